@@ -17,6 +17,8 @@ from test_claims.strategies import TORCH_DTYPES, dtypes_among, sizes
 
 nets = st.builds(DeepLinear, dim=sizes(most=12), layers=sizes(most=4), outputs=sizes(most=3), inputs=sizes(most=12))
 # Each new shape of a bf16 product costs the CPU 0.1 s of compilation.
+# Of smaller ones single numbers of the loss decide the peak.
+wide_nets = st.builds(DeepLinear, dim=sizes(3, 16), layers=sizes(), outputs=sizes(most=20), inputs=sizes(most=30))
 few_nets = st.builds(DeepLinear, dim=st.sampled_from([1, 7]), layers=sizes(most=3))
 recipes = st.sampled_from(sorted(optimizers.RECIPES))
 
@@ -101,7 +103,7 @@ def test_the_lectures_example_takes_496_bytes_and_640_with_adam(workloads, meter
     assert 1e8 < 470e9 / got < 1e9, f"470 GB is {470e9 / got:.2g} times the example's {got} bytes, but should be ~1e9"
 
 
-@pytest.mark.claim("mem.adam-formula")
+@pytest.mark.claim("mem.adam-formula", "mem.omits-activations")
 @given(model=nets, batch=sizes(most=8))
 def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(workloads, metered_device, model, batch):
     got = held_bytes(workloads, metered_device, model, batch, "adam")
@@ -166,29 +168,21 @@ def test_bf16_with_fp32_state_takes_twelve_bytes_and_a_master_copy_makes_it_sixt
 
 
 @pytest.mark.claim("mem.grads-equal-params")
-@given(model=nets)
-def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(workloads, metered_device, model):
+@given(model=nets, frozen=st.booleans())
+def test_gradients_take_the_bytes_of_the_trained_parameters_until_zero_grad(workloads, metered_device, model, frozen):
     net, x = workloads.build(model, device=metered_device), workloads.inputs(model, 2, device=metered_device)
-    stepper, parameters = torch.optim.SGD(net.parameters()), tensors.parameter_bytes(net)
+    net.layers[0].requires_grad_(not frozen)
+    stepper = torch.optim.SGD(net.parameters())
+    parameters = tensors.parameter_bytes(net) - frozen * 4 * model.inputs * model.dim
     _, (gradients, zeroed, freed) = tensors.held_after(
         metered_device,
         lambda: net(x).pow(2).mean().backward(),
         lambda: stepper.zero_grad(set_to_none=False),
         stepper.zero_grad,
     )
-    assert gradients == parameters, f"gradients take {gradients} bytes, but should take {parameters} [{model}]"
+    assert gradients == parameters, f"gradients take {gradients} bytes, not {parameters} [{model} {frozen=}]"
     assert zeroed == parameters, f"zeroed gradients take {zeroed} bytes, but should take {parameters} [{model}]"
     assert freed == 0, f"gradients take {freed} bytes after zero_grad(), but should take 0 [{model}]"
-
-
-@pytest.mark.claim("mem.grads-equal-params")
-def test_a_frozen_parameter_has_no_gradient(workloads, metered_device):
-    model = DeepLinear(dim=4, layers=2)
-    net = workloads.build(model, device=metered_device)
-    net.layers[0].requires_grad_(False)
-    x = workloads.inputs(model, 2, device=metered_device)
-    _, (got,) = tensors.held_after(metered_device, lambda: net(x).sum().backward())
-    assert got == tensors.parameter_bytes(net) - 64, f"gradients take {got} bytes, but should take 64 less than all"
 
 
 def step_counts(device, net, optimizer=""):
@@ -215,16 +209,6 @@ def train_two_steps(workloads, device, model, batch, optimizer, set_to_none=True
                 stepper.zero_grad(set_to_none)
                 held.mark("zero_grad")
     return held.phases, net
-
-
-# More examples than widths and the reverse, one layer and many, a wide output, an odd input.
-PEAK_NETS = [
-    (DeepLinear(dim=8, layers=4), 64),
-    (DeepLinear(dim=32, layers=4), 8),
-    (DeepLinear(dim=16, layers=1, outputs=3), 16),
-    (DeepLinear(dim=4, layers=2, outputs=32), 16),
-    (DeepLinear(dim=12, layers=6, outputs=2, inputs=30), 9),
-]
 
 
 @pytest.mark.claim("mem.total-formula")
@@ -255,34 +239,22 @@ def test_freed_gradients_give_back_their_bytes_until_the_next_backward_pass(work
 
 
 @pytest.mark.claim("mem.total-formula")
-@pytest.mark.parametrize(("model", "batch"), PEAK_NETS)
-def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(workloads, memory_device, record_figure, model, batch):
-    phases, net = train_two_steps(workloads, memory_device, model, batch, "adagrad")
+@given(model=wide_nets, batch=sizes(most=24))
+def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(workloads, metered_device, model, batch):
+    tensors.warm_up(metered_device)
+    phases, net = train_two_steps(workloads, metered_device, model, batch, "adagrad")
     peak = max(phases["second forward"].peak_bytes, phases["second backward"].peak_bytes)
     n, activations = parameter_count(model), activation_bytes(model, batch)
-    state = memory.optimizer_state_bytes(n, "adagrad", tensors=step_counts(memory_device, net))
+    state = memory.optimizer_state_bytes(n, "adagrad", tensors=step_counts(metered_device, net))
     formula = deep_linear_peak_bytes(model, batch, model_state_bytes=4 * n + state)
     assert peak == formula, f"the peak is {peak} bytes, but should be {formula} [{model}, {batch=}]"
 
     total = memory.training_bytes(n, activations, "adagrad")
-    record_figure(f"sum {total / peak:.2f} of the peak at batch {batch}, width {model.dim}, {model.layers} layers")
     output, layer, data = (memory.tensor_bytes((batch, width)) for width in (model.outputs, model.dim, model.inputs))
     scalars = state - memory.optimizer_state_bytes(n, "adagrad") + 2 * memory.tensor_bytes(())
     least = total - min(4 * n, activations)
     most = total + data + max(layer + output, 5 * output) + scalars
     assert least <= peak <= most, f"the peak is {peak} bytes, but should be between {least} and {most} [{model}]"
-    if (model, batch) in PEAK_NETS[:2]:
-        assert (total < peak) == (batch > model.dim), f"{total=}, {peak=}: it errs the other way [{model}, {batch=}]"
-
-
-@pytest.mark.claim("mem.omits-activations", "mem.adam-formula")
-@pytest.mark.parametrize(("model", "batch"), PEAK_NETS[:2])
-def test_activations_come_on_top_of_sixteen_bytes_per_parameter(workloads, memory_device, model, batch):
-    phases, net = train_two_steps(workloads, memory_device, model, batch, "adamw", set_to_none=False)
-    beyond = phases["second forward"].live_bytes - 16 * parameter_count(model)
-    activations = activation_bytes(model, batch)
-    others = memory.tensor_bytes((batch, model.inputs + model.outputs)) + 4 + 4 * step_counts(memory_device, net)
-    assert beyond == activations + others > others, f"{beyond} bytes are beyond 16 each, not {activations} + {others}"
 
 
 @pytest.mark.claim("mem.omits-activations")
@@ -320,7 +292,7 @@ def process_group():
 
 
 @pytest.mark.claim("mem.communication-buffers")
-@pytest.mark.parametrize(("width", "layers"), [(16, 1), (40, 3)])
+@pytest.mark.parametrize(("width", "layers"), [(16, 1), (40, 3), (7, 5)])
 @pytest.mark.parametrize("gradients_are_buckets", [None, False, True])
 def test_the_buckets_of_data_parallel_training_take_the_bytes_of_the_gradients(
     process_group, monkeypatch, memory_device, gradients_are_buckets, width, layers
@@ -340,12 +312,13 @@ def test_the_buckets_of_data_parallel_training_take_the_bytes_of_the_gradients(
             time.sleep(0.002)
             held.mark(f"step {step}")
     each = tensors.parameter_bytes(net)
-    live = {moment: phase.live_bytes // each for moment, phase in held.phases.items()}
+    live = {moment: phase.live_bytes for moment, phase in held.phases.items()}
     # The first step makes the gradients. After any one, a thread of gloo's may not have freed its copy of a bucket yet.
     got = [live["net"], live["wrapped"], min(live[f"step {step}"] for step in range(1, 6))]
     # Parameters, buckets and gradients; where the gradients are views of the buckets, no more than without buckets.
-    should = {None: [1, 1, 2], False: [1, 2, 3], True: [1, 2, 2]}[gradients_are_buckets]
-    assert got == should, f"{each} bytes of parameters are held {got} times, but should be {should} times"
+    should = [times * each for times in {None: (1, 1, 2), False: (1, 2, 3), True: (1, 2, 2)}[gradients_are_buckets]]
+    over = [held - least for held, least in zip(got, should, strict=True)]  # the reducer keeps a number or two
+    assert 0 <= min(over) <= max(over) <= 64, f"{got} bytes are held, but should be {should} [{each} of parameters]"
 
 
 @pytest.mark.claim("mem.omits-activations")

@@ -45,14 +45,26 @@ def test_a_pipeline_idles_for_its_stages_less_one_over_its_micro_batches(stages,
 
 
 @pytest.mark.claim("parallel.experts")
-@given(ranks=st.sampled_from([1, 2, 4]), active=sizes(most=3), tokens=sizes(most=5), layers=sizes(most=3))
-def test_each_token_goes_to_its_experts_and_back_but_for_those_at_home(ranks, active, tokens, layers):
-    mixture = {"vocab_size": 8, "dim": 8, "heads": 2, "hidden": 12, "experts": 4, "active_experts": active}
+@given(ranks=st.sampled_from([1, 2, 4]), active=sizes(most=3), tokens=sizes(), layers=sizes(most=3), half=sizes())
+def test_each_token_goes_to_its_experts_and_back_but_for_those_at_home(ranks, active, tokens, layers, half):
+    mixture = {"vocab_size": 8, "dim": 2 * half, "heads": 2, "hidden": 12, "experts": 4}
+    mixture |= {"active_experts": active, "learned_positions": 8}
     model, split = Transformer(layers=layers, **mixture), Parallelism(data=ranks, expert=ranks)
-    choices = np.arange(4 * tokens * active) % 4  # of the tokens of rank 0, evenly routed; rank 0 has the first
-    leaving = (choices * ranks // 4 > 0).sum() * model.dim * 2  # in bf16
-    of_experts = [each for each in collectives(model, split, ranks, 4 * tokens) if each.kind == "expert"]
-    formula, should = sum(each.sent_bytes for each in of_experts), 4 * layers * leaving  # there and back, twice
+    token, expert = torch.arange(4 * tokens).repeat_interleave(active), torch.arange(4 * tokens * active) % 4
+    away, sent = expert * ranks // 4 > 0, []  # of the tokens of rank 0, evenly routed; rank 0 has the first experts
+
+    def crossing(x):  # forward what leaves the rank or comes back to it, and its gradient
+        sent.append(x[away])
+        x.register_hook(lambda gradient: sent.append(gradient[away]))
+        return x
+
+    x, experts = torch.ones(4 * tokens, model.dim, requires_grad=True), torch.rand(4, model.dim, model.dim)
+    for _ in range(layers):
+        results = crossing(x[token])[:, None] @ experts[expert]
+        x = torch.zeros_like(x).index_add(0, token, crossing(results[:, 0]))
+    x.sum().backward()
+    of_experts = [each for each in collectives(model, split, ranks, 4 * tokens, "fp32") if each.kind == "expert"]
+    formula, should = sum(each.sent_bytes for each in of_experts), sum(part.nbytes for part in sent)
     assert formula == should, f"{formula=} bytes, but {should} leave the rank [{ranks=}, {active=}, {tokens=}]"
     whole, held = (device_parameters(model, of)[1] for of in (Parallelism(), split))
     assert held * ranks == whole, f"a device holds {held} of {whole} parameters of experts, not 1/{ranks}"

@@ -362,9 +362,10 @@ def decoders(draw):
     return model, draw(sizes(most=3)), draw(sizes(2, 9))
 
 
-def decoded(workloads, device, model, batch, tokens):
+def decoded(workloads, device, model, batch, tokens, dtype="fp32"):
     """The decoder after all `tokens` but the last, the last ones, and what the whole net says of them at once."""
-    net, ids = workloads.build(model, device=device), workloads.inputs(model, batch, tokens, device=device)
+    net = workloads.build(model, device=device, dtype=TORCH_DTYPES[dtype])
+    ids = workloads.inputs(model, batch, tokens, device=device)
     decoder = Decoder(net)
     for column in ids.T[:-1]:
         decoder.step(column)
@@ -372,13 +373,13 @@ def decoded(workloads, device, model, batch, tokens):
 
 
 @pytest.mark.claim("mem.kv-cache")
-@given(drawn=decoders())
-def test_a_cache_of_keys_and_values_suffices_and_takes_the_bytes_of_the_formula(workloads, device, drawn):
+@given(drawn=decoders(), dtype=st.sampled_from(["fp32", "bf16"]))
+def test_a_cache_of_keys_and_values_suffices_and_takes_the_bytes_of_the_formula(workloads, device, drawn, dtype):
     model, batch, tokens = drawn
-    decoder, last, should = decoded(workloads, device, *drawn)
-    got = decoder.step(last)
-    torch.testing.assert_close(got, should, rtol=1e-3, atol=1e-4, msg=f"decoded with a cache: {got}, not {should}")
-    held, formula = sum(x.nbytes for kept in decoder.layers for x in kept), cache_bytes(model, batch, tokens, "fp32")
+    decoder, last, should = decoded(workloads, device, *drawn, dtype)
+    got, within = decoder.step(last), {"rtol": 1e-3, "atol": 1e-4} if dtype == "fp32" else {"rtol": 0.1, "atol": 0.1}
+    torch.testing.assert_close(got, should, **within, msg=f"decoded with a cache: {got}, not {should}")
+    held, formula = sum(x.nbytes for kept in decoder.layers for x in kept), cache_bytes(model, batch, tokens, dtype)
     assert formula == held, f"cache_bytes={formula}, but the caches take {held} bytes [{drawn}]"
 
 

@@ -101,6 +101,8 @@ faults(
      stand_in("torch.optim.Optimizer.zero_grad", lambda zero_grad, self, set_to_none=True: zero_grad(self, False))),
     ("every_query_head_is_said_to_cache_a_key", "mem.kv-cache", stand_in("accounting.models.cache_bytes",
         lambda cache_bytes, model, *rest: cache_bytes(dataclasses.replace(model, kv_heads=model.heads), *rest))),
+    ("a_cache_is_always_of_32_bits", "mem.kv-cache",
+     stand_in("accounting.models.cache_bytes", lambda cache_bytes, *args: cache_bytes(*args[:3], "fp32"))),
     ("data_parallel_training_makes_no_buckets", "mem.communication-buffers",
      lambda patch: patch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda net, **_: net)),
     ("gradients_are_always_views_of_the_buckets", "mem.communication-buffers",
