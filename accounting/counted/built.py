@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from inspect import signature
 from typing import Any
 from unittest import mock
@@ -157,7 +158,8 @@ class Run:
             self.net.zero_grad()
 
     def _outputs(self, batch: int, sequence: Lengths, **options: Any) -> Any:
-        text: Any = self.net.config.get_text_config()  # type: ignore[operator, union-attr]
+        config: Any = self.net.config
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
         caching = {"use_cache": False} if hasattr(text, "use_cache") else {}
         return self.net(**_inputs(self.net, batch, sequence) | caching | options)
 
@@ -214,6 +216,11 @@ def _flash(_module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: An
 def _inputs(net: Any, batch: int, sequence: Lengths) -> dict[str, Tensor]:
     """One input of each shape that the config states, by the name of the model's main input; text where it has text."""
     names, config = signature(net.forward).parameters, net.config
+    if "sample" in names:  # of diffusers
+        side, width = (config.get(key) or 0 for key in ("sample_size", "cross_attention_dim"))
+        shapes = {"sample": (batch, config["in_channels"], side, side), "timestep": ()}
+        shapes["encoder_hidden_states"] = batch, length("tokens", sequence), width
+        return {name: torch.zeros(shape, dtype=net.dtype) for name, shape in shapes.items() if name in names}
     main = str(getattr(net, "main_input_name", "input_ids"))
     if "input_ids" in names and main.startswith("pixel_values"):
         main = "input_ids"
@@ -338,6 +345,8 @@ def from_library(
     Raises ValueError for a type that the library does not know, for values that it refuses, and if `strict` for other
     keys that it does not know; ImportError without it.
     """
+    if "_class_name" in values:
+        return _of_diffusers(values)
     import transformers
 
     version = f"transformers {transformers.__version__}"
@@ -361,6 +370,22 @@ def from_library(
         ignored = tuple(key for key in strange if key not in read)
         if strict and ignored:
             raise LookupError(f"it reads no {', '.join(ignored)}; ignore={ignored} passes over what changes no size")
+    return _counted_model(net, version, values, ignored)
+
+
+def _of_diffusers(values: Mapping[str, Any]) -> CountedModel:
+    """The net of a config of diffusers, which runs if its inputs are a sample, a time and tokens of a condition."""
+    diffusers: Any = import_module("diffusers")
+    version, kind = f"diffusers {diffusers.__version__}", getattr(diffusers, values["_class_name"], None)
+    if kind is None or not issubclass(kind, nn.Module):
+        raise ValueError(f"{version} has no net {values['_class_name']!r}")
+    with _errors_named(version), torch.device("meta"):
+        net = kind.from_config({key: value for key, value in values.items() if key != "dtype"}).eval()
+        nn.Module.to(net, getattr(torch, values.get("dtype", "float32")))
+    return _counted_model(net, version, values, ())
+
+
+def _counted_model(net: nn.Module, version: str, values: Mapping[str, Any], ignored: tuple[str, ...]) -> CountedModel:
     source = f"counted: {type(net).__name__} of {version}"
     run = Run(net, source, untied=values.get("tie_word_embeddings") is False)
     beyond: Any = CountedProducts("attention", run, place=run.parts.places, block_end=run.parts.places)

@@ -38,10 +38,11 @@ def from_config(
     `public_models` or of the local Hugging Face cache.
 
     What the families do not read, transformers 5 is asked where it is installed: the result is then an
-    `accounting.counted.built.CountedModel`, in seconds; remote code is never run. `multi_token_prediction` adds modules
-    that published counts leave out (DeepSeek-V3, GLM-4.5). `text_only` reads the text part of a model of text and
-    images, without its encoder. `ignore` names keys that change no size. Exact for the families' code in transformers
-    5; of experts those that a token is sent to (llama4's eager code runs all); windows count for "causal" pairs.
+    `accounting.counted.built.CountedModel`, in seconds; remote code is never run. A config of diffusers is built by
+    that. `multi_token_prediction` adds modules that published counts leave out (DeepSeek-V3, GLM-4.5). `text_only`
+    reads the text part of a model of text and images, without its encoder. `ignore` names keys that change no size.
+    Exact for the families' code in transformers 5; of experts those that a token is sent to (llama4's eager code runs
+    all); windows count for "causal" pairs.
     Warns of keys that transformers ignores. Raises ValueError for an unknown type, a missing key, and a key of a family
     that neither reads and that is not known to change nothing.
 
@@ -62,6 +63,8 @@ def from_config(
 
 
 def _of_family(content: Mapping[str, Any], multi_token_prediction: bool = False) -> Parts:
+    if "_class_name" in content:
+        raise UnreadError(f"config is of diffusers, for its {content['_class_name']}")
     if "text_config" in content:
         raise UnreadError(
             f"config is that of a model of more than text, {content.get('model_type')!r}; text_only=True reads its "
@@ -77,13 +80,13 @@ def _of_family(content: Mapping[str, Any], multi_token_prediction: bool = False)
 
 
 def _of_library(content: Mapping[str, Any], unread: UnreadError) -> Parts:
-    """The model as transformers builds it."""
+    """The model as transformers or diffusers builds it."""
     try:
         built = import_module("accounting.counted.built")  # by name: it needs torch, and this module only Python
-        model = built.from_library(content, WITHOUT_SIZE.fullmatch, strict=content["model_type"] in MODEL_TYPES)
+        model = built.from_library(content, WITHOUT_SIZE.fullmatch, strict=content.get("model_type") in MODEL_TYPES)
     except ImportError as error:
-        said = f"{unread}. With transformers 5 or later installed it would be asked ({error})"
-        raise ValueError(said) from None
+        package = "diffusers" if "_class_name" in content else "transformers 5 or later"
+        raise ValueError(f"{unread}. With {package} installed it would be asked ({error})") from None
     except ValueError as error:
         raise ValueError(f"{unread}; {error}") from error
     if model.ignored:

@@ -107,6 +107,8 @@ def test_what_the_library_refuses_and_its_absence_are_said(monkeypatch):
     wrong = config_of("exaone4").to_dict() | {"hidden_size": "wide"}
     with pytest.raises(ValueError, match=r"got 'exaone4'.*; transformers .* refuses this config"):
         from_config(wrong)
+    with pytest.raises(ValueError, match=r"for its UNet2DModel(. With diffusers installed|; diffusers .* refuses)"):
+        from_config({"_class_name": "UNet2DModel", "layers_per_block": "two"})
     with pytest.raises(ValueError, match=r"pairs must be 'full' for counted: Exaone4.*, got 'causal'"):
         step_flops(from_config(config_of("exaone4")), 1, 8, pairs="causal")
     monkeypatch.setitem(sys.modules, "transformers", None)
