@@ -20,7 +20,7 @@ def claim_lines(report: RunReport) -> list[str]:
     """Each claim, folded by topic."""
     lines = []
     for topic, group in by_topic(report.claims).items():
-        lines += folded(f"{topic}: {len(group)} claims", claim_table(group, None))
+        lines += folded(f"{topic}: {len(group)} claims", claim_table(group))
     return lines
 
 

@@ -13,7 +13,7 @@ from prooflops.suite.report.tables import RATES_HEAD, best_rates, topic_table
 from prooflops.suite.verdicts import Verdict
 
 LARGEST_BYTES = 20_000
-LONGEST_CELL = 300  # characters of a reason
+LONGEST_CELL, REASONS = 300, 7_000  # characters of a reason, and of all together
 CUT = "**Cut here:** report.html and verdicts.json beside this page have the rest."
 
 
@@ -31,8 +31,9 @@ def markdown(report: RunReport) -> str:
 
 def head_lines(report: RunReport) -> list[str]:
     """The lines of the page, without the histories."""
-    lines = [f"# {plain(str(report.machine.get('name')))}: does it deliver?", ""]
-    if delivered := delivery.lines(report.benchmarks):
+    delivered = delivery.lines(report.benchmarks)
+    lines = [f"# {plain(str(report.machine.get('name')))}{': does it deliver?' if delivered else ''}", ""]
+    if delivered:
         rows = [f"- {'**BELOW FLOOR**' if each.met is False else each.word}: {plain(each.figure)} {plain(each.text)}"
                 for each in delivered]  # fmt: skip
         lines += [plain(delivery.summary(delivered)), "", *rows, ""]
@@ -45,7 +46,8 @@ def head_lines(report: RunReport) -> list[str]:
         lines += ["## Best rate of each dtype", "", *table([RATES_HEAD, *best]), ""]
     if report.claims:
         lines += ["## Claims", "", plain(highlights.sentence(report)), ""]
-        lines += [*claim_table(report.red), ""] if report.red else []
+        if red := report.red:
+            lines += [*claim_table(red, min(LONGEST_CELL, REASONS // len(red))), ""]
         lines += [f"- not checked, {plain(reason)}: {', '.join(ids)}" for reason, ids in unchecked(report.claims)]
         lines += ["", *table(topic_table(report.claims)), ""]
     facts = [*report.headline, f"command: {report.command}, pace {report.pace}, {report.date[:16]} UTC"]
@@ -63,7 +65,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return markdown_table([[plain(cell) for cell in row] for row in rows])
 
 
-def claim_table(claims: Iterable[Verdict], longest: int | None = LONGEST_CELL) -> list[str]:
+def claim_table(claims: Iterable[Verdict], longest: int | None = None) -> list[str]:
     """One row per claim: its id, statement and verdict with its reason."""
     return table([
         ["claim", "statement", "verdict"], *([f"`{c.id}`", c.claim.statement, c.line[:longest]] for c in claims)

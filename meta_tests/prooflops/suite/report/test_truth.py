@@ -133,7 +133,9 @@ def test_the_short_page_fits_a_comment_whatever_fails(report: RunReport, report_
     from dataclasses import replace
 
     assert len(markdown(report).encode()) <= LARGEST_BYTES
-    failing = tuple(replace(each, verdict="FAILS", reason="é" * 900) for each in report.claims)
-    text = markdown(replace(report, claims=failing))
-    assert len(text.encode()) <= LARGEST_BYTES
+    failing = tuple(replace(each, verdict="FAILS", reason="2·m·n·k " * 120) for each in report.claims)
+    few, text = (markdown(replace(report, claims=(*failing[:end], *report.claims[end:]))) for end in (40, None))
+    assert max(len(few.encode()), len(text.encode())) <= LARGEST_BYTES
     assert "Cut here" in text
+    assert all(f"| `{each.id}` |" in few for each in failing[:40])
+    assert "## Machine and run" in few, "40 failing claims leave room for the rest"
