@@ -16,6 +16,7 @@ from prooflops.statistics.change_points import FEWEST
 
 STYLE = Path(__file__).parents[1] / "suite" / "report" / "templates" / "style.css"  # of all pages
 PAGE = Path(__file__).with_name("history.html")  # braces in it are doubled, for str.format
+MOST_UNFOLDED = 24  # graphs of a machine; of more, those that changed
 WIDTH, HEIGHT, LEFT, TOP = 640, 170, 70, 22  # of a graph; its margins
 
 
@@ -72,18 +73,26 @@ def machine(trend: Trend) -> str:
 
 
 def page(title: str, found: Sequence[Trend], address: str) -> str:
-    """The page: a section for each machine, those benchmarks first whose level changed."""
+    """The page: a section for each machine, with those benchmarks first whose level changed; many others are folded."""
     ordered = sorted(found, key=lambda trend: not trend.changes)
     sections = []
     for each in dict.fromkeys(map(machine, ordered)):
         own = [trend for trend in ordered if machine(trend) == each]
         name = ", torch ".join(filter(None, [own[0].records[-1].name, own[0].records[-1].torch])) or each
-        graphs = "\n".join(article(trend, address) for trend in own)
-        sections.append(f'<section><h2>{escape(name)}</h2>\n<div class="trends">\n{graphs}\n</div></section>')
+        graphs, shown = [article(trend, address) for trend in own], len(own)
+        if shown > MOST_UNFOLDED:
+            shown = sum(bool(trend.changes) for trend in own)
+        more = f"<details><summary>No change of level: {many(len(own) - shown, 'benchmark')}</summary>"
+        more = f"{more}\n{grid(graphs[shown:])}</details>" if graphs[shown:] else ""
+        sections.append(f"<section><h2>{escape(name)}</h2>\n{grid(graphs[:shown])}{more}</section>")
     changed = sum(bool(trend.changes) for trend in found)
     lead = f"{many(len(found), 'benchmark')}, of which {changed} changed their level."
     texts = {"title": escape(title), "lead": lead if found else "No record is stored.", "sections": "\n".join(sections)}
     return PAGE.read_text(encoding="utf-8").format(style=STYLE.read_text(encoding="utf-8"), **texts)
+
+
+def grid(graphs: Sequence[str]) -> str:
+    return "\n".join(['<div class="trends">', *graphs, "</div>"])
 
 
 def article(trend: Trend, address: str) -> str:

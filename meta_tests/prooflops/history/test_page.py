@@ -44,6 +44,20 @@ def test_each_record_is_a_point_linked_by_its_commit_and_each_change_of_level_a_
     assert "<a href" not in text
 
 
+def test_of_many_benchmarks_those_that_changed_are_unfolded(tmp_path: Path) -> None:
+    records = [summary(index, 1.0 + 0.3 * (index > 12) + 0.001 * (index % 3)) for index in range(24)]
+    ((name, changing),) = records[0].benchmarks.items()
+    steady = {f"test_c.py::test_c[{number}]": changing for number in range(30)}
+    page, _ = write_page(
+        tmp_path, "many", [replace(each, benchmarks={**each.benchmarks, **steady}) for each in records], ""
+    )
+    unfolded, _, folded = (
+        page.read_text().partition("<main")[2].partition("No change of level: 30 benchmarks</summary>")
+    )
+    assert (unfolded.count("<article>"), folded.count("<article>")) == (1, 30)
+    assert name in unfolded
+
+
 def test_nothing_in_a_record_is_markup(tmp_path: Path) -> None:
     text, _ = written(tmp_path, 1.0, address='https://e.org/"onload="x')
     assert "<script" not in text

@@ -29,11 +29,10 @@ elsewhere here, and `make evidence ARGS=--index` writes its page. docs/validate.
 
 def write(file: EvidenceFile) -> RunReport:
     """Writes the page beside the file and, where all tests have ended, the verdicts into it. Returns the report."""
-    registry = load_registry(ROOT / "test_claims" / "registry")
-    plan, left = file.plan, len(file.remaining())
-    partial = f"{left} of {len(plan['tests'])} tests have not run yet" if left else ""
+    registry, plan = load_registry(ROOT / "test_claims" / "registry"), file.plan
     verdicts = verdicts_of(plan["tests"], file.ended(), registry)
-    report = run_report(record_of(file, verdicts), verdicts, registry, plan["headline"], partial)
+    record = record_of(file, verdicts)
+    report = run_report(record, verdicts, registry, plan["headline"], record["prooflops"]["partial"])
     if not report.partial and not file.rows("verdicts"):
         file.append("verdicts", verdicts={claim.id: [claim.verdict, claim.reason] for claim in report.claims})
     text = "\n".join([whole_page(report), *own_lines(file)])
@@ -41,17 +40,25 @@ def write(file: EvidenceFile) -> RunReport:
     return report
 
 
+def evidence_record(path: Path) -> dict[str, Any]:
+    """The record of one run that a file of evidence amounts to."""
+    file, registry = EvidenceFile(path), load_registry(ROOT / "test_claims" / "registry")
+    return record_of(file, verdicts_of(file.plan["tests"], file.ended(), registry))
+
+
 def record_of(file: EvidenceFile, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The file as the record of one run."""
-    plan, slices, ended = file.plan, file.rows("slice"), file.ended()
+    """The file as the record of one run; it names no host."""
+    plan, slices, ended, left = file.plan, file.rows("slice"), file.ended(), len(file.remaining())
     commits = dict.fromkeys(row["commit"] or "commit unknown" for row in slices)
     return {
         "datetime": datetime.fromtimestamp(slices[0]["at"], timezone.utc).isoformat(),
         "commit_info": {"id": ", ".join(commits)},
+        "machine_info": {"node": file.path.stem},
         "benchmarks": [bench for row in ended.values() for bench in row.get("benchmarks", ())],
         "prooflops": {
             **{key: plan[key] for key in ("fingerprint", "arguments", "pace", "peaks", "caches")},
             "version": __version__,
+            "partial": f"{left} of {len(plan['tests'])} tests have not run yet" if left else "",
             "verdicts": [verdict.as_dict() for verdict in verdicts],
             "duration_s": round(sum(row.get("seconds", 0.0) for row in ended.values()), 1),
         },

@@ -78,7 +78,7 @@ def columns(runs: Sequence[NodeRun]) -> list[Column]:
 
 
 def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Titles of the fields that differ; the date only if no other field separates two rows.
+    """Titles of the fields that differ; the date only if no other field separates two rows, no host of its own kind.
 
     >>> distinguishing([{"node": "a", "torch": "2.6"}, {"node": "a", "torch": "2.7"}])
     ['torch 2.6', 'torch 2.7']
@@ -86,7 +86,8 @@ def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
     differ = [
         key for key in dict.fromkeys(key for row in rows for key in row) if len({row.get(key) for row in rows}) > 1
     ]
-    shown = [key for key in differ if key != "date"]
+    own_kinds = len({row.get("kind") for row in rows}) == len(rows)
+    shown = [key for key in differ if key != "date" and not (own_kinds and key == "node")]
     if len({tuple(row.get(key) for key in shown) for row in rows}) < len(rows) and "date" in differ:
         shown.append("date")
     plain = ("kind", "node", "machines", "date", "extent")

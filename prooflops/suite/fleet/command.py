@@ -41,6 +41,8 @@ def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
     found = fleets(runs)
     tables = {title: rows for title, rows in tables_of(runs, prices).items() if len(rows) > 1}
     changed = side_by_side.changes(side_by_side.columns(runs))
+    if len(runs) > 1 and not changed and len({run.node for run in runs}) == 1:
+        changed = [f"the newest of these {len(runs)} runs of one machine is shown: pytest --gate-history shows all"]
     lines = [*changed, *headline(runs, found), *(f"unreadable: {line}" for line in unreadable)]
     folder = Path(config.option.report)
     html = page.render(

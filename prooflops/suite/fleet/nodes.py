@@ -87,7 +87,7 @@ def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
         before = len(runs)
         for name, read in _records(source):
             try:
-                runs.append(NodeRun.of(json.loads(read.read_bytes()) if isinstance(read, Path) else read, name))
+                runs.append(NodeRun.of(_content(read) if isinstance(read, Path) else read, name))
             except NO_RECORD as error:
                 unreadable.append(f"{name}: not a record of this suite ({type(error).__name__}: {error})")
         if len(runs) == before:
@@ -110,9 +110,18 @@ def _records(source: str) -> Iterator[tuple[str, Any]]:
     path = Path(source)
     if not path.exists():
         raise ValueError(f"--report-compare {source}: there is no such folder or file")
-    for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
+    for file in sorted([*path.rglob("*.json"), *path.rglob("*.jsonl")]) if path.is_dir() else [path]:
         if file.parent.name not in ("baselines", "gate") and file.name not in ("noise-floor.json", "verdicts.json"):
             yield str(file), file
+
+
+def _content(file: Path) -> Any:
+    """The record in a file; a file of evidence has it in parts."""
+    if file.suffix != ".jsonl":
+        return json.loads(file.read_bytes())
+    from prooflops.suite.evidence.page import evidence_record
+
+    return evidence_record(file)
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meta_tests.conftest import ROOT
 from meta_tests.prooflops.suite.fleet.test_nodes import RECORD
 from prooflops.history.records import as_text
 from prooflops.suite.fleet import command
@@ -59,6 +60,14 @@ def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
     assert "\u202e" not in page
+
+
+def test_kept_evidence_is_compared_as_a_record_of_its_machine(tmp_path: Path) -> None:
+    write_records(tmp_path / "first", RECORD, 1, 0, 0.0)
+    said: list[str] = []
+    assert command.run(config(tmp_path, tmp_path / "first", ROOT / "results"), said.append) == 0
+    assert said[0].startswith("Intel(R) Xeon(R) Processor @ 2.50GHz, torch 2.13.0+cpu, against card, "), said
+    assert said[1].startswith("2 runs of 2 machines, 2026-")
 
 
 def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path: Path) -> None:
