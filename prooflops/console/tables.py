@@ -1,10 +1,11 @@
-"""Figures with units; tables as text, as Markdown and in colour. Imports nothing that is slow to import."""
+"""Figures with units, visible texts; tables as text, Markdown and in colour. Imports nothing slow."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import textwrap
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,20 @@ def many(count: int, noun: str) -> str:
     """
     plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
     return f"{count:,} {noun}{plural}"
+
+
+def visible(text: str) -> str:
+    """Writes out control and direction characters, which would reorder or break the text around them.
+
+    >>> visible("a" + chr(0x202e) + "b" + chr(7)), visible("naïve")
+    ('a<U+202E>b<U+0007>', 'naïve')
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        f"<U+{ord(each):04X}>" if unicodedata.category(each) in ("Cc", "Cf", "Cs") and each not in "\n\t" else each
+        for each in text
+    )
 
 
 def share(value: float | None, absent: str) -> str:

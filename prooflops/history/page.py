@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from prooflops.console.tables import engineering, many
+from prooflops.console.tables import engineering, many, visible
 from prooflops.history.records import Summary, write_atomically
 from prooflops.history.trend import Trend, describe_changes, trends
 from prooflops.statistics.change_points import FEWEST
@@ -97,7 +97,9 @@ def grid(graphs: Sequence[str]) -> str:
 
 def article(trend: Trend, address: str) -> str:
     """One benchmark: its name, its newest time, its changes, and its times over the records as SVG."""
-    name, changes = escape(trend.name), escape(f"changes of level: {describe_changes(trend)}")
+    name, changes = escape(visible(trend.name)), escape(f"changes of level: {describe_changes(trend)}")
+    if trend.verdicts:
+        changes += escape(f"; gate: {trend.verdicts[-1][1]} on {trend.verdicts[-1][0][:10]}")
     newest = f"{engineering(trend.times_s[-1], 's')} in the newest of {many(len(trend.records), 'record')}"
     svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="group" aria-label="{name}: {changes}">'
     head = f"<article><h3>{name}</h3>\n<p>{newest}; {changes}</p>"
@@ -123,3 +125,7 @@ def drawn(trend: Trend, address: str) -> Iterator[str]:
         point = f'<circle cx="{x}" cy="{y}" r="3.5"><title>{title}</title></circle>'
         linked = address and re.fullmatch("[0-9a-f]{7,64}", record.commit)
         yield f'<a href="{escape(address)}/commit/{record.commit}">{point}</a>' if linked else point
+    for moment, said in trend.verdicts:  # half way between the records before and after
+        place = min(sum(record.moment[:19] <= moment[:19] for record in trend.records) - 0.5, len(places) - 1)
+        kind, title = "gate alarm" if said.startswith("SLOWER") else "gate", escape(f"gate: {said}")
+        yield f'<circle class="{kind}" cx="{LEFT + step * place:.1f}" cy="4" r="3"><title>{title}</title></circle>'

@@ -323,15 +323,10 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     run = config.stash[RUN]
     origin = f"accounting and prooflops from {Path(str(accounting.__file__)).parents[1]}"
-    head = [f"device: {run.device}"] if _only_starts_others(config) else whole_headline(run)
+    head = [f"device: {run.device}"] if _only_starts_others(config) else run.headline
     lines = [*head, f"pace: {run.pace} ({EXAMPLES[run.pace]} examples a property), {origin}"]
     width = terminal.width_of(sys.stdout.isatty())
     return [part for line in lines for part in terminal.wrapped(line, width, "  ")]
-
-
-def whole_headline(run: Run) -> list[str]:
-    """The header: machine, software, peaks not from the vendor, and ignored settings."""
-    return [*machine.headline(run.device, run.fingerprint), *run.peaks.headline(), *run.notes]
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from prooflops.machine import device as machine
 from prooflops.suite.floors import Floors
 from prooflops.suite.peaks import Peaks
 from prooflops.suite.registry import Claim, Registry
@@ -94,6 +95,11 @@ class Run:
     def seconds(self) -> float:
         """Seconds since the run began."""
         return time.monotonic() - self.began
+
+    @property
+    def headline(self) -> list[str]:
+        """The header: machine, software, peaks not from the vendor, and ignored settings."""
+        return [*machine.headline(self.device, self.fingerprint), *self.peaks.headline(), *self.notes]
 
     @property
     def partial(self) -> str:

@@ -101,13 +101,11 @@ class Recorder:
 
 def plan_of(config: pytest.Config, items: list[pytest.Item], arguments: list[str]) -> dict[str, Any]:
     """The machine, the arguments, and each test with its claims."""
-    from prooflops.suite.hooks import whole_headline
-
     run = config.stash[RUN]
     return {
         "arguments": arguments,
         **{key: getattr(run, key) for key in ("pace", "fingerprint", "caches")},
-        "headline": whole_headline(run),
+        "headline": run.headline,
         "peaks": run.peaks.as_dict(),
         "tests": {item.nodeid: claims_of(item) for item in items},
     }

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import io
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
+
+from prooflops.console.tables import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,20 +76,6 @@ class Plot:
     svg: str
     table: Table
     remarks: Sequence[str] = ()
-
-
-def visible(text: str) -> str:
-    """Writes out control and direction characters, which would reorder or break the text around them.
-
-    >>> visible("a" + chr(0x202e) + "b" + chr(7)), visible("naïve")
-    ('a<U+202E>b<U+0007>', 'naïve')
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        f"<U+{ord(each):04X}>" if unicodedata.category(each) in ("Cc", "Cf", "Cs") and each not in "\n\t" else each
-        for each in text
-    )
 
 
 def label(text: str) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prooflops.console.tables import binary, engineering
-from prooflops.history import trend
-from prooflops.history.trend import Trend
+from prooflops.history.page import article
 from prooflops.suite.report import delivery, highlights, page
 from prooflops.suite.report.drawing import Table
 from prooflops.suite.report.measurement import WIDEST_SPREAD
@@ -31,7 +30,6 @@ class Tile:
 
 def html(report: RunReport) -> str:
     """The page of a run. Equal reports give equal bytes."""
-    history = [trend_row(each) for each in report.trends]
     best = Table(RATES_HEAD, [cells for *_, cells in best_rates(report.benchmarks, report.peaks)])
     delivered = delivery.lines(report.benchmarks)
     benchmarks = benchmark_table(report)
@@ -41,7 +39,7 @@ def html(report: RunReport) -> str:
         "unusual": ("Unusual", unusual := highlights.unusual(report)),
         "rates": ("Rates", best.rows),
         "plots": ("Measured", plots := plots_of(report)),
-        "history": ("History", history),
+        "history": ("History", report.trends),
         "claims": ("Claims", report.claims),
         "benchmarks": ("Benchmarks", benchmarks.rows),
         "run": ("Machine and run", True),
@@ -58,10 +56,9 @@ def html(report: RunReport) -> str:
         unusual=unusual,
         limits=limits,
         plots=plots,
-        history=history,
-        changed=[row for row in history if row["marks"]],
-        level=[row for row in history if not row["marks"]],
-        records=max((row["records"] for row in history), default=0),
+        changed=[article(each, "") for each in report.trends if each.changes],
+        level=[article(each, "") for each in report.trends if not each.changes],
+        records=max((len(each.records) for each in report.trends), default=0),
         benchmarks=benchmarks,
         widest=WIDEST_SPREAD,
         machine=machine_facts(report),
@@ -118,31 +115,3 @@ def listed(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {each}" for key, each in value.items())
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value or "")
-
-
-def trend_row(each: Trend) -> dict[str, Any]:
-    """A trend for the template: the line's points in a box of 240 x 48, and the changes of level."""
-    low, high = min(each.times_s), max(each.times_s)
-    scale, last = 40 / (high - low) if high > low else 0.0, max(len(each.times_s) - 1, 1)
-    points = [(240 * index / last, 44 - (time - low) * scale) for index, time in enumerate(each.times_s)]
-    return {
-        "name": each.name.rpartition("::")[2].removeprefix("test_"),
-        "first": engineering(each.times_s[0], "s"),
-        "last": engineering(each.times_s[-1], "s"),
-        "records": len(each.records),
-        "points": " ".join(f"{x:.1f},{y:.1f}" for x, y in points),
-        "marks": [f"{240 * (change.index - 0.5) / last:.1f}" for change in each.changes],
-        "changes": trend.describe_changes(each) if each.changes else "",
-        "gate": [
-            {"x": f"{240 * place / last:.1f}", "said": said, "alarm": said.startswith("SLOWER")}
-            for place, said in zip(places_of_verdicts(each), (text for _, text in each.verdicts), strict=True)
-        ],
-        "said": f"gate: {each.verdicts[-1][1]} on {each.verdicts[-1][0][:10]}" if each.verdicts else "",
-    }
-
-
-def places_of_verdicts(each: Trend) -> list[float]:
-    """The position of each gate run: half way between the records before and after it."""
-    moments = [record.moment[:19] for record in each.records]
-    before = [sum(moment <= when[:19] for moment in moments) for when, _ in each.verdicts]
-    return [min(count - 0.5, len(moments) - 1.0) for count in before]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from prooflops.console.tables import markdown_table
+from prooflops.console.tables import markdown_table, visible
 from prooflops.history import trend
 from prooflops.suite.report import delivery, highlights
-from prooflops.suite.report.drawing import visible
 from prooflops.suite.report.run_report import RunReport, unchecked
 from prooflops.suite.report.tables import RATES_HEAD, best_rates, topic_table
 from prooflops.suite.verdicts import Verdict

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prooflops.console.progress import minutes
-from prooflops.console.tables import binary, engineering
-from prooflops.suite.report.drawing import visible
+from prooflops.console.tables import binary, engineering, visible
 
 TEMPLATES = Path(__file__).with_name("templates")
 # Colour class and shape by verdict. The shape serves readers who do not see the colour.

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from meta_tests.conftest import ROOT
+from meta_tests.prooflops.history.test_trend import summary
+from prooflops.history.trend import trends, with_verdicts
 from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.evidence.page import record_of, verdicts_of
 from prooflops.suite.registry import load_registry
@@ -40,7 +42,9 @@ def report(report_of: Callable[..., RunReport]) -> RunReport:
     made = report_of()
     red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
     caches = {"L1": 65_536, "L2": 2 * 2**20, "L3": 36 * 2**20}
-    return replace(made, claims=(*red, *made.claims[len(red) :]), caches=caches)
+    rows = trends([summary(index, 1.0 + (index >= 12)) for index in range(24)])
+    changed = with_verdicts(rows, [("2026-11-01T13:00:00", rows[0].name, {"verdict": "SLOWER", "ratio": 2.0})])
+    return replace(made, claims=(*red, *made.claims[len(red) :]), caches=caches, trends=tuple(changed))
 
 
 @pytest.fixture(scope="session")

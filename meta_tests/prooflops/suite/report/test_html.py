@@ -36,6 +36,7 @@ def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report: RunReport,
     hostile = replace(
         report, machine={**report.machine, "name": HOSTILE}, claims=(claim, *report.claims[1:]), sources=sources,
         benchmarks=tuple(benches), headline=(HOSTILE,), arguments=(HOSTILE,), revision=HOSTILE, partial=HOSTILE,
+        trends=tuple(replace(each, name=HOSTILE) for each in report.trends),
     )  # fmt: skip
     page = html(hostile)
     found = Tags(page)

@@ -48,6 +48,7 @@ def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser: Browser, f
 def test_claims_are_found_as_one_types_and_by_their_verdict(opened: Opened, report: RunReport) -> None:
     page = opened.page
     assert shown(page) == 0, "claims are folded by topic"
+    assert page.evaluate("document.documentElement.scrollHeight") <= 6000, "a page of a few screens"
     page.get_by_role("button", name="Open all shown").click()
     assert shown(page) == len(report.claims)
     page.get_by_label("Search claims").fill("bf16 RANGE")
