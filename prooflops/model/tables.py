@@ -168,14 +168,14 @@ def memory_section(memory: StepMemory) -> Section:
 
 
 def step_section(step: MeasuredStep, unknown: str = "") -> Section:
-    """The step's times and rates; shares only where no figures contradict each other."""
+    """The step's times and rates; shares, and times at the own ceilings, only where no figure contradicts another."""
     flops = step.flops
 
     def shown(value: float | None, absent: str) -> str:
         return share(value, absent) if value is None or not unknown else NOT_KNOWN
 
     executed = f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed" if flops.recomputed else "= MFU"
-    ridge = f"{step.ridge:.3g} FLOP/B" if step.ridge else "-"
+    ridge = NOT_KNOWN if unknown else f"{step.ridge:.3g} FLOP/B" if step.ridge else "-"
     rows = [
         ["time", "figure", ""],
         ["step", seconds_text(step.seconds), f"median of {step.rounds} rounds, IQR {step.spread:.1%}"],
@@ -194,8 +194,8 @@ def step_section(step: MeasuredStep, unknown: str = "") -> Section:
         "launch": f"{flops.operators:,} operators, {seconds_text(step.overhead_s)} each",
     }
     for name, seconds in step.least_times_s.items():
-        part = "" if unknown else f"{seconds / step.seconds:.1%} of the step: "
-        rows.append([f"{name} alone", seconds_text(seconds), f"{part}{reasons[name]}"])
+        time, part = seconds_text(seconds), f"{seconds / step.seconds:.1%} of the step: "
+        rows.append([f"{name} alone", NOT_KNOWN if unknown else time, f"{'' if unknown else part}{reasons[name]}"])
     return Section("one training step", rows, [bound_sentence(step, unknown)], text_column=True)
 
 

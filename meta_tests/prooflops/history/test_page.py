@@ -7,7 +7,7 @@ from pathlib import Path
 
 from meta_tests.browser import Browser
 from meta_tests.prooflops.foreign import Foreign
-from meta_tests.prooflops.history.test_trend import summary
+from meta_tests.prooflops.history.test_trend import NAME, summary
 from meta_tests.prooflops.statistics.simulated import times
 from prooflops.history.page import write_page
 
@@ -46,16 +46,11 @@ def test_each_record_is_a_point_linked_by_its_commit_and_each_change_of_level_a_
 
 def test_of_many_benchmarks_those_that_changed_are_unfolded(tmp_path: Path) -> None:
     records = [summary(index, 1.0 + 0.3 * (index > 12) + 0.001 * (index % 3)) for index in range(24)]
-    ((name, changing),) = records[0].benchmarks.items()
-    steady = {f"test_c.py::test_c[{number}]": changing for number in range(30)}
-    page, _ = write_page(
-        tmp_path, "many", [replace(each, benchmarks={**each.benchmarks, **steady}) for each in records], ""
-    )
-    unfolded, _, folded = (
-        page.read_text().partition("<main")[2].partition("No change of level: 30 benchmarks</summary>")
-    )
-    assert (unfolded.count("<article>"), folded.count("<article>")) == (1, 30)
-    assert name in unfolded
+    steady = {f"test_c.py::test_c[{number}]": records[0].benchmarks[NAME] for number in range(30)}
+    records = [replace(each, benchmarks={**each.benchmarks, **steady}) for each in records]
+    text = write_page(tmp_path, "many", records, "")[0].read_text().partition("<main")[2]
+    unfolded, _, folded = text.partition("No change of level: 30 benchmarks</summary>")
+    assert (unfolded.count("<article>"), folded.count("<article>"), NAME in unfolded) == (1, 30, True)
 
 
 def test_nothing_in_a_record_is_markup(tmp_path: Path) -> None:
