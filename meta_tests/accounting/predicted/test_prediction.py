@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
@@ -13,12 +14,14 @@ from torch import nn
 
 from accounting import memory, predicted
 from accounting.activations import RANDOM_STATE_BYTES
+from accounting.measured import one_thread
 from accounting.models import GPT2_SMALL, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B, parameter_count
 from meta_tests.accounting.older_torch import activation_bytes_here
 from meta_tests.accounting.predicted.predicting import (
     NETS,
     OPTIMIZERS,
     PLAIN,
+    MasterWeights,
     assert_alike,
     both,
     built,
@@ -67,6 +70,24 @@ def test_each_phase_leaves_bytes_of_its_class():
     assert step.phases["backward"].live_by_class == {**held, "gradients": parameters}
     assert step.phases["second step"].live_by_class == {**held, "gradients": parameters, **state}
     assert step.phases["zero_grad"].live_by_class == {**held, **state}
+
+
+@one_thread()
+def test_master_weights_are_held_as_predicted_and_as_the_formula_of_model_state_says():
+    net = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 8)).bfloat16()
+    batch = torch.ones(32, 64, dtype=torch.bfloat16)
+    step = predicted.TrainingStep(partial(deepcopy, net), batch, torch.mean, optimizer=MasterWeights)
+    guess = step.predict(scratch=True)
+    assert_alike(guess, step.measure(), without_scratch=False)
+    held = guess.phases["second step"].live_by_class
+    sizes = [each.numel() for each in net.parameters()]
+    state = memory.model_state(sum(sizes), "adamw", "bf16-fp32-master", tensors=len(sizes))
+    should = {
+        "parameters": state.parameters,
+        "gradients": state.gradients,
+        "optimizer state": state.state + state.master,
+    }
+    assert held == should | {"inputs": batch.nbytes}
 
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
