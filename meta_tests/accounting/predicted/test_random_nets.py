@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import SystemRandom
 
 import pytest
 import torch
@@ -57,13 +58,27 @@ def share_of(seed: int) -> float:
     return predicted / measured
 
 
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight", "ignore:dropout option adds dropout")
+def seeds_off(seeds: range) -> dict[int, float]:
+    """The nets whose highest peak is predicted more than 1 % off, with the share."""
+    return {seed: share for seed in seeds if abs((share := share_of(seed)) - 1) > 0.01}
+
+
+ignored = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight", "ignore:dropout option adds")
+
+
+@ignored
 @pytest.mark.parametrize("nets", [40])
 def test_no_peak_of_a_random_net_is_predicted_too_low(nets: int, known: Known) -> None:
-    start = 0
-    shares = [share_of(seed) for seed in range(start, start + nets)]
-    off = {start + place: share for place, share in enumerate(shares) if abs(share - 1) > 0.01}
+    off = seeds_off(range(nets))
     assert len(off) <= 0.05 * nets, f"more than 5 % of the peaks are off by more than 1 %: by seed {off}"
     assert len(known) > 50, f"only {sorted(known)} are said to be known"
     wrong = {name: pair for name, pair in known.items() if pair[1] > pair[0] + NUMBERS_BYTES}
     assert not wrong, f"(known, measured) bytes of scratch: {wrong}"
+
+
+@ignored
+@pytest.mark.prove
+def test_of_2000_nets_that_nobody_has_seen_one_in_a_hundred_is_off() -> None:
+    start = SystemRandom().randrange(2**31)
+    off = seeds_off(range(start, start + 2000))
+    assert len(off) <= 20, f"more than 1 % of the peaks are off by more than 1 %: by seed {off}"
