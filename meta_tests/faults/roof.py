@@ -58,10 +58,10 @@ faults(
     ("the_ridge_lies_at_a_twentieth", "roof.rough",
      stand_in("accounting.roofline.ridge_point", lambda ridge, peak, bandwidth: ridge(peak, bandwidth) / 20)),
     ("the_peak_is_the_one_with_sparsity",
-     ("roof.accelerator-300 roof.matmul roof.relu roof.bigger-batch mfu.definition mfu.fp32-example mfu.bf16-example "
+     ("roof.accelerator-300 roof.matmul roof.bigger-batch mfu.definition mfu.fp32-example mfu.bf16-example "
       "mfu.hfu napkin.144-days"), stand_in("accounting.devices.peak_flop_per_s",
         lambda dense, *args, **rest: (peak := dense(*args, **rest)) and 2 * peak)),
-    ("the_higher_roof_counts_instead_of_the_lower", "roof.model roof.relu roof.matmul",
+    ("the_higher_roof_counts_instead_of_the_lower", "roof.model roof.matmul",
      stand_in("accounting.roofline.attainable_flop_per_s",
         lambda attainable, intensity, peak, bandwidth: max(peak, intensity * bandwidth))),
     ("the_second_operand_of_a_product_moves_for_nothing",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -163,8 +164,8 @@ def with_bits(net: nn.Sequential, bits: int) -> nn.Sequential:
     return round_weights(copy.deepcopy(net), bits)
 
 
-def fitted(device: torch.device, bits: int = 32, master: bool = True, steps: int = 250) -> nn.Sequential:
-    """A net fitted to a smooth function by AdamW with weights in `bits` bits.
+def fitted(device: torch.device, target: str, bits: int = 32, master: bool = True, steps: int = 250) -> nn.Sequential:
+    """A net fitted to one of TARGETS by AdamW with weights in `bits` bits.
 
     With a `master` copy the weights are kept in fp32 and rounded for each use; without, only the rounded ones are kept.
     """
@@ -178,20 +179,23 @@ def fitted(device: torch.device, bits: int = 32, master: bool = True, steps: int
     optimizer = torch.optim.AdamW(net.parameters(), lr=5e-3)
     for _ in range(steps):
         optimizer.zero_grad()
-        (net(x) - smooth(x)).square().mean().backward()
+        (net(x) - TARGETS[target](x)).square().mean().backward()
         optimizer.step()
         if not master:
             round_weights(net, bits)
     return net
 
 
-def smooth(x: Tensor) -> Tensor:
-    return torch.sin(3 * x[:, :1]) + x[:, 1:2] * x[:, 2:3]
+TARGETS: dict[str, Callable[[Tensor], Tensor]] = {
+    "wave": lambda x: torch.sin(3 * x[:, :1]) + x[:, 1:2] * x[:, 2:3],
+    "bowl": lambda x: x[:, :1] * x[:, 1:2] + x[:, 2:3].square(),
+    "fold": lambda x: (x[:, :1] - x[:, 1:2]).abs() + 0.5 * torch.cos(2 * x[:, 3:]),
+}
 
 
 @torch.no_grad()
-def fresh_loss(net: nn.Sequential) -> float:
+def fresh_loss(net: nn.Sequential, target: str) -> float:
     """Mean square error on data that no training saw."""
     device = next(net.parameters()).device
     x = torch.rand(512, 4, generator=torch.Generator().manual_seed(7)).to(device) * 2 - 1
-    return float((net(x) - smooth(x)).square().mean())
+    return float((net(x) - TARGETS[target](x)).square().mean())
