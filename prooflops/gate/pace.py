@@ -22,10 +22,10 @@ from prooflops.statistics.decision_rule import Plan
 from prooflops.statistics.effects import Effect
 
 LEAST_S, USUAL_S, MOST_S = 0.005, 0.01, 0.2  # seconds of a benchmark in a process; USUAL_S where there are many
-SHARE = 0.5  # of a process's overhead that its benchmarks may take together
+SHARE = 0.5  # of a process's start, and of a plain run of the suite, that its rounds may take together
 ROUNDS = 3
-LONG_S = 0.1  # a round from here on runs once in a process: more pairs say more than more rounds
-ENOUGH = 12  # rounds of a benchmark, where they take no more than MOST_S
+LONG_S = 0.1  # of a benchmark's rounds: one that takes longer runs once in a process, as more pairs say more
+ENOUGH = 12  # rounds of a benchmark, where they take no more than that
 FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
 NOISY = 0.02  # standard deviation of a pair's log ratio, from which on a benchmark gets more time
 PLAIN = 10  # times as large as that: a change that needs no more than the least time
@@ -33,28 +33,31 @@ PLAIN = 10  # times as large as that: a change that needs no more than the least
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a benchmark in a process at the first pace, and whether another pace would change them."""
+    """Seconds of a benchmark in a process at the first pace, and what another pace would change."""
 
     call_s: float
-    paced: bool
-    enough_s: float = 0.0  # duration of ENOUGH rounds; 0 where its pace is fixed or that exceeds MOST_S
+    round_s: float = 0.0  # the fastest; 0 where its pace is fixed
     again_s: float = 0.0  # duration of its whole test, where its few rounds are so short that this is run again; else 0
-    is_long: bool = False  # whether it runs one round in a process
 
     @property
     def gains(self) -> bool:
         """Whether more time means more rounds, and so less noise."""
-        return self.paced or self.again_s > 0 or self.enough_s > 0
+        return self.again_s > 0 or 0 < self.round_s < LONG_S
 
-    def at(self, seconds: float) -> float:
-        """Seconds this benchmark adds to a process if each gets `seconds`."""
-        if self.paced:
-            return max(self.call_s - USUAL_S, 0.0) + max(seconds, self.enough_s)
+    def rounds(self, most_s: float) -> int:
+        """The rounds of a process that take so long: ENOUGH at most, and at least one."""
+        return max(min(int(most_s / self.round_s), ENOUGH), 1) if self.round_s else ENOUGH
+
+    def at(self, seconds: float, most_s: float = LONG_S) -> float:
+        """Seconds this benchmark adds to a process if each gets `seconds`, or up to `most_s` for its rounds."""
+        if 0 < ROUNDS * self.round_s < USUAL_S:  # where three rounds take longer than the time, the rounds count
+            return max(self.call_s - USUAL_S, 0.0) + max(seconds, self.rounds(most_s) * self.round_s)
         if self.again_s:
             return self.again_s * runs_in(seconds, self.again_s)
+        if not self.round_s:
+            return self.call_s
         # pytest-benchmark calls it twice besides: to calibrate, and for its result.
-        share = 3 / (ROUNDS + 2) if self.is_long else 1.0
-        return self.call_s * share + (1 - ROUNDS / ENOUGH) * self.enough_s
+        return self.call_s * (max(self.rounds(most_s), int(seconds / self.round_s)) + 2) / (ROUNDS + 2)
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class PacePlan:
     budget_s: float  # from the beginning of the first pair
     left_s: float  # of that, after the first pair
     decides: bool = True  # whether the pairs that --gate-replicates allows can decide anything
+    start_cpu_s: float = 0.0  # CPU time of a process but for its benchmarks: it does not wait for a core
 
     def later(self, spent_s: float) -> PacePlan:
         """The same plan where something else has spent this time."""
@@ -84,8 +88,16 @@ class PacePlan:
 
     @cached_property
     def kept(self) -> list[str]:
-        too_long = self.too_long
-        return [name for name in self.costs if name not in too_long]
+        return [name for name in self.costs if name not in self.too_long]
+
+    @cached_property
+    def most_s(self) -> float:
+        """Seconds of a benchmark's rounds, so that all take SHARE of a plain run of the suite, but a round each."""
+        costs, most_s = self.costs.values(), LONG_S
+        allowed_s = SHARE * (self.start_cpu_s + sum(cost.round_s for cost in costs))
+        while most_s > USUAL_S and sum(cost.rounds(most_s) * cost.round_s for cost in costs) > allowed_s:
+            most_s *= 0.8
+        return most_s
 
     @cached_property
     def each_s(self) -> float:
@@ -115,13 +127,14 @@ class PacePlan:
         noisy = [name for name, each in shown.items() if NOISY < each.noise < math.inf and self.costs[name].gains]
         each_s = self.each_s
         more_s = self.fitting_s(list(effects), left_s, to_go, self.usual_s(noisy))
-        own = {name: cost.enough_s for name, cost in self.costs.items() if cost.enough_s > each_s}
-        own |= {name: max(each_s, more_s, self.costs[name].enough_s) for name in noisy}
-        own |= {name: LEAST_S for name, effect in effects.items() if is_plain(effect)}
-        long = {name: each_s for name, cost in self.costs.items() if cost.is_long}
-        own = {"": each_s, **long, **own}
-        rounds = {name: 1 if name in long else ROUNDS for name in own}
-        return {name: {"max_time": round(own[name], 4), "min_rounds": rounds[name]} for name in own}
+        paces = {"": {"max_time": round(each_s, 4), "min_rounds": ROUNDS}}
+        for name, cost in self.costs.items():
+            rounds = cost.rounds(LONG_S if name in noisy else self.most_s)
+            seconds = max(each_s, rounds * cost.round_s, more_s if name in noisy else 0.0)
+            if name in effects and is_plain(effects[name]):
+                seconds = LEAST_S
+            paces[name] = {"max_time": round(seconds, 4), "min_rounds": min(rounds, ROUNDS)}
+        return paces
 
     def fitting_s(self, names: Sequence[str], left_s: float, pairs: int, most_s: float) -> float:
         """Seconds per benchmark so that `pairs` pairs fit in `left_s`, between LEAST_S and `most_s`."""
@@ -133,13 +146,13 @@ class PacePlan:
         return float(brentq(lambda each_s: self.process_s(names, each_s) - allowed_s, LEAST_S, most_s))
 
     def usual_s(self, names: Sequence[str]) -> float:
-        """Seconds per benchmark so that these together take SHARE of a process's overhead: less would save little."""
+        """Seconds per benchmark so that these together take SHARE of a process's start: less would save little."""
         gaining = sum(self.costs[name].gains for name in names)
-        return min(max(SHARE * self.overhead_s / max(gaining, 1), USUAL_S), MOST_S)
+        return min(max(SHARE * self.start_cpu_s / max(gaining, 1), USUAL_S), MOST_S)
 
     def process_s(self, names: Sequence[str], each_s: float) -> float:
         """Duration of a process with these benchmarks."""
-        return self.overhead_s + sum(self.costs[name].at(each_s) for name in names)
+        return self.overhead_s + sum(self.costs[name].at(each_s, self.most_s) for name in names)
 
     def fits(self, names: Sequence[str]) -> bool:
         """Whether the least number of pairs of these benchmarks fits into the budget."""
@@ -150,8 +163,7 @@ class PacePlan:
         return int(1.2 * 2 * self.pairs * self.process_s(names, LEAST_S) / 60) + 1
 
     def __str__(self) -> str:
-        names, each_s = self.kept, self.each_s
-        process_s = self.process_s(names, each_s)
+        names, process_s = self.kept, self.process_s(self.kept, self.each_s)
         pair_s = 2 * process_s
         if not names:
             return "no benchmark was timed on both sides"
@@ -160,11 +172,9 @@ class PacePlan:
         if not self.decides:
             return f"{text}, which decide nothing, whatever they show: leave out --gate-replicates"
         if not self.fits(names):
-            text += (
-                f". At most {many(int(self.budget_s / pair_s), 'pair')} in {minutes(self.budget_s)}, and fewer "
-                f"than {self.pairs} decide nothing: give --gate-budget {self.minutes_for(names)}, or fewer benchmarks"
-            )
-            return text
+            text += f". At most {many(int(self.budget_s / pair_s), 'pair')} in {minutes(self.budget_s)}, and fewer "
+            text += f"than {self.pairs} decide nothing: give --gate-budget {self.minutes_for(names)}"
+            return f"{text}, or fewer benchmarks"
         text += f", {minutes(self.budget_s)} at most (--gate-budget)"
         if self.too_long:
             least_s = min(self.costs[name].at(0) for name in self.too_long)
@@ -174,7 +184,7 @@ class PacePlan:
     @property
     def detail(self) -> str:
         """The pace that follows, for -v."""
-        own = sum(not cost.paced for cost in self.costs.values())
+        own = sum(not cost.round_s for cost in self.costs.values())
         return (
             f"{self.each_s:.2g} s for a benchmark in a process, {own} by their own rounds; {self.overhead_s:.1f} s for "
             f"the start of a process; {self.pairs} pairs until the first decision"
@@ -192,21 +202,17 @@ def plan_of(
     )
     costs = {}
     for name, round_s in rounds_s.items():
-        calls_s = [float(side.calls[name]["seconds"]) for side in (before, after) if name in side.calls]
-        fixed = bool(after.calls.get(name, {}).get("fixed", False))
-        enough_s = 0.0 if fixed or ENOUGH * round_s > MOST_S else ENOUGH * round_s
-        call_s = sum(calls_s) / max(len(calls_s), 1)
-        # Where three rounds take longer than the time, the rounds count.
-        paced = not fixed and ROUNDS * round_s < USUAL_S
-        tests_s = [float(side.calls[name]["test_s"]) for side in (before, after) if name in side.calls]
-        test_s = min(tests_s, default=math.inf)
+        both = [side.calls[name] for side in (before, after) if name in side.calls]
+        fixed = bool(both and both[-1]["fixed"])
+        call_s = sum(float(call["seconds"]) for call in both) / max(len(both), 1)
+        test_s = min((float(call["test_s"]) for call in both), default=math.inf)
         is_short = fixed and call_s < USUAL_S and FEWEST * test_s < MOST_S
-        is_long = not fixed and round_s > LONG_S
-        costs[name] = Cost(call_s, paced, enough_s, test_s if is_short else 0.0, is_long)
+        costs[name] = Cost(call_s, 0.0 if fixed else round_s, test_s if is_short else 0.0)
     looks, last = plan.looks, len(plan.looks) - 1
     most = looks[:2][-1] + plan.confirming_pairs
     decides = 0.5 ** looks[-1] <= max(plan.level(last), plan.miss_level(last))
-    return PacePlan(costs, max(overhead_s, 0.0), looks[0], most, budget_s, left_s, decides)
+    start_cpu_s = min(before.start_cpu_s, after.start_cpu_s)
+    return PacePlan(costs, max(overhead_s, 0.0), looks[0], most, budget_s, left_s, decides, start_cpu_s)
 
 
 def is_plain(effect: Effect) -> bool:

@@ -119,8 +119,7 @@ def compare(
     pairs.allow_turns(before, after)
     by, counts = session.settings.by, dict[str, Count]()
     if by != TIME and asked:
-        start_cpu_s, began = min(before.start_cpu_s, after.start_cpu_s), time.monotonic()
-        counting = count.Counting(session, here, other, rounds_s, start_cpu_s)
+        counting, began = count.Counting(session, here, other, rounds_s, plan.start_cpu_s), time.monotonic()
         share = 1.0 if by == INSTRUCTIONS else count.SHARE
         counts = session.counts = counting.run([before, after], began + share * (ends - began))
         plan = plan.later(time.monotonic() - began)

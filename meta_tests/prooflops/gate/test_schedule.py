@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,11 +85,14 @@ def test_no_more_pairs_are_taken_than_replicates_allow_though_other_work_compete
 def test_a_benchmark_too_long_to_be_taken_with_the_others_gets_the_time_they_leave(
     tmp_path: Path, call_s: float, fits: bool
 ) -> None:
-    costs = {"a": Cost(1.0, False), "long": Cost(call_s, False, is_long=True)}  # three of five calls: 36 and 60 s
+    costs = {"a": Cost(1.0), "long": Cost(call_s, round_s=call_s / 5)}  # three of five calls: 36 and 60 s
     plan = PacePlan(costs, overhead_s=1.0, pairs=8, most_pairs=34, budget_s=600.0, left_s=600.0)
     assert plan.too_long == ["long"]
     assert "; 1 that take " in str(plan)
     assert plan.paces({"long": paired([1.0], [1.0], level=0.01)}, 8, 600.0)["long"]["min_rounds"] == 1
+    for number, each_s in ((1, 0.2), (10, 0.05), (50, 0.02)):  # ten rounds, all half of a start, a round each
+        suite = replace(plan, costs={str(n): Cost(0.1, 0.02) for n in range(number)}, start_cpu_s=1.0)
+        assert suite.paces({}, 8, 600.0)["0"]["max_time"] == pytest.approx(each_s)
     comparison = Comparison(tmp_path, lambda name, number: (timed(1.0), timed(1.0)), ["a", "long"])
     _, rows = comparison.run(plan=plan)
     assert [names for names, _ in comparison.asked] == [["a"]] * 7 + [["long"]] * (7 if fits else 0)
