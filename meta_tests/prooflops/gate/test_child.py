@@ -160,13 +160,11 @@ def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_f
     }
     assert list(again.calls) == list(done.calls), "the ids of the first process do not select the same tests"
     found = {bench["name"]: bench for bench in done.record["benchmarks"]}
-    assert found["test_own"]["options"]["max_time"] == 0.002
-    assert found["test_own"]["group"] == "own"
+    assert (found["test_own"]["options"]["max_time"], found["test_own"]["group"]) == (0.002, "own")
     assert found["test_async_by_a_fixture"]["options"]["max_time"] == (0.003 if given else 0.01)
     assert found["test_async_by_a_fixture"]["options"]["min_rounds"] == 2
     assert found["test_pedantic_with_a_setup"]["stats"]["rounds"] == 4
-    start_s = done.wall_s - sum(call["seconds"] for call in done.calls.values())
-    assert 0 < done.start_cpu_s < start_s - 0.2, "waiting, here or for a core, costs nothing under valgrind"
+    assert 0 < done.start_cpu_s < done.wall_s - sum(call["seconds"] for call in done.calls.values()) - 0.2, "it waits"
 
 
 REPEATED = """

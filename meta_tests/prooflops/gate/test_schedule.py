@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,7 +90,7 @@ def test_a_benchmark_too_long_to_be_taken_with_the_others_gets_the_time_they_lea
     assert "; 1 that take " in str(plan)
     assert plan.paces({"long": paired([1.0], [1.0], level=0.01)}, 8, 600.0)["long"]["min_rounds"] == 1
     for number, each_s in ((1, 0.2), (10, 0.05), (50, 0.02)):  # ten rounds, all half of a start, a round each
-        suite = replace(plan, costs={str(n): Cost(0.1, 0.02) for n in range(number)}, start_cpu_s=1.0)
+        suite = PacePlan({str(n): Cost(0.1, 0.02) for n in range(number)}, 1.0, 8, 34, 600.0, 600.0, start_cpu_s=1.0)
         assert suite.paces({}, 8, 600.0)["0"]["max_time"] == pytest.approx(each_s)
     comparison = Comparison(tmp_path, lambda name, number: (timed(1.0), timed(1.0)), ["a", "long"])
     _, rows = comparison.run(plan=plan)
