@@ -49,11 +49,13 @@ def _slow_dtypes(report: RunReport) -> Iterable[str]:
         if narrow in best and wide in best:
             pair = best[narrow], best[wide]
             ratio = (pair[0].arithmetic_rate or 0.0) / (pair[1].arithmetic_rate or 1.0)
-            if any(bench.is_wide for bench in pair):
+            is_wide, either_way = any(bench.is_wide for bench in pair), (1 + pair[0].spread) * (1 + pair[1].spread)
+            if is_wide and 1 / either_way <= ratio <= either_way:
                 unknown.append(f"{narrow} with {wide}")
             elif ratio < 1:
-                marked = " (contended)" if any(bench.unsettled for bench in pair) else ""
-                yield f"{narrow} is multiplied slower than {wide}: at {ratio:.2g} times its rate{marked}"
+                marked = " (contended)" if any(bench.unsettled for bench in pair) and not is_wide else ""
+                about = f"about {ratio:.1g}" if is_wide else f"{ratio:.2g}"
+                yield f"{narrow} is multiplied slower than {wide}: at {about} times its rate{marked}"
     if unknown:
         yield f"not known how the rates of these compare, as they spread too widely: {', '.join(unknown)}"
 

@@ -86,6 +86,8 @@ def test_a_wide_spread_leads_to_no_conclusion(report_of: ReportOf) -> None:
 
     page = html(report_of(wide))
     assert contradictions(page) == []
+    assert "fp16 is multiplied slower than fp32: at about 0.006 times its rate" in page
+    assert "as they spread too widely: fp8_e4m3 with bf16, fp32 with fp64" in page
     assert not [text for text in Page(page).conclusions if "-bound" in text or "% of the own ceiling" in text]
 
 
