@@ -79,31 +79,18 @@ class Browser:
             context.close()
 
 
-def executable() -> str | None:
-    """Chromium's, or that of a browser like it."""
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@contextmanager
-def chromium() -> Iterator[Any]:
-    """A Chromium without a window, driven by playwright."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable(), args=["--no-sandbox", "--disable-gpu"])
-        try:
-            yield started
-        finally:
-            started.close()
-
-
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """One Chromium for all tests of pages; they are skipped where there is none."""
-    if not executable():
+    """One Chromium without a window for all tests of pages; they are skipped where there is none."""
+    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not executable:
         pytest.skip("needs Chromium: apt-get install chromium")
     reason = "needs playwright and axe-playwright-python, of the [dev] packages"
-    pytest.importorskip("playwright.sync_api", reason=reason)
+    driver = pytest.importorskip("playwright.sync_api", reason=reason)
     pytest.importorskip("axe_playwright_python", reason=reason)
-    with chromium() as started:
-        yield Browser(started)
+    with driver.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        try:
+            yield Browser(started)
+        finally:
+            started.close()

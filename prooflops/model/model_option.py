@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from accounting.units import amount
-from prooflops.machine import device as machine
 from prooflops.model.claims import MARKER, Answer, answer_of
 from prooflops.model.examination import Examination
 from prooflops.model.factory import ModelError
@@ -159,13 +158,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if _examinations not in config.stash or config.option.collectonly:
         return
-    examinations = config.stash[_examinations]
-    device = config.stash[RUN].device
-    facts = machine.fingerprint(device)
-    headline = [*machine.headline(device, facts), *config.stash[RUN].peaks.headline()]
+    examinations, run = config.stash[_examinations], config.stash[RUN]
     for spec, examination in examinations.items():
         examination.answers = config.stash[_answers].in_order(spec)
-    write_pages([*examinations.values()], Path(config.option.report), headline, facts, config.stash[RUN].partial)
+    write_pages([*examinations.values()], Path(config.option.report), run.headline, run.fingerprint, run.partial)
 
 
 @pytest.hookimpl(trylast=True)

@@ -7,20 +7,12 @@ from prooflops.console.progress import Progress
 from prooflops.console.tables import aligned, binary, engineering, fitted, markdown_table, share
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.5e-9, "0.5 ns"), (999.96e-6, "1.00 ms"), (0.9995, "1.00 s"), (9.995, "10.0 s"), (99.95, "100 s"),
-     (12.34e15, "12.3 Ps"), (-2.5, "-2.50 s"), (0.0, "0 s")],
-)  # fmt: skip
-def test_figures_have_three_digits_and_a_prefix(value: float, text: str) -> None:
-    assert engineering(value, "s") == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(1023, "1023 B"), (1024, "1.0 KiB"), (1.5 * 1024**3, "1.5 GiB"), (3000 * 1024**4, "3000.0 TiB")]
-)
-def test_bytes_have_one_decimal_and_a_binary_prefix(value: float, text: str) -> None:
-    assert binary(value) == text
+def test_figures_have_three_digits_and_a_prefix_and_bytes_one_decimal_and_a_binary_one() -> None:
+    times = {0.5e-9: "0.5 ns", 999.96e-6: "1.00 ms", 0.9995: "1.00 s", 9.995: "10.0 s", 99.95: "100 s",
+             12.34e15: "12.3 Ps", -2.5: "-2.50 s", 0.0: "0 s"}  # fmt: skip
+    assert {value: engineering(value, "s") for value in times} == times
+    sizes = {1023: "1023 B", 1024: "1.0 KiB", 1.5 * 1024**3: "1.5 GiB", 3000 * 1024**4: "3000.0 TiB"}
+    assert {value: binary(value) for value in sizes} == sizes
 
 
 def test_a_share_above_one_is_marked() -> None:

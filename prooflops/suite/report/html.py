@@ -30,38 +30,31 @@ class Tile:
 
 def html(report: RunReport) -> str:
     """The page of a run. Equal reports give equal bytes."""
-    best = Table(RATES_HEAD, [cells for *_, cells in best_rates(report.benchmarks, report.peaks)])
     delivered = delivery.lines(report.benchmarks)
-    benchmarks = benchmark_table(report)
-    sections = {
+    best = [cells for *_, cells in best_rates(report.benchmarks, report.peaks)]
+    sections = {  # by id: the title among the contents, and what there is of it
         "delivers": ("Does it deliver?", delivered),
-        "limits": ("Limits", limits := highlights.limits(report)),
-        "unusual": ("Unusual", unusual := highlights.unusual(report)),
-        "rates": ("Rates", best.rows),
-        "plots": ("Measured", plots := plots_of(report)),
+        "limits": ("Limits", highlights.limits(report)),
+        "unusual": ("Unusual", highlights.unusual(report)),
+        "rates": ("Rates", best and Table(RATES_HEAD, best)),
+        "plots": ("Measured", plots_of(report)),
         "history": ("History", report.trends),
         "claims": ("Claims", report.claims),
-        "benchmarks": ("Benchmarks", benchmarks.rows),
-        "run": ("Machine and run", True),
+        "benchmarks": ("Benchmarks", report.benchmarks and benchmark_table(report)),
+        "run": ("Machine and run", machine_facts(report)),
     }
     return page.render(
         "run.html.j2",
         report=report,
-        delivered=delivered,
+        **{name: found for name, (_, found) in sections.items()},
         lead=delivery.summary(delivered) if delivered else highlights.sentence(report),
         sentence=highlights.sentence(report),
         tiles=tiles(report),
         contents=[(name, title) for name, (title, there) in sections.items() if there],
-        best=best,
-        unusual=unusual,
-        limits=limits,
-        plots=plots,
         changed=[article(each, "") for each in report.trends if each.changes],
         level=[article(each, "") for each in report.trends if not each.changes],
         records=max((len(each.records) for each in report.trends), default=0),
-        benchmarks=benchmarks,
         widest=WIDEST_SPREAD,
-        machine=machine_facts(report),
         topics=by_topic(report.claims),
         unchecked=unchecked(report.claims),
         functions=lambda tests: Counter(test.partition("[")[0] for test in tests),

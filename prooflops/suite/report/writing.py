@@ -13,7 +13,6 @@ from prooflops.gate.options import settings
 from prooflops.history import records as history
 from prooflops.history import run_record, trend
 from prooflops.history.trend import Trend
-from prooflops.machine import device as machine
 from prooflops.suite.report import html, markdown
 from prooflops.suite.report.run_report import RunReport, run_report, verdicts_json
 from prooflops.suite.run import Run
@@ -46,9 +45,7 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
         selection=run.selection,
         verdicts=[verdict.as_dict() for verdict in verdicts],
     )
-    lines = [*machine.headline(run.device, content["prooflops"]["fingerprint"]), *run.peaks.headline(), *run.notes]
-    if run.partial:
-        lines.append(f"part of a run: {run.partial}")
+    lines = [*run.headline, *([f"part of a run: {run.partial}"] if run.partial else ())]
     report = run_report(content, verdicts, run.registry, lines, run.partial or run.selection)
     if not verdicts and not content["benchmarks"]:
         return FinishedRun(report, content, None, None, run.partial)
