@@ -123,7 +123,7 @@ def content_of(config: Any, text_only: bool = False, ignore: Collection[str] = (
 
 @cache
 def public_models() -> dict[str, dict[str, Any]]:
-    """Released configs by their names on the Hub, each with the figures published.
+    """Released configs by their names on the Hub, each with figures published, and where they were found.
 
     >>> public_models()["openai/gpt-oss-20b"]["parameters"]
     20914757184

@@ -2,8 +2,8 @@
 
 Configs that say `copied_from` are the released file, as that repository on GitHub has it. The others were typed in;
 where they say `compared_with` no size differs from that copy of the released file. Those with `defaults` state what
-differs from the defaults of the type in transformers, which are that model's. `published` is what its card or paper
-prints.
+differs from the defaults of the type in transformers, which are that model's. `figure_from` says where the count, or
+the rounded `published` one, was found in print, or that it is from memory.
 """
 
 import sys
@@ -68,6 +68,10 @@ def test_the_text_part_of_a_model_of_text_and_images_is_read_on_demand(monkeypat
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=r"text_only=True reads .* With transformers 5 or later installed"):
         from_config(whole)
+
+
+def test_each_figure_says_where_it_was_found():
+    assert not [name for name, row in MODELS.items() if not row.get("figure_from")]
 
 
 def test_whole_networks_take_the_multiply_adds_published():
