@@ -370,7 +370,8 @@ def test_a_pinned_batch_is_copied_beside_the_kernels_of_another_stream(device, s
 
 
 @pytest.mark.claim("data.pipeline-bottleneck", "mfu.low-causes")
-def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(workloads, device, speed, record_figure):
+@pytest.mark.parametrize("working", [False, pytest.param(True, marks=pytest.mark.needs("cpu"))])
+def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(workloads, device, speed, record_figure, working):
     model = DeepLinear(dim=256, layers=4)
     net = workloads.build(model, device=device)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
@@ -390,13 +391,16 @@ def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(workloads,
 
     def batches(times_a_step):
         def read(_):
-            time.sleep(times_a_step * max(mean(prompt_s), 0.001))
+            end = time.perf_counter() + times_a_step * max(mean(prompt_s), 0.001)
+            while working and time.perf_counter() < end:  # as a tokeniser does
+                sorted(range(1000, 0, -1))
+            time.sleep(max(0.0, end - time.perf_counter()))  # as for a disk
             return item
 
         return iter(DataLoader(range(10**6), batch_size=None, collate_fn=read))
 
     slow, prompt = batches(5), batches(0)
-    ratio = speed.assert_slower(lambda: step(slow), lambda: step(prompt), "a step behind a loader", at_least=2)
+    ratio = speed.assert_slower(lambda: step(slow), lambda: step(prompt), "a step behind a loader", at_least=3)
     record_figure(f"behind a loader of five steps' time the model is idle {1 - 1 / ratio.value:.0%} of the time")
 
 
@@ -415,6 +419,6 @@ def test_a_loader_that_reads_ahead_costs_time_only_where_it_is_slower_than_the_m
 
     step_s = median(speed.seconds(lambda: step(itertools.repeat(batch))) for _ in range(9))
     ahead = read_ahead(itertools.repeat(batch, 1000), times_a_step * step_s)
-    bounds = {"at_least": 2} if times_a_step > 1 else {"at_least": 0.5, "at_most": 2}
+    bounds = {"at_least": 5} if times_a_step > 1 else {"at_least": 0.5, "at_most": 2}
     what = f"a step of {step_s * 1e3:.1f} ms behind a loader that reads ahead in {times_a_step} times its time"
     speed.assert_slower(lambda: step(ahead), lambda: step(itertools.repeat(batch)), what, pairs=15, **bounds)

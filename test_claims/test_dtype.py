@@ -125,7 +125,6 @@ def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, r
         assert 0.9 < error / (eps / (2 + eps)) <= 1, f"{name} errs by {error}, not by up to {eps / (2 + eps)}"
     formula = [math.log2(format_of(name).max / format_of(name).least_subnormal) for name in FP8]
     assert octaves == pytest.approx(formula), f"octaves={octaves}, but should be {formula}"
-    assert octaves == pytest.approx([17.81, 31.81], abs=0.01)
 
 
 @pytest.mark.claim("dtype.fp8-overflow")
@@ -151,10 +150,6 @@ CASTS = {
     "dtype.fp16-underflow-threshold": [("fp16", 2**-25, 0.0), ("fp16", 2**-25 * (1 + 2**-10), 2**-24)],
     "dtype.fp16-rounds-down": [("fp16", 2.98e-8, 0.0), ("fp16", 3e-8, 2**-24)],
     "dtype.bf16-keeps-1e-8": [("bf16", 1e-8, 1.0011717677116394e-08)],
-    "dtype.bf16-resolution": [
-        *(("bf16", value, rounded) for value, rounded in ((257.0, 256.0), (1 + 2**-8, 1.0))),
-        *((wider, value, value) for wider in ("fp16", "fp32") for value in (257.0, 1 + 2**-8)),
-    ],
     "dtype.bf16-range": [("bf16", 2.0**-133, 2.0**-133), ("bf16", 2.0**-134, 0.0), ("fp32", 2.0**-149, 2.0**-149)],
 }
 
