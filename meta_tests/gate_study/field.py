@@ -146,8 +146,10 @@ def definition(tree: ast.AST, names: Sequence[str]) -> ast.FunctionDef:
 
 def plant_twice(repo: Path, function: str) -> None:
     """Has a function do its work twice, by a wrapper at the end of its file."""
-    path, text, name, _ = source_of(repo, function)
-    path.write_text(text + (TWICE if "def _twice" not in text else "") + f"{name} = _twice({name})\n", encoding="utf-8")
+    path, text, name, node = source_of(repo, function)
+    static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in node.decorator_list)
+    wrapped = f"staticmethod(_twice({name}))" if static else f"_twice({name})"
+    path.write_text(text + (TWICE if "def _twice" not in text else "") + f"{name} = {wrapped}\n", encoding="utf-8")
 
 
 @contextmanager
