@@ -23,8 +23,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -39,17 +39,9 @@ ROOT = Path(__file__).parents[2]
 TRIALS, LOADS = ("unchanged", "slight", "twice"), ("quiet", "busy")
 GATE_NEEDS = ("pytest>=8.0", "pytest-benchmark>=5.0", "numpy>=1.23", "scipy>=1.11")
 LONGEST_S = 900.0  # of a run: the gate's budget is 10 min
-FOUND = ("SLOWER", "MORE INSTRUCTIONS")
 TWICE = """
-
 def _twice(function):
-    def both(*args, **kwargs):
-        function(*args, **kwargs)
-        return function(*args, **kwargs)
-
-    return both
-
-
+    return lambda *args, **kwargs: (function(*args, **kwargs), function(*args, **kwargs))[1]
 """
 
 
@@ -152,17 +144,6 @@ def plant_twice(repo: Path, function: str) -> None:
     path.write_text(text + (TWICE if "def _twice" not in text else "") + f"{name} = {wrapped}\n", encoding="utf-8")
 
 
-@contextmanager
-def loaded(load: str) -> Iterator[None]:
-    """Keeps one core busy, if the load is so."""
-    worker = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if load == "busy" else None
-    try:
-        yield
-    finally:
-        if worker:
-            worker.kill()
-
-
 def suite(folder: Path, name: str, revision: str, *words: object) -> subprocess.CompletedProcess[str]:
     """Runs a project's benchmarks at a revision, with more options of pytest."""
     project, home, plugin = PROJECTS[name], folder / name, folder / "plugin"
@@ -170,10 +151,10 @@ def suite(folder: Path, name: str, revision: str, *words: object) -> subprocess.
     (plugin / "prooflops").unlink(missing_ok=True)
     (plugin / "prooflops").symlink_to(ROOT / "prooflops")
     call("git", "checkout", "-q", "--force", revision, cwd=home / "repo")
-    command = [str(word) for word in (home / "venv/bin/python", "-m", "pytest", *project.suite, *words)]
+    command = ["timeout", LONGEST_S, home / "venv/bin/python", "-m", "pytest", *project.suite, *words]
     paths = os.pathsep.join(map(str, (plugin, home / "repo" / project.path)))
     variables = os.environ | project.environment | {"PYTHONPATH": paths}
-    return subprocess.run(command, cwd=home / "repo", env=variables, capture_output=True, text=True, timeout=LONGEST_S)
+    return subprocess.run(list(map(str, command)), cwd=home / "repo", env=variables, capture_output=True, text=True)
 
 
 def fails_min_5(folder: Path, name: str, trial: str, storage: str) -> int | None:
@@ -189,7 +170,9 @@ def run(folder: Path, name: str, trial: str, load: str) -> dict[str, Any]:
     """One run of the gate with its defaults beside that load, appended to results.jsonl."""
     if trial not in trials_of(PROJECTS[name]):
         raise SystemExit(f"nothing is planted into {name} for {trial}; there is {', '.join(trials_of(PROJECTS[name]))}")
-    with tempfile.TemporaryDirectory() as scratch, loaded(load):
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        if load == "busy":
+            stack.callback(subprocess.Popen([sys.executable, "-c", "while True: pass"]).kill)
         file, start = Path(scratch) / "gate.json", time.time()
         gate = ("-p", "prooflops.plugin", "--gate", "--gate-versus", "HEAD~1", f"--gate-json={file}")
         done = suite(folder, name, trial, *gate)
@@ -222,29 +205,27 @@ def study(folder: Path, role: str, runs: int) -> None:
 
 
 def table(folder: Path) -> None:
-    """The drawn projects' results by suite, then by role: red runs, verdicts, what decided them, and seconds."""
-    columns = "runs|red|ended in 2 min|min:5% red|benchmarks|same|found|open|by time|by instructions|s, median"
+    """The drawn projects' results by suite and by role: runs that fail, verdicts, what decided them, and seconds."""
+    columns = "runs|exit 1|ended in 2 min|min:5% red|benchmarks|same|found|open|by time|by instructions|s, median"
     print(f"|role|suite|trial|load|{columns}|\n|{'---|' * 15}")
-    drawn = [each for each in results(folder) if each.get("role")]
-    for part in (lambda each: each["project"], lambda each: "all"):
-        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for each in drawn:
-            groups.setdefault((each["role"], part(each), each["trial"], each["load"]), []).append(each)
-        for key, runs in sorted(groups.items()):
-            counts, tiers = (sum((Counter(each[of]) for each in runs), Counter()) for of in ("verdicts", "tiers"))
-            figures = [len(runs), sum(each["exit"] != 0 for each in runs), sum(each["wall_s"] <= 120 for each in runs)]
-            figures += [sum(bool(each["min_5"]) for each in runs), counts.total(), counts["SAME"]]
-            figures += [sum(counts[verdict] for verdict in FOUND), counts["INCONCLUSIVE"]]
-            figures += [tiers["time"], tiers["instructions"], round(median(each["wall_s"] for each in runs))]
-            print(f"|{'|'.join(map(str, (*key, *figures)))}|")
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for each in results(folder):
+        for suite in (each["project"], "all") if each.get("role") else ():
+            groups.setdefault((each["role"], suite, each["trial"], each["load"]), []).append(each)
+    for key, runs in sorted(groups.items()):
+        counts, tiers = (sum((Counter(each[of]) for each in runs), Counter()) for of in ("verdicts", "tiers"))
+        figures = [len(runs), sum(each["exit"] != 0 for each in runs), sum(each["wall_s"] <= 120 for each in runs)]
+        figures += [sum(bool(each["min_5"]) for each in runs), counts.total(), counts["SAME"]]
+        figures += [counts["SLOWER"] + counts["MORE INSTRUCTIONS"], counts["INCONCLUSIVE"], tiers["time"]]
+        figures += [tiers["instructions"], round(median(each["wall_s"] for each in runs))]
+        print(f"|{'|'.join(map(str, (*key, *figures)))}|")
 
 
 def show(result: Mapping[str, Any]) -> None:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(result["verdicts"].items()))
+    counts = counts or "\n".join(result["printed"][-20:])
     run = f"{result['project']} {result['trial']} {result['load']}: exit {result['exit']}, {result['pairs']} pairs"
     print(f"{run}, {result['wall_s']:.0f} s: {counts}; min:5% fails {result['min_5']}", flush=True)
-    if not counts:
-        print("\n".join(result["printed"][-20:]), flush=True)
 
 
 def main() -> None:
