@@ -64,12 +64,9 @@ def _known(name: str, value: Any) -> Model:
     )
 
 
-def _known_or_read(name: str, value: Any) -> Any:
-    return value if getattr(value, "config", None) is not None else _known(name, value)
-
-
 def _of_config(model: Any, batch: int, sequence: int, dtype: Dtype, attention: str, **options: Any) -> int:
     """Bytes that transformers' net keeps; without its own way to recompute or to cast."""
+    model = model if getattr(model, "config", None) is not None else _known("model", model)
     for name, value in options.items():
         if value:
             raise ValueError(f"{name} must be {type(value)()!r} for a model of transformers' code, got {value!r}")
@@ -141,18 +138,15 @@ def tensors_by_layer(
             block += _of_attention(each, tokens, sequence, dtype, attention)
             angles = SavedTensor("attention", "cosines and sines", sequence * each.head_dim, dtype, copies=4)
             block += [] if learned else [angles]
-        block += [*_of_masks(block, tokens * dim)] if dropout else []
-        kinds.append((number, block))
+        scores = [each for each in block if each.name == "probabilities"]
+        masks = [each._replace(name="probabilities' mask", dtype="bool") for each in scores]
+        masks += [each._replace(name="probabilities after dropout") for each in scores]
+        masks += [SavedTensor("layers", "dropout mask", tokens * dim, "bool", copies=2)]
+        kinds.append((number, block + (masks if dropout else [])))
     return kinds, found
 
 
-@checked(
-    "checkpoint_every",
-    flags=("selective", "dropout"),
-    model=_known_or_read,
-    batch=at_least_one,
-    micro_batches=at_least_one,
-)
+@checked("checkpoint_every", flags=("selective", "dropout"), batch=at_least_one, micro_batches=at_least_one)
 def activation_bytes(
     model: Any,
     batch: int,
@@ -307,15 +301,6 @@ def _of_layer(layer: Parts, number: int, dim: int, tokens: int, rms: bool, dtype
         if maps.name == "down":
             gated = any(each.name == "gate" and each.out_features == maps.in_features for each in layer.linear_maps)
             yield from _of_mlp(maps, tokens, dtype, gated)
-
-
-def _of_masks(block: list[SavedTensor], elements: int) -> Iterator[SavedTensor]:
-    """What dropout keeps in a layer: masks of one byte, and probabilities that were dropped."""
-    yield SavedTensor("layers", "dropout mask", elements, "bool", copies=2)
-    for each in block:
-        if each.name == "probabilities":
-            yield each._replace(name="probabilities' mask", dtype="bool")
-            yield each._replace(name="probabilities after dropout")
 
 
 def _of_attention(layer: Any, tokens: int, sequence: int, dtype: str, attention: str) -> Iterator[SavedTensor]:
