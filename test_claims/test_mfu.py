@@ -20,7 +20,7 @@ from accounting.flops import matmul_flops
 from accounting.roofline import hfu, mfu
 from test_claims.oracles import published
 from test_claims.oracles.dispatched import counting, linear_net
-from test_claims.oracles.kernels import flop_per_s, fp32_products, product
+from test_claims.oracles.kernels import product
 from test_claims.strategies import sizes
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
@@ -238,20 +238,6 @@ def test_a_well_fed_product_of_bf16_has_no_lower_share_than_one_of_fp32(record_f
     fp32, bf16 = (shares_of_peak()[f"{H100.label} {dtype}"] for dtype in ("fp32", "bf16"))
     record_figure(f"measured on another H100: {fp32:.2f} in fp32, {bf16:.2f} in bf16")
     assert bf16 > fp32, f"bf16 reaches {bf16:.3f} of its peak there, but should reach more than fp32's {fp32:.3f}"
-
-
-@pytest.mark.claim("mfu.fp32-example", "mfu.bf16-example")
-@pytest.mark.needs("cuda", "sm>=8.0")
-def test_the_example_runs_faster_in_bf16_here(device, sizing, peak_flop_per_s, record_figure):
-    m, k, n = EXAMPLE
-    sizing.require(4 * (m * k + k * n + m * n))
-    rates = {}
-    with fp32_products():
-        for dtype in ("fp32", "bf16"):
-            rates[dtype], peak = flop_per_s(device, dtype, *EXAMPLE), peak_flop_per_s(dtype)
-            share = f", {rates[dtype] / peak:.2f} of the peak" if peak else ""
-            record_figure(f"{dtype}: {EXAMPLE_FLOPS / rates[dtype]:.3f} s, {rates[dtype]:.2e} FLOP/s{share}")
-    assert rates["bf16"] > rates["fp32"], f"the rates are {rates}, but bf16's should be the higher"
 
 
 @pytest.mark.claim("mfu.higher-if-matmul")

@@ -104,9 +104,12 @@ def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
 @given(dim=sizes(most=40), layers=sizes(most=8))
 def test_a_deep_linear_net_has_d_squared_l_plus_d_parameters(workloads, device, dim, layers):
     counted = real_parameter_count(workloads.build(DeepLinear(dim, layers), device=device))
+    torchs = real_parameter_count(linear_layers([dim] * (layers + 1) + [1], bias=False))
     formula = parameter_count(DeepLinear(dim, layers))
     lecture = dim * dim * layers + dim
-    assert formula == lecture == counted, f"{formula=}, {lecture=}, but should be {counted} [{dim=}, {layers=}]"
+    assert formula == lecture == counted == torchs, (
+        f"{formula=}, {lecture=}, not {counted}, {torchs} [{dim=} {layers=}]"
+    )
 
 
 def linear_layers(widths, bias, device="meta"):

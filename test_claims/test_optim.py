@@ -150,8 +150,9 @@ def test_memory_allocated_is_that_and_what_the_blocks_round_up(linear_1024):
 
 @pytest.mark.claim("optim.state-keyed")
 @pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "rmsprop", "adam"])
-def test_the_state_is_a_dict_keyed_by_parameter_and_persists(metered_device, optimizer):
-    parameters, stepper = tensors.stepped(tensors.OPTIMIZERS[optimizer], [(3, 2), (4,)], metered_device)
+@given(tensor_shapes=st.lists(st.sampled_from([(), (4,), (3, 2)]), min_size=1, max_size=2))
+def test_the_state_is_a_dict_keyed_by_parameter_and_persists(metered_device, optimizer, tensor_shapes):
+    parameters, stepper = tensors.stepped(tensors.OPTIMIZERS[optimizer], tensor_shapes, metered_device)
     buffers = optimizers.OPTIMIZERS[optimizer].buffers
     assert set(stepper.state) == set(parameters), f"{optimizer} has state of {list(stepper.state)}"
     before = {(p, name): stepper.state[p][name] for p in parameters for name in buffers}
@@ -170,7 +171,7 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(metered_device, opt
         assert place == buffer.data_ptr(), f"three steps later the buffer lies at {place}, but should stay {inputs}"
         assert not torch.equal(buffer, values[p, name]), f"three steps should change the buffer, but do not {inputs}"
     keys = list(stepper.state_dict()["state"])
-    assert keys == [0, 1], f"state_dict() is keyed by {keys}, but should be by the parameters' positions"
+    assert keys == [*range(len(parameters))], f"state_dict() is keyed by {keys}, but should be by positions"
 
 
 @pytest.mark.claim("optim.state-same-dtype", "optim.state-fp32-auto", "amp.recipe-bf16-params")

@@ -186,18 +186,18 @@ def test_interleaved_streams_each_give_what_they_give_alone(device, seed, order)
 SOURCES = ("init", "dropout", "order", "augmentation")
 
 
-def traced_run(device, seed_of, width=32, batch_size=8):
+def traced_run(device, seed_of, width, batch_size, optimizer, activation, share):
     """The draws of each source of randomness in a short run with a seed for each, and the losses."""
     init, order, augmentation = (torch.Generator().manual_seed(seed_of[of]) for of in ("init", "order", "augmentation"))
     hidden, head = nn.Linear(4, width), nn.Linear(width, 1)
     for parameter in (*hidden.parameters(), *head.parameters()):
         nn.init.normal_(parameter, std=0.5, generator=init)
     trace = {"init": hidden.weight.tolist(), "dropout": [], "order": [], "augmentation": []}
-    dropout = nn.Dropout(0.5)
-    net = nn.Sequential(hidden, nn.Sigmoid(), dropout, head).to(device)
+    dropout = nn.Dropout(share)
+    net = nn.Sequential(hidden, activation(), dropout, head).to(device)
     dropout.register_forward_hook(lambda _, __, output: trace["dropout"].append((output != 0).tolist()))
-    # A wider net needs smaller steps: where training diverges the sigmoid gives zeros that no dropout made.
-    optimizer = torch.optim.SGD(net.parameters(), lr=1 / width)
+    # A wider net needs smaller steps: where training diverges an activation gives zeros that no dropout made.
+    optimizer = optimizer(net.parameters(), lr=1 / width)
     data = torch.linspace(-1, 1, 96).reshape(24, 4)
     torch.manual_seed(seed_of["dropout"])
     losses = []
@@ -214,14 +214,19 @@ def traced_run(device, seed_of, width=32, batch_size=8):
     return trace, losses
 
 
+either, activations = st.sampled_from([torch.optim.SGD, torch.optim.Adam]), [nn.Sigmoid, nn.Tanh, nn.Softplus]
+shares = st.sampled_from([0.2, 0.5, 0.7])
+programs = st.tuples(st.integers(32, 64), st.sampled_from([4, 6, 12]), either, st.sampled_from(activations), shares)
+
+
 @pytest.mark.claim("rand.sources", "rand.separate-seeds")
-@given(seed=seeds, varied=st.sampled_from(SOURCES), width=st.integers(32, 64), size=st.sampled_from([4, 6, 8, 12]))
-def test_each_source_varies_alone_with_its_seed_and_changes_the_training(device, seed, varied, width, size):
+@given(seed=seeds, varied=st.sampled_from(SOURCES), program=programs)
+def test_each_source_varies_alone_with_its_seed_and_changes_the_training(device, seed, varied, program):
     runs = [{source: seed + (other and source == varied) for source in SOURCES} for other in (False, True)]
-    (trace, losses), (other, other_losses) = (traced_run(device, seed_of, width, size) for seed_of in runs)
+    (trace, losses), (other, other_losses) = (traced_run(device, seed_of, *program) for seed_of in runs)
     changed = [source for source in SOURCES if trace[source] != other[source]]
-    assert changed == [varied], f"another seed of {varied} changed {changed} [{seed=}]"
-    assert losses != other_losses, f"another {varied} did not change the losses {losses} [{seed=}]"
+    assert changed == [varied], f"another seed of {varied} changed {changed} [{seed=}, {program=}]"
+    assert losses != other_losses, f"another {varied} did not change the losses {losses} [{seed=}, {program=}]"
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")
