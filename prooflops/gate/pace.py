@@ -52,10 +52,8 @@ class Cost:
         """Seconds this benchmark adds to a process if each gets `seconds`, or up to `most_s` for its rounds."""
         if 0 < ROUNDS * self.round_s < USUAL_S:  # where three rounds take longer than the time, the rounds count
             return max(self.call_s - USUAL_S, 0.0) + max(seconds, self.rounds(most_s) * self.round_s)
-        if self.again_s:
-            return self.again_s * runs_in(seconds, self.again_s)
         if not self.round_s:
-            return self.call_s
+            return self.again_s * runs_in(seconds, self.again_s) if self.again_s else self.call_s
         # pytest-benchmark calls it twice besides: to calibrate, and for its result.
         return self.call_s * (max(self.rounds(most_s), int(seconds / self.round_s)) + 2) / (ROUNDS + 2)
 
@@ -81,9 +79,7 @@ class PacePlan:
     def too_long(self) -> list[str]:
         """The benchmarks without which the others can have the least number of pairs; none where nothing helps."""
         names = sorted(self.costs, key=lambda name: self.costs[name].at(LEAST_S))
-        fitting = len(names)
-        while fitting and not self.fits(names[:fitting]):
-            fitting -= 1
+        fitting = next((count for count in range(len(names), 0, -1) if self.fits(names[:count])), 0)
         return names[fitting:] if fitting else []
 
     @cached_property
