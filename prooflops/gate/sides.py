@@ -169,15 +169,10 @@ def commit_of_records(then: Sequence[Summary], root: Path) -> tuple[str, str]:
 
 def targets(config: pytest.Config, other: Side) -> list[str]:
     """The paths that the other side collects at first: the arguments of this run, as far as they exist there."""
-    base = config.invocation_params.dir
-    found = []
-    for argument in config.args:
-        file = argument.partition("::")[0]
-        path = (base / file).resolve()
-        if path.is_relative_to(config.rootpath.resolve()):
-            found.append(str(path.relative_to(config.rootpath.resolve())))
-    there = existing(found, other)
-    if not there:
+    base, root = config.invocation_params.dir, config.rootpath.resolve()
+    paths = [(base / argument.partition("::")[0]).resolve() for argument in config.args]
+    found = [str(path.relative_to(root)) for path in paths if path.is_relative_to(root)]
+    if not (there := existing(found, other)):
         raise pytest.UsageError(f"{other.label} has none of {', '.join(found)}: there is nothing to compare with")
     return there
 
