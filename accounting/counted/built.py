@@ -55,8 +55,9 @@ class CountedModel(Parts):
     """The parts of a model that a library builds. `source` names its class and the library's version.
 
     Attention and experts run as plain products, each token with the experts chosen for it, over all pairs of query and
-    key. A model of text and images runs on its text alone. `ignored` are the keys of the config that the library does
-    not know. Corrections of a router, buffers there, are the part "corrections": published counts include them.
+    key. A model of text and images runs on its text alone, unless it compares the two. `ignored` are the keys of the
+    config that the library does not know. Corrections of a router, buffers there, are the part "corrections": published
+    counts include them.
     """
 
     source: str = ""
@@ -229,6 +230,8 @@ def _inputs(net: Any, batch: int, sequence: Lengths) -> dict[str, Tensor]:
         given["decoder_input_ids"] = torch.zeros(batch, length("tokens", sequence), dtype=torch.long)
     if main == "input_ids":
         rows = length("source" if given else "tokens", sequence)
+        if hasattr(net, "logit_scale") and "pixel_values" in names:  # compares texts with images
+            given["pixel_values"] = torch.zeros(batch, *_shape(config, "pixel_values", 0), dtype=net.dtype)
         return {"input_ids": torch.zeros(batch, rows, dtype=torch.long), **given}
     tokens = 0 if given and isinstance(sequence, int) else length("source" if given else "tokens", sequence)
     return {main: torch.zeros(batch, *_shape(config, main, tokens), dtype=net.dtype), **given}

@@ -7,11 +7,13 @@ import pytest
 
 from accounting.__main__ import KNOWN, USUAL_SEQUENCE, main
 from accounting.families.architectures import MODEL_TYPES
+from accounting.families.config import public_models
 from accounting.memory import model_state
 from accounting.models import LLAMA3_70B, cache_bytes, parameter_count, step_flops
 from accounting.parallel import Parallelism, device_activation_bytes
 from accounting.units import with_unit
-from meta_tests.accounting.families.published import MODELS
+
+MODELS = public_models()
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:

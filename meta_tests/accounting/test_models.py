@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
-from accounting import measured, models
+from accounting import families, measured, models
 from accounting.models import (
     GPT2_SMALL,
     GPT2_XL,
@@ -174,3 +174,13 @@ def test_a_step_of_adapters_costs_what_is_counted_of_a_frozen_net(preset: Transf
     assert got == (trained, counter.get_total_flops()), f"{got}, but should be {trained}, {counter.get_total_flops()}"
     state = models.fine_tuning_state(formula, frozen_dtype="bf16")
     assert state.total == 16 * trained + 2 * parameter_count(model), f"{state}"
+
+
+def test_latents_are_what_is_cached_and_attended_to_at_inference():
+    layer = families.latent_attention(7168, 128, 1536, 512, 128, 64, 128)
+    assert models.cache_bytes(layer, 1, 1000) == 2 * 1000 * (512 + 64)
+    assert models.cache_bytes(layer, 1, 1000, latents=False) == 2 * 1000 * 128 * (192 + 128)
+    absorbed, expanded = (models.decoding_work(layer, 1, 1000, latents=latents) for latents in (True, False))
+    assert absorbed.flops - expanded.flops == 2 * 128 * 1001 * ((576 + 512) - (192 + 128))
+    few, many = (models.decoding_work(layer, 64, 8192, latents=latents).intensity for latents in (True, False))
+    assert few > 50 * many, f"{few:.0f} FLOPs a byte with latents, {many:.0f} with whole keys and values"

@@ -1,6 +1,6 @@
 """What the families do not read, transformers is asked: its modules' parameters, and FLOPs of a run without values."""
 
-import sys
+import sys  # noqa: I001
 from itertools import chain
 
 import pytest
@@ -13,18 +13,9 @@ from accounting.models import cache_bytes, parameter_count, step_flops
 from accounting.parallel import Parallelism
 from accounting.planning import step_plan
 from meta_tests.accounting.families.test_transformers import (
-    BATCH,
-    TOKENS,
-    arguments,
-    built,
-    config_of,
-    corrections,
-    counted_step,
-    families,
-    held_bytes,
-    sequence_of,
+    BATCH, TOKENS, arguments, built, config_of, corrections, counted_step, families, held_bytes, sequence_of,
     transformers,
-)
+)  # fmt: skip
 from meta_tests.accounting.test_activations import saved_bytes
 
 # Of no family: layers of two kinds, experts, turns without gradients; pairs of encoder and decoder, encoders, images,

@@ -7,14 +7,16 @@ the rounded `published` one, was found in print, or that it is from memory.
 """
 
 import sys
+from functools import cache
 
 import pytest
 
 from accounting.families import attention, embedding, from_config, linear, mlp, other
 from accounting.families.architectures import MODEL_TYPES
+from accounting.families.config import public_models
 from accounting.models import active_parameter_count, forward_flops, parameter_count, step_flops
+from accounting.parts import Parts
 from accounting.units import amount
-from meta_tests.accounting.families.published import MODELS, model_called
 from test_claims.oracles.published import TABLES
 
 # Of models that transformers is asked for, those that each run tries.
@@ -24,7 +26,13 @@ ASKED = (
     "zai-org/GLM-5",
     "google/flan-t5-small",
 )
+MODELS = public_models()
 LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
+
+
+@cache
+def model_called(name: str) -> Parts:
+    return from_config(MODELS[name]["config"])
 
 
 def case(name: str) -> object:
@@ -68,6 +76,15 @@ def test_the_text_part_of_a_model_of_text_and_images_is_read_on_demand(monkeypat
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=r"text_only=True reads .* With transformers 5 or later installed"):
         from_config(whole)
+
+
+def test_a_text_and_an_image_take_the_flops_that_open_clip_prints():
+    for name, tokens, printed in (
+        ("openai/clip-vit-base-patch32", 77, 14.78),
+        ("google/siglip-base-patch16-224", 64, 46.44),
+    ):
+        got = forward_flops(model_called(name), 1, tokens) / 1e9
+        assert round(got, 2) == printed, f"{got:.3f} GFLOP, but {printed} are printed [{name}, {tokens=}]"
 
 
 def test_each_figure_says_where_it_was_found():
