@@ -99,21 +99,25 @@ def trials_of(project: Project) -> list[str]:
 def make_trial(project: Project, trial: str, repo: Path) -> None:
     """A branch of one commit on top of the base: the planted slowdown, or nothing."""
     call("git", "checkout", "-q", "--force", "-B", trial, "base", cwd=repo)
-    if trial == "slight":
-        for function, work in project.slight.items():
-            plant_slight(repo, function, work)
-    elif trial == "twice":
-        for function in project.twice:
-            plant_twice(repo, function)
+    for function, work in project.slight.items() if trial == "slight" else ():
+        plant_slight(repo, function, work)
+    for function in project.twice if trial == "twice" else ():
+        plant_twice(repo, function)
     author = ("-c", "user.name=field", "-c", "user.email=field@localhost", "-c", "commit.gpgsign=false")
     call("git", *author, "commit", "-qa", "--allow-empty", "--no-verify", "-m", trial, cwd=repo)
 
 
-def source_of(repo: Path, function: str) -> tuple[Path, str, str, ast.FunctionDef]:
+def source_of(repo: Path, function: str) -> tuple[Path, str, str, Any]:
     """The file of a function, its text, and the function's name and definition there."""
     file, _, name = function.rpartition(":")
     text = (repo / file).read_text(encoding="utf-8")
-    return repo / file, text, name, definition(ast.parse(text), name.split("."))
+    node: ast.AST = ast.parse(text)
+    for part in name.split("."):
+        found = [each for each in ast.iter_child_nodes(node) if getattr(each, "name", None) == part]
+        if not found:
+            raise SystemExit(f"no {part} in {file}: has the project changed?")
+        node = found[-1]  # those before it are overloads
+    return repo / file, text, name, node
 
 
 def plant_slight(repo: Path, function: str, work: str) -> None:
@@ -123,17 +127,6 @@ def plant_slight(repo: Path, function: str, work: str) -> None:
     lines = text.splitlines(keepends=True)
     lines.insert(first.lineno - 1, " " * first.col_offset + work + "\n")
     path.write_text("".join(lines), encoding="utf-8")
-
-
-def definition(tree: ast.AST, names: Sequence[str]) -> ast.FunctionDef:
-    """The last definition of that name: those before it are overloads."""
-    found = [node for node in ast.iter_child_nodes(tree) if getattr(node, "name", None) == names[0]]
-    if not found:
-        raise SystemExit(f"no {names[0]} in the file: has the project changed?")
-    if len(names) > 1:
-        return definition(found[-1], names[1:])
-    assert isinstance(found[-1], ast.FunctionDef)
-    return found[-1]
 
 
 def plant_twice(repo: Path, function: str) -> None:
@@ -248,9 +241,8 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.folder.resolve()
     if options.command == "prepare":
-        sources = dict(each.split("=", 1) for each in options.source)
         for name in options.projects or PROJECTS:
-            prepare(folder, name, sources.get(name), options.python)
+            prepare(folder, name, dict(each.split("=", 1) for each in options.source).get(name), options.python)
     elif options.command == "study":
         study(folder, options.role, options.runs)
     elif options.command == "table":

@@ -135,7 +135,18 @@ def checkout(commit: str, label: str, root: Path, replicates: Replicates) -> Sid
     inside = tree / root.resolve().relative_to(top.resolve())
     if not inside.is_dir():
         raise pytest.UsageError(f"{label} has no folder {inside.relative_to(tree)}")
+    label += _copy_generated(top, tree)
     return Side(label, sys.executable, inside, import_paths(inside, root), fresh=True)
+
+
+def _copy_generated(top: Path, tree: Path) -> str:
+    """Gives a tree the ignored Python files beside tracked ones, such as a version that a build wrote; says which."""
+    ignored = git(top, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory") or ""
+    wanted = [name for name in ignored.splitlines() if name.endswith(".py") and (tree / name).parent.is_dir()]
+    copied = [name for name in wanted if not (tree / name).exists()]
+    for name in copied:
+        shutil.copy(top / name, tree / name)
+    return f", with {' and '.join(copied)} as this side has it" if copied else ""
 
 
 BUILD_IT = "build a second checkout and give --gate-versus its folder"

@@ -10,15 +10,12 @@ import pytest
 from prooflops.gate import sides
 from prooflops.gate.process import Replicate, Side
 
+SAME = "both sides are the same"
+
 
 @pytest.mark.parametrize(
     ("other", "why"),
-    [
-        ("HEAD", "both sides are the same"),
-        (".", "both sides are the same"),
-        (sys.executable, "both sides are the same"),
-        ("no-such", "no folder, no interpreter, and no revision of this repository"),
-    ],
+    [("HEAD", SAME), (".", SAME), (sys.executable, SAME), ("no-such", "no folder, no interpreter, and no revision")],
 )
 def test_the_same_side_twice_and_an_unknown_side_are_refused(
     foreign: Path, other: str, why: str, monkeypatch: pytest.MonkeyPatch
@@ -51,7 +48,7 @@ def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Pat
     sides.check_origins(ran(foreign / "a", foreign / "a" / "m"), ran(foreign / "b", ours), foreign, asked)
     sides.check_origins(ran(there, theirs, ours, prefix=str(foreign)), ran(foreign, ours), foreign, asked)
     for before, after, why in (
-        (ran(foreign, ours), ran(foreign, ours), "both sides are the same"),
+        (ran(foreign, ours), ran(foreign, ours), SAME),
         (ran(there, theirs, ours), ran(foreign, ours), rf"imported m1 from {ours}, which is the other side's"),
         (ran(there, theirs), ran(foreign, theirs), rf"b \(in {foreign}\) imported m0 from {theirs}"),
         (ran(foreign / "a", foreign / "b" / "m"), ran(foreign / "b"), "imported m0"),
@@ -59,6 +56,17 @@ def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Pat
     ):
         with pytest.raises(pytest.UsageError, match=f"^{asked}: .*{why}"):
             sides.check_origins(before, after, foreign, asked)
+
+
+def test_a_checkout_has_what_a_build_wrote_beside_tracked_files(foreign: Path, tmp_path: Path) -> None:
+    (foreign / ".gitignore").write_text("version.py\nenv/\n")
+    for root in (foreign, tmp_path / "tree"):
+        (root / "env").mkdir(parents=True)
+    for name in ("version.py", "env/more.py"):
+        (foreign / name).touch()
+    tree: Any = SimpleNamespace(worktree=lambda top, commit: tmp_path / "tree")
+    assert "with version.py as this side has it" in sides.checkout("HEAD", "HEAD", foreign, tree).label
+    assert {each.name for each in (tmp_path / "tree").rglob("*")} == {"env", "version.py"}
 
 
 def test_the_packages_of_a_repository_that_are_installed_editable_are_imported_from_each_side(
