@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 from unittest import mock
 
@@ -230,7 +230,8 @@ def _inputs(net: Any, batch: int, sequence: Lengths) -> dict[str, Tensor]:
         given["decoder_input_ids"] = torch.zeros(batch, length("tokens", sequence), dtype=torch.long)
     if main == "input_ids":
         rows = length("source" if given else "tokens", sequence)
-        if hasattr(net, "logit_scale") and "pixel_values" in names:  # compares texts with images
+        image = names.get("pixel_values")  # of a net that compares texts with images, or cannot do without
+        if image and (hasattr(net, "logit_scale") or image.default is Parameter.empty):
             given["pixel_values"] = torch.zeros(batch, *_shape(config, "pixel_values", 0), dtype=net.dtype)
         return {"input_ids": torch.zeros(batch, rows, dtype=torch.long), **given}
     tokens = 0 if given and isinstance(sequence, int) else length("source" if given else "tokens", sequence)

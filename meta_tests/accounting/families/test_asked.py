@@ -66,6 +66,14 @@ def test_a_model_that_was_asked_for_is_planned_by_its_experts_and_saved_tensors(
         step_plan(model, Parallelism(tensor=2), 2, TOKENS, **rates)
 
 
+@pytest.mark.prove
+def test_a_model_that_cannot_do_without_an_image_is_given_one():
+    one, more = (step_flops(from_config(config_of("blip")), 1, tokens).forward for tokens in (1, 9))
+    assert one > 100 * (more - one) / 8 > 0, (
+        f"{one:,} FLOPs with one token, of which the image has most; {more:,} with 9"
+    )
+
+
 def kept_bytes(family, net, attention):
     for module in net.modules():
         if hasattr(module, "config"):  # experts as they train: no matrix is kept for every token
