@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import html
+import os
 import random
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -90,6 +91,7 @@ def model_report(
     as they are. Raises ModelError, a ValueError, for anything that cannot be stepped.
     """
     kind = type(module).__name__
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler prints when it starts and stops
     with naming(kind, "model_report of"):
         if not isinstance(module, nn.Module):
             raise ModelError(f"module must be a torch.nn.Module, got {str(module)[:100]} of type {kind}")
