@@ -199,6 +199,7 @@ class Examination:
             "D": f"{tokens:,} {unit} ({'as stated; ' if instance.stated_tokens else ''}"
             f"{name}: {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)})",
             "notes": "; ".join(instance.notes),
+            "part": "",  # of a run that stopped early
         }
 
     @cached_property
