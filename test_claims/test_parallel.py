@@ -17,7 +17,7 @@ from test_claims.strategies import sizes
 
 @pytest.mark.claim("parallel.all-reduce")
 @given(ranks=sizes(most=9), each=sizes(0, 5))
-def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(ranks, each):
+def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(workloads, ranks, each):
     parts = np.random.default_rng(0).integers(-9, 9, (ranks, ranks, each))  # of each rank
     should, sent_bytes = parts.sum(axis=0), 0
     for turn in range(2 * (ranks - 1)):  # sums go around, then what is complete
@@ -29,6 +29,11 @@ def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(ranks,
     assert (parts == should).all(), f"after the ring the ranks hold {parts.tolist()}, not {should.tolist()} each"
     formula = Collective("data", "all-reduce", ranks, bytes=should.nbytes, times=1).sent_bytes
     assert formula == sent_bytes, f"sent_bytes={formula}, but a rank sent {sent_bytes} [{ranks=}, {each=}]"
+    model = Transformer(vocab_size=ranks, layers=1, dim=8 * ranks, heads=4, hidden=12, learned_positions=ranks)
+    gradients = sum(parameter.nbytes for parameter in workloads.build(model, device="meta").parameters())
+    of_data = sum(one.sent_bytes for one in collectives(model, Parallelism(data=ranks), ranks, 1, "fp32"))
+    part = Fraction(sent_bytes, should.nbytes) if each else Fraction(2 * (ranks - 1), ranks)
+    assert of_data == part * gradients, f"data parallelism sends {of_data} bytes, not {part} of {gradients} [{ranks=}]"
 
 
 @pytest.mark.claim("parallel.bubble")

@@ -189,8 +189,6 @@ def test_an_h100_has_80_gb_unless_it_is_the_nvl_and_an_h200_has_more():
     should = {"H100 SXM5 80GB": 80, "H100 PCIe 80GB": 80, "H100 NVL 94GB": 94}
     should |= {"H200 SXM 141GB": 141, "H200 NVL 141GB": 141}
     assert got == should, f"memory on record is {got}, but should be {should} GB"
-    for label, gigabytes in got.items():
-        assert f"{gigabytes}GB" in label, f"{label} has {gigabytes} GB on record, unlike its name"
 
 
 @pytest.mark.claim("spec.h100-80gb")

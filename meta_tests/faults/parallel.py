@@ -7,6 +7,8 @@ from meta_tests.faults import faults, replaced, stand_in
 faults(
     ("an_all_reduce_goes_around_once", "parallel.all-reduce",
      lambda patch: patch.setitem(parallel.PASSES, "all-reduce", 1)),
+    ("data_parallelism_sends_its_gradients_again", "parallel.all-reduce",
+     stand_in("accounting.parallel.collectives", lambda sent, *args, **rest: 2 * [*sent(*args, **rest)])),
     ("an_exchange_sends_what_stays_at_home_too", "parallel.experts",
      lambda patch: patch.setitem(parallel.PASSES, "all-to-all", 2)),
     ("the_bubble_counts_every_stage", "parallel.bubble",

@@ -55,8 +55,6 @@ faults(
         sum(batch * [decoding_work(model, 1, *rest)], Work(0, 0)))),
     ("a_flop_counts_twenty_times", "roof.rough", stand_in("accounting.roofline.arithmetic_intensity",
         lambda intensity, flops, nbytes: intensity(20 * flops, nbytes))),
-    ("the_ridge_lies_at_a_twentieth", "roof.rough",
-     stand_in("accounting.roofline.ridge_point", lambda ridge, peak, bandwidth: ridge(peak, bandwidth) / 20)),
     ("the_peak_is_the_one_with_sparsity",
      ("roof.accelerator-300 roof.matmul roof.bigger-batch mfu.definition mfu.fp32-example mfu.bf16-example "
       "mfu.hfu napkin.144-days"), stand_in("accounting.devices.peak_flop_per_s",
