@@ -84,8 +84,7 @@ def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(device, 
     times = {bits: loss_after(device, target, bits) / exact for bits in (8, 4, 3, 2)}
     record_figure(f"loss {exact:.4f}; " + ", ".join(f"{bits} bits {of:.2f} times" for bits, of in times.items()))
     assert exact < untrained / 10, f"the net did not learn: {untrained} to {exact}"
-    assert times[8] < 1.1 < times[4] < times[3] / 2 < times[2] / 4, f"with fewer bits the loss is {times}-fold"
-    assert times[2] > 10, f"with 2 bits the loss is {times[2]}-fold, but should be ruined"
+    assert times[8] < 1.1 < times[4] < times[3] / 2 < times[2] / 4 > 2.5, f"with fewer bits the loss is {times}-fold"
 
 
 @pytest.mark.claim("quant.smaller")
