@@ -357,9 +357,9 @@ def test_the_memory_bought_is_all_but_one_activation_per_segment(workloads, memo
 
 
 @pytest.mark.claim("act.sqrt-L")
-@pytest.mark.parametrize("number", [16, 64])
+@pytest.mark.parametrize("number", [16, 36, 64])
 def test_the_peak_is_least_near_the_root_of_the_number_of_layers(memory_device, record_figure, number):
-    """Matrices in any number of segments for 16 layers; for 64 functions, in numbers up to 16 and every seventh."""
+    """Matrices in any number of segments for 16 layers; for more, functions in numbers up to 16 and every seventh."""
     width, batch = 8, 128
     layers = [nn.Linear(width, width, bias=False) if number == 16 else nn.SiLU() for _ in range(number)]
     layers = [layer.to(memory_device) for layer in layers]
@@ -382,7 +382,7 @@ def test_the_peak_is_least_near_the_root_of_the_number_of_layers(memory_device, 
 
 
 @pytest.mark.claim("act.sqrt-L")
-@pytest.mark.parametrize("number", [16, 64])
+@pytest.mark.parametrize("number", [16, 36, 64])
 def test_the_formula_of_kept_and_recomputed_bytes_has_its_least_there_too(number):
     model, batch = DeepLinear(dim=8, layers=number), 128
     activation = 4 * batch * model.dim

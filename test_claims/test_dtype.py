@@ -1,5 +1,6 @@
 """Claims about number formats: layout, range, rounding, underflow and overflow, and the needs of small formats."""
 
+import contextlib
 import math
 
 import pytest
@@ -75,7 +76,7 @@ def test_a_cast_rounds_every_value_every_midpoint_and_their_neighbours_to_neares
     assert wrong is None, wrong
 
 
-@pytest.mark.claim("dtype.bf16-33bit-exponent")
+@pytest.mark.claim("dtype.bf16-33bit-exponent", "dtype.bf16-range")
 def test_bf16_has_an_8_bit_exponent_and_no_room_for_33_bits(device):
     values = values_of_patterns(torch.bfloat16, None, device)
     normals = values[(values >= torch.finfo(torch.bfloat16).smallest_normal) & values.isfinite()]
@@ -178,10 +179,13 @@ def test_of_23_fraction_bits_bf16_keeps_7_and_fp16_10_rounded_to_the_nearest(dev
 
 
 @pytest.mark.claim("dtype.bf16-range")
-def test_bf16_has_the_least_normal_of_fp32_and_996_thousandths_of_its_maximum(device):
+@given(value=st.floats(2.0**-126, 2.0**127 * (2 - 2**-7), width=32), sign=st.sampled_from([1, -1]))
+@example(value=2.0**-126, sign=1)
+@example(value=2.0**127 * (2 - 2**-7), sign=-1)
+def test_normal_numbers_of_fp32_stay_normal_in_bf16_but_the_last_four_thousandths(device, value, sign):
     bf16, fp32 = format_of("bf16"), format_of("fp32")
-    ends = [torch.finfo(torch.bfloat16).smallest_normal, torch.finfo(torch.bfloat16).max]
-    assert cast(torch.tensor(ends), torch.bfloat16, device).tolist() == ends == [2.0**-126, bf16.max]
+    off = abs(cast_of(sign * value, torch.bfloat16, device) / (sign * value) - 1)
+    assert off <= 2**-8, f"bf16 is off by {off} at {sign * value!r}, more than half of its spacing"
     ratio = torch.finfo(torch.bfloat16).max / torch.finfo(torch.float32).max
     assert ratio == bf16.max / fp32.max == pytest.approx((2 - 2**-7) / (2 - 2**-23)), f"ratio of maxima={ratio}"
     assert bf16.least_normal == fp32.least_normal
@@ -464,7 +468,7 @@ def test_nvfp4_loses_blocks_further_below_the_largest_than_its_scale_reaches_and
 
 
 @pytest.mark.claim("dtype.fp4-in-torch")
-def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device, record_figure):
+def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device):
     dtype = getattr(torch, "float4_e2m1fn_x2", None)
     if dtype is None:
         pytest.skip("this torch has no fp4 dtype (it came with 2.8)")
@@ -472,10 +476,6 @@ def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device, record
     assert packed.view(torch.uint8).tolist() == list(range(16)), "fp4 does not keep its bits"
     held, logical = packed.untyped_storage().nbytes(), 2 * packed.numel()
     assert held == logical * element_bits("fp4_e2m1") // 8 == 16, f"{logical} fp4 values in {held} B, not in 16"
-    try:
-        values = packed.float()
-    except (NotImplementedError, RuntimeError):
-        record_figure("no cast from fp4")
-    else:
-        record_figure(f"fp4 casts to {list(values.shape)}")
-        assert values.numel() == logical, f"a cast of {logical} fp4 values gives {values.numel()}"
+    with contextlib.suppress(NotImplementedError, RuntimeError):  # which a CPU raises
+        cast_to = packed.float().numel()
+        assert cast_to == logical, f"a cast of {logical} fp4 values gives {cast_to}"
