@@ -144,7 +144,7 @@ def suite(folder: Path, name: str, revision: str, *words: object) -> subprocess.
     (plugin / "prooflops").unlink(missing_ok=True)
     (plugin / "prooflops").symlink_to(ROOT / "prooflops")
     call("git", "checkout", "-q", "--force", revision, cwd=home / "repo")
-    command = ["timeout", LONGEST_S, home / "venv/bin/python", "-m", "pytest", *project.suite, *words]
+    command = ["timeout", "--foreground", LONGEST_S, home / "venv/bin/python", "-m", "pytest", *project.suite, *words]
     paths = os.pathsep.join(map(str, (plugin, home / "repo" / project.path)))
     variables = os.environ | project.environment | {"PYTHONPATH": paths}
     return subprocess.run(list(map(str, command)), cwd=home / "repo", env=variables, capture_output=True, text=True)
