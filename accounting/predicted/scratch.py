@@ -89,8 +89,8 @@ def known_scratch(operator: Any, args: Any, device: str, out: Any = None) -> int
     tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dim()]
     strided = [tensor for tensor in tensors if not tensor.is_contiguous()]
     is_pointwise = name in WITHOUT_SCRATCH["pointwise"] or name.startswith("_foreach_")
-    if name in WITHOUT_SCRATCH["contiguous"] and strided:
-        return None
+    if (name in WITHOUT_SCRATCH["contiguous"] and strided) or (operator._opname == "normal" and tensors):
+        return None  # of a mean that is a tensor, unlike normal_
     if is_pointwise or name in WITHOUT_SCRATCH["of one dtype"]:
         # Operands of other dtypes, and integers of which the function is none, are cast first; a condition is not.
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.dtype != torch.bool]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from itertools import chain, product, repeat
+from typing import Any
 
 import pytest
 import torch
@@ -81,6 +84,64 @@ def test_a_peak_is_too_low_only_where_an_operator_is_named_unknown(name: str, la
             if phase != "built" and not guess.unknown:
                 share = ours.peak_bytes / real.peak_bytes
                 assert 0.99 < share < 1.01, f"{phase}: {ours.peak_bytes} with nothing unknown, but {real.peak_bytes}"
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "contiguous": lambda x: x[:64, :64].contiguous(),
+    "expanded": lambda x: x[:1, :64].expand(64, -1),
+    "transposed": lambda x: x[:64, :64].contiguous().t(),
+    "sliced": lambda x: x[::2, :64],
+    "of columns": lambda x: x[:64, ::2],
+}
+at, one = torch.zeros(64, 64, dtype=torch.long), torch.ones(())
+# What the operators take that need more than tensors and numbers.
+OWN: dict[str, Callable[[torch.Tensor], tuple[object, ...]]] = {
+    **dict.fromkeys(("scatter", "scatter_add"), lambda x: (x, 1, at, x)), "gather": lambda x: (x, 1, at),
+    "index": lambda x: (x, [at[0]]), "index_put": lambda x: (x, [at[0]], x), "index_select": lambda x: (x, 1, at[0]),
+    "embedding": lambda x: (x, at), "embedding_dense_backward": lambda x: (x, at[0], 9, -1, False),
+    "where": lambda x: (x > 0, x, x), "masked_fill": lambda x: (x, x > 0, 0.5), "clamp": lambda x: (x, 0.0, 1.0),
+    **dict.fromkeys(("bitwise_and", "bitwise_or"), lambda x: (x > 0, x > 0)), "bitwise_not": lambda x: (x > 0,),
+    "select_backward": lambda x: (x, [64, 64, 3], 2, 0), "slice_backward": lambda x: (x, [64, 64], 0, 0, 64, 1),
+    "nll_loss_forward": lambda x: (x, at[0], None, 1, -100), "flip": lambda x: (x, [0]),
+    "nll_loss_backward": lambda x: (one, x, at[0], None, 1, -100, one),
+    "glu_backward": lambda x: (x, x.repeat(1, 2), 1),
+    "native_group_norm": lambda x: (x[None], None, None, 1, 64, 64, 4, 1e-5),
+}  # fmt: skip
+SIMPLE = {"Optional[Tensor]": None, "number": 0.5, "float": 0.5, "int": 1, "bool": False, "List[int]": [64, 64]}
+
+
+def arguments(operator: Any, tensor: Callable[[], torch.Tensor]) -> list[Any] | tuple[Any, ...]:
+    if operator._opname in OWN:
+        return OWN[operator._opname](tensor())
+    made = {"Tensor": tensor, "List[Tensor]": lambda: [tensor(), tensor()]}
+    needed = [each for each in operator._schema.arguments if not each.has_default_value() and not each.kwarg_only]
+    kinds = [str(each.type) for each in needed]
+    return [made[kind]() if kind in made else SIMPLE[kind] for kind in kinds]
+
+
+@pytest.mark.parametrize("layout", VIEWS)
+@one_thread()
+def test_no_listed_operator_takes_more_scratch_than_is_said(layout: str) -> None:
+    """Every overload, of tensors of this layout, in one dtype and in two where it takes them."""
+    names, said = set().union(*scratch.WITHOUT_SCRATCH.values()), {}
+    packets = [getattr(torch.ops.aten, name) for name in names]
+    overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
+    for operator, first in product(overloads, (torch.float32, torch.float64)):
+        dtypes = chain([first], repeat(torch.float32))
+        make = partial(lambda dtypes: VIEWS[layout](torch.ones(128, 128, dtype=next(dtypes))), dtypes)
+        try:
+            args = arguments(operator, make)
+            known = scratch.known_scratch(operator, args, "cpu", operator(*args))
+        except (KeyError, RuntimeError, TypeError, ValueError, IndexError):
+            continue  # an overload that takes something else
+        if known is not None:
+            said[scratch.call_of(operator, args, {})] = known + scratch.BLOCK * first.itemsize * (
+                layout == "transposed"
+            )
+    for call, kernel in scratch.kernels_of(said, "cpu").items():
+        assert kernel.scratch_bytes <= said[call] + 64, f"{call.operator} took {kernel}, but {said[call]=}"
+    untried = names - {call.operator._opname for call in said}
+    assert layout != "contiguous" or untried < {"_fused_adam", "_fused_adamw", "_fused_sgd", "_index_put_impl", ""}
 
 
 @pytest.mark.parametrize("name", LOSSES)
