@@ -414,6 +414,7 @@ def _config(kind: Any, values: Mapping[str, Any], without_size: Callable[[str], 
     """The library's config, and the keys that it only keeps and that may change a size."""
     read = {key: value for key, value in values.items() if key not in ("auto_map", "quantization_config")}
     config = kind.from_dict(read)
+    config.architectures = config.architectures or []  # which the library goes through
     known = {*kind().to_dict(), *kind.attribute_map}
     kept = (key for key in vars(config).keys() & read.keys() - known if not without_size(key))
     strange = tuple(sorted(key for key in kept if read[key] not in (None, False, [], {})))

@@ -220,8 +220,8 @@ def test_a_pipeline_sends_what_torchs_schedules_send(monkeypatch: pytest.MonkeyP
 
 
 def test_devices_of_deepseek_v3_hold_what_an_analysis_of_its_memory_prints() -> None:
-    # Zhang and Su 2025, arXiv:2502.07846: 86 GiB in bf16 on each stage of 4 layers, 11.64 on each of its 2 · 8 ranks, of
-    # which both of a tensor group have the whole shared expert and the maps to rotary queries.
+    # Zhang and Su 2025, arXiv:2502.07846: 86 GiB in bf16 on each stage of 4 layers, 11.64 on each of its 2 · 8 ranks;
+    # both of a tensor group have the whole shared expert and the maps to rotary queries.
     model, rank = from_config("deepseek-ai/DeepSeek-V3"), Parallelism(data=4, tensor=2, pipeline=16, expert=4)
     of_stage, of_rank = (sum(device_parameters(model, split)[:2]) for split in (Parallelism(pipeline=16), rank))
     whole_there = 4 * (3 * 7168 * 2048 + 1536 * 128 * 64) / 2

@@ -110,6 +110,7 @@ def test_what_the_library_refuses_and_its_absence_are_said(monkeypatch):
         from_config({"_class_name": "UNet2DModel", "layers_per_block": "two"})
     with pytest.raises(ValueError, match=r"pairs must be 'full' for counted: Exaone4.*, got 'causal'"):
         step_flops(from_config(config_of("exaone4")), 1, 8, pairs="causal")
+    assert parameter_count(from_config({"model_type": "deit"})) == 85_801_730  # which has several classes
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=r"model_type must be one of .*With transformers 5 or later installed"):
         from_config({"model_type": "exaone4"})
