@@ -169,9 +169,10 @@ class Parallelism:
 def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
     """Parameters on a device of the fullest stage before ZeRO: of its layers, of its experts, and of the ends.
 
-    `tensor` divides matrices and embeddings; norms, routers and learned positions are whole on each device. The fullest
-    stage has the embedding or the head, and a copy of a tied embedding. Ignored: biases after row-parallel matrices,
-    also whole, 2·dim per layer. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+    `tensor` divides matrices and embeddings; norms, routers, learned positions and MLA's maps to low ranks are whole on
+    each device, and so is a head of keys and values where there are fewer than ranks. The fullest stage has the
+    embedding or the head, and a copy of a tied embedding. Ignored: biases after row-parallel matrices, also whole,
+    2·dim per layer. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 
     >>> from accounting.models import LLAMA3_70B
     >>> device_parameters(LLAMA3_70B, Parallelism(tensor=8, pipeline=4))
@@ -302,6 +303,7 @@ def device_activation_bytes(
     context divides the sequence. `recompute` repeats nothing ("none"), the attention's scores ("selective"), or all but
     the layers' inputs ("full"; one layer is back at a time). Norms are CUDA's, one kernel that keeps no copy. Exact for
     Megatron; torch also keeps the gathered inputs of attention and MLP: 4·s·b·h·(1 − 1/t) per layer.
+    Of a model with more than norms, attention, MLPs and experts it is what transformers' net keeps, divided evenly.
     Ignored: temporaries, logits, experts that get more tokens than others.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, table 2 and section 4.2.3.
 
