@@ -110,6 +110,10 @@ OWN: dict[str, Callable[[torch.Tensor], tuple[object, ...]]] = {
 SIMPLE = {"Optional[Tensor]": None, "number": 0.5, "float": 0.5, "int": 1, "bool": False, "List[int]": [64, 64]}
 
 
+def of_form(dtype: torch.dtype, layout: str) -> torch.Tensor:
+    return VIEWS[layout](torch.ones(128, 128, dtype=dtype))
+
+
 def arguments(operator: Any, tensor: Callable[[], torch.Tensor]) -> list[Any] | tuple[Any, ...]:
     if operator._opname in OWN:
         return OWN[operator._opname](tensor())
@@ -122,13 +126,13 @@ def arguments(operator: Any, tensor: Callable[[], torch.Tensor]) -> list[Any] | 
 @pytest.mark.parametrize("layout", VIEWS)
 @one_thread()
 def test_no_listed_operator_takes_more_scratch_than_is_said(layout: str) -> None:
-    """Every overload, of tensors of this layout, in one dtype and in two where it takes them."""
+    """Every overload, with all tensors or only the first in this layout, of one dtype or of two."""
     names, said = set().union(*scratch.WITHOUT_SCRATCH.values()), {}
     packets = [getattr(torch.ops.aten, name) for name in names]
     overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
-    for operator, first in product(overloads, (torch.float32, torch.float64)):
-        dtypes = chain([first], repeat(torch.float32))
-        make = partial(lambda dtypes: VIEWS[layout](torch.ones(128, 128, dtype=next(dtypes))), dtypes)
+    for operator, first, others in product(overloads, (torch.float32, torch.float64), {layout, "contiguous"}):
+        forms = chain([(first, layout)], repeat((torch.float32, others)))
+        make = partial(lambda forms: of_form(*next(forms)), forms)
         try:
             args = arguments(operator, make)
             known = scratch.known_scratch(operator, args, "cpu", operator(*args))
