@@ -152,6 +152,8 @@ PRODUCT_FORMULAS: dict[str, Formula] = {
     "mv linear _int_mm _scaled_mm _scaled_mm_v2": _product(0),
     "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu": _product(0),
     "addmv _addmm_activation": _product(1),
+    # Their packed weight has no shape.
+    "quantized.linear_dynamic quantized.linear_relu_dynamic": lambda out, x, *_: 2 * elements(x) * int(out.shape[-1]),
     "dot vdot": lambda _out, a, _b: 2 * elements(a),
     "addr": lambda out, *_, **__: 2 * elements(out),
     "addbmm": lambda _out, _added, a, b, **_: 2 * elements(a) * int(b.shape[-1]),
@@ -295,8 +297,4 @@ ELEMENTWISE_FORMULAS: dict[str, Formula] = {
 
 for _kind, _formulas in (("products", PRODUCT_FORMULAS), ("elementwise", ELEMENTWISE_FORMULAS)):
     for _names, _formula in _formulas.items():
-        operator(*(f"aten.{name}" for name in _names.split()), kind=_kind)(_formula)
-# Their weight is packed into an object without a shape.
-operator("quantized.linear_dynamic", "quantized.linear_relu_dynamic")(
-    lambda out, x, *_: 2 * elements(x) * int(out.shape[-1])
-)
+        operator(*(name if "." in name else f"aten.{name}" for name in _names.split()), kind=_kind)(_formula)

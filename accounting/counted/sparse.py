@@ -9,10 +9,8 @@ from torch import Tensor
 
 from accounting.counted.tensors import NotStridedError, bytes_of, tensors_in
 
-# The place of the first factor among the arguments; the second follows it.
-FACTORS = dict.fromkeys(("mm", "mv", "bmm", "hspmm", "_sparse_mm_reduce_impl"), 0) | dict.fromkeys(
-    ("addmm", "addmv", "_sparse_addmm", "sparse_sampled_addmm"), 1
-)
+PRODUCTS = {"mm", "mv", "bmm", "hspmm", "_sparse_mm_reduce_impl"}
+ADDED = {"addmm", "addmv", "_sparse_addmm", "sparse_sampled_addmm"}  # to their first argument
 # The methods that give a layout's elements, or blocks of them, and their places.
 PARTS = {
     torch.strided: ("detach",),
@@ -28,9 +26,9 @@ def sparse_flops(operator: str, out: Any, args: Any) -> int | None:
     In a sampled product it is the result that stores them: each is a row times a column.
     """
     name = operator.removeprefix("aten.").removesuffix("_")
-    if name not in FACTORS:
+    if name not in PRODUCTS | ADDED:
         return None
-    a, b = args[FACTORS[name] : FACTORS[name] + 2]
+    a, b = args[1:3] if name in ADDED else args[:2]
     if name == "sparse_sampled_addmm":
         return 2 * _parts(out)[0].numel() * int(a.shape[-1])
     if (a.layout is torch.strided) == (b.layout is torch.strided):
