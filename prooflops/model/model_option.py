@@ -159,6 +159,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if _examinations not in config.stash or config.option.collectonly:
         return
     examinations, run = config.stash[_examinations], config.stash[RUN]
+    if not run.fingerprint:
+        return  # the parent of a gate run, which examines nothing
     for spec, examination in examinations.items():
         examination.answers = config.stash[_answers].in_order(spec)
     write_pages([*examinations.values()], Path(config.option.report), run.headline, run.fingerprint, run.partial)
