@@ -379,6 +379,9 @@ def test_the_vendors_sheets_have_fp8_rates_from_compute_capability_8_9_on_and_no
     for least, most in ((8.0, 8.7), (8.9, 8.9), (9.0, 9.0)):
         rates = [rate is not None for capability, rate in sheets.values() if least <= capability <= most]
         assert any(rates) == (least >= 8.9), f"{sum(rates)} of {len(rates)} cards of {least} to {most} have fp8 rates"
+    amds = {row.label: any("fp8" in of for of in row.peaks) for row in ROWS if row.arch.startswith("gfx")}
+    wrong = [label for label, has in amds.items() if has != (label >= "MI300")]
+    assert not wrong, f"of AMD's cards those from the MI300 on should have fp8 rates, unlike {wrong} of {amds}"
 
 
 @pytest.mark.claim("dtype.fp8-h100-only", "dtype.fp8-not-previous-gen")
