@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from prooflops.console.progress import minutes
+from prooflops.console.tables import many
 from prooflops.gate import sides
 from prooflops.gate.instructions import FEWER, LOOKS, MORE, UNSTEADY, Count, by_both, decide, level_of, tally
 from prooflops.gate.options import files_of
@@ -61,19 +62,20 @@ class Counting:
         taken: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in names}
         found: dict[str, Count] = {}
         took_s = 0.0
-        pairs = 0
-        while names and time.monotonic() + took_s < ends:
+        pairs, latest = 0, 2 * ends - time.monotonic()  # of the first look, without which a pair says nothing
+        while names and time.monotonic() + took_s < (until := latest if 0 < pairs < LOOKS[0] else ends):
             say(f"instructions: pair {pairs + 1}, {len(names)} benchmarks under valgrind")
             began, pairs = time.monotonic(), pairs + 1
             # The first pair counts as many benchmarks as the next ones have time for.
-            until = began + (1 - RESERVE) * (ends - began) / LOOKS[0] if pairs == 1 else math.inf
+            start = began + (1 - RESERVE) * (ends - began) / LOOKS[0] if pairs == 1 else math.inf
             try:
-                before, after = (done.counts or {} for done in self.pair(names, until, ends))
+                before, after = (done.counts or {} for done in self.pair(names, start, until))
             except OutOfTime:
-                lines.append(f"instructions: pair {pairs} did not end within its share of the budget")
+                pairs -= 1
                 break
             except ReplicateFailed as failed:
                 lines.append(f"instructions are not counted: {str(failed).splitlines()[-1]}")
+                names = []
                 break
             for name in names:
                 if name in before and name in after:
@@ -83,6 +85,10 @@ class Counting:
                     found[name] = count
             names = [name for name in names if name not in found and len(taken[name][0]) == pairs]
             took_s = time.monotonic() - began
+        if names:
+            lines.append(
+                f"{many(len(names), 'benchmark')} left open by instructions: {many(pairs, 'pair')} had the time"
+            )
         if found:
             lines.append("; ".join([BLIND, *by_features(timed)]))
         unsteady = sum(count.verdict == UNSTEADY for count in found.values())

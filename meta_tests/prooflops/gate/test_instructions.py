@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT, child_environment
 from prooflops.gate.child.callgrind import RUNNING_ON_VALGRIND, request
+from prooflops.gate.count import Counting
 from prooflops.gate.counted_history import PROCESSES, steps
 from prooflops.gate.decide import fails
 from prooflops.gate.instructions import FEWER, MORE, UNSTEADY, Count, by_both, decide
@@ -48,6 +51,29 @@ def test_a_count_that_differs_in_both_directions_decides_nothing(ratios: list[fl
     count = decide([100_000] * 10, [round(100_000 * ratio) for ratio in (0.97, 1.03, *ratios)], LIMIT, LEVEL)
     assert count is not None
     assert count.verdict == UNSTEADY
+
+
+@pytest.mark.parametrize(
+    ("pair_s", "said"), [(50, []), (90, []), (150, ["1 benchmark left open by instructions: 2 pairs had the time"])]
+)
+def test_a_look_at_counts_that_has_begun_ends_within_twice_its_share(
+    monkeypatch: pytest.MonkeyPatch, pair_s: float, said: list[str]
+) -> None:
+    now, lines = [0.0], list[str]()
+
+    def pair(*_: object) -> list[Any]:
+        now[0] += pair_s
+        return [SimpleNamespace(counts={"a": 1000})] * 2
+
+    session: Any = SimpleNamespace(
+        progress=SimpleNamespace(always=lambda _: None), lines=lines, details=[],
+        settings=SimpleNamespace(min_instructions=LIMIT),
+    )  # fmt: skip
+    monkeypatch.setattr("prooflops.gate.count.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Counting, "pair", pair)
+    found = Counting(session, None, None, {"a": 0.01}, 0.1).run([], 200.0)  # type: ignore[arg-type]
+    assert bool(found) != bool(said)
+    assert [line for line in lines if "open" in line] == said
 
 
 @pytest.mark.parametrize(("slower", "verdict"), [(1.0, "SAME"), (1.02, "SAME"), (2.0, "INCONCLUSIVE")])
