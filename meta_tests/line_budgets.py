@@ -16,7 +16,7 @@ PYTHON_LINES = {
     "test_claims": (11_200, 11_000),
     "bench": (4_810, 4_000),
     "prooflops": (15_800, 11_000),
-    "meta_tests": (17_000, 13_000),
+    "meta_tests": (17_120, 13_000),
 }
 DOCS_LINES, README_WORDS = (1_800, 1_800), (900, 900)
 TEXTS = {".md", ".yml", ".yaml", ".sh"}
