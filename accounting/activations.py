@@ -118,8 +118,7 @@ def tensors_by_layer(
 ) -> tuple[list[tuple[int, list[SavedTensor]]], list[SavedTensor]]:
     """For each kind of layer their number and the tensors that one keeps, and those kept outside of layers.
 
-    Of any model whose layers have norms, attention, MLPs and experts alone: a norm keeps its input and output, queries
-    and keys also before norms of their own.
+    Of layers with norms, attention, MLPs and experts alone: a norm keeps its input and its output.
     """
     validated_choice("attention", attention, ATTENTION)
     (layers, outside), tokens = layers_of(model), batch * sequence

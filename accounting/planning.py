@@ -268,14 +268,15 @@ def fitting_plans(
     (4, 2, 1, 'compute')
     """
     step_plan(model, Parallelism(), batch, sequence, **options)  # raises errors that do not depend on the split
-    layers = sum(number for number, _ in layers_of(model)[0])
     heads = [each.heads for each in model.attentions if hasattr(each, "heads")]
     experts = gcd(*(maps.copies for maps in model.linear_maps if maps.copies > maps.uses)) or 1
     splits = [
         Parallelism(data, tensor, context, pipeline, expert, stage, micro_batches=batch // data)
         for tensor in _divisors(gcd(devices, *heads) if heads else 1, largest_tensor)
         for context in _divisors(gcd(devices // tensor, sequence) if heads else 1, sequence)
-        for pipeline in _divisors(devices // tensor // context, max(layers, 1))
+        for pipeline in _divisors(
+            devices // tensor // context, max(1, sum(number for number, _ in layers_of(model)[0]))
+        )
         if batch % (data := devices // (tensor * context * pipeline)) == 0
         for expert in sorted({1, gcd(experts, data * context)})
         for stage in ((1, 3) if data * context > 1 else (1,))

@@ -159,8 +159,7 @@ class Run:
             self.net.zero_grad()
 
     def _outputs(self, batch: int, sequence: Lengths, **options: Any) -> Any:
-        config: Any = self.net.config
-        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        text: Any = getattr(self.net.config, "get_text_config", lambda: self.net.config)()
         caching = {"use_cache": False} if hasattr(text, "use_cache") else {}
         return self.net(**_inputs(self.net, batch, sequence) | caching | options)
 

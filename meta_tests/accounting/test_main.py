@@ -101,6 +101,7 @@ def test_every_known_model_has_all_figures(capsys, name):
 
 def test_public_models_are_known_by_name_and_a_key_can_be_ignored(capsys, tmp_path):
     assert len([name for name, row in MODELS.items() if row["config"]["model_type"] in MODEL_TYPES]) >= 40
+    assert all(row["figure_from"] for row in MODELS.values())
     assert printed(capsys, "openai/gpt-oss-20b")["parameters"].startswith("20,914,757,184, of which a token meets ")
     (tmp_path / "config.json").write_text(config("Qwen/Qwen3-8B", num_registers=4))
     assert main([str(tmp_path)]) == 2
