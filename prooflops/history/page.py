@@ -79,9 +79,8 @@ def page(title: str, found: Sequence[Trend], address: str) -> str:
     for each in dict.fromkeys(map(machine, ordered)):
         own = [trend for trend in ordered if machine(trend) == each]
         name = ", torch ".join(filter(None, [own[0].records[-1].name, own[0].records[-1].torch])) or each
-        graphs, shown = [article(trend, address) for trend in own], len(own)
-        if shown > MOST_UNFOLDED:
-            shown = sum(bool(trend.changes) for trend in own)
+        graphs = [article(trend, address) for trend in own]
+        shown = len(own) if len(own) <= MOST_UNFOLDED else sum(bool(trend.changes) for trend in own)
         more = f"<details><summary>No change of level: {many(len(own) - shown, 'benchmark')}</summary>"
         more = f"{more}\n{grid(graphs[shown:])}</details>" if graphs[shown:] else ""
         sections.append(f"<section><h2>{escape(name)}</h2>\n{grid(graphs[:shown])}{more}</section>")

@@ -156,11 +156,10 @@ def user_model(request: pytest.FixtureRequest) -> Examination:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
-    if _examinations not in config.stash or config.option.collectonly:
-        return
-    examinations, run = config.stash[_examinations], config.stash[RUN]
-    if not run.fingerprint:
-        return  # the parent of a gate run, which examines nothing
+    run = config.stash[RUN]
+    if _examinations not in config.stash or config.option.collectonly or not run.fingerprint:
+        return  # without a fingerprint it is the parent of a gate run, which examines nothing
+    examinations = config.stash[_examinations]
     for spec, examination in examinations.items():
         examination.answers = config.stash[_answers].in_order(spec)
     write_pages([*examinations.values()], Path(config.option.report), run.headline, run.fingerprint, run.partial)

@@ -151,11 +151,9 @@ def _step_figures(bench: Measurement) -> Iterable[str]:
 
 def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     loops = [bench for bench in benchmarks if bench.family == "training_loop" and bench.info.get("bottleneck")]
-    if loops:
-        found = Counter(str(bench.info["bottleneck"]) for bench in loops)
-        yield "between data loading and step, the slower is: " + ", ".join(
-            f"{name} ({number} of {len(loops)})" for name, number in found.most_common()
-        )
+    if found := Counter(str(bench.info["bottleneck"]) for bench in loops).most_common():
+        listed = ", ".join(f"{name} ({number} of {len(loops)})" for name, number in found)
+        yield f"between data loading and step, the slower is: {listed}"
 
 
 def first(names: Sequence[str], number: int = 4) -> str:
