@@ -174,8 +174,8 @@ def test_of_23_fraction_bits_bf16_keeps_7_and_fp16_10_rounded_to_the_nearest(dev
     value = sign * math.ldexp(2**23 + fraction, exponent - 23)
     for name, bits in (("bf16", 7), ("fp16", 10), ("fp32", 23)):
         got, spacing = cast_of(value, dtype_of(name), device), 2.0 ** (exponent - bits)
-        should = round(value / spacing) * spacing
-        assert got == should, f"{name} makes {got!r} of {value!r}, but with {bits} fraction bits should make {should!r}"
+        should, formula = round(value / spacing) * spacing, format_of(name).rounded(value)
+        assert got == formula == should, f"{name} makes {got!r} of {value!r}, {formula=}, not {should!r} [{bits=}]"
 
 
 @pytest.mark.claim("dtype.bf16-range")
