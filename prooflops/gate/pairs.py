@@ -20,6 +20,7 @@ from prooflops.gate.process import Paces, Replicate, ReplicateFailed, Side
 from prooflops.gate.schedule import Pair, Schedule
 from prooflops.gate.session import Session
 from prooflops.gate.where import explained
+from prooflops.history.comparison import is_memory_open
 from prooflops.history.rows import INSTRUCTIONS, TIME, Row
 from prooflops.machine import cpu
 
@@ -110,6 +111,8 @@ def compare(
         session.title = f"{other.label} (before) beside {this} (after)"
     rounds_s: Mapping[str, float] = {name: now[name].time_s for name in now if name in then}
     session.replicates.examined = list(rounds_s)
+    limit = session.settings.min_memory_effect
+    session.replicates.same_memory = [name for name in rounds_s if not is_memory_open(then[name], now[name], limit)]
     rule = session.rule(len(rounds_s), paired=True)
     took_s, ends = time.monotonic() - began, session.begun + session.settings.budget_s
     plan = pace.plan_of(before, after, rounds_s, rule.plan, ends - began, ends - time.monotonic())

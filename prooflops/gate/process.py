@@ -124,6 +124,7 @@ class Replicates:
         self._hash_seed = ""  # of the next processes; empty: each draws its own, as Python does
         self._size = 0  # of the next processes' command and environment, modulo PAGE
         self._resources = resources  # whether memory is measured
+        self.same_memory: Sequence[str] = ()  # benchmarks of which it has not changed: it costs up to 50 times a call
         self._by_side: Counter[str] = Counter()  # processes with benchmarks, by label
         self._fastest_s: dict[str, float] = {}  # of `CoreSpeed`'s work, by label: each Python has its own
         self._patience_s = PATIENCE_S
@@ -230,6 +231,7 @@ class Replicates:
             "targets": list(targets),
             "examined": list(self.examined),
             "repeated": {} if counted else dict(self.repeated),
+            "same_memory": list(self.same_memory),
             "measured": self._resources and self._by_side[side.label] < PROCESSES,
             "fastest_s": self._fastest_s.get(side.label),
             "patience_s": self._patience_s,

@@ -259,6 +259,21 @@ def _speed_up(name: str, timed: Timed, benchmarks: Mapping[str, Timed]) -> dict[
     return {"times as fast as fp32": twin.time_s / timed.time_s} if twin else {}
 
 
+def _lies_above(low: Sequence[float], high: Sequence[float], min_effect: float) -> bool:
+    return min(high) - max(low) >= max(LEAST, min_effect * max(low))
+
+
+def is_memory_open(before: Timed, after: Timed, min_effect: float) -> bool:
+    """Whether a call may hold more or less memory, by one process of each side: more of them can only refute it.
+
+    >>> old, near, more = (Timed(1.0, {}, {}, resources={"memory": held}) for held in (100_000, 104_000, 106_000))
+    >>> is_memory_open(old, near, 0.05), is_memory_open(old, more, 0.05), is_memory_open(more, old, 0.05)
+    (False, True, True)
+    """
+    both = [(before.resources.get(key, 0.0), after.resources.get(key, 0.0)) for key in MEMORY]
+    return any(_lies_above([min(sides)], [max(sides)], min_effect) for sides in both)
+
+
 def memory_rows(both: Mapping[str, Sides], min_effect: float) -> list[Row]:
     """A row per benchmark and kind of memory of which every process of one side lies above every one of the other."""
     rows = []
@@ -267,6 +282,6 @@ def memory_rows(both: Mapping[str, Sides], min_effect: float) -> list[Row]:
             old, new = ([timed.resources[key] for timed in side if key in timed.resources] for side in (before, after))
             if min(len(old), len(new)) >= FEWEST:
                 for verdict, low, high in (("MORE MEMORY", old, new), ("LESS MEMORY", new, old)):
-                    if min(high) - max(low) >= max(LEAST, min_effect * max(low)):
+                    if _lies_above(low, high, min_effect):
                         rows.append(Row(name, key, median(old), median(new), verdict))
     return rows

@@ -406,8 +406,10 @@ def test_memory_is_measured_in_calls_that_are_made_anyway_and_not_timed(children
     assert 50_000 <= found["test_pedantic_iterations"] < 51_000
     assert 1000 <= found["test_pedantic_warm_up[3]"] < 2000
     children.write("def test_plain(benchmark):\n    benchmark(bytearray, 99)\n")
-    with children.replicates(resources=False) as replicates:
-        assert "gate_resources" not in extra(children.run(replicates))["test_plain"]
+    for options, same in (({"resources": False}, []), ({}, ["test_it.py::test_plain"])):
+        with children.replicates(**options) as replicates:
+            replicates.same_memory = same
+            assert "gate_resources" not in extra(children.run(replicates))["test_plain"]
 
 
 def test_the_peak_of_a_cards_memory_is_above_what_is_held_once_garbage_is_gone() -> None:

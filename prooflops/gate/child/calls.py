@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -53,8 +53,9 @@ class UntimedCall:
         return self if self.rounds == self.warm_up else self.function
 
 
-def instrument(measures_memory: bool, speed: CoreSpeed) -> None:
-    """Makes pytest-benchmark look at the core's speed before timed rounds, and measure calls that it doesn't time.
+def instrument(measures_memory: bool, speed: CoreSpeed, same: Sequence[str] = ()) -> None:
+    """Makes pytest-benchmark look at the core's speed before timed rounds, and measure calls that it doesn't time, but
+    of the benchmarks that are the `same`.
 
     The figures go to `extra_info`. With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is
     measured, and only the looks before and after remain.
@@ -71,6 +72,8 @@ def instrument(measures_memory: bool, speed: CoreSpeed) -> None:
 
     def run(fixture: Any, method: Callable[..., Any], untimed: UntimedCall, args: Any, kwargs: Any) -> Any:
         __tracebackhide__ = True
+        if fixture.fullname in same:
+            return method(fixture, untimed.function, *args, **kwargs)
         result = method(fixture, untimed, *args, **kwargs)
         if untimed.figures and fixture.stats:
             fixture.stats.extra_info.setdefault(KEY, untimed.figures)

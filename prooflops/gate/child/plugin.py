@@ -263,7 +263,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if replicate.counter:
         replicate.counter.instrument()
     else:
-        instrument(task["measured"], replicate.speed)
+        instrument(task["measured"], replicate.speed, task["same_memory"])
     atexit.register(replicate.leave)  # functions that the tests register run before it
     config.pluginmanager.register(replicate, "prooflops.gate.replicate")
     config.pluginmanager.register(replicate.repeats, "prooflops.gate.repeats")
