@@ -310,7 +310,7 @@ def _of_module(
     if weight is not None and linear:
         bias = {"weight", "bias"} <= new
         stored = options if "weight" in new else options | {"copies": 0}
-        yield LinearMaps(_part(path), weight[0].numel(), len(weight), bias=bias, **stored)
+        yield LinearMaps(_part(path), weight.shape[1:].numel(), len(weight), bias=bias, **stored)
         new = new - {"weight"} - ({"bias"} if bias else set())
     experts = {name for name in new if own[name].dim() == 3 and _part(path + name) == "experts"}
     biases = {f"{name}_bias" for name in experts}
