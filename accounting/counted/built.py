@@ -34,6 +34,9 @@ OLDEST = 5  # of transformers, by its major version
 # What transformers is to call for attention that keeps one number per query, or every score.
 ATTENTION = {"flash": "kept by flash attention", "unfused": "eager"}
 DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+# Nets that loop over tokens in Python, for seconds a token: what they keep is a polynomial of the tokens, of degree 2.
+LOOPS = ("mamba", "falcon_mamba", "jamba")
+FEW = 4  # tokens, and twice and three times as many
 # A parameter's part: the first whose pattern its path has.
 PARTS = {
     "vision": r"vision|visual|image_", "audio": r"audio|speech|feature_extractor",
@@ -70,7 +73,7 @@ class CountedModel(Parts):
 class Run:
     """Steps of a net on tensors without values; `parts` are its parameters."""
 
-    def __init__(self, net: nn.Module, name: str, *, untied: bool) -> None:
+    def __init__(self, net: Any, name: str, *, untied: bool) -> None:
         self.net, self.name, stored = net, name, list(_stored(net, untied))
         maps, others = ([each for each in stored if isinstance(each, of)] for of in (LinearMaps, OtherParameters))
         self.parts = Parts(tuple(maps), (), tuple(others))  # type: ignore[arg-type]
@@ -102,8 +105,12 @@ class Run:
         if (key := (batch, sequence, attention)) not in self._saved_bytes:
             try:
                 self._use(ATTENTION[validated_choice("attention", attention, ATTENTION)], "grouped_mm")
-                lengths = {"source": sequence, "tokens": sequence}
-                self._saved_bytes[key] = self._saved(batch, lengths, each_kind_once)
+                loops = self.net.config.model_type in LOOPS and sequence > 3 * FEW
+                at = [
+                    self._saved(batch, {"source": tokens, "tokens": tokens}, each_kind_once)
+                    for tokens in ((FEW, 2 * FEW, 3 * FEW) if loops else (sequence,))
+                ]
+                self._saved_bytes[key] = _extrapolated(at, sequence) if loops else at[0]
             finally:
                 self._use()
         return self._saved_bytes[key]
@@ -147,8 +154,9 @@ class Run:
     def _running(self) -> Iterator[None]:
         """Fake tensors, and errors that say which model does not run on them."""
         packed = "transformers.masking_utils.find_packed_sequence_indices"  # which would read values
+        unread = mock.patch(packed, return_value=None, create=True)
         try:
-            with mock.patch(packed, return_value=None, create=True), self._fake, torch.device("cpu"):
+            with unread, self._fake, torch.device("cpu"), _without_messages():
                 yield
         except Exception as error:
             raise ValueError(
@@ -162,6 +170,16 @@ class Run:
         text: Any = getattr(self.net.config, "get_text_config", lambda: self.net.config)()
         caching = {"use_cache": False} if hasattr(text, "use_cache") else {}
         return self.net(**_inputs(self.net, batch, sequence) | caching | options)
+
+
+def _extrapolated(at: list[int], tokens: int) -> int:
+    """The polynomial of degree 2 through the values at FEW, 2 FEW and 3 FEW, by Newton's differences, in integers.
+
+    >>> _extrapolated([3 * n * n + n for n in (FEW, 2 * FEW, 3 * FEW)], 1000)
+    3001000
+    """
+    first, second = at[1] - at[0], at[2] - 2 * at[1] + at[0]
+    return at[0] + (tokens - FEW) * first // FEW + (tokens - FEW) * (tokens - 2 * FEW) * second // (2 * FEW**2)
 
 
 @dataclass(frozen=True)
@@ -439,14 +457,21 @@ def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callabl
 
 
 @contextmanager
-def _errors_named(version: str) -> Iterator[None]:
-    """Without the library's own messages; what it raises says who refuses the config."""
+def _without_messages() -> Iterator[None]:
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         yield
-    except Exception as error:
-        raise ValueError(f"{version} refuses this config, {type(error).__name__}: {error}") from error
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def _errors_named(version: str) -> Iterator[None]:
+    """What the library raises says who refuses the config."""
+    try:
+        with _without_messages():
+            yield
+    except Exception as error:
+        raise ValueError(f"{version} refuses this config, {type(error).__name__}: {error}") from error
