@@ -50,9 +50,9 @@ class Transfer:
 
 def transfer(direction: str, elements: int, device: torch.device, *, pinned: bool, blocking: bool) -> Transfer:
     """A copy in one of the DIRECTIONS. Between pageable memory and a device none is really non-blocking."""
-    host = torch.randn(elements, pin_memory=pinned)
-    there = torch.randn(elements, device=device)
-    source, target = (host, there) if direction == "to-device" else (there, host)
+    ends: list[Any] = [{"pin_memory": pinned}, {"device": device}]
+    at, to = ends if direction == "to-device" else reversed(ends)
+    source, target = torch.randn(elements, **at), torch.rand(elements, **to)  # never equal before the copy
     return Transfer(lambda: target.copy_(source, non_blocking=not blocking), source, target)
 
 

@@ -45,7 +45,7 @@ def after_a_copy_from_pageable_memory_each_product_runs_twice(patch):
 faults(
     ("a_link_is_as_fast_as_memory", "device.transfer-costs", stand_in("meta_tests.simulated_card.card.Card.copy",
         lambda copy, card, nbytes, *how: copy(card, nbytes // 64, *how))),
-    ("pageable_memory_is_copied_as_fast_as_pinned", "device.pinned-faster device.not-magic",
+    ("pageable_memory_is_copied_as_fast_as_pinned", "device.pinned-faster",
      stand_in("meta_tests.simulated_card.card.Card.copy",
         lambda copy, card, nbytes, pinned, to_host: copy(card, nbytes, True, to_host))),
     ("a_copy_from_pinned_memory_holds_the_host", "device.nonblocking-overlap data.pin-memory-flag",

@@ -14,7 +14,7 @@ def a_published_run_slips_by_a_digit(patch):
     patch.setattr(published, "LARGE_RUNS", {name: (95.0, source) for name, (_, source) in published.LARGE_RUNS.items()})
 
 
-@fault("mfu.target mfu.benchmark-yourself", instead_of="torch.mm")
+@fault("mfu.benchmark-yourself", instead_of="torch.mm")
 def large_products_are_as_inefficient_as_small_ones(mm, a, b, out=None):
     if len(a) >= 64:
         time.sleep(0.02)
