@@ -18,6 +18,7 @@ from prooflops.statistics.decision_rule import (
     decide,
     pairs_excluding,
     pairs_needed,
+    same,
     smallest_effect,
     verdict,
 )
@@ -62,6 +63,7 @@ class ReplicateRule(ComparisonRule):
     all_pairs: bool = False  # take pairs up to the last look, whatever is decided before: to estimate the noise
     equal: Container[str] = ()  # benchmarks that take the same number of instructions
     direction: str = "slower"  # of the change that more pairs are to exclude
+    ended: bool = False  # by the budget, perhaps between two looks: no more pairs are taken
 
     def common(self, shared: Sequence[Sides]) -> float:
         return super().common(shared) if shared and not self.paired else 1.0
@@ -81,9 +83,17 @@ class ReplicateRule(ComparisonRule):
         decision = decide(before, after, self.plan, smallest, floor=floor, common=common)
         if self.all_pairs:
             return replace(decision, effect=effect)
+        if self.ended and decision.verdict is None and not decision.suspicion:
+            return self.last_look(decision, len(after), effect, smallest)
         if name in self.equal:
             decision = self.beside_instructions(decision, sides, effect)
         return self.excluding(decision, before, after, effect) if decision.verdict == "INCONCLUSIVE" else decision
+
+    def last_look(self, decision: Decision, pairs: int, effect: Effect, smallest: float) -> Decision:
+        """SAME where the pairs since the latest look allow it, at the level of their share of the plan's miss rate."""
+        share = (pairs - max(look for look in self.plan.looks if look <= pairs)) / self.plan.looks[-1]
+        found = same(effect, self.plan.miss_rate * share, smallest)
+        return replace(decision, verdict="SAME", wanted=pairs, effect=effect) if found else decision
 
     def excluding(
         self, decision: Decision, before: Sequence[float], after: Sequence[float], effect: Effect

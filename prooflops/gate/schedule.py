@@ -98,7 +98,9 @@ class Schedule:
         for name in self._set_aside:
             if not self.sides[name][1]:  # all its pairs were contended, and its row says so
                 self._keep(name, self._take_most_equal(name))
-        return decide.look_at(self.sides, self.rule)[0]
+        rows = decide.look_at(self.sides, replace(self.rule, ended=bool(self.left_open)))[0]
+        self.left_open = [row.name for row in rows if row.name in self.left_open and row.verdict == "INCONCLUSIVE"]
+        return rows
 
     def _take(self, wanted: Mapping[str, int]) -> Mapping[str, Pair] | None:
         """The next replicate; None where the budget ends it, whose upper time is a promise."""

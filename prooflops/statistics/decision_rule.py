@@ -143,7 +143,8 @@ def _beyond(ratio: float, min_effect: float) -> str | None:
     return "FASTER" if ratio < 1 / (1 + min_effect) else None
 
 
-def _same(effect: Effect, level: float, min_effect: float) -> bool:
+def same(effect: Effect, level: float, min_effect: float) -> bool:
+    """Whether the interval at this level lies within `min_effect` of 1."""
     low, high = effect.interval(level, drift=False)
     return 1 / (1 + min_effect) < low and high < 1 + min_effect
 
@@ -167,7 +168,7 @@ def verdict(effect: Effect, plan: Plan, look: int, min_effect: float = MIN_EFFEC
     p = {"SLOWER": effect.p_slower, "FASTER": effect.p_faster, None: 1.0}[direction]
     if p <= plan.level(look):
         return direction
-    if _same(effect, plan.miss_level(look), min_effect):
+    if same(effect, plan.miss_level(look), min_effect):
         return "SAME"
     return "INCONCLUSIVE" if look == len(plan.looks) - 1 else None
 
@@ -181,7 +182,7 @@ def confirmed(suspicion: str, fresh: Effect, pooled: Effect, plan: Plan, min_eff
     p = fresh.p_slower if suspicion == "SLOWER" else fresh.p_faster
     if p <= plan.confirmation_level and _beyond(fresh.ratio, min_effect) == suspicion:
         return suspicion
-    return "SAME" if _same(pooled, plan.miss_level(len(plan.looks) - 1), min_effect) else "INCONCLUSIVE"
+    return "SAME" if same(pooled, plan.miss_level(len(plan.looks) - 1), min_effect) else "INCONCLUSIVE"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from meta_tests.prooflops.gate.foreign_repo import config_in
 from prooflops.gate.decide import ReplicateRule, replicate_plan
 from prooflops.gate.options import settings
 from prooflops.gate.pace import Cost, PacePlan
-from prooflops.gate.process import Paces, Replicates
+from prooflops.gate.process import OutOfTime, Paces, Replicates
 from prooflops.gate.schedule import Pair, Schedule
 from prooflops.gate.session import Session
 from prooflops.history.records import Timed
@@ -70,6 +70,20 @@ def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget(tmp_path:
     assert (schedule.taken, rows["a"].verdict) == (1, "INCONCLUSIVE")
     assert "the budget ended it (--gate-budget)" in rows["a"].note
     assert "the budget of 1 min (--gate-budget) is spent: 1 benchmark left open" in comparison.session.lines
+
+
+@pytest.mark.parametrize(("each", "verdict"), [(1.001, "SAME"), (1.025, "INCONCLUSIVE")])
+def test_what_the_budget_ends_between_two_looks_is_looked_at_once_more(
+    tmp_path: Path, each: float, verdict: str
+) -> None:
+    def made(name: str, number: int) -> Pair:
+        if number == 13:  # the second look is at 16
+            raise OutOfTime
+        return timed(1.0), timed(1.05 if number in (3, 6) else each)  # of the first eight too many to decide
+
+    schedule, rows = Comparison(tmp_path, made).run()
+    assert (schedule.taken, rows["a"].verdict) == (13, verdict)
+    assert bool(schedule.left_open) is (verdict == "INCONCLUSIVE")
 
 
 def test_no_more_pairs_are_taken_than_replicates_allow_though_other_work_competed(tmp_path: Path) -> None:
