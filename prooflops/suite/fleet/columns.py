@@ -66,7 +66,7 @@ def columns(runs: Sequence[NodeRun]) -> list[Column]:
     """Columns for these runs, oldest first. Titles show only the differences."""
     if len(runs) <= MOST_COLUMNS:
         groups = [[run] for run in runs]
-        described = [{"kind": run.kind, "node": run.node, **run.software, "date": run.date[:16],
+        described = [{"kind": run.kind, "node": run.node, **run.software, "date": run.date[:19],
                       "extent": PART * bool(run.partial) or "whole run"} for run in runs]  # fmt: skip
     else:
         newest: dict[tuple[str, ...], dict[str, NodeRun]] = {}
@@ -135,16 +135,21 @@ def times(shown: Sequence[Column]) -> list[list[str]]:
     """
     rows = []
     for name in dict.fromkeys(name for column in shown for name in column.spreads):
-        having = [column for column in shown if column.time_s(name)]
+        having = [place for place, column in enumerate(shown) if column.time_s(name)]
         if len(having) < min(len(shown), 2):
             continue
-        cells = dict.fromkeys((column.title for column in shown), "-")
-        cells[having[0].title] = engineering(having[0].time_s(name) or 0.0, "s")
-        for column in having[1:]:
-            ratio, within = compared(having[0], column, name)
-            cells[column.title] = f"{'~ ' * within}{ratio:.2f}x"
-        rows.append([short_name(name), *cells.values()])
+        cells, first = ["-"] * len(shown), shown[having[0]]
+        cells[having[0]] = engineering(first.time_s(name) or 0.0, "s")
+        for place in having[1:]:
+            ratio, within = compared(first, shown[place], name)
+            cells[place] = f"{'~ ' * within}{as_factor(ratio)}"
+        rows.append([short_name(name), *cells])
     return rows
+
+
+def as_factor(ratio: float) -> str:
+    """Two digits behind the point, or of a small one two that count: "1.42x", "0.0037x"."""
+    return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
 
 
 def compared(first: Column, column: Column, name: str) -> tuple[float, bool]:
@@ -163,7 +168,7 @@ def changes(shown: Sequence[Column]) -> list[str]:
         beyond = sorted((ratio, short_name(name)) for name, (ratio, within) in both.items() if not within)
         slower, faster = [each for each in reversed(beyond) if each[0] > 1], [each for each in beyond if each[0] < 1]
         parts = [
-            f"{len(group)} {word} (most {group[0][1]}: {group[0][0]:.2f}x the time)"
+            f"{len(group)} {word} (most {group[0][1]}: {as_factor(group[0][0])} the time)"
             for word, group in (("slower", slower), ("faster", faster))
             if group
         ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prooflops import __version__
-from prooflops.console.tables import fitted, markdown_table, visible
+from prooflops.console.tables import fitted, many, markdown_table, visible
 from prooflops.history import records as history
 from prooflops.suite.fleet import columns as side_by_side
 from prooflops.suite.fleet.bad_nodes import CONFIRMED, OVERALL, SUSPECT, Fleet, Named, fleets
@@ -33,7 +33,7 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
 
 def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
     try:
-        runs, unreadable = read_runs(config.option.report_compare)
+        runs, unreadable = read_runs([*config.option.report_compare, *config.option.file_or_dir])  # a glob gives many
         kinds = list(dict.fromkeys(run.kind for run in runs))
         prices = side_by_side.validated_prices(config.option.report_price, kinds)
     except ValueError as error:
@@ -56,7 +56,7 @@ def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
         ],
         unreadable=unreadable,
         tables={title: Table(rows[0], rows[1:]) for title, rows in tables.items()},
-        nodes=len({run.node for run in runs}),
+        counts=counts(runs),
         days=days_of(runs),
     )
     present("Runs compared", lines, tables, folder / "compare.md", say)
@@ -103,13 +103,13 @@ def partial_runs(runs: Sequence[NodeRun]) -> list[str]:
 
 def headline(runs: list[NodeRun], found: list[Fleet]) -> list[str]:
     """The compared runs, the machines named, and the detection limits."""
-    lines = [f"{number(len(runs), 'run')} of {number(len({run.node for run in runs}), 'machine')}, {days_of(runs)}"]
+    lines = [f"{counts(runs)}, {days_of(runs)}"]
     lines += partial_runs(runs)
     for fleet in found:
         if len(fleet.nodes) < 2:
             continue
         states = f"{summary(fleet)}; " if fleet.least or fleet.named else ""
-        lines.append(f"{fleet.kind}, {number(len(fleet.nodes), 'machine')}: {states}{fleet.limits}")
+        lines.append(f"{fleet.kind}, {many(len(fleet.nodes), 'machine')}: {states}{fleet.limits}")
         lines += [f"{named.state}: {named.node}: {described(named)}" for named in fleet.named[:MOST_PRINTED]]
         if len(fleet.named) > MOST_PRINTED:
             lines.append(f"and {len(fleet.named) - MOST_PRINTED} more, on the page")
@@ -120,9 +120,8 @@ def headline(runs: list[NodeRun], found: list[Fleet]) -> list[str]:
     return lines
 
 
-def number(count: int, what: str) -> str:
-    """Count and noun: "1 machine", "1,024 machines"."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def counts(runs: Sequence[NodeRun]) -> str:
+    return f"{many(len(runs), 'run')} of {many(len({run.node for run in runs}), 'machine')}"
 
 
 def days_of(runs: list[NodeRun]) -> str:

@@ -30,8 +30,9 @@ def write_records(folder: Path, record: dict[str, Any], nodes: int, bad: int, by
         (folder / f"{node:04d}.json").write_text(as_text(each), encoding="utf-8")
 
 
-def config(tmp_path: Path, *folders: Path, **more: Any) -> Any:
-    option = {"report": str(tmp_path / "out"), "report_compare": [*map(str, folders)], "report_price": [], **more}
+def config(tmp_path: Path, first: Path, *more: Path) -> Any:
+    option = {"report": str(tmp_path / "out"), "report_price": []}
+    option |= {"report_compare": [str(first)], "file_or_dir": [*map(str, more)]}  # as of --report-compare=*.json
     return SimpleNamespace(option=SimpleNamespace(**option))
 
 
@@ -91,3 +92,14 @@ def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path: P
     assert "a.b" in text
     assert not any(words in text for words in ("a.c", "a.d", "none is named", "cannot tell"))
     assert page.index("1 slower") < page.index("Time, against") < page.index("Claims that differ")
+
+
+def test_runs_that_one_machine_began_in_the_same_second_keep_their_columns(tmp_path: Path) -> None:
+    for name, times in {"a": 1.0, "b": 1.42, "c": 0.5}.items():
+        record = copy.deepcopy(RECORD)
+        record["benchmarks"][0]["stats"]["median"] *= times
+        (tmp_path / f"{name}.json").write_text(as_text(record), encoding="utf-8")
+    said: list[str] = []
+    assert command.run(config(tmp_path, tmp_path), said.append) == 0
+    row = next(line for line in said if line.startswith("a "))
+    assert row.split()[-2:] == ["1.42x", "0.50x"], said
