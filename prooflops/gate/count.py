@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from prooflops.console.progress import minutes
 from prooflops.console.tables import many
@@ -13,14 +13,24 @@ from prooflops.gate.instructions import FEWER, LOOKS, MORE, UNSTEADY, Count, by_
 from prooflops.gate.options import files_of
 from prooflops.gate.process import Counted, OutOfTime, Replicate, ReplicateFailed, Side
 from prooflops.gate.session import Session
+from prooflops.history.records import Timed
 from prooflops.history.rows import INSTRUCTIONS, TIME, Row
 from prooflops.machine import cpu
 
 # Times as long: start and imports without instrumentation, and a benchmark's calls, three of four of them so.
 START_FACTOR, CALLS_FACTOR, START_S = 25, 150, 5.0
-SHARE = 1 / 3  # of the time left, where time decides, too
+SHARE, BUSY_SHARE = 1 / 3, 2 / 3  # of the time left, where time decides, too; beside other work, that no count notices
 RESERVE = 0.1  # of a pair's time: the next pairs take a little longer or shorter
 BLIND = "instructions don't show waiting, sockets, threads, GPUs, the width of vectors, and where memory lies"
+
+
+def share_of(timed: Collection[Timed]) -> float:
+    """The share of the time left that counting gets, by how much of the first pair ran beside other work.
+
+    >>> [share_of([Timed(1.0, {}, {}, contended=said) for said in words]) for words in (("", "busy"), ("busy", "busy"))]
+    [0.3333333333333333, 0.6666666666666666]
+    """
+    return BUSY_SHARE if 2 * sum(bool(each.contended) for each in timed) > len(timed) else SHARE
 
 
 class Counting:
@@ -62,7 +72,8 @@ class Counting:
         taken: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in names}
         found: dict[str, Count] = {}
         took_s = 0.0
-        pairs, latest = 0, 2 * ends - time.monotonic()  # of the first look, without which a pair says nothing
+        pairs, budget_ends = 0, self.session.begun + self.session.settings.budget_s
+        latest = min(2 * ends - time.monotonic(), budget_ends)  # of the first look, without which a pair says nothing
         while names and time.monotonic() + took_s < (until := latest if 0 < pairs < LOOKS[0] else ends):
             say(f"instructions: pair {pairs + 1}, {len(names)} benchmarks under valgrind")
             began, pairs = time.monotonic(), pairs + 1

@@ -123,7 +123,7 @@ def compare(
     by, counts = session.settings.by, dict[str, Count]()
     if by != TIME and asked:
         counting, began = count.Counting(session, here, other, rounds_s, plan.start_cpu_s), time.monotonic()
-        share = 1.0 if by == INSTRUCTIONS else count.SHARE
+        share = 1.0 if by == INSTRUCTIONS else count.share_of([*then.values(), *now.values()])
         counts = session.counts = counting.run([before, after], began + share * (ends - began))
         plan = plan.later(time.monotonic() - began)
         equal = {name for name, each in counts.items() if each.verdict == "SAME"}

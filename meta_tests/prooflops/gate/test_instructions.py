@@ -53,11 +53,14 @@ def test_a_count_that_differs_in_both_directions_decides_nothing(ratios: list[fl
     assert count.verdict == UNSTEADY
 
 
+TWO_PAIRS = ["1 benchmark left open by instructions: 2 pairs had the time"]
+
+
 @pytest.mark.parametrize(
-    ("pair_s", "said"), [(50, []), (90, []), (150, ["1 benchmark left open by instructions: 2 pairs had the time"])]
+    ("pair_s", "budget_s", "said"), [(50, 600, []), (90, 600, []), (150, 600, TWO_PAIRS), (90, 200, TWO_PAIRS)]
 )
-def test_a_look_at_counts_that_has_begun_ends_within_twice_its_share(
-    monkeypatch: pytest.MonkeyPatch, pair_s: float, said: list[str]
+def test_a_look_at_counts_that_has_begun_ends_within_twice_its_share_and_the_budget(
+    monkeypatch: pytest.MonkeyPatch, pair_s: float, budget_s: float, said: list[str]
 ) -> None:
     now, lines = [0.0], list[str]()
 
@@ -67,7 +70,7 @@ def test_a_look_at_counts_that_has_begun_ends_within_twice_its_share(
 
     session: Any = SimpleNamespace(
         progress=SimpleNamespace(always=lambda _: None), lines=lines, details=[],
-        settings=SimpleNamespace(min_instructions=LIMIT),
+        settings=SimpleNamespace(min_instructions=LIMIT, budget_s=budget_s), begun=0.0,
     )  # fmt: skip
     monkeypatch.setattr("prooflops.gate.count.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Counting, "pair", pair)
