@@ -112,6 +112,25 @@ def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, r
         assert gained < 0.1, f"unscaled fp8 came {gained:.0%} of the way, to {unscaled} [{hidden=}]"
 
 
+@pytest.mark.claim("amp.recipe-bf16-params")
+@given(widths=st.lists(sizes(2, 16), min_size=2, max_size=4), batch=sizes(2, 32))
+def test_beside_a_master_copy_parameters_activations_and_gradients_are_bf16_and_the_state_fp32(device, widths, batch):
+    net, kept = linear_layers(device, sorted(widths, reverse=True)).bfloat16(), []
+    masters = [parameter.detach().float() for parameter in net.parameters()]
+    optimizer = torch.optim.AdamW(masters)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
+        kept.append(net(torch.ones(batch, max(widths), device=device, dtype=torch.bfloat16)))
+    kept[-1].sum().backward()
+    for master, parameter in zip(masters, net.parameters(), strict=True):
+        master.grad = parameter.grad.float()
+    optimizer.step()
+    state = [held for of in optimizer.state.values() for held in of.values()]
+    held = {"parameters": net.parameters(), "activations": kept, "gradients": [p.grad for p in net.parameters()]}
+    for name, tensors_ in {**held, "state": state}.items():
+        found, should = {of.dtype for of in tensors_}, {torch.float32 if name == "state" else torch.bfloat16}
+        assert found == should, f"{name} are in {found}, but should be in {should} [{widths=}]"
+
+
 @pytest.mark.claim("amp.recipe-bf16-params", "optim.fp32-state-needed")
 @given(weight=st.floats(1, 2, exclude_max=True, width=16), update=st.integers(2**9, 2**17), seed=seeds)
 def test_an_update_below_half_a_spacing_is_lost_in_bf16_and_kept_by_either_repair(device, weight, update, seed):
@@ -420,6 +439,20 @@ def test_attention_can_be_kept_in_fp32_inside_an_autocast_region(device, wide, l
     # A projection and its gradients, of its input too but for the first; two products of attention and their four.
     should = [3 * layers - 1, 6 * layers] if wide else [9 * layers - 1, 0]
     assert got == should, f"products in {low} and fp32: {got}, but should be {should} [{wide=}, {layers=}]"
+
+
+@pytest.mark.claim("amp.recipe-not-switch")
+@pytest.mark.parametrize("low", LOW)
+@pytest.mark.parametrize("wide", [False, True])
+@given(exponent=st.integers(-4, 12), rows=sizes(most=5))
+def test_large_scores_need_another_dtype_or_attention_in_fp32(device, low, wide, exponent, rows):
+    """The scores of eight equal elements are 8 · 4^exponent, from 2^17 on infinite in fp16; their softmax is NaN."""
+    net, x = low_precision.Attention(wide).to(device), torch.full((rows, 8), 2.0**exponent, device=device)
+    nn.init.eye_(net.project.weight)
+    with torch.no_grad(), torch.autocast(device.type, LOW[low]):
+        fits = bool(net(x).isfinite().all())
+    should = low == "bf16" or wide or 3 + 2 * exponent < 16
+    assert fits == should, f"under autocast in {low} attention is finite: {fits} [{wide=}, {exponent=}, {rows=}]"
 
 
 @pytest.mark.claim("amp.origin-2017")

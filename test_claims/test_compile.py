@@ -4,9 +4,7 @@ import functools
 import logging
 import math
 from itertools import pairwise
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -14,6 +12,7 @@ from hypothesis import strategies as st
 
 from accounting.flops import einsum_flops
 from accounting.measured import memory
+from test_claims.oracles import dispatched
 from test_claims.oracles.dispatched import Graphs, compiled, fresh, profiled_operators, profiled_product_flops
 from test_claims.oracles.scalars import integers
 from test_claims.oracles.tensors import difference, metered
@@ -243,11 +242,6 @@ def test_a_compiled_einsum_runs_in_the_order_in_which_torch_runs_it_uncompiled(m
     record_figure(f"{flops / flops_of(matrices, 'best'):.1f} times the FLOPs of the best order")
 
 
-def path_found(equation, *operands, optimize):
-    """By numpy's search of all orders, in place of opt_einsum, which need not be installed."""
-    return np.einsum_path(equation, *(np.empty(tuple(of.shape)) for of in operands), optimize=optimize)[0][1:], ""
-
-
 def least_flops(widths):
     """Of a chain of matrices, by the last product that is made of it: all orders there are."""
     splits = range(1, len(widths) - 1)
@@ -267,11 +261,8 @@ def least_flops(widths):
 @example(widths=[12, 12, 12, 2])  # cheap from the right alone
 @few
 def test_any_chain_runs_from_the_left_but_an_einsum_with_opt_einsum_in_the_best_order(function, enabled, widths):
-    path = SimpleNamespace(contract_path=path_found)
-    options = {"enabled": enabled, "strategy": "optimal", "is_available": lambda: True, "get_opt_einsum": lambda: path}
     matrices = [integers(*shape) for shape in pairwise(widths)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.backends, "opt_einsum", SimpleNamespace(**options))
+    with dispatched.opt_einsum(enabled=enabled):
         got = profiled_product_flops(compiled_anew(function, *matrices), *matrices)
     left, best = sum(2 * widths[0] * m * n for m, n in pairwise(widths[1:])), least_flops(widths)
     should = best if enabled and function is einsum_chain else left

@@ -17,7 +17,7 @@ from accounting.flops import broadcast_matmul_flops, einsum_flops, matmul_flops
 from accounting.formats import FORMATS
 from accounting.layout import broadcast_shape
 from accounting.models import GPT2_SMALL, Transformer, forward_flops
-from test_claims.oracles.dispatched import Recorded, counting, product_flops
+from test_claims.oracles.dispatched import Recorded, counting, opt_einsum, product_flops
 from test_claims.oracles.kernels import fp32_products
 from test_claims.oracles.operators import by_loops, einsums
 from test_claims.oracles.scalars import integers
@@ -42,6 +42,14 @@ def test_each_matrix_of_the_first_two_dimensions_is_multiplied_by_its_partner(de
     reference = (a.cpu().numpy()[..., None] * b.cpu().numpy()[..., None, :, :]).sum(-2)  # term by term
     wrong = difference(a @ b, torch.from_numpy(reference))
     assert not wrong, f"a @ b: {wrong} [{a_shape} @ {b_shape}]"
+
+
+@pytest.mark.claim("matmul.2d")
+@pytest.mark.parametrize("n", [2, 64])
+def test_a_matrix_of_16_by_32_times_one_of_32_by_n_is_of_16_by_n(device, n):
+    a, b = integers(16, 32, device=device), integers(32, n, device=device)
+    wrong = difference(a @ b, by_loops("mk,kn->mn", a, b)) or tuple((a @ b).shape) != (16, n)
+    assert not wrong, f"a @ b of 16 x 32 and 32 x {n}: {wrong}"
 
 
 @pytest.mark.claim("matmul.broadcast", "matmul.2d")
@@ -164,11 +172,11 @@ def test_without_opt_einsum_three_operands_are_contracted_from_left_to_right(dev
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
-@pytest.mark.needs("opt_einsum")
 @given(sizes_=chains())
 def test_with_opt_einsum_three_operands_are_contracted_in_the_cheapest_order(device, sizes_):
     equation, operands = chain_of(sizes_, device)
-    dispatched = product_flops(torch.einsum, equation, *operands)
+    with opt_einsum():
+        dispatched = product_flops(torch.einsum, equation, *operands)
     best = einsum_flops(equation, *(x.shape for x in operands))
     assert dispatched == best, f"dispatched {dispatched} FLOPs, but the best order has {best} [{sizes_=}]"
 

@@ -297,8 +297,8 @@ def process_group():
 def test_the_buckets_of_data_parallel_training_take_the_bytes_of_the_gradients(
     process_group, monkeypatch, memory_device, gradients_are_buckets, width, layers
 ):
-    # Leaves out to send the first parameters and their shapes around: gloo's threads free its copies some time later, which
-    # this thread does not see. The parameter init_sync does the same, and is newer than torch 2.6.
+    # Leaves out to send the first parameters and their shapes around: gloo's threads free its copies some time later,
+    # which this thread does not see. The parameter init_sync does the same, and is newer than torch 2.6.
     for sent in ("_sync_module_states", "_verify_param_shape_across_processes"):
         monkeypatch.setattr(torch.nn.parallel.distributed, sent, lambda *_, **__: None)
     x = torch.ones(4, width, device=memory_device)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -34,6 +35,20 @@ def product_flops(function: Callable[..., object], *arguments: object) -> int:
     with counting() as counter:
         function(*arguments)
     return int(counter.get_total_flops())
+
+
+@contextmanager
+def opt_einsum(*, enabled: bool = True) -> Iterator[None]:
+    """Has an einsum ask for its order; numpy's search of all orders answers for opt_einsum, which need not be there."""
+
+    def contract_path(equation: str, *operands: Tensor, optimize: str) -> tuple[Any, str]:
+        return np.einsum_path(equation, *(np.empty(tuple(of.shape)) for of in operands), optimize=optimize)[0][1:], ""
+
+    path = types.SimpleNamespace(contract_path=contract_path)
+    options = {"enabled": enabled, "strategy": "optimal", "is_available": lambda: True, "get_opt_einsum": lambda: path}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.backends, "opt_einsum", types.SimpleNamespace(**options))
+        yield
 
 
 def linear_net(widths: Sequence[int], device: torch.device | str = "cpu") -> torch.nn.Sequential:
