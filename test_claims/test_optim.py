@@ -31,6 +31,7 @@ KEPT = [
     ("adagrad", 1, "optim.adagrad-1"),
     ("rmsprop", 1, "optim.rmsprop-1"),
     ("rmsprop-momentum", 2, "optim.rmsprop-1"),
+    ("rmsprop-centered", 2, "optim.rmsprop-1"),
     ("rmsprop-centered-momentum", 3, "optim.rmsprop-1"),
     ("adam", 2, "optim.adam-2", "optim.adam-doubles"),
     ("adamw", 2, "optim.adam-2"),
