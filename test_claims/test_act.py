@@ -163,12 +163,20 @@ def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(metered_d
     for layer in net:
         layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     weights = {parameter.data_ptr() for parameter in net.parameters()}
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
-        y = net(torch.randn(batch, width, device=metered_device))
+    x = torch.randn(batch, width, device=metered_device)
+    doubled = torch.autograd.graph.saved_tensors_hooks(
+        lambda t: (kept.append(t), t)[1], lambda t: t if t.data_ptr() in weights else 2 * t
+    )
+    with doubled:
+        y = net(x)
     got = {tensor.data_ptr() for tensor in kept} - weights
     should = {x.data_ptr() for x, learns in zip(inputs, learning, strict=True) if learns}
     assert got == should, f"{len(got - should)} tensors too many and {len(should - got)} too few are kept [{learning=}]"
     assert y.requires_grad == any(learning), f"the output needs a gradient: {y.requires_grad} [{learning}]"
+    if learned := [layer.weight for layer in net if layer.weight.requires_grad]:
+        twice, right = (torch.autograd.grad(of.sum(), learned) for of in (y, net(x)))
+        off = [difference(a, 2 * b) for a, b in zip(twice, right, strict=True)]
+        assert not any(off), f"with what is kept doubled, the weights' gradients should double: {off} [{learning=}]"
     within = 4 * batch * width * sum(learning[1:])  # the net's input was there before
     assert held == within, f"the allocator holds {held} bytes for them, but should hold {within} [{learning=}]"
 
@@ -236,8 +244,11 @@ def test_activations_grow_with_the_sequence(workloads, metered_device, record_fi
     assert least < ratio < most, f"twice the tokens keep {ratio:.2f} times as much, not {least} to {most} times"
 
 
-def trained_in_segments(device, segments, dropout=0.3, seed=0, **options):
-    """Gradients and weights of a net with dropout after three steps, run in `segments` checkpointed segments."""
+def trained_in_segments(device, segments, dropout=0.3, seed=0, low=None, **options):
+    """Gradients and weights of a net with dropout after three steps, run in `segments` checkpointed segments.
+
+    With `low`, products run in that dtype: the recomputed ones must, too.
+    """
     torch.manual_seed(seed)
     layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Dropout(dropout)).to(device) for _ in range(6)]
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
@@ -245,21 +256,23 @@ def trained_in_segments(device, segments, dropout=0.3, seed=0, **options):
     for _ in range(3):
         stepper.zero_grad()
         x = torch.randn(16, 8, device=device, requires_grad=True)
-        in_segments(layers, x, segments, **options).pow(2).mean().backward()
+        with torch.autocast(device.type, low or torch.bfloat16, enabled=low is not None):
+            y = in_segments(layers, x, segments, **options)
+        y.float().pow(2).mean().backward()
         stepper.step()
-    return torch.cat([tensor.flatten() for p in parameters for tensor in (p.grad, p.detach())])
+    return torch.cat([tensor.flatten() for p in (*parameters, x) for tensor in (p.grad, p.detach())])
 
 
 @pytest.mark.claim("act.checkpoint-same-grads")
 @pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
-@given(segments=sizes(most=6), dropout=st.floats(0, 0.9), seed=seeds)
-def test_training_is_bitwise_the_same_for_any_number_of_segments(device, reentrant, segments, dropout, seed):
+@given(segments=sizes(most=6), dropout=st.floats(0, 0.9), seed=seeds, low=st.sampled_from([None, torch.bfloat16]))
+def test_training_is_bitwise_the_same_for_any_number_of_segments(device, reentrant, segments, dropout, seed, low):
     """With dropout, but where torch keeps no random state: on mps its checkpoints have none (pytorch issue 127676)."""
     dropout = 0.0 if device.type == "mps" else dropout
-    whole = trained_in_segments(device, 0, dropout, seed)
-    got = trained_in_segments(device, segments, dropout, seed, use_reentrant=reentrant)
+    whole = trained_in_segments(device, 0, dropout, seed, low)
+    got = trained_in_segments(device, segments, dropout, seed, low, use_reentrant=reentrant)
     apart = (got != whole).sum().item()
-    assert apart == 0, f"{apart} gradients and weights differ, but none should [{segments=}, {dropout=}, {seed=}]"
+    assert apart == 0, f"{apart} gradients and weights differ, not none [{segments=}, {dropout=}, {seed=}, {low=}]"
 
 
 @pytest.mark.claim("act.checkpoint-same-grads")

@@ -1,6 +1,5 @@
 """Claims about number formats: layout, range, rounding, underflow and overflow, and the needs of small formats."""
 
-import contextlib
 import math
 
 import pytest
@@ -89,8 +88,7 @@ def test_bf16_has_an_8_bit_exponent_and_no_room_for_33_bits(device):
 @pytest.mark.claim("dtype.bf16-reallocates")
 def test_bf16_takes_3_bits_from_the_fraction_of_fp16_and_gives_them_to_the_exponent(device):
     fp16, bf16 = (fields_counted(values_of_patterns(d, None, device), 16) for d in (torch.float16, torch.bfloat16))
-    moved = (bf16[0] - fp16[0], bf16[1] - fp16[1])
-    assert moved == (+3, -3), f"exponent and fraction bits change by {moved}, but should by (3, -3) [{fp16=}, {bf16=}]"
+    assert (fp16, bf16) == ((5, 10), (8, 7)), f"exponent and fraction bits are {fp16} in fp16 and {bf16} in bf16"
     assert format_of("bf16").max > format_of("fp16").max
 
 
@@ -481,6 +479,6 @@ def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device):
     assert packed.view(torch.uint8).tolist() == list(range(16)), "fp4 does not keep its bits"
     held, logical = packed.untyped_storage().nbytes(), 2 * packed.numel()
     assert held == logical * element_bits("fp4_e2m1") // 8 == 16, f"{logical} fp4 values in {held} B, not in 16"
-    with contextlib.suppress(NotImplementedError, RuntimeError):  # which a CPU raises
-        cast_to = packed.float().numel()
-        assert cast_to == logical, f"a cast of {logical} fp4 values gives {cast_to}"
+    if device.type == "cpu":
+        with pytest.raises((NotImplementedError, RuntimeError)):
+            packed.float()

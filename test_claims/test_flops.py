@@ -228,6 +228,8 @@ def test_a_two_layer_net_costs_2bdd_plus_2bdk_if_its_second_matrix_is_d_by_k(dev
     dispatched, of_squares = product_flops(lambda: x @ w1 @ w2), product_flops(lambda: x @ w1 @ square)
     assert dispatched == claimed, f"with a D × K matrix: {dispatched}, but should be {claimed} [{b=}, {d=}, {k=}]"
     assert of_squares == 4 * b * d * d, f"with two D × D: {of_squares}, but should be {4 * b * d * d}"
+    n = w1.numel() + w2.numel()
+    assert claimed == 2 * b * n, f"of {n} parameters 2·B·N is {2 * b * n}, not {claimed} [{b=}, {d=}, {k=}]"
     assert d == k or of_squares != claimed, f"two D × D matrices cost {claimed} too [{b=}, {d=}, {k=}]"
 
 

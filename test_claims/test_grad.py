@@ -16,7 +16,7 @@ from test_claims.oracles import operators, scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.scalars import Net, Operations, gradients, integers
 from test_claims.oracles.tensors import difference
-from test_claims.strategies import sizes, with_dtype
+from test_claims.strategies import seeds, sizes, with_dtype
 
 
 def parameters_of(net):
@@ -289,6 +289,27 @@ def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype
         got = parameter.grad.shape, parameter.grad.dtype
         should_be = parameter.shape, parameter.dtype
         assert got == should_be, f"{name}.{parameter_name}.grad has {got}, but should have {should_be}"
+
+
+@pytest.mark.claim("grad.no-manual")
+@given(widths=st.lists(sizes(1, 6), min_size=2, max_size=5), batch=sizes(1, 6), seed=seeds)
+def test_backward_of_a_loss_leaves_the_gradients_that_are_derived_by_hand_in_a_net(device, widths, batch, seed):
+    random = np.random.default_rng(seed)
+    arrays = [random.normal(size=shape) for shape in ((batch, widths[0]), *pairwise(widths))]
+    x, *weights = (torch.tensor(each, device=with_dtype(device, torch.float64)) for each in arrays)
+    kept = [arrays[0]]
+    for weight in arrays[1:]:
+        kept.append(np.tanh(kept[-1] @ weight))
+    above, by_hand = 2 * kept[-1] / kept[-1].size, []  # of the mean of squares
+    for weight, before, after in zip(arrays[:0:-1], kept[-2::-1], kept[:0:-1], strict=True):
+        above = above * (1 - after**2)
+        by_hand.insert(0, before.T @ above)
+        above = above @ weight.T
+    for weight in weights:
+        x = (x @ weight.requires_grad_()).tanh()
+    x.square().mean().backward()
+    off = [np.abs(np.array(w.grad.tolist()) - should).max() for w, should in zip(weights, by_hand, strict=True)]
+    assert max(off) < 1e-12, f"the gradients are {off} from those by hand [{widths=}, {batch=}, {seed=}]"
 
 
 @pytest.mark.claim("grad.no-manual")

@@ -1,6 +1,7 @@
 """Claims about products of tensors: batches that broadcast, einsum and its order, tensor cores."""
 
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -156,6 +157,17 @@ def chain_of(sizes_, device):
     letters = "abcdef"[: len(sizes_)]
     equation = ",".join(map("".join, itertools.pairwise(letters))) + f"->{letters[0]}{letters[-1]}"
     return equation, [torch.rand(shape, device=device) for shape in itertools.pairwise(sizes_)]
+
+
+@pytest.mark.claim("matmul.einsum-efficient")
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "bmk,bkn->bmn", "bshd,bthd->bhst", "bij,kj->bik"])
+@given(data=st.data())
+def test_an_einsum_of_two_operands_is_one_product(device, equation, data):
+    size = {letter: data.draw(sizes(2, 9), letter) for letter in sorted({*equation} - {*",->"})}
+    first, second = ([size[letter] for letter in of] for of in equation.partition("->")[0].split(","))
+    operands = torch.rand(first, device=device), torch.rand(second, device=device)
+    dispatched, should = product_flops(torch.einsum, equation, *operands), 2 * math.prod(size.values())
+    assert dispatched == should, f"{equation} dispatched {dispatched} FLOPs, not {should} [{size}]"
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
