@@ -98,18 +98,22 @@ def test_a_trained_net_keeps_its_outputs_in_fp8_without_a_scale(device, record_f
 
 
 @pytest.mark.claim("amp.fp8-training", "amp.fp8-inference")
-def test_fp8_products_train_only_with_their_operands_scaled_into_range(device, record_figure):
-    """Gradients a millionth of the usual: below e5m2's least value, unless scaled."""
+@pytest.mark.parametrize(("factor", "trains"), [(1.0, True), (1e-6, False)])
+def test_fp8_products_train_if_their_operands_are_in_range_by_a_scale_or_as_they_are(
+    device, record_figure, factor, trains
+):
+    """Gradients as usual, and a millionth of that: below e5m2's least value, unless scaled."""
     for hidden in ((32,), *low_precision.NETS.values()):
         (_, *_, fp32), (first, *_, scaled), (unscaled_first, *_, unscaled) = (
-            low_precision.trained_net(device, layer=layer, loss_factor=1e-6, hidden=hidden)[1]
+            low_precision.trained_net(device, layer=layer, loss_factor=factor, hidden=hidden)[1]
             for layer in (nn.Linear, low_precision.Fp8Linear, UnscaledFp8Linear)
         )
         record_figure(f"{hidden}: {first:.3f} to {fp32:.3f} in fp32, {scaled:.3f} scaled fp8, {unscaled:.3f} unscaled")
         assert abs(scaled - fp32) < 0.2 * (first - fp32), f"scaled fp8 ends at {scaled}, not near {fp32} [{hidden=}]"
         # The biases alone, which are in no product, still learn a little.
         gained = (unscaled_first - unscaled) / (first - fp32)
-        assert gained < 0.1, f"unscaled fp8 came {gained:.0%} of the way, to {unscaled} [{hidden=}]"
+        alike = gained > 0.8 if trains else gained < 0.1
+        assert alike, f"unscaled fp8 came {gained:.0%} of the way, to {unscaled} [{hidden=}, {factor=}]"
 
 
 @pytest.mark.claim("amp.recipe-bf16-params")

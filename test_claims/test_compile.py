@@ -197,7 +197,8 @@ def test_all_operations_become_one_that_allocates_its_result_alone(device, fused
     eager, left = profiled_operators(function, x), profiled_operators(as_one, x)
     arithmetic = {f"aten::{name}" for name in ("mul", "add", "sub", "neg", "exp", "cos", "tanh")}
     assert len(arithmetic & set(eager)) > 2, f"uncompiled it runs {sorted(eager)}, but should three of {arithmetic}"
-    assert not arithmetic & set(left), f"compiled it still runs {sorted(arithmetic & set(left))}"
+    apart = {name for name in left if name.removesuffix("_") in arithmetic}
+    assert not apart, f"compiled it still runs {sorted(apart)}"
     if metered(device) != device:
         return
     with memory(device) as uncompiled:

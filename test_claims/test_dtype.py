@@ -147,7 +147,7 @@ def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(dtype, 
 CASTS = {
     "dtype.fp16-underflow-1e-8": [("fp16", 1e-8, 0.0)],
     "dtype.fp16-underflow-threshold": [("fp16", 2**-25, 0.0), ("fp16", 2**-25 * (1 + 2**-10), 2**-24)],
-    "dtype.fp16-rounds-down": [("fp16", 2.98e-8, 0.0), ("fp16", 3e-8, 2**-24)],
+    "dtype.fp16-rounds-down": [("fp16", 2.98e-8, 0.0), ("fp16", 3e-8, 2**-24), ("fp16", -3e-8, -(2**-24))],
     "dtype.bf16-keeps-1e-8": [("bf16", 1e-8, 1.0011717677116394e-08)],
     "dtype.bf16-range": [("bf16", 2.0**-133, 2.0**-133), ("bf16", 2.0**-134, 0.0), ("fp32", 2.0**-149, 2.0**-149)],
 }
@@ -242,6 +242,15 @@ def test_a_large_bf16_matmul_is_faster_than_fp32_where_there_is_a_bf16_unit(devi
     wide = torch.randn(n, n, device=device)
     narrow = wide.bfloat16()
     speed.assert_slower(lambda: wide @ wide, lambda: narrow @ narrow, f"{n}^3 matmul in fp32 against bf16")
+
+
+@pytest.mark.claim("dtype.lower-is-faster")
+@pytest.mark.needs("cpu")  # on some cards both have as many units
+@pytest.mark.parametrize("n", [256, 384, 512])
+def test_a_large_fp32_matmul_is_faster_than_fp64(speed, n):
+    wide = torch.randn(n, n, dtype=torch.float64)
+    narrow = wide.float()
+    speed.assert_slower(lambda: wide @ wide, lambda: narrow @ narrow, f"{n}^3 matmul in fp64 against fp32")
 
 
 @pytest.mark.claim("dtype.lower-is-faster")

@@ -259,9 +259,9 @@ def test_a_block_costs_six_per_weight_and_twelve_per_pair(workloads, device, hea
 @given(batch=sizes(most=3), length=sizes(most=24), factor=sizes(2, 4))
 def test_data_cost_in_proportion_and_length_between_that_and_the_square(workloads, batch, length, factor):
     model = Transformer(vocab_size=9, layers=2, dim=8, heads=2, hidden=16)
+    net = workloads.build(model, device="meta")
 
     def trained(rows, tokens):
-        net = workloads.build(model, device="meta")
         return sum(forward_and_backward(net, workloads.inputs(model, rows, tokens, device="meta")))
 
     once, more, longer = trained(batch, length), trained(factor * batch, length), trained(batch, factor * length)
