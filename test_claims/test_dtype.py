@@ -219,6 +219,16 @@ def test_a_linear_layer_errs_by_a_third_of_eps_and_takes_its_bits_in_every_forma
         last = error
 
 
+@pytest.mark.claim("dtype.lower-is-less-accurate")
+@given(exponent=st.integers(-155, 127) | st.integers(-28, 20))
+def test_the_fewer_exponent_bits_a_format_has_the_sooner_a_value_leaves_it(device, exponent):
+    value = 1.5 * 2.0**exponent  # three quarters of the least subnormal, at least, round up to it
+    for name, bits, fraction in (("fp32", 8, 23), *((name, *FIELDS[name]) for name in FIELDS)):
+        bias, got = 2 ** (bits - 1) - 1, cast_of(value, dtype_of(name), device)
+        fits = -bias - fraction <= exponent <= bias + (name == "fp8_e4m3")  # whose highest exponent has numbers, too
+        assert (abs(got / value - 1) < 0.34) == fits, f"{name} makes {got} of 1.5 * 2^{exponent}, which {fits=}"
+
+
 @pytest.mark.claim("dtype.fp16-overflow", "dtype.lower-is-less-accurate")
 @given(value=st.floats(2**-14, 2**17, width=32) | st.floats(2**16, 2.0**127, width=32), sign=st.sampled_from([1, -1]))
 @example(value=65504.0, sign=1)

@@ -34,9 +34,8 @@ OLDEST = 5  # of transformers, by its major version
 # What transformers is to call for attention that keeps one number per query, or every score.
 ATTENTION = {"flash": "kept by flash attention", "unfused": "eager"}
 DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-# Nets that loop over tokens in Python, for seconds a token: what they keep is a polynomial of the tokens, of degree 2.
-LOOPS = ("mamba", "falcon_mamba", "jamba")
-FEW = 4  # tokens, and twice and three times as many
+# Nets that loop over tokens, for seconds a token: what they keep is a polynomial of the tokens, of degree 2.
+LOOPS, FEW = ("mamba", "falcon_mamba", "jamba"), 4
 # A parameter's part: the first whose pattern its path has.
 PARTS = {
     "vision": r"vision|visual|image_", "audio": r"audio|speech|feature_extractor",
@@ -153,10 +152,9 @@ class Run:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Fake tensors, and errors that say which model does not run on them."""
-        packed = "transformers.masking_utils.find_packed_sequence_indices"  # which would read values
-        unread = mock.patch(packed, return_value=None, create=True)
+        of = "transformers.masking_utils.find_packed_sequence_indices"  # which would read values
         try:
-            with unread, self._fake, torch.device("cpu"), _without_messages():
+            with mock.patch(of, return_value=None, create=True), self._fake, torch.device("cpu"), _without_messages():
                 yield
         except Exception as error:
             raise ValueError(
