@@ -233,6 +233,8 @@ def test_the_product_in_0_03_s_has_a_higher_rate_and_a_lower_share(example_flops
     sparse = mfu(example_flops, BF16_S, H100.peaks["bf16"].sparse * 1e12)
     assert (round(bf16, 3), round(sparse, 2)) == (0.296, 0.15), f"mfu={bf16:.3f}, and of the sparse peak {sparse:.3f}"
     assert bf16 < fp32, f"mfu={bf16:.3f} in bf16, but should be below {fp32:.2f}"
+    tf32 = published.H100_FP32_WITH_TF32_ALLOWED * 1e12 / peak_flop_per_s(H100, "fp32")
+    assert tf32 > 6, f"with tf32 allowed products of fp32 reach {tf32:.1f} of its peak, but should be far above it"
 
 
 @pytest.mark.claim("mfu.bf16-example")

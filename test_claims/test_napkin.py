@@ -181,6 +181,7 @@ def test_a_week_of_eight_h100s_starts_with_4_7_and_rounds_to_4_8():
     week_s = int(timedelta(weeks=1).total_seconds())
     digits = str(8 * week_s * 1979 * 10**12 // 2)
     assert (len(digits), digits[:2]) == (22, "47"), f"{digits} should be 4.7 and more times 1e21"
+    assert formula == pytest.approx(int(digits), rel=1e-12), f"affordable_flops={formula}, but should be {digits}"
     assert int(formula / 1e20) == 47, f"affordable_flops={formula}, but should be cut off to 4.7e21"
     assert f"{formula:.1e}" == "4.8e+21", f"affordable_flops={formula}, but should round to 4.8e21"
 
@@ -254,6 +255,8 @@ def test_they_hold_53e9_parameters_of_bf16_whose_moments_are_fp32(workloads, dev
     formula = planning.largest_model_parameters(80 * 10**9, devices=8, recipe=recipe)
     assert formula == held, f"largest_model_parameters={formula}, but should be {held} [{recipe}]"
     assert f"{formula / 1e9:.1f}e9" == printed, f"largest_model_parameters={formula}, but should be {printed}"
+    whole = planning.largest_model_parameters(80 * 10**9, devices=8, zero_stage=0, recipe=recipe)
+    assert whole == held // 8, f"not sharded they hold {whole} parameters, not an eighth of {held} [{recipe}]"
 
 
 @pytest.mark.claim("napkin.40b")

@@ -265,7 +265,7 @@ def test_nesterovs_acceleration_is_another_update(device, task, lr, momentum, lo
 
 
 @pytest.mark.claim("optim.momentum-average")
-@given(task=papers.tasks, momentum=st.floats(0.1, 0.99))
+@given(task=papers.tasks, momentum=st.floats(0.1, 0.99) | st.just(0.9))
 def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task, momentum):
     _, gradients = task.arrays()
     ages = np.arange(task.steps)[::-1]
@@ -280,6 +280,18 @@ def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task,
             assert error < 1e-11, f"the buffer is {error:.1g} from the weighted sum [{task}, {momentum=}, {dampening=}]"
     total = weights[momentum].sum()
     assert total == pytest.approx(1), f"the weights of the average add up to {total}, not to 1 [{momentum=}]"
+
+
+@pytest.mark.claim("optim.momentum-average")
+@pytest.mark.parametrize(("dampening", "should"), [(0.0, 10), (0.9, 1)])
+def test_of_gradients_of_1_the_buffer_becomes_10_at_0_9_and_1_if_dampened(device, dampening, should):
+    parameter = torch.nn.Parameter(torch.zeros(3, device=device))
+    stepper = torch.optim.SGD([parameter], lr=0.01, momentum=0.9, dampening=dampening)
+    for _ in range(200):
+        parameter.grad = torch.ones_like(parameter)
+        stepper.step()
+    buffer = stepper.state[parameter]["momentum_buffer"].tolist()
+    assert buffer == pytest.approx([should] * 3, rel=1e-5), f"the buffer is {buffer}, not {should} [{dampening=}]"
 
 
 @pytest.mark.claim("optim.adagrad-update", "optim.adagrad-1", "optim.adam-for-adagrad")
@@ -362,18 +374,20 @@ def test_an_own_subclass_trains_a_net_by_groups_and_resumes(device):
 
 @pytest.mark.claim("optim.zero-grad-none")
 @pytest.mark.parametrize(("options", "kept"), [({"set_to_none": True}, 0), ({}, 0), ({"set_to_none": False}, 1)])
-@given(elements=st.integers(1, 5000))
+@given(elements=st.lists(st.integers(1, 5000), min_size=1, max_size=4))
 def test_zero_grad_frees_the_gradients_unless_told_to_keep_them(metered_device, options, kept, elements):
     with measured.memory(metered_device) as held:
-        parameter = torch.nn.Parameter(torch.ones(elements, device=metered_device))
-        stepper = torch.optim.SGD([parameter], lr=0.1)
+        parameters = [torch.nn.Parameter(torch.ones(each, device=metered_device)) for each in elements]
+        groups = [{"params": of} for of in (parameters[:1], parameters[1:]) if of]
+        stepper = torch.optim.SGD(groups, lr=0.1)
         held.mark("built")
-        parameter.grad = torch.ones_like(parameter)
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
         held.mark("backward")
         stepper.zero_grad(**options)
         held.mark("zero_grad")
     before, after = (held.phases[at].live_bytes - held.phases["built"].live_bytes for at in ("backward", "zero_grad"))
-    assert before == 4 * elements, f"the gradient takes {before} bytes, but should take 4N"
+    assert before == 4 * sum(elements), f"the gradient takes {before} bytes, but should take 4N"
     assert after == kept * before, f"zero_grad({options}) leaves {after} bytes of gradients, not {kept * before}"
 
 

@@ -110,6 +110,8 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(workloads, ranks, w
     sent = [sum(each.times * each.bytes for each in collectives(of, split, batch, tokens, "fp32")) for of in (one, two)]
     formula, should = sent[1] - sent[0], sum(array.nbytes for array in reduced) * (ranks > 1)
     assert formula == should == 16 * x.numel() * (ranks > 1), f"{formula=}, but {should} bytes are reduced [{ranks=}]"
+    ends = 2 * sent[0] - sent[1]
+    assert ends == 8 * x.numel() * (ranks > 1), f"embedding and head send {ends} bytes, not twice x's [{ranks=}]"
     matrices, norms = (sum(p.numel() for p in block.parameters() if p.dim() == dims) for dims in (2, 1))
     held = device_parameters(one, split)[0]
     assert held == matrices / ranks + norms, f"{held} parameters, not 1/{ranks} of {matrices} and {norms} of norms"

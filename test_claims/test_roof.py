@@ -121,6 +121,8 @@ def test_the_bound_is_the_time_of_a_pipeline_that_overlaps_fetching_and_arithmet
     bound = min(1.0, work.intensity / roofline.ridge_point(peak, bandwidth))
     reached, in_turn = (roofline.mfu(work.flops, float(s), peak) for s in (simulated, fetching + arithmetic))
     assert bound / (1 + 1 / 64) <= reached * tolerance, f"the pipeline's MFU is {reached}, not {bound} [{work}]"
+    alone = bound * float(max(fetching, arithmetic) / (fetching + arithmetic))
+    assert in_turn == pytest.approx(alone), f"one after the other the MFU is {in_turn}, not {alone} [{work}]"
     assert in_turn <= reached * tolerance <= bound * tolerance**2, f"MFU {in_turn}, {reached} above {bound} [{work}]"
 
 
@@ -277,6 +279,9 @@ def test_a_dot_product_does_at_most_half_a_flop_per_byte_in_16_bits(n, dtype):
     formula, limit = roofline.dot_work(n, dtype).intensity, Fraction(8, element_bits(dtype))
     assert strict == Fraction(2 * n - 1, 2 * n * element_bits(dtype) // 8), f"a dot product of {n} counts {strict}"
     assert max(strict, formula) < limit, f"intensities {strict} and {formula} should be below {limit}"
+    work = roofline.dot_work(n, dtype)
+    exact = 2 * n, (2 * n + 1) * element_bits(dtype) // 8
+    assert (work.flops, work.bytes) == exact, f"{work}, but should be {exact} FLOPs and bytes [{n=}, {dtype=}]"
     assert abs(formula - strict) <= limit / n, f"intensity={formula}, but should come near {strict} [{n=}, {dtype=}]"
 
 

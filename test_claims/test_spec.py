@@ -284,6 +284,8 @@ def test_a_nominal_peak_is_exceeded_where_clock_or_dtype_is_not_the_one_it_is_st
     geforce = next(card for card in published.PRODUCTS if card.card == "RTX 4090")
     share = measured_share(geforce, "bf16")
     assert share > 1, f"the RTX 4090 reaches {share:.2f} of its nominal peak, but should exceed it"
+    sxm = next(card.bf16 for card in published.PRODUCTS if card.card == H100.label)
+    assert sxm > tera(H100_PCIE, "bf16"), f"an SXM board reaches {sxm} TFLOP/s, and should exceed the PCIe board's peak"
     tf32 = published.H100_FP32_WITH_TF32_ALLOWED
     low, high = 6 * tera(H100, "fp32"), tera(H100, "tf32")
     assert low < tf32 < high, f"{tf32} TFLOP/s of 'fp32' should be above six times its peak, {low}, below tf32's {high}"

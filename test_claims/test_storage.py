@@ -137,6 +137,7 @@ def test_lists_index_tensors_and_masks_copy(device, shape, data):
     index, least = torch.tensor(rows, device=device), data.draw(sizes(0, x.numel() - 1))
     for name, copy in {f"x[{rows}]": x[rows], f"x[{index}]": x[index], f"x[x >= {least}]": x[x >= least]}.items():
         assert not shares_storage(x, copy), f"{name} shares the storage of x, so the condition is not needed [{shape=}]"
+    assert shares_storage(x, x[index[0]]), f"an index tensor without dimensions copied, unlike an integer [{shape=}]"
 
 
 @pytest.mark.claim("storage.view-2x3-3x2")

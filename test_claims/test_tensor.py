@@ -220,6 +220,22 @@ def test_the_shape_of_a_product_or_a_reduction_follows_from_the_operands(device,
 
 
 @pytest.mark.claim("tensor.shapes-match")
+@given(values=st.lists(st.booleans(), min_size=1, max_size=9))
+def test_how_many_values_are_true_decides_the_shape_of_nonzero_and_of_a_mask(device, values):
+    mask = torch.tensor(values, device=device)
+    found = mask.nonzero().shape, torch.ones(len(values), device=device)[mask].shape
+    assert found == ((sum(values), 1), (sum(values),)), f"of {values} nonzero and a mask have the shapes {found}"
+
+
+@pytest.mark.claim("tensor.shapes-match")
+@given(m=sizes(), k=sizes(), keep=st.booleans())
+def test_vectors_lose_their_dimension_in_a_product_and_reductions_keep_it_if_told(device, m, k, keep):
+    x, y = torch.rand(m, k, device=device), torch.rand(k, device=device)
+    found = (x @ y).shape, (y @ x.T).shape, (y @ y).shape, x.sum(1, keepdim=keep).shape, x.sum((0, 1)).shape
+    assert found == ((m,), (m,), (), (m, 1)[: 1 + keep], ()), f"shapes are {found} [{m=}, {k=}, {keep=}]"
+
+
+@pytest.mark.claim("tensor.shapes-match")
 @given(first=shapes(), second=shapes())
 @example(first=(2, 3), second=(2,))
 @example(first=(2, 3), second=(3,))
