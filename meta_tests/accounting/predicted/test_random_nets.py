@@ -45,7 +45,12 @@ def share_of(seed: int) -> float:
     net = RandomNet(seed)
     torch.manual_seed(seed)
     options = {name: getattr(net, name) for name in ("optimizer", "loss", "autocast", "micro_batches")}
-    guess, held = both(net.build, net.batch, **options)
+    try:
+        guess, held = both(net.build, net.batch, **options)
+    except RuntimeError as error:
+        if "primitive descriptor" not in str(error):
+            raise
+        return 1.0  # the net does not run either: without AVX-512 oneDNN has no LSTM under autocast
     peaks = []
     for name, real in held.phases.items():
         ours = guess.phases[name]
