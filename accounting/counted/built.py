@@ -104,11 +104,10 @@ class Run:
         if (key := (batch, sequence, attention)) not in self._saved_bytes:
             try:
                 self._use(ATTENTION[validated_choice("attention", attention, ATTENTION)], "grouped_mm")
-                loops = self.net.config.model_type in LOOPS and sequence > 3 * FEW
-                at = [
-                    self._saved(batch, {"source": tokens, "tokens": tokens}, each_kind_once)
-                    for tokens in ((FEW, 2 * FEW, 3 * FEW) if loops else (sequence,))
-                ]
+                # A net of diffusers has no model_type.
+                loops = getattr(self.net.config, "model_type", "") in LOOPS and sequence > 3 * FEW
+                few = (FEW, 2 * FEW, 3 * FEW) if loops else (sequence,)
+                at = [self._saved(batch, {"source": each, "tokens": each}, each_kind_once) for each in few]
                 self._saved_bytes[key] = _extrapolated(at, sequence) if loops else at[0]
             finally:
                 self._use()
@@ -152,9 +151,9 @@ class Run:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Fake tensors, and errors that say which model does not run on them."""
-        of = "transformers.masking_utils.find_packed_sequence_indices"  # which would read values
+        packed = "transformers.masking_utils.find_packed_sequence_indices"  # which would read values
         try:
-            with mock.patch(of, return_value=None, create=True), self._fake, torch.device("cpu"), _without_messages():
+            with mock.patch(packed, return_value=None, create=True), self._fake, torch.device("cpu"), _silenced():
                 yield
         except Exception as error:
             raise ValueError(
@@ -455,7 +454,7 @@ def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callabl
 
 
 @contextmanager
-def _without_messages() -> Iterator[None]:
+def _silenced() -> Iterator[None]:
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -469,7 +468,7 @@ def _without_messages() -> Iterator[None]:
 def _errors_named(version: str) -> Iterator[None]:
     """What the library raises says who refuses the config."""
     try:
-        with _without_messages():
+        with _silenced():
             yield
     except Exception as error:
         raise ValueError(f"{version} refuses this config, {type(error).__name__}: {error}") from error

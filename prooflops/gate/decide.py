@@ -83,10 +83,10 @@ class ReplicateRule(ComparisonRule):
         decision = decide(before, after, self.plan, smallest, floor=floor, common=common)
         if self.all_pairs:
             return replace(decision, effect=effect)
-        if self.ended and decision.verdict is None and not decision.suspicion:
-            return self.last_look(decision, len(after), effect, smallest)
         if name in self.equal:
             decision = self.beside_instructions(decision, sides, effect)
+        if self.ended and decision.verdict is None and not decision.suspicion:
+            return self.last_look(decision, len(after), effect, smallest)
         return self.excluding(decision, before, after, effect) if decision.verdict == "INCONCLUSIVE" else decision
 
     def last_look(self, decision: Decision, pairs: int, effect: Effect, smallest: float) -> Decision:
