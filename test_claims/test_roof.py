@@ -276,10 +276,10 @@ def test_a_dot_product_does_at_most_half_a_flop_per_byte_in_16_bits(n, dtype):
     tally = scalars.Operations()
     scalars.inner_product(tally.array(torch.ones(n)), tally.array(torch.ones(n)))
     strict = Fraction(tally.flops, sum(tensor.nbytes for tensor in meta((n,), (n,), dtype=dtype)))
-    formula, limit = roofline.dot_work(n, dtype).intensity, Fraction(8, element_bits(dtype))
+    work, limit = roofline.dot_work(n, dtype), Fraction(8, element_bits(dtype))
+    formula = work.intensity
     assert strict == Fraction(2 * n - 1, 2 * n * element_bits(dtype) // 8), f"a dot product of {n} counts {strict}"
     assert max(strict, formula) < limit, f"intensities {strict} and {formula} should be below {limit}"
-    work = roofline.dot_work(n, dtype)
     exact = 2 * n, (2 * n + 1) * element_bits(dtype) // 8
     assert (work.flops, work.bytes) == exact, f"{work}, but should be {exact} FLOPs and bytes [{n=}, {dtype=}]"
     assert abs(formula - strict) <= limit / n, f"intensity={formula}, but should come near {strict} [{n=}, {dtype=}]"
