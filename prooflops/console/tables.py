@@ -81,6 +81,11 @@ def visible(text: str) -> str:
     )
 
 
+def times_as(ratio: float) -> str:
+    """Two digits behind the point, or of a small ratio two that count: "1.42x", "0.0037x"."""
+    return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
+
+
 def share(value: float | None, absent: str) -> str:
     """A share in percent, marked where it is above 1; `absent` where there is none."""
     return absent if value is None else f"{value:.1%}" + (" !" if value > 1 else "")

@@ -72,8 +72,8 @@ class Counting:
         taken: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in names}
         found: dict[str, Count] = {}
         took_s = 0.0
-        pairs, budget_ends = 0, self.session.begun + self.session.settings.budget_s
-        latest = min(2 * ends - time.monotonic(), budget_ends)  # of the first look, without which a pair says nothing
+        pairs = 0
+        latest = min(2 * ends - time.monotonic(), self.session.ends)  # of a first look: without it a pair says nothing
         while names and time.monotonic() + took_s < (until := latest if 0 < pairs < LOOKS[0] else ends):
             say(f"instructions: pair {pairs + 1}, {len(names)} benchmarks under valgrind")
             began, pairs = time.monotonic(), pairs + 1

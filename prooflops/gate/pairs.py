@@ -114,7 +114,7 @@ def compare(
     limit = session.settings.min_memory_effect
     session.replicates.same_memory = [name for name in rounds_s if not is_memory_open(then[name], now[name], limit)]
     rule = session.rule(len(rounds_s), paired=True)
-    took_s, ends = time.monotonic() - began, session.begun + session.settings.budget_s
+    took_s, ends = time.monotonic() - began, session.ends
     plan = pace.plan_of(before, after, rounds_s, rule.plan, ends - began, ends - time.monotonic())
     session.progress.always(str(plan))
     session.details.append(plan.detail)

@@ -42,7 +42,7 @@ class Schedule:
     ) -> None:
         self.session, self.rule, self.take, self.plan, self.paces = session, rule, take, plan, paces
         self.kind = "pair" if rule.paired else "process"
-        self.deadline = session.begun + session.settings.budget_s
+        self.deadline = session.ends
         self.given_up = plan.given_up() if plan else {}  # by benchmark: why it is not taken with the others
         self._alone: list[str] | None = None  # those of them that get their own pairs, once the others are decided
         self.sides: dict[str, tuple[list[Timed], list[Timed]]] = {}

@@ -45,6 +45,11 @@ class Session:
         self.table: list[list[str]] = []  # printed in place of the rows, unless empty
         self.begun = self.said_at = time.monotonic()
 
+    @property
+    def ends(self) -> float:
+        """When the budget ends, by the clock of `time.monotonic`."""
+        return self.begun + self.settings.budget_s
+
     def run(
         self, side: Side, ids: Sequence[str], *, benchmarks_only: bool = True, paces: Paces | None = None
     ) -> Replicate:
@@ -132,5 +137,5 @@ class Session:
             return
         self.said_at = time.monotonic()
         each = (time.monotonic() - self.begun) / max(done, 1)
-        left = min(each * max(most - done, 1), max(self.begun + self.settings.budget_s - self.said_at, 0.0))
+        left = min(each * max(most - done, 1), max(self.ends - self.said_at, 0.0))
         self.progress.always(text + (f" (about {minutes(left)} to go)" if done else ""))

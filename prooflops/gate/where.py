@@ -70,15 +70,14 @@ def explained(session: Session, here: Side, other: Side, rows: Sequence[Row], *,
     """The rows; those that say SLOWER or MORE INSTRUCTIONS name the functions, where the budget has time for it."""
     wanted = [row for row in rows if row.verdict in ("SLOWER", "MORE INSTRUCTIONS")]
     names = list(dict.fromkeys(row.name for row in wanted))[:MOST]
-    ends = session.begun + session.settings.budget_s
-    if not names or time.monotonic() > ends:
+    if not names or time.monotonic() > session.ends:
         return list(rows)
     session.progress.always(f"one more pair counts by function where the work of {many(len(names), 'benchmark')} went")
     replicates = session.replicates
     replicates.share_hash_seed()
     asked = [(side, sides.existing(files_of(names), side)) for side in (other, here)]
     try:
-        with replicates.until(ends):
+        with replicates.until(session.ends):
             before, after = replicates.run(asked, names, counted=Counted(by_function=True, valgrind=valgrind))
     except (OutOfTime, ReplicateFailed):
         return list(rows)

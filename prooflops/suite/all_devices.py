@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from prooflops.console.tables import engineering
+from prooflops.console.tables import engineering, times_as
 from prooflops.gate import cleanup_process
 from prooflops.gate.options import history_folder, settings, words_for_children
 from prooflops.gate.process import DROPPED, PACKAGE
@@ -188,7 +188,7 @@ def ratio_table(alone: Sequence[NodeRun], at_once: Sequence[NodeRun], cards: Seq
     rows = [["benchmark", *cards]]
     for name, times in before.items():
         both = times.keys() & after.get(name, {}).keys()
-        cells = [f"{after[name][card] / times[card]:.2f}x" if card in both else "-" for card in cards]
+        cells = [times_as(after[name][card] / times[card]) if card in both else "-" for card in cards]
         rows += [[short_name(name), *cells]] if both else []
     return rows
 

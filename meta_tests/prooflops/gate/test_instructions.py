@@ -70,7 +70,7 @@ def test_a_look_at_counts_that_has_begun_ends_within_twice_its_share_and_the_bud
 
     session: Any = SimpleNamespace(
         progress=SimpleNamespace(always=lambda _: None), lines=lines, details=[],
-        settings=SimpleNamespace(min_instructions=LIMIT, budget_s=budget_s), begun=0.0,
+        settings=SimpleNamespace(min_instructions=LIMIT), ends=budget_s,
     )  # fmt: skip
     monkeypatch.setattr("prooflops.gate.count.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Counting, "pair", pair)

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from statistics import median
 
-from prooflops.console.tables import engineering, share
+from prooflops.console.tables import engineering, share, times_as
 from prooflops.suite.fleet.nodes import NodeRun, short_name
 from prooflops.suite.report.measurement import Measurement
 
@@ -142,14 +142,9 @@ def times(shown: Sequence[Column]) -> list[list[str]]:
         cells[having[0]] = engineering(first.time_s(name) or 0.0, "s")
         for place in having[1:]:
             ratio, within = compared(first, shown[place], name)
-            cells[place] = f"{'~ ' * within}{as_factor(ratio)}"
+            cells[place] = f"{'~ ' * within}{times_as(ratio)}"
         rows.append([short_name(name), *cells])
     return rows
-
-
-def as_factor(ratio: float) -> str:
-    """Two digits behind the point, or of a small one two that count: "1.42x", "0.0037x"."""
-    return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
 
 
 def compared(first: Column, column: Column, name: str) -> tuple[float, bool]:
@@ -168,7 +163,7 @@ def changes(shown: Sequence[Column]) -> list[str]:
         beyond = sorted((ratio, short_name(name)) for name, (ratio, within) in both.items() if not within)
         slower, faster = [each for each in reversed(beyond) if each[0] > 1], [each for each in beyond if each[0] < 1]
         parts = [
-            f"{len(group)} {word} (most {group[0][1]}: {as_factor(group[0][0])} the time)"
+            f"{len(group)} {word} (most {group[0][1]}: {times_as(group[0][0])} the time)"
             for word, group in (("slower", slower), ("faster", faster))
             if group
         ]
