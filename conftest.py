@@ -4,7 +4,13 @@ from types import ModuleType
 
 import pytest
 
+from prooflops import needs
+
 pytest_plugins = ["prooflops.plugin", "prooflops.suite.hooks", "prooflops.model.model_option"]
+
+
+def pytest_addoption() -> None:  # before the plugins above are imported
+    needs.check("the suite ('make setup' makes a .venv with its packages) needs", needs.SUITE)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ No network: the wheel is built by the setuptools that is here, and the environme
 
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -130,6 +131,14 @@ def test_with_the_core_alone_a_plain_run_loads_neither_numpy_nor_scipy(core, for
     )
     done = run_pytest(core, "--strict-config", cwd=foreign)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_with_the_core_alone_a_clone_says_what_the_suite_needs(core):
+    done = run_pytest(core, "--claim=flops", cwd=ROOT)
+    assert (done.returncode, done.stdout) == (4, ""), done.stdout + done.stderr
+    assert re.fullmatch(
+        r"ERROR: the suite .*make setup.* needs torch, .*: \S+ -m pip install torch .*", done.stderr.strip()
+    )
 
 
 def test_with_the_core_alone_the_gate_compares_revisions_and_keeps_a_baseline(core, foreign):

@@ -11,17 +11,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Generator
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
-from prooflops import run_state
+from prooflops import needs, run_state
 from prooflops.gate.options import add_options, history_folder, marker_settings, refuse_unwritable, settings
 from prooflops.run_state import SUITE_ROOT, is_benchmark, is_replicate
 
 SUITE_PLUGINS = ("prooflops.suite.hooks", "prooflops.model.model_option")
-SUITE_PACKAGES = ("torch", "hypothesis", "einops", "matplotlib", "jinja2")
 SUITE_PATHS = ("--model", "--report", "--report-compare", "--reference", "--known-failures")
 MODEL_TESTS = ("test_claims/test_user_model.py", "bench/test_user_model.py")
 # As the command `pytest`: the folder in which it is called is not searched for modules before all others.
@@ -95,9 +93,7 @@ def pytest_load_initial_conftests(
 
 def run_model(config: pytest.Config) -> int:
     """Runs pytest with the suite's plugins and tests, as a clone does, apart from this project's settings."""
-    if missing := [name for name in SUITE_PACKAGES if find_spec(name) is None]:
-        install = f"{sys.executable} -m pip install {' '.join(missing)}"
-        raise pytest.UsageError(f"--model needs {', '.join(missing)}, which {sys.executable} lacks: {install}")
+    needs.check("--model needs", needs.SUITE)
     # Without settings of its own, pytest may have taken its rootdir from a path among the arguments.
     root = config.rootpath if config.inipath else config.invocation_params.dir
     own = [

@@ -11,7 +11,8 @@ from meta_tests.conftest import ROOT, run_pytest
 from meta_tests.prooflops.foreign import Foreign
 from prooflops import __version__
 
-LOADED = ["prooflops", *(f"prooflops.{name}" for name in ("gate", "gate.options", "hookspecs", "plugin", "run_state"))]
+MODULES = ("gate", "gate.options", "hookspecs", "needs", "plugin", "run_state")
+LOADED = ["prooflops", *(f"prooflops.{name}" for name in MODULES)]
 
 
 def test_a_plain_run_pays_for_a_few_small_modules_and_leaves_nothing_behind(plain_repo: Foreign) -> None:

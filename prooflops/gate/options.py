@@ -8,16 +8,15 @@ import itertools
 import math
 import os
 import shlex
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prooflops import needs
 from prooflops.run_state import is_benchmark
 
 HISTORY = ".prooflops/history"
@@ -159,7 +158,7 @@ def settings(config: pytest.Config) -> Settings:
                 if path := getattr(found, name):
                     refuse_unwritable(_flag(name), path, "file")
             if found.used or config.getoption("gate_history"):
-                _check_packages()
+                needs.check("the gate and the history need", needs.GATE)
             if found.used:
                 _check_other_plugins(config, found.orchestrated)
         except ValueError as error:
@@ -281,12 +280,6 @@ def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
 def _given(config: pytest.Config) -> list[str]:
     """The words of the command line and of PYTEST_ADDOPTS, without those of the project's ini file."""
     return [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
-
-
-def _check_packages() -> None:
-    if missing := [package for package in ("numpy", "scipy") if find_spec(package) is None]:
-        needed, install = " and ".join(missing), f"{sys.executable} -m pip install {' '.join(missing)}"
-        raise ValueError(f"the gate and the history need {needed}, which {sys.executable} lacks: {install}")
 
 
 def words_for_children(config: pytest.Config, cache: Path) -> list[str]:
