@@ -33,17 +33,35 @@ class Count:
 
     verdict: str  # SAME, MORE, FEWER, UNSTEADY
     before: float
-    ratio: float  # median over the pairs
-    spread: float  # from the least log ratio to the largest
-    pairs: int
+    logs: Sequence[float]  # log ratios of the pairs
+
+    @property
+    def ratio(self) -> float:
+        """Its median over the pairs."""
+        return math.exp(median(self.logs))
 
     @property
     def row_values(self) -> tuple[float, float]:
         """The instructions before and after."""
         return self.before, self.before * self.ratio
 
+    def is_within(self, smallest: float) -> bool:
+        """Whether Student's t keeps the mean ratio within this change, either way, at SHOWN_LEVEL.
+
+        >>> spread = [-0.012, 0.001, 0.004]
+        >>> [Count(UNSTEADY, 1e5, spread * pairs).is_within(0.03) for pairs in (1, 2)]
+        [False, True]
+        """
+        return abs(mean(self.logs)) + _error(self.logs, SHOWN_LEVEL) < math.log1p(smallest)
+
     def __str__(self) -> str:
-        return f"{self.ratio - 1:+.2%} instructions in {self.pairs} pairs, which differ by {self.spread:.2%}"
+        spread = max(self.logs) - min(self.logs)
+        return f"{self.ratio - 1:+.2%} instructions in {len(self.logs)} pairs, which differ by {spread:.2%}"
+
+
+def ratios(before: Sequence[int], after: Sequence[int]) -> list[float]:
+    """The log ratios of pairs of counts."""
+    return [math.log(new / old) for old, new in zip(before, after, strict=True)]
 
 
 def decide(before: Sequence[int], after: Sequence[int], limit: float, level: float) -> Count | None:
@@ -58,7 +76,7 @@ def decide(before: Sequence[int], after: Sequence[int], limit: float, level: flo
     >>> decide([10**5] * 6, [101_000, 101_010, 101_000, 101_000, 100_990, 101_000], 0.005, 1e-4).verdict
     'MORE INSTRUCTIONS'
     """
-    logs = [math.log(new / old) for old, new in zip(before, after, strict=True)]
+    logs = ratios(before, after)
     for look in LOOKS:
         if look > len(logs):
             return None
@@ -76,20 +94,24 @@ def decide(before: Sequence[int], after: Sequence[int], limit: float, level: flo
         elif look == LOOKS[-1]:
             verdict = UNSTEADY
         if verdict:
-            return Count(verdict, median(before[:look]), math.exp(middle), seen[-1] - seen[0], look)
+            return Count(verdict, median(before[:look]), seen)
     return None
 
 
 def _is_shown(logs: Sequence[float], level: float) -> bool:
     """Whether Student's t excludes a mean of 0, in one direction, at this level."""
-    error = stdev(logs) / math.sqrt(len(logs))
-    return abs(mean(logs)) > -float(stdtrit(len(logs) - 1, level)) * error
+    return abs(mean(logs)) > _error(logs, level)
+
+
+def _error(logs: Sequence[float], level: float) -> float:
+    """How far the mean may be from the true one, in one direction, by Student's t."""
+    return -float(stdtrit(len(logs) - 1, level)) * stdev(logs) / math.sqrt(len(logs))
 
 
 def tally(found: Iterable[Count]) -> str:
     """How many counts are the same, more and fewer, in words.
 
-    >>> tally([Count("SAME", 1e5, 1.0, 0.0, 3), Count(MORE, 1e5, 1.02, 0.0, 6)])
+    >>> tally([Count("SAME", 1e5, [0.0] * 3), Count(MORE, 1e5, [0.02] * 6)])
     '1 the same, 1 more, 0 fewer'
     """
     verdicts = [count.verdict for count in found]
@@ -107,13 +129,17 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
 
     `alone`: whether this is the one benchmark that time calls SLOWER. Instructions decide only what lies clear of
     `smallest`: SAME within it, SLOWER and FASTER beyond 5/3 of it, and nothing where time excludes that. It is
-    SAME only where time leaves open whether it is slower by `smallest`: no count shows waiting.
+    SAME only where time leaves open whether it is slower by `smallest`: no count shows waiting. A count that does not
+    repeat within the limit of instructions may do so within `smallest`.
     """
-    if count is None or count.verdict == UNSTEADY or row.effect is None:
-        why = f"; {count}: the count does not repeat" if count else ""
-        return replace(row, note=(row.note + why).removeprefix("; "))
+    if count is None or row.effect is None:
+        return row
     note = "; ".join(filter(None, [str(count), row.note]))
     low, high = row.effect.interval(SHOWN_LEVEL)
+    if count.verdict == UNSTEADY:
+        if row.verdict == "INCONCLUSIVE" and low <= 1 + smallest and count.is_within(smallest):
+            return replace(row, verdict="SAME", by=INSTRUCTIONS, note=note)
+        return replace(row, note=f"{row.note}; {count}: the count does not repeat".removeprefix("; "))
     if row.verdict == "SLOWER" and count.verdict == "SAME":
         placed = f"{PLACEMENT}; {note}"
         if alone and row.effect.ratio < 1 + SMALL:
