@@ -67,9 +67,9 @@ def ratios(before: Sequence[int], after: Sequence[int]) -> list[float]:
 def decide(before: Sequence[int], after: Sequence[int], limit: float, level: float) -> Count | None:
     """The decision by pairs of counts, before[i] beside after[i]; None: take pairs up to the next of LOOKS.
 
-    SAME: all pairs within `limit`, but for one in TRIMMED on either side. MORE and FEWER: the median is beyond it, and
-    Student's t excludes 0 at `level`, from the second look on: what has two values agrees with itself in three pairs.
-    UNSTEADY: the pairs disagree beyond the limit in both directions, or nothing else holds at the last look.
+    SAME: all pairs within `limit`, but for one in TRIMMED on either side. From the second look on, as what has two
+    values agrees with itself in three pairs, MORE and FEWER: the median is beyond it, and Student's t excludes 0 at
+    `level`. UNSTEADY: the pairs disagree beyond the limit in both directions, or nothing else holds at the last look.
 
     >>> decide([10**5] * 3, [10**5, 100_100, 10**5], 0.005, 1e-4).verdict
     'SAME'
@@ -87,11 +87,11 @@ def decide(before: Sequence[int], after: Sequence[int], limit: float, level: flo
         verdict = None
         if -bound <= least and most <= bound:
             verdict = "SAME"
-        elif least < -bound and most > bound:
-            verdict = UNSTEADY
-        elif look > LOOKS[0] and abs(middle) > bound and _is_shown(seen, level):
+        elif look == LOOKS[0]:
+            continue
+        elif abs(middle) > bound and _is_shown(seen, level):
             verdict = MORE if middle > 0 else FEWER
-        elif look == LOOKS[-1]:
+        elif look == LOOKS[-1] or (least < -bound and most > bound):
             verdict = UNSTEADY
         if verdict:
             return Count(verdict, median(before[:look]), seen)
