@@ -36,15 +36,6 @@ def real_parameter_count(net):
     return sum(parameter.numel() for parameter in net.parameters())
 
 
-def trained_step(net, x):
-    """The named tensors of a module before and after a step of SGD."""
-    before = {name: value.detach().clone() for name, value in net.state_dict(keep_vars=True).items()}
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    net(x).sum().backward()
-    optimizer.step()
-    return before, dict(net.state_dict(keep_vars=True))
-
-
 class Holder(nn.Module):
     """Keeps the same values in every way there is, and sums them with its input."""
 
@@ -89,7 +80,10 @@ def test_a_module_lists_parameters_and_neither_plain_tensors_nor_those_in_a_list
 def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
     holder = Holder(torch.tensor(values, dtype=torch.float32, device=device))
     others = [holder.plain.detach().clone(), holder.hidden[0].detach().clone()]
-    before, after = trained_step(holder, torch.zeros(len(values), device=device))
+    before = {name: value.detach().clone() for name, value in holder.state_dict().items()}
+    holder(torch.zeros(len(values), device=device)).sum().backward()
+    torch.optim.SGD(holder.parameters(), lr=0.1).step()
+    after = holder.state_dict()
     moved = sorted(name for name in before if not torch.equal(before[name], after[name]))
     assert moved == ["listed.0", "tracked"], f"the step moved {moved}, but should move ['listed.0', 'tracked']"
     # The loss is the sum, so that each gradient is 1.
@@ -139,37 +133,30 @@ class Linear(nn.Module):
 
 
 @pytest.mark.claim("module.linear-class")
-@given(seed=seeds, rows=sizes(), fan_in=sizes(), fan_out=sizes())
+@given(seed=seeds, rows=shapes((0, 3), (1, 3)), fan_in=sizes(most=20), fan_out=sizes(most=20))
 def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(device, seed, rows, fan_in, fan_out):
     x, weight, bias = (
         small_integers(device, seed + of, *shape)
-        for of, shape in enumerate([(rows, fan_in), (fan_in, fan_out), (fan_out,)])
+        for of, shape in enumerate([(*rows, fan_in), (fan_in, fan_out), (fan_out,)])
     )
-    should = [[y + b for y, b in zip(row, bias.tolist(), strict=True)] for row in product(x.tolist(), weight.tolist())]
+    products = product(x.reshape(-1, fan_in).tolist(), weight.tolist())
+    should = [[y + b for y, b in zip(row, bias.tolist(), strict=True)] for row in products]
     ours = Linear(weight, bias)
     torchs = nn.Linear(fan_in, fan_out, dtype=exact_dtype(device), device=device)
     torchs.load_state_dict({"weight": weight.T, "bias": bias})
     for name, layer in (("x @ W + b", ours), ("nn.Linear", torchs)):
-        wrong = difference(layer(x), torch.tensor(should, dtype=torch.float64))
+        wrong = difference(layer(x), torch.tensor(should, dtype=torch.float64).reshape(*rows, fan_out))
         assert not wrong, f"{name}: {wrong} [{seed=}, {rows=}, {fan_in=}, {fan_out=}]"
     stored = [tuple(layer.weight.shape) for layer in (ours, torchs)]
     assert stored == [(fan_in, fan_out), (fan_out, fan_in)], f"ours and torch's weights are {stored}"
 
 
-models = st.builds(DeepLinear, dim=sizes(most=5), layers=sizes(most=4), inputs=sizes(most=5))
-
-
-def with_integer_weights(workloads, device, model, seed):
+@pytest.mark.claim("module.forward-through-layers")
+@given(model=st.builds(DeepLinear, sizes(), sizes(most=4), inputs=sizes()), batch=sizes(), seed=seeds)
+def test_the_output_is_the_product_with_each_layers_matrix_and_then_the_heads(workloads, device, model, batch, seed):
     net = workloads.build(model, device=device, dtype=exact_dtype(device))
     for index, parameter in enumerate(net.parameters()):
         parameter.data.copy_(small_integers(device, seed + index, *parameter.shape))
-    return net
-
-
-@pytest.mark.claim("module.forward-through-layers")
-@given(model=models, batch=sizes(), seed=seeds)
-def test_the_output_is_the_product_with_each_layers_matrix_and_then_the_heads(workloads, device, model, batch, seed):
-    net = with_integer_weights(workloads, device, model, seed)
     x = small_integers(device, seed + 100, batch, model.inputs)
     should = x.tolist()
     for layer in (*net.layers, net.head):
