@@ -66,32 +66,35 @@ def test_a_parameter_is_a_tensor_that_needs_a_gradient_and_shares_its_data(devic
 
 
 @pytest.mark.claim("module.parameter")
-def test_a_module_lists_parameters_and_neither_plain_tensors_nor_those_in_a_list(device):
-    holder = nn.Sequential(Holder(torch.ones(3, device=device)))
-    named = sorted(name for name, _ in holder.named_parameters())
-    saved = sorted(holder.state_dict())
-    should = ["0.frozen", "0.listed.0", "0.tracked"]
+def test_a_module_lists_loads_and_moves_parameters_and_neither_plain_tensors_nor_those_in_a_list(device):
+    holder = Holder(torch.ones(3, device=device))
+    net = nn.Sequential(nn.ModuleDict({"in": nn.ModuleList([holder])}))
+    holder.tracked = nn.Parameter(2 * holder.tracked.detach())  # takes the place of the first
+    named, saved = sorted(name for name, _ in net.named_parameters()), sorted(net.state_dict())
+    should = [f"0.in.0.{name}" for name in ("frozen", "listed.0", "tracked")]
     assert named == should, f"the parameters are {named}, but should be {should}"
-    assert saved == ["0.buffer", *should], f"the saved tensors are {saved}, but should be {['0.buffer', *should]}"
+    assert saved == ["0.in.0.buffer", *should], f"the saved tensors are {saved}, but should be a buffer and {should}"
+    net.load_state_dict({name: 5 * value for name, value in net.state_dict().items()})
+    net.to(torch.float16)
+    kept = holder.buffer, holder.frozen, holder.listed[0], holder.tracked, holder.plain, holder.hidden[0]
+    got = [(x.dtype, x[0].item()) for x in kept]
+    should = [(torch.float16, 5)] * 3 + [(torch.float16, 10)] + [(torch.float32, 1)] * 2
+    assert got == should, f"loaded and moved they are {got}, but should be {should}"
 
 
 @pytest.mark.claim("module.parameter")
 @given(values=st.lists(st.integers(-8, 8), min_size=1, max_size=5))
 def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
-    holder = Holder(torch.tensor(values, dtype=torch.float32, device=device))
-    others = [holder.plain.detach().clone(), holder.hidden[0].detach().clone()]
-    before = {name: value.detach().clone() for name, value in holder.state_dict().items()}
-    holder(torch.zeros(len(values), device=device)).sum().backward()
+    start = torch.tensor(values, dtype=torch.float32, device=device)
+    holder = Holder(start)
+    holder(torch.zeros_like(start)).sum().backward()
     torch.optim.SGD(holder.parameters(), lr=0.1).step()
-    after = holder.state_dict()
-    moved = sorted(name for name in before if not torch.equal(before[name], after[name]))
-    assert moved == ["listed.0", "tracked"], f"the step moved {moved}, but should move ['listed.0', 'tracked']"
+    moved = {name: value for name, value in holder.state_dict().items() if not torch.equal(value, start)}
+    assert sorted(moved) == ["listed.0", "tracked"], f"the step moved {moved}, but should move listed.0 and tracked"
     # The loss is the sum, so that each gradient is 1.
-    assert torch.equal(after["tracked"], before["tracked"] - 0.1), f"from {before['tracked']} to {after['tracked']}"
-    untracked = [holder.plain, holder.hidden[0]]
-    stayed = all(torch.equal(now, then) for now, then in zip(untracked, others, strict=True))
-    assert stayed, f"tensors that are not tracked went from {others} to {untracked}"
-    assert all(x.grad is not None for x in untracked), "untracked tensors that need a gradient got none"
+    assert torch.equal(moved["tracked"], start - 0.1), f"from {start} to {moved['tracked']}"
+    stayed = [(torch.equal(x, start), x.grad is not None) for x in (holder.plain, holder.hidden[0])]
+    assert stayed == [(True, True)] * 2, f"of the untracked (is still {start}, has a gradient) is {stayed}"
 
 
 @pytest.mark.claim("module.cruncher-params")
@@ -101,9 +104,7 @@ def test_a_deep_linear_net_has_d_squared_l_plus_d_parameters(workloads, device, 
     torchs = real_parameter_count(linear_layers([dim] * (layers + 1) + [1], bias=False))
     formula = parameter_count(DeepLinear(dim, layers))
     lecture = dim * dim * layers + dim
-    assert formula == lecture == counted == torchs, (
-        f"{formula=}, {lecture=}, not {counted}, {torchs} [{dim=} {layers=}]"
-    )
+    assert formula == lecture == counted == torchs, f"{formula=}, {lecture=}, not {counted}, {torchs} {[dim, layers]}"
 
 
 def linear_layers(widths, bias, device="meta"):

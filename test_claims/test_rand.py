@@ -45,19 +45,20 @@ def random_run(device, seed):
 
 
 @pytest.mark.claim("rand.fixed-seed")
-@given(seed=seeds)
-def test_two_runs_from_one_seed_are_the_same_bit_for_bit_and_those_from_two_seeds_or_without_one_differ(device, seed):
-    (losses, weights), (again, same), (others, other) = (random_run(device, of) for of in (seed, seed, seed + 1))
+@given(seed=seeds, bit=sizes(0, 31))
+def test_two_runs_from_one_seed_are_the_same_bit_for_bit_and_those_from_two_or_without_one_differ(device, seed, bit):
+    another = seed ^ 1 << bit
+    (losses, weights), (again, same), (others, other) = (random_run(device, of) for of in (seed, seed, another))
     assert losses == again, f"the losses were {losses}, and then {again} [{seed=}]"
     assert weights == same, f"the weights differ between two runs [{seed=}]"
-    assert losses != others, f"runs from {seed} and {seed + 1} have the same losses: {losses}"
-    assert weights != other, f"runs from {seed} and {seed + 1} end with the same weights"
-    first, second = (Training(device, seed=of).weights() for of in (seed, seed + 1))
-    assert first != second, f"{seed} and {seed + 1} start from the same weights"
+    assert losses != others, f"runs from {seed} and {another} have the same losses: {losses}"
+    assert weights != other, f"runs from {seed} and {another} end with the same weights"
+    starts = [Training(device, seed=of).weights() for of in (seed, another)]
+    assert starts[0] != starts[1], f"{seed} and {another} start from the same weights"
     torch.seed()
-    unseeded = torch.rand(4, device=device)
+    unseeded = torch.rand(4, device=device).tolist()
     torch.seed()
-    assert not torch.equal(unseeded, torch.rand(4, device=device)), "two streams without a fixed seed are the same"
+    assert unseeded != torch.rand(4, device=device).tolist(), "two streams without a fixed seed are the same"
 
 
 @pytest.mark.claim("rand.fixed-seed")
@@ -73,10 +74,8 @@ LIBRARIES = {
     "numpy": (np.random.seed, np.random.random_sample),
     "python": (random.seed, random.random),
 }
-own: list[np.random.Generator] = []  # the last of it has a seed of its own
-STREAMS = LIBRARIES | {
-    "default_rng": (lambda seed: own.append(np.random.default_rng(seed)), lambda: own[-1].random()),
-}
+own: list[np.random.Generator] = []  # the last one is drawn from
+STREAMS = LIBRARIES | {"own": (lambda seed: own.append(np.random.default_rng(seed)), lambda: own[-1].random())}
 
 
 def stream_of(library, seed, draws):
@@ -190,8 +189,8 @@ def test_interleaved_streams_each_give_what_they_give_alone(device, seed, order)
     for more in (0, 1):  # with one seed, a draw more at the beginning changes every other
         generator("global")
         one_for_all.append([torch.rand(2, device=device).tolist() for _ in range(more + len(order))][more:])
-    changed = [a != b for a, b in zip(*one_for_all, strict=True)]
-    assert all(changed), f"from one seed the draws are, without a draw more and with it, {one_for_all} [{seed=}]"
+    same = any(a == b for a, b in zip(*one_for_all, strict=True))
+    assert not same, f"from one seed the draws are, without a draw more and with it, {one_for_all} [{seed=}]"
 
 
 SOURCES = ("init", "dropout", "order", "augmentation")
@@ -272,8 +271,9 @@ def test_an_examples_result_depends_on_the_batch_it_is_computed_in(device, recor
         bound = inner * torch.finfo(a.dtype).eps * (a[:1].abs() @ w.abs()).max().item()
         assert off <= bound, f"the results are {off} apart, but rounding explains only {bound} [{rows=}, {inner=}]"
         furthest = max(furthest, off)
-    # A library may keep one order for all batches: MKL has a setting for that.
     record_figure(f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch, by up to {furthest:.1e}")
+    if not differing:  # MKL has a setting for that
+        pytest.skip("this library keeps one order of its sums for all batches")
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")

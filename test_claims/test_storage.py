@@ -117,9 +117,8 @@ def test_contiguous_copies_exactly_those_that_are_not_contiguous(device, chain):
     should = not is_contiguous(x.shape, x.stride())
     assert copied == should, f"contiguous() {copied=}, but should be {should} [{chain!r}, strides={x.stride()}]"
     assert y.tolist() == x.tolist(), f"contiguous()={y.tolist()}, but should be {x.tolist()} [{chain!r}]"
-    should = contiguous_layout(x.shape) if copied else layout_of(x)
-    assert layout_of(y) == should, f"layout={layout_of(y)}, but should be {should} [{chain!r}]"
-    assert copied or y is x, f"contiguous() made another tensor over the same storage [{chain!r}]"
+    as_should = layout_of(y) == contiguous_layout(x.shape) if copied else y is x
+    assert as_should, f"contiguous() {copied=} to {layout_of(y)}, or made another tensor over the storage [{chain!r}]"
 
 
 @pytest.mark.claim("storage.slices-are-views", "storage.metadata")
@@ -273,8 +272,7 @@ def test_comparing_typed_storages_warns_and_untyped_storages_do_not(device, recw
 
 
 def chained_views(x: torch.Tensor) -> torch.Tensor:
-    first = x.view(2, -1).transpose(0, 1)[1:].unsqueeze(0).expand(3, -1, -1).permute(2, 0, 1)
-    return first.unflatten(0, (2, 1)).squeeze(1).diagonal(0, 0, 1).select(0, 0).as_strided((2,), (1,))
+    return x.view(2, -1).transpose(0, 1)[1:].unsqueeze(0).expand(3, -1, -1).permute(2, 0, 1)
 
 
 @pytest.mark.claim("storage.views-free")
@@ -293,7 +291,7 @@ def test_making_views_allocates_nothing(device, chain):
 
 @pytest.mark.claim("storage.views-free")
 def test_making_views_takes_a_time_that_does_not_grow_with_their_size(device, sizing, speed, record_figure):
-    # Eleven views take the host some 20 µs; reading and writing the clone takes an accelerator half a millisecond.
+    # Six views take the host some 10 µs; reading and writing the clone takes an accelerator half a millisecond.
     wanted = 2**23 if device.type == "cpu" else 2 ** round(math.log2(sizing.bytes_moved_in(5e-4) / 8))
     elements = sizing.fitting(wanted, lambda elements: 4 * 2 * elements, least=2**23)
     small, large = torch.zeros(2**3, device=device), torch.zeros(elements, device=device)
@@ -302,7 +300,7 @@ def test_making_views_takes_a_time_that_does_not_grow_with_their_size(device, si
     assert ratio.low < 2, f"views of {elements // 8:,} times the elements took {ratio}, but should take as long"
     if ratio.high > 2**10:  # then even a time that grows with the root of the size could hide in it
         pytest.skip(f"this machine's noise ({ratio.noise_percent:.0f} %) exceeds the effect: {ratio}")
-    what = f"copying {large.nbytes / 2**20:.0f} MiB over making eleven views"
+    what = f"copying {large.nbytes / 2**20:.0f} MiB over making six views"
     speed.assert_slower(large.clone, lambda: chained_views(large), what, at_least=10, pairs=15)
 
 
