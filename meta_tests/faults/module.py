@@ -42,8 +42,9 @@ faults(
      stand_in("torch.nn.Linear.__init__",
         lambda make, self, in_features, out_features, bias=True, **options:
             make(self, in_features, out_features, True, **options))),
-    ("torchs_linear_function_adds_no_bias", "module.linear-class",
-     stand_in("torch.nn.functional.linear", lambda _, x, weight, bias=None: x @ weight.T)),
+    ("torchs_linear_function_adds_a_bias_to_matrices_alone", "module.linear-class",
+     stand_in("torch.nn.functional.linear",
+        lambda linear, x, weight, bias=None: linear(x, weight, bias if x.dim() == 2 else None))),
     # A tensor's `+` keeps the larger of the two; nn.Linear adds its bias elsewhere.
     ("a_sum_of_tensors_drops_what_is_small", "module.linear-class",
      stand_in("torch.Tensor.__add__", lambda _, self, other: torch.maximum(self, other))),

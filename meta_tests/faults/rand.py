@@ -1,5 +1,6 @@
 """Faults of randomness: seeds that do not arrive or arrive where they should not, and results that are too good."""
 
+import os
 import random
 import secrets
 
@@ -46,6 +47,8 @@ def products_of_a_batch_are_rounded_to_bf16(product, self, other):
 faults(
     ("torch_is_seeded_with_the_time_whatever_is_asked_for", "rand.fixed-seed rand.three-libs",
      stand_in("torch.manual_seed", lambda seed, _: seed(secrets.randbits(60)))),
+    ("a_seed_depends_on_the_process", "rand.fixed-seed",
+     stand_in("torch.manual_seed", lambda seed, of: seed(int(of) + os.getpid()))),
     ("torchs_seed_is_the_cpus_alone", "rand.cuda-seed-all",
      stand_in("torch.manual_seed", lambda _, seed: torch.default_generator.manual_seed(int(seed)))),
     ("cudas_seed_is_the_cpus_too", "rand.cuda-seed-all",

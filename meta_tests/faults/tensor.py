@@ -7,7 +7,7 @@ import torch
 import accounting.formats
 import accounting.layout
 import accounting.memory
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault, faults, replaced, stand_in
 
 
 @fault("tensor.everything-is-tensors")
@@ -41,6 +41,7 @@ faults(
     ("an_expanded_view_is_charged_for_each_element_it_shows", "tensor.nbytes-formula",
      stand_in("accounting.memory.storage_bytes",
         lambda _, shape, strides, dtype="fp32", offset=0: accounting.memory.tensor_bytes(shape, dtype))),
+    ("memory_comes_filled_with_zeros", "tensor.uninitialised-then-init", replaced("torch.empty", torch.zeros)),
     ("an_initialiser_leaves_the_last_row_out", "tensor.uninitialised-then-init",
      stand_in("torch.nn.init.xavier_normal_", lambda original, x: original(x[:-1]))),
     ("shapes_are_aligned_at_the_first_dimension", "tensor.shapes-match",

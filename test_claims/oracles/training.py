@@ -38,7 +38,9 @@ class Training:
         seed: int = 0,
     ):
         self.device, self.kinds = device, frozenset(kinds)
-        seed_generators(seed)
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - data pipelines draw from the global generator
+        random.seed(seed)
         generator = torch.Generator().manual_seed(0)  # the same data, whatever the seed of the run
         self.x = torch.randn(EXAMPLES, WIDTH, generator=generator)
         self.y = self.x.square().mean(dim=1, keepdim=True)
@@ -134,13 +136,6 @@ class Training:
     def weights(self) -> list[float]:
         """All parameters, in a row."""
         return nn.utils.parameters_to_vector(self.net.parameters()).tolist()
-
-
-def seed_generators(seed: int) -> None:
-    """Seeds the generators of torch, numpy and Python, as a script does when it starts."""
-    torch.manual_seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - data pipelines draw from the global generator
-    random.seed(seed)
 
 
 @contextmanager
