@@ -5,7 +5,7 @@ import time
 import torch
 
 from accounting.roofline import Work, element_bytes
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault, faults, replaced, stand_in
 
 
 @fault("roof.relu roof.gelu", instead_of="accounting.roofline.elementwise_work")
@@ -59,7 +59,8 @@ faults(
      ("roof.accelerator-300 roof.matmul roof.bigger-batch mfu.definition mfu.fp32-example mfu.bf16-example "
       "mfu.hfu napkin.144-days"), stand_in("accounting.devices.peak_flop_per_s",
         lambda dense, *args, **rest: (peak := dense(*args, **rest)) and 2 * peak)),
-    ("the_higher_roof_counts_instead_of_the_lower", "roof.model",
+    ("a_softmax_forgets_its_division", "roof.most-others", replaced("accounting.roofline.SOFTMAX_FLOPS", 4)),
+    ("the_higher_roof_counts_instead_of_the_lower", "roof.model roof.bigger-batch",
      stand_in("accounting.roofline.attainable_flop_per_s",
         lambda attainable, intensity, peak, bandwidth: max(peak, intensity * bandwidth))),
     ("the_second_operand_of_a_product_moves_for_nothing",
