@@ -145,6 +145,7 @@ def test_a_slice_of_a_mapped_file_is_a_view_of_it_and_a_cast_is_not(folder, star
 
 @pytest.mark.claim("data.memmap-npy")
 @given(tokens=token_arrays(least=1))
+@example(tokens=np.arange(1000, dtype=np.int32))
 def test_np_memmap_reads_the_header_of_a_npy_file_as_tokens(folder, tokens):
     path, raw = fresh(folder / "header.npy"), fresh(folder / "raw.npy")
     np.save(path, tokens)
@@ -159,6 +160,8 @@ def test_np_memmap_reads_the_header_of_a_npy_file_as_tokens(folder, tokens):
     extra = header // tokens.itemsize
     assert len(as_written) == len(tokens) + extra, f"mapped raw there are {len(as_written)} tokens of {len(tokens)}"
     assert as_written[:extra].tobytes() == contents[:header], "what comes before the tokens is not the header"
+    of_1000 = extra, int.from_bytes(contents[:4], "little")
+    assert len(tokens) < 1000 or of_1000 == (32, 1297436307), f"{of_1000}, but should be 32 tokens, first 1297436307"
     for name, corrected in (
         ("np.load(mmap_mode='r')", np.load(path, mmap_mode="r")),
         ("np.memmap(offset=header)", np.memmap(path, dtype=tokens.dtype, mode="r", offset=header)),
