@@ -32,9 +32,9 @@ def elementwise_operations_take_ten_nanoseconds_an_element(patch):
 
 
 @fault("roof.bigger-batch", instead_of="torch.mm")
-def each_row_of_a_batch_takes_a_millisecond(mm, a, b, out=None):
-    time.sleep(1e-3 * (len(a) - 1))
-    return mm(a, b, out=out)
+def rows_are_multiplied_one_by_one_and_several_twice(mm, a, b, out=None):
+    for row, result in zip(a.split(1), out.split(1), strict=True):
+        [mm(row, b, out=result) for _ in a[:2]]
 
 
 @fault("roof.accelerator-300")
