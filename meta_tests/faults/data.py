@@ -17,9 +17,9 @@ memmap = np.memmap
 
 @fault("data.memmap-lazy", instead_of="numpy.memmap")
 def a_map_reads_its_file_when_it_is_opened(memmap, path, dtype=np.uint8, mode="r+", **rest):
-    """Only the first 256 MiB of it, to spare the machine's memory."""
+    """Only the first tokens of it."""
     mapped = memmap(path, dtype=dtype, mode=mode, **rest)
-    mapped[: 2**26].sum()
+    mapped[:9].sum()
     return mapped
 
 
@@ -90,6 +90,8 @@ faults(
      stand_in("torch.nn.functional.embedding", lambda embedding, tokens, table: embedding(tokens.long(), table))),
     ("a_loader_draws_with_replacement", "data.dataloader",
      stand_in("torch.randperm", lambda _, n, generator=None: torch.randint(n, (n,), generator=generator))),
+    ("a_loader_ignores_its_sampler", "data.dataloader", stand_in("torch.utils.data.BatchSampler.__init__",
+        lambda init, self, sampler, *rest: init(self, sorted(sampler) if type(sampler) is list else sampler, *rest))),
     ("a_loader_drops_the_last_batch_in_any_case", "data.dataloader", stand_in("torch.utils.data.BatchSampler.__iter__",
         lambda batches, self: (batch for batch in batches(self) if len(batch) == self.batch_size))),
     ("an_embedding_looks_up_the_next_row", "data.int-sequences", stand_in("torch.nn.functional.embedding",

@@ -9,7 +9,7 @@ ON_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
 
 @fault("device.model-to-params-only", instead_of="torch.nn.Module._apply")
 def a_model_forgets_its_buffers(move, self, function, recurse=True):
-    kept = [(module, dict(module._buffers)) for module in self.modules()]
+    kept = [(module, dict(module._buffers)) for module in [*self.modules()][2:]]  # of modules within its modules
     moved = move(self, function, recurse)
     for module, buffers in kept:
         module._buffers.update(buffers)
@@ -60,6 +60,8 @@ faults(
     options=ON_CARD,
 )
 faults(
+    ("a_move_to_where_a_tensor_is_copies_it", "device.move-forms",
+     stand_in("torch.Tensor.to", lambda to, x, *where, **how: to(x, *where, **how | {"copy": True}))),
     ("zeros_are_made_on_another_device", "device.default-cpu",
      stand_in("torch.zeros", lambda zeros, *shape, device="meta", **options: zeros(*shape, device=device, **options))),
     ("creating_on_a_device_goes_through_the_host", "device.create-direct device.zeros-to-is-direct",
@@ -76,7 +78,8 @@ faults(
      stand_in("torch.optim.SGD.step", lambda _, self, closure=None: None)),
     ("a_product_is_copied_to_another_device_and_stays_there_too", "device.all-on-gpu",
      stand_in("torch.Tensor.__matmul__", lambda matmul, a, b: (a.to("meta"), matmul(a, b))[1])),
-    ("devices_are_mixed_in_silence", "device.assert-location", stand_in("torch.Tensor.__add__", lambda add, a, b:
-        torch.empty_like(a) if isinstance(b, torch.Tensor) and b.device != a.device else add(a, b))),
+    ("devices_are_mixed_in_silence", "device.assert-location", stand_in("torch.Tensor.__add__",
+        lambda add, a, b: torch.empty_like(a) if isinstance(b, torch.Tensor) and b.is_meta and not b.dim()
+            else add(a, b))),
 )
 # fmt: on

@@ -5,7 +5,7 @@ import time
 import torch
 
 from accounting.roofline import Work, element_bytes
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault, faults, replaced, stand_in
 
 
 @fault("roof.relu roof.gelu", instead_of="accounting.roofline.elementwise_work")
@@ -32,9 +32,9 @@ def elementwise_operations_take_ten_nanoseconds_an_element(patch):
 
 
 @fault("roof.bigger-batch", instead_of="torch.mm")
-def each_row_of_a_batch_takes_a_millisecond(mm, a, b, out=None):
-    time.sleep(1e-3 * (len(a) - 1))
-    return mm(a, b, out=out)
+def rows_are_multiplied_one_by_one_and_several_twice(mm, a, b, out=None):
+    for row, result in zip(a.split(1), out.split(1), strict=True):
+        [mm(row, b, out=result) for _ in a[:2]]
 
 
 @fault("roof.accelerator-300")
@@ -59,7 +59,8 @@ faults(
      ("roof.accelerator-300 roof.matmul roof.bigger-batch mfu.definition mfu.fp32-example mfu.bf16-example "
       "mfu.hfu napkin.144-days"), stand_in("accounting.devices.peak_flop_per_s",
         lambda dense, *args, **rest: (peak := dense(*args, **rest)) and 2 * peak)),
-    ("the_higher_roof_counts_instead_of_the_lower", "roof.model",
+    ("a_softmax_forgets_its_division", "roof.most-others", replaced("accounting.roofline.SOFTMAX_FLOPS", 4)),
+    ("the_higher_roof_counts_instead_of_the_lower", "roof.model roof.bigger-batch",
      stand_in("accounting.roofline.attainable_flop_per_s",
         lambda attainable, intensity, peak, bandwidth: max(peak, intensity * bandwidth))),
     ("the_second_operand_of_a_product_moves_for_nothing",
