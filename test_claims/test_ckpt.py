@@ -21,6 +21,7 @@ from test_claims.strategies import TORCH_DTYPES, dtypes, view_chains
 
 STEPS, CUT = 12, 6  # a cut in the middle of the second pass over the data, after the loss scale was cut and grew
 MODEL_AND_OPTIMIZER = ("model", "optimizer")
+GPUS = pytest.param("accelerator", marks=pytest.mark.needs("cuda"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -81,9 +82,7 @@ def test_a_run_resumes_exactly_at_every_cut_where_all_its_state_is_restored(devi
 
 
 @pytest.mark.claim("ckpt.full")
-@pytest.mark.parametrize(
-    "lost", [*MODEL_AND_OPTIMIZER, *KINDS, pytest.param("accelerator", marks=pytest.mark.needs("cuda"))]
-)
+@pytest.mark.parametrize("lost", [*MODEL_AND_OPTIMIZER, *KINDS, GPUS])
 def test_without_any_one_part_the_run_goes_another_way(device, record_figure, lost):
     kinds = kinds_on(device)
     off = difference(device, kinds, [part for part in (*MODEL_AND_OPTIMIZER, *kinds) if part != lost])

@@ -5,7 +5,7 @@ import time
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accounting import measured, memory, optimizers
@@ -20,14 +20,10 @@ nets = st.builds(DeepLinear, dim=sizes(most=12), layers=sizes(most=4), outputs=s
 # Of smaller ones single numbers of the loss decide the peak.
 wide_nets = st.builds(DeepLinear, dim=sizes(3, 16), layers=sizes(), outputs=sizes(most=20), inputs=sizes(most=30))
 few_nets = st.builds(DeepLinear, dim=st.sampled_from([1, 7]), layers=sizes(most=3))
-recipes = st.sampled_from(sorted(optimizers.RECIPES))
 
 
 def held_bytes(workloads, device, model, batch, optimizer, dtype=torch.float32, activations=True):
-    """Bytes that the allocator holds after one training step, and the activations of a second forward pass if wanted.
-
-    Data and step counts are left out.
-    """
+    """Bytes held after a training step, but for data and step counts; and a next step's activations if wanted."""
     x = workloads.inputs(model, batch, device=device).to(dtype)
 
     def train():
@@ -147,26 +143,18 @@ def recipe_bytes(workloads, device, model, recipe):
     return found
 
 
+SAID = {"fp32": 16, "bf16": 8, "bf16-fp32-state": 12, "bf16-fp32-master": 16, "bf16-fp32-gradients-master": 18}
+
+
 @pytest.mark.claim("mem.single-dtype", "mem.bf16-recipe")
-@given(model=few_nets, recipe=recipes)
+@pytest.mark.parametrize("recipe", optimizers.RECIPES)
+@given(model=few_nets)
 def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(workloads, metered_device, model, recipe):
-    got = recipe_bytes(workloads, metered_device, model, recipe)
-    formula = memory.model_state(parameter_count(model), "adamw", recipe)
+    got, n = recipe_bytes(workloads, metered_device, model, recipe), parameter_count(model)
+    formula = memory.model_state(n, "adamw", recipe)
     assert got == formula, f"{recipe} holds {got}, but should hold {formula} [{model}]"
-
-
-@pytest.mark.claim("mem.bf16-recipe", "mem.single-dtype")
-def test_bf16_with_fp32_state_takes_twelve_bytes_and_a_master_copy_makes_it_sixteen(workloads, metered_device):
-    model = DeepLinear(dim=8, layers=2)
-    each = {
-        recipe: recipe_bytes(workloads, metered_device, model, recipe).total / parameter_count(model)
-        for recipe in ("fp32", "bf16-fp32-state", "bf16-fp32-master")
-    }
-    formula = {recipe: memory.bytes_per_parameter(recipe=recipe) for recipe in each}
-    said = {"fp32": 16, "bf16-fp32-state": 12, "bf16-fp32-master": 16}
-    assert each == formula == said, f"bytes per parameter are {each}, {formula=}, but both should be {said}"
-    by_one_dtype = {4 * memory.element_bytes(1, dtype) for dtype in ("bf16", "fp32")}
-    assert each["bf16-fp32-state"] not in by_one_dtype, f"one dtype for all takes {by_one_dtype} bytes per parameter"
+    each, said = memory.bytes_per_parameter(recipe=recipe), SAID[recipe]
+    assert got.total / n == each == said, f"{recipe} holds {got.total / n} a parameter, {each=}, not {said} [{model}]"
 
 
 @pytest.mark.claim("mem.grads-equal-params")
@@ -230,6 +218,7 @@ def test_each_class_counts_while_it_is_alive(workloads, memory_device, optimizer
 
 @pytest.mark.claim("mem.grads-freed")
 @given(model=nets, batch=sizes(most=12))
+@example(model=DeepLinear(dim=9, layers=3, inputs=10), batch=1)  # falls by less than half of the gradients
 def test_freed_gradients_give_back_their_bytes_until_the_next_backward_pass(workloads, metered_device, model, batch):
     tensors.warm_up(metered_device)
     freed, kept = (train_two_steps(workloads, metered_device, model, batch, "sgd", free)[0] for free in (True, False))

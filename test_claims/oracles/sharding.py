@@ -51,9 +51,8 @@ def trained(widths: Sequence[int]) -> Rank:
     parameters = net_of(widths)
     optimizer = ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.Adam, lr=1e-2)
     train(parameters, optimizer)
-    gradients = tensor_sum(parameter.grad for parameter in parameters)
-    weights = [value for parameter in parameters for value in parameter.flatten().tolist()]
-    return Rank((tensor_sum(parameters), gradients, state_bytes(optimizer.optim)), weights)
+    held = tensor_sum(parameters), tensor_sum(each.grad for each in parameters), state_bytes(optimizer.optim)
+    return Rank(held, [value for parameter in parameters for value in parameter.flatten().tolist()])
 
 
 def fake_ranks(widths: Sequence[int], devices: int) -> list[Rank]:
