@@ -244,7 +244,8 @@ UPDATES = {
 @given(task=papers.tasks, data=st.data())
 def test_torchs_update_is_the_one_of_its_paper(device, optimizer, update, options, loop, task, data):
     drawn = data.draw(st.fixed_dictionaries(options))
-    got, _ = task.torchs(optimizer, device, **drawn, **data.draw(loop))
+    unfused = optimizer is torch.optim.Adagrad and device.type != "cpu"  # older torch fuses it on the CPU alone
+    got, _ = task.torchs(optimizer, device, **drawn, **data.draw(loops if unfused else loop))
     differs = papers.disagreement(got, task.reference(update, **drawn), 1e-9 if "alpha" in drawn else 1e-11)
     assert differs is None, f"{differs} [{task}, {drawn}]"
 
