@@ -1,6 +1,7 @@
 """Optimizers and their state: torch's own against updates written from the papers, and the bytes that they keep."""
 
 from functools import partial
+from itertools import pairwise
 from math import sqrt
 
 import numpy as np
@@ -15,7 +16,7 @@ from accounting.allocator import charge_bounds
 from accounting.planning import device_state
 from test_claims.oracles import optimizers as papers
 from test_claims.oracles import sharding, tensors
-from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes
+from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes, sizes
 
 FLOATS = ["fp64", "fp32", "bf16", "fp16"]
 rates = st.sampled_from([1e-4, 0.01, 0.5])
@@ -33,41 +34,20 @@ KEPT = [
     ("rmsprop-momentum", 2, "optim.rmsprop-1"),
     ("rmsprop-centered", 2, "optim.rmsprop-1"),
     ("rmsprop-centered-momentum", 3, "optim.rmsprop-1"),
-    ("adam", 2, "optim.adam-2", "optim.adam-doubles"),
+    ("adam", 2, "optim.adam-2", "optim.adam-doubles", "optim.adam-description"),
     ("adamw", 2, "optim.adam-2"),
     ("adam-amsgrad", 3, "optim.adam-2"),
+    ("adamw-amsgrad", 3, "optim.adam-2"),
 ]
 KEEPING = [pytest.param(of, n, marks=pytest.mark.claim(*claims, "optim.state-ON"), id=of) for of, n, *claims in KEPT]
 
 
-def buffer_bytes(optimizer, tensor_shapes, device, dtype="fp32", scalars=1):
-    """Bytes that the allocator holds after two steps beside parameters and gradients, and the parameters' elements.
-
-    Left out as well are this many step counts for each parameter, which are on the CPU wherever the parameters are.
-    """
-    stepped = partial(tensors.stepped, optimizer, tensor_shapes, device, dtype)
-    ((parameters, _),), (held,) = tensors.held_after(device, stepped)
-    step_counts = scalars * len(parameters) if device.type == "cpu" else 0
-    twice = 2 * sum(parameter.nbytes for parameter in parameters)
-    return held - twice - optimizers.STEP_BYTES * step_counts, sum(parameter.numel() for parameter in parameters)
-
-
 @pytest.mark.parametrize(("optimizer", "buffers"), KEEPING)
 @given(tensor_shapes=several_shapes, dtype=dtypes_among(FLOATS))
-def test_the_state_is_so_many_copies_of_the_parameters(metered_device, optimizer, buffers, tensor_shapes, dtype):
-    build, scalars = tensors.OPTIMIZERS[optimizer], len(optimizers.OPTIMIZERS[optimizer].scalars)
-    got, elements = buffer_bytes(build, tensor_shapes, metered_device, dtype, scalars)
-    should = buffers * elements * TORCH_DTYPES[dtype].itemsize
-    assert got == should, f"{optimizer} keeps {got} bytes, but should keep {should} [{tensor_shapes}, {dtype}]"
-    formula = memory.optimizer_state_bytes(elements, optimizer, dtype)
-    assert formula == got, f"optimizer_state_bytes={formula}, but should be {got} [{tensor_shapes}, {dtype}]"
-
-
-@pytest.mark.parametrize(("optimizer", "buffers"), KEEPING)
-def test_the_allocator_sees_the_state_appear(memory_device, optimizer, buffers):
-    elements, tensor_shapes = 360, [(20, 10), (10, 16)]
-    with measured.memory(memory_device) as held:
-        parameters = [torch.nn.Parameter(torch.ones(shape, device=memory_device)) for shape in tensor_shapes]
+def test_the_allocator_sees_so_many_copies_appear(metered_device, optimizer, buffers, tensor_shapes, dtype):
+    kept, (torchs, inputs) = optimizers.OPTIMIZERS[optimizer], (TORCH_DTYPES[dtype], f"[{tensor_shapes}, {dtype}]")
+    with measured.memory(metered_device) as held:
+        parameters = [torch.nn.Parameter(torch.ones(of, device=metered_device, dtype=torchs)) for of in tensor_shapes]
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
         held.mark("before")
@@ -77,18 +57,20 @@ def test_the_allocator_sees_the_state_appear(memory_device, optimizer, buffers):
         held.mark("first step")
         stepper.step()
         held.mark("second step")
-    step_counts = len(parameters) if memory_device.type == "cpu" else 0
+    elements = sum(parameter.numel() for parameter in parameters)
+    step_counts = len(parameters) if metered_device.type == "cpu" else 0
+    whole = buffers * elements * torchs.itemsize + optimizers.STEP_BYTES * len(kept.scalars) * step_counts
     for steps, moment in enumerate(["constructor", "first step", "second step"]):
         got = held.phases[moment].live_bytes - held.phases["before"].live_bytes
-        formula = memory.optimizer_state_bytes(elements, optimizer, tensors=step_counts, steps=steps)
-        assert got == formula, f"after the {moment} {optimizer} holds {got} bytes, but should hold {formula}"
-        copies, should = got // (4 * elements), 0 if steps == 0 and optimizer != "adagrad" else buffers
-        assert copies == should, f"after the {moment} {optimizer} holds {copies} copies, but should hold {should}"
+        should = 0 if steps == 0 and optimizer != "adagrad" else whole
+        assert got == should, f"after the {moment} {optimizer} holds {got} bytes, but should hold {should} {inputs}"
+        formula = memory.optimizer_state_bytes(elements, optimizer, dtype, tensors=step_counts, steps=steps)
+        assert formula == got, f"optimizer_state_bytes={formula}, but {got} are held after the {moment} {inputs}"
 
 
 @pytest.mark.claim("optim.state-ON")
 def test_the_state_of_adamw_becomes_half_of_all_that_training_holds(metered_device):
-    shares = []
+    shares, step_counts = [], 4 if metered_device.type == "cpu" else 0
     for width in (8, 32, 128, 256):
         with torch.device(metered_device):
             net = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, width))
@@ -100,7 +82,10 @@ def test_the_state_of_adamw_becomes_half_of_all_that_training_holds(metered_devi
             stepper.step,
             lambda net=net, x=x: net(x).grad_fn,
         )
-        shares.append((after - before) / (tensors.parameter_bytes(net) + whole))
+        got, should = after - before, 8 * 2 * width * (width + 1) + optimizers.STEP_BYTES * step_counts
+        formula = memory.optimizer_state_bytes(2 * width * (width + 1), "adamw", tensors=step_counts)
+        assert got == formula == should, f"AdamW keeps {got} bytes, {formula=}, but should keep {should} [{width=}]"
+        shares.append(got / (tensors.parameter_bytes(net) + whole))
     assert shares == sorted(shares), f"the state's share of the bytes is {shares}, but should grow with the width"
     assert 0.49 < shares[-1] < 0.5, f"the state's share is {shares[-1]:.3f} in the end, but should approach 1/2"
     kept = [tensors.state_bytes(tensors.stepped(torch.optim.Adafactor, [(n, n)], metered_device)[1]) for n in (64, 128)]
@@ -133,6 +118,8 @@ def test_a_linear_layer_of_1024_by_1024_with_adamw_holds_16_793_600_bytes(linear
     step_counts = 2 * optimizers.STEP_BYTES if next(net.parameters()).device.type == "cpu" else 0
     got = held.live_bytes - step_counts
     assert got == summed, f"the allocator holds {got} bytes beside the step counts, but should hold {summed}"
+    scratch = held.peak_bytes - held.live_bytes
+    assert scratch >= 4 * 1024**2, f"the step peaks {scratch} bytes above that, but should by a weight or more"
 
 
 @pytest.mark.claim("optim.linear-1024")
@@ -157,7 +144,6 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(metered_device, opt
     buffers = optimizers.OPTIMIZERS[optimizer].buffers
     assert set(stepper.state) == set(parameters), f"{optimizer} has state of {list(stepper.state)}"
     before = {(p, name): stepper.state[p][name] for p in parameters for name in buffers}
-    values = {key: buffer.clone() for key, buffer in before.items()}
 
     def three_steps():
         for _ in range(3):
@@ -168,9 +154,8 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(metered_device, opt
     _, (grown,) = tensors.held_after(metered_device, three_steps)
     assert grown == 0, f"three steps later {grown} bytes more are held, but should be none [{optimizer}]"
     for (p, name), buffer in before.items():
-        place, inputs = stepper.state[p][name].data_ptr(), f"[{optimizer}, {name}]"
-        assert place == buffer.data_ptr(), f"three steps later the buffer lies at {place}, but should stay {inputs}"
-        assert not torch.equal(buffer, values[p, name]), f"three steps should change the buffer, but do not {inputs}"
+        same = stepper.state[p][name] is buffer
+        assert same, f"three steps later another buffer is kept, but should be the same [{optimizer}, {name}]"
     keys = list(stepper.state_dict()["state"])
     assert keys == [*range(len(parameters))], f"state_dict() is keyed by {keys}, but should be by positions"
 
@@ -185,59 +170,70 @@ def test_each_buffer_of_adam_is_like_its_parameter(device, metered_device, optim
         buffer = stepper.state[parameter][name]
         got, should = ((t.shape, t.dtype, t.device) for t in (buffer, parameter))
         assert got == should, f"{name} is {got}, but should be {should}"
-    held, _ = buffer_bytes(build, [shape], metered_device, dtype)
-    buffers = (2 + amsgrad) * parameter.nbytes
-    assert held == buffers, f"beside the step count {held} bytes are held, but should be {buffers} [{shape=}]"
+    _, (held,) = tensors.held_after(metered_device, partial(tensors.stepped, build, [shape], metered_device, dtype))
+    should = (4 + amsgrad) * parameter.nbytes + (optimizers.STEP_BYTES if metered_device.type == "cpu" else 0)
+    assert held == should, f"with parameter and gradient {held} bytes are held, but should be {should} [{shape=}]"
 
 
 @pytest.mark.claim("optim.state-fp32-auto")
-def test_a_state_brought_in_fp32_is_cast_to_the_parameters_dtype(device):
-    (parameter,), stepper = tensors.stepped(torch.optim.AdamW, [(4, 3)], device, "bf16")
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
+@given(shape=shapes(), dtype=dtypes_among(FLOATS))
+def test_a_state_brought_in_fp32_is_cast_to_the_parameters_dtype(device, optimizer, shape, dtype):
+    (parameter,), stepper = tensors.stepped(optimizer, [shape], device, dtype)
     brought = stepper.state_dict()
-    brought["state"][0]["exp_avg"] = brought["state"][0]["exp_avg"].float()
+    moments = {name: torch.rand(shape, device=device) for name in ("exp_avg", "exp_avg_sq")}
+    brought["state"][0].update(moments)
     stepper.load_state_dict(brought)
-    got = stepper.state[parameter]["exp_avg"].dtype
-    assert got == torch.bfloat16, f"the loaded average is {got}, but should be the parameter's bf16"
+    for name, moment in moments.items():
+        got, should = stepper.state[parameter][name], moment.to(parameter.dtype)
+        assert got.dtype == should.dtype, f"{name} is loaded as {got.dtype}, but should be {should.dtype}"
+        wrong = tensors.difference(got, should)
+        assert not wrong, f"{name}, loaded from fp32: {wrong} [{dtype=}]"
 
 
-@pytest.mark.claim("optim.adam-description")
-@given(task=papers.tasks, betas=st.tuples(averages, averages))
-def test_adam_keeps_averages_of_the_gradients_and_not_the_gradients(device, task, betas):
-    _, states = task.torchs(torch.optim.Adam, device, betas=betas)
-    _, gradients = task.arrays()
-    for tensor, history in enumerate(gradients):
-        ages = range(task.steps - 1, -1, -1)
-        for name, beta, power in (("exp_avg", betas[0], 1), ("exp_avg_sq", betas[1], 2)):
-            got = states[tensor][name].cpu().numpy()
-            should = (1 - beta) * sum(beta**age * g**power for age, g in zip(ages, history, strict=True))
-            error = np.abs(got - should).max() / task.scale**power
-            assert error < 1e-12, f"{name} is {error:.1g} from the weighted average of the gradients [{task}, {beta=}]"
-            kept = [t for t, g in enumerate(history) if np.array_equal(got, g**power)]
-            assert not kept, f"{name} is the gradient of step {kept}, but should be none [{task}, {beta=}]"
+# The averages that each keeps, with the power of the gradients and the place of the factor; the claims.
+AVERAGES = [
+    (torch.optim.Adam, "betas", {"exp_avg": (1, 0), "exp_avg_sq": (2, 1)}, ["optim.adam-description", "optim.adam-2"]),
+    (torch.optim.RMSprop, "alpha", {"square_avg": (2, 0)}, ["optim.rmsprop-ema", "optim.rmsprop-1"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "option", "names"),
+    [pytest.param(*row, marks=pytest.mark.claim(*claims, "optim.state-keyed")) for *row, claims in AVERAGES],
+)
+@given(task=papers.tasks, factors=st.tuples(averages, averages))
+def test_averages_of_the_gradients_are_kept_and_not_the_gradients(device, optimizer, option, names, task, factors):
+    _, states = task.torchs(optimizer, device, **{option: factors if option == "betas" else factors[0]})
+    ages = range(task.steps - 1, -1, -1)
+    for state, history in zip(states, task.arrays()[1], strict=True):
+        kept = {name: of.cpu().numpy() for name, of in state.items()}
+        for name, (power, place) in names.items():
+            each = [factors[place] ** age * g**power for age, g in zip(ages, history, strict=True)]
+            should = (1 - factors[place]) * sum(each)
+            error = np.abs(kept[name] - should).max() / task.scale**power
+            assert error < 1e-12, f"{name} is {error:.1g} from the average of the gradients [{task}, {factors}]"
+        same = [name for name, of in kept.items() for g in history for power in (1, 2) if np.array_equal(of, g**power)]
+        assert not same, f"{same} are a gradient or its square, but should not be kept [{task}, {factors}]"
 
 
 decays = st.sampled_from([0.0, 0.1])
 adams = {"lr": rates, "betas": st.tuples(averages, averages), "eps": epsilons, "weight_decay": decays}
+balls = {"lr": rates, "momentum": st.floats(0, 0.99)}
 adagrads = {
     "lr": rates, "eps": epsilons, "lr_decay": decays, "initial_accumulator_value": st.floats(0, 2),
 }  # fmt: skip
 rmsprops = {"lr": rates, "alpha": averages, "eps": epsilons, "momentum": momenta, "centered": st.booleans()}
 loops = st.sampled_from([{"foreach": True}, {"foreach": False}])
-adam_loops = st.sampled_from([{"foreach": True}, {"foreach": False}, {"fused": True}])
+fused_too = loops | st.just({"fused": True})
 # The claims; torch's optimizer, the update of the paper, the options of both, and torch's loops.
 UPDATES = {
-    "SGD": (["optim.sgd-none"], torch.optim.SGD, papers.sgd, {"lr": rates}, loops),
-    "heavy ball": (
-        ["optim.momentum-1", "optim.history"],
-        torch.optim.SGD,
-        papers.heavy_ball,
-        {"lr": rates, "momentum": st.floats(0, 0.99)},
-        loops,
-    ),
-    "AdaGrad": (["optim.adagrad-update", "optim.adagrad-1"], torch.optim.Adagrad, papers.adagrad, adagrads, loops),
+    "SGD": (["optim.sgd-none"], torch.optim.SGD, papers.sgd, {"lr": rates}, fused_too),
+    "heavy ball": (["optim.momentum-1", "optim.history"], torch.optim.SGD, papers.heavy_ball, balls, fused_too),
+    "AdaGrad": (["optim.adagrad-update", "optim.adagrad-1"], torch.optim.Adagrad, papers.adagrad, adagrads, fused_too),
     "RMSProp": (["optim.rmsprop-ema", "optim.rmsprop-1"], torch.optim.RMSprop, papers.rmsprop, rmsprops, loops),
-    "Adam": (["optim.adam-combo"], torch.optim.Adam, papers.adam, {**adams, "amsgrad": st.booleans()}, adam_loops),
-    "AdamW": (["optim.adam-combo"], torch.optim.AdamW, partial(papers.adam, decoupled=True), adams, adam_loops),
+    "Adam": (["optim.adam-combo"], torch.optim.Adam, papers.adam, {**adams, "amsgrad": st.booleans()}, fused_too),
+    "AdamW": (["optim.adam-combo"], torch.optim.AdamW, partial(papers.adam, decoupled=True), adams, fused_too),
 }
 
 
@@ -248,13 +244,14 @@ UPDATES = {
 @given(task=papers.tasks, data=st.data())
 def test_torchs_update_is_the_one_of_its_paper(device, optimizer, update, options, loop, task, data):
     drawn = data.draw(st.fixed_dictionaries(options))
-    got, _ = task.torchs(optimizer, device, **drawn, **data.draw(loop))
+    unfused = optimizer is torch.optim.Adagrad and device.type != "cpu"  # older torch fuses it on the CPU alone
+    got, _ = task.torchs(optimizer, device, **drawn, **data.draw(loops if unfused else loop))
     differs = papers.disagreement(got, task.reference(update, **drawn), 1e-9 if "alpha" in drawn else 1e-11)
     assert differs is None, f"{differs} [{task}, {drawn}]"
 
 
 @pytest.mark.claim("optim.history")
-@given(task=papers.tasks, lr=rates, momentum=st.floats(0.1, 0.99), loop=loops)
+@given(task=papers.tasks, lr=rates, momentum=st.floats(0.1, 0.99), loop=fused_too)
 def test_nesterovs_acceleration_is_another_update(device, task, lr, momentum, loop):
     nesterov = task.reference(papers.nesterov, lr=lr, momentum=momentum)
     got, _ = task.torchs(torch.optim.SGD, device, lr=lr, momentum=momentum, nesterov=True, **loop)
@@ -264,7 +261,7 @@ def test_nesterovs_acceleration_is_another_update(device, task, lr, momentum, lo
     assert papers.disagreement(nesterov, classical), f"the two updates should differ [{task}, {lr=}, {momentum=}]"
 
 
-@pytest.mark.claim("optim.momentum-average")
+@pytest.mark.claim("optim.momentum-average", "optim.state-keyed")
 @given(task=papers.tasks, momentum=st.floats(0.1, 0.99) | st.just(0.9))
 def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task, momentum):
     _, gradients = task.arrays()
@@ -278,8 +275,6 @@ def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task,
             should = sum(weight * g for weight, g in zip(each, history, strict=True))
             error = np.abs(states[tensor]["momentum_buffer"].cpu().numpy() - should).max() / task.scale
             assert error < 1e-11, f"the buffer is {error:.1g} from the weighted sum [{task}, {momentum=}, {dampening=}]"
-    total = weights[momentum].sum()
-    assert total == pytest.approx(1), f"the weights of the average add up to {total}, not to 1 [{momentum=}]"
 
 
 @pytest.mark.claim("optim.momentum-average")
@@ -294,7 +289,7 @@ def test_of_gradients_of_1_the_buffer_becomes_10_at_0_9_and_1_if_dampened(device
     assert buffer == pytest.approx([should] * 3, rel=1e-5), f"the buffer is {buffer}, not {should} [{dampening=}]"
 
 
-@pytest.mark.claim("optim.adagrad-update", "optim.adagrad-1", "optim.adam-for-adagrad")
+@pytest.mark.claim("optim.adagrad-update", "optim.adagrad-1", "optim.adam-for-adagrad", "optim.state-keyed")
 @given(task=papers.tasks, lr=rates, initial=st.floats(0, 2))
 def test_adagrad_keeps_the_sum_of_squares_and_is_not_adam(device, task, lr, initial):
     paths, states = task.torchs(torch.optim.Adagrad, device, lr=lr, initial_accumulator_value=initial)
@@ -303,17 +298,6 @@ def test_adagrad_keeps_the_sum_of_squares_and_is_not_adam(device, task, lr, init
         assert np.allclose(got, squares, rtol=1e-12, atol=0), f"the sum is {got}, but should be {squares} [{task}]"
     adam, _ = task.torchs(torch.optim.Adam, device, lr=lr)
     assert task.steps == 1 or papers.disagreement(adam, paths), f"Adam takes the path of AdaGrad [{task}]"
-
-
-@pytest.mark.claim("optim.rmsprop-ema", "optim.rmsprop-1")
-@given(task=papers.tasks, alpha=averages)
-def test_rmsprop_keeps_the_moving_average_of_the_squares(device, task, alpha):
-    _, states = task.torchs(torch.optim.RMSprop, device, alpha=alpha)
-    ages = range(task.steps - 1, -1, -1)
-    for state, history in zip(states, task.arrays()[1], strict=True):
-        should = (1 - alpha) * sum(alpha**age * g**2 for age, g in zip(ages, history, strict=True))
-        error = np.abs(state["square_avg"].cpu().numpy() - should).max() / task.scale**2
-        assert error < 1e-12, f"the buffer is {error:.1g} from the moving average of the squares [{task}, {alpha=}]"
 
 
 @pytest.mark.claim("optim.adam-combo")
@@ -349,83 +333,91 @@ def test_an_own_subclass_takes_the_steps_of_torchs_adagrad(device, task, lr):
 
 @pytest.mark.claim("optim.subclass")
 def test_an_own_subclass_trains_a_net_by_groups_and_resumes(device):
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(device)
-    x = torch.randn(64, 3, device=device)
-    unused = torch.nn.Parameter(torch.ones(2, device=device))
-    body, rest = list(net[0].parameters()), [*net[2].parameters(), unused]
-    groups = [{"params": body, "lr": 0.1}, {"params": rest, "lr": 0.0}]
-    stepper, head = papers.OwnAdagrad(groups), net[2].weight.clone()
-    losses = []
-    for turn in range(60):
-        if turn == 30:
-            state, stepper = stepper.state_dict(), papers.OwnAdagrad(groups)
-            stepper.load_state_dict(state)
-        stepper.zero_grad()
-        loss = (net(x) - x.sum(1, keepdim=True)).pow(2).mean()
-        loss.backward()
-        stepper.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] / 2, f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}, but should halve"
-    assert losses[30] < losses[29], f"the resumed step goes from {losses[29]:.4f} to {losses[30]:.4f}, but should fall"
-    assert torch.equal(head, net[2].weight), "a group of lr 0 should stay as it is, but moves"
-    assert unused not in stepper.state, "a parameter without a gradient should have no state, but has"
+    runs = []
+    for cut in (None, 30):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(device)
+        x, unused = torch.randn(64, 3, device=device), torch.nn.Parameter(torch.ones(2, device=device))
+        body, rest = list(net[0].parameters()), [*net[2].parameters(), unused]
+        groups = [{"params": body, "lr": 0.1}, {"params": rest, "lr": 0.0}]
+        stepper, head, losses = papers.OwnAdagrad(groups), net[2].weight.clone(), []
+        for turn in range(60):
+            if turn == cut:
+                state, stepper = stepper.state_dict(), papers.OwnAdagrad(groups)
+                stepper.load_state_dict(state)
+            stepper.zero_grad()
+            loss = (net(x) - x.sum(1, keepdim=True)).pow(2).mean()
+            loss.backward()
+            stepper.step()
+            losses.append(loss.item())
+        assert losses[-1] < losses[0] / 2, f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}, but should halve"
+        assert torch.equal(head, net[2].weight), "a group of lr 0 should stay as it is, but moves"
+        assert unused not in stepper.state, "a parameter without a gradient should have no state, but has"
+        runs.append(losses)
+    assert runs[0] == runs[1], f"resumed, the losses are {runs[1][30:]}, but should be {runs[0][30:]}"
 
 
 @pytest.mark.claim("optim.zero-grad-none")
 @pytest.mark.parametrize(("options", "kept"), [({"set_to_none": True}, 0), ({}, 0), ({"set_to_none": False}, 1)])
-@given(elements=st.lists(st.integers(1, 5000), min_size=1, max_size=4))
-def test_zero_grad_frees_the_gradients_unless_told_to_keep_them(metered_device, options, kept, elements):
+@given(
+    elements=st.lists(st.integers(1, 5000), min_size=4, max_size=6),
+    names=st.lists(st.sampled_from(sorted(tensors.OPTIMIZERS)), min_size=2, max_size=2),
+)
+def test_zero_grad_frees_its_own_gradients_unless_told_to_keep_them(metered_device, options, kept, elements, names):
     with measured.memory(metered_device) as held:
         parameters = [torch.nn.Parameter(torch.ones(each, device=metered_device)) for each in elements]
-        groups = [{"params": of} for of in (parameters[:1], parameters[1:]) if of]
-        stepper = torch.optim.SGD(groups, lr=0.1)
-        held.mark("built")
+        groups = [[{"params": of[:1]}, {"params": of[1:]}] for of in (parameters[::2], parameters[1::2])]
+        steppers = [tensors.OPTIMIZERS[name](of) for name, of in zip(names, groups, strict=True)]
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
-        held.mark("backward")
-        stepper.zero_grad(**options)
-        held.mark("zero_grad")
-    before, after = (held.phases[at].live_bytes - held.phases["built"].live_bytes for at in ("backward", "zero_grad"))
-    assert before == 4 * sum(elements), f"the gradient takes {before} bytes, but should take 4N"
-    assert after == kept * before, f"zero_grad({options}) leaves {after} bytes of gradients, not {kept * before}"
-
-
-EVEN, UNEVEN = (8, 8, 8, 8), (16, 4, 4)
+        for stepper in steppers:
+            stepper.step()
+        held.mark("both steps")
+        for number, stepper in enumerate(steppers):
+            stepper.zero_grad(**options)
+            held.mark(f"zero_grad {number}")
+    freed = [before.live_bytes - after.live_bytes for before, after in pairwise(held.phases.values())]
+    should, inputs = [4 * (1 - kept) * sum(elements[turn::2]) for turn in (0, 1)], f"[{options}, {elements}, {names}]"
+    assert freed == should, f"the zero_grad() of two optimizers free {freed} bytes, but should free {should} {inputs}"
 
 
 @pytest.fixture(scope="module")
-def shards():
-    """The ranks of two real processes, for a net that divides evenly and for one that does not."""
+def groups():
     distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_gloo_available()):
-        pytest.skip("needs a torch with torch.distributed and gloo")
-    return dict(zip((EVEN, UNEVEN), sharding.ranks(EVEN, UNEVEN), strict=True))
+    if not (distributed.is_available() and distributed.is_gloo_available()) or distributed.is_initialized():
+        pytest.skip("needs a torch with torch.distributed and gloo, outside a job of several processes")
 
 
 @pytest.mark.claim("optim.zero-sharding")
-def test_each_of_two_processes_keeps_half_of_the_state_and_all_else(shards):
-    elements = sum(n * n for n in EVEN)
-    formula = device_state(elements, devices=2, zero_stage=1, optimizer="adam")
-    whole = memory.model_state(elements, "adam")
-    assert formula.state == whole.state // 2, f"device_state={formula}, but should keep half of {whole.state} bytes"
-    for rank, held in enumerate(shards[EVEN]):
-        got, should = ((of.parameters, of.gradients, of.state) for of in (held, formula))
-        assert got == should, f"rank {rank} holds {got} bytes of parameters, gradients and state, not {should}"
+@given(devices=st.integers(2, 9), each=st.integers(1, 3), more=st.integers(0, 3), width=sizes(1, 4))
+def test_of_any_number_of_devices_each_keeps_its_part_of_the_state_and_all_else(groups, devices, each, more, width):
+    """Whole tensors are dealt out, so that the fullest has a part of a tensor more; all of one that is large."""
+    alike, inputs = [width] * (each * devices + more), f"[{devices=}, {each=}, {more=}, {width=}]"
+    elements = len(alike) * width**2
+    formula = device_state(elements, devices, zero_stage=1, optimizer="adam")
+    *kept, states = zip(*(rank.held for rank in sharding.fake_ranks(alike, devices)), strict=True)
+    should = [(each_class,) * devices for each_class in (formula.parameters, formula.gradients)]
+    assert kept == should, f"parameters and gradients take {kept}, but should take {should} {inputs}"
+    assert sum(states) == 8 * elements, f"the shards add up to {sum(states)} bytes, not to {8 * elements} {inputs}"
+    over = max(states) - formula.state
+    assert 0 <= over < 8 * width**2, f"the fullest keeps {max(states)} bytes, {formula.state=} {inputs}"
+    lopsided = max(rank.held[2] for rank in sharding.fake_ranks([*alike, len(alike) * width], devices))
+    assert lopsided == 8 * (len(alike) * width) ** 2, f"one of a large tensor keeps {lopsided} bytes {inputs}"
 
 
 @pytest.mark.claim("optim.zero-sharding")
-@pytest.mark.parametrize("widths", [EVEN, UNEVEN])
-def test_the_shards_add_up_to_the_state_and_train_as_one_process_does(shards, widths):
-    alone = sharding.net_of(widths)
-    stepper = torch.optim.Adam(alone, lr=1e-2)
-    sharding.train(alone, stepper)
-    total, whole = sum(held.state for held in shards[widths]), tensors.state_bytes(stepper)
-    assert total == whole, f"the shards add up to {total} bytes, but should add up to {whole} [{widths}]"
-    should = torch.cat([parameter.detach().flatten() for parameter in alone])
-    for rank, held in enumerate(shards[widths]):
-        error = (torch.tensor(held.weights) - should).abs().max().item()
-        assert error < 1e-6, f"rank {rank} is {error:.1g} from unsharded training, but should agree [{widths}]"
+def test_the_shards_of_two_processes_add_up_to_the_state_and_train_as_one_does(groups):
+    nets = (8, 8, 8, 8), (16, 4, 4)
+    for widths, ranks in zip(nets, sharding.ranks(*nets), strict=True):
+        alone = sharding.net_of(widths)
+        stepper = torch.optim.Adam(alone, lr=1e-2)
+        sharding.train(alone, stepper)
+        total, whole = sum(rank.held[2] for rank in ranks), tensors.state_bytes(stepper)
+        assert total == whole, f"the shards add up to {total} bytes, but should add up to {whole} [{widths}]"
+        should = torch.cat([parameter.detach().flatten() for parameter in alone])
+        for number, rank in enumerate(ranks):
+            error = (torch.tensor(rank.weights) - should).abs().max().item()
+            assert error < 1e-6, f"rank {number} is {error:.1g} from unsharded training, but should agree [{widths}]"
 
 
 LINKS = {"none": (torch.nn.Identity(), 0.01), "softplus": (softplus, 0.02), "sine": (lambda x: torch.sin(x / 4), 0.15)}
@@ -434,8 +426,8 @@ LINKS = {"none": (torch.nn.Identity(), 0.01), "softplus": (softplus, 0.02), "sin
 @pytest.mark.claim("optim.fp32-state-needed", "amp.recipe-bf16-params", "dtype.bf16-suffices")
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("link", LINKS)
-def test_descent_in_bf16_learns_nothing_from_1_on_unless_repaired_and_learns_from_0_on(device, link, seed):
-    """Near 1 half a spacing is above each update, near 0 far below."""
+def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired_and_learns_from_0_on(device, link, seed):
+    """Half a spacing, near 1 in bf16 as near 8 in fp16, is above each update there, and near 0 far below."""
     torch.manual_seed(seed)
     (of, lr), width = LINKS[link], 8 << seed
     x, way = torch.randn(256, width).to(device), torch.linspace(0.02, 0.15, width).to(device)
@@ -451,25 +443,26 @@ def test_descent_in_bf16_learns_nothing_from_1_on_unless_repaired_and_learns_fro
         start = torch.full_like(way, begin)
         return (loss(papers.descended(start, gradient, keeping, steps=400, lr=lr)) / loss(start)).item()
 
-    bf16, *others = (left(of) for of in ("bf16", "fp32", "bf16, fp32 master", "bf16, stochastic rounding"))
-    assert bf16 > 1 / 2, f"from 1 on {bf16:.2g} of the loss is left in bf16, but should be almost all"
-    others.append(left("bf16", begin=0.0))
+    lost = {"bf16": left("bf16"), "fp16": left("fp16", begin=8.0)}
+    assert min(lost.values()) > 1 / 2, f"from afar {lost} of the loss are left, but should be almost all"
+    others = [left(of) for of in ("fp32", "bf16, fp32 master", "bf16, stochastic rounding")]
+    others += [left("fp16, fp32 master", begin=8.0), *(left(of, begin=0.0) for of in lost)]
     assert max(others) < 1 / 20, f"in fp32, repaired and from 0 on {others} of the loss are left, not a twentieth"
 
 
 @pytest.mark.claim("optim.fp32-state-needed")
 def test_a_second_moment_in_bf16_never_decays(device):
     """0.999 times a number is within half a spacing of it, so one large gradient rules all later steps."""
-    left = {}
+    gradients, left = torch.logspace(-6, 4, 100), {}
     for dtype in (torch.bfloat16, torch.float32):
-        parameter = torch.nn.Parameter(torch.ones(1, device=device, dtype=dtype))
+        parameter = torch.nn.Parameter(torch.ones(100, device=device, dtype=dtype))
         stepper = torch.optim.Adam([parameter], lr=1e-3, betas=(0.9, 0.999), foreach=False)
-        parameter.grad = torch.ones_like(parameter)
+        parameter.grad = gradients.to(parameter)
         stepper.step()
-        first = stepper.state[parameter]["exp_avg_sq"].item()
+        first = stepper.state[parameter]["exp_avg_sq"].tolist()
         parameter.grad = torch.zeros_like(parameter)
         for _ in range(1000):
             stepper.step()
-        left[dtype] = stepper.state[parameter]["exp_avg_sq"].item() / first
-    assert left[torch.bfloat16] == 1, f"after 1000 steps {left[torch.bfloat16]:.2f} of it is left, but should be all"
-    assert left[torch.float32] == pytest.approx(0.999**1000, rel=1e-3), f"in fp32 {left[torch.float32]:.2f} is left"
+        left[dtype] = np.array(stepper.state[parameter]["exp_avg_sq"].tolist()) / first
+    assert set(left[torch.bfloat16]) == {1}, f"after 1000 steps {left[torch.bfloat16]} is left, but should be all"
+    assert left[torch.float32] == pytest.approx(0.999**1000, rel=1e-3), f"in fp32 {left[torch.float32]} is left"

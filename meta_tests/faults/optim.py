@@ -120,7 +120,13 @@ faults(
      lambda patch: defaulting(patch, torch.optim.RMSprop, centered=True)),
     ("the_options_of_a_group_are_ignored", "optim.subclass", stand_in("torch.optim.Optimizer.add_param_group",
         lambda add, self, group: add(self, {"params": group["params"]}))),
-    ("zero_1_is_said_to_shard_nothing", "optim.zero-sharding", stand_in("accounting.planning.device_state",
-        lambda device_state, n, devices=1, zero_stage=0, **rest: device_state(n, 1, zero_stage, **rest))),
+    ("zero_1_is_said_to_shard_over_two_at_most", "optim.zero-sharding", stand_in("accounting.planning.device_state",
+        lambda device_state, n, devices=1, zero_stage=0, **rest: device_state(n, min(devices, 2), zero_stage, **rest))),
+    ("a_loaded_optimizer_begins_anew", "optim.subclass", stand_in("torch.optim.Optimizer.load_state_dict",
+        lambda load, self, saved: load(self, {**saved, "state": {}}))),
+    ("adams_zero_grad_keeps_the_gradients", "optim.zero-grad-none", stand_in("torch.optim.Optimizer.zero_grad",
+        lambda free, self, set_to_none=True: free(self, set_to_none and not isinstance(self, torch.optim.Adam)))),
+    ("adams_averages_begin_anew_at_every_step", "optim.state-keyed", lambda patch: stepping(patch, torch.optim.Adam,
+        lambda _, state: [kept.zero_() for name, kept in state.items() if name != "step"], nothing)),
 )
 # fmt: on

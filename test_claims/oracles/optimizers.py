@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from test_claims.oracles.low_precision import stochastically_rounded
-from test_claims.strategies import with_dtype
+from test_claims.strategies import TORCH_DTYPES, with_dtype
 
 Array = NDArray[np.float64]
 Path = list[Array]  # the weights after each step
@@ -185,15 +185,16 @@ def descended(
     steps: int = 100,
     lr: float = 1e-3,
 ) -> torch.Tensor:
-    """Weights after `steps` steps of SGD: kept in fp32, in bf16, or in bf16 with one of the two repairs."""
-    weights = torch.nn.Parameter(start.clone() if keeping == "fp32" else start.bfloat16())
+    """Weights after `steps` steps of SGD: kept in a dtype, or in a 16-bit one with one of the two repairs."""
+    dtype, _, repair = keeping.partition(", ")
+    weights = torch.nn.Parameter(start.to(TORCH_DTYPES[dtype], copy=True))
     stepper, master = torch.optim.SGD([weights], lr=lr), start.clone()
     generator = torch.Generator(start.device).manual_seed(0)
     for _ in range(steps):
         weights.grad = gradient(weights.detach())
-        if keeping in ("fp32", "bf16"):
+        if not repair:
             stepper.step()
-        elif keeping == "bf16, fp32 master":
+        elif repair == "fp32 master":
             master -= lr * weights.grad.float()
             weights.data.copy_(master)
         else:

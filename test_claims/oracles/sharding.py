@@ -1,4 +1,7 @@
-"""Data-parallel training in real processes that shard the optimizer's state between them (ZeRO, stage 1)."""
+"""Data-parallel training that shards the optimizer's state between processes (ZeRO, stage 1).
+
+Two are real processes. Of more, this process is one after another, in a fake group, whose collectives return at once.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import json
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import torch
@@ -20,11 +24,9 @@ TIMEOUT_S = 120  # a busy machine imports torch in a fraction of it
 
 @dataclass(frozen=True)
 class Rank:
-    """The bytes that one process holds after two steps of Adam, and its parameters."""
+    """The bytes of parameters, gradients and state that one process holds after two steps of Adam, and its weights."""
 
-    parameters: int
-    gradients: int
-    state: int
+    held: tuple[int, int, int]
     weights: list[float]
 
 
@@ -41,8 +43,34 @@ def train(parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optim
         optimizer.step()
 
 
+def trained(widths: Sequence[int]) -> Rank:
+    """This process as a rank of the group that it is in, after training the net with a sharded Adam."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the import compiles scripts
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    parameters = net_of(widths)
+    optimizer = ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.Adam, lr=1e-2)
+    train(parameters, optimizer)
+    held = tensor_sum(parameters), tensor_sum(each.grad for each in parameters), state_bytes(optimizer.optim)
+    return Rank(held, [value for parameter in parameters for value in parameter.flatten().tolist()])
+
+
+def fake_ranks(widths: Sequence[int], devices: int) -> list[Rank]:
+    """All ranks of a fake group of so many, each by itself: what it holds is right, but not its weights."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    held = []
+    for rank in range(devices):
+        torch.distributed.init_process_group("fake", store=FakeStore(), world_size=devices, rank=rank)
+        try:
+            held.append(trained(widths))
+        finally:
+            torch.distributed.destroy_process_group()
+    return held
+
+
 def ranks(*nets: Sequence[int], processes: int = 2) -> list[list[Rank]]:
-    """For each net the ranks of `processes` processes that train it with a sharded Adam, over gloo on the CPU."""
+    """For each net the ranks of `processes` real processes that train it, over gloo on the CPU."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = (folder, processes, nets)
         context = start_processes(train_sharded, arguments, processes, join=False, start_method="spawn")
@@ -60,19 +88,10 @@ def ranks(*nets: Sequence[int], processes: int = 2) -> list[list[Rank]]:
 
 def train_sharded(rank: int, folder: str, processes: int, nets: Sequence[Sequence[int]]) -> None:
     """One rank: trains each net and writes the bytes it holds."""
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
     # A store rather than a file:// address, whose percent-encoded spaces and umlauts torch does not decode.
     store = torch.distributed.FileStore(f"{folder}/rendezvous", processes)
     torch.distributed.init_process_group("gloo", store=store, world_size=processes, rank=rank)
-    held = []
-    for widths in nets:
-        parameters = net_of(widths)
-        optimizer = ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.Adam, lr=1e-2)
-        train(parameters, optimizer)
-        gradients = tensor_sum(parameter.grad for parameter in parameters)
-        weights = [value for parameter in parameters for value in parameter.flatten().tolist()]
-        held.append((tensor_sum(parameters), gradients, state_bytes(optimizer.optim), weights))
+    held = [astuple(trained(widths)) for widths in nets]
     Path(folder, f"{rank}.json").write_text(json.dumps(held))
     torch.distributed.barrier()
     os._exit(0)  # gloo's own shutdown hangs where another rank has exited already
