@@ -7,12 +7,15 @@ from itertools import pairwise
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from accounting import planning
 from accounting.devices import ACCELERATORS, ROWS, clock_scaled_peak_flop_per_s, device_named, peak_flop_per_s
 from accounting.models import active_parameter_count, forward_flops, parameter_count, rule_flops
 from test_claims.oracles import published
 from test_claims.oracles.kernels import flop_per_s, fp32_products, product
+from test_claims.strategies import TORCH_DTYPES
 
 A100, H100, H100_PCIE = (ACCELERATORS[name] for name in ("A100 SXM4 80GB", "H100 SXM5 80GB", "H100 PCIe 80GB"))
 LARGE = 8192  # side of a product that fills any GPU
@@ -48,9 +51,12 @@ def test_every_a100_has_312_dense_teraflop_per_s_of_its_tensor_cores_in_16_bits(
 
 
 @pytest.mark.claim("spec.a100-312")
-def test_other_figures_of_the_a100_are_not_312():
-    got = {"fp32": tera(A100, "fp32"), "tf32": tera(A100, "tf32"), "sparse": printed_sparse(A100.peaks["bf16"])}
-    assert got == {"fp32": 19.5, "tf32": 156, "sparse": 624}, f"the A100's other figures are {got}"
+@pytest.mark.parametrize("row", [row for row in ROWS if row.label.startswith("A100")], ids=lambda row: row.label)
+def test_other_figures_of_the_a100_are_not_312(row):
+    got = [tera(row, "fp32"), tera(row, "tf32"), *(printed_sparse(row.peaks[dtype]) for dtype in ("bf16", "fp16"))]
+    units = [rederived(108 * of, each, 1410) for of, each in ((64, 1), (4, 128), (4, 512), (4, 512))]
+    assert got == [19.5, 156, 624, 624], f"fp32, tf32 and with sparsity: {got}"
+    assert got == pytest.approx(units, rel=2e-3), f"fp32, tf32 and with sparsity: {got}, but its units give {units}"
 
 
 @pytest.mark.claim("spec.h100-1979", "spec.h100-989", "spec.tensor-core")
@@ -89,19 +95,20 @@ def test_like_for_like_an_h100_does_three_times_an_a100_not_six():
 
 
 WITH_SPARSITY = [
-    pytest.param(figure, id=f"{row.label} {dtype}")
+    pytest.param(figure, (row.die, dtype) == ("GB110", "fp4"), id=f"{row.label} {dtype}")
     for row in ROWS
     for dtype, figure in row.peaks.items()
-    if figure.sparse is not None and (row.die, dtype) != ("GB110", "fp4")
+    if figure.sparse is not None
 ]
 
 
 @pytest.mark.claim("spec.halved-in-practice")
-@pytest.mark.parametrize("figure_of_table", WITH_SPARSITY)
-def test_where_both_are_printed_dense_is_exactly_half_of_sparse(figure_of_table):
+@pytest.mark.parametrize(("figure_of_table", "excepted"), WITH_SPARSITY)
+def test_where_both_are_printed_dense_is_exactly_half_of_sparse_but_for_fp4_of_a_b300(figure_of_table, excepted):
     """Within rounding; one row has figures at two clocks, 1.2 % apart."""
     dense, sparse = figure_of_table.value, figure_of_table.sparse
-    assert dense == pytest.approx(sparse / 2, rel=0.0125), f"dense is {dense}, but should be half of {sparse}"
+    should = pytest.approx(sparse / 2, rel=0.0125)
+    assert dense > should.expected * 1.2 if excepted else dense == should, f"dense is {dense}, sparse {sparse}"
 
 
 @pytest.mark.claim("spec.halved-in-practice", "spec.sparsity-unused")
@@ -133,6 +140,9 @@ def test_on_paper_fp32_is_one_order_of_magnitude_below_fp16_not_several(record_f
     assert (round(dense, 1), round(sparse, 1)) == (14.8, 29.6), f"the ratios are {dense:.2f} and {sparse:.2f}"
 
 
+WIDE = {"fp64", "fp32", "tf32"}  # GeForce cards have one peak of fp32 and tf32
+
+
 @pytest.mark.claim("spec.fp32-slower", "spec.dtype-dependent")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
 def test_the_fewer_bits_the_higher_the_peak_of_every_accelerator(row):
@@ -140,9 +150,9 @@ def test_the_fewer_bits_the_higher_the_peak_of_every_accelerator(row):
     ladder = [(dtype, tera(row, dtype)) for dtype in dtypes]
     for (wide, slow), (narrow, fast) in pairwise(ladder):
         assert slow <= fast, f"{row.label}: {narrow} is {fast} TFLOP/s, but should be at least the {slow} of {wide}"
-    if len(ladder) > 1 and ladder[0][0] == "fp32":
-        (_, slowest), (_, fastest) = ladder[0], ladder[-1]
-        assert slowest < fastest, f"{row.label}: fp32 has {slowest} TFLOP/s, but should have less than {fastest}"
+    if fp32 := dict(ladder).get("fp32"):
+        slow = [dtype for dtype, figure in row.peaks.items() if figure.value <= fp32 and dtype[:4] not in WIDE]
+        assert not slow, f"{row.label}: fp32 has {fp32} TFLOP/s, but should have less than {slow}"
 
 
 @pytest.mark.claim("spec.dtype-dependent", "spec.fp8-faster")
@@ -206,27 +216,25 @@ def test_this_device_has_the_memory_that_its_label_says(device, record_figure):
         assert any(0.85 < share < 1.1 for share in shares), f"{facts.name} reports {shares} of {row.memory}"
 
 
-LEAST_ROWS, LEAST_COLUMNS = 32, 32  # that torch's conversion takes both ways
-
-
-def of_pattern(pattern, device="cpu"):
-    """A matrix whose every group of four has values where the four bits of `pattern` are 1."""
-    group = torch.tensor([float(i + 1) * (pattern >> i & 1) for i in range(4)])
-    return group.repeat(LEAST_ROWS, LEAST_COLUMNS // 4).to(device, torch.float16)
+def of_patterns(patterns, dtype=torch.float16):
+    """A matrix with a group of four for each pattern: values of both signs where its four bits are 1."""
+    values = torch.randint(1, 100, (*patterns.shape, 4)) * torch.tensor([1, -1])[torch.randint(2, (*patterns.shape, 4))]
+    return (values * (patterns[..., None] >> torch.arange(4) & 1)).flatten(-2).to(dtype)
 
 
 @pytest.mark.claim("spec.sparsity-2of4")
-@pytest.mark.parametrize("pattern", range(16), ids=lambda pattern: f"{pattern:04b}")
-def test_only_two_values_of_each_group_of_four_survive_compression(pattern):
+@given(drawn=st.sets(st.integers(0, 15), min_size=1), dtype=st.sampled_from(["fp16", "bf16", "int8", "fp32"]))
+def test_only_two_values_of_each_group_of_four_survive_compression_and_in_fp32_one_of_each_pair(drawn, dtype):
     # torch's own compression, in a module that a later torch may move
     conversions = pytest.importorskip("torch.sparse._semi_structured_conversions")
-    dense = of_pattern(pattern)
+    dense = of_patterns(torch.tensor(sorted(drawn))[torch.randint(len(drawn), (32, 32))], TORCH_DTYPES[dtype])
     kept, places = conversions.sparse_semi_structured_from_dense_cutlass(dense)
-    restored = conversions.sparse_semi_structured_to_dense_cutlass(kept, places)
     assert kept.numel() == dense.numel() // 2, f"{kept.numel()} values are kept, but should be half of {dense.numel()}"
-    before, after = (of[0, :4].tolist() for of in (dense, restored))
-    survives = pattern.bit_count() <= 2
-    assert torch.equal(restored, dense) == survives, f"{before} comes back as {after}, but should be kept: {survives}"
+    restored = conversions.sparse_semi_structured_to_dense_cutlass(kept, places)
+    before, after = (of.view(-1, 2 if dtype == "fp32" else 4) for of in (dense, restored))
+    wrong = (before == after).all(-1) != ((before != 0).sum(-1) <= before.shape[1] // 2)
+    got = f"{before[wrong][:1].tolist()} comes back as {after[wrong][:1].tolist()}"
+    assert not wrong.any(), f"{got}, and should the same just where half of it are zeros [{dtype}]"
 
 
 @pytest.mark.claim("spec.sparsity-2of4")
@@ -235,7 +243,7 @@ def test_only_two_values_of_each_group_of_four_survive_compression(pattern):
 def test_a_sparse_product_is_right_for_two_values_in_four_and_wrong_for_three(device):
     x = torch.randn(128, 128, device=device, dtype=torch.float16)
     for pattern, right in ((0b1010, True), (0b1011, False)):
-        weight = of_pattern(pattern, device).repeat(4, 4)
+        weight = of_patterns(torch.full((128, 32), pattern)).to(device)
         got, should = torch.sparse.to_sparse_semi_structured(weight) @ x, weight @ x
         error = ((got - should).norm() / should.norm()).item()
         assert (error < 0.01) == right, f"the sparse product errs by {error:.1%} [{pattern:04b} in each group of four]"
