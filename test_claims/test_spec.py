@@ -94,21 +94,16 @@ def test_like_for_like_an_h100_does_three_times_an_a100_not_six():
     assert (round(dense, 1), round(mixed, 1)) == (3.2, 6.3), f"the ratios are {dense:.2f} and {mixed:.2f}"
 
 
-WITH_SPARSITY = [
-    pytest.param(figure, (row.die, dtype) == ("GB110", "fp4"), id=f"{row.label} {dtype}")
-    for row in ROWS
-    for dtype, figure in row.peaks.items()
-    if figure.sparse is not None
-]
-
-
 @pytest.mark.claim("spec.halved-in-practice")
-@pytest.mark.parametrize(("figure_of_table", "excepted"), WITH_SPARSITY)
-def test_where_both_are_printed_dense_is_exactly_half_of_sparse_but_for_fp4_of_a_b300(figure_of_table, excepted):
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if any(of.sparse for of in row.peaks.values())], ids=lambda row: row.label
+)
+def test_where_both_are_printed_dense_is_exactly_half_of_sparse_but_for_fp4_of_a_b300(row):
     """Within rounding; one row has figures at two clocks, 1.2 % apart."""
-    dense, sparse = figure_of_table.value, figure_of_table.sparse
-    should = pytest.approx(sparse / 2, rel=0.0125)
-    assert dense > should.expected * 1.2 if excepted else dense == should, f"dense is {dense}, sparse {sparse}"
+    times = {dtype: figure.sparse / figure.value for dtype, figure in row.peaks.items() if figure.sparse}
+    fp4 = times.pop("fp4") if row.die == "GB110" else 1
+    assert times == pytest.approx(dict.fromkeys(times, 2), rel=0.0125), f"sparse is {times} times dense, not twice"
+    assert fp4 < 1.4, f"sparse fp4 is {fp4} times dense, but should be less than twice"
 
 
 @pytest.mark.claim("spec.halved-in-practice", "spec.sparsity-unused")
@@ -126,7 +121,6 @@ def test_67_teraflop_per_s_are_the_vector_units_of_the_sxm_board():
     assert (sxm, pcie) == pytest.approx(units, rel=1e-3), f"fp32 peaks are {sxm}, {pcie}, but the units give {units}"
     assert round(sxm) == 67 != round(pcie) == 51, f"the peaks are {sxm} and {pcie}, but should be 67 and 51"
     assert round(tera(H100, "tf32")) == 495, f"tf32 is {tera(H100, 'tf32')}, but should be 495"
-    assert tera(H100, "bf16") > 10 * sxm, f"bf16 is {tera(H100, 'bf16')}, but should be an order above fp32's {sxm}"
     assert peak_flop_per_s(H100, "bf16", path="vector") is None, "bf16 should have no peak of vector units on record"
 
 
@@ -140,9 +134,6 @@ def test_on_paper_fp32_is_one_order_of_magnitude_below_fp16_not_several(record_f
     assert (round(dense, 1), round(sparse, 1)) == (14.8, 29.6), f"the ratios are {dense:.2f} and {sparse:.2f}"
 
 
-WIDE = {"fp64", "fp32", "tf32"}  # GeForce cards have one peak of fp32 and tf32
-
-
 @pytest.mark.claim("spec.fp32-slower", "spec.dtype-dependent")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
 def test_the_fewer_bits_the_higher_the_peak_of_every_accelerator(row):
@@ -151,7 +142,7 @@ def test_the_fewer_bits_the_higher_the_peak_of_every_accelerator(row):
     for (wide, slow), (narrow, fast) in pairwise(ladder):
         assert slow <= fast, f"{row.label}: {narrow} is {fast} TFLOP/s, but should be at least the {slow} of {wide}"
     if fp32 := dict(ladder).get("fp32"):
-        slow = [dtype for dtype, figure in row.peaks.items() if figure.value <= fp32 and dtype[:4] not in WIDE]
+        slow = [dtype for dtype, figure in row.peaks.items() if figure.value <= fp32 and not re.search("32|64", dtype)]
         assert not slow, f"{row.label}: fp32 has {fp32} TFLOP/s, but should have less than {slow}"
 
 

@@ -25,7 +25,9 @@ def large_products_are_as_inefficient_as_small_ones(mm, a, b, out=None):
 faults(
     ("mfu_forgets_the_seconds", "mfu.definition", stand_in("accounting.roofline.mfu",
         lambda mfu, flops, seconds, peak, count=1, devices=1: mfu(flops, 1.0, peak, devices))),
-    ("hfu_leaves_out_recomputation_and_counts_a_forward_instead", "mfu.hfu mfu.term-for-kernel",
+    ("recomputing_a_part_counts_as_a_whole_forward_pass", "mfu.hfu", stand_in("accounting.roofline.hfu",
+        lambda hfu, model, again, *rest: hfu(model, model // 3 if again else 0, *rest))),
+    ("hfu_leaves_out_recomputation_and_counts_a_forward_instead", "mfu.term-for-kernel",
      stand_in("accounting.roofline.hfu", lambda hfu, model, again, *rest: hfu(model, model // 2, *rest))),
     ("the_clock_does_not_wait_for_the_device", "mfu.recipe",
      stand_in("accounting.measured.clock", lambda _, device="cpu": time.perf_counter)),
