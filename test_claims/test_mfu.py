@@ -372,7 +372,7 @@ def test_the_devices_own_clock_reports_the_share_of_the_time_that_each_kernel_ra
 
     def kernel():
         start = time.perf_counter()
-        time.sleep(seconds)
+        time.sleep(seconds * (5 if len(ran_s) == 9 else 1))  # longest in the last trial, which shall not decide
         ran_s.append(time.perf_counter() - start)
 
     rounds = measured.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=9)

@@ -73,6 +73,7 @@ def test_the_h100_has_989_dense_and_twice_that_with_sparsity_in_16_bits(dtype):
 def test_1979_is_neither_another_h100_nor_another_dtype_with_sparsity():
     others = {
         "PCIe": printed_sparse(H100_PCIE.peaks["bf16"]),
+        "PCIe fp16": printed_sparse(H100_PCIE.peaks["fp16"]),
         "NVL": printed_sparse(ACCELERATORS["H100 NVL 94GB"].peaks["bf16"]),
         "tf32": 2 * tera(H100, "tf32"),
         "fp8": 2 * tera(H100, "fp8_e4m3"),
@@ -153,8 +154,9 @@ def test_the_h100_doubles_its_peak_with_each_halving_of_the_bits_and_jumps_from_
     assert steps == [7.39, 2.0, 2.0], f"from fp32 to tf32, bf16 and fp8 the peak grows {steps}-fold [{peaks}]"
     fp8 = rederived(132 * 4, 1024, 1830)
     assert peaks[-1] == pytest.approx(fp8, rel=1e-3), f"fp8 has {peaks[-1]} TFLOP/s, but its units give {fp8:.0f}"
-    units = tera(H100, "fp64") / tera(H100, "fp64", path="vector")
-    assert units == pytest.approx(2, rel=0.01), f"matrix units do {units:.2f} times the fp64 of vector units, not twice"
+    both = [row for row in ROWS if row.die in ("GA100", "GH100") and "fp64" in row.peaks]
+    times = {row.label: tera(row, "fp64") / tera(row, "fp64", path="vector") for row in both}
+    assert times == pytest.approx(dict.fromkeys(times, 2), rel=0.02), f"matrix units do {times} times fp64, not twice"
 
 
 @pytest.mark.claim("spec.fp8-faster")
@@ -323,7 +325,6 @@ def test_the_shape_of_gpt_3_has_the_parameters_that_the_paper_prints():
     assert round(formula / 1e6, -2) == published.GPT3.millions, f"{formula} parameters, but printed are 174,600 million"
     rounded = rule_flops("step", 175 * 10**9, published.GPT3_TOKENS)
     assert rounded == 315 * 10**21, f"6 · 175e9 · 300e9 = {rounded:.3e}, but should be 3.15e23"
-    assert rounded == pytest.approx(float(published.GPT3.flops), rel=0.005), "3.15e23 is too far from 3.14e23"
 
 
 @pytest.mark.claim("spec.gpt3-323")
