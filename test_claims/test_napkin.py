@@ -131,8 +131,8 @@ def test_a_run_loses_least_when_it_saves_every_root_of_twice_save_times_mtbf(sav
     lost = (1 - kept[1]) / math.sqrt(2 * save_s / mtbf)  # 0.987 to 1.001
     assert 0.97 < lost < 1.02, f"{1 - kept[1]:.4f} is lost, {lost:.2f} times the root of 2 · save time / MTBF"
     every_s = best_s * np.geomspace(0.5, 2, 1001)
-    exact = every_s / np.expm1((every_s + save_s) / mtbf)  # the mean of what is saved before a failure
-    assert every_s[exact.argmax()] == pytest.approx(best_s, rel=0.02), f"best is every {every_s[exact.argmax()]} s"
+    best = every_s[(every_s / np.expm1((every_s + save_s) / mtbf)).argmax()]  # by the mean of what a failure leaves
+    assert best == pytest.approx(best_s, rel=0.02), f"saving is best every {best} s, but should be every {best_s}"
 
 
 @pytest.mark.claim("napkin.goodput")
