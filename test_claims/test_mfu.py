@@ -4,6 +4,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from itertools import pairwise
 from statistics import median
 
 import pytest
@@ -15,7 +16,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting import counted, measured
 from accounting.attention import Attention, attention_flops
-from accounting.devices import ACCELERATORS, FLOP_PER_CLOCK, peak_flop_per_s
+from accounting.devices import ACCELERATORS, FLOP_PER_CLOCK, bandwidth_bytes_per_s, peak_flop_per_s
 from accounting.flops import matmul_flops
 from accounting.roofline import hfu, mfu
 from test_claims.oracles import published
@@ -26,12 +27,7 @@ from test_claims.strategies import sizes
 H100 = ACCELERATORS["H100 SXM5 80GB"]
 SOCKET_BUFFER_BYTES = 4096  # macOS buffers 8 KiB of a socketpair: more, and its one thread waits for itself
 EXAMPLE = (16384, 32768, 8192)  # the lecture's product
-EXAMPLE_FLOPS = 2 * 16384 * 32768 * 8192
 FP32_S, BF16_S = 0.16, 0.03  # times on the lecture's H100
-
-
-def run_name(run):
-    return f"{run.model} {run.sequence} {run.dtype} {run.card}"
 
 
 def shares_of_peak():
@@ -59,46 +55,42 @@ def test_mfu_is_the_share_of_their_time_that_devices_at_their_peak_would_work(bu
     assert formula == pytest.approx(share, rel=1e-6), f"mfu={formula}, but should be {share} [{busy_s=}, {seconds=}]"
 
 
-@pytest.mark.claim("mfu.definition")
-@pytest.mark.parametrize("run", published.RUNS, ids=run_name)
-def test_mfu_of_a_published_run_is_the_one_that_was_printed(run):
+@pytest.mark.claim("mfu.definition", "mfu.hfu")
+@pytest.mark.parametrize("run", published.RUNS, ids=lambda run: f"{run.model} {run.sequence} {run.dtype} {run.card}")
+def test_mfu_of_a_published_run_is_the_one_that_was_printed_and_hfu_is_four_thirds_of_it_where_it_recomputed(run):
     flops = 60 * run.flops_per_token * run.tokens_per_s
-    formula = mfu(flops, 60, peak_flop_per_s(ACCELERATORS[run.card], run.dtype), run.devices)
-    assert 100 * formula == pytest.approx(run.mfu, rel=2e-3), f"mfu={formula:.4f}, but printed are {run.mfu} % [{run}]"
+    again = flops // 3 if run.checkpointing else 0
+    peak = peak_flop_per_s(ACCELERATORS[run.card], run.dtype)
+    formula = [100 * mfu(flops, 60, peak, run.devices), 100 * hfu(flops, again, 60, peak, run.devices)]
+    assert formula == pytest.approx([run.mfu, run.hfu], rel=2e-3), f"mfu, hfu={formula}, but other are printed [{run}]"
 
 
 some_widths = st.lists(sizes(), min_size=2, max_size=5)
 
 
-def recomputing(device, batch, widths):
-    """Counted FLOPs of the same training step without and with recomputation of everything: (model, hardware)."""
+def recomputing(device, batch, widths, layers):
+    """Counted FLOPs of one training step without and with recomputation of the first layers: (model, hardware)."""
     net, x = linear_net(widths, device), torch.rand(batch, widths[0], device=device, requires_grad=True)
     totals = []
-    for again in (False, True):
+    for again in (0, layers):
         with set_checkpoint_early_stop(False), counting() as counter:
-            y = checkpoint(net, x, use_reentrant=False) if again else net(x)
+            y = net[again:](checkpoint(net[:again], x, use_reentrant=False))
             y.backward(torch.ones_like(y))
         totals.append(int(counter.get_total_flops()))
     return totals
 
 
 @pytest.mark.claim("mfu.hfu", "mfu.low-causes")
-@given(batch=sizes(), widths=some_widths, seconds=st.floats(0.01, 100))
-def test_recomputing_all_makes_hfu_four_thirds_of_mfu(device, batch, widths, seconds):
-    model, hardware = recomputing(device, batch, widths)
+@given(batch=sizes(), widths=some_widths, layers=sizes(0, 4), seconds=st.floats(0.01, 100))
+def test_recomputing_all_makes_hfu_four_thirds_of_mfu_and_layers_a_share(device, batch, widths, layers, seconds):
+    model, hardware = recomputing(device, batch, widths, layers)
     utilisation, of_hardware = mfu(model, seconds, 1e9), hfu(model, hardware - model, seconds, 1e9)
-    should = [Fraction(flops, 10**9) / Fraction(seconds) for flops in (model, hardware)]
-    assert [utilisation, of_hardware] == pytest.approx([float(share) for share in should]), f"not {should} [{widths=}]"
-    assert of_hardware == pytest.approx(utilisation * 4 / 3), f"hfu={of_hardware}, but should be 4/3 of {utilisation}"
-
-
-@pytest.mark.claim("mfu.hfu")
-@pytest.mark.parametrize("run", published.RUNS, ids=run_name)
-def test_published_hfu_is_four_thirds_of_mfu_where_the_run_recomputed_and_else_the_same(run):
-    flops = run.flops_per_token * run.tokens_per_s
-    again = flops // 3 if run.checkpointing else 0
-    formula = hfu(flops, again, 1.0, peak_flop_per_s(ACCELERATORS[run.card], run.dtype), run.devices)
-    assert 100 * formula == pytest.approx(run.hfu, rel=2e-3), f"hfu={formula:.4f}, but printed are {run.hfu} % [{run}]"
+    products = [2 * batch * m * n for m, n in pairwise(widths)]
+    times = Fraction(sum(products[:layers]), sum(products)) / 3 + 1  # 4/3 where all layers are recomputed
+    should = [float(3 * sum(products) * each / Fraction(seconds) / 10**9) for each in (1, times)]
+    assert [utilisation, of_hardware] == pytest.approx(should), (
+        f"{utilisation}, {of_hardware}, not {should} [{widths=}]"
+    )
 
 
 def attention_by_blocks(query, key, value, block):
@@ -142,7 +134,7 @@ def test_for_a_single_product_the_models_flops_are_the_kernels_but_not_for_a_tra
         torch.rand(m, k, device=device) @ torch.rand(k, n, device=device)
     kernel = int(counter.get_total_flops())
     assert kernel == matmul_flops(m, k, n), f"the kernel does {kernel} FLOPs, but should do those of the product"
-    model, hardware = recomputing(device, m, widths)
+    model, hardware = recomputing(device, m, widths, 1)
     assert hfu(kernel, 0, 1.0, 1e6) == mfu(kernel, 1.0, 1e6), "for one product both utilisations should be the same"
     assert hardware > model, f"a run's kernels do {hardware} FLOPs, but should do more than the model's {model}"
 
@@ -169,12 +161,15 @@ def test_half_the_peak_is_reached_by_the_best_runs_typical_of_a100s_alone_and_a_
 def test_no_published_training_run_comes_near_one_and_some_single_products_do(record_figure):
     runs = [percent / 100 for percent, _ in published.LARGE_RUNS.values()]
     runs += [run.mfu / 100 for run in published.RUNS] + [run.hfu / 100 for run in published.RUNS]
-    shares = shares_of_peak()
-    near = {name: round(share, 2) for name, share in shares.items() if share > 0.9}
+    near = {name: round(share, 2) for name, share in shares_of_peak().items() if share > 0.9}
     record_figure(f"training up to {max(runs):.2f}; products above 0.9: {near}")
     assert max(runs) < 0.9, f"the highest published utilisation of training is {max(runs)}, but should be below 0.9"
-    assert {"A100 SXM4 80GB fp32", "H20 bf16"} <= near.keys(), f"products above 0.9 of the peak are {near}"
-    assert shares["H100 SXM5 80GB bf16"] < 0.9, "an H100's product in bf16 should stay below 0.9"
+    steady = {name: share for name, share in near.items() if "RTX" not in name}  # those run above their nominal clock
+    assert steady == {"A100 SXM4 80GB fp32": 0.98, "H20 bf16": 0.96}, f"products above 0.9 of the peak are {near}"
+    for card, dtype in (name.rsplit(" ", 1) for name in steady):
+        rows = [ACCELERATORS[of.card] for of in published.PRODUCTS if peak_flop_per_s(ACCELERATORS[of.card], dtype)]
+        lowest = min(rows, key=lambda row: peak_flop_per_s(row, dtype) / bandwidth_bytes_per_s(row))
+        assert lowest.label == card, f"of {dtype} {lowest.label} has the least peak for its bandwidth, not {card}"
 
 
 @pytest.mark.claim("mfu.never-near-one")
@@ -212,7 +207,7 @@ def example_flops():
 def test_the_product_in_0_16_s_is_0_8_of_the_fp32_peak(example_flops, record_figure):
     formula = mfu(example_flops, FP32_S, peak_flop_per_s(H100, "fp32"))
     record_figure(f"{example_flops / FP32_S:.2e} FLOP/s, {formula:.3f}")
-    assert example_flops == matmul_flops(*EXAMPLE) == EXAMPLE_FLOPS, f"{example_flops} FLOPs are dispatched"
+    assert example_flops == matmul_flops(*EXAMPLE) == 2 * 16384 * 32768 * 8192, f"{example_flops} FLOPs are dispatched"
     assert round(example_flops / 5.4e13, 2) == FP32_S, "5.4e13 FLOP/s should take 0.16 s, rounded"
     assert round(formula, 1) == round(5.4e13 / 67e12, 1) == 0.8, f"mfu={formula:.3f}, but should round to 0.8"
 
@@ -377,7 +372,7 @@ def test_the_devices_own_clock_reports_the_share_of_the_time_that_each_kernel_ra
 
     def kernel():
         start = time.perf_counter()
-        time.sleep(seconds)
+        time.sleep(seconds * (5 if len(ran_s) == 9 else 1))  # longest in the last trial, which shall not decide
         ran_s.append(time.perf_counter() - start)
 
     rounds = measured.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=9)

@@ -3,7 +3,7 @@
 import math
 from datetime import timedelta
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -92,6 +92,9 @@ def test_training_days_are_those_of_a_run_that_never_waits_and_fewer_than_of_oth
     without, real = (float(simulated_days(each, tokens, DEVICES, 10**9, MFU, of)) for of in (0, sum(stalls)))
     assert formula == pytest.approx(without), f"training_days={formula}, but should be {without}: no stall counts"
     assert real > formula or real == without, f"training_days={formula}, but should be at most {real} [{stalls=}]"
+    of_run = float(MFU * (1 - Fraction(sum(stalls), ONE_DAY_S)))
+    by_run = planning.training_days(parameters, tokens, DEVICES, 1e9, of_run)
+    assert by_run == pytest.approx(real), f"training_days={by_run} by the MFU of the run, but should be {real}"
 
 
 @pytest.mark.claim("napkin.energy-per-token")
@@ -127,6 +130,9 @@ def test_a_run_loses_least_when_it_saves_every_root_of_twice_save_times_mtbf(sav
     assert kept[1] == max(kept.values()), f"saving at other times than every {best_s:.0f} s keeps more: {kept}"
     lost = (1 - kept[1]) / math.sqrt(2 * save_s / mtbf)  # 0.987 to 1.001
     assert 0.97 < lost < 1.02, f"{1 - kept[1]:.4f} is lost, {lost:.2f} times the root of 2 · save time / MTBF"
+    every_s = best_s * np.geomspace(0.5, 2, 1001)
+    best = every_s[(every_s / np.expm1((every_s + save_s) / mtbf)).argmax()]  # by the mean of what a failure leaves
+    assert best == pytest.approx(best_s, rel=0.02), f"saving is best every {best} s, but should be every {best_s}"
 
 
 @pytest.mark.claim("napkin.goodput")
@@ -163,7 +169,7 @@ def test_the_least_loss_at_a_budget_has_about_20_tokens_per_parameter_by_the_cor
     assert printed > 25, f"the printed coefficients give {printed:.1f}, but should give more than 25 [{log_flops=}]"
 
 
-@pytest.mark.claim("napkin.8h100-2weeks")
+@pytest.mark.claim("napkin.8h100-2weeks", "napkin.4.7e21")
 def test_eight_h100s_give_4_79e21_flops_in_one_week_and_9_58e21_in_two(record_figure):
     literal = 8 * (60 * 60 * 24 * 7) * DENSE_PEAK
     for weeks, printed in ((1, "4.79e+21"), (2, "9.58e+21")):
@@ -173,6 +179,10 @@ def test_eight_h100s_give_4_79e21_flops_in_one_week_and_9_58e21_in_two(record_fi
         assert formula == pytest.approx(float(exact)), f"affordable_flops={formula}, but should be {float(exact)}"
         assert f"{formula:.2e}" == printed, f"affordable_flops={formula}, but should be {printed} [{weeks=}]"
         assert (literal == exact) == (weeks == 1), f"8·(60·60·24·7)·peak should be one week only [{weeks=}]"
+    sparse = planning.affordable_flops(7, 8, 1979e12)
+    assert sparse == formula, (
+        f"affordable_flops={sparse} in one week at the sparse peak, but should be that of two weeks"
+    )
 
 
 @pytest.mark.claim("napkin.4.7e21")
@@ -182,15 +192,7 @@ def test_a_week_of_eight_h100s_starts_with_4_7_and_rounds_to_4_8():
     digits = str(8 * week_s * 1979 * 10**12 // 2)
     assert (len(digits), digits[:2]) == (22, "47"), f"{digits} should be 4.7 and more times 1e21"
     assert formula == pytest.approx(int(digits), rel=1e-12), f"affordable_flops={formula}, but should be {digits}"
-    assert int(formula / 1e20) == 47, f"affordable_flops={formula}, but should be cut off to 4.7e21"
     assert f"{formula:.1e}" == "4.8e+21", f"affordable_flops={formula}, but should round to 4.8e21"
-
-
-@pytest.mark.claim("napkin.4.7e21", "napkin.8h100-2weeks")
-@pytest.mark.parametrize(("days", "peak"), [(14, float(DENSE_PEAK)), (7, 1979e12)], ids=["two weeks", "sparse peak"])
-def test_4_7e21_is_neither_two_weeks_nor_the_sparse_peak(days, peak):
-    formula = planning.affordable_flops(days, 8, peak)
-    assert int(formula / 1e20) == 95, f"affordable_flops={formula}, but should be 9.5e21 and more"
 
 
 @pytest.mark.claim("napkin.six-across-run")
@@ -208,12 +210,12 @@ def test_six_n_d_is_the_products_of_a_whole_run(workloads, device, net, batches)
 
 
 @pytest.mark.claim("napkin.six-across-run")
-@pytest.mark.parametrize("beyond", ["optimizer", "attention", "recomputation"])
+@pytest.mark.parametrize("beyond", ["optimizer", "attention", "recomputation", "data without a gradient"])
 def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
     net, batch, sequence = (ATTENDING, 1, 6 * ATTENDING.dim) if beyond == "attention" else (ONLY_PRODUCTS, 8, 1)
     model = workloads.build(net, device=device, checkpoint_every=2 if beyond == "recomputation" else 0)
     x = workloads.inputs(net, batch, sequence, device=device)
-    x = x.requires_grad_(x.is_floating_point())  # token ids take none
+    x = x.requires_grad_(x.is_floating_point() and beyond != "data without a gradient")  # token ids take none
     with sdpa_kernel(SDPBackend.MATH), counted.flops() as count:
         model(x).square().mean().backward()
     with counted.flops() as step:
@@ -226,53 +228,56 @@ def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
     least, most = {
         "optimizer": (8 * n, 14 * n),  # Adam's operations, two in one or each alone
         "attention": (3 * net.layers * 2 * 2 * sequence**2 * d - 6 * norms * sequence,) * 2,
+        "data without a gradient": (-2 * batch * d**2,) * 2,
         "recomputation": (2 * 2 * batch * d**2,) * 2,  # the first of each two layers: the second is stopped early
     }[beyond]
     assert least <= used - rule <= most, f"{beyond} adds {used - rule} FLOPs to 6ND, but should add {least} to {most}"
 
 
+@cache
 def held_per_parameter(workloads, device, dtype, optimizer):
-    """Bytes of parameters, gradients and moments of a real net, for each parameter."""
+    """Bytes of parameters, gradients, optimizer state and activations of a real net, for each parameter."""
     net = DeepLinear(dim=32, layers=2)
-    model = workloads.build(net, device=device, dtype=dtype)
+    model, x = workloads.build(net, device=device, dtype=dtype), workloads.inputs(net, 4, device=device).to(dtype)
     stepper = optimizer(model.parameters())
-    tensors.train(model, stepper, workloads.inputs(net, 4, device=device).to(dtype))
-    held = tensors.parameter_bytes(model) + tensors.gradient_bytes(model) + tensors.state_bytes(stepper)
-    return Fraction(held, sum(parameter.numel() for parameter in model.parameters()))
+    tensors.train(model, stepper, x)
+    held = [tensors.parameter_bytes(model), tensors.gradient_bytes(model), tensors.state_bytes(stepper)]
+    held.append(tensors.graph_bytes(device, lambda: model(x)))
+    return [Fraction(part, sum(parameter.numel() for parameter in model.parameters())) for part in held]
 
 
-@pytest.fixture(scope="module")
-def held_bytes_per_parameter(workloads, device):
-    return held_per_parameter(workloads, device, torch.float32, torch.optim.AdamW)
+IN_40B, IN_53B = ({"marks": pytest.mark.claim(claim)} for claim in ("napkin.40b", "napkin.53b"))
+ADAMW, FP32, BF16 = partial(tensors.RecipeAdamW, gradients=torch.bfloat16), torch.float32, torch.bfloat16
 
 
-@pytest.mark.claim("napkin.53b")
-@pytest.mark.parametrize(("moments", "printed"), [(torch.float32, "53.3e9"), (torch.bfloat16, "80.0e9")])
-def test_they_hold_53e9_parameters_of_bf16_whose_moments_are_fp32(workloads, device, moments, printed):
-    adamw = partial(tensors.RecipeAdamW, gradients=torch.bfloat16, state=moments, master=None)
-    held = 8 * (80 * 10**9 // held_per_parameter(workloads, device, torch.bfloat16, adamw))
-    recipe = {torch.float32: "bf16-fp32-state", torch.bfloat16: "bf16"}[moments]
-    formula = planning.largest_model_parameters(80 * 10**9, devices=8, recipe=recipe)
-    assert formula == held, f"largest_model_parameters={formula}, but should be {held} [{recipe}]"
+@pytest.mark.parametrize(
+    ("recipe", "optimizer", "memory", "printed"),
+    [
+        pytest.param("fp32", torch.optim.AdamW, 80 * 10**9, "40.0e9", **IN_40B),
+        pytest.param("fp32", torch.optim.AdamW, 80 * 2**30, "42.9e9", **IN_40B),
+        pytest.param("bf16-fp32-state", partial(ADAMW, state=FP32, master=None), 80 * 10**9, "53.3e9", **IN_53B),
+        pytest.param("bf16", partial(ADAMW, state=BF16, master=None), 80 * 10**9, "80.0e9", **IN_53B),
+        pytest.param("bf16-fp32-master", partial(ADAMW, state=FP32, master=FP32), 80 * 10**9, "40.0e9", **IN_53B),
+    ],
+)
+def test_eight_h100s_hold_by_what_they_shard(workloads, metered_device, recipe, optimizer, memory, printed):
+    dtype = FP32 if recipe == "fp32" else BF16
+    *held, activations = held_per_parameter(workloads, metered_device, dtype, optimizer)
+    for stage in range(4):  # shards none of them, the optimizer state, gradients as well, parameters as well
+        each = sum(held[: 3 - stage]) + sum(held[3 - stage :]) / 8
+        formula = planning.largest_model_parameters(memory, devices=8, zero_stage=stage, recipe=recipe)
+        should = pytest.approx(float(memory / each), rel=1e-9)
+        assert formula == should, f"largest_model_parameters={formula}, but should be {should} [{recipe}, {stage=}]"
     assert f"{formula / 1e9:.1f}e9" == printed, f"largest_model_parameters={formula}, but should be {printed}"
-    whole = planning.largest_model_parameters(80 * 10**9, devices=8, zero_stage=0, recipe=recipe)
-    assert whole == held // 8, f"not sharded they hold {whole} parameters, not an eighth of {held} [{recipe}]"
-
-
-@pytest.mark.claim("napkin.40b")
-@pytest.mark.parametrize(("gigabyte", "parameters"), [(10**9, "40.0e9"), (2**30, "42.9e9")], ids=["GB", "GiB"])
-def test_eight_h100s_that_shard_everything_hold_40e9_parameters(held_bytes_per_parameter, gigabyte, parameters):
-    held = 8 * 80 * gigabyte / held_bytes_per_parameter
-    formula = planning.largest_model_parameters(80 * gigabyte, devices=8, zero_stage=3)
-    assert formula == int(held), f"largest_model_parameters={formula}, but should be {int(held)} [{gigabyte=}]"
-    assert f"{formula / 1e9:.1f}e9" == parameters, f"largest_model_parameters={formula}, but should be {parameters}"
+    room = float(memory / (each + activations))
+    assert room < 0.95 * formula, f"with activations {room:.3g} parameters fit, but should be fewer than {formula}"
 
 
 @pytest.mark.claim("napkin.40b", "napkin.per-device")
 @given(device_count=st.integers(1, 1024))
 @example(device_count=1)
-def test_plain_data_parallel_holds_5e9_however_many_devices_there_are(held_bytes_per_parameter, device_count):
-    held = 80 * 10**9 / held_bytes_per_parameter
+def test_plain_data_parallel_holds_5e9_however_many_devices_there_are(workloads, metered_device, device_count):
+    held = 80 * 10**9 / sum(held_per_parameter(workloads, metered_device, torch.float32, torch.optim.AdamW)[:3])
     formula = planning.largest_model_parameters(80 * 10**9, device_count, zero_stage=0)
     assert formula == held == 5 * 10**9, f"largest_model_parameters={formula}, but should be {held} [{device_count=}]"
     sharded = planning.largest_model_parameters(80 * 10**9, devices=device_count)

@@ -7,12 +7,15 @@ from itertools import pairwise
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from accounting import planning
 from accounting.devices import ACCELERATORS, ROWS, clock_scaled_peak_flop_per_s, device_named, peak_flop_per_s
 from accounting.models import active_parameter_count, forward_flops, parameter_count, rule_flops
 from test_claims.oracles import published
 from test_claims.oracles.kernels import flop_per_s, fp32_products, product
+from test_claims.strategies import TORCH_DTYPES
 
 A100, H100, H100_PCIE = (ACCELERATORS[name] for name in ("A100 SXM4 80GB", "H100 SXM5 80GB", "H100 PCIe 80GB"))
 LARGE = 8192  # side of a product that fills any GPU
@@ -48,9 +51,12 @@ def test_every_a100_has_312_dense_teraflop_per_s_of_its_tensor_cores_in_16_bits(
 
 
 @pytest.mark.claim("spec.a100-312")
-def test_other_figures_of_the_a100_are_not_312():
-    got = {"fp32": tera(A100, "fp32"), "tf32": tera(A100, "tf32"), "sparse": printed_sparse(A100.peaks["bf16"])}
-    assert got == {"fp32": 19.5, "tf32": 156, "sparse": 624}, f"the A100's other figures are {got}"
+@pytest.mark.parametrize("row", [row for row in ROWS if row.label.startswith("A100")], ids=lambda row: row.label)
+def test_other_figures_of_the_a100_are_not_312(row):
+    got = [tera(row, "fp32"), tera(row, "tf32"), *(printed_sparse(row.peaks[dtype]) for dtype in ("bf16", "fp16"))]
+    units = [rederived(108 * of, each, 1410) for of, each in ((64, 1), (4, 128), (4, 512), (4, 512))]
+    assert got == [19.5, 156, 624, 624], f"fp32, tf32 and with sparsity: {got}"
+    assert got == pytest.approx(units, rel=2e-3), f"fp32, tf32 and with sparsity: {got}, but its units give {units}"
 
 
 @pytest.mark.claim("spec.h100-1979", "spec.h100-989", "spec.tensor-core")
@@ -67,6 +73,7 @@ def test_the_h100_has_989_dense_and_twice_that_with_sparsity_in_16_bits(dtype):
 def test_1979_is_neither_another_h100_nor_another_dtype_with_sparsity():
     others = {
         "PCIe": printed_sparse(H100_PCIE.peaks["bf16"]),
+        "PCIe fp16": printed_sparse(H100_PCIE.peaks["fp16"]),
         "NVL": printed_sparse(ACCELERATORS["H100 NVL 94GB"].peaks["bf16"]),
         "tf32": 2 * tera(H100, "tf32"),
         "fp8": 2 * tera(H100, "fp8_e4m3"),
@@ -88,20 +95,16 @@ def test_like_for_like_an_h100_does_three_times_an_a100_not_six():
     assert (round(dense, 1), round(mixed, 1)) == (3.2, 6.3), f"the ratios are {dense:.2f} and {mixed:.2f}"
 
 
-WITH_SPARSITY = [
-    pytest.param(figure, id=f"{row.label} {dtype}")
-    for row in ROWS
-    for dtype, figure in row.peaks.items()
-    if figure.sparse is not None and (row.die, dtype) != ("GB110", "fp4")
-]
-
-
 @pytest.mark.claim("spec.halved-in-practice")
-@pytest.mark.parametrize("figure_of_table", WITH_SPARSITY)
-def test_where_both_are_printed_dense_is_exactly_half_of_sparse(figure_of_table):
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if any(of.sparse for of in row.peaks.values())], ids=lambda row: row.label
+)
+def test_where_both_are_printed_dense_is_exactly_half_of_sparse_but_for_fp4_of_a_b300(row):
     """Within rounding; one row has figures at two clocks, 1.2 % apart."""
-    dense, sparse = figure_of_table.value, figure_of_table.sparse
-    assert dense == pytest.approx(sparse / 2, rel=0.0125), f"dense is {dense}, but should be half of {sparse}"
+    times = {dtype: figure.sparse / figure.value for dtype, figure in row.peaks.items() if figure.sparse}
+    fp4 = times.pop("fp4") if row.die == "GB110" else 1
+    assert times == pytest.approx(dict.fromkeys(times, 2), rel=0.0125), f"sparse is {times} times dense, not twice"
+    assert fp4 < 1.4, f"sparse fp4 is {fp4} times dense, but should be less than twice"
 
 
 @pytest.mark.claim("spec.halved-in-practice", "spec.sparsity-unused")
@@ -119,7 +122,6 @@ def test_67_teraflop_per_s_are_the_vector_units_of_the_sxm_board():
     assert (sxm, pcie) == pytest.approx(units, rel=1e-3), f"fp32 peaks are {sxm}, {pcie}, but the units give {units}"
     assert round(sxm) == 67 != round(pcie) == 51, f"the peaks are {sxm} and {pcie}, but should be 67 and 51"
     assert round(tera(H100, "tf32")) == 495, f"tf32 is {tera(H100, 'tf32')}, but should be 495"
-    assert tera(H100, "bf16") > 10 * sxm, f"bf16 is {tera(H100, 'bf16')}, but should be an order above fp32's {sxm}"
     assert peak_flop_per_s(H100, "bf16", path="vector") is None, "bf16 should have no peak of vector units on record"
 
 
@@ -140,9 +142,9 @@ def test_the_fewer_bits_the_higher_the_peak_of_every_accelerator(row):
     ladder = [(dtype, tera(row, dtype)) for dtype in dtypes]
     for (wide, slow), (narrow, fast) in pairwise(ladder):
         assert slow <= fast, f"{row.label}: {narrow} is {fast} TFLOP/s, but should be at least the {slow} of {wide}"
-    if len(ladder) > 1 and ladder[0][0] == "fp32":
-        (_, slowest), (_, fastest) = ladder[0], ladder[-1]
-        assert slowest < fastest, f"{row.label}: fp32 has {slowest} TFLOP/s, but should have less than {fastest}"
+    if fp32 := dict(ladder).get("fp32"):
+        slow = [dtype for dtype, figure in row.peaks.items() if figure.value <= fp32 and not re.search("32|64", dtype)]
+        assert not slow, f"{row.label}: fp32 has {fp32} TFLOP/s, but should have less than {slow}"
 
 
 @pytest.mark.claim("spec.dtype-dependent", "spec.fp8-faster")
@@ -152,8 +154,9 @@ def test_the_h100_doubles_its_peak_with_each_halving_of_the_bits_and_jumps_from_
     assert steps == [7.39, 2.0, 2.0], f"from fp32 to tf32, bf16 and fp8 the peak grows {steps}-fold [{peaks}]"
     fp8 = rederived(132 * 4, 1024, 1830)
     assert peaks[-1] == pytest.approx(fp8, rel=1e-3), f"fp8 has {peaks[-1]} TFLOP/s, but its units give {fp8:.0f}"
-    units = tera(H100, "fp64") / tera(H100, "fp64", path="vector")
-    assert units == pytest.approx(2, rel=0.01), f"matrix units do {units:.2f} times the fp64 of vector units, not twice"
+    both = [row for row in ROWS if row.die in ("GA100", "GH100") and "fp64" in row.peaks]
+    times = {row.label: tera(row, "fp64") / tera(row, "fp64", path="vector") for row in both}
+    assert times == pytest.approx(dict.fromkeys(times, 2), rel=0.02), f"matrix units do {times} times fp64, not twice"
 
 
 @pytest.mark.claim("spec.fp8-faster")
@@ -206,27 +209,25 @@ def test_this_device_has_the_memory_that_its_label_says(device, record_figure):
         assert any(0.85 < share < 1.1 for share in shares), f"{facts.name} reports {shares} of {row.memory}"
 
 
-LEAST_ROWS, LEAST_COLUMNS = 32, 32  # that torch's conversion takes both ways
-
-
-def of_pattern(pattern, device="cpu"):
-    """A matrix whose every group of four has values where the four bits of `pattern` are 1."""
-    group = torch.tensor([float(i + 1) * (pattern >> i & 1) for i in range(4)])
-    return group.repeat(LEAST_ROWS, LEAST_COLUMNS // 4).to(device, torch.float16)
+def of_patterns(patterns, dtype=torch.float16):
+    """A matrix with a group of four for each pattern: values of both signs where its four bits are 1."""
+    values = torch.randint(1, 100, (*patterns.shape, 4)) * torch.tensor([1, -1])[torch.randint(2, (*patterns.shape, 4))]
+    return (values * (patterns[..., None] >> torch.arange(4) & 1)).flatten(-2).to(dtype)
 
 
 @pytest.mark.claim("spec.sparsity-2of4")
-@pytest.mark.parametrize("pattern", range(16), ids=lambda pattern: f"{pattern:04b}")
-def test_only_two_values_of_each_group_of_four_survive_compression(pattern):
+@given(drawn=st.sets(st.integers(0, 15), min_size=1), dtype=st.sampled_from(["fp16", "bf16", "int8", "fp32"]))
+def test_only_two_values_of_each_group_of_four_survive_compression_and_in_fp32_one_of_each_pair(drawn, dtype):
     # torch's own compression, in a module that a later torch may move
     conversions = pytest.importorskip("torch.sparse._semi_structured_conversions")
-    dense = of_pattern(pattern)
+    dense = of_patterns(torch.tensor(sorted(drawn))[torch.randint(len(drawn), (32, 32))], TORCH_DTYPES[dtype])
     kept, places = conversions.sparse_semi_structured_from_dense_cutlass(dense)
-    restored = conversions.sparse_semi_structured_to_dense_cutlass(kept, places)
     assert kept.numel() == dense.numel() // 2, f"{kept.numel()} values are kept, but should be half of {dense.numel()}"
-    before, after = (of[0, :4].tolist() for of in (dense, restored))
-    survives = pattern.bit_count() <= 2
-    assert torch.equal(restored, dense) == survives, f"{before} comes back as {after}, but should be kept: {survives}"
+    restored = conversions.sparse_semi_structured_to_dense_cutlass(kept, places)
+    before, after = (of.view(-1, 2 if dtype == "fp32" else 4) for of in (dense, restored))
+    wrong = (before == after).all(-1) != ((before != 0).sum(-1) <= before.shape[1] // 2)
+    got = f"{before[wrong][:1].tolist()} comes back as {after[wrong][:1].tolist()}"
+    assert not wrong.any(), f"{got}, and should the same just where half of it are zeros [{dtype}]"
 
 
 @pytest.mark.claim("spec.sparsity-2of4")
@@ -235,7 +236,7 @@ def test_only_two_values_of_each_group_of_four_survive_compression(pattern):
 def test_a_sparse_product_is_right_for_two_values_in_four_and_wrong_for_three(device):
     x = torch.randn(128, 128, device=device, dtype=torch.float16)
     for pattern, right in ((0b1010, True), (0b1011, False)):
-        weight = of_pattern(pattern, device).repeat(4, 4)
+        weight = of_patterns(torch.full((128, 32), pattern)).to(device)
         got, should = torch.sparse.to_sparse_semi_structured(weight) @ x, weight @ x
         error = ((got - should).norm() / should.norm()).item()
         assert (error < 0.01) == right, f"the sparse product errs by {error:.1%} [{pattern:04b} in each group of four]"
@@ -324,7 +325,6 @@ def test_the_shape_of_gpt_3_has_the_parameters_that_the_paper_prints():
     assert round(formula / 1e6, -2) == published.GPT3.millions, f"{formula} parameters, but printed are 174,600 million"
     rounded = rule_flops("step", 175 * 10**9, published.GPT3_TOKENS)
     assert rounded == 315 * 10**21, f"6 · 175e9 · 300e9 = {rounded:.3e}, but should be 3.15e23"
-    assert rounded == pytest.approx(float(published.GPT3.flops), rel=0.005), "3.15e23 is too far from 3.14e23"
 
 
 @pytest.mark.claim("spec.gpt3-323")

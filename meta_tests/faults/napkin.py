@@ -16,8 +16,8 @@ def the_optimizer_keeps_one_moment(kept, *args, **kwargs):
 
 
 @fault("napkin.40b")
-def every_stage_of_zero_shards_everything(patch):
-    for stage in planning.ZERO_SHARDS:
+def the_first_two_stages_of_zero_shard_everything(patch):
+    for stage in (1, 2):
         patch.setitem(planning.ZERO_SHARDS, stage, planning.ZERO_SHARDS[3])
 
 
@@ -33,6 +33,11 @@ def the_replication_is_taken_for_the_original(patch):
     from test_claims.oracles import published
 
     patch.setitem(published.LOSSES, "besiroglu-2024", published.LOSSES["chinchilla-2022"])
+
+
+@fault("napkin.53b", instead_of="accounting.planning.model_state")
+def the_master_copy_takes_no_bytes(kept, *args, **kwargs):
+    return SimpleNamespace(**vars(kept(*args, **kwargs)) | {"master": 0})
 
 
 # fmt: off

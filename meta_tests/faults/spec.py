@@ -2,8 +2,6 @@
 
 import time
 
-import torch
-
 import accounting.models
 from accounting.devices import ACCELERATORS, Figure, rates
 from accounting.measured import timing
@@ -34,9 +32,8 @@ def fp32_and_tf32_change_places_in_the_table(patch):
 
 
 @fault("spec.fp32-slower")
-def an_h100_is_given_400_teraflop_per_s_of_fp32(patch):
-    for dtype in ("fp32", "tf32"):
-        patch.setitem(H100.peaks, dtype, Figure(400 if dtype == "fp32" else 495))
+def fp16_of_an_h100_on_pcie_is_slower_than_its_fp32(patch):
+    patch.setitem(ACCELERATORS["H100 PCIe 80GB"].peaks, "fp16", Figure(50))
 
 
 @fault("spec.tensor-core")
@@ -92,14 +89,16 @@ def the_estimate_for_gpt_4_slips_by_a_digit(patch):
 faults(
     ("fp8_has_the_peak_of_fp16", "spec.fp8-faster spec.dtype-dependent",
      lambda patch: patch.setitem(rates._MATRIX_COLUMNS, "fp8_e4m3", ("fp16",))),
-    ("time_runs_ten_thousand_times_too_slowly", "spec.peak-is-bound",
-     lambda patch: patch.setattr(timing, "perf_counter", lambda: time.perf_counter() / 10_000)),
-    ("torch_keeps_the_first_two_of_four_only", "spec.sparsity-2of4",
+    ("time_runs_a_hundred_times_too_slowly", "spec.peak-is-bound",
+     lambda patch: patch.setattr(timing, "perf_counter", lambda: time.perf_counter() / 100)),
+    ("torch_repeats_the_first_four_of_each_row", "spec.sparsity-2of4",
      stand_in("torch.sparse._semi_structured_conversions.sparse_semi_structured_from_dense_cutlass",
-        lambda compress, dense: compress(dense * torch.tensor([1, 1, 0, 0]).repeat(dense.shape[1] // 4).to(dense)))),
+        lambda compress, dense: compress(dense[:, :4].repeat(1, dense.shape[1] // 4)))),
     ("the_h100s_row_holds_the_sparse_peak",
      "spec.h100-1979 spec.h100-989 spec.mixed-comparison spec.fp32-orders-worse spec.sparsity-unused",
      lambda patch: give_16_bits(patch, H100, Figure(1978.9, sparse=1978.9))),
+    ("fp4_of_a_b300_is_half_of_its_sparse_figure", "spec.halved-in-practice",
+     lambda patch: patch.setitem(ACCELERATORS["B300 SXM6"].peaks, "fp4", Figure(9000, sparse=18000))),
     ("the_a100s_row_holds_the_sparse_peak", "spec.a100-312 spec.gpt4 spec.halved-in-practice",
      lambda patch: give_16_bits(patch, A100, Figure(624, sparse=624))),
 )
