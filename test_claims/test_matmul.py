@@ -39,18 +39,11 @@ from test_claims.strategies import seldom, shapes, sizes, stretched
 )
 def test_each_matrix_of_the_first_two_dimensions_is_multiplied_by_its_partner(device, a_shape, b_shape, shape):
     a, b = integers(*a_shape, device=device), integers(*b_shape, device=device)
-    assert (a @ b).shape == shape, f"shape={tuple((a @ b).shape)}, but should be {shape}"
     reference = (a.cpu().numpy()[..., None] * b.cpu().numpy()[..., None, :, :]).sum(-2)  # term by term
-    wrong = difference(a @ b, torch.from_numpy(reference))
-    assert not wrong, f"a @ b: {wrong} [{a_shape} @ {b_shape}]"
-
-
-@pytest.mark.claim("matmul.2d")
-@pytest.mark.parametrize("n", [2, 64])
-def test_a_matrix_of_16_by_32_times_one_of_32_by_n_is_of_16_by_n(device, n):
-    a, b = integers(16, 32, device=device), integers(32, n, device=device)
-    wrong = difference(a @ b, by_loops("mk,kn->mn", a, b)) or tuple((a @ b).shape) != (16, n)
-    assert not wrong, f"a @ b of 16 x 32 and 32 x {n}: {wrong}"
+    for name, product in {"a @ b": a @ b, "torch.matmul": torch.matmul(a, b)}.items():
+        assert product.shape == shape, f"{name}: shape={tuple(product.shape)}, but should be {shape}"
+        wrong = difference(product, torch.from_numpy(reference))
+        assert not wrong, f"{name}: {wrong} [{a_shape} @ {b_shape}]"
 
 
 @pytest.mark.claim("matmul.broadcast", "matmul.2d")
@@ -67,6 +60,14 @@ def test_the_last_two_dimensions_multiply_and_all_before_broadcast(device, batch
     assert formula == numpys == tuple((a @ b).shape), f"broadcast_shape={formula}, numpy={numpys} {said}"
     with pytest.raises(RuntimeError, match=r"cannot be multiplied|must match|Expected size"):
         a @ integers(k + 1, n, device=device)
+
+
+@pytest.mark.claim("matmul.broadcast")
+@given(unequal=st.permutations([2, 3, 4]), after=shapes((0, 2), (1, 3)), m=sizes(), k=sizes(), n=sizes())
+def test_batch_sizes_that_differ_where_neither_is_1_are_refused(device, unequal, after, m, k, n):
+    a, b = integers(unequal[0], *after, m, k, device=device), integers(unequal[1], *after, k, n, device=device)
+    with pytest.raises(RuntimeError, match="must match"):
+        a @ b
 
 
 @pytest.mark.claim("matmul.bsm-mk")
@@ -104,7 +105,7 @@ def loop_and_batch(device, number, m, k, n):
 @pytest.mark.parametrize(("number", "shape"), [(64, (4, 4, 4)), (128, (1, 8, 8))], ids=str)
 def test_small_products_with_matrices_of_their_own_are_faster_as_a_batch(device, speed, number, shape):
     what = f"{number} products of {shape} in a Python loop against one batched product"
-    speed.assert_slower(*loop_and_batch(device, number, *shape), what, at_least=2)
+    speed.assert_slower(*loop_and_batch(device, number, *shape), what, at_least=5)
 
 
 @pytest.mark.claim("matmul.no-loops")
@@ -132,20 +133,16 @@ def test_named_dimensions_say_what_transpose_says_by_position(device, b, s, t, h
 
 
 @pytest.mark.claim("matmul.einsum-unnamed-summed", "matmul.einsum-ellipsis")
-@given(einsum=einsums())
-def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(device, einsum):
-    equation, operands = einsum[0], [integers(*shape, device=device) for shape in einsum[1]]
-    wrong = difference(torch.einsum(equation, *operands), by_loops(equation, *operands))
-    assert not wrong, f"torch.einsum: {wrong} [{einsum}]"
-
-
-@pytest.mark.claim("matmul.einsum-unnamed-summed", "matmul.einsum-ellipsis")
-@given(einsum=einsums(plain=True))
-def test_einops_sums_over_the_names_that_the_output_lacks(device, einsum):
-    equation, operands = einsum[0], [integers(*shape, device=device) for shape in einsum[1]]
+@given(einsum=einsums(), plain=einsums(plain=True))
+def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(device, einsum, plain):
+    for equation, shapes_ in (einsum, plain):
+        operands = [integers(*shape, device=device) for shape in shapes_]
+        reference = by_loops(equation, *operands)
+        wrong = difference(torch.einsum(equation, *operands), reference)
+        assert not wrong, f"torch.einsum: {wrong} [{equation} of {shapes_}]"
     spaced = " ".join(equation.replace("...", "…")).replace("…", "...").replace(" ,", ",").replace("- >", "->")
-    wrong = difference(einops.einsum(*operands, spaced), by_loops(equation, *operands))
-    assert not wrong, f"einops.einsum: {wrong} [{spaced!r} of {einsum[1]}]"
+    wrong = difference(einops.einsum(*operands, spaced), reference)
+    assert not wrong, f"einops.einsum: {wrong} [{spaced!r} of {shapes_}]"
 
 
 def chains():
@@ -153,10 +150,11 @@ def chains():
     return st.lists(sizes(2, 9), min_size=4, max_size=6)
 
 
-def chain_of(sizes_, device):
-    letters = "abcdef"[: len(sizes_)]
-    equation = ",".join(map("".join, itertools.pairwise(letters))) + f"->{letters[0]}{letters[-1]}"
-    return equation, [torch.rand(shape, device=device) for shape in itertools.pairwise(sizes_)]
+def chain_of(sizes_, batch, device):
+    letters, before = "abcdef"[: len(sizes_)], "z" * len(batch)
+    equation = ",".join(f"{before}{row}{column}" for row, column in itertools.pairwise(letters))
+    operands = [torch.rand(*batch, *shape, device=device) for shape in itertools.pairwise(sizes_)]
+    return f"{equation}->{before}{letters[0]}{letters[-1]}", operands
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
@@ -171,26 +169,26 @@ def test_an_einsum_of_two_operands_is_one_product(device, equation, data):
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
-@given(sizes_=chains())
-def test_without_opt_einsum_three_operands_are_contracted_from_left_to_right(device, sizes_):
-    equation, operands = chain_of(sizes_, device)
+@given(sizes_=chains(), batch=shapes((0, 1), (2, 3)))
+def test_without_opt_einsum_three_operands_are_contracted_from_left_to_right(device, sizes_, batch):
+    equation, operands = chain_of(sizes_, batch, device)
     with torch.backends.opt_einsum.flags(enabled=False):
         dispatched = product_flops(torch.einsum, equation, *operands)
     loops, width = 0, sizes_[0]
     for inner, outer in itertools.pairwise(sizes_[1:]):
-        loops += matmul_flops(width, inner, outer)
+        loops += matmul_flops(width, inner, outer, *batch)
     formula = einsum_flops(equation, *(x.shape for x in operands), order="left")
-    assert dispatched == loops == formula, f"{dispatched=}, but left to right is {loops}, {formula=} [{sizes_=}]"
+    assert dispatched == loops == formula, f"{dispatched=}, but from the left {loops}, {formula=} [{sizes_}, {batch=}]"
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
-@given(sizes_=chains())
-def test_with_opt_einsum_three_operands_are_contracted_in_the_cheapest_order(device, sizes_):
-    equation, operands = chain_of(sizes_, device)
+@given(sizes_=chains(), batch=shapes((0, 1), (2, 3)))
+def test_with_opt_einsum_three_operands_are_contracted_in_the_cheapest_order(device, sizes_, batch):
+    equation, operands = chain_of(sizes_, batch, device)
     with opt_einsum():
         dispatched = product_flops(torch.einsum, equation, *operands)
     best = einsum_flops(equation, *(x.shape for x in operands))
-    assert dispatched == best, f"dispatched {dispatched} FLOPs, but the best order has {best} [{sizes_=}]"
+    assert dispatched == best, f"dispatched {dispatched} FLOPs, but the best order has {best} [{sizes_=}, {batch=}]"
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
@@ -289,4 +287,7 @@ def test_the_share_of_products_grows_with_the_width_and_is_below_half_in_the_nar
     said = ", ".join(f"{share:.0%}" for share in shares)
     assert shares == sorted(shares), f"shares={said} at heads 1, 2, 4, 16, 64 wide, but should grow"
     assert shares[0] < 1 / 2 < 0.9 < shares[-1], f"shares={said}, but should go from below half to above 90 %"
+    wide = Transformer(vocab_size=64, layers=2, dim=512, heads=512, hidden=2048, learned_positions=256)
+    share = forward_share(workloads, wide, 256)
+    assert 1 / 2 < share < 0.95, f"with 512 heads 1 wide the share is {share:.0%}, but should be between 50 and 95 %"
     record_figure(f"products are {said} of the forward FLOPs with heads 1, 2, 4, 16, 64 wide")
