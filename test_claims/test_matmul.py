@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import counted
-from accounting.flops import broadcast_matmul_flops, einsum_flops, matmul_flops
+from accounting.flops import einsum_flops, matmul_flops
 from accounting.formats import FORMATS
 from accounting.layout import broadcast_shape
 from accounting.models import GPT2_SMALL, Transformer, forward_flops
@@ -79,8 +79,6 @@ def test_one_matrix_is_applied_to_every_token_of_every_sequence(device, b, s, m,
     for sequence, token in itertools.product(range(b), range(s)):
         wrong = difference(y[sequence, token], by_loops("m,mk->k", x[sequence, token], w))
         assert not wrong, f"token {token} of sequence {sequence}: {wrong} [{b=}, {s=}, {m=}, {k=}]"
-    formula = broadcast_matmul_flops((b, s, m), (m, k))
-    assert formula == matmul_flops(b * s, m, k), f"{formula} FLOPs, but should be those of {b * s} tokens"
 
 
 def loop_and_batch(device, number, m, k, n):
@@ -145,18 +143,6 @@ def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(devic
     assert not wrong, f"einops.einsum: {wrong} [{spaced!r} of {shapes_}]"
 
 
-def chains():
-    """The sizes of a product of three to five matrices, none so small that the counter would miss a product."""
-    return st.lists(sizes(2, 9), min_size=4, max_size=6)
-
-
-def chain_of(sizes_, batch, device):
-    letters, before = "abcdef"[: len(sizes_)], "z" * len(batch)
-    equation = ",".join(f"{before}{row}{column}" for row, column in itertools.pairwise(letters))
-    operands = [torch.rand(*batch, *shape, device=device) for shape in itertools.pairwise(sizes_)]
-    return f"{equation}->{before}{letters[0]}{letters[-1]}", operands
-
-
 @pytest.mark.claim("matmul.einsum-efficient")
 @pytest.mark.parametrize("equation", ["mk,kn->mn", "bmk,bkn->bmn", "bshd,bthd->bhst", "bij,kj->bik"])
 @given(data=st.data())
@@ -169,26 +155,20 @@ def test_an_einsum_of_two_operands_is_one_product(device, equation, data):
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
-@given(sizes_=chains(), batch=shapes((0, 1), (2, 3)))
-def test_without_opt_einsum_three_operands_are_contracted_from_left_to_right(device, sizes_, batch):
-    equation, operands = chain_of(sizes_, batch, device)
+@given(widths=st.lists(sizes(2, 9), min_size=4, max_size=6), batch=shapes((0, 1), (2, 3)))  # of 1: no product
+def test_a_chain_is_contracted_from_left_to_right_and_with_opt_einsum_in_the_cheapest_order(device, widths, batch):
+    letters, before = "abcdef"[: len(widths)], "z" * len(batch)
+    terms = ",".join(f"{before}{row}{column}" for row, column in itertools.pairwise(letters))
+    equation = f"{terms}->{before}{letters[0]}{letters[-1]}"
+    operands = [torch.rand(*batch, *shape, device=device) for shape in itertools.pairwise(widths)]
     with torch.backends.opt_einsum.flags(enabled=False):
         dispatched = product_flops(torch.einsum, equation, *operands)
-    loops, width = 0, sizes_[0]
-    for inner, outer in itertools.pairwise(sizes_[1:]):
-        loops += matmul_flops(width, inner, outer, *batch)
-    formula = einsum_flops(equation, *(x.shape for x in operands), order="left")
-    assert dispatched == loops == formula, f"{dispatched=}, but from the left {loops}, {formula=} [{sizes_}, {batch=}]"
-
-
-@pytest.mark.claim("matmul.einsum-efficient")
-@given(sizes_=chains(), batch=shapes((0, 1), (2, 3)))
-def test_with_opt_einsum_three_operands_are_contracted_in_the_cheapest_order(device, sizes_, batch):
-    equation, operands = chain_of(sizes_, batch, device)
+    loops = sum(matmul_flops(widths[0], *shape, *batch) for shape in itertools.pairwise(widths[1:]))
+    formula, best = (einsum_flops(equation, *(x.shape for x in operands), order=order) for order in ("left", "best"))
+    assert dispatched == loops == formula, f"{dispatched=}, but from the left {loops}, {formula=} [{widths=}, {batch=}]"
     with opt_einsum():
         dispatched = product_flops(torch.einsum, equation, *operands)
-    best = einsum_flops(equation, *(x.shape for x in operands))
-    assert dispatched == best, f"dispatched {dispatched} FLOPs, but the best order has {best} [{sizes_=}, {batch=}]"
+    assert dispatched == best, f"dispatched {dispatched} FLOPs, but the best order has {best} [{widths=}, {batch=}]"
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
@@ -199,13 +179,11 @@ def test_written_out_in_the_best_order_a_chain_costs_one_million_flops_and_not_3
     assert (left, best) == (34_078_720, by_hand), f"from the left {left}, at best {best}, but by hand {by_hand}"
 
 
-DEFAULTS = "torch.get_float32_matmul_precision(), of.cuda.matmul.allow_tf32, of.cudnn.allow_tf32"
-
-
 @pytest.mark.claim("matmul.tensor-cores-default")
 def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products():
     environment = {key: value for key, value in os.environ.items() if "TF32" not in key}
-    command = [sys.executable, "-W", "ignore", "-c", f"import torch; of = torch.backends; print({DEFAULTS})"]
+    defaults = "torch.get_float32_matmul_precision(), of.cuda.matmul.allow_tf32, of.cudnn.allow_tf32"
+    command = [sys.executable, "-W", "ignore", "-c", f"import torch; of = torch.backends; print({defaults})"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     got, should = ran.stdout.strip(), "highest False True"
     assert got == should, f"precision of fp32 products, TF32 in them and in convolutions: {got}, not {should}"

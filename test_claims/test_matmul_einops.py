@@ -54,8 +54,6 @@ def test_heads_are_split_off_transformed_alone_and_merged_again(device, b, s, he
     assert not wrong, f"split by rearrange against view: {wrong} [{b=}, {s=}, {heads=}, {hidden=}]"
     wrong = difference(other, x.view(b, s, hidden, heads).transpose(-2, -1))
     assert not wrong, f"split as (hidden heads) against view: {wrong} [{b=}, {s=}, {heads=}, {hidden=}]"
-    wrong = difference(merged, x @ torch.block_diag(*[w] * heads))
-    assert not wrong, f"merged against a block-diagonal matrix: {wrong} [{b=}, {s=}, {heads=}, {hidden=}]"
 
 
 @st.composite
@@ -94,7 +92,6 @@ def test_rearranging_back_gives_every_element_its_place_again(device, pattern):
     there = einops.rearrange(x, f"{written(left)} -> {written(right)}", **size)
     back = einops.rearrange(there, f"{written(right)} -> {written(left)}", **size)
     said = f"[{written(left)} -> {written(right)}, {size}]"
-    assert there.shape == sizes_of(right, size), f"shape={there.shape}, but should be {sizes_of(right, size)} {said}"
     wrong = difference(back, x)
     assert not wrong, f"there and back: {wrong} {said}"
     axes, order = ([axis for group in groups for axis in group] for groups in (left, right))
