@@ -6,6 +6,7 @@ import itertools
 import pkgutil
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -356,10 +357,11 @@ def stated(member):
 @pytest.mark.claim("flops.terms")
 def test_the_accounting_names_amounts_and_rates_apart():
     """Amounts (`_flops`, `_bytes`) are int, rates and times (`_per_s`, `_s`) float."""
-    names, wrong = 0, []
+    suite = Path(accounting.__path__[0]).parent
+    files = (file for of in ("accounting", "bench", "prooflops") for file in (suite / of).rglob("*.py"))
+    names, wrong = 0, [name for file in files for name in MISNOMERS.findall(file.read_text(encoding="utf-8"))]
     for info in pkgutil.walk_packages(accounting.__path__, "accounting."):
         module = importlib.import_module(info.name)
-        wrong += MISNOMERS.findall(inspect.getsource(module))
         members = [of for of in vars(module).values() if getattr(of, "__module__", None) == module.__name__]
         for name, annotation in (each for member in members for each in stated(member)):
             unit = re.search(r"(?:^|_)(per_s|flops|bytes|s)$", name)
