@@ -201,7 +201,7 @@ def einsums(draw: st.DrawFn, operands: tuple[int, int] = (1, 3), plain: bool = F
         terms.append("".join(letters[:at]) + ("" if dots is None else "...") + "".join(letters[at:]))
         shapes.append((*own[:at], *tail, *own[at:]))
     left = ",".join(terms)
-    if not plain and draw(st.integers(0, 4)) == 4:
+    if not plain and draw(st.integers(0, 2)) == 2:
         return left, shapes
     letters = sorted(set(left) - set(",."))
     output = draw(st.lists(st.sampled_from(letters), unique=True, max_size=3))
