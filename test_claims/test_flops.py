@@ -2,9 +2,11 @@
 
 import importlib
 import inspect
+import itertools
 import pkgutil
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from accounting.flops import broadcast_matmul_flops, elementwise_flops, linear_f
 from accounting.models import Transformer, step_flops
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
-from test_claims.oracles.kernels import product
+from test_claims.oracles.kernels import OPERATIONS, Operands, product
 from test_claims.oracles.scalars import Operations, integers
 from test_claims.oracles.tensors import difference
 from test_claims.strategies import shapes, sizes, stretched
@@ -34,13 +36,17 @@ def test_matmul_costs_a_multiplication_and_an_addition_per_term(m, k, n):
     assert operations.multiplications == operations.additions == k * product.size == m * k * n
     formula = matmul_flops(m, k, n)
     assert formula == operations.flops, f"{formula=}, but {operations.flops} were counted [{m=}, {k=}, {n=}]"
-    per_output = 2 * product.size
+    per_output, least = 2 * product.size, Operations()
     assert k == 1 or operations.flops != per_output, f"2 FLOPs per output would be {per_output} [{m=}, {k=}, {n=}]"
+    for row, column in itertools.product(least.array(a), least.array(b).T):
+        scalars.inner_product(row, column)  # whose first addition is a copy
+    assert least.flops == m * n * (2 * k - 1), f"at least {least} are needed, not {m * n * (2 * k - 1)} FLOPs"
 
 
 @pytest.mark.claim("flops.matmul-2mnk", "matmul.einsum-efficient")
-@given(m=sizes(2, 16), k=sizes(2, 16), n=sizes(2, 16))
-def test_torch_dispatches_2mkn_flops_whatever_the_call(device, m, k, n):
+@given(m=sizes(2, 16), k=sizes(2, 16), n=sizes(2, 16), huge=st.booleans())
+def test_torch_dispatches_2mkn_flops_whatever_the_call(device, m, k, n, huge):
+    m, k, n, device = (m**5, k**5, n**5, "meta") if huge else (m, k, n, device)
     a, b, c = integers(m, k, device=device), integers(k, n, device=device), integers(n, device=device)
     formula = matmul_flops(m, k, n)
     for name, call in {
@@ -55,26 +61,23 @@ def test_torch_dispatches_2mkn_flops_whatever_the_call(device, m, k, n):
 
 
 @pytest.mark.claim("flops.batched")
-@given(batch=shapes((0, 2), (1, 3)), m=sizes(most=3), k=sizes(most=3), n=sizes(most=3), data=st.data())
-def test_a_batch_costs_the_product_of_each_of_its_elements(batch, m, k, n, data):
+@given(batch=shapes((0, 4), (1, 3)), m=sizes(most=3), k=sizes(most=3), n=sizes(most=3), data=st.data())
+def test_a_batch_costs_the_product_of_each_of_its_elements(device, batch, m, k, n, data):
     """Each operand has any of the batch's dimensions, of its size or 1: the product is the same for every element."""
     a_shape, b_shape = ((*data.draw(stretched(batch)), *last) for last in ((m, k), (k, n)))
     operations, a, b = Operations(), integers(*a_shape), integers(*b_shape)
     product = scalars.matmul(operations.array(a), operations.array(b))
     assert not (wrong := difference(scalars.tensor(product), a @ b)), f"the oracle's own product: {wrong}"
-    formula = broadcast_matmul_flops(a_shape, b_shape)
-    assert formula == operations.flops, f"{formula=}, but should be {operations.flops} [{a_shape} @ {b_shape}]"
+    got = broadcast_matmul_flops(a_shape, b_shape), product_flops(torch.matmul, a.to(device), b.to(device))
+    assert set(got) == {operations.flops}, f"{got=}, but both should be {operations.flops} [{a_shape} @ {b_shape}]"
 
 
 @pytest.mark.parametrize(
     ("a_shape", "b_shape", "number"),
     [
-        pytest.param(*row, marks=pytest.mark.claim(claim))
-        for claim, *row in (
-            ("flops.batched", (4, 8, 16, 32), (32, 2), 65_536),
-            ("flops.batched", (4, 8, 16, 32), (4, 8, 32, 64), 2_097_152),
-            ("flops.example-268M", (1024, 512), (512, 256), 268_435_456),
-        )
+        pytest.param((4, 8, 16, 32), (32, 2), 65_536, marks=pytest.mark.claim("flops.batched")),
+        pytest.param((4, 8, 16, 32), (4, 8, 32, 64), 2_097_152, marks=pytest.mark.claim("flops.batched")),
+        pytest.param((1024, 512), (512, 256), 268_435_456, marks=pytest.mark.claim("flops.example-268M")),
     ],
 )
 def test_the_worked_products_cost_what_torch_dispatches(device, a_shape, b_shape, number):
@@ -84,34 +87,41 @@ def test_the_worked_products_cost_what_torch_dispatches(device, a_shape, b_shape
 
 
 @pytest.mark.claim("flops.cubic")
-@given(n=sizes(2, 8), factor=sizes(2, 4))
-def test_growing_a_square_product_costs_the_cube_and_an_addition_the_square(device, n, factor):
-    def costs(side):
-        a, b = (torch.rand(side, side, device=device) for _ in range(2))
+@given(sides=st.tuples(*[sizes(2, 8)] * 3), factor=sizes(2, 4))
+@example(sides=(3, 3, 3), factor=2)
+def test_a_product_grows_with_each_side_and_the_cube_of_all_an_addition_with_the_square(device, sides, factor):
+    def costs(m, k, n):
+        a, b = torch.rand(m, k, device=device), torch.rand(k, n, device=device)
         with counted.flops() as elementwise:
             a + a
         return product_flops(lambda: a @ b), elementwise.elementwise
 
-    (product, added), (larger_product, larger_added) = costs(n), costs(factor * n)
-    assert larger_product == factor**3 * product, f"{factor}n costs {larger_product / product} times n, not {factor}³"
+    product, added = costs(*sides)
+    for grown in ({0}, {1}, {2}, {0, 1, 2}):
+        larger, larger_added = costs(*(side * (factor if at in grown else 1) for at, side in enumerate(sides)))
+        times = larger / product
+        assert times == factor ** len(grown), f"{factor} times sides {grown} of {sides} cost {times} times as much"
     assert larger_added == factor**2 * added, f"adding costs {larger_added / added} times as much, not {factor}²"
 
 
 @pytest.mark.claim("flops.add", "flops.elementwise")
-@given(shape=shapes((0, 3), (1, 5)), stretched=st.booleans())
-def test_adding_multiplying_or_relu_costs_one_flop_per_element(device, shape, stretched):
-    other_shape = tuple(1 for _ in shape) if stretched else shape
-    x, y = integers(*shape, device=device), integers(*other_shape, device=device)
-    formula = elementwise_flops(shape, other_shape)
+@given(dims=st.lists(st.tuples(sizes(most=5), st.sampled_from(["xy", "x", "y"])), max_size=3))
+@example(dims=[(3, "xy"), (4, "xy")])
+@example(dims=[(3, "x"), (4, "y")])  # (3, 1) and (1, 4)
+def test_adding_multiplying_or_relu_costs_one_flop_per_element(device, dims):
+    x_shape, y_shape = (tuple(size if operand in have else 1 for size, have in dims) for operand in "xy")
+    x, y = integers(*x_shape, device=device), integers(*y_shape, device=device)
+    formula, said = elementwise_flops(x_shape, y_shape), f"{x_shape} and {y_shape}"
     for name, operation in {"add": lambda a, b: a + b, "multiply": lambda a, b: a * b}.items():
         tally = Operations()
         values = operation(tally.array(x), tally.array(y))
         wrong = difference(scalars.tensor(values), operation(x, y))
-        assert not wrong, f"the oracle's own result: {wrong} [{name}, {shape}]"
-        assert formula == tally.flops, f"elementwise_flops={formula}, but should be {tally.flops} [{name}, {shape}]"
+        assert not wrong, f"the oracle's own result: {wrong} [{name}, {said}]"
+        assert formula == tally.flops, f"elementwise_flops={formula}, but should be {tally.flops} [{name}, {said}]"
     tally = Operations()
-    scalars.relu(tally.array(x))
-    assert elementwise_flops(shape) == tally.flops, f"relu takes {tally.flops} operations on {shape}"
+    wrong = difference(scalars.tensor(scalars.relu(tally.array(x))), torch.relu(x))
+    assert not wrong, f"the oracle's own result: {wrong} [relu, {x_shape}]"
+    assert elementwise_flops(x_shape) == tally.flops, f"relu takes {tally.flops} operations on {x_shape}"
 
 
 @pytest.mark.claim("flops.elementwise")
@@ -130,10 +140,9 @@ def test_squaring_a_1024x512_matrix_costs_524_288_flops(device):
     with counted.flops() as dispatched:
         x * x
     tally = Operations()
-    row = tally.array(torch.rand(512))
-    for _ in range(1024 // 64):  # a 64th of the rows, one multiplication at a time: the rest is the same again
-        row * row
-    got = elementwise_flops((1024, 512)), dispatched.elementwise, 64 * tally.flops
+    row = tally.array(x[0])
+    _ = row * row  # one multiplication at a time; the other rows are the same again
+    got = elementwise_flops((1024, 512)), dispatched.elementwise, 1024 * tally.flops
     assert set(got) == {524_288}, f"formula, dispatched and counted are {got}, but should all be 524,288"
     unseen = product_flops(lambda: x * x)
     assert unseen == 0, f"torch's FlopCounterMode reports {unseen} for x * x, but it has always left those out"
@@ -163,14 +172,15 @@ def test_the_128_to_64_layer_costs_the_worked_number_without_its_bias(device, ba
 
 @pytest.mark.claim("flops.linear-2DK")
 @given(b=sizes(), d=sizes(), k=sizes(), bias=st.booleans())
-def test_a_linear_layer_costs_2dk_per_example(b, d, k, bias):
+def test_a_linear_layer_costs_2dk_per_example(device, b, d, k, bias):
     tally, x, weight, added = Operations(), integers(b, d), integers(k, d), integers(k)
     y = scalars.linear(tally.array(x), tally.array(weight), tally.array(added) if bias else None)
     reference = torch.nn.functional.linear(x, weight, added if bias else None)
     assert not (wrong := difference(scalars.tensor(y), reference)), f"the oracle's own layer: {wrong}"
     formula = linear_flops(b, d, k, bias)
     assert formula == tally.flops, f"linear_flops={formula}, but should be {tally.flops} [{b=}, {d=}, {k=}, {bias=}]"
-    assert linear_flops(b, d, k) == b * linear_flops(1, d, k) == 2 * b * d * k
+    got = product_flops(torch.nn.Linear(d, k, bias, device), x.to(device)), linear_flops(b, d, k)
+    assert set(got) == {2 * b * d * k}, f"dispatched and formula are {got}, not {2 * b * d * k} [{b=}, {d=}, {k=}]"
 
 
 @pytest.mark.claim("flops.forward-2BN")
@@ -182,6 +192,9 @@ def test_a_forward_pass_of_linear_layers_costs_2_per_token_and_parameter(device,
     formula = sum(linear_flops(batch, m, n) for m, n in pairwise(widths))
     should = 2 * batch * parameters
     assert dispatched == formula == should, f"{dispatched=}, {formula=}, but should be {should} [{batch=}, {widths=}]"
+    layer, x = linear_net([widths[0]] * 2, device), torch.rand(batch, widths[0], device=device)
+    shared = product_flops(lambda: layer(layer(x)))  # each weight is used twice per token
+    assert shared == 4 * batch * layer[0].weight.numel(), f"a layer used twice costs {shared} [{batch=}, {widths[0]}]"
 
 
 @pytest.mark.claim("flops.forward-2BN")
@@ -196,13 +209,13 @@ def test_an_embedding_is_looked_up_at_no_flops(record_figure):
 
 
 @pytest.mark.claim("flops.forward-2BN")
-@given(size=sizes(4, 16), channels=sizes(), outputs=sizes(), width=sizes(most=3))
-@example(size=16, channels=1, outputs=1, width=1)  # 512 FLOPs for one parameter
-def test_a_convolution_uses_each_weight_once_per_position(device, size, channels, outputs, width):
-    net = torch.nn.Conv2d(channels, outputs, width, bias=False).to(device)
-    dispatched = product_flops(lambda: net(torch.rand(1, channels, size, size, device=device)))
-    positions = (size - width + 1) ** 2
-    formula = convolution_flops(Convolution(1, channels, outputs, (size, size), (width, width)))
+@given(b=sizes(most=3), size=sizes(4, 16), channels=sizes(), outputs=sizes(), width=sizes(most=3), stride=sizes(most=3))
+@example(b=1, size=16, channels=1, outputs=1, width=1, stride=1)  # 512 FLOPs for one parameter
+def test_a_convolution_uses_each_weight_once_per_position(device, b, size, channels, outputs, width, stride):
+    net = torch.nn.Conv2d(channels, outputs, width, stride, bias=False).to(device)
+    dispatched = product_flops(lambda: net(torch.rand(b, channels, size, size, device=device)))
+    positions = b * len(range(0, size - width + 1, stride)) ** 2
+    formula = convolution_flops(Convolution(b, channels, outputs, (size, size), (width, width), stride=stride))
     should = 2 * positions * net.weight.numel()
     assert formula == dispatched == should, f"{formula=}, {dispatched=}, but should be {should}: 2 per weight and place"
 
@@ -230,7 +243,6 @@ def test_a_two_layer_net_costs_2bdd_plus_2bdk_if_its_second_matrix_is_d_by_k(dev
     assert of_squares == 4 * b * d * d, f"with two D × D: {of_squares}, but should be {4 * b * d * d}"
     n = w1.numel() + w2.numel()
     assert claimed == 2 * b * n, f"of {n} parameters 2·B·N is {2 * b * n}, not {claimed} [{b=}, {d=}, {k=}]"
-    assert d == k or of_squares != claimed, f"two D × D matrices cost {claimed} too [{b=}, {d=}, {k=}]"
 
 
 @pytest.mark.claim("flops.transformer-generalises", "grad.seq-length")
@@ -251,14 +263,25 @@ def test_a_block_costs_six_per_weight_and_twelve_per_pair(workloads, device, hea
     shape = Attention(batch, heads, length, d // heads)
     formula, beyond = attention_flops(shape) + attention_backward_flops(shape), step - 6 * weights * batch * length
     assert formula == beyond, f"attention costs {formula} by formula, but {beyond} FLOPs are beyond 6 a weight"
-    # From a length of weights / (2·d) on, 6 per weight leaves out more than it counts.
-    assert (step > 12 * weights * batch * length) == (length > weights / (2 * d)), f"{step=} [{weights=}, {length=}]"
+
+
+@pytest.mark.claim("flops.transformer-generalises")
+@pytest.mark.parametrize(("length", "figure"), [(2, 6.25), (8, 7), (48, 12), (128, 22)])
+def test_a_block_of_12_d_squared_weights_costs_6_times_1_plus_s_over_6d_per_weight(workloads, device, length, figure):
+    d = 8
+    model = Transformer(vocab_size=2, layers=1, dim=d, heads=2, hidden=4 * d)
+    block = workloads.build(model, device=device).layers[0]
+    weights = sum(weight.numel() for weight in block.parameters() if weight.dim() == 2)
+    assert weights == 12 * d**2, f"the block has {weights} weights, not 12·{d}²"
+    forward, backward = forward_and_backward(block, torch.ones(1, length, d, device=device, requires_grad=True))
+    got, should = (forward, forward + backward), (figure / 3 * weights * length, figure * weights * length)
+    assert got == pytest.approx(should, rel=1e-12), f"forward and step cost {got} FLOPs, but should cost {should}"
 
 
 @pytest.mark.claim("flops.more-data")
-@given(batch=sizes(most=3), length=sizes(most=24), factor=sizes(2, 4))
-def test_data_cost_in_proportion_and_length_between_that_and_the_square(workloads, batch, length, factor):
-    model = Transformer(vocab_size=9, layers=2, dim=8, heads=2, hidden=16)
+@given(batch=sizes(most=3), length=sizes(most=24), factor=sizes(2, 4), heads=sizes(most=3), width=sizes(most=3))
+def test_data_cost_in_proportion_and_length_between_that_and_the_square(workloads, batch, length, factor, heads, width):
+    model = Transformer(vocab_size=9, layers=heads % 2 + 1, dim=2 * heads * width, heads=heads, hidden=7 * width)
     net = workloads.build(model, device="meta")
 
     def trained(rows, tokens):
@@ -268,20 +291,19 @@ def test_data_cost_in_proportion_and_length_between_that_and_the_square(workload
     assert more == factor * once, f"{factor} times the data cost {more / once} times the FLOPs [{batch=}, {length=}]"
     assert factor < longer / once < factor**2, f"sequences {factor} times as long cost {longer / once} times the FLOPs"
     formula = step_flops(model, factor * batch, length).model
-    assert formula == more, f"step_flops={formula}, but {more} were dispatched [{batch=}, {length=}, {factor=}]"
+    assert formula == more, f"step_flops={formula}, but {more} were dispatched [{model}, {factor * batch} x {length}]"
 
 
 @pytest.mark.claim("flops.dominates")
-def test_a_norm_takes_more_of_the_time_than_of_the_flops(device, speed):
+@pytest.mark.parametrize(
+    ("name", "each"), [("layer norm", 7), ("softmax", 5), ("gelu", 5), ("add", 1), ("relu", 1)], ids=str
+)
+def test_other_operations_take_more_of_the_time_than_of_the_flops(device, speed, name, each):
     n = 256 if device.type == "cpu" else 4096
-    x, weight = torch.rand(n, n, device=device), torch.rand(n, n, device=device)
-    with counted.flops() as norm:
-        torch.nn.functional.layer_norm(x, (n,))
-    of_flops = norm.elementwise / matmul_flops(n, n, n)
-    what = f"a layer norm with {100 * of_flops:.1f} % of the FLOPs of the product behind it, in time"
-    speed.assert_slower(
-        lambda: torch.nn.functional.layer_norm(x, (n,)), lambda: x @ weight, what, at_least=2 * of_flops
-    )
+    operands = Operands.of(n * n, device)
+    of_flops = elementwise_flops((n, n), flops_per_element=each) / matmul_flops(n, n, n)
+    what = f"{name} with {of_flops:.2%} of the FLOPs of the product behind it, in time"
+    speed.assert_slower(lambda: OPERATIONS[name](operands), product(device, "fp32", n), what, at_least=2 * of_flops)
 
 
 @pytest.mark.claim("flops.small-regime")
@@ -299,7 +321,7 @@ def test_products_of_equal_flops_take_unequal_times(device, speed, times):
     n, thin, wide = (times * of for of in ((64, 1, 512) if device.type == "cpu" else (512, 2, 8192)))
     assert matmul_flops(wide, thin, wide) == matmul_flops(n, n, n)
     what = f"({wide}, {thin}) by ({thin}, {wide}) against {n} x {n}, the same FLOPs, in time"
-    speed.assert_slower(product(device, "fp32", wide, thin, wide), product(device, "fp32", n), what, at_least=1.2)
+    speed.assert_slower(product(device, "fp32", wide, thin, wide), product(device, "fp32", n), what, at_least=2)
 
 
 @pytest.mark.claim("flops.crude")
@@ -333,10 +355,11 @@ def stated(member):
 @pytest.mark.claim("flops.terms")
 def test_the_accounting_names_amounts_and_rates_apart():
     """Amounts (`_flops`, `_bytes`) are int, rates and times (`_per_s`, `_s`) float."""
-    names, wrong = 0, []
-    for info in pkgutil.iter_modules(accounting.__path__):
-        module = importlib.import_module(f"accounting.{info.name}")
-        wrong += MISNOMERS.findall(inspect.getsource(module))
+    suite = Path(accounting.__path__[0]).parent
+    files = (file for of in ("accounting", "bench", "prooflops") for file in (suite / of).rglob("*.py"))
+    names, wrong = 0, [name for file in files for name in MISNOMERS.findall(file.read_text(encoding="utf-8"))]
+    for info in pkgutil.walk_packages(accounting.__path__, "accounting."):
+        module = importlib.import_module(info.name)
         members = [of for of in vars(module).values() if getattr(of, "__module__", None) == module.__name__]
         for name, annotation in (each for member in members for each in stated(member)):
             unit = re.search(r"(?:^|_)(per_s|flops|bytes|s)$", name)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import counted
-from accounting.flops import broadcast_matmul_flops, einsum_flops, matmul_flops
+from accounting.flops import einsum_flops, matmul_flops
 from accounting.formats import FORMATS
 from accounting.layout import broadcast_shape
 from accounting.models import GPT2_SMALL, Transformer, forward_flops
@@ -39,18 +39,11 @@ from test_claims.strategies import seldom, shapes, sizes, stretched
 )
 def test_each_matrix_of_the_first_two_dimensions_is_multiplied_by_its_partner(device, a_shape, b_shape, shape):
     a, b = integers(*a_shape, device=device), integers(*b_shape, device=device)
-    assert (a @ b).shape == shape, f"shape={tuple((a @ b).shape)}, but should be {shape}"
     reference = (a.cpu().numpy()[..., None] * b.cpu().numpy()[..., None, :, :]).sum(-2)  # term by term
-    wrong = difference(a @ b, torch.from_numpy(reference))
-    assert not wrong, f"a @ b: {wrong} [{a_shape} @ {b_shape}]"
-
-
-@pytest.mark.claim("matmul.2d")
-@pytest.mark.parametrize("n", [2, 64])
-def test_a_matrix_of_16_by_32_times_one_of_32_by_n_is_of_16_by_n(device, n):
-    a, b = integers(16, 32, device=device), integers(32, n, device=device)
-    wrong = difference(a @ b, by_loops("mk,kn->mn", a, b)) or tuple((a @ b).shape) != (16, n)
-    assert not wrong, f"a @ b of 16 x 32 and 32 x {n}: {wrong}"
+    for name, product in {"a @ b": a @ b, "torch.matmul": torch.matmul(a, b)}.items():
+        assert product.shape == shape, f"{name}: shape={tuple(product.shape)}, but should be {shape}"
+        wrong = difference(product, torch.from_numpy(reference))
+        assert not wrong, f"{name}: {wrong} [{a_shape} @ {b_shape}]"
 
 
 @pytest.mark.claim("matmul.broadcast", "matmul.2d")
@@ -69,6 +62,14 @@ def test_the_last_two_dimensions_multiply_and_all_before_broadcast(device, batch
         a @ integers(k + 1, n, device=device)
 
 
+@pytest.mark.claim("matmul.broadcast")
+@given(unequal=st.permutations([2, 3, 4]), after=shapes((0, 2), (1, 3)), m=sizes(), k=sizes(), n=sizes())
+def test_batch_sizes_that_differ_where_neither_is_1_are_refused(device, unequal, after, m, k, n):
+    a, b = integers(unequal[0], *after, m, k, device=device), integers(unequal[1], *after, k, n, device=device)
+    with pytest.raises(RuntimeError, match="must match"):
+        a @ b
+
+
 @pytest.mark.claim("matmul.bsm-mk")
 @given(b=sizes(), s=sizes(), m=sizes(), k=sizes(most=4))
 def test_one_matrix_is_applied_to_every_token_of_every_sequence(device, b, s, m, k):
@@ -78,8 +79,6 @@ def test_one_matrix_is_applied_to_every_token_of_every_sequence(device, b, s, m,
     for sequence, token in itertools.product(range(b), range(s)):
         wrong = difference(y[sequence, token], by_loops("m,mk->k", x[sequence, token], w))
         assert not wrong, f"token {token} of sequence {sequence}: {wrong} [{b=}, {s=}, {m=}, {k=}]"
-    formula = broadcast_matmul_flops((b, s, m), (m, k))
-    assert formula == matmul_flops(b * s, m, k), f"{formula} FLOPs, but should be those of {b * s} tokens"
 
 
 def loop_and_batch(device, number, m, k, n):
@@ -104,7 +103,7 @@ def loop_and_batch(device, number, m, k, n):
 @pytest.mark.parametrize(("number", "shape"), [(64, (4, 4, 4)), (128, (1, 8, 8))], ids=str)
 def test_small_products_with_matrices_of_their_own_are_faster_as_a_batch(device, speed, number, shape):
     what = f"{number} products of {shape} in a Python loop against one batched product"
-    speed.assert_slower(*loop_and_batch(device, number, *shape), what, at_least=2)
+    speed.assert_slower(*loop_and_batch(device, number, *shape), what, at_least=5)
 
 
 @pytest.mark.claim("matmul.no-loops")
@@ -132,31 +131,16 @@ def test_named_dimensions_say_what_transpose_says_by_position(device, b, s, t, h
 
 
 @pytest.mark.claim("matmul.einsum-unnamed-summed", "matmul.einsum-ellipsis")
-@given(einsum=einsums())
-def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(device, einsum):
-    equation, operands = einsum[0], [integers(*shape, device=device) for shape in einsum[1]]
-    wrong = difference(torch.einsum(equation, *operands), by_loops(equation, *operands))
-    assert not wrong, f"torch.einsum: {wrong} [{einsum}]"
-
-
-@pytest.mark.claim("matmul.einsum-unnamed-summed", "matmul.einsum-ellipsis")
-@given(einsum=einsums(plain=True))
-def test_einops_sums_over_the_names_that_the_output_lacks(device, einsum):
-    equation, operands = einsum[0], [integers(*shape, device=device) for shape in einsum[1]]
+@given(einsum=einsums(), plain=einsums(plain=True))
+def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(device, einsum, plain):
+    for equation, shapes_ in (einsum, plain):
+        operands = [integers(*shape, device=device) for shape in shapes_]
+        reference = by_loops(equation, *operands)
+        wrong = difference(torch.einsum(equation, *operands), reference)
+        assert not wrong, f"torch.einsum: {wrong} [{equation} of {shapes_}]"
     spaced = " ".join(equation.replace("...", "…")).replace("…", "...").replace(" ,", ",").replace("- >", "->")
-    wrong = difference(einops.einsum(*operands, spaced), by_loops(equation, *operands))
-    assert not wrong, f"einops.einsum: {wrong} [{spaced!r} of {einsum[1]}]"
-
-
-def chains():
-    """The sizes of a product of three to five matrices, none so small that the counter would miss a product."""
-    return st.lists(sizes(2, 9), min_size=4, max_size=6)
-
-
-def chain_of(sizes_, device):
-    letters = "abcdef"[: len(sizes_)]
-    equation = ",".join(map("".join, itertools.pairwise(letters))) + f"->{letters[0]}{letters[-1]}"
-    return equation, [torch.rand(shape, device=device) for shape in itertools.pairwise(sizes_)]
+    wrong = difference(einops.einsum(*operands, spaced), reference)
+    assert not wrong, f"einops.einsum: {wrong} [{spaced!r} of {shapes_}]"
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
@@ -171,26 +155,20 @@ def test_an_einsum_of_two_operands_is_one_product(device, equation, data):
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
-@given(sizes_=chains())
-def test_without_opt_einsum_three_operands_are_contracted_from_left_to_right(device, sizes_):
-    equation, operands = chain_of(sizes_, device)
+@given(widths=st.lists(sizes(2, 9), min_size=4, max_size=6), batch=shapes((0, 1), (2, 3)))  # of 1: no product
+def test_a_chain_is_contracted_from_left_to_right_and_with_opt_einsum_in_the_cheapest_order(device, widths, batch):
+    letters, before = "abcdef"[: len(widths)], "z" * len(batch)
+    terms = ",".join(f"{before}{row}{column}" for row, column in itertools.pairwise(letters))
+    equation = f"{terms}->{before}{letters[0]}{letters[-1]}"
+    operands = [torch.rand(*batch, *shape, device=device) for shape in itertools.pairwise(widths)]
     with torch.backends.opt_einsum.flags(enabled=False):
         dispatched = product_flops(torch.einsum, equation, *operands)
-    loops, width = 0, sizes_[0]
-    for inner, outer in itertools.pairwise(sizes_[1:]):
-        loops += matmul_flops(width, inner, outer)
-    formula = einsum_flops(equation, *(x.shape for x in operands), order="left")
-    assert dispatched == loops == formula, f"{dispatched=}, but left to right is {loops}, {formula=} [{sizes_=}]"
-
-
-@pytest.mark.claim("matmul.einsum-efficient")
-@given(sizes_=chains())
-def test_with_opt_einsum_three_operands_are_contracted_in_the_cheapest_order(device, sizes_):
-    equation, operands = chain_of(sizes_, device)
+    loops = sum(matmul_flops(widths[0], *shape, *batch) for shape in itertools.pairwise(widths[1:]))
+    formula, best = (einsum_flops(equation, *(x.shape for x in operands), order=order) for order in ("left", "best"))
+    assert dispatched == loops == formula, f"{dispatched=}, but from the left {loops}, {formula=} [{widths=}, {batch=}]"
     with opt_einsum():
         dispatched = product_flops(torch.einsum, equation, *operands)
-    best = einsum_flops(equation, *(x.shape for x in operands))
-    assert dispatched == best, f"dispatched {dispatched} FLOPs, but the best order has {best} [{sizes_=}]"
+    assert dispatched == best, f"dispatched {dispatched} FLOPs, but the best order has {best} [{widths=}, {batch=}]"
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
@@ -201,13 +179,11 @@ def test_written_out_in_the_best_order_a_chain_costs_one_million_flops_and_not_3
     assert (left, best) == (34_078_720, by_hand), f"from the left {left}, at best {best}, but by hand {by_hand}"
 
 
-DEFAULTS = "torch.get_float32_matmul_precision(), of.cuda.matmul.allow_tf32, of.cudnn.allow_tf32"
-
-
 @pytest.mark.claim("matmul.tensor-cores-default")
 def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products():
     environment = {key: value for key, value in os.environ.items() if "TF32" not in key}
-    command = [sys.executable, "-W", "ignore", "-c", f"import torch; of = torch.backends; print({DEFAULTS})"]
+    defaults = "torch.get_float32_matmul_precision(), of.cuda.matmul.allow_tf32, of.cudnn.allow_tf32"
+    command = [sys.executable, "-W", "ignore", "-c", f"import torch; of = torch.backends; print({defaults})"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     got, should = ran.stdout.strip(), "highest False True"
     assert got == should, f"precision of fp32 products, TF32 in them and in convolutions: {got}, not {should}"
@@ -253,8 +229,8 @@ def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast, 
     speed.assert_slower(lambda: a @ b, with_tensor_cores, f"fp32 by default against {fast}", at_least=at_least)
 
 
-# FLOPs an element: GELU by tanh; maximum, subtract, exp, sum, divide; mean, subtract, square, mean, divide, scale.
-BY_HAND = {"add": 1, "mul": 1, "where": 1, "gelu": 9, "_softmax": 5, "_safe_softmax": 5, "native_layer_norm": 6}
+# FLOPs an element: GELU by tanh; maximum, subtract, exp, sum, divide; mean, subtract, square, mean, divide.
+BY_HAND = {"add": 1, "mul": 1, "where": 1, "gelu": 9, "_softmax": 5, "_safe_softmax": 5, "native_layer_norm": 5}
 
 
 def forward_share(workloads, model, sequence):
@@ -265,11 +241,14 @@ def forward_share(workloads, model, sequence):
     with counting() as torchs, Recorded() as recorded:
         net(x)
     formula, products = forward_flops(model, 1, sequence), torchs.get_total_flops()
-    each = ((str(operation).partition(".")[2], made) for operation, _, made in recorded.calls)
-    others = sum(BY_HAND.get(name, 0) * made[0].numel() for name, made in each)
+    others = 0
+    for operation, read, made in recorded.calls:
+        name = str(operation).partition(".")[2]
+        others += BY_HAND.get(name, 0) * made[0].numel()
+        if name == "native_layer_norm":  # times the weight, plus the bias; the inverse root of a row's variance plus ε
+            others += len(read[1:]) * made[0].numel() + 2 * made[1].numel()
     assert count.total == formula == products, f"{products=}, {formula=}, but {count.total} are counted [{model}]"
-    counted_right = count.elementwise == pytest.approx(others, rel=0.02)
-    assert counted_right, f"beside products {count.elementwise} are counted, but should be near {others} [{model}]"
+    assert count.elementwise == others, f"beside products {count.elementwise} are counted, not {others} [{model}]"
     return count.total / (count.total + count.elementwise)
 
 
@@ -289,4 +268,7 @@ def test_the_share_of_products_grows_with_the_width_and_is_below_half_in_the_nar
     said = ", ".join(f"{share:.0%}" for share in shares)
     assert shares == sorted(shares), f"shares={said} at heads 1, 2, 4, 16, 64 wide, but should grow"
     assert shares[0] < 1 / 2 < 0.9 < shares[-1], f"shares={said}, but should go from below half to above 90 %"
+    wide = Transformer(vocab_size=64, layers=2, dim=512, heads=512, hidden=2048, learned_positions=256)
+    share = forward_share(workloads, wide, 256)
+    assert 1 / 2 < share < 0.95, f"with 512 heads 1 wide the share is {share:.0%}, but should be between 50 and 95 %"
     record_figure(f"products are {said} of the forward FLOPs with heads 1, 2, 4, 16, 64 wide")

@@ -1,6 +1,8 @@
 """Faults that the claims about forward FLOPs must notice."""
 
+import dataclasses
 import functools
+import math
 import time
 
 import torch
@@ -8,6 +10,7 @@ from torch.utils import flop_counter
 
 import accounting.attention
 import accounting.convolution
+import accounting.counted.counter
 import accounting.flops
 import accounting.roofline
 from meta_tests.faults import fault, faults, stand_in
@@ -47,8 +50,8 @@ def a_rate_is_named_as_an_amount(patch):
     def peak_flops(device: str) -> float:
         """Peak of a device in TFLOPS."""
 
-    peak_flops.__module__ = accounting.roofline.__name__
-    patch.setattr(accounting.roofline, "peak_flops", peak_flops, raising=False)
+    peak_flops.__module__ = accounting.counted.counter.__name__
+    patch.setattr(accounting.counted.counter, "peak_flops", peak_flops, raising=False)
 
 
 # fmt: off
@@ -60,12 +63,10 @@ faults(
      lambda patch: patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)),
     ("a_product_is_said_to_take_two_flops_per_output", "flops.reason-per-output flops.matmul-2mnk",
      stand_in("accounting.flops.matmul_flops", lambda _, m, k, n, batch=1: 2 * m * n * batch)),
-    ("every_weight_counts_as_a_square_one", "flops.two-layer flops.two-layer-DxD",
+    ("every_weight_counts_as_a_square_one", "flops.two-layer flops.two-layer-DxD flops.cubic",
      torchs_counter_reads_the_weight_as(lambda rows, columns: (rows, rows))),
-    ("a_product_counts_one_column_of_its_weight", "flops.cubic flops.matmul-2mnk",
-     torchs_counter_reads_the_weight_as(lambda rows, columns: (rows, 1))),
-    ("a_layer_norm_is_remembered_and_takes_no_time", "flops.dominates",
-     stand_in("torch.nn.functional.layer_norm", functools.cache(lambda norm, *args: norm(*args)))),
+    ("a_relu_is_remembered_and_takes_no_time", "flops.dominates", stand_in("torch.clamp_min", functools.cache(
+        lambda clamp_min, *args, **options: clamp_min(*args, **options)))),
     ("gelu_is_counted_once_an_element", "flops.dominates matmul.bread-and-butter",
      lambda patch: patch.setitem(accounting.roofline.FLOPS_PER_ELEMENT, "gelu_tanh", 1)),
     ("only_the_first_operand_has_a_batch", "flops.batched", stand_in("accounting.flops.broadcast_matmul_flops",
@@ -79,12 +80,14 @@ faults(
         original(query, *(x.repeat(1, 1, len(x), 1) for x in (key, value))))),
     ("attention_counts_one_of_its_two_products", "flops.forward-2BN",
      lambda patch: patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "forward", (1, 0))),
-    ("a_convolutions_weight_counts_once_whatever_the_positions", "flops.forward-2BN",
-     stand_in("accounting.convolution.convolution_flops",
-        lambda _, it: 2 * it.batch * it.in_channels * it.out_channels * it.kernel_size[0] * it.kernel_size[1])),
+    ("a_convolution_counts_one_image_of_its_batch", "flops.forward-2BN", stand_in(
+        "accounting.convolution.convolution_flops", lambda flops, of: flops(dataclasses.replace(of, batch=1)))),
     ("an_elementwise_operation_costs_a_flop_per_row",
      "flops.add flops.elementwise flops.example-square flops.example-ratio",
      stand_in("accounting.flops.elementwise_flops", lambda _, *shapes, flops_per_element=1: shapes[0][0])),
+    ("an_elementwise_operation_costs_a_flop_per_element_of_its_larger_operand", "flops.add flops.elementwise",
+     stand_in("accounting.flops.elementwise_flops",
+        lambda _, *shapes, flops_per_element=1: flops_per_element * max(map(math.prod, shapes)))),
     ("the_bias_is_added_once_for_the_whole_batch", "flops.linear-128-64 flops.linear-2DK",
      stand_in("accounting.flops.linear_flops", lambda _, batch, d, k, bias=False: 2 * batch * d * k + bool(bias) * k)),
 )

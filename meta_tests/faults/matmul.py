@@ -36,11 +36,11 @@ def every_element_of_a_batch_is_multiplied_by_the_first_matrix(matmul, a, b):
 
 
 @fault("matmul.no-loops", instead_of="torch.matmul")
-def a_batch_is_a_loop_in_python(matmul, a, b, out=None):
+def a_batch_is_a_loop_over_eight_products_at_a_time(matmul, a, b, out=None):
     if a.dim() == 2:
         return matmul(a, b, out=out)
-    for i in range(a.shape[0]):
-        torch.matmul(a[i], b[i], out=out[i])
+    for i in range(0, a.shape[0], 8):
+        matmul(a[i : i + 8], b[i : i + 8], out=out[i : i + 8])
     return out
 
 
@@ -78,10 +78,13 @@ faults(
         lambda einsum_flops, equation, *shapes, order="": einsum_flops(equation, *shapes, order="left"))),
     ("the_last_term_of_each_inner_product_is_dropped", "matmul.2d matmul.4d-by-2d matmul.bsm-mk",
      stand_in("torch.Tensor.__matmul__", lambda matmul, a, b: matmul(a[..., :-1], b[..., :-1, :]))),
-    ("rearrange_always_copies", "matmul.rearrange-is-view",
-     stand_in("einops.rearrange", lambda rearrange, x, pattern, **sizes: rearrange(x, pattern, **sizes).clone())),
-    ("rearrange_takes_one_head_where_none_is_given", "matmul.rearrange-ambiguous", stand_in("einops.rearrange",
-        lambda rearrange, x, pattern, **sizes: rearrange(x, pattern, **(sizes or {"heads": 1})))),
+    ("batches_of_sizes_that_differ_are_cut_to_the_smaller_one", "matmul.broadcast", stand_in("torch.Tensor.__matmul__",
+        lambda matmul, a, b: matmul(a[: len(b)] if a.dim() == b.dim() > 2 and 1 < len(b) < len(a) else a, b))),
+    ("rearrange_copies_what_is_not_contiguous", "matmul.rearrange-is-view",
+     stand_in("einops.rearrange", lambda rearrange, x, pattern, **sizes: rearrange(x.contiguous(), pattern, **sizes))),
+    ("rearrange_takes_a_first_factor_that_is_not_given_for_1", "matmul.rearrange-ambiguous",
+     stand_in("einops.rearrange", lambda rearrange, x, pattern, **sizes: rearrange(x, pattern, **(
+        {re.findall(r"\w+", pattern)[1]: 1} if len(sizes) + 2 < len(pattern.split()) // 2 else {}) | sizes))),
     ("the_mean_over_named_dimensions_is_their_sum", "matmul.reduce",
      stand_in("einops.reduce", lambda reduce, x, pattern, word: reduce(x, pattern, "sum" if word == "mean" else word))),
     ("the_products_of_attention_are_forgotten", "matmul.bread-and-butter flops.dominates",

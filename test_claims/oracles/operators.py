@@ -189,7 +189,7 @@ LETTERS = "ijkl"
 def einsums(draw: st.DrawFn, operands: tuple[int, int] = (1, 3), plain: bool = False) -> tuple[str, list[Any]]:
     """An equation over four letters and an ellipsis, and shapes; unless `plain` with diagonals, or no output."""
     size = dict(zip(LETTERS, draw(st.tuples(*[st.integers(1, 3)] * len(LETTERS))), strict=True))
-    batch = tuple(draw(st.lists(st.integers(1, 3), max_size=2)))
+    batch = tuple(draw(st.lists(st.integers(1, 3), max_size=2) | st.lists(st.integers(1, 2), min_size=3, max_size=4)))
     terms, shapes = [], []
     for _ in range(draw(st.integers(*operands))):
         letters = draw(st.lists(st.sampled_from(LETTERS), min_size=1, max_size=3, unique=plain))
@@ -201,7 +201,7 @@ def einsums(draw: st.DrawFn, operands: tuple[int, int] = (1, 3), plain: bool = F
         terms.append("".join(letters[:at]) + ("" if dots is None else "...") + "".join(letters[at:]))
         shapes.append((*own[:at], *tail, *own[at:]))
     left = ",".join(terms)
-    if not plain and draw(st.integers(0, 4)) == 4:
+    if not plain and draw(st.integers(0, 2)) == 2:
         return left, shapes
     letters = sorted(set(left) - set(",."))
     output = draw(st.lists(st.sampled_from(letters), unique=True, max_size=3))
