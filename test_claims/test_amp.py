@@ -24,6 +24,10 @@ from test_claims.strategies import in_fp64, seeds, sizes
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+def gaussian(*shape, device):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device)
+
+
 def linear_layers(device, dims, seed=0, layer=nn.Linear):
     torch.manual_seed(seed)
     return nn.Sequential(*(layer(m, n) for m, n in pairwise(dims))).to(device)
@@ -57,6 +61,9 @@ def test_under_autocast_parameters_gradients_and_state_are_fp32_and_products_low
     for name, held in wide.items():
         dtypes = {tensor.dtype for tensor in held}
         assert dtypes == {torch.float32}, f"{name} are {dtypes}, but should be fp32 [{dtype}]"
+        values = torch.cat([tensor.detach().flatten() for tensor in held])
+        finer = not torch.equal(values, values.to(LOW[dtype]).float())
+        assert finer or name == "gradients", f"{name} hold no value finer than {dtype} [{widths=}]"
     assert set(products.product_dtypes) == {LOW[dtype]}, f"products ran in {products.product_dtypes}, not in {dtype}"
     assert (y.dtype, loss.dtype) == (LOW[dtype], torch.float32), f"output {y.dtype} and loss {loss.dtype} [{dtype}]"
 
@@ -172,8 +179,8 @@ OPERATIONS = {
     "conv1d": ("low", "low", lambda x: functional.conv1d(x[None], x[:, :, None])),
     "attention": ("low", "low", lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None])),
     "matrix times vector": ("kept", "low", lambda x: x.mv(x[0])),
-    "mse_loss": ("fp32", "fp32", lambda x: functional.mse_loss(x, x)),
-    "l1_loss": ("fp32", "fp32", lambda x: functional.l1_loss(x, x)),
+    "mse_loss": ("fp32", "fp32", lambda x: functional.mse_loss(x, x.mT)),
+    "l1_loss": ("fp32", "fp32", lambda x: functional.l1_loss(x, x.mT)),
     "cross_entropy": ("fp32", "fp32", lambda x: functional.cross_entropy(x, torch.zeros_like(x[0], dtype=torch.long))),
     "prod": ("fp32", "fp32", lambda x: x.prod()),
     "softmax": ("kept", "fp32", lambda x: x.softmax(-1)),
@@ -194,20 +201,22 @@ OPERATIONS = {
 }
 
 
-FIXED = {"low": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
-
-
 @pytest.mark.claim("amp.autocast")
+@pytest.mark.parametrize("low", LOW)
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_autocast_chooses_each_operations_dtype_by_the_table_of_the_device(device, name):
+def test_autocast_chooses_each_operations_dtype_by_the_table_of_the_device(device, name, low):
     if device.type not in ("cpu", "cuda"):
         pytest.skip(f"no table of autocast's choices on {device.type}")
     on_cpu, on_cuda, operation = OPERATIONS[name]
-    for dtype in (torch.float32, torch.bfloat16):
-        with torch.autocast(device.type, torch.bfloat16):
-            got = operation(torch.eye(8, device=device, dtype=dtype)).dtype
-        should = FIXED.get(on_cpu if device.type == "cpu" else on_cuda, dtype)
-        assert got == should, f"{name} of {dtype} gives {got} under autocast on {device.type}, not {should}"
+    fixed = {"low": LOW[low], "fp32": torch.float32, "fp64": torch.float64}
+    for dtype in (torch.float32, LOW[low]):
+        x = gaussian(8, 8, device=device).to(dtype)
+        with torch.autocast(device.type, LOW[low]):
+            got = operation(x)
+        chosen = fixed.get(on_cpu if device.type == "cpu" else on_cuda, dtype)
+        assert got.dtype == chosen, f"{name} of {dtype} gives {got.dtype} under autocast to {low}, not {chosen}"
+        wrong = tensors.difference(got, operation(x.to(chosen)))
+        assert not wrong, f"{name} of {dtype} under autocast, against the same in {chosen}: {wrong}"
 
 
 @pytest.mark.claim("amp.cuda-amp-api")
@@ -231,20 +240,20 @@ def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
 
 
 @pytest.mark.claim("amp.only-forward-cast", "grad.same-shape")
-@given(widths=st.lists(st.sampled_from([3, 8]), min_size=2, max_size=4))
-def test_the_backward_products_run_in_bf16_too_and_the_gradients_end_in_fp32(device, widths):
-    net = linear_layers(device, widths)
-    x = torch.ones(4, widths[0], device=device)
-    with Recorded() as forward, torch.autocast(device.type, torch.bfloat16):
+@given(widths=st.lists(st.sampled_from([3, 8]), min_size=2, max_size=4), low=st.sampled_from(list(LOW.values())))
+def test_the_backward_products_run_low_too_and_the_gradients_end_in_fp32(device, widths, low):
+    net, x = linear_layers(device, widths), gaussian(4, widths[0], device=device)
+    with Recorded() as forward, torch.autocast(device.type, low):
         y = net(x)
     with Recorded() as backward:  # outside the region, as it is recommended
         y.float().sum().backward()
     layers = len(widths) - 1
     for ran, products in ((forward, layers), (backward, 2 * layers - 1)):
-        got, should = ran.product_dtypes, [torch.bfloat16] * 2 * products
+        got, should = ran.product_dtypes, [low] * 2 * products
         assert got == should, f"operands of products were in {got}, but should be in {should} [{widths=}]"
-    ends = {p.grad.dtype for p in net.parameters()}
-    assert ends == {torch.float32}, f"the parameters' gradients are {ends}, but should be fp32"
+    for grad in (p.grad for p in net.parameters()):
+        assert grad.dtype == torch.float32, f"a gradient is in {grad.dtype}, but should be in fp32 [{widths=}]"
+        assert not (finer := tensors.difference(grad, grad.to(low).float())), f"finer than {low}: {finer} [{widths=}]"
 
 
 @pytest.mark.claim("amp.gradscaler")
