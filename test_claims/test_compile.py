@@ -67,6 +67,11 @@ def product(a, b):
     return a @ b
 
 
+def products(a, b):
+    """The product alone, with a bias and in a batch."""
+    return torch.stack([a @ b, torch.addmm(torch.zeros_like(b), a, b), torch.bmm(a[None], b[None])[0]])
+
+
 def scaled(x):
     return 2 * x + 1
 
@@ -97,8 +102,12 @@ WAVE = lambda x: torch.exp(-x * x) * torch.cos(3 * x)  # noqa: E731
 
 @pytest.fixture(scope="session", params=[(gelu, 9), (HORNER, 8), (WAVE, 6)], ids=["gelu", "horner", "wave"])
 def fused(request, x):
-    """A function of so many operations, and the same compiled."""
-    return request.param[0], compiled(fresh(request.param[0]), x), request.param[1]
+    """A function of so many operations, the same compiled, and how many kernels that has."""
+    from torch._inductor import metrics
+
+    (function, operations), _ = request.param, metrics.reset()
+    as_one = compiled(fresh(function), x)
+    return function, as_one, operations, metrics.generated_kernel_count
 
 
 def bf16_and_ones(device):
@@ -193,7 +202,8 @@ def test_the_first_call_pays_for_the_compilation_and_the_others_do_not(compiled_
 
 @pytest.mark.claim("compile.fuses")
 def test_all_operations_become_one_that_allocates_its_result_alone(device, fused, x):
-    function, as_one, operations = fused
+    function, as_one, operations, kernels = fused
+    assert kernels == 1, f"{operations} operations became {kernels} kernels, but should one"
     eager, left = profiled_operators(function, x), profiled_operators(as_one, x)
     arithmetic = {f"aten::{name}" for name in ("mul", "add", "sub", "neg", "exp", "cos", "tanh")}
     assert len(arithmetic & set(eager)) > 2, f"uncompiled it runs {sorted(eager)}, but should three of {arithmetic}"
@@ -212,7 +222,7 @@ def test_all_operations_become_one_that_allocates_its_result_alone(device, fused
 @pytest.mark.claim("compile.fuses", "compile.better-than-hand")
 @pytest.mark.needs("c++")
 def test_fused_operations_are_faster_than_one_after_the_other(fused, x, speed):
-    function, as_one, operations = fused
+    function, as_one, operations, _ = fused
     claim = f"{operations} operations, uncompiled against compiled"
     speed.assert_slower(lambda: function(x), lambda: as_one(x), claim, pairs=21)
 
@@ -276,14 +286,14 @@ def ones_and_a_bit(device, bit, size=64):
 
 
 @pytest.fixture(scope="session")
-def compiled_product(device):
-    return compiled(product, *ones_and_a_bit(device, 1))
+def compiled_products(device):
+    return compiled(products, *ones_and_a_bit(device, 1))
 
 
 @pytest.mark.claim("compile.mixed-precision")
 @given(bit=st.integers(1, 23))
-def test_compiling_leaves_products_in_fp32(device, compiled_product, bit):
-    result = compiled_product(*ones_and_a_bit(device, bit))
+def test_compiling_leaves_products_in_fp32(device, compiled_products, bit):
+    result = compiled_products(*ones_and_a_bit(device, bit))
     assert result.dtype == torch.float32, f"the compiled product is in {result.dtype}, but should be in float32"
     values = result.unique().tolist()
     assert values == [1 + 2.0**-bit], f"compiled, 1 + 2^-{bit} became {values}: the product ran in less than fp32"
@@ -292,8 +302,8 @@ def test_compiling_leaves_products_in_fp32(device, compiled_product, bit):
 @pytest.mark.claim("compile.mixed-precision")
 def test_autocast_lowers_the_precision_compiled_and_uncompiled(device):
     backend = Graphs()
-    function = torch.compile(fresh(product), backend=backend)
-    for name, call in {"compiled": function, "uncompiled": product}.items():
+    function = torch.compile(fresh(products), backend=backend)
+    for name, call in {"compiled": function, "uncompiled": products}.items():
         with torch.autocast(device.type, torch.bfloat16):
             result = call(*ones_and_a_bit(device, 12))
         got = result.dtype, result.unique().tolist()
@@ -399,6 +409,6 @@ def test_compiled_products_use_tensor_cores_for_bf16_and_not_for_fp32(large, spe
 
 
 @pytest.mark.claim("compile.uses-hardware")
-def test_a_compiled_product_of_fp32_does_not_use_tf32_unless_allowed(compiled_product, device):
-    values = compiled_product(*ones_and_a_bit(device, 23)).unique().tolist()
+def test_a_compiled_product_of_fp32_does_not_use_tf32_unless_allowed(compiled_products, device):
+    values = compiled_products(*ones_and_a_bit(device, 23)).unique().tolist()
     assert values == [1 + 2.0**-23], f"compiled, 1 + 2^-23 became {values}: products of fp32 run in less than fp32"
