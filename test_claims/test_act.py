@@ -243,10 +243,10 @@ def test_activations_grow_with_the_sequence(workloads, metered_device, record_fi
     assert least < ratio < most, f"twice the tokens keep {ratio:.2f} times as much, not {least} to {most} times"
 
 
-def trained_in_segments(device, segments, dropout=0.3, seed=0, low=None, **options):
+def trained_in_segments(device, segments, dropout=0.3, seed=0, low="fp32", **options):
     """Gradients and weights of a net with dropout after three steps, run in `segments` checkpointed segments.
 
-    With `low`, products run in that dtype: the recomputed ones must, too.
+    Products run in the dtype `low`: the recomputed ones must, too.
     """
     torch.manual_seed(seed)
     layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Dropout(dropout)).to(device) for _ in range(6)]
@@ -255,7 +255,7 @@ def trained_in_segments(device, segments, dropout=0.3, seed=0, low=None, **optio
     for _ in range(3):
         stepper.zero_grad()
         x = torch.randn(16, 8, device=device, requires_grad=True)
-        with torch.autocast(device.type, low or torch.bfloat16, enabled=low is not None):
+        with torch.autocast(device.type, TORCH_DTYPES[low], enabled=low != "fp32"):
             y = in_segments(layers, x, segments, **options)
         y.float().pow(2).mean().backward()
         stepper.step()
@@ -264,7 +264,7 @@ def trained_in_segments(device, segments, dropout=0.3, seed=0, low=None, **optio
 
 @pytest.mark.claim("act.checkpoint-same-grads")
 @pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
-@given(segments=sizes(most=6), dropout=st.floats(0, 0.9), seed=seeds, low=st.sampled_from([None, torch.bfloat16]))
+@given(segments=sizes(most=6), dropout=st.floats(0, 0.9), seed=seeds, low=dtypes_among(["bf16", "fp16", "fp32"]))
 def test_training_is_bitwise_the_same_for_any_number_of_segments(device, reentrant, segments, dropout, seed, low):
     """With dropout, but where torch keeps no random state: on mps its checkpoints have none (pytorch issue 127676)."""
     dropout = 0.0 if device.type == "mps" else dropout
