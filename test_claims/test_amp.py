@@ -231,7 +231,7 @@ def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
     for kind in ("cuda", device.type):
         made, warned = deprecations(lambda kind=kind: getattr(torch.amp, name)(kind))
         assert not warned, f"torch.amp.{name}({kind!r}) warns: {warned}"
-    enabled = made.is_enabled() if name == "GradScaler" else made._enabled  # of the device under test, the last
+    enabled = made.is_enabled() if name == "GradScaler" else made(torch.is_autocast_enabled)(device.type)
     assert enabled, f"torch.amp.{name}({device.type!r}) is not enabled on {device}"
 
 
