@@ -18,7 +18,6 @@ from accounting import counted, measured, memory
 from accounting.activations import RANDOM_STATE_BYTES, activation_bytes, recomputed_bytes
 from accounting.models import DeepLinear, Transformer, recompute_flops
 from test_claims.oracles import tensors
-from test_claims.oracles.dispatched import linear_net
 from test_claims.oracles.tensors import difference
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, seeds, sizes
 
@@ -109,8 +108,8 @@ def kept_by(net, x):
     return tensors.graph_bytes(x.device, lambda: net(x))
 
 
-@pytest.mark.claim("act.BDL", "act.can-dominate")
-@given(model=nets, batch=sizes(most=8), dtype=dtypes_among(["fp64", "fp32"]))
+@pytest.mark.claim("act.BDL", "act.can-dominate", "amp.activation-memory")
+@given(model=nets, batch=sizes(most=8), dtype=dtypes_among(["fp64", "fp32", "bf16", "fp16"]))
 def test_a_deep_linear_net_keeps_batch_times_width_times_layers(workloads, metered_device, model, batch, dtype):
     net = workloads.build(model, device=metered_device, dtype=TORCH_DTYPES[dtype])
     got = kept_by(net, workloads.inputs(model, batch, device=metered_device).to(TORCH_DTYPES[dtype]))
@@ -192,9 +191,12 @@ def test_nothing_is_kept_where_no_gradient_will_be_asked_for(metered_device, nam
 
 
 @pytest.mark.claim("act.inference-one-layer")
+@pytest.mark.parametrize("name", [name for name in KEPT if name != "LayerNorm"])
 @given(batch=sizes(), width=sizes(most=12), layers=sizes(2, 6))
-def test_inference_holds_the_input_and_output_of_one_layer_however_many_there_are(metered_device, batch, width, layers):
-    net, x = linear_net([width] * (layers + 1), metered_device), torch.ones(batch, width, device=metered_device)
+def test_inference_holds_one_layers_input_and_output_however_many_there_are(metered_device, name, batch, width, layers):
+    function, each, _ = KEPT[name]
+    *maps, _ = deep_net(width, layers, function, metered_device)
+    net, x = nn.Sequential(*maps), torch.ones(batch, width, device=metered_device)
     tensors.warm_up(metered_device)
     with measured.memory(metered_device) as held:
         for gradients in (False, True):
@@ -204,7 +206,8 @@ def test_inference_holds_the_input_and_output_of_one_layer_however_many_there_ar
     inference, training = held.phases["False"].peak_bytes, held.phases["True"].peak_bytes
     one = memory.tensor_bytes((batch, width))
     assert inference == 2 * one, f"inference peaks at {inference} bytes, not at two activations [{layers=}]"
-    assert training == layers * one, f"with gradients it peaks at {training} bytes, not at {layers} activations"
+    should = layers * each + (function in (nn.ReLU, nn.Tanh, nn.Sigmoid))  # whose input is there until they return
+    assert training == should * one, f"with gradients it peaks at {training} bytes, not at {should} activations"
 
 
 @pytest.mark.claim("act.can-dominate")
@@ -219,10 +222,6 @@ def test_activations_grow_with_the_batch_until_they_dominate(workloads, memory_d
             held.mark(str(batch))
             del y
     kept = {batch: held.phases[str(batch)].live_bytes - 4 * batch * model.outputs for batch in batches}
-    for batch, got in kept.items():
-        should, formula = 4 * model.dim * model.layers * batch, activation_bytes(model, batch)
-        assert got == should, f"{got} bytes are kept, but should be 4 · D · L · B = {should} [{batch=}]"
-        assert formula == got, f"activation_bytes={formula}, but should be {got} [{batch=}]"
     stepper = torch.optim.AdamW(net.parameters())
     tensors.train(net, stepper, x[:1])
     state = sum((tensors.parameter_bytes(net), tensors.gradient_bytes(net), tensors.state_bytes(stepper)))
@@ -244,10 +243,10 @@ def test_activations_grow_with_the_sequence(workloads, metered_device, record_fi
     assert least < ratio < most, f"twice the tokens keep {ratio:.2f} times as much, not {least} to {most} times"
 
 
-def trained_in_segments(device, segments, dropout=0.3, seed=0, low=None, **options):
+def trained_in_segments(device, segments, dropout=0.3, seed=0, low="fp32", **options):
     """Gradients and weights of a net with dropout after three steps, run in `segments` checkpointed segments.
 
-    With `low`, products run in that dtype: the recomputed ones must, too.
+    Products run in the dtype `low`: the recomputed ones must, too.
     """
     torch.manual_seed(seed)
     layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Dropout(dropout)).to(device) for _ in range(6)]
@@ -256,7 +255,7 @@ def trained_in_segments(device, segments, dropout=0.3, seed=0, low=None, **optio
     for _ in range(3):
         stepper.zero_grad()
         x = torch.randn(16, 8, device=device, requires_grad=True)
-        with torch.autocast(device.type, low or torch.bfloat16, enabled=low is not None):
+        with torch.autocast(device.type, TORCH_DTYPES[low], enabled=low != "fp32"):
             y = in_segments(layers, x, segments, **options)
         y.float().pow(2).mean().backward()
         stepper.step()
@@ -265,7 +264,7 @@ def trained_in_segments(device, segments, dropout=0.3, seed=0, low=None, **optio
 
 @pytest.mark.claim("act.checkpoint-same-grads")
 @pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
-@given(segments=sizes(most=6), dropout=st.floats(0, 0.9), seed=seeds, low=st.sampled_from([None, torch.bfloat16]))
+@given(segments=sizes(most=6), dropout=st.floats(0, 0.9), seed=seeds, low=dtypes_among(["bf16", "fp16", "fp32"]))
 def test_training_is_bitwise_the_same_for_any_number_of_segments(device, reentrant, segments, dropout, seed, low):
     """With dropout, but where torch keeps no random state: on mps its checkpoints have none (pytorch issue 127676)."""
     dropout = 0.0 if device.type == "mps" else dropout

@@ -279,7 +279,7 @@ def test_an_fp8_matmul_without_an_fp8_unit_is_slower_than_fp32(speed, isa, n):
     speed.assert_slower(lambda: narrow @ narrow, lambda: wide @ wide, what, pairs=15)
 
 
-@pytest.mark.claim("dtype.bf16-sweet-spot", "amp.gradscaler")
+@pytest.mark.claim("dtype.bf16-sweet-spot", "amp.gradscaler", "loop.mixed-two-layer")
 @given(log_size=st.floats(-11, -4), seed=seeds)
 @example(log_size=-7.0, seed=0)  # a quarter of them
 def test_fp16_flushes_the_gradients_within_2_to_the_minus_25_and_bf16_none(device, log_size, seed):

@@ -1,5 +1,6 @@
 """Claims about training on many devices: ranks that compute in one process, and the bytes that they send."""
 
+from contextlib import nullcontext
 from fractions import Fraction
 from functools import partial
 
@@ -37,26 +38,31 @@ def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(worklo
 
 
 @pytest.mark.claim("parallel.bubble")
-@given(stages=sizes(most=9), micro_batches=sizes(most=9), forward_s=sizes(), backward_s=sizes())
-def test_a_pipeline_idles_for_its_stages_less_one_over_its_micro_batches(stages, micro_batches, forward_s, backward_s):
-    free_s, done_s = [0] * stages, [0] * micro_batches  # of each stage, and of each micro-batch up to here
-    for direction, seconds in ((1, forward_s), (-1, backward_s)):
-        for stage in range(stages)[::direction]:
+@pytest.mark.parametrize(("send_s", "slow_s"), [(0, 0), (1, 0), (0, 1)], ids=["as stated", "sends", "a slow stage"])
+@given(stages=sizes(most=9), micro_batches=sizes(most=9), passes_s=st.tuples(sizes(), sizes()))
+def test_a_pipeline_idles_for_stages_less_one_over_micro_batches(stages, micro_batches, passes_s, send_s, slow_s):
+    free_s, done_s, busy_s = [0] * stages, [0] * micro_batches, 0  # of a stage, of a micro-batch up to here, of all
+    for seconds, order in zip(passes_s, (range(stages), range(stages)[::-1]), strict=True):
+        for stage in order:
             for number in range(micro_batches):
-                free_s[stage] = done_s[number] = max(free_s[stage], done_s[number]) + seconds
-    idle = Fraction(max(free_s), micro_batches * (forward_s + backward_s)) - 1
+                start_s = max(free_s[stage], done_s[number] + send_s * (stage != order[0]))
+                free_s[stage] = done_s[number] = start_s + seconds + slow_s * (stage == 0)
+                busy_s += seconds + slow_s * (stage == 0)
+    idle = Fraction(stages * max(free_s), busy_s) - 1
     formula = Parallelism(pipeline=stages, micro_batches=micro_batches).bubble
-    assert formula == pytest.approx(float(idle)), f"bubble={formula}, but {float(idle)} [{stages=}, {micro_batches=}]"
+    off, more = float(idle) - formula, stages > 1 and (send_s or (slow_s and micro_batches > 1))
+    assert off > 1e-9 if more else abs(off) < 1e-9, f"{formula=}, but {float(idle)} [{stages=}, {micro_batches=}]"
 
 
 @pytest.mark.claim("parallel.experts")
+@pytest.mark.parametrize(("among", "off"), [((0, 1, 2, 3), 0), ((0,), 1), ((3,), -1)], ids=["even", "home", "away"])
 @given(ranks=st.sampled_from([1, 2, 4]), active=sizes(most=3), tokens=sizes(), layers=sizes(most=3), half=sizes())
-def test_each_token_goes_to_its_experts_and_back_but_for_those_at_home(ranks, active, tokens, layers, half):
-    mixture = {"vocab_size": 8, "dim": 2 * half, "heads": 2, "hidden": 12, "experts": 4}
-    mixture |= {"active_experts": active, "learned_positions": 8}
-    model, split = Transformer(layers=layers, **mixture), Parallelism(data=ranks, expert=ranks)
-    token, expert = torch.arange(4 * tokens).repeat_interleave(active), torch.arange(4 * tokens * active) % 4
-    away, sent = expert * ranks // 4 > 0, []  # of the tokens of rank 0, evenly routed; rank 0 has the first experts
+def test_tokens_go_to_their_experts_and_back_unless_at_home(workloads, among, off, ranks, active, tokens, layers, half):
+    mixture = {"vocab_size": 8, "dim": 2 * half, "heads": 2, "hidden": 12, "experts": 4, "active_experts": active}
+    model, split = Transformer(layers=layers, learned_positions=8, **mixture), Parallelism(data=ranks, expert=ranks)
+    token = torch.arange(4 * tokens).repeat_interleave(active)
+    expert = torch.tensor(among).repeat(len(token) // len(among))
+    away, sent = expert * ranks // 4 > 0, []  # of the tokens of rank 0, which has the first experts
 
     def crossing(x):  # forward what leaves the rank or comes back to it, and its gradient
         sent.append(x[away])
@@ -70,8 +76,10 @@ def test_each_token_goes_to_its_experts_and_back_but_for_those_at_home(ranks, ac
     x.sum().backward()
     of_experts = [each for each in collectives(model, split, ranks, 4 * tokens, "fp32") if each.kind == "expert"]
     formula, should = sum(each.sent_bytes for each in of_experts), sum(part.nbytes for part in sent)
-    assert formula == should, f"{formula=} bytes, but {should} leave the rank [{ranks=}, {active=}, {tokens=}]"
-    whole, held = (device_parameters(model, of)[1] for of in (Parallelism(), split))
+    right = (formula > should) - (formula < should) == off * (ranks > 1)
+    assert right, f"{formula=} bytes, but {should} leave the rank [{ranks=}, {active=}, {tokens=}, {among=}]"
+    named = workloads.build(model, device="meta").named_parameters()
+    whole, held = sum(p.numel() for name, p in named if ".experts." in name), device_parameters(model, split)[1]
     assert held * ranks == whole, f"a device holds {held} of {whole} parameters of experts, not 1/{ranks}"
 
 
@@ -115,3 +123,12 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(workloads, ranks, w
     matrices, norms = (sum(p.numel() for p in block.parameters() if p.dim() == dims) for dims in (2, 1))
     held = device_parameters(one, split)[0]
     assert held == matrices / ranks + norms, f"{held} parameters, not 1/{ranks} of {matrices} and {norms} of norms"
+
+
+@pytest.mark.claim("parallel.tensor")
+@given(heads=sizes(most=8), ranks=sizes(2, 8))
+def test_heads_that_do_not_divide_are_refused(heads, ranks):
+    model = Transformer(vocab_size=8, layers=1, dim=2 * heads, heads=heads, hidden=12)
+    refused = pytest.raises(ValueError, match=f"tensor must divide the heads of the model, {heads}, got {ranks}")
+    with refused if heads % ranks else nullcontext():
+        collectives(model, Parallelism(tensor=ranks), 1, 1)

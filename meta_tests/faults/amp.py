@@ -119,6 +119,9 @@ faults(
     ("bf16_is_said_to_take_three_bytes", "amp.ex-bf16-linear-32 amp.activation-memory",
      stand_in("accounting.formats.element_bits",
         lambda element_bits, name: 24 if name == "bf16" else element_bits(name))),
+    ("losses_read_rounded_operands_under_autocast", "amp.autocast", stand_in("torch.nn.functional.mse_loss",
+        lambda loss, x, *rest, **options:
+            loss(x.bfloat16().float() if torch.is_autocast_enabled(x.device.type) else x, *rest, **options))),
     ("the_claim_names_another_year", "amp.origin-2017", stand_in("pathlib.Path.read_text",
         lambda read_text, self, **how: read_text(self, **how).replace("dates to 2017", "dates to 2018"))),
 )

@@ -16,5 +16,7 @@ faults(
     ("norms_are_divided_as_matrices_are", "parallel.tensor", replaced("accounting.parallel.REPLICATED", ())),
     ("attention_counts_one_head_fewer", "parallel.tensor", stand_in("torch.nn.functional.scaled_dot_product_attention",
         lambda attend, query, *rest, **options: attend(query, *rest, **options) * (query.shape[1] > 1))),
+    ("a_split_takes_any_number_of_heads", "parallel.tensor",
+     stand_in("accounting.parallel.Parallelism.stage_layers", lambda _, split, model: (model.layers, model.layers))),
 )
 # fmt: on
