@@ -78,8 +78,10 @@ def cast(values: torch.Tensor, dtype: torch.dtype, device: torch.device = CPU) -
 
 
 def cast_of(value: float, dtype: torch.dtype, device: torch.device = CPU) -> float:
-    """One value, rounded to fp32, after a cast to `dtype` on `device`."""
-    return float(cast(torch.tensor([value], dtype=torch.float32), dtype, device).item())
+    """One value, rounded to fp32, after a cast to `dtype` on `device`: alone, and the same among enough for vectors."""
+    alone, many = (cast(torch.tensor([value] * n, dtype=torch.float32), dtype, device) for n in (1, 33))
+    assert {repr(x) for x in many.tolist()} == {repr(alone.item())}, f"{dtype}({value!r}): {alone}, but of 33 {many}"
+    return float(alone)
 
 
 def overflow_policy(dtype: torch.dtype, device: torch.device) -> str:
@@ -220,7 +222,7 @@ def finfo_disagreement(row: Format) -> str | None:
         return f"{row.name} is stored in {row.storage_bits} bits, but {dtype} packs {packed} in {8 * dtype.itemsize}"
     try:
         info = torch.finfo(dtype)
-        constants = {"max": info.max, "least_normal": info.smallest_normal}
+        constants = {"max": info.max, "least_normal": info.smallest_normal, "storage_bits": info.bits}
     except (TypeError, NotImplementedError):
         if packed == 2 and dtype.is_floating_point:  # torch.finfo does not know packed dtypes
             return None
@@ -230,7 +232,10 @@ def finfo_disagreement(row: Format) -> str | None:
     for field, should in constants.items():
         if getattr(row, field) != should:
             return f"{row.name}.{field}={getattr(row, field)!r}, but torch.finfo({dtype}) says {should!r}"
-    return None
+    least = (-row.max if row.signed else row.least_normal, row.least_normal)
+    return (
+        None if (info.min, info.tiny) == least else f"torch.finfo({dtype}) has {info}, but {row.name} ends at {least}"
+    )
 
 
 def integer_disagreement(row: IntegerFormat) -> str | None:
