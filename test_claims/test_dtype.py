@@ -93,9 +93,10 @@ def test_bf16_is_the_upper_half_of_an_fp32_whose_exponent_it_has(device):
 
 @pytest.mark.claim("dtype.bf16-reallocates", "dtype.bf16-33bit-exponent")
 def test_bf16_takes_3_bits_from_the_fraction_of_fp16_and_gives_them_to_the_exponent(device):
-    fp16, bf16 = (fields_counted(values_of_patterns(d, None, device), 16) for d in (torch.float16, torch.bfloat16))
-    assert (fp16, bf16) == ((5, 10), (8, 7)), f"exponent and fraction bits are {fp16} in fp16 and {bf16} in bf16"
-    assert format_of("bf16").max > format_of("fp16").max
+    fields = [fields_counted(values_of_patterns(dtype_of(name), None, device), 16) for name in ("fp16", "bf16")]
+    rows = [(format_of(name).exponent_bits, format_of(name).fraction_bits) for name in ("fp16", "bf16")]
+    assert fields == rows == [(5, 10), (8, 7)], f"exponent and fraction bits of fp16 and bf16 are {fields}, {rows=}"
+    assert torch.finfo(torch.bfloat16).max > 2**111 * torch.finfo(torch.float16).max
 
 
 @pytest.mark.claim("dtype.finfo")
@@ -273,8 +274,7 @@ def test_an_fp8_matmul_without_an_fp8_unit_is_slower_than_fp32(speed, isa, n):
     narrow = wide.to(E4M3)
     if applied(torch.matmul, narrow, narrow) is None:
         pytest.skip("this torch multiplies no fp8 on a CPU")
-    what = f"{n}^3 matmul on one CPU core in fp8 against fp32"
-    speed.assert_slower(lambda: narrow @ narrow, lambda: wide @ wide, what, pairs=15)
+    speed.assert_slower(lambda: narrow @ narrow, lambda: wide @ wide, f"{n}^3 matmul in fp8 against fp32", pairs=15)
 
 
 @pytest.mark.claim("dtype.fp16-not-for-big-models")
@@ -362,11 +362,9 @@ def test_with_fp16_by_default_adams_moments_are_fp16_and_it_divides_by_0(device,
         (optimizer := adam([weight])).step()
         kept[dtype] = [optimizer.state[weight][key] for key in ("exp_avg", "exp_avg_sq")]
     for wide, half in zip(*kept.values(), strict=True):
-        wrong = difference(half, wide.half())
         assert half.dtype == weight.dtype == torch.float16, f"a moment is {half.dtype}, the weight {weight.dtype}"
-        assert not wrong, f"a moment against fp32's, rounded: {wrong} [gradient 2^{log_size}]"
-    finite = bool(weight.isfinite().all())
-    assert finite == (0.001 * 4.0**log_size > 2**-25), f"weights are {weight} after a gradient of 2^{log_size}"
+        assert not (wrong := difference(half, wide.half())), f"against fp32, rounded: {wrong} [gradient 2^{log_size}]"
+    assert weight.isfinite().all() == (0.001 * 4.0**log_size > 2**-25), f"{weight} after a gradient of 2^{log_size}"
 
 
 @pytest.mark.claim("dtype.fp8-not-previous-gen", "dtype.fp8-h100-only")

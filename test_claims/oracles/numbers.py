@@ -72,16 +72,18 @@ def values_of_patterns(dtype: torch.dtype, patterns: Sequence[int] | None, devic
 
 
 def cast(values: torch.Tensor, dtype: torch.dtype, device: torch.device = CPU) -> torch.Tensor:
-    """`values`, given in fp32, after a cast to `dtype` on `device`."""
+    """`values`, given in fp32, after a cast to `dtype` on `device`, which is the same for all at once and for few."""
     assert values.dtype == torch.float32  # torch's casts to the small formats go through fp32: fp64 rounds twice
-    return on_the_host(values.to(with_dtype(device, dtype)).to(dtype))
+    given = values.to(with_dtype(device, dtype))
+    together, few = (on_the_host(each.to(dtype)) for each in (given, given.flatten()[-7:]))
+    same = repr(few.tolist()) == repr(together.flatten()[-7:].tolist())
+    assert same, f"a cast to {dtype} of the last 7 gives {few}, but of all {together.flatten()}"
+    return together
 
 
 def cast_of(value: float, dtype: torch.dtype, device: torch.device = CPU) -> float:
-    """One value, rounded to fp32, after a cast to `dtype` on `device`: alone, and the same among enough for vectors."""
-    alone, many = (cast(torch.tensor([value] * n, dtype=torch.float32), dtype, device) for n in (1, 33))
-    assert {repr(x) for x in many.tolist()} == {repr(alone.item())}, f"{dtype}({value!r}): {alone}, but of 33 {many}"
-    return float(alone)
+    """One value, rounded to fp32, after a cast to `dtype` on `device`; among as many as are cast as vectors."""
+    return float(cast(torch.tensor([value] * 33, dtype=torch.float32), dtype, device)[0])
 
 
 def overflow_policy(dtype: torch.dtype, device: torch.device) -> str:
