@@ -300,12 +300,12 @@ def block_disagreement(row: BlockFormat, values: Sequence[float]) -> str | None:
     """Our block quantisation and its bits against the specification."""
     if row.name not in PUBLISHED_BLOCKS:
         return f"{row.name}: no specification is known under this name"
-    _, _, _, bits_per_element, tensor_bits = PUBLISHED_BLOCKS[row.name]
+    _, _, block_size, bits_per_element, tensor_bits = PUBLISHED_BLOCKS[row.name]
     if row.bits_per_element != bits_per_element:
         return f"{row.name} takes {row.bits_per_element} bits per element, but should take {bits_per_element}"
-    got_bits, bits = row.storage_bits(1024), bits_per_element * 1024 + tensor_bits
-    if got_bits != bits:
-        return f"{row.name}.storage_bits(1024)={got_bits}, but should be {bits}"
+    bits = int(bits_per_element) * len(values) + 8 * -(-len(values) // block_size) + tensor_bits
+    if (got_bits := row.storage_bits(len(values))) != bits:
+        return f"{row.name}.storage_bits({len(values)})={got_bits}, but should be {bits}"
     for given in (BLOCK_PROBES, values):
         got = torch.tensor(row.quantised(given).values, dtype=torch.float64)
         should = blocks_quantised(row.name, given)
