@@ -33,8 +33,8 @@ def products_under_autocast_have_the_resolution_of_e5m2(linear, x, weight, bias=
 
 
 @fault("dtype.lower-is-faster", instead_of="torch.Tensor.__matmul__")
-def a_bf16_matmul_takes_a_detour_through_fp64(matmul, a, b):
-    if a.dtype == torch.bfloat16:
+def matmuls_of_fp32_and_bf16_take_a_detour_through_fp64(matmul, a, b):
+    if a.dtype in (torch.float32, torch.bfloat16):
         for _ in range(3):
             matmul(_to(a, torch.float64), _to(b, torch.float64))
     return matmul(a, b)
