@@ -33,8 +33,8 @@ def products_under_autocast_have_the_resolution_of_e5m2(linear, x, weight, bias=
 
 
 @fault("dtype.lower-is-faster", instead_of="torch.Tensor.__matmul__")
-def a_bf16_matmul_takes_a_detour_through_fp64(matmul, a, b):
-    if a.dtype == torch.bfloat16:
+def matmuls_of_fp32_and_bf16_take_a_detour_through_fp64(matmul, a, b):
+    if a.dtype in (torch.float32, torch.bfloat16):
         for _ in range(3):
             matmul(_to(a, torch.float64), _to(b, torch.float64))
     return matmul(a, b)
@@ -81,23 +81,25 @@ faults(
         lambda view, x, *a: view(x, *(torch.float16 if d == torch.bfloat16 else d for d in a)))),
     ("torch_saturates_fp16", "dtype.fp16-overflow dtype.fp16-layout",
      lambda patch: _spoil_casts(patch, torch.float16, lambda x: x.clamp(-65504, 65504))),
+    ("torch_makes_no_zeros_in_fp16_of_16_values_at_once",
+     "dtype.fp16-underflow-1e-8 dtype.fp16-underflow-threshold dtype.fp16-rounds-down dtype.bf16-sweet-spot",
+     lambda patch: _spoil_casts(patch, torch.float16, lambda x: x.sign() * x.abs().clamp((x.numel() > 15) * 2**-24))),
     ("torch_wraps_fp8_values_beyond_the_maximum", "dtype.fp8-overflow",
      lambda patch: _spoil_casts(patch, torch.float8_e4m3fn, lambda x: x.where(x.abs() <= 464, x.remainder(448)))),
-    ("torch_rounds_every_nonzero_value_up_to_the_least_subnormal_of_fp16",
-     "dtype.fp16-underflow-1e-8 dtype.fp16-underflow-threshold dtype.fp16-rounds-down dtype.bf16-sweet-spot",
-     lambda patch: _spoil_casts(patch, torch.float16, lambda x: x.sign() * x.abs().clamp(min=2**-24))),
     ("squares_of_fp16_do_not_overflow", "dtype.fp16-not-for-big-models",
      stand_in("torch.Tensor.square", lambda square, x: square(x / 2) if x.dtype == torch.float16 else square(x))),
     ("autocast_stays_in_fp32", "dtype.fp16-small-models dtype.fp16-not-for-big-models loop.mixed-two-layer",
      stand_in("torch.autocast",
         lambda autocast, device, dtype=None, **options: autocast(device, dtype, enabled=False))),
-    ("losses_are_computed_in_fp32_whatever_the_default", "dtype.default-fp16-misconception",
-     stand_in("torch.nn.functional.mse_loss", lambda mse_loss, a, b: mse_loss(a.float(), b.float()))),
-    ("fp8_is_added_like_any_other_dtype", "dtype.fp8-special-handling",
-     stand_in("torch.Tensor.__add__", lambda add, a, b: add(a.float(), b.float()) if a.itemsize == 1 else add(a, b))),
+    ("losses_are_computed_in_fp32_and_returned_in_the_default", "dtype.default-fp16-misconception",
+     stand_in("torch.nn.functional.l1_loss", lambda l1_loss, a, b: l1_loss(a.float(), b.float()).to(a.dtype))),
+    ("fp8_is_compared_like_any_other_dtype", "dtype.fp8-special-handling",
+     stand_in("torch.lt", lambda lt, a, b: lt(a.float(), b.float()))),
+    ("fp8_is_multiplied_by_elements_without_rounding", "dtype.fp8-special-handling",
+     stand_in("torch.mul", lambda mul, a, b: mul(a.float(), b.float()))),
     ("e5m2_flushes_its_subnormals_and_the_binade_above", "dtype.fp8-special-handling",
      lambda patch: _spoil_casts(patch, torch.float8_e5m2, lambda x: x.where(x.abs() >= 2**-13, 0.0))),
-    ("the_scales_of_an_fp8_matmul_are_ignored", "dtype.fp8-h100-only", stand_in("torch._scaled_mm",
+    ("scales_of_fp8_are_ignored", "dtype.fp8-h100-only dtype.fp8-special-handling", stand_in("torch._scaled_mm",
         lambda scaled_mm, a, b, scale_a, scale_b, out_dtype:
             scaled_mm(a, b, torch.tensor(1.0), torch.tensor(1.0), out_dtype=out_dtype))),
     ("torch_truncates_to_bf16_instead_of_rounding",

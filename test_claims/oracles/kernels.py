@@ -48,11 +48,10 @@ def fp32_products(precision: str = "highest") -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def scaled_fp8_product(device: torch.device) -> Tensor:
-    """(16, 32) by (32, 16) ones in fp8, with scales 2 and 3: 32 · 2 · 3 everywhere."""
-    ones = torch.ones(16, 32, device=device).to(torch.float8_e4m3fn)
-    scales = [torch.tensor(scale, device=device) for scale in (2.0, 3.0)]
-    return torch._scaled_mm(ones, ones.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16)
+def scaled_fp8_product(x: Tensor, w: Tensor, scale_x: float, scale_w: float) -> Tensor:
+    """`x` (m, k) times the transpose of `w` (n, k), both of fp8 and each times its scale, in bf16."""
+    scales = (torch.tensor(scale, device=x.device) for scale in (scale_x, scale_w))
+    return torch._scaled_mm(x, w.t(), *scales, out_dtype=torch.bfloat16)
 
 
 ROW = 4096  # elements of a row

@@ -72,14 +72,18 @@ def values_of_patterns(dtype: torch.dtype, patterns: Sequence[int] | None, devic
 
 
 def cast(values: torch.Tensor, dtype: torch.dtype, device: torch.device = CPU) -> torch.Tensor:
-    """`values`, given in fp32, after a cast to `dtype` on `device`."""
+    """`values`, given in fp32, after a cast to `dtype` on `device`, which is the same for all at once and for few."""
     assert values.dtype == torch.float32  # torch's casts to the small formats go through fp32: fp64 rounds twice
-    return on_the_host(values.to(with_dtype(device, dtype)).to(dtype))
+    given = values.to(with_dtype(device, dtype))
+    together, few = (on_the_host(each.to(dtype)) for each in (given, given.flatten()[-7:]))
+    same = repr(few.tolist()) == repr(together.flatten()[-7:].tolist())
+    assert same, f"a cast to {dtype} of the last 7 gives {few}, but of all {together.flatten()}"
+    return together
 
 
 def cast_of(value: float, dtype: torch.dtype, device: torch.device = CPU) -> float:
-    """One value, rounded to fp32, after a cast to `dtype` on `device`."""
-    return float(cast(torch.tensor([value], dtype=torch.float32), dtype, device).item())
+    """One value, rounded to fp32, after a cast to `dtype` on `device`; among as many as are cast as vectors."""
+    return float(cast(torch.tensor([value] * 33, dtype=torch.float32), dtype, device)[0])
 
 
 def overflow_policy(dtype: torch.dtype, device: torch.device) -> str:
@@ -151,9 +155,8 @@ def decode_disagreement(row: Format, device: torch.device = CPU) -> str | None:
     if dtype is None:
         return None
     if row.bits <= 16:
-        return difference(
-            f"{row.name} decode", decoded(row), values_of_patterns(dtype, None, device), lambda i: f"pattern {i:#x}"
-        )
+        should = values_of_patterns(dtype, None, device)
+        return difference(f"{row.name} decode", decoded(row), should, lambda i: f"pattern {i:#x}")
     one = 1 << row.fraction_bits
     fractions = (0, 1, one // 2, one // 3, one - 1)
     exponents = range(0, 1 << (1 + row.exponent_bits), 3)  # the sign included; 3 divides 2^n - 1: all ones is there
@@ -220,14 +223,15 @@ def finfo_disagreement(row: Format) -> str | None:
         return f"{row.name} is stored in {row.storage_bits} bits, but {dtype} packs {packed} in {8 * dtype.itemsize}"
     try:
         info = torch.finfo(dtype)
-        constants = {"max": info.max, "least_normal": info.smallest_normal}
+        least = ("max", -info.min) if row.signed else ("least_normal", info.min)
+        constants = [least, ("max", info.max), ("least_normal", info.smallest_normal), ("storage_bits", info.bits)]
     except (TypeError, NotImplementedError):
         if packed == 2 and dtype.is_floating_point:  # torch.finfo does not know packed dtypes
             return None
         return f"{row.name}.torch_name={row.torch_name!r}, but that is no floating-point dtype"
     if row.name != "fp8_e5m2fnuz":  # torch says 0.125; two fraction bits make 0.25
-        constants["eps"] = info.eps
-    for field, should in constants.items():
+        constants.append(("eps", info.eps))
+    for field, should in constants:
         if getattr(row, field) != should:
             return f"{row.name}.{field}={getattr(row, field)!r}, but torch.finfo({dtype}) says {should!r}"
     return None
@@ -296,12 +300,12 @@ def block_disagreement(row: BlockFormat, values: Sequence[float]) -> str | None:
     """Our block quantisation and its bits against the specification."""
     if row.name not in PUBLISHED_BLOCKS:
         return f"{row.name}: no specification is known under this name"
-    _, _, _, bits_per_element, tensor_bits = PUBLISHED_BLOCKS[row.name]
+    _, _, block_size, bits_per_element, tensor_bits = PUBLISHED_BLOCKS[row.name]
     if row.bits_per_element != bits_per_element:
         return f"{row.name} takes {row.bits_per_element} bits per element, but should take {bits_per_element}"
-    got_bits, bits = row.storage_bits(1024), bits_per_element * 1024 + tensor_bits
-    if got_bits != bits:
-        return f"{row.name}.storage_bits(1024)={got_bits}, but should be {bits}"
+    bits = int(bits_per_element) * len(values) + 8 * -(-len(values) // block_size) + tensor_bits
+    if (got_bits := row.storage_bits(len(values))) != bits:
+        return f"{row.name}.storage_bits({len(values)})={got_bits}, but should be {bits}"
     for given in (BLOCK_PROBES, values):
         got = torch.tensor(row.quantised(given).values, dtype=torch.float64)
         should = blocks_quantised(row.name, given)
