@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 from torch import nn
@@ -277,6 +277,7 @@ def learns(losses):
 
 
 @pytest.mark.claim("init.stability", "loop.naive-init-fails")
+@settings(phases=[Phase.generate])
 @given(seed=seeds, layers=st.integers(2, 8), width=st.integers(16, 64))
 def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(device, seed, layers, width):
     losses = trained_losses(device, seed, layers, width, 1 / math.sqrt(width), 0.1)
@@ -289,7 +290,7 @@ def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(device,
 
 
 @pytest.mark.claim("init.stability")
-@settings(max_examples=max(2, settings.default.max_examples // 20))  # each trains some 30 nets
+@settings(max_examples=max(2, settings.default.max_examples // 20), phases=[Phase.generate])  # no seed is simpler
 @given(seed=seeds)
 def test_naive_nets_need_ever_smaller_rates_and_still_do_not_get_there(device, seed):
     """The largest power of ten at which the loss falls at all over 30 steps."""
