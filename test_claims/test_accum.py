@@ -47,9 +47,7 @@ def test_equal_micro_batches_give_the_gradient_of_the_batch(device, micro_batche
     error = error_of(net, x, labels, [each] * micro_batches, [1 / micro_batches] * micro_batches)
     assert error < 1e-12, f"the gradient is off by {error:.2g}, not by rounding [{micro_batches=}, {each=}, {seed=}]"
     times = error_of(net, x, labels, [each] * micro_batches, [1] * micro_batches) + 1
-    assert abs(times - micro_batches) < 1e-11, (
-        f"undivided it is {times} times the batch's, not {micro_batches} [{seed=}]"
-    )
+    assert abs(times - micro_batches) < 1e-11, f"undivided it is {times} times as large [{micro_batches=}, {seed=}]"
 
 
 @pytest.mark.claim("accum.equivalent")
@@ -63,23 +61,19 @@ def test_uneven_micro_batches_are_weighted_by_the_examples_in_their_means(device
     assert error < 1e-12, f"weighted the gradient is off by {error:.2g}, not by rounding alone [{examples=}, {seed=}]"
     if len(set(counted)) > 1:
         alike = error_of(net, x, labels, parts, [1 / len(parts)] * len(parts))
-        assert alike > 1e-9, (
-            f"weighted alike it is off by {alike:.2g}, but should be by more than rounding [{examples=}]"
-        )
+        assert alike > 1e-9, f"weighted alike it is off by {alike:.2g}, not by more than rounding [{examples=}]"
 
 
 @pytest.mark.claim("accum.equivalent")
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d, lambda width: nn.Dropout(0.5)], ids=["BatchNorm1d", "Dropout"])
 @given(micro_batches=sizes(2, 5), each=sizes(4, 8), seed=seeds)
-def test_batch_norm_and_dropout_do_otherwise_in_a_micro_batch_than_in_the_batch(
-    device, layer, micro_batches, each, seed
-):
-    net, x, labels = net_and_batch(device, micro_batches * each, layer, seed)
-    parts, weights, what = [each] * micro_batches, [1 / micro_batches] * micro_batches, f"[{seed=}, {micro_batches=}]"
-    error = error_of(net, x, labels, parts, weights)
-    assert error > 1e-3, f"with {net[1]} the gradient is off by {error:.2g}, but should be by more than rounding {what}"
-    error = error_of(net.eval(), x, labels, parts, weights)
-    assert error < 1e-12, f"with {net[1]} as in inference it is off by {error:.2g}, not by rounding alone {what}"
+def test_batch_norm_and_dropout_do_otherwise_in_a_micro_batch(device, layer, micro_batches, each, seed):
+    net, *batch = net_and_batch(device, micro_batches * each, layer, seed)
+    parts, weights = [each] * micro_batches, [1 / micro_batches] * micro_batches
+    error = error_of(net, *batch, parts, weights)
+    assert error > 0.01, f"with {net[1]} it is off by {error:.2g}, not by more than 1 % [{seed=}, {parts=}]"
+    error = error_of(net.eval(), *batch, parts, weights)
+    assert error < 1e-12, f"in inference {net[1]} is off by {error:.2g}, not by rounding alone [{seed=}, {parts=}]"
 
 
 MODELS, BATCH = (DeepLinear(dim=16, layers=6), DeepLinear(dim=24, layers=9)), 256
@@ -97,20 +91,19 @@ def step_bytes(request, workloads, device):
     net, x = workloads.build(model, device=device), workloads.inputs(model, BATCH, device=device)
     net(x[:2]).pow(2).mean().backward()
     net.zero_grad()
-    counts = (1, 2, 4, 8)
+    places = {n: [f"{number} of {n}" for number in range(n)] for n in (1, 2, 4, 8)}
     with measured.memory(device) as held:
-        for n in counts:
-            for number, part in enumerate(x.chunk(n)):
+        for n, at in places.items():
+            for place, part in zip(at, x.chunk(n), strict=True):
                 loss = net(part).pow(2).mean() / n
-                held.mark(f"{n} forward {number}")
+                held.mark(f"forward {place}")
                 loss.backward()
                 del loss
-                held.mark(f"{n} backward {number}")
+                held.mark(f"backward {place}")
             net.zero_grad()
-            held.mark(f"{n} freed")
-    both = {n: [[held.phases[f"{n} {way} {i}"] for way in ("forward", "backward")] for i in range(n)] for n in counts}
-    of = {n: [(f.live_bytes, max(f.peak_bytes, b.peak_bytes), b.live_bytes) for f, b in both[n]] for n in counts}
-    return model, of
+            held.mark(f"freed {n}")
+    both = {n: [(held.phases[f"forward {of}"], held.phases[f"backward {of}"]) for of in at] for n, at in places.items()}
+    return model, {n: [(f.live_bytes, max(f.peak_bytes, b.peak_bytes), b.live_bytes) for f, b in both[n]] for n in both}
 
 
 @pytest.mark.claim("accum.memory")
@@ -127,14 +120,8 @@ def test_a_step_keeps_the_activations_of_one_micro_batch_and_the_gradients(step_
         assert 0 < kept - before - formula - output <= 16, f"{kept=} bytes, not {before=}, {formula}, {output} [{what}]"
         assert 0 <= peak - should <= 16, f"{peak=} bytes, but should be {should} [{what} of {micro_batches=}]"
         assert left == gradients, f"{left} bytes are left, but should be the gradients' {gradients} [{what}]"
-
-
-@pytest.mark.claim("accum.memory")
-def test_the_peak_falls_with_every_doubling_of_the_micro_batches(step_bytes, record_figure):
-    peaks = {micro_batches: max(peak for _, peak, _ in parts) for micro_batches, parts in step_bytes[1].items()}
-    record_figure(", ".join(f"{n} micro-batches {peak / peaks[1]:.0%}" for n, peak in peaks.items()))
-    assert all(b < a for a, b in pairwise(peaks.values())), f"the peaks are {peaks}, but should fall"
-    assert peaks[4] < 0.4 * peaks[1], f"at 4 micro-batches the peak is {peaks[4]} of {peaks[1]}, not below 40 %"
+    peaks = [max(peak for _, peak, _ in step_bytes[1][n]) for n in (1, micro_batches)]
+    assert peaks[1] < (1 / micro_batches + 0.15) * peaks[0], f"{peaks[1]} is no {micro_batches=}th of {peaks[0]} bytes"
 
 
 def summed(micro_batches, dtype):
@@ -181,5 +168,4 @@ def test_the_sum_of_random_gradients_drifts_off_with_their_number_in_bf16(device
     few, many = (bf16 for bf16, _ in errors.values())
     right = few < 0.02, many > max(least, 1.5 * few)
     assert right == (True, True), f"sums of 64 and 1024 in bf16 are off by {few:.2g} and {many:.2g} [{seed=}]"
-    worst = max(fp32 for _, fp32 in errors.values())
-    assert worst < 1e-5, f"the sums in fp32 are off by {worst:.2g}, but should not be [{seed=}]"
+    assert max(fp32 for _, fp32 in errors.values()) < 1e-5, f"sums in bf16 and fp32 are off by {errors} [{seed=}]"
