@@ -71,13 +71,6 @@ def autocast_turns_the_parameter_itself_into_bf16(original, self, x):
     return original(self, x)
 
 
-@fault("grad.extra-activation-factor", instead_of="torch.utils.checkpoint.checkpoint")
-def a_checkpoint_runs_again_and_yet_keeps_all(_, function, x, **__):
-    y = function(x)
-    y.register_hook(lambda dy: (function(x), dy)[1])
-    return y
-
-
 def computed_twice(chosen):
     """Has autograd compute the gradients of the chosen tensors twice."""
 
@@ -104,6 +97,9 @@ faults(
     ("the_gradient_of_a_leaf_is_computed_twice", "grad.w1 grad.w2 grad.two-layer-sum grad.reason-param-only",
      computed_twice(lambda tensor: tensor.is_leaf)),
     ("the_gradient_of_a_hidden_value_is_computed_twice", "grad.h1", computed_twice(lambda tensor: not tensor.is_leaf)),
+    ("a_checkpoint_runs_again_and_yet_keeps_all", "grad.extra-activation-factor",
+     stand_in("torch.utils.checkpoint.checkpoint", lambda _, function, x, **__:
+        (y := function(x), y.register_hook(lambda dy: (function(x), dy)[1]))[0])),
     ("a_graph_survives_its_backward_pass", "grad.graph-built-in-forward", stand_in("torch.Tensor.backward",
         lambda original, self, gradient=None, **_: original(self, gradient, retain_graph=True))),
     ("the_derivative_of_tanh_lacks_a_square", "grad.no-manual",
