@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 from torch import nn
@@ -83,13 +83,14 @@ def assert_within(got: float, bounds: tuple[float, float], what: str) -> None:
 
 
 fans = st.integers(1, 600)
-outputs = st.integers(50, 300)
+outputs = st.integers(1000, 4000)
 deviations = st.floats(1e-3, 1e3)
 
-# Weights of mean 0 and variance 1. The tails of the others are lighter than the normal's, so its bounds cover them.
+# Weights of variance 1. The tails of the others are lighter than the normal's, so its bounds cover them.
 WEIGHTS = {
     "normal": lambda w: nn.init.normal_(w),
     "uniform": lambda w: nn.init.uniform_(w, -math.sqrt(3), math.sqrt(3)),
+    "positive": lambda w: nn.init.uniform_(w, 0, math.sqrt(12)),
     "signs": lambda w: nn.init.uniform_(w, -1, 1).sign(),
 }
 
@@ -107,12 +108,12 @@ def initialised(device, shape, initialise, seed, **options):
         pytest.param(-0.5, marks=pytest.mark.claim("init.rescale"), id="divided by the root of fan_in"),
     ],
 )
-@given(seed=seeds, fan_in=fans, fan_out=outputs)
-def test_outputs_have_the_deviation_of_the_weights_times_the_root_of_fan_in(device, power, seed, fan_in, fan_out):
+@given(seed=seeds, fan_in=fans, fan_out=outputs, size=deviations)
+def test_outputs_have_the_size_of_the_inputs_times_the_root_of_fan_in(device, power, seed, fan_in, fan_out, size):
     weights = fan_in**power * normal_values(device, seed + 1, fan_in, fan_out)
-    got = root_mean_square(unit_features(device, seed, fan_in) @ weights)
-    bounds = deviation_bounds(fan_in ** (power + 0.5), fan_out)
-    assert_within(got, bounds, f"the outputs' deviation [{fan_in=}, {fan_out=}, {seed=}]")
+    got = root_mean_square(size * unit_features(device, seed, fan_in) @ weights)
+    bounds = deviation_bounds(size * fan_in ** (power + 0.5), fan_out)
+    assert_within(got, bounds, f"the outputs' size [{fan_in=}, {fan_out=}, {size=}, {seed=}]")
 
 
 @pytest.mark.claim("init.variance-scales")
@@ -120,10 +121,10 @@ def test_outputs_have_the_deviation_of_the_weights_times_the_root_of_fan_in(devi
 @pytest.mark.parametrize("kind", WEIGHTS)
 def test_the_variance_is_fan_in_times_that_of_weights_and_inputs(device, kind, seed, fan_in, x_size, w):
     torch.manual_seed(seed)
-    weights = w * WEIGHTS[kind](torch.empty(fan_in, 200, device=device))
+    weights = w * WEIGHTS[kind](torch.empty(fan_in, 3000, device=device))
     x = x_size * unit_features(device, seed + 1, fan_in)
-    variance = in_fp64(x @ weights).square().mean().item()
-    low, high = deviation_bounds(1.0, 200)
+    variance = in_fp64(x @ weights).var().item()
+    low, high = deviation_bounds(1.0, 3000 - 1)
     ratio = variance / (fan_in * w**2 * x_size**2)
     assert_within(ratio, (low**2, high**2), f"variance / (fan_in · variances) [{kind=}, {fan_in=}, {seed=}]")
 
@@ -143,7 +144,7 @@ def xaviers_factor(fan_in, fan_out):
     ],
     ids=["xavier_normal_", "xavier_uniform_", "kaiming_normal_"],
 )
-@given(seed=seeds, fan_in=st.integers(20, 200), fan_out=st.integers(20, 200))
+@given(seed=seeds, fan_in=st.integers(60, 400), fan_out=st.integers(60, 400))
 def test_xaviers_deviation_is_the_rescale_times_a_factor(device, initialise, factor, options, seed, fan_in, fan_out):
     weights = initialised(device, (fan_out, fan_in), initialise, seed, **options)
     bounds = deviation_bounds(factor(fan_in, fan_out) / math.sqrt(fan_in), weights.numel())
@@ -158,10 +159,11 @@ def growth(device, seed, width, layers, deviation=1.0):
     return root_mean_square(x)
 
 
-@pytest.mark.claim("init.explodes-with-depth", "loop.naive-init-fails")
+@pytest.mark.claim("init.explodes-with-depth", "init.0.02", "loop.naive-init-fails")
 @given(seed=seeds, width=st.integers(16, 128), layers=st.integers(1, 12))
+@example(seed=0, width=256, layers=8)
 def test_layers_of_unit_weights_multiply_by_the_root_of_the_width_each(device, seed, width, layers):
-    for deviation in (1.0, 1 / math.sqrt(width)):
+    for deviation in (1.0, 1 / math.sqrt(width), 0.02):
         got = growth(device, seed, width, layers, deviation)
         bounds = growth_bounds(width, layers, deviation)
         assert_within(got, bounds, f"the growth through {layers} layers [{width=}, {deviation=:.3g}, {seed=}]")
@@ -173,15 +175,12 @@ def truncated(device, seed, deviation, bound, values=2**14):
     return in_fp64(weights) / deviation
 
 
-def share_beyond_3(weights):
-    return in_fp64(weights.abs() > 3 * (1 + 1e-6)).mean().item()  # bounds are rounded to fp32
-
-
 @pytest.mark.claim("init.trunc-3")
 @given(seed=seeds, deviation=deviations)
 def test_bounds_of_three_deviations_leave_no_weight_beyond(device, seed, deviation):
     weights = truncated(device, seed, deviation, 3 * deviation)
-    assert share_beyond_3(weights) == 0, f"the largest weight is {weights.abs().max()} deviations [{deviation=}]"
+    largest = weights.abs().max().item()
+    assert largest <= 3 * (1 + 1e-6), f"the largest weight is {largest} deviations [{deviation=}]"  # bounds in fp32
     # Nothing more is cut: a thousandth of the rest lies between 2.9 and 3 deviations.
     inner = (math.erfc(2.9 / math.sqrt(2)) - math.erfc(3 / math.sqrt(2))) / math.erf(3 / math.sqrt(2))
     got = in_fp64(weights.abs() > 2.9).mean().item()
@@ -191,10 +190,12 @@ def test_bounds_of_three_deviations_leave_no_weight_beyond(device, seed, deviati
 @pytest.mark.claim("init.trunc-3")
 @given(seed=seeds, fan_in=st.integers(64, 2**14))
 def test_bounds_of_three_truncate_nothing_of_weights_with_a_small_deviation(device, seed, fan_in):
-    weights = truncated(device, seed, 1 / math.sqrt(fan_in), 3.0)
-    bounds = share_bounds(math.erfc(3 / math.sqrt(2)), len(weights))
-    assert bounds[0] > 0, "too few weights to be sure of one beyond 3 deviations"
-    assert_within(share_beyond_3(weights), bounds, f"the share beyond 3 deviations [{fan_in=}, {seed=}]")
+    weights = truncated(device, seed, 1 / math.sqrt(fan_in), 3.0, 2**19)
+    for beyond in (3, 4):
+        bounds = share_bounds(math.erfc(beyond / math.sqrt(2)), len(weights))
+        assert bounds[0] > 0, f"too few weights to be sure of one beyond {beyond} deviations"
+        got = in_fp64(weights.abs() > beyond).mean().item()
+        assert_within(got, bounds, f"the share beyond {beyond} deviations [{fan_in=}, {seed=}]")
 
 
 @pytest.mark.claim("init.trunc-shrinks-std")
@@ -217,47 +218,31 @@ def test_what_truncation_leaves_is_the_integral_for_every_bound(device, seed, de
     assert_within(got, truncated_deviation_bounds(bound, 2**14), f"what is left [{bound=}, {deviation=}, {seed=}]")
 
 
-def linear_of_002(device, fan_in, fan_out):
+@pytest.mark.claim("init.0.02")
+@given(seed=seeds, fan_in=st.sampled_from([2500, 5000]) | fans, fan_out=outputs)
+def test_outputs_of_a_002_layer_are_of_unit_size_only_near_fan_in_2500(device, seed, fan_in, fan_out):
+    torch.manual_seed(seed)
     layer = nn.Linear(fan_in, fan_out, device=device)
     nn.init.normal_(layer.weight, std=0.02)
     nn.init.zeros_(layer.bias)
-    return layer
-
-
-@pytest.mark.claim("init.0.02")
-@given(seed=seeds, fan_in=fans, fan_out=outputs)
-def test_outputs_of_a_002_layer_have_002_times_the_root_of_fan_in_as_deviation(device, seed, fan_in, fan_out):
-    torch.manual_seed(seed)
-    layer = linear_of_002(device, fan_in, fan_out)
     with torch.no_grad():
         of_zero = layer(torch.zeros(fan_in, device=device))
         got = root_mean_square(layer(unit_features(device, seed + 1, fan_in)))
     assert not of_zero.any(), f"{of_zero.count_nonzero()} of {fan_out} outputs for zero are not 0 [{fan_in=}, {seed=}]"
-    bounds = deviation_bounds(0.02 * math.sqrt(fan_in), fan_out)
-    assert_within(got, bounds, f"the outputs' deviation [{fan_in=}, {fan_out=}, {seed=}]")
+    low, high = deviation_bounds(0.02 * math.sqrt(fan_in), fan_out)
+    assert_within(got, (low, high), f"the outputs' deviation [{fan_in=}, {fan_out=}, {seed=}]")
+    size = high < 1, low > 1
+    assert size == (fan_in < 2500, fan_in > 2500), f"sure to shrink, to grow: {size} [{fan_in=}, {low=}, {high=}]"
 
 
-@pytest.mark.claim("init.0.02")
-@pytest.mark.parametrize(("width", "size"), [(2500, "unit"), (256, "vanishing"), (8192, "exploding")])
-def test_outputs_are_of_unit_size_only_near_fan_in_2500(device, record_figure, width, size):
-    torch.manual_seed(0)
-    with torch.no_grad():
-        one = root_mean_square(linear_of_002(device, width, 512)(unit_features(device, 1, width)))
-    of_eight = one**8
-    record_figure(f"width {width}: {one:.2f} after one layer, {of_eight:.2g} after eight")
-    assert_within(one, deviation_bounds(math.sqrt(width / 2500), 512), "the deviation after one layer")
-    low, high = {"unit": (0.2, 5), "vanishing": (0, 1e-3), "exploding": (50, math.inf)}[size]
-    assert low < of_eight < high, f"eight layers of {width=} multiply by {of_eight}, which is not {size}"
-
-
-def trained_losses(device, layers, width, deviation, rate, steps=30):
+def trained_losses(device, seed, layers, width, deviation, rate, steps=30):
     """The losses of a deep linear net that learns a linear map of its width; they end where they are not finite."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     net = nn.Sequential(*[nn.Linear(width, width, bias=False, device=device) for _ in range(layers)])
     for layer in net:
         nn.init.normal_(layer.weight, std=deviation)
-    x = normal_values(device, 100, 64, width)
-    y = x @ normal_values(device, 101, width, width) / math.sqrt(width)
+    x = normal_values(device, seed + 1, 64, width)
+    y = x @ normal_values(device, seed + 2, width, width) / math.sqrt(width)
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     losses = []
     while len(losses) <= steps and (not losses or math.isfinite(losses[-1])):
@@ -269,36 +254,33 @@ def trained_losses(device, layers, width, deviation, rate, steps=30):
     return losses
 
 
-def learns(losses):
-    return math.isfinite(losses[-1]) and losses[-1] < losses[0]
-
-
 @pytest.mark.claim("init.stability", "loop.naive-init-fails")
-@pytest.mark.parametrize("width", [16, 64])
-@pytest.mark.parametrize("layers", [2, 4, 8])
-def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(device, layers, width):
-    losses = trained_losses(device, layers, width, 1 / math.sqrt(width), rate=0.1)
-    assert learns(losses), f"the losses went {losses[0]:.3g} to {losses[-1]:.3g} [{layers=}, {width=}]"
-    assert losses[-1] < 0.7 * losses[0], f"the loss fell only from {losses[0]} to {losses[-1]} [{layers=}, {width=}]"
-    assert losses[0] < 10, f"the first loss is {losses[0]}, but should be near 2 [{layers=}, {width=}]"
+@settings(phases=[Phase.generate])
+@given(seed=seeds, layers=st.integers(2, 8), width=st.integers(16, 64))
+def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(device, seed, layers, width):
+    losses = trained_losses(device, seed, layers, width, 1 / math.sqrt(width), 0.1)
+    what = f"[{layers=}, {width=}, {seed=}]"
+    assert losses[-1] < 0.7 * losses[0], f"the loss went only from {losses[0]} to {losses[-1]} {what}"
+    assert losses[0] < 10, f"the first loss is {losses[0]}, but should be near 2 {what}"
     if layers > 2:  # two layers of unit weights may still learn at this rate
-        naive = trained_losses(device, layers, width, 1.0, rate=0.1)[-1]
-        assert not math.isfinite(naive), f"from N(0, 1) the loss is {naive}, but should overflow [{layers=}, {width=}]"
+        naive = trained_losses(device, seed, layers, width, 1.0, 0.1)[-1]
+        assert not math.isfinite(naive), f"from N(0, 1) the loss is {naive}, but should overflow {what}"
 
 
 @pytest.mark.claim("init.stability")
-def test_naive_nets_need_ever_smaller_rates_and_still_do_not_get_there(device, record_figure):
+@settings(max_examples=max(2, settings.default.max_examples // 20), phases=[Phase.generate])  # no seed is simpler
+@given(seed=seeds)
+def test_naive_nets_need_ever_smaller_rates_and_still_do_not_get_there(device, seed):
     """The largest power of ten at which the loss falls at all over 30 steps."""
     largest, left = {}, {}
     for layers in (2, 4, 8):
         for exponent in range(1, 21):
-            losses = trained_losses(device, layers, 64, 1.0, 10.0**-exponent)
-            if learns(losses):
+            losses = trained_losses(device, seed, layers, 64, 1.0, 10.0**-exponent)
+            if math.isfinite(losses[-1]) and losses[-1] < losses[0]:
                 largest[layers], left[layers] = 10.0**-exponent, losses[-1]
                 break
-    good = trained_losses(device, 8, 64, 1 / 8, rate=0.1)[-1]
-    record_figure(f"largest stable rate from N(0, 1), by layers: {largest}")
-    assert sorted(largest) == [2, 4, 8], f"from N(0, 1) only these depths learn at any rate: {largest}"
-    assert largest[4] <= 1e-3 * largest[2], f"4 layers learn at {largest[4]}, nearly as 2 at {largest[2]}"
-    assert largest[8] <= 1e-6 * largest[4], f"8 layers learn at {largest[8]}, nearly as 4 at {largest[4]}"
-    assert left[8] > 1e6 * good, f"from N(0, 1) the loss is {left[8]} after 30 steps, rescaled {good}"
+    good = trained_losses(device, seed, 8, 64, 1 / 8, 0.1)[-1]
+    assert sorted(largest) == [2, 4, 8], f"from N(0, 1) only these depths learn at any rate: {largest} [{seed=}]"
+    assert largest[4] <= 1e-3 * largest[2], f"4 layers learn at {largest[4]}, nearly as 2 at {largest[2]} [{seed=}]"
+    assert largest[8] <= 1e-6 * largest[4], f"8 layers learn at {largest[8]}, nearly as 4 at {largest[4]} [{seed=}]"
+    assert left[8] > 1e6 * good, f"from N(0, 1) the loss is {left[8]} after 30 steps, rescaled {good} [{seed=}]"

@@ -5,7 +5,7 @@ import torch
 from meta_tests.faults import fault, faults, leaves_of, stand_in
 
 
-@fault("accum.equivalent accum.fp32-needed loop.zero-grad-position", instead_of="torch.Tensor.backward")
+@fault("accum.equivalent accum.memory accum.fp32-needed loop.zero-grad-position", instead_of="torch.Tensor.backward")
 def backward_forgets_the_gradients_of_before(backward, self, *args, **kwargs):
     for leaf in leaves_of(self):
         leaf.grad = None

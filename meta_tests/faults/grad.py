@@ -43,7 +43,7 @@ class _ComputedTwice(_Linear):
 
 
 @fault(
-    "grad.quadratic-example grad.linear-mse-example grad.no-manual grad.six-micro-ops",
+    "grad.quadratic-example grad.linear-mse-example grad.no-manual grad.six-micro-ops grad.graph-built-in-forward",
     instead_of="torch.Tensor.backward",
 )
 def every_backward_pass_runs_twice(original, self, gradient=None, **_):
@@ -97,6 +97,9 @@ faults(
     ("the_gradient_of_a_leaf_is_computed_twice", "grad.w1 grad.w2 grad.two-layer-sum grad.reason-param-only",
      computed_twice(lambda tensor: tensor.is_leaf)),
     ("the_gradient_of_a_hidden_value_is_computed_twice", "grad.h1", computed_twice(lambda tensor: not tensor.is_leaf)),
+    ("a_checkpoint_runs_again_and_yet_keeps_all", "grad.extra-activation-factor",
+     stand_in("torch.utils.checkpoint.checkpoint", lambda _, function, x, **__:
+        (y := function(x), y.register_hook(lambda dy: (function(x), dy)[1]))[0])),
     ("a_graph_survives_its_backward_pass", "grad.graph-built-in-forward", stand_in("torch.Tensor.backward",
         lambda original, self, gradient=None, **_: original(self, gradient, retain_graph=True))),
     ("the_derivative_of_tanh_lacks_a_square", "grad.no-manual",

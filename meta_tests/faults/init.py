@@ -24,13 +24,13 @@ def sgd_clips_each_gradient_to_a_length_of_one(step, self, closure=None):
 
 # fmt: off
 faults(
-    ("randn_has_a_variance_of_a_half", "init.sqrt-growth init.rescale init.explodes-with-depth",
-     stand_in("torch.randn", lambda randn, *shape, **options: randn(*shape, **options) * math.sqrt(0.5))),
+    ("randn_has_a_variance_of_seven_tenths", "init.sqrt-growth init.rescale init.explodes-with-depth",
+     stand_in("torch.randn", lambda randn, *shape, **options: randn(*shape, **options) * math.sqrt(0.7))),
     ("a_product_is_scaled_by_the_root_of_its_width", "init.sqrt-growth init.variance-scales init.rescale",
      stand_in("torch.Tensor.__matmul__",
         lambda product, self, other: product(self, other) / math.sqrt(self.shape[-1]))),
-    ("uniform_initialisation_is_of_half_the_width", "init.variance-scales",
-     stand_in("torch.nn.init.uniform_", lambda uniform, tensor, a=0.0, b=1.0: uniform(tensor, a / 2, b / 2))),
+    ("uniform_initialisation_is_of_nine_tenths_of_the_width", "init.variance-scales",
+     stand_in("torch.nn.init.uniform_", lambda uniform, tensor, a=0.0, b=1.0: uniform(tensor, 0.9 * a, 0.9 * b))),
     ("xavier_looks_at_fan_in_alone", "init.xavier-constant", stand_in("torch.nn.init.xavier_normal_",
         lambda _, tensor, gain=1.0, generator=None:
             tensor.data.normal_(0, gain / math.sqrt(tensor.shape[1]), generator=generator))),
