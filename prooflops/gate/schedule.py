@@ -74,7 +74,7 @@ class Schedule:
         settings, lines, details = self.session.settings, self.session.lines, self.session.details
         if self.left_open:
             budget = f"the budget of {settings.budget_s / 60:g} min (--gate-budget) is spent"
-            lines.append(f"{budget}: {many(len(self.left_open), 'benchmark')} left open")
+            lines.append(f"{budget}: {many(len(self.left_open), 'benchmark')} left open by time")
         if self.rule.paired and (mean := decide.overall(self.sides)):
             details.append(f"all benchmarks together: {mean.ratio:.3f} ({interval(mean)}), geometric mean")
             lines.append(decide.found_from(rows, self.rule.plan, settings.min_effect))

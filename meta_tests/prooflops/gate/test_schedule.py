@@ -69,7 +69,7 @@ def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget(tmp_path:
     schedule, rows = comparison.run(took_s=11.0)
     assert (schedule.taken, rows["a"].verdict) == (1, "INCONCLUSIVE")
     assert "the budget ended it (--gate-budget)" in rows["a"].note
-    assert "the budget of 1 min (--gate-budget) is spent: 1 benchmark left open" in comparison.session.lines
+    assert "the budget of 1 min (--gate-budget) is spent: 1 benchmark left open by time" in comparison.session.lines
 
 
 @pytest.mark.parametrize(("each", "verdict"), [(1.001, "SAME"), (1.025, "INCONCLUSIVE")])
