@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Lines of Python: the limit that fails, and the budget.
 PYTHON_LINES = {
     "accounting": (9_450, 7_000),
-    "test_claims": (11_370, 11_000),
+    "test_claims": (11_380, 11_000),
     "bench": (4_810, 4_000),
     "prooflops": (15_875, 11_000),
     "meta_tests": (17_200, 13_000),

@@ -141,9 +141,9 @@ def test_storing_activations_costs_no_flops_and_recomputing_them_one_forward(dev
     net, stored = linear_net(widths, device), []
     x = torch.rand(b, widths[0], device=device, requires_grad=True)
 
-    def run(through, pack):
+    def run(through, pack, early=False):
         stored.append(0)
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed[0]), set_checkpoint_early_stop(False):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed[0]), set_checkpoint_early_stop(early):
             return forward_and_backward(through, x)
 
     def keep(tensor, copies=1):
@@ -152,13 +152,15 @@ def test_storing_activations_costs_no_flops_and_recomputing_them_one_forward(dev
 
     plain = run(net, keep)
     twice = run(net, lambda tensor: keep(tensor, copies=2))
-    again = run(lambda x: checkpoint(net, x, use_reentrant=False), keep)
+    again, stopped = (run(lambda x: checkpoint(net, x, use_reentrant=False), keep, early) for early in (False, True))
     steps = [linear_step(b, m, n, recomputed=True) for m, n in pairwise(widths)]
     recomputed = sum(step.recomputation for step in steps)
     assert stored[2] == x.nbytes < stored[0] == stored[1] / 2, f"{stored} bytes, but should be once, twice, {x.nbytes=}"
     assert twice == plain, f"stored twice over, the passes cost {twice}, but should cost {plain} as before [{widths=}]"
     assert again == (plain[0], plain[1] + plain[0]), f"recomputed, they cost {again}, not one forward more [{plain=}]"
     assert recomputed == again[1] - plain[1], f"recomputation={recomputed}, but should be {again[1] - plain[1]}"
+    spared = again[1] - stopped[1]  # by default it stops when the last tensor is there that the backward pass needs
+    assert spared == 2 * b * widths[-2] * widths[-1], f"stopped early it spares {spared}, but should the last layer"
 
 
 def backpropagated(b, widths, input_needs_gradient):

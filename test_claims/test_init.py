@@ -171,8 +171,8 @@ def test_layers_of_unit_weights_multiply_by_the_root_of_the_width_each(device, s
 
 def truncated(device, seed, deviation, bound, values=2**14):
     """Weights from trunc_normal_ with this deviation and the bounds ±bound, in units of the deviation."""
-    weights = initialised(device, (values,), nn.init.trunc_normal_, seed, std=deviation, a=-bound, b=bound)
-    return in_fp64(weights) / deviation
+    weights = initialised(device, (values // 64, 64), nn.init.trunc_normal_, seed, std=deviation, a=-bound, b=bound)
+    return in_fp64(weights).flatten() / deviation
 
 
 @pytest.mark.claim("init.trunc-3")
@@ -188,7 +188,7 @@ def test_bounds_of_three_deviations_leave_no_weight_beyond(device, seed, deviati
 
 
 @pytest.mark.claim("init.trunc-3")
-@given(seed=seeds, fan_in=st.integers(64, 2**14))
+@given(seed=seeds, fan_in=st.integers(4, 2**14))
 def test_bounds_of_three_truncate_nothing_of_weights_with_a_small_deviation(device, seed, fan_in):
     weights = truncated(device, seed, 1 / math.sqrt(fan_in), 3.0, 2**19)
     for beyond in (3, 4):

@@ -1,7 +1,7 @@
 """Optimizers and their state: torch's own against updates written from the papers, and the bytes that they keep."""
 
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from math import sqrt
 
 import numpy as np
@@ -162,16 +162,15 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(metered_device, opt
 
 @pytest.mark.claim("optim.state-same-dtype", "optim.state-fp32-auto", "amp.recipe-bf16-params")
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
-@given(shape=shapes(), dtype=dtypes_among(FLOATS), amsgrad=st.booleans())
-def test_each_buffer_of_adam_is_like_its_parameter(device, metered_device, optimizer, shape, dtype, amsgrad):
-    build = partial(optimizer, amsgrad=amsgrad)
-    (parameter,), stepper = tensors.stepped(build, [shape], device, dtype)
-    for name in ["exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * amsgrad]:
-        buffer = stepper.state[parameter][name]
-        got, should = ((t.shape, t.dtype, t.device) for t in (buffer, parameter))
-        assert got == should, f"{name} is {got}, but should be {should}"
-    _, (held,) = tensors.held_after(metered_device, partial(tensors.stepped, build, [shape], metered_device, dtype))
-    should = (4 + amsgrad) * parameter.nbytes + (optimizers.STEP_BYTES if metered_device.type == "cpu" else 0)
+@given(shape=shapes(), in_=st.lists(dtypes_among(FLOATS), min_size=1, max_size=3), amsgrad=st.booleans())
+def test_each_buffer_of_adam_is_like_its_parameter(device, metered_device, optimizer, shape, in_, amsgrad):
+    build, steps = partial(optimizer, amsgrad=amsgrad), optimizers.STEP_BYTES if metered_device.type == "cpu" else 0
+    parameters, stepper = tensors.stepped(build, [shape], device, *in_)
+    for parameter, name in product(parameters, ["exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * amsgrad]):
+        got, should = ((t.shape, t.dtype, t.device) for t in (stepper.state[parameter][name], parameter))
+        assert got == should, f"{name} is {got}, but should be {should} [{in_=}]"
+    _, (held,) = tensors.held_after(metered_device, partial(tensors.stepped, build, [shape], metered_device, *in_))
+    should = sum((4 + amsgrad) * parameter.nbytes + steps for parameter in parameters)
     assert held == should, f"with parameter and gradient {held} bytes are held, but should be {should} [{shape=}]"
 
 

@@ -185,10 +185,11 @@ def stepped(
     optimizer: Callable[..., torch.optim.Optimizer],
     shapes: Iterable[tuple[int, ...]],
     device: torch.device | str = "cpu",
-    dtype: str = "fp32",
+    *dtypes: str,
 ) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
-    """Parameters of these shapes, and an optimizer after two steps on random gradients."""
-    parameters = [nn.Parameter(torch.ones(shape, device=device, dtype=TORCH_DTYPES[dtype])) for shape in shapes]
+    """Parameters of these shapes in each dtype (fp32), and an optimizer after two steps on random gradients."""
+    each = [(shape, TORCH_DTYPES[dtype]) for dtype in dtypes or ["fp32"] for shape in shapes]
+    parameters = [nn.Parameter(torch.ones(shape, device=device, dtype=dtype)) for shape, dtype in each]
     stepper = optimizer(parameters)
     for _ in range(2):
         for parameter in parameters:
