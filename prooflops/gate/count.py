@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from statistics import median
 
 from prooflops.console.progress import minutes
 from prooflops.console.tables import many
 from prooflops.gate import sides
-from prooflops.gate.instructions import FEWER, LOOKS, MORE, UNSTEADY, Count, by_both, decide, level_of, ratios, tally
+from prooflops.gate.instructions import FEWER, LOOKS, MORE, UNSTEADY, Count, by_both, decide, level_of, tally
 from prooflops.gate.options import files_of
 from prooflops.gate.process import Counted, OutOfTime, Replicate, ReplicateFailed, Side
 from prooflops.gate.session import Session
@@ -97,18 +96,18 @@ class Counting:
                     found[name] = count
             names = [name for name in names if name not in found and len(taken[name][0]) == pairs]
             took_s = time.monotonic() - began
-        if pairs >= LOOKS[0]:
-            found |= {name: Count(UNSTEADY, median(taken[name][0]), ratios(*taken[name])) for name in names}
-        elif names:
-            left = many(len(names), "benchmark")
-            lines.append(f"{left} left open by instructions: {many(pairs, 'pair')} had the time")
+        for name in names:
+            if (count := decide(*taken[name], limit, level, ended=True)) is not None:
+                found[name] = count
+        if left := sum(name not in found for name in names):
+            lines.append(f"{many(left, 'benchmark')} left open by instructions: {many(pairs, 'pair')} had the time")
         if found:
             lines.append("; ".join([BLIND, *by_features(timed)]))
         unsteady = sum(count.verdict == UNSTEADY for count in found.values())
         self.session.details.append(
             f"instructions of {len(found)} of {len(self.costs_s)} benchmarks: {tally(found.values())}, "
-            f"{unsteady} do not repeat: time alone decides those, and "
-            f"{len(self.costs_s) - len(found)} without a count; {pairs} pairs"
+            f"{unsteady} do not repeat; time alone decides {len(self.costs_s) - len(found)} without a count; "
+            f"{pairs} pairs"
         )
         return found
 

@@ -59,27 +59,25 @@ class Count:
         return f"{self.ratio - 1:+.2%} instructions in {len(self.logs)} pairs, which differ by {spread:.2%}"
 
 
-def ratios(before: Sequence[int], after: Sequence[int]) -> list[float]:
-    """The log ratios of pairs of counts."""
-    return [math.log(new / old) for old, new in zip(before, after, strict=True)]
-
-
-def decide(before: Sequence[int], after: Sequence[int], limit: float, level: float) -> Count | None:
+def decide(
+    before: Sequence[int], after: Sequence[int], limit: float, level: float, ended: bool = False
+) -> Count | None:
     """The decision by pairs of counts, before[i] beside after[i]; None: take pairs up to the next of LOOKS.
 
     SAME: all pairs within `limit`, but for one in TRIMMED on either side. From the second look on, as what has two
     values agrees with itself in three pairs, MORE and FEWER: the median is beyond it, and Student's t excludes 0 at
-    `level`. UNSTEADY: the pairs disagree beyond the limit in both directions, or nothing else holds at the last look.
+    `level`. UNSTEADY: the pairs disagree beyond the limit in both directions, or nothing else holds at the last look,
+    or, where counting has `ended` after the first, by all pairs.
 
     >>> decide([10**5] * 3, [10**5, 100_100, 10**5], 0.005, 1e-4).verdict
     'SAME'
     >>> decide([10**5] * 6, [101_000, 101_010, 101_000, 101_000, 100_990, 101_000], 0.005, 1e-4).verdict
     'MORE INSTRUCTIONS'
+    >>> [decide([10**5] * 3, [98_000, 10**5, 102_000], 0.005, 1e-4, ended=ended) is None for ended in (False, True)]
+    [True, False]
     """
-    logs = ratios(before, after)
-    for look in LOOKS:
-        if look > len(logs):
-            return None
+    logs = [math.log(new / old) for old, new in zip(before, after, strict=True)]
+    for look in (look for look in LOOKS if look <= len(logs)):
         seen = sorted(logs[:look])
         trimmed = look // TRIMMED
         least, most, middle = seen[trimmed], seen[-1 - trimmed], median(seen)
@@ -95,7 +93,7 @@ def decide(before: Sequence[int], after: Sequence[int], limit: float, level: flo
             verdict = UNSTEADY
         if verdict:
             return Count(verdict, median(before[:look]), seen)
-    return None
+    return Count(UNSTEADY, median(before), logs) if ended and len(logs) >= LOOKS[0] else None
 
 
 def _is_shown(logs: Sequence[float], level: float) -> bool:
