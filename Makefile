@@ -3,7 +3,7 @@
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
 # make prove      plants every fault, where make test plants a sample of 40 that the commit draws; and runs what else takes long
-# make lint       lint, types, import rules, and the lines of each room beside its limit and budget
+# make lint       lint, types and import rules
 # make docs       writes the reference of the API, from the docstrings, to docs/api
 # make gate-field tries the gate on public projects' own benchmarks: ARGS=prepare, then ARGS="run pluggy twice"
 #
@@ -47,7 +47,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 # -p: given "--report /folder", pytest takes its rootdir from there, and never reads this folder's conftest.py
 validate:
-	@$(call ready) && exec "$$python" -m pytest -p prooflops.plugin $(ARGS)
+	@$(call ready) && exec "$$python" -m pytest -p prooflops_gate.plugin -p prooflops.plugin $(ARGS)
 
 evidence:
 	@$(call ready) && exec "$$python" -m prooflops.suite.evidence $(ARGS)
@@ -68,13 +68,13 @@ claims:
 	@$(call strict,test_claims)
 
 benchmarks:
-	@$(call strict,README.md CONTRIBUTING.md docs accounting prooflops bench $(LONG:%=--deselect=%))
+	@$(call strict,README.md CONTRIBUTING.md docs accounting prooflops prooflops_gate bench $(LONG:%=--deselect=%))
 
 meta-prooflops:
-	@$(call strict,meta_tests/prooflops)
+	@$(call strict,meta_tests/prooflops_gate meta_tests/prooflops/suite meta_tests/prooflops/model)
 
 meta-rest:
-	@$(call strict,meta_tests --ignore=meta_tests/test_faults.py --ignore=meta_tests/prooflops)
+	@$(call strict,meta_tests --ignore=meta_tests/test_faults.py --ignore=meta_tests/prooflops_gate --ignore=meta_tests/prooflops/suite --ignore=meta_tests/prooflops/model)
 
 faults:
 	@$(call strict,meta_tests/test_faults.py)
@@ -87,11 +87,10 @@ endif
 
 lint:
 	@$(call ready,--dev) && "$$python" -m ruff check && "$$python" -m ruff format --check \
-		&& "$$python" -m mypy && "$$python" -c "import importlinter.cli as cli, sys; sys.exit(cli.lint_imports())" \
-		&& "$$python" -m meta_tests.line_budgets
+		&& "$$python" -m mypy && "$$python" -c "import importlinter.cli as cli, sys; sys.exit(cli.lint_imports())"
 
 docs:
-	@$(call ready,--dev) && exec "$$python" -m pdoc --output-directory docs/api accounting prooflops
+	@$(call ready,--dev) && exec "$$python" -m pdoc --output-directory docs/api accounting prooflops prooflops_gate
 
 gate-field:
 	@$(call ready) && exec "$$python" -m meta_tests.gate_study.field $(or $(ARGS),--help)

@@ -14,11 +14,11 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 OLDEST = {"pytest": "8.0.*", "pytest-benchmark": "5.0.*", "numpy": "1.23.*", "scipy": "1.11.*"}
 SUITE = {"torch": "2.6.*", "hypothesis": "6.100.*", "einops": "0.7.*", **OLDEST}
 # The installed part's own tests, without the suite's conftest.py; those that run the suite itself need torch.
-GATE = """-c /dev/null --rootdir=. --confcutdir=meta_tests/prooflops -p prooflops.plugin
-    --deselect=meta_tests/prooflops/gate/test_gate.py::test_the_parent
-    --deselect=meta_tests/prooflops/console/test_console.py::test_the_line_disturbs -m""".split()
+GATE = """-c /dev/null --rootdir=. --confcutdir=meta_tests/prooflops_gate -p prooflops_gate.plugin
+    --deselect=meta_tests/prooflops_gate/test_gate.py::test_the_parent
+    --deselect=meta_tests/prooflops_gate/console/test_console.py::test_the_line_disturbs -m""".split()
 GATE += ["not prove", "-o", "markers=prove: takes long"]
-ROOMS = [f"meta_tests/prooflops/{room}" for room in ("gate", "statistics", "history", "console")]
+ROOMS = ["meta_tests/prooflops_gate"]
 
 
 def pinned(packages: dict[str, str]) -> list[str]:
@@ -47,12 +47,12 @@ def suite(session: nox.Session, torch: str) -> None:
 
     On Linux pip's torch is the build for CUDA, of some 3 GB, unless it is pointed to another index.
     """
-    session.install(f"torch=={torch}", "-e", ".[suite]")
+    session.install(f"torch=={torch}", "-e", "./prooflops_gate", "-e", ".")
     session.run("python", "-m", "pytest", "test_claims", "--quick", *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])
 def suite_oldest(session: nox.Session) -> None:
     """The claims with the oldest packages, on the oldest Python."""
-    session.install(*pinned(SUITE), "-e", ".[suite]")
+    session.install(*pinned(SUITE), "-e", "./prooflops_gate", "-e", ".")
     session.run("python", "-m", "pytest", "test_claims", "--quick", *session.posargs)

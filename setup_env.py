@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent
+GATE = "prooflops-gate"
 STAMP = "made-by-make.json"  # in .venv: from which Python it is made and, once it is complete, of what
 # Modules whose name is not that of the package with _ for -.
 IMPORT_NAMES = {"Jinja2": "jinja2", "import-linter": "importlinter", "nvidia-ml-py": "pynvml", "pyyaml": "yaml"}
@@ -77,21 +78,29 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def requirements(*extras: str, repository: Path = REPOSITORY) -> list[Requirement]:
-    """The core dependencies in pyproject.toml that apply here, with those of some extras.
+    """The dependencies of the gate and of the suite that apply here, with those of some extras.
 
     Read line by line, as Python 3.10 has no TOML reader; meta_tests/test_setup_env.py holds this against a real one.
+    The gate itself lies in the clone, so it is not among them.
     """
+    gate = requirements_in(repository / "prooflops_gate" / "pyproject.toml", ("dependencies",))
+    suite = requirements_in(repository / "pyproject.toml", ("dependencies", *extras))
+    return [each for each in gate + suite if each.name != GATE]
+
+
+def requirements_in(file: Path, lists: tuple[str, ...]) -> list[Requirement]:
+    """The dependencies that apply here of the named lists in one pyproject.toml."""
     found, current = [], ""
     form = re.compile(r""" +"([\w.-]+)>=([\d.]+)(?:; python_version < '([\d.]+)')?",""")
-    for line in (repository / "pyproject.toml").read_text(encoding="utf-8").splitlines():
+    for line in file.read_text(encoding="utf-8").splitlines():
         if start := re.fullmatch(r"(\w+) = \[", line):
             current = start[1]
         elif line == "]":
             current = ""
-        elif current in ("dependencies", *extras) and not line.lstrip().startswith("#"):
+        elif current in lists and not line.lstrip().startswith("#"):
             match = form.match(line)
             if match is None:
-                raise SetupError(f'pyproject.toml: {line.strip()} should be of the form "name>=version"')
+                raise SetupError(f'{file}: {line.strip()} should be of the form "name>=version"')
             if not match[3] or sys.version_info[:2] < _release(match[3]):
                 found.append(Requirement(match[1], match[2]))
     return found
@@ -102,9 +111,9 @@ def has_nvidia_driver() -> bool:
 
 
 def needs_of_a_run(*extras: str, repository: Path = REPOSITORY) -> list[Requirement]:
-    """What the suite needs on this machine: core, suite, extras, and `nvidia` where there is an NVIDIA driver."""
+    """What the suite needs on this machine: its dependencies, extras, and `nvidia` where there is an NVIDIA driver."""
     nvidia = ["nvidia"] if has_nvidia_driver() else []
-    return requirements("suite", *nvidia, *extras, repository=repository)
+    return requirements(*nvidia, *extras, repository=repository)
 
 
 def _self_portrait(names: list[str]) -> Interpreter:
@@ -264,7 +273,7 @@ def ready_python(python: str, *extras: str, repository: Path = REPOSITORY) -> st
         _say(f"{given.executable} has all packages that are needed, so nothing is installed")
         return given.executable
 
-    key = _key(given, requirements("suite", "nvidia", repository=repository), constraints)
+    key = _key(given, requirements("nvidia", repository=repository), constraints)
     if stamp.get("key") != key:
         _say(f"making {venv.folder} from {given.executable}" + (", whose torch it uses" if way.site_folders else ""))
         venv.create(given, way.site_folders)

@@ -2,7 +2,7 @@
 
 Of other models (latent attention, state spaces, windows, shared experts, encoders) it depends on how a net is written
 how many copies autograd keeps: `activation_bytes` of one that was read from a config counts them in the net that
-transformers builds, where it is installed, on tensors without values. Nets of your own: `accounting.predicted`.
+transformers builds, where it is installed, on tensors without values. Nets of your own: `prooflops.predicted`.
 
 A tensor is kept if a gradient needs it: a linear map's weight gradient needs its input, a nonlinearity its input or
 output, attention its queries, keys, values, outputs and row sums. Views of one storage count once. Not included:
@@ -60,7 +60,7 @@ def _known(name: str, value: Any) -> Model:
         return value
     raise TypeError(
         f"{name} must be a DeepLinear or a Transformer, whose saved tensors are known one by one, "
-        f"got a {type(value).__name__}; accounting.predicted.memory counts those of the built net"
+        f"got a {type(value).__name__}; prooflops.predicted.memory counts those of the built net"
     )
 
 
@@ -71,7 +71,7 @@ def _of_config(model: Any, batch: int, sequence: int, dtype: Dtype, attention: s
         if value:
             raise ValueError(f"{name} must be {type(value)()!r} for a model of transformers' code, got {value!r}")
     try:
-        built: Any = import_module("accounting.counted.built")  # by name: it needs torch, and this module only Python
+        built: Any = import_module("prooflops.counted.built")  # by name: it needs torch, and this module only Python
         return int(built.activation_bytes(model.config, batch, sequence, dtype_name(dtype, DTYPES), attention))
     except ImportError as error:
         said = "activations of this model need transformers 5 or later, whose net is counted"

@@ -27,7 +27,7 @@ from accounting.flops import matmul_flops
 from accounting.formats import Dtype
 from accounting.memory import element_bytes
 
-# Elementary operations per element, by formula and by `accounting.counted`; an exponential, root or error function
+# Elementary operations per element, by formula and by `prooflops.counted`; an exponential, root or error function
 # counts as one. Hardware needs 10 to 20 instructions for those, still below every accelerator's ridge point.
 FLOPS_PER_ELEMENT = {
     "add": 1,

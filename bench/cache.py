@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from accounting import measured
-from accounting.measured import alternating, median_interval
+from prooflops import measured
+from prooflops.measured import alternating, median_interval
 
 LEAST_FLUSH_BYTES = 256 * 2**20  # of an accelerator
 LEAST_HIP_FLUSH_BYTES = 512 * 2**20  # AMD's largest have a last level of 256 MiB that torch does not report

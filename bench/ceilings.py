@@ -17,12 +17,12 @@ from time import perf_counter
 
 import torch
 
-from accounting import measured
-from accounting.measured import alternating, median_interval
 from accounting.memory import element_bytes
 from bench import search
 from bench.products import Float32Products, Operands, product
 from bench.rounds import Pace, is_flat
+from prooflops import measured
+from prooflops.measured import alternating, median_interval
 
 REGIMES = ("sustainable", "achievable")
 SEARCH = 10  # times the seconds of a benchmark's rounds

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from accounting import counted
+from prooflops import counted
 
 SAMPLE = 4096  # elements of an input that are looked at
 FEWEST_ELEMENTS = 64  # of an input that is looked at

@@ -23,7 +23,7 @@ from bench.timing import Schedule
 # the highest clock, for which the bound is, differs from the nominal one by a few percent.
 LARGEST_PEAK = 1.5
 
-REPLICATE = "prooflops.gate.replicate"  # the plugin of a process of the gate
+REPLICATE = "prooflops_gate.replicate"  # the plugin of a process of the gate
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from accounting import measured
 from accounting.devices.floors import NOMINAL, Floor, compared
 from bench.products import Float32Products, Product
+from prooflops import measured
 
 PAUSE_S = {"quick": 0.5, "default": 5.0, "thorough": 10.0}  # for a card to cool, and other work to end
 ROUNDS_AGAIN = 15

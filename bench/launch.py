@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from accounting import measured
+from prooflops import measured
 
 LAUNCH_SHARE = 0.5  # of the time: from here on an operation is bound by its launch
 ENQUEUED = 50  # calls at most: well below the thousand launches that a CUDA stream queues before it makes the host wait

@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 import torch
 
-from accounting import measured
-from accounting.measured import median_interval
 from accounting.roofline import Work
 from bench import launch, timing
 from bench.brief import BriefSchedule
@@ -28,6 +26,8 @@ from bench.products import Float32Products
 from bench.rates import judged, shares_of
 from bench.rounds import NEAR_CEILING
 from bench.timing import CallTimer, Rounds, Schedule, TimedCall
+from prooflops import measured
+from prooflops.measured import median_interval
 
 # Raised whenever the way of measuring changes: figures of different methods are not compared.
 METHOD = 4

@@ -19,9 +19,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from accounting.measured import synchronise
 from bench.measuring import METHOD
 from bench.rounds import FEWEST_ROUNDS, Pace, rounds_for
+from prooflops.measured import synchronise
 
 TIMEOUT_S = 60.0  # a rank that is silent for so long is taken for dead
 BACKENDS = {"cuda": "nccl", "xpu": "xccl"}

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from accounting import measured
 from bench.products import Operands
+from prooflops import measured
 
 Shape = tuple[int, int, int]
 Rate = Callable[[Shape, float], float]  # FLOP/s of a shape, by calls for some seconds

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from accounting import measured
 from bench.ceilings import Ceilings
 from bench.products import DTYPES, Unsupported, product
 from bench.streams import Bandwidths
+from prooflops import measured
 
 TIMES_AGAIN = 2
 ROUNDS, SECONDS = (5, 15), 2.0  # of a step, at least and at most; and spent on them, where the fewest take no longer

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accounting import counted, measured
 from accounting.checks import validated_choice, validated_int
 from accounting.memory import element_bytes
 from accounting.roofline import Work
 from bench.cache import UNKNOWN_CACHE_BYTES, Caches
 from bench.checks import in_fp64
 from bench.rounds import Pace
+from prooflops import counted, measured
 
 SCALAR = 3.0
 WANTED_MULTIPLE = 4  # of the last-level cache, by each array: STREAM's rule

@@ -11,8 +11,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from accounting.measured import one_thread
 from bench.streams import MEMORY, STREAMS, Arrays, assert_bytes, cache_size
+from prooflops.measured import one_thread
 
 ROWS = [(MEMORY, kernel) for kernel in STREAMS]
 ROWS += [(level, kernel) for level in ("L1", "L2", "L3") for kernel in ("copy", "triad", "dot")]

@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from accounting.measured import clock
 from accounting.memory import optimizer_state_bytes
 from accounting.models import DeepLinear
 from accounting.parallel import bus_factor
@@ -26,6 +25,7 @@ from bench.ranks import Ranks, sharded_rows, whole_shares
 from bench.rounds import PACES
 from bench.timing import LEAST_WAITED_SHARE
 from bench.training import Workload
+from prooflops.measured import clock
 
 if not dist.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from accounting import measured
 from bench.rounds import PACES
 from bench.search import calls_s
 from bench.tokens import DTYPES, ORDERS, Batches, assert_from_file, bottleneck, loader, sent, write_tokens
 from bench.training import Step, workload
+from prooflops import measured
 
 # Python 3.12 and later, where torch has threads: its loader forks, and its workers use none of them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

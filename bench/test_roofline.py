@@ -17,12 +17,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from accounting import counted
 from accounting.roofline import attainable_flop_per_s, ridge_point
 from bench import kernels, products
 from bench.ceilings import Ceilings
 from bench.kernels import KERNELS, Kernel, bound_of
 from bench.streams import Bandwidths, assert_bytes, wanted_multiple
+from prooflops import counted
 
 ROW = 1024  # elements that softmax and layer norm work on
 BATCHES = (1, 4, 16, 64, 256, 1024)

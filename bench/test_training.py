@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-from accounting import counted, measured, predicted
 from accounting.flops import StepFlops
-from accounting.measured import alternating
 from accounting.roofline import Work, hfu, mfu
 from bench.ceilings import Ceilings
 from bench.measuring import Measure
 from bench.products import Unsupported, product, product_bytes
 from bench.rates import shares_of
 from bench.training import ON_CPU, PARTS, RECIPES, Step, Workload, workload
+from prooflops import counted, measured, predicted
+from prooflops.measured import alternating
 
 MODELS = tuple(ON_CPU)
 LEAST_JOULES = 50.0  # which a busy card takes in 0.1 s: its counter moves every 20 to 100 ms

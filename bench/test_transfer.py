@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from accounting import measured
 from bench.checks import assert_random
 from bench.measuring import Measure
 from bench.streams import assert_bytes
 from bench.transfers import DIRECTIONS, Transfer, beside, in_parts, overlap_share, transfer
+from prooflops import measured
 
 ELEMENTS = {"quick": 2**22, "default": 2**24, "thorough": 2**26}  # of fp32
 PARTS = 1024

@@ -2,11 +2,11 @@
 
 import pytest
 
-from accounting import counted
 from accounting.roofline import Work
 from bench.products import DTYPES
 from bench.rates import judged
 from bench.step_rates import StepRates
+from prooflops import counted
 
 
 def test_training_step(

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from accounting import measured
 from bench.ceilings import Ceilings
 from bench.rounds import FEWEST_ROUNDS, Pace, is_flat, rounds_for
+from prooflops import measured
 
 SHORTEST_ROUND_S = 1e-4  # a thousand times the resolution of the host's clock
 SHORTEST_DEVICE_ROUND_S = 1e-3  # of an accelerator: two hundred times the 5 µs for which it waits for the first launch

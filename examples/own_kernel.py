@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import torch
 
-from accounting import measured
 from accounting.roofline import Work, arithmetic_intensity, attainable_flop_per_s, matmul_work, ridge_point
+from prooflops import measured
 
 ROWS, COLUMNS = 4096, 4096
 SIZE = 1024  # of the product that gives the roof of compute

@@ -28,6 +28,7 @@ from meta_tests.contradictions import contradictions
 from meta_tests.faults import Fault
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("accounting", "bench", "meta_tests", "prooflops", "prooflops_gate", "test_claims")
 
 collect_ignore = ["foreign"]  # a repo of its own, whose options are not ours
 
@@ -92,7 +93,7 @@ cpu = cpuinfo.get_cpu_info()
 cpuinfo.get_cpu_info = lambda: {{**cpu}}  # of pytest-benchmark's records; it starts a score of processes
 with contextlib.redirect_stdout(io.StringIO()):  # imports pytest's plugins
     pytest.main(["--version", "--version", "--noconftest", "-c", os.devnull, *{plugins}])
-for name in [name for name in sys.modules if name.partition(".")[0] in ("accounting", "prooflops")]:
+for name in [name for name in sys.modules if name.partition(".")[0] in ("accounting", "prooflops", "prooflops_gate")]:
     del sys.modules[name]  # of this clone, where `pip install -e .` made it a plugin: a test's copy has its own
 gc.freeze()  # pytest collects garbage five times at each end: not among all that has been imported
 for request in sys.stdin:

@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from meta_tests.conftest import ROOT, ChildRun, run_pytest_for_each
-from meta_tests.line_budgets import PYTHON_LINES
+from meta_tests.conftest import PACKAGES, ROOT, ChildRun, run_pytest_for_each
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 # The first line of a block names its file, and the table into which a row goes.
 BLOCKS = {match[1]: match for match in re.finditer(r"```\w+\n# ([\w/.-]+)(?:, in (\w+))?\n(.*?)```", PAGE, re.DOTALL)}
 REGISTRY, CLAIM = "test_claims/registry/flops.toml", "test_claims/test_flops.py"
 PEAKS, BENCHMARK = "accounting/devices/peaks.json", "bench/test_gram.py"
-OPTIMIZERS, OPERATORS = "accounting/optimizers.json", "accounting/counted/operators.py"
+OPTIMIZERS, OPERATORS = "accounting/optimizers.json", "prooflops/counted/operators.py"
 
 DISTANCES = """
 import pytest
 import torch
-from accounting import counted
+from prooflops import counted
 
 def test_distances_are_counted():
     with counted.flops() as flops:
@@ -54,7 +53,7 @@ def add(folder: Path, name: str, old: str = "", new: str = "") -> None:
 
 def runs_in_a_copy(folder: Path, change: Callable[[Path], None], lines: list[str]) -> dict[str, ChildRun]:
     """The runs of pytest with these arguments in a changed copy of the repository."""
-    for name in PYTHON_LINES:
+    for name in PACKAGES:
         shutil.copytree(ROOT / name, folder / name)  # compiled modules too
     for name in ("conftest.py", "pytest.ini", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)

@@ -12,24 +12,22 @@ import yaml
 
 from accounting import roofline
 from examples import napkin, own_kernel
-from meta_tests.conftest import ROOT, SUITE, fork_pytest
-from meta_tests.line_budgets import PYTHON_LINES
+from meta_tests.conftest import PACKAGES, ROOT, SUITE, fork_pytest
 from prooflops.suite.evidence.__main__ import parser
 from prooflops.suite.registry import Claim, Source
 
 FILES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "workflows" / "gate.yml"]
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in FILES}
 del PAGES["CHANGELOG.md"]  # names files of the past
-PACKAGES = "|".join(PYTHON_LINES)
 SOURCES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for package in PYTHON_LINES
+    for package in PACKAGES
     for path in (ROOT / package).rglob("*.py")
 }
 OPTIONS_OF_OTHERS = {"--nproc-per-node", "--kill-on-bad-exit", "--junitxml"}  # torchrun's, srun's, an alias of pytest's
 OPTIONS_OF_OTHERS |= {name for action in parser()._actions for name in action.option_strings}  # of make evidence
 GENERATED = {"docs/api", "reports/report.html", "reports/report.md", "reports/verdicts.json"}
-DOTTED = re.compile(rf"(?<![\w./-])((?:{PACKAGES})(?:\.[A-Za-z_]\w*)+)(?![\w/(=-])")
+DOTTED = re.compile(rf"(?<![\w./-])((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?![\w/(=-])")
 
 page = pytest.mark.parametrize("page", PAGES)
 
@@ -121,7 +119,7 @@ def fixtures_of(*files: str) -> set[str]:
     [
         ("field", {field.name for field in fields(Claim)}),
         ("field of a source", {field.name for field in fields(Source)}),
-        ("fixture", fixtures_of("conftest.py", "prooflops/plugin.py", "prooflops/suite/fixtures.py")),
+        ("fixture", fixtures_of("conftest.py", "prooflops_gate/plugin.py", "prooflops/suite/fixtures.py")),
         ("fixture of claims", fixtures_of("test_claims/conftest.py")),
         ("fixture of benchmarks", fixtures_of("bench/conftest.py")),
         ("work of", {name for name in vars(roofline) if name.endswith("_work")}),

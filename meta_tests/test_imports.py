@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from meta_tests.conftest import ROOT
-from meta_tests.line_budgets import PYTHON_LINES
+from meta_tests.conftest import PACKAGES, ROOT
 
 FORMULAS = sorted({file.stem for file in (ROOT / "accounting").glob("[a-z]*.py")})
 VIOLATIONS = {
-    "Formulas import one another": ("accounting/flops.py", "from accounting import counted"),
-    "accounting imports torch at most": ("accounting/counted/__init__.py", "import pytest"),
-    "Claims import accounting": ("test_claims/test_flops.py", "import bench.models"),
-    "Benchmarks import accounting": ("bench/test_matmul.py", "from prooflops.suite import ranks"),
-    "A room of prooflops imports": ("prooflops/history/records.py", "import prooflops.gate.run"),
-    "The installed gate needs": ("prooflops/gate/run.py", "def f():\n    import torch"),
+    "Formulas import one another": ("accounting/flops.py", "import accounting.__main__"),
+    "accounting imports the standard library": ("accounting/flops.py", "from prooflops import counted"),
+    "Instruments import neither": ("prooflops/counted/__init__.py", "import pytest"),
+    "Claims import formulas": ("test_claims/test_flops.py", "import bench.models"),
+    "Benchmarks import formulas": ("bench/test_matmul.py", "from prooflops.suite import ranks"),
+    "A room of prooflops imports": ("prooflops/counted/counter.py", "import prooflops.predicted"),
+    "The gate imports neither": ("prooflops_gate/run.py", "def f():\n    import torch"),
     "No files import each other": ("accounting/contraction.py", "def f():\n    import accounting.flops"),
 }
 
 
 @pytest.mark.skipif(importlib.util.find_spec("importlinter") is None, reason="needs import-linter")
 def test_each_import_rule_sees_a_planted_violation(tmp_path: Path) -> None:
-    for package in PYTHON_LINES:
+    for package in PACKAGES:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for path, line in VIOLATIONS.values():
@@ -43,9 +43,9 @@ def test_each_import_rule_sees_a_planted_violation(tmp_path: Path) -> None:
     [
         f"from accounting import {', '.join(FORMULAS)}",
         "from accounting.__main__ import main; main(['gpt2'])",
-        "import prooflops.plugin",
+        "import prooflops_gate.plugin",
         "import prooflops.suite.verdicts",
-        "import prooflops.history.records",
+        "import prooflops_gate.history.records",
     ],
 )
 def test_importing_without_need_of_torch_does_not_import_it(code: str) -> None:

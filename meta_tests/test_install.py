@@ -126,8 +126,8 @@ def test_with_the_core_alone_a_plain_run_loads_neither_numpy_nor_scipy(core, for
     (foreign / "conftest.py").write_text(
         "import sys\n"
         "def pytest_sessionfinish():\n"
-        "    assert 'prooflops.plugin' in sys.modules\n"
-        "    assert not {'numpy', 'scipy', 'prooflops.gate.run', 'prooflops.history'} & sys.modules.keys()\n"
+        "    assert 'prooflops_gate.plugin' in sys.modules\n"
+        "    assert not {'numpy', 'scipy', 'prooflops_gate.run', 'prooflops_gate.history'} & sys.modules.keys()\n"
     )
     done = run_pytest(core, "--strict-config", cwd=foreign)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,26 +1,24 @@
-"""The installed pytest plugin: history and gate for anybody's pytest-benchmark tests.
+"""The installed pytest plugin: `--model` in any folder, with the suite's tests of a model.
 
 Loaded by every run of pytest where the package is installed. So it imports nothing at start but pytest and the standard
-library, and does nothing unless one of its options is given.
+library, and does nothing unless one of its options is given. In a clone conftest.py loads the suite's plugins itself.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
 from collections.abc import Generator
-from typing import Any
 
 import pytest
 
-from prooflops import needs, run_state
-from prooflops.gate.options import add_options, history_folder, marker_settings, refuse_unwritable, settings
-from prooflops.run_state import SUITE_ROOT, is_benchmark, is_replicate
+from prooflops.suite_root import SUITE_ROOT
+from prooflops_gate import needs
+from prooflops_gate.plugin import refuse_rootdir_paths, suggest_options
 
-SUITE_PLUGINS = ("prooflops.suite.hooks", "prooflops.model.model_option")
-SUITE_PATHS = ("--model", "--report", "--report-compare", "--reference", "--known-failures")
+SUITE_PLUGINS = ("prooflops_gate.plugin", "prooflops.suite.hooks", "prooflops.model.model_option")
+SUITE_PATHS = ("--report", "--report-compare", "--reference", "--known-failures")
 MODEL_TESTS = ("test_claims/test_user_model.py", "bench/test_user_model.py")
 # As the command `pytest`: the folder in which it is called is not searched for modules before all others.
 START = "import sys; sys.path[:1] = []; sys.argv[0] = 'pytest'; import pytest; sys.exit(pytest.main())"
@@ -28,67 +26,34 @@ _runs_a_model = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    add_options(parser)
-    suggest_options(parser, pluginmanager, "prooflops gate", "--model")
-
-
-def suggest_options(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager, group: str, *more: str) -> None:
-    """Has pytest's error for an unknown option name the option of this group that it resembles."""
-    names = [name for option in parser.getgroup(group).options for name in option.names()] + [*more]
-    config = pluginmanager.get_plugin("pytestconfig")
-    given = {str(word).partition("=")[0] for word in config.invocation_params.args} if config else set()
-    for word in sorted(word for word in given - {*names} if word.startswith("--")):
-        from difflib import get_close_matches
-
-        if close := get_close_matches(word, names, n=1, cutoff=0.8):
-            parser.extra_info["did you mean"] = f"{close[0]} for {word}?"
-
-
-def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    from prooflops import hookspecs
-
-    pluginmanager.add_hookspecs(hookspecs)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers",
-        "gate(min_effect=0.05, direction='slower', ignore=False): how the gate compares this benchmark, instead of its "
-        "ini settings; ignore: not at all, as where its work differs from run to run",
-    )
-    if settings(config).orchestrated and not hasattr(config, "workerinput"):
-        from prooflops.gate import run
-
-        run.configure(config, settings(config))
+    suggest_options(parser, pluginmanager, "prooflops", "--model")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
-    """Outside a clone `--model` is left to `run_model`, unless the project has an option of this name itself.
-
-    `--report` of `--gate-history` is taken likewise.
-    """
+    """Outside a clone `--model` is left to `run_model`, unless the project has an option of this name itself."""
     yield
-    if history := ("--gate-history" in args and not hasattr(early_config.option, "report")):
-        parser.addoption("--report", help="folder of the history's page")
     if hasattr(early_config.option, "model"):
         return
-    here, given = early_config.invocation_params.dir, {word.partition("=")[0] for word in args}
-    in_clone = (here / "test_claims" / "registry").is_dir()  # and pytest has read the conftest.py of another folder
-    if in_clone or history:
-        for name, path in itertools.pairwise(args):
-            if name in SUITE_PATHS and (here / path).exists() and not (here / path).resolve().is_relative_to(here):
-                meant = f"{name}={path}{':factory' if name == '--model' else ''}"
-                raise pytest.UsageError(f"{name} {path}: write {meant}, or pytest takes its rootdir from the path")
+    here = early_config.invocation_params.dir
+    given = {word.partition("=")[0] for word in args}
+    if (here / "test_claims" / "registry").is_dir():  # a clone: pytest has read the conftest.py of another folder
+        refuse_rootdir_paths(here, args, ("--model",), suffix=":factory")
+        refuse_rootdir_paths(here, args, SUITE_PATHS)
     elif "--model" in given:
         early_config.stash[_runs_a_model] = True
         args.clear()  # pytest would refuse what it does not know
     else:
-        parser.extra_info |= {name: f"write --model=FILE:FACTORY {name}=..., or call it in a clone of prooflops"
-                              for name in given.intersection(SUITE_PATHS)
-                              if not hasattr(early_config.option, name[2:].replace("-", "_"))}  # fmt: skip
+        for name in given.intersection(SUITE_PATHS):
+            if not hasattr(early_config.option, name[2:].replace("-", "_")):
+                needed = f"write --model=FILE:FACTORY {name}=..., or call it in a clone of prooflops"
+                parser.extra_info[name] = needed
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    return run_model(config) if _runs_a_model in config.stash else None
 
 
 def run_model(config: pytest.Config) -> int:
@@ -112,120 +77,3 @@ def run_model(config: pytest.Config) -> int:
             return child.wait()
         except KeyboardInterrupt:  # the child has it as well, and ends by itself
             continue
-
-
-def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    if _runs_a_model in config.stash:
-        return run_model(config)
-    if not config.getoption("gate_history"):
-        return None
-    from prooflops.history import counts, listing
-
-    folder, found, verbose = history_folder(config), settings(config), config.option.verbose > 0
-    report = None
-    if any(str(word).partition("=")[0] == "--report" for word in config.invocation_params.args):
-        report = config.invocation_params.dir / config.getoption("report")
-        refuse_unwritable("--report", report, "folder")
-    code = listing.print_history(folder, found.exact, verbose=verbose, report=report, root=config.rootpath)
-    if counts.builds_in(folder):
-        from prooflops.gate import counted_history  # imports scipy
-
-        print("\n".join(counted_history.steps(folder, found.min_instructions)))
-    return code
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not _is_recorded(config):
-        return
-    found = config.stash[run_state.MARKERS] = {}
-    for item in items:
-        for marker in reversed(list(item.iter_markers("gate"))):
-            try:
-                found.setdefault(item.nodeid, {}).update(marker_settings(marker))
-            except ValueError as error:
-                raise pytest.UsageError(f"{item.nodeid}: {error}") from error
-
-
-def _is_recorded(config: pytest.Config) -> bool:
-    """Whether this run leaves a record: by an option, or because this suite's own plugin keeps all of its runs."""
-    return settings(config).used or is_replicate() or config.pluginmanager.hasplugin("prooflops.run")
-
-
-@pytest.fixture(scope="session")
-def gate_replicate(pytestconfig: pytest.Config) -> Any:
-    """The gate's pace for benchmarks that choose their own rounds, in a process that the gate paces; else None.
-
-    `gate_replicate.pace(request.node)` is the seconds to take, the fewest rounds, and whether an earlier process has
-    checked the benchmark. `gate_replicate.leave_out(request.node, seconds)` reports the seconds of such checks, which
-    later processes skip.
-    """
-    found = pytestconfig.pluginmanager.get_plugin("prooflops.gate.replicate")
-    return found if found and found.paces else None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    if not is_benchmark(item) or not _is_recorded(item.config):
-        return (yield)
-    from prooflops.machine.contention import Watch
-
-    stash = item.config.stash
-    watch = stash[run_state.WATCH] = Watch()
-    try:
-        return (yield)
-    finally:
-        stash.setdefault(run_state.CONTENTION, {})[item.nodeid] = watch.stop()
-        del stash[run_state.WATCH]
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish(session: pytest.Session) -> None:
-    config = session.config
-    if not _is_recorded(config) or config.option.collectonly:
-        return
-    if settings(config).baseline and not settings(config).orchestrated and not hasattr(config, "workerinput"):
-        from prooflops.gate import single_run
-
-        benchmarks = [item.nodeid for item in session.items if is_benchmark(item)]
-        single_run.check_baseline(config, settings(config), benchmarks)
-    elif not settings(config).orchestrated and not config.pluginmanager.hasplugin("prooflops.run"):
-        from prooflops.history import run_record
-
-        run_record.plain_fingerprint()  # now, so that later imports do not change it
-
-
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
-    # After every other plugin's own (the suite writes its record there), and before the terminal's summary.
-    config = session.config
-    interrupted = session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
-    config.stash[run_state.PARTIAL] = str(
-        session.shouldfail or session.shouldstop or (interrupted and "interrupted") or ""
-    )
-    result = yield
-    if run_state.MARKERS not in config.stash or hasattr(config, "workerinput") or config.option.collectonly:
-        return result
-    if session.exitstatus == pytest.ExitCode.USAGE_ERROR:
-        return result  # refused: nothing ran
-    chosen = settings(config)
-    if (chosen.used and not chosen.orchestrated) or is_replicate():
-        if run_state.RECORD_PATH not in config.stash:
-            from prooflops.history import run_record
-
-            run_record.save(config, run_record.record_of(config), chosen.folder)
-        if not is_replicate() and run_state.RECORD_PATH in config.stash:
-            from prooflops.gate import single_run
-
-            single_run.finish(config, chosen, session.exitstatus)
-    if run_state.STORAGE_ERROR in config.stash and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    return result
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if run_state.STORAGE_ERROR in terminalreporter.config.stash:
-        terminalreporter.write_line(terminalreporter.config.stash[run_state.STORAGE_ERROR], red=True)
-    if "prooflops.gate.single_run" in sys.modules:
-        from prooflops.gate import single_run
-
-        single_run.print_summary(terminalreporter)

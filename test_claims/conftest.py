@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from accounting import measured
+from prooflops import measured
 from test_claims.oracles.tensors import metered, warm_up
 from test_claims.strategies import draw_dtypes_of
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from accounting import measured
 from accounting.activations import activation_bytes, deep_linear_peak_bytes
 from accounting.models import DeepLinear, parameter_count
+from prooflops import measured
 from test_claims.oracles.tensors import relative_error
 from test_claims.strategies import seeds, sizes, with_dtype
 

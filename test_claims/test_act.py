@@ -14,9 +14,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from accounting import counted, measured, memory
+from accounting import memory
 from accounting.activations import RANDOM_STATE_BYTES, activation_bytes, recomputed_bytes
 from accounting.models import DeepLinear, Transformer, recompute_flops
+from prooflops import counted, measured
 from test_claims.oracles import tensors
 from test_claims.oracles.tensors import difference
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, seeds, sizes

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from accounting import measured
 from accounting.activations import activation_bytes
 from accounting.formats import format_of
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear
+from prooflops import measured
 from test_claims.oracles import low_precision, tensors
 from test_claims.oracles.dispatched import Recorded
 from test_claims.strategies import in_fp64, seeds, sizes

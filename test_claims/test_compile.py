@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from accounting.measured import memory
+from prooflops.measured import memory
 from test_claims.oracles import dispatched
 from test_claims.oracles.dispatched import Graphs, compiled, fresh, profiled_operators, profiled_product_flops
 from test_claims.oracles.scalars import integers

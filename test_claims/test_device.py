@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from accounting.allocator import charged_bytes, rounded_bytes
-from accounting.measured import memory
 from accounting.memory import tensor_bytes
+from prooflops.measured import memory
 from test_claims.oracles.dispatched import crossings, host_to_device_copies, linear_net
 from test_claims.oracles.kernels import empty_host_cache, timed_copy
 from test_claims.oracles.tensors import metered, without_collector

@@ -14,11 +14,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import accounting
-from accounting import counted
 from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.convolution import Convolution, convolution_flops
 from accounting.flops import broadcast_matmul_flops, elementwise_flops, linear_flops, matmul_flops
 from accounting.models import Transformer, step_flops
+from prooflops import counted
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.kernels import OPERATIONS, Operands, product

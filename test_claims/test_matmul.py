@@ -13,11 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import counted
 from accounting.flops import einsum_flops, matmul_flops
 from accounting.formats import FORMATS
 from accounting.layout import broadcast_shape
 from accounting.models import GPT2_SMALL, Transformer, forward_flops
+from prooflops import counted
 from test_claims.oracles.dispatched import Recorded, counting, opt_einsum, product_flops
 from test_claims.oracles.kernels import fp32_products
 from test_claims.oracles.operators import by_loops, einsums

@@ -8,10 +8,11 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from accounting import measured, memory, optimizers
+from accounting import memory, optimizers
 from accounting.activations import activation_bytes, deep_linear_peak_bytes
 from accounting.allocator import rounded_bytes
 from accounting.models import DeepLinear, parameter_count
+from prooflops import measured
 from test_claims.oracles import tensors
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, sizes
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from accounting import counted, measured
 from accounting.attention import Attention, attention_flops
 from accounting.devices import ACCELERATORS, FLOP_PER_CLOCK, bandwidth_bytes_per_s, peak_flop_per_s
 from accounting.flops import matmul_flops
 from accounting.roofline import hfu, mfu
+from prooflops import counted, measured
 from test_claims.oracles import published
 from test_claims.oracles.dispatched import counting, linear_net
 from test_claims.oracles.kernels import product

@@ -12,8 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from accounting import counted, devices, planning
+from accounting import devices, planning
 from accounting.models import DeepLinear, Transformer, parameter_count
+from prooflops import counted
 from test_claims.oracles import published, tensors
 from test_claims.strategies import sizes
 

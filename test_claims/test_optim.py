@@ -11,9 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn.functional import softplus
 
-from accounting import measured, memory, optimizers
+from accounting import memory, optimizers
 from accounting.allocator import charge_bounds
 from accounting.planning import device_state
+from prooflops import measured
 from test_claims.oracles import optimizers as papers
 from test_claims.oracles import sharding, tensors
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes, sizes

@@ -8,8 +8,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from accounting import measured
 from accounting.memory import element_bytes
+from prooflops import measured
 from test_claims.oracles import low_precision
 from test_claims.oracles.low_precision import PER_CHANNEL, PER_TENSOR, fresh_loss, quantised
 from test_claims.oracles.tensors import relative_error

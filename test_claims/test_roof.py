@@ -11,11 +11,12 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from accounting import counted, roofline
+from accounting import roofline
 from accounting.devices import ACCELERATORS, FLOP_PER_CLOCK, ROWS, bandwidth_bytes_per_s, peak_flop_per_s
 from accounting.formats import element_bits
 from accounting.models import LLAMA3_8B, Transformer, cache_bytes, decoding_work
 from accounting.roofline import Work
+from prooflops import counted
 from test_claims.oracles import scalars
 from test_claims.oracles.decoding import Decoder
 from test_claims.oracles.dispatched import Recorded, product_flops

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as attention
 
 from accounting.layout import contiguous_layout, contiguous_strides, is_contiguous, storage_offset, view_strides
-from accounting.measured import memory
+from prooflops.measured import memory
 from test_claims.oracles.tensors import layout_of, metered, places, shares_storage
 from test_claims.strategies import (
     ALWAYS_VIEWS,

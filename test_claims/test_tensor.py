@@ -14,8 +14,8 @@ from torch import nn
 
 from accounting.allocator import charged_bytes
 from accounting.layout import broadcast_shape
-from accounting.measured import memory
 from accounting.memory import storage_bytes, tensor_bytes
+from prooflops.measured import memory
 from test_claims.oracles.tensors import OPTIMIZERS, metered
 from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, view_chains, with_dtype, with_each_operation
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 
-from accounting import measured
+from prooflops import measured
 
 # A rule of thumb holds for a model that it meets within a tenth; the page has its difference, and the reasons, exactly.
 NAPKIN = 0.1

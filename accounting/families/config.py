@@ -38,7 +38,7 @@ def from_config(
     `public_models` or of the local Hugging Face cache.
 
     What the families do not read, transformers 5 is asked where it is installed: the result is then an
-    `accounting.counted.built.CountedModel`, in seconds; remote code is never run. A config of diffusers is built by
+    `prooflops.counted.built.CountedModel`, in seconds; remote code is never run. A config of diffusers is built by
     that. `multi_token_prediction` adds modules that published counts leave out (DeepSeek-V3, GLM-4.5). `text_only`
     reads the text part of a model of text and images, without its encoder. `ignore` names keys that change no size.
     Exact for the families' code in transformers 5; of experts those that a token is sent to (llama4's eager code runs
@@ -82,7 +82,7 @@ def _of_family(content: Mapping[str, Any], multi_token_prediction: bool = False)
 def _of_library(content: Mapping[str, Any], unread: UnreadError) -> Parts:
     """The model as transformers or diffusers builds it."""
     try:
-        built = import_module("accounting.counted.built")  # by name: it needs torch, and this module only Python
+        built = import_module("prooflops.counted.built")  # by name: it needs torch, and this module only Python
         model = built.from_library(content, WITHOUT_SIZE.fullmatch, strict=content.get("model_type") in MODEL_TYPES)
     except ImportError as error:
         package = "diffusers" if "_class_name" in content else "transformers 5 or later"

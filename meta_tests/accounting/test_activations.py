@@ -13,11 +13,11 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from accounting import measured
 from accounting.activations import ATTENTION, RANDOM_STATE_BYTES, activation_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, DeepLinear, Transformer
 from meta_tests.accounting.older_torch import activation_bytes_here, has_grouped_flash
 from meta_tests.accounting.test_models import transformers
+from prooflops import measured
 from test_claims.oracles import tensors
 from test_claims.strategies import TORCH_DTYPES, sizes
 

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
-from accounting import families, measured, models
+from accounting import families, models
 from accounting.models import (
     GPT2_SMALL,
     GPT2_XL,
@@ -24,6 +24,7 @@ from accounting.models import (
     step_flops,
 )
 from bench.models import build, inputs, reduced
+from prooflops import measured
 
 PRESETS = {
     "GPT-2 small": (GPT2_SMALL, 124_439_808),

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import counted
 from bench import checks, kernels, transfers
 from bench.checks import examine
 from bench.products import Product
 from bench.streams import bandwidth_of_mix
 from meta_tests.bench.stand_ins import supported
+from prooflops import counted
 
 
 def test_what_a_function_writes_is_no_input_of_it_and_views_are_no_operators() -> None:

@@ -16,7 +16,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import measured
 from accounting.devices.floors import FIGURES, Floor, floor_of
 from bench import delivery
 from bench.delivery import BelowFloor, Delivery
@@ -26,6 +25,7 @@ from bench.transfers import transfer
 from meta_tests.conftest import ROOT, fork_pytest
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import Card
+from prooflops import measured
 from prooflops.machine import health
 from prooflops.machine.conditions import conditions
 from prooflops.suite.floors import Floors, committed_floors, reference_floors, stated_floors

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from accounting import measured
 from accounting.devices.floors import floor_of
-from accounting.measured import median_interval
 from accounting.roofline import Work, matmul_work
 from bench import cache, delivery, launch, measuring, timing
 from bench.ceilings import Ceilings
@@ -25,7 +23,9 @@ from bench.timing import CallTimer, Schedule, TimedCall
 from meta_tests.bench.stand_ins import CPU, SHORT, Rounds, measure, steady, supported
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import KERNEL_S, Card
+from prooflops import measured
 from prooflops.machine.caches import caches_of
+from prooflops.measured import median_interval
 
 
 @pytest.fixture

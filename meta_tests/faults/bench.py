@@ -138,7 +138,7 @@ def loading(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Plant:
 # fmt: off
 faults(
     ("the_clock_does_not_wait_for_the_device", (LARGE, CEILING, STREAM, LATE_COPY, OVERLAP),
-     replaced("accounting.measured.clock", lambda device="cpu": lambda: time.perf_counter()),
+     replaced("prooflops.measured.clock", lambda device="cpu": lambda: time.perf_counter()),
      r"was the device waited for\?"),
     ("the_peak_is_that_of_sparse_products", (MATMUL, CEILING, STEP),
      stand_in("prooflops.machine.device.peak_flop_per_s",

@@ -10,9 +10,9 @@ from torch.utils import flop_counter
 
 import accounting.attention
 import accounting.convolution
-import accounting.counted.counter
 import accounting.flops
 import accounting.roofline
+import prooflops.counted.counter
 from meta_tests.faults import fault, faults, stand_in
 
 
@@ -50,8 +50,8 @@ def a_rate_is_named_as_an_amount(patch):
     def peak_flops(device: str) -> float:
         """Peak of a device in TFLOPS."""
 
-    peak_flops.__module__ = accounting.counted.counter.__name__
-    patch.setattr(accounting.counted.counter, "peak_flops", peak_flops, raising=False)
+    peak_flops.__module__ = prooflops.counted.counter.__name__
+    patch.setattr(prooflops.counted.counter, "peak_flops", peak_flops, raising=False)
 
 
 # fmt: off

@@ -7,11 +7,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from accounting.measured import allocations, timing
 from meta_tests.faults import fault, faults, stand_in
+from prooflops.measured import allocations, timing
 
-MEASURED, MACHINE = "meta_tests/accounting/measured/", "meta_tests/prooflops/machine/"
-COUNTER = "meta_tests/accounting/counted/test_counter.py::"
+MEASURED, MACHINE = "meta_tests/prooflops/measured/", "meta_tests/prooflops/machine/"
+COUNTER = "meta_tests/prooflops/counted/test_counter.py::"
 CLOCK = MEASURED + "test_timing.py::test_the_clock_of_the_cpu_is_the_hosts"
 EVENTS = MEASURED + "test_timing.py::test_cuda_time_is_between_events_that_only_a_subtraction_waits_for"
 HELD = MEASURED + "test_allocations.py::test_a_training_step_holds_exactly_its_activations_gradients_and_state"
@@ -24,14 +24,14 @@ STEP = COUNTER + "test_a_whole_step_of_a_net_costs_what_its_numbers_do"
 NESTED = COUNTER + "test_nested_counts_each_count_all_that_happens_within_and_may_be_read_meanwhile"
 # The function whose results are readings, and the tests that notice a doubled, a stuck and a late one; "" if none does.
 INSTRUMENTS = {
-    "host-clock": ("accounting.measured.timing.perf_counter", CLOCK, CLOCK, CLOCK),
-    "device-clock": ("accounting.measured.timing._DeviceMoment.__sub__", EVENTS, EVENTS, EVENTS),
-    "cpu-allocator": ("accounting.measured.allocations._split_at_marks", HELD, PHASES, PHASES),
-    "cuda-allocator": ("accounting.measured.allocations._CachingAllocatorMeter.stop", ON_CUDA, "", ""),
-    "nvml": ("prooflops.machine.nvml.ask", NVML, NVML, NVML),
-    "cpu-ticks": ("prooflops.machine.contention._ticks", OTHERS, OTHERS, OTHERS),
-    "cpu-seconds": ("prooflops.machine.contention._own_s", "", OWN, OWN),
-    "phase": ("accounting.counted.counter._phase", "", STEP, STEP),
+    "host-clock": ("prooflops.measured.timing.perf_counter", CLOCK, CLOCK, CLOCK),
+    "device-clock": ("prooflops.measured.timing._DeviceMoment.__sub__", EVENTS, EVENTS, EVENTS),
+    "cpu-allocator": ("prooflops.measured.allocations._split_at_marks", HELD, PHASES, PHASES),
+    "cuda-allocator": ("prooflops.measured.allocations._CachingAllocatorMeter.stop", ON_CUDA, "", ""),
+    "nvml": ("prooflops_gate.machine.nvml.ask", NVML, NVML, NVML),
+    "cpu-ticks": ("prooflops_gate.machine.contention._ticks", OTHERS, OTHERS, OTHERS),
+    "cpu-seconds": ("prooflops_gate.machine.contention._own_s", "", OWN, OWN),
+    "phase": ("prooflops.counted.counter._phase", "", STEP, STEP),
 }
 Call = Callable[..., Any]
 
@@ -72,11 +72,11 @@ for name, (target, *tests) in INSTRUMENTS.items():
 
 faults(
     ("the_hosts_clock_times_the_device", EVENTS,
-     stand_in("accounting.measured.timing.clock", lambda _, device="cpu": timing.perf_counter)),
+     stand_in("prooflops.measured.timing.clock", lambda _, device="cpu": timing.perf_counter)),
 )  # fmt: skip
 
 
-@fault(HELD, instead_of="accounting.measured.allocations._split_at_marks")
+@fault(HELD, instead_of="prooflops.measured.allocations._split_at_marks")
 def allocations_of_another_device_are_read(split, trace):
     for entry in trace:
         if entry.get("name") == "[memory]":
@@ -84,26 +84,26 @@ def allocations_of_another_device_are_read(split, trace):
     return split(trace)
 
 
-@fault(ON_CUDA, instead_of="accounting.measured.allocations._CachingAllocatorMeter.start")
+@fault(ON_CUDA, instead_of="prooflops.measured.allocations._CachingAllocatorMeter.start")
 def the_allocator_of_another_gpu_is_read(start, self):
     self._device = type(self._device)(self._device.type, 7)
     start(self)
 
 
-@fault(STEP, instead_of="accounting.counted.counter._Counter._count")
+@fault(STEP, instead_of="prooflops.counted.counter._Counter._count")
 def each_operation_is_counted_twice(count_operation, self, *args):
     count_operation(self, *args)
     count_operation(self, *args)
 
 
-@fault(STEP, instead_of="accounting.counted.counter._Counter._count")
+@fault(STEP, instead_of="prooflops.counted.counter._Counter._count")
 def only_the_first_operation_is_counted(count_operation, self, *args):
     if not vars(self).get("has_counted"):
         count_operation(self, *args)
     self.has_counted = True
 
 
-@fault(NESTED, instead_of="accounting.counted.counter._Counter._count")
+@fault(NESTED, instead_of="prooflops.counted.counter._Counter._count")
 def each_operation_is_counted_late(count_operation, self, *args):
     before, self.before = vars(self).get("before"), args
     if before:

@@ -4,8 +4,8 @@ import time
 
 import accounting.models
 from accounting.devices import ACCELERATORS, Figure, rates
-from accounting.measured import timing
 from meta_tests.faults import fault, faults, replace, stand_in
+from prooflops.measured import timing
 
 A100, H100 = ACCELERATORS["A100 SXM4 80GB"], ACCELERATORS["H100 SXM5 80GB"]
 

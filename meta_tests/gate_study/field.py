@@ -167,7 +167,7 @@ def run(folder: Path, name: str, trial: str, load: str) -> dict[str, Any]:
         if load == "busy":
             stack.callback(subprocess.Popen([sys.executable, "-c", "while True: pass"]).kill)
         file, start = Path(scratch) / "gate.json", time.time()
-        gate = ("-p", "prooflops.plugin", "--gate", "--gate-versus", "HEAD~1", f"--gate-json={file}")
+        gate = ("-p", "prooflops_gate.plugin", "--gate", "--gate-versus", "HEAD~1", f"--gate-json={file}")
         done = suite(folder, name, trial, *gate)
         wall_s = time.time() - start
         rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []

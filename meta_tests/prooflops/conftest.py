@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from meta_tests.browser import browser  # once: playwright does not start twice in a process
-from meta_tests.prooflops.foreign import Foreign
+from meta_tests.prooflops_gate.foreign import Foreign
 
 
 @pytest.fixture

@@ -42,8 +42,8 @@ def simulated(card: Card) -> Iterator[Kernels]:
 
 
 def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
-    from accounting.predicted import fake_cuda, prediction, tracker
-    from prooflops.machine import nvml
+    from prooflops.predicted import fake_cuda, prediction, tracker
+    from prooflops_gate.machine import nvml
 
     made: list[tuple[Any, dict[str, Any]]] = [
         (torch.Tensor, _tensor(card, kernels)),

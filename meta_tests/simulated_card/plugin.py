@@ -16,12 +16,12 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from accounting import measured
 from accounting.devices import ACCELERATORS
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.caching import MIB
 from meta_tests.simulated_card.card import Card
 from meta_tests.simulated_card.kernels import Kernels
+from prooflops import measured
 
 ON_THE_DEVICE = {*"device cuda memory_device measure speed".split()}  # fixtures by which a test says what it measures
 NOT_ON_MPS = (torch.float64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)

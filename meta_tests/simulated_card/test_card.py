@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from accounting import measured
 from accounting.allocator import charge_bounds, segment_bytes
 from bench import products
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.caching import MIB, CachingAllocator
 from meta_tests.simulated_card.card import KERNEL_S, Card
+from prooflops import measured
 from test_claims.oracles.scalars import Operations
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from prooflops.machine import cpu
+from prooflops_gate.machine import cpu
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,18 @@ from typing import Any
 
 import torch
 
-from prooflops.machine import cpu, nvml
-from prooflops.machine.contention import Watch
 from prooflops.machine.device import uuid_of
+from prooflops_gate.machine import cpu, nvml
+from prooflops_gate.machine.contention import Watch
 
 
 @contextmanager
 def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[dict[str, Any]]:
     """The conditions of the measurements in the block: a dictionary that is complete when the block has ended.
 
-    `before` and `after` (see `state`), `contention` (see `prooflops.machine.contention`), `throttled`, `contended`, and
-    `labels`: a sentence for each of the two that applies. `watch`: the one of the whole benchmark, if one runs.
+    `before` and `after` (see `state`), `contention` (see `prooflops_gate.machine.contention`), `throttled`,
+    `contended`, and `labels`: a sentence for each of the two that applies. `watch`: the one of the whole benchmark, if
+    one runs.
     """
     record: dict[str, Any] = {"before": state(device)}
     watch = watch or Watch()

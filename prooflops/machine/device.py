@@ -21,7 +21,7 @@ from torch.utils._triton import has_triton
 
 from accounting import devices
 from accounting.devices import Accelerator
-from prooflops.machine import cpu, nvml
+from prooflops_gate.machine import cpu, nvml
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
 SEVERAL = ("cuda", "xpu")  # a machine can have several of these

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from prooflops.machine import nvml
 from prooflops.machine.device import highest_clock_hz, uuid_of
+from prooflops_gate.machine import nvml
 
 LOW_CLOCK = 0.85  # of the highest; healthy cards under a power limit run at 80 to 90 % of it
 HOT_C = 85

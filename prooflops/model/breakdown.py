@@ -16,8 +16,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from accounting import counted, measured
-from accounting.counted.counter import uncompiled
+from prooflops import counted, measured
+from prooflops.counted.counter import uncompiled
 from prooflops.model.factory import error_text
 from prooflops.model.user_model import Instance, UserModel, tensors_of
 

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accounting import measured
 from accounting.roofline import hfu, mfu, ridge_point
-from prooflops.console.tables import engineering
+from prooflops import measured
 from prooflops.model.breakdown import Breakdown, Inference, breakdown_of, inference_of
 from prooflops.model.claims import Answer
 from prooflops.model.flop_difference import ExplainedFlops, flops_of
@@ -22,6 +21,7 @@ from prooflops.model.step_memory import StepMemory, bytes_of, memory_of, storage
 from prooflops.model.sweep import Sweep, sweep_of
 from prooflops.model.user_model import Instance, UserModel
 from prooflops.suite.report.measurement import CONTENDED, WIDEST_SPREAD
+from prooflops_gate.console.tables import engineering
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from accounting import counted
-from accounting.counted.result import ELEMENTWISE as NO_PRODUCTS
-from accounting.counted.rules import rule_of
 from accounting.formats import FORMATS
 from accounting.models import RULES, rule_flops
+from prooflops import counted
+from prooflops.counted.result import ELEMENTWISE as NO_PRODUCTS
+from prooflops.counted.rules import rule_of
 from prooflops.model.breakdown import newest_node
 from prooflops.model.user_model import Instance
 

@@ -17,11 +17,11 @@ from prooflops.model.factory import ModelError
 from prooflops.model.page import print_pages, write_pages
 from prooflops.model.sweep import default_of
 from prooflops.model.user_model import load_user_model
-from prooflops.plugin import suggest_options
 from prooflops.suite.collection import check_claims_exist, claims_of
 from prooflops.suite.registry import Registry
 from prooflops.suite.run import RUN, outcome_of
 from prooflops.suite.verdicts import DOES_NOT_APPLY, Outcome
+from prooflops_gate.plugin import suggest_options
 
 _examinations = pytest.StashKey[dict[str, Examination]]()  # by the value of --model
 _answers = pytest.StashKey["Answers"]()

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from prooflops import __version__
-from prooflops.console.tables import markdown_table, share
-from prooflops.history import records as history
 from prooflops.model.breakdown import Breakdown, ModuleRow
 from prooflops.model.examination import Examination
 from prooflops.model.step_memory import PEAK
@@ -36,6 +34,8 @@ from prooflops.suite.report import page
 from prooflops.suite.report.drawing import Table
 from prooflops.suite.report.html import Tile
 from prooflops.suite.report.terminal import width_of, wrapped
+from prooflops_gate.console.tables import markdown_table, share
+from prooflops_gate.history import records as history
 
 TEMPLATES = Path(__file__).with_name("templates")
 FACTS = ("inventory", "flops", "memory", "breakdown", "inference", "sweep")

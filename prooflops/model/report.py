@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
-from accounting import predicted
 from accounting.checks import validated_choice
-from prooflops.console.tables import aligned
+from prooflops import predicted
 from prooflops.machine import device as machine
 from prooflops.model import page
 from prooflops.model.breakdown import OUTSIDE
@@ -29,6 +28,7 @@ from prooflops.model.factory import ModelError, naming, user_code
 from prooflops.model.step_memory import PEAK
 from prooflops.model.tables import bytes_text, sections_of
 from prooflops.model.user_model import UserModel, check_parameters, tried
+from prooflops_gate.console.tables import aligned
 
 Loss = Callable[[Any], Tensor]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 
-from accounting import measured, predicted
+from prooflops import measured, predicted
 from prooflops.model.factory import error_text
 from prooflops.model.user_model import Instance, UserModel, tensors_of
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from accounting import measured
+from prooflops import measured
 from prooflops.machine import device as machine
 from prooflops.model.factory import ModelError, error_text
 from prooflops.model.step_memory import measured_steps, peak_of, predicted_memory

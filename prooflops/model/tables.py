@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prooflops.console.tables import binary, engineering, fitted, share
 from prooflops.model.breakdown import PHASES, Breakdown, Inference, ModuleRow
 from prooflops.model.claims import Answer
 from prooflops.model.examination import OVERHEAD, Examination, Inventory, MeasuredStep
@@ -15,6 +14,7 @@ from prooflops.model.step_memory import HELD, PEAK, StepMemory
 from prooflops.model.sweep import Sweep
 from prooflops.suite.report.terminal import wrapped
 from prooflops.suite.verdicts import DOES_NOT_APPLY
+from prooflops_gate.console.tables import binary, engineering, fitted, share
 
 RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}
 LONGEST_LIST = 8

@@ -19,17 +19,17 @@ from typing import Any
 
 import pytest
 
-from prooflops.console.tables import engineering, times_as
-from prooflops.gate import cleanup_process
-from prooflops.gate.options import history_folder, settings, words_for_children
-from prooflops.gate.process import DROPPED, PACKAGE
-from prooflops.history import records as history
-from prooflops.run_state import REPLICATE
 from prooflops.suite import ranks
 from prooflops.suite.fleet.bad_nodes import Fleet, by_benchmark, fleets
 from prooflops.suite.fleet.command import headline, present
 from prooflops.suite.fleet.nodes import NodeRun, short_name
 from prooflops.suite.verdicts import RED
+from prooflops_gate import cleanup_process
+from prooflops_gate.console.tables import engineering, times_as
+from prooflops_gate.history import records as history
+from prooflops_gate.options import history_folder, settings, words_for_children
+from prooflops_gate.process import DROPPED, PACKAGE
+from prooflops_gate.run_state import REPLICATE
 
 ALONE, AT_ONCE = "alone", "at once"
 
@@ -97,7 +97,7 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int | None
 def command_of(config: pytest.Config, folder: Path) -> list[str]:
     """This run's command line for the process of a card."""
     words = words_for_children(config, folder.absolute() / "cache")
-    return [sys.executable, "-m", "pytest", "-p", "prooflops.gate.child.options", *words]
+    return [sys.executable, "-m", "pytest", "-p", "prooflops_gate.child.options", *words]
 
 
 def validate(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from accounting import measured
+from prooflops import measured
 from prooflops.machine import device as machine
 from prooflops.suite.registry import Registry, file_of
 from prooflops.suite.run import EVIDENCE, Run

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from accounting.devices import bandwidth_bytes_per_s
-from prooflops.console.progress import Progress
 from prooflops.machine import device as machine
 from prooflops.machine import health
 from prooflops.machine.caches import Caches, caches_of
 from prooflops.machine.conditions import conditions as device_conditions
-from prooflops.run_state import WATCH
 from prooflops.suite.floors import Floors
 from prooflops.suite.peaks import Peaks
 from prooflops.suite.ranks import RankPlugin
 from prooflops.suite.run import EVIDENCE, RUN
 from prooflops.suite.sizing import Sizing
 from prooflops.suite.speed import Speed
+from prooflops_gate.console.progress import Progress
+from prooflops_gate.run_state import WATCH
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +117,7 @@ def conditions(
 
 @pytest.fixture(scope="session")
 def progress_of(pytestconfig: pytest.Config) -> Callable[[str], Progress]:
-    """Shows the progress of named work on the terminal, see `prooflops.console.progress`."""
+    """Shows the progress of named work on the terminal, see `prooflops_gate.console.progress`."""
     return functools.partial(Progress, pytestconfig)
 
 

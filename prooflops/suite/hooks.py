@@ -16,12 +16,9 @@ import pytest
 
 import accounting
 import prooflops
-from accounting import measured
-from prooflops.console.progress import RunProgress
-from prooflops.gate.options import history_folder, refuse_unwritable
+from prooflops import measured
 from prooflops.machine import device as machine
 from prooflops.machine.caches import caches_of
-from prooflops.run_state import PACKAGED_TESTS, PARTIAL, is_replicate
 from prooflops.suite import ranks
 from prooflops.suite.collection import (
     EXAMPLE_COUNTER,
@@ -41,6 +38,10 @@ from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.registry import Registry, RegistryError, load_registry
 from prooflops.suite.report import terminal, writing
 from prooflops.suite.run import EVIDENCE, RUN, Evidence, Run
+from prooflops.suite_root import PACKAGED_TESTS
+from prooflops_gate.console.progress import RunProgress
+from prooflops_gate.options import history_folder, refuse_unwritable
+from prooflops_gate.run_state import PARTIAL, is_replicate
 
 pytest_plugins = ["prooflops.suite.fixtures"]
 
@@ -148,7 +149,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(RunProgress(config), "prooflops.progress")
     if job:
         config.pluginmanager.register(ranks.RankPlugin(config, job), "prooflops.suite.ranks")
-    replicate = config.pluginmanager.get_plugin("prooflops.gate.replicate")
+    replicate = config.pluginmanager.get_plugin("prooflops_gate.replicate")
     if not config.getoption("hypothesis_profile", None) and not (replicate and replicate.benchmarks_only):
         draw_examples(EXAMPLES[pace])
 
@@ -176,7 +177,7 @@ def refuse_a_mix_of_copies(root: Path) -> None:
         if home not in origin.parents:
             raise pytest.UsageError(
                 f"{package.__name__} was imported from {origin.parent}, but these tests are those of {root}: "
-                f"uninstall the other copy (pip uninstall prooflops), or install this one (pip install -e {root})"
+                f"uninstall the other copy (pip uninstall prooflops), or install this one (pip install -e {root}/prooflops_gate -e {root})"
             )
 
 
@@ -234,7 +235,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 def _only_starts_others(config: pytest.Config) -> bool:
     """Whether this is the parent of a gate run, which runs no test and opens no device."""
-    return bool(config.pluginmanager.hasplugin("prooflops.gate.run"))
+    return bool(config.pluginmanager.hasplugin("prooflops_gate.run"))
 
 
 @pytest.hookimpl(wrapper=True)

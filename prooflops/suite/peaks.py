@@ -11,8 +11,8 @@ import torch
 from accounting.checks import validated_choice, validated_positive
 from accounting.devices import MATRIX_DTYPES
 from accounting.devices.floors import published_mfu
-from prooflops.console.tables import engineering, share
 from prooflops.machine import device as machine
+from prooflops_gate.console.tables import engineering, share
 
 LEAST_FLOP_PER_S = 1e9  # smaller values are unit errors: 989 for 989e12
 

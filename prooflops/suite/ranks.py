@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from prooflops.console.tables import aligned, engineering
-from prooflops.gate.options import settings
+from prooflops_gate.console.tables import aligned, engineering
+from prooflops_gate.options import settings
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 GRACE_S = 2.0  # ranks that wait for the same rank fail within this time
@@ -108,7 +108,7 @@ class RankPlugin:
         from _pytest.terminal import TerminalReporter
 
         manager = self._config.pluginmanager
-        for name in ("lfplugin", "nfplugin", "stepwiseplugin", "prooflops.plugin"):
+        for name in ("lfplugin", "nfplugin", "stepwiseplugin", "prooflops_gate.plugin"):
             if manager.hasplugin(name):
                 manager.unregister(name=name)
         for plugin in list(manager.get_plugins()):

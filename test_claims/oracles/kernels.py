@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from accounting import measured
 from accounting.flops import matmul_flops
+from prooflops import measured
 from test_claims.strategies import TORCH_DTYPES
 
 

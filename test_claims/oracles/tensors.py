@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from accounting import measured, optimizers
+from accounting import optimizers
 from accounting.layout import Layout
+from prooflops import measured
 from test_claims.strategies import TORCH_DTYPES
 
 

@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 
 from accounting.activations import activation_bytes
-from accounting.counted.built import CountedModel
+from prooflops.counted.built import CountedModel
 from accounting.families import from_config
 from accounting.families.architectures import MODEL_TYPES
 from accounting.models import cache_bytes, parameter_count, step_flops

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from accounting import counted
-from accounting.counted.built import from_library
 from accounting.families import from_config
 from accounting.families.architectures import MODEL_TYPES, WITHOUT_SIZE
 from accounting.models import active_parameter_count, cache_bytes, parameter_count, step_flops
 from accounting.parts import Parts, RecurrentLayers
 from meta_tests.conftest import recorded
+from prooflops import counted
+from prooflops.counted.built import from_library
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[dev]")
 

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import measured, memory, optimizers
+from accounting import memory, optimizers
 from accounting.optimizers import SCRATCH
+from prooflops import measured
 from test_claims.oracles import tensors
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes, sizes
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from prooflops.machine import cpu, nvml
 from prooflops.machine import device as devices
 from prooflops.machine.conditions import conditions, label_conditions, state
+from prooflops_gate.machine import cpu, nvml
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 QUIET: dict[str, Any] = {"contended": False, "why": ""}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from meta_tests.prooflops.gate.foreign_repo import config_in
+from meta_tests.prooflops_gate.foreign_repo import config_in
 from prooflops.suite import all_devices
 from prooflops.suite.all_devices import ALONE, AT_ONCE, Card
 
@@ -35,7 +35,7 @@ def validate(tmp_path: Path, *cards: Card) -> tuple[int, str]:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     said: list[str] = []
-    config = config_in(tmp_path, "-q", "-p", "benchmark", "-p", "prooflops.plugin", "--lf", "--junitxml=x.xml")
+    config = config_in(tmp_path, "-q", "-p", "benchmark", "-p", "prooflops_gate.plugin", "--lf", "--junitxml=x.xml")
     command = all_devices.command_of(config, tmp_path / "cards")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # others take a third of each of the eight processes

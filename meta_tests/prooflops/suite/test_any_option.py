@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meta_tests.prooflops.outcomes import outcome
+from meta_tests.prooflops_gate.outcomes import outcome
 from prooflops.machine import device
 from prooflops.suite.peaks import LEAST_FLOP_PER_S, stated_peaks
 from prooflops.suite.registry import RegistryError, load_registry

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meta_tests.conftest import SUITE, ChildRun, House, fork_pytest, new_house, run_pytest_for_each
-from prooflops.history import records as history
+from prooflops_gate.history import records as history
 
 HOLDING = """
 @pytest.mark.claim("demo.holds")

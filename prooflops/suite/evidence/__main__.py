@@ -24,9 +24,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from prooflops.gate import cleanup_process
-from prooflops.run_state import REPLICATE
 from prooflops.suite.evidence.file import RED, TASK, EvidenceFile
+from prooflops_gate import cleanup_process
+from prooflops_gate.run_state import REPLICATE
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"

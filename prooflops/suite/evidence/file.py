@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prooflops.run_state import plain_figure
+from prooflops_gate.run_state import plain_figure
 
 TASK = "PROOFLOPS_EVIDENCE"  # variable of a process of pytest: what it is to do
 RED = ("failed", "error", "timed out", "crashed")

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from prooflops import __version__
-from prooflops.console.tables import markdown_table
-from prooflops.history.records import write_atomically
 from prooflops.suite.evidence.file import RED, EvidenceFile
 from prooflops.suite.evidence.whole_page import folded, whole_page
 from prooflops.suite.registry import Registry, load_registry
@@ -17,6 +15,8 @@ from prooflops.suite.report.markdown import table
 from prooflops.suite.report.run_report import RunReport, run_report
 from prooflops.suite.report.tables import best_rates
 from prooflops.suite.verdicts import VERDICTS, Outcome, Verdict, verdict_of
+from prooflops_gate.console.tables import markdown_table
+from prooflops_gate.history.records import write_atomically
 
 ROOT = Path(__file__).resolve().parents[3]
 INDEX_DTYPES = ("fp32", "bf16", "fp8_e4m3")

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from prooflops.run_state import CONTENTION
 from prooflops.suite.collection import claims_of
 from prooflops.suite.evidence.file import RED, TASK, EvidenceFile
 from prooflops.suite.run import RUN, outcome_of
+from prooflops_gate.run_state import CONTENTION
 
 WORST_FIRST = ("error", "failed", "skipped", "unmet", "passed")
 LONGEST_LOG = 60_000  # characters, of its beginning and as many of its end

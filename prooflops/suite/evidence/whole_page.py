@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prooflops.console.tables import engineering, share
 from prooflops.suite.report.markdown import claim_table, head_lines, plain, table
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.run_report import RunReport, by_topic
 from prooflops.suite.report.tables import benchmark_table, kernels_of
+from prooflops_gate.console.tables import engineering, share
 
 
 def whole_page(report: RunReport) -> str:

@@ -1,8 +1,8 @@
 """Names slow machines of one kind, and states the smallest slowdown it would name.
 
 In a healthy fleet, the chance that any machine is named is 5 %. Half of it is spent on the median deviation over all
-benchmarks, half on single benchmarks; see `prooflops.statistics.outliers`. A named machine is a suspect until a second
-run confirms it, ideally beside a good machine.
+benchmarks, half on single benchmarks; see `prooflops_gate.statistics.outliers`. A named machine is a suspect until
+a second run confirms it, ideally beside a good machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from prooflops.statistics.outliers import (
+from prooflops.suite.fleet.nodes import NodeRun
+from prooflops_gate.statistics.outliers import (
     FEWEST,
     LARGEST_SIMULATED,
     LEAST_SHARE,
@@ -27,7 +28,6 @@ from prooflops.statistics.outliers import (
     scores,
     tail_freedom,
 )
-from prooflops.suite.fleet.nodes import NodeRun
 
 OVERALL = ""  # stands for all benchmarks together
 FREEDOM_OF_MANY = 3.0  # of the t distribution: one figure per machine shows little of the tail

@@ -9,9 +9,9 @@ from functools import cached_property
 from itertools import chain
 from statistics import median
 
-from prooflops.console.tables import engineering, share, times_as
 from prooflops.suite.fleet.nodes import NodeRun, short_name
 from prooflops.suite.report.measurement import Measurement
+from prooflops_gate.console.tables import engineering, share, times_as
 
 MOST_COLUMNS = 8  # of single runs; more are grouped
 EXA = 1e18

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from prooflops import __version__
-from prooflops.console.tables import fitted, many, markdown_table, visible
-from prooflops.history import records as history
 from prooflops.suite.fleet import columns as side_by_side
 from prooflops.suite.fleet.bad_nodes import CONFIRMED, OVERALL, SUSPECT, Fleet, Named, fleets
 from prooflops.suite.fleet.nodes import NodeRun, read_runs, short_name
 from prooflops.suite.report import page
 from prooflops.suite.report.drawing import Table
 from prooflops.suite.report.terminal import width_of, wrapped
+from prooflops_gate.console.tables import fitted, many, markdown_table, visible
+from prooflops_gate.history import records as history
 
 MOST_PRINTED = 20  # machines named, or rows of a table, on the terminal
 

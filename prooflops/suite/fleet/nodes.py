@@ -10,10 +10,10 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
-from prooflops.history.records import LARGEST, SMALLEST, is_ignored
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.reconciled import reconciled
 from prooflops.suite.report.tables import best_rates
+from prooflops_gate.history.records import LARGEST, SMALLEST, is_ignored
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")
 NO_RECORD = (OSError, KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)

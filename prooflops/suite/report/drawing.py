@@ -1,6 +1,6 @@
 """Draws plots as SVG with matplotlib; the page's style sets the colours, and each point has a title.
 
-`templates/style.css` names the colour values below and recolours them, so one drawing serves the light and the dark
+`style.css` names the colour values below and recolours them, so one drawing serves the light and the dark
 theme. matplotlib is imported on first use.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from prooflops.console.tables import visible
+from prooflops_gate.console.tables import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

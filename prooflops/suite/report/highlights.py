@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from prooflops.console.tables import engineering
 from prooflops.suite.peaks import published_mfu_text
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.tables import best_rates, kernels_of, memory_stream
+from prooflops_gate.console.tables import engineering
 
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
 FAR_BELOW = 0.5  # below this share of the roofs, neither roof is the limit

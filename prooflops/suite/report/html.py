@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from prooflops.console.tables import binary, engineering
-from prooflops.history.page import article
 from prooflops.suite.report import delivery, highlights, page
 from prooflops.suite.report.drawing import Table
 from prooflops.suite.report.measurement import WIDEST_SPREAD
 from prooflops.suite.report.plots import plots_of
 from prooflops.suite.report.run_report import RunReport, by_topic, unchecked
 from prooflops.suite.report.tables import RATES_HEAD, best_rates, rates_of, spread_text
+from prooflops_gate.console.tables import binary, engineering
+from prooflops_gate.history.page import article
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from prooflops.console.tables import markdown_table, visible
-from prooflops.history import trend
 from prooflops.suite.report import delivery, highlights
 from prooflops.suite.report.run_report import RunReport, unchecked
 from prooflops.suite.report.tables import RATES_HEAD, best_rates, topic_table
 from prooflops.suite.verdicts import Verdict
+from prooflops_gate.console.tables import markdown_table, visible
+from prooflops_gate.history import trend
 
 LARGEST_BYTES = 20_000
 LONGEST_CELL, REASONS = 300, 7_000  # characters of a reason, and of all together

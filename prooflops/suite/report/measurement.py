@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from prooflops.console.tables import engineering
+from prooflops_gate.console.tables import engineering
 
 # Share of the median. A wider interquartile range or 95 % interval of the median allows no conclusion.
 WIDEST_SPREAD = 0.25

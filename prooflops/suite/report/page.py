@@ -8,10 +8,12 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from prooflops.console.progress import minutes
-from prooflops.console.tables import binary, engineering, visible
+import prooflops_gate.history
+from prooflops_gate.console.progress import minutes
+from prooflops_gate.console.tables import binary, engineering, visible
 
 TEMPLATES = Path(__file__).with_name("templates")
+STYLE = Path(prooflops_gate.history.__file__).parent  # the folder of style.css
 # Colour class and shape by verdict. The shape serves readers who do not see the colour.
 MARKS = {
     "holds": ("holds", "✓"),
@@ -41,7 +43,7 @@ def environment(*folders: Path) -> Any:
 
     script = (TEMPLATES / "claims.js").read_text(encoding="utf-8")
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([*folders, TEMPLATES]),
+        loader=jinja2.FileSystemLoader([*folders, TEMPLATES, STYLE]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import log10
 
-from prooflops.console.tables import binary, engineering, share
 from prooflops.suite.report.drawing import FAINT, INK, SERIES, SETTINGS, Drawing, Plot, Table, label, log_axes
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.tables import kernels_of, memory_stream, spread_text
+from prooflops_gate.console.tables import binary, engineering, share
 
 HOLLOW = "Hollow: contended, above its roof, or the spread is too wide to conclude."
 BOTH_ROOFS = (

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prooflops.history.trend import Trend
 from prooflops.suite.registry import Registry, Source
 from prooflops.suite.report import delivery
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.reconciled import reconciled
 from prooflops.suite.verdicts import RED, VERDICTS, Verdict
+from prooflops_gate.history.trend import Trend
 
 SCHEMA = 2  # of verdicts.json, raised for incompatible changes; 1 was a list without a head
 SCHEMA_FILE = Path(__file__).with_name("verdicts.schema.json")

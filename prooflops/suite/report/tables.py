@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from prooflops.console.tables import engineering, share
 from prooflops.suite.peaks import share_of_peak
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.run_report import by_topic
 from prooflops.suite.verdicts import VERDICTS, Verdict
+from prooflops_gate.console.tables import engineering, share
 
 PLACED = ("flops", "bytes", "intensity", "counted_intensity", "attainable_flop_per_s", "flop_per_s", "ridge")
 RATES_HEAD = ["dtype", "rate", "of vendor peak", "in", "spread"]

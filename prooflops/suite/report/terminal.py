@@ -9,12 +9,12 @@ from collections.abc import Collection
 
 import pytest
 
-from prooflops.console.tables import fitted
 from prooflops.suite.report.delivery import lines
 from prooflops.suite.report.run_report import unchecked
 from prooflops.suite.report.tables import benchmark_table, topic_table
 from prooflops.suite.report.writing import FinishedRun
 from prooflops.suite.verdicts import RED
+from prooflops_gate.console.tables import fitted
 
 COLOURS = {"FAILS": "red", "error": "red", "not checked": "yellow", "corrected": "cyan"}
 LEAST_WIDTH = 40

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from prooflops.gate.options import settings
-from prooflops.history import records as history
-from prooflops.history import run_record, trend
-from prooflops.history.trend import Trend
 from prooflops.suite.report import html, markdown
 from prooflops.suite.report.run_report import RunReport, run_report, verdicts_json
 from prooflops.suite.run import Run
+from prooflops_gate.history import records as history
+from prooflops_gate.history import run_record, trend
+from prooflops_gate.history.trend import Trend
+from prooflops_gate.options import settings
 
 
 @dataclass(frozen=True)

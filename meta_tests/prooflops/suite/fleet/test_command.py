@@ -9,8 +9,8 @@ import numpy as np
 
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops.suite.fleet.test_nodes import RECORD
-from prooflops.history.records import as_text
 from prooflops.suite.fleet import command
+from prooflops_gate.history.records import as_text
 
 HOSTILE = '<script>alert("x")</script>\u202e\x1b[2J'
 

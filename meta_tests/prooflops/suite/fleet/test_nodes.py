@@ -6,11 +6,11 @@ from typing import Any
 
 from hypothesis import given
 
-from meta_tests.prooflops.history.test_records import changed, unhurried
-from prooflops.history.records import as_text
+from meta_tests.prooflops_gate.history.test_records import changed, unhurried
 from prooflops.suite.fleet.bad_nodes import fleets
 from prooflops.suite.fleet.command import headline, tables_of
 from prooflops.suite.fleet.nodes import NodeRun, read_runs
+from prooflops_gate.history.records import as_text
 
 RECORD = {
     "datetime": "2026-01-01T00:00:00+00:00",

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from meta_tests.conftest import ROOT
-from meta_tests.prooflops.history.test_trend import summary
-from prooflops.history.trend import trends, with_verdicts
+from meta_tests.prooflops_gate.history.test_trend import summary
 from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.evidence.page import record_of, verdicts_of
 from prooflops.suite.registry import load_registry
 from prooflops.suite.report.html import html
 from prooflops.suite.report.run_report import RunReport, run_report
 from prooflops.suite.verdicts import RED
+from prooflops_gate.history.trend import trends, with_verdicts
 
 
 @pytest.fixture(scope="session")

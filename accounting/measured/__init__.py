@@ -1,9 +1,0 @@
-"""Bytes that the allocator really holds, and time by the device's own clock."""
-
-from accounting.measured.allocations import MEASURED_DEVICES, MeasuredBytes, MeasuredMemory, memory, why_uncounted
-from accounting.measured.timing import Timing, alternating, clock, median_interval, one_thread, synchronise, time
-
-__all__ = [
-    "MEASURED_DEVICES", "MeasuredBytes", "MeasuredMemory", "Timing", "alternating", "clock", "median_interval",
-    "memory", "one_thread", "synchronise", "time", "why_uncounted",
-]  # fmt: skip

@@ -1,0 +1,238 @@
+"""The counter: the pass and operator that a figure belongs to, recomputation, and the limits of the counter.
+
+test_operators.py shows the cost of each operator, test_bytes.py the bytes it moves.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+from accounting.flops import linear_flops
+from meta_tests.prooflops.counted.counting import a, b, flops_of, net, products
+from prooflops import counted
+from test_claims.oracles import scalars
+
+
+def test_a_whole_step_of_a_net_costs_what_its_numbers_do() -> None:
+    matrices = [torch.randint(-3, 4, shape).float() for shape in ((3, 4), (4, 5), (5, 2))]
+    definition = scalars.Net.of(matrices)
+    data = torch.randint(-3, 4, (6, 3)).float()
+    rows = [[definition.node(value, needs_gradient=False) for value in row] for row in data.tolist()]
+    definition.run(rows, torch.ones(6, 2))
+    layers = [matrix.clone().requires_grad_() for matrix in matrices]
+    count = flops_of(lambda: (data @ layers[0] @ layers[1] @ layers[2]).sum().backward())
+    backward = definition.weight_gradient.flops + definition.input_gradient.flops
+    assert count.forward == definition.forward.flops, f"{count}, but should be {definition.forward.flops} forward"
+    assert count.backward == backward, f"{count}, but should be {backward} backward"
+
+
+def test_flops_are_separated_by_pass_and_operator() -> None:
+    count = flops_of(lambda: net()(torch.randn(2, 3)).sum().backward())
+    assert products(count.by_operator("forward")) == {"aten.addmm": 48, "aten.mm": 80}, f"{count.by_operator()}"
+    assert products(count.by_operator("backward")) == {"aten.mm": 160 + 48}, f"{count.by_operator()}"
+    for phase in ("all", "forward", "backward", "recomputed"):
+        sums = [sum(column) for column in zip(*count.by_operator(phase).values(), strict=True)]
+        assert sums == [*count.totals(phase)][: len(sums)], f"operators add up to {sums} [{phase}]"
+    with pytest.raises(ValueError, match="phase must be one of all, forward, backward, recomputed, got 'back'"):
+        count.by_operator("back")
+
+
+def test_nested_counts_each_count_all_that_happens_within_and_may_be_read_meanwhile() -> None:
+    with counted.flops() as outer:
+        a @ b
+        before = outer.total
+        with counted.flops() as inner:
+            net()(torch.randn(2, 3)).sum().backward()
+    alone = flops_of(lambda: net()(torch.randn(2, 3)).sum().backward())
+    assert inner.by_operator() == alone.by_operator(), f"{inner.by_operator()}, not {alone.by_operator()}"
+    assert (before, outer.total) == (120, 120 + alone.total), f"{outer}, but should be {120 + alone.total}"
+
+
+@pytest.mark.parametrize("retain_graph", [False, True])
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_checkpointing_recomputes_is_its_own_figure(reentrant: bool, retain_graph: bool) -> None:
+    layers, data = net(), torch.randn(2, 3, requires_grad=True)
+    plain = flops_of(lambda: layers(data).sum().backward())
+    with set_checkpoint_early_stop(False):
+        count = flops_of(
+            lambda: checkpoint(layers, data, use_reentrant=reentrant).sum().backward(retain_graph=retain_graph)
+        )
+    assert count.recomputed == plain.forward, f"{count}, but should recompute {plain.forward}"
+    assert count.forward == plain.forward, f"{count}, but should be {plain.forward} forward"
+    assert count.backward == plain.backward + plain.forward, f"{count}, but plain is {plain}"
+    assert count.model == plain.model == plain.total, f"{count.model=}, but should be {plain.total}"
+    assert count.total == count.model + count.recomputed, f"{count}"
+    assert products(count.by_operator("recomputed")) == products(plain.by_operator("forward"))
+
+
+def test_a_second_derivative_is_no_recomputation() -> None:
+    def penalty() -> None:
+        data = torch.randn(2, 3, requires_grad=True)
+        (gradient,) = torch.autograd.grad(net()(data).square().sum(), data, create_graph=True)
+        gradient.square().sum().backward()
+
+    count = flops_of(penalty)
+    assert count.recomputed == 0, f"{count}, but nothing runs twice"
+    assert count.backward > 2 * count.forward, f"{count}, but should hold two backward passes"
+
+
+class Graphs:
+    """A backend of torch.compile without a compiler that counts the runs of what was compiled."""
+
+    runs = 0
+
+    def __call__(self, module: torch.fx.GraphModule, _examples: list[Tensor]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            self.runs += 1
+            return module.forward(*arguments)
+
+        return run
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.compile's own modules
+@pytest.mark.parametrize("warm", [False, True], ids=["first called within", "called before"])
+def test_a_compiled_function_is_counted_uncompiled_and_runs_compiled_afterwards(warm: bool) -> None:
+    layers, data, graphs = net(), torch.randn(2, 3, requires_grad=True), Graphs()
+    torch._dynamo.reset()
+    compiled = torch.compile(layers, backend=graphs)
+    if warm:
+        compiled(data)
+    before = graphs.runs
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".* global hooks on modules")  # which are the counter's own
+        count = flops_of(lambda: compiled(data).sum().backward())
+    plain = flops_of(lambda: layers(data).sum().backward())
+    assert (count.forward, count.backward) == (plain.forward, plain.backward), f"{count}, but should be {plain}"
+    assert graphs.runs == before, "beneath the counter it should run uncompiled"
+    with pytest.warns(UserWarning, match="the user's own"), counted.flops():
+        warnings.warn("the user's own", stacklevel=1)
+    compiled(data)
+    assert graphs.runs == before + 1, "after the block it should run compiled"
+
+
+def test_autocast_changes_the_bytes_and_not_the_flops() -> None:
+    layers, data = net(), torch.randn(2, 3, requires_grad=True)
+
+    def step(enabled: bool) -> Callable[[], None]:
+        def act() -> None:
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                out = checkpoint(layers, data, use_reentrant=False)
+            out.sum().backward()
+
+        return act
+
+    plain, cast = flops_of(step(False)), flops_of(step(True))
+    assert cast.step == plain.step, f"{cast.step}, but should be {plain.step}"
+    products_of = (plain.by_operator("forward")["aten.addmm"], cast.by_operator("forward")["aten.addmm"])
+    assert products_of[0].moved_bytes == 2 * products_of[1].moved_bytes, f"{products_of}, but should move half"
+    assert "aten._to_copy" in cast.by_operator(), f"{cast.by_operator()} should have the casts"
+    assert not cast.unknown, f"unknown: {cast.unknown}"
+
+
+def step_on(device: torch.device | str) -> Callable[[], None]:
+    with torch.device(device):
+        layers = nn.Sequential(nn.Conv1d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 3))
+    return lambda: layers(torch.empty(2, 4, 6, device=device)).sum().backward()
+
+
+def test_the_meta_device_costs_the_same_and_holds_nothing() -> None:
+    on_cpu, on_meta = flops_of(step_on("cpu")), flops_of(step_on("meta"))
+    assert on_meta.by_operator() == on_cpu.by_operator(), f"{on_meta.by_operator()}, on the CPU {on_cpu.by_operator()}"
+
+
+@pytest.mark.parametrize("outside", [True, False], ids=["count in fake mode", "fake mode in count"])
+def test_fake_tensors_cost_the_same(outside: bool) -> None:
+    on_cpu = flops_of(step_on("cpu"))
+    if outside:
+        with FakeTensorMode(), counted.flops() as count:
+            step_on("cpu")()
+    else:
+        with counted.flops() as count, FakeTensorMode():
+            step_on("cpu")()
+    assert (count.step, count.unknown) == (on_cpu.step, {}), f"{count}, but real tensors cost {on_cpu}"
+
+
+@pytest.mark.needs("cuda")
+def test_cuda_costs_the_same_and_recognises_what_its_own_threads_recompute(device: torch.device) -> None:
+    on_cpu, on_cuda = flops_of(step_on("cpu")), flops_of(step_on(device))
+    assert on_cuda.step == on_cpu.step, f"{on_cuda}, but on the CPU {on_cpu}"
+    layers, data = net().to(device), torch.randn(2, 3, device=device, requires_grad=True)
+    count = flops_of(lambda: checkpoint(layers, data, use_reentrant=False).sum().backward())
+    assert count.recomputed == linear_flops(2, 3, 4), f"{count}, but the first layer is recomputed"
+
+
+def test_a_whole_transformer_layer_leaves_no_operator_unknown() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, activation="gelu")
+    optimizer = torch.optim.AdamW(layer.parameters())
+
+    def step() -> None:
+        nn.functional.cross_entropy(layer(torch.randn(2, 5, 16)).flatten(0, 1), torch.arange(10)).backward()
+        nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    count = flops_of(step)
+    assert not count.unknown, f"unknown: {count.unknown}"
+
+
+UNKNOWN: dict[str, tuple[Callable[[], object], str]] = {
+    "without a formula": (lambda: torch.linalg.qr(torch.eye(3)), "aten.linalg_qr"),
+    "a sum of sparse tensors": (lambda: a.to_sparse() + a.to_sparse(), "aten.add"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_operator_that_cannot_be_counted_is_listed_with_its_calls(name: str) -> None:
+    act, operator = UNKNOWN[name]
+    count = flops_of(lambda: (act(), act()))
+    assert (count.total, count.unknown.get(operator)) == (0, 2), f"{count} should list {operator}"
+    assert operator in repr(count), f"{count!r} should name it"
+
+
+def test_sequences_in_a_jagged_tensor_are_counted_by_their_own_tokens() -> None:
+    parts = [torch.randn(tokens, 8) for tokens in (3, 5)]
+    jagged = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+    layer = nn.Linear(8, 4)
+    with counted.flops() as count:
+        (2 * layer(jagged)).values().sum().backward()
+    product = 2 * (3 + 5) * 8 * 4
+    assert (count.forward, count.backward, count.unknown) == (product, 2 * product, {}), f"{count}"
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
+def test_products_of_sequences_in_an_older_nested_tensor_are_named_unknown() -> None:
+    nested, layer = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)]), nn.Linear(8, 4)
+    with counted.flops() as count:
+        layer(nested)
+    assert (count.total, set(count.unknown)) == (0, {"aten.linear"}), f"{count}"
+
+
+def test_gradients_per_sample_are_counted_as_those_of_the_whole_batch() -> None:
+    net, x = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(16, 8)
+    values = {name: value.detach() for name, value in net.named_parameters()}
+
+    def error(values: dict[str, Tensor], row: Tensor) -> Tensor:
+        return torch.func.functional_call(net, values, (row,)).square().sum()
+
+    with counted.flops() as count:
+        torch.func.vmap(torch.func.grad(error), (None, 0))(values, x)
+    forward = 2 * 16 * (8 * 4 + 4 * 2)
+    assert (count.forward, count.backward) == (forward, forward + 2 * 16 * 4 * 2), f"{count}"
+    assert (count.recomputed, count.unknown) == (0, {}), f"{count}"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")  # by torch.func.jvp itself
+def test_operators_without_arithmetic_are_not_unknown() -> None:
+    x = torch.eye(4)
+    with counted.flops() as count:
+        torch.linalg.inv_ex(x, check_errors=True)
+        torch.func.jvp(lambda a: a @ x, (x,), (x,))
+        nn.functional.interpolate(x[None, None], scale_factor=2)
+        torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged).to_padded_tensor(0.0)
+    assert not count.unknown, f"{count.unknown}"

@@ -1,0 +1,95 @@
+"""Formula = counted, difference 0, for the FLOPs of five models at full size.
+
+The nets of bench/models.py run on the meta device, which holds nothing and takes the unfused path of attention. Every
+run takes four layers of the large models, which are all alike; `make prove` takes them whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import set_checkpoint_early_stop
+
+from accounting.models import (
+    GPT2_SMALL,
+    LLAMA3_8B,
+    LLAMA3_70B,
+    MIXTRAL_8X7B,
+    DeepLinear,
+    Model,
+    Transformer,
+    step_flops,
+)
+from bench.models import build, inputs, reduced
+from prooflops import counted
+
+# A net of the lecture's kind, as deep as Llama-3-8B and as wide.
+DEEP_LINEAR = DeepLinear(dim=4096, layers=32)
+MODELS: dict[str, Model] = {
+    "GPT-2 small": GPT2_SMALL,
+    "Llama-3-8B": LLAMA3_8B,
+    "Llama-3-70B": LLAMA3_70B,
+    "Mixtral-8x7B": MIXTRAL_8X7B,
+    "deep linear": DEEP_LINEAR,
+}
+TRANSFORMERS = {name: model for name, model in MODELS.items() if isinstance(model, Transformer)}
+SIZES = [(1, 1024), pytest.param(3, 100, marks=pytest.mark.prove)]
+
+
+def whole_and_cut(models: Mapping[str, Model]) -> Iterator[Any]:
+    """Each model with all its layers, and the large ones with four, which every run takes."""
+    for name, model in models.items():
+        large = isinstance(model, Transformer) and model != GPT2_SMALL
+        yield pytest.param(model, id=name, marks=pytest.mark.prove if large else ())
+        if large:
+            yield pytest.param(replace(model, layers=4), id=f"{name}, four layers")
+
+
+def sizes_of(model: Model, batch: int, sequence: int) -> tuple[int, int]:
+    """A deep linear net has no sequence: as many examples."""
+    return (batch * sequence, 1) if isinstance(model, DeepLinear) else (batch, sequence)
+
+
+def count_of(model: Model, batch: int, sequence: int, checkpoint_every: int) -> counted.CountedWork:
+    """Forward and backward pass from a gradient of ones, so that no loss is counted."""
+    net = build(model, device="meta", checkpoint_every=checkpoint_every)
+    data = inputs(model, batch, sequence, device="meta")
+    with sdpa_kernel(SDPBackend.MATH), set_checkpoint_early_stop(False), counted.flops() as count:
+        output = net(data)
+        output.backward(torch.ones_like(output))
+    return count
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, 4])
+@pytest.mark.parametrize(("batch", "sequence"), SIZES)
+@pytest.mark.parametrize("model", [*whole_and_cut(MODELS)])
+def test_flops_forward_backward_and_of_the_step_are_those_counted(
+    model: Model, batch: int, sequence: int, checkpoint_every: int
+) -> None:
+    sizes = sizes_of(model, batch, sequence)
+    count = count_of(model, *sizes, checkpoint_every=checkpoint_every)
+    formula = step_flops(model, *sizes, checkpoint_every=checkpoint_every)
+    assert count.step == formula, f"counted {count.step}, but the formula says {formula} [{sizes=}]"
+    assert count.model == formula.model, f"{count.model=}, but MFU should count {formula.model}"
+    assert count.total == formula.hardware, f"{count.total=}, but HFU should count {formula.hardware}"
+    assert not count.unknown, f"unknown: {count.unknown}"
+
+
+@pytest.mark.prove(sample=3)
+@pytest.mark.parametrize(
+    "model", [reduced(model, layers=1, head_dim=8) for model in TRANSFORMERS.values()], ids=TRANSFORMERS
+)
+@pytest.mark.parametrize("pairs", ["full", "causal"])
+def test_reduced_models_are_counted_on_the_cpu_with_its_fused_attention(model: Transformer, pairs: str) -> None:
+    net, tokens = build(model), inputs(model, 2, 9)
+    with counted.flops(pairs=pairs) as count:
+        net(tokens).sum().backward()
+    if not any("flash" in name for name in count.by_operator()):
+        pytest.skip(f"torch {torch.__version__} has no fused attention for grouped queries on the CPU")
+    formula = step_flops(model, 2, 9, pairs=pairs, convention="flash")
+    assert count.step == formula, f"counted {count.step}, but the formula says {formula} [{pairs=}]"

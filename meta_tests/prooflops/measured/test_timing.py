@@ -1,0 +1,56 @@
+"""The clock of each device, and timing by it; CUDA is tried on the simulated card."""
+
+from time import perf_counter
+
+import pytest
+import torch
+
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import SLEEP_HZ, Card
+from prooflops import measured
+from prooflops.measured import timing
+
+THREE_MS = round(0.003 * SLEEP_HZ)
+
+
+def test_the_clock_of_the_cpu_is_the_hosts() -> None:
+    assert measured.clock("cpu") is perf_counter
+
+
+def test_cuda_time_is_between_events_that_only_a_subtraction_waits_for() -> None:
+    with simulated(card := Card()):
+        timer = measured.clock("cuda")
+        start = timer()
+        torch.cuda._sleep(THREE_MS)
+        between = timer()
+        torch.cuda._sleep(THREE_MS)
+        stop = timer()
+        assert not card.counts.synchronisations, "reading the clock should not wait for the device"
+        spans = stop - start, stop - between
+    assert spans == pytest.approx((0.006, 0.003), abs=2e-5), f"{spans} s, but should be 6 and 3 ms"
+
+
+def test_all_rounds_on_cuda_are_queued_before_any_is_waited_for() -> None:
+    waits = []
+    with simulated(card := Card()):
+
+        def act() -> None:
+            torch.cuda._sleep(THREE_MS)
+            waits.append(card.counts.synchronisations)
+
+        timing = measured.time(act, "cuda", warmup=1, rounds=4)
+    assert waits == [0] * 5, f"{waits}, but no call should follow a wait"
+    assert timing.times_s == pytest.approx([0.003] * 4, abs=2e-5), f"{timing}"
+
+
+def test_only_the_calls_after_the_warm_up_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = [0.0], iter([100.0, 100.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
+    found = measured.time(lambda: wait(next(calls)), warmup=2, rounds=5)
+    assert found.times_s == (1.0, 2.0, 3.0, 4.0, 5.0), f"{found}"
+    assert found.median_s == 3.0, f"{found.median_s}"
+    assert found.spread == pytest.approx((4 - 2) / 3), f"{found.spread}"

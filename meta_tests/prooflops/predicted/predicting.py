@@ -1,0 +1,180 @@
+"""The same two steps predicted and measured, and nets to take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from functools import partial, reduce
+from types import ModuleType
+from typing import Any
+
+import torch
+from hypothesis import Phase, settings
+from torch import Tensor, nn
+from torch.nn import functional
+
+from prooflops import measured
+from prooflops.measured import MeasuredMemory, one_thread
+from prooflops.predicted import PredictedMemory, TrainingStep
+
+# Every failure is printed as drawn: to shrink one would take minutes of profiler sessions.
+few = settings(
+    max_examples=max(5, settings.default.max_examples // 4), phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
+fewer = settings(few, max_examples=max(2, few.max_examples // 3))
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    f"{name} {kind}": partial(made, **({"foreach": False} if kind == "for-loop" else {kind: True}))
+    for name, made in {
+        "sgd": partial(torch.optim.SGD, lr=0.1),
+        "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "adafactor": torch.optim.Adafactor,
+    }.items()
+    for kind in ("for-loop", "foreach", "fused")
+    if (name, kind) != ("adafactor", "fused")
+}
+# Those whose steps take no scratch.
+PLAIN = sorted(name for name in OPTIMIZERS if "adafactor" not in name)
+
+
+def trained(
+    model: nn.Module, batch: Tensor, optimizer: Any, loss: Any, micro_batches: int, autocast: Any, mark: Any
+) -> None:
+    """Two plain training steps, marked as `TrainingStep` names its phases."""
+    chosen = optimizer(model.parameters())
+    mark("optimizer")
+    for turn in ("", "second "):
+        for number, part in enumerate(batch.tensor_split(micro_batches), start=1):
+            tail = f" {number}" if micro_batches > 1 else ""
+            with torch.autocast("cpu", autocast) if autocast else nullcontext():
+                value = loss(model(part))
+            mark(f"{turn}forward{tail}")
+            value.backward()
+            del value
+            mark(f"{turn}backward{tail}")
+        chosen.step()
+        mark(f"{turn}step")
+        chosen.zero_grad()
+        mark(f"{turn}zero_grad")
+
+
+class MasterWeights(torch.optim.Optimizer):
+    """Trains narrow parameters by a copy of them in fp32, as users write it."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]):
+        super().__init__(parameters, {})
+        self.narrow = [tensor for group in self.param_groups for tensor in group["params"]]
+        self.master = [tensor.detach().float().requires_grad_() for tensor in self.narrow]
+        self.inner = torch.optim.AdamW(self.master, foreach=True)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for narrow, master in zip(self.narrow, self.master, strict=True):
+            master.grad = narrow.grad.float()
+        self.inner.step()
+        for narrow, master in zip(self.narrow, self.master, strict=True):
+            narrow.copy_(master)
+            master.grad = None
+
+
+@one_thread()
+def both(
+    build: Callable[[], nn.Module],
+    batch: Tensor,
+    *,
+    optimizer: str | Callable[..., torch.optim.Optimizer] = "adamw fused",
+    loss: Callable[..., Tensor] = torch.mean,
+    micro_batches: int = 1,
+    autocast: torch.dtype | None = None,
+    scratch: bool = True,
+) -> tuple[PredictedMemory, MeasuredMemory]:
+    """The same two steps predicted, and run and measured."""
+    chosen = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
+    step = TrainingStep(build, batch.to("meta"), loss, None, chosen, micro_batches, autocast)
+    guess = step.predict(scratch=scratch)
+    with measured.memory() as held:
+        model = build()
+        held.mark("built")
+        own = batch.clone()
+        held.mark("inputs")
+        trained(model, own, chosen, loss, micro_batches, autocast, held.mark)
+    return guess, held
+
+
+def assert_alike(
+    guess: PredictedMemory, held: MeasuredMemory, *, without_scratch: bool, scratch_bytes: int = 0, given: str = ""
+) -> None:
+    """Live bytes to the byte and peaks to 1 %, at every phase; `scratch_bytes` may be missing from a peak besides."""
+    assert list(guess.phases) == list(held.phases)
+    for name, real in held.phases.items():
+        ours = guess.phases[name]
+        assert ours.live_bytes == real.live_bytes, f"{name}: {ours.live_bytes=}, but should be {real} {given}"
+        if name == "built":  # initialisation has temporaries of its own
+            continue
+        peak = ours.peak_bytes if without_scratch else ours.peak_bytes_with_scratch
+        off = (peak + min(scratch_bytes, max(0, real.peak_bytes - peak))) / real.peak_bytes - 1
+        assert abs(off) < 0.01, f"{name}: peak {peak} is off by {off:.2%} from {real} {guess.scratch} {given}"
+
+
+def of_functions(*functions: Callable[[Tensor], Tensor], width: int = 64) -> nn.Module:
+    """A linear layer, followed by functions of its output."""
+    net = nn.Linear(width, width)
+    net.register_forward_hook(lambda module, given, out: reduce(lambda x, function: function(x), functions, out))
+    return net
+
+
+def attended(x: Tensor) -> Tensor:
+    heads = x.view(len(x), -1, 4, 16).transpose(1, 2)
+    return functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+
+
+def first(module: nn.Module) -> nn.Module:
+    """The module with the first of its outputs alone."""
+    module.register_forward_hook(lambda module, given, out: out[0])
+    return module
+
+
+class Turned(nn.Module):
+    """Its input with the last two dimensions exchanged."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mT
+
+
+def tied() -> nn.Module:
+    net = nn.Sequential(nn.Linear(48, 48), nn.Linear(48, 48))
+    net[1].weight = net[0].weight
+    return net
+
+
+def gathered(y: Tensor) -> Tensor:
+    """Its backward formulas scatter and accumulate in place for a plain tensor."""
+    rows = torch.arange(0, len(y), 2)
+    return y[rows] + y.gather(0, rows[:, None].expand(-1, 64)) + y.topk(len(rows), dim=0).values
+
+
+# How to build each, and the shape of its batch.
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3)), (4, 3, 32, 32)),
+    "unfolded": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Unfold(3)), (4, 3, 24, 24)),
+    # Its gradient arrives in the order of the function's own gradient, and is copied.
+    "LSTM": (lambda: nn.Sequential(first(nn.LSTM(32, 64, batch_first=True)), nn.Hardsigmoid()), (4, 16, 32)),
+    "linear map of columns": (lambda: nn.Sequential(Turned(), nn.Linear(30, 400)), (8, 30, 48)),
+    "norm of columns": (lambda: nn.Sequential(Turned(), nn.BatchNorm1d(48), Turned(), nn.Flatten(0, 1)), (8, 30, 48)),
+    "attention": (partial(of_functions, attended), (4, 128, 64)),
+    "embedding bag": (partial(nn.EmbeddingBag, 1, 512), (8, 5)),
+    "gathered": (partial(of_functions, gathered), (256, 64)),
+    "tied": (tied, (96, 48)),
+}
+
+
+def next_token_loss(logits: Tensor) -> Tensor:
+    rows = logits.flatten(0, 1).float()
+    return functional.cross_entropy(rows, torch.zeros(len(rows), dtype=torch.long))
+
+
+def built(workloads: ModuleType, model: Any, checkpoint_every: int = 0, dtype: torch.dtype = torch.float32) -> Any:
+    """The workload on the device that is the default at the moment: meta where it is predicted."""
+    return workloads.build(model, device=torch.empty(0).device, dtype=dtype, checkpoint_every=checkpoint_every)

@@ -1,0 +1,122 @@
+"""Predictions for CUDA without a GPU, compared with the CPU where the device does not matter, and with formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from accounting.activations import activation_bytes
+from accounting.models import GPT2_SMALL, LLAMA3_8B
+from meta_tests.prooflops.predicted.predicting import OPTIMIZERS, few
+from meta_tests.prooflops.predicted.random_nets import wrapped
+from prooflops import predicted
+from prooflops.predicted.fake_cuda import can_fake_cuda
+
+FAKED_BY_TORCH = torch.backends.cuda.is_built() and can_fake_cuda()  # a torch for the CPU alone never fakes one
+pytestmark = pytest.mark.skipif(FAKED_BY_TORCH, reason="there is a CUDA device, or this torch fakes one itself")
+
+RANDOM_STATE_BYTES_OF_FLASH = 24 if torch.__version__ >= (2, 7) else 16
+# Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on the CPU always.
+ALIKE: dict[str, Callable[[], nn.Module]] = {
+    "linear": partial(nn.Linear, 64, 64),
+    "layer norm": partial(nn.LayerNorm, 64),
+    "softmax": partial(nn.Softmax, -1),
+    **{each.__name__: each for each in (nn.GELU, nn.SiLU, nn.Tanh, nn.ReLU)},
+}
+
+
+@few
+@given(
+    layers=st.lists(st.sampled_from(sorted(ALIKE)), min_size=1, max_size=6),
+    checkpointed=st.booleans(),
+    optimizer=st.sampled_from(["sgd for-loop", "momentum foreach", "adamw foreach", "adamw fused"]),
+    micro_batches=st.integers(1, 3),
+)
+def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(layers, checkpointed, optimizer, micro_batches):
+    given = {"loss": torch.mean, "optimizer": OPTIMIZERS[optimizer], "micro_batches": micro_batches}
+    ways = ["residual", "checkpoint" if checkpointed else ""]
+    build = lambda: nn.Sequential(  # noqa: E731
+        nn.Linear(32, 64), *(wrapped(ways[index % 2], ALIKE[name]) for index, name in enumerate(layers))
+    )
+    batch = torch.empty(100, 32)
+    guess = predicted.TrainingStep(build, batch, device="cuda", **given).predict()
+    held = predicted.TrainingStep(build, batch, **given).measure()
+    tensors = len(list(build().parameters()))
+    checkpoints = len(layers) // 2 if checkpointed else 0
+    stepped = False
+    for name, real in held.phases.items():
+        stepped = stepped or name == "step"
+        # On CUDA foreach keeps the step counts on the CPU, where random states are always.
+        elsewhere = 4 * tensors if stepped and optimizer == "adamw foreach" else 0
+        elsewhere += 5056 * checkpoints if "forward" in name else 0
+        got = guess.phases[name].live_bytes
+        should = real.live_bytes - elsewhere
+        assert got == should, (
+            f"{name}: {got} bytes on CUDA, but should be {should} [{layers=}, {checkpointed=}, {optimizer=}]"
+        )
+        low, high = guess.phases[name].charged_live_bytes
+        assert got <= low <= high, f"{name}: {got=} {low=} {high=}"
+
+
+@pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B], ids=["gpt2", "llama3"])
+def test_activations_in_bf16_on_cuda_differ_from_the_cpu_where_the_kernels_do(workloads, preset):
+    if preset is LLAMA3_8B and not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
+        pytest.skip("this torch has no fused RMSNorm")
+    small, batch, sequence = workloads.reduced(preset), 2, 24
+    norms, tokens = 2 * small.layers + 1, batch * sequence
+    model = workloads.build(small, device="meta", dtype=torch.bfloat16)
+    with predicted.memory("cuda") as held:
+        net = predicted.fake_copy(model, "cuda")
+        ids = torch.empty(batch, sequence, dtype=torch.long, device="cuda")
+        held.mark("built")
+        logits = net(ids)
+        held.mark("forward")
+    got = held.phases["forward"].live_bytes - held.phases["built"].live_bytes - logits.nbytes
+    should = activation_bytes(small, batch, sequence, "bf16")
+    should += small.layers * RANDOM_STATE_BYTES_OF_FLASH
+    if preset is GPT2_SMALL:  # mean and deviation in fp32
+        should += norms * tokens * 2 * 2
+    else:  # on the CPU two copies in fp32, on CUDA the input itself
+        should -= norms * tokens * small.dim * (4 + 4 - 2)
+    assert got == should, f"{got} bytes are kept on CUDA, but should be {should}"
+
+
+def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, of_values=None):
+    """The operators of a step of attention, and the bytes that its forward pass keeps beside its operands."""
+    with predicted.memory("cuda") as held:
+        query = torch.empty(2, 4, 10, width, dtype=dtype, device="cuda", requires_grad=True)
+        key = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")
+        value = torch.empty(2, kv_heads, 10, of_values or width, dtype=dtype, device="cuda")
+        mask = None if mask is None else torch.empty(10, 10, dtype=mask, device="cuda")
+        held.mark("operands")
+        out = functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=kv_heads != 4)
+        held.mark("out")
+        out.sum().backward()
+    return " ".join(held.unknown), held.phases["out"].live_bytes - held.phases["operands"].live_bytes
+
+
+FLASH, EFFICIENT, MATH = "flash_attention_backward", "efficient_attention_backward", "bmm"
+ROWS = 2 * 4 * 10  # of queries, of all heads
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "operator", "kept"),
+    [
+        (torch.bfloat16, {}, FLASH, ROWS * 16 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH),
+        (torch.bfloat16, {"kv_heads": 2}, FLASH, ROWS * 16 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH),
+        (torch.bfloat16, {"width": 20}, FLASH, 4 * ROWS * 24 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH),  # padded
+        (torch.bfloat16, {"width": 257}, MATH, None),
+        (torch.float32, {}, EFFICIENT, ROWS * 16 * 4 + 2 * 4 * 32 * 4 + 16),
+    ],
+)
+def test_dtype_and_width_of_heads_decide_which_attention_takes_them(dtype, options, operator, kept):
+    operators, bytes_kept = kept_by_attention(dtype, **options)
+    assert operator in operators, f"{operators}, but should be {operator}"
+    assert kept in (None, bytes_kept), f"{bytes_kept} bytes are kept, but should be {kept}"

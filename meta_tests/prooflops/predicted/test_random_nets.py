@@ -1,0 +1,91 @@
+"""Nets of a grammar, drawn by a seed: no peak is predicted too low, and no workspace that is said to be known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import SystemRandom
+
+import pytest
+import torch
+
+from meta_tests.prooflops.predicted.predicting import both
+from meta_tests.prooflops.predicted.random_nets import RandomNet
+from prooflops.predicted import scratch, tracker
+
+NUMBERS_BYTES = 16  # of boxed numbers, which a kernel may hold beside its scratch
+Known = dict[str, tuple[int, int]]  # most bytes said to be known, and measured, of an operator
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[Known]:
+    """Measures every kernel, and compares those whose scratch is said to be known."""
+    found: Known = {}
+    seen: set[scratch.Call] = set()
+    kernels_of_calls = scratch.kernels_of
+
+    def kernels_of(calls, device):
+        kernels = kernels_of_calls(calls, device)
+        for call in kernels.keys() - seen:
+            args, kwargs = call.arguments()
+            said = scratch.known_scratch(call.operator, args, device, call.result(args, kwargs))
+            if said is not None:
+                now = said, kernels[call].scratch_bytes
+                name = call.operator._opname
+                found[name] = max(found.get(name, now), now, key=lambda pair: pair[1] - pair[0])
+        seen.update(kernels)
+        return kernels
+
+    monkeypatch.setattr("prooflops.predicted.ledger.kernels_of", kernels_of)
+    monkeypatch.setattr(tracker, "known_scratch", lambda operator, *_: 0 if operator.is_view else None)
+    return found
+
+
+def share_of(seed: int) -> float:
+    """The highest predicted peak of the net's phases over the measured one, after a look at each phase."""
+    net = RandomNet(seed)
+    torch.manual_seed(seed)
+    options = {name: getattr(net, name) for name in ("optimizer", "loss", "autocast", "micro_batches")}
+    try:
+        guess, held = both(net.build, net.batch, **options)
+    except RuntimeError as error:
+        if "primitive descriptor" not in str(error):
+            raise
+        with pytest.raises(RuntimeError, match="primitive descriptor"), torch.autocast("cpu", net.autocast):
+            net.build()(net.batch)  # without AVX-512 oneDNN has no LSTM under autocast
+        return 1.0
+    peaks = []
+    for name, real in held.phases.items():
+        ours = guess.phases[name]
+        assert ours.live_bytes == real.live_bytes, f"{name} of net {seed}: {ours.live_bytes=}, but {real} [{net}]"
+        if name != "built":
+            peak = ours.peak_bytes_with_scratch
+            assert peak >= real.peak_bytes - NUMBERS_BYTES, f"{name} of net {seed}: {peak=} is too low: {real} [{net}]"
+            peaks.append((peak, real.peak_bytes))
+    predicted, measured = map(max, zip(*peaks, strict=True))
+    return predicted / measured
+
+
+def seeds_off(seeds: range) -> dict[int, float]:
+    """The nets whose highest peak is predicted more than 1 % off, with the share."""
+    return {seed: share for seed in seeds if abs((share := share_of(seed)) - 1) > 0.01}
+
+
+ignored = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight", "ignore:dropout option adds")
+
+
+@ignored
+@pytest.mark.parametrize("nets", [40])
+def test_no_peak_of_a_random_net_is_predicted_too_low(nets: int, known: Known) -> None:
+    off = seeds_off(range(nets))
+    assert len(off) <= 0.05 * nets, f"more than 5 % of the peaks are off by more than 1 %: by seed {off}"
+    assert len(known) > 50, f"only {sorted(known)} are said to be known"
+    wrong = {name: pair for name, pair in known.items() if pair[1] > pair[0] + NUMBERS_BYTES}
+    assert not wrong, f"(known, measured) bytes of scratch: {wrong}"
+
+
+@ignored
+@pytest.mark.prove
+def test_of_2000_nets_that_nobody_has_seen_one_in_a_hundred_is_off() -> None:
+    start = SystemRandom().randrange(2**31)
+    off = seeds_off(range(start, start + 2000))
+    assert len(off) <= 20, f"more than 1 % of the peaks are off by more than 1 %: by seed {off}"

@@ -1,0 +1,95 @@
+"""Figures and tables for people, and the line of progress: rare, announced, and in nobody's way."""
+
+import pytest
+
+from meta_tests.conftest import House
+from prooflops_gate.console.progress import Progress
+from prooflops_gate.console.tables import aligned, binary, engineering, fitted, markdown_table, share
+
+
+def test_figures_have_three_digits_and_a_prefix_and_bytes_one_decimal_and_a_binary_one() -> None:
+    times = {0.5e-9: "0.5 ns", 999.96e-6: "1.00 ms", 0.9995: "1.00 s", 9.995: "10.0 s", 99.95: "100 s",
+             12.34e15: "12.3 Ps", -2.5: "-2.50 s", 0.0: "0 s"}  # fmt: skip
+    assert {value: engineering(value, "s") for value in times} == times
+    sizes = {1023: "1023 B", 1024: "1.0 KiB", 1.5 * 1024**3: "1.5 GiB", 3000 * 1024**4: "3000.0 TiB"}
+    assert {value: binary(value) for value in sizes} == sizes
+
+
+def test_a_share_above_one_is_marked() -> None:
+    assert [share(value, "-") for value in (0.5, 1, 1.5, None)] == ["50.0%", "100.0%", "150.0% !", "-"]
+
+
+def test_tables_are_aligned_and_a_bar_in_a_cell_does_not_break_markdown() -> None:
+    assert aligned([["name", "time", ""], ["a", "12 ms", ""]]) == ["name   time", "a     12 ms"]
+    assert markdown_table([["a", "b"], ["|x| < 1", ""]]) == ["| a | b |", "| --- | --- |", "| \\|x\\| < 1 |  |"]
+
+
+WHOLE = ["benchmark                    rate", "matmul of a large-ish one  1 GB/s", "b                               2"]
+WORDS = ["benchmark  rate", "matmul of     1", "a large-   GB/s", "ish one", "b             2"]
+LEAST = ["bench  rate", "mark", "matmu     1", "l of   GB/s", "a lar", "ge-", "ish", "one", "b         2"]
+
+
+@pytest.mark.parametrize(("width", "lines"), [(None, WHOLE), (33, WHOLE), (15, WORDS), (11, LEAST), (8, LEAST)])
+def test_a_table_is_as_wide_as_the_terminal_unless_its_columns_would_vanish(
+    width: int | None, lines: list[str]
+) -> None:
+    assert fitted([["benchmark", "rate"], ["matmul of a large-ish one", "1 GB/s"], ["b", "2"]], width) == lines
+
+
+def test_names_are_wrapped_at_their_marks() -> None:
+    rows = [["module", "kind", "rate"], ["layer1.downsample.0", "BatchNorm2d", "9.22 MFLOP/s"]]
+    assert fitted(rows, 39)[1:] == ["layer1.       BatchNorm2d  9.22 MFLOP/s", "downsample.0"]
+
+
+class Terminal:
+    """A terminal and a capture, which are all that a line of progress needs of pytest."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def get_plugin(self, name: str) -> "Terminal | None":
+        return self if name == "terminalreporter" else None
+
+    def write_line(self, line: str, **_: bool) -> None:
+        self.lines.append(line)
+
+    def ensure_newline(self) -> None: ...
+    def flush(self) -> None: ...
+
+
+@pytest.mark.parametrize(("verbosity", "under_q", "printed"), [(0, False, True), (-1, False, False), (-1, True, True)])
+def test_a_line_appears_every_three_seconds_at_most_and_under_q_where_asked_for(
+    verbosity: int, under_q: bool, printed: bool
+) -> None:
+    class Config:
+        pluginmanager = Terminal()
+
+        def get_verbosity(self) -> int:
+            return verbosity
+
+    now = [0.0]
+    progress = Progress(Config(), "test_it", lambda: now[0], under_q=under_q)  # type: ignore[arg-type]
+    for second in range(10):
+        now[0] = second + 0.5
+        progress(f"second {second}")
+    assert Config.pluginmanager.lines == [f"  test_it: second {second}" for second in (3, 6, 9) if printed]
+
+
+def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house: House) -> None:
+    house.test(
+        "def test_long(progress):\n"
+        "    print('captured before')\n"
+        "    progress('searching', 60)\n"
+        "    print('captured after')\n"
+        "    assert False\n\n"
+        "def test_short(progress):\n    progress('not to be seen')\n",
+        file="bench/test_demo.py",
+    )
+    child = house.run("bench", "-p", "no:randomly")
+    lines = child.output.splitlines()
+    assert "not to be seen" not in child.output
+    captured = lines.index("captured before")
+    assert lines[captured : captured + 2] == ["captured before", "captured after"], child.output
+    announced = lines.index("  test_long: searching, about 60 s")
+    assert lines[announced + 1] == "F", child.output
+    assert lines[announced + 2].startswith("bench/test_demo.py ."), child.output

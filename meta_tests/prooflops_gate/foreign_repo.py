@@ -1,0 +1,95 @@
+"""A small repository under git that knows nothing of the gate, and runs of the gate in it."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meta_tests.conftest import ROOT, ChildRun, fork_pytest
+from meta_tests.prooflops_gate.forked_processes import FORKED
+from prooflops_gate.publish import SCHEMA_FILE
+
+# The plan in force takes 13 pairs or more to confirm anything: these runs are about everything else, with four, and
+# neither wait for a core at full speed nor repeat a pair beside which others worked.
+QUICK = """
+import os
+if "PROOFLOPS_RECORD_TO" not in os.environ:
+    from prooflops_gate import decide, process, schedule
+    schedule.Schedule._may_repeat = lambda self, name: False
+    process.PATIENCE = process.PATIENCE_S = 0
+    from prooflops_gate.statistics.decision_rule import Plan
+    def plan(benchmarks, *, paired=True, most=None, all_pairs=False, directions=1):
+        looks = (most if all_pairs else 2,)
+        return Plan(benchmarks=1, looks=looks, alarm_rate=0.3, confirmation_level=0.3, confirming_pairs=2,
+                    shared_baseline=not paired)
+    decide.replicate_plan = plan
+    from prooflops_gate.history import comparison
+    comparison.FEWEST = 2
+    if "FORKED_PROCESSES" in os.environ:
+        from meta_tests.prooflops_gate.forked_processes import fork_processes
+        fork_processes()
+"""
+# Other plugins that are installed take a third of each process.
+INI = "[pytest]\naddopts = --strict-markers -p benchmark\ngate_by = time\n"
+ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+PLUGINS = ("-p", "prooflops_gate.plugin", "-p", "quick_plan")
+
+MORE = """
+import pytest
+import work
+
+def test_{name}(benchmark):
+    benchmark.pedantic(work.busy, args=(400,), rounds=30, iterations=4)
+
+def test_slow(benchmark):
+    benchmark.pedantic(work.busy, args=({steps},), rounds=30, iterations=4)
+
+@pytest.mark.gate(ignore=True)
+def test_searched_anew(benchmark):
+    benchmark.extra_info["flops"] = {steps}
+    benchmark.pedantic(work.busy, args=({steps},), rounds=3)
+
+def test_that_fails():
+    assert {steps} == 400, "the test's own failure"
+
+def test_that_is_skipped_now(benchmark):
+    if {steps} != 400:
+        pytest.skip("one call takes too long")
+    benchmark.pedantic(work.busy, args=(400,), rounds=3)
+"""
+
+
+def import_path(repo: Path) -> str:
+    """For PYTHONPATH: the quick plan, and the package."""
+    return f"{repo.parent / 'path'}:{ROOT}"
+
+
+def run_git(repo: Path, *words: str) -> None:
+    """git in the foreign repository."""
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=repo, check=True)
+
+
+def run(repo: Path, *options: str, **variables: str) -> ChildRun:
+    """One run of pytest with the gate and the quick plan, whose processes are forks."""
+    return fork_pytest(repo, *PLUGINS, *options, path=import_path(repo), **ALONE, **{FORKED: "1"}, **variables)
+
+
+def worktrees(repo: Path) -> int:
+    return subprocess.run(["git", "worktree", "list"], cwd=repo, capture_output=True, text=True).stdout.count("\n")
+
+
+def config_in(root: Path, *options: str) -> pytest.Config:
+    """The configuration of a run of pytest in this folder, with these options."""
+    return pytest.Config.fromdictargs({}, [f"--rootdir={root}", str(root), *options])
+
+
+def valid_json(path: Path) -> dict[str, Any]:
+    """The file of --gate-json, held against its schema."""
+    content: dict[str, Any] = json.loads(path.read_text())
+    jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema, of the [dev] packages")
+    schema = json.loads(SCHEMA_FILE.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(content)
+    return content

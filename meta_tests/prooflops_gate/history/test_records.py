@@ -1,0 +1,290 @@
+"""Run records survive kills, two writers, full disks and foreign files; any JSON is compared or refused by name."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from meta_tests.conftest import ROOT
+from prooflops_gate.history import records, rows, trend
+from prooflops_gate.history.comparison import NotComparable, compare, memory_rows
+from prooflops_gate.history.records import UnreadableRecord
+
+EXACT = ("flops",)
+PATH = Path("a.json")
+FINGERPRINT = {"name": "Some GPU 80GB", "torch": "2.13.0"}
+EMPTY = {"benchmarks": [], "prooflops": {"verdicts": []}}
+EXTRA = {
+    "flops": 24, "bytes": 8, "mfu": 0.5, "method": 3, "contention": {"contended": True, "why": "other processes"},
+    "gate": {"min_effect": 0.05}, "gate_resources": {"memory": 12_600, "slip": -1},
+}  # fmt: skip
+RECORD: dict[str, Any] = {
+    "benchmarks": [
+        {"fullname": "a", "stats": {"min": 1.0}, "extra_info": EXTRA},
+        {"fullname": "b[bf16]", "stats": {"min": 2.0}, "extra_info": {}},
+        {"fullname": "b[fp32]", "stats": {"min": 4.0}, "extra_info": None},
+    ],
+    "commit_info": {"id": "1a2b3c", "dirty": False},
+    "datetime": "2026-11-22T00:00:00",
+    "prooflops": {
+        "fingerprint": {"name": "Some CPU", "packages": {"torch": "2.13.0"}},
+        "verdicts": [{"id": "x.a", "verdict": "holds"}],
+        "partial": "",
+        "pace": {"": {"max_time": 0.02, "min_rounds": 3}},
+    },
+}
+
+
+def append_many(folder: Path, count: int) -> None:
+    for index in range(count):
+        records.append(folder, {**EMPTY, "index": index}, FINGERPRINT)
+
+
+def test_a_record_comes_back_as_it_was_written_in_order(tmp_path: Path) -> None:
+    append_many(tmp_path, 5)
+    assert [records.read(path)["index"] for path in records.record_files(tmp_path)] == [0, 1, 2, 3, 4]
+    figures = {"a": np.int64(7), "b": np.float32(0.5), "c": np.bool_(True), "d": Path("a")}
+    assert json.loads(records.as_text(figures)) == {"a": 7, "b": 0.5, "c": True, "d": "a"}
+
+
+def test_comparing_reads_all_it_needs_of_a_record() -> None:
+    found = records.summary_of(RECORD, PATH, EXACT)
+    first = found.benchmarks["a"]
+    assert (first.time_s, first.exact, first.portable, first.method) == (1.0, {"flops": 24}, {"mfu": 0.5}, 3)
+    assert (first.contended, first.settings, first.resources) == (
+        "other processes", {"min_effect": 0.05}, {"memory": 12_600.0},
+    )  # fmt: skip
+    assert (found.name, found.torch, found.commit, found.dirty) == ("Some CPU", "2.13.0", "1a2b3c", False)
+    assert (found.verdicts, found.contended, found.pace) == ({"x.a": "holds"}, True, RECORD["prooflops"]["pace"])
+
+
+@pytest.mark.parametrize("least", [0.0, 1e-18, math.nan, 1e18])
+def test_a_time_without_a_ratio_is_left_out_of_every_comparison(least: float) -> None:
+    bench = {"fullname": "none", "stats": {"min": least}}
+    ignored = {"fullname": "ignored", "stats": {"min": 1.0}, "extra_info": {"gate": {"ignore": True}}}
+    record = {"benchmarks": [*RECORD["benchmarks"], bench, ignored], "prooflops": {}}
+    assert list(records.summary_of(record, PATH, []).benchmarks) == ["a", "b[bf16]", "b[fp32]"]
+
+
+def test_what_runs_of_the_gate_said_is_read_in_order_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
+    records.append_verdicts(tmp_path, "mine", {})  # the machine has no records
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "mine").mkdir()
+    for verdict in ("SAME", "SLOWER"):
+        records.append_verdicts(tmp_path, "mine", {"verdicts": [{"name": "a", "verdict": verdict}]})
+    (tmp_path / "mine" / "gate" / "0.json").write_text("cut o")
+    found = list(records.gate_verdicts(tmp_path, "mine"))
+    assert [(name, row["verdict"]) for _, name, row in found] == [("a", "SAME"), ("a", "SLOWER")]
+    assert list(records.gate_verdicts(tmp_path, "other")) == []
+
+
+def test_a_baseline_without_all_of_its_records_is_refused(tmp_path: Path) -> None:
+    kept, gone = (records.append(tmp_path, EMPTY, FINGERPRINT) for _ in range(2))
+    stored = records.store_baseline("main", [kept, gone])
+    gone.unlink()
+    with pytest.raises(UnreadableRecord, match=f"one of its records is missing or unreadable.*{gone.name}"):
+        records.baseline(tmp_path, "main", "", [])
+    stored.write_text('{"records": []}')
+    with pytest.raises(UnreadableRecord, match="no records"):
+        records.baseline(tmp_path, "main", "", [])
+
+
+def test_latest_is_this_machines_newest_record_that_has_most_of_the_benchmarks(tmp_path: Path) -> None:
+    def stored(name: str, *benchmarks: str) -> Path:
+        timed = [{"fullname": each, "stats": {"min": 1.0}} for each in benchmarks]
+        record = {"benchmarks": timed, "prooflops": {"fingerprint": {"name": name}}}
+        return records.append(tmp_path, record, {"name": name})
+
+    def latest(own: str, *benchmarks: str) -> Path:
+        return records.baseline(tmp_path, "latest", own, EXACT, benchmarks)[0].path
+
+    both, other, one = stored("mine", "a", "b"), stored("other", "a", "b"), stored("mine", "a")
+    assert latest(both.parent.name, "a", "b") == both, "a run of part of the benchmarks is not meant"
+    assert latest(both.parent.name, "a") == one
+    assert latest("unknown", "a", "b") == one, "another machine's newest run, for the caller to refuse"
+    assert latest(other.parent.name, "a", "b", "c") == other, "another machine's is none, however much it has"
+
+
+def test_where_only_other_machines_have_the_baseline_the_newest_is_taken(tmp_path: Path) -> None:
+    stored = {}
+    for age, name in enumerate(("newest", "older", "oldest")):
+        record = {"benchmarks": [], "prooflops": {"fingerprint": {"name": name}}}
+        file = records.append(tmp_path, record, {"name": name})
+        os.utime(records.store_baseline("main", [file]), (1e9 - age, 1e9 - age))
+        stored[name] = file.parent.name
+    for own, expected in (("unknown", "newest"), (stored["older"], "older")):
+        assert records.baseline(tmp_path, "main", own, EXACT)[0].name == expected
+
+
+def test_two_writers_lose_nothing(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=append_many, args=(tmp_path, 30)) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    assert len(records.record_files(tmp_path)) == 60
+
+
+# It names each record once it is stored; the record is mostly text, so that storing it is mostly writing.
+WRITER = """
+import sys
+from pathlib import Path
+from prooflops_gate.history import records
+folder = Path(sys.argv[1])
+record = {"benchmarks": [], "padding": "x" * 4_000_000, "prooflops": {"fingerprint": {"name": "a"}}}
+while True:
+    path = records.append(folder, record, {"name": "a"})
+    print(path.name, flush=True)
+    records.store_baseline("main", [path])
+"""
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.prove)])
+def test_all_that_killed_writers_had_stored_is_there_and_whole(tmp_path: Path, kills: int) -> None:
+    moment, named = random.Random(0), set()
+    for _ in range(kills):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, stdout=-1, text=True)
+        assert writer.stdout
+        named.add(writer.stdout.readline().strip())
+        time.sleep(moment.uniform(0, 0.03))
+        writer.kill()
+        *lines, _cut_short = writer.communicate()[0].split("\n")
+        named |= {*lines}
+    found = {path.name: records.read(path) for path in records.record_files(tmp_path)}
+    assert named <= found.keys()
+    assert all(len(record["padding"]) == 4_000_000 for record in found.values())
+    assert records.baseline(tmp_path, "main", records.fingerprint_id({"name": "a"}), EXACT)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "verdicts.json"
+    records.write_atomically(file, "old")
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        records.write_atomically(file, "new")
+    assert (file.read_text(), list(tmp_path.iterdir())) == ("old", [file])
+
+
+@pytest.mark.parametrize("text", ["", '{"benchmarks": [', "[1, 2]", '{"benchmarks": []}', "\x00\xff", "9" * 5000])
+def test_a_truncated_or_foreign_file_is_reported_by_name_and_left_alone(tmp_path: Path, text: str) -> None:
+    good = records.append(tmp_path, EMPTY, FINGERPRINT)
+    bad = good.parent / "0-foreign.json"
+    bad.write_text(text, encoding="latin-1")
+    refused, found = records.summaries(tmp_path, EXACT)
+    assert isinstance(refused, UnreadableRecord)
+    assert str(bad) in str(refused)
+    assert found == records.read_summary(good, EXACT)
+    assert bad.read_text(encoding="latin-1") == text
+
+
+NUMBERS = [0, -1, 1, 10**400, 10**25, 1e308, 5e-324, -0.0, math.nan, math.inf, -math.inf, True, False]
+LEAVES = st.none() | st.sampled_from(NUMBERS) | st.text(max_size=3) | st.sampled_from(["nan", "1e999", "holds", "2.0"])
+VALUES = st.recursive(
+    LEAVES,
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.sampled_from(["id", "name", "min", "a"]), each),
+    max_leaves=5,
+)
+unhurried = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], deadline=None)
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all parts of a tree but itself."""
+    keys = tree if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ()
+    return [found for key in keys for found in [(*path, key), *places(tree[key], (*path, key))]]
+
+
+@st.composite
+def changed(draw: st.DrawFn, tree: dict[str, Any]) -> Any:
+    """The tree with one to three of its parts deleted or replaced."""
+    found = copy.deepcopy(tree)
+    for *path, last in draw(st.lists(st.sampled_from(places(tree)), min_size=1, max_size=3)):
+        part: Any = found
+        try:
+            for key in path:
+                part = part[key]
+            if draw(st.booleans()):
+                part[last] = draw(VALUES)
+            else:
+                del part[last]
+        except (LookupError, TypeError):  # an earlier change deleted or replaced it
+            continue
+    return found
+
+
+def result_or_refusal(kind: type[Exception], call: Callable[[], Any]) -> tuple[Any, str]:
+    """The result of the call, or the text of its refusal; any other exception fails the test."""
+    try:
+        return call(), ""
+    except kind as error:
+        return None, str(error)
+
+
+@unhurried
+@given(changed(RECORD))
+def test_any_record_is_compared_or_refused(record: Any) -> None:
+    found, refusal = result_or_refusal(UnreadableRecord, lambda: records.summary_of(record, PATH, EXACT))
+    if not found:
+        assert str(PATH) in refusal
+        return
+    good = records.summary_of(RECORD, PATH, EXACT)
+    for before, after in ([good] * 9, [found] * 9), ([found] * 9, [good] * 9), ([found], [found]):
+        for portable in (True, False):
+            call = partial(compare, before, after, portable=portable)
+            compared = result_or_refusal(NotComparable, call)[0] or []
+            assert all(0 < row.effect.ratio < math.inf for row in compared if row.effect), compared
+            rows.table(compared)
+    both = {name: ([timed] * 9, [found.benchmarks.get(name, timed)] * 9) for name, timed in good.benchmarks.items()}
+    rows.table(memory_rows(both, 0.05))
+    trend.table(trend.trends([found, good]))
+
+
+@unhurried
+@given(data=st.data())
+def test_a_file_damaged_anywhere_is_a_record_or_refused_by_name(tmp_path: Path, data: st.DataObject) -> None:
+    text = records.as_text(RECORD).encode()
+    cut = data.draw(st.integers(0, len(text)))
+    (file := tmp_path / "1" / "a.json").parent.mkdir(exist_ok=True)
+    file.write_bytes(text[:cut] + data.draw(st.binary(max_size=3)) + text[cut + data.draw(st.integers(0, 99)) :])
+    found, refusal = result_or_refusal(UnreadableRecord, lambda: records.read_summary(file, EXACT))
+    assert found or str(file) in refusal
+
+
+FLOORS = {"stored": "2026", "benchmarks": {"a": {"noise": 0.01, "sessions_s": [1.0, 1.1], "floor": 0.02}}}
+BASELINE = {"name": "main", "stored": "2026", "records": ["a.json"]}
+
+
+@unhurried
+@given(floors=changed(FLOORS), baseline=changed(BASELINE))
+def test_any_noise_floor_and_any_baseline_is_read_or_refused(tmp_path: Path, floors: Any, baseline: Any) -> None:
+    folder = tmp_path / "mine"
+    (folder / "baselines").mkdir(parents=True, exist_ok=True)
+    (folder / "noise-floor.json").write_text(json.dumps(floors))
+    for row in records.noise_floors(tmp_path, "mine").values():
+        assert 0 <= float(row.get("floor") or 0.0) < math.inf
+    (folder / "a.json").write_text(records.as_text(RECORD))
+    (folder / "baselines" / "main.json").write_text(json.dumps(baseline))
+    call = partial(records.baseline, tmp_path, "main", "mine", EXACT)
+    found, refusal = result_or_refusal(UnreadableRecord, call)
+    assert found or "main.json" in refusal

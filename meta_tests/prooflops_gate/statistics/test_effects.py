@@ -1,0 +1,137 @@
+"""Effects: their intervals cover as often as they say, and outliers and drift do not move them.
+
+Simulations have fixed seeds. A bound on a simulated rate is the rate that should hold plus what chance adds in so many
+runs with a probability of one in a thousand (`most`), so another seed would pass as well.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.stats import mannwhitneyu, wilcoxon
+
+from meta_tests.prooflops_gate.statistics.simulated import least, most, pairs_of
+from prooflops_gate.statistics.decision_rule import Plan, decide
+from prooflops_gate.statistics.effects import paired, unpaired
+from prooflops_gate.statistics.noise import common_shift, noise_floor
+
+
+@pytest.mark.parametrize("level", [0.2, 0.05, 0.01, 0.0005])
+def test_an_interval_excludes_1_exactly_where_the_p_value_says_so(level: float) -> None:
+    draw = np.random.default_rng(2)
+    for shift in np.linspace(-0.1, 0.1, 41):
+        logs = list(draw.normal(shift, 0.05, 14))
+        drawn = [math.exp(x) for x in logs]
+        for effect in (
+            paired(*pairs_of(logs), level=level),
+            unpaired([1.01, 0.97, 1.02, 1.0, 0.99], drawn, level=level, floor=0.01),
+            unpaired([1.01, 0.97, 1.02, 1.0, 0.99], drawn, level=level, floor=0.0, common=1.02),
+            unpaired([1.01, 0.97, 1.02, 1.0, 0.99], drawn, level=level, floor=0.01, common=0.98),
+        ):
+            excluded = (effect.low > 1, effect.high < 1)
+            significant = (effect.p_slower <= level, effect.p_faster <= level)
+            assert excluded == significant, (
+                f"the interval excludes {excluded}, but p-values say {significant} [{effect}]"
+            )
+
+
+@pytest.mark.parametrize("noise", ["normal", "outliers", "bimodal", "skewed"])
+def test_intervals_of_pairs_cover_the_truth_as_often_as_they_say(noise: str) -> None:
+    draw, runs, level, n = np.random.default_rng(3), 600, 0.05, 16
+    shapes: dict[str, Callable[[], np.ndarray]] = {
+        "normal": lambda: draw.normal(0, 0.03, n),
+        "outliers": lambda: draw.normal(0, 0.03, n) + (draw.random(n) < 0.1) * draw.exponential(2, n),
+        "bimodal": lambda: draw.normal(0, 0.01, n) + 0.3 * draw.integers(2, size=n),
+        "skewed": lambda: draw.exponential(0.05, n),
+    }
+    side, above, below = shapes[noise], 0, 0
+    for _ in range(runs):
+        effect = paired(list(np.exp(side())), list(1.05 * np.exp(side())), level=level)
+        above += effect.low > 1.05
+        below += effect.high < 1.05
+    allowed = most(level, runs)
+    assert max(above, below) <= allowed, f"the bounds erred {above} and {below} times, but should at most {allowed}"
+
+
+def test_the_estimate_stays_where_a_quarter_of_the_pairs_goes_astray() -> None:
+    draw = np.random.default_rng(4)
+    logs = list(draw.normal(math.log(1.05), 0.02, 24))
+    for i in range(6):
+        logs[i] = draw.uniform(1, 3)
+    ratio, mean = paired(*pairs_of(logs), level=0.01).ratio, math.exp(float(np.mean(logs)))
+    assert 1.03 < ratio < 1.09, f"the estimate went to {ratio:.3f}, but should stay near 1.05"
+    assert mean > 1.4, f"the mean should have gone astray, or this test shows nothing: it is {mean:.3f}"
+
+
+def test_drift_cancels_within_abba_and_not_without() -> None:
+    drift = 0.01 * np.arange(64)  # each process takes 1 % longer than the one before
+    quads = np.arange(64).reshape(-1, 4)
+    abba = (drift[quads[:, [0, 3]]].ravel(), drift[quads[:, [1, 2]]].ravel())
+    abab = (drift[quads[:, [0, 2]]].ravel(), drift[quads[:, [1, 3]]].ravel())
+    ratios = [paired(list(np.exp(b)), list(np.exp(a)), level=0.01) for b, a in (abba, abab)]
+    assert ratios[0].ratio == pytest.approx(1), f"ABBA should cancel the drift, but has {ratios[0]}"
+    assert ratios[1].p_slower < 1e-6, f"ABAB should take drift for a slowdown, or this test shows nothing: {ratios[1]}"
+
+
+@pytest.mark.parametrize("sizes", [(3.0, 1.0, 2.0, 5.0, 4.0, 7.0, 6.0, 8.0), (0.1, 90.0, 2.0, 0.3, 5.0, 4.0, 60.0)])
+def test_under_every_exchange_of_sides_a_p_value_is_as_rare_as_it_says(sizes: tuple[float, ...]) -> None:
+    levels = [0.01, 0.05, 0.1, 0.25, 0.5]
+    signs = list(itertools.product((-1, 1), repeat=len(sizes)))
+    p = [paired(*pairs_of([s * 0.01 * x for s, x in zip(sign, sizes, strict=True)]), level=0.1) for sign in signs]
+    for level in levels:
+        for side in ("p_slower", "p_faster"):
+            share = sum(getattr(effect, side) <= level for effect in p) / len(signs)
+            assert share <= level, (
+                f"{side} <= {level} in {share:.4f} of all exchanges, but should be in {level} at most"
+            )
+    attained = {effect.p_slower for effect in p}
+    for level in attained:
+        share = sum(effect.p_slower <= level for effect in p) / len(signs)
+        assert share == pytest.approx(level), f"p_slower <= {level} in {share} of all exchanges, but should be exact"
+
+
+@pytest.mark.parametrize("n", [5, 9, 16, 33, 48])
+def test_p_values_of_pairs_are_scipys(n: int) -> None:
+    logs = np.random.default_rng(n).normal(0.01, 0.03, n)
+    for side, alternative in (("p_slower", "greater"), ("p_faster", "less")):
+        got = getattr(paired(*pairs_of(list(logs)), level=0.01), side)
+        expected = wilcoxon(logs, alternative=alternative, method="exact").pvalue
+        assert got == pytest.approx(expected, rel=1e-9), f"{side}={got}, but scipy has {expected} [{n=}]"
+
+
+@pytest.mark.parametrize(("n", "m"), [(3, 5), (7, 7), (10, 12), (25, 20)])
+def test_p_values_of_groups_are_scipys(n: int, m: int) -> None:
+    draw = np.random.default_rng(n)
+    before, after = draw.lognormal(0, 0.05, n), draw.lognormal(0.02, 0.05, m)
+    for side, alternative in (("p_slower", "greater"), ("p_faster", "less")):
+        got = getattr(unpaired(list(before), list(after), level=0.01, floor=0.0), side)
+        expected = mannwhitneyu(after, before, alternative=alternative, method="exact").pvalue
+        assert got == pytest.approx(expected, rel=1e-9), f"{side}={got}, but scipy has {expected} [{n=}, {m=}]"
+
+
+def test_the_noise_floor_covers_the_next_session() -> None:
+    draw, runs, beyond = np.random.default_rng(15), 400, 0
+    for _ in range(runs):
+        levels = draw.normal(0, 0.02, 6)
+        sessions = np.exp([np.median(level + draw.normal(0, 0.001, 5)) for level in levels])
+        beyond += sessions[5] / np.exp(np.mean(levels[:5])) > 1 + noise_floor(list(sessions[:5]))
+    assert least(0.05, runs) <= beyond <= most(0.05, runs), f"{beyond} of {runs} sessions were beyond their floor"
+    assert noise_floor([1.0]) == math.inf, "one session says nothing about the next"
+    two = 6.3138 * math.log(1.1) / math.sqrt(2) * math.sqrt(1.5)  # t(1), the deviation of two, one session more
+    assert noise_floor([1.0, 1.1]) == pytest.approx(math.expm1(two), rel=1e-4)
+
+
+def test_what_all_benchmarks_do_together_is_not_held_against_one() -> None:
+    draw, plan = np.random.default_rng(16), Plan(benchmarks=8, looks=(10,), confirming_pairs=10, shared_baseline=True)
+    before = np.exp(draw.normal(0, 0.01, (8, 10)))
+    after = np.exp(draw.normal(0, 0.01, (8, 20))) * 1.08
+    after[0] *= 1.10
+    common = common_shift(list(before), list(after))
+    assert common == pytest.approx(1.08, abs=0.01), f"the common shift is {common}, but 1.08 was planted"
+    with_it = [decide(b, a, plan, floor=0.02, common=common).verdict for b, a in zip(before, after, strict=True)]
+    without = [decide(b, a, plan, floor=0.02).verdict for b, a in zip(before, after, strict=True)]
+    assert with_it == ["SLOWER"] + ["INCONCLUSIVE"] * 7, f"only the first changed, but the verdicts are {with_it}"
+    assert without == ["SLOWER"] * 8, f"without the common shift all should alarm, but are {without}"
+    assert common_shift(list(before[:4]), list(after[:4])) == 1.0, "four benchmarks are too few for a common shift"

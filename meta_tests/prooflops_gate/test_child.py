@@ -1,0 +1,566 @@
+"""A fresh process of the gate: it runs the tests asked for, at the pace asked for, and leaves a record."""
+
+import inspect
+import math
+import re
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from meta_tests.conftest import ROOT
+from meta_tests.prooflops_gate.foreign_repo import config_in
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import Card
+from prooflops_gate.child.callgrind import is_usable
+from prooflops_gate.child.calls import call_traced
+from prooflops_gate.options import settings
+from prooflops_gate.process import Counted, Replicate, ReplicateFailed, Replicates, Side
+from prooflops_gate.session import HERE, Session
+from prooflops_gate.where import where_it_went
+
+BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}  # of every benchmark
+WITH_PLUGIN = ("-p", "prooflops_gate.plugin")
+
+
+class Children:
+    """Runs child processes over one file of tests, with no plugin but pytest-benchmark."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self.root, self.options = root, ["-p", "benchmark"]
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setattr("prooflops_gate.process.PATIENCE_S", 0.0)
+        patch.delenv("PYTHONHASHSEED", raising=False)
+        self.side = Side("here", sys.executable, root, paths=(str(root),))
+
+    def write(self, text: str) -> None:
+        (self.root / "test_it.py").write_text(text)
+
+    def replicates(self, **options: Any) -> Replicates:
+        return Replicates(config_in(self.root, *self.options), limit_s=60, **options)
+
+    def run(self, replicates: Replicates, ids: list[str] | None = None, **rest: Any) -> Replicate:
+        return replicates.run([(self.side, ["test_it.py"])], ids, **{"paces": BRIEF, **rest})[0]
+
+
+@pytest.fixture
+def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Children:
+    return Children(tmp_path, monkeypatch)
+
+
+def extra(done: Replicate) -> dict[str, dict[str, Any]]:
+    """The extra_info of each benchmark."""
+    return {bench["fullname"].partition("::")[2]: bench["extra_info"] for bench in done.record["benchmarks"]}
+
+
+def outcomes(done: Replicate) -> list[str]:
+    return [report["outcome"] for report in done.reports if report["when"] == "call"]
+
+
+TIMED = """
+import numpy
+
+def test_timed(benchmark):
+    benchmark.extra_info["flops"] = numpy.int64(7)
+    benchmark.pedantic(sum, args=([1, 2],), rounds=5)
+
+def test_not_asked_for(benchmark):
+    benchmark(sum, [1, 2])
+"""
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_record_has_what_the_gate_compares_with_the_package_there_and_without(
+    children: Children, installed: bool
+) -> None:
+    children.write(TIMED)
+    if installed:
+        children.options += WITH_PLUGIN
+    else:  # neither this package nor any that only this repository needs
+        (children.root / "prooflops.py").write_text("raise ImportError('not on this side')\n")
+        (children.root / "torch.py").write_text("raise ImportError('not on this side')\n")
+    with children.replicates() as replicates:
+        done = children.run(replicates, ["test_it.py::test_timed"])
+    assert (done.fingerprint is not None) == installed
+    (benchmark,) = done.record["benchmarks"]
+    assert (benchmark["fullname"], benchmark["extra_info"]["flops"]) == ("test_it.py::test_timed", 7)
+    assert benchmark["stats"]["min"] > 0
+    assert "contended" in benchmark["extra_info"]["contention"]
+    assert {report["nodeid"] for report in done.reports} == {"test_it.py::test_timed"}
+    assert "test_it" in done.modules
+    assert not [name for name in done.modules if name.startswith("prooflops_gate")], "the gate's own are no code of it"
+
+
+FORMS = """
+import asyncio, time; time.sleep(0.2)
+import pytest
+
+async def work(n=20):
+    await asyncio.sleep(0)
+    return sum(range(n))
+
+@pytest.fixture(scope="module")
+def loop():
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+@pytest.fixture
+def run_async(benchmark, loop):
+    return lambda call: benchmark(lambda: loop.run_until_complete(call()))
+
+def test_async_by_a_fixture(run_async):
+    run_async(work)
+
+class TestClass:
+    n = 3
+
+    @pytest.mark.benchmark(group="sums")
+    @pytest.mark.parametrize("size", [1, 2], ids=["one", "two, with a space"])
+    def test_in_a_class(self, benchmark, size):
+        benchmark(sum, range(self.n * size))
+
+@pytest.mark.benchmark(max_time=0.002, group="own")
+def test_own(benchmark):
+    benchmark(sum, [1, 2])
+
+def test_pedantic_with_a_setup(benchmark):
+    benchmark.extra_info["flops"] = 2
+    benchmark.pedantic(sum, setup=lambda: (([1, 2],), {}), teardown=lambda values: None, rounds=4)
+
+@pytest.mark.benchmark
+def test_marked_only():
+    assert sum([1, 2]) == 3
+"""
+
+
+@pytest.mark.parametrize("given", [(), ("--benchmark-max-time=0.003",)])
+def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_fixed(
+    children: Children, given: tuple[str, ...]
+) -> None:
+    has_teardown = "teardown" in inspect.signature(BenchmarkFixture.pedantic).parameters  # not pytest-benchmark 5.0
+    children.write(FORMS if has_teardown else FORMS.replace("teardown=lambda values: None, ", ""))
+    children.options += [*WITH_PLUGIN, *given]
+    with children.replicates() as replicates:
+        done = children.run(replicates)
+        again = children.run(replicates, list(done.calls))
+    assert set(outcomes(done)) == {"passed"}
+    assert {name.partition("::")[2]: call["fixed"] for name, call in done.calls.items()} == {
+        "test_async_by_a_fixture": bool(given),
+        "TestClass::test_in_a_class[one]": bool(given),
+        "TestClass::test_in_a_class[two, with a space]": bool(given),
+        "test_own": True,
+        "test_pedantic_with_a_setup": True,
+    }
+    assert list(again.calls) == list(done.calls), "the ids of the first process do not select the same tests"
+    found = {bench["name"]: bench for bench in done.record["benchmarks"]}
+    assert (found["test_own"]["options"]["max_time"], found["test_own"]["group"]) == (0.002, "own")
+    assert found["test_async_by_a_fixture"]["options"]["max_time"] == (0.003 if given else 0.01)
+    assert found["test_async_by_a_fixture"]["options"]["min_rounds"] == 2
+    assert found["test_pedantic_with_a_setup"]["stats"]["rounds"] == 4
+    assert 0 < done.start_cpu_s < done.wall_s - sum(call["seconds"] for call in done.calls.values()) - 0.2, "it waits"
+
+
+REPEATED = """
+import pytest
+
+seen = []
+
+@pytest.fixture(scope="module")
+def whole():
+    seen.append("up")
+    yield seen
+    seen.append("down")
+
+@pytest.fixture
+def own(whole):
+    yield {}
+    whole.append("torn down")
+
+def test_short(benchmark, own):
+    assert not own
+    benchmark.pedantic(own.__setitem__, args=(1, 2), rounds=2)
+
+def test_that_can_run_once(benchmark, whole):
+    whole.append("once")
+    assert whole.count("once") < 3
+    benchmark.pedantic(sum, args=([1],))
+"""
+THEN = """
+from test_it import seen
+
+def test_then(benchmark):
+    benchmark(sum, [1])
+    assert seen == ["up", *["torn down"] * 30, *["once"] * 3, "down"]
+"""
+
+
+def test_a_few_short_rounds_are_repeated_with_their_set_up_and_the_first_run_is_reported(children: Children) -> None:
+    children.write(REPEATED)
+    children.options += WITH_PLUGIN
+    (children.root / "test_then.py").write_text(THEN)
+    with children.replicates() as replicates:
+        replicates.repeated = {"test_it.py::test_short": 0.01, "test_it.py::test_that_can_run_once": 1.0}
+        paces = {"": {"max_time": 0.3, "min_rounds": 2}}
+        (done,) = replicates.run([(children.side, ["test_it.py", "test_then.py"])], None, paces=paces)
+    assert outcomes(done) == ["passed"] * 3, done.reports
+    rounds = {bench["name"]: bench["stats"]["rounds"] for bench in done.record["benchmarks"]}
+    assert (rounds["test_short"], rounds["test_that_can_run_once"]) == (2 * 30, 2)
+
+
+OPTIONS = """
+def pytest_addoption(parser):
+    for name in "--device", "--cache-size":
+        parser.addoption(name)
+    parser.addoption("--points", nargs=2)
+    parser.addoption("--maybe", nargs="?", const="x")
+    parser.addoption("--cov")
+    parser.addoption("--no-cov", action="store_true")
+"""
+SEEN = """
+def test_kept(benchmark, request):
+    benchmark.extra_info["seen"] = vars(request.config.option)
+    benchmark.extra_info["style"] = request.config.getini("console_output_style")
+    benchmark(sum, [1])
+
+def test_other(benchmark):
+    benchmark(sum, [1])
+
+def test_that_fails():
+    assert False
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        (
+            "--gate --device cuda --gate-versus=main gone.py::test_x --gate-budget 3 --benchmark-autosave -xvk kept",
+            {
+                "device": "cuda",
+                "keyword": "kept",
+                "maxfail": 0,
+                "file_or_dir": ["test_it.py"],
+                "benchmark_warmup": True,
+            },
+        ),
+        (
+            "--maybe=a --points 1 2 -v --junit-xml x.xml --cache-size 3 --lf --sw --benchmark-warmup off",
+            {"maybe": "a", "points": ["1", "2"], "cache_size": "3", "xmlpath": None, "lf": False, "stepwise": False},
+        ),
+        ("-o addopts=--maxfail=2 -o console_output_style=count -- a", {"maxfail": 0, "benchmark_warmup": False}),
+        ("-p no:cacheprovider --cov x -c /dev/null", {"cov": "x", "no_cov": True, "benchmark_warmup": False}),
+    ],
+)
+def test_a_process_has_the_options_that_pytest_reads_for_this_run_but_what_concerns_the_parent_alone(
+    children: Children, given: str, seen: dict[str, Any]
+) -> None:
+    (children.root / "conftest.py").write_text(OPTIONS)
+    (children.root / "pytest.ini").write_text(
+        "[pytest]\naddopts = --benchmark-warmup on --strict-markers --benchmark-disable\n  --maxfail=3\n"
+    )
+    children.write(SEEN)
+    children.options += [*WITH_PLUGIN, *given.split()]
+    with children.replicates() as replicates:
+        found = extra(children.run(replicates))
+    options = found["test_kept"]["seen"]
+    assert {name: options[name] for name in seen} == seen
+    assert found["test_kept"]["style"] == ("count" if "style" in given else "progress")
+    assert ("test_other" in found) == ("-xvk" not in given)
+    assert not [name for name in ("x.xml", ".pytest_cache") if (children.root / name).exists()], (
+        "the parent's own files"
+    )
+
+
+ENVIRONMENT = """
+import os
+
+def test_timed(benchmark):
+    benchmark.extra_info["hash"] = hash("a")
+    names = "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTEST_ADDOPTS"
+    benchmark.extra_info["seen"] = [os.environ.get(name) for name in names]
+    benchmark.extra_info["leaks"] = [name for name in os.environ if name == "PROOFLOPS_GATE_TASK"]
+    benchmark(sum, [1])
+"""
+
+
+def test_processes_of_a_pair_share_a_hash_seed_and_compiled_modules_and_their_tests_see_neither(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children.write(ENVIRONMENT)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--benchmark-warmup=off")
+    with children.replicates() as replicates:
+        found = []
+        for _ in range(2):
+            replicates.share_hash_seed()
+            found += [extra(children.run(replicates))["test_timed"] for _ in range(2)]
+        compiled = [file.name.partition(".")[0] for file in replicates.folder.glob(f"bytecode/{children.root}/*.pyc")]
+    hashes = [each["hash"] for each in found]
+    assert hashes[0] == hashes[1] != hashes[2] == hashes[3]
+    assert [each["seen"] for each in found] == [[None, "1", None, None]] * 4
+    assert [each["leaks"] for each in found] == [[]] * 4
+    assert compiled == ["test_it"]
+    assert not list(children.root.rglob("*.pyc")), "the project asked for none in its folders"
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    with children.replicates() as replicates:
+        replicates.share_hash_seed()
+        assert extra(children.run(replicates))["test_timed"]["seen"][0] == "7", "the user's own is kept"
+
+
+@pytest.mark.parametrize(
+    ("test", "why"),
+    [
+        ("raise RuntimeError('broken on purpose')", r"ended with exit code 2\. It printed:\n.*broken on purpose"),
+        ("import os\nos.abort()", r"crashed with SIGABRT\. It printed:\nFatal Python error: Aborted"),
+        ("import time\ntime.sleep(60)", r"was ended after 1 s \(--gate-budget\)"),
+        ("import sys\nprint('last words')\nsys.exit(3)", "ended with exit code"),
+    ],
+)
+def test_a_process_without_a_record_is_named_with_how_it_ended_and_what_it_printed(
+    children: Children, test: str, why: str
+) -> None:
+    children.write(test)
+    with children.replicates() as replicates:
+        replicates._limit_s = 1.0 if "sleep" in test else 60.0
+        with pytest.raises(ReplicateFailed, match=rf"(?s)^process 1 \(here: .* in {children.root}\) {why}"):
+            children.run(replicates)
+
+
+UNTIMED = """
+import tracemalloc
+from collections import deque
+import pytest
+
+class Calls(deque):  # a list that grows in the traced call counts whole, and that of a fast machine is long
+    def __call__(self, block=1000):
+        self.append(tracemalloc.is_tracing())
+        return bytearray(block)
+
+def test_plain(benchmark):
+    calls = [0, 0]  # not traced, traced: a list of thousands might grow in the traced call and be counted with it
+    def make(block):
+        calls[tracemalloc.is_tracing()] += 1
+        return bytearray(block)
+    assert len(benchmark(make, 100_000)) == 100_000
+    assert calls[0] and calls[1] == 1
+
+def test_by_keyword(benchmark):
+    assert benchmark(function_to_benchmark=dict, function=1, figures=2) == {"function": 1, "figures": 2}
+
+def test_pedantic(benchmark):
+    calls = Calls()
+    benchmark.pedantic(calls, rounds=5, warmup_rounds=2)
+    assert [*calls] == [False] * 7
+
+def test_pedantic_iterations(benchmark):
+    calls = Calls()
+    benchmark.pedantic(target=calls, args=(50_000,), rounds=2, iterations=3)
+    assert [*calls] == [*[False] * 6, True]
+
+@pytest.mark.parametrize("rounds", [3, 4])
+def test_pedantic_warm_up(benchmark, rounds):
+    calls, made = Calls(), []
+    benchmark.pedantic(calls, setup=lambda: made.append(1), rounds=2, warmup_rounds=rounds)
+    assert [*calls] == [*[False] * (rounds - 2), True, False, False, False] and len(made) == rounds + 2
+
+def test_generator(benchmark):
+    benchmark(lambda: (number for number in range(9)))
+
+def test_coroutine(benchmark):
+    async def later(): pass
+    benchmark(later).close()
+
+def test_traces_itself(benchmark):
+    tracemalloc.start()
+    benchmark(list, "ab")
+    assert tracemalloc.is_tracing()
+    tracemalloc.stop()
+
+def test_error(benchmark):
+    with pytest.raises(ValueError, match="no number") as error:
+        benchmark(int, "no number")
+    assert not [each for each in error.traceback.filter(error) if "prooflops_gate/child" in str(each.path)]
+    assert not tracemalloc.is_tracing()
+"""
+
+
+def test_memory_is_measured_in_calls_that_are_made_anyway_and_not_timed(children: Children) -> None:
+    children.write(UNTIMED)
+    with children.replicates() as replicates:
+        done = children.run(replicates)
+    assert set(outcomes(done)) == {"passed"}, [report["longrepr"] for report in done.reports]
+    resources = {name: figures.get("gate_resources") for name, figures in extra(done).items()}
+    found = {name: figures["memory"] for name, figures in resources.items() if figures}
+    assert found.keys() == {f"test_{name}" for name in (
+        "plain", "by_keyword", "pedantic_iterations", "pedantic_warm_up[3]", "pedantic_warm_up[4]"
+    )}  # fmt: skip
+    assert 100_000 <= found["test_plain"] < 101_000
+    assert 50_000 <= found["test_pedantic_iterations"] < 51_000
+    assert 1000 <= found["test_pedantic_warm_up[3]"] < 2000
+    children.write("def test_plain(benchmark):\n    benchmark(bytearray, 99)\n")
+    for options, same in (({"resources": False}, []), ({}, ["test_it.py::test_plain"])):
+        with children.replicates(**options) as replicates:
+            replicates.same_memory = same
+            assert "gate_resources" not in extra(children.run(replicates))["test_plain"]
+
+
+def test_the_peak_of_a_cards_memory_is_above_what_is_held_once_garbage_is_gone() -> None:
+    figures: dict[str, Any] = {}
+    with simulated(Card(memory_bytes=2**28)):
+        cycle: list[Any] = [torch.empty(2**24, device="cuda")]
+        cycle.append(cycle)
+        del cycle
+        call_traced(figures, lambda: torch.empty(2**18, device="cuda"))
+    assert figures["CUDA memory"] == 2**20, f"a call that takes 1 MiB was counted as {figures['CUDA memory']} bytes"
+
+
+ON_A_CARD = """
+import pytest
+import torch
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import Card
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_product(benchmark, waits):
+    with simulated(Card(memory_bytes=2**30)):
+        x = torch.ones(1024, 1024, device="cuda")
+
+        def product():
+            x @ x
+            if waits:
+                torch.cuda.synchronize()
+
+        benchmark.pedantic(product, rounds=2)
+"""
+
+
+def test_the_gate_names_the_benchmarks_that_time_launches_alone(children: Children) -> None:
+    children.write(ON_A_CARD)
+    children.side = replace(children.side, label=HERE)
+    config = config_in(children.root, "-p", "prooflops_gate.plugin")
+    with children.replicates() as replicates:
+        done = children.run(replicates)
+        session = Session(config, settings(config), replicates)
+    assert set(outcomes(done)) == {"passed"}, [report["longrepr"] for report in done.reports]
+    session.count(done)
+    assert [line.partition(": ")[0] for line in session.lines] == ["test_it.py::test_product[False]"]
+
+
+IN_TURN = """
+import time
+from dataclasses import replace
+from pathlib import Path
+import pytest
+
+LOG = Path(__file__).parent.parent / "log"
+SIDE = Path(__file__).parent.name
+
+def note(what):
+    with LOG.open("a") as log:
+        log.write(f"{SIDE} {what}\\n")
+
+@pytest.fixture
+def prepared():
+    note("begins")
+    time.sleep(0.02)
+    yield
+    time.sleep(0.02)
+    note("ends")
+
+@pytest.mark.parametrize("number", range(3 if SIDE == "a" else 4))
+def test_it(benchmark, prepared, number):
+    benchmark(sum, [1, 2])
+"""
+FINISHED = "from test_it import note\ndef pytest_sessionfinish(session):\n    note('finishes')\n"
+ENDS = "import os\ndef test_it(benchmark):\n    benchmark(sum, [1])\ndef test_then(benchmark):\n    os._exit(1)\n"
+LOCKED = """
+import os, time
+while True:
+    try:
+        os.mkdir("../lock")
+        break
+    except FileExistsError:
+        time.sleep(0.01)
+
+def test_it(benchmark):
+    benchmark(sum, [1, 2])
+"""
+
+
+def both(root: Path, a: str, b: str) -> list[tuple[Side, list[str]]]:
+    sides = [Side(name, sys.executable, root / name, paths=(str(root / name),)) for name in ("a", "b")]
+    for side, text in zip(sides, (a, b), strict=True):
+        side.root.mkdir()
+        (side.root / "test_it.py").write_text(text)
+        (side.root / "conftest.py").write_text(FINISHED if "note" in text else "")
+    return [(side, ["test_it.py"]) for side in sides]
+
+
+def test_two_processes_run_one_test_at_a_time_with_its_fixtures_and_the_other_side_first_with_each(
+    children: Children,
+) -> None:
+    sides = both(children.root, IN_TURN, IN_TURN)
+    with children.replicates() as replicates:
+        done = replicates.run(sides, None, paces=BRIEF, limit_s=60)
+    log = (children.root / "log").read_text().splitlines()
+    turns_of = [side for side in "abbaab" for _ in "12"]
+    assert [line[0] for line in log[:12]] == turns_of
+    assert log[12:14] == ["b begins", "b ends"], "the longer side goes on alone"
+    assert sorted(log[14:]) == ["a finishes", "b finishes"], "reports of one would disturb a test of the other"
+    assert [each.side for each in done] == [side for side, _ in sides]
+    assert [len(each.record["benchmarks"]) for each in done] == [3, 4]
+    assert max(each.footprint["peak_bytes"] for each in done) > 1e6
+
+
+@pytest.mark.parametrize(("one", "limit_s", "most_s"), [(LOCKED, 3.0, 20), (ENDS, 60.0, 30)])
+def test_a_process_that_ends_or_waits_for_the_other_does_not_hang_the_pair(
+    children: Children, one: str, limit_s: float, most_s: float
+) -> None:
+    sides = both(children.root, one, one if one == LOCKED else IN_TURN)
+    began = time.monotonic()
+    with children.replicates() as replicates, pytest.raises(ReplicateFailed):
+        replicates.run(sides, None, paces=BRIEF, limit_s=limit_s)
+    assert time.monotonic() - began < most_s
+
+
+@pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
+def test_a_process_counts_the_benchmarks_that_begin_in_time(children: Children) -> None:
+    children.write("def test_sum(benchmark):\n    benchmark(sum, range(1000))\n")
+    with children.replicates() as replicates:
+        late, early = (children.run(replicates, counted=Counted(until)) for until in (time.monotonic(), math.inf))
+    assert late.counts == {}, "a benchmark was counted that began after the time for it"
+    assert early.counts is not None
+    assert early.counts["test_it.py::test_sum"] > 1000, "a sum of 1000 numbers takes at least so many instructions"
+
+
+SORTED = """
+def sort():
+    for _ in range(40):
+        sorted(range({size}, 0, -1))
+
+def test_it(benchmark):
+    benchmark.pedantic(sort)
+"""
+
+
+@pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
+def test_more_work_of_a_c_function_is_told_from_more_of_a_python_function(children: Children) -> None:
+    done = []
+    with children.replicates() as replicates:
+        for size in (100, 200):
+            children.write(SORTED.format(size=size))
+            done.append(children.run(replicates, counted=Counted(by_function=True)))
+        where = where_it_went("test_it.py::test_it", done[0], done[-1])
+    steps = done[0].steps["test_it.py::test_it"]
+    assert steps == done[1].steps["test_it.py::test_it"], "as many bytecodes, whatever the C functions take"
+    assert steps["test_it.py:sort"] > 40, "a loop of 40 takes a bytecode at least each time"
+    assert re.match(r"\w+ [\d,]+ -> [\d,]+ instructions", where), where
+    assert re.search(r"range\w* [\d,]+ -> [\d,]+", where), where

@@ -1,0 +1,318 @@
+"""The gate in a small foreign repository, in real processes: verdicts, exit codes, and what is left behind."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from meta_tests.conftest import House
+from meta_tests.prooflops_gate.foreign_repo import INI, MORE, run, run_git, valid_json, worktrees
+from prooflops_gate.schedule import STOPPED
+
+ONE, SLOW = "test_foreign.py::test_busy_loop", "test_more.py::test_slow"
+
+
+def change(repo: Path, old: str, new: str) -> None:
+    work = repo / "work.py"
+    assert old in work.read_text()
+    work.write_text(work.read_text().replace(old, new))
+
+
+def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_and_what_is_unchanged_does_not(
+    foreign: Path, tmp_path: Path
+) -> None:
+    (foreign / "test_more.py").write_text(MORE.format(name="new_name", steps=1200))
+    (foreign / "pytest.ini").write_text(INI.replace("addopts =", "addopts = --benchmark-disable"))  # as many have
+    change(foreign, "STEPS = 300", "STEPS = 301")
+    junit, page, written = tmp_path / "junit.xml", tmp_path / "page.md", tmp_path / "new" / "gate.json"
+    comment = tmp_path / "comment.md"
+    before = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
+
+    done = run(
+        foreign, "--gate", "--gate-versus", "HEAD", "--gate-min-effect", "40%", "--device", "abacus",
+        f"--junitxml={junit}", f"--gate-json={written}", f"--gate-markdown={comment}",
+        GITHUB_STEP_SUMMARY=str(page), GITHUB_ACTIONS="true",
+    )  # fmt: skip
+
+    assert done.code == 1
+    cases = {case.get("name"): case for case in ET.parse(junit).getroot().iter("testcase")}
+    verdicts = {
+        (name, row.get("name")): row.get("value") for name, case in cases.items() for row in case.iter("property")
+    }
+    assert verdicts["test_slow", "gate.time"] == "SLOWER", done.output
+    assert "where it went: work.py:busy " in verdicts["test_slow", "gate.time.where"], done.output
+    assert verdicts["test_busy_loop", "gate.flops"] == "CHANGED", done.output
+    assert verdicts["test_busy_loop", "gate.time"] in ("SAME", "INCONCLUSIVE"), done.output
+    assert verdicts["test_old_name", "gate.time"] == "MISSING", done.output
+    assert verdicts["test_new_name", "gate.time"] == "NEW", done.output
+    assert verdicts["test_that_is_skipped_now", "gate.time"] == "INCONCLUSIVE", done.output
+    assert "skipped this time: one call takes too long" in done.output
+    assert "test_searched_anew" in cases
+    assert not [key for name, key in verdicts if name == "test_searched_anew" and key.startswith("gate.")], done.output
+    failed = {name for name, case in cases.items() if case.find("failure") is not None}
+    assert failed == {"test_slow", "test_busy_loop", "test_old_name", "test_that_fails"}, done.output
+    assert "the test's own failure" in done.output
+    assert page.read_text() == comment.read_text() + "\n"
+    check_comment(comment.read_text())
+    line = (foreign / "work.py").read_text().splitlines().index("def busy(steps=STEPS):") + 1
+    assert f"::error file=work.py,line={line},title=gate::SLOWER: {SLOW} is " in done.output
+    assert f"::error file=test_foreign.py,line=4,title=gate::CHANGED: {ONE}: flops is " in done.output
+    content = valid_json(written)
+    found = [content[key] for key in ("status", "gates", "fails", "failed_tests")]
+    assert found == ["finished", True, True, ["test_more.py::test_that_fails"]]
+    rows = {(row["name"].partition("::")[2], f"gate.{row['quantity']}"): row for row in content["rows"]}
+    assert {key: rows[key]["verdict"] for key in rows} == {key: verdicts[key] for key in verdicts if key in rows}
+    assert {name for (name, _), row in rows.items() if row["fails"]} == failed - {"test_that_fails"}
+    slow = rows["test_slow", "gate.time"]
+    assert 1 < slow["low"] <= slow["ratio"] <= slow["high"], "on a busy machine three times the work can pass for two"
+    assert "until the first decision, " in done.output, "the plan is said"
+    assert worktrees(foreign) == 1, "the worktree of the other revision is still there"
+    after = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
+    assert after == before, f"the user's working tree was touched: {after!r}, before {before!r}"
+
+
+def test_a_run_that_decides_nothing_says_so_at_the_start_and_passes_with_a_warning_unless_that_fails(
+    foreign: Path,
+) -> None:
+    # A process of either side sleeps for 60 rounds of 0.03 s. The first pair fits into 6.6 s where a start takes up to
+    # 1.5 s, and a second one nowhere.
+    (foreign / "work.py").write_text("import time\nSTEPS = 300\ndef busy(steps=0):\n    time.sleep(0.03)\n")
+    run_git(foreign, "commit", "-qam", "sleep")
+    (foreign / "test_more.py").unlink()
+    options = (ONE, "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.11")
+    (foreign / "pytest.ini").write_text(INI + "gate_undecided = fail\n")
+    done = run(foreign, *options, "-v", GITHUB_ACTIONS="true")
+    assert done.code == 1, done.output
+    assert f"\n::error file=test_foreign.py,line=4,title=gate::INCONCLUSIVE: {ONE} is not decided: " in done.output, (
+        done.output
+    )
+    assert "decide nothing: give --gate-budget 1" in done.output.partition("FAILURES")[0], done.output
+    assert "s for the start of a process" in done.output, "-v prints the details"
+    assert "the budget ended it (--gate-budget)" in done.output, done.output
+    (foreign / "pytest.ini").write_text(INI)
+    done = run(foreign, *options, "-q", GITHUB_ACTIONS="true")
+    assert done.code == 0, done.output
+    warning = "this run decided nothing: 1 undecided, of which 1 could hide a slowdown of 10%"
+    assert f"\nwarning: {warning}; gate_undecided = fail makes this red\n" in done.output, done.output
+    assert f"\n::warning title=gate::{warning}25; " in done.output, done.output
+    assert "the budget ended it (--gate-budget): a larger one" in done.output, done.output
+    assert "until the first decision. At most 1 pair in" in done.output, "progress is printed under -q, too"
+    assert "s for the start of a process" not in done.output, "without -v no details"
+    assert "report only" not in done.output, done.output
+    done = run(foreign, ONE, *options[2:])
+    assert done.code == 0, done.output
+    assert re.fullmatch(
+        r"1 INCONCLUSIVE; 1 pair in .+; report only: never fails for a verdict", done.output.splitlines()[-2]
+    )
+
+
+def check_comment(text: str) -> None:
+    """The comment of the first test's run: marked, a sentence a row, figures folded, and nothing that Markdown eats."""
+    mark, title, *_ = text.splitlines()
+    assert (mark, title.partition(":")[0]) == ("<!-- prooflops gate -->", "### gate")
+    found, where = r"is .+ slow.* \(.+ to .+\), .+ -&gt; .+: confirmed by 2 fresh pairs", "where it went: work.py:busy "
+    assert re.search(rf"^- test\\_more.py::test\\_slow {found}; {where}.* bytecodes$", text, re.MULTILINE), text
+    assert text.index("**SLOWER (1)**") < text.index("**NEW (1)**") < text.index("<details>"), text
+
+
+STOPS = """
+import os, shutil, signal, time
+
+def test_stops(benchmark):
+    with open({starts!r}, "a") as file:
+        file.write("x")
+        start = file.tell()
+    if start == 1:
+        shutil.copy({written!r}, {written!r} + ".first")
+    if start == 3:
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(1000)
+    benchmark.pedantic(time.sleep, args=(0.001,), rounds=3)
+"""
+
+
+def test_the_file_of_an_interrupted_run_says_so_from_its_start(foreign: Path, tmp_path: Path) -> None:
+    starts, written = tmp_path / "starts", foreign / "gate.json"
+    (foreign / "test_more.py").write_text(STOPS.format(starts=str(starts), written=str(written)))
+    run_git(foreign, "commit", "-qam", "stops")
+    change(foreign, "STEPS = 300", "STEPS = 299")
+    done = run(foreign, "test_more.py", "--gate", "--gate-versus", "HEAD", "--gate-json", "gate.json")
+    said = [valid_json(file) for file in (foreign / "gate.json.first", written)]
+    assert [content["status"] for content in said] == ["interrupted"] * 2, done.output
+    assert [content["fails"] for content in said] == [True, True]
+    assert [content["reason"] for content in said] == ["it was killed", "stopped by the user"]
+    assert [[row["note"] for row in content["rows"]] for content in said] == [[], [STOPPED]]
+
+
+HANGS = """
+import time
+
+def test_hangs(benchmark):
+    with open({starts!r}, "a") as file:
+        file.write("x")
+        third = file.tell() == 3
+    benchmark.pedantic(time.sleep, args=(1000 if third else 0.001,), rounds=3)
+"""
+HANGING = "test_more.py::test_hangs"
+
+
+@pytest.mark.parametrize("in_turn", ["true", "false"])
+def test_a_pair_that_hangs_is_ended_with_the_budget_and_leaves_its_benchmark_open(
+    foreign: Path, tmp_path: Path, in_turn: str
+) -> None:
+    starts, budget_s = tmp_path / "starts", 6.0  # a pair takes 0.3 s
+    (foreign / "test_more.py").write_text(HANGS.format(starts=str(starts)))
+    (foreign / "pytest.ini").write_text(INI + f"gate_in_turn = {in_turn}\ngate_undecided = fail\n")
+    run_git(foreign, "commit", "-qam", "hangs")
+    change(foreign, "STEPS = 300", "STEPS = 299")
+    options = ("--gate", "--gate-versus", "HEAD", "--gate-by", "time", f"--gate-budget={budget_s / 60}", "-v")
+    done = run(foreign, "test_more.py", *options)
+    assert starts.read_text() == "xxx", "processes that began the benchmark; the third one hangs"
+    assert done.code == 1, done.output
+    assert "1 benchmark left open" in done.output, done.output
+    assert f"FAILED {HANGING}" in done.output, done.output
+    assert "the budget ended it (--gate-budget)" in done.output, done.output
+    (effort,) = re.findall(r"; 1 pair in (\d+) s$", done.output, re.MULTILINE)
+    assert int(effort) <= budget_s + 1, "ending a process takes milliseconds: a second is room for rounding"
+
+
+# The plan of these tests alarms on 30 % of runs: half as slow again is beyond its noise.
+VERSUS_HEAD = "--gate --gate-versus HEAD --gate-min-effect 0.5 --gate-allow-inconclusive".split()
+ALONE = """
+import fcntl
+
+import pytest
+import work
+
+@pytest.fixture(scope="session", autouse=True)
+def held():
+    with open({lock!r}, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+@pytest.mark.parametrize("number", [1, 2])  # between the two the other side has its turn
+def test_alone(benchmark, number):
+    benchmark.pedantic(work.busy, rounds=15, iterations=4)
+"""
+
+
+@pytest.mark.parametrize("setting", ["true", "false"])
+def test_sides_that_cannot_live_at_the_same_time_run_one_after_the_other(
+    foreign: Path, tmp_path: Path, setting: str
+) -> None:
+    (foreign / "test_more.py").write_text(ALONE.format(lock=str(tmp_path / "lock")))
+    (foreign / "pytest.ini").write_text(INI + f"gate_in_turn = {setting}\n")
+    run_git(foreign, "commit", "-qam", "a lock")
+    change(foreign, "STEPS = 300", "STEPS = 299")
+    done = run(foreign, "test_more.py", *VERSUS_HEAD)
+    assert done.code == 0, done.output
+    assert ("one process after the other: in turn, a test failed" in done.output) == (setting == "true"), done.output
+
+
+@pytest.mark.parametrize("end", ["time.sleep(60)", "os.abort()"])
+def test_a_process_that_hangs_or_crashes_fails_its_tests(foreign: Path, end: str) -> None:
+    (foreign / "work.py").write_text(f"import os, time\nSTEPS = 1\ndef busy(steps=0):\n    {end}\n")
+    done = run(foreign, ONE, "--gate-noise-floor", "--gate-budget", "0.03")
+    assert done.code == 1
+    assert ("was ended after 2 s (--gate-budget)" if "sleep" in end else "SIGABRT") in done.output
+    assert f"FAILED {ONE}" in done.output, done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("--gate --gate-versus=no-such", "no folder, no interpreter"),
+        ("--gate --gate-baseline=no-such", "no baseline of that name"),
+        ("--gate-noise-floor -k is_no_benchmark", "no test with the fixture `benchmark`"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_runs(foreign: Path, options: str, why: str) -> None:
+    (foreign / "test_foreign.py").write_text(
+        "def test_is_no_benchmark(): ...\ndef test_it(benchmark): open('ran', 'w')\n"
+    )
+    done = run(foreign, "test_foreign.py", *options.split(" ", 2))
+    assert done.code == 4
+    assert why in done.output
+    assert not (foreign / "ran").exists(), done.output
+
+
+def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # of whoever runs this test
+    done = run(foreign, "test_foreign.py", "--gate-record", "main", "--gate-replicates", "3")
+    assert done.code == 0
+    assert "baseline main: 3 records" in done.output
+    done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main", OMP_NUM_THREADS="7")
+    assert done.code == 4
+    assert "environment.OMP_NUM_THREADS: None -> 7" in done.output
+    change(foreign, "STEPS = 300", "STEPS = 1500")
+    change(foreign, "total = 0", "total, held = 0, bytes(90_000)")
+    done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main", "-v")
+    assert done.code == 1
+    suspected = "history calls 0 of 1 benchmark SAME and suspects 1; side by side with its commit"
+    assert suspected in done.output, done.output
+    assert "those are 1 SLOWER" in done.output, done.output
+    assert f"SLOWER: {ONE}" in done.output
+    assert "flops is 3000, but was 600" in done.output
+    assert worktrees(foreign) == 1, "the worktree of the baseline's commit is still there"
+    (file,) = (foreign / ".prooflops" / "history").glob("*/gate/*.json")
+    (said,) = json.loads(file.read_text())["verdicts"]
+    assert (said["name"], said["verdict"]) == (ONE, "SLOWER")
+    assert said["ratio"] > 1, said
+    shutil.rmtree(foreign / ".git")
+    done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main")
+    assert done.code == 1
+    assert "history alone decides, without pairs beside the baseline's commit: not under git" in done.output
+    assert f"SLOWER: {ONE}" in done.output
+    assert "flops is 3000, but was 600" in done.output
+    assert f"MORE MEMORY: {ONE} holds more memory a call: " in done.output
+    assert "drift between sessions is unknown for 1 benchmark" in done.output
+
+
+def test_another_interpreter_is_a_side_and_the_same_one_is_refused(foreign: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (site,) = (tmp_path / "venv").glob("lib/*/site-packages")
+    packages = {str(Path(sys.modules[name].__file__ or "").parents[1]) for name in ("pytest", "numpy")}
+    (site / "shared.pth").write_text("\n".join(packages))
+    options = ("--gate-replicates=2", "--gate-allow-inconclusive")  # too few to call anything slower
+    done = run(foreign, ONE, "--gate", f"--gate-versus={tmp_path / 'venv'}", *options)
+    assert done.code == 0, done.output
+    assert f"interpreter {tmp_path / 'venv'} (before) beside this side" in done.output
+    (tmp_path / "venv" / "bin" / "python").unlink()
+    (tmp_path / "venv" / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "venv" / "pyvenv.cfg").write_text("")
+    done = run(foreign, ONE, "--gate", f"--gate-versus={sys.executable}")
+    assert done.code == 4
+    assert "both sides are the same" in done.output
+
+
+# What opens a device, were the parent of a gate run to call it.
+PARENT = """
+import os
+if "PROOFLOPS_RECORD_TO" not in os.environ:
+    from prooflops import measured
+    from prooflops.machine import device
+    def opened(*_):
+        raise AssertionError("the parent opened the device")
+    device.headline = device.fingerprint = device.unmet = measured.clock = opened
+"""
+
+
+def test_the_parent_asks_the_device_nothing_and_leaves_report_and_records_alone(house: House) -> None:
+    with open(house.root / "conftest.py", "a", encoding="utf-8") as conftest:
+        conftest.write(PARENT)
+    house.claim("demo.one")
+    house.test("@pytest.mark.claim('demo.one')\n@pytest.mark.needs('c++')\ndef test_one():\n    assert True\n")
+    house.test("def test_time(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=3)\n", "bench/test_b.py")
+    done = house.run("--gate-replicates", "2", "--quick")
+    assert done.code == 0, done.output
+    assert not (house.root / "reports").exists(), done.output
+    found = [json.loads(file.read_text()) for file in house.root.glob(".prooflops/history/*/*.json")]
+    counts = [(len(record["benchmarks"]), len(record["prooflops"]["verdicts"])) for record in found]
+    assert counts == [(1, 1), (1, 1)], f"{counts}, but should be those of the two fresh processes: {done.output}"

@@ -1,0 +1,86 @@
+"""The other side of a comparison."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from prooflops_gate import sides
+from prooflops_gate.process import Replicate, Side
+
+SAME = "both sides are the same"
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [("HEAD", SAME), (".", SAME), (sys.executable, SAME), ("no-such", "no folder, no interpreter, and no revision")],
+)
+def test_the_same_side_twice_and_an_unknown_side_are_refused(
+    foreign: Path, other: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(foreign)
+    with pytest.raises(pytest.UsageError, match=why):
+        sides.other_side(other, config(foreign), None)  # type: ignore[arg-type]
+
+
+def config(root: Path, *arguments: str) -> Any:
+    return SimpleNamespace(rootpath=root, args=arguments, invocation_params=SimpleNamespace(dir=root))
+
+
+def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+
+    def ran(root: Path, *files: Path, prefix: str = "/usr") -> Replicate:
+        return Replicate(
+            Side("b", "python", root), {}, prefix, {f"m{i}": str(file) for i, file in enumerate(files)}, [], {}, 1.0
+        )
+
+    asked = "--gate-versus ../there"
+    ours, theirs = foreign / "work.py", there / "work.py"
+    sides.check_origins(ran(there, theirs), ran(foreign, ours), foreign, asked)
+    sides.check_origins(ran(there, theirs), ran(foreign), foreign, asked)
+    sides.check_origins(ran(there), ran(foreign, ours), foreign, asked)
+    sides.check_origins(ran(foreign, ours), ran(foreign, ours, prefix="/other"), foreign, asked)
+    (foreign / "a").mkdir()
+    (foreign / "b").mkdir()
+    sides.check_origins(ran(foreign / "a", foreign / "a" / "m"), ran(foreign / "b", ours), foreign, asked)
+    sides.check_origins(ran(there, theirs, ours, prefix=str(foreign)), ran(foreign, ours), foreign, asked)
+    for before, after, why in (
+        (ran(foreign, ours), ran(foreign, ours), SAME),
+        (ran(there, theirs, ours), ran(foreign, ours), rf"imported m1 from {ours}, which is the other side's"),
+        (ran(there, theirs), ran(foreign, theirs), rf"b \(in {foreign}\) imported m0 from {theirs}"),
+        (ran(foreign / "a", foreign / "b" / "m"), ran(foreign / "b"), "imported m0"),
+        (ran(there), ran(foreign), f"neither side imported anything from {foreign}"),
+    ):
+        with pytest.raises(pytest.UsageError, match=f"^{asked}: .*{why}"):
+            sides.check_origins(before, after, foreign, asked)
+
+
+def test_a_checkout_has_what_a_build_wrote_beside_tracked_files(foreign: Path, tmp_path: Path) -> None:
+    (foreign / ".gitignore").write_text("version.py\nenv/\n")
+    for root in (foreign, tmp_path / "tree"):
+        (root / "env").mkdir(parents=True)
+    for name in ("version.py", "env/more.py"):
+        (foreign / name).touch()
+    tree: Any = SimpleNamespace(worktree=lambda top, commit: tmp_path / "tree")
+    assert "with version.py as this side has it" in sides.checkout("HEAD", "HEAD", foreign, tree).label
+    assert {each.name for each in (tmp_path / "tree").rglob("*")} == {"env", "version.py"}
+
+
+def test_the_packages_of_a_repository_that_are_installed_editable_are_imported_from_each_side(
+    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    for root in (foreign, other):
+        (root / "part" / "src").mkdir(parents=True)
+        (root / "tests").mkdir()
+    (tmp_path / "site").mkdir()
+    lines = ["import sys", "# none", str(foreign / "part" / "src"), str(foreign / "gone"), str(tmp_path), "relative"]
+    (tmp_path / "site" / "editable.pth").write_text("\n".join(lines))
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(tmp_path / "site")])
+    for root in (foreign, other):
+        assert sides.import_paths(root, foreign) == (str(root), str(root / "part" / "src"))
+        in_tests = (str(root / "tests"), str(root / "part" / "src"))  # the rootdir is a folder of the repository
+        assert sides.import_paths(root / "tests", foreign / "tests") == in_tests

@@ -1,0 +1,135 @@
+"""The workflow that docs/ci.md tells its readers to copy: every shell step of it runs, in a fresh folder.
+
+Only what needs a network or GitHub is replaced: `apt-get` does nothing, `gh` keeps comments in a file.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from meta_tests.conftest import ROOT
+from meta_tests.prooflops_gate.foreign_repo import run_git
+from prooflops_gate.options import HISTORY
+from prooflops_gate.publish import MARK
+
+WORKFLOW = ROOT / "docs" / "workflows" / "gate.yml"
+JOBS = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
+MODULE = '[project]\nname = "work"\nversion = "1"\n[tool.setuptools]\npy-modules = ["work"]\n'
+# In place of python3: a virtual environment with the packages that are here, whose pip needs no network.
+PYTHON = """#!{python}
+import subprocess, sys
+from pathlib import Path
+folder = Path(sys.argv[-1])
+subprocess.run([{python!r}, "-m", "venv", "--without-pip", folder], check=True)
+(site,) = folder.glob("lib/*/site-packages")
+(site / "shared.pth").write_text({site!r})
+offline = ["--no-deps", "--no-index", "--no-build-isolation", "-q"]
+calls = {{"pip": f"pip._internal.cli.main.main(sys.argv[1:] + {{offline}})", "pytest": "pytest.main()"}}
+for name, call in calls.items():
+    script = f"#!{{folder}}/bin/python\\nimport sys, pip._internal.cli.main, pytest\\nsys.exit({{call}})\\n"
+    (folder / "bin" / name).write_text(script)
+    (folder / "bin" / name).chmod(0o755)
+"""
+# In place of GitHub's command: keeps the comments of one pull request in a file.
+GH = """#!{python}
+import json, sys
+from pathlib import Path
+store, (api, *words) = Path({store!r}), sys.argv[1:]
+comments = json.loads(store.read_text())
+if "--jq" in words:
+    assert words[:2] == ["--paginate", "repos/o/r/issues/5/comments"] and {mark!r} in words[-1], words
+    print(*[number for number, text in comments.items() if text.startswith({mark!r})], sep="\\n")
+else:
+    (path,) = (word for word in words if word.startswith("repos/o/r/issues/"))
+    assert path.endswith("5/comments") or words[:2] == ["--method", "PATCH"], words
+    comments[path.rpartition("comments/")[2] if "PATCH" in words else "20"] = Path(words[-1][6:]).read_text()
+    store.write_text(json.dumps(comments))
+"""
+EXPRESSIONS = {"github.token": "t", "github.repository": "o/r", "github.event.number": "5"}
+
+
+@pytest.fixture
+def runner(foreign: Path, tmp_path: Path) -> dict[str, str]:
+    """The environment of a runner's shell, whose installations come from a copy of this clone."""
+    if find_spec("pip") is None or find_spec("setuptools") is None:
+        pytest.skip("needs pip and setuptools, to install without a network")
+    tools, store, clone = tmp_path / "tools", tmp_path / "comments.json", tmp_path / "clone"
+    for name in ("accounting", "prooflops", "bench", "test_claims"):
+        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, clone)
+    store.write_text('{"9": "of another"}')
+    tools.mkdir()
+    here = {"python": sys.executable, "site": str(Path(pytest.__file__).parents[1]), "store": str(store), "mark": MARK}
+    for name, script in {"python3": PYTHON.format(**here), "gh": GH.format(**here), "sudo": "#!/bin/sh\n"}.items():
+        (tools / name).write_text(script)
+        (tools / name).chmod(0o755)
+    subprocess.run([tools / "python3", tmp_path / "env"], check=True)
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("PYTEST", "GITHUB"))}
+    return inherited | {
+        "PATH": f"{tools}:{tmp_path / 'env' / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(tmp_path / "path"),
+        "PYTEST_ADDOPTS": "-p quick_plan",
+        "PROOFLOPS": str(clone),
+        "GITHUB_BASE_REF": "main",
+        "GITHUB_REPOSITORY": "o/r",
+        "RUNNER_TEMP": str(tmp_path),
+    }
+
+
+def shell(step: Mapping[str, Any], folder: Path, environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Runs a step as a runner does."""
+    own = {name: str(text) for name, text in step.get("env", {}).items()}
+    for name, value in EXPRESSIONS.items():
+        own = {key: text.replace(f"${{{{ {name} }}}}", value) for key, text in own.items()}
+    command = step["run"].replace("--gate-replicates 16", "--gate-replicates 3")  # a good baseline takes a minute
+    environment = {**environment, **own}
+    done = subprocess.run(["bash", "-e", "-c", command], cwd=folder, env=environment, capture_output=True, text=True)
+    print(command, done.stdout, done.stderr, sep="\n")
+    return done
+
+
+def test_every_shell_step_works_in_a_fresh_folder(foreign: Path, tmp_path: Path, runner: dict[str, str]) -> None:
+    (foreign / "test_more.py").unlink()
+    (foreign / "pyproject.toml").write_text(MODULE)
+    for words in (["add", "-A"], ["commit", "-qm", "a package"], ["branch", "-qM", "main"]):
+        run_git(foreign, *words)
+    here = tmp_path / "here"
+    subprocess.run(["git", "clone", "-q", foreign, here], check=True)
+    beside, own = ([step for step in job["steps"] if "run" in step] for job in JOBS.values())
+    for step in own:
+        if "pull_request" not in step.get("if", ""):
+            assert shell(step, here, runner).returncode == 0
+    (here / "work.py").write_text((here / "work.py").read_text().replace("STEPS = 300", "STEPS = 1500"))
+    run_git(here, "commit", "-qam", "slower")
+    codes = [shell(step, here, runner).returncode for step in [*beside, beside[-1]]]
+    assert codes == [0, 0, 1, 0, 0], "to install, gate, comment, and comment again"
+    comments = json.loads((tmp_path / "comments.json").read_text())
+    assert list(comments) == ["9", "20"], "one comment, which the second run updates"
+    assert "is gone" not in comments["20"]
+    assert "SLOWER (1)" in comments["20"]
+    assert json.loads((here / "gate.json").read_text())["fails"]
+    done = shell(own[-1], here, runner)
+    assert done.returncode == 1
+    assert "gate: fails: 1 SLOWER" in done.stdout
+
+
+def test_the_workflow_has_the_whole_history_of_commits_and_restores_the_records_that_it_saved() -> None:
+    for name, job in JOBS.items():
+        assert job["steps"][0]["with"] == {"fetch-depth": 0}, f"{name} has no other commit to run beside"
+    steps = [step for job in JOBS.values() for step in job["steps"]]
+    ((saved,), (restored,)) = (
+        [step["with"] for step in steps if step.get("uses", "").startswith(f"actions/cache/{kind}@")]
+        for kind in ("save", "restore")
+    )
+    assert restored["path"] == saved["path"] == HISTORY
+    assert saved["key"].startswith(restored["restore-keys"]), f"{restored} never finds {saved['key']}"

@@ -1,0 +1,175 @@
+"""How the calls of an operator are counted: its formula, its kind of work, and which of its bytes move."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from prooflops.counted.attention import ATTENTION, FLEX
+from prooflops.counted.operators import OPERATORS, Formula, elements
+from prooflops.counted.result import ELEMENTWISE, PRODUCTS, UNKNOWN
+from prooflops.counted.tensors import tensors_in
+
+# Kinds of operators that need no formula of their own. "data movement" only creates, copies, casts, reorders or
+# describes data (views and their copies are recognised by their schema). "untouched" ones allocate, resize or describe.
+# Of "first unread" ones the first argument only gives shape and dtype, or is overwritten; "gathers" read only as many
+# elements of it as they return. "layout" asks about a tensor's layout: a subclass (nested tensors) answers itself.
+KINDS: dict[str, frozenset[str]] = {
+    kind: frozenset(names)
+    for kind, names in json.loads(Path(__file__).with_name("operator_kinds.json").read_text(encoding="utf-8")).items()
+}
+
+
+class Rule(NamedTuple):
+    """How the calls of one operator are counted."""
+
+    operator: str
+    treatment: str  # "count", "decompose", "branch", "leave" (nothing to count), "refuse" (a subclass answers)
+    kind: int = UNKNOWN
+    formula: Formula = lambda *_, **__: 0
+    attention: str = ""  # the name of a fused kernel of attention
+    results: frozenset[str] = frozenset()  # keyword arguments that receive the result
+    first_unread: bool = False
+    gathers: bool = False
+    moves: bool = True
+    schema: Any = None
+
+
+RULES: dict[Any, Rule] = {}
+
+
+def rule_of(func: Any) -> Rule:
+    """How the calls of an operator are counted; cached for each known operator."""
+    rule = RULES.get(func)
+    if rule is None:
+        rule = _rule(func)
+        if rule.treatment != "count" or rule.kind != UNKNOWN:
+            RULES[func] = rule
+    return rule
+
+
+def _rule(func: Any) -> Rule:
+    name = _name(func)
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        if name == "cond":
+            return Rule(name, "branch")
+        if name in FLEX:
+            return Rule(name, "count", PRODUCTS, attention=name)
+        if func not in flop_registry:
+            return Rule(name, "count", formula=_one_call_if_it_reads_a_tensor)
+        return Rule(name, "count", PRODUCTS, _with_result(flop_registry[func]))
+    if name in KINDS["layout"]:
+        return Rule(name, "refuse")
+    if name == "prim.device":  # of a fake tensor
+        return Rule(name, "leave")
+    if _is_composite(func):
+        return Rule(name, "decompose")
+    return rule_of_kernel(func)
+
+
+@cache
+def rule_of_own_kernel(func: Any, device_type: str) -> Rule | None:
+    """The rule of an operator composed of others, if this kind of device has a kernel of its own for it."""
+    key = torch._C._dispatch_key_for_device(device_type)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    return rule_of_kernel(func) if has_kernel else None
+
+
+def rule_of_kernel(func: Any) -> Rule:
+    """The rule of an operator that runs a kernel of its own."""
+    name = _name(func)
+    packet, schema = func._overloadpacket, func._schema
+    kind, formula = _kind_and_formula(packet)
+    plain = _plain_name(packet)
+    each = plain.removeprefix("_foreach_")
+    moves = not _is_view(packet) and each not in KINDS["untouched"]
+    if formula is nothing and not moves:
+        return Rule(name, "leave", kind)
+    return Rule(
+        name,
+        "count",
+        kind,
+        formula,
+        attention=plain if name == f"aten.{plain}" and plain in ATTENTION else "",
+        results=frozenset(each.name for each in schema.arguments if each.kwarg_only and each.is_write),
+        first_unread=each in KINDS["first unread"],
+        gathers=each in KINDS["gathers"],
+        moves=moves,
+        schema=schema,
+    )
+
+
+def _kind_and_formula(packet: Any) -> tuple[int, Formula]:
+    """The kind and the formula of an operator that runs a kernel of its own."""
+    plain, is_torchs = _plain_name(packet), _name(packet).rpartition(".")[0] in ("aten", "prim", "prims")
+    not_in_place = getattr(torch.ops.aten, plain, packet) if is_torchs else packet
+    for each in (packet, not_in_place):
+        if _name(each) in OPERATORS:
+            return OPERATORS[_name(each)]
+        if each in flop_registry and plain not in ATTENTION:
+            return PRODUCTS, _with_result(flop_registry[each])
+    if not is_torchs:
+        return UNKNOWN, _one_call_if_it_reads_a_tensor
+    if plain in ATTENTION:
+        return PRODUCTS, nothing  # the counter computes it, by the convention of pairs
+    each = plain.removeprefix("_foreach_")
+    if _is_view(packet) or plain.endswith("_copy") or each in KINDS["data movement"]:
+        return ELEMENTWISE, nothing
+    if each != plain:
+        return ELEMENTWISE, lambda out, tensors, *args, **kwargs: elements(tensors)
+    # An operator in place may lack the tags of its plain form.
+    pointwise = any(torch.Tag.pointwise in each.tags for each in _overloads(packet) + _overloads(not_in_place))
+    if pointwise or plain in KINDS["reductions"] | KINDS["pointwise without the tag"]:
+        return ELEMENTWISE, _largest
+    return UNKNOWN, _one_call_if_it_reads_a_tensor
+
+
+def _is_composite(func: Any) -> bool:
+    """Whether torch composes an operator of others."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+
+
+def _with_result(formula: Callable[..., int]) -> Formula:
+    return lambda out, *args, **kwargs: formula(*args, **kwargs, out_val=out)
+
+
+def _name(func: Any) -> str:
+    """Such as aten.mm, without the overload."""
+    return str(getattr(func, "_overloadpacket", func))
+
+
+def _plain_name(packet: Any) -> str:
+    """The name without the namespace and the final _ of an operator in place."""
+    return _name(packet).rpartition(".")[2].removesuffix("_")
+
+
+def _overloads(packet: Any) -> list[Any]:
+    return [getattr(packet, overload) for overload in packet.overloads()]
+
+
+@cache
+def _is_view(packet: Any) -> bool:
+    return any(each.is_view or torch.Tag.inplace_view in each.tags for each in _overloads(packet))
+
+
+def nothing(_out: Any, *_: Any, **__: Any) -> int:
+    return 0
+
+
+def _one_call_if_it_reads_a_tensor(_out: Any, *args: Any, **kwargs: Any) -> int:
+    return int(bool(tensors_in((args, kwargs))))
+
+
+def _largest(out: Any, *args: Any, **kwargs: Any) -> int:
+    """Elements of the largest tensor read or written: a reduction's input, the result of a broadcast."""
+    tensors = tensors_in((out, args, kwargs))
+    if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
+        return 0
+    return max(tensor.numel() for tensor in tensors)

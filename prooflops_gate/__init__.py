@@ -1,0 +1,3 @@
+"""prooflops-gate: compares the benchmarks of any pytest-benchmark suite with those of another revision."""
+
+__version__ = "0.1.0"

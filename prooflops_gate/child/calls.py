@@ -1,0 +1,151 @@
+"""Hooks into pytest-benchmark: looks at the core between rounds, and the memory of a call.
+
+Measured is a call that pytest-benchmark makes anyway and doesn't time: the one whose result `benchmark(function)`
+returns, that of `pedantic` with several iterations, or one of three or more warm-up rounds of `pedantic`, neither the
+first nor the last. So the function is called as often as without the gate, the call is warm, and the timed rounds call
+the function itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from prooflops_gate.machine.core_speed import CoreSpeed
+
+try:
+    import tracemalloc
+except ImportError:  # PyPy
+    tracemalloc = None  # type: ignore[assignment]
+
+KEY = "gate_resources"  # of a benchmark's extra_info
+MEMORY = "memory"
+LAUNCHES = "gate_launches"  # key of the extra_info of a benchmark whose rounds end before the GPU has finished
+PROCESSES = 5  # of a side, that measure memory: so many decide, and the first look at times takes eight
+
+Figures = dict[str, int]
+
+
+class UntimedCall:
+    """Replaces a benchmarked function in the calls that are not timed, and measures them."""
+
+    def __init__(self, function: Callable[..., Any], warm_up: int = 0) -> None:
+        self.function = function
+        self.warm_up = warm_up  # the warm-up round that it measures, counted from 1; 0: none
+        self.rounds = 0
+        self.figures: Figures = {}  # of the last call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        self.figures = {}
+        result = call_traced(self.figures, self.function, *args, **kwargs)
+        if inspect.isgenerator(result) or inspect.isawaitable(result) or inspect.isasyncgen(result):
+            self.figures = {}  # its work is still to be done
+        return result
+
+    def in_round(self) -> Callable[..., Any]:
+        """The function that the next round calls."""
+        self.rounds += 1
+        return self if self.rounds == self.warm_up else self.function
+
+
+def instrument(measures_memory: bool, speed: CoreSpeed, same: Sequence[str] = ()) -> None:
+    """Makes pytest-benchmark look at the core's speed before timed rounds, and measure calls that it doesn't time, but
+    of the benchmarks that are the `same`.
+
+    The figures go to `extra_info`. With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is
+    measured, and only the looks before and after remain.
+    """
+    if find_spec("pytest_benchmark") is None:
+        return
+    from pytest_benchmark import fixture
+
+    cls: Any = getattr(fixture, "BenchmarkFixture", None)
+    # No public hook runs between two rounds, or tells a timed round from a call for the function's result.
+    plain, pedantic, make_runner = (getattr(cls, name, None) for name in ("__call__", "pedantic", "_make_runner"))
+    if not (plain and pedantic and make_runner):
+        return
+
+    def run(fixture: Any, method: Callable[..., Any], untimed: UntimedCall, args: Any, kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if fixture.fullname in same:
+            return method(fixture, untimed.function, *args, **kwargs)
+        result = method(fixture, untimed, *args, **kwargs)
+        if untimed.figures and fixture.stats:
+            fixture.stats.extra_info.setdefault(KEY, untimed.figures)
+        return result
+
+    def call(self: Any, function_to_benchmark: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return run(self, plain, UntimedCall(function_to_benchmark), args, kwargs)
+
+    def call_pedantic(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        warm_ups = inspect.signature(pedantic).bind(self, target, *args, **kwargs).arguments.get("warmup_rounds", 0)
+        chosen = warm_ups - 1 if isinstance(warm_ups, int) and warm_ups > 2 else 0
+        return run(self, pedantic, UntimedCall(target, chosen), args, kwargs)
+
+    timing: Any = None  # the name of the benchmark that is timed; `pedantic` makes a runner for each round
+
+    def runner(self: Any, function_to_benchmark: Any, *args: Any) -> Any:
+        is_ours = isinstance(function_to_benchmark, UntimedCall)
+        run = make_runner(self, function_to_benchmark.in_round() if is_ours else function_to_benchmark, *args)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            nonlocal timing
+            __tracebackhide__ = True
+            stats = getattr(self, "stats", None)
+            if (name := getattr(stats, "fullname", None)) != timing:  # not when its test is run again
+                timing = name
+                speed.begin()
+            if stats is not None:  # it is None while the benchmark is calibrated
+                speed.look()
+            result = run(*args, **kwargs)
+            if stats is not None and is_computing():
+                stats.extra_info[LAUNCHES] = True
+            return result
+
+        return timed
+
+    cls._make_runner = runner
+    if measures_memory:
+        cls.__call__, cls.pedantic = call, call_pedantic
+
+
+def is_computing() -> bool:
+    """Whether torch's GPU still works on what was launched: the clock has stopped too early then."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    # Only the current device: asking another would make a context on it.
+    return cuda is not None and cuda.is_initialized() and not cuda.current_stream().query()
+
+
+def call_traced(figures: Figures, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls `function`, and adds its peak of memory above that before the call to `figures`.
+
+    "memory": from Python's allocators, numpy's arrays included; they don't see that of other C libraries, such as
+    torch's tensors on the CPU. "CUDA memory": from torch's allocator on all devices, where CUDA is in use.
+    """
+    if tracemalloc is None or tracemalloc.is_tracing():  # the project's own tracing would be disturbed
+        return function(*args, **kwargs)
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    # No device unless a test has imported torch and used a GPU.
+    devices = range(cuda.device_count()) if cuda is not None and cuda.is_initialized() else ()
+    if gc.isenabled():
+        gc.collect(1)  # from here on the young generations are collected at the same points in every process
+    held = sum(cuda.memory_allocated(device) for device in devices)
+    for device in devices:
+        cuda.reset_peak_memory_stats(device)
+    tracemalloc.start()
+    try:
+        result = function(*args, **kwargs)
+        if tracemalloc.is_tracing():
+            figures[MEMORY] = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    if peak := sum(cuda.max_memory_allocated(device) for device in devices) - held:
+        figures["CUDA memory"] = peak
+    return result

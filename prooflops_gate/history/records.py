@@ -1,0 +1,354 @@
+"""Run records: pytest-benchmark's JSON with the claims' verdicts and the machine's fingerprint beside it.
+
+    <history>/<fingerprint>/<moment>-<unique>.json     one run; appended, written atomically, never edited
+    <history>/<fingerprint>/baselines/<name>.json      which of these records a name stands for
+    <history>/<fingerprint>/gate/<moment>-<unique>.json     the verdicts of one run of the gate
+    <history>/<fingerprint>/noise-floor.json           the noise and drift of this machine, by --gate-noise-floor
+
+No torch, numpy or scipy here: reading a history must be cheap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from prooflops_gate.run_state import plain_figure
+
+SCHEMA = 1
+PORTABLE = ("mfu", "hfu", "share_of_ceiling")  # figures that mean the same on another machine
+SMALLEST, LARGEST = 1e-18, 1e18  # of a time or ratio; beyond, it is a slip of its writer, and has no ratio to another
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
+
+
+class UnreadableRecord(ValueError):
+    """A file of the history that is no complete record: the message names it and says why."""
+
+
+class UnknownBaseline(ValueError):
+    """No such baseline: the message names the ones there are."""
+
+
+def fingerprint_id(fingerprint: Mapping[str, Any]) -> str:
+    """A folder name for one fingerprint: the device's name, then a digest of all of it."""
+    digest = hashlib.sha256(json.dumps(fingerprint, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", str(fingerprint.get("name", "unknown"))).strip("-")[:40]
+    return f"{slug}-{digest}"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes `text` so that a reader sees the old file or the whole new one, never a part, whatever happens."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The name is unique to this writer: two of them may aim at one path. It does not end in .json: no reader takes it.
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
+    try:
+        with open(unfinished, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        with suppress(OSError):  # Windows opens no folders, and some network file systems don't sync them
+            descriptor = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)  # a renamed file is safe from a power cut only with its new name
+            finally:
+                os.close(descriptor)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def new_file(folder: Path) -> Path:
+    """A path for a new record: by its moment, and unique."""
+    return folder / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%fZ}-{uuid.uuid4().hex[:8]}.json"
+
+
+def append(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Path:
+    """Adds one record under the folder of its fingerprint and returns its path; no record is ever overwritten."""
+    path = new_file(folder / fingerprint_id(fingerprint))
+    write_atomically(path, as_text(record))
+    return path
+
+
+def append_verdicts(folder: Path, own: str, content: Mapping[str, Any]) -> None:
+    """Stores the verdicts of a run of the gate beside this fingerprint's records, if there are any."""
+    if (folder / own).is_dir():
+        stored = {"datetime": datetime.now(timezone.utc).isoformat(), **content}
+        write_atomically(new_file(folder / own / "gate"), as_text(stored))
+
+
+def gate_verdicts(folder: Path, own: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """The moment, benchmark and verdict of every row that the gate stored, oldest first.
+
+    Truncated and foreign files are skipped: nothing is decided by them.
+    """
+    for path in sorted((folder / own / "gate").glob("*.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            yield from ((str(content["datetime"]), str(row["name"]), row) for row in content["verdicts"])
+
+
+def as_text(record: Mapping[str, Any]) -> str:
+    """A record as it is written: JSON, one line a value, so that a difference of two can be read."""
+    return json.dumps(record, indent=1, default=plain_figure) + "\n"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The record in `path`. Raises UnreadableRecord for a truncated or foreign file."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no JSON, no UTF-8, or a number beyond Python's
+        raise UnreadableRecord(f"{path}: {error}") from error
+    if not isinstance(record, dict) or "benchmarks" not in record or "prooflops" not in record:
+        raise UnreadableRecord(f"{path}: not a record of this suite (no 'benchmarks' or no 'prooflops' in it)")
+    return record
+
+
+def record_files(folder: Path) -> list[Path]:
+    """The files of all records under `folder`, oldest first."""
+    files = (path for path in folder.glob("*/*.json") if path.name != "noise-floor.json")
+    return sorted(files, key=lambda path: path.name)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One benchmark of a record, as far as comparisons use it."""
+
+    time_s: float  # its fastest round: interruptions only ever lengthen rounds
+    exact: Mapping[str, Any]
+    portable: Mapping[str, float]
+    method: Any = None
+    contended: str = ""  # the competing work, in words
+    settings: Mapping[str, Any] | None = None  # the arguments of its marker `gate`
+    resources: Mapping[str, float] = field(default_factory=dict)  # of a call: memory, instructions
+    slowness: float = 1.0  # of its core: how many times longer fixed work took; inf where it was contended otherwise
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One record, as far as comparisons use it."""
+
+    path: Path
+    moment: str
+    fingerprint_id: str
+    name: str  # of the device
+    torch: str
+    commit: str
+    benchmarks: Mapping[str, Timed]
+    verdicts: Mapping[str, str]
+    partial: str = ""  # why the run ended before all of its tests had run
+    dirty: bool = False  # files differed from the commit
+    pace: Mapping[str, Any] | None = None  # how long each benchmark ran, where the gate chose it
+
+    @property
+    def contended(self) -> bool:
+        return any(timed.contended for timed in self.benchmarks.values())
+
+
+def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> Summary:
+    """The summary of a record. Raises UnreadableRecord for a field of a wrong type or value."""
+    try:
+        ours = record["prooflops"]
+        fingerprint, commit = ours.get("fingerprint", {}), record.get("commit_info") or {}
+        return Summary(
+            path=path,
+            moment=str(record.get("datetime", "")),
+            fingerprint_id=fingerprint_id(fingerprint),
+            name=str(fingerprint.get("name")),
+            torch=str(fingerprint.get("torch") or (fingerprint.get("packages") or {}).get("torch") or ""),
+            # pytest-benchmark calls the commit of a folder without version control so.
+            commit=str(commit.get("id") or "").removeprefix("unversioned"),
+            benchmarks={
+                str(bench["fullname"]): timed
+                for bench in record["benchmarks"]
+                # A round may have taken no time by a coarse clock, or be no number.
+                if not is_ignored(bench) and SMALLEST < (timed := _timed(bench, exact)).time_s < LARGEST
+            },
+            verdicts={str(row["id"]): str(row["verdict"]) for row in ours.get("verdicts", [])},
+            partial=str(ours.get("partial") or ""),
+            dirty=bool(commit.get("dirty")),
+            pace=_pace(ours.get("pace")),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise UnreadableRecord(f"{path}: not a record of this suite ({type(error).__name__}: {error})") from error
+
+
+def _pace(given: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
+    if given is None or isinstance(given, str):  # the suite's own word, such as "quick"
+        return None
+    return {
+        name: {"max_time": float(each["max_time"]), "min_rounds": int(each["min_rounds"])}
+        for name, each in given.items()
+    }
+
+
+def is_ignored(bench: Mapping[str, Any]) -> bool:
+    """Whether its marker `gate` says that it is not compared."""
+    return bool(((bench.get("extra_info") or {}).get("gate") or {}).get("ignore"))
+
+
+def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:
+    extra = bench.get("extra_info") or {}
+    contention = extra.get("contention") or {}
+    settings = extra.get("gate")
+    if settings and not 0 < (smallest := float(settings.get("min_effect", 0.5))) < 1:
+        raise ValueError(f"min_effect should be a share between 0 and 1, but is {smallest!r}")
+    numbers = {key: float(extra[key]) for key in PORTABLE if isinstance(extra.get(key), (int, float))}
+    resources = {key: float(value) for key, value in (extra.get("gate_resources") or {}).items()}
+    return Timed(
+        time_s=float(bench["stats"]["min"]),
+        exact={key: extra[key] for key in exact if key in extra},
+        portable={key: value for key, value in numbers.items() if SMALLEST < value < LARGEST},
+        method=extra.get("method"),
+        contended=str(contention.get("why") or "other work") if contention.get("contended") else "",
+        settings=settings,
+        resources={key: value for key, value in resources.items() if 0 <= value < LARGEST},
+        slowness=float(contention.get("slowness", math.inf)) if contention.get("contended") else 1.0,
+    )
+
+
+def summaries(
+    folder: Path, exact: Sequence[str], only: str = "", newest: int | None = None
+) -> list[Summary | UnreadableRecord]:
+    """Summaries of the records under `folder`, oldest first; an unreadable file comes as its error.
+
+    `only`: the id of one fingerprint. `newest`: read this many at most; a large record takes 15 ms.
+    """
+    files = [path for path in record_files(folder) if only in ("", path.parent.name)]
+    found: list[Summary | UnreadableRecord] = []
+    for path in files if newest is None else files[-newest:]:
+        try:
+            found.append(read_summary(path, exact))
+        except UnreadableRecord as error:
+            found.append(error)
+    return found
+
+
+def read_summary(path: Path, exact: Sequence[str]) -> Summary:
+    """The summary of the record in `path`. Raises UnreadableRecord."""
+    return summary_of(read(path), path, exact)
+
+
+def check_name(name: str) -> str:
+    """Validates a baseline's name, and returns it. Raises ValueError."""
+    if not _NAME.fullmatch(name) or name == "latest" or name.endswith(".json"):
+        raise ValueError(
+            f"a baseline's name is letters, digits and . _ + - (up to 80, not 'latest', no '.json'), got {name!r}"
+        )
+    return name
+
+
+def store_baseline(name: str, files: Sequence[Path]) -> Path:
+    """Stores these records, all in the folder of one fingerprint, as the baseline `name`; its old records stay."""
+    check_name(name)
+    folders = {file.parent for file in files}
+    if len(folders) != 1:
+        raise ValueError(f"the records of a baseline should lie in one folder, got {sorted(map(str, folders))}")
+    path = folders.pop() / "baselines" / f"{name}.json"
+    row = {"name": name, "stored": datetime.now(timezone.utc).isoformat(), "records": [file.name for file in files]}
+    write_atomically(path, json.dumps(row, indent=1) + "\n")
+    return path
+
+
+def baselines(folder: Path) -> dict[str, list[Path]]:
+    """The named baselines under `folder`: for each name, its files, one for each fingerprint that has it."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*/baselines/*.json")):
+        found.setdefault(path.stem, []).append(path)
+    return found
+
+
+def baseline(
+    folder: Path, wanted: str, own: str, exact: Sequence[str], benchmarks: Collection[str] = ()
+) -> list[Summary]:
+    """The records that `wanted` stands for: a name, "latest" (this fingerprint's newest) or a record's file.
+
+    "latest" prefers, among the newest whole runs, the one with most of these `benchmarks`; it skips interrupted runs.
+
+    `own` is the fingerprint in force; where it has no baseline of that name, that of another fingerprint is returned,
+    for the caller to refuse. Raises UnknownBaseline, naming those there are, and UnreadableRecord.
+    """
+    if wanted == "latest":
+        files = sorted(record_files(folder), key=lambda path: (path.parent.name == own, path.name), reverse=True)
+        best, most = None, -1
+        for path in files:  # this fingerprint's newest, else any fingerprint's, which the caller refuses
+            with suppress(UnreadableRecord):
+                found = read_summary(path, exact)
+                if found.partial:
+                    continue
+                shared = len(found.benchmarks.keys() & set(benchmarks))
+                if best is None or (shared > most and best.fingerprint_id == found.fingerprint_id):
+                    best, most = found, shared
+                if most >= len(benchmarks) or best.fingerprint_id != found.fingerprint_id:
+                    break
+        if best is None:
+            raise UnknownBaseline(f"--gate-baseline latest: there is no record of a whole run in {folder} yet")
+        return [best]
+    named = {path.parent.parent.name: path for path in baselines(folder).get(wanted, [])}
+    if named:
+        path = named.get(own) or max(named.values(), key=lambda each: each.stat().st_mtime)
+        return _records_of(path, exact)
+    if os.path.isfile(wanted):  # noqa: PTH113  # a Path raises OSError for a name that is too long
+        return [read_summary(Path(wanted), exact)]
+    there = ", ".join(baselines(folder)) or "none"
+    raise UnknownBaseline(
+        f"--gate-baseline {wanted}: no baseline of that name in {folder}, and no file; "
+        f"valid: latest, the file of a record, or a stored name ({there}); --gate-record NAME stores one"
+    )
+
+
+def _records_of(file: Path, exact: Sequence[str]) -> list[Summary]:
+    try:
+        names = [str(name) for name in json.loads(file.read_text(encoding="utf-8"))["records"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UnreadableRecord(f"{file}: not a baseline ({type(error).__name__}: {error})") from error
+    if not names:
+        raise UnreadableRecord(f"{file}: a baseline of no records")
+    try:
+        return [read_summary(file.parent.parent / name, exact) for name in names]
+    except UnreadableRecord as error:
+        raise UnreadableRecord(f"{file}: one of its records is missing or unreadable: {error}") from error
+
+
+def noise_floors(folder: Path, own: str) -> dict[str, dict[str, Any]]:
+    """The noise floors that `--gate-noise-floor` stored for this fingerprint, per benchmark."""
+
+    def is_valid(row: Mapping[str, Any]) -> bool:
+        sessions, floor = row.get("sessions_s", []), row.get("floor")
+        return all(SMALLEST < time_s < LARGEST for time_s in sessions) and (floor is None or 0 <= floor < LARGEST)
+
+    try:
+        rows = json.loads((folder / own / "noise-floor.json").read_text(encoding="utf-8"))["benchmarks"]
+        return {str(name): dict(row) for name, row in rows.items() if is_valid(row)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def store_noise_floors(folder: Path, own: str, benchmarks: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Stores a dictionary of plain figures per benchmark. Benchmarks that are not named keep theirs."""
+    path = folder / own / "noise-floor.json"
+    rows = {**noise_floors(folder, own), **{name: dict(row) for name, row in benchmarks.items()}}
+    stored = datetime.now(timezone.utc).isoformat()
+    write_atomically(path, json.dumps({"stored": stored, "benchmarks": rows}, indent=1) + "\n")
+    return path
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Where two fingerprints differ, in words: "torch: 2.12.0 -> 2.13.0"."""
+    rows = []
+    for key in sorted({*first, *second}):
+        before, after = first.get(key), second.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            rows += [f"{key}.{row}" for row in differences(before, after)]
+        elif before != after:
+            rows.append(f"{key}: {before} -> {after}")
+    return rows

@@ -1,0 +1,115 @@
+"""Each benchmark's times over many records, and where its level changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prooflops_gate.console.tables import engineering, markdown_table
+from prooflops_gate.history.records import Summary
+from prooflops_gate.statistics.change_points import FEWEST, SMALLEST, Change, change_points
+
+LONGEST = 300  # records looked at, the newest ones
+BARS = "▁▂▃▄▅▆▇█"
+HEAD = ["benchmark", "records", "first", "last", "trend", "changes of level"]
+
+
+@dataclass(frozen=True)
+class Trend:
+    """One benchmark over the records of one fingerprint and one method of measuring, oldest first."""
+
+    name: str
+    records: tuple[Summary, ...]
+    times_s: tuple[float, ...]
+    changes: tuple[Change, ...]
+    verdicts: tuple[tuple[str, str], ...] = ()  # of the gate, oldest first: moment and "SLOWER 1.104"
+
+
+def trends(summaries: Sequence[Summary]) -> list[Trend]:
+    """The trend of every benchmark, per fingerprint and method of measuring; records are ordered by their moment."""
+    series: dict[tuple[str, str, str], list[Summary]] = {}
+    for each in sorted(summaries, key=lambda summary: (summary.moment, summary.path.name)):
+        for name, timed in each.benchmarks.items():
+            series.setdefault((name, each.fingerprint_id, str(timed.method)), []).append(each)
+    found = []
+    for (name, _, _), every in series.items():
+        kept = tuple(every[-LONGEST:])
+        times = tuple(each.benchmarks[name].time_s for each in kept)
+        found.append(Trend(name, kept, times, tuple(change_points(times))))
+    return sorted(found, key=lambda trend: (trend.name, trend.records[-1].moment))
+
+
+def sparkline(times_s: Sequence[float]) -> str:
+    """A series as a row of bars, the newest 24 records; the full height is the slowest.
+
+    >>> sparkline([1.0, 1.0, 2.0, 1.5])
+    '▁▁█▅'
+    """
+    shown = times_s[-24:]
+    low, high = min(shown), max(shown)
+    scale = (len(BARS) - 1) / (high - low) if high > low * (1 + SMALLEST) else 0.0
+    return "".join(BARS[round((each - low) * scale)] for each in shown)
+
+
+def describe_changes(trend: Trend) -> str:
+    """A trend's changes in words: "+10.0 % at 20261121T055300 (1a2b3c4)"."""
+    rows = []
+    for change in trend.changes:
+        record = trend.records[change.index]
+        commit = f" ({record.commit[:7]})" if record.commit else ""
+        rows.append(f"{change.ratio - 1:+.1%} at {record.moment[:19]}{commit}")
+    return "; ".join(rows) or "none found" if len(trend.records) >= 2 * FEWEST else "too few records"
+
+
+def table(found: Sequence[Trend]) -> list[list[str]]:
+    """One row per trend, below HEAD."""
+    rows = [HEAD]
+    for trend in found:
+        first, last = (engineering(time, "s") for time in (trend.times_s[0], trend.times_s[-1]))
+        rows.append(
+            [trend.name, str(len(trend.records)), first, last, sparkline(trend.times_s), describe_changes(trend)]
+        )
+    return rows
+
+
+def tables(summaries: Sequence[Summary]) -> dict[str, list[list[str]]]:
+    """A table for each device, those benchmarks first whose level changed."""
+    devices: dict[str, list[Trend]] = {}
+    for trend in sorted(trends(summaries), key=lambda trend: not trend.changes):
+        devices.setdefault(trend.records[-1].fingerprint_id, []).append(trend)
+    return {device: table(found) for device, found in devices.items()}
+
+
+def long_enough(summaries: Sequence[Summary], names: Collection[str]) -> list[Trend]:
+    """The trends of the benchmarks of these names that have enough records for a change to show, changed ones first."""
+    found = [each for each in trends(summaries) if each.name in names and len(each.records) >= 2 * FEWEST]
+    return sorted(found, key=lambda trend: not trend.changes)
+
+
+def with_verdicts(found: Sequence[Trend], said: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[Trend]:
+    """The trends with the gate's verdicts since their first record; `said` is from `records.gate_verdicts`."""
+    by_name: dict[str, list[tuple[str, str]]] = {}
+    for moment, name, row in said:
+        ratio = row.get("ratio")
+        text = f"{row.get('verdict')} {ratio:.3f}" if isinstance(ratio, float) else str(row.get("verdict"))
+        by_name.setdefault(name, []).append((moment, text))
+    kept = [
+        tuple(each for each in by_name.get(trend.name, ()) if each[0] >= trend.records[0].moment[:19])
+        for trend in found
+    ]
+    return [replace(trend, verdicts=verdicts) for trend, verdicts in zip(found, kept, strict=True)]
+
+
+def markdown(found: Sequence[Trend]) -> list[str]:
+    """Trends as lines of Markdown; none without any."""
+    if not found:
+        return []
+    return [
+        "## Trend",
+        "",
+        *markdown_table(table(found)),
+        "",
+        f"Changes of level by more than {SMALLEST:.0%}, by ranks.",
+        "",
+    ]

@@ -1,0 +1,155 @@
+"""Decides by the instructions of both sides, and what time leaves open. No I/O.
+
+A count hardly depends on the machine or on its load, but on the hash seed and on addresses: 0.2 % in the median of
+cattrs' benchmarks, 2.5 % at worst. So counts are compared in pairs of processes that share a seed, and the spread of a
+benchmark's ratio over the pairs says whether its count decides anything. What no count shows: waiting, threads, the
+GPU, caches, and the width of vector instructions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, median, stdev
+
+from scipy.special import stdtrit
+
+from prooflops_gate.history.rows import INSTRUCTIONS, SHOWN_LEVEL, TIME, Row
+
+LOOKS = (3, 6, 10)  # pairs
+LEAST = 50  # instructions: those of the counting itself vary by some ten
+TRIMMED = 5  # one pair in so many, on either side, does not speak against SAME
+ALARM_RATE = 0.01  # of whole runs on unchanged code, where log ratios are normal
+MORE, FEWER = "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS"
+UNSTEADY = "NOT REPEATABLE"
+SMALL = 0.10  # a slowdown below it of one benchmark alone, with the same instructions, is laid to its memory's layout
+PLACEMENT = "same instructions: placement, cache, waiting"
+
+
+@dataclass(frozen=True)
+class Count:
+    """What the pairs say of one benchmark's instructions."""
+
+    verdict: str  # SAME, MORE, FEWER, UNSTEADY
+    before: float
+    logs: Sequence[float]  # log ratios of the pairs
+
+    @property
+    def ratio(self) -> float:
+        """Its median over the pairs."""
+        return math.exp(median(self.logs))
+
+    @property
+    def row_values(self) -> tuple[float, float]:
+        """The instructions before and after."""
+        return self.before, self.before * self.ratio
+
+    def is_within(self, smallest: float) -> bool:
+        """Whether Student's t keeps the mean ratio within this change, either way, at SHOWN_LEVEL.
+
+        >>> spread = [-0.012, 0.001, 0.004]
+        >>> [Count(UNSTEADY, 1e5, spread * pairs).is_within(0.03) for pairs in (1, 2)]
+        [False, True]
+        """
+        return abs(mean(self.logs)) + _error(self.logs, SHOWN_LEVEL) < math.log1p(smallest)
+
+    def __str__(self) -> str:
+        spread = max(self.logs) - min(self.logs)
+        return f"{self.ratio - 1:+.2%} instructions in {len(self.logs)} pairs, which differ by {spread:.2%}"
+
+
+def decide(
+    before: Sequence[int], after: Sequence[int], limit: float, level: float, ended: bool = False
+) -> Count | None:
+    """The decision by pairs of counts, before[i] beside after[i]; None: take pairs up to the next of LOOKS.
+
+    SAME: all pairs within `limit`, but for one in TRIMMED on either side. From the second look on, as what has two
+    values agrees with itself in three pairs, MORE and FEWER: the median is beyond it, and Student's t excludes 0 at
+    `level`. UNSTEADY: the pairs disagree beyond the limit in both directions, or nothing else holds at the last look,
+    or, where counting has `ended` after the first, by all pairs.
+
+    >>> decide([10**5] * 3, [10**5, 100_100, 10**5], 0.005, 1e-4).verdict
+    'SAME'
+    >>> decide([10**5] * 6, [101_000, 101_010, 101_000, 101_000, 100_990, 101_000], 0.005, 1e-4).verdict
+    'MORE INSTRUCTIONS'
+    >>> [decide([10**5] * 3, [98_000, 10**5, 102_000], 0.005, 1e-4, ended=ended) is None for ended in (False, True)]
+    [True, False]
+    """
+    logs = [math.log(new / old) for old, new in zip(before, after, strict=True)]
+    for look in (look for look in LOOKS if look <= len(logs)):
+        seen = sorted(logs[:look])
+        trimmed = look // TRIMMED
+        least, most, middle = seen[trimmed], seen[-1 - trimmed], median(seen)
+        bound = math.log1p(max(limit, LEAST / median(before[:look])))
+        verdict = None
+        if -bound <= least and most <= bound:
+            verdict = "SAME"
+        elif look == LOOKS[0]:
+            continue
+        elif abs(middle) > bound and _is_shown(seen, level):
+            verdict = MORE if middle > 0 else FEWER
+        elif look == LOOKS[-1] or (least < -bound and most > bound):
+            verdict = UNSTEADY
+        if verdict:
+            return Count(verdict, median(before[:look]), seen)
+    return Count(UNSTEADY, median(before), logs) if ended and len(logs) >= LOOKS[0] else None
+
+
+def _is_shown(logs: Sequence[float], level: float) -> bool:
+    """Whether Student's t excludes a mean of 0, in one direction, at this level."""
+    return abs(mean(logs)) > _error(logs, level)
+
+
+def _error(logs: Sequence[float], level: float) -> float:
+    """How far the mean may be from the true one, in one direction, by Student's t."""
+    return -float(stdtrit(len(logs) - 1, level)) * stdev(logs) / math.sqrt(len(logs))
+
+
+def tally(found: Iterable[Count]) -> str:
+    """How many counts are the same, more and fewer, in words.
+
+    >>> tally([Count("SAME", 1e5, [0.0] * 3), Count(MORE, 1e5, [0.02] * 6)])
+    '1 the same, 1 more, 0 fewer'
+    """
+    verdicts = [count.verdict for count in found]
+    words = {"SAME": "the same", MORE: "more", FEWER: "fewer"}
+    return ", ".join(f"{verdicts.count(verdict)} {said}" for verdict, said in words.items())
+
+
+def level_of(benchmarks: int) -> float:
+    """The level of each benchmark's test at each look after the first."""
+    return ALARM_RATE / max(benchmarks, 1) / (len(LOOKS) - 1)
+
+
+def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> Row:
+    """The row of a time, decided by time, or by instructions where time leaves it open.
+
+    `alone`: whether this is the one benchmark that time calls SLOWER. Instructions decide only what lies clear of
+    `smallest`: SAME within it, SLOWER and FASTER beyond 5/3 of it, and nothing where time excludes that. It is
+    SAME only where time leaves open whether it is slower by `smallest`: no count shows waiting. A count that does not
+    repeat within the limit of instructions may do so within `smallest`.
+    """
+    if count is None or row.effect is None:
+        return row
+    note = "; ".join(filter(None, [str(count), row.note]))
+    low, high = row.effect.interval(SHOWN_LEVEL)
+    if count.verdict == UNSTEADY:
+        if row.verdict == "INCONCLUSIVE" and low <= 1 + smallest and count.is_within(smallest):
+            return replace(row, verdict="SAME", by=INSTRUCTIONS, note=note)
+        return replace(row, note=f"{row.note}; {count}: the count does not repeat".removeprefix("; "))
+    if row.verdict == "SLOWER" and count.verdict == "SAME":
+        placed = f"{PLACEMENT}; {note}"
+        if alone and row.effect.ratio < 1 + SMALL:
+            return replace(row, verdict="SAME", by=INSTRUCTIONS, note=f"alone slower by time, with the {placed}")
+        return replace(row, by=TIME, note=placed)
+    if row.verdict != "INCONCLUSIVE":
+        return replace(row, by=TIME, note=note)
+    beyond = 1 + 5 / 3 * smallest
+    if count.ratio > beyond and high > 1 + smallest:
+        return replace(row, verdict="SLOWER", by=INSTRUCTIONS, note=note)
+    if count.ratio < 1 / beyond:
+        return replace(row, verdict="FASTER", by=INSTRUCTIONS, note=note)
+    if abs(math.log(count.ratio)) < math.log1p(smallest) and low <= 1 + smallest:
+        return replace(row, verdict="SAME", by=INSTRUCTIONS, note=note)
+    return replace(row, note=note)

@@ -1,0 +1,429 @@
+"""The gate's options and ini settings, checked before anything runs, and the tests that the command line selects."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import itertools
+import math
+import os
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prooflops_gate import needs
+from prooflops_gate.run_state import is_benchmark
+
+HISTORY = ".prooflops/history"
+BUDGET_MIN = 10.0
+DIRECTIONS = ("slower", "faster", "both")
+MEMORY = ("fail", "show", "off")
+TIERS = ("time", "instructions", "both")
+UNDECIDED = ("fail", "pass")
+ASKING = ("gate", "gate_baseline", "gate_versus", "gate_bisect", "gate_record", "gate_noise_floor")
+MIN_INSTRUCTIONS, ALLOWED_OPEN = "0.5%", "10%"
+INI = {  # by name: meaning and default
+    "gate_history": (
+        "folder of the run records, relative to the rootdir; the environment variable PROOFLOPS_HISTORY goes before it",
+        HISTORY,
+    ),
+    "gate_exact": (
+        "keys of a benchmark's extra_info that are compared by equality",
+        "flops bytes peak_bytes live_bytes parameters",
+    ),
+    "gate_min_effect": ("smallest change that counts", "3%"),
+    "gate_direction": (f"which changes fail: {', '.join(DIRECTIONS)}", "slower"),
+    "gate_memory": ("whether calls that hold more memory fail: fail, show, or off, which measures none", "fail"),
+    "gate_min_memory_effect": ("smallest growth of memory that counts, if it is 4 KiB or more", "5%"),
+    "gate_allow_inconclusive": (
+        "an INCONCLUSIVE benchmark passes where more than this is excluded; true: always, false: never",
+        "what gate_undecided says",
+    ),
+    "gate_by": (
+        f"what decides: {', '.join(TIERS)}; all but time need valgrind",
+        "both where it is installed, else time",
+    ),
+    "gate_min_instructions": ("smallest change of the number of instructions that counts", MIN_INSTRUCTIONS),
+    "gate_instructions": ("whether a benchmark fails that takes more instructions: fail or report", "report"),
+    "gate_undecided": (
+        f"what gate_allow_inconclusive is where it is not set: pass means true, with a warning; fail {ALLOWED_OPEN}",
+        "pass",
+    ),
+    "gate_in_turn": (
+        "whether both processes of a pair live at once and run in turn; false where only one can, as with a port",
+        "true",
+    ),
+}
+REPORT_ONLY = "report only: never fails for a verdict"  # a comparison without --gate
+FILES = ("json", "markdown")  # that are written of a comparison: --gate-json, ...
+COMPUTED = ("gate_allow_inconclusive", "gate_by")  # their defaults depend on other things
+FLAGS = {
+    "--gate": "fail on a confirmed regression, or on a change of an exact quantity",
+    "--gate-allow-inconclusive": "no INCONCLUSIVE benchmark fails, however little is known",
+    "--gate-portable": "compare with another machine, by portable ratios only",
+    "--gate-noise-floor": "compare this code with itself: what can be detected here",
+    "--gate-history": "list records and baselines, oldest first, and exit; --report=DIR: as a page, too",
+}
+VALUES = {  # by option: metavar and meaning
+    "--gate-baseline": ("NAME|latest|FILE", "compare with this baseline of the history"),
+    "--gate-versus": ("PYTHON|DIR|REVISION", "compare with this other side, run side by side"),
+    "--gate-bisect": ("GOOD", "name the first slow commit since this revision, for what got slower"),
+    "--gate-record": ("NAME", "store this run as the baseline NAME"),
+    "--gate-replicates": ("N", "fresh processes a side, at most, confirming ones too"),
+    "--gate-min-effect": ("X%", "smallest change that counts, such as 5%% or 0.05"),
+    "--gate-by": ("time|instructions|both", "what decides (default: both with valgrind installed, else time)"),
+    "--gate-min-instructions": ("X%", f"smallest change of instructions that counts (default: {MIN_INSTRUCTIONS}%)"),
+    "--gate-budget": ("MINUTES", f"time for all replicates (default: {BUDGET_MIN:g})"),
+    "--gate-json": ("FILE", "write what a comparison found to this file, as JSON"),
+    "--gate-markdown": ("FILE", "write it as Markdown, as a comment for a pull request"),
+}
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declares the options and ini settings of the gate."""
+    for name, (meaning, default) in INI.items():
+        parser.addini(name, f"{meaning} (default: {default})", default="" if name in COMPUTED else default)
+    group = parser.getgroup("prooflops gate", "compare benchmarks with their history, or with another version")
+    for name, meaning in FLAGS.items():
+        group.addoption(name, action="store_true", help=meaning)
+    for name, (metavar, meaning) in VALUES.items():
+        group.addoption(name, metavar=metavar, help=meaning)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of the gate, checked."""
+
+    gate: bool
+    baseline: str | None
+    versus: str | None
+    bisect: str | None
+    record: str | None
+    replicates: int | None
+    min_effect: float
+    budget_s: float
+    allowed_open: float  # an undecided benchmark passes where a change larger than this is excluded
+    undecided_passes: bool  # whether only `gate_undecided` says that all pass
+    portable: bool
+    noise_floor: bool
+    direction: str
+    memory: str
+    min_memory_effect: float
+    by: str  # of TIERS
+    min_instructions: float
+    instructions_fail: bool
+    in_turn: bool
+    exact: tuple[str, ...]
+    folder: Path
+    json: Path | None = None
+    markdown: Path | None = None
+
+    @property
+    def orchestrated(self) -> bool:
+        """Whether fresh processes do the measuring, and this one only starts them."""
+        return self.gate or bool(self.versus or self.bisect) or self.noise_floor or (self.replicates or 1) > 1
+
+    @property
+    def compares(self) -> bool:
+        """Whether there is another side."""
+        return bool(self.baseline or self.versus or self.bisect) or self.noise_floor
+
+    @property
+    def reports_only(self) -> bool:
+        """Whether the verdicts of a comparison fail nothing."""
+        return bool(self.baseline or self.versus) and not self.gate
+
+    @property
+    def used(self) -> bool:
+        """Whether any of these options was given."""
+        return self.orchestrated or bool(self.baseline) or bool(self.record)
+
+
+_settings = pytest.StashKey[Settings]()
+
+
+def settings(config: pytest.Config) -> Settings:
+    """The options of the gate. Raises UsageError for an impossible one, naming its value and valid ones."""
+    if _settings not in config.stash:
+        try:
+            found = _read(config)
+            _check_one_another(found, bool(config.getoption("gate_allow_inconclusive")))
+            _check_paths(config)
+            for name in FILES:
+                if path := getattr(found, name):
+                    refuse_unwritable(_flag(name), path, "file")
+            if found.used or config.getoption("gate_history"):
+                needs.check("the gate and the history need", needs.GATE)
+            if found.used:
+                _check_other_plugins(config, found.orchestrated)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[_settings] = found
+    return config.stash[_settings]
+
+
+def _read(config: pytest.Config) -> Settings:
+    option, ini = config.getoption, {name: str(config.getini(name)) for name in INI}
+    here = config.invocation_params.dir
+    if (record := option("gate_record")) is not None:
+        from prooflops_gate.history.records import check_name
+
+        check_name(record)
+    replicates = option("gate_replicates")
+
+    def named(name: str) -> tuple[str, str]:
+        """The name and the text of an option, or else of the ini setting."""
+        given = option(name)
+        return (name, ini[name]) if given is None else (f"--{name.replace('_', '-')}", given)
+
+    undecided = _one_of("gate_undecided", ini["gate_undecided"], UNDECIDED)
+    always, allowed = option("gate_allow_inconclusive"), ini["gate_allow_inconclusive"]
+    return Settings(
+        gate=option("gate"),
+        baseline=option("gate_baseline"),
+        versus=option("gate_versus"),
+        bisect=option("gate_bisect"),
+        record=record,
+        replicates=None if replicates is None else _count("--gate-replicates", replicates),
+        min_effect=_share(*named("gate_min_effect")),
+        budget_s=60 * _positive("--gate-budget", option("gate_budget") or str(BUDGET_MIN)),
+        allowed_open=math.inf
+        if always
+        else _allowed_open("gate_allow_inconclusive", allowed or {"pass": "true", "fail": ALLOWED_OPEN}[undecided]),
+        undecided_passes=undecided == "pass" and not (always or allowed),
+        portable=option("gate_portable"),
+        noise_floor=option("gate_noise_floor"),
+        direction=_one_of("gate_direction", ini["gate_direction"], DIRECTIONS),
+        memory=_one_of("gate_memory", ini["gate_memory"], MEMORY),
+        min_memory_effect=_share("gate_min_memory_effect", ini["gate_min_memory_effect"]),
+        by=_tier(*named("gate_by"), asked=any(map(option, ASKING))),
+        min_instructions=_share(*named("gate_min_instructions")),
+        instructions_fail=_one_of("gate_instructions", ini["gate_instructions"], ("fail", "report")) == "fail",
+        in_turn=_one_of("gate_in_turn", ini["gate_in_turn"], ("true", "false")) == "true",
+        exact=tuple(ini["gate_exact"].split()),
+        folder=history_folder(config),
+        **{name: here.joinpath(path).resolve() for name in FILES if (path := option(f"gate_{name}")) is not None},
+    )
+
+
+def _check_one_another(found: Settings, allow_inconclusive: bool) -> None:
+    sides = [name for name in ("noise_floor", "baseline", "versus", "bisect") if getattr(found, name)]
+    files = [_flag(name) for name in FILES if getattr(found, name)]
+    impossible = {
+        f"{' and '.join(map(_flag, sides))} exclude each other: they name two things to compare with": len(sides) > 1,
+        "--gate needs something to compare with: --gate-baseline NAME|latest|FILE, --gate-versus SIDE or "
+        "--gate-bisect GOOD": found.gate and not (found.baseline or found.versus or found.bisect),
+        "--gate-record stores a baseline and compares nothing: run it without --gate, --gate-versus, --gate-bisect "
+        "and --gate-noise-floor": found.record and (found.versus or found.bisect or found.noise_floor or found.gate),
+        "--gate-record with --gate-replicates compares with nothing: run it without --gate-baseline": found.record
+        and found.baseline
+        and found.orchestrated,
+        "--gate-portable changes what --gate-baseline does, which is not given": found.portable and not found.baseline,
+        "--gate-portable compares ratios of single runs: run it without --gate and --gate-replicates": found.portable
+        and found.orchestrated,
+        "--gate-allow-inconclusive changes what --gate does, which is not given": allow_inconclusive and not found.gate,
+        f"{' and '.join(files)} write what a comparison found, and none is asked for: give --gate-versus SIDE, "
+        "--gate-baseline NAME, --gate-bisect GOOD or --gate-noise-floor": files and not found.compares,
+    }
+    for why, applies in impossible.items():
+        if applies:
+            raise ValueError(why)
+
+
+def _check_paths(config: pytest.Config) -> None:
+    """Refuses a path as a word of its own: before pytest knows our options, it may take its rootdir from it."""
+    given = list(itertools.pairwise(_given(config)))
+    here = config.invocation_params.dir.resolve()
+    for name in ("baseline", "versus", "bisect", *FILES):
+        text = config.getoption(f"gate_{name}")
+        if text and (_flag(name), text) in given:
+            path = (here / text).resolve()
+            if (path.is_file() and not path.is_relative_to(here)) or (name in ("versus", "bisect") and path.exists()):
+                raise ValueError(f"{_flag(name)} {text}: write {_flag(name)}={text}, or pytest takes its rootdir there")
+
+
+def refuse_unwritable(name: str, path: Path, kind: str) -> None:
+    """Stops a run whose results could not be written at its end. `kind`: whether `path` is a file or a folder."""
+    folder = path if kind == "folder" else path.parent
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    try:
+        if kind == "file" and path.exists() and not path.is_file():  # a folder, or a device, which would be replaced
+            raise OSError(errno.EEXIST, "it is no regular file")
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        why = f"{name} cannot be written to {path}: {error.strerror}; name another {kind}"
+        raise pytest.UsageError(why) from error
+
+
+def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
+    option = config.getoption
+    # A project's `addopts` often disable benchmarks for its plain runs: the gate's processes ignore that.
+    given = _given(config) if orchestrated else ["--benchmark-disable", "--benchmark-skip"]
+    disabled = option("benchmark_disable", False) and not option("benchmark_enable", False)
+    if disabled and "--benchmark-disable" in given:
+        raise ValueError("--benchmark-disable leaves nothing to compare: drop it, or add --benchmark-enable")
+    if option("benchmark_skip", False) and "--benchmark-skip" in given:
+        raise ValueError("--benchmark-skip leaves nothing to compare: drop it, or the options of the gate")
+    if config.pluginmanager.hasplugin("dsession"):
+        raise ValueError("benchmarks are not measured under xdist, which shares the cores among its workers: add -n 0")
+    # By its options, not by its name: that depends on how it was loaded.
+    if option("benchmark_disable", None) is None:
+        raise ValueError("the gate compares what pytest-benchmark measures, and that plugin is not active")
+
+
+def _given(config: pytest.Config) -> list[str]:
+    """The words of the command line and of PYTEST_ADDOPTS, without those of the project's ini file."""
+    return [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
+
+
+def words_for_children(config: pytest.Config, cache: Path) -> list[str]:
+    """This run's command line for a child, in which `child.options` takes back what concerns the parent alone.
+
+    pytest's order: the ini setting `addopts`, the environment, the user's words. The gate's own options are left out: a
+    child may run in an environment without this package.
+    """
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in FLAGS:
+        own.add_argument(name, action="store_true")
+    for name in VALUES:
+        own.add_argument(name)
+    words = [word for word in (*config.getini("addopts"), *_given(config)) if word != "--"]
+    cache_dir = ["-o", f"cache_dir={cache}"] if config.pluginmanager.hasplugin("cacheprovider") else []
+    return [*own.parse_known_args(words)[1], "-o", "addopts=", *cache_dir]
+
+
+def _flag(name: str) -> str:
+    return f"--gate-{name}".replace("_", "-")
+
+
+def _number(text: str) -> float:
+    """The number that a text is; NaN, which lies in no range, for another text."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 6 or int(text) < 1:
+        raise ValueError(f"{name} should be a whole number of 1 or more, of 6 digits at most, got {text!r}")
+    return int(text)
+
+
+def _positive(name: str, text: str) -> float:
+    if not 0 < _number(text) < 1e6:
+        raise ValueError(f"{name} should be a positive number below a million, got {text!r}")
+    return _number(text)
+
+
+def _share(name: str, text: str) -> float:
+    """A share written as 5% or 0.05.
+
+    >>> _share("x", "5%"), _share("x", "0.05")
+    (0.05, 0.05)
+    """
+    value = _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 < value < 1:
+        meant = f": {value:g} % is written {value:g}% or {value / 100:g}" if 1 <= value < 100 else ""
+        raise ValueError(f"{name} should be a share between 0 and 100 %, such as 5% or 0.05, got {text!r}{meant}")
+    return value
+
+
+def _allowed_open(name: str, text: str) -> float:
+    """The change that must be excluded: a share; none for true, every one for false."""
+    if text.lower() in ("true", "false"):
+        return math.inf if text.lower() == "true" else 0.0
+    try:
+        return _share(name, text)
+    except ValueError as error:
+        raise ValueError(f"{error}; or true or false") from None
+
+
+def _one_of(name: str, text: object, valid: tuple[str, ...]) -> str:
+    if text not in valid:
+        raise ValueError(f"{name} should be one of {', '.join(valid)}, got {text!r}")
+    return str(text)
+
+
+def _tier(name: str, text: str, asked: bool) -> str:
+    if not (text or asked):
+        return "time"
+    from prooflops_gate.child.callgrind import is_usable  # a run of pytest that asks for no gate loads no more of it
+
+    usable = is_usable()
+    if not text:
+        return "both" if usable else "time"
+    if _one_of(name, text, TIERS) != "time" and not usable:
+        raise ValueError(f"{name} is {text!r}, which needs valgrind, on Linux: `apt-get install valgrind`")
+    return text
+
+
+def history_folder(config: pytest.Config) -> Path:
+    """The folder of records: PROOFLOPS_HISTORY, or the ini setting `gate_history`, relative to the rootdir."""
+    return config.rootpath / (os.environ.get("PROOFLOPS_HISTORY") or str(config.getini("gate_history")))
+
+
+def marker_settings(marker: pytest.Mark) -> dict[str, Any]:
+    """The checked arguments of a marker `gate`. Raises ValueError, naming the valid ones."""
+    valid = ("min_effect", "direction", "ignore")
+    if marker.args or not set(marker.kwargs) <= set(valid):
+        wrong = [*map(repr, marker.args), *(f"{key}={value!r}" for key, value in marker.kwargs.items())]
+        raise ValueError(f"the marker gate takes {', '.join(valid)} by name, got {', '.join(wrong)}")
+    given = dict(marker.kwargs)
+    if "min_effect" in given:
+        given["min_effect"] = _share("min_effect", str(given["min_effect"]))
+    if "direction" in given:
+        _one_of("direction", given["direction"], DIRECTIONS)
+    if not isinstance(given.get("ignore", False), bool):
+        raise ValueError(f"ignore should be True or False, got {given['ignore']!r}")
+    return given
+
+
+def files_of(ids: Sequence[str]) -> list[str]:
+    """The files of these tests, each once, in order."""
+    return list(dict.fromkeys(name.partition("::")[0] for name in ids))
+
+
+def selects_by_expression(config: pytest.Config) -> bool:
+    """Whether an expression, and not only paths and node ids, selects the tests."""
+    option = config.option
+    return bool(
+        option.keyword or option.markexpr or getattr(option, "deselect", None) or getattr(option, "claim", None)
+    )
+
+
+def is_asked_for(name: str, config: pytest.Config) -> bool:
+    """Whether the paths and node ids of the command line cover a test of this name, existing or not.
+
+    So a benchmark that vanished from a file is missing, and one of another file is not. Where the last run selects the
+    tests (--lf, --sw), nothing else was asked for: the other side has no such past.
+    """
+    if getattr(config.option, "lf", False) or getattr(config.option, "stepwise", False):
+        return False
+    file, _, inside = name.partition("::")
+    path = (config.rootpath / file).resolve()
+    for argument in config.args:
+        given, _, wanted = argument.partition("::")
+        place = (config.invocation_params.dir / given).resolve()
+        if (not wanted and (place == path or place in path.parents)) or (
+            wanted and place == path and (inside == wanted or inside.startswith((wanted + "::", wanted + "[")))
+        ):
+            return True
+    return False
+
+
+def without_fixture(items: Sequence[pytest.Item]) -> str:
+    """Names the tests with the marker `benchmark` and without the fixture, which pytest-codspeed alone measures."""
+    names = [item.nodeid for item in items if item.get_closest_marker("benchmark") and not is_benchmark(item)]
+    if not names:
+        return ""
+    return (
+        f"not compared: {len(names)} tests with the marker `benchmark` that do not use its fixture, the first "
+        f"{names[0]}; pytest-benchmark does not measure them: call benchmark(...) in them"
+    )

@@ -1,0 +1,189 @@
+"""The installed pytest plugin: history and gate for anybody's pytest-benchmark tests.
+
+Loaded by every run of pytest where the package is installed. So it imports nothing at start but pytest and the standard
+library, and does nothing unless one of its options is given.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prooflops_gate import run_state
+from prooflops_gate.options import add_options, history_folder, marker_settings, refuse_unwritable, settings
+from prooflops_gate.run_state import is_benchmark, is_replicate
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    add_options(parser)
+    suggest_options(parser, pluginmanager, "prooflops gate")
+
+
+def suggest_options(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager, group: str, *more: str) -> None:
+    """Has pytest's error for an unknown option name the option of this group that it resembles."""
+    names = [name for option in parser.getgroup(group).options for name in option.names()] + [*more]
+    config = pluginmanager.get_plugin("pytestconfig")
+    given = {str(word).partition("=")[0] for word in config.invocation_params.args} if config else set()
+    for word in sorted(word for word in given - {*names} if word.startswith("--")):
+        from difflib import get_close_matches
+
+        if close := get_close_matches(word, names, n=1, cutoff=0.8):
+            parser.extra_info["did you mean"] = f"{close[0]} for {word}?"
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from prooflops_gate import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "gate(min_effect=0.05, direction='slower', ignore=False): how the gate compares this benchmark, instead of its "
+        "ini settings; ignore: not at all, as where its work differs from run to run",
+    )
+    if settings(config).orchestrated and not hasattr(config, "workerinput"):
+        from prooflops_gate import run
+
+        run.configure(config, settings(config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None]:
+    """Takes the option `--report` of `--gate-history`, unless the project has an option of this name itself."""
+    yield
+    if "--gate-history" in args and not hasattr(early_config.option, "report"):
+        parser.addoption("--report", help="folder of the history's page")
+        refuse_rootdir_paths(early_config.invocation_params.dir, args, ("--report",))
+
+
+def refuse_rootdir_paths(here: Path, args: list[str], options: tuple[str, ...], suffix: str = "") -> None:
+    """Refuses `--option /another/folder`, as pytest would take its rootdir from the path."""
+    for name, path in itertools.pairwise(args):
+        if name in options and (here / path).exists() and not (here / path).resolve().is_relative_to(here):
+            raise pytest.UsageError(
+                f"{name} {path}: write {name}={path}{suffix}, or pytest takes its rootdir from the path"
+            )
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if not config.getoption("gate_history"):
+        return None
+    from prooflops_gate.history import counts, listing
+
+    folder, found, verbose = history_folder(config), settings(config), config.option.verbose > 0
+    report = None
+    if any(str(word).partition("=")[0] == "--report" for word in config.invocation_params.args):
+        report = config.invocation_params.dir / config.getoption("report")
+        refuse_unwritable("--report", report, "folder")
+    code = listing.print_history(folder, found.exact, verbose=verbose, report=report, root=config.rootpath)
+    if counts.builds_in(folder):
+        from prooflops_gate import counted_history  # imports scipy
+
+        print("\n".join(counted_history.steps(folder, found.min_instructions)))
+    return code
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not _is_recorded(config):
+        return
+    found = config.stash[run_state.MARKERS] = {}
+    for item in items:
+        for marker in reversed(list(item.iter_markers("gate"))):
+            try:
+                found.setdefault(item.nodeid, {}).update(marker_settings(marker))
+            except ValueError as error:
+                raise pytest.UsageError(f"{item.nodeid}: {error}") from error
+
+
+def _is_recorded(config: pytest.Config) -> bool:
+    """Whether this run leaves a record: by an option, or because this suite's own plugin keeps all of its runs."""
+    return settings(config).used or is_replicate() or config.pluginmanager.hasplugin("prooflops.run")
+
+
+@pytest.fixture(scope="session")
+def gate_replicate(pytestconfig: pytest.Config) -> Any:
+    """The gate's pace for benchmarks that choose their own rounds, in a process that the gate paces; else None.
+
+    `gate_replicate.pace(request.node)` is the seconds to take, the fewest rounds, and whether an earlier process has
+    checked the benchmark. `gate_replicate.leave_out(request.node, seconds)` reports the seconds of such checks, which
+    later processes skip.
+    """
+    found = pytestconfig.pluginmanager.get_plugin("prooflops_gate.replicate")
+    return found if found and found.paces else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    if not is_benchmark(item) or not _is_recorded(item.config):
+        return (yield)
+    from prooflops_gate.machine.contention import Watch
+
+    stash = item.config.stash
+    watch = stash[run_state.WATCH] = Watch()
+    try:
+        return (yield)
+    finally:
+        stash.setdefault(run_state.CONTENTION, {})[item.nodeid] = watch.stop()
+        del stash[run_state.WATCH]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    config = session.config
+    if not _is_recorded(config) or config.option.collectonly:
+        return
+    if settings(config).baseline and not settings(config).orchestrated and not hasattr(config, "workerinput"):
+        from prooflops_gate import single_run
+
+        benchmarks = [item.nodeid for item in session.items if is_benchmark(item)]
+        single_run.check_baseline(config, settings(config), benchmarks)
+    elif not settings(config).orchestrated and not config.pluginmanager.hasplugin("prooflops.run"):
+        from prooflops_gate.history import run_record
+
+        run_record.plain_fingerprint()  # now, so that later imports do not change it
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    # After every other plugin's own (the suite writes its record there), and before the terminal's summary.
+    config = session.config
+    interrupted = session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+    config.stash[run_state.PARTIAL] = str(
+        session.shouldfail or session.shouldstop or (interrupted and "interrupted") or ""
+    )
+    result = yield
+    if run_state.MARKERS not in config.stash or hasattr(config, "workerinput") or config.option.collectonly:
+        return result
+    if session.exitstatus == pytest.ExitCode.USAGE_ERROR:
+        return result  # refused: nothing ran
+    chosen = settings(config)
+    if (chosen.used and not chosen.orchestrated) or is_replicate():
+        if run_state.RECORD_PATH not in config.stash:
+            from prooflops_gate.history import run_record
+
+            run_record.save(config, run_record.record_of(config), chosen.folder)
+        if not is_replicate() and run_state.RECORD_PATH in config.stash:
+            from prooflops_gate import single_run
+
+            single_run.finish(config, chosen, session.exitstatus)
+    if run_state.STORAGE_ERROR in config.stash and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if run_state.STORAGE_ERROR in terminalreporter.config.stash:
+        terminalreporter.write_line(terminalreporter.config.stash[run_state.STORAGE_ERROR], red=True)
+    if "prooflops_gate.single_run" in sys.modules:
+        from prooflops_gate import single_run
+
+        single_run.print_summary(terminalreporter)

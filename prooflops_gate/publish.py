@@ -1,0 +1,111 @@
+"""Writes the result of a comparison to files: JSON, described by `gate.schema.json`, and Markdown for people."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prooflops_gate import __version__, run_state
+from prooflops_gate.console.tables import markdown_table
+from prooflops_gate.history.records import write_atomically
+from prooflops_gate.history.rows import SHOWN_LEVEL, VERDICTS, Row
+from prooflops_gate.history.rows import table as table_of
+from prooflops_gate.options import Settings
+from prooflops_gate.report import FINISHED, Result, remedies, sections
+from prooflops_gate.wording import sentence
+
+SCHEMA = 1  # of the JSON; whoever changes the form raises it
+MARK = "<!-- prooflops gate -->"  # by which a workflow finds the comment that it updates
+MOST_CHARACTERS, MOST_ROWS = 65_000, 100  # GitHub takes 65,536 characters in a comment
+SCHEMA_FILE = Path(__file__).with_name("gate.schema.json")
+INTERRUPTED, BROKEN = "interrupted", "broken"  # states of a Result that is not FINISHED
+
+
+def publish(result: Result, config: pytest.Config, settings: Settings) -> None:
+    """Writes the files that the options ask for; where one cannot be written, the run says so and fails."""
+    try:
+        write(result, settings)
+    except OSError as error:
+        config.stash[run_state.STORAGE_ERROR] = f"the gate's result could not be written: {error}"
+
+
+def write(result: Result, settings: Settings) -> None:
+    text = markdown(result)
+    if settings.markdown:
+        write_atomically(settings.markdown, text)
+    if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) and result.status != INTERRUPTED:
+        with open(summary, "a", encoding="utf-8") as file:
+            file.write(text + "\n")
+    if settings.json:
+        write_atomically(settings.json, json.dumps(as_json(result, settings), indent=1, allow_nan=False) + "\n")
+
+
+def markdown(result: Result) -> str:
+    """A comment for a pull request: a sentence for each row that is not SAME, the figures folded."""
+    head = [MARK, f"### {result.last or 'gate'}", "", _escaped(result.title or result.reason), ""]
+    head += [f"**Warning: {_escaped(result.warning)}**", ""] if result.warning else []
+    said: list[str] = [*markdown_table(result.table), ""] if result.table else []
+    for heading, lines in [] if result.table else sections(result.rows, MOST_ROWS):
+        said += [f"**{heading}**", "", *(f"- {_escaped(line)}" for line in lines), ""]
+    said += [f"{_escaped(line)}  " for line in (*remedies(result.rows), *result.lines)]
+    shown = [row for row in result.rows if row.verdict != "SAME"][:MOST_ROWS]
+    figures = [*markdown_table([[*map(_escaped, row)] for row in table_of(shown)]), ""] if shown else []
+    figures += [f"- {_escaped(line)}" for line in result.details]
+    folded = ["", "<details><summary>Figures</summary>", "", *figures, "", "</details>"] if figures else []
+    texts = ("\n".join([*parts, ""]) for parts in ([*head, *said, *folded], [*head, *said], head))
+    return next((text for text in texts if len(text) <= MOST_CHARACTERS), MARK)
+
+
+def _escaped(text: str) -> str:
+    """The text as it is, where Markdown and HTML give some of its characters a meaning.
+
+    >>> print(_escaped("t.py::test__a[<x>] is 26 % slower"))
+    t.py::test\\_\\_a\\[&lt;x&gt;\\] is 26 % slower
+    """
+    return re.sub(r"([\\`*_\[\]|~#@])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def as_json(result: Result, settings: Settings) -> dict[str, Any]:
+    """The result as `gate.schema.json` describes it."""
+    found = [row.verdict for row in result.rows]
+    return {
+        "schema": SCHEMA,
+        "prooflops": __version__,
+        "status": result.status,
+        "reason": result.reason,
+        "compared": result.title,
+        "gates": settings.gate or bool(settings.bisect),
+        "fails": bool(result.failing or result.failed_tests) or result.status != FINISHED,
+        "min_effect": settings.min_effect,
+        "counts": {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found},
+        "rows": [_row(row, row in result.failing) for row in result.rows],
+        "failed_tests": sorted(result.failed_tests),
+        "warning": result.warning,
+        "lines": [*result.lines, *result.details],
+    }
+
+
+def _row(row: Row, fails: bool) -> dict[str, Any]:
+    known = {key: getattr(row, key) for key in ("name", "quantity", "verdict", "note", "where")}
+    known |= {key: _plain(getattr(row, key)) for key in ("before", "after")}
+    known |= {key: _plain(getattr(row.effect, key, None)) for key in ("ratio", "pairs", "noise")}
+    bounds = row.effect.bounds(SHOWN_LEVEL) if row.effect else (None, None, None)
+    known |= dict(zip(("low", "high", "level"), bounds, strict=True))
+    return {**known, "fails": fails, "decided_by": row.by or row.quantity, "sentence": sentence(row)}
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has: None for an infinite or undefined number, text for what is no scalar.
+
+    >>> _plain(2.5), _plain(math.inf), _plain((1, 2))
+    (2.5, None, '(1, 2)')
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, int | str) else str(value)

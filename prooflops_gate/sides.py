@@ -1,0 +1,220 @@
+"""The other side of a side-by-side comparison: another interpreter, another checkout, or a git revision.
+
+Its processes must import *its* code. They start in its folder, with it (and its `src`) first on the path, before an
+installed or editable copy. Their imports are checked afterwards, and this side's code there is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from prooflops_gate.history.records import Summary
+from prooflops_gate.process import Replicate, Replicates, Side
+
+
+def import_paths(root: Path, here: Path) -> tuple[str, ...]:
+    """The first folders on the import path of a side's processes, on both sides alike.
+
+    Under `root`, the counterparts of `here`, its `src`, and the folders of its repository that the .pth files of
+    editable installs name.
+    """
+    top = repository_of(here) or here
+    files = [file for folder in site.getsitepackages() for file in sorted(Path(folder).glob("*.pth"))]
+    lines = [line for file in files for line in file.read_text("utf-8", errors="replace").splitlines()]
+    # Comments, code and relative paths lie under no folder.
+    folders = [here / "src", here, *(path for path in map(Path, lines) if path.is_relative_to(top))]
+    moved = dict.fromkeys(Path(os.path.normpath(root / os.path.relpath(folder, here))) for folder in folders)
+    return tuple(str(path) for path in moved if path.is_dir())
+
+
+def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side:
+    """The side that `--gate-versus` names. Raises UsageError for one that is unknown, or the same as this."""
+    root = config.rootpath
+    path = Path(text)
+    if path.is_dir():
+        for inside in ("bin/python", "Scripts/python.exe"):  # a virtual environment's folder means its interpreter
+            if (path / "pyvenv.cfg").is_file() and (path / inside).exists():
+                return _interpreter(path / inside, root, text)
+        if path.resolve() == root.resolve():
+            raise _same(text)
+        return Side(
+            f"checkout {text} ({commit_of(path)})", sys.executable, path.resolve(), import_paths(path.resolve(), root)
+        )
+    found = shutil.which(text) if os.sep in text or text.startswith(("python", "pypy")) else None
+    if found:
+        return _interpreter(Path(found).absolute(), root, text)
+    return _revision(text, config, replicates)
+
+
+def _same(text: str) -> pytest.UsageError:
+    return pytest.UsageError(f"--gate-versus {text}: both sides are the same (--gate-noise-floor is for that)")
+
+
+def _interpreter(python: Path, root: Path, text: str) -> Side:
+    question = "import sys, pytest, pytest_benchmark; print(sys.prefix)"
+    done = subprocess.run([str(python), "-c", question], capture_output=True, text=True, cwd=root)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise pytest.UsageError(f"--gate-versus {text}: that interpreter needs pytest and pytest-benchmark: {last}")
+    if done.stdout.strip() == sys.prefix:
+        raise _same(text)
+    return Side(f"interpreter {text}", str(python), root, import_paths(root, root))
+
+
+def repository_of(root: Path) -> Path | None:
+    """The working tree of git around `root`; None where there is none."""
+    top = git(root, "rev-parse", "--show-toplevel")
+    return Path(top) if top else None
+
+
+def commit_named(root: Path, text: str) -> str | None:
+    """The commit of a revision; None for one that is unknown here."""
+    return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}") or None
+
+
+def is_changed(root: Path) -> bool:
+    """Whether files differ from the commit that is checked out."""
+    return bool(git(root, "status", "--porcelain", "--untracked-files=no"))
+
+
+def git(root: Path, *words: str) -> str | None:
+    """git's output; None where it fails or is not installed."""
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _why_none(root: Path) -> str:
+    """Git's own words on why there is no repository, such as another owner's in a container."""
+    try:
+        done = subprocess.run(["git", "-C", str(root), "rev-parse"], capture_output=True, text=True)
+    except OSError:
+        return "git is not installed"
+    return done.stderr.partition("\n")[0]
+
+
+def commit_of(root: Path) -> str:
+    """The commit that is checked out, in words, and whether files differ from it."""
+    commit = git(root, "rev-parse", "--short=9", "HEAD")
+    if not commit:
+        return "under no version control"
+    return commit + (" with changes" if is_changed(root) else "")
+
+
+def _revision(text: str, config: pytest.Config, replicates: Replicates) -> Side:
+    root = config.rootpath
+    top, commit = repository_of(root), commit_named(root, text)
+    if top is None or not commit:
+        shallow = git(root, "rev-parse", "--is-shallow-repository") == "true"
+        fetch = ", a shallow clone: `git fetch --unshallow`, or `fetch-depth: 0` in a workflow" if shallow else ""
+        where = f"no revision of this repository{fetch}" if top else f"no git repository ({_why_none(root)})"
+        raise pytest.UsageError(
+            f"--gate-versus {text}: no folder, no interpreter, and {where}; valid: an interpreter or a virtual "
+            "environment, the folder of another checkout, or a git revision"
+        )
+    if commit == commit_named(root, "HEAD") and not is_changed(root):
+        raise _same(text)
+    return checkout(commit, f"revision {text} ({commit[:9]})", root, replicates)
+
+
+def checkout(commit: str, label: str, root: Path, replicates: Replicates) -> Side:
+    """A commit of the repository around `root`, in a worktree of its own. Raises UsageError without such a folder."""
+    top = repository_of(root)
+    assert top, root
+    tree = replicates.worktree(top, commit)
+    inside = tree / root.resolve().relative_to(top.resolve())
+    if not inside.is_dir():
+        raise pytest.UsageError(f"{label} has no folder {inside.relative_to(tree)}")
+    label += _copy_generated(top, tree)
+    return Side(label, sys.executable, inside, import_paths(inside, root), fresh=True)
+
+
+def _copy_generated(top: Path, tree: Path) -> str:
+    """Gives a tree the ignored Python files beside tracked ones, such as a version that a build wrote; says which."""
+    ignored = git(top, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory") or ""
+    wanted = [name for name in ignored.splitlines() if name.endswith(".py") and (tree / name).parent.is_dir()]
+    copied = [name for name in wanted if not (tree / name).exists()]
+    for name in copied:
+        shutil.copy(top / name, tree / name)
+    return f", with {' and '.join(copied)} as this side has it" if copied else ""
+
+
+BUILD_IT = "build a second checkout and give --gate-versus its folder"
+
+
+def lacking(other: Side, root: Path) -> str:
+    """Built files that the checkout at `root` has and a fresh one lacks, as the likely reason of a failure there."""
+    built = git(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--", "*.so", "*.pyd") or ""
+    files = [file for file in built.splitlines() if "site-packages" not in file]
+    found = [f"built extensions ({files[0]})"] if files else []
+    found += ["submodules"] if ((repository_of(root) or root) / ".gitmodules").exists() else []
+    return f"\nA checkout of a revision has no {' and no '.join(found)}: {BUILD_IT}" if other.fresh and found else ""
+
+
+def commit_of_records(then: Sequence[Summary], root: Path) -> tuple[str, str]:
+    """The commit of these records, or why it cannot be checked out beside this side; one of them is empty."""
+    commits = {each.commit for each in then}
+    if commits == {""} or repository_of(root) is None:
+        return "", "not under git"
+    if len(commits) > 1:
+        return "", f"records of {len(commits)} commits"
+    (commit,) = commits
+    if any(each.dirty for each in then):
+        return "", f"recorded with changes to {commit[:9]} that no commit holds"
+    if not commit_named(root, commit):
+        return "", f"commit {commit[:9]} is not in this repository (a shallow clone lacks some)"
+    if commit == commit_named(root, "HEAD") and not is_changed(root):
+        return "", "recorded at this very commit"
+    return commit, ""
+
+
+def targets(config: pytest.Config, other: Side) -> list[str]:
+    """The paths that the other side collects at first: the arguments of this run, as far as they exist there."""
+    base, root = config.invocation_params.dir, config.rootpath.resolve()
+    paths = [(base / argument.partition("::")[0]).resolve() for argument in config.args]
+    found = [str(path.relative_to(root)) for path in paths if path.is_relative_to(root)]
+    if not (there := existing(found, other)):
+        raise pytest.UsageError(f"{other.label} has none of {', '.join(found)}: there is nothing to compare with")
+    return there
+
+
+def existing(files: Sequence[str], side: Side) -> list[str]:
+    """Those files that this side has."""
+    return [file for file in dict.fromkeys(files) if (side.root / file).exists()]
+
+
+def check_origins(before: Replicate, after: Replicate, root: Path, asked: str) -> None:
+    """Refuses a comparison in which the other side ran this side's code, or either ran an installed copy of it."""
+    if before.side.root == after.side.root:
+        if before.prefix == after.prefix:
+            raise pytest.UsageError(f"{asked}: both sides are the same (--gate-noise-floor is for that)")
+        return
+    roots = [repository_of(side.root) or side.root for side in (before.side, after.side)]
+    if roots[0] == roots[1]:  # two folders of one repository
+        roots = [before.side.root, after.side.root]
+    theirs, ours = (each.resolve() for each in roots)
+    for done, own, foreign in ((before, theirs, ours), (after, ours, theirs)):
+        for name, file in done.modules.items():
+            if [Path(file).is_relative_to(place) for place in (foreign, own, done.prefix)] == [True, False, False]:
+                raise pytest.UsageError(
+                    f"{asked}: {done.side.label} (in {done.side.root}) imported {name} from {file}, "
+                    "which is the other side's: both would run the same code; see PYTHONPATH"
+                )
+    built = [[file for file in done.modules.values() if file.endswith((".so", ".pyd"))] for done in (before, after)]
+    if before.side.fresh and built[1] and not built[0]:
+        raise pytest.UsageError(
+            f"{asked}: this side imported the built extension {built[1][0]}, which a checkout of a revision lacks: "
+            f"other code would be compared; {BUILD_IT}"
+        )
+    if not before.modules and not after.modules:
+        raise pytest.UsageError(f"{asked}: neither side imported anything from {root}")
