@@ -177,7 +177,8 @@ def refuse_a_mix_of_copies(root: Path) -> None:
         if home not in origin.parents:
             raise pytest.UsageError(
                 f"{package.__name__} was imported from {origin.parent}, but these tests are those of {root}: "
-                f"uninstall the other copy (pip uninstall prooflops), or install this one (pip install -e {root}/prooflops_gate -e {root})"
+                f"uninstall the other copy (pip uninstall prooflops), or install this one "
+                f"(pip install -e {root}/prooflops_gate -e {root})"
             )
 
 
