@@ -6,7 +6,12 @@ import pytest
 
 from prooflops_gate import needs
 
-pytest_plugins = ["prooflops_gate.plugin", "prooflops.plugin", "prooflops.suite.hooks", "prooflops.model.model_option"]
+pytest_plugins = [
+    "prooflops_gate.plugin",
+    "prooflops.plugin",
+    "prooflops.suite.hooks",
+    "prooflops.model.model_option",
+]
 
 
 def pytest_addoption() -> None:  # before the plugins above are imported

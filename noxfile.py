@@ -29,7 +29,15 @@ def pinned(packages: dict[str, str]) -> list[str]:
 @nox.session(python=PYTHONS)
 def gate(session: nox.Session) -> None:
     """The installed part without torch, as other projects have it."""
-    session.install("--only-binary=:all:", "pytest", "pytest-benchmark", "numpy", "scipy", "hypothesis", "pyyaml")
+    session.install(
+        "--only-binary=:all:",
+        "pytest",
+        "pytest-benchmark",
+        "numpy",
+        "scipy",
+        "hypothesis",
+        "pyyaml",
+    )
     session.run("python", "-m", "pytest", *GATE, *(session.posargs or ROOMS))
 
 
@@ -41,7 +49,9 @@ def gate_oldest(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS)
-@nox.parametrize("torch", ["2.15.*", "2.13.*", "2.11.*"], ids=["torch-2.15", "torch-2.13", "torch-2.11"])
+@nox.parametrize(
+    "torch", ["2.15.*", "2.13.*", "2.11.*"], ids=["torch-2.15", "torch-2.13", "torch-2.11"]
+)
 def suite(session: nox.Session, torch: str) -> None:
     """The claims with the newest packages, and with the torch of images for GPUs: `nox -s "suite-3.12(torch-2.11)"`.
 

@@ -24,9 +24,16 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent
 GATE = "prooflops-gate"
-STAMP = "made-by-make.json"  # in .venv: from which Python it is made and, once it is complete, of what
+STAMP = (
+    "made-by-make.json"  # in .venv: from which Python it is made and, once it is complete, of what
+)
 # Modules whose name is not that of the package with _ for -.
-IMPORT_NAMES = {"Jinja2": "jinja2", "import-linter": "importlinter", "nvidia-ml-py": "pynvml", "pyyaml": "yaml"}
+IMPORT_NAMES = {
+    "Jinja2": "jinja2",
+    "import-linter": "importlinter",
+    "nvidia-ml-py": "pynvml",
+    "pyyaml": "yaml",
+}
 
 
 class SetupError(Exception):
@@ -122,25 +129,44 @@ def _self_portrait(names: list[str]) -> Interpreter:
     for name in names:
         module = IMPORT_NAMES.get(name, name.replace("-", "_"))
         spec = importlib.util.find_spec(module)
-        if spec is None or spec.origin is None:  # no origin: an empty folder that an uninstallation left behind
+        if (
+            spec is None or spec.origin is None
+        ):  # no origin: an empty folder that an uninstallation left behind
             continue
         try:  # torch by import, because it breaks in ways that no metadata tell: a CUDA library that is not there, say
-            packages[name] = __import__("torch").__version__ if name == "torch" else importlib.metadata.version(name)
+            packages[name] = (
+                __import__("torch").__version__
+                if name == "torch"
+                else importlib.metadata.version(name)
+            )
         except importlib.metadata.PackageNotFoundError:
             continue  # pytest finds its plugins by their metadata, pip its versions: without them it isn't there
         except Exception as error:
             torch_error = f"{type(error).__name__}: {error}"
-    folders = [path for path in sys.path[1:] if re.search(r"(site|dist)-packages$", path) and Path(path).is_dir()]
+    folders = [
+        path
+        for path in sys.path[1:]
+        if re.search(r"(site|dist)-packages$", path) and Path(path).is_dir()
+    ]
     return Interpreter(
-        sys.executable, sys.prefix, sys.version, folders, {k: str(v) for k, v in packages.items()}, torch_error
+        sys.executable,
+        sys.prefix,
+        sys.version,
+        folders,
+        {k: str(v) for k, v in packages.items()},
+        torch_error,
     )
 
 
 def interpreter(python: str, names: list[str]) -> Interpreter:
     """What `python` says of itself, in a process of its own."""
     try:
-        answer = subprocess.run([python, __file__, "--probe", *names], capture_output=True, text=True, check=False)
-        return Interpreter(**json.loads(answer.stdout.splitlines()[-1]))  # the last line: a torch may print at import
+        answer = subprocess.run(
+            [python, __file__, "--probe", *names], capture_output=True, text=True, check=False
+        )
+        return Interpreter(
+            **json.loads(answer.stdout.splitlines()[-1])
+        )  # the last line: a torch may print at import
     except OSError as error:
         raise SetupError(f"{python} cannot be started: {error}") from None
     except (IndexError, ValueError):
@@ -198,7 +224,9 @@ class Venv:
                 f"{self.folder} was not made by `make`, so it is not touched. Delete it, or use it: "
                 f"`pip install` the dependencies of pyproject.toml there and run make PYTHON={self.python} ..."
             )
-        (self.folder / "pyvenv.cfg").unlink(missing_ok=True)  # so that a deletion that is killed can be resumed
+        (self.folder / "pyvenv.cfg").unlink(
+            missing_ok=True
+        )  # so that a deletion that is killed can be resumed
         if self.folder.exists():
             shutil.rmtree(self.folder)
 
@@ -210,14 +238,23 @@ class Venv:
         self.remove()
         self.write_stamp(given, key="")
         venv = [given.executable, "-m", "venv", str(self.folder)]
-        without_pip = [*venv, "--without-pip"]  # Debian keeps ensurepip apart, in the package python3-venv
+        without_pip = [
+            *venv,
+            "--without-pip",
+        ]  # Debian keeps ensurepip apart, in the package python3-venv
         if _run(venv, quiet=True) != 0 and _run(without_pip) != 0:
-            raise SetupError(f"{given.executable} cannot make a virtual environment; its reason stands above")
+            raise SetupError(
+                f"{given.executable} cannot make a virtual environment; its reason stands above"
+            )
         (packages,) = self.folder.glob("lib/python*/site-packages")
-        lines = [f"import site; site.addsitedir({folder!r})\n" for folder in site_folders]  # so their .pth files count
+        lines = [
+            f"import site; site.addsitedir({folder!r})\n" for folder in site_folders
+        ]  # so their .pth files count
         (packages / "given-python.pth").write_text("".join(lines), encoding="utf-8")
 
-    def install(self, given: Interpreter, needs: list[Requirement], constraints: Path | None) -> None:
+    def install(
+        self, given: Interpreter, needs: list[Requirement], constraints: Path | None
+    ) -> None:
         """Install `needs` by pip: its own, or else that of `given`."""
         pip = [self.python, "-m", "pip"]
         if _run([*pip, "--version"], quiet=True) != 0:
@@ -243,8 +280,13 @@ class Venv:
 def _run(command: list[str], quiet: bool = False) -> int:
     """The exit status of a command; what it prints goes to stderr, as stdout is for the one path."""
     output = subprocess.DEVNULL if quiet else sys.stderr
-    environment = {**os.environ, "PIP_USER": "0"}  # some images set it, and a venv has no user folder
-    return subprocess.run(command, stdout=output, stderr=output, env=environment, check=False).returncode
+    environment = {
+        **os.environ,
+        "PIP_USER": "0",
+    }  # some images set it, and a venv has no user folder
+    return subprocess.run(
+        command, stdout=output, stderr=output, env=environment, check=False
+    ).returncode
 
 
 def _say(message: str) -> None:
@@ -253,7 +295,13 @@ def _say(message: str) -> None:
 
 def _key(given: Interpreter, needs: list[Requirement], constraints: Path) -> str:
     """What .venv is made of: it is current as long as this stays the same."""
-    parts = [given.prefix, given.python, given.site_folders, given.packages.get("torch"), [str(need) for need in needs]]
+    parts = [
+        given.prefix,
+        given.python,
+        given.site_folders,
+        given.packages.get("torch"),
+        [str(need) for need in needs],
+    ]
     return hashlib.sha256(json.dumps(parts).encode() + constraints.read_bytes()).hexdigest()
 
 
@@ -267,7 +315,9 @@ def ready_python(python: str, *extras: str, repository: Path = REPOSITORY) -> st
 
     given = interpreter(python, names)
     if stamp and Path(given.prefix).resolve() == venv.folder:
-        given = interpreter(stamp["given"], names)  # .venv is activated: go by the Python that it was made from
+        given = interpreter(
+            stamp["given"], names
+        )  # .venv is activated: go by the Python that it was made from
     way = plan(given, needs)
     if way.direct:
         _say(f"{given.executable} has all packages that are needed, so nothing is installed")
@@ -275,7 +325,10 @@ def ready_python(python: str, *extras: str, repository: Path = REPOSITORY) -> st
 
     key = _key(given, requirements("nvidia", repository=repository), constraints)
     if stamp.get("key") != key:
-        _say(f"making {venv.folder} from {given.executable}" + (", whose torch it uses" if way.site_folders else ""))
+        _say(
+            f"making {venv.folder} from {given.executable}"
+            + (", whose torch it uses" if way.site_folders else "")
+        )
         venv.create(given, way.site_folders)
     if missing := interpreter(venv.python, names).lacks(needs):
         _say(f"installing {', '.join(need.name for need in missing)} in {venv.folder}")
@@ -283,7 +336,9 @@ def ready_python(python: str, *extras: str, repository: Path = REPOSITORY) -> st
         venv.install(given, missing, constraints if way.constrained else None)
         made = interpreter(venv.python, names)
         if made.torch_error or made.lacks(needs):
-            raise SetupError(f"{venv.python} still lacks packages: {made.torch_error or made.lacks(needs)}")
+            raise SetupError(
+                f"{venv.python} still lacks packages: {made.torch_error or made.lacks(needs)}"
+            )
     venv.write_stamp(given, key)
     return venv.python
 
@@ -291,7 +346,9 @@ def ready_python(python: str, *extras: str, repository: Path = REPOSITORY) -> st
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dev", action="store_true", help="with the tools of `make lint`")
-    parser.add_argument("--probe", nargs="*", metavar="PACKAGE", help="print what this Python has, as JSON")
+    parser.add_argument(
+        "--probe", nargs="*", metavar="PACKAGE", help="print what this Python has, as JSON"
+    )
     options = parser.parse_args(arguments)
     if options.probe is not None:
         print(json.dumps(asdict(_self_portrait(options.probe))))

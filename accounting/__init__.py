@@ -4,7 +4,9 @@ The formulas need only the standard library. Each module is loaded when it is fi
 takes a millisecond.
 """
 
-TYPE_CHECKING = False  # type checkers know the name; importing it from typing would dominate the import time
+TYPE_CHECKING = (
+    False  # type checkers know the name; importing it from typing would dominate the import time
+)
 
 __all__ = [
     "activations", "allocator", "attention", "contraction", "convolution", "devices", "families", "flops", "formats",

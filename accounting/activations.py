@@ -64,15 +64,25 @@ def _known(name: str, value: Any) -> Model:
     )
 
 
-def _of_config(model: Any, batch: int, sequence: int, dtype: Dtype, attention: str, **options: Any) -> int:
+def _of_config(
+    model: Any, batch: int, sequence: int, dtype: Dtype, attention: str, **options: Any
+) -> int:
     """Bytes that transformers' net keeps; without its own way to recompute or to cast."""
     model = model if getattr(model, "config", None) is not None else _known("model", model)
     for name, value in options.items():
         if value:
-            raise ValueError(f"{name} must be {type(value)()!r} for a model of transformers' code, got {value!r}")
+            raise ValueError(
+                f"{name} must be {type(value)()!r} for a model of transformers' code, got {value!r}"
+            )
     try:
-        built: Any = import_module("prooflops.counted.built")  # by name: it needs torch, and this module only Python
-        return int(built.activation_bytes(model.config, batch, sequence, dtype_name(dtype, DTYPES), attention))
+        built: Any = import_module(
+            "prooflops.counted.built"
+        )  # by name: it needs torch, and this module only Python
+        return int(
+            built.activation_bytes(
+                model.config, batch, sequence, dtype_name(dtype, DTYPES), attention
+            )
+        )
     except ImportError as error:
         said = "activations of this model need transformers 5 or later, whose net is counted"
         raise ValueError(f"{said} ({error})") from None
@@ -109,7 +119,9 @@ def saved_tensors(
     if autocast is not None:
         raise ValueError(f"autocast must be None for a transformer, got {autocast!r}")
     layers, outside = tensors_by_layer(model, batch, sequence, dtype, attention, dropout=dropout)
-    repeated = (each._replace(copies=each.copies * number) for number, layer in layers for each in layer)
+    repeated = (
+        each._replace(copies=each.copies * number) for number, layer in layers for each in layer
+    )
     return (*outside, *repeated)
 
 
@@ -122,12 +134,19 @@ def tensors_by_layer(
     """
     validated_choice("attention", attention, ATTENTION)
     (layers, outside), tokens = layers_of(model), batch * sequence
-    dim, rms = list(model.linear_maps)[-1].in_features, getattr(model, "norm", "rmsnorm") == "rmsnorm"
+    dim, rms = (
+        list(model.linear_maps)[-1].in_features,
+        getattr(model, "norm", "rmsnorm") == "rmsnorm",
+    )
     learned = any(each.part == "positions" for each in outside.other_parameters)
     found = [SavedTensor("embedding", "positions", sequence, "int64")] if learned else []
     found += [SavedTensor("embedding", "dropout mask", tokens * dim, "bool")] if dropout else []
     for norm in outside.other_parameters:
-        part = "embedding" if norm.place < min(each.place for each in layers[0][1].linear_maps) else "head"
+        part = (
+            "embedding"
+            if norm.place < min(each.place for each in layers[0][1].linear_maps)
+            else "head"
+        )
         found += _of_norm(rms, part, tokens, dim, dtype) if norm.part == "norms" else []
     kinds = []
     for number, layer in layers:
@@ -135,7 +154,9 @@ def tensors_by_layer(
         attended: Any = layer.attentions
         for each in attended:
             block += _of_attention(each, tokens, sequence, dtype, attention)
-            angles = SavedTensor("attention", "cosines and sines", sequence * each.head_dim, dtype, copies=4)
+            angles = SavedTensor(
+                "attention", "cosines and sines", sequence * each.head_dim, dtype, copies=4
+            )
             block += [] if learned else [angles]
         scores = [each for each in block if each.name == "probabilities"]
         masks = [each._replace(name="probabilities' mask", dtype="bool") for each in scores]
@@ -145,7 +166,12 @@ def tensors_by_layer(
     return kinds, found
 
 
-@checked("checkpoint_every", flags=("selective", "dropout"), batch=at_least_one, micro_batches=at_least_one)
+@checked(
+    "checkpoint_every",
+    flags=("selective", "dropout"),
+    batch=at_least_one,
+    micro_batches=at_least_one,
+)
 def activation_bytes(
     model: Any,
     batch: int,
@@ -176,7 +202,12 @@ def activation_bytes(
     """
     part, every = -(-batch // micro_batches), checkpoint_every
     if not isinstance(model, Model):
-        options = {"checkpoint_every": every, "selective": selective, "dropout": dropout, "autocast": autocast or ""}
+        options = {
+            "checkpoint_every": every,
+            "selective": selective,
+            "dropout": dropout,
+            "autocast": autocast or "",
+        }
         return _of_config(model, part, sequence, dtype, attention, **options)
     saved = saved_tensors(model, part, sequence, dtype, attention, autocast, dropout=dropout)
     if every and autocast is not None:
@@ -210,9 +241,13 @@ def recomputed_bytes(
     """
     dtype = dtype_name(dtype, DTYPES)
     layers = min(checkpoint_every, model.layers)
-    saved = saved_tensors(replace(model, layers=layers), batch, sequence, dtype, attention, dropout=dropout)
+    saved = saved_tensors(
+        replace(model, layers=layers), batch, sequence, dtype, attention, dropout=dropout
+    )
     inside = sum(tensor.bytes for tensor in saved if _in_block(tensor))
-    return inside - (0 if _norm_keeps_a_copy(model, dtype) else _layer_input_bytes(model, batch, sequence, dtype))
+    return inside - (
+        0 if _norm_keeps_a_copy(model, dtype) else _layer_input_bytes(model, batch, sequence, dtype)
+    )
 
 
 @checked("model_state_bytes", model=instance_of(DeepLinear), batch=at_least_one)
@@ -239,7 +274,9 @@ def deep_linear_peak_bytes(
     activation, output, head = rows * model.dim, rows * model.outputs, model.dim * model.outputs
     weight, first = model.dim**2, model.inputs * model.dim
     moments = [n * activation + 5 * output, (n + 1) * activation + output + head]
-    moments += [(layer + 1) * activation + (n - layer + 1) * weight + head for layer in range(n, 1, -1)]
+    moments += [
+        (layer + 1) * activation + (n - layer + 1) * weight + head for layer in range(n, 1, -1)
+    ]
     moments += [activation + (n - 1) * weight + first + head]
     if model_state_bytes is None:
         model_state_bytes = (first + (n - 1) * weight + head) * size
@@ -248,7 +285,9 @@ def deep_linear_peak_bytes(
     return model_state_bytes + step_bytes
 
 
-def _of_deep_linear(model: DeepLinear, batch: int, dtype: str, autocast: str | None) -> Iterator[SavedTensor]:
+def _of_deep_linear(
+    model: DeepLinear, batch: int, dtype: str, autocast: str | None
+) -> Iterator[SavedTensor]:
     """The input of each linear map but the first, which is the batch."""
     if autocast is not None and validated_choice("autocast", autocast, DTYPES) != dtype:
         yield SavedTensor("layers", "cast input", batch * model.inputs, autocast)
@@ -286,23 +325,32 @@ def _of_norm(rms: bool, part: str, tokens: int, width: int, dtype: str) -> Itera
     yield SavedTensor(part, "norm output", tokens * width, dtype)
 
 
-def _of_layer(layer: Parts, number: int, dim: int, tokens: int, rms: bool, dtype: str) -> Iterator[SavedTensor]:
+def _of_layer(
+    layer: Parts, number: int, dim: int, tokens: int, rms: bool, dtype: str
+) -> Iterator[SavedTensor]:
     """The tensors that one of `number` equal layers keeps, but for those of attention itself."""
     for each in layer.other_parameters:
         if each.part == "norms":
             norms = _of_norm(rms, "layers", tokens, min(each.elements, dim), dtype)
-            yield from (tensor._replace(copies=tensor.copies * each.layers // number) for tensor in norms)
+            yield from (
+                tensor._replace(copies=tensor.copies * each.layers // number) for tensor in norms
+            )
         elif each.part == "attention":  # norms of queries and keys
             for of in (of for of in layer.attentions if isinstance(of, AttentionLayers)):
                 yield SavedTensor("attention", "query", tokens * of.heads * of.head_dim, dtype)
                 yield SavedTensor("attention", "key", tokens * of.kv_heads * of.head_dim, dtype)
     for maps in layer.linear_maps:
         if maps.name == "down":
-            gated = any(each.name == "gate" and each.out_features == maps.in_features for each in layer.linear_maps)
+            gated = any(
+                each.name == "gate" and each.out_features == maps.in_features
+                for each in layer.linear_maps
+            )
             yield from _of_mlp(maps, tokens, dtype, gated)
 
 
-def _of_attention(layer: Any, tokens: int, sequence: int, dtype: str, attention: str) -> Iterator[SavedTensor]:
+def _of_attention(
+    layer: Any, tokens: int, sequence: int, dtype: str, attention: str
+) -> Iterator[SavedTensor]:
     queries, values = tokens * layer.heads * layer.head_dim, tokens * layer.heads * layer.value_dim
     if attention == "flash":
         yield SavedTensor("attention", "query", queries, dtype)
@@ -325,7 +373,9 @@ def _of_mlp(down: LinearMaps, tokens: int, dtype: str, gated: bool) -> Iterator[
         rows *= down.uses
         yield SavedTensor("router", "chosen, gathered and inverse index", rows, "int64", copies=3)
         yield SavedTensor("router", "weights", rows, dtype)
-        yield SavedTensor("mlp", "gathered and returned rows", rows * down.out_features, dtype, copies=2)
+        yield SavedTensor(
+            "mlp", "gathered and returned rows", rows * down.out_features, dtype, copies=2
+        )
     # gate, silu(gate), up and their product; or up and gelu(up).
     yield SavedTensor("mlp", "hidden", rows * down.in_features, dtype, copies=4 if gated else 2)
 

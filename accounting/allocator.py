@@ -19,8 +19,12 @@ from accounting.checks import checked, validated_bool, validated_instance, valid
 BLOCK_BYTES = 512  # every block is a multiple of this (kMinBlockSize)
 SMALL_REQUEST_BYTES = 2**20  # up to here a request is served by the small pool (kSmallSize)
 SMALL_SEGMENT_BYTES = 2 * 2**20  # taken from the driver by the small pool (kSmallBuffer)
-LARGE_SEGMENT_BYTES = 20 * 2**20  # and by the large pool for a request below LARGE_REQUEST_BYTES (kLargeBuffer)
-LARGE_REQUEST_BYTES = 10 * 2**20  # from here on a request gets a segment of its own (kMinLargeAlloc)
+LARGE_SEGMENT_BYTES = (
+    20 * 2**20
+)  # and by the large pool for a request below LARGE_REQUEST_BYTES (kLargeBuffer)
+LARGE_REQUEST_BYTES = (
+    10 * 2**20
+)  # from here on a request gets a segment of its own (kMinLargeAlloc)
 SEGMENT_ROUNDING_BYTES = 2 * 2**20  # to which such a segment is rounded up (kRoundLarge)
 
 # torch's defaults for cuBLAS, in the KiB · count of CUBLAS_WORKSPACE_CONFIG: 4096 · 2 + 16 · 8, and 4096 · 8.
@@ -74,7 +78,9 @@ def charged_bytes(request: int, block: int | None = None, expandable_segments: b
     rounded = rounded_bytes(request)
     free = segment_bytes(request) if block is None else block
     if free < rounded or free % BLOCK_BYTES:
-        raise ValueError(f"block must be a multiple of {BLOCK_BYTES} bytes that holds request={rounded}, got {free}")
+        raise ValueError(
+            f"block must be a multiple of {BLOCK_BYTES} bytes that holds request={rounded}, got {free}"
+        )
     remainder = free - rounded
     large = not expandable_segments and rounded > SMALL_REQUEST_BYTES
     is_split = remainder > SMALL_REQUEST_BYTES if large else remainder >= BLOCK_BYTES
@@ -112,9 +118,17 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | No
     """
     capability = validated_ints("compute_capability", compute_capability)
     if len(capability) != 2:
-        raise ValueError(f"compute_capability must be a pair of integers such as (9, 0), got {capability}")
+        raise ValueError(
+            f"compute_capability must be a pair of integers such as (9, 0), got {capability}"
+        )
     if config is None:
-        return CUBLAS_WORKSPACE_BYTES_HOPPER_ON if capability[0] in (9, 10, 12) else CUBLAS_WORKSPACE_BYTES
+        return (
+            CUBLAS_WORKSPACE_BYTES_HOPPER_ON
+            if capability[0] in (9, 10, 12)
+            else CUBLAS_WORKSPACE_BYTES
+        )
     if not re.fullmatch(r"(:\d+:\d+)+", validated_instance("config", config, str)):
-        raise ValueError(f"config must be pairs of :KiB:count such as ':4096:2:16:8', got {config!r}")
+        raise ValueError(
+            f"config must be pairs of :KiB:count such as ':4096:2:16:8', got {config!r}"
+        )
     return sum(1024 * int(kib) * int(blocks) for kib, blocks in re.findall(r":(\d+):(\d+)", config))

@@ -79,8 +79,14 @@ class Attention:
 
     def product_flops(self, part: str) -> int:
         """FLOPs of one of `ATTENTION_PRODUCTS`: 2·scores·(sum of the widths)."""
-        of_key_width, of_value_width = ATTENTION_PRODUCTS[validated_choice("part", part, ATTENTION_PRODUCTS)]
-        return MULTIPLY_ADD_FLOPS * self.scores * (of_key_width * self.head_dim + of_value_width * self.value_width)
+        of_key_width, of_value_width = ATTENTION_PRODUCTS[
+            validated_choice("part", part, ATTENTION_PRODUCTS)
+        ]
+        return (
+            MULTIPLY_ADD_FLOPS
+            * self.scores
+            * (of_key_width * self.head_dim + of_value_width * self.value_width)
+        )
 
 
 @checked("query_length", "key_length", window=at_least_one)
@@ -113,7 +119,9 @@ def attention_pairs(
         return query_length * keys
     if keys < query_length or (rule == "both sides" and keys > query_length):
         least = "at least" if keys < query_length else "equal to"
-        raise ValueError(f"key_length must be {least} query_length ({query_length}) for causal pairs, got {keys}")
+        raise ValueError(
+            f"key_length must be {least} query_length ({query_length}) for causal pairs, got {keys}"
+        )
 
     def seen(positions: int) -> int:  # by the queries of the first `positions`
         if rule == "chunked":
@@ -165,4 +173,6 @@ def attention_step(attention: Attention, convention: str = "math") -> StepFlops:
     (2.0, 0.5)
     """
     math = attention_backward_flops(attention)
-    return StepFlops(attention_flops(attention), math, attention_backward_flops(attention, convention) - math)
+    return StepFlops(
+        attention_flops(attention), math, attention_backward_flops(attention, convention) - math
+    )

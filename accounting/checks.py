@@ -56,12 +56,21 @@ def validated_ints(name: str, values: Iterable[object], minimum: int = 0) -> tup
     Traceback (most recent call last):
     ValueError: shape[1] must be at least 0, got -1
     """
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable) or getattr(values, "shape", None) == ():
+    if (
+        isinstance(values, (str, bytes))
+        or not isinstance(values, Iterable)
+        or getattr(values, "shape", None) == ()
+    ):
         raise TypeError(f"{name} must be a sequence of integers, {_got(values)}")
-    return tuple(validated_int(f"{name}[{position}]", value, minimum) for position, value in enumerate(values))
+    return tuple(
+        validated_int(f"{name}[{position}]", value, minimum)
+        for position, value in enumerate(values)
+    )
 
 
-def validate_fields(instance: object, *names: str, minimum: int = 0, flags: Iterable[str] = ()) -> None:
+def validate_fields(
+    instance: object, *names: str, minimum: int = 0, flags: Iterable[str] = ()
+) -> None:
     """Checks these fields of a frozen dataclass, in its __post_init__, as integers, and `flags` as bools.
 
     >>> from types import SimpleNamespace
@@ -119,7 +128,9 @@ def validated_positive(name: str, value: object, *, or_zero: bool = False) -> fl
     """
     number = validated_real(name, value)
     if not (math.isfinite(number) and (number > 0 or (or_zero and number == 0))):
-        raise ValueError(f"{name} must be a finite number {'of at least' if or_zero else 'above'} 0, got {value!r}")
+        raise ValueError(
+            f"{name} must be a finite number {'of at least' if or_zero else 'above'} 0, got {value!r}"
+        )
     return number
 
 
@@ -152,7 +163,10 @@ def validated_choice(name: str, value: T, valid: Iterable[T]) -> T:
             if value == option and _is_bool(value) == _is_bool(option):
                 return option
     near = {str(option).lower(): option for option in reversed(options)}
-    hint = "".join(f"; did you mean {near[each]!r}?" for each in get_close_matches(str(value).lower(), near, n=1))
+    hint = "".join(
+        f"; did you mean {near[each]!r}?"
+        for each in get_close_matches(str(value).lower(), near, n=1)
+    )
     raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value!r}{hint}")
 
 
@@ -164,12 +178,16 @@ def validated_model(name: str, value: T) -> T:
     TypeError: model must have linear_maps, attentions and other_parameters, got 5 of type int
     """
     lists = ("linear_maps", "attentions", "other_parameters")
-    if not all(hasattr(type(value), each) or hasattr(value, each) for each in lists):  # computes no property
+    if not all(
+        hasattr(type(value), each) or hasattr(value, each) for each in lists
+    ):  # computes no property
         raise TypeError(f"{name} must have {', '.join(lists[:2])} and {lists[2]}, {_got(value)}")
     return value
 
 
-def checked(*integers: str, flags: Iterable[str] = (), **checks: Check) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def checked(
+    *integers: str, flags: Iterable[str] = (), **checks: Check
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """A decorator that replaces arguments by their checked values; None passes where it is the default.
 
     `integers` and `flags` name arguments for `validated_int` and `validated_bool`; others have their check by name.
@@ -187,7 +205,9 @@ def checked(*integers: str, flags: Iterable[str] = (), **checks: Check) -> Calla
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
         parameters = inspect.signature(function).parameters
-        positional = [name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+        positional = [
+            name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD
+        ]
         optional = {name for name, each in parameters.items() if each.default is None}
 
         def value_of(name: str, value: object) -> Any:
@@ -197,7 +217,9 @@ def checked(*integers: str, flags: Iterable[str] = (), **checks: Check) -> Calla
         @wraps(function)
         def call(*args: Any, **options: Any) -> T:
             first = (*map(value_of, positional, args), *args[len(positional) :])
-            return function(*first, **{name: value_of(name, value) for name, value in options.items()})
+            return function(
+                *first, **{name: value_of(name, value) for name, value in options.items()}
+            )
 
         return cast("Callable[P, T]", call)
 

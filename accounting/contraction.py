@@ -15,7 +15,9 @@ Indices = frozenset[str]
 Pair = tuple[int, int]
 Order = str | Sequence[Pair]
 
-BEST_ORDER_OPERANDS = 12  # the search visits about 3**operands / 2 splits: 265,720 at 12 operands, some seconds
+BEST_ORDER_OPERANDS = (
+    12  # the search visits about 3**operands / 2 splits: 265,720 at 12 operands, some seconds
+)
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,20 @@ class Contraction:
         """`order` as pairs of positions: each pair leaves the list of operands, its result is appended."""
         number = len(self.operands)
         if isinstance(order, str):  # "left"
-            return [(0, 1) if present == number else (0, present - 1) for present in range(number, 1, -1)]
+            return [
+                (0, 1) if present == number else (0, present - 1)
+                for present in range(number, 1, -1)
+            ]
         pairs = [validated_ints("order", pair) for pair in order]
         if len(pairs) != number - 1:
-            raise ValueError(f"order must have {number - 1} pairs for {number} operands, got {pairs}")
+            raise ValueError(
+                f"order must have {number - 1} pairs for {number} operands, got {pairs}"
+            )
         for present, pair in zip(range(number, 1, -1), pairs, strict=True):
             if len(pair) != 2 or pair[0] == pair[1] or max(pair) >= present:
-                raise ValueError(f"order must name two of the positions 0..{present - 1}, got {pair} in {pairs}")
+                raise ValueError(
+                    f"order must name two of the positions 0..{present - 1}, got {pair} in {pairs}"
+                )
         return [(pair[0], pair[1]) for pair in pairs]
 
     def _least_flops(self) -> int:
@@ -80,16 +89,30 @@ class Contraction:
 
         @cache
         def kept(subset: frozenset[int]) -> Indices:
-            inside = [operand for position, operand in enumerate(self.operands) if position in subset]
-            outside = [operand for position, operand in enumerate(self.operands) if position not in subset]
-            return inside[0] if len(inside) == 1 else frozenset().union(*inside) & self.output.union(*outside)
+            inside = [
+                operand for position, operand in enumerate(self.operands) if position in subset
+            ]
+            outside = [
+                operand for position, operand in enumerate(self.operands) if position not in subset
+            ]
+            return (
+                inside[0]
+                if len(inside) == 1
+                else frozenset().union(*inside) & self.output.union(*outside)
+            )
 
         @cache
         def least(subset: frozenset[int]) -> int:
             first, *others = subset
-            parts = (frozenset((first, *some)) for size in range(len(others)) for some in combinations(others, size))
+            parts = (
+                frozenset((first, *some))
+                for size in range(len(others))
+                for some in combinations(others, size)
+            )
             costs = (
-                least(part) + least(subset - part) + self._step(kept(part), kept(subset - part), kept(subset))[0]
+                least(part)
+                + least(subset - part)
+                + self._step(kept(part), kept(subset - part), kept(subset))[0]
                 for part in parts
             )
             return min(costs, default=0)
@@ -105,17 +128,28 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
     """
     terms, output = _sides(equation)
     if len(terms) != len(shapes):
-        raise ValueError(f"equation {equation!r} has {len(terms)} operands, got {len(shapes)} shapes: {list(shapes)}")
-    labelled = [_labels(equation, term, i, shape) for i, (term, shape) in enumerate(zip(terms, shapes, strict=True))]
+        raise ValueError(
+            f"equation {equation!r} has {len(terms)} operands, got {len(shapes)} shapes: {list(shapes)}"
+        )
+    labelled = [
+        _labels(equation, term, i, shape)
+        for i, (term, shape) in enumerate(zip(terms, shapes, strict=True))
+    ]
     sizes: dict[str, int] = {}
     for operand in labelled:
         for label, size in operand:
             known = sizes.get(label, 1)
             if 1 not in (known, size) and known != size:
-                name = f"{label[1:]} from the right of '...'" if label.startswith(".") else repr(label)
-                raise ValueError(f"index {name} of {equation!r} has sizes {known} and {size} in {list(shapes)}")
+                name = (
+                    f"{label[1:]} from the right of '...'" if label.startswith(".") else repr(label)
+                )
+                raise ValueError(
+                    f"index {name} of {equation!r} has sizes {known} and {size} in {list(shapes)}"
+                )
             sizes[label] = size if known == 1 else known
-    stretched = [frozenset(label for label, size in operand if size == sizes[label]) for operand in labelled]
+    stretched = [
+        frozenset(label for label, size in operand if size == sizes[label]) for operand in labelled
+    ]
     ellipsis = [label for label in sizes if label.startswith(".")]
     if output is None:  # as in torch and numpy: the ellipsis, then every letter that occurs once
         written = "".join(terms)
@@ -124,15 +158,21 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
     letters = output.replace(".", "")
     if unknown := sorted(set(letters) - set(sizes)):
         valid = ", ".join(sorted(label for label in sizes if not label.startswith(".")))
-        raise ValueError(f"index {unknown[0]!r} of the output of {equation!r} occurs in no operand; valid are {valid}")
+        raise ValueError(
+            f"index {unknown[0]!r} of the output of {equation!r} occurs in no operand; valid are {valid}"
+        )
     if len(set(letters)) != len(letters):
         raise ValueError(f"an index occurs twice in the output of {equation!r}")
-    return Contraction(tuple(stretched), frozenset([*letters, *(ellipsis if "." in output else [])]), sizes)
+    return Contraction(
+        tuple(stretched), frozenset([*letters, *(ellipsis if "." in output else [])]), sizes
+    )
 
 
 def _sides(equation: str) -> tuple[list[str], str | None]:
     """The terms of the operands, and the output's (None without an arrow)."""
-    left, arrow, right = validated_instance("equation", equation, str).replace(" ", "").partition("->")
+    left, arrow, right = (
+        validated_instance("equation", equation, str).replace(" ", "").partition("->")
+    )
     terms = left.split(",")
     for term in [*terms, right]:
         if not re.fullmatch(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*", term):
@@ -147,10 +187,14 @@ def _labels(equation: str, term: str, position: int, shape: Sequence[int]) -> li
     before, ellipsis, after = term.partition("...")
     width = len(sizes) - len(before) - len(after)
     if width < 0 or (width and not ellipsis):
-        raise ValueError(f"{term!r} of {equation!r} does not fit the {len(sizes)} dimensions of {tuple(shape)}")
+        raise ValueError(
+            f"{term!r} of {equation!r} does not fit the {len(sizes)} dimensions of {tuple(shape)}"
+        )
     labels = [*before, *(f".{width - i}" for i in range(width)), *after]
     pairs = list(zip(labels, sizes, strict=True))
     for label, size in pairs:
         if dict(pairs)[label] != size:
-            raise ValueError(f"index {label!r} is repeated in {term!r} with different sizes in {tuple(shape)}")
+            raise ValueError(
+                f"index {label!r} is repeated in {term!r} with different sizes in {tuple(shape)}"
+            )
     return pairs

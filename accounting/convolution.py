@@ -42,12 +42,18 @@ class Convolution:
         validate_fields(self, "groups", minimum=1)
         for name in ("in_channels", "out_channels"):
             if (channels := getattr(self, name)) % self.groups:
-                raise ValueError(f"{name} must be a multiple of groups, got {name}={channels} and groups={self.groups}")
+                raise ValueError(
+                    f"{name} must be a multiple of groups, got {name}={channels} and groups={self.groups}"
+                )
         object.__setattr__(self, "input_size", validated_ints("input_size", self.input_size))
         for name, minimum in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
-            object.__setattr__(self, name, _per_dimension(name, getattr(self, name), len(self.input_size), minimum))
+            object.__setattr__(
+                self, name, _per_dimension(name, getattr(self, name), len(self.input_size), minimum)
+            )
         if any(positions < 1 for positions in self.output_size):
-            raise ValueError(f"the kernel, with its dilation, must fit into the padded input, got {self}")
+            raise ValueError(
+                f"the kernel, with its dilation, must fit into the padded input, got {self}"
+            )
 
     @cached_property
     def output_size(self) -> tuple[int, ...]:
@@ -55,7 +61,9 @@ class Convolution:
         names = ("input_size", "kernel_size", "stride", "padding", "dilation")
         return tuple(
             (size + 2 * margin - gap * (width - 1) - 1) // step + 1
-            for size, width, step, margin, gap in zip(*(getattr(self, name) for name in names), strict=True)
+            for size, width, step, margin, gap in zip(
+                *(getattr(self, name) for name in names), strict=True
+            )
         )
 
     @property
@@ -66,7 +74,12 @@ class Convolution:
     @property
     def product_flops(self) -> int:
         """FLOPs without bias: each output sums over its group's input channels and the kernel's elements."""
-        return MULTIPLY_ADD_FLOPS * self.outputs * (self.in_channels // self.groups) * prod(self.kernel_size)
+        return (
+            MULTIPLY_ADD_FLOPS
+            * self.outputs
+            * (self.in_channels // self.groups)
+            * prod(self.kernel_size)
+        )
 
 
 @checked(convolution=instance_of(Convolution))

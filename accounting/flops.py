@@ -156,7 +156,12 @@ def linear_flops(batch: int, in_features: int, out_features: int, bias: bool = F
 
 @checked(input_gradient=validated_bool)
 def linear_backward_flops(
-    batch: int, in_features: int, out_features: int, bias: bool = False, *, input_gradient: bool = True
+    batch: int,
+    in_features: int,
+    out_features: int,
+    bias: bool = False,
+    *,
+    input_gradient: bool = True,
 ) -> int:
     """FLOPs of a linear layer's gradients: 2·batch·in·out for the weight, as many for the input if it needs one.
 
@@ -193,7 +198,9 @@ def linear_step(
     StepFlops(forward=524288, backward=1048576, recomputation=0)
     """
     forward = linear_flops(batch, in_features, out_features, bias)
-    backward = linear_backward_flops(batch, in_features, out_features, bias, input_gradient=input_gradient)
+    backward = linear_backward_flops(
+        batch, in_features, out_features, bias, input_gradient=input_gradient
+    )
     return StepFlops(forward, backward, recomputed * RECOMPUTED_PRODUCTS * forward)
 
 

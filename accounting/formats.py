@@ -52,7 +52,14 @@ class Format:
     padding_bits: int = 0
 
     def __post_init__(self) -> None:
-        validate_fields(self, "exponent_bits", "fraction_bits", "bias", "padding_bits", flags=["signed", "subnormals"])
+        validate_fields(
+            self,
+            "exponent_bits",
+            "fraction_bits",
+            "bias",
+            "padding_bits",
+            flags=["signed", "subnormals"],
+        )
         validated_choice("specials", self.specials, (IEEE, FN, FNUZ, ALL_FINITE))
 
     @property
@@ -69,7 +76,9 @@ class Format:
     def max_pattern(self) -> int:
         """The pattern of the largest finite value; patterns count upwards with the magnitude."""
         all_ones = (1 << (self.exponent_bits + self.fraction_bits)) - 1
-        return all_ones - {IEEE: 1 << self.fraction_bits, FN: 1, FNUZ: 0, ALL_FINITE: 0}[self.specials]
+        return (
+            all_ones - {IEEE: 1 << self.fraction_bits, FN: 1, FNUZ: 0, ALL_FINITE: 0}[self.specials]
+        )
 
     @property
     def max(self) -> float:
@@ -121,7 +130,9 @@ class Format:
             if exponent == 0 and self.subnormals:
                 value = math.ldexp(fraction, 1 - self.bias - self.fraction_bits)
             else:
-                value = math.ldexp((1 << self.fraction_bits) + fraction, exponent - self.bias - self.fraction_bits)
+                value = math.ldexp(
+                    (1 << self.fraction_bits) + fraction, exponent - self.bias - self.fraction_bits
+                )
         return -value if negative else value
 
     def encode(self, value: float, overflow: str | None = None) -> int:
@@ -142,7 +153,9 @@ class Format:
         if math.isnan(value):
             return self._nan_pattern(value)
         if value < 0 and not self.signed:
-            raise ValueError(f"value must not be negative for {self.name}, which has no sign, got {value!r}")
+            raise ValueError(
+                f"value must not be negative for {self.name}, which has no sign, got {value!r}"
+            )
         magnitude = self._nearest_magnitude(abs(value))
         if magnitude > self.max_pattern:
             magnitude = self.max_pattern + (policy == "inf")
@@ -174,7 +187,9 @@ class Format:
 
     def _nan_pattern(self, value: float) -> int:
         if not self.has_nan:
-            raise ValueError(f"value must be a number for {self.name}, which has no NaN, got {value!r}")
+            raise ValueError(
+                f"value must be a number for {self.name}, which has no NaN, got {value!r}"
+            )
         if self.specials == FNUZ:
             return 1 << (self.bits - 1)
         quiet_bit = 1 << (self.fraction_bits - 1) if self.specials == IEEE else 0
@@ -182,9 +197,13 @@ class Format:
 
     def _overflow_policy(self, overflow: str | None) -> str:
         policy = "inf" if overflow is None and self.has_inf else overflow
-        valid = (("inf",) if self.has_inf else ()) + ("saturate",) + (("nan",) if self.has_nan else ())
+        valid = (
+            (("inf",) if self.has_inf else ()) + ("saturate",) + (("nan",) if self.has_nan else ())
+        )
         if policy not in valid:
-            raise ValueError(f"overflow must be one of {', '.join(valid)} for {self.name}, got {overflow!r}")
+            raise ValueError(
+                f"overflow must be one of {', '.join(valid)} for {self.name}, got {overflow!r}"
+            )
         return policy
 
 
@@ -235,7 +254,9 @@ def _validated_pattern(row: Format | IntegerFormat, pattern: int) -> int:
     return pattern
 
 
-_TABLE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_TABLE: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+)
 # torch.int4 exists as a name, but has no operations and an itemsize of a whole byte: not the table's int4.
 _FLOATS = {name: Format(name, **row) for name, row in _TABLE["floats"].items()}
 _INTEGERS = {name: IntegerFormat(name, **row) for name, row in _TABLE["integers"].items()}
@@ -243,7 +264,9 @@ _INTEGERS = {name: IntegerFormat(name, **row) for name, row in _TABLE["integers"
 # Every dtype name that accounting knows, and its row.
 FORMATS: dict[str, Format | IntegerFormat] = {**_FLOATS, **_INTEGERS}
 
-_NAMES = {row.torch_name: row.name for row in FORMATS.values() if row.torch_name} | {name: name for name in FORMATS}
+_NAMES = {row.torch_name: row.name for row in FORMATS.values() if row.torch_name} | {
+    name: name for name in FORMATS
+}
 
 
 def dtype_name(dtype: Dtype, valid: Iterable[str] = FORMATS, argument: str = "dtype") -> str:
@@ -254,7 +277,9 @@ def dtype_name(dtype: Dtype, valid: Iterable[str] = FORMATS, argument: str = "dt
     >>> [dtype_name(dtype) for dtype in ("BF16", "float32", "torch.float8_e4m3fn")]
     ['bf16', 'fp32', 'fp8_e4m3']
     """
-    called = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)  # of numpy's dtypes, and of its classes
+    called = getattr(dtype, "name", None) or getattr(
+        dtype, "__name__", None
+    )  # of numpy's dtypes, and of its classes
     text = str(called or dtype).lower().removeprefix("torch.")
     name = _NAMES.get(text) or re.sub(r"^(float|f)(?=\d)", "fp", text)
     options = list(valid)
@@ -263,7 +288,9 @@ def dtype_name(dtype: Dtype, valid: Iterable[str] = FORMATS, argument: str = "dt
     meant = [each for each in options if re.fullmatch(rf"{re.escape(name)}_e\dm\d", each)]
     if meant:
         choices = " or ".join(map(repr, meant))
-        raise ValueError(f"{argument} must be one of {', '.join(options)}, got {dtype!r}; did you mean {choices}?")
+        raise ValueError(
+            f"{argument} must be one of {', '.join(options)}, got {dtype!r}; did you mean {choices}?"
+        )
     return validated_choice(argument, text if called else str(dtype), options)
 
 
@@ -302,7 +329,8 @@ class QuantisedBlocks:
     def values(self) -> list[float]:
         """The values: element · scale of its block · scale of the tensor."""
         return [
-            element * self.scales[i // self.block_size] * self.tensor_scale for i, element in enumerate(self.elements)
+            element * self.scales[i // self.block_size] * self.tensor_scale
+            for i, element in enumerate(self.elements)
         ]
 
 
@@ -367,7 +395,10 @@ class BlockFormat:
             scales.append(self._scale_of_block(max(map(abs, block)), tensor_scale))
             unit = scales[-1] * tensor_scale
             elements += [
-                self.element.rounded(v / unit, overflow="saturate") if unit else math.copysign(0.0, v) for v in block
+                self.element.rounded(v / unit, overflow="saturate")
+                if unit
+                else math.copysign(0.0, v)
+                for v in block
             ]
         return QuantisedBlocks(self.block_size, tensor_scale, tuple(scales), tuple(elements))
 
@@ -375,12 +406,16 @@ class BlockFormat:
         largest = max(map(abs, values), default=0.0)
         if self.tensor_scale is None or largest == 0:
             return 1.0
-        scale = self.tensor_scale.rounded(largest / (self.element.max * self.scale.max), overflow="saturate")
+        scale = self.tensor_scale.rounded(
+            largest / (self.element.max * self.scale.max), overflow="saturate"
+        )
         return scale or self.tensor_scale.decode(1)
 
     def _scale_of_block(self, largest: float, tensor_scale: float) -> float:
         if self.scale.fraction_bits:
-            return self.scale.rounded(largest / self.element.max / tensor_scale, overflow="saturate")
+            return self.scale.rounded(
+                largest / self.element.max / tensor_scale, overflow="saturate"
+            )
         if largest == 0:
             return self.scale.decode(0)
         # The scale takes the exponent of the largest value down to that of the element's max, and no mantissa.

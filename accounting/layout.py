@@ -18,7 +18,9 @@ from accounting.checks import validate_fields, validated_int, validated_ints
 def _strides_of(shape: tuple[int, ...], strides: Iterable[object]) -> tuple[int, ...]:
     checked = validated_ints("strides", strides)
     if len(checked) != len(shape):
-        raise ValueError(f"strides must have one entry per dimension of shape {shape}, got {checked}")
+        raise ValueError(
+            f"strides must have one entry per dimension of shape {shape}, got {checked}"
+        )
     return checked
 
 
@@ -26,7 +28,11 @@ def _wrapped(name: str, value: int, length: int) -> int:
     """`value`, counted from the end if it is negative, as torch counts dimensions and indices."""
     number = validated_int(name, value, minimum=None)
     if not -length <= number < length:
-        valid = f"from {-length} to {length - 1}" if length else "nothing: there is no dimension or element to choose"
+        valid = (
+            f"from {-length} to {length - 1}"
+            if length
+            else "nothing: there is no dimension or element to choose"
+        )
         raise ValueError(f"{name} must be {valid}, got {number}")
     return number % length
 
@@ -57,7 +63,9 @@ def storage_offset(index: Sequence[int], strides: Sequence[int], offset: int = 0
     steps, widths = validated_ints("index", index), validated_ints("strides", strides)
     if len(steps) != len(widths):
         raise ValueError(f"index must have one entry per stride of {widths}, got {steps}")
-    return validated_int("offset", offset) + sum(step * width for step, width in zip(steps, widths, strict=True))
+    return validated_int("offset", offset) + sum(
+        step * width for step, width in zip(steps, widths, strict=True)
+    )
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -105,17 +113,26 @@ def inferred_shape(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int,
     >>> inferred_shape((2, 3, 4), (6, -1))
     (6, 4)
     """
-    sizes, given = validated_ints("shape", shape), validated_ints("new_shape", new_shape, minimum=-1)
+    sizes, given = (
+        validated_ints("shape", shape),
+        validated_ints("new_shape", new_shape, minimum=-1),
+    )
     unknown = [position for position, size in enumerate(given) if size == -1]
-    wanted = [abs(size) for size in given]  # 1 stands for an unknown size, which leaves the product as it is
+    wanted = [
+        abs(size) for size in given
+    ]  # 1 stands for an unknown size, which leaves the product as it is
     numel, rest = math.prod(sizes), math.prod(wanted)
     if len(unknown) > 1:
         raise ValueError(f"new_shape must have at most one -1, got {given}")
     if unknown and not rest:
-        raise ValueError(f"new_shape must fix every size beside a 0, got {given}: any size could stand for -1")
+        raise ValueError(
+            f"new_shape must fix every size beside a 0, got {given}: any size could stand for -1"
+        )
     if numel % rest if unknown else numel != rest:
         raise ValueError(f"new_shape must hold the {numel} elements of shape {sizes}, got {given}")
-    return tuple(numel // rest if position in unknown else size for position, size in enumerate(wanted))
+    return tuple(
+        numel // rest if position in unknown else size for position, size in enumerate(wanted)
+    )
 
 
 def _runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[int, int]]:
@@ -129,7 +146,9 @@ def _runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[in
     yield elements, stride
 
 
-def view_strides(shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...] | None:
+def view_strides(
+    shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int]
+) -> tuple[int, ...] | None:
     """Strides with which `new_shape` views the elements of (shape, strides) in order; None if only a copy can.
 
     The tensor consists of stretches of dimensions that a single stride walks through. A new dimension may divide a
@@ -209,8 +228,12 @@ class Layout:
     def offset_of(self, *index: int) -> int:
         """Position in the storage of one element: offset + Σ index·stride."""
         if len(index) != len(self.shape):
-            raise ValueError(f"index must have one entry per dimension of shape {self.shape}, got {index}")
-        wrapped = [_wrapped("index", step, size) for step, size in zip(index, self.shape, strict=True)]
+            raise ValueError(
+                f"index must have one entry per dimension of shape {self.shape}, got {index}"
+            )
+        wrapped = [
+            _wrapped("index", step, size) for step, size in zip(index, self.shape, strict=True)
+        ]
         return storage_offset(wrapped, self.strides, self.offset)
 
     def offsets(self) -> list[int]:
@@ -224,11 +247,15 @@ class Layout:
         step = _wrapped("index", index, self.shape[dim])
         return self._without(dim, offset=self.offset + step * self.strides[dim])
 
-    def slice(self, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Layout:
+    def slice(
+        self, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    ) -> Layout:
         """Every step-th entry from start up to end: the offset grows by start·stride, the stride times step."""
         dim = _wrapped("dim", dim, len(self.shape))
         # Python's own clamping of a slice is torch's, up to the sign of the step.
-        first, past, step = slice(start, end, validated_int("step", step, minimum=1)).indices(self.shape[dim])
+        first, past, step = slice(start, end, validated_int("step", step, minimum=1)).indices(
+            self.shape[dim]
+        )
         shape, strides = list(self.shape), list(self.strides)
         shape[dim], strides[dim] = len(range(first, past, step)), self.strides[dim] * step
         return Layout(tuple(shape), tuple(strides), self.offset + first * self.strides[dim])
@@ -246,13 +273,19 @@ class Layout:
         """The dimensions in another order, each with its stride."""
         order = [_wrapped("dims", dim, len(self.shape)) for dim in dims]
         if sorted(order) != list(range(len(self.shape))):
-            raise ValueError(f"dims must name each of the {len(self.shape)} dimensions once, got {dims}")
-        return Layout(tuple(self.shape[d] for d in order), tuple(self.strides[d] for d in order), self.offset)
+            raise ValueError(
+                f"dims must name each of the {len(self.shape)} dimensions once, got {dims}"
+            )
+        return Layout(
+            tuple(self.shape[d] for d in order), tuple(self.strides[d] for d in order), self.offset
+        )
 
     def expand(self, shape: Sequence[int]) -> Layout:
         """Repeats dimensions of size 1 and adds new ones in front, with stride 0. −1 keeps a size."""
         if len(shape) < len(self.shape):
-            raise ValueError(f"shape must have at least the {len(self.shape)} dimensions of {self.shape}, got {shape}")
+            raise ValueError(
+                f"shape must have at least the {len(self.shape)} dimensions of {self.shape}, got {shape}"
+            )
         own = list(zip(self.shape, self.strides, strict=True))
         expanded: list[tuple[int, int]] = []
         for wanted in reversed(shape):
@@ -262,7 +295,9 @@ class Layout:
             is_kept = exists and hasattr(wanted, "__index__") and wanted == -1
             size = have if is_kept else validated_int("shape", wanted)
             if have not in (1, size):
-                raise ValueError(f"shape must keep the sizes other than 1 of {self.shape}, got {shape}")
+                raise ValueError(
+                    f"shape must keep the sizes other than 1 of {self.shape}, got {shape}"
+                )
             expanded.append((size, stride if size == have else 0))
         sizes, strides = zip(*reversed(expanded), strict=True) if expanded else ((), ())
         return Layout(sizes, strides, self.offset)
@@ -280,28 +315,38 @@ class Layout:
         chosen = range(rank) if dim is None else dim if isinstance(dim, Sequence) else (dim,)
         named = {_wrapped("dim", value, rank) for value in chosen}
         kept = [d for d, size in enumerate(self.shape) if size != 1 or d not in named]
-        return Layout(tuple(self.shape[d] for d in kept), tuple(self.strides[d] for d in kept), self.offset)
+        return Layout(
+            tuple(self.shape[d] for d in kept), tuple(self.strides[d] for d in kept), self.offset
+        )
 
     def view(self, shape: Sequence[int]) -> Layout:
         """The same elements in the same order under another shape: `view_strides`, or ValueError for None."""
         new_shape = inferred_shape(self.shape, shape)
         strides = view_strides(self.shape, self.strides, new_shape)
         if strides is None:
-            raise ValueError(f"shape {shape} of {self} needs a copy: one of its dimensions spans two strides")
+            raise ValueError(
+                f"shape {shape} of {self} needs a copy: one of its dimensions spans two strides"
+            )
         return Layout(new_shape, strides, self.offset)
 
     def reshape(self, shape: Sequence[int]) -> Layout:
         """A view where one exists; otherwise the contiguous layout of a copy, in a storage of its own."""
         new_shape = inferred_shape(self.shape, shape)
         strides = view_strides(self.shape, self.strides, new_shape)
-        return contiguous_layout(new_shape) if strides is None else Layout(new_shape, strides, self.offset)
+        return (
+            contiguous_layout(new_shape)
+            if strides is None
+            else Layout(new_shape, strides, self.offset)
+        )
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Layout:
         """A reshape that makes one dimension of those from start_dim to end_dim."""
         rank = max(len(self.shape), 1)
         first, last = _wrapped("start_dim", start_dim, rank), _wrapped("end_dim", end_dim, rank)
         if first > last:
-            raise ValueError(f"start_dim must not come after end_dim, got {start_dim} and {end_dim}")
+            raise ValueError(
+                f"start_dim must not come after end_dim, got {start_dim} and {end_dim}"
+            )
         if self.shape and first == last:
             return self
         merged = math.prod(self.shape[first : last + 1])
@@ -318,14 +363,22 @@ class Layout:
         rank = len(self.shape)
         row, column = _wrapped("dim1", dim1, rank), _wrapped("dim2", dim2, rank)
         if row == column:
-            raise ValueError(f"dim1 and dim2 must be two dimensions, got {dim1} and {dim2} of {self.shape}")
+            raise ValueError(
+                f"dim1 and dim2 must be two dimensions, got {dim1} and {dim2} of {self.shape}"
+            )
         down, right = max(-offset, 0), max(offset, 0)
         size = max(min(self.shape[row] - down, self.shape[column] - right), 0)
         start = down * self.strides[row] + right * self.strides[column] if size else 0
         rest = self._without(row)._without(column - (column > row), offset=self.offset + start)
-        return Layout((*rest.shape, size), (*rest.strides, self.strides[row] + self.strides[column]), rest.offset)
+        return Layout(
+            (*rest.shape, size),
+            (*rest.strides, self.strides[row] + self.strides[column]),
+            rest.offset,
+        )
 
-    def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Layout:
+    def as_strided(
+        self, shape: Sequence[int], strides: Sequence[int], offset: int | None = None
+    ) -> Layout:
         """Any layout over the same storage; compare `storage_numel` with the storage's size."""
         return Layout(tuple(shape), tuple(strides), self.offset if offset is None else offset)
 

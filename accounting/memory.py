@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from accounting.checks import checked, validated_bool, validated_choice, validated_int, validated_ints
+from accounting.checks import (
+    checked,
+    validated_bool,
+    validated_choice,
+    validated_int,
+    validated_ints,
+)
 from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.layout import Layout
 from accounting.optimizers import (
@@ -54,7 +60,9 @@ def tensor_bytes(shape: Sequence[int], dtype: Dtype = "fp32") -> int:
     return element_bytes(prod(validated_ints("shape", shape)), dtype)
 
 
-def storage_bytes(shape: Sequence[int], strides: Sequence[int], dtype: Dtype = "fp32", offset: int = 0) -> int:
+def storage_bytes(
+    shape: Sequence[int], strides: Sequence[int], dtype: Dtype = "fp32", offset: int = 0
+) -> int:
     """Bytes of the least storage for a strided view: (offset + 1 + Σ (size − 1) · stride) · bytes per element. Exact.
 
     torch allocates this for such strides (`empty_strided`). A view of a larger tensor keeps that tensor's whole storage
@@ -96,14 +104,20 @@ def optimizer_state_bytes(
     if steps == 0 and not kept.eager:
         return 0
     if shapes is None and kept.factored:
-        raise ValueError(f"parameters must be shapes of tensors for {kept.class_name}, got the number {parameters}")
+        raise ValueError(
+            f"parameters must be shapes of tensors for {kept.class_name}, got the number {parameters}"
+        )
     if kept.matrices_only and any(len(shape) != 2 for shape in shapes or ()):
-        raise ValueError(f"parameters must be shapes of matrices for {kept.class_name}, got {shapes}")
+        raise ValueError(
+            f"parameters must be shapes of matrices for {kept.class_name}, got {shapes}"
+        )
     tensors = len(shapes or ()) if tensors is None else tensors
     scalars = STEP_BYTES * len(kept.scalars) * tensors
     each = [(validated_int("parameters", parameters),)] if shapes is None else shapes
     if kept.block:
-        return scalars + _bytes_in_blocks(kept, [prod(shape) for shape in each], exact=shapes is not None)
+        return scalars + _bytes_in_blocks(
+            kept, [prod(shape) for shape in each], exact=shapes is not None
+        )
     per_step: int = kept.options.get("max_iter", 1)
     pairs = kept.history if steps is None else max(0, min(kept.history, per_step * steps - 1))
     elements = sum(
@@ -118,7 +132,10 @@ def optimizer_state_bytes(
 
 def _shapes(parameters: Parameters) -> list[tuple[int, ...]] | None:
     if isinstance(parameters, Iterable) and getattr(parameters, "shape", None) != ():
-        return [validated_ints(f"parameters[{position}]", shape) for position, shape in enumerate(parameters)]
+        return [
+            validated_ints(f"parameters[{position}]", shape)
+            for position, shape in enumerate(parameters)
+        ]
     return None
 
 
@@ -132,7 +149,9 @@ def _bytes_in_blocks(kept: Optimizer, sizes: Sequence[int], exact: bool) -> int:
     large = [size for size in sizes if size >= LEAST_IN_8_BITS or not exact]
     scales = STEP_BYTES * sum(-(-size // kept.block) for size in large)
     tables = TABLE_BYTES * bool(large and exact)
-    return len(kept.buffers) * (element_bytes(sum(sizes) - sum(large), "fp32") + sum(large) + scales + tables)
+    return len(kept.buffers) * (
+        element_bytes(sum(sizes) - sum(large), "fp32") + sum(large) + scales + tables
+    )
 
 
 @dataclass(frozen=True)
@@ -177,7 +196,9 @@ def model_state(
     )
 
 
-def bytes_per_parameter(optimizer: str | Optimizer = "adamw", recipe: str | Recipe = "fp32") -> float:
+def bytes_per_parameter(
+    optimizer: str | Optimizer = "adamw", recipe: str | Recipe = "fp32"
+) -> float:
     """Bytes of model state per parameter: AdamW in fp32 4 + 4 + 4 + 4 = 16.
 
     Ignored: step counts, 4 bytes per tensor, below 0.1 % of the state if tensors average 500 elements.
@@ -246,7 +267,10 @@ def training_phases(
 
 
 def optimizer_step_peak_bytes(
-    sizes: Iterable[int], implementation: str = "foreach", dtype: Dtype = "fp32", optimizer: str | Optimizer = "adamw"
+    sizes: Iterable[int],
+    implementation: str = "foreach",
+    dtype: Dtype = "fp32",
+    optimizer: str | Optimizer = "adamw",
 ) -> int:
     """Peak bytes inside step(): parameters, gradients, state, scalars, and the implementation's scratch.
 
@@ -261,13 +285,21 @@ def optimizer_step_peak_bytes(
     >>> [optimizer_step_peak_bytes([1000], implementation) for implementation in ("fused", "foreach", "for-loop")]
     [16004, 20004, 24004]
     """
-    kept, elements, name = optimizer_of(optimizer), validated_ints("sizes", sizes), dtype_name(dtype)
+    kept, elements, name = (
+        optimizer_of(optimizer),
+        validated_ints("sizes", sizes),
+        dtype_name(dtype),
+    )
     if kept.class_name not in SCRATCH:
         valid = [each for each, row in OPTIMIZERS.items() if row.class_name in SCRATCH]
-        raise ValueError(f"optimizer must be one of {', '.join(valid)}, whose scratch is on record, got {optimizer!r}")
+        raise ValueError(
+            f"optimizer must be one of {', '.join(valid)}, whose scratch is on record, got {optimizer!r}"
+        )
     scratch = SCRATCH[kept.class_name]
     held = model_state(sum(elements), kept, Recipe(name, name, name), tensors=len(elements)).total
-    match validated_choice("implementation", implementation, [*IMPLEMENTATIONS][not scratch.fused :]):
+    match validated_choice(
+        "implementation", implementation, [*IMPLEMENTATIONS][not scratch.fused :]
+    ):
         case "fused":
             return held
         case "foreach":

@@ -12,7 +12,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from accounting.checks import at_least_one, checked, validated_bool, validated_choice, validated_model
+from accounting.checks import (
+    at_least_one,
+    checked,
+    validated_bool,
+    validated_choice,
+    validated_model,
+)
 from accounting.families import (
     GPT2_SMALL,
     GPT2_XL,
@@ -112,7 +118,10 @@ def active_parameter_count(model: Model, *, input_embedding: bool = True) -> int
     >>> active_parameter_count(MIXTRAL_8X7B), active_parameter_count(MIXTRAL_8X7B, input_embedding=False)
     (12879925248, 12748853248)
     """
-    idle = sum((maps.layers * maps.copies - maps.met) * (maps.weights + maps.biases) for maps in model.linear_maps)
+    idle = sum(
+        (maps.layers * maps.copies - maps.met) * (maps.weights + maps.biases)
+        for maps in model.linear_maps
+    )
     looked_up = 0 if input_embedding else _looked_up(model)
     return parameter_count(model) - idle - looked_up
 
@@ -143,7 +152,10 @@ def trainable_parameter_count(model: Model) -> int:
 
 @checked(model=validated_model)
 def fine_tuning_state(
-    model: Model, optimizer: str | Optimizer = "adamw", recipe: str | Recipe = "fp32", frozen_dtype: Dtype | None = None
+    model: Model,
+    optimizer: str | Optimizer = "adamw",
+    recipe: str | Recipe = "fp32",
+    frozen_dtype: Dtype | None = None,
 ) -> ModelState:
     """Bytes of model state if some parameters are frozen: frozen ones are only stored, in `frozen_dtype`.
 
@@ -153,12 +165,19 @@ def fine_tuning_state(
     16.1695744
     """
     trained = trainable_parameter_count(model)
-    state, dtype = model_state(trained, optimizer, recipe), frozen_dtype or recipe_of(recipe).parameters
-    return replace(state, parameters=state.parameters + element_bytes(parameter_count(model) - trained, dtype))
+    state, dtype = (
+        model_state(trained, optimizer, recipe),
+        frozen_dtype or recipe_of(recipe).parameters,
+    )
+    return replace(
+        state, parameters=state.parameters + element_bytes(parameter_count(model) - trained, dtype)
+    )
 
 
 @checked("batch", model=validated_model, latents=validated_bool)
-def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> int:
+def cache_bytes(
+    model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True
+) -> int:
     """Bytes that generation keeps for `batch` sequences of `context` tokens, in all layers.
 
     Keys and values of each token in every causal layer (the last w − 1 tokens within a window of w); those of an
@@ -173,7 +192,9 @@ def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16
 
 
 @checked("batch", model=validated_model, latents=validated_bool)
-def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True) -> Work:
+def decoding_work(
+    model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True
+) -> Work:
     """FLOPs and bytes of one further token for each of `batch` sequences; its `intensity` bounds generation.
 
     Each weight that a token meets is read once per batch, each sequence's cache once; of the experts at most as many as
@@ -191,7 +212,10 @@ def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf
             read += maps.layers * touched * (maps.weights + maps.biases)
     read += sum(each.parameters for each in model.other_parameters if not each.looked_up)
     flops += sum(each.decoding_flops(batch, context, latents) for each in model.attentions)
-    return Work(flops, element_bytes(read, dtype) + cache_bytes(model, batch, context, dtype, latents=latents))
+    return Work(
+        flops,
+        element_bytes(read, dtype) + cache_bytes(model, batch, context, dtype, latents=latents),
+    )
 
 
 @checked("batch", model=validated_model)
@@ -280,12 +304,18 @@ def recompute_flops(
     if not early_stop:
         return again
     ends = {*range(every, len(last), every), len(last)} - {0}  # behind which layer a segment ends
-    spared: int = sum(last[end - 1].product_flops(batch, sequence) // last[end - 1].layers for end in ends)
+    spared: int = sum(
+        last[end - 1].product_flops(batch, sequence) // last[end - 1].layers for end in ends
+    )
     return again - spared
 
 
 @checked(
-    "batch", "checkpoint_every", "checkpoint_layers", flags=("input_gradient", "early_stop"), model=validated_model
+    "batch",
+    "checkpoint_every",
+    "checkpoint_layers",
+    flags=("input_gradient", "early_stop"),
+    model=validated_model,
 )
 def step_flops(
     model: Model,
@@ -311,20 +341,28 @@ def step_flops(
     """
     forward = forward_flops(model, batch, sequence, pairs=pairs)
     backward, ran = (
-        backward_flops(model, batch, sequence, input_gradient=input_gradient, pairs=pairs, convention=each)
+        backward_flops(
+            model, batch, sequence, input_gradient=input_gradient, pairs=pairs, convention=each
+        )
         for each in ("math", convention)
     )
     again = ran - backward
     if checkpoint_every:
         every, layers = checkpoint_every, checkpoint_layers
-        again += recompute_flops(model, batch, sequence, every=every, layers=layers, early_stop=early_stop, pairs=pairs)
+        again += recompute_flops(
+            model, batch, sequence, every=every, layers=layers, early_stop=early_stop, pairs=pairs
+        )
     return StepFlops(forward, backward, again)
 
 
 def _refuse_beyond_positions(model: Model, sequence: Lengths) -> None:
-    longest = min((table.longest for table in model.other_parameters if table.longest), default=None)
+    longest = min(
+        (table.longest for table in model.other_parameters if table.longest), default=None
+    )
     if longest is not None and length("tokens", sequence) > longest:
-        raise ValueError(f"sequence must be at most learned_positions={longest}, got {length('tokens', sequence)}")
+        raise ValueError(
+            f"sequence must be at most learned_positions={longest}, got {length('tokens', sequence)}"
+        )
 
 
 def _stored(model: Model) -> tuple[Part, ...]:
@@ -334,13 +372,17 @@ def _stored(model: Model) -> tuple[Part, ...]:
 def _looked_up(model: Model) -> int:
     """Parameters that tokens only look up; a tied table is also multiplied by, as the head."""
     tables = sum(table.parameters for table in model.other_parameters if table.looked_up)
-    return tables - sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps if not maps.copies)
+    return tables - sum(
+        maps.layers * maps.uses * maps.weights for maps in model.linear_maps if not maps.copies
+    )
 
 
 def _trained(model: Model, input_gradient: bool) -> list[Part]:
     """The trained parts; with `input_gradient` also the data, as a part before all others."""
     if input_gradient and any(table.looked_up for table in model.other_parameters):
-        raise ValueError("input_gradient must be False for a model of token ids, which have none, got True")
+        raise ValueError(
+            "input_gradient must be False for a model of token ids, which have none, got True"
+        )
     data = [Part("data", place=-1)] if input_gradient else []
     return data + [each for each in _stored(model) if each.parameters and not each.frozen]
 

@@ -43,7 +43,12 @@ class Optimizer:
 _ROWS = Path(__file__).with_name("optimizers.json")
 # A test compares each row with the optimizer itself, built from `class_name` and `options`.
 OPTIMIZERS: dict[str, Optimizer] = {
-    name: Optimizer(**{key: cast("Any", tuple(each) if isinstance(each, list) else each) for key, each in row.items()})
+    name: Optimizer(
+        **{
+            key: cast("Any", tuple(each) if isinstance(each, list) else each)
+            for key, each in row.items()
+        }
+    )
     for name, row in json.loads(_ROWS.read_text(encoding="utf-8"))["optimizers"].items()
 }
 
@@ -99,7 +104,9 @@ def optimizer_of(optimizer: Any) -> Optimizer:
         if all(bool(given.get(option)) == (option in row.options) for option in options):
             return row
     is_name = isinstance(optimizer, str) and optimizer.lower() in OPTIMIZERS
-    return OPTIMIZERS[validated_choice("optimizer", optimizer.lower() if is_name else optimizer, OPTIMIZERS)]
+    return OPTIMIZERS[
+        validated_choice("optimizer", optimizer.lower() if is_name else optimizer, OPTIMIZERS)
+    ]
 
 
 def _is_class(kind: type, name: str) -> bool:
@@ -143,4 +150,8 @@ def recipe_of(recipe: str | Recipe) -> Recipe:
     >>> recipe_of("bf16-fp32-master").state
     'fp32'
     """
-    return recipe if isinstance(recipe, Recipe) else RECIPES[validated_choice("recipe", recipe, RECIPES)]
+    return (
+        recipe
+        if isinstance(recipe, Recipe)
+        else RECIPES[validated_choice("recipe", recipe, RECIPES)]
+    )

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from accounting.activations import SCORES, SavedTensor, activation_bytes, tensors_by_layer
-from accounting.checks import at_least_one, checked, instance_of, validate_fields, validated_choice, validated_model
+from accounting.checks import (
+    at_least_one,
+    checked,
+    instance_of,
+    validate_fields,
+    validated_choice,
+    validated_model,
+)
 from accounting.formats import Dtype, dtype_name
 from accounting.memory import element_bytes
 from accounting.models import Model
@@ -99,9 +106,13 @@ class Parallelism:
     def __post_init__(self) -> None:
         sizes = ("data", "tensor", "context", "pipeline", "expert", "micro_batches", "interleaved")
         validate_fields(self, *sizes, minimum=1, flags=("sequence",))
-        object.__setattr__(self, "zero_stage", validated_choice("zero_stage", self.zero_stage, ZERO_SHARDS))
+        object.__setattr__(
+            self, "zero_stage", validated_choice("zero_stage", self.zero_stage, ZERO_SHARDS)
+        )
         if self.replicas % self.expert:
-            raise ValueError(f"expert must divide data · context = {self.replicas}, got {self.expert}")
+            raise ValueError(
+                f"expert must divide data · context = {self.replicas}, got {self.expert}"
+            )
 
     @property
     def replicas(self) -> int:
@@ -135,23 +146,43 @@ class Parallelism:
     def stage_layers(self, model: Model) -> tuple[int, int]:
         """Layers of the fullest stage and of the model; raises ValueError for a split that the model cannot have."""
         layers = sum(number for number, _ in layers_of(model)[0])
-        experts = [("expert", self.expert, "experts", m.copies) for m in model.linear_maps if m.copies > m.uses]
+        experts = [
+            ("expert", self.expert, "experts", m.copies)
+            for m in model.linear_maps
+            if m.copies > m.uses
+        ]
         heads = [each for each in model.attentions if hasattr(each, "heads")]
-        for name, parts, divided, number in [("tensor", self.tensor, "heads", each.heads) for each in heads] + experts:
+        for name, parts, divided, number in [
+            ("tensor", self.tensor, "heads", each.heads) for each in heads
+        ] + experts:
             if number % parts:
-                raise ValueError(f"{name} must divide the {divided} of the model, {number}, got {parts}")
+                raise ValueError(
+                    f"{name} must divide the {divided} of the model, {number}, got {parts}"
+                )
         for each in heads:
-            if (keys := getattr(each, "kv_heads", self.tensor)) % self.tensor and self.tensor % keys:
-                raise ValueError(f"tensor must divide kv_heads={keys} or be a multiple of it, got {self.tensor}")
+            if (
+                keys := getattr(each, "kv_heads", self.tensor)
+            ) % self.tensor and self.tensor % keys:
+                raise ValueError(
+                    f"tensor must divide kv_heads={keys} or be a multiple of it, got {self.tensor}"
+                )
         if not heads and (parts := max(self.tensor, self.context)) > 1:
-            raise ValueError(f"tensor and context must be 1 for a model whose heads are unknown, got {parts}")
+            raise ValueError(
+                f"tensor and context must be 1 for a model whose heads are unknown, got {parts}"
+            )
         if max(layers, 1) < (chunks := self.pipeline * self.interleaved):
-            raise ValueError(f"pipeline · interleaved must be at most layers={layers}, got {chunks}")
+            raise ValueError(
+                f"pipeline · interleaved must be at most layers={layers}, got {chunks}"
+            )
         return self.interleaved * -(-layers // chunks), layers
 
     def shares(self, model: Model, name: str) -> int:
         """Ranks of a tensor group that have different parts of a map or saved tensor: as many as heads of keys."""
-        keys = [each.kv_heads for each in model.attentions if isinstance(each, AttentionLayers) and name in KEYS]
+        keys = [
+            each.kv_heads
+            for each in model.attentions
+            if isinstance(each, AttentionLayers) and name in KEYS
+        ]
         return min([self.tensor, *keys])
 
     def micro_batch(self, batch: int, sequence: int) -> tuple[int, int]:
@@ -159,9 +190,13 @@ class Parallelism:
         parts = self.data * self.micro_batches
         batch, sequence = at_least_one("batch", batch), at_least_one("sequence", sequence)
         if batch % parts:
-            raise ValueError(f"batch must be a multiple of data · micro_batches = {parts}, got {batch}")
+            raise ValueError(
+                f"batch must be a multiple of data · micro_batches = {parts}, got {batch}"
+            )
         if sequence % self.context:
-            raise ValueError(f"sequence must be a multiple of context={self.context}, got {sequence}")
+            raise ValueError(
+                f"sequence must be a multiple of context={self.context}, got {sequence}"
+            )
         return batch // parts, sequence
 
 
@@ -196,7 +231,11 @@ def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
     own_layers, experts = _fullest([(number, *held(of, number)) for number, of in layers], own)
     (first, _), (last, more) = (held(outside, 1, looked_up) for looked_up in (True, False))
     tied = sum(-(-maps.weights // split.tensor) for maps in model.linear_maps if not maps.copies)
-    return own_layers, experts + more, first + last if split.pipeline == 1 else max(first, last + tied)
+    return (
+        own_layers,
+        experts + more,
+        first + last if split.pipeline == 1 else max(first, last + tied),
+    )
 
 
 def _fullest(kinds: Iterable[tuple[int, int, int]], own: int) -> tuple[int, int]:
@@ -205,7 +244,9 @@ def _fullest(kinds: Iterable[tuple[int, int, int]], own: int) -> tuple[int, int]
     for number, *each in sorted(kinds, key=lambda kind: -kind[1] - kind[2]):
         taken = min(number, own)
         own -= taken
-        columns = [column + taken * of_layer for column, of_layer in zip(columns, each, strict=True)]
+        columns = [
+            column + taken * of_layer for column, of_layer in zip(columns, each, strict=True)
+        ]
     return columns[0], columns[1]
 
 
@@ -242,11 +283,16 @@ def collectives(
     dtypes, (batch, sequence) = recipe_of(recipe), split.micro_batch(batch, sequence)
     again = validated_choice("recompute", recompute, RECOMPUTE) == "full"
     rows = batch * sequence // split.context
-    found = (*_of_activations(model, split, rows, dtypes, again), *_of_parameters(model, split, dtypes))
+    found = (
+        *_of_activations(model, split, rows, dtypes, again),
+        *_of_parameters(model, split, dtypes),
+    )
     return tuple(each for each in found if each.ranks > 1 and each.bytes and each.times)
 
 
-def _of_activations(model: Model, split: Parallelism, rows: int, dtypes: Recipe, again: bool) -> Iterator[Collective]:
+def _of_activations(
+    model: Model, split: Parallelism, rows: int, dtypes: Recipe, again: bool
+) -> Iterator[Collective]:
     """Communication for `rows` tokens per micro-batch and rank; `again` repeats the forward."""
     (layers, _), micro = split.stage_layers(model), split.micro_batches
     whole = element_bytes(rows * list(model.linear_maps)[-1].in_features, dtypes.parameters)
@@ -257,15 +303,22 @@ def _of_activations(model: Model, split: Parallelism, rows: int, dtypes: Recipe,
     yield from (Collective("tensor", name, split.tensor, whole, exits * micro) for name in names)
 
     shapes = [each for each in model.attentions if isinstance(each, AttentionLayers)]
-    keys, _ = _fullest([(each.layers, each.kv_heads * (each.head_dim + each.value_dim), 0) for each in shapes], layers)
+    keys, _ = _fullest(
+        [(each.layers, each.kv_heads * (each.head_dim + each.value_dim), 0) for each in shapes],
+        layers,
+    )
     of_rank = rows * keys // split.shares(model, "key")
     gathered = split.context * element_bytes(of_rank, dtypes.parameters)
     yield Collective("context", "all-gather", split.context, gathered, (2 + again) * micro)
-    yield Collective("context", "send", split.context, element_bytes(of_rank, "fp32"), split.context * micro)
+    yield Collective(
+        "context", "send", split.context, element_bytes(of_rank, "fp32"), split.context * micro
+    )
     borders = 2 * split.interleaved - (split.pipeline == 2)
     yield Collective("pipeline", "send", split.pipeline, part, borders * micro)
 
-    experts = [maps for maps in model.linear_maps if maps.name == "down" and maps.copies > maps.uses]
+    experts = [
+        maps for maps in model.linear_maps if maps.name == "down" and maps.copies > maps.uses
+    ]
     routed, _ = _fullest([(maps.layers, maps.uses, 0) for maps in experts], max(layers, 1))
     yield Collective("expert", "all-to-all", split.expert, part, (4 + 2 * again) * routed * micro)
 
@@ -274,7 +327,10 @@ def _of_parameters(model: Model, split: Parallelism, dtypes: Recipe) -> Iterator
     """Communication of gradients and, with ZeRO, parameters; experts are shared among fewer devices."""
     own, experts, ends = device_parameters(model, split)
     stage, micro = split.zero_stage, split.micro_batches
-    for inside, outside, sharers in ((own, ends, split.replicas), (experts, 0, split.replicas // split.expert)):
+    for inside, outside, sharers in (
+        (own, ends, split.replicas),
+        (experts, 0, split.replicas // split.expert),
+    ):
         gradients = element_bytes(inside + outside, dtypes.gradients)
         if not stage:
             yield Collective("data", "all-reduce", sharers, gradients, 1)
@@ -285,7 +341,9 @@ def _of_parameters(model: Model, split: Parallelism, dtypes: Recipe) -> Iterator
         yield Collective("data", "reduce-scatter", sharers, gradients, micro if stage > 1 else 1)
 
 
-@checked("batch", "sequence", flags=("dropout",), model=validated_model, split=instance_of(Parallelism))
+@checked(
+    "batch", "sequence", flags=("dropout",), model=validated_model, split=instance_of(Parallelism)
+)
 def device_activation_bytes(
     model: Model,
     split: Parallelism,
@@ -314,12 +372,24 @@ def device_activation_bytes(
     """
     (rows, sequence), (own, of_all) = split.micro_batch(batch, sequence), split.stage_layers(model)
     dtype, recompute = dtype_name(dtype), validated_choice("recompute", recompute, RECOMPUTE)
-    ranks, dim = split.context * (split.tensor if split.sequence else 1), list(model.linear_maps)[-1].in_features
+    ranks, dim = (
+        split.context * (split.tensor if split.sequence else 1),
+        list(model.linear_maps)[-1].in_features,
+    )
     if not of_all or not all(isinstance(each, AttentionLayers) for each in model.attentions):
         if recompute != "none":
-            raise ValueError(f"recompute must be 'none' for a model without attention in layers, got {recompute!r}")
+            raise ValueError(
+                f"recompute must be 'none' for a model without attention in layers, got {recompute!r}"
+            )
         whole = activation_bytes(model, rows, sequence, dtype, attention=attention, dropout=dropout)
-        return -(-whole * split.chunks_in_flight * max(own, 1) // split.interleaved // max(of_all, 1) // ranks)
+        return -(
+            -whole
+            * split.chunks_in_flight
+            * max(own, 1)
+            // split.interleaved
+            // max(of_all, 1)
+            // ranks
+        )
 
     dropped = {"norm before weight", *(SCORES if recompute == "selective" else ())}
 
@@ -330,8 +400,14 @@ def device_activation_bytes(
         return 0 if each.name in dropped else -(-size // (split.context * shares))
 
     layers, outside = tensors_by_layer(model, rows, sequence, dtype, attention, dropout=dropout)
-    kinds, chunk = [(number, sum(map(held, of)), 0) for number, of in layers], own // split.interleaved
-    in_flight = {"embedding": min(split.micro_batches, split.pipeline), "head": int(split.pipeline == 1)}
+    kinds, chunk = (
+        [(number, sum(map(held, of)), 0) for number, of in layers],
+        own // split.interleaved,
+    )
+    in_flight = {
+        "embedding": min(split.micro_batches, split.pipeline),
+        "head": int(split.pipeline == 1),
+    }
     ends = sum(held(each) * in_flight[each.part] for each in outside)
     if recompute != "full":
         return ends + split.chunks_in_flight * _fullest(kinds, chunk)[0]

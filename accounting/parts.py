@@ -69,7 +69,9 @@ class LinearMaps(Part):
     ends_layer: bool = False
 
     def __post_init__(self) -> None:
-        validate_fields(self, "in_features", "out_features", "layers", "copies", "uses", "place", "block_end")
+        validate_fields(
+            self, "in_features", "out_features", "layers", "copies", "uses", "place", "block_end"
+        )
         validate_fields(self, flags=["bias", "ends_layer", "frozen"])
 
     @property
@@ -150,7 +152,17 @@ class AttentionLayers(Part):
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
-        validate_fields(self, "heads", "head_dim", "kv_heads", "value_dim", "window", "layers", "place", "block_end")
+        validate_fields(
+            self,
+            "heads",
+            "head_dim",
+            "kv_heads",
+            "value_dim",
+            "window",
+            "layers",
+            "place",
+            "block_end",
+        )
         validate_fields(self, flags=["causal", "chunked", "frozen"])
         self.shape(1, 1, 1)
 
@@ -171,18 +183,34 @@ class AttentionLayers(Part):
 
     def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:
         """FLOPs of the forward products, of all layers."""
-        return attention_flops(self.shape(batch, length(self.queries, sequence), length(self.keys, sequence), pairs))
+        return attention_flops(
+            self.shape(batch, length(self.queries, sequence), length(self.keys, sequence), pairs)
+        )
 
     def backward_flops(
-        self, batch: int, sequence: Lengths, pairs: str, convention: str, needed: frozenset[str] = OPERANDS
+        self,
+        batch: int,
+        sequence: Lengths,
+        pairs: str,
+        convention: str,
+        needed: frozenset[str] = OPERANDS,
     ) -> int:
         """FLOPs of the gradients of the `needed` operands, of all layers; "flash" computes all of them or none."""
-        shape = self.shape(batch, length(self.queries, sequence), length(self.keys, sequence), pairs)
+        shape = self.shape(
+            batch, length(self.queries, sequence), length(self.keys, sequence), pairs
+        )
         if needed and (needed == OPERANDS or convention == "flash"):
             return attention_backward_flops(shape, convention)
         # dq = ds·k, dk = dsᵀ·q; dp = do·vᵀ for either, dv = pᵀ·do
-        of_key_width, of_value_width = len(needed - {"value"}), bool(needed - {"value"}) + ("value" in needed)
-        return MULTIPLY_ADD_FLOPS * shape.scores * (of_key_width * self.head_dim + of_value_width * self.value_dim)
+        of_key_width, of_value_width = (
+            len(needed - {"value"}),
+            bool(needed - {"value"}) + ("value" in needed),
+        )
+        return (
+            MULTIPLY_ADD_FLOPS
+            * shape.scores
+            * (of_key_width * self.head_dim + of_value_width * self.value_dim)
+        )
 
     def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:
         """FLOPs of one further token after `context`; with `latents` every head attends to those."""
@@ -197,7 +225,11 @@ class AttentionLayers(Part):
         tokens = length(self.keys, context)
         if self.keys == self.queries:
             tokens = self.causal * (min(tokens, self.window - 1) if self.window else tokens)
-        width = sum(self.latent) if latents and self.latent[0] else self.kv_heads * (self.head_dim + self.value_dim)
+        width = (
+            sum(self.latent)
+            if latents and self.latent[0]
+            else self.kv_heads * (self.head_dim + self.value_dim)
+        )
         return self.layers * tokens * width
 
 
@@ -229,7 +261,16 @@ class RecurrentLayers(Part):
     kept: int = 0
 
     def __post_init__(self) -> None:
-        sizes = ("heads", "key_dim", "value_dim", "chunk", "key_products", "value_products", "state_products", "kept")
+        sizes = (
+            "heads",
+            "key_dim",
+            "value_dim",
+            "chunk",
+            "key_products",
+            "value_products",
+            "state_products",
+            "kept",
+        )
         validate_fields(self, *sizes, "layers", "place", "block_end", flags=["solves"])
 
     def _rows(self, batch: int, sequence: Lengths) -> int:
@@ -239,16 +280,27 @@ class RecurrentLayers(Part):
         return self.layers * validated_int("batch", batch) * tokens * self.heads
 
     def _solved_flops(self, batch: int, sequence: Lengths) -> int:
-        return self.solves * self._rows(batch, sequence) * self.chunk * (self.key_dim + self.value_dim)
+        return (
+            self.solves * self._rows(batch, sequence) * self.chunk * (self.key_dim + self.value_dim)
+        )
 
     def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:  # noqa: ARG002
         """FLOPs of the forward products and solutions, of all layers."""
-        widths = self.chunk * (self.key_products * self.key_dim + self.value_products * self.value_dim)
+        widths = self.chunk * (
+            self.key_products * self.key_dim + self.value_products * self.value_dim
+        )
         widths += self.state_products * self.key_dim * self.value_dim
-        return MULTIPLY_ADD_FLOPS * self._rows(batch, sequence) * widths + self._solved_flops(batch, sequence)
+        return MULTIPLY_ADD_FLOPS * self._rows(batch, sequence) * widths + self._solved_flops(
+            batch, sequence
+        )
 
     def backward_flops(
-        self, batch: int, sequence: Lengths, pairs: str, _convention: str, needed: frozenset[str] = OPERANDS
+        self,
+        batch: int,
+        sequence: Lengths,
+        pairs: str,
+        _convention: str,
+        needed: frozenset[str] = OPERANDS,
     ) -> int:
         """FLOPs of the gradients of both factors: twice the forward, and the product of a system's own gradient."""
         twice = 2 * self.forward_flops(batch, sequence, pairs)
@@ -285,7 +337,8 @@ class Parts:
     def places(self) -> int:
         """Places from the first part to the last."""
         return 1 + max(
-            (each.place for each in (*self.linear_maps, *self.attentions, *self.other_parameters)), default=-1
+            (each.place for each in (*self.linear_maps, *self.attentions, *self.other_parameters)),
+            default=-1,
         )
 
     def __or__(self, other: Parts) -> Parts:
@@ -309,11 +362,17 @@ class Parts:
             """The part elsewhere; its sizes were checked when it was made, which takes longer than this."""
             copied = object.__new__(type(each))
             end = max(each.block_end, each.place) + shift if block_end is None else block_end
-            changes = {"place": each.place + shift, "layers": each.layers * layers, "block_end": end}
+            changes = {
+                "place": each.place + shift,
+                "layers": each.layers * layers,
+                "block_end": end,
+            }
             copied.__dict__.update(each.__dict__, **changes)
             return copied
 
-        return Parts(changed(self.linear_maps), changed(self.attentions), changed(self.other_parameters))
+        return Parts(
+            changed(self.linear_maps), changed(self.attentions), changed(self.other_parameters)
+        )
 
 
 def layers_of(model: Any) -> tuple[list[tuple[int, Parts]], Parts]:
@@ -330,7 +389,10 @@ def layers_of(model: Any) -> tuple[list[tuple[int, Parts]], Parts]:
     def ending(*found: int) -> Parts:
         return Parts(*(tuple(each for each in parts if each.block_end in found) for parts in lists))  # type: ignore[arg-type]
 
-    layers = [(min(each.layers for each in everything if each.block_end == end), ending(end)) for end in sorted(ends)]
+    layers = [
+        (min(each.layers for each in everything if each.block_end == end), ending(end))
+        for end in sorted(ends)
+    ]
     return layers, ending(*{each.block_end for each in everything} - ends)
 
 
@@ -345,5 +407,7 @@ def length(rows: Rows, sequence: Lengths) -> int:
     lengths = sequence if isinstance(sequence, Mapping) else {"tokens": sequence}
     if rows not in lengths:
         example = {rows: 512, "tokens": 512}
-        raise ValueError(f"sequence must give the length of {rows!r}, as in {example}, got {sequence!r}")
+        raise ValueError(
+            f"sequence must give the length of {rows!r}, as in {example}, got {sequence!r}"
+        )
     return validated_int("sequence", lengths[rows])

@@ -15,11 +15,25 @@ from functools import lru_cache
 from math import gcd
 from typing import Any
 
-from accounting.checks import at_least_one, checked, instance_of, validated_choice, validated_model, validated_positive
+from accounting.checks import (
+    at_least_one,
+    checked,
+    instance_of,
+    validated_choice,
+    validated_model,
+    validated_positive,
+)
 from accounting.memory import ModelState, model_state
 from accounting.models import Model, rule_flops, step_flops
 from accounting.optimizers import Optimizer, Recipe, recipe_of
-from accounting.parallel import KINDS, ZERO_SHARDS, Parallelism, collectives, device_activation_bytes, device_parameters
+from accounting.parallel import (
+    KINDS,
+    ZERO_SHARDS,
+    Parallelism,
+    collectives,
+    device_activation_bytes,
+    device_parameters,
+)
 from accounting.parts import layers_of
 
 SECONDS_PER_HOUR = 60 * 60
@@ -66,7 +80,9 @@ def training_s(flops: int, devices: int, peak_flop_per_s: float, mfu: float) -> 
     return flops / sustained_flop_per_s(devices, peak_flop_per_s, mfu)
 
 
-def training_days(parameters: int, tokens: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
+def training_days(
+    parameters: int, tokens: int, devices: int, peak_flop_per_s: float, mfu: float
+) -> float:
     """Days of a training run: 6 · parameters · tokens / (devices · peak · MFU · 86,400).
 
     A bound from below. Ignored: communication outside the measured MFU, checkpoints, failures, data loading,
@@ -79,7 +95,10 @@ def training_days(parameters: int, tokens: int, devices: int, peak_flop_per_s: f
     >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12, mfu=0.5))  # the sparse peak by mistake
     72
     """
-    return training_s(rule_flops("step", parameters, tokens), devices, peak_flop_per_s, mfu) / SECONDS_PER_DAY
+    return (
+        training_s(rule_flops("step", parameters, tokens), devices, peak_flop_per_s, mfu)
+        / SECONDS_PER_DAY
+    )
 
 
 @checked(parameters=at_least_one)
@@ -125,9 +144,13 @@ def device_state(
     [120.0, 31.4, 16.6, 1.9]
     """
     sharded = ZERO_SHARDS[validated_choice("zero_stage", zero_stage, ZERO_SHARDS)]
-    whole, shard = (model_state(each, optimizer, recipe) for each in (parameters, -(-parameters // devices)))
+    whole, shard = (
+        model_state(each, optimizer, recipe) for each in (parameters, -(-parameters // devices))
+    )
     parts = ("parameters", "gradients", "state", "master")
-    return ModelState(**{part: getattr(shard if part in sharded else whole, part) for part in parts})
+    return ModelState(
+        **{part: getattr(shard if part in sharded else whole, part) for part in parts}
+    )
 
 
 @checked("memory_bytes", devices=at_least_one)
@@ -155,7 +178,9 @@ def largest_model_parameters(
     fitting = state_bytes(0)  # none: nothing takes no bytes, unless it is refused
     while fitting < most:
         middle = (fitting + most + 1) // 2
-        fitting, most = (middle, most) if state_bytes(middle) <= memory_bytes else (fitting, middle - 1)
+        fitting, most = (
+            (middle, most) if state_bytes(middle) <= memory_bytes else (fitting, middle - 1)
+        )
     return fitting
 
 
@@ -183,7 +208,11 @@ class StepPlan:
     def bound(self) -> str:
         """The bottleneck: "memory" if the bytes do not fit, else the longest of "compute" and the wires."""
         times = {"compute": self.compute_s, **self.wire_s}
-        return "memory" if self.held_bytes > self.memory_bytes else max(times, key=lambda name: times[name])
+        return (
+            "memory"
+            if self.held_bytes > self.memory_bytes
+            else max(times, key=lambda name: times[name])
+        )
 
     @property
     def seconds(self) -> float:
@@ -225,15 +254,23 @@ def step_plan(
     """
     dtypes, wire = recipe_of(recipe), dict.fromkeys(KINDS, 0.0)
     for each in collectives(model, split, batch, sequence, dtypes, recompute):
-        rate = wire_bytes_per_s[each.kind] if isinstance(wire_bytes_per_s, Mapping) else wire_bytes_per_s
+        rate = (
+            wire_bytes_per_s[each.kind]
+            if isinstance(wire_bytes_per_s, Mapping)
+            else wire_bytes_per_s
+        )
         wire[each.kind] += each.sent_bytes / validated_positive("wire_bytes_per_s", rate)
     layers, routed, ends = device_parameters(model, split)
     dense = device_state(layers + ends, split.replicas, split.zero_stage, optimizer, dtypes)
-    experts = device_state(routed, split.replicas // split.expert, split.zero_stage, optimizer, dtypes)
+    experts = device_state(
+        routed, split.replicas // split.expert, split.zero_stage, optimizer, dtypes
+    )
     return StepPlan(
         split,
         ModelState(*(sum(part) for part in zip(astuple(dense), astuple(experts), strict=True))),
-        device_activation_bytes(model, split, batch, sequence, dtypes.parameters, recompute=recompute),
+        device_activation_bytes(
+            model, split, batch, sequence, dtypes.parameters, recompute=recompute
+        ),
         memory_bytes,
         _hardware_flops(model, batch, sequence, recompute, pairs)  # type: ignore[arg-type]
         / sustained_flop_per_s(split.devices, peak_flop_per_s)
@@ -244,14 +281,22 @@ def step_plan(
 
 @lru_cache(maxsize=1)  # the same for every way to split a step
 def _hardware_flops(model: Any, batch: int, sequence: int, recompute: str, pairs: str) -> int:
-    flops = step_flops(model, batch, sequence, pairs=pairs, checkpoint_every=int(recompute == "full")).hardware
+    flops = step_flops(
+        model, batch, sequence, pairs=pairs, checkpoint_every=int(recompute == "full")
+    ).hardware
     again = sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
     return flops + (again if recompute == "selective" else 0)
 
 
 @checked("batch", "sequence", "largest_tensor", model=validated_model, devices=at_least_one)
 def fitting_plans(
-    model: Model, devices: int, batch: int, sequence: int, *, largest_tensor: int = 8, **options: Any
+    model: Model,
+    devices: int,
+    batch: int,
+    sequence: int,
+    *,
+    largest_tensor: int = 8,
+    **options: Any,
 ) -> list[StepPlan]:
     """The ways to train `model` on this many devices that fit their memory, the fastest first.
 
@@ -267,7 +312,9 @@ def fitting_plans(
     >>> fastest.split.data, fastest.split.tensor, fastest.split.zero_stage, fastest.bound
     (4, 2, 1, 'compute')
     """
-    step_plan(model, Parallelism(), batch, sequence, **options)  # raises errors that do not depend on the split
+    step_plan(
+        model, Parallelism(), batch, sequence, **options
+    )  # raises errors that do not depend on the split
     heads = [each.heads for each in model.attentions if hasattr(each, "heads")]
     experts = gcd(*(maps.copies for maps in model.linear_maps if maps.copies > maps.uses)) or 1
     splits = [

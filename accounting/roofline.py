@@ -85,7 +85,9 @@ def arithmetic_intensity(flops: int, moved_bytes: int) -> float:
 
 
 @checked("m", "k", "n", "batch")
-def matmul_work(m: int, k: int, n: int, dtype: Dtype = "bf16", batch: int = 1, result: Dtype | None = None) -> Work:
+def matmul_work(
+    m: int, k: int, n: int, dtype: Dtype = "bf16", batch: int = 1, result: Dtype | None = None
+) -> Work:
     """FLOPs and ideal bytes of `batch` products of (m, k) by (k, n): 2·m·k·n against m·k + k·n + m·n elements.
 
     `result` is the product's dtype if it differs from the operands': int32 of int8, bf16 of fp8.
@@ -96,7 +98,9 @@ def matmul_work(m: int, k: int, n: int, dtype: Dtype = "bf16", batch: int = 1, r
     >>> matmul_work(1024, 1024, 1024).intensity
     341.3333333333333
     """
-    moved = element_bytes(batch * (m * k + k * n), dtype) + element_bytes(batch * m * n, result or dtype)
+    moved = element_bytes(batch * (m * k + k * n), dtype) + element_bytes(
+        batch * m * n, result or dtype
+    )
     return Work(matmul_flops(m, k, n, batch), moved)
 
 
@@ -124,7 +128,9 @@ def dot_work(n: int, dtype: Dtype = "bf16") -> Work:
 
 
 @checked(operands=at_least_one)
-def elementwise_work(shape: Sequence[int], function: str = "relu", dtype: Dtype = "bf16", operands: int = 1) -> Work:
+def elementwise_work(
+    shape: Sequence[int], function: str = "relu", dtype: Dtype = "bf16", operands: int = 1
+) -> Work:
     """FLOPs and ideal bytes of an elementwise function: its FLOPS_PER_ELEMENT; reads each operand, writes one result.
 
     Assumes one fused kernel. A GELU of separate eager operations moves each intermediate to memory and back: several
@@ -160,7 +166,9 @@ def layer_norm_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
     """
     sizes = validated_ints("shape", shape)
     features = sizes[-1] if sizes else 1
-    return Work(LAYER_NORM_FLOPS * prod(sizes), element_bytes(2 * prod(sizes) + 2 * features, dtype))
+    return Work(
+        LAYER_NORM_FLOPS * prod(sizes), element_bytes(2 * prod(sizes) + 2 * features, dtype)
+    )
 
 
 @checked(attention=instance_of(Attention), fused=validated_bool)
@@ -201,7 +209,9 @@ def ridge_point(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
 
 
 @checked(peak_flop_per_s=validated_positive, bandwidth_bytes_per_s=validated_positive)
-def attainable_flop_per_s(intensity: float, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
+def attainable_flop_per_s(
+    intensity: float, peak_flop_per_s: float, bandwidth_bytes_per_s: float
+) -> float:
     """The most FLOP/s an operation of this intensity can reach: min(peak, intensity · bandwidth).
 
     A small operation is limited by its launch and reaches neither. With the bandwidth of DRAM this does not bound
@@ -214,7 +224,11 @@ def attainable_flop_per_s(intensity: float, peak_flop_per_s: float, bandwidth_by
     return min(peak_flop_per_s, rate * bandwidth_bytes_per_s)
 
 
-@checked(work=instance_of(Work), peak_flop_per_s=validated_positive, bandwidth_bytes_per_s=validated_positive)
+@checked(
+    work=instance_of(Work),
+    peak_flop_per_s=validated_positive,
+    bandwidth_bytes_per_s=validated_positive,
+)
 def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """The least seconds that `work` takes: max(FLOPs / peak, bytes / bandwidth), the two fully overlapped.
 
@@ -225,7 +239,9 @@ def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: floa
 
 
 @checked("model_flops", seconds=validated_positive, devices=at_least_one)
-def mfu(model_flops: int, seconds: float, peak_flop_per_s: float | None, devices: int = 1) -> float | None:
+def mfu(
+    model_flops: int, seconds: float, peak_flop_per_s: float | None, devices: int = 1
+) -> float | None:
     """Model FLOPs utilisation: (FLOPs the mathematics needs / seconds) / (devices · peak FLOP/s). None without a peak.
 
     Recomputed activations do not count: recomputing makes a run slower and its MFU lower. The peak is the dense one of
@@ -237,12 +253,20 @@ def mfu(model_flops: int, seconds: float, peak_flop_per_s: float | None, devices
     (0.822, None)
     """
     rate = model_flops / seconds / devices
-    return None if peak_flop_per_s is None else rate / validated_positive("peak_flop_per_s", peak_flop_per_s)
+    return (
+        None
+        if peak_flop_per_s is None
+        else rate / validated_positive("peak_flop_per_s", peak_flop_per_s)
+    )
 
 
 @checked("model_flops", "recomputed_flops")
 def hfu(
-    model_flops: int, recomputed_flops: int, seconds: float, peak_flop_per_s: float | None, devices: int = 1
+    model_flops: int,
+    recomputed_flops: int,
+    seconds: float,
+    peak_flop_per_s: float | None,
+    devices: int = 1,
 ) -> float | None:
     """Hardware FLOPs utilisation: ((model + recomputed FLOPs) / seconds) / (devices · peak). None without a peak.
 

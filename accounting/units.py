@@ -26,7 +26,13 @@ def with_unit(value: float, unit: str) -> str:
         if abs(number) < 0.9995 * base:  # 999.7 would round to 1000
             break
         number, prefix = number / base, f"{each}i".capitalize() if base == 1024 else each
-    digits = 0 if abs(number) >= 99.95 or (not prefix and number.is_integer()) else 1 if abs(number) >= 9.995 else 2
+    digits = (
+        0
+        if abs(number) >= 99.95 or (not prefix and number.is_integer())
+        else 1
+        if abs(number) >= 9.995
+        else 2
+    )
     return f"{number:.{digits}f} {prefix}{unit}"
 
 
@@ -44,7 +50,9 @@ def amount(figure: str | float, name: str = "amount") -> int:
     plain = figure.replace(",", "").replace("_", "").strip()
     found = re.fullmatch(r"(\d+\.?\d*(?:e\d+)?)\s*(?:([kKMGTPE])(i?)B?|(B))?", plain)
     if not found:
-        raise ValueError(f"{name} must be a number such as 15T, 70B, 80GiB or 1.5e12, got {figure!r}")
+        raise ValueError(
+            f"{name} must be a number such as 15T, 70B, 80GiB or 1.5e12, got {figure!r}"
+        )
     number, prefix, binary, billions = found.groups()
     power = PREFIXES.index("k" if prefix == "K" else prefix) + 1 if prefix else 3 if billions else 0
     factor: int = (1024 if binary else 1000) ** power

@@ -29,7 +29,9 @@ class Asked:
     seconds: float  # of rounds
     least_rounds: int
     examined: bool = False  # by an earlier process
-    leave_out: Callable[[float], None] = lambda seconds: None  # gets the seconds that examining took
+    leave_out: Callable[[float], None] = lambda seconds: (
+        None
+    )  # gets the seconds that examining took
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,16 @@ class BriefSchedule:
             before = new_pages()
             seconds = timer.call_s(call)[0]
             fastest = min(fastest, seconds)
-            settled = new_pages() - before < FEW_PAGES and (number > 0 or seconds >= self.asked.seconds / 10)
+            settled = new_pages() - before < FEW_PAGES and (
+                number > 0 or seconds >= self.asked.seconds / 10
+            )
             if settled or seconds > LONG_S:
                 break
         return fastest, None
 
-    def rounds(self, timer: CallTimer, call: TimedCall, calls: int, call_s: float, sustained: bool) -> Rounds:
+    def rounds(
+        self, timer: CallTimer, call: TimedCall, calls: int, call_s: float, sustained: bool
+    ) -> Rounds:
         """As many as fit into the seconds asked for."""
         fitting = int(self.asked.seconds / (calls * call_s + timer.preparation_s(call)))
         number = max(self.asked.least_rounds, min(fitting, self.pace.most_rounds))

@@ -16,7 +16,9 @@ from prooflops import measured
 from prooflops.measured import alternating, median_interval
 
 LEAST_FLUSH_BYTES = 256 * 2**20  # of an accelerator
-LEAST_HIP_FLUSH_BYTES = 512 * 2**20  # AMD's largest have a last level of 256 MiB that torch does not report
+LEAST_HIP_FLUSH_BYTES = (
+    512 * 2**20
+)  # AMD's largest have a last level of 256 MiB that torch does not report
 UNKNOWN_CACHE_BYTES = 64 * 2**20  # assumed of a CPU whose caches nobody names
 # In a container the size the system names may be that of the whole host: a flush may cost no more than this.
 LARGEST_CPU_FLUSH_BYTES = 2**30
@@ -43,7 +45,9 @@ def flush_of(device: torch.device, caches: Caches, room_bytes: float = math.inf)
     if device.type != "cpu":
         wanted = max(wanted, LEAST_HIP_FLUSH_BYTES if torch.version.hip else LEAST_FLUSH_BYTES)
     else:
-        limit = min(LARGEST_CPU_FLUSH_BYTES, (caches.memory_bytes or math.inf) * LARGEST_SHARE_OF_MEMORY)
+        limit = min(
+            LARGEST_CPU_FLUSH_BYTES, (caches.memory_bytes or math.inf) * LARGEST_SHARE_OF_MEMORY
+        )
     size = int(min(wanted, limit))
     return Flush(torch.zeros(size // 4, dtype=torch.int32, device=device), wanted > limit, caches)
 
@@ -133,7 +137,9 @@ def check_flush_worked(flush: Flush, device: torch.device, caches: Caches) -> Fl
     def read_s(reads_before: int) -> float:
         """Both reads follow a flush, so that an accelerator is busy while either is launched."""
         flush()  # by all threads: a core's own caches are emptied by its own part of it
-        with measured.one_thread():  # two that wait for one another drown the difference on a busy machine
+        with (
+            measured.one_thread()
+        ):  # two that wait for one another drown the difference on a busy machine
             for _ in range(reads_before):
                 data.sum()
             start = timer()
@@ -141,7 +147,9 @@ def check_flush_worked(flush: Flush, device: torch.device, caches: Caches) -> Fl
             return float(timer() - start)
 
     read_s(reads_before=2)  # untimed: imports and allocates
-    pairs = islice(alternating(lambda: read_s(reads_before=2), lambda: read_s(reads_before=0)), CHECKED_PAIRS)
+    pairs = islice(
+        alternating(lambda: read_s(reads_before=2), lambda: read_s(reads_before=0)), CHECKED_PAIRS
+    )
     ratios = [cold / max(hot, 1e-9) for hot, cold in pairs]
     interval = median_interval(ratios, 0.99)
     assert interval is not None, "15 pairs have an interval of 99 %"

@@ -26,7 +26,9 @@ from prooflops.measured import alternating, median_interval
 
 REGIMES = ("sustainable", "achievable")
 SEARCH = 10  # times the seconds of a benchmark's rounds
-RESTS = search.SCREENED  # windows of a search for bursts: the rests before them are not of its budget
+RESTS = (
+    search.SCREENED
+)  # windows of a search for bursts: the rests before them are not of its budget
 PROBE = {"cpu": 256, "other": 4096}  # side of the product that tells how large the others may be
 REST_S = 0.02  # the clock of an idle device is up again within some milliseconds
 FASTEST = 5
@@ -48,7 +50,9 @@ class Ceilings:
         self._pace = pace
         self._timer = measured.clock(device)
         self._found: dict[tuple[str, str], search.Found] = {}
-        self._flop_per_s: dict[tuple[str, str], float] = {}  # which a benchmark may have raised since
+        self._flop_per_s: dict[
+            tuple[str, str], float
+        ] = {}  # which a benchmark may have raised since
         self._probed: dict[str, float] = {}
 
     def flop_per_s(self, dtype: str, regime: str = "sustainable") -> float:
@@ -76,7 +80,9 @@ class Ceilings:
             self._probed[dtype] = probe.work.flops / min(times_s)
         return self._probed[dtype]
 
-    def remeasure(self, dtype: str, function: Callable[[], object], flops: int, regime: str = "sustainable") -> float:
+    def remeasure(
+        self, dtype: str, function: Callable[[], object], flops: int, regime: str = "sustainable"
+    ) -> float:
         """The ceiling after timing once more, in its own regime, a function that exceeded it."""
         with Float32Products(dtype):
             seconds = self._seconds(function, regime)
@@ -89,7 +95,10 @@ class Ceilings:
         multiply, _ = Operands(dtype, *shape, self._device).multiply(*shape)
         with Float32Products(dtype):
             self._settle(multiply)
-            times = islice(alternating(lambda: self._burst_s(multiply), lambda: self._steady_s(multiply)), pairs)
+            times = islice(
+                alternating(lambda: self._burst_s(multiply), lambda: self._steady_s(multiply)),
+                pairs,
+            )
             ratios = [steady / burst for burst, steady in times]
         return median(ratios), *(median_interval(ratios) or (0.0, math.inf))
 
@@ -136,7 +145,9 @@ class Ceilings:
         pace = self._pace.settled(self._device.type)
         windows: list[float] = []
         began, elapsed = perf_counter(), 0.0
-        while elapsed < pace.longest_warmup_s and not (elapsed >= pace.warmup_s and is_flat(windows)):
+        while elapsed < pace.longest_warmup_s and not (
+            elapsed >= pace.warmup_s and is_flat(windows)
+        ):
             windows.append(median(search.calls_s(function, self._timer, self._pace.warmup_s)))
             elapsed = perf_counter() - began
 

@@ -15,7 +15,9 @@ from prooflops import counted
 
 SAMPLE = 4096  # elements of an input that are looked at
 FEWEST_ELEMENTS = 64  # of an input that is looked at
-LARGEST_SHARE = 0.25  # of a sample that one value may make up; of fp8 numbers drawn from a normal it is 4 %
+LARGEST_SHARE = (
+    0.25  # of a sample that one value may make up; of fp8 numbers drawn from a normal it is 4 %
+)
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,13 @@ def assert_random(tensors: Iterable[torch.Tensor]) -> None:
         flat = tensor.detach().reshape(-1)
         places = torch.randint(flat.numel(), (min(SAMPLE, flat.numel()),), device=flat.device)
         # By their bits, for NaN is unequal to itself; + 0.0 makes one zero of the two.
-        bits, counts = (flat[places].cpu().double() + 0.0).view(torch.int64).unique(return_counts=True)
-        value, share = float(bits[counts.argmax()].view(torch.float64)), float(counts.max() / counts.sum())
+        bits, counts = (
+            (flat[places].cpu().double() + 0.0).view(torch.int64).unique(return_counts=True)
+        )
+        value, share = (
+            float(bits[counts.argmax()].view(torch.float64)),
+            float(counts.max() / counts.sum()),
+        )
         assert share <= LARGEST_SHARE, (
             f"{share:.0%} of an input of {tuple(tensor.shape)} {tensor.dtype} are {value:g}, "
             "but inputs should be random"
@@ -107,7 +114,9 @@ def overwrite(examined: Examined) -> None:
         if _storage(tensor) in read or 0 in tensor.stride() or tensor.dtype == torch.bool:
             continue
         with torch.no_grad():
-            tensor.fill_(float("nan") if tensor.is_floating_point() else torch.iinfo(tensor.dtype).min)
+            tensor.fill_(
+                float("nan") if tensor.is_floating_point() else torch.iinfo(tensor.dtype).min
+            )
 
 
 def in_fp64(tensor: torch.Tensor) -> torch.Tensor:

@@ -74,7 +74,16 @@ def bandwidths(device, pace, memory_arrays, progress_of) -> Bandwidths:
 
 @pytest.fixture
 def measure(
-    request, gate_replicate, benchmark, device, pace, peak_flop_per_s, bound_flop_per_s, conditions, progress, flush
+    request,
+    gate_replicate,
+    benchmark,
+    device,
+    pace,
+    peak_flop_per_s,
+    bound_flop_per_s,
+    conditions,
+    progress,
+    flush,
 ) -> Iterator[Measure]:
     """Runs one benchmark, see `bench.measuring`."""
     schedule: Schedule | BriefSchedule = Schedule(PACES[pace], progress)
@@ -83,11 +92,21 @@ def measure(
         schedule = BriefSchedule(Asked(*gate_replicate.pace(request.node), leave_out), PACES[pace])
     rates = (peak_flop_per_s, bound_flop_per_s)
     with keep_freed_memory():
-        yield Measure(benchmark, device, schedule, *rates, flush=flush, conditions=conditions, progress=progress)
+        yield Measure(
+            benchmark,
+            device,
+            schedule,
+            *rates,
+            flush=flush,
+            conditions=conditions,
+            progress=progress,
+        )
 
 
 @pytest.fixture
-def delivery(request, gate_replicate, benchmark, device, pace, floors, conditions, causes) -> Delivery:
+def delivery(
+    request, gate_replicate, benchmark, device, pace, floors, conditions, causes
+) -> Delivery:
     """Asserts the floors of a benchmark's figures, see `bench.delivery`; not in a process of the gate."""
     return Delivery(
         device, floors, request.node.nodeid, benchmark.extra_info,

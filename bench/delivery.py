@@ -14,7 +14,11 @@ from accounting.devices.floors import NOMINAL, Floor, compared
 from bench.products import Float32Products, Product
 from prooflops import measured
 
-PAUSE_S = {"quick": 0.5, "default": 5.0, "thorough": 10.0}  # for a card to cool, and other work to end
+PAUSE_S = {
+    "quick": 0.5,
+    "default": 5.0,
+    "thorough": 10.0,
+}  # for a card to cool, and other work to end
 ROUNDS_AGAIN = 15
 AGAIN_S = 1.0  # of calls, untimed, until the clock of an accelerator is that of steady work
 
@@ -61,10 +65,19 @@ class Delivery:
         self._device, self._floors, self._test, self._info = device, floors, test, info
         self._pace, self._conditions, self._causes, self._active = pace, conditions, causes, active
 
-    def product(self, dtype: str, case: Product, *, figure: str = "", allowance: float = 1.0) -> None:
+    def product(
+        self, dtype: str, case: Product, *, figure: str = "", allowance: float = 1.0
+    ) -> None:
         """Asserts the floor of a matrix product that was measured; `figure`: where it is not that of the dtype."""
         __tracebackhide__ = True
-        self.check(figure or dtype, case.work.flops, "FLOP/s", case.multiply, dtype=dtype, allowance=allowance)
+        self.check(
+            figure or dtype,
+            case.work.flops,
+            "FLOP/s",
+            case.multiply,
+            dtype=dtype,
+            allowance=allowance,
+        )
 
     def check(
         self, figure: str, amount: float, unit: str, function: Callable[[], object] | None, *,
@@ -80,7 +93,11 @@ class Delivery:
         if not self._active:
             return
         if seconds is None:
-            rate = self._info.get("op_per_s" if dtype == "int8" else f"{'flop' if unit == 'FLOP/s' else 'bytes'}_per_s")
+            rate = self._info.get(
+                "op_per_s"
+                if dtype == "int8"
+                else f"{'flop' if unit == 'FLOP/s' else 'bytes'}_per_s"
+            )
             seconds = amount / float(rate)  # type: ignore[arg-type]
         floor = self._floors.of(figure, self._test)
         nominal = self._floors.nominal(floor.of, dtype) if floor and floor.of in NOMINAL else None
@@ -89,8 +106,13 @@ class Delivery:
         if floor is None or (floor.of in NOMINAL and not nominal):
             self._info["delivers"] = entry | {"unknown": self._floors.why_unknown(figure, floor)}
             return
-        floor = floor._replace(limit=floor.limit * allowance if floor.of != "s" else floor.limit / allowance)
-        found, conditions = Figure(figure, value, unit, floor, nominal), self._info.get("conditions", {})
+        floor = floor._replace(
+            limit=floor.limit * allowance if floor.of != "s" else floor.limit / allowance
+        )
+        found, conditions = (
+            Figure(figure, value, unit, floor, nominal),
+            self._info.get("conditions", {}),
+        )
         if not found.met and function is not None:
             time.sleep(PAUSE_S[self._pace])
             with self._conditions() as conditions, Float32Products(dtype or "fp32"):
@@ -108,10 +130,18 @@ class Delivery:
 
     def _record(self, found: Figure, conditions: dict[str, Any]) -> None:
         __tracebackhide__ = True
-        entry = {"figure": found.figure, "value": found.value, "unit": found.unit, "share": found.share}
+        entry = {
+            "figure": found.figure,
+            "value": found.value,
+            "unit": found.unit,
+            "share": found.share,
+        }
         entry |= {"nominal": found.nominal, "floor": found.floor._asdict(), "met": found.met}
         if not found.met and self._device.type == "cpu" and conditions.get("contended"):
-            self._info["delivers"] = entry | {"met": None, "unknown": "other work contends for the cores"}
+            self._info["delivers"] = entry | {
+                "met": None,
+                "unknown": "other work contends for the cores",
+            }
             return
         causes = [] if found.met else self._causes(conditions, found.figure)
         self._info["delivers"] = entry | {"causes": causes}

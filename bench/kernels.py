@@ -77,7 +77,9 @@ def close_to(exact: Callable[[Tensor], Tensor], *inputs: Tensor) -> Callable[[Te
 
 def relu(x: Tensor, out: Tensor) -> Kernel:
     work = elementwise_work(x.shape, "relu", "fp32")
-    return Kernel(lambda: torch.clamp(x, min=0, out=out), work, close_to(lambda x: x.clamp(min=0), x))
+    return Kernel(
+        lambda: torch.clamp(x, min=0, out=out), work, close_to(lambda x: x.clamp(min=0), x)
+    )
 
 
 def gelu_fused(x: Tensor, out: Tensor) -> Kernel:

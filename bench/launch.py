@@ -32,7 +32,11 @@ def figures(
         if not operators:
             return {}
         share = min(operators * empty_operator_s(device, torch.get_num_threads()) / seconds, 1.0)
-        return {"operators": operators, "launch_share": share, **({"bound": "launch"} if share >= LAUNCH_SHARE else {})}
+        return {
+            "operators": operators,
+            "launch_share": share,
+            **({"bound": "launch"} if share >= LAUNCH_SHARE else {}),
+        }
     calls = max(1, min(ENQUEUED, int(ENQUEUED_S / seconds)))
     measured.synchronise(device)
     start = perf_counter()
@@ -71,7 +75,9 @@ def replay(function: Callable[[], object], device: torch.device) -> dict[str, An
     current, aside = torch.cuda.current_stream(device), stream_of_captures(device)
     try:
         aside.wait_stream(current)
-        with torch.cuda.stream(aside):  # lazy initialisation must precede the capture, in another stream
+        with torch.cuda.stream(
+            aside
+        ):  # lazy initialisation must precede the capture, in another stream
             for _ in range(3):
                 function()
         current.wait_stream(aside)

@@ -92,15 +92,21 @@ class Measure:
         self._began = perf_counter()
         limit_s = HELD_UP * self._schedule.pace.longest_call_s
         # The median: a first call imports and allocates, and a single lucky one says little of the next.
-        seconds = median(self._timer.call_s(TimedCall(function))[0] for _ in range(TRIALS_OF_A_CALL))
+        seconds = median(
+            self._timer.call_s(TimedCall(function))[0] for _ in range(TRIALS_OF_A_CALL)
+        )
         if seconds > limit_s:
-            pytest.skip(f"one call took {seconds:.2g} s, {limit_s:.2g} s are allowed: does other work hold it up?")
+            pytest.skip(
+                f"one call took {seconds:.2g} s, {limit_s:.2g} s are allowed: does other work hold it up?"
+            )
 
     def skip_if_late(self) -> None:
         """Skips if the benchmark has taken too long since `skip_if_held_up`."""
         seconds, limit_s = perf_counter() - self._began, self._schedule.pace.longest_s
         if seconds > limit_s:
-            pytest.skip(f"it took {seconds:.2g} s so far, {limit_s:.2g} s are allowed: does other work hold it up?")
+            pytest.skip(
+                f"it took {seconds:.2g} s so far, {limit_s:.2g} s are allowed: does other work hold it up?"
+            )
 
     def median_s(
         self,
@@ -133,19 +139,30 @@ class Measure:
         flush = self._checked_flush() if cache == "cold" else None
         call = TimedCall(function, setup, flush)
         call_s, waited_share = self._schedule.first_calls(self._timer, call)
-        shortest_s = timing.SHORTEST_ROUND_S if self._device.type == "cpu" else timing.SHORTEST_DEVICE_ROUND_S
+        shortest_s = (
+            timing.SHORTEST_ROUND_S
+            if self._device.type == "cpu"
+            else timing.SHORTEST_DEVICE_ROUND_S
+        )
         calls = 1 if call.is_prepared else max(1, math.ceil(shortest_s / call_s))
-        self.info.update(declared, method=METHOD, cache=cache, calls_per_round=calls, waited_share=waited_share)
+        self.info.update(
+            declared, method=METHOD, cache=cache, calls_per_round=calls, waited_share=waited_share
+        )
         rounds = self._schedule.rounds(self._timer, call, calls, call_s, call_s < sustained_below_s)
         self.info.update(rounds.figures)
-        self.progress(f"{rounds.number} rounds of {calls * rounds.call_s:.2g} s", rounds.number * calls * rounds.call_s)
+        self.progress(
+            f"{rounds.number} rounds of {calls * rounds.call_s:.2g} s",
+            rounds.number * calls * rounds.call_s,
+        )
         with self._conditions() as conditions:
             made = run_rounds(self._benchmark, call, calls, rounds, self._timer, flush)
         self.info["conditions"] = {**conditions, "calls": made}
         if self._benchmark.stats is None:
             pytest.skip("pytest-benchmark is switched off in this run")
         seconds = float(self._benchmark.stats["median"])
-        assert seconds > 0, f"the median time is {seconds} s, but should be positive: was the device waited for?"
+        assert seconds > 0, (
+            f"the median time is {seconds} s, but should be positive: was the device waited for?"
+        )
         self._record_rounds(seconds, rounds)
         if operators is not None and setup is None and not self.brief:
             self.info.update(launch.figures(function, seconds, operators, self._device))
@@ -208,7 +225,9 @@ class Measure:
                 self.once(partial(look_again, seen, check))
         flop_bound = self._bound_flop_per_s(dtype) if dtype and work.flops else None
         what = f"{dtype or 'work'} on {self._device}"
-        self.info.update(judged(work, seconds, dtype, what, flop_bound=flop_bound, bytes_bound=bytes_bound))
+        self.info.update(
+            judged(work, seconds, dtype, what, flop_bound=flop_bound, bytes_bound=bytes_bound)
+        )
         return seconds
 
     def product(
@@ -219,7 +238,9 @@ class Measure:
         the same regime; not in a process of the gate, which compares times."""
         __tracebackhide__ = True
         ceiling = None if self.brief or regime == "achievable" else ceilings.flop_per_s(dtype)
-        seconds = self.work(function, work, dtype=dtype, check=check, counted=True, ceiling=ceiling, **options)
+        seconds = self.work(
+            function, work, dtype=dtype, check=check, counted=True, ceiling=ceiling, **options
+        )
         if not self.brief:
             peak = self._peak_flop_per_s(dtype)
             self.info.update(shares_of(function, work, seconds, dtype, regime, ceilings, peak))
@@ -240,17 +261,29 @@ class Measure:
     def _record_rounds(self, seconds: float, rounds: Rounds) -> None:
         times = list(getattr(getattr(self._benchmark.stats, "stats", None), "data", ()))
         interval = median_interval(times)
-        narrow = interval is not None and interval[1] - interval[0] <= self._schedule.pace.width * seconds
+        narrow = (
+            interval is not None
+            and interval[1] - interval[0] <= self._schedule.pace.width * seconds
+        )
         self.info.update(
             rounds=rounds.number,
             ci_low=interval and interval[0],
             ci_high=interval and interval[1],
-            stopped_by="interval" if narrow else "time" if rounds.number >= rounds.affordable else "pilot",
+            stopped_by="interval"
+            if narrow
+            else "time"
+            if rounds.number >= rounds.affordable
+            else "pilot",
         )
 
 
 def run_rounds(
-    benchmark: Any, call: TimedCall, calls: int, rounds: Rounds, timer: CallTimer, flush: Flush | None
+    benchmark: Any,
+    call: TimedCall,
+    calls: int,
+    rounds: Rounds,
+    timer: CallTimer,
+    flush: Flush | None,
 ) -> int:
     """Runs the rounds by pytest-benchmark's `pedantic`, the one form with a set-up outside of the timed region.
 

@@ -41,11 +41,15 @@ class RotaryEmbedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         *_, tokens, width = x.shape
-        frequencies = ROTARY_BASE ** -(torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width)
+        frequencies = ROTARY_BASE ** -(
+            torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width
+        )
         positions = torch.arange(tokens, device=x.device, dtype=torch.float32)
         angles = repeat(positions[:, None] * frequencies, "token pair -> token (two pair)", two=2)
         first, second = x.chunk(2, dim=-1)
-        return x * angles.cos().to(x.dtype) + torch.cat((-second, first), dim=-1) * angles.sin().to(x.dtype)
+        return x * angles.cos().to(x.dtype) + torch.cat((-second, first), dim=-1) * angles.sin().to(
+            x.dtype
+        )
 
 
 class Attention(nn.Module):
@@ -68,7 +72,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (
-            rearrange(project(x), "batch token (head width) -> batch head token width", width=self.width)
+            rearrange(
+                project(x), "batch token (head width) -> batch head token width", width=self.width
+            )
             for project in (self.query, self.key, self.value)
         )
         mixed = functional.scaled_dot_product_attention(
@@ -137,7 +143,10 @@ class Block(nn.Module):
     def __init__(self, model: Transformer):
         super().__init__()
         self.attention_norm, self.attention = norm(model), Attention(model)
-        self.mlp_norm, self.mlp = norm(model), MixtureOfExperts(model) if model.experts > 1 else MLP(model)
+        self.mlp_norm, self.mlp = (
+            norm(model),
+            MixtureOfExperts(model) if model.experts > 1 else MLP(model),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -150,7 +159,9 @@ class TransformerNet(nn.Module):
     def __init__(self, model: Transformer, checkpoint_every: int = 0):
         super().__init__()
         self.embedding = embedding(model.vocab_size, model.dim)
-        self.positions = embedding(model.learned_positions, model.dim) if model.learned_positions else None
+        self.positions = (
+            embedding(model.learned_positions, model.dim) if model.learned_positions else None
+        )
         self.layers = nn.ModuleList(Block(model) for _ in range(model.layers))
         self.norm = norm(model)
         self.head = nn.Linear(model.dim, model.vocab_size, bias=False)
@@ -213,7 +224,11 @@ def build(
 
 
 def inputs(
-    model: DeepLinear | Transformer, batch: int, sequence: int = 1, *, device: torch.device | str = "cpu"
+    model: DeepLinear | Transformer,
+    batch: int,
+    sequence: int = 1,
+    *,
+    device: torch.device | str = "cpu",
 ) -> Tensor:
     """Random input: features (batch, inputs) for a deep linear net, token ids (batch, sequence) for a transformer."""
     if isinstance(model, DeepLinear):

@@ -16,7 +16,11 @@ from torch import Tensor
 from accounting.formats import Format, format_of
 from bench.products import RESULTS, Unsupported, multiplication, probe_tf32
 
-LENGTH, COLUMNS, TERMS = 4096, 64, 15  # of a sum; columns of the second operand, all alike; small terms of a sum
+LENGTH, COLUMNS, TERMS = (
+    4096,
+    64,
+    15,
+)  # of a sum; columns of the second operand, all alike; small terms of a sum
 # Bits of a sum's significand, at least. Hopper and Ada add fp8 to 1 + 13 bits (DeepSeek-V3, arXiv:2412.19437, section
 # 3.3.2; SageAttention2, arXiv:2411.10958); tensor cores add fp16, bf16 and tf32 to 24 (Fasi, Higham, Mikaitis and
 # Pranesh 2021, doi:10.7717/peerj-cs.330).
@@ -32,7 +36,9 @@ def may_flush(dtype: str, device: torch.device) -> bool:
     TDPBF16PS). An MI200 does in fp16 too (AMD, MI200 MFMA behavior specifics), and Metal in any.
     """
     if device.type == "cuda" and dtype == "fp16":
-        return str(getattr(torch.cuda.get_device_properties(device), "gcnArchName", "")).startswith("gfx90a")
+        return str(getattr(torch.cuda.get_device_properties(device), "gcnArchName", "")).startswith(
+            "gfx90a"
+        )
     return dtype in ("bf16", "tf32") or device.type not in ("cpu", "cuda")
 
 
@@ -42,7 +48,9 @@ def powers(low: float, high: float) -> Tensor:
     return torch.tensor([math.ldexp(1, e) for e in exponents], dtype=torch.float64)
 
 
-def subnormals(what: str, got: Tensor, exact: Tensor, least_normal: float, zero_is_legal: bool) -> str:
+def subnormals(
+    what: str, got: Tensor, exact: Tensor, least_normal: float, zero_is_legal: bool
+) -> str:
     """Whether the columns of `got` are `exact`, "kept", or have 0 for each number below `least_normal`, "flushed".
 
     Raises AssertionError for anything else, and for flushed numbers where that is not legal.
@@ -55,7 +63,9 @@ def subnormals(what: str, got: Tensor, exact: Tensor, least_normal: float, zero_
         return "flushed"
     row, column = wrong.nonzero()[-1].tolist()
     legal = ", or all subnormal numbers and no others become 0" * zero_is_legal
-    raise AssertionError(f"{what} {exact[row]:g} became {got[row, column]:g}, but should be kept{legal}")
+    raise AssertionError(
+        f"{what} {exact[row]:g} became {got[row, column]:g}, but should be kept{legal}"
+    )
 
 
 def operand(numbers: Tensor, dtype: str, device: torch.device) -> Tensor:
@@ -63,16 +73,24 @@ def operand(numbers: Tensor, dtype: str, device: torch.device) -> Tensor:
     form = format_of(dtype)
     if dtype == "fp4_e2m1" and isinstance(form, Format):
         values, places = numbers.unique(return_inverse=True)
-        codes = torch.tensor([form.encode(x, "saturate") for x in values.tolist()], dtype=torch.uint8)[places]
+        codes = torch.tensor(
+            [form.encode(x, "saturate") for x in values.tolist()], dtype=torch.uint8
+        )[places]
         return (codes[:, ::2] | codes[:, 1::2] << 4).to(device).view(torch.float4_e2m1fn_x2)
-    return numbers.to(torch.float32 if dtype == "tf32" else getattr(torch, str(form.torch_name))).to(device)
+    return numbers.to(
+        torch.float32 if dtype == "tf32" else getattr(torch, str(form.torch_name))
+    ).to(device)
 
 
-def probe(dtype: str, rows: Tensor, column: Tensor, device: torch.device, fast: bool = False) -> Callable[[], Tensor]:
+def probe(
+    dtype: str, rows: Tensor, column: Tensor, device: torch.device, fast: bool = False
+) -> Callable[[], Tensor]:
     """The call that multiplies `rows` by columns that are all `column`; no unit multiplies two operands of e5m2."""
     second = "fp8_e4m3" if dtype == "fp8_e5m2" else dtype
     a = operand(torch.nn.functional.pad(rows, (0, 0, 0, -len(rows) % 16)), dtype, device)
-    return multiplication(dtype, a, operand(column.expand(COLUMNS, -1), second, device).t(), None, fast=fast)
+    return multiplication(
+        dtype, a, operand(column.expand(COLUMNS, -1), second, device).t(), None, fast=fast
+    )
 
 
 def halves_and_ones(dtype: str, device: torch.device) -> Callable[[], Tensor]:
@@ -82,7 +100,9 @@ def halves_and_ones(dtype: str, device: torch.device) -> Callable[[], Tensor]:
         call = probe(dtype, torch.randint(1, 3, (COLUMNS, LENGTH)) / 2, torch.ones(LENGTH), device)
         call()
     except (RuntimeError, AttributeError, TypeError, ValueError) as error:
-        raise Unsupported(f"{device} does not multiply {dtype}: {str(error).splitlines()[0]}") from error
+        raise Unsupported(
+            f"{device} does not multiply {dtype}: {str(error).splitlines()[0]}"
+        ) from error
     return call
 
 
@@ -90,12 +110,20 @@ def halves_and_ones(dtype: str, device: torch.device) -> Callable[[], Tensor]:
 def whole_sums() -> Iterator[None]:
     """Within, cuBLAS keeps no part of a split sum in fp16 or bf16, which torch allows by default."""
     flags = torch.backends.cuda.matmul
-    before = flags.allow_fp16_reduced_precision_reduction, flags.allow_bf16_reduced_precision_reduction
-    flags.allow_fp16_reduced_precision_reduction = flags.allow_bf16_reduced_precision_reduction = False
+    before = (
+        flags.allow_fp16_reduced_precision_reduction,
+        flags.allow_bf16_reduced_precision_reduction,
+    )
+    flags.allow_fp16_reduced_precision_reduction = flags.allow_bf16_reduced_precision_reduction = (
+        False
+    )
     try:
         yield
     finally:
-        flags.allow_fp16_reduced_precision_reduction, flags.allow_bf16_reduced_precision_reduction = before
+        (
+            flags.allow_fp16_reduced_precision_reduction,
+            flags.allow_bf16_reduced_precision_reduction,
+        ) = before
 
 
 def one_term(dtype: str, numbers: Tensor, factor: float, device: torch.device) -> Tensor:
@@ -108,25 +136,34 @@ def one_term(dtype: str, numbers: Tensor, factor: float, device: torch.device) -
 def subnormals_of_products(dtype: str, device: torch.device) -> dict[str, str]:
     """What becomes of subnormal operands and, where products have such, of subnormal results."""
     __tracebackhide__ = True
-    form, result = format_of(dtype), format_of({"tf32": "fp32"}.get(dtype, RESULTS.get(dtype, dtype)))
+    form, result = (
+        format_of(dtype),
+        format_of({"tf32": "fp32"}.get(dtype, RESULTS.get(dtype, dtype))),
+    )
     assert isinstance(form, Format)
     assert isinstance(result, Format)
     legal = may_flush(dtype, device)
     numbers = powers(form.least_subnormal, 2 * form.least_normal)
     up = max(1.0, 2 * result.least_normal / form.least_subnormal)  # so that no result is subnormal
     got = one_term(dtype, numbers, up, device) / up
-    found = {"subnormal_operands": subnormals(f"{dtype} operand", got, numbers, form.least_normal, legal)}
+    found = {
+        "subnormal_operands": subnormals(f"{dtype} operand", got, numbers, form.least_normal, legal)
+    }
     if form.least_subnormal**2 >= result.least_normal:
         return found
     numbers = powers(result.least_subnormal, 2 * result.least_normal)
     down = 2.0 ** (math.log2(result.least_subnormal) // 2)  # so that no operand is subnormal
     got = one_term(dtype, numbers / down, down, device)
-    return found | {"subnormal_results": subnormals(f"{dtype} result", got, numbers, result.least_normal, legal)}
+    return found | {
+        "subnormal_results": subnormals(f"{dtype} result", got, numbers, result.least_normal, legal)
+    }
 
 
 def fraction_bits(dtype: str, device: torch.device) -> int:
     """The most bits b up to which a product by 1 keeps 1 + 2^-b."""
-    numbers = 1 + powers(2.0 ** -format_of("fp32" if dtype == "tf32" else dtype).fraction_bits, 0.5).flip(0)
+    numbers = 1 + powers(
+        2.0 ** -format_of("fp32" if dtype == "tf32" else dtype).fraction_bits, 0.5
+    ).flip(0)
     return int((one_term(dtype, numbers, 1.0, device) == numbers[:, None]).all(1).cumprod(0).sum())
 
 
@@ -135,7 +172,9 @@ def sum_bits(dtype: str, apart: int, device: torch.device, fast: bool = False) -
 
     15 · 2^-b, an odd number of them, is left if all were added in full: to b + 1 bits. A row for each b from 11.
     """
-    most = max(25, SUM_BITS.get(dtype, FP32_SUM_BITS) + 1)  # of e4m3, 2^-25 is the least with normal operands
+    most = max(
+        25, SUM_BITS.get(dtype, FP32_SUM_BITS) + 1
+    )  # of e4m3, 2^-25 is the least with normal operands
     small = powers(2.0 ** (14 - most), 2.0 ** (15 - FEWEST_BITS)).flip(0)
     rows, column = torch.zeros(len(small), LENGTH).double(), torch.full((LENGTH,), 2.0**-5).double()
     rows[:, apart : apart * TERMS + 1 : apart] = (small / column[1])[:, None]
@@ -153,7 +192,9 @@ def kept_by_products(dtype: str, device: torch.device) -> dict[str, Any]:
     __tracebackhide__ = True
     kept: dict[str, Any] = subnormals_of_products(dtype, device)
     bits, should = fraction_bits(dtype, device), format_of(dtype).fraction_bits
-    assert bits == should, f"{dtype} products by 1 keep {bits} bits of a fraction, but should keep {should}"
+    assert bits == should, (
+        f"{dtype} products by 1 keep {bits} bits of a fraction, but should keep {should}"
+    )
     least = SUM_BITS.get(dtype, FP32_SUM_BITS)
     for fast in (False, True) if dtype.startswith("fp8") and device.type == "cuda" else (False,):
         for name, apart in (("sum_bits", 1), ("long_sum_bits", LENGTH // (TERMS + 1))):
@@ -164,7 +205,14 @@ def kept_by_products(dtype: str, device: torch.device) -> dict[str, Any]:
                 f"{dtype} products {apart} terms apart are added to {bits} bits, but should be to at least {least}"
                 + ", use_fast_accum" * fast
             )
-    flushed = " and ".join(key.removeprefix("subnormal_") for key, value in kept.items() if value == "flushed")
-    widths = " to ".join(dict.fromkeys(str(value) for key, value in kept.items() if "sum_bits" in key))
+    flushed = " and ".join(
+        key.removeprefix("subnormal_") for key, value in kept.items() if value == "flushed"
+    )
+    widths = " to ".join(
+        dict.fromkeys(str(value) for key, value in kept.items() if "sum_bits" in key)
+    )
     label = f"subnormal {flushed} flushed" if flushed else "subnormals kept"
-    return kept | {"fraction_bits": should, "label": label + f", sums of {widths} bits" * bool(widths)}
+    return kept | {
+        "fraction_bits": should,
+        "label": label + f", sums of {widths} bits" * bool(widths),
+    }

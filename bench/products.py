@@ -56,7 +56,9 @@ class Product:
             allowed = torch.zeros_like(exact)
         else:
             size = (a.square() @ b.square()).sqrt()
-            allowed = self._relative_error(k) * size + torch.finfo(result.dtype).eps / 2 * exact.abs()
+            allowed = (
+                self._relative_error(k) * size + torch.finfo(result.dtype).eps / 2 * exact.abs()
+            )
         worst = int((got - exact).abs().sub(allowed).argmax())
         difference, bound = (got - exact).abs().flatten()[worst], allowed.flatten()[worst]
         # `not <=` and not `>`: a NaN must fail.
@@ -93,7 +95,9 @@ def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product
         with Float32Products(dtype):
             small.check(small.multiply())
     except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
-        raise Unsupported(f"{device} does not multiply {dtype}: {str(error).splitlines()[0]}") from error
+        raise Unsupported(
+            f"{device} does not multiply {dtype}: {str(error).splitlines()[0]}"
+        ) from error
     return _product(dtype, m, k, n, device)
 
 
@@ -105,14 +109,18 @@ def probe_tf32(device: torch.device) -> None:
     with Float32Products("tf32"):
         got = x @ torch.eye(128, device=device)
     if bool((got == x).all()):
-        raise Unsupported(f"{device} multiplies fp32 in full where tf32 is allowed (ROCm: HIPBLASLT_ALLOW_TF32=1)")
+        raise Unsupported(
+            f"{device} multiplies fp32 in full where tf32 is allowed (ROCm: HIPBLASLT_ALLOW_TF32=1)"
+        )
 
 
 def _product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product:
     by_columns = lies_by_columns(dtype, device)
     shapes = ((m, k), (n, k) if by_columns else (k, n))
     if dtype == "int8":
-        a, b = (torch.randint(-128, 128, shape, dtype=torch.int8, device=device) for shape in shapes)
+        a, b = (
+            torch.randint(-128, 128, shape, dtype=torch.int8, device=device) for shape in shapes
+        )
     else:
         form = torch.float32 if dtype == "tf32" else getattr(torch, format_of(dtype).torch_name)
         a, b = (torch.randn(shape, device=device).to(form) for shape in shapes)
@@ -130,7 +138,9 @@ def product_bytes(dtype: str, m: int, k: int, n: int) -> int:
     return held if dtype == "int8" else held + 4 * max(m * k, k * n)
 
 
-def multiplication(dtype: str, a: Tensor, b: Tensor, out: Tensor | None, *, fast: bool = False) -> Callable[[], Tensor]:
+def multiplication(
+    dtype: str, a: Tensor, b: Tensor, out: Tensor | None, *, fast: bool = False
+) -> Callable[[], Tensor]:
     """The call that multiplies two matrices of `dtype`, into `out` where the result has their dtype.
 
     Whether fp32 is rounded to tf32 is up to the caller, who enters `Float32Products` around all calls: within one it
@@ -139,13 +149,20 @@ def multiplication(dtype: str, a: Tensor, b: Tensor, out: Tensor | None, *, fast
     """
     if dtype == "int8":
         return lambda: torch._int_mm(a, b)
-    if dtype == "fp4_e2m1":  # NVFP4: a scale for 16 elements, which are 8 bytes, in tiles of 128 by 4 scales
-        scales = [torch.ones(-(-x.shape[0] // 128) * -(-x.shape[1] // 32) * 512, device=a.device) for x in (a, b.t())]
+    if (
+        dtype == "fp4_e2m1"
+    ):  # NVFP4: a scale for 16 elements, which are 8 bytes, in tiles of 128 by 4 scales
+        scales = [
+            torch.ones(-(-x.shape[0] // 128) * -(-x.shape[1] // 32) * 512, device=a.device)
+            for x in (a, b.t())
+        ]
         one_each = [x.to(torch.float8_e4m3fn) for x in scales]
         return lambda: torch._scaled_mm(a, b, *one_each, out_dtype=torch.bfloat16)
     if dtype.startswith("fp8"):
         one = torch.ones((), device=a.device)
-        return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=fast)
+        return lambda: torch._scaled_mm(
+            a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=fast
+        )
     return lambda: torch.mm(a, b, out=out)
 
 
@@ -178,7 +195,9 @@ class Operands:
         self._a = largest.a.flatten()
         self._by_columns = lies_by_columns(dtype, device)
         self._b = (largest.b.t() if self._by_columns else largest.b).flatten()
-        self._out = None if dtype in RESULTS else torch.empty(m * n, dtype=self._a.dtype, device=device)
+        self._out = (
+            None if dtype in RESULTS else torch.empty(m * n, dtype=self._a.dtype, device=device)
+        )
 
     def zeroed(self) -> Operands:
         """Operands of the same size that are all zeros, with the same result: a diagnostic of power, no measurement."""

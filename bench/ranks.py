@@ -75,8 +75,13 @@ def stragglers(own_s: Sequence[Sequence[float]]) -> list[int]:
         if not others:
             continue
         usual = median(median(times) for times in others)
-        slower = [time > STRAGGLER_FACTOR * median(times[i] for times in others) for i, time in enumerate(mine)]
-        if median(mine) > STRAGGLER_FACTOR * usual and sum(slower) >= STRAGGLER_ROUNDS * len(slower):
+        slower = [
+            time > STRAGGLER_FACTOR * median(times[i] for times in others)
+            for i, time in enumerate(mine)
+        ]
+        if median(mine) > STRAGGLER_FACTOR * usual and sum(slower) >= STRAGGLER_ROUNDS * len(
+            slower
+        ):
             found.append(rank)
     return found
 
@@ -98,7 +103,9 @@ class Ranks:
         self._store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
         self.backend = BACKENDS.get(device.type, "gloo")
         store = dist.PrefixStore("prooflops", self._store)
-        dist.init_process_group(self.backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        dist.init_process_group(
+            self.backend, store=store, rank=rank, world_size=size, timeout=timeout
+        )
         self._control = dist.new_group(backend="gloo", timeout=timeout)
 
     def barrier(self) -> None:
@@ -128,7 +135,9 @@ class Ranks:
         errors = self.gather(None if error is None else f"{type(error).__name__}: {error}".strip())
         wrong = [f"rank {rank}: {text}" for rank, text in enumerate(errors) if text is not None]
         if wrong:
-            raise Disagreement(f"{what}: wrong on {len(wrong)} of {self.size} ranks\n" + "\n".join(wrong)) from error
+            raise Disagreement(
+                f"{what}: wrong on {len(wrong)} of {self.size} ranks\n" + "\n".join(wrong)
+            ) from error
 
     def publish_failure(self, text: str) -> None:
         """Publishes why this rank failed, for those that wait for it."""
@@ -159,8 +168,14 @@ class Ranks:
             waits.append(perf_counter() - done)
         every = self.gather((own, waits))
         longest = [max(column) for column in zip(*(waits for _, waits in every), strict=True)]
-        late = [median(most - wait for most, wait in zip(longest, waits, strict=True)) for _, waits in every]
-        return [{"own_s": median(own), "late_s": late[rank], "rounds_s": own} for rank, (own, _) in enumerate(every)]
+        late = [
+            median(most - wait for most, wait in zip(longest, waits, strict=True))
+            for _, waits in every
+        ]
+        return [
+            {"own_s": median(own), "late_s": late[rank], "rounds_s": own}
+            for rank, (own, _) in enumerate(every)
+        ]
 
     def alone(self, work: Callable[[], object], rounds: int) -> float:
         """Median time of `work` on rank 0, while the other ranks wait and compute nothing."""
@@ -192,7 +207,9 @@ class Ranks:
         """
         calls = 1 if self.device.type == "cpu" else CALLS
         slowest = self._pilot(function, calls, timer, before)
-        affordable = min(max(int(pace.measure_s / (calls * median(slowest))), FEWEST_ROUNDS), pace.most_rounds)
+        affordable = min(
+            max(int(pace.measure_s / (calls * median(slowest))), FEWEST_ROUNDS), pace.most_rounds
+        )
         rounds = self.decide(rounds_for(pace.width, slowest, affordable))
 
         def prepare() -> None:
@@ -202,14 +219,25 @@ class Ranks:
         prepare()
         with conditions() as state:
             benchmark.pedantic(
-                function, setup=prepare if calls == 1 else None, rounds=rounds, iterations=calls, warmup_rounds=0
+                function,
+                setup=prepare if calls == 1 else None,
+                rounds=rounds,
+                iterations=calls,
+                warmup_rounds=0,
             )
         if benchmark.stats is None:
             pytest.skip("pytest-benchmark is switched off in this run")
         every = self.gather([float(time) for time in benchmark.stats.stats.data])
-        own = {"host": socket.gethostname(), "device": str(self.device), "threads": torch.get_num_threads()}
+        own = {
+            "host": socket.gethostname(),
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+        }
         who = self.gather({**own, "labels": state.get("labels", [])})
-        ranks = [{"rank": rank, "median_s": median(times), **who[rank]} for rank, times in enumerate(every)]
+        ranks = [
+            {"rank": rank, "median_s": median(times), **who[rank]}
+            for rank, times in enumerate(every)
+        ]
         seconds = median(_slowest(every))
         benchmark.extra_info.update(
             method=METHOD,
@@ -224,7 +252,11 @@ class Ranks:
         return seconds
 
     def _pilot(
-        self, function: Callable[[], object], calls: int, timer: Callable[[], Any], before: Callable[[], object]
+        self,
+        function: Callable[[], object],
+        calls: int,
+        timer: Callable[[], Any],
+        before: Callable[[], object],
     ) -> list[float]:
         """Seconds per call of the slowest rank in each of a few rounds, after one untimed call."""
         before()

@@ -25,7 +25,13 @@ def judged(
     __tracebackhide__ = True
     rates = {"intensity": work.intensity} if work.bytes else {}
     for figure, amount, bound, unit, wrong in (
-        ("op_per_s" if dtype == "int8" else "flop_per_s", work.flops, flop_bound, "FLOP/s", "FLOPs"),
+        (
+            "op_per_s" if dtype == "int8" else "flop_per_s",
+            work.flops,
+            flop_bound,
+            "FLOP/s",
+            "FLOPs",
+        ),
         ("bytes_per_s", work.bytes, bytes_bound, "B/s", "bytes"),
     ):
         rate = amount / seconds

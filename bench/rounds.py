@@ -38,7 +38,9 @@ class Pace:
     def skip_if_longer(self, seconds: float) -> None:
         """Skips a benchmark if one call takes longer than allowed."""
         if seconds > self.longest_call_s:
-            pytest.skip(f"one call takes about {seconds:.2g} s, {self.longest_call_s} s are allowed")
+            pytest.skip(
+                f"one call takes about {seconds:.2g} s, {self.longest_call_s} s are allowed"
+            )
 
 
 PACES = {
@@ -72,6 +74,8 @@ def rounds_for(width: float, pilot: Sequence[float], most: int) -> int:
     >>> rounds_for(0.02, [0.98, 0.99, 1.0, 1.01, 1.02], most=1000)
     31
     """
-    lower, middle, upper = quantiles(pilot, n=4, method="inclusive") if len(pilot) > 1 else [pilot[0]] * 3
+    lower, middle, upper = (
+        quantiles(pilot, n=4, method="inclusive") if len(pilot) > 1 else [pilot[0]] * 3
+    )
     needed = math.ceil(2 * (2 * 0.98 * (upper - lower) / 0.5 / (width * middle)) ** 2)
     return max(FEWEST_ROUNDS, min(needed, most))

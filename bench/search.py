@@ -24,7 +24,11 @@ from prooflops import measured
 Shape = tuple[int, int, int]
 Rate = Callable[[Shape, float], float]  # FLOP/s of a shape, by calls for some seconds
 
-SHARES = {"outputs": 0.3, "k": 0.45, "neighbours": 0.6}  # of the budget, at the end of each stage of the screening
+SHARES = {
+    "outputs": 0.3,
+    "k": 0.45,
+    "neighbours": 0.6,
+}  # of the budget, at the end of each stage of the screening
 SCREENED = 100  # windows that the screening is cut into
 FINALISTS = 6
 
@@ -78,7 +82,10 @@ def outputs(space: Space, units: int, tiles: Iterable[tuple[int, int]]) -> list[
     rankings = [
         sorted(
             ((m, n) for m in space.m for n in space.n),
-            key=lambda size, tile=tile: (-round(wave_efficiency(*size, units, tile), 2), -size[0] * size[1]),
+            key=lambda size, tile=tile: (
+                -round(wave_efficiency(*size, units, tile), 2),
+                -size[0] * size[1],
+            ),
         )
         for tile in sorted({turned for tile in tiles for turned in (tile, tile[::-1])})
     ]
@@ -139,7 +146,9 @@ def final(
             break
         for shape in (*left, *reversed(left)):
             again[shape].append(rate(shape, window))
-        left = sorted(left, key=lambda shape: median(again[shape]), reverse=True)[: math.ceil(len(left) / 2)]
+        left = sorted(left, key=lambda shape: median(again[shape]), reverse=True)[
+            : math.ceil(len(left) / 2)
+        ]
     return left[0], median(again[left[0]] or [seen[left[0]]])
 
 
@@ -156,19 +165,30 @@ def units_of(device: torch.device) -> int:
     return torch.get_num_threads()
 
 
-def space_of(device: torch.device, most_flops: float = math.inf, most_elements: float = math.inf) -> Space:
+def space_of(
+    device: torch.device, most_flops: float = math.inf, most_elements: float = math.inf
+) -> Space:
     """Sizes at which a device is fast: the largest product costs at most `most_flops`, its matrices at most
     `most_elements` each."""
     if device.type == "cpu":
         sizes: tuple[int, ...] = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
         deepest = sizes
     else:
-        sizes = tuple(sorted({1024 * each for each in (1, 2, 3, 4, 6, 8, 10, 12, 16)} | whole_waves(units_of(device))))
+        sizes = tuple(
+            sorted(
+                {1024 * each for each in (1, 2, 3, 4, 6, 8, 10, 12, 16)}
+                | whole_waves(units_of(device))
+            )
+        )
         deepest = tuple(1024 * each for each in (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32))
     while len(sizes) > 2 and (2 * sizes[-1] ** 3 > most_flops or sizes[-1] ** 2 > most_elements):
         sizes = sizes[:-1]
     deepest = (
-        tuple(k for k in deepest if 2 * sizes[-1] ** 2 * k <= most_flops and sizes[-1] * k <= most_elements)
+        tuple(
+            k
+            for k in deepest
+            if 2 * sizes[-1] ** 2 * k <= most_flops and sizes[-1] * k <= most_elements
+        )
         or deepest[:1]
     )
     return Space(sizes, deepest, sizes)
@@ -182,7 +202,11 @@ def whole_waves(units: int) -> set[int]:
     """
     rows = max(each for each in range(1, math.isqrt(units) + 1) if units % each == 0)
     columns = units // rows
-    return {tiles * side for tiles in (rows, columns) for side in GPU_TILES[0]} if columns <= 4 * rows else set()
+    return (
+        {tiles * side for tiles in (rows, columns) for side in GPU_TILES[0]}
+        if columns <= 4 * rows
+        else set()
+    )
 
 
 def rate_on(operands: Operands, timer: Callable[[], Any], *, idle_s: float = 0.0) -> Rate:
@@ -200,7 +224,9 @@ def rate_on(operands: Operands, timer: Callable[[], Any], *, idle_s: float = 0.0
     return rate
 
 
-def calls_s(function: Callable[[], object], timer: Callable[[], Any], window_s: float) -> list[float]:
+def calls_s(
+    function: Callable[[], object], timer: Callable[[], Any], window_s: float
+) -> list[float]:
     """Seconds of each call within a window, of one call at least.
 
     Readings are subtracted after the window: that waits for the device, which would rest between the calls.

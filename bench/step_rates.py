@@ -13,7 +13,10 @@ from bench.streams import Bandwidths
 from prooflops import measured
 
 TIMES_AGAIN = 2
-ROUNDS, SECONDS = (5, 15), 2.0  # of a step, at least and at most; and spent on them, where the fewest take no longer
+ROUNDS, SECONDS = (
+    (5, 15),
+    2.0,
+)  # of a step, at least and at most; and spent on them, where the fewest take no longer
 
 
 @dataclass(frozen=True)

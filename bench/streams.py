@@ -25,11 +25,15 @@ SCALAR = 3.0
 WANTED_MULTIPLE = 4  # of the last-level cache, by each array: STREAM's rule
 # Of an accelerator's, whose bandwidth has a bound: the part of an earlier array left in the cache adds 1/16.
 WANTED_DEVICE_MULTIPLE = 16
-LARGEST_SHARE_OF_ROOM = 1 / 6  # by each array: four of them and temporary ones, beside the flush's buffer
+LARGEST_SHARE_OF_ROOM = (
+    1 / 6
+)  # by each array: four of them and temporary ones, beside the flush's buffer
 LARGEST_ARRAY_BYTES = {"quick": 2**27, "default": 2**28, "thorough": 2**31}  # on a CPU
 LARGEST_SHARE_OF_MEMORY = 1 / 32
 LEAST_DEVICE_ARRAY_BYTES = 2**29  # of an accelerator: some 100 µs and more
-LEAST_HIP_ARRAY_BYTES = WANTED_DEVICE_MULTIPLE * 2**28  # AMD's largest have a last level of 256 MiB, untold by torch
+LEAST_HIP_ARRAY_BYTES = (
+    WANTED_DEVICE_MULTIPLE * 2**28
+)  # AMD's largest have a last level of 256 MiB, untold by torch
 MEMORY = "memory"
 # Of numbers about 1: they are added in blocks, and so the roundings grow with the logarithm of their number.
 SUM_TOLERANCE = 256 * 2.0**-24
@@ -62,7 +66,10 @@ def stream_work(kernel: str, elements: int, dtype: str = "fp32") -> Work:
     (Work(flops=2000000, bytes=12000000), Work(flops=0, bytes=4000000))
     """
     read, written, flops = STREAMS[validated_choice("kernel", kernel, STREAMS)]
-    return Work(flops * validated_int("elements", elements), element_bytes((read + written) * elements, dtype))
+    return Work(
+        flops * validated_int("elements", elements),
+        element_bytes((read + written) * elements, dtype),
+    )
 
 
 def bandwidth_of_mix(read_share: float, measured: Mapping[float, float]) -> float:
@@ -91,7 +98,9 @@ class Size:
 
     elements: int
     level: str
-    multiple: float | None  # of the last-level cache, by one array; None where nobody names the cache
+    multiple: (
+        float | None
+    )  # of the last-level cache, by one array; None where nobody names the cache
     label: str = ""
 
 
@@ -100,7 +109,9 @@ def wanted_multiple(device: torch.device) -> int:
     return WANTED_MULTIPLE if device.type == "cpu" else WANTED_DEVICE_MULTIPLE
 
 
-def memory_size(device: torch.device, pace: str, caches: Caches, room_bytes: float = math.inf) -> Size:
+def memory_size(
+    device: torch.device, pace: str, caches: Caches, room_bytes: float = math.inf
+) -> Size:
     """Arrays of 4 (an accelerator: 16) times the last-level cache each, of fp32; shorter, and labelled, where that is
     not to be had: together they fit `room_bytes`.
 
@@ -121,7 +132,11 @@ def memory_size(device: torch.device, pace: str, caches: Caches, room_bytes: flo
         return Size(size // 4, MEMORY, None, "cache unknown")
     multiple, label = size / known, ""
     if multiple < wanted_multiple(device):
-        label = f"arrays of {multiple:.2g} caches" if multiple > 1 else f"fits the cache: {multiple:.2g} of it"
+        label = (
+            f"arrays of {multiple:.2g} caches"
+            if multiple > 1
+            else f"fits the cache: {multiple:.2g} of it"
+        )
     return Size(size // 4, MEMORY, multiple, label)
 
 
@@ -186,7 +201,9 @@ class Stream:
             last = max(got.numel() - WINDOW, 0)
             starts = sorted({last * place // (WINDOWS - 1) for place in range(WINDOWS)})
             windows = [slice(start, start + WINDOW) for start in starts]
-            tolerance = {"copy": 0.0, "scale": 2.0**-24, "add": 2.0**-24, "triad": 2.0**-23}[self.kernel]
+            tolerance = {"copy": 0.0, "scale": 2.0**-24, "add": 2.0**-24, "triad": 2.0**-23}[
+                self.kernel
+            ]
         for window in windows:
             exact = self.expected(window)
             found = in_fp64(got if got.dim() == 0 else got[window])
@@ -226,7 +243,9 @@ class Arrays:
         return Stream(kernel, runs[kernel], a, b)
 
 
-def assert_bytes(work: Work, function: Callable[[], object], uncounted: int = 0) -> counted.CountedWork:
+def assert_bytes(
+    work: Work, function: Callable[[], object], uncounted: int = 0
+) -> counted.CountedWork:
     """Raises AssertionError where the bytes declared are not those of the tensors that `function` reads and writes.
 
     `uncounted`: bytes of results that the formula leaves out.
@@ -266,10 +285,15 @@ class Bandwidths:
         if not self._measured:
             arrays = Arrays(self.size.elements, self._device)
             for kernel in STREAMS:
-                self._progress(f"{kernel} through {self.size.elements} elements an array", self._pace.measure_s / 2)
+                self._progress(
+                    f"{kernel} through {self.size.elements} elements an array",
+                    self._pace.measure_s / 2,
+                )
                 stream = arrays.stream(kernel)
                 rate = stream.work.bytes / self._median_s(stream.run)
-                self._measured[stream.read_share] = max(self._measured.get(stream.read_share, 0.0), rate)
+                self._measured[stream.read_share] = max(
+                    self._measured.get(stream.read_share, 0.0), rate
+                )
         return self._measured
 
     def bytes_per_s(self, read_share: float) -> float:

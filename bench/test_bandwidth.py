@@ -25,11 +25,17 @@ def arrays(device) -> dict[int, Arrays]:
 
 
 @pytest.mark.parametrize(("level", "kernel"), ROWS, ids=lambda part: part)
-def test_stream(level, kernel, device, memory_arrays, caches, arrays, bound_bytes_per_s, measure, delivery):
+def test_stream(
+    level, kernel, device, memory_arrays, caches, arrays, bound_bytes_per_s, measure, delivery
+):
     read, written, _ = STREAMS[kernel]
-    size = memory_arrays if level == MEMORY else cache_size(level, read + written, caches.core_levels)
+    size = (
+        memory_arrays if level == MEMORY else cache_size(level, read + written, caches.core_levels)
+    )
     if size is None:
-        pytest.skip(f"{device} names no {level} that could be distinguished from the caches within it")
+        pytest.skip(
+            f"{device} names no {level} that could be distinguished from the caches within it"
+        )
     if size.elements not in arrays:
         arrays.clear()
         gc.collect()
@@ -38,14 +44,20 @@ def test_stream(level, kernel, device, memory_arrays, caches, arrays, bound_byte
 
     def count() -> None:
         __tracebackhide__ = True
-        seen = assert_bytes(stream.work, stream.run, uncounted=0 if written else 4)  # the scalar result
-        counted = stream.work.flops // (2 if kernel == "triad" else 1)  # the counter takes a + s·b for one FLOP
+        seen = assert_bytes(
+            stream.work, stream.run, uncounted=0 if written else 4
+        )  # the scalar result
+        counted = stream.work.flops // (
+            2 if kernel == "triad" else 1
+        )  # the counter takes a + s·b for one FLOP
         assert seen.total + seen.elementwise == counted, (
             f"{stream.work.flops} FLOPs are declared, but {seen.total + seen.elementwise} were counted"
         )
 
     measure.once(count)
-    exceeds = level == MEMORY and (size.multiple or 0) > 1  # one array alone does not fit the last level
+    exceeds = (
+        level == MEMORY and (size.multiple or 0) > 1
+    )  # one array alone does not fit the last level
     with nullcontext() if level == MEMORY else one_thread():
         seconds = measure.work(
             stream.run,
@@ -62,5 +74,8 @@ def test_stream(level, kernel, device, memory_arrays, caches, arrays, bound_byte
             **({"label": size.label} if size.label else {}),
         )
     if exceeds and bound_bytes_per_s is not None:
-        measure.declare(vendor_bytes_per_s=bound_bytes_per_s, mbu=stream.work.bytes / seconds / bound_bytes_per_s)
+        measure.declare(
+            vendor_bytes_per_s=bound_bytes_per_s,
+            mbu=stream.work.bytes / seconds / bound_bytes_per_s,
+        )
         delivery.check(kernel, stream.work.bytes, "B/s", stream.run)

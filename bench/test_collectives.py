@@ -34,7 +34,10 @@ COMMAND = "torchrun --nproc-per-node=2 -m pytest bench/test_collectives.py"
 KIB, MIB = 2**10, 2**20
 SIZES = (4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB)
 MOST_BYTES = {"cpu": {"quick": 4 * MIB, "default": 16 * MIB, "thorough": 64 * MIB}}
-LARGE, LARGE_ALLOWANCE = 1024 * MIB, 0.8  # where floors are asserted, and the share of them that is enough there
+LARGE, LARGE_ALLOWANCE = (
+    1024 * MIB,
+    0.8,
+)  # where floors are asserted, and the share of them that is enough there
 HELD = 8  # arrays of a collective's size on a card: its own, source, target, result, and those that check it
 QUICK_SIZES = (4 * KIB, 4 * MIB, 256 * MIB)
 BLOCK = 1_000_003
@@ -44,7 +47,9 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 FEWEST_ARRIVALS = 8
 FEWEST_ARRIVALS_OF_MANY_CALLS = 3
-MOST_LOOKS = 8  # arrivals of 4 KiB are over in a millisecond, which another process can take as a whole
+MOST_LOOKS = (
+    8  # arrivals of 4 KiB are over in a millisecond, which another process can take as a whole
+)
 
 
 # Of each rank, in steps that are not all launches.
@@ -75,9 +80,13 @@ def ranks(job, device) -> Iterator[Ranks]:
 @pytest.fixture
 def timed(ranks, benchmark, device, pace, conditions) -> Callable[..., float]:
     """Measures a function on all ranks, see `Ranks.timed`, by a clock that must wait for the device."""
-    run = partial(ranks.timed, benchmark, pace=PACES[pace], timer=clock(device), conditions=conditions)
+    run = partial(
+        ranks.timed, benchmark, pace=PACES[pace], timer=clock(device), conditions=conditions
+    )
 
-    def waited(function: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+    def waited(
+        function: Callable[[], object], before: Callable[[], object] = lambda: None
+    ) -> float:
         seconds = run(function, before=before)
         assert_waited(function, before, benchmark.extra_info["calls_per_round"], seconds, ranks)
         return seconds
@@ -86,7 +95,11 @@ def timed(ranks, benchmark, device, pace, conditions) -> Callable[..., float]:
 
 
 def assert_waited(
-    function: Callable[[], object], before: Callable[[], object], calls: int, seconds: float, ranks: Ranks
+    function: Callable[[], object],
+    before: Callable[[], object],
+    calls: int,
+    seconds: float,
+    ranks: Ranks,
 ) -> None:
     """Raises AssertionError on all ranks if a call takes less than half of the host's time until the device is idle."""
 
@@ -97,7 +110,9 @@ def assert_waited(
 
     least = inf
     for _ in range(MOST_LOOKS):
-        arrivals = ranks.arrivals(several, FEWEST_ARRIVALS if calls == 1 else FEWEST_ARRIVALS_OF_MANY_CALLS)
+        arrivals = ranks.arrivals(
+            several, FEWEST_ARRIVALS if calls == 1 else FEWEST_ARRIVALS_OF_MANY_CALLS
+        )
         least = min(least, *(time / calls for arrival in arrivals for time in arrival["rounds_s"]))
         if seconds >= LEAST_WAITED_SHARE * least:  # which all ranks find alike
             break
@@ -113,7 +128,9 @@ def integers(elements: int, device: torch.device, rank: int) -> torch.Tensor:
     A block of random ones repeated: its length is prime, so a chunk that goes astray does not meet its own values.
     """
     generator = torch.Generator().manual_seed(rank)
-    block = torch.randint(-1000, 1001, (min(elements, BLOCK),), generator=generator).float().to(device)
+    block = (
+        torch.randint(-1000, 1001, (min(elements, BLOCK),), generator=generator).float().to(device)
+    )
     return block.repeat(-(-elements // max(len(block), 1)))[:elements].clone()
 
 
@@ -125,10 +142,13 @@ class TimedCollective:
         elements = size // 4 // n * n
         self.size = 4 * elements
         self.part = elements // n
-        self.own = integers(elements if name != "all-gather" else self.part, ranks.device, ranks.rank)
+        self.own = integers(
+            elements if name != "all-gather" else self.part, ranks.device, ranks.rank
+        )
         self.source = self.own.clone()
         self.target = torch.empty(
-            {"all-reduce": 0, "all-gather": elements, "reduce-scatter": self.part}[name], device=ranks.device
+            {"all-reduce": 0, "all-gather": elements, "reduce-scatter": self.part}[name],
+            device=ranks.device,
         )
         # Sums in place would outgrow fp32 when repeated without a refill; a mean is the same traffic.
         self.repeated = dist.ReduceOp.AVG if ranks.backend == "nccl" else dist.ReduceOp.SUM
@@ -151,10 +171,18 @@ class TimedCollective:
         self.refill()
         self.target.fill_(float("nan"))  # an earlier call's right result may be left there
         self.run(dist.ReduceOp.SUM)
-        got = (self.source if self.name == "all-reduce" else self.target).clone()  # now: a late result is wrong
+        got = (
+            self.source if self.name == "all-reduce" else self.target
+        ).clone()  # now: a late result is wrong
         with self.ranks.together(f"{self.name} of {self.size} bytes"):
-            every = (integers(self.own.numel(), got.device, rank) for rank in range(self.ranks.size))
-            expected = torch.cat(list(every)) if self.name == "all-gather" else reduce(torch.Tensor.add_, every)
+            every = (
+                integers(self.own.numel(), got.device, rank) for rank in range(self.ranks.size)
+            )
+            expected = (
+                torch.cat(list(every))
+                if self.name == "all-gather"
+                else reduce(torch.Tensor.add_, every)
+            )
             if self.name == "reduce-scatter":
                 expected = expected[self.ranks.rank * self.part :][: self.part]
             torch.testing.assert_close(got, expected, rtol=0, atol=0)
@@ -229,7 +257,9 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def replicated(net: nn.Module, ranks: Ranks) -> nn.Module:
-    return DistributedDataParallel(net, device_ids=None if ranks.device.type == "cpu" else [ranks.device])
+    return DistributedDataParallel(
+        net, device_ids=None if ranks.device.type == "cpu" else [ranks.device]
+    )
 
 
 def ddp(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
@@ -264,15 +294,23 @@ def why_not(ranks: Ranks) -> str | None:
     try:
         Training(shape, ranks, fsdp).step()
     except (ImportError, AttributeError, NotImplementedError, RuntimeError) as error:
-        return f"fully_shard of torch {torch.__version__} does not run on {ranks.device.type}: {error}"
+        return (
+            f"fully_shard of torch {torch.__version__} does not run on {ranks.device.type}: {error}"
+        )
     return None
 
 
 def held_by(optimizer: Any) -> int:
     """Bytes of the optimizer's state on this rank."""
-    own = getattr(optimizer, "optim", optimizer)  # the ZeroRedundancyOptimizer has one of its own for its share
-    tensors = [value for state in own.state.values() for value in state.values() if torch.is_tensor(value)]
-    return sum((tensor.to_local() if hasattr(tensor, "to_local") else tensor).nbytes for tensor in tensors)
+    own = getattr(
+        optimizer, "optim", optimizer
+    )  # the ZeroRedundancyOptimizer has one of its own for its share
+    tensors = [
+        value for state in own.state.values() for value in state.values() if torch.is_tensor(value)
+    ]
+    return sum(
+        (tensor.to_local() if hasattr(tensor, "to_local") else tensor).nbytes for tensor in tensors
+    )
 
 
 def expected_bytes(mode: str, shapes: list[torch.Size], ranks: int) -> list[int]:
@@ -283,8 +321,13 @@ def expected_bytes(mode: str, shapes: list[torch.Size], ranks: int) -> list[int]
     elif mode == "zero":
         shares = whole_shares(whole, ranks)
     else:
-        shares = [(sum(sharded_rows(shape, ranks, rank) for shape in shapes), len(whole)) for rank in range(ranks)]
-    return [optimizer_state_bytes(elements, "adamw", tensors=tensors) for elements, tensors in shares]
+        shares = [
+            (sum(sharded_rows(shape, ranks, rank) for shape in shapes), len(whole))
+            for rank in range(ranks)
+        ]
+    return [
+        optimizer_state_bytes(elements, "adamw", tensors=tensors) for elements, tensors in shares
+    ]
 
 
 def check_gradients(training: Training, shape: Workload, ranks: Ranks) -> None:
@@ -295,7 +338,9 @@ def check_gradients(training: Training, shape: Workload, ranks: Ranks) -> None:
     got = [grad.full_tensor() if hasattr(grad, "full_tensor") else grad for grad in got]
     with ranks.together("gradients"):
         net = plain_net(shape, ranks.device)
-        xs, ys = zip(*(batch_of(shape, ranks.device, rank) for rank in range(ranks.size)), strict=True)
+        xs, ys = zip(
+            *(batch_of(shape, ranks.device, rank) for rank in range(ranks.size)), strict=True
+        )
         nn.functional.mse_loss(net(torch.cat(xs)), torch.cat(ys)).backward()
         for one, parameter in zip(got, net.parameters(), strict=True):
             largest = float(parameter.grad.abs().max())
@@ -319,7 +364,10 @@ def test_step(mode, ranks, timed, benchmark, device, pace):
     arrivals = ranks.arrivals(single.step, rounds)
     ranks.name_stragglers(benchmark, arrivals)
     at_once_s = max(arrival["own_s"] for arrival in arrivals)
-    held, expected = ranks.gather(held_by(training.optimizer)), expected_bytes(mode, shapes, ranks.size)
+    held, expected = (
+        ranks.gather(held_by(training.optimizer)),
+        expected_bytes(mode, shapes, ranks.size),
+    )
     for row, count in zip(benchmark.extra_info["ranks"], held, strict=True):
         row["optimizer_bytes"] = count
     benchmark.extra_info.update(

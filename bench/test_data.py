@@ -14,7 +14,16 @@ import torch
 
 from bench.rounds import PACES
 from bench.search import calls_s
-from bench.tokens import DTYPES, ORDERS, Batches, assert_from_file, bottleneck, loader, sent, write_tokens
+from bench.tokens import (
+    DTYPES,
+    ORDERS,
+    Batches,
+    assert_from_file,
+    bottleneck,
+    loader,
+    sent,
+    write_tokens,
+)
 from bench.training import Step, workload
 from prooflops import measured
 
@@ -66,7 +75,9 @@ def stream() -> Iterator[Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor
     """Makes loaders, and ends their workers after the test."""
     made: list[Iterator[tuple[torch.Tensor, torch.Tensor]]] = []
 
-    def make(batches: Batches, workers: int, pin_memory: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def make(
+        batches: Batches, workers: int, pin_memory: bool
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         made.append(loader(batches, workers, pin_memory=pin_memory))
         return made[-1]
 
@@ -86,16 +97,22 @@ def test_batches(dtype, order, workers, device, pace, token_file, appetite, stre
     arriving = stream(batches, workers, device.type == "cuda")
     first = next(arriving)
     startup_s = perf_counter() - began
-    assert first[0].shape == (BATCH, SEQUENCE), f"a batch is {tuple(first[0].shape)}, declared is {BATCH, SEQUENCE}"
+    assert first[0].shape == (BATCH, SEQUENCE), (
+        f"a batch is {tuple(first[0].shape)}, declared is {BATCH, SEQUENCE}"
+    )
     assert_first_batches(batches, first, arriving, workers)
     size = batches.path.stat().st_size / TOKENS[pace]
-    assert size == itemsize(dtype), f"{itemsize(dtype)} bytes a token are declared, but the file has {size}"
+    assert size == itemsize(dtype), (
+        f"{itemsize(dtype)} bytes a token are declared, but the file has {size}"
+    )
 
     def block() -> None:
         for _ in range(BLOCK):
             next(arriving)
 
-    seconds = measure.median_s(block, dtype=dtype, bytes=BLOCK * BATCH * (SEQUENCE + 1) * itemsize(dtype))
+    seconds = measure.median_s(
+        block, dtype=dtype, bytes=BLOCK * BATCH * (SEQUENCE + 1) * itemsize(dtype)
+    )
     if measure.brief:
         return  # the gate compares times
     rate = BLOCK * BATCH * SEQUENCE / seconds
@@ -115,7 +132,10 @@ def itemsize(dtype: str) -> int:
 
 
 def assert_first_batches(
-    batches: Batches, first: tuple[torch.Tensor, ...], arriving: Iterator[tuple[torch.Tensor, ...]], workers: int
+    batches: Batches,
+    first: tuple[torch.Tensor, ...],
+    arriving: Iterator[tuple[torch.Tensor, ...]],
+    workers: int,
 ) -> None:
     """The first batches are those of the file, in the order in which the workers take turns."""
     turns = [batches.starts(worker, max(workers, 1)) for worker in range(max(workers, 1))]

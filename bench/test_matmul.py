@@ -8,7 +8,15 @@ import torch
 
 from accounting.models import GPT2_SMALL, LLAMA3_8B, Transformer
 from bench.ceilings import REST_S
-from bench.products import DTYPES, SCALES_BYTES, Float32Products, Unsupported, multiplication, product, product_bytes
+from bench.products import (
+    DTYPES,
+    SCALES_BYTES,
+    Float32Products,
+    Unsupported,
+    multiplication,
+    product,
+    product_bytes,
+)
 from bench.streams import assert_bytes
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
@@ -58,11 +66,15 @@ def test_matmul(dtype, shape, device, sizing, ceilings, measure, delivery):
         __tracebackhide__ = True
         with Float32Products(dtype):
             case.check(case.multiply())
-            measure.skip_if_slow(case.multiply)  # a kernel may be much slower at this shape than at the ceiling's
+            measure.skip_if_slow(
+                case.multiply
+            )  # a kernel may be much slower at this shape than at the ceiling's
         assert_bytes(case.work, case.multiply, uncounted=SCALES_BYTES.get(dtype, 0))
 
     measure.once(examine)
-    measure.product(case.multiply, dtype, case.work, ceilings, check=case.check, **labelled(dtype, device))
+    measure.product(
+        case.multiply, dtype, case.work, ceilings, check=case.check, **labelled(dtype, device)
+    )
     if shape in LARGE:
         delivery.product(dtype, case, allowance=LARGE[shape])
 
@@ -78,25 +90,37 @@ def test_fast_accumulation(side, device, sizing, ceilings, measure, delivery):
         case.check(case.multiply())
     except (Unsupported, RuntimeError) as reason:
         pytest.skip(str(reason))
-    measure.product(case.multiply, "fp8_e4m3", case.work, ceilings, check=case.check, label="use_fast_accum on")
+    measure.product(
+        case.multiply, "fp8_e4m3", case.work, ceilings, check=case.check, label="use_fast_accum on"
+    )
     if f"square-{side}" in LARGE:
-        delivery.product("fp8_e4m3", case, figure="fp8_e4m3 fast", allowance=LARGE[f"square-{side}"])
+        delivery.product(
+            "fp8_e4m3", case, figure="fp8_e4m3 fast", allowance=LARGE[f"square-{side}"]
+        )
 
 
-@pytest.mark.gate(ignore=True)  # each run searches anew, and finds another shape; the products above are compared
+@pytest.mark.gate(
+    ignore=True
+)  # each run searches anew, and finds another shape; the products above are compared
 @pytest.mark.parametrize("regime", ["sustainable", "achievable"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
     bursts = regime == "achievable"
     if measure.brief:
-        pytest.skip("no process of the gate searches: another shape each time, which is not compared")
+        pytest.skip(
+            "no process of the gate searches: another shape each time, which is not compared"
+        )
     if bursts and device.type == "cpu" and dtype not in BURSTS_ON_CPU:
-        pytest.skip(f"whether bursts differ from steady work is tried for {' and '.join(BURSTS_ON_CPU)} on a CPU")
+        pytest.skip(
+            f"whether bursts differ from steady work is tried for {' and '.join(BURSTS_ON_CPU)} on a CPU"
+        )
     try:
         if bursts and device.type == "cpu":
             ratio, low, high = ceilings.burst_ratio(dtype, PAIRS[pace])
             if low <= 1:
-                pytest.skip(f"bursts are not faster than steady work here: {ratio:.3f} times [{low:.3f}, {high:.3f}]")
+                pytest.skip(
+                    f"bursts are not faster than steady work here: {ratio:.3f} times [{low:.3f}, {high:.3f}]"
+                )
             measure.declare(burst_ratio=[ratio, low, high])
         found = ceilings.found(dtype, regime)
         case = product(dtype, *found.shape, device)
@@ -106,7 +130,12 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
     assert_bytes(case.work, case.multiply, uncounted=SCALES_BYTES.get(dtype, 0))
     options = {"check": case.check, "regime": regime, "setup": rest, **labelled(dtype, device)}
     measure.product(case.multiply, dtype, case.work, ceilings, **options)
-    measure.declare(regime=regime, shape=list(found.shape), found_flop_per_s=found.flop_per_s, search_s=found.seconds)
+    measure.declare(
+        regime=regime,
+        shape=list(found.shape),
+        found_flop_per_s=found.flop_per_s,
+        search_s=found.seconds,
+    )
     if device.type == "cuda" and not bursts and dtype != "int8":
         measure.declare(zeros_ratio=ceilings.zeros_ratio(dtype, PAIRS[pace]))
     delivery.product(dtype, case, allowance=SEARCHED.get(pace, 1.0))

@@ -9,7 +9,14 @@ from accounting.formats import Format, format_of
 from accounting.memory import element_bytes
 from accounting.roofline import Work
 from bench.checks import assert_random
-from bench.numerics import halves_and_ones, kept_by_products, may_flush, powers, subnormals, whole_sums
+from bench.numerics import (
+    halves_and_ones,
+    kept_by_products,
+    may_flush,
+    powers,
+    subnormals,
+    whole_sums,
+)
 from bench.products import Float32Products, Unsupported
 from bench.streams import assert_bytes
 
@@ -40,13 +47,20 @@ def test_cast(dtype, gradients, device, measure):
     assert_random([gradients])
     size, back = gradients.abs(), gradients.to(target).float()
 
-    zeros, flushed = int((back == 0).sum()), int((size <= form.least_subnormal / 2).sum())  # ties go to the even zero
-    assert zeros == flushed, f"{zeros} of {len(back)} values became 0 in {dtype}, but {flushed} should"
+    zeros, flushed = (
+        int((back == 0).sum()),
+        int((size <= form.least_subnormal / 2).sum()),
+    )  # ties go to the even zero
+    assert zeros == flushed, (
+        f"{zeros} of {len(back)} values became 0 in {dtype}, but {flushed} should"
+    )
 
     over = size > overflow_threshold(form)
     # Infinity, the largest number or NaN: which of them is the policy of the format and of this version of torch.
     lost = ~(back.abs() < form.max) & over
-    assert torch.equal(lost, over), f"{int((over & ~lost).sum())} values beyond the largest {dtype} became smaller ones"
+    assert torch.equal(lost, over), (
+        f"{int((over & ~lost).sum())} values beyond the largest {dtype} became smaller ones"
+    )
 
     normal = (size >= form.least_normal) & (size < overflow_threshold(form))
     error = float(((back - gradients).abs() / size)[normal].max())
@@ -60,7 +74,16 @@ def test_cast(dtype, gradients, device, measure):
 
     # More of each power of two than a vector has elements, and some over, which other code converts.
     small = powers(form.least_subnormal, form.least_normal)
-    cast = small.float().to(device)[:, None].expand(-1, 67).contiguous().to(target).float().cpu().double()
+    cast = (
+        small.float()
+        .to(device)[:, None]
+        .expand(-1, 67)
+        .contiguous()
+        .to(target)
+        .float()
+        .cpu()
+        .double()
+    )
     kept = subnormals(f"{dtype} cast of", cast, small, form.least_normal, may_flush(dtype, device))
 
     moved = element_bytes(gradients.numel(), "fp32") + element_bytes(gradients.numel(), dtype)
@@ -68,7 +91,9 @@ def test_cast(dtype, gradients, device, measure):
     seconds = measure.median_s(lambda: gradients.to(target, copy=True), dtype=dtype, bytes=moved)
     shares = {"underflowed": zeros / len(back), "overflowed": float(over.float().mean())}
     lost = f", {shares['underflowed']:.0%} of 2^-40 to 2^20 become 0" * bool(zeros)
-    measure.declare(bytes_per_s=moved / seconds, subnormals=kept, label=f"subnormals {kept}{lost}", **shares)
+    measure.declare(
+        bytes_per_s=moved / seconds, subnormals=kept, label=f"subnormals {kept}{lost}", **shares
+    )
 
 
 @pytest.mark.parametrize("dtype", PRODUCTS)

@@ -48,7 +48,9 @@ def weights(device) -> Iterator[dict[str, products.Product]]:
 @pytest.fixture(scope="module")
 def rows(device, bandwidths, gate_replicate) -> Iterator[tuple[Tensor, Tensor]]:
     """Random rows, each array as long as those of the bandwidths, and as many to write into."""
-    assert gate_replicate or bandwidths.measured  # before, while their arrays have the room; the gate needs them not
+    assert (
+        gate_replicate or bandwidths.measured
+    )  # before, while their arrays have the room; the gate needs them not
     shape = (bandwidths.size.elements // ROW, ROW)
     made = [torch.randn(shape, device=device), torch.rand(shape, device=device)]
     yield made[0], made[1]
@@ -93,7 +95,9 @@ def place(
         if measure.brief or seen is None:
             return  # the gate compares times
         reads = seen.read_bytes / seen.moved_bytes
-        peak, roof, remeasured = roofs(kernel, seconds, reads, ceilings, bandwidths, fits_cache=not long)
+        peak, roof, remeasured = roofs(
+            kernel, seconds, reads, ceilings, bandwidths, fits_cache=not long
+        )
         attainable = attainable_flop_per_s(work.intensity, peak, roof)
         ridge = ridge_point(peak, roof)
         paper, vendor = peak_flop_per_s(dtype), bound_bytes_per_s
@@ -117,7 +121,13 @@ def place(
 
 
 def roofs(
-    kernel: Kernel, seconds: float, reads: float, ceilings: Ceilings, bandwidths: Bandwidths, *, fits_cache: bool
+    kernel: Kernel,
+    seconds: float,
+    reads: float,
+    ceilings: Ceilings,
+    bandwidths: Bandwidths,
+    *,
+    fits_cache: bool,
 ) -> tuple[float, float, str]:
     """FLOP/s and bytes/s that bound a kernel with this share of reads; and which of them it exceeded.
 

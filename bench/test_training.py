@@ -41,7 +41,9 @@ Examined = tuple[float, Work]  # the loss of a first step, and the work of one
 def assert_it_learns(step: Step) -> float:
     """The first loss of some steps on one batch. The last must be below it, and gradients finite."""
     for gradient in step.gradients():
-        assert bool(gradient.isfinite().all()), f"a gradient of {tuple(gradient.shape)} should be finite, but is not"
+        assert bool(gradient.isfinite().all()), (
+            f"a gradient of {tuple(gradient.shape)} should be finite, but is not"
+        )
     losses = [float(step()) for _ in range(STEPS_UNTIL_IT_LEARNS)]
     assert losses[-1] < losses[0], f"the loss on one batch should fall, but went {losses}"
     return losses[0]
@@ -84,12 +86,22 @@ def joules_per_token(info: dict[str, Any], tokens: int) -> float | None:
     return float(after - before) / (conditions["calls"] * tokens)
 
 
-@pytest.mark.parametrize("mode", ["eager", pytest.param("compiled", marks=pytest.mark.needs("c++"))])
+@pytest.mark.parametrize(
+    "mode", ["eager", pytest.param("compiled", marks=pytest.mark.needs("c++"))]
+)
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("model", MODELS)
-def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per_s, measure, delivery):
-    if mode == "compiled" and pace != "thorough" and (device.type == "cpu" or recipe != COMPILED_ALWAYS):
-        pytest.skip(f"compiling takes longer than all other benchmarks: --thorough, or {COMPILED_ALWAYS} on a GPU")
+def test_step(
+    model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per_s, measure, delivery
+):
+    if (
+        mode == "compiled"
+        and pace != "thorough"
+        and (device.type == "cpu" or recipe != COMPILED_ALWAYS)
+    ):
+        pytest.skip(
+            f"compiling takes longer than all other benchmarks: --thorough, or {COMPILED_ALWAYS} on a GPU"
+        )
     work = workload(model, recipe, device, sizing.fitting)
     try:
         measure.skip_if_longer(work.flops().hardware, recipe, ceilings)
@@ -113,7 +125,10 @@ def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per
     record_rates(measure, work, step, flops, seconds, ceilings, peak_flop_per_s(recipe))
     parts = step.part_times_s(measured.clock(device), PARTS_TIMED[pace])
     # Near 1 on a quiet machine: the parts are the whole step.
-    measure.declare(**{f"{part}_s": parts[part] for part in PARTS}, parts_over_step=sum(parts.values()) / seconds)
+    measure.declare(
+        **{f"{part}_s": parts[part] for part in PARTS},
+        parts_over_step=sum(parts.values()) / seconds,
+    )
     if mode == "eager":
         measure.declare(step_memory=step_memory(step))
     if peak_flop_per_s(recipe):
@@ -121,7 +136,11 @@ def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per
 
 
 def compiled_step(
-    work: Workload, recipe: str, device: torch.device, eager_loss: float, eager_gradients: list[torch.Tensor]
+    work: Workload,
+    recipe: str,
+    device: torch.device,
+    eager_loss: float,
+    eager_gradients: list[torch.Tensor],
 ) -> tuple[Step, float]:
     """A compiled step whose loss and gradients agree with the eager one's, and the seconds of compiling."""
     torch.compiler.reset()
@@ -138,11 +157,15 @@ def compiled_step(
     return step, compile_s
 
 
-def assert_close(got: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float, how: str) -> None:
+def assert_close(
+    got: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float, how: str
+) -> None:
     """Raises AssertionError where gradients differ, as a whole: a part may be rounding only, as is the keys' bias."""
     one, other = (torch.cat([part.flatten().float() for part in each]) for each in (expected, got))
     difference = float((one - other).norm() / one.norm())
-    assert difference <= tolerance, f"{how} gradients differ by {difference:.2g} of their norm, {tolerance} is allowed"
+    assert difference <= tolerance, (
+        f"{how} gradients differ by {difference:.2g} of their norm, {tolerance} is allowed"
+    )
 
 
 def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
@@ -154,9 +177,13 @@ def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
     def check(loss: torch.Tensor) -> None:
         __tracebackhide__ = True
         last = float(loss)
-        assert last < first_loss, f"after all rounds the loss is {last}, but should be below the first, {first_loss}"
+        assert last < first_loss, (
+            f"after all rounds the loss is {last}, but should be below the first, {first_loss}"
+        )
 
-    return measure.work(step, work, dtype=step.recipe, check=check, inputs=(step.data,), launch=False, counted=False)
+    return measure.work(
+        step, work, dtype=step.recipe, check=check, inputs=(step.data,), launch=False, counted=False
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -178,7 +205,9 @@ def test_accumulation(model, device, sizing, pace, measure):
         return  # the gate compares times
     ratio = time_ratio(step, Step(work, "fp32", device), device, PAIRS[pace], measure)
     seconds = step_s(measure, step, examined)
-    measure.declare(micro_batches=MICRO_BATCHES, time_ratio=ratio, tokens_per_s=work.tokens / seconds)
+    measure.declare(
+        micro_batches=MICRO_BATCHES, time_ratio=ratio, tokens_per_s=work.tokens / seconds
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -225,7 +254,10 @@ def step_memory(step: Step) -> dict[str, dict[str, Any]]:
     """
     weights, rows = [*step.module.parameters()], step.optimizer.state.values()
     state = [value for row in rows for value in row.values() if isinstance(value, torch.Tensor)]
-    fixed = {"weights": sum(each.nbytes for each in weights), "optimizer state": sum(each.nbytes for each in state)}
+    fixed = {
+        "weights": sum(each.nbytes for each in weights),
+        "optimizer state": sum(each.nbytes for each in state),
+    }
     gradients = {}
     with measured.memory(step.device) as memory:
         loss = step.forward(step.data, step.targets)
@@ -240,7 +272,11 @@ def step_memory(step: Step) -> dict[str, dict[str, Any]]:
         gradients["optimizer"] = 0
     return {
         part: {
-            "held": {**fixed, "gradients": held, "activations": max(memory.phases[part].live_bytes - held, 0)},
+            "held": {
+                **fixed,
+                "gradients": held,
+                "activations": max(memory.phases[part].live_bytes - held, 0),
+            },
             "peak_bytes": sum(fixed.values()) + memory.phases[part].peak_bytes,
         }
         for part, held in gradients.items()
@@ -261,7 +297,9 @@ def predicted_held_bytes(step: Step) -> int:
     with predicted.memory(step.device) as memory:
         fake = copy.copy(step)
         fake.net = predicted.fake_copy(step.module, step.device)
-        data, targets = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (step.data, step.targets))
+        data, targets = (
+            torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (step.data, step.targets)
+        )
         memory.mark("built")
         loss = fake.forward(data, targets)
         memory.mark("forward")

@@ -19,18 +19,26 @@ SIDE = 1024  # of the products that run beside a copy: each takes a small part o
 @pytest.fixture(autouse=True)
 def link(device) -> None:
     if device.type not in ("cuda", "xpu"):
-        pytest.skip(f"{device} shares the host's memory, or is the host: there is no link to measure")
+        pytest.skip(
+            f"{device} shares the host's memory, or is the host: there is no link to measure"
+        )
 
 
-def measured_copy(case: Transfer, device: torch.device, measure: Measure, **declared: object) -> float:
+def measured_copy(
+    case: Transfer, device: torch.device, measure: Measure, **declared: object
+) -> float:
     """Times a copy, waits for the device, and checks the target."""
 
     def check(got: torch.Tensor) -> None:
         measured.synchronise(device)
         case.check(got)
 
-    assert_bytes(case.work, case.run, uncounted=case.work.bytes)  # read at one end, written at the other
-    return measure.work(case.run, case.work, dtype="fp32", check=check, counted=False, launch=False, **declared)
+    assert_bytes(
+        case.work, case.run, uncounted=case.work.bytes
+    )  # read at one end, written at the other
+    return measure.work(
+        case.run, case.work, dtype="fp32", check=check, counted=False, launch=False, **declared
+    )
 
 
 @pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "non-blocking"])
@@ -48,7 +56,9 @@ def test_peer(device, pace, measure, delivery):
     if device.type != "cuda" or torch.cuda.device_count() < 2:
         pytest.skip("needs a second card")
     source = torch.randn(ELEMENTS[pace], device=device)
-    target = torch.empty_like(source, device=f"cuda:{((device.index or 0) + 1) % torch.cuda.device_count()}")
+    target = torch.empty_like(
+        source, device=f"cuda:{((device.index or 0) + 1) % torch.cuda.device_count()}"
+    )
     case = Transfer(lambda: target.copy_(source, non_blocking=True), source, target)
     measured_copy(case, device, measure, direction="peer")
     delivery.check("peer", case.work.bytes, "B/s", case.run)
@@ -59,7 +69,9 @@ def test_many_small(direction, device, pace, measure):
     """The bytes of one copy in 1024 parts: the cost of each copy beyond its bytes."""
     whole = transfer(direction, ELEMENTS[pace], device, pinned=True, blocking=False)
     one_s = measured.time(whole.run, device, warmup=3, rounds=11).median_s
-    many_s = measured_copy(in_parts(whole, PARTS), device, measure, direction=direction, copies=PARTS)
+    many_s = measured_copy(
+        in_parts(whole, PARTS), device, measure, direction=direction, copies=PARTS
+    )
     beyond_bytes_s = (many_s - one_s) / (PARTS - 1)  # of each copy
     measure.declare(one_copy_s=one_s, copy_overhead_s=beyond_bytes_s, slower=many_s / one_s)
 

@@ -10,7 +10,15 @@ from prooflops import counted
 
 
 def test_training_step(
-    user_model, benchmark, measure, ceilings, bandwidths, device, peak_flop_per_s, bound_flop_per_s, conditions
+    user_model,
+    benchmark,
+    measure,
+    ceilings,
+    bandwidths,
+    device,
+    peak_flop_per_s,
+    bound_flop_per_s,
+    conditions,
 ):
     flops, instance = user_model.flops, user_model.fresh()
     instance.step()  # the first step may create the optimizer's state
@@ -23,12 +31,20 @@ def test_training_step(
     rates = StepRates(user_model, device, ceilings, bandwidths, peak_flop_per_s, conditions)
     spread, rounds = benchmark.stats["iqr"] / seconds, benchmark.stats["rounds"]
     step = rates.record(seconds, spread, rounds, measure.info["conditions"].get("labels", ()))
-    measure.declare(flop_per_s=flops.model / seconds, mfu=step.mfu, share_of_ceiling=step.share_of_ceiling)
+    measure.declare(
+        flop_per_s=flops.model / seconds, mfu=step.mfu, share_of_ceiling=step.share_of_ceiling
+    )
     if not measure.brief:
         rates.measure_until_known(instance.step)
     for dtype in (dtype for dtype in flops.by_dtype if dtype in DTYPES):
         products = Work(flops.by_dtype[dtype], 0)
-        judged(products, seconds, dtype, f"{dtype} products of a step", flop_bound=bound_flop_per_s(dtype))
+        judged(
+            products,
+            seconds,
+            dtype,
+            f"{dtype} products of a step",
+            flop_bound=bound_flop_per_s(dtype),
+        )
 
 
 @pytest.mark.claim_of_model("mfu.hfu")
@@ -39,7 +55,9 @@ def test_what_is_recomputed_counts_for_hfu_alone(user_model, record_figure, does
     if not step.flops.recomputed:
         does_not_apply("nothing is recomputed")
     if not user_model.unknown:
-        record_figure(f"MFU {step.mfu_of_ceiling:.1%}, HFU {step.share_of_ceiling:.1%} of own ceiling")
+        record_figure(
+            f"MFU {step.mfu_of_ceiling:.1%}, HFU {step.share_of_ceiling:.1%} of own ceiling"
+        )
     assert step.share_of_ceiling > step.mfu_of_ceiling, (
         f"HFU={step.share_of_ceiling}, but should be above MFU={step.mfu_of_ceiling} "
         f"[{step.flops.recomputed} of {step.flops.executed} FLOPs are recomputed]"

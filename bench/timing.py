@@ -22,7 +22,9 @@ from bench.rounds import FEWEST_ROUNDS, Pace, is_flat, rounds_for
 from prooflops import measured
 
 SHORTEST_ROUND_S = 1e-4  # a thousand times the resolution of the host's clock
-SHORTEST_DEVICE_ROUND_S = 1e-3  # of an accelerator: two hundred times the 5 µs for which it waits for the first launch
+SHORTEST_DEVICE_ROUND_S = (
+    1e-3  # of an accelerator: two hundred times the 5 µs for which it waits for the first launch
+)
 LONGEST_LEAD_S = 0.01  # beyond it the launch is less than a thousandth of the time
 MOST_SHORT_CALLS = 200  # as many as a queue of launches takes in before it makes the host wait
 LEAST_WAITED_SHARE = 0.5
@@ -69,8 +71,12 @@ class CallTimer:
     def call_s(self, call: TimedCall) -> tuple[float, float]:
         """Seconds of a call by the clock, the mean of several short ones, and their share of the host's time."""
         seconds, share = self._calls_s(call, 1)
-        if call.setup is None and seconds < 2 * SHORTEST_ROUND_S:  # the first has said how many are short
-            return self._calls_s(call, min(math.ceil(2 * SHORTEST_ROUND_S / seconds), MOST_SHORT_CALLS))
+        if (
+            call.setup is None and seconds < 2 * SHORTEST_ROUND_S
+        ):  # the first has said how many are short
+            return self._calls_s(
+                call, min(math.ceil(2 * SHORTEST_ROUND_S / seconds), MOST_SHORT_CALLS)
+            )
         return seconds, share
 
     def _calls_s(self, call: TimedCall, calls: int) -> tuple[float, float]:
@@ -105,11 +111,15 @@ class CallTimer:
         )
         return max(fastest, 1e-9), best
 
-    def warm_up(self, call: TimedCall, calls: int, pace: Pace) -> tuple[tuple[float, ...], dict[str, Any]]:
+    def warm_up(
+        self, call: TimedCall, calls: int, pace: Pace
+    ) -> tuple[tuple[float, ...], dict[str, Any]]:
         """Runs rounds until their median is flat or the time is up; returns the pilot's seconds per call."""
         rounds: list[float] = []
         began, elapsed, flat, looked_at = perf_counter(), 0.0, False, 0
-        while not rounds or elapsed < pace.warmup_s or not (flat or elapsed >= pace.longest_warmup_s):
+        while (
+            not rounds or elapsed < pace.warmup_s or not (flat or elapsed >= pace.longest_warmup_s)
+        ):
             call.prepare()
             start = self.clock()
             for _ in range(calls):
@@ -151,7 +161,9 @@ class Schedule:
 
     brief = False  # True in a process of the gate, see `bench.brief`
 
-    def __init__(self, pace: Pace, progress: Callable[..., None] = lambda text, ahead_s=0.0: None) -> None:
+    def __init__(
+        self, pace: Pace, progress: Callable[..., None] = lambda text, ahead_s=0.0: None
+    ) -> None:
         self.pace, self.progress = pace, progress
 
     def once(self, look: Callable[[], Result]) -> Result | None:
@@ -167,12 +179,20 @@ class Schedule:
         __tracebackhide__ = True
         return timer.first_calls(call)
 
-    def rounds(self, timer: CallTimer, call: TimedCall, calls: int, call_s: float, sustained: bool) -> Rounds:
+    def rounds(
+        self, timer: CallTimer, call: TimedCall, calls: int, call_s: float, sustained: bool
+    ) -> Rounds:
         """Warms up, for a `sustained` rate as a ceiling of that regime, and says how many rounds follow."""
-        pace = self.pace.settled(timer.device.type) if sustained and timer.device.type != "cpu" else self.pace
+        pace = (
+            self.pace.settled(timer.device.type)
+            if sustained and timer.device.type != "cpu"
+            else self.pace
+        )
         self.progress("warming up", pace.longest_warmup_s)
         pilot, figures = timer.warm_up(call, calls, pace)
         call_s = median(pilot)
         round_s = calls * call_s + timer.preparation_s(call)
-        affordable = min(max(int(self.pace.measure_s / round_s), FEWEST_ROUNDS), self.pace.most_rounds)
+        affordable = min(
+            max(int(self.pace.measure_s / round_s), FEWEST_ROUNDS), self.pace.most_rounds
+        )
         return Rounds(call_s, rounds_for(self.pace.width, pilot, affordable), affordable, figures)

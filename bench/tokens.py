@@ -13,8 +13,13 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 VOCABULARY = 50_257
 DTYPES = {"uint16": np.uint16, "int32": np.int32}
 ORDERS = ("random", "sequential")
-MULTIPLIER, INCREMENT = 40_503, 12_289  # of the sequence that stands for text: every token says where it is from
-NOTICED = 0.1  # of a step; a worker's batch takes a moment to be handed over, however early it was made
+MULTIPLIER, INCREMENT = (
+    40_503,
+    12_289,
+)  # of the sequence that stands for text: every token says where it is from
+NOTICED = (
+    0.1  # of a step; a worker's batch takes a moment to be handed over, however early it was made
+)
 
 
 def text(positions: np.ndarray) -> np.ndarray:
@@ -37,7 +42,9 @@ class Batches(IterableDataset[tuple[Tensor, Tensor]]):
     Each worker maps the file itself and draws its own random windows, or takes every n-th batch of the sequence.
     """
 
-    def __init__(self, path: Path, dtype: str, order: str, batch: int, sequence: int, seed: int = 0) -> None:
+    def __init__(
+        self, path: Path, dtype: str, order: str, batch: int, sequence: int, seed: int = 0
+    ) -> None:
         if order not in ORDERS:
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
         self.path, self.dtype, self.order = path, dtype, order
@@ -65,7 +72,9 @@ class Batches(IterableDataset[tuple[Tensor, Tensor]]):
         """The windows that begin at `starts`, as int64."""
         # Mapped anew for each batch: a mapping that lives on keeps every page it touched.
         data = np.memmap(self.path, dtype=DTYPES[self.dtype], mode="r")
-        windows = np.stack([data[start : start + self.sequence + 1] for start in starts]).astype(np.int64)
+        windows = np.stack([data[start : start + self.sequence + 1] for start in starts]).astype(
+            np.int64
+        )
         rows = torch.from_numpy(windows)
         return rows[:, :-1], rows[:, 1:]
 
@@ -75,16 +84,27 @@ def assert_from_file(inputs: Tensor, targets: Tensor, starts: np.ndarray) -> Non
     __tracebackhide__ = True
     positions = starts[:, None] + np.arange(inputs.shape[1] + 1)
     expected = torch.from_numpy(text(positions))
-    assert torch.equal(inputs, expected[:, :-1]), f"inputs {inputs[0, :4].tolist()}… are not those at {starts[0]}"
-    assert torch.equal(targets, expected[:, 1:]), "targets should be the inputs one token later, but are not"
+    assert torch.equal(inputs, expected[:, :-1]), (
+        f"inputs {inputs[0, :4].tolist()}… are not those at {starts[0]}"
+    )
+    assert torch.equal(targets, expected[:, 1:]), (
+        "targets should be the inputs one token later, but are not"
+    )
 
 
-def loader(batches: Batches, workers: int, *, pin_memory: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+def loader(
+    batches: Batches, workers: int, *, pin_memory: bool = False
+) -> Iterator[tuple[Tensor, Tensor]]:
     """The batches, made by this process (0 workers) or by others ahead of it."""
     if not workers:
         return iter(batches)
     made = DataLoader(
-        batches, batch_size=None, num_workers=workers, prefetch_factor=4, persistent_workers=True, pin_memory=pin_memory
+        batches,
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=4,
+        persistent_workers=True,
+        pin_memory=pin_memory,
     )
     return iter(made)
 

@@ -46,7 +46,9 @@ class Workload:
         """FLOPs of a step as torch runs it: fused attention, which computes its scores again in the backward pass."""
         convention = "flash" if isinstance(self.model, Transformer) else "math"
         options = {"checkpoint_every": checkpoint_every, "early_stop": True}
-        return models.step_flops(self.model, self.batch, self.sequence, convention=convention, **options)
+        return models.step_flops(
+            self.model, self.batch, self.sequence, convention=convention, **options
+        )
 
 
 # Steps of some 10 to 50 ms on two CPU cores, and at three quarters of an H100's peak.
@@ -64,7 +66,9 @@ IN_FP32_ON_ACCELERATOR = {  # which does a seventh of the FLOP/s in it, and less
 }
 
 
-def workload(name: str, recipe: str, device: torch.device, fitting: Fitting = lambda wanted, *_: wanted) -> Workload:
+def workload(
+    name: str, recipe: str, device: torch.device, fitting: Fitting = lambda wanted, *_: wanted
+) -> Workload:
     """The workload of that name at a size for `device`, its batch halved until a step of it is `fitting`."""
     accelerated = IN_FP32_ON_ACCELERATOR if recipe == "fp32" else ON_ACCELERATOR
     work = (ON_CPU if device.type == "cpu" else accelerated)[name]
@@ -101,7 +105,9 @@ class Step:
         torch.manual_seed(0)
         self.device, self.recipe, self.micro_batches = device, recipe, micro_batches
         self.module = build(work.model, device=device, checkpoint_every=checkpoint_every)
-        self.net: Callable[[Tensor], Tensor] = torch.compile(self.module) if compiled else self.module
+        self.net: Callable[[Tensor], Tensor] = (
+            torch.compile(self.module) if compiled else self.module
+        )
         self.data = inputs(work.model, work.batch, work.sequence, device=device)
         if isinstance(work.model, DeepLinear):
             self.targets = torch.randn(work.batch, work.model.outputs, device=device)
@@ -145,7 +151,11 @@ class Step:
         """The gradients of the whole batch, not scaled, with no update made."""
         for data, targets in self._micro_batches():
             self.forward(data, targets).backward()
-        found = [parameter.grad.clone() for parameter in self.module.parameters() if parameter.grad is not None]
+        found = [
+            parameter.grad.clone()
+            for parameter in self.module.parameters()
+            if parameter.grad is not None
+        ]
         self.optimizer.zero_grad(set_to_none=True)
         return found
 
@@ -160,14 +170,21 @@ class Step:
             backward = timer()
             self.update()
             moments.append((start, forward, backward, timer()))
-        return {part: median(row[index + 1] - row[index] for row in moments) for index, part in enumerate(PARTS)}
+        return {
+            part: median(row[index + 1] - row[index] for row in moments)
+            for index, part in enumerate(PARTS)
+        }
 
     def _micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(self.data.chunk(self.micro_batches), self.targets.chunk(self.micro_batches), strict=True)
+        return zip(
+            self.data.chunk(self.micro_batches), self.targets.chunk(self.micro_batches), strict=True
+        )
 
     @contextmanager
     def _precision(self) -> Iterator[None]:
         dtype = AUTOCAST.get(self.recipe)
-        cast: AbstractContextManager[Any] = torch.autocast(self.device.type, dtype) if dtype else nullcontext()
+        cast: AbstractContextManager[Any] = (
+            torch.autocast(self.device.type, dtype) if dtype else nullcontext()
+        )
         with cast, Float32Products(self.recipe):
             yield

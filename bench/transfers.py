@@ -48,11 +48,16 @@ class Transfer:
         assert wrong == 0, f"{wrong} of {got.numel()} elements arrived changed"
 
 
-def transfer(direction: str, elements: int, device: torch.device, *, pinned: bool, blocking: bool) -> Transfer:
+def transfer(
+    direction: str, elements: int, device: torch.device, *, pinned: bool, blocking: bool
+) -> Transfer:
     """A copy in one of the DIRECTIONS. Between pageable memory and a device none is really non-blocking."""
     ends: list[Any] = [{"pin_memory": pinned}, {"device": device}]
     at, to = ends if direction == "to-device" else reversed(ends)
-    source, target = torch.randn(elements, **at), torch.rand(elements, **to)  # never equal before the copy
+    source, target = (
+        torch.randn(elements, **at),
+        torch.rand(elements, **to),
+    )  # never equal before the copy
     return Transfer(lambda: target.copy_(source, non_blocking=not blocking), source, target)
 
 
@@ -68,7 +73,9 @@ def in_parts(whole: Transfer, parts: int) -> Transfer:
     return Transfer(run, whole.source, whole.target)
 
 
-def beside(device: torch.device, main: Callable[[], object], aside: Callable[[], object]) -> Callable[[], None]:
+def beside(
+    device: torch.device, main: Callable[[], object], aside: Callable[[], object]
+) -> Callable[[], None]:
     """Both at once: `aside` in a stream of its own, which the current one waits for. Unrun."""
     module: Any = getattr(torch, device.type)
     stream = module.Stream(device)

@@ -7,7 +7,14 @@ from accounting import activations, devices, memory, models, planning
 from accounting.models import Transformer
 
 MODEL = Transformer(
-    vocab_size=50_304, layers=24, dim=2048, heads=16, hidden=5632, kv_heads=8, gated=True, norm="rmsnorm"
+    vocab_size=50_304,
+    layers=24,
+    dim=2048,
+    heads=16,
+    hidden=5632,
+    kv_heads=8,
+    gated=True,
+    norm="rmsnorm",
 )
 TOKENS = 60 * 10**9
 BATCH, SEQUENCE = 4, 4096  # on each device

@@ -8,7 +8,13 @@ from collections.abc import Callable
 
 import torch
 
-from accounting.roofline import Work, arithmetic_intensity, attainable_flop_per_s, matmul_work, ridge_point
+from accounting.roofline import (
+    Work,
+    arithmetic_intensity,
+    attainable_flop_per_s,
+    matmul_work,
+    ridge_point,
+)
 from prooflops import measured
 
 ROWS, COLUMNS = 4096, 4096
@@ -28,13 +34,17 @@ def work() -> Work:
 
 
 def median_s(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> float:
-    return measured.time(lambda: function(*tensors), tensors[0].device, warmup=2, rounds=10).median_s
+    return measured.time(
+        lambda: function(*tensors), tensors[0].device, warmup=2, rounds=10
+    ).median_s
 
 
 def lines(device: str = "cpu") -> list[str]:
     gate, up = (torch.randn(ROWS, COLUMNS, device=device) for _ in range(2))
     square = torch.randn(SIZE, SIZE, device=device)
-    bandwidth = 3 * gate.nbytes / median_s(torch.add, gate, up)  # the same reads and writes, next to no arithmetic
+    bandwidth = (
+        3 * gate.nbytes / median_s(torch.add, gate, up)
+    )  # the same reads and writes, next to no arithmetic
     compute = matmul_work(SIZE, SIZE, SIZE, "fp32").flops / median_s(torch.mm, square, square)
     own, seconds = work(), median_s(kernel, gate, up)
     intensity = arithmetic_intensity(own.flops, own.bytes)

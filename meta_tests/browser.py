@@ -18,7 +18,9 @@ class Opened:
         self.page = page
         self.complaints: list[str] = []
         self.fetched: list[str] = []
-        page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        page.on(
+            "console", lambda message: self.complaints.append(f"{message.type}: {message.text}")
+        )
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("request", lambda request: self.fetched.append(request.url))
 
@@ -43,7 +45,9 @@ class Opened:
         """The page fits and is accessible, folded and unfolded, and fetches nothing; `fewer` leaves less to look at."""
         page = self.page
         for unfold in ("false", "true"):
-            page.evaluate(f"document.querySelectorAll('details').forEach((each) => each.open = {unfold})")
+            page.evaluate(
+                f"document.querySelectorAll('details').forEach((each) => each.open = {unfold})"
+            )
             for name, width in WIDTHS.items():
                 page.set_viewport_size({"width": width, "height": 900})
                 assert self.overflowing() == [], f"{name}, {unfold=}"
@@ -65,10 +69,15 @@ class Browser:
         self._chromium = chromium
 
     @contextmanager
-    def open(self, file: Path, width: int = 1440, theme: str = "light", **options: Any) -> Iterator[Opened]:
+    def open(
+        self, file: Path, width: int = 1440, theme: str = "light", **options: Any
+    ) -> Iterator[Opened]:
         """The page of a file, in a window of its own."""
         context = self._chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce", **options
+            viewport={"width": width, "height": 900},
+            color_scheme=theme,
+            reduced_motion="reduce",
+            **options,
         )
         try:
             opened = Opened(context.new_page())
@@ -82,14 +91,20 @@ class Browser:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """One Chromium without a window for all tests of pages; they are skipped where there is none."""
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    executable = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if not executable:
         pytest.skip("needs Chromium: apt-get install chromium")
     reason = "needs playwright and axe-playwright-python, of the [dev] packages"
     driver = pytest.importorskip("playwright.sync_api", reason=reason)
     pytest.importorskip("axe_playwright_python", reason=reason)
     with driver.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        started = playwright.chromium.launch(
+            executable_path=executable, args=["--no-sandbox", "--disable-gpu"]
+        )
         try:
             yield Browser(started)
         finally:

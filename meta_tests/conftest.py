@@ -47,7 +47,9 @@ kind = "behaviour"
 
 def recorded(name: str) -> dict[str, str]:
     """The entries of a file of meta_tests/recorded by their names; an entry goes on in the lines indented below it."""
-    text = (ROOT / "meta_tests" / "recorded" / name).read_text(encoding="utf-8").replace("\n  ", " ")
+    text = (
+        (ROOT / "meta_tests" / "recorded" / name).read_text(encoding="utf-8").replace("\n  ", " ")
+    )
     return dict(line.split(": ", 1) for line in text.splitlines() if not line.startswith("#"))
 
 
@@ -63,7 +65,11 @@ class ChildRun:
 
 def child_environment(path: Path | str = "", **variables: str) -> dict[str, str]:
     """This run's environment without settings of pytest, of this project or of a CI service; imports from `path`."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PROOFLOPS_", "GITHUB_"))}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYTEST_", "PROOFLOPS_", "GITHUB_"))
+    }
     return {**kept, "PYTHONPATH": str(path), **variables}
 
 
@@ -142,7 +148,11 @@ def _forks(imported: str) -> "subprocess.Popen[str]":
     compiled = tempfile.TemporaryDirectory()
     atexit.register(compiled.cleanup)
     templates = TEMPLATES.format(folder=compiled.name) if imported == SUITE else ""
-    command = [sys.executable, "-c", FORKS.format(imported=imported, plugins=plugins, templates=templates)]
+    command = [
+        sys.executable,
+        "-c",
+        FORKS.format(imported=imported, plugins=plugins, templates=templates),
+    ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(process.communicate)
     return process
@@ -160,30 +170,44 @@ def fork_side_by_side(
     assert forks.stdin
     assert forks.stdout
     with tempfile.TemporaryDirectory() as results:
-        print(json.dumps([str(folder), environments, [*lines], results]), file=forks.stdin, flush=True)
+        print(
+            json.dumps([str(folder), environments, [*lines], results]), file=forks.stdin, flush=True
+        )
         statuses = [int(status) for status in forks.stdout.readline().split()]
-        found = {each.name: (each.read_text("utf-8", "replace"), each.stat()) for each in Path(results).iterdir()}
+        found = {
+            each.name: (each.read_text("utf-8", "replace"), each.stat())
+            for each in Path(results).iterdir()
+        }
     runs = {}
     for name, (text, stat) in found.items():
         run, _, code = name.partition(" ")
         status = statuses[int(run.partition(".")[0])]
         if code or os.WIFEXITED(status):  # a run may end its process
             runs[run] = ChildRun(int(code or os.WEXITSTATUS(status)), text, ended=stat.st_mtime)
-    names = [[f"{fork}.{number}" for number in range(len(lines))] for fork in range(len(environments))]
+    names = [
+        [f"{fork}.{number}" for number in range(len(lines))] for fork in range(len(environments))
+    ]
     missing = [name for fork in names for name in fork if name not in runs]
     assert not missing, f"of {len(lines)} runs these did not end: {missing}, {statuses}, {found}"
     return [dict(zip(lines, map(runs.__getitem__, fork), strict=True)) for fork in names]
 
 
 def run_pytest_for_each(
-    folder: Path, lines: Collection[str], imported: str = SUITE, *, path: Path | str = "", **variables: str
+    folder: Path,
+    lines: Collection[str],
+    imported: str = SUITE,
+    *,
+    path: Path | str = "",
+    **variables: str,
 ) -> dict[str, ChildRun]:
     """One run of pytest in `folder` for each line of arguments, all in one fork of a process that has `imported`."""
     (runs,) = fork_side_by_side(folder, lines, [child_environment(path, **variables)], imported)
     return runs
 
 
-def fork_pytest(folder: Path, *arguments: str, imported: str = "scipy.stats", **environment: Any) -> ChildRun:
+def fork_pytest(
+    folder: Path, *arguments: str, imported: str = "scipy.stats", **environment: Any
+) -> ChildRun:
     """One run of pytest in `folder`, in a fork of a process that has `imported`."""
     line = shlex.join(["-p", "no:cacheprovider", *arguments])
     run = run_pytest_for_each(folder, [line], imported, **environment)[line]
@@ -197,8 +221,17 @@ class House:
 
     root: Path
 
-    def claim(self, claim_id: str, *, statement: str = "It is so.", written: str = "holds", **rest: str) -> None:
-        row = {"condition": "", "correction": "", "needs": "[]", "statement": statement, "written": written, **rest}
+    def claim(
+        self, claim_id: str, *, statement: str = "It is so.", written: str = "holds", **rest: str
+    ) -> None:
+        row = {
+            "condition": "",
+            "correction": "",
+            "needs": "[]",
+            "statement": statement,
+            "written": written,
+            **rest,
+        }
         file = self.root / "test_claims" / "registry" / f"{claim_id.partition('.')[0]}.toml"
         with open(file, "a", encoding="utf-8") as registry:
             registry.write(CLAIM.format(id=claim_id, **row))
@@ -211,16 +244,23 @@ class House:
 
     def run(self, *arguments: str, path: Path | str = "") -> ChildRun:
         run = fork_pytest(self.root, *arguments, imported=SUITE, path=path)
-        files = [*self.root.glob("reports/verdicts.json"), *self.root.glob("reports/partial/verdicts.json")]
+        files = [
+            *self.root.glob("reports/verdicts.json"),
+            *self.root.glob("reports/partial/verdicts.json"),
+        ]
         newest = max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
-        run.verdicts = {row["id"]: row for row in json.loads(newest.read_text())["claims"]} if newest else {}
+        run.verdicts = (
+            {row["id"]: row for row in json.loads(newest.read_text())["claims"]} if newest else {}
+        )
         return run
 
 
 def new_house(root: Path) -> House:
     """The suite copied to `root`, with a registry of one source and no claim."""
     for package in ("accounting", "prooflops"):
-        shutil.copytree(ROOT / package, root / package)  # compiled modules too: each child would rewrite its asserts
+        shutil.copytree(
+            ROOT / package, root / package
+        )  # compiled modules too: each child would rewrite its asserts
     for file in ("conftest.py", "pytest.ini"):
         shutil.copy(ROOT / file, root)
     for folder in ("test_claims", "bench"):
@@ -228,7 +268,9 @@ def new_house(root: Path) -> House:
         (root / folder / "__init__.py").touch()
     registry = root / "test_claims" / "registry"
     registry.mkdir()
-    (registry / "sources.toml").write_text('[[source]]\nkey = "lecture"\ntitle = "A lecture"\nlocator = "minute 3"\n')
+    (registry / "sources.toml").write_text(
+        '[[source]]\nkey = "lecture"\ntitle = "A lecture"\nlocator = "minute 3"\n'
+    )
     return House(root)
 
 
@@ -236,8 +278,16 @@ def new_house(root: Path) -> House:
 def no_page_contradicts_itself(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Holds every page of a run or a model that the tests left against its own figures."""
     yield
-    pages = [file for name in ("report.html", "model-*.html") for file in tmp_path_factory.getbasetemp().rglob(name)]
-    found = {str(page): wrong for page in pages if (wrong := contradictions(page.read_text(encoding="utf-8")))}
+    pages = [
+        file
+        for name in ("report.html", "model-*.html")
+        for file in tmp_path_factory.getbasetemp().rglob(name)
+    ]
+    found = {
+        str(page): wrong
+        for page in pages
+        if (wrong := contradictions(page.read_text(encoding="utf-8")))
+    }
     assert not found
 
 
@@ -271,11 +321,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     proofs: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
         if mark := item.get_closest_marker("prove"):
-            proofs.setdefault((item.nodeid.partition("[")[0], mark.kwargs.get("sample", 0)), []).append(item)
+            proofs.setdefault(
+                (item.nodeid.partition("[")[0], mark.kwargs.get("sample", 0)), []
+            ).append(item)
     if not proofs:
         return
     head = commit()
-    kept = [case for (test, sample), cases in proofs.items() for case in drawn_by_commit(head, test, cases, sample)]
+    kept = [
+        case
+        for (test, sample), cases in proofs.items()
+        for case in drawn_by_commit(head, test, cases, sample)
+    ]
     left = [case for cases in proofs.values() for case in cases if case not in kept]
     config.stash[_drawn] = (
         f"{len(kept)} of {len(kept) + len(left)} long cases, drawn by the commit {head[:12] or '(none)'}"

@@ -31,7 +31,9 @@ class Page(HTMLParser):
         classes = {*(found.get("class") or "").split()}
         if tag == "section":
             self._section = found.get("id") or self._section
-        elif tag in ("p", "li") and (classes & CONCLUSIONS or (tag == "li" and self._section in LISTS)):
+        elif tag in ("p", "li") and (
+            classes & CONCLUSIONS or (tag == "li" and self._section in LISTS)
+        ):
             self._conclusion = tag
             self.conclusions.append("")
         elif tag == "thead":
@@ -46,8 +48,15 @@ class Page(HTMLParser):
             self._conclusion = ""
         elif tag == "thead" and self._row is not None:
             self._head, self._row = self._row, None
-        elif tag == "tr" and self._row is not None and len(self._row) == len(self._head) and self._row != self._head:
-            self.tables.setdefault(self._section, []).append(dict(zip(self._head, self._row, strict=True)))
+        elif (
+            tag == "tr"
+            and self._row is not None
+            and len(self._row) == len(self._head)
+            and self._row != self._head
+        ):
+            self.tables.setdefault(self._section, []).append(
+                dict(zip(self._head, self._row, strict=True))
+            )
 
     def handle_data(self, data: str) -> None:
         if self._conclusion:
@@ -87,7 +96,11 @@ def _best_rates(page: Page) -> Iterable[str]:
     for best in page.tables.get("rates", []):
         dtype = best["dtype"]
         for name, found in rows:
-            if name.startswith(PRODUCTS) and f"[{dtype}-" in name and rate(found) > ROUNDED * rate(best["rate"]):
+            if (
+                name.startswith(PRODUCTS)
+                and f"[{dtype}-" in name
+                and rate(found) > ROUNDED * rate(best["rate"])
+            ):
                 yield f"the best rate of {dtype} is {best['rate']}, but {name} has {found}"
         if not best["in"].startswith(PRODUCTS):
             yield f"the best rate of {dtype} is that of {best['in']}, which is no product"
@@ -118,6 +131,10 @@ def _operators(page: Page) -> Iterable[str]:
         if seconds(row.get("in operators", "")) > ROUNDED * seconds(row.get("time", "")):
             yield f"{row['phase']} takes {row['time']}, but its operators {row['in operators']}"
         if ceilings and "operator" in row and rate(row["rate"]) > ROUNDED * max(ceilings):
-            given = [each["time"] for each in rows if each.get("time") in OF_CEILING and each["figure"] != NOT_KNOWN]
+            given = [
+                each["time"]
+                for each in rows
+                if each.get("time") in OF_CEILING and each["figure"] != NOT_KNOWN
+            ]
             if given or NOT_KNOWN not in lead:
                 yield f"{row['operator']} runs at {row['rate']}, above the ceiling: {', '.join(given) or lead}"

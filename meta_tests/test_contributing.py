@@ -11,7 +11,10 @@ from meta_tests.conftest import PACKAGES, ROOT, ChildRun, run_pytest_for_each
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 # The first line of a block names its file, and the table into which a row goes.
-BLOCKS = {match[1]: match for match in re.finditer(r"```\w+\n# ([\w/.-]+)(?:, in (\w+))?\n(.*?)```", PAGE, re.DOTALL)}
+BLOCKS = {
+    match[1]: match
+    for match in re.finditer(r"```\w+\n# ([\w/.-]+)(?:, in (\w+))?\n(.*?)```", PAGE, re.DOTALL)
+}
 REGISTRY, CLAIM = "test_claims/registry/flops.toml", "test_claims/test_flops.py"
 PEAKS, BENCHMARK = "accounting/devices/peaks.json", "bench/test_gram.py"
 OPTIMIZERS, OPERATORS = "accounting/optimizers.json", "prooflops/counted/operators.py"
@@ -51,7 +54,9 @@ def add(folder: Path, name: str, old: str = "", new: str = "") -> None:
         file.write_text(f"{before}\n\n{text}" if before else text, encoding="utf-8")
 
 
-def runs_in_a_copy(folder: Path, change: Callable[[Path], None], lines: list[str]) -> dict[str, ChildRun]:
+def runs_in_a_copy(
+    folder: Path, change: Callable[[Path], None], lines: list[str]
+) -> dict[str, ChildRun]:
     """The runs of pytest with these arguments in a changed copy of the repository."""
     for name in PACKAGES:
         shutil.copytree(ROOT / name, folder / name)  # compiled modules too
@@ -113,6 +118,8 @@ def test_the_page_names_every_step(complete: dict[str, ChildRun], line: str, sho
         (OPERATORS_RUN, 1, r"no formula for .*aten\._pdist_forward"),
     ],
 )
-def test_a_step_left_out_is_named(forgotten: dict[str, ChildRun], line: str, code: int, message: str) -> None:
+def test_a_step_left_out_is_named(
+    forgotten: dict[str, ChildRun], line: str, code: int, message: str
+) -> None:
     assert forgotten[line].code == code, forgotten[line].output
     assert re.search(message, forgotten[line].output), forgotten[line].output

@@ -16,7 +16,11 @@ from meta_tests.conftest import PACKAGES, ROOT, SUITE, fork_pytest
 from prooflops.suite.evidence.__main__ import parser
 from prooflops.suite.registry import Claim, Source
 
-FILES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docs" / "workflows" / "gate.yml"]
+FILES = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").glob("*.md"),
+    ROOT / "docs" / "workflows" / "gate.yml",
+]
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in FILES}
 del PAGES["CHANGELOG.md"]  # names files of the past
 SOURCES = {
@@ -24,8 +28,14 @@ SOURCES = {
     for package in PACKAGES
     for path in (ROOT / package).rglob("*.py")
 }
-OPTIONS_OF_OTHERS = {"--nproc-per-node", "--kill-on-bad-exit", "--junitxml"}  # torchrun's, srun's, an alias of pytest's
-OPTIONS_OF_OTHERS |= {name for action in parser()._actions for name in action.option_strings}  # of make evidence
+OPTIONS_OF_OTHERS = {
+    "--nproc-per-node",
+    "--kill-on-bad-exit",
+    "--junitxml",
+}  # torchrun's, srun's, an alias of pytest's
+OPTIONS_OF_OTHERS |= {
+    name for action in parser()._actions for name in action.option_strings
+}  # of make evidence
 GENERATED = {"docs/api", "reports/report.html", "reports/report.md", "reports/verdicts.json"}
 DOTTED = re.compile(rf"(?<![\w./-])((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?![\w/(=-])")
 
@@ -43,7 +53,11 @@ def is_there(path: str) -> bool:
     """Whether a path of this repository, perhaps with <topic> or * in it, exists; and a test named behind `::`."""
     pattern, _, test = re.sub(r"<\w+>", "*", path).partition("::")
     test = test.partition("[")[0]
-    files = [file for file in ROOT.glob(pattern.rstrip("/")) if not test or f"def {test}(" in file.read_text("utf-8")]
+    files = [
+        file
+        for file in ROOT.glob(pattern.rstrip("/"))
+        if not test or f"def {test}(" in file.read_text("utf-8")
+    ]
     return bool(files) or pattern.rstrip("/") in GENERATED
 
 
@@ -88,7 +102,9 @@ def test_names_and_documents_in_comments_and_docstrings_are_there() -> None:
 
 @cache
 def options_of_pytest() -> frozenset[str]:
-    return frozenset(re.findall(r"(?<![\w-])--[a-z][a-z-]*", fork_pytest(ROOT, "--help", imported=SUITE).output))
+    return frozenset(
+        re.findall(r"(?<![\w-])--[a-z][a-z-]*", fork_pytest(ROOT, "--help", imported=SUITE).output)
+    )
 
 
 @page
@@ -96,8 +112,14 @@ def test_the_options_and_targets_of_make_that_a_page_names_exist(page: str) -> N
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^(\w[\w-]*):", makefile, re.MULTILINE))
     code = PAGES[page] if page.endswith(".yml") else code_of(PAGES[page])
-    unknown = {f"make {name}" for name in re.findall(r"\bmake ([a-z][a-z-]*)", code)} - {f"make {t}" for t in targets}
-    lines = [line for line in code.splitlines() if "pytest" in line or "ARGS=" in line or line.startswith("--")]
+    unknown = {f"make {name}" for name in re.findall(r"\bmake ([a-z][a-z-]*)", code)} - {
+        f"make {t}" for t in targets
+    }
+    lines = [
+        line
+        for line in code.splitlines()
+        if "pytest" in line or "ARGS=" in line or line.startswith("--")
+    ]
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", "\n".join(lines)))
     unknown |= named - options_of_pytest() - OPTIONS_OF_OTHERS
     assert not unknown, f"{page} names {sorted(unknown)}, which are unknown"
@@ -105,13 +127,21 @@ def test_the_options_and_targets_of_make_that_a_page_names_exist(page: str) -> N
 
 def test_the_index_lists_every_document() -> None:
     listed = set(re.findall(r"\]\(([\w/-]+\.(?:md|yml))\)", PAGES["docs/README.md"]))
-    there = {name.removeprefix("docs/") for name in PAGES if name.startswith("docs/")} - {"README.md"}
-    assert there == listed, f"docs/README.md lacks {sorted(there - listed)} or has too much {sorted(listed - there)}"
+    there = {name.removeprefix("docs/") for name in PAGES if name.startswith("docs/")} - {
+        "README.md"
+    }
+    assert there == listed, (
+        f"docs/README.md lacks {sorted(there - listed)} or has too much {sorted(listed - there)}"
+    )
 
 
 def fixtures_of(*files: str) -> set[str]:
     pattern = re.compile(r"^@pytest\.fixture.*\ndef ([a-z]\w+)", re.MULTILINE)
-    return {name for file in files for name in pattern.findall((ROOT / file).read_text(encoding="utf-8"))}
+    return {
+        name
+        for file in files
+        for name in pattern.findall((ROOT / file).read_text(encoding="utf-8"))
+    }
 
 
 @pytest.mark.parametrize(
@@ -119,14 +149,19 @@ def fixtures_of(*files: str) -> set[str]:
     [
         ("field", {field.name for field in fields(Claim)}),
         ("field of a source", {field.name for field in fields(Source)}),
-        ("fixture", fixtures_of("conftest.py", "prooflops_gate/plugin.py", "prooflops/suite/fixtures.py")),
+        (
+            "fixture",
+            fixtures_of("conftest.py", "prooflops_gate/plugin.py", "prooflops/suite/fixtures.py"),
+        ),
         ("fixture of claims", fixtures_of("test_claims/conftest.py")),
         ("fixture of benchmarks", fixtures_of("bench/conftest.py")),
         ("work of", {name for name in vars(roofline) if name.endswith("_work")}),
         ("marker", {"claim", "needs", "gate"}),
     ],
 )
-def test_a_table_of_the_reference_has_a_row_for_each_name_of_the_code(heading: str, names: set[str]) -> None:
+def test_a_table_of_the_reference_has_a_row_for_each_name_of_the_code(
+    heading: str, names: set[str]
+) -> None:
     _, _, below = PAGES["docs/reference.md"].partition(f"| {heading} | |\n")
     lines = takewhile(lambda line: line.startswith("|"), below.splitlines())
     rows = {match[1] for line in lines if (match := re.match(r"\| `(\w+)` \| \S", line))}
@@ -146,18 +181,27 @@ def test_a_launch_file_parses_and_runs_pytest_into_the_shared_folder(name: str) 
 def test_the_job_of_kubernetes_has_a_pod_a_node_and_one_shared_folder() -> None:
     job = yaml.safe_load((ROOT / "docs" / "launch" / "kubernetes.yaml").read_text(encoding="utf-8"))
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
-    assert (job["kind"], spec["completionMode"], spec["completions"]) == ("Job", "Indexed", spec["parallelism"])
+    assert (job["kind"], spec["completionMode"], spec["completions"]) == (
+        "Job",
+        "Indexed",
+        spec["parallelism"],
+    )
     (container,) = pod["containers"]
     (mount,) = container["volumeMounts"]
     assert {each["name"] for each in pod["volumes"]} == {mount["name"]}
-    history = next(each["value"] for each in container["env"] if each["name"] == "PROOFLOPS_HISTORY")
+    history = next(
+        each["value"] for each in container["env"] if each["name"] == "PROOFLOPS_HISTORY"
+    )
     assert history.startswith(mount["mountPath"])
 
 
 def test_the_napkin_adds_up() -> None:
     found = {line[:20].strip(): line[20:] for line in "\n".join(napkin.lines()).splitlines()}
     assert found["parameters"] == "1.34 billion"
-    days, price = (float(re.search(r"[\d.,]+", found[name])[0].replace(",", "")) for name in ("training", "price"))  # type: ignore[index]
+    days, price = (
+        float(re.search(r"[\d.,]+", found[name])[0].replace(",", ""))
+        for name in ("training", "price")
+    )  # type: ignore[index]
     assert price == pytest.approx(days * 24 * napkin.COUNT * napkin.USD_PER_HOUR, rel=0.02)
 
 

@@ -25,12 +25,21 @@ Results = dict[tuple[str, str], dict[str, Any]]
 @pytest.fixture(scope="session")
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
     """The result of each fault that this run has chosen, by topic and name."""
-    items = [item for item in request.session.items if "results" in getattr(item, "fixturenames", ())]
+    items = [
+        item for item in request.session.items if "results" in getattr(item, "fixturenames", ())
+    ]
     faults = [item.callspec.params["planted"] for item in items]  # type: ignore[attr-defined]
     file = tmp_path_factory.mktemp("faults") / "results.jsonl"
-    command = [sys.executable, "-m", "meta_tests.faults", *sorted({planted.topic for planted in faults})]
+    command = [
+        sys.executable,
+        "-m",
+        "meta_tests.faults",
+        *sorted({planted.topic for planted in faults}),
+    ]
     command += [f"--fault={planted.name}" for planted in faults] + ["--json", str(file)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     assert file.exists(), done.stdout
     rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
     return {(row["topic"], row["fault"]): row for row in rows}
@@ -41,14 +50,18 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_a_planted_fault_is_noticed(planted: Fault, results: Results) -> None:
     result = results[planted.topic, planted.name]
     if result["hidden"]:
-        pytest.skip(f"{', '.join(result['unnoticed'])} cannot notice {planted.name} here: {result['hidden']}")
+        pytest.skip(
+            f"{', '.join(result['unnoticed'])} cannot notice {planted.name} here: {result['hidden']}"
+        )
     repeat = f"python -m meta_tests.faults {planted.topic} --fault {planted.name} -v"
     assert not result["unnoticed"], (
         f"{result['unnoticed']} did not notice {planted.name}; repeat: {repeat}\n{result['output']}"
     )
 
 
-def test_a_test_that_loops_under_a_fault_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_loops_under_a_fault_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(running, "LONGEST_S", 0.05)
     limited = running.Run(FAULTS[0], ()).pytest_runtest_call()
     next(limited)
@@ -62,27 +75,48 @@ def test_a_commit_draws_the_same_sample_each_time_and_another_commit_another() -
     cases = [f"test[{number}]" for number in range(266)]
     drawn = drawn_by_commit("1a2b", "test", cases, 40)
     assert len(drawn) == 40
-    assert drawn == drawn_by_commit("1a2b", "test", cases, 40) != drawn_by_commit("3c4d", "test", cases, 40)
+    assert (
+        drawn
+        == drawn_by_commit("1a2b", "test", cases, 40)
+        != drawn_by_commit("3c4d", "test", cases, 40)
+    )
     assert drawn_by_commit("1a2b", "test", cases[:3], 40) == cases[:3]
 
 
-def test_every_topic_of_the_registry_has_two_faults_and_every_fault_names_checks_that_exist() -> None:
+def test_every_topic_of_the_registry_has_two_faults_and_every_fault_names_checks_that_exist() -> (
+    None
+):
     registry = load_registry(ROOT / "test_claims" / "registry")
-    by_topic = {topic: [planted for planted in FAULTS if planted.topic == topic] for topic in registry.topics}
+    by_topic = {
+        topic: [planted for planted in FAULTS if planted.topic == topic]
+        for topic in registry.topics
+    }
     assert not [topic for topic, faults in by_topic.items() if len(faults) < 2]
     named = {check for planted in FAULTS for check in planted.noticed_by}
     unknown = {check for check in named if "::" not in check} - registry.claims.keys()
     assert not unknown, f"faults name claims that the registry lacks: {sorted(unknown)}"
     tests = [check.partition("[")[0].split("::") for check in named if "::" in check]
-    gone = [test for file, test in tests if f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8")]
+    gone = [
+        test
+        for file, test in tests
+        if f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8")
+    ]
     assert not gone, f"faults name tests that there are not: {gone}"
 
 
-def test_the_record_of_what_turns_claims_red_names_faults_of_theirs_and_the_page_counts_by_it() -> None:
-    named = {(claim, f"{planted.topic}: {planted.name}") for planted in FAULTS for claim in planted.noticed_by}
+def test_the_record_of_what_turns_claims_red_names_faults_of_theirs_and_the_page_counts_by_it() -> (
+    None
+):
+    named = {
+        (claim, f"{planted.topic}: {planted.name}")
+        for planted in FAULTS
+        for claim in planted.noticed_by
+    }
     gone = sorted(json.loads(running.NOTICED.read_text(encoding="utf-8")).items() - named)
     assert not gone, f"repeat --by-claim for these claims, whose fault no longer names them: {gone}"
     page = running.PAGE.read_text(encoding="utf-8")
     should = running.with_counts(page)
     different = [line for line in should.splitlines() if line not in page.splitlines()]
-    assert page == should, f"python -m meta_tests.faults --by-claim TOPIC writes into docs/claims.md: {different}"
+    assert page == should, (
+        f"python -m meta_tests.faults --by-claim TOPIC writes into docs/claims.md: {different}"
+    )

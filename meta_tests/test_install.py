@@ -64,7 +64,11 @@ def environment(folder, wheel, names):
         seen.add(name)
         distribution = importlib.metadata.distribution(name)
         needs = map(Requirement, distribution.requires or [])
-        waiting += [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
+        waiting += [
+            need.name
+            for need in needs
+            if need.marker is None or need.marker.evaluate({"extra": ""})
+        ]
         for top in {path.parts[0] for path in distribution.files or []} - {"..", "__pycache__"}:
             if not (packages / top).exists():
                 (packages / top).symlink_to(distribution.locate_file(top))
@@ -105,7 +109,11 @@ def suite(wheel, tmp_path_factory):
 
 
 def run_pytest(python, *arguments, cwd):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH", "GIT"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "PYTHONPATH", "GIT"))
+    }
     command = [python, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=300)
     assert "INTERNALERROR" not in done.stdout + done.stderr, done.stdout + done.stderr
@@ -119,7 +127,10 @@ def test_the_wheel_holds_every_file_of_the_two_packages_and_nothing_else(wheel, 
 
     missing = {path for path in files(ROOT) - files(wheel) if "__pycache__" not in path.parts}
     assert not missing, f"the wheel lacks {sorted(map(str, missing))}"
-    assert {path.name for path in wheel.iterdir() if path.suffix != ".dist-info"} == {"accounting", "prooflops"}
+    assert {path.name for path in wheel.iterdir() if path.suffix != ".dist-info"} == {
+        "accounting",
+        "prooflops",
+    }
 
 
 def test_with_the_core_alone_a_plain_run_loads_neither_numpy_nor_scipy(core, foreign):
@@ -137,12 +148,15 @@ def test_with_the_core_alone_a_clone_says_what_the_suite_needs(core):
     done = run_pytest(core, "--claim=flops", cwd=ROOT)
     assert (done.returncode, done.stdout) == (4, ""), done.stdout + done.stderr
     assert re.fullmatch(
-        r"ERROR: the suite .*make setup.* needs torch, .*: \S+ -m pip install torch .*", done.stderr.strip()
+        r"ERROR: the suite .*make setup.* needs torch, .*: \S+ -m pip install torch .*",
+        done.stderr.strip(),
     )
 
 
 def test_with_the_core_alone_the_gate_compares_revisions_and_keeps_a_baseline(core, foreign):
-    done = run_pytest(core, "--gate", "--gate-versus=HEAD~1", "--gate-replicates=2", "--gate-by=time", cwd=foreign)
+    done = run_pytest(
+        core, "--gate", "--gate-versus=HEAD~1", "--gate-replicates=2", "--gate-by=time", cwd=foreign
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "CHANGED" in done.stdout, "the declared FLOPs are threefold"
     assert run_pytest(core, "--gate-record=main", cwd=foreign).returncode == 0
@@ -150,23 +164,35 @@ def test_with_the_core_alone_the_gate_compares_revisions_and_keeps_a_baseline(co
     assert "main" in run_pytest(core, "--gate-history", "-v", cwd=foreign).stdout
 
 
-def test_without_numpy_and_scipy_a_plain_run_passes_and_an_option_says_what_to_install(wheel, foreign, tmp_path):
+def test_without_numpy_and_scipy_a_plain_run_passes_and_an_option_says_what_to_install(
+    wheel, foreign, tmp_path
+):
     lean = environment(tmp_path / "lean", wheel, ["pytest", "pytest-benchmark"])
     assert run_pytest(lean, "--ignore=lean", cwd=foreign).returncode == 0
-    for options in (("--gate", "--gate-versus=HEAD~1"), ("--gate-record=main",), ("--gate-history",)):
+    for options in (
+        ("--gate", "--gate-versus=HEAD~1"),
+        ("--gate-record=main",),
+        ("--gate-history",),
+    ):
         done = run_pytest(lean, *options, cwd=foreign)
         assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
         assert "-m pip install numpy scipy" in done.stderr
 
 
-def test_a_model_is_examined_from_its_own_folder_whatever_the_project_around_it_has(suite, tmp_path):
+def test_a_model_is_examined_from_its_own_folder_whatever_the_project_around_it_has(
+    suite, tmp_path
+):
     project = tmp_path / "a project"
     (project / "bench").mkdir(parents=True)
     (project / "bench" / "__init__.py").touch()
     (project / "tiny.py").write_text(MODEL)
-    (project / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--device')\n")
+    (project / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--device')\n"
+    )
     (project / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -W error -n 2\n")
-    done = run_pytest(suite, "--model", f"{project}/tiny.py:factory", "--device=cpu", "--quick", cwd=project)
+    done = run_pytest(
+        suite, "--model", f"{project}/tiny.py:factory", "--device=cpu", "--quick", cwd=project
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "N = 68 parameters" in done.stdout
     assert "one training step" in done.stdout
@@ -178,12 +204,18 @@ def test_a_model_is_examined_from_its_own_folder_whatever_the_project_around_it_
     }
 
 
-def test_without_torch_a_model_is_answered_with_what_to_install_and_a_foreign_option_stays_its_own(core, tmp_path):
+def test_without_torch_a_model_is_answered_with_what_to_install_and_a_foreign_option_stays_its_own(
+    core, tmp_path
+):
     done = run_pytest(core, "--model=tiny.py:factory", cwd=tmp_path)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "-m pip install torch hypothesis einops matplotlib jinja2" in done.stderr, done.stderr
-    (tmp_path / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--model')\n")
-    (tmp_path / "test_it.py").write_text("def test_it(pytestconfig):\n    assert pytestconfig.option.model == 'bert'\n")
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--model')\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(pytestconfig):\n    assert pytestconfig.option.model == 'bert'\n"
+    )
     done = run_pytest(core, "--model=bert", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -193,11 +225,26 @@ def test_without_torch_a_model_is_answered_with_what_to_install_and_a_foreign_op
     [
         (["--modle=tiny.py:factory"], "did you mean: --model for --modle?"),
         (["--model", "tiny.py:factory", "--deivce", "cpu"], "did you mean: --device for --deivce?"),
-        (["--model", "{elsewhere}/tiny.py"], "write --model={elsewhere}/tiny.py:NAME with one of its functions: fac"),
-        (["{clone}", "--report", "{elsewhere}"], "write --report={elsewhere}, or pytest takes its rootdir from the"),
-        (["{clone}", "--model", "{elsewhere}/tiny.py"], "write --model={elsewhere}/tiny.py:factory, or pytest"),
-        (["--gate-history", "--report", "{elsewhere}"], "write --report={elsewhere}, or pytest takes its rootdir"),
-        (["--report", "{elsewhere}"], "--report: write --model=FILE:FACTORY --report=..., or call it in a clone"),
+        (
+            ["--model", "{elsewhere}/tiny.py"],
+            "write --model={elsewhere}/tiny.py:NAME with one of its functions: fac",
+        ),
+        (
+            ["{clone}", "--report", "{elsewhere}"],
+            "write --report={elsewhere}, or pytest takes its rootdir from the",
+        ),
+        (
+            ["{clone}", "--model", "{elsewhere}/tiny.py"],
+            "write --model={elsewhere}/tiny.py:factory, or pytest",
+        ),
+        (
+            ["--gate-history", "--report", "{elsewhere}"],
+            "write --report={elsewhere}, or pytest takes its rootdir",
+        ),
+        (
+            ["--report", "{elsewhere}"],
+            "--report: write --model=FILE:FACTORY --report=..., or call it in a clone",
+        ),
     ],
 )
 def test_the_error_names_the_form_of_an_option_that_was_meant(suite, tmp_path, words, meant):

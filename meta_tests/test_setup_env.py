@@ -19,7 +19,9 @@ import setup_env
 from setup_env import SetupError, ready_python, requirements
 
 REPOSITORY = Path(setup_env.__file__).parent
-ALL = {need.name: need.minimum for need in requirements("suite", "nvidia")}  # where there is an NVIDIA driver
+ALL = {
+    need.name: need.minimum for need in requirements("suite", "nvidia")
+}  # where there is an NVIDIA driver
 
 
 def put_package(folder, name, version, source=""):
@@ -93,7 +95,9 @@ def test_a_python_that_has_all_packages_is_run_as_it_is(given, repository, insta
     assert not (repository / ".venv").exists(), "made a .venv that nobody needs"
 
 
-def test_a_python_without_torch_stays_apart_and_the_tested_versions_are_installed(given, repository, installs):
+def test_a_python_without_torch_stays_apart_and_the_tested_versions_are_installed(
+    given, repository, installs
+):
     versions = {name: version for name, version in ALL.items() if name != "torch"}
     python = ready_python(given(**versions), repository=repository)
     assert python == str(repository / ".venv/bin/python")
@@ -102,12 +106,20 @@ def test_a_python_without_torch_stays_apart_and_the_tested_versions_are_installe
     assert command[command.index("--constraint") + 1] == str(repository / "constraints.txt")
 
 
-def test_a_python_with_torch_is_seen_from_the_venv_and_only_the_rest_is_installed(given, repository, installs):
-    python = ready_python(given(torch="2.11.0", numpy="1.26.4", pytest="7.4"), repository=repository)
+def test_a_python_with_torch_is_seen_from_the_venv_and_only_the_rest_is_installed(
+    given, repository, installs
+):
+    python = ready_python(
+        given(torch="2.11.0", numpy="1.26.4", pytest="7.4"), repository=repository
+    )
     (command,) = installs
     assert names_in(command) == set(ALL) - {"torch", "numpy"}, "pytest 7.4 is too old"
-    assert "--constraint" not in command, "a torch that is not ours decides which versions go with it"
-    code = "import torch, numpy, pytest; print(torch.__version__, numpy.__version__, pytest.__file__)"
+    assert "--constraint" not in command, (
+        "a torch that is not ours decides which versions go with it"
+    )
+    code = (
+        "import torch, numpy, pytest; print(torch.__version__, numpy.__version__, pytest.__file__)"
+    )
     seen = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
     assert seen.startswith(f"2.11.0 1.26.4 {repository}")
 
@@ -115,7 +127,11 @@ def test_a_python_with_torch_is_seen_from_the_venv_and_only_the_rest_is_installe
 @pytest.mark.parametrize(
     ("version", "source", "message"),
     [
-        ("2.11.0", "raise ImportError('libcudart.so.12: no such file')", "libcudart.so.12: no such file"),
+        (
+            "2.11.0",
+            "raise ImportError('libcudart.so.12: no such file')",
+            "libcudart.so.12: no such file",
+        ),
         ("2.11.0", "import os; os.abort()", "did not survive the import of torch"),
         ("2.5.1", "", r"has torch 2\.5\.1, but torch>=2\.6 is needed"),
     ],
@@ -130,7 +146,9 @@ def test_a_torch_that_cannot_be_used_is_an_error_and_left_as_it_is(
     assert not installs
 
 
-def test_the_venv_is_used_again_until_its_base_or_the_requirements_change(given, repository, installs, tmp_path):
+def test_the_venv_is_used_again_until_its_base_or_the_requirements_change(
+    given, repository, installs, tmp_path
+):
     python, left = given(torch="2.11.0"), repository / ".venv" / "left"
 
     def was_kept(*extras):
@@ -145,7 +163,9 @@ def test_the_venv_is_used_again_until_its_base_or_the_requirements_change(given,
     assert was_kept("dev")
     assert names_in(installs[0]) == {need.name for need in requirements("dev")} - set(ALL)
     shutil.rmtree(packages_of(repository / ".venv") / "einops")
-    ready_python(str(repository / ".venv/bin/python"), repository=repository)  # activated: goes by its base
+    ready_python(
+        str(repository / ".venv/bin/python"), repository=repository
+    )  # activated: goes by its base
     assert left.exists()
     assert names_in(installs[-1]) == {"einops"}
     text = (repository / "constraints.txt").read_text()
@@ -157,7 +177,9 @@ def test_the_venv_is_used_again_until_its_base_or_the_requirements_change(given,
     assert not was_kept(), "another torch makes it anew"
 
 
-def test_a_half_made_venv_is_redone_and_anothers_is_not_touched(given, repository, installs, monkeypatch):
+def test_a_half_made_venv_is_redone_and_anothers_is_not_touched(
+    given, repository, installs, monkeypatch
+):
     python, stamp = given(torch="2.11.0"), repository / ".venv" / setup_env.STAMP
 
     def killed(*arguments):
@@ -181,37 +203,59 @@ def test_the_constraints_pin_everything_that_is_asked_for():
     assert pins[0].name == "torch", "a torch without a pin drags in gigabytes of CUDA"
     assert all(re.fullmatch(r"==[\d.]+", str(pin.specifier)) for pin in pins)
     asked = {need.name for need in requirements("suite", "nvidia", "dev")} - {"tomli"}
-    assert asked <= {pin.name for pin in pins}, "tested versions are not said for all that is asked for"
+    assert asked <= {pin.name for pin in pins}, (
+        "tested versions are not said for all that is asked for"
+    )
 
 
-@pytest.mark.parametrize("name", ["Makefile", "pyproject.toml", "constraints.txt", "setup_env.py", ".ci/run"])
+@pytest.mark.parametrize(
+    "name", ["Makefile", "pyproject.toml", "constraints.txt", "setup_env.py", ".ci/run"]
+)
 def test_no_file_says_where_packages_are_fetched(name):
-    found = re.findall(r".*(?:://|index-url|find-links|trusted-host).*", (REPOSITORY / name).read_text())
-    assert not found, f"{name} names a host or an index, but pip's own settings should decide: {found}"
+    found = re.findall(
+        r".*(?:://|index-url|find-links|trusted-host).*", (REPOSITORY / name).read_text()
+    )
+    assert not found, (
+        f"{name} names a host or an index, but pip's own settings should decide: {found}"
+    )
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 class TestMake:
     def make(self, *arguments):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("MAKE")
+        }
         environment["READY_PYTHON"] = "/no/python"  # which a make that runs these tests puts there
         command = ["make", *arguments]
-        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, env=environment)
+        return subprocess.run(
+            command, cwd=REPOSITORY, capture_output=True, text=True, check=False, env=environment
+        )
 
     def test_too_old_a_python_is_refused_before_it_reads_anything(self, tmp_path):
         old = tmp_path / "python2.7"
-        pretence = "import sys; sys.version_info = (2, 7); sys.version = '2.7.18 (old)'; exec(sys.argv[1])"
+        pretence = (
+            "import sys; sys.version_info = (2, 7); sys.version = '2.7.18 (old)'; exec(sys.argv[1])"
+        )
         old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretence}" "$2"\n')
         old.chmod(0o755)
         answer = self.make("validate", f"PYTHON={old}")
         assert answer.returncode != 0
         assert "needs Python 3.10 or later, but" in answer.stderr
 
-    def test_a_path_that_pytest_would_take_for_the_one_to_run_is_refused_by_the_form_that_was_meant(self, tmp_path):
-        answer = self.make("validate", f"READY_PYTHON={sys.executable}", f"ARGS=--report {tmp_path}")
-        assert f"--report {tmp_path}: write --report={tmp_path}, or pytest takes" in answer.stderr, answer.stderr
+    def test_a_path_that_pytest_would_take_for_the_one_to_run_is_refused_by_the_form_that_was_meant(
+        self, tmp_path
+    ):
+        answer = self.make(
+            "validate", f"READY_PYTHON={sys.executable}", f"ARGS=--report {tmp_path}"
+        )
+        assert (
+            f"--report {tmp_path}: write --report={tmp_path}, or pytest takes" in answer.stderr
+        ), answer.stderr
 
-    def test_each_folder_of_the_own_tests_is_run_by_one_part_of_make_test_and_warnings_are_errors_there(self):
+    def test_each_folder_of_the_own_tests_is_run_by_one_part_of_make_test_and_warnings_are_errors_there(
+        self,
+    ):
         commands = self.make("--dry-run", "test", f"READY_PYTHON={sys.executable}").stdout
         alone = re.findall(r"'\*\.md' meta_tests/([\w/.]+)", commands)
         left_out = re.findall(r"--ignore=meta_tests/([\w/.]+)", commands)

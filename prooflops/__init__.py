@@ -9,4 +9,6 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     if name != "model_report":
         raise AttributeError(f"module 'prooflops' has no attribute {name!r}")
-    return import_module("prooflops.model.report").model_report  # only here, as the installed gate has no torch
+    return import_module(
+        "prooflops.model.report"
+    ).model_report  # only here, as the installed gate has no torch

@@ -21,7 +21,9 @@ SUITE_PLUGINS = ("prooflops_gate.plugin", "prooflops.suite.hooks", "prooflops.mo
 SUITE_PATHS = ("--report", "--report-compare", "--reference", "--known-failures")
 MODEL_TESTS = ("test_claims/test_user_model.py", "bench/test_user_model.py")
 # As the command `pytest`: the folder in which it is called is not searched for modules before all others.
-START = "import sys; sys.path[:1] = []; sys.argv[0] = 'pytest'; import pytest; sys.exit(pytest.main())"
+START = (
+    "import sys; sys.path[:1] = []; sys.argv[0] = 'pytest'; import pytest; sys.exit(pytest.main())"
+)
 _runs_a_model = pytest.StashKey[bool]()
 
 
@@ -39,7 +41,9 @@ def pytest_load_initial_conftests(
         return
     here = early_config.invocation_params.dir
     given = {word.partition("=")[0] for word in args}
-    if (here / "test_claims" / "registry").is_dir():  # a clone: pytest has read the conftest.py of another folder
+    if (
+        here / "test_claims" / "registry"
+    ).is_dir():  # a clone: pytest has read the conftest.py of another folder
         refuse_rootdir_paths(here, args, ("--model",), suffix=":factory")
         refuse_rootdir_paths(here, args, SUITE_PATHS)
     elif "--model" in given:
@@ -48,7 +52,9 @@ def pytest_load_initial_conftests(
     else:
         for name in given.intersection(SUITE_PATHS):
             if not hasattr(early_config.option, name[2:].replace("-", "_")):
-                needed = f"write --model=FILE:FACTORY {name}=..., or call it in a clone of prooflops"
+                needed = (
+                    f"write --model=FILE:FACTORY {name}=..., or call it in a clone of prooflops"
+                )
                 parser.extra_info[name] = needed
 
 
@@ -62,7 +68,14 @@ def run_model(config: pytest.Config) -> int:
     # Without settings of its own, pytest may have taken its rootdir from a path among the arguments.
     root = config.rootpath if config.inipath else config.invocation_params.dir
     own = [
-        *("-c", os.devnull, f"--rootdir={SUITE_ROOT}", "-o", "testpaths=test_claims bench", "--benchmark-quiet"),
+        *(
+            "-c",
+            os.devnull,
+            f"--rootdir={SUITE_ROOT}",
+            "-o",
+            "testpaths=test_claims bench",
+            "--benchmark-quiet",
+        ),
         *(word for plugin in SUITE_PLUGINS for word in ("-p", plugin)),
         *("-o", f"cache_dir={root / '.pytest_cache'}"),
     ]

@@ -42,7 +42,11 @@ class AgainstHistory:
         self.took_s = time.monotonic() - began
         self.then = single_run.baseline_of(settings, mine.fingerprint_id, self.benchmarks)
         is_elsewhere = self.then[-1].fingerprint_id != mine.fingerprint_id
-        self.refusal = single_run.refusal(settings, self.then[-1], done.fingerprint or {}) if is_elsewhere else ""
+        self.refusal = (
+            single_run.refusal(settings, self.then[-1], done.fingerprint or {})
+            if is_elsewhere
+            else ""
+        )
         known = records.noise_floors(settings.folder, mine.fingerprint_id)
         self.floors = {name: float(row["floor"]) for name, row in known.items() if row.get("floor")}
 
@@ -50,20 +54,28 @@ class AgainstHistory:
         """The rows of all benchmarks; `then` holds the records of the baseline."""
         session = self.session
         commit, why = sides.commit_of_records(self.then, session.here.root)
-        session.title = f"against the baseline {session.settings.baseline} ({len(self.then)} processes)"
+        session.title = (
+            f"against the baseline {session.settings.baseline} ({len(self.then)} processes)"
+        )
         ends = time.monotonic() + count.SHARE * session.settings.budget_s
-        self.counts = session.counts = counted_history.compare(session, list(self.first.benchmarks), ends)
+        self.counts = session.counts = counted_history.compare(
+            session, list(self.first.benchmarks), ends
+        )
         if self.refusal and not self.counts:
             raise pytest.UsageError(self.refusal)
         if self.refusal:
-            session.lines.append("the baseline's times are another machine's: instructions alone are compared")
+            session.lines.append(
+                "the baseline's times are another machine's: instructions alone are compared"
+            )
             return counted_history.rows_of(self.counts)
         if commit:
             found = self._with_pairs(commit)
             if not isinstance(found, str):
                 return found
             why = found
-        session.lines.append(f"history alone decides, without pairs beside the baseline's commit: {why}")
+        session.lines.append(
+            f"history alone decides, without pairs beside the baseline's commit: {why}"
+        )
         # Processes of another pace have other fastest rounds.
         if (stored := self.then[-1].pace or {}) != self.paces:
             self._run_first(stored)
@@ -87,7 +99,9 @@ class AgainstHistory:
         def take(names: Sequence[str], paces: Paces) -> Mapping[str, Pair]:
             return alone(session.summary_of(session.run(session.here, names, paces=paces)))
 
-        rows = Schedule(session, rule, take, paces=self.paces).compare(alone(self.first), stored, self.took_s)
+        rows = Schedule(session, rule, take, paces=self.paces).compare(
+            alone(self.first), stored, self.took_s
+        )
         return count.resolved(rows, self.counts, session.smallest)
 
     def _with_pairs(self, commit: str) -> list[Row] | str:
@@ -124,8 +138,12 @@ class AgainstHistory:
         for record in self.then:
             for name, timed in record.benchmarks.items():
                 stored.setdefault(name, []).append(timed)
-        asked = {name: group for name, group in stored.items() if session.is_compared(name, benchmarks)}
-        if selects_by_expression(session.config):  # -k and -m may exclude stored benchmarks that are not here
+        asked = {
+            name: group for name, group in stored.items() if session.is_compared(name, benchmarks)
+        }
+        if selects_by_expression(
+            session.config
+        ):  # -k and -m may exclude stored benchmarks that are not here
             if unknown := asked.keys() - set(benchmarks):
                 session.lines.append(
                     f"not selected, so not compared: {many(len(unknown), 'benchmark')} of the baseline"

@@ -19,7 +19,9 @@ MOST = 10  # annotations of a kind that GitHub shows for a step
 DECIDED = ("SAME", "SLOWER", "FASTER")
 
 
-def passing_open(rows: Sequence[Row], settings: Settings, fails: Callable[[Row, float], bool]) -> tuple[str, str]:
+def passing_open(
+    rows: Sequence[Row], settings: Settings, fails: Callable[[Row, float], bool]
+) -> tuple[str, str]:
     """A warning of benchmarks that pass only since `gate_undecided` lets them, and a line on the others that are open.
 
     `fails`: whether a row would stop the gate if changes up to that share were allowed. Each is empty where it does not
@@ -35,7 +37,9 @@ def passing_open(rows: Sequence[Row], settings: Settings, fails: Callable[[Row, 
         if not any(row.verdict in DECIDED for row in timed):
             warning = f"this run decided nothing: {warning}"
         return f"{warning}; gate_undecided = fail makes this red", ""
-    passing = sum(not fails(row, settings.allowed_open) for row in is_open) if 0 < allowed < 1 else 0
+    passing = (
+        sum(not fails(row, settings.allowed_open) for row in is_open) if 0 < allowed < 1 else 0
+    )
     line = f"{passing} INCONCLUSIVE passed: more than {allowed:.0%} is excluded (ini setting gate_allow_inconclusive)"
     return "", line if passing else ""
 
@@ -52,9 +56,13 @@ def commands(failing: Sequence[Row], warning: str, items: Sequence[pytest.Item])
     top = sides.repository_of(root)  # GitHub's paths begin there
     errors = []
     for row in failing[:MOST]:
-        path, line = risen_function(row.where, root) or places.get(row.name, (Path(row.name.partition("::")[0]), 1))
+        path, line = risen_function(row.where, root) or places.get(
+            row.name, (Path(row.name.partition("::")[0]), 1)
+        )
         file = path.relative_to(top) if top and path.is_relative_to(top) else path
-        errors.append(f"::error file={_escaped(str(file), ':,')},line={line},title=gate::{_escaped(reason(row))}")
+        errors.append(
+            f"::error file={_escaped(str(file), ':,')},line={line},title=gate::{_escaped(reason(row))}"
+        )
     return [*([f"::warning title=gate::{_escaped(warning)}"] if warning else []), *errors]
 
 
@@ -64,7 +72,11 @@ def risen_function(where: str, root: Path) -> tuple[Path, int] | None:
         named = [part for part in name.split(".") if not part.startswith("<")][-1:]
         for path in (root / "src" / file, root / file):
             text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
-            if named and (found := re.search(rf"^\s*(?:async )?def {re.escape(named[0])}\b", text, re.MULTILINE)):
+            if named and (
+                found := re.search(
+                    rf"^\s*(?:async )?def {re.escape(named[0])}\b", text, re.MULTILINE
+                )
+            ):
                 return path, text.count("\n", 0, found.end()) + 1
     return None
 

@@ -49,7 +49,9 @@ class HalfwayRule(decide.ReplicateRule):
             if look > len(after):
                 return Decision(None, look, effect)
             if effect.low > self.halves[name] or effect.high < self.halves[name]:
-                return Decision("SLOWER" if effect.low > self.halves[name] else "SAME", look, effect)
+                return Decision(
+                    "SLOWER" if effect.low > self.halves[name] else "SAME", look, effect
+                )
         return Decision("INCONCLUSIVE", self.plan.looks[-1], effect)
 
 
@@ -76,9 +78,20 @@ class Bisection:
     """
 
     def __init__(
-        self, session: Session, good: Side, commit: str, slow: Mapping[str, Effect], more: Mapping[str, Count]
+        self,
+        session: Session,
+        good: Side,
+        commit: str,
+        slow: Mapping[str, Effect],
+        more: Mapping[str, Count],
     ) -> None:
-        self.session, self.good, self.good_commit, self.slow, self.more = session, good, commit, slow, more
+        self.session, self.good, self.good_commit, self.slow, self.more = (
+            session,
+            good,
+            commit,
+            slow,
+            more,
+        )
         self.ratios = {name: each.ratio for name, each in slow.items()} | {
             name: each.ratio for name, each in more.items()
         }
@@ -88,7 +101,9 @@ class Bisection:
         whole |= {name: Step("bad", why=str(each)) for name, each in more.items()}
         self.steps = {self.bad_commit: whole}  # by commit, name
         self.logs: dict[str, list[str]] = {}
-        self.tree = sides.checkout(self.bad_commit, "the worktree of the bisection", root, session.replicates)
+        self.tree = sides.checkout(
+            self.bad_commit, "the worktree of the bisection", root, session.replicates
+        )
         self.top = sides.repository_of(self.tree.root) or self.tree.root
 
     def culprits(self) -> dict[str, list[str]]:
@@ -106,12 +121,16 @@ class Bisection:
         while not (found := self.found()):
             commit = self.git("rev-parse", "HEAD")
             if commit == last:
-                raise pytest.UsageError(f"--gate-bisect: git neither ends nor goes on from {self.described(commit)}")
+                raise pytest.UsageError(
+                    f"--gate-bisect: git neither ends nor goes on from {self.described(commit)}"
+                )
             last = commit
             if name not in self.steps.get(commit, {}):
                 self.steps.setdefault(commit, {}).update(self.measured(commit, open_))
             self.bisect(self.steps[commit][name].word)
-        self.logs[name] = [line for line in self.git("bisect", "log").splitlines() if not line.startswith("#")]
+        self.logs[name] = [
+            line for line in self.git("bisect", "log").splitlines() if not line.startswith("#")
+        ]
         if len(found) == 1:
             return f"the first slow commit is {self.described(found[0])}"
         return f"the first slow commit is one of {len(found)}, as others could not be decided"
@@ -126,7 +145,9 @@ class Bisection:
         """The first bad commit, or the several candidates, once git knows; none before."""
         log = self.git("bisect", "log").splitlines()
         for head in (FIRST_BAD, POSSIBLE):
-            if commits := [line.removeprefix(head).partition("]")[0] for line in log if line.startswith(head)]:
+            if commits := [
+                line.removeprefix(head).partition("]")[0] for line in log if line.startswith(head)
+            ]:
                 return commits
         return []
 
@@ -150,7 +171,9 @@ class Bisection:
         found = counting.run([], time.monotonic() + session.settings.budget_s)
         why, session.lines = "; ".join(session.lines), lines
         return {
-            name: Step("bad" if each.ratio > math.sqrt(self.ratios[name]) else "good", why=str(each))
+            name: Step(
+                "bad" if each.ratio > math.sqrt(self.ratios[name]) else "good", why=str(each)
+            )
             if (each := found.get(name)) and each.verdict != UNSTEADY
             else Step("skip", why=str(each or why))
             for name in names
@@ -161,33 +184,53 @@ class Bisection:
         session = self.session
         both = pairs.Pairs(session, here, self.good, f"--gate-bisect, at {commit[:9]}")
         halves = {name: math.sqrt(effect.ratio) for name, effect in self.slow.items()}
-        rule = HalfwayRule(Plan(benchmarks=1, looks=LOOKS), session.settings.min_effect, halves=halves)
+        rule = HalfwayRule(
+            Plan(benchmarks=1, looks=LOOKS), session.settings.min_effect, halves=halves
+        )
         began = session.begun = time.monotonic()
         try:
             first = both.take(names, FIRST)
             schedule = Schedule(session, rule, both.take)
-            rows = {row.name: row for row in schedule.run(first, dict.fromkeys(first, ()), time.monotonic() - began)}
+            rows = {
+                row.name: row
+                for row in schedule.run(first, dict.fromkeys(first, ()), time.monotonic() - began)
+            }
         except (ReplicateFailed, pytest.UsageError) as error:
-            return dict.fromkeys(names, Step("skip", why=f"it cannot be run: {str(error).splitlines()[-1]}"))
+            return dict.fromkeys(
+                names, Step("skip", why=f"it cannot be run: {str(error).splitlines()[-1]}")
+            )
         words = {"SLOWER": "bad", "SAME": "good"}
-        steps = {name: Step(words.get(row.verdict, "skip"), row.effect) for name, row in rows.items()}
-        return {name: steps.get(name, Step("skip", why="the benchmark is not there, or failed")) for name in names}
+        steps = {
+            name: Step(words.get(row.verdict, "skip"), row.effect) for name, row in rows.items()
+        }
+        return {
+            name: steps.get(name, Step("skip", why="the benchmark is not there, or failed"))
+            for name in names
+        }
 
     def evidence(self, name: str) -> list[str]:
         """The commits that were measured for a benchmark, the oldest first, and git's log of the bisection."""
-        order = self.git("rev-list", "--reverse", "--topo-order", f"{self.good_commit}..{self.bad_commit}").split()
+        order = self.git(
+            "rev-list", "--reverse", "--topo-order", f"{self.good_commit}..{self.bad_commit}"
+        ).split()
         steps = [
-            f"  {commit[:9]}  {self.steps[commit][name]}" for commit in order if name in self.steps.get(commit, {})
+            f"  {commit[:9]}  {self.steps[commit][name]}"
+            for commit in order
+            if name in self.steps.get(commit, {})
         ]
         return [*steps, f"  git bisect log: {'; '.join(self.logs[name])}"]
 
     def described(self, commit: str) -> str:
-        return self.git("show", "--no-patch", "--date=short", "--format=%h (%ad, %an: %s)", "--abbrev=9", commit)
+        return self.git(
+            "show", "--no-patch", "--date=short", "--format=%h (%ad, %an: %s)", "--abbrev=9", commit
+        )
 
     def git(self, *words: str) -> str:
         """git's output in the worktree, which is named: in a hook the environment names the user's own."""
         place = ["-C", str(self.top), f"--git-dir={self.top / '.git'}", f"--work-tree={self.top}"]
-        done = subprocess.run(["git", *place, *words], capture_output=True, text=True, env=environment_of_git())
+        done = subprocess.run(
+            ["git", *place, *words], capture_output=True, text=True, env=environment_of_git()
+        )
         if done.returncode not in (0, ONLY_SKIPPED):
             raise pytest.UsageError(f"--gate-bisect: git {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout.strip()
@@ -200,8 +243,16 @@ def bisect(session: Session, benchmarks: Sequence[str], text: str) -> list[Row]:
     good = sides.checkout(commit, f"revision {text} ({commit[:9]})", root, session.replicates)
     session.here = replace(session.here, paths=sides.import_paths(root, root))
     rows, _ = pairs.compare(session, session.here, good, f"--gate-bisect {text}", benchmarks)
-    slow = {row.name: row.effect for row in rows if row.quantity == TIME and row.verdict == "SLOWER" and row.effect}
-    counted = {row.name: session.counts[row.name] for row in rows if row.verdict == MORE and row.name not in slow}
+    slow = {
+        row.name: row.effect
+        for row in rows
+        if row.quantity == TIME and row.verdict == "SLOWER" and row.effect
+    }
+    counted = {
+        row.name: session.counts[row.name]
+        for row in rows
+        if row.verdict == MORE and row.name not in slow
+    }
     if not slow and not counted:
         session.lines.append(f"no benchmark is SLOWER than at {good.label}: nothing to bisect")
         return rows

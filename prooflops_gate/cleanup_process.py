@@ -60,7 +60,10 @@ def main() -> None:
         with suppress(OSError):
             os.killpg(group, signal.SIGKILL)
     for repository, path in worktrees:
-        subprocess.run(["git", "-C", repository, "worktree", "remove", "--force", "--force", path], capture_output=True)
+        subprocess.run(
+            ["git", "-C", repository, "worktree", "remove", "--force", "--force", path],
+            capture_output=True,
+        )
         shutil.rmtree(path, ignore_errors=True)
     for folder in folders:
         # A killed process may still be writing its last file.

@@ -11,7 +11,17 @@ from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.history.records import Timed
 from prooflops_gate.history.rows import INSTRUCTIONS, TIME, Row
-from prooflops_gate.instructions import FEWER, LOOKS, MORE, UNSTEADY, Count, by_both, decide, level_of, tally
+from prooflops_gate.instructions import (
+    FEWER,
+    LOOKS,
+    MORE,
+    UNSTEADY,
+    Count,
+    by_both,
+    decide,
+    level_of,
+    tally,
+)
 from prooflops_gate.machine import cpu
 from prooflops_gate.options import files_of
 from prooflops_gate.process import Counted, OutOfTime, Replicate, ReplicateFailed, Side
@@ -19,7 +29,10 @@ from prooflops_gate.session import Session
 
 # Times as long: start and imports without instrumentation, and a benchmark's calls, three of four of them so.
 START_FACTOR, CALLS_FACTOR, START_S = 25, 150, 5.0
-SHARE, BUSY_SHARE = 1 / 3, 2 / 3  # of the time left, where time decides, too; beside other work, that no count notices
+SHARE, BUSY_SHARE = (
+    1 / 3,
+    2 / 3,
+)  # of the time left, where time decides, too; beside other work, that no count notices
 RESERVE = 0.1  # of a pair's time: the next pairs take a little longer or shorter
 BLIND = "instructions don't show waiting, sockets, threads, GPUs, the width of vectors, and where memory lies"
 
@@ -37,7 +50,12 @@ class Counting:
     """Pairs of processes under valgrind. `rounds_s`: the fastest round of each benchmark."""
 
     def __init__(
-        self, session: Session, here: Side, other: Side, rounds_s: Mapping[str, float], start_cpu_s: float
+        self,
+        session: Session,
+        here: Side,
+        other: Side,
+        rounds_s: Mapping[str, float],
+        start_cpu_s: float,
     ) -> None:
         self.session, self.here, self.other = session, here, other
         self.at_once = len(cpu.allowed_cores()) > 1
@@ -53,7 +71,9 @@ class Counting:
 
     def pair_s(self, names: Sequence[str]) -> float:
         """The expected duration of a pair with these benchmarks."""
-        return (1 if self.at_once else 2) * (self.start_s + sum(self.costs_s[name] for name in names))
+        return (1 if self.at_once else 2) * (
+            self.start_s + sum(self.costs_s[name] for name in names)
+        )
 
     def run(self, timed: Sequence[Replicate], ends: float) -> dict[str, Count]:
         """The decisions by pairs until `ends`, by benchmark; those without one could not be counted.
@@ -61,20 +81,28 @@ class Counting:
         `timed`: processes that show what a benchmark needs: no driver of a GPU runs under valgrind.
         """
         say, lines = self.session.progress.always, self.session.lines
-        if driver := next((done.footprint["driver"] for done in timed if done.footprint.get("driver")), ""):
+        if driver := next(
+            (done.footprint["driver"] for done in timed if done.footprint.get("driver")), ""
+        ):
             lines.append(f"instructions are not counted: the benchmarks load {driver}")
             return {}
         names = self.fitting(ends - time.monotonic())
         if not names:
-            lines.append(f"instructions are not counted: a pair may take {minutes(self.pair_s([]))} under valgrind")
+            lines.append(
+                f"instructions are not counted: a pair may take {minutes(self.pair_s([]))} under valgrind"
+            )
             return {}
         level, limit = level_of(len(names)), self.session.settings.min_instructions
         taken: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in names}
         found: dict[str, Count] = {}
         took_s = 0.0
         pairs = 0
-        latest = min(2 * ends - time.monotonic(), self.session.ends)  # of a first look: without it a pair says nothing
-        while names and time.monotonic() + took_s < (until := latest if 0 < pairs < LOOKS[0] else ends):
+        latest = min(
+            2 * ends - time.monotonic(), self.session.ends
+        )  # of a first look: without it a pair says nothing
+        while names and time.monotonic() + took_s < (
+            until := latest if 0 < pairs < LOOKS[0] else ends
+        ):
             say(f"instructions: pair {pairs + 1}, {len(names)} benchmarks under valgrind")
             began, pairs = time.monotonic(), pairs + 1
             # The first pair counts as many benchmarks as the next ones have time for.
@@ -100,7 +128,9 @@ class Counting:
             if (count := decide(*taken[name], limit, level, ended=True)) is not None:
                 found[name] = count
         if left := sum(name not in found for name in names):
-            lines.append(f"{many(left, 'benchmark')} left open by instructions: {many(pairs, 'pair')} had the time")
+            lines.append(
+                f"{many(left, 'benchmark')} left open by instructions: {many(pairs, 'pair')} had the time"
+            )
         if found:
             lines.append("; ".join([BLIND, *by_features(timed)]))
         unsteady = sum(count.verdict == UNSTEADY for count in found.values())
@@ -132,10 +162,16 @@ class Counting:
 def by_features(timed: Sequence[Replicate]) -> list[str]:
     """Which packages, loaded by these processes, run other kernels under valgrind."""
     names = sorted({name for done in timed for name in done.footprint.get("by_features", ())})
-    return [f"{' and '.join(names)} may run other kernels under valgrind, by the processor's features"] if names else []
+    return (
+        [f"{' and '.join(names)} may run other kernels under valgrind, by the processor's features"]
+        if names
+        else []
+    )
 
 
-def resolved(rows: Sequence[Row], counts: Mapping[str, Count], smallest: Callable[[str], float]) -> list[Row]:
+def resolved(
+    rows: Sequence[Row], counts: Mapping[str, Count], smallest: Callable[[str], float]
+) -> list[Row]:
     """The rows, times by the tier that decides them, and a row for each number of instructions that changed.
 
     `smallest`: the change of time that counts.

@@ -24,7 +24,9 @@ from prooflops_gate.session import Session
 PROCESSES = LOOKS[1]
 
 
-def counted_here(session: Session, names: Sequence[str], seed: int, ends: float = math.inf) -> Replicate | None:
+def counted_here(
+    session: Session, names: Sequence[str], seed: int, ends: float = math.inf
+) -> Replicate | None:
     """A process of this side that counts these benchmarks; None, with a line that says why, where that fails.
 
     None, without a line, where it would take until `ends`.
@@ -55,13 +57,19 @@ def store(session: Session, names: Sequence[str]) -> None:
     record = record_of(session, taken)
     with session.storing():
         counts.append(session.settings.folder, without_libraries(taken[0].builds), record)
-    session.lines.append(f"instructions of {len(record.counts)} benchmarks stored, for any machine with these builds")
+    session.lines.append(
+        f"instructions of {len(record.counts)} benchmarks stored, for any machine with these builds"
+    )
 
 
 def record_of(session: Session, taken: Sequence[Replicate]) -> CountRecord:
     """The counts of these processes, as far as all have them."""
     found = [done.counts or {} for done in taken]
-    shared = {name: [max(each[name], 1) for each in found] for name in found[0] if all(name in each for each in found)}
+    shared = {
+        name: [max(each[name], 1) for each in found]
+        for name in found[0]
+        if all(name in each for each in found)
+    }
     commit = sides.commit_of(session.here.root)
     return CountRecord(commit, session.settings.record or "", shared, taken[0].builds["libraries"])
 
@@ -76,14 +84,18 @@ def compare(session: Session, names: Sequence[str], ends: float) -> dict[str, Co
         return found
     then: CountRecord | None = None
     while names and len(taken) < PROCESSES and time.monotonic() < ends:
-        session.progress.always(f"instructions: process {len(taken) + 1}, {len(names)} benchmarks under valgrind")
+        session.progress.always(
+            f"instructions: process {len(taken) + 1}, {len(names)} benchmarks under valgrind"
+        )
         if (done := counted_here(session, names, len(taken) + 1, ends)) is None:
             break
         taken.append(done)
         now = record_of(session, taken)
         then = then or stored(settings.folder, done.builds, now, str(settings.baseline))
         if then is None:
-            session.lines.append("instructions are not compared: none are stored with this Python, libc and processor")
+            session.lines.append(
+                "instructions are not compared: none are stored with this Python, libc and processor"
+            )
             break
         found |= decisions(then, now, settings.min_instructions)
         names = [name for name in now.counts if name in then.counts and name not in found]
@@ -98,10 +110,14 @@ def without_libraries(builds: Mapping[str, object]) -> dict[str, object]:
     return {key: each for key, each in builds.items() if key != "libraries"}
 
 
-def stored(folder: Path, builds: Mapping[str, object], now: CountRecord, baseline: str) -> CountRecord | None:
+def stored(
+    folder: Path, builds: Mapping[str, object], now: CountRecord, baseline: str
+) -> CountRecord | None:
     """The newest counts of this baseline that compare with these."""
     known = counts.read(folder, counts.builds_id(without_libraries(builds)))
-    fitting = [each for each in known if each.compares_with(now) and baseline in ("latest", each.baseline)]
+    fitting = [
+        each for each in known if each.compares_with(now) and baseline in ("latest", each.baseline)
+    ]
     return fitting[-1] if fitting else None
 
 
@@ -111,8 +127,12 @@ def decisions(before: CountRecord, after: CountRecord, limit: float) -> dict[str
     level = level_of(len(names))
     found = {}
     for name in names:
-        both = list(zip(before.counts[name], after.counts[name], strict=False))  # as many as both have
-        if (count := decide([old for old, _ in both], [new for _, new in both], limit, level)) is not None:
+        both = list(
+            zip(before.counts[name], after.counts[name], strict=False)
+        )  # as many as both have
+        if (
+            count := decide([old for old, _ in both], [new for _, new in both], limit, level)
+        ) is not None:
             found[name] = count
     return found
 

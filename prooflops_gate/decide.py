@@ -29,7 +29,13 @@ ADVISED = 16  # processes of a baseline
 MOST_ADVISED = 200  # pairs: beyond, the benchmark is too noisy for the question
 
 OPEN = 0.10  # change that time must exclude before the number of instructions decides
-EXCLUDING = (64, 96, 144, 216, 324)  # pairs after which an undecided benchmark is looked at for a change of OPEN
+EXCLUDING = (
+    64,
+    96,
+    144,
+    216,
+    324,
+)  # pairs after which an undecided benchmark is looked at for a change of OPEN
 
 # The limit that ended the run of an open benchmark.
 NOISE = "its noise exceeds the question"
@@ -38,7 +44,12 @@ BUDGET = "the budget ended it (--gate-budget)"
 
 
 def replicate_plan(
-    benchmarks: int, *, paired: bool = True, most: int | None = None, all_pairs: bool = False, directions: int = 1
+    benchmarks: int,
+    *,
+    paired: bool = True,
+    most: int | None = None,
+    all_pairs: bool = False,
+    directions: int = 1,
 ) -> Plan:
     """The error rates of a comparison in at most `most` replicates, confirming ones included where the rest suffice."""
     plan = Plan(benchmarks=max(benchmarks, 1), directions=directions, shared_baseline=not paired)
@@ -60,7 +71,9 @@ class ReplicateRule(ComparisonRule):
 
     paired: bool = True  # before[i] ran beside after[i]; else they are groups of different sessions
     most: int | None = None  # replicates at most; None: as many as the plan wants
-    all_pairs: bool = False  # take pairs up to the last look, whatever is decided before: to estimate the noise
+    all_pairs: bool = (
+        False  # take pairs up to the last look, whatever is decided before: to estimate the noise
+    )
     equal: Container[str] = ()  # benchmarks that take the same number of instructions
     direction: str = "slower"  # of the change that more pairs are to exclude
     ended: bool = False  # by the budget, perhaps between two looks: no more pairs are taken
@@ -76,7 +89,9 @@ class ReplicateRule(ComparisonRule):
         else:
             effect = effects.unpaired(before, after, level=level, floor=floor, common=common)
             if len(before) < fewest_stored(self.plan):
-                return Decision("INCONCLUSIVE", len(after), effect)  # however many more of this side are taken
+                return Decision(
+                    "INCONCLUSIVE", len(after), effect
+                )  # however many more of this side are taken
         if len(after) < self.plan.looks[0]:
             return Decision(None, self.plan.looks[0], effect)
         smallest = self.smallest(sides[1])
@@ -87,11 +102,19 @@ class ReplicateRule(ComparisonRule):
             decision = self.beside_instructions(decision, sides, effect)
         if self.ended and decision.verdict is None and not decision.suspicion:
             return self.last_look(decision, len(after), effect, smallest)
-        return self.excluding(decision, before, after, effect) if decision.verdict == "INCONCLUSIVE" else decision
+        return (
+            self.excluding(decision, before, after, effect)
+            if decision.verdict == "INCONCLUSIVE"
+            else decision
+        )
 
-    def last_look(self, decision: Decision, pairs: int, effect: Effect, smallest: float) -> Decision:
+    def last_look(
+        self, decision: Decision, pairs: int, effect: Effect, smallest: float
+    ) -> Decision:
         """SAME where the pairs since the latest look allow it, at the level of their share of the plan's miss rate."""
-        share = (pairs - max(look for look in self.plan.looks if look <= pairs)) / self.plan.looks[-1]
+        share = (pairs - max(look for look in self.plan.looks if look <= pairs)) / self.plan.looks[
+            -1
+        ]
         found = same(effect, self.plan.miss_rate * share, smallest)
         return replace(decision, verdict="SAME", wanted=pairs, effect=effect) if found else decision
 
@@ -107,7 +130,11 @@ class ReplicateRule(ComparisonRule):
         first = min(decision.wanted, len(after))
         looks = [first, *(look for look in EXCLUDING if look > first)]
         newest = max(look for look in looks if look <= len(after))
-        then = effect if newest == len(after) else effects.paired(before[:newest], after[:newest], level=effect.level)
+        then = (
+            effect
+            if newest == len(after)
+            else effects.paired(before[:newest], after[:newest], level=effect.level)
+        )
         if excludes(then, self.direction, OPEN):
             return replace(decision, wanted=newest, effect=then)
         if newest < looks[-1]:
@@ -129,9 +156,16 @@ class ReplicateRule(ComparisonRule):
                 return replace(decision, verdict=None, wanted=last)
             fresh = effects.paired(before, after, level=self.plan.confirmation_level)
             stays = fresh.p_slower <= self.plan.confirmation_level and fresh.ratio > 1 + smallest
-            return replace(decision, verdict="SLOWER" if stays else "INCONCLUSIVE", wanted=last, effect=effect)
-        is_small = abs(math.log(effect.ratio)) < math.log1p(smallest) and excludes(effect, "both", OPEN)
-        looked_twice = len(sides[1]) >= self.plan.looks[:2][-1] and effect.bounds(SHOWN_LEVEL)[0] <= 1 + smallest
+            return replace(
+                decision, verdict="SLOWER" if stays else "INCONCLUSIVE", wanted=last, effect=effect
+            )
+        is_small = abs(math.log(effect.ratio)) < math.log1p(smallest) and excludes(
+            effect, "both", OPEN
+        )
+        looked_twice = (
+            len(sides[1]) >= self.plan.looks[:2][-1]
+            and effect.bounds(SHOWN_LEVEL)[0] <= 1 + smallest
+        )
         if decision.verdict is None and not decision.suspicion and (is_small or looked_twice):
             return replace(decision, verdict="INCONCLUSIVE", effect=effect)
         return decision
@@ -140,9 +174,7 @@ class ReplicateRule(ComparisonRule):
         fewest = 0 if self.paired else fewest_stored(self.plan)
         if len(sides[0]) < fewest:
             enough = f"--gate-record NAME --gate-replicates {max(fewest, ADVISED)}"
-            return (
-                f"the baseline holds {len(sides[0])} processes, and below {fewest} no regression can be found: {enough}"
-            )
+            return f"the baseline holds {len(sides[0])} processes, and below {fewest} no regression can be found: {enough}"
         ended_by = BUDGET if decision.verdict is None else NOISE
         if self.most and len(sides[1]) >= self.most:
             ended_by = PAIRS
@@ -160,7 +192,10 @@ class ReplicateRule(ComparisonRule):
 
     def needed(self, decision: Decision, smallest: float) -> int:
         found = max(pairs_needed(decision.effect, self.plan, smallest), decision.wanted)
-        if abs(math.log(decision.effect.ratio)) > math.log1p(smallest) and decision.suspicion is None:
+        if (
+            abs(math.log(decision.effect.ratio)) > math.log1p(smallest)
+            and decision.suspicion is None
+        ):
             found += self.plan.confirming_pairs  # a suspicion must repeat
         return found
 
@@ -169,7 +204,11 @@ class ReplicateRule(ComparisonRule):
         exclude a change of OPEN are more than those `fitting` into the time."""
         if self.all_pairs:
             return self.plan.looks[-1]
-        if decision.excluding and pairs_excluding(decision.effect, OPEN, SHOWN_LEVEL) > decision.effect.pairs + fitting:
+        if (
+            decision.excluding
+            and pairs_excluding(decision.effect, OPEN, SHOWN_LEVEL)
+            > decision.effect.pairs + fitting
+        ):
             return 0
         return min(decision.wanted, self.most or decision.wanted) if decision.verdict is None else 0
 
@@ -181,7 +220,9 @@ class SieveRule(ReplicateRule):
     def decision(self, name: str, sides: Sides, common: float) -> Decision:
         before, after = map(seconds, sides)
         first = self.plan.looks[0]
-        effect = effects.unpaired(before, after, level=SHOWN_LEVEL, floor=self.floor(name), common=common)
+        effect = effects.unpaired(
+            before, after, level=SHOWN_LEVEL, floor=self.floor(name), common=common
+        )
         if math.comb(len(before) + first, first) * self.plan.miss_level(0) < 1:
             return Decision("INCONCLUSIVE", len(after), effect)  # too few are stored for SAME
         if len(after) < first:
@@ -193,7 +234,9 @@ class SieveRule(ReplicateRule):
 def fewest_stored(plan: Plan) -> int:
     """The fewest stored processes of which one of all orders with those of the last look is as rare as its level."""
     last = len(plan.looks) - 1
-    return next(n for n in itertools.count(1) if math.comb(n + plan.looks[last], n) * plan.level(last) >= 1)
+    return next(
+        n for n in itertools.count(1) if math.comb(n + plan.looks[last], n) * plan.level(last) >= 1
+    )
 
 
 def look_at(
@@ -211,14 +254,22 @@ def look_at(
 
 
 def fails(
-    row: Row, direction: str, allowed_open: float, guards_memory: bool = True, guards_instructions: bool = False
+    row: Row,
+    direction: str,
+    allowed_open: float,
+    guards_memory: bool = True,
+    guards_instructions: bool = False,
 ) -> bool:
     """Whether a gate that guards `direction` (slower, faster, both) fails for this row.
 
     An undecided time fails unless a change larger than `allowed_open` is excluded. A skipped test has no time.
     """
     if row.verdict == "INCONCLUSIVE":
-        return row.quantity == TIME and row.after is not None and not excludes(row.effect, direction, allowed_open)
+        return (
+            row.quantity == TIME
+            and row.after is not None
+            and not excludes(row.effect, direction, allowed_open)
+        )
     failing = {"CHANGED", "MISSING", *(["MORE MEMORY"] if guards_memory else [])}
     failing |= {"MORE INSTRUCTIONS"} if guards_instructions else set()
     failing |= {"slower": {"SLOWER"}, "faster": {"FASTER"}, "both": {"SLOWER", "FASTER"}}[direction]
@@ -236,7 +287,10 @@ def excludes(effect: Effect | None, direction: str, change: float) -> bool:
         return math.isinf(change)
     low, high, level = effect.bounds(SHOWN_LEVEL)
     slower, faster = high <= 1 + change, low >= 1 / (1 + change)
-    return level <= SHOWN_LEVEL and {"slower": slower, "faster": faster, "both": slower and faster}[direction]
+    return (
+        level <= SHOWN_LEVEL
+        and {"slower": slower, "faster": faster, "both": slower and faster}[direction]
+    )
 
 
 def excluded(effect: Effect) -> str:
@@ -255,12 +309,16 @@ def excluded(effect: Effect) -> str:
 
 def overall(both: Mapping[str, Sides]) -> Effect | None:
     """The effect on the geometric mean of all benchmarks, from the pairs that all have; None where there are none."""
-    shared = [(seconds(before), seconds(after)) for before, after in both.values() if before and after]
+    shared = [
+        (seconds(before), seconds(after)) for before, after in both.values() if before and after
+    ]
     pairs = min((len(after) for _, after in shared), default=0)
     if not pairs:
         return None
     means = [
-        math.exp(sum(math.log(after[pair] / before[pair]) for before, after in shared) / len(shared))
+        math.exp(
+            sum(math.log(after[pair] / before[pair]) for before, after in shared) / len(shared)
+        )
         for pair in range(pairs)
     ]
     return effects.paired([1.0] * pairs, means, level=SHOWN_LEVEL)
@@ -271,6 +329,8 @@ def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
     noises = sorted(row.effect.noise for row in rows if row.quantity == TIME and row.effect)
     if not noises or not math.isfinite(noises[-1]):
         return "too few pairs to know which slowdowns a run like this finds"
-    half, every = (f"{smallest_effect(noises[i], plan, min_effect):.0%}" for i in (len(noises) // 2, -1))
+    half, every = (
+        f"{smallest_effect(noises[i], plan, min_effect):.0%}" for i in (len(noises) // 2, -1)
+    )
     where = f" in half of the benchmarks, {every} or more in all" if half != every else ""
     return f"slowdowns that a run like this finds: {half} or more{where}".replace("%", " %")

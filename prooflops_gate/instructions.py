@@ -137,11 +137,18 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
     if count.verdict == UNSTEADY:
         if row.verdict == "INCONCLUSIVE" and low <= 1 + smallest and count.is_within(smallest):
             return replace(row, verdict="SAME", by=INSTRUCTIONS, note=note)
-        return replace(row, note=f"{row.note}; {count}: the count does not repeat".removeprefix("; "))
+        return replace(
+            row, note=f"{row.note}; {count}: the count does not repeat".removeprefix("; ")
+        )
     if row.verdict == "SLOWER" and count.verdict == "SAME":
         placed = f"{PLACEMENT}; {note}"
         if alone and row.effect.ratio < 1 + SMALL:
-            return replace(row, verdict="SAME", by=INSTRUCTIONS, note=f"alone slower by time, with the {placed}")
+            return replace(
+                row,
+                verdict="SAME",
+                by=INSTRUCTIONS,
+                note=f"alone slower by time, with the {placed}",
+            )
         return replace(row, by=TIME, note=placed)
     if row.verdict != "INCONCLUSIVE":
         return replace(row, by=TIME, note=note)

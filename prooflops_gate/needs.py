@@ -14,4 +14,6 @@ def check(what: str, packages: Sequence[str]) -> None:
     """Raises UsageError that says how to install those of the packages that are missing."""
     if missing := [name for name in packages if find_spec(name) is None]:
         install = f"{sys.executable} -m pip install {' '.join(missing)}"
-        raise pytest.UsageError(f"{what} {', '.join(missing)}, which {sys.executable} lacks: {install}")
+        raise pytest.UsageError(
+            f"{what} {', '.join(missing)}, which {sys.executable} lacks: {install}"
+        )

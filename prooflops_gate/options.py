@@ -38,8 +38,14 @@ INI = {  # by name: meaning and default
     ),
     "gate_min_effect": ("smallest change that counts", "3%"),
     "gate_direction": (f"which changes fail: {', '.join(DIRECTIONS)}", "slower"),
-    "gate_memory": ("whether calls that hold more memory fail: fail, show, or off, which measures none", "fail"),
-    "gate_min_memory_effect": ("smallest growth of memory that counts, if it is 4 KiB or more", "5%"),
+    "gate_memory": (
+        "whether calls that hold more memory fail: fail, show, or off, which measures none",
+        "fail",
+    ),
+    "gate_min_memory_effect": (
+        "smallest growth of memory that counts, if it is 4 KiB or more",
+        "5%",
+    ),
     "gate_allow_inconclusive": (
         "an INCONCLUSIVE benchmark passes where more than this is excluded; true: always, false: never",
         "what gate_undecided says",
@@ -48,8 +54,14 @@ INI = {  # by name: meaning and default
         f"what decides: {', '.join(TIERS)}; all but time need valgrind",
         "both where it is installed, else time",
     ),
-    "gate_min_instructions": ("smallest change of the number of instructions that counts", MIN_INSTRUCTIONS),
-    "gate_instructions": ("whether a benchmark fails that takes more instructions: fail or report", "report"),
+    "gate_min_instructions": (
+        "smallest change of the number of instructions that counts",
+        MIN_INSTRUCTIONS,
+    ),
+    "gate_instructions": (
+        "whether a benchmark fails that takes more instructions: fail or report",
+        "report",
+    ),
     "gate_undecided": (
         f"what gate_allow_inconclusive is where it is not set: pass means true, with a warning; fail {ALLOWED_OPEN}",
         "pass",
@@ -72,12 +84,21 @@ FLAGS = {
 VALUES = {  # by option: metavar and meaning
     "--gate-baseline": ("NAME|latest|FILE", "compare with this baseline of the history"),
     "--gate-versus": ("PYTHON|DIR|REVISION", "compare with this other side, run side by side"),
-    "--gate-bisect": ("GOOD", "name the first slow commit since this revision, for what got slower"),
+    "--gate-bisect": (
+        "GOOD",
+        "name the first slow commit since this revision, for what got slower",
+    ),
     "--gate-record": ("NAME", "store this run as the baseline NAME"),
     "--gate-replicates": ("N", "fresh processes a side, at most, confirming ones too"),
     "--gate-min-effect": ("X%", "smallest change that counts, such as 5%% or 0.05"),
-    "--gate-by": ("time|instructions|both", "what decides (default: both with valgrind installed, else time)"),
-    "--gate-min-instructions": ("X%", f"smallest change of instructions that counts (default: {MIN_INSTRUCTIONS}%)"),
+    "--gate-by": (
+        "time|instructions|both",
+        "what decides (default: both with valgrind installed, else time)",
+    ),
+    "--gate-min-instructions": (
+        "X%",
+        f"smallest change of instructions that counts (default: {MIN_INSTRUCTIONS}%)",
+    ),
     "--gate-budget": ("MINUTES", f"time for all replicates (default: {BUDGET_MIN:g})"),
     "--gate-json": ("FILE", "write what a comparison found to this file, as JSON"),
     "--gate-markdown": ("FILE", "write it as Markdown, as a comment for a pull request"),
@@ -87,8 +108,12 @@ VALUES = {  # by option: metavar and meaning
 def add_options(parser: pytest.Parser) -> None:
     """Declares the options and ini settings of the gate."""
     for name, (meaning, default) in INI.items():
-        parser.addini(name, f"{meaning} (default: {default})", default="" if name in COMPUTED else default)
-    group = parser.getgroup("prooflops gate", "compare benchmarks with their history, or with another version")
+        parser.addini(
+            name, f"{meaning} (default: {default})", default="" if name in COMPUTED else default
+        )
+    group = parser.getgroup(
+        "prooflops gate", "compare benchmarks with their history, or with another version"
+    )
     for name, meaning in FLAGS.items():
         group.addoption(name, action="store_true", help=meaning)
     for name, (metavar, meaning) in VALUES.items():
@@ -126,7 +151,12 @@ class Settings:
     @property
     def orchestrated(self) -> bool:
         """Whether fresh processes do the measuring, and this one only starts them."""
-        return self.gate or bool(self.versus or self.bisect) or self.noise_floor or (self.replicates or 1) > 1
+        return (
+            self.gate
+            or bool(self.versus or self.bisect)
+            or self.noise_floor
+            or (self.replicates or 1) > 1
+        )
 
     @property
     def compares(self) -> bool:
@@ -194,7 +224,9 @@ def _read(config: pytest.Config) -> Settings:
         budget_s=60 * _positive("--gate-budget", option("gate_budget") or str(BUDGET_MIN)),
         allowed_open=math.inf
         if always
-        else _allowed_open("gate_allow_inconclusive", allowed or {"pass": "true", "fail": ALLOWED_OPEN}[undecided]),
+        else _allowed_open(
+            "gate_allow_inconclusive", allowed or {"pass": "true", "fail": ALLOWED_OPEN}[undecided]
+        ),
         undecided_passes=undecided == "pass" and not (always or allowed),
         portable=option("gate_portable"),
         noise_floor=option("gate_noise_floor"),
@@ -203,32 +235,46 @@ def _read(config: pytest.Config) -> Settings:
         min_memory_effect=_share("gate_min_memory_effect", ini["gate_min_memory_effect"]),
         by=_tier(*named("gate_by"), asked=any(map(option, ASKING))),
         min_instructions=_share(*named("gate_min_instructions")),
-        instructions_fail=_one_of("gate_instructions", ini["gate_instructions"], ("fail", "report")) == "fail",
+        instructions_fail=_one_of("gate_instructions", ini["gate_instructions"], ("fail", "report"))
+        == "fail",
         in_turn=_one_of("gate_in_turn", ini["gate_in_turn"], ("true", "false")) == "true",
         exact=tuple(ini["gate_exact"].split()),
         folder=history_folder(config),
-        **{name: here.joinpath(path).resolve() for name in FILES if (path := option(f"gate_{name}")) is not None},
+        **{
+            name: here.joinpath(path).resolve()
+            for name in FILES
+            if (path := option(f"gate_{name}")) is not None
+        },
     )
 
 
 def _check_one_another(found: Settings, allow_inconclusive: bool) -> None:
-    sides = [name for name in ("noise_floor", "baseline", "versus", "bisect") if getattr(found, name)]
+    sides = [
+        name for name in ("noise_floor", "baseline", "versus", "bisect") if getattr(found, name)
+    ]
     files = [_flag(name) for name in FILES if getattr(found, name)]
     impossible = {
-        f"{' and '.join(map(_flag, sides))} exclude each other: they name two things to compare with": len(sides) > 1,
+        f"{' and '.join(map(_flag, sides))} exclude each other: they name two things to compare with": len(
+            sides
+        )
+        > 1,
         "--gate needs something to compare with: --gate-baseline NAME|latest|FILE, --gate-versus SIDE or "
         "--gate-bisect GOOD": found.gate and not (found.baseline or found.versus or found.bisect),
         "--gate-record stores a baseline and compares nothing: run it without --gate, --gate-versus, --gate-bisect "
-        "and --gate-noise-floor": found.record and (found.versus or found.bisect or found.noise_floor or found.gate),
+        "and --gate-noise-floor": found.record
+        and (found.versus or found.bisect or found.noise_floor or found.gate),
         "--gate-record with --gate-replicates compares with nothing: run it without --gate-baseline": found.record
         and found.baseline
         and found.orchestrated,
-        "--gate-portable changes what --gate-baseline does, which is not given": found.portable and not found.baseline,
+        "--gate-portable changes what --gate-baseline does, which is not given": found.portable
+        and not found.baseline,
         "--gate-portable compares ratios of single runs: run it without --gate and --gate-replicates": found.portable
         and found.orchestrated,
-        "--gate-allow-inconclusive changes what --gate does, which is not given": allow_inconclusive and not found.gate,
+        "--gate-allow-inconclusive changes what --gate does, which is not given": allow_inconclusive
+        and not found.gate,
         f"{' and '.join(files)} write what a comparison found, and none is asked for: give --gate-versus SIDE, "
-        "--gate-baseline NAME, --gate-bisect GOOD or --gate-noise-floor": files and not found.compares,
+        "--gate-baseline NAME, --gate-bisect GOOD or --gate-noise-floor": files
+        and not found.compares,
     }
     for why, applies in impossible.items():
         if applies:
@@ -243,8 +289,12 @@ def _check_paths(config: pytest.Config) -> None:
         text = config.getoption(f"gate_{name}")
         if text and (_flag(name), text) in given:
             path = (here / text).resolve()
-            if (path.is_file() and not path.is_relative_to(here)) or (name in ("versus", "bisect") and path.exists()):
-                raise ValueError(f"{_flag(name)} {text}: write {_flag(name)}={text}, or pytest takes its rootdir there")
+            if (path.is_file() and not path.is_relative_to(here)) or (
+                name in ("versus", "bisect") and path.exists()
+            ):
+                raise ValueError(
+                    f"{_flag(name)} {text}: write {_flag(name)}={text}, or pytest takes its rootdir there"
+                )
 
 
 def refuse_unwritable(name: str, path: Path, kind: str) -> None:
@@ -252,7 +302,9 @@ def refuse_unwritable(name: str, path: Path, kind: str) -> None:
     folder = path if kind == "folder" else path.parent
     there = next(each for each in (folder, *folder.parents) if each.exists())
     try:
-        if kind == "file" and path.exists() and not path.is_file():  # a folder, or a device, which would be replaced
+        if (
+            kind == "file" and path.exists() and not path.is_file()
+        ):  # a folder, or a device, which would be replaced
             raise OSError(errno.EEXIST, "it is no regular file")
         with tempfile.TemporaryFile(dir=there):
             pass
@@ -267,19 +319,30 @@ def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
     given = _given(config) if orchestrated else ["--benchmark-disable", "--benchmark-skip"]
     disabled = option("benchmark_disable", False) and not option("benchmark_enable", False)
     if disabled and "--benchmark-disable" in given:
-        raise ValueError("--benchmark-disable leaves nothing to compare: drop it, or add --benchmark-enable")
+        raise ValueError(
+            "--benchmark-disable leaves nothing to compare: drop it, or add --benchmark-enable"
+        )
     if option("benchmark_skip", False) and "--benchmark-skip" in given:
-        raise ValueError("--benchmark-skip leaves nothing to compare: drop it, or the options of the gate")
+        raise ValueError(
+            "--benchmark-skip leaves nothing to compare: drop it, or the options of the gate"
+        )
     if config.pluginmanager.hasplugin("dsession"):
-        raise ValueError("benchmarks are not measured under xdist, which shares the cores among its workers: add -n 0")
+        raise ValueError(
+            "benchmarks are not measured under xdist, which shares the cores among its workers: add -n 0"
+        )
     # By its options, not by its name: that depends on how it was loaded.
     if option("benchmark_disable", None) is None:
-        raise ValueError("the gate compares what pytest-benchmark measures, and that plugin is not active")
+        raise ValueError(
+            "the gate compares what pytest-benchmark measures, and that plugin is not active"
+        )
 
 
 def _given(config: pytest.Config) -> list[str]:
     """The words of the command line and of PYTEST_ADDOPTS, without those of the project's ini file."""
-    return [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *map(str, config.invocation_params.args)]
+    return [
+        *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
+        *map(str, config.invocation_params.args),
+    ]
 
 
 def words_for_children(config: pytest.Config, cache: Path) -> list[str]:
@@ -294,7 +357,9 @@ def words_for_children(config: pytest.Config, cache: Path) -> list[str]:
     for name in VALUES:
         own.add_argument(name)
     words = [word for word in (*config.getini("addopts"), *_given(config)) if word != "--"]
-    cache_dir = ["-o", f"cache_dir={cache}"] if config.pluginmanager.hasplugin("cacheprovider") else []
+    cache_dir = (
+        ["-o", f"cache_dir={cache}"] if config.pluginmanager.hasplugin("cacheprovider") else []
+    )
     return [*own.parse_known_args(words)[1], "-o", "addopts=", *cache_dir]
 
 
@@ -312,7 +377,9 @@ def _number(text: str) -> float:
 
 def _count(name: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 6 or int(text) < 1:
-        raise ValueError(f"{name} should be a whole number of 1 or more, of 6 digits at most, got {text!r}")
+        raise ValueError(
+            f"{name} should be a whole number of 1 or more, of 6 digits at most, got {text!r}"
+        )
     return int(text)
 
 
@@ -330,8 +397,12 @@ def _share(name: str, text: str) -> float:
     """
     value = _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     if not 0 < value < 1:
-        meant = f": {value:g} % is written {value:g}% or {value / 100:g}" if 1 <= value < 100 else ""
-        raise ValueError(f"{name} should be a share between 0 and 100 %, such as 5% or 0.05, got {text!r}{meant}")
+        meant = (
+            f": {value:g} % is written {value:g}% or {value / 100:g}" if 1 <= value < 100 else ""
+        )
+        raise ValueError(
+            f"{name} should be a share between 0 and 100 %, such as 5% or 0.05, got {text!r}{meant}"
+        )
     return value
 
 
@@ -354,27 +425,38 @@ def _one_of(name: str, text: object, valid: tuple[str, ...]) -> str:
 def _tier(name: str, text: str, asked: bool) -> str:
     if not (text or asked):
         return "time"
-    from prooflops_gate.child.callgrind import is_usable  # a run of pytest that asks for no gate loads no more of it
+    from prooflops_gate.child.callgrind import (
+        is_usable,  # a run of pytest that asks for no gate loads no more of it
+    )
 
     usable = is_usable()
     if not text:
         return "both" if usable else "time"
     if _one_of(name, text, TIERS) != "time" and not usable:
-        raise ValueError(f"{name} is {text!r}, which needs valgrind, on Linux: `apt-get install valgrind`")
+        raise ValueError(
+            f"{name} is {text!r}, which needs valgrind, on Linux: `apt-get install valgrind`"
+        )
     return text
 
 
 def history_folder(config: pytest.Config) -> Path:
     """The folder of records: PROOFLOPS_HISTORY, or the ini setting `gate_history`, relative to the rootdir."""
-    return config.rootpath / (os.environ.get("PROOFLOPS_HISTORY") or str(config.getini("gate_history")))
+    return config.rootpath / (
+        os.environ.get("PROOFLOPS_HISTORY") or str(config.getini("gate_history"))
+    )
 
 
 def marker_settings(marker: pytest.Mark) -> dict[str, Any]:
     """The checked arguments of a marker `gate`. Raises ValueError, naming the valid ones."""
     valid = ("min_effect", "direction", "ignore")
     if marker.args or not set(marker.kwargs) <= set(valid):
-        wrong = [*map(repr, marker.args), *(f"{key}={value!r}" for key, value in marker.kwargs.items())]
-        raise ValueError(f"the marker gate takes {', '.join(valid)} by name, got {', '.join(wrong)}")
+        wrong = [
+            *map(repr, marker.args),
+            *(f"{key}={value!r}" for key, value in marker.kwargs.items()),
+        ]
+        raise ValueError(
+            f"the marker gate takes {', '.join(valid)} by name, got {', '.join(wrong)}"
+        )
     given = dict(marker.kwargs)
     if "min_effect" in given:
         given["min_effect"] = _share("min_effect", str(given["min_effect"]))
@@ -394,7 +476,10 @@ def selects_by_expression(config: pytest.Config) -> bool:
     """Whether an expression, and not only paths and node ids, selects the tests."""
     option = config.option
     return bool(
-        option.keyword or option.markexpr or getattr(option, "deselect", None) or getattr(option, "claim", None)
+        option.keyword
+        or option.markexpr
+        or getattr(option, "deselect", None)
+        or getattr(option, "claim", None)
     )
 
 
@@ -412,7 +497,9 @@ def is_asked_for(name: str, config: pytest.Config) -> bool:
         given, _, wanted = argument.partition("::")
         place = (config.invocation_params.dir / given).resolve()
         if (not wanted and (place == path or place in path.parents)) or (
-            wanted and place == path and (inside == wanted or inside.startswith((wanted + "::", wanted + "[")))
+            wanted
+            and place == path
+            and (inside == wanted or inside.startswith((wanted + "::", wanted + "[")))
         ):
             return True
     return False
@@ -420,7 +507,11 @@ def is_asked_for(name: str, config: pytest.Config) -> bool:
 
 def without_fixture(items: Sequence[pytest.Item]) -> str:
     """Names the tests with the marker `benchmark` and without the fixture, which pytest-codspeed alone measures."""
-    names = [item.nodeid for item in items if item.get_closest_marker("benchmark") and not is_benchmark(item)]
+    names = [
+        item.nodeid
+        for item in items
+        if item.get_closest_marker("benchmark") and not is_benchmark(item)
+    ]
     if not names:
         return ""
     return (

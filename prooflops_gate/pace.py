@@ -21,8 +21,14 @@ from prooflops_gate.process import Paces, Replicate
 from prooflops_gate.statistics.decision_rule import Plan
 from prooflops_gate.statistics.effects import Effect
 
-LEAST_S, USUAL_S, MOST_S = 0.005, 0.01, 0.2  # seconds of a benchmark in a process; USUAL_S where there are many
-SHARE = 0.5  # of a process's start, and of a plain run of the suite, that its rounds may take together
+LEAST_S, USUAL_S, MOST_S = (
+    0.005,
+    0.01,
+    0.2,
+)  # seconds of a benchmark in a process; USUAL_S where there are many
+SHARE = (
+    0.5  # of a process's start, and of a plain run of the suite, that its rounds may take together
+)
 ROUNDS = 3
 LONG_S = 0.1  # of a benchmark's rounds: one that takes longer runs once in a process, as more pairs say more
 ENOUGH = 12  # rounds of a benchmark, where they take no more than that
@@ -50,12 +56,18 @@ class Cost:
 
     def at(self, seconds: float, most_s: float = LONG_S) -> float:
         """Seconds this benchmark adds to a process if each gets `seconds`, or up to `most_s` for its rounds."""
-        if 0 < ROUNDS * self.round_s < USUAL_S:  # where three rounds take longer than the time, the rounds count
-            return max(self.call_s - USUAL_S, 0.0) + max(seconds, self.rounds(most_s) * self.round_s)
+        if (
+            0 < ROUNDS * self.round_s < USUAL_S
+        ):  # where three rounds take longer than the time, the rounds count
+            return max(self.call_s - USUAL_S, 0.0) + max(
+                seconds, self.rounds(most_s) * self.round_s
+            )
         if not self.round_s:
             return self.again_s * runs_in(seconds, self.again_s) if self.again_s else self.call_s
         # pytest-benchmark calls it twice besides: to calibrate, and for its result.
-        return self.call_s * (max(self.rounds(most_s), int(seconds / self.round_s)) + 2) / (ROUNDS + 2)
+        return (
+            self.call_s * (max(self.rounds(most_s), int(seconds / self.round_s)) + 2) / (ROUNDS + 2)
+        )
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,9 @@ class PacePlan:
     budget_s: float  # from the beginning of the first pair
     left_s: float  # of that, after the first pair
     decides: bool = True  # whether the pairs that --gate-replicates allows can decide anything
-    start_cpu_s: float = 0.0  # CPU time of a process but for its benchmarks: it does not wait for a core
+    start_cpu_s: float = (
+        0.0  # CPU time of a process but for its benchmarks: it does not wait for a core
+    )
 
     def later(self, spent_s: float) -> PacePlan:
         """The same plan where something else has spent this time."""
@@ -91,7 +105,10 @@ class PacePlan:
         """Seconds of a benchmark's rounds, so that all take SHARE of a plain run of the suite, but a round each."""
         costs, most_s = self.costs.values(), LONG_S
         allowed_s = SHARE * (self.start_cpu_s + sum(cost.round_s for cost in costs))
-        while most_s > USUAL_S and sum(cost.rounds(most_s) * cost.round_s for cost in costs) > allowed_s:
+        while (
+            most_s > USUAL_S
+            and sum(cost.rounds(most_s) * cost.round_s for cost in costs) > allowed_s
+        ):
             most_s *= 0.8
         return most_s
 
@@ -109,18 +126,34 @@ class PacePlan:
         """The benchmarks that are too long to be taken with the others, and why."""
         needed = self.minutes_for(list(self.costs))
         why = f"{self.pairs} pairs do not fit into the budget: --gate-budget {needed}"
-        return {name: f"a process takes {self.costs[name].at(0):.1f} s for it, and {why}" for name in self.too_long}
+        return {
+            name: f"a process takes {self.costs[name].at(0):.1f} s for it, and {why}"
+            for name in self.too_long
+        }
 
     def fitting_alone(self, left_s: float) -> list[str]:
         """The benchmarks that were too long, of which the least number of pairs fits into the time the others left."""
-        own = replace(self, costs={name: self.costs[name] for name in self.too_long}, budget_s=left_s, left_s=left_s)
+        own = replace(
+            self,
+            costs={name: self.costs[name] for name in self.too_long},
+            budget_s=left_s,
+            left_s=left_s,
+        )
         return own.kept if own.fits(own.kept) else []
 
     def paces(self, effects: Mapping[str, Effect], to_go: int, left_s: float) -> Paces:
         """The pace of each benchmark for the next pair: more for noisy ones, the least for plain changes."""
         # Fewer pairs than the first look's don't show the noise well enough.
-        shown = {name: each for name, each in effects.items() if each.pairs >= self.pairs and not is_plain(each)}
-        noisy = [name for name, each in shown.items() if NOISY < each.noise < math.inf and self.costs[name].gains]
+        shown = {
+            name: each
+            for name, each in effects.items()
+            if each.pairs >= self.pairs and not is_plain(each)
+        }
+        noisy = [
+            name
+            for name, each in shown.items()
+            if NOISY < each.noise < math.inf and self.costs[name].gains
+        ]
         each_s = self.each_s
         more_s = self.fitting_s(list(effects), left_s, to_go, self.usual_s(noisy))
         paces = {"": {"max_time": round(each_s, 4), "min_rounds": ROUNDS}}
@@ -139,7 +172,9 @@ class PacePlan:
             return LEAST_S
         if self.process_s(names, most_s) <= allowed_s:
             return most_s
-        return float(brentq(lambda each_s: self.process_s(names, each_s) - allowed_s, LEAST_S, most_s))
+        return float(
+            brentq(lambda each_s: self.process_s(names, each_s) - allowed_s, LEAST_S, most_s)
+        )
 
     def usual_s(self, names: Sequence[str]) -> float:
         """Seconds per benchmark so that these together take SHARE of a process's start: less would save little."""
@@ -169,7 +204,9 @@ class PacePlan:
             return f"{text}, which decide nothing, whatever they show: leave out --gate-replicates"
         if not self.fits(names):
             text += f". At most {many(int(self.budget_s / pair_s), 'pair')} in {minutes(self.budget_s)}, and fewer "
-            text += f"than {self.pairs} decide nothing: give --gate-budget {self.minutes_for(names)}"
+            text += (
+                f"than {self.pairs} decide nothing: give --gate-budget {self.minutes_for(names)}"
+            )
             return f"{text}, or fewer benchmarks"
         text += f", {minutes(self.budget_s)} at most (--gate-budget)"
         if self.too_long:
@@ -188,12 +225,18 @@ class PacePlan:
 
 
 def plan_of(
-    before: Replicate, after: Replicate, rounds_s: Mapping[str, float], plan: Plan, budget_s: float, left_s: float
+    before: Replicate,
+    after: Replicate,
+    rounds_s: Mapping[str, float],
+    plan: Plan,
+    budget_s: float,
+    left_s: float,
 ) -> PacePlan:
     """The plan that follows from a first pair. `rounds_s`: the fastest round of each benchmark that both sides have."""
     # The smaller overhead of the two: a fresh checkout compiles its modules once.
     overhead_s = min(
-        side.wall_s - sum(float(call["seconds"]) + float(call["once_s"]) for call in side.calls.values())
+        side.wall_s
+        - sum(float(call["seconds"]) + float(call["once_s"]) for call in side.calls.values())
         for side in (before, after)
     )
     costs = {}
@@ -208,7 +251,9 @@ def plan_of(
     most = looks[:2][-1] + plan.confirming_pairs
     decides = 0.5 ** looks[-1] <= max(plan.level(last), plan.miss_level(last))
     start_cpu_s = min(before.start_cpu_s, after.start_cpu_s)
-    return PacePlan(costs, max(overhead_s, 0.0), looks[0], most, budget_s, left_s, decides, start_cpu_s)
+    return PacePlan(
+        costs, max(overhead_s, 0.0), looks[0], most, budget_s, left_s, decides, start_cpu_s
+    )
 
 
 def is_plain(effect: Effect) -> bool:

@@ -24,7 +24,10 @@ from prooflops_gate.schedule import Pair, Schedule
 from prooflops_gate.session import Session
 from prooflops_gate.where import explained
 
-START_S, MORE = 60.0, 4  # limit of a pair in turn, and times the first pair: a lock that one holds stops the other
+START_S, MORE = (
+    60.0,
+    4,
+)  # limit of a pair in turn, and times the first pair: a lock that one holds stops the other
 
 
 class Pairs:
@@ -53,7 +56,9 @@ class Pairs:
             return self._before(names, paces, targets), after
         return self._before(names, paces, targets), self.session.run(self.here, names, paces=paces)
 
-    def _in_turn(self, names: Sequence[str], paces: Paces, here_first: bool) -> tuple[Replicate, Replicate] | None:
+    def _in_turn(
+        self, names: Sequence[str], paces: Paces, here_first: bool
+    ) -> tuple[Replicate, Replicate] | None:
         """Both processes at the same time; None, and never again, where a test or process fails then."""
         order = (self.here, self.other) if here_first else (self.other, self.here)
         asked = [(side, sides.existing(files_of(names), side)) for side in order]
@@ -61,7 +66,9 @@ class Pairs:
             done = self.session.replicates.run(asked, names, paces=paces, limit_s=self.in_turn_s)
         except ReplicateFailed:
             done = []
-        if done and not any(report.get("outcome") == "failed" for each in done for report in each.reports):
+        if done and not any(
+            report.get("outcome") == "failed" for each in done for report in each.reports
+        ):
             for each in done:
                 self.session.count(each)
             return (done[1], done[0]) if here_first else (done[0], done[1])
@@ -71,7 +78,9 @@ class Pairs:
         )
         return None
 
-    def _before(self, names: Sequence[str], paces: Paces, targets: Sequence[str] | None) -> Replicate:
+    def _before(
+        self, names: Sequence[str], paces: Paces, targets: Sequence[str] | None
+    ) -> Replicate:
         """A process of the other side. Raises UsageError with the option that named it, where it breaks."""
         try:
             if targets:
@@ -94,7 +103,13 @@ class Pairs:
 
 
 def compare(
-    session: Session, here: Side, other: Side, asked: str, benchmarks: Sequence[str], *, only: bool = False
+    session: Session,
+    here: Side,
+    other: Side,
+    asked: str,
+    benchmarks: Sequence[str],
+    *,
+    only: bool = False,
 ) -> tuple[list[Row], str]:
     """The rows of two sides, and the fingerprint of this one. `only`: compare these alone."""
     pairs, began = Pairs(session, here, other, asked), time.monotonic()
@@ -107,12 +122,16 @@ def compare(
     session.title = f"{this} beside itself"
     if asked:
         sides.check_origins(before, after, here.root, asked)
-        then = {name: timed for name, timed in then.items() if session.is_compared(name, benchmarks)}
+        then = {
+            name: timed for name, timed in then.items() if session.is_compared(name, benchmarks)
+        }
         session.title = f"{other.label} (before) beside {this} (after)"
     rounds_s: Mapping[str, float] = {name: now[name].time_s for name in now if name in then}
     session.replicates.examined = list(rounds_s)
     limit = session.settings.min_memory_effect
-    session.replicates.same_memory = [name for name in rounds_s if not is_memory_open(then[name], now[name], limit)]
+    session.replicates.same_memory = [
+        name for name in rounds_s if not is_memory_open(then[name], now[name], limit)
+    ]
     rule = session.rule(len(rounds_s), paired=True)
     took_s, ends = time.monotonic() - began, session.ends
     plan = pace.plan_of(before, after, rounds_s, rule.plan, ends - began, ends - time.monotonic())
@@ -122,7 +141,10 @@ def compare(
     pairs.allow_turns(before, after)
     by, counts = session.settings.by, dict[str, Count]()
     if by != TIME and asked:
-        counting, began = count.Counting(session, here, other, rounds_s, plan.start_cpu_s), time.monotonic()
+        counting, began = (
+            count.Counting(session, here, other, rounds_s, plan.start_cpu_s),
+            time.monotonic(),
+        )
         share = 1.0 if by == INSTRUCTIONS else count.share_of([*then.values(), *now.values()])
         counts = session.counts = counting.run([before, after], began + share * (ends - began))
         plan = plan.later(time.monotonic() - began)
@@ -134,7 +156,9 @@ def compare(
     if by == INSTRUCTIONS and asked:
         schedule.deadline = 0.0
     rows = count.resolved(schedule.compare(first, stored, took_s), counts, session.smallest)
-    failed_there = {report["nodeid"] for report in before.reports if report.get("outcome") == "failed"}
+    failed_there = {
+        report["nodeid"] for report in before.reports if report.get("outcome") == "failed"
+    }
     rows = [
         replace(row, note="it fails on the other side")
         if row.verdict == "NEW" and row.quantity == TIME and row.name in failed_there

@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 
 from prooflops_gate import run_state
-from prooflops_gate.options import add_options, history_folder, marker_settings, refuse_unwritable, settings
+from prooflops_gate.options import (
+    add_options,
+    history_folder,
+    marker_settings,
+    refuse_unwritable,
+    settings,
+)
 from prooflops_gate.run_state import is_benchmark, is_replicate
 
 
@@ -24,11 +30,15 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     suggest_options(parser, pluginmanager, "prooflops gate")
 
 
-def suggest_options(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager, group: str, *more: str) -> None:
+def suggest_options(
+    parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager, group: str, *more: str
+) -> None:
     """Has pytest's error for an unknown option name the option of this group that it resembles."""
     names = [name for option in parser.getgroup(group).options for name in option.names()] + [*more]
     config = pluginmanager.get_plugin("pytestconfig")
-    given = {str(word).partition("=")[0] for word in config.invocation_params.args} if config else set()
+    given = (
+        {str(word).partition("=")[0] for word in config.invocation_params.args} if config else set()
+    )
     for word in sorted(word for word in given - {*names} if word.startswith("--")):
         from difflib import get_close_matches
 
@@ -65,10 +75,16 @@ def pytest_load_initial_conftests(
         refuse_rootdir_paths(early_config.invocation_params.dir, args, ("--report",))
 
 
-def refuse_rootdir_paths(here: Path, args: list[str], options: tuple[str, ...], suffix: str = "") -> None:
+def refuse_rootdir_paths(
+    here: Path, args: list[str], options: tuple[str, ...], suffix: str = ""
+) -> None:
     """Refuses `--option /another/folder`, as pytest would take its rootdir from the path."""
     for name, path in itertools.pairwise(args):
-        if name in options and (here / path).exists() and not (here / path).resolve().is_relative_to(here):
+        if (
+            name in options
+            and (here / path).exists()
+            and not (here / path).resolve().is_relative_to(here)
+        ):
             raise pytest.UsageError(
                 f"{name} {path}: write {name}={path}{suffix}, or pytest takes its rootdir from the path"
             )
@@ -84,7 +100,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if any(str(word).partition("=")[0] == "--report" for word in config.invocation_params.args):
         report = config.invocation_params.dir / config.getoption("report")
         refuse_unwritable("--report", report, "folder")
-    code = listing.print_history(folder, found.exact, verbose=verbose, report=report, root=config.rootpath)
+    code = listing.print_history(
+        folder, found.exact, verbose=verbose, report=report, root=config.rootpath
+    )
     if counts.builds_in(folder):
         from prooflops_gate import counted_history  # imports scipy
 
@@ -106,7 +124,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_recorded(config: pytest.Config) -> bool:
     """Whether this run leaves a record: by an option, or because this suite's own plugin keeps all of its runs."""
-    return settings(config).used or is_replicate() or config.pluginmanager.hasplugin("prooflops.run")
+    return (
+        settings(config).used or is_replicate() or config.pluginmanager.hasplugin("prooflops.run")
+    )
 
 
 @pytest.fixture(scope="session")
@@ -141,7 +161,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if not _is_recorded(config) or config.option.collectonly:
         return
-    if settings(config).baseline and not settings(config).orchestrated and not hasattr(config, "workerinput"):
+    if (
+        settings(config).baseline
+        and not settings(config).orchestrated
+        and not hasattr(config, "workerinput")
+    ):
         from prooflops_gate import single_run
 
         benchmarks = [item.nodeid for item in session.items if is_benchmark(item)]
@@ -156,12 +180,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
     # After every other plugin's own (the suite writes its record there), and before the terminal's summary.
     config = session.config
-    interrupted = session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+    interrupted = session.exitstatus in (
+        pytest.ExitCode.INTERRUPTED,
+        pytest.ExitCode.INTERNAL_ERROR,
+    )
     config.stash[run_state.PARTIAL] = str(
         session.shouldfail or session.shouldstop or (interrupted and "interrupted") or ""
     )
     result = yield
-    if run_state.MARKERS not in config.stash or hasattr(config, "workerinput") or config.option.collectonly:
+    if (
+        run_state.MARKERS not in config.stash
+        or hasattr(config, "workerinput")
+        or config.option.collectonly
+    ):
         return result
     if session.exitstatus == pytest.ExitCode.USAGE_ERROR:
         return result  # refused: nothing ran
@@ -182,7 +213,9 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if run_state.STORAGE_ERROR in terminalreporter.config.stash:
-        terminalreporter.write_line(terminalreporter.config.stash[run_state.STORAGE_ERROR], red=True)
+        terminalreporter.write_line(
+            terminalreporter.config.stash[run_state.STORAGE_ERROR], red=True
+        )
     if "prooflops_gate.single_run" in sys.modules:
         from prooflops_gate import single_run
 

@@ -39,7 +39,13 @@ from prooflops_gate.options import words_for_children
 PACKAGE = Path(__file__).resolve().parent
 PATIENCE = 0.5  # times its own duration a process waits for a core at full speed
 # Environment variables that would change or disturb the child's run.
-DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "GITHUB_STEP_SUMMARY", "PYTEST_VERSION")
+DROPPED = (
+    "PYTEST_ADDOPTS",
+    "PYTEST_CURRENT_TEST",
+    "PYTEST_XDIST_WORKER",
+    "GITHUB_STEP_SUMMARY",
+    "PYTEST_VERSION",
+)
 VALGRIND = (
     "valgrind", "--quiet", "--tool=callgrind", "--instr-atstart=no", "--dump-line=no", "--callgrind-out-file={}.%p",
 )  # fmt: skip
@@ -48,7 +54,9 @@ PADDING, PAGE = "PROOFLOPS_PADDING", 4096  # variable that fills the environment
 NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 KEPT = ("prefix", "modules", "reports", "calls", "footprint", "start_cpu_s")  # of a child's data
 COUNTS = ("counts", "steps", "dumps", "builds")  # in addition, of one that counts
-Paces = Mapping[str, Mapping[str, Any]]  # pytest-benchmark's options by node id; under "" those of all others
+Paces = Mapping[
+    str, Mapping[str, Any]
+]  # pytest-benchmark's options by node id; under "" those of all others
 
 
 class ReplicateFailed(RuntimeError):
@@ -77,14 +85,22 @@ class Replicate:
     side: Side
     record: dict[str, Any]
     prefix: str  # of its interpreter
-    modules: dict[str, str]  # imported modules and their files, without site-packages and the standard library
+    modules: dict[
+        str, str
+    ]  # imported modules and their files, without site-packages and the standard library
     reports: list[dict[str, Any]]  # of its tests, serialised by pytest
-    calls: Mapping[str, Mapping[str, Any]]  # per benchmark: the seconds of its call, and whether its pace is fixed
+    calls: Mapping[
+        str, Mapping[str, Any]
+    ]  # per benchmark: the seconds of its call, and whether its pace is fixed
     wall_s: float  # of the whole process, without the turns of others
     footprint: Mapping[str, Any] = field(default_factory=dict)  # see `turns.footprint`
     start_cpu_s: float = 0.0  # CPU time of its start, imports, collection and fixtures
-    counts: Mapping[str, int] | None = None  # instructions by benchmark, where they and no times were measured
-    steps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # bytecodes by Python function, by benchmark
+    counts: Mapping[str, int] | None = (
+        None  # instructions by benchmark, where they and no times were measured
+    )
+    steps: Mapping[str, Mapping[str, int]] = field(
+        default_factory=dict
+    )  # bytecodes by Python function, by benchmark
     dumps: Mapping[str, str] = field(default_factory=dict)  # callgrind's file by benchmark
     builds: Mapping[str, Any] = field(default_factory=dict)  # see `callgrind.builds`
 
@@ -120,13 +136,19 @@ class Replicates:
         self._ends = math.inf  # on the monotonic clock: no process outlives it
         self._numbers, self._trees = itertools.count(1), itertools.count(1)
         self.examined: Sequence[str] = ()  # benchmarks that both sides have timed
-        self.repeated: Mapping[str, float] = {}  # seconds of the tests that are run several times in a process
+        self.repeated: Mapping[
+            str, float
+        ] = {}  # seconds of the tests that are run several times in a process
         self._hash_seed = ""  # of the next processes; empty: each draws its own, as Python does
         self._size = 0  # of the next processes' command and environment, modulo PAGE
         self._resources = resources  # whether memory is measured
-        self.same_memory: Sequence[str] = ()  # benchmarks of which it has not changed: it costs up to 50 times a call
+        self.same_memory: Sequence[
+            str
+        ] = ()  # benchmarks of which it has not changed: it costs up to 50 times a call
         self._by_side: Counter[str] = Counter()  # processes with benchmarks, by label
-        self._fastest_s: dict[str, float] = {}  # of `CoreSpeed`'s work, by label: each Python has its own
+        self._fastest_s: dict[
+            str, float
+        ] = {}  # of `CoreSpeed`'s work, by label: each Python has its own
         self._patience_s = PATIENCE_S
         self._stack = ExitStack()
 
@@ -165,7 +187,17 @@ class Replicates:
         path = self.folder / f"worktree-{next(self._trees)}"
         self._register("worktree", str(repository), str(path))
         git = subprocess.Popen(
-            ["git", "-C", str(repository), "worktree", "add", "--detach", "--force", str(path), revision],
+            [
+                "git",
+                "-C",
+                str(repository),
+                "worktree",
+                "add",
+                "--detach",
+                "--force",
+                str(path),
+                revision,
+            ],
             env=environment_of_git(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -210,7 +242,11 @@ class Replicates:
                         of_child.enter_context(there)
                     started.append(self._start(side, targets, task, there, counted))
                 stack.callback(self._end, started[-1])
-            turns.alternate(channels, lambda each: started[each].process.poll() is None, time.monotonic() + limit_s)
+            turns.alternate(
+                channels,
+                lambda each: started[each].process.poll() is None,
+                time.monotonic() + limit_s,
+            )
             return [self._ended(each, limit_s) for each in started]
 
     def _start(
@@ -222,11 +258,17 @@ class Replicates:
         counted: Counted | None,
     ) -> _Started:
         number = next(self._numbers)
-        record, output, written = (self.folder / f"{number:04d}.{kind}" for kind in ("json", "txt", "task"))
+        record, output, written = (
+            self.folder / f"{number:04d}.{kind}" for kind in ("json", "txt", "task")
+        )
         command, variables = self._command(side), self._of_python() | {PADDING: ""}
         dumps = str(record.with_suffix(".dump")) if counted and counted.valgrind else ""
         if dumps:
-            command = [*(word.format(dumps) for word in VALGRIND), interpreter_of(side.python), *command[1:]]
+            command = [
+                *(word.format(dumps) for word in VALGRIND),
+                interpreter_of(side.python),
+                *command[1:],
+            ]
         own = {
             "targets": list(targets),
             "examined": list(self.examined),
@@ -241,9 +283,13 @@ class Replicates:
             # Python's variables are neither settings of the machine, nor for processes that the tests start.
             "restore": {name: os.environ.get(name) for name in variables},
         }
-        written.write_text(json.dumps({**task, **own}), encoding="utf-8")  # 2,000 node ids exceed a variable's length
+        written.write_text(
+            json.dumps({**task, **own}), encoding="utf-8"
+        )  # 2,000 node ids exceed a variable's length
         began = time.monotonic()
-        environment = self._environment(side) | variables | {TASK: str(written), RECORD: str(record)}
+        environment = (
+            self._environment(side) | variables | {TASK: str(written), RECORD: str(record)}
+        )
         environment[PADDING] = "x" * ((self._size - _size(command, environment)) % PAGE)
         with open(output, "wb") as printed, fixed_addresses() if dumps else nullcontext():
             process = subprocess.Popen(
@@ -268,14 +314,30 @@ class Replicates:
         return variables
 
     def _command(self, side: Side) -> list[str]:
-        plugins = [word for name in ("options", "plugin") for word in ("-p", f"prooflops_gate.child.{name}")]
+        plugins = [
+            word
+            for name in ("options", "plugin")
+            for word in ("-p", f"prooflops_gate.child.{name}")
+        ]
         words = words_for_children(self._config, self.folder / "cache")
-        return [side.python, "-m", "pytest", *plugins, *words, f"--rootdir={side.root}", *self._ini(side)]
+        return [
+            side.python,
+            "-m",
+            "pytest",
+            *plugins,
+            *words,
+            f"--rootdir={side.root}",
+            *self._ini(side),
+        ]
 
     def _ini(self, side: Side) -> list[str]:
         """The side's counterpart of this run's ini file; where it has none, the file itself if `-c` names it."""
         ini, root = self._config.inipath, self._config.rootpath
-        if ini and ini.is_relative_to(root) and (theirs := side.root / ini.relative_to(root)).exists():
+        if (
+            ini
+            and ini.is_relative_to(root)
+            and (theirs := side.root / ini.relative_to(root)).exists()
+        ):
             return ["-c", str(theirs)]
         return ["-c", str(ini)] if ini and self._config.option.inifilename else []
 
@@ -284,30 +346,44 @@ class Replicates:
         inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         moved = [_moved(path, self._config.rootpath, side.root) for path in inherited]
         paths = os.pathsep.join([str(self._plugins), *side.paths, *moved])
-        return {key: value for key, value in os.environ.items() if key not in DROPPED} | {"PYTHONPATH": paths}
+        return {key: value for key, value in os.environ.items() if key not in DROPPED} | {
+            "PYTHONPATH": paths
+        }
 
     def _ended(self, started: _Started, limit_s: float) -> Replicate:
         """Waits for a process, and reads its record."""
         side = started.side
         try:
-            code: int | None = started.process.wait(max(started.began + limit_s - time.monotonic(), 0.0))
+            code: int | None = started.process.wait(
+                max(started.began + limit_s - time.monotonic(), 0.0)
+            )
         except subprocess.TimeoutExpired:
             code = None
         wall_s = time.monotonic() - started.began
-        record = json.loads(started.record.read_text(encoding="utf-8")) if started.record.exists() else {}
+        record = (
+            json.loads(started.record.read_text(encoding="utf-8"))
+            if started.record.exists()
+            else {}
+        )
         found = record.pop("replicate", None)
         if found is None or code not in (0, 1, 5):
             if code is None and time.monotonic() >= self._ends:
                 raise OutOfTime(f"{side.label} did not end within the budget (--gate-budget)")
             raise ReplicateFailed(self._failure(started, code, found["errors"] if found else []))
         if found["counts"] is not None:
-            return Replicate(side, record, wall_s=wall_s, **{key: found[key] for key in (*KEPT, *COUNTS)})
+            return Replicate(
+                side, record, wall_s=wall_s, **{key: found[key] for key in (*KEPT, *COUNTS)}
+            )
         self._by_side[side.label] += bool(record["benchmarks"])
-        fastest_s = self._fastest_s[side.label] = min(found["fastest_s"], self._fastest_s.get(side.label, math.inf))
+        fastest_s = self._fastest_s[side.label] = min(
+            found["fastest_s"], self._fastest_s.get(side.label, math.inf)
+        )
         _label_slow(record["benchmarks"], found["calls"], fastest_s)
         wall_s -= found["idle_s"]
         # Without a moment at full speed, waiting was useless: the core may have slowed down for good.
-        self._patience_s = PATIENCE * (wall_s - found["waited_s"]) if found["was_fast"] else self._patience_s / 2
+        self._patience_s = (
+            PATIENCE * (wall_s - found["waited_s"]) if found["was_fast"] else self._patience_s / 2
+        )
         return Replicate(side, record, wall_s=wall_s, **{key: found[key] for key in KEPT})
 
     def _end(self, started: _Started) -> None:
@@ -333,7 +409,9 @@ class Replicates:
         return "\n".join([head, *(errors or printed)])
 
 
-def _label_slow(benchmarks: Sequence[dict[str, Any]], calls: Mapping[str, Mapping[str, Any]], fastest_s: float) -> None:
+def _label_slow(
+    benchmarks: Sequence[dict[str, Any]], calls: Mapping[str, Mapping[str, Any]], fastest_s: float
+) -> None:
     """Labels the benchmarks during which the core never ran at the best speed that any process of this side saw."""
     for bench in benchmarks:
         stretch_s: Any = calls.get(bench["fullname"], {}).get("stretch_s")
@@ -341,12 +419,18 @@ def _label_slow(benchmarks: Sequence[dict[str, Any]], calls: Mapping[str, Mappin
             extra = bench.setdefault("extra_info", {})
             seen = extra.get("contention") or {}
             signs = "; ".join(filter(None, [seen.get("why"), why]))
-            extra["contention"] = seen | {"contended": True, "why": signs, "slowness": stretch_s / fastest_s}
+            extra["contention"] = seen | {
+                "contended": True,
+                "why": signs,
+                "slowness": stretch_s / fastest_s,
+            }
 
 
 def _size(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Bytes that a process finds at the beginning of its stack: the words of its command, and its environment."""
-    return sum(len(os.fsencode(word)) + 1 for word in (*command, *itertools.chain(*environment.items())))
+    return sum(
+        len(os.fsencode(word)) + 1 for word in (*command, *itertools.chain(*environment.items()))
+    )
 
 
 @cache
@@ -355,7 +439,9 @@ def interpreter_of(python: str) -> str:
     with open(shutil.which(python) or python, "rb") as file:
         if file.read(2) != b"#!":
             return python
-    return subprocess.check_output([python, "-c", "import sys; print(sys.executable)"], text=True).strip()
+    return subprocess.check_output(
+        [python, "-c", "import sys; print(sys.executable)"], text=True
+    ).strip()
 
 
 @contextmanager

@@ -43,7 +43,9 @@ def write(result: Result, settings: Settings) -> None:
         with open(summary, "a", encoding="utf-8") as file:
             file.write(text + "\n")
     if settings.json:
-        write_atomically(settings.json, json.dumps(as_json(result, settings), indent=1, allow_nan=False) + "\n")
+        write_atomically(
+            settings.json, json.dumps(as_json(result, settings), indent=1, allow_nan=False) + "\n"
+        )
 
 
 def markdown(result: Result) -> str:
@@ -55,9 +57,15 @@ def markdown(result: Result) -> str:
         said += [f"**{heading}**", "", *(f"- {_escaped(line)}" for line in lines), ""]
     said += [f"{_escaped(line)}  " for line in (*remedies(result.rows), *result.lines)]
     shown = [row for row in result.rows if row.verdict != "SAME"][:MOST_ROWS]
-    figures = [*markdown_table([[*map(_escaped, row)] for row in table_of(shown)]), ""] if shown else []
+    figures = (
+        [*markdown_table([[*map(_escaped, row)] for row in table_of(shown)]), ""] if shown else []
+    )
     figures += [f"- {_escaped(line)}" for line in result.details]
-    folded = ["", "<details><summary>Figures</summary>", "", *figures, "", "</details>"] if figures else []
+    folded = (
+        ["", "<details><summary>Figures</summary>", "", *figures, "", "</details>"]
+        if figures
+        else []
+    )
     texts = ("\n".join([*parts, ""]) for parts in ([*head, *said, *folded], [*head, *said], head))
     return next((text for text in texts if len(text) <= MOST_CHARACTERS), MARK)
 
@@ -68,7 +76,11 @@ def _escaped(text: str) -> str:
     >>> print(_escaped("t.py::test__a[<x>] is 26 % slower"))
     t.py::test\\_\\_a\\[&lt;x&gt;\\] is 26 % slower
     """
-    return re.sub(r"([\\`*_\[\]|~#@])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+    return re.sub(
+        r"([\\`*_\[\]|~#@])",
+        r"\\\1",
+        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"),
+    )
 
 
 def as_json(result: Result, settings: Settings) -> dict[str, Any]:
@@ -97,7 +109,12 @@ def _row(row: Row, fails: bool) -> dict[str, Any]:
     known |= {key: _plain(getattr(row.effect, key, None)) for key in ("ratio", "pairs", "noise")}
     bounds = row.effect.bounds(SHOWN_LEVEL) if row.effect else (None, None, None)
     known |= dict(zip(("low", "high", "level"), bounds, strict=True))
-    return {**known, "fails": fails, "decided_by": row.by or row.quantity, "sentence": sentence(row)}
+    return {
+        **known,
+        "fails": fails,
+        "decided_by": row.by or row.quantity,
+        "sentence": sentence(row),
+    }
 
 
 def _plain(value: Any) -> Any:

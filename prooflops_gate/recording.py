@@ -28,7 +28,9 @@ MOST = 50  # sessions kept
 def record(session: Session, ids: Sequence[str]) -> None:
     """Runs these tests in N processes, and stores those as a baseline if a name is given."""
     if not ids:
-        raise pytest.UsageError("--gate-record: no test is selected, and a baseline of none lets everything pass")
+        raise pytest.UsageError(
+            "--gate-record: no test is selected, and a baseline of none lets everything pass"
+        )
     settings, lines = session.settings, session.lines
     wanted = settings.replicates or PROCESSES
     files: list[Path] = []
@@ -37,7 +39,9 @@ def record(session: Session, ids: Sequence[str]) -> None:
         session.say(f"process {number + 1} of {wanted}", number, wanted)
         done = session.run(session.here, ids, benchmarks_only=False, paces=FIRST)
         if done.fingerprint is None:
-            raise pytest.UsageError("--gate-record: the plugin prooflops_gate.plugin is not active in a fresh process")
+            raise pytest.UsageError(
+                "--gate-record: the plugin prooflops_gate.plugin is not active in a fresh process"
+            )
         done.record["prooflops"]["pace"] = FIRST
         with session.storing():
             files.append(records.append(settings.folder, done.record, done.fingerprint))
@@ -77,7 +81,10 @@ def store_noise_floor(session: Session, fingerprint_id: str) -> None:
     session.lines.append(f"at most {plan.alarm_rate:.0%} of whole gate runs alarm without a change")
     known = records.noise_floors(settings.folder, fingerprint_id)
     with session.storing():
-        found = {row.name: _entry(row, known.get(row.name, {}), plan, session.smallest(row.name)) for row in timed}
+        found = {
+            row.name: _entry(row, known.get(row.name, {}), plan, session.smallest(row.name))
+            for row in timed
+        }
         stored = records.store_noise_floors(settings.folder, fingerprint_id, found)
         session.table = [HEAD, *map(_cells, found, found.values())]
         session.lines.append(f"stored in {stored}")
@@ -98,7 +105,9 @@ def _entry(row: Row, known: Mapping[str, Any], plan: Plan, smallest: float) -> d
 
 
 def _cells(name: str, entry: Mapping[str, Any]) -> list[str]:
-    noise, smallest, floor, sessions = (entry[key] for key in ("noise", "smallest_effect", "floor", "sessions_s"))
+    noise, smallest, floor, sessions = (
+        entry[key] for key in ("noise", "smallest_effect", "floor", "sessions_s")
+    )
     return [
         name,
         engineering(sessions[-1], "s"),

@@ -50,7 +50,9 @@ def properties_of(row: Row) -> list[tuple[str, object]]:
     if row.effect:
         found |= {f".{key}": getattr(row.effect, key) for key in ("ratio", "low", "high", "noise")}
     found |= {".note": row.note or None, ".where": row.where or None}
-    return [(f"gate.{row.quantity}{key}", value) for key, value in found.items() if value is not None]
+    return [
+        (f"gate.{row.quantity}{key}", value) for key, value in found.items() if value is not None
+    ]
 
 
 def sections(rows: Sequence[Row], most: float = MOST_LINES) -> list[tuple[str, list[str]]]:
@@ -82,10 +84,14 @@ def why(row: Row) -> str:
 def remedies(rows: Sequence[Row]) -> list[str]:
     """What decides the benchmarks that are open, and what ran beside them; each once."""
     notes = [note for row in rows for note in row.note.split("; ")]
-    is_open = {note for row in rows if row.verdict == "INCONCLUSIVE" for note in row.note.split("; ")}
+    is_open = {
+        note for row in rows if row.verdict == "INCONCLUSIVE" for note in row.note.split("; ")
+    }
     lines = [f"{reason}: {remedy}" for reason, remedy in REMEDIES.items() if reason in is_open]
     if beside := [note for note in notes if " processes contended: " in note]:
-        lines.append(f"{len(beside)} of {len(rows)} ran beside other work ({beside[-1].partition(': ')[2]})")
+        lines.append(
+            f"{len(beside)} of {len(rows)} ran beside other work ({beside[-1].partition(': ')[2]})"
+        )
     return lines
 
 
@@ -97,13 +103,17 @@ def write_terminal(terminal: pytest.TerminalReporter, result: Result) -> None:
         terminal.write_line(f"warning: {result.warning}", yellow=True)
     if result.table:
         write_coloured(terminal, aligned(result.table))
-    for heading, said in [] if result.table else sections(result.rows, math.inf if verbose else MOST_LINES):
+    for heading, said in (
+        [] if result.table else sections(result.rows, math.inf if verbose else MOST_LINES)
+    ):
         write_coloured(terminal, [heading], bold=True)
         for line in said:
             terminal.write_line(f"  {line}")
     if verbose and result.rows and not result.table:
         # The notes are longer than all other cells: below the table.
-        write_coloured(terminal, ["", *aligned(table_of([replace(row, note="") for row in result.rows])), ""])
+        write_coloured(
+            terminal, ["", *aligned(table_of([replace(row, note="") for row in result.rows])), ""]
+        )
         lines = [*(f"{row.name}: {row.note}" for row in result.rows if row.note), *lines]
     elif not result.table:
         lines = [*remedies(result.rows), *lines]
@@ -130,14 +140,23 @@ class Reports:
         for data in done.reports:
             report = self.config.hook.pytest_report_from_serializable(config=self.config, data=data)
             if isinstance(report.longrepr, list):
-                report.longrepr = tuple(report.longrepr)  # of a skip: pytest's reports insist on a tuple, JSON has none
+                report.longrepr = tuple(
+                    report.longrepr
+                )  # of a skip: pytest's reports insist on a tuple, JSON has none
             grouped.setdefault(report.nodeid, []).append(report)
-        self.by_test |= {name: reports for name, reports in grouped.items() if name not in self.failed}
+        self.by_test |= {
+            name: reports for name, reports in grouped.items() if name not in self.failed
+        }
         self.failed = {report.nodeid for report in self if report.failed}
 
-    def emit(self, items: Sequence[pytest.Item], rows: Sequence[Row], failing: Sequence[Row], broken: str) -> None:
+    def emit(
+        self, items: Sequence[pytest.Item], rows: Sequence[Row], failing: Sequence[Row], broken: str
+    ) -> None:
         """Reports each test once; `failing` rows fail theirs, and `broken` (no record, why) all without a report."""
-        missing = broken or "this test was collected here, but a fresh process of this side did not run it"
+        missing = (
+            broken
+            or "this test was collected here, but a fresh process of this side did not run it"
+        )
         properties: dict[str, list[tuple[str, object]]] = {}
         for row in rows:
             properties.setdefault(row.name, []).extend(properties_of(row))
@@ -145,10 +164,14 @@ class Reports:
         for row in failing:
             why[row.name] = "\n".join(filter(None, [why.get(row.name), reason(row)]))
         for item in items:
-            reports = self.by_test.get(item.nodeid) or failure(item.nodeid, item.location, missing)[1:2]
+            reports = (
+                self.by_test.get(item.nodeid) or failure(item.nodeid, item.location, missing)[1:2]
+            )
             for report in reports:
                 report.user_properties = [*report.user_properties, *properties.get(item.nodeid, [])]
-                if item.nodeid in why and (report.skipped or (report.when == "call" and report.passed)):
+                if item.nodeid in why and (
+                    report.skipped or (report.when == "call" and report.passed)
+                ):
                     report.outcome, report.longrepr = "failed", why[item.nodeid]
             self._log(item.nodeid, item.location, reports)
         collected = {item.nodeid for item in items}
@@ -168,7 +191,11 @@ def failure(
     name: str, location: Location, why: str, properties: Sequence[tuple[str, object]] = ()
 ) -> list[pytest.TestReport]:
     """The reports of a test that failed for this reason: set-up, call and teardown."""
-    phases: dict[Any, Any] = {"setup": ("passed", None), "call": ("failed", why), "teardown": ("passed", None)}
+    phases: dict[Any, Any] = {
+        "setup": ("passed", None),
+        "call": ("failed", why),
+        "teardown": ("passed", None),
+    }
     return [
         pytest.TestReport(name, location, {}, outcome, longrepr, when, user_properties=properties)
         for when, (outcome, longrepr) in phases.items()

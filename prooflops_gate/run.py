@@ -50,10 +50,14 @@ class Gate:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             self.broken = f"{session.testsfailed} errors during collection"
             raise session.Interrupted(self.broken)
-        killed = Result("", status=INTERRUPTED, reason="it was killed")  # what a run leaves that cannot write more
+        killed = Result(
+            "", status=INTERRUPTED, reason="it was killed"
+        )  # what a run leaves that cannot write more
         publish(killed, self.config, self.settings)
         self.items, settings = session.items, self.settings
-        with Replicates(self.config, settings.budget_s, resources=settings.memory != "off") as replicates:
+        with Replicates(
+            self.config, settings.budget_s, resources=settings.memory != "off"
+        ) as replicates:
             found = self.session = Session(self.config, settings, replicates)
             try:
                 self.measure(session, found)
@@ -95,7 +99,17 @@ class Gate:
             last = found.effort
         lines, failed = [*filter(None, [passing]), *found.lines], sorted(found.reports.failed)
         return Result(
-            found.title, rows, failing, warning, lines, found.details, last, found.table, status, reason, failed
+            found.title,
+            rows,
+            failing,
+            warning,
+            lines,
+            found.details,
+            last,
+            found.table,
+            status,
+            reason,
+            failed,
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -122,12 +136,16 @@ class Gate:
             found.rows = bisect(found, benchmarks, settings.bisect)
             return
         if settings.baseline:
-            single_run.baseline_of(settings, "", benchmarks)  # an unknown one is refused before anything runs
+            single_run.baseline_of(
+                settings, "", benchmarks
+            )  # an unknown one is refused before anything runs
         other, asked = found.here, ""
         if settings.versus:
             asked = f"--gate-versus {settings.versus}"
             other = sides.other_side(settings.versus, self.config, found.replicates)
-            found.here = replace(found.here, paths=sides.import_paths(found.here.root, found.here.root))
+            found.here = replace(
+                found.here, paths=sides.import_paths(found.here.root, found.here.root)
+            )
         verdicts: dict[str, str] = {}
         if rest:
             found.say(f"{many(len(rest), 'test')} beside the benchmarks", 0, 1)
@@ -142,7 +160,9 @@ class Gate:
         if settings.noise_floor:
             store_noise_floor(found, fingerprint_id)
         if verdicts and settings.versus and (there := sides.existing(files_of(rest), other)):
-            theirs = verdicts_of(found.replicates.run([(other, there)], rest, benchmarks_only=False)[0])
+            theirs = verdicts_of(
+                found.replicates.run([(other, there)], rest, benchmarks_only=False)[0]
+            )
             found.rows += changed_claims(theirs, verdicts)
             if not theirs:
                 found.lines.append("claims are not compared: the other side reports no verdicts")
@@ -152,21 +172,29 @@ class Gate:
         if not self.session:
             return []
         if self.settings.bisect:
-            return [row for row in self.session.rows if row.quantity == TIME and row.verdict == "SLOWER"]
+            return [
+                row for row in self.session.rows if row.quantity == TIME and row.verdict == "SLOWER"
+            ]
         if not self.settings.gate:
             return []
         return [row for row in self.session.rows if self.fails(row, self.settings.allowed_open)]
 
     def passing_open(self, rows: Sequence[Row]) -> tuple[str, str]:
         """A warning of undecided benchmarks that pass, and a line on others; see `annotate.passing_open`."""
-        return annotate.passing_open(rows, self.settings, self.fails) if self.settings.gate else ("", "")
+        return (
+            annotate.passing_open(rows, self.settings, self.fails)
+            if self.settings.gate
+            else ("", "")
+        )
 
     def fails(self, row: Row, allowed_open: float) -> bool:
         """Whether a row fails the gate if undecided benchmarks pass where a larger change is excluded."""
         found, settings = self.session, self.settings
         own = found.markers.get(row.name, {}) if found else {}
         direction = str(own.get("direction", settings.direction))
-        return decide.fails(row, direction, allowed_open, settings.memory == "fail", settings.instructions_fail)
+        return decide.fails(
+            row, direction, allowed_open, settings.memory == "fail", settings.instructions_fail
+        )
 
 
 def verdicts_of(done: Replicate) -> dict[str, str]:

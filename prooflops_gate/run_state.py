@@ -12,10 +12,16 @@ REPLICATE = "PROOFLOPS_RECORD_TO"  # variable of a process that others started: 
 
 RECORD_PATH = pytest.StashKey[Path]()  # where the record of this run was written
 STORAGE_ERROR = pytest.StashKey[str]()  # why the record or a baseline could not be written
-WATCH = pytest.StashKey[Any]()  # during a benchmark's call: the machine.contention.Watch that began with it
+WATCH = pytest.StashKey[
+    Any
+]()  # during a benchmark's call: the machine.contention.Watch that began with it
 CONTENTION = pytest.StashKey[dict[str, dict[str, Any]]]()  # per benchmark, see machine.contention
-PARTIAL = pytest.StashKey[str]()  # why the run ended before all of its tests had run; empty where they did
-MARKERS = pytest.StashKey[dict[str, dict[str, Any]]]()  # per benchmark, the arguments of its marker `gate`
+PARTIAL = pytest.StashKey[
+    str
+]()  # why the run ended before all of its tests had run; empty where they did
+MARKERS = pytest.StashKey[
+    dict[str, dict[str, Any]]
+]()  # per benchmark, the arguments of its marker `gate`
 
 
 def is_replicate() -> bool:
@@ -36,6 +42,11 @@ def plain_figure(value: object) -> object:
     """
     try:
         figure = value.item()  # type: ignore[attr-defined]
-    except (AttributeError, TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several elements
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # RuntimeError: a tensor of several elements
         return str(value)
     return figure if isinstance(figure, (bool, int, float, str)) else str(value)

@@ -22,7 +22,9 @@ from prooflops_gate.single_run import skip_reasons
 STOPPED = "the run was stopped before it was decided"
 
 Pair = tuple[Timed | None, Timed]  # before (None where that side is stored) and after
-Take = Callable[[Sequence[str], Paces], Mapping[str, Pair]]  # runs these benchmarks once more, at this pace
+Take = Callable[
+    [Sequence[str], Paces], Mapping[str, Pair]
+]  # runs these benchmarks once more, at this pace
 
 
 class Schedule:
@@ -43,8 +45,12 @@ class Schedule:
         self.session, self.rule, self.take, self.plan, self.paces = session, rule, take, plan, paces
         self.kind = "pair" if rule.paired else "process"
         self.deadline = session.ends
-        self.given_up = plan.given_up() if plan else {}  # by benchmark: why it is not taken with the others
-        self._alone: list[str] | None = None  # those of them that get their own pairs, once the others are decided
+        self.given_up = (
+            plan.given_up() if plan else {}
+        )  # by benchmark: why it is not taken with the others
+        self._alone: list[str] | None = (
+            None  # those of them that get their own pairs, once the others are decided
+        )
         self.sides: dict[str, tuple[list[Timed], list[Timed]]] = {}
         self.taken, self.took_s = 0, 0.0  # number of replicates; seconds of the last one
         self.left_open: list[str] = []  # benchmarks that are undecided at the deadline
@@ -53,18 +59,34 @@ class Schedule:
         self._repeats = Counter[str]()
         self._set_aside: dict[str, list[Pair]] = {}  # contended pairs that no row uses so far
 
-    def compare(self, first: Mapping[str, Pair], stored: Mapping[str, Sequence[Timed]], took_s: float) -> list[Row]:
+    def compare(
+        self, first: Mapping[str, Pair], stored: Mapping[str, Sequence[Timed]], took_s: float
+    ) -> list[Row]:
         """Returns the rows of all benchmarks. `stored`: the before side's earlier times (none where it runs again)."""
         try:
             found = self.run(first, stored, took_s)
-        except KeyboardInterrupt:  # what is written of an interrupted run has the verdicts reached so far
+        except (
+            KeyboardInterrupt
+        ):  # what is written of an interrupted run has the verdicts reached so far
             rows, _ = decide.look_at(self.sides, self.rule)
-            self.session.rows = [row if row.verdict != "INCONCLUSIVE" else replace(row, note=STOPPED) for row in rows]
+            self.session.rows = [
+                row if row.verdict != "INCONCLUSIVE" else replace(row, note=STOPPED) for row in rows
+            ]
             raise
         left = {name for name in self.given_up if name not in (self._alone or ())}
-        rows = [replace(row, note=self.given_up[row.name]) if row.name in left else row for row in found]
-        gone = [one_sided(name, TIME, group[-1].time_s, None) for name, group in stored.items() if name not in first]
-        new = [one_sided(name, TIME, None, timed.time_s) for name, (_, timed) in first.items() if name not in stored]
+        rows = [
+            replace(row, note=self.given_up[row.name]) if row.name in left else row for row in found
+        ]
+        gone = [
+            one_sided(name, TIME, group[-1].time_s, None)
+            for name, group in stored.items()
+            if name not in first
+        ]
+        new = [
+            one_sided(name, TIME, None, timed.time_s)
+            for name, (_, timed) in first.items()
+            if name not in stored
+        ]
         exact = [row for row in exact_rows(self.sides) if row.verdict != "SAME"]
         exact += memory_rows(self.sides, self.session.settings.min_memory_effect)
         self._summarise(rows)
@@ -76,14 +98,20 @@ class Schedule:
             budget = f"the budget of {settings.budget_s / 60:g} min (--gate-budget) is spent"
             lines.append(f"{budget}: {many(len(self.left_open), 'benchmark')} left open by time")
         if self.rule.paired and (mean := decide.overall(self.sides)):
-            details.append(f"all benchmarks together: {mean.ratio:.3f} ({interval(mean)}), geometric mean")
+            details.append(
+                f"all benchmarks together: {mean.ratio:.3f} ({interval(mean)}), geometric mean"
+            )
             lines.append(decide.found_from(rows, self.rule.plan, settings.min_effect))
         if self._repeats:
             repeated = many(self._repeats.total(), "measurement")
             details.append(f"{repeated} repeated because other work competed")
-        self.session.effort = f"{many(self.taken, self.kind)} in {minutes(time.monotonic() - self.session.begun)}"
+        self.session.effort = (
+            f"{many(self.taken, self.kind)} in {minutes(time.monotonic() - self.session.begun)}"
+        )
 
-    def run(self, first: Mapping[str, Pair], stored: Mapping[str, Sequence[Timed]], took_s: float) -> list[Row]:
+    def run(
+        self, first: Mapping[str, Pair], stored: Mapping[str, Sequence[Timed]], took_s: float
+    ) -> list[Row]:
         """The loop: returns a row for the time of each benchmark that both sides have."""
         self.sides = {name: (list(group), []) for name, group in stored.items() if name in first}
         self.took_s = took_s
@@ -99,7 +127,9 @@ class Schedule:
             if not self.sides[name][1]:  # all its pairs were contended, and its row says so
                 self._keep(name, self._take_most_equal(name))
         rows = decide.look_at(self.sides, replace(self.rule, ended=bool(self.left_open)))[0]
-        self.left_open = [row.name for row in rows if row.name in self.left_open and row.verdict == "INCONCLUSIVE"]
+        self.left_open = [
+            row.name for row in rows if row.name in self.left_open and row.verdict == "INCONCLUSIVE"
+        ]
         return rows
 
     def _take(self, wanted: Mapping[str, int]) -> Mapping[str, Pair] | None:
@@ -124,17 +154,24 @@ class Schedule:
         wanted = self._next(wanted)
         if wanted and self.plan:
             effects = {row.name: row.effect for row in rows if row.effect and row.name in wanted}
-            to_go = max(self.rule.plan.confirming_pairs, *(n - len(self.sides[name][1]) for name, n in wanted.items()))
+            to_go = max(
+                self.rule.plan.confirming_pairs,
+                *(n - len(self.sides[name][1]) for name, n in wanted.items()),
+            )
             self.paces = self.plan.paces(effects, to_go, self.deadline - time.monotonic())
         return wanted
 
     def _next(self, wanted: Mapping[str, int]) -> dict[str, int]:
         """Those whose turn it is: what the plan takes; then what is too long, if it fits; then the exclusions."""
         others = {name: count for name, count in wanted.items() if name not in self.given_up}
-        if planned := {name: count for name, count in others.items() if count not in decide.EXCLUDING}:
+        if planned := {
+            name: count for name, count in others.items() if count not in decide.EXCLUDING
+        }:
             return planned
         if self._alone is None:
-            self._alone = self.plan.fitting_alone(self.deadline - time.monotonic()) if self.plan else []
+            self._alone = (
+                self.plan.fitting_alone(self.deadline - time.monotonic()) if self.plan else []
+            )
         return {name: count for name, count in wanted.items() if name in self._alone} or others
 
     def _print_progress(self, wanted: Mapping[str, int]) -> None:
@@ -143,7 +180,9 @@ class Schedule:
         kept = min(len(self.sides[name][1]) for name in wanted)
         again = f", of which {kept} count" if self._repeats else ""
         self.session.say(
-            f"{many(self.taken, self.kind)}{again}: {len(wanted)} open, next decision at {until}", kept, most
+            f"{many(self.taken, self.kind)}{again}: {len(wanted)} open, next decision at {until}",
+            kept,
+            most,
         )
 
     def _record(self, pairs: Mapping[str, Pair], asked: Iterable[str]) -> None:

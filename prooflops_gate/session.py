@@ -33,7 +33,9 @@ class Session:
     def __init__(self, config: pytest.Config, settings: Settings, replicates: Replicates) -> None:
         self.config, self.settings, self.replicates = config, settings, replicates
         self.markers = config.stash.get(run_state.MARKERS, {})
-        self.progress = Progress(config, "gate", under_q=True)  # a CI log silent for minutes looks hung
+        self.progress = Progress(
+            config, "gate", under_q=True
+        )  # a CI log silent for minutes looks hung
         self.reports = Reports(config)
         self.here = Side(HERE, sys.executable, config.rootpath)
         self.title, self.effort = "", ""  # the two sides; pairs and seconds
@@ -50,12 +52,19 @@ class Session:
         return self.begun + self.settings.budget_s
 
     def run(
-        self, side: Side, ids: Sequence[str], *, benchmarks_only: bool = True, paces: Paces | None = None
+        self,
+        side: Side,
+        ids: Sequence[str],
+        *,
+        benchmarks_only: bool = True,
+        paces: Paces | None = None,
     ) -> Replicate:
         """Runs one process of `side` on those files of the tests `ids` that exist there."""
         if not (files := sides.existing(files_of(ids), side)):
             raise ReplicateFailed(f"{side.label} has none of {', '.join(files_of(ids))}")
-        done = self.replicates.run([(side, files)], ids, benchmarks_only=benchmarks_only, paces=paces)[0]
+        done = self.replicates.run(
+            [(side, files)], ids, benchmarks_only=benchmarks_only, paces=paces
+        )[0]
         self.count(done)
         return done
 
@@ -65,7 +74,11 @@ class Session:
             self.reports.add(done)
             first, self.newest = not self.newest, done
             if first and (
-                early := [each["fullname"] for each in done.record["benchmarks"] if LAUNCHES in each["extra_info"]]
+                early := [
+                    each["fullname"]
+                    for each in done.record["benchmarks"]
+                    if LAUNCHES in each["extra_info"]
+                ]
             ):
                 self.lines.append(f"{', '.join(early)}: {UNSYNCHRONISED}")
 
@@ -102,7 +115,14 @@ class Session:
             benchmarks, paired=paired, most=most, all_pairs=all_pairs, directions=self.directions()
         )
         return kind(
-            plan, self.settings.min_effect, floors or {}, paired, most, all_pairs, equal, self.settings.direction
+            plan,
+            self.settings.min_effect,
+            floors or {},
+            paired,
+            most,
+            all_pairs,
+            equal,
+            self.settings.direction,
         )
 
     def store_verdicts(self) -> None:
@@ -110,7 +130,11 @@ class Session:
         if not (self.newest and self.newest.fingerprint):
             return
         verdicts = [
-            {"name": row.name, "verdict": row.verdict, "ratio": row.effect.ratio if row.effect else None}
+            {
+                "name": row.name,
+                "verdict": row.verdict,
+                "ratio": row.effect.ratio if row.effect else None,
+            }
             | ({INSTRUCTIONS: asdict(self.counts[row.name])} if row.name in self.counts else {})
             for row in self.rows
             if row.quantity == TIME
@@ -128,7 +152,9 @@ class Session:
         try:
             yield
         except OSError as error:
-            self.config.stash[run_state.STORAGE_ERROR] = f"{self.settings.folder} could not be written: {error}"
+            self.config.stash[run_state.STORAGE_ERROR] = (
+                f"{self.settings.folder} could not be written: {error}"
+            )
 
     def say(self, text: str, done: int, most: int) -> None:
         """Prints a line of progress with the time left, unless the last is less than SILENT_S seconds old."""

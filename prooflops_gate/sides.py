@@ -27,11 +27,17 @@ def import_paths(root: Path, here: Path) -> tuple[str, ...]:
     editable installs name.
     """
     top = repository_of(here) or here
-    files = [file for folder in site.getsitepackages() for file in sorted(Path(folder).glob("*.pth"))]
-    lines = [line for file in files for line in file.read_text("utf-8", errors="replace").splitlines()]
+    files = [
+        file for folder in site.getsitepackages() for file in sorted(Path(folder).glob("*.pth"))
+    ]
+    lines = [
+        line for file in files for line in file.read_text("utf-8", errors="replace").splitlines()
+    ]
     # Comments, code and relative paths lie under no folder.
     folders = [here / "src", here, *(path for path in map(Path, lines) if path.is_relative_to(top))]
-    moved = dict.fromkeys(Path(os.path.normpath(root / os.path.relpath(folder, here))) for folder in folders)
+    moved = dict.fromkeys(
+        Path(os.path.normpath(root / os.path.relpath(folder, here))) for folder in folders
+    )
     return tuple(str(path) for path in moved if path.is_dir())
 
 
@@ -40,13 +46,19 @@ def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side
     root = config.rootpath
     path = Path(text)
     if path.is_dir():
-        for inside in ("bin/python", "Scripts/python.exe"):  # a virtual environment's folder means its interpreter
+        for inside in (
+            "bin/python",
+            "Scripts/python.exe",
+        ):  # a virtual environment's folder means its interpreter
             if (path / "pyvenv.cfg").is_file() and (path / inside).exists():
                 return _interpreter(path / inside, root, text)
         if path.resolve() == root.resolve():
             raise _same(text)
         return Side(
-            f"checkout {text} ({commit_of(path)})", sys.executable, path.resolve(), import_paths(path.resolve(), root)
+            f"checkout {text} ({commit_of(path)})",
+            sys.executable,
+            path.resolve(),
+            import_paths(path.resolve(), root),
         )
     found = shutil.which(text) if os.sep in text or text.startswith(("python", "pypy")) else None
     if found:
@@ -55,7 +67,9 @@ def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side
 
 
 def _same(text: str) -> pytest.UsageError:
-    return pytest.UsageError(f"--gate-versus {text}: both sides are the same (--gate-noise-floor is for that)")
+    return pytest.UsageError(
+        f"--gate-versus {text}: both sides are the same (--gate-noise-floor is for that)"
+    )
 
 
 def _interpreter(python: Path, root: Path, text: str) -> Side:
@@ -63,7 +77,9 @@ def _interpreter(python: Path, root: Path, text: str) -> Side:
     done = subprocess.run([str(python), "-c", question], capture_output=True, text=True, cwd=root)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise pytest.UsageError(f"--gate-versus {text}: that interpreter needs pytest and pytest-benchmark: {last}")
+        raise pytest.UsageError(
+            f"--gate-versus {text}: that interpreter needs pytest and pytest-benchmark: {last}"
+        )
     if done.stdout.strip() == sys.prefix:
         raise _same(text)
     return Side(f"interpreter {text}", str(python), root, import_paths(root, root))
@@ -77,7 +93,10 @@ def repository_of(root: Path) -> Path | None:
 
 def commit_named(root: Path, text: str) -> str | None:
     """The commit of a revision; None for one that is unknown here."""
-    return git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}") or None
+    return (
+        git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}")
+        or None
+    )
 
 
 def is_changed(root: Path) -> bool:
@@ -116,8 +135,16 @@ def _revision(text: str, config: pytest.Config, replicates: Replicates) -> Side:
     top, commit = repository_of(root), commit_named(root, text)
     if top is None or not commit:
         shallow = git(root, "rev-parse", "--is-shallow-repository") == "true"
-        fetch = ", a shallow clone: `git fetch --unshallow`, or `fetch-depth: 0` in a workflow" if shallow else ""
-        where = f"no revision of this repository{fetch}" if top else f"no git repository ({_why_none(root)})"
+        fetch = (
+            ", a shallow clone: `git fetch --unshallow`, or `fetch-depth: 0` in a workflow"
+            if shallow
+            else ""
+        )
+        where = (
+            f"no revision of this repository{fetch}"
+            if top
+            else f"no git repository ({_why_none(root)})"
+        )
         raise pytest.UsageError(
             f"--gate-versus {text}: no folder, no interpreter, and {where}; valid: an interpreter or a virtual "
             "environment, the folder of another checkout, or a git revision"
@@ -141,8 +168,14 @@ def checkout(commit: str, label: str, root: Path, replicates: Replicates) -> Sid
 
 def _copy_generated(top: Path, tree: Path) -> str:
     """Gives a tree the ignored Python files beside tracked ones, such as a version that a build wrote; says which."""
-    ignored = git(top, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory") or ""
-    wanted = [name for name in ignored.splitlines() if name.endswith(".py") and (tree / name).parent.is_dir()]
+    ignored = (
+        git(top, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory") or ""
+    )
+    wanted = [
+        name
+        for name in ignored.splitlines()
+        if name.endswith(".py") and (tree / name).parent.is_dir()
+    ]
     copied = [name for name in wanted if not (tree / name).exists()]
     for name in copied:
         shutil.copy(top / name, tree / name)
@@ -154,11 +187,18 @@ BUILD_IT = "build a second checkout and give --gate-versus its folder"
 
 def lacking(other: Side, root: Path) -> str:
     """Built files that the checkout at `root` has and a fresh one lacks, as the likely reason of a failure there."""
-    built = git(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--", "*.so", "*.pyd") or ""
+    built = (
+        git(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--", "*.so", "*.pyd")
+        or ""
+    )
     files = [file for file in built.splitlines() if "site-packages" not in file]
     found = [f"built extensions ({files[0]})"] if files else []
     found += ["submodules"] if ((repository_of(root) or root) / ".gitmodules").exists() else []
-    return f"\nA checkout of a revision has no {' and no '.join(found)}: {BUILD_IT}" if other.fresh and found else ""
+    return (
+        f"\nA checkout of a revision has no {' and no '.join(found)}: {BUILD_IT}"
+        if other.fresh and found
+        else ""
+    )
 
 
 def commit_of_records(then: Sequence[Summary], root: Path) -> tuple[str, str]:
@@ -184,7 +224,9 @@ def targets(config: pytest.Config, other: Side) -> list[str]:
     paths = [(base / argument.partition("::")[0]).resolve() for argument in config.args]
     found = [str(path.relative_to(root)) for path in paths if path.is_relative_to(root)]
     if not (there := existing(found, other)):
-        raise pytest.UsageError(f"{other.label} has none of {', '.join(found)}: there is nothing to compare with")
+        raise pytest.UsageError(
+            f"{other.label} has none of {', '.join(found)}: there is nothing to compare with"
+        )
     return there
 
 
@@ -197,7 +239,9 @@ def check_origins(before: Replicate, after: Replicate, root: Path, asked: str) -
     """Refuses a comparison in which the other side ran this side's code, or either ran an installed copy of it."""
     if before.side.root == after.side.root:
         if before.prefix == after.prefix:
-            raise pytest.UsageError(f"{asked}: both sides are the same (--gate-noise-floor is for that)")
+            raise pytest.UsageError(
+                f"{asked}: both sides are the same (--gate-noise-floor is for that)"
+            )
         return
     roots = [repository_of(side.root) or side.root for side in (before.side, after.side)]
     if roots[0] == roots[1]:  # two folders of one repository
@@ -205,12 +249,19 @@ def check_origins(before: Replicate, after: Replicate, root: Path, asked: str) -
     theirs, ours = (each.resolve() for each in roots)
     for done, own, foreign in ((before, theirs, ours), (after, ours, theirs)):
         for name, file in done.modules.items():
-            if [Path(file).is_relative_to(place) for place in (foreign, own, done.prefix)] == [True, False, False]:
+            if [Path(file).is_relative_to(place) for place in (foreign, own, done.prefix)] == [
+                True,
+                False,
+                False,
+            ]:
                 raise pytest.UsageError(
                     f"{asked}: {done.side.label} (in {done.side.root}) imported {name} from {file}, "
                     "which is the other side's: both would run the same code; see PYTHONPATH"
                 )
-    built = [[file for file in done.modules.values() if file.endswith((".so", ".pyd"))] for done in (before, after)]
+    built = [
+        [file for file in done.modules.values() if file.endswith((".so", ".pyd"))]
+        for done in (before, after)
+    ]
     if before.side.fresh and built[1] and not built[0]:
         raise pytest.UsageError(
             f"{asked}: this side imported the built extension {built[1][0]}, which a checkout of a revision lacks: "

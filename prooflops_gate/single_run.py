@@ -50,7 +50,9 @@ def refusal(settings: Settings, other: Summary, own: dict[str, object]) -> str:
 def baseline_of(settings: Settings, own: str, benchmarks: Collection[str]) -> list[Summary]:
     """The records of the baseline that was named, for these benchmarks. Raises UsageError where there is none."""
     try:
-        return records.baseline(settings.folder, str(settings.baseline), own, settings.exact, benchmarks)
+        return records.baseline(
+            settings.folder, str(settings.baseline), own, settings.exact, benchmarks
+        )
     except (records.UnknownBaseline, records.UnreadableRecord) as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -64,12 +66,18 @@ def finish(config: pytest.Config, settings: Settings, status: int) -> None:
     if settings.baseline:
         terminal = config.pluginmanager.get_plugin("terminalreporter")
         stats = terminal.stats if terminal else {}
-        found = compared(config.stash[BASELINE], mine, settings, skip_reasons(stats.get("skipped", ())))
+        found = compared(
+            config.stash[BASELINE], mine, settings, skip_reasons(stats.get("skipped", ()))
+        )
         lines += [*aligned(found.table), found.last] if len(found.table) > 1 else [found.last]
         is_cut = status == pytest.ExitCode.INTERRUPTED
         state, reason = (INTERRUPTED, UNFINISHED[status]) if is_cut else (FINISHED, "")
         failed = [report.nodeid for report in stats.get("failed", ())]
-        publish(replace(found, table=(), failed_tests=failed, status=state, reason=reason), config, settings)
+        publish(
+            replace(found, table=(), failed_tests=failed, status=state, reason=reason),
+            config,
+            settings,
+        )
     if settings.record and status != pytest.ExitCode.OK:
         why = UNFINISHED.get(status, f"the run ended with exit code {int(status)}")
         lines.append(f"not stored as {settings.record}: {why}")
@@ -78,7 +86,9 @@ def finish(config: pytest.Config, settings: Settings, status: int) -> None:
             stored = records.store_baseline(settings.record, [path])
             lines.append(f"baseline {settings.record}: this run ({path.name}), named in {stored}")
         except OSError as error:
-            config.stash[run_state.STORAGE_ERROR] = f"the baseline {settings.record} could not be stored: {error}"
+            config.stash[run_state.STORAGE_ERROR] = (
+                f"the baseline {settings.record} could not be stored: {error}"
+            )
 
 
 def skip_reasons(reports: Iterable[pytest.TestReport]) -> dict[str, str]:
@@ -90,16 +100,26 @@ def skip_reasons(reports: Iterable[pytest.TestReport]) -> dict[str, str]:
     }
 
 
-def compared(then: list[Summary], mine: Summary, settings: Settings, skips: Mapping[str, str]) -> Result:
+def compared(
+    then: list[Summary], mine: Summary, settings: Settings, skips: Mapping[str, str]
+) -> Result:
     """The table of a comparison, and a line that sums it up."""
     stored = records.noise_floors(settings.folder, mine.fingerprint_id)
     floors = {name: row["floor"] for name, row in stored.items() if row.get("floor")}
-    found = compare(then, [mine], min_effect=settings.min_effect, floors=floors, portable=settings.portable)
+    found = compare(
+        then, [mine], min_effect=settings.min_effect, floors=floors, portable=settings.portable
+    )
     found = rows.with_skips(found, skips)
-    none = "; no ratio that both sides have" if settings.portable and not any(row.effect for row in found) else ""
+    none = (
+        "; no ratio that both sides have"
+        if settings.portable and not any(row.effect for row in found)
+        else ""
+    )
     counts = rows.counts(found) or "nothing to compare"
     title = f"against {settings.baseline} ({many(len(then), 'record')})"
-    return Result(title, found, last=f"{title}: {counts}{none}; {REPORT_ONLY}", table=rows.table(found))
+    return Result(
+        title, found, last=f"{title}: {counts}{none}; {REPORT_ONLY}", table=rows.table(found)
+    )
 
 
 def print_summary(terminal: pytest.TerminalReporter) -> None:

@@ -50,8 +50,14 @@ def risen(before: Mapping[str, int], after: Mapping[str, int], unit: str) -> str
     >>> risen({"a": 10, "b": 5}, {"a": 12, "b": 5, "c": 4000}, "bytecodes")
     'c 0 -> 4,000 bytecodes, a 10 -> 12'
     """
-    rises = {name: count - before.get(name, 0) for name, count in after.items() if not NAMELESS.fullmatch(name)}
-    names = sorted((name for name in rises if rises[name] > 0), key=lambda name: -rises[name])[:SHOWN]
+    rises = {
+        name: count - before.get(name, 0)
+        for name, count in after.items()
+        if not NAMELESS.fullmatch(name)
+    }
+    names = sorted((name for name in rises if rises[name] > 0), key=lambda name: -rises[name])[
+        :SHOWN
+    ]
     said = [f"{name} {before.get(name, 0):,} -> {after[name]:,}" for name in names]
     return ", ".join([f"{said[0]} {unit}", *said[1:]]) if said else ""
 
@@ -59,30 +65,40 @@ def risen(before: Mapping[str, int], after: Mapping[str, int], unit: str) -> str
 def where_it_went(name: str, before: Replicate, after: Replicate) -> str:
     """The functions of a benchmark whose counts rose most: Python's by bytecodes, C's by instructions."""
     old, new = (
-        by_function(Path(done.dumps[name]).read_text("utf-8", errors="replace")) if name in done.dumps else {}
+        by_function(Path(done.dumps[name]).read_text("utf-8", errors="replace"))
+        if name in done.dumps
+        else {}
         for done in (before, after)
     )
     python = risen(before.steps.get(name, {}), after.steps.get(name, {}), "bytecodes")
     return "; in C ".join(filter(None, [python, risen(old, new, "instructions")]))
 
 
-def explained(session: Session, here: Side, other: Side, rows: Sequence[Row], *, valgrind: bool) -> list[Row]:
+def explained(
+    session: Session, here: Side, other: Side, rows: Sequence[Row], *, valgrind: bool
+) -> list[Row]:
     """The rows; those that say SLOWER or MORE INSTRUCTIONS name the functions, where the budget has time for it."""
     wanted = [row for row in rows if row.verdict in ("SLOWER", "MORE INSTRUCTIONS")]
     names = list(dict.fromkeys(row.name for row in wanted))[:MOST]
     if not names or time.monotonic() > session.ends:
         return list(rows)
-    session.progress.always(f"one more pair counts by function where the work of {many(len(names), 'benchmark')} went")
+    session.progress.always(
+        f"one more pair counts by function where the work of {many(len(names), 'benchmark')} went"
+    )
     replicates = session.replicates
     replicates.share_hash_seed()
     asked = [(side, sides.existing(files_of(names), side)) for side in (other, here)]
     try:
         with replicates.until(session.ends):
-            before, after = replicates.run(asked, names, counted=Counted(by_function=True, valgrind=valgrind))
+            before, after = replicates.run(
+                asked, names, counted=Counted(by_function=True, valgrind=valgrind)
+            )
     except (OutOfTime, ReplicateFailed):
         return list(rows)
     where = {name: where_it_went(name, before, after) for name in names}
     return [
-        replace(row, where=f"where it went: {where[row.name]}") if row in wanted and where.get(row.name) else row
+        replace(row, where=f"where it went: {where[row.name]}")
+        if row in wanted and where.get(row.name)
+        else row
         for row in rows
     ]

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prooflops_gate.history.rows import INSTRUCTIONS, RESOURCES, SHOWN_LEVEL, TIME, Row, counts, figures
+from prooflops_gate.history.rows import (
+    INSTRUCTIONS,
+    RESOURCES,
+    SHOWN_LEVEL,
+    TIME,
+    Row,
+    counts,
+    figures,
+)
 from prooflops_gate.statistics.effects import Effect
 
 FACTOR = 3  # from here on "4.1 times as slow" is plainer than "310 % slower"
@@ -53,7 +61,10 @@ def change_within(effect: Effect) -> str:
     first, last = (change(low), change(high)) if effect.ratio > 1 else (change(high), change(low))
     number, _, unit = first.partition(" ")
     if unit == last.partition(" ")[2]:  # said once: 22 to 35 %
-        first, last = number, last.removesuffix(" slower").removesuffix(" faster").partition(" times")[0]
+        first, last = (
+            number,
+            last.removesuffix(" slower").removesuffix(" faster").partition(" times")[0],
+        )
     sure = f", {100 * (1 - level):.0f} % sure" if level > SHOWN_LEVEL else ""
     return f"{change(effect.ratio)} ({first} to {last}{sure})"
 
@@ -65,7 +76,11 @@ def sentence(row: Row) -> str:
     't.py::test_a: flops is 2, but was 1, and is an exact quantity'
     """
     before, after = figures(row)
-    name = row.name if row.quantity in (TIME, INSTRUCTIONS) or row.verdict.endswith("MEMORY") else f"{row.name}:"
+    name = (
+        row.name
+        if row.quantity in (TIME, INSTRUCTIONS) or row.verdict.endswith("MEMORY")
+        else f"{row.name}:"
+    )
     if row.verdict == "MISSING":
         return f"{row.name} is gone: {row.quantity} was {before} before ({row.note})"
     if row.verdict == "NEW":
@@ -73,7 +88,10 @@ def sentence(row: Row) -> str:
     if row.verdict == "CHANGED":
         return f"{row.name}: {row.quantity} is {row.after}, but was {row.before}, and is an exact quantity"
     if row.quantity in RESOURCES and row.verdict != "INCONCLUSIVE":
-        held, of = "takes" if row.quantity == INSTRUCTIONS else "holds", row.quantity if "CUDA" in row.quantity else ""
+        held, of = (
+            "takes" if row.quantity == INSTRUCTIONS else "holds",
+            row.quantity if "CUDA" in row.quantity else "",
+        )
         return f"{row.name} {held} {row.verdict.lower()} a call: {before} -> {after} {of}".rstrip()
     if row.quantity == INSTRUCTIONS:
         return f"{name} is not decided by instructions, {before} -> {after}: {row.note}"
@@ -81,27 +99,41 @@ def sentence(row: Row) -> str:
         return f"{name} is not decided: {row.note}"
     figure = f"{change_within(row.effect)}, {before} -> {after}"
     if row.by == INSTRUCTIONS:
-        return f"{name} is {row.verdict}: decided by its instructions ({row.note}); by time {figure}"
+        return (
+            f"{name} is {row.verdict}: decided by its instructions ({row.note}); by time {figure}"
+        )
     if row.verdict == "INCONCLUSIVE":
         return f"{name} is not decided: {figure}"
-    fresh = f": confirmed by {row.fresh} fresh {'processes' if row.effect.floor else 'pairs'}" if row.fresh else ""
+    fresh = (
+        f": confirmed by {row.fresh} fresh {'processes' if row.effect.floor else 'pairs'}"
+        if row.fresh
+        else ""
+    )
     return f"{name} is {figure}{fresh}"
 
 
 def reason(row: Row) -> str:
     """The sentence of a row that fails its test, what else is known, and what to do."""
     note = row.note if row.effect and row.by != INSTRUCTIONS else ""
-    return "; ".join(filter(None, [f"{row.verdict}: {sentence(row)}", note, row.where, HINTS.get(row.verdict, "")]))
+    return "; ".join(
+        filter(
+            None, [f"{row.verdict}: {sentence(row)}", note, row.where, HINTS.get(row.verdict, "")]
+        )
+    )
 
 
 def unchanged(rows: Sequence[Row]) -> str:
     """What the rows that are SAME exclude: the largest change that any of them may hide."""
-    timed = [row.effect.bounds(SHOWN_LEVEL) for row in rows if row.effect and row.by != INSTRUCTIONS]
+    timed = [
+        row.effect.bounds(SHOWN_LEVEL) for row in rows if row.effect and row.by != INSTRUCTIONS
+    ]
     counted = sum(row.by == INSTRUCTIONS for row in rows)
     said = []
     if timed:
         widest = max(max(high - 1, 1 / low - 1) for low, high, _ in timed)
-        said.append(f"any change is below {percent(widest)}" + (f" in {len(timed)}" if counted else ""))
+        said.append(
+            f"any change is below {percent(widest)}" + (f" in {len(timed)}" if counted else "")
+        )
     if counted:
         said.append(f"about as many instructions in {counted}")
     return ", ".join(said)

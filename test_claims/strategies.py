@@ -58,7 +58,9 @@ def sizes(least: int = 1, most: int = 6) -> st.SearchStrategy[int]:
     return st.integers(least, most)
 
 
-def shapes(dims: tuple[int, int] = (0, 4), size: tuple[int, int] = (0, 5)) -> st.SearchStrategy[tuple[int, ...]]:
+def shapes(
+    dims: tuple[int, int] = (0, 4), size: tuple[int, int] = (0, 5)
+) -> st.SearchStrategy[tuple[int, ...]]:
     """Shapes; by default from 0 to 4 dimensions, sizes of 0 and 1 among them."""
     return st.lists(sizes(*size), min_size=dims[0], max_size=dims[1]).map(tuple)
 
@@ -149,7 +151,10 @@ def _slice(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
 def _expand(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     new = draw(st.lists(st.integers(1, 3), min_size=0 if x.dim() else 1, max_size=2))
     least = 0 if draw(seldom) else 1
-    own = [draw(st.integers(least, 3) if size == 1 else st.sampled_from([size, -1])) for size in x.shape]
+    own = [
+        draw(st.integers(least, 3) if size == 1 else st.sampled_from([size, -1]))
+        for size in x.shape
+    ]
     return ((*new, *own),)
 
 
@@ -194,13 +199,22 @@ FEW_ELEMENTS, MOST_DIMS = 64, 6
 
 # operation: (where it can be applied, its arguments)
 _STEPS: dict[
-    str, tuple[Callable[[torch.Tensor], bool], Callable[[torch.Tensor], st.SearchStrategy[tuple[Any, ...]]]]
+    str,
+    tuple[
+        Callable[[torch.Tensor], bool], Callable[[torch.Tensor], st.SearchStrategy[tuple[Any, ...]]]
+    ],
 ] = {
     "transpose": (lambda x: x.dim() > 0, lambda x: st.tuples(_dims(x), _dims(x))),
-    "permute": (lambda x: x.dim() > 0, lambda x: st.tuples(st.permutations(range(x.dim())).map(tuple))),
+    "permute": (
+        lambda x: x.dim() > 0,
+        lambda x: st.tuples(st.permutations(range(x.dim())).map(tuple)),
+    ),
     "slice": (lambda x: x.dim() > 0, _slice),
     "expand": (lambda x: x.numel() <= FEW_ELEMENTS and x.dim() < MOST_DIMS - 1, _expand),
-    "unsqueeze": (lambda x: x.dim() < MOST_DIMS, lambda x: st.tuples(st.integers(-x.dim() - 1, x.dim()))),
+    "unsqueeze": (
+        lambda x: x.dim() < MOST_DIMS,
+        lambda x: st.tuples(st.integers(-x.dim() - 1, x.dim())),
+    ),
     "squeeze": (lambda x: x.dim() > 0, lambda x: st.just(()) | st.tuples(_dims(x))),
     "flatten": (lambda _: True, _flatten),
     "unflatten": (lambda x: x.dim() > 0, _unflatten),
@@ -211,7 +225,9 @@ _STEPS: dict[
     "as_strided": (lambda x: x.untyped_storage().nbytes() > 0, _as_strided),
 }
 VIEW_OPERATIONS = tuple(_STEPS)
-ALWAYS_VIEWS = tuple(name for name in _STEPS if name not in ("view", "reshape", "flatten"))  # these may need a copy
+ALWAYS_VIEWS = tuple(
+    name for name in _STEPS if name not in ("view", "reshape", "flatten")
+)  # these may need a copy
 
 
 def applicable(operations: tuple[str, ...], x: torch.Tensor) -> list[str]:
@@ -219,7 +235,9 @@ def applicable(operations: tuple[str, ...], x: torch.Tensor) -> list[str]:
 
 
 @st.composite
-def view_steps(draw: st.DrawFn, x: torch.Tensor, operations: tuple[str, ...] = VIEW_OPERATIONS) -> ViewStep:
+def view_steps(
+    draw: st.DrawFn, x: torch.Tensor, operations: tuple[str, ...] = VIEW_OPERATIONS
+) -> ViewStep:
     """One of the operations that can be applied to `x`; a view that torch refuses is drawn as a reshape."""
     name = draw(st.sampled_from(applicable(operations, x)))
     step = ViewStep(name, draw(_STEPS[name][1](x)))
@@ -233,7 +251,9 @@ def view_steps(draw: st.DrawFn, x: torch.Tensor, operations: tuple[str, ...] = V
 
 
 @st.composite
-def view_chains(draw: st.DrawFn, most_steps: int = 5, operations: tuple[str, ...] = VIEW_OPERATIONS) -> ViewChain:
+def view_chains(
+    draw: st.DrawFn, most_steps: int = 5, operations: tuple[str, ...] = VIEW_OPERATIONS
+) -> ViewChain:
     """Chains of view operations; after each step torch itself, not a formula, decides which steps can follow."""
     dims, least = draw(st.sampled_from([2, 3, 4, 1, 0])), 0 if draw(seldom) else 1
     chain = ViewChain(draw(shapes((dims, dims), (least, 5))), ())
@@ -249,11 +269,17 @@ def view_chains(draw: st.DrawFn, most_steps: int = 5, operations: tuple[str, ...
 
 # Each operation on a tensor that is not contiguous, with arguments that change the layout.
 EACH_OPERATION = tuple(
-    ViewChain((2, 4, 6), (ViewStep("transpose", (0, 2)), *(ViewStep(name, arguments) for name, arguments in steps)))
+    ViewChain(
+        (2, 4, 6),
+        (ViewStep("transpose", (0, 2)), *(ViewStep(name, arguments) for name, arguments in steps)),
+    )
     for steps in (
         [("select", (1, 2))],
         [("slice", (-2, 1, 4, 2))],
-        [("slice", (1, 0, 1, 1)), ("slice", (2, 0, 1, 1))],  # (6, 1, 1), strides (1, 6, 24): contiguous
+        [
+            ("slice", (1, 0, 1, 1)),
+            ("slice", (2, 0, 1, 1)),
+        ],  # (6, 1, 1), strides (1, 6, 24): contiguous
         [("transpose", (1, 2))],
         [("permute", ((1, 2, 0),))],
         [("select", (0, 1)), ("unsqueeze", (1,)), ("expand", ((3, 1, -1, 5, 2),))],

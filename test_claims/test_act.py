@@ -111,13 +111,24 @@ def kept_by(net, x):
 
 @pytest.mark.claim("act.BDL", "act.can-dominate", "amp.activation-memory")
 @given(model=nets, batch=sizes(most=8), dtype=dtypes_among(["fp64", "fp32", "bf16", "fp16"]))
-def test_a_deep_linear_net_keeps_batch_times_width_times_layers(workloads, metered_device, model, batch, dtype):
+def test_a_deep_linear_net_keeps_batch_times_width_times_layers(
+    workloads, metered_device, model, batch, dtype
+):
     net = workloads.build(model, device=metered_device, dtype=TORCH_DTYPES[dtype])
-    got = kept_by(net, workloads.inputs(model, batch, device=metered_device).to(TORCH_DTYPES[dtype]))
-    elements, formula = batch * model.dim * model.layers, activation_bytes(model, batch, dtype=dtype)
+    got = kept_by(
+        net, workloads.inputs(model, batch, device=metered_device).to(TORCH_DTYPES[dtype])
+    )
+    elements, formula = (
+        batch * model.dim * model.layers,
+        activation_bytes(model, batch, dtype=dtype),
+    )
     should = elements * TORCH_DTYPES[dtype].itemsize
-    assert got == should, f"autograd keeps {got} bytes, but should keep {should} [{model}, {batch=}, {dtype}]"
-    assert formula == got, f"activation_bytes={formula}, but should be {got} [{model}, {batch=}, {dtype}]"
+    assert got == should, (
+        f"autograd keeps {got} bytes, but should keep {should} [{model}, {batch=}, {dtype}]"
+    )
+    assert formula == got, (
+        f"activation_bytes={formula}, but should be {got} [{model}, {batch=}, {dtype}]"
+    )
 
 
 @pytest.mark.claim("act.BDL")
@@ -126,17 +137,28 @@ def test_a_deep_linear_net_keeps_batch_times_width_times_layers(workloads, meter
 def test_a_function_that_keeps_its_input_doubles_it(metered_device, name, batch, width, layers):
     """ReLU and tanh keep their output, which the next linear map keeps anyway; GELU and SiLU keep their input."""
     function, each, per_row = KEPT[name]
-    got = kept_by(deep_net(width, layers, function, metered_device), torch.randn(batch, width, device=metered_device))
+    got = kept_by(
+        deep_net(width, layers, function, metered_device),
+        torch.randn(batch, width, device=metered_device),
+    )
     should = 4 * layers * batch * (each * width + per_row)
-    assert got == should, f"with {name} {got} bytes are kept, but should be {should} [{batch=}, {width=}, {layers=}]"
+    assert got == should, (
+        f"with {name} {got} bytes are kept, but should be {should} [{batch=}, {width=}, {layers=}]"
+    )
 
 
 @pytest.mark.claim("act.BDL", "act.can-dominate")
 @pytest.mark.parametrize("fused", [False, True], ids=["math", "fused"])
 @pytest.mark.parametrize("tokens", [32, 64, 128])
-def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(metered_device, record_figure, fused, tokens):
-    query, key, value = (torch.randn(2, 3, tokens, 16, device=metered_device).requires_grad_() for _ in range(3))
-    backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION] if fused else [SDPBackend.MATH]
+def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(
+    metered_device, record_figure, fused, tokens
+):
+    query, key, value = (
+        torch.randn(2, 3, tokens, 16, device=metered_device).requires_grad_() for _ in range(3)
+    )
+    backends = (
+        [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION] if fused else [SDPBackend.MATH]
+    )
 
     def attend():
         with sdpa_kernel(backends):
@@ -148,14 +170,22 @@ def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(metered_device, 
     # The pairs, scaled queries and keys; or the output and a number a row, to which CUDA adds dropout's random state.
     should = output + rows if fused else rows * tokens + 2 * output
     more = 64 if fused and metered_device.type != "cpu" else 0
-    assert should <= got <= should + more, f"it keeps {got} bytes, but should keep {should} [{fused=}, {tokens=}]"
+    assert should <= got <= should + more, (
+        f"it keeps {got} bytes, but should keep {should} [{fused=}, {tokens=}]"
+    )
 
 
 @pytest.mark.claim("act.why", "grad.needs-activations")
 @given(batch=sizes(most=5), width=sizes(2, 8), layers=sizes(2, 4), data=st.data())
-def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(metered_device, batch, width, layers, data):
-    net = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers))).to(metered_device)
-    learning = data.draw(st.lists(st.booleans(), min_size=layers, max_size=layers), label="learning")
+def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(
+    metered_device, batch, width, layers, data
+):
+    net = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers))).to(
+        metered_device
+    )
+    learning = data.draw(
+        st.lists(st.booleans(), min_size=layers, max_size=layers), label="learning"
+    )
     inputs, kept = [], []
     for layer, learns in zip(net, learning, strict=True):
         layer.weight.requires_grad_(learns)
@@ -171,14 +201,22 @@ def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(metered_d
         y = net(x)
     got = {tensor.data_ptr() for tensor in kept} - weights
     should = {x.data_ptr() for x, learns in zip(inputs, learning, strict=True) if learns}
-    assert got == should, f"{len(got - should)} tensors too many and {len(should - got)} too few are kept [{learning=}]"
-    assert y.requires_grad == any(learning), f"the output needs a gradient: {y.requires_grad} [{learning}]"
+    assert got == should, (
+        f"{len(got - should)} tensors too many and {len(should - got)} too few are kept [{learning=}]"
+    )
+    assert y.requires_grad == any(learning), (
+        f"the output needs a gradient: {y.requires_grad} [{learning}]"
+    )
     if learned := [layer.weight for layer in net if layer.weight.requires_grad]:
         twice, right = (torch.autograd.grad(of.sum(), learned) for of in (y, net(x)))
         off = [difference(a, 2 * b) for a, b in zip(twice, right, strict=True)]
-        assert not any(off), f"with what is kept doubled, the weights' gradients should double: {off} [{learning=}]"
+        assert not any(off), (
+            f"with what is kept doubled, the weights' gradients should double: {off} [{learning=}]"
+        )
     within = 4 * batch * width * sum(learning[1:])  # the net's input was there before
-    assert held == within, f"the allocator holds {held} bytes for them, but should hold {within} [{learning=}]"
+    assert held == within, (
+        f"the allocator holds {held} bytes for them, but should hold {within} [{learning=}]"
+    )
 
 
 @pytest.mark.claim("act.why", "grad.graph-built-in-forward")
@@ -194,7 +232,9 @@ def test_nothing_is_kept_where_no_gradient_will_be_asked_for(metered_device, nam
 @pytest.mark.claim("act.inference-one-layer")
 @pytest.mark.parametrize("name", [name for name in KEPT if name != "LayerNorm"])
 @given(batch=sizes(), width=sizes(most=12), layers=sizes(2, 6))
-def test_inference_holds_one_layers_input_and_output_however_many_there_are(metered_device, name, batch, width, layers):
+def test_inference_holds_one_layers_input_and_output_however_many_there_are(
+    metered_device, name, batch, width, layers
+):
     function, each, _ = KEPT[name]
     *maps, _ = deep_net(width, layers, function, metered_device)
     net, x = nn.Sequential(*maps), torch.ones(batch, width, device=metered_device)
@@ -206,13 +246,21 @@ def test_inference_holds_one_layers_input_and_output_however_many_there_are(mete
             held.mark(str(gradients))
     inference, training = held.phases["False"].peak_bytes, held.phases["True"].peak_bytes
     one = memory.tensor_bytes((batch, width))
-    assert inference == 2 * one, f"inference peaks at {inference} bytes, not at two activations [{layers=}]"
-    should = layers * each + (function in (nn.ReLU, nn.Tanh, nn.Sigmoid))  # whose input is there until they return
-    assert training == should * one, f"with gradients it peaks at {training} bytes, not at {should} activations"
+    assert inference == 2 * one, (
+        f"inference peaks at {inference} bytes, not at two activations [{layers=}]"
+    )
+    should = layers * each + (
+        function in (nn.ReLU, nn.Tanh, nn.Sigmoid)
+    )  # whose input is there until they return
+    assert training == should * one, (
+        f"with gradients it peaks at {training} bytes, not at {should} activations"
+    )
 
 
 @pytest.mark.claim("act.can-dominate")
-def test_activations_grow_with_the_batch_until_they_dominate(workloads, memory_device, record_figure):
+def test_activations_grow_with_the_batch_until_they_dominate(
+    workloads, memory_device, record_figure
+):
     model, batches = DeepLinear(dim=32, layers=8), [64, 128, 512, 2048]
     net = workloads.build(model, device=memory_device)
     x = workloads.inputs(model, batches[-1], device=memory_device)
@@ -222,26 +270,45 @@ def test_activations_grow_with_the_batch_until_they_dominate(workloads, memory_d
             y = net(x[:batch])
             held.mark(str(batch))
             del y
-    kept = {batch: held.phases[str(batch)].live_bytes - 4 * batch * model.outputs for batch in batches}
+    kept = {
+        batch: held.phases[str(batch)].live_bytes - 4 * batch * model.outputs for batch in batches
+    }
     stepper = torch.optim.AdamW(net.parameters())
     tensors.train(net, stepper, x[:1])
-    state = sum((tensors.parameter_bytes(net), tensors.gradient_bytes(net), tensors.state_bytes(stepper)))
+    state = sum(
+        (tensors.parameter_bytes(net), tensors.gradient_bytes(net), tensors.state_bytes(stepper))
+    )
     shares = [got / (got + state) for got in kept.values()]
-    record_figure(", ".join(f"B={batch}: {share:.0%}" for batch, share in zip(batches, shares, strict=True)))
-    assert shares[0] < 1 / 2 < 0.9 < shares[-1], f"activations are {shares} of all, but should come to dominate"
+    record_figure(
+        ", ".join(f"B={batch}: {share:.0%}" for batch, share in zip(batches, shares, strict=True))
+    )
+    assert shares[0] < 1 / 2 < 0.9 < shares[-1], (
+        f"activations are {shares} of all, but should come to dominate"
+    )
 
 
 @pytest.mark.claim("act.can-dominate")
 @pytest.mark.parametrize(("backend", "growth"), [("fused", (1.95, 2.05)), ("math", (3, 4))])
-def test_activations_grow_with_the_sequence(workloads, metered_device, record_figure, backend, growth):
-    backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION] if backend == "fused" else SDPBackend.MATH
+def test_activations_grow_with_the_sequence(
+    workloads, metered_device, record_figure, backend, growth
+):
+    backends = (
+        [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+        if backend == "fused"
+        else SDPBackend.MATH
+    )
     net = workloads.build(SMALL, device=metered_device)
     with sdpa_kernel(backends):
-        kept = [kept_by(net, workloads.inputs(SMALL, 1, tokens, device=metered_device)) for tokens in (256, 512)]
+        kept = [
+            kept_by(net, workloads.inputs(SMALL, 1, tokens, device=metered_device))
+            for tokens in (256, 512)
+        ]
     ratio = kept[1] / kept[0]
     record_figure(f"{backend}: {ratio:.2f} times for twice the tokens")
     least, most = growth
-    assert least < ratio < most, f"twice the tokens keep {ratio:.2f} times as much, not {least} to {most} times"
+    assert least < ratio < most, (
+        f"twice the tokens keep {ratio:.2f} times as much, not {least} to {most} times"
+    )
 
 
 def trained_in_segments(device, segments, dropout=0.3, seed=0, low="fp32", **options):
@@ -250,7 +317,9 @@ def trained_in_segments(device, segments, dropout=0.3, seed=0, low="fp32", **opt
     Products run in the dtype `low`: the recomputed ones must, too.
     """
     torch.manual_seed(seed)
-    layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Dropout(dropout)).to(device) for _ in range(6)]
+    layers = [
+        nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Dropout(dropout)).to(device) for _ in range(6)
+    ]
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
     stepper = torch.optim.AdamW(parameters, lr=1e-2)
     for _ in range(3):
@@ -260,19 +329,30 @@ def trained_in_segments(device, segments, dropout=0.3, seed=0, low="fp32", **opt
             y = in_segments(layers, x, segments, **options)
         y.float().pow(2).mean().backward()
         stepper.step()
-    return torch.cat([tensor.flatten() for p in (*parameters, x) for tensor in (p.grad, p.detach())])
+    return torch.cat(
+        [tensor.flatten() for p in (*parameters, x) for tensor in (p.grad, p.detach())]
+    )
 
 
 @pytest.mark.claim("act.checkpoint-same-grads")
 @pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
-@given(segments=sizes(most=6), dropout=st.floats(0, 0.9), seed=seeds, low=dtypes_among(["bf16", "fp16", "fp32"]))
-def test_training_is_bitwise_the_same_for_any_number_of_segments(device, reentrant, segments, dropout, seed, low):
+@given(
+    segments=sizes(most=6),
+    dropout=st.floats(0, 0.9),
+    seed=seeds,
+    low=dtypes_among(["bf16", "fp16", "fp32"]),
+)
+def test_training_is_bitwise_the_same_for_any_number_of_segments(
+    device, reentrant, segments, dropout, seed, low
+):
     """With dropout, but where torch keeps no random state: on mps its checkpoints have none (pytorch issue 127676)."""
     dropout = 0.0 if device.type == "mps" else dropout
     whole = trained_in_segments(device, 0, dropout, seed, low)
     got = trained_in_segments(device, segments, dropout, seed, low, use_reentrant=reentrant)
     apart = (got != whole).sum().item()
-    assert apart == 0, f"{apart} gradients and weights differ, not none [{segments=}, {dropout=}, {seed=}, {low=}]"
+    assert apart == 0, (
+        f"{apart} gradients and weights differ, not none [{segments=}, {dropout=}, {seed=}, {low=}]"
+    )
 
 
 @pytest.mark.claim("act.checkpoint-same-grads")
@@ -280,7 +360,9 @@ def test_dropout_is_drawn_anew_where_the_random_state_is_not_kept(device):
     for dropout, same in ((0.3, False), (0.0, True)):
         whole = trained_in_segments(device, 0, dropout)
         got = trained_in_segments(device, 3, dropout, preserve_rng_state=False)
-        assert torch.equal(got, whole) == same, f"without the random state gradients should be {same=} [{dropout=}]"
+        assert torch.equal(got, whole) == same, (
+            f"without the random state gradients should be {same=} [{dropout=}]"
+        )
 
 
 @pytest.mark.claim("act.checkpoint-same-grads")
@@ -296,9 +378,13 @@ def test_the_running_statistics_of_batch_norm_move_twice(device):
     wrong = difference(ends[1][0], ends[0][0])
     assert not wrong, f"gradients with recomputation: {wrong}"
     moves = ends[0][1], ends[1][1]
-    assert moves == (1, 2), f"the running statistics move {moves} times, but should move once and twice"
+    assert moves == (1, 2), (
+        f"the running statistics move {moves} times, but should move once and twice"
+    )
     ratio = (ends[1][2] / ends[0][2]).median().item()
-    assert ratio == pytest.approx(1.9, rel=1e-4), f"the running mean moves {ratio} times as far, not 1 + 0.9"
+    assert ratio == pytest.approx(1.9, rel=1e-4), (
+        f"the running mean moves {ratio} times as far, not 1 + 0.9"
+    )
 
 
 LAYERS, WIDTH, BATCH = 8, 6, 5
@@ -307,7 +393,9 @@ LAYERS, WIDTH, BATCH = 8, 6, 5
 def step_flops_in_segments(segments, early_stop, device, function=None, **options):
     """Product FLOPs of forward and backward of linear layers, over those of one forward and one parameter: BN."""
     linears = [nn.Linear(WIDTH, WIDTH, bias=False).to(device) for _ in range(LAYERS)]
-    layers = linears if function is None else [nn.Sequential(linear, function()) for linear in linears]
+    layers = (
+        linears if function is None else [nn.Sequential(linear, function()) for linear in linears]
+    )
     x = torch.randn(BATCH, WIDTH, device=device, requires_grad=True)
     with counted.flops() as count, set_checkpoint_early_stop(early_stop):
         y = in_segments(layers, x, segments, **options)
@@ -324,19 +412,30 @@ def step_flops_in_segments(segments, early_stop, device, function=None, **option
         (4, {}, True, 7),
         (2, {}, True, 7.5),
         (1, {}, True, 7.75),
-        *(pytest.param(n, {}, False, 8, marks=pytest.mark.claim("act.sqrt-L")) for n in range(1, LAYERS + 1)),
+        *(
+            pytest.param(n, {}, False, 8, marks=pytest.mark.claim("act.sqrt-L"))
+            for n in range(1, LAYERS + 1)
+        ),
         *((segments, {"use_reentrant": True}, True, 8) for segments in (1, 2, 4, 8)),
-        *((segments, {"function": nn.Tanh}, True, 8) for segments in (1, 2, 4, 8)),  # which keeps its output
+        *(
+            (segments, {"function": nn.Tanh}, True, 8) for segments in (1, 2, 4, 8)
+        ),  # which keeps its output
     ],
 )
-def test_a_step_costs_six_to_eight_flops_per_parameter_and_example(device, segments, options, early_stop, should):
+def test_a_step_costs_six_to_eight_flops_per_parameter_and_example(
+    device, segments, options, early_stop, should
+):
     got = step_flops_in_segments(segments, early_stop, device, **options)
-    assert got == should, f"a step costs {got} BN, but should cost {should} [{segments=}, {options}, {early_stop=}]"
+    assert got == should, (
+        f"a step costs {got} BN, but should cost {should} [{segments=}, {options}, {early_stop=}]"
+    )
 
 
 @pytest.mark.claim("act.ckpt-cost")
 @given(model=nets, batch=sizes(most=5), every=sizes(most=6), early_stop=st.booleans())
-def test_what_is_recomputed_is_what_the_formula_says(workloads, device, model, batch, every, early_stop):
+def test_what_is_recomputed_is_what_the_formula_says(
+    workloads, device, model, batch, every, early_stop
+):
     totals = []
     for checkpoint_every in (0, every):
         net = workloads.build(model, device=device, checkpoint_every=checkpoint_every)
@@ -345,8 +444,13 @@ def test_what_is_recomputed_is_what_the_formula_says(workloads, device, model, b
             y = net(x)
             y.backward(torch.ones_like(y))
         totals.append(count.total)
-    got, formula = totals[1] - totals[0], recompute_flops(model, batch, every=every, early_stop=early_stop)
-    assert formula == got, f"recompute_flops={formula}, not {got} [{model}, {batch=}, {every=}, {early_stop=}]"
+    got, formula = (
+        totals[1] - totals[0],
+        recompute_flops(model, batch, every=every, early_stop=early_stop),
+    )
+    assert formula == got, (
+        f"recompute_flops={formula}, not {got} [{model}, {batch=}, {every=}, {early_stop=}]"
+    )
 
 
 @pytest.mark.claim("act.ckpt-cost")
@@ -354,7 +458,10 @@ def test_the_memory_bought_is_all_but_one_activation_per_segment(workloads, memo
     model, batch = DeepLinear(dim=16, layers=8), 256
     x = workloads.inputs(model, batch, device=memory_device)
     spacings = [0, 1, 2, 4, 8]
-    nets = {every: workloads.build(model, device=memory_device, checkpoint_every=every) for every in spacings}
+    nets = {
+        every: workloads.build(model, device=memory_device, checkpoint_every=every)
+        for every in spacings
+    }
     with measured.memory(memory_device) as held:
         for every in spacings:
             y = nets[every](x)
@@ -366,15 +473,21 @@ def test_the_memory_bought_is_all_but_one_activation_per_segment(workloads, memo
         got = held.phases[str(every)].live_bytes - 4 * batch - random_state
         should = 4 * batch * model.dim * (segments or model.layers)
         formula = activation_bytes(model, batch, checkpoint_every=every)
-        assert got == formula == should, f"{got} bytes are kept, {formula=}, but should be {should} [{every=}]"
+        assert got == formula == should, (
+            f"{got} bytes are kept, {formula=}, but should be {should} [{every=}]"
+        )
 
 
 @pytest.mark.claim("act.sqrt-L")
 @pytest.mark.parametrize("number", [16, 36, 64])
-def test_the_peak_is_least_near_the_root_of_the_number_of_layers(memory_device, record_figure, number):
+def test_the_peak_is_least_near_the_root_of_the_number_of_layers(
+    memory_device, record_figure, number
+):
     """Matrices in any number of segments for 16 layers; for more, functions in numbers up to 16 and every seventh."""
     width, batch = 8, 128
-    layers = [nn.Linear(width, width, bias=False) if number == 16 else nn.SiLU() for _ in range(number)]
+    layers = [
+        nn.Linear(width, width, bias=False) if number == 16 else nn.SiLU() for _ in range(number)
+    ]
     layers = [layer.to(memory_device) for layer in layers]
     weight = sum(4 * parameter.numel() for parameter in layers[0].parameters())
     activation, root = 4 * batch * width, isqrt(number)
@@ -382,16 +495,24 @@ def test_the_peak_is_least_near_the_root_of_the_number_of_layers(memory_device, 
     peaks = measured_peaks(layers, x, [*range(1, 17), *range(22, number + 1, 7)])
     for segments, peak in peaks.items():
         formula = peak_bytes(number, segments, activation, weight)
-        assert peak == formula, f"the peak is {peak} bytes, but should be {formula} [{segments=} of {number} layers]"
+        assert peak == formula, (
+            f"the peak is {peak} bytes, but should be {formula} [{segments=} of {number} layers]"
+        )
     least = min(peaks, key=peaks.__getitem__)
     record_figure(
         f"{number} layers: least {peaks[least] / activation:.1f} B·D at {least} segments, "
         f"{peaks[1] / activation:.1f} at 1 and {peaks[number] / activation:.1f} at {number}"
     )
-    assert abs(least - root) <= 1, f"the peak is least at {least} segments, but should be near {root}"
-    assert peaks[root] < 1.05 * peaks[least], f"at {root} segments it is {peaks[root]}, but should be near the least"
+    assert abs(least - root) <= 1, (
+        f"the peak is least at {least} segments, but should be near {root}"
+    )
+    assert peaks[root] < 1.05 * peaks[least], (
+        f"at {root} segments it is {peaks[root]}, but should be near the least"
+    )
     whole = number * activation
-    assert min(peaks[1], peaks[number]) > whole, f"at either end it is {peaks[1]}, but should exceed {whole}"
+    assert min(peaks[1], peaks[number]) > whole, (
+        f"at either end it is {peaks[1]}, but should exceed {whole}"
+    )
 
 
 @pytest.mark.claim("act.sqrt-L")
@@ -400,7 +521,9 @@ def test_the_formula_of_kept_and_recomputed_bytes_has_its_least_there_too(number
     model, batch = DeepLinear(dim=8, layers=number), 128
     activation = 4 * batch * model.dim
     held = {
-        every: sum(of(model, batch, checkpoint_every=every) for of in (activation_bytes, recomputed_bytes))
+        every: sum(
+            of(model, batch, checkpoint_every=every) for of in (activation_bytes, recomputed_bytes)
+        )
         for every in range(1, number + 1)
         if number % every == 0
     }
@@ -408,6 +531,10 @@ def test_the_formula_of_kept_and_recomputed_bytes_has_its_least_there_too(number
         # The peak also has the gradients that pass through a layer; the formula leaves out the first segment's input.
         peak = peak_bytes(number, number // every, activation)
         beyond = (peak - formula) / activation
-        assert 1 <= beyond <= 2, f"the peak {peak} is {beyond} activations beyond {formula=}, not 1 or 2 [{every=}]"
+        assert 1 <= beyond <= 2, (
+            f"the peak {peak} is {beyond} activations beyond {formula=}, not 1 or 2 [{every=}]"
+        )
     least = min(held, key=held.__getitem__)
-    assert least == isqrt(number), f"the formula is least at every {least} layers, not at every {isqrt(number)}"
+    assert least == isqrt(number), (
+        f"the formula is least at every {least} layers, not at every {isqrt(number)}"
+    )

@@ -19,7 +19,10 @@ from test_claims.oracles import tensors
 from test_claims.oracles.training import KINDS, Training, generators_kept, kinds_on
 from test_claims.strategies import TORCH_DTYPES, dtypes, view_chains
 
-STEPS, CUT = 12, 6  # a cut in the middle of the second pass over the data, after the loss scale was cut and grew
+STEPS, CUT = (
+    12,
+    6,
+)  # a cut in the middle of the second pass over the data, after the loss scale was cut and grew
 MODEL_AND_OPTIMIZER = ("model", "optimizer")
 GPUS = pytest.param("accelerator", marks=pytest.mark.needs("cuda"))
 
@@ -50,61 +53,87 @@ def difference(device, kinds, kept, cut=CUT, optimizer=torch.optim.AdamW):
     """
     losses, weights, checkpoints = uninterrupted(device, kinds, optimizer)
     resumed = Training(device, kinds, optimizer).restored(checkpoints[cut], kept)
-    pairs = zip([*resumed.losses(STEPS - cut), *resumed.weights()], [*losses[cut:], *weights], strict=True)
+    pairs = zip(
+        [*resumed.losses(STEPS - cut), *resumed.weights()], [*losses[cut:], *weights], strict=True
+    )
     return max(abs(got - should) for got, should in pairs)
 
 
 @pytest.mark.claim("ckpt.model-plus-optimizer")
 @pytest.mark.parametrize("kind", KINDS)
-def test_model_and_optimizer_do_not_resume_a_run_in_which_anything_else_moves(device, record_figure, kind):
+def test_model_and_optimizer_do_not_resume_a_run_in_which_anything_else_moves(
+    device, record_figure, kind
+):
     kinds = (kind,) if device.type == "cpu" or kind != "torch" else (kind, "accelerator")
     without = difference(device, kinds, MODEL_AND_OPTIMIZER)
     with_it = difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds))
     record_figure(f"without {kind} off by {without:.2g}")
     assert without > 0, f"resumed from model and optimizer alone exactly, although {kind} was lost"
-    assert with_it == 0, f"resumed off by {with_it:.2g}, but should resume exactly with {kind} restored too"
+    assert with_it == 0, (
+        f"resumed off by {with_it:.2g}, but should resume exactly with {kind} restored too"
+    )
 
 
 @pytest.mark.parametrize(
     "kinds",
     [
         pytest.param((), marks=pytest.mark.claim("ckpt.model-plus-optimizer"), id="no other state"),
-        pytest.param(("step", "torch", "accelerator"), marks=pytest.mark.claim("ckpt.full"), id="step and generator"),
         pytest.param(
-            (*KINDS, "accelerator"), marks=pytest.mark.claim("ckpt.full", "ckpt.model-plus-optimizer"), id="every kind"
+            ("step", "torch", "accelerator"),
+            marks=pytest.mark.claim("ckpt.full"),
+            id="step and generator",
+        ),
+        pytest.param(
+            (*KINDS, "accelerator"),
+            marks=pytest.mark.claim("ckpt.full", "ckpt.model-plus-optimizer"),
+            id="every kind",
         ),
     ],
 )
 def test_a_run_resumes_exactly_at_every_cut_where_all_its_state_is_restored(device, kinds):
     kinds = tuple(kind for kind in kinds if kind in kinds_on(device))
-    off = [difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds), cut) for cut in range(STEPS + 1)]
-    assert not any(off), f"the run resumed off by {off} after 0 to {STEPS} steps, but should resume exactly [{kinds=}]"
+    off = [
+        difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds), cut) for cut in range(STEPS + 1)
+    ]
+    assert not any(off), (
+        f"the run resumed off by {off} after 0 to {STEPS} steps, but should resume exactly [{kinds=}]"
+    )
 
 
 @pytest.mark.claim("ckpt.full")
 @pytest.mark.parametrize("lost", [*MODEL_AND_OPTIMIZER, *KINDS, GPUS])
 def test_without_any_one_part_the_run_goes_another_way(device, record_figure, lost):
     kinds = kinds_on(device)
-    off = difference(device, kinds, [part for part in (*MODEL_AND_OPTIMIZER, *kinds) if part != lost])
+    off = difference(
+        device, kinds, [part for part in (*MODEL_AND_OPTIMIZER, *kinds) if part != lost]
+    )
     record_figure(f"without {lost} off by {off:.2g}")
     assert off > 0, f"resumed exactly although {lost} was not restored"
 
 
 @pytest.mark.claim("ckpt.optimizer-matters")
 @pytest.mark.parametrize("name", tensors.OPTIMIZERS)
-def test_dropping_the_state_of_an_optimizer_changes_training_unless_it_has_none(device, record_figure, name):
+def test_dropping_the_state_of_an_optimizer_changes_training_unless_it_has_none(
+    device, record_figure, name
+):
     optimizer = tensors.OPTIMIZERS[name]
     dropped = difference(device, (), ("model",), CUT, optimizer)
     kept = difference(device, (), MODEL_AND_OPTIMIZER, CUT, optimizer)
     record_figure(f"{name} off by {dropped:.2g}")
     assert kept == 0, f"{name} resumed off by {kept:.2g}, but should resume exactly with its state"
-    assert (dropped > 0) == (name != "sgd"), f"{name} resumed off by {dropped:.2g} without its state"
+    assert (dropped > 0) == (name != "sgd"), (
+        f"{name} resumed off by {dropped:.2g} without its state"
+    )
 
 
 @pytest.mark.claim("ckpt.periodic")
-@given(every=st.integers(1, STEPS + 1), crashes=st.lists(st.integers(1, STEPS), max_size=2).map(sorted))
+@given(
+    every=st.integers(1, STEPS + 1), crashes=st.lists(st.integers(1, STEPS), max_size=2).map(sorted)
+)
 @example(every=4, crashes=[4, 4])
-def test_a_run_goes_on_from_its_last_checkpoint_and_ends_as_if_it_never_crashed(device, every, crashes):
+def test_a_run_goes_on_from_its_last_checkpoint_and_ends_as_if_it_never_crashed(
+    device, every, crashes
+):
     kinds = kinds_on(device)
     losses, weights, _ = uninterrupted(device, kinds)
     run, got, checkpoints, inputs = Training(device, kinds), [], [], f"[{every=}, {crashes=}]"
@@ -116,7 +145,9 @@ def test_a_run_goes_on_from_its_last_checkpoint_and_ends_as_if_it_never_crashed(
         run = Training(device, kinds)
         run.restored(checkpoints[-1], run.parts)
         lost = crash - run.steps
-        assert 0 < lost <= every, f"{lost} steps are to be repeated, but should be 1 to {every} {inputs}"
+        assert 0 < lost <= every, (
+            f"{lost} steps are to be repeated, but should be 1 to {every} {inputs}"
+        )
         del got[run.steps :]
     got += run.losses(STEPS - run.steps)
     wrong = tensors.difference(torch.tensor(got), torch.tensor(losses))
@@ -144,13 +175,19 @@ def test_a_tensor_comes_back_from_a_file_bit_for_bit(device, pattern, dtype):
     x = torch.tensor(list(pattern), dtype=torch.uint8).view(TORCH_DTYPES[dtype]).to(device)
     back = loaded(x)
     got = bytes(back.cpu().view(torch.uint8).tolist())
-    assert (back.dtype, back.device, back.shape) == (x.dtype, x.device, x.shape), f"{back} came back for {x}"
+    assert (back.dtype, back.device, back.shape) == (x.dtype, x.device, x.shape), (
+        f"{back} came back for {x}"
+    )
     assert got == pattern, f"{got.hex()} came back for {pattern.hex()} [{dtype=}]"
 
 
 keys = st.text() | st.integers()
-plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sets(keys, max_size=1)
-plain = st.recursive(plain, lambda of: st.lists(of) | st.tuples(of, of) | st.dictionaries(keys, of), max_leaves=6)
+plain = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sets(keys, max_size=1)
+)
+plain = st.recursive(
+    plain, lambda of: st.lists(of) | st.tuples(of, of) | st.dictionaries(keys, of), max_leaves=6
+)
 
 
 @pytest.mark.claim("ckpt.load")
@@ -176,7 +213,10 @@ def test_torch_load_returns_what_load_state_dict_must_put_back(device):
     fresh.optimizer.load_state_dict(checkpoint["optimizer"])
     assert fresh.weights() == run.weights(), "load_state_dict did not restore the model's weights"
     for name in ("exp_avg", "exp_avg_sq", "step"):
-        got, should = (torch.cat([kept[name].flatten() for kept in of.optimizer.state.values()]) for of in (fresh, run))
+        got, should = (
+            torch.cat([kept[name].flatten() for kept in of.optimizer.state.values()])
+            for of in (fresh, run)
+        )
         wrong = tensors.difference(got, should)
         assert not wrong, f"{name} after load_state_dict: {wrong}"
     assert fresh.losses(2) == run.losses(2), "the restored run and the saved one go different ways"
@@ -199,7 +239,9 @@ def test_what_is_no_tensor_and_no_plain_type_is_refused_by_default(thing):
     with pytest.raises(pickle.UnpicklingError, match="weights_only"):
         loaded(REFUSED[thing])
     trusted = loaded(REFUSED[thing], weights_only=False)
-    assert type(trusted) is type(REFUSED[thing]), f"weights_only=False gave {trusted!r}, not {REFUSED[thing]!r}"
+    assert type(trusted) is type(REFUSED[thing]), (
+        f"weights_only=False gave {trusted!r}, not {REFUSED[thing]!r}"
+    )
 
 
 @pytest.mark.claim("ckpt.load")
@@ -220,7 +262,9 @@ def test_a_model_of_another_shape_is_refused_and_an_optimizers_state_goes_by_pos
 def entries(file):
     """Bytes of the storages in a checkpoint file, and of all the rest of it."""
     with zipfile.ZipFile(file) as archive:
-        storages = sum(entry.file_size for entry in archive.infolist() if "/data/" in entry.filename)
+        storages = sum(
+            entry.file_size for entry in archive.infolist() if "/data/" in entry.filename
+        )
     return storages, len(file.getbuffer()) - storages
 
 
@@ -229,20 +273,32 @@ models = st.builds(DeepLinear, dim=st.integers(1, 40), layers=st.integers(1, 4),
 
 @pytest.mark.claim("ckpt.size")
 @given(model=models)
-def test_a_checkpoint_takes_four_bytes_per_parameter_and_twelve_with_adamw(workloads, device, model):
+def test_a_checkpoint_takes_four_bytes_per_parameter_and_twelve_with_adamw(
+    workloads, device, model
+):
     net = workloads.build(model, device=device)
     stepper = torch.optim.AdamW(net.parameters())
     tensors.train(net, stepper, workloads.inputs(model, 2, device=device))
     n, count = parameter_count(model), len(list(net.parameters()))
     weights, header = entries(saved(net.state_dict()))
-    both, header_of_both = entries(saved({"model": net.state_dict(), "optimizer": stepper.state_dict()}))
+    both, header_of_both = entries(
+        saved({"model": net.state_dict(), "optimizer": stepper.state_dict()})
+    )
     formula = model_state(n)
-    assert weights == formula.parameters == 4 * n, f"the model takes {weights} bytes in the file, not {4 * n} [{model}]"
+    assert weights == formula.parameters == 4 * n, (
+        f"the model takes {weights} bytes in the file, not {4 * n} [{model}]"
+    )
     should = formula.parameters + formula.state + STEP_BYTES * count
-    assert both == should == 12 * n + 4 * count, f"with AdamW the file has {both} bytes, not {should} [{model}]"
+    assert both == should == 12 * n + 4 * count, (
+        f"with AdamW the file has {both} bytes, not {should} [{model}]"
+    )
     # A zip entry's two headers, its name twice, padding to 64 bytes and the pickled description: under 400 bytes each.
-    assert header < 2000 + 400 * count, f"the header takes {header} bytes for {count} tensors [{model}]"
-    assert header_of_both < 4000 + 4 * 400 * count, f"the header takes {header_of_both} bytes for {4 * count} tensors"
+    assert header < 2000 + 400 * count, (
+        f"the header takes {header} bytes for {count} tensors [{model}]"
+    )
+    assert header_of_both < 4000 + 4 * 400 * count, (
+        f"the header takes {header_of_both} bytes for {4 * count} tensors"
+    )
 
 
 @pytest.mark.claim("ckpt.size")
@@ -251,5 +307,9 @@ def test_bytes_follow_the_dtype_and_a_view_is_saved_with_all_its_storage(floats,
     x = torch.zeros(floats, dtype=TORCH_DTYPES[dtype])
     whole, view, copy = (entries(saved(thing))[0] for thing in (x, x[:1], x[:1].clone()))
     assert whole == element_bytes(floats, dtype), f"{whole} bytes for {floats} elements of {dtype}"
-    assert view == whole, f"a view of one element takes {view} bytes in the file, but should take its storage's {whole}"
-    assert copy == element_bytes(1, dtype), f"a copy of one element takes {copy} bytes, not {element_bytes(1, dtype)}"
+    assert view == whole, (
+        f"a view of one element takes {view} bytes in the file, but should take its storage's {whole}"
+    )
+    assert copy == element_bytes(1, dtype), (
+        f"a copy of one element takes {copy} bytes, not {element_bytes(1, dtype)}"
+    )

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from prooflops.measured import memory
 from test_claims.oracles import dispatched
-from test_claims.oracles.dispatched import Graphs, compiled, fresh, profiled_operators, profiled_product_flops
+from test_claims.oracles.dispatched import (
+    Graphs,
+    compiled,
+    fresh,
+    profiled_operators,
+    profiled_product_flops,
+)
 from test_claims.oracles.scalars import integers
 from test_claims.oracles.tensors import difference, metered
 from test_claims.strategies import sizes
@@ -20,10 +26,14 @@ from test_claims.strategies import sizes
 pytestmark = [
     # An import of torch.compile uses a part of torch that torch has deprecated.
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled:UserWarning"),  # as `compiled_anew` means it to be
+    pytest.mark.filterwarnings(
+        "ignore:dynamo_pgo force disabled:UserWarning"
+    ),  # as `compiled_anew` means it to be
 ]
 
-few = settings(max_examples=max(2, settings.default.max_examples // 10))  # each compiles, which takes some 50 ms
+few = settings(
+    max_examples=max(2, settings.default.max_examples // 10)
+)  # each compiles, which takes some 50 ms
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -60,7 +70,9 @@ def einsum_chain(*matrices):
 
 def products(a, b):
     """The product alone, with a bias and in a batch."""
-    return torch.stack([a @ b, torch.addmm(torch.zeros_like(b), a, b), torch.bmm(a[None], b[None])[0]])
+    return torch.stack(
+        [a @ b, torch.addmm(torch.zeros_like(b), a, b), torch.bmm(a[None], b[None])[0]]
+    )
 
 
 def scaled(x):
@@ -74,7 +86,9 @@ def scaled(x):
 def x(device, sizing):
     """Larger than most caches: fusing saves passes over the memory."""
     wanted = 2**20 if device.type == "cpu" else 2**26
-    return torch.randn(sizing.fitting(wanted, lambda elements: 8 * 4 * elements, least=2**20), device=device)
+    return torch.randn(
+        sizing.fitting(wanted, lambda elements: 8 * 4 * elements, least=2**20), device=device
+    )
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +105,9 @@ HORNER = lambda x: (((0.5 * x - 1) * x + 2) * x - 3) * x + 4  # noqa: E731
 WAVE = lambda x: torch.exp(-x * x) * torch.cos(3 * x)  # noqa: E731
 
 
-@pytest.fixture(scope="session", params=[(gelu, 9), (HORNER, 8), (WAVE, 6)], ids=["gelu", "horner", "wave"])
+@pytest.fixture(
+    scope="session", params=[(gelu, 9), (HORNER, 8), (WAVE, 6)], ids=["gelu", "horner", "wave"]
+)
 def fused(request, x):
     """A function of so many operations, the same compiled, and how many kernels that has."""
     from torch._inductor import metrics
@@ -130,15 +146,21 @@ def graphs_after_each(sizes_, device, **options):
 
 
 @pytest.mark.claim("compile.once-then-reuse")
-@pytest.mark.parametrize(("options", "most"), [({}, 2), ({"dynamic": False}, 8)], ids=["by default", "dynamic=False"])
+@pytest.mark.parametrize(
+    ("options", "most"), [({}, 2), ({"dynamic": False}, 8)], ids=["by default", "dynamic=False"]
+)
 @given(drawn=st.lists(sizes(2, 9), min_size=1, max_size=6))
 @example(drawn=[5, 5, 6, 7, 5, 9])
 @example(drawn=[4] * 6)
 @few
-def test_a_second_shape_is_compiled_for_any_size_or_each_one_with_dynamic_false(device, options, most, drawn):
+def test_a_second_shape_is_compiled_for_any_size_or_each_one_with_dynamic_false(
+    device, options, most, drawn
+):
     got = graphs_after_each(drawn, device, **options)
     should = [min(len(set(drawn[: i + 1])), most) for i in range(len(drawn))], len(drawn)
-    assert got == should, f"graphs after each call and runs={got}, but should be {should} [sizes {drawn}, {options}]"
+    assert got == should, (
+        f"graphs after each call and runs={got}, but should be {should} [sizes {drawn}, {options}]"
+    )
 
 
 @pytest.mark.claim("compile.once-then-reuse")
@@ -151,7 +173,9 @@ def test_a_second_shape_is_compiled_for_any_size_or_each_one_with_dynamic_false(
         pytest.param(lambda call, x: call(x[:0]), id="a size of 0"),
         pytest.param(lambda call, x: call(x.clone().requires_grad_()), id="a gradient is wanted"),
         pytest.param(lambda call, x: call(x.repeat_interleave(2)[::2]), id="other strides"),
-        pytest.param(lambda call, x: torch.autocast(x.device.type, torch.bfloat16)(call)(x), id="autocast"),
+        pytest.param(
+            lambda call, x: torch.autocast(x.device.type, torch.bfloat16)(call)(x), id="autocast"
+        ),
     ],
 )
 def test_what_else_changes_compiles_once_more_and_is_then_reused_too(device, other):
@@ -160,23 +184,31 @@ def test_what_else_changes_compiles_once_more_and_is_then_reused_too(device, oth
     for changed in (False, False, True, True, False):
         other(function, x) if changed else function(x)
         counts.append(backend.compiled)
-    assert counts == [1, 1, 2, 2, 2], f"graphs after each call={counts}, but should be [1, 1, 2, 2, 2]"
+    assert counts == [1, 1, 2, 2, 2], (
+        f"graphs after each call={counts}, but should be [1, 1, 2, 2, 2]"
+    )
 
 
 @pytest.mark.claim("compile.once-then-reuse")
 def test_beyond_a_limit_of_compilations_calls_run_uncompiled(device, record_figure):
     from torch._dynamo import config
 
-    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # its name before 2.7
+    limit = (
+        "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    )  # its name before 2.7
     record_figure(f"at most {getattr(config, limit)} compilations of a function")
     with config.patch({limit: 3}):
         got = graphs_after_each(range(2, 8), device, dynamic=False)
-    assert got == ([1, 2, 3, 3, 3, 3], 3), f"graphs after each call and runs={got}, but should stay at the limit of 3"
+    assert got == ([1, 2, 3, 3, 3, 3], 3), (
+        f"graphs after each call and runs={got}, but should stay at the limit of 3"
+    )
 
 
 @pytest.mark.claim("compile.once-then-reuse")
 @pytest.mark.needs("c++")
-def test_the_first_call_pays_for_the_compilation_and_the_others_do_not(compiled_gelu, x, speed, record_figure):
+def test_the_first_call_pays_for_the_compilation_and_the_others_do_not(
+    compiled_gelu, x, speed, record_figure
+):
     record_figure(f"first call {compiled_gelu.first_call_s:.1f} s")
     four = x[:4]
     again = compiled(fresh(gelu), four)
@@ -194,7 +226,9 @@ def test_all_operations_become_one_that_allocates_its_result_alone(device, fused
     assert kernels == 1, f"{operations} operations became {kernels} kernels, but should one"
     eager, left = profiled_operators(function, x), profiled_operators(as_one, x)
     arithmetic = {f"aten::{name}" for name in ("mul", "add", "sub", "neg", "exp", "cos", "tanh")}
-    assert len(arithmetic & set(eager)) > 2, f"uncompiled it runs {sorted(eager)}, but should three of {arithmetic}"
+    assert len(arithmetic & set(eager)) > 2, (
+        f"uncompiled it runs {sorted(eager)}, but should three of {arithmetic}"
+    )
     apart = {name for name in left if name.removesuffix("_") in arithmetic}
     assert not apart, f"compiled it still runs {sorted(apart)}"
     if metered(device) != device:
@@ -204,7 +238,9 @@ def test_all_operations_become_one_that_allocates_its_result_alone(device, fused
     with memory(device) as compiled_:
         as_one(x)
     tensors = uncompiled.allocated_bytes // x.nbytes, compiled_.allocated_bytes / x.nbytes
-    assert tensors == (operations, 1), f"uncompiled and compiled allocate {tensors} tensors, not {operations} and 1"
+    assert tensors == (operations, 1), (
+        f"uncompiled and compiled allocate {tensors} tensors, not {operations} and 1"
+    )
 
 
 @pytest.mark.claim("compile.fuses", "compile.better-than-hand")
@@ -218,9 +254,13 @@ def test_fused_operations_are_faster_than_one_after_the_other(fused, x, speed):
 @pytest.mark.claim("compile.fuses")
 @pytest.mark.needs("c++")
 def test_of_few_elements_a_compiled_call_is_slower_than_the_operations(device, x, speed):
-    if device.type == "cpu":  # on a GPU launches can take longer than the call of a compiled function
+    if (
+        device.type == "cpu"
+    ):  # on a GPU launches can take longer than the call of a compiled function
         small, as_one = x[:4], compiled(fresh(scaled), x[:4])
-        speed.assert_slower(lambda: as_one(small), lambda: scaled(small), "compiled against uncompiled, 4 elements")
+        speed.assert_slower(
+            lambda: as_one(small), lambda: scaled(small), "compiled against uncompiled, 4 elements"
+        )
 
 
 @pytest.mark.claim("compile.better-than-hand")
@@ -258,19 +298,25 @@ def least_flops(widths):
 @given(widths=st.lists(st.integers(2, 12), min_size=4, max_size=6))
 @example(widths=[12, 12, 12, 2])  # cheap from the right alone
 @few
-def test_any_chain_runs_from_the_left_but_an_einsum_with_opt_einsum_in_the_best_order(function, enabled, widths):
+def test_any_chain_runs_from_the_left_but_an_einsum_with_opt_einsum_in_the_best_order(
+    function, enabled, widths
+):
     matrices = [integers(*shape) for shape in pairwise(widths)]
     with dispatched.opt_einsum(enabled=enabled):
         as_one = compiled_anew(function, *matrices)
         got, eager = (profiled_product_flops(of, *matrices) for of in (as_one, function))
     left, best = sum(2 * widths[0] * m * n for m, n in pairwise(widths[1:])), least_flops(widths)
     should = best if enabled and function is einsum_chain else left
-    assert got == eager == should, f"FLOPs compiled={got}, {eager=}, but should be {should} [{widths=}, {enabled=}]"
+    assert got == eager == should, (
+        f"FLOPs compiled={got}, {eager=}, but should be {should} [{widths=}, {enabled=}]"
+    )
 
 
 def ones_and_a_bit(device, bit, size=64):
     """1 + 2^-bit everywhere, and a permutation: each product has one term, so only precision can be lost."""
-    return torch.full((size, size), 1 + 2.0**-bit, device=device), torch.eye(size, device=device).flip(0)
+    return torch.full((size, size), 1 + 2.0**-bit, device=device), torch.eye(
+        size, device=device
+    ).flip(0)
 
 
 @pytest.fixture(scope="session")
@@ -282,9 +328,13 @@ def compiled_products(device):
 @given(bit=st.integers(1, 23))
 def test_compiling_leaves_products_in_fp32(device, compiled_products, bit):
     result = compiled_products(*ones_and_a_bit(device, bit))
-    assert result.dtype == torch.float32, f"the compiled product is in {result.dtype}, but should be in float32"
+    assert result.dtype == torch.float32, (
+        f"the compiled product is in {result.dtype}, but should be in float32"
+    )
     values = result.unique().tolist()
-    assert values == [1 + 2.0**-bit], f"compiled, 1 + 2^-{bit} became {values}: the product ran in less than fp32"
+    assert values == [1 + 2.0**-bit], (
+        f"compiled, 1 + 2^-{bit} became {values}: the product ran in less than fp32"
+    )
 
 
 @pytest.mark.claim("compile.mixed-precision")
@@ -295,17 +345,25 @@ def test_autocast_lowers_the_precision_compiled_and_uncompiled(device):
         with torch.autocast(device.type, torch.bfloat16):
             result = call(*ones_and_a_bit(device, 12))
         got = result.dtype, result.unique().tolist()
-        assert got == (torch.bfloat16, [1.0]), f"{name} under autocast 1 + 2^-12 became {got}, but should be 1 in bf16"
+        assert got == (torch.bfloat16, [1.0]), (
+            f"{name} under autocast 1 + 2^-12 became {got}, but should be 1 in bf16"
+        )
     assert backend.compiled == 1, f"{backend.compiled} graphs were compiled, but should be 1"
 
 
 @pytest.mark.claim("compile.same-values")
-def test_compiled_and_uncompiled_agree_to_rounding_for_every_kind_of_number(compiled_gelu, x, record_figure):
+def test_compiled_and_uncompiled_agree_to_rounding_for_every_kind_of_number(
+    compiled_gelu, x, record_figure
+):
     """On random bit patterns: every exponent, subnormals, infinities and NaNs are among them."""
-    bits = torch.randint(-(2**31), 2**31, x.shape, generator=torch.Generator().manual_seed(0)).to(torch.int32)
+    bits = torch.randint(-(2**31), 2**31, x.shape, generator=torch.Generator().manual_seed(0)).to(
+        torch.int32
+    )
     patterns = bits.view(torch.float32).to(x.device)
     million = slice(2**20)
-    fused, eager, argument = (of[million].cpu().double() for of in (compiled_gelu(patterns), gelu(patterns), patterns))
+    fused, eager, argument = (
+        of[million].cpu().double() for of in (compiled_gelu(patterns), gelu(patterns), patterns)
+    )
     wrong = difference(fused.isnan(), eager.isnan())
     assert not wrong, f"where compiled and uncompiled are NaN: {wrong}"
     valid = ~eager.isnan() & argument.isfinite()
@@ -314,7 +372,9 @@ def test_compiled_and_uncompiled_agree_to_rounding_for_every_kind_of_number(comp
     for name, values in {"compiled": fused, "uncompiled": eager}.items():
         off = ((values - exact).abs() / bound)[valid]
         worst = argument[valid][off.argmax()].item()
-        assert off.max() <= 1, f"gelu({worst}) {name} is {off.max():.1f} times as far from fp64 as 8 roundings"
+        assert off.max() <= 1, (
+            f"gelu({worst}) {name} is {off.max():.1f} times as far from fp64 as 8 roundings"
+        )
     same = (fused == eager)[valid].double().mean().item()
     record_figure(f"{1 - same:.2%} of a million results differ in some bit")
 
@@ -322,14 +382,24 @@ def test_compiled_and_uncompiled_agree_to_rounding_for_every_kind_of_number(comp
 @pytest.mark.claim("compile.same-values")
 def test_fused_operations_keep_fp32_between_them(device, compiled_gelu_and_dropout, record_figure):
     argument, ones = bf16_and_ones(device)
-    fused, eager, exact = compiled_gelu_and_dropout(argument, ones)[0], gelu(argument), gelu(argument.float())
+    fused, eager, exact = (
+        compiled_gelu_and_dropout(argument, ones)[0],
+        gelu(argument),
+        gelu(argument.float()),
+    )
     assert fused.dtype == eager.dtype == torch.bfloat16, f"dtypes={fused.dtype} and {eager.dtype}"
     differ = (fused != eager).float().mean().item()
     errors = [(values.float() - exact).abs().mean().item() for values in (fused, eager)]
-    assert differ > 0.01, f"{differ:.1%} of the bf16 results differ, so they need not be compared to rounding"
-    assert errors[0] < errors[1], f"mean errors compiled and uncompiled={errors}, but the first should be smaller"
+    assert differ > 0.01, (
+        f"{differ:.1%} of the bf16 results differ, so they need not be compared to rounding"
+    )
+    assert errors[0] < errors[1], (
+        f"mean errors compiled and uncompiled={errors}, but the first should be smaller"
+    )
     torch.testing.assert_close(fused, eager, rtol=2**-6, atol=2**-6)
-    record_figure(f"{differ:.0%} of the bf16 results differ; mean errors {errors[0]:.1e} compiled, {errors[1]:.1e} not")
+    record_figure(
+        f"{differ:.0%} of the bf16 results differ; mean errors {errors[0]:.1e} compiled, {errors[1]:.1e} not"
+    )
 
 
 def after_seed(function, *arguments):
@@ -338,15 +408,21 @@ def after_seed(function, *arguments):
 
 
 @pytest.mark.claim("compile.same-values")
-def test_dropout_draws_other_numbers_unless_fallback_random_is_set(device, compiled_gelu_and_dropout):
+def test_dropout_draws_other_numbers_unless_fallback_random_is_set(
+    device, compiled_gelu_and_dropout
+):
     argument, ones = bf16_and_ones(device)
     eager = after_seed(gelu_and_dropout, argument, ones)[1]
     fused = after_seed(compiled_gelu_and_dropout, argument, ones)[1]
     differ = (fused != eager).float().mean().item()
-    assert 0.4 < differ < 0.6, f"{differ:.1%} of the masks differ, but two independent ones should in half the places"
+    assert 0.4 < differ < 0.6, (
+        f"{differ:.1%} of the masks differ, but two independent ones should in half the places"
+    )
     for name, mask in {"compiled": fused, "uncompiled": eager}.items():
         kept = (mask == 2).float().mean().item()
-        assert mask.unique().tolist() == [0, 2], f"{name} dropout(ones) gives {mask.unique().tolist()}, not 0 and 2"
+        assert mask.unique().tolist() == [0, 2], (
+            f"{name} dropout(ones) gives {mask.unique().tolist()}, not 0 and 2"
+        )
         assert 0.4 < kept < 0.6, f"{name} dropout keeps {kept:.1%}, but should keep half"
     fallback = compiled(fresh(dropout), ones, options={"fallback_random": True})
     with_fallback, uncompiled = after_seed(fallback, ones), after_seed(dropout, ones)
@@ -357,7 +433,12 @@ def test_dropout_draws_other_numbers_unless_fallback_random_is_set(device, compi
 @pytest.mark.claim("compile.same-values")
 def test_a_compiled_net_has_the_outputs_and_gradients_of_the_uncompiled_one(device):
     torch.manual_seed(0)
-    layers = torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)
+    layers = (
+        torch.nn.LayerNorm(64),
+        torch.nn.Linear(64, 256),
+        torch.nn.GELU(),
+        torch.nn.Linear(256, 64),
+    )
     net = torch.nn.Sequential(*layers).to(device)
     inputs = torch.randn(32, 64, device=device)
 
@@ -365,13 +446,17 @@ def test_a_compiled_net_has_the_outputs_and_gradients_of_the_uncompiled_one(devi
         net.zero_grad()
         outputs = forward(inputs)
         outputs.square().mean().backward()
-        return {"outputs": outputs.detach()} | {name: p.grad.clone() for name, p in net.named_parameters()}
+        return {"outputs": outputs.detach()} | {
+            name: p.grad.clone() for name, p in net.named_parameters()
+        }
 
     eager = outputs_and_gradients(net)
     fused = outputs_and_gradients(compiled(net, inputs))
     for name, values in fused.items():
         off = (values - eager[name]).abs().max().item() / eager[name].abs().max().item()
-        assert off < 1e-5, f"{name} compiled is {off:.1e} of its largest value off, but should be below 1e-5"
+        assert off < 1e-5, (
+            f"{name} compiled is {off:.1e} of its largest value off, but should be below 1e-5"
+        )
 
 
 @pytest.fixture(scope="session")
@@ -383,8 +468,13 @@ def large(device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_a_compiled_product_takes_the_time_of_the_uncompiled_one(large, speed, dtype):
     a, b = (matrix.to(dtype) for matrix in large)
-    function, claim = compiled(fresh(chain), a, b), f"an uncompiled product in {dtype} against a compiled one"
-    speed.assert_slower(lambda: chain(a, b), lambda: function(a, b), claim, at_least=1 / 1.5, at_most=1.5)
+    function, claim = (
+        compiled(fresh(chain), a, b),
+        f"an uncompiled product in {dtype} against a compiled one",
+    )
+    speed.assert_slower(
+        lambda: chain(a, b), lambda: function(a, b), claim, at_least=1 / 1.5, at_most=1.5
+    )
 
 
 @pytest.mark.claim("compile.uses-hardware")
@@ -399,4 +489,6 @@ def test_compiled_products_use_tensor_cores_for_bf16_and_not_for_fp32(large, spe
 @pytest.mark.claim("compile.uses-hardware")
 def test_a_compiled_product_of_fp32_does_not_use_tf32_unless_allowed(compiled_products, device):
     values = compiled_products(*ones_and_a_bit(device, 23)).unique().tolist()
-    assert values == [1 + 2.0**-23], f"compiled, 1 + 2^-23 became {values}: products of fp32 run in less than fp32"
+    assert values == [1 + 2.0**-23], (
+        f"compiled, 1 + 2^-23 became {values}: products of fp32 run in less than fp32"
+    )

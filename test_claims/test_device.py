@@ -20,11 +20,16 @@ from test_claims.oracles.kernels import empty_host_cache, timed_copy
 from test_claims.oracles.tensors import metered, without_collector
 from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, sizes
 
-META = torch.device("meta")  # a device without data: shows on any machine where a tensor is put, and by which operation
+META = torch.device(
+    "meta"
+)  # a device without data: shows on any machine where a tensor is put, and by which operation
 COPIED_FLOATS = 2**26  # 256 MiB: beyond every cache
 
 FACTORIES = {
-    **{name: partial(getattr(torch, name), 2, 3) for name in ("empty", "zeros", "ones", "rand", "randn")},
+    **{
+        name: partial(getattr(torch, name), 2, 3)
+        for name in ("empty", "zeros", "ones", "rand", "randn")
+    },
     **{name: partial(getattr(torch, name), 6) for name in ("arange", "eye", "randperm")},
     **{name: partial(getattr(torch, name), 0, 1, 6) for name in ("linspace", "logspace")},
     "full": lambda **at: torch.full((2, 3), 7.0, **at),
@@ -62,12 +67,16 @@ def cuda(device: torch.device) -> Iterator[torch.device]:
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_a_factory_makes_its_tensor_on_the_cpu(factory, default_device):
     where = FACTORIES[factory]().device
-    assert where == torch.device("cpu"), f"torch.{factory} made its tensor on {where}, but should be on the cpu"
+    assert where == torch.device("cpu"), (
+        f"torch.{factory} made its tensor on {where}, but should be on the cpu"
+    )
     with META:
         inside = FACTORIES[factory]().device
     torch.set_default_device("meta")
     default, chosen = FACTORIES[factory]().device, FACTORIES[factory](device="cpu").device
-    assert (inside, default) == (META, META), f"torch.{factory} made {inside} and {default}, but should meta both times"
+    assert (inside, default) == (META, META), (
+        f"torch.{factory} made {inside} and {default}, but should meta both times"
+    )
     assert chosen == torch.device("cpu"), f"torch.{factory}(device='cpu') made {chosen}"
 
 
@@ -92,7 +101,9 @@ def test_values_come_back_from_the_device_bit_for_bit(device, pattern, dtype):
     home = torch.tensor(list(pattern), dtype=torch.uint8).view(TORCH_DTYPES[dtype])
     back = home.to(device, copy=True).to("cpu", copy=True)
     got = bytes(back.view(torch.uint8).tolist())
-    assert got == pattern, f"the round trip made {got.hex()} of {pattern.hex()} [{dtype=}, {device=}]"
+    assert got == pattern, (
+        f"the round trip made {got.hex()} of {pattern.hex()} [{dtype=}, {device=}]"
+    )
 
 
 @pytest.mark.claim("device.create-direct")
@@ -101,8 +112,12 @@ def test_creating_on_a_device_dispatches_no_copy_and_allocates_nothing_on_the_ho
     copies = crossings(lambda: FACTORIES[factory](device=META))
     with memory("cpu") as host:
         kept = FACTORIES[factory](device=META)
-    assert copies == [], f"torch.{factory}(device='meta') made {len(copies)} copies, but should make none: {copies}"
-    assert host.allocated_bytes == 0, f"torch.{factory}(device='meta') allocated {host.allocated_bytes} B on the host"
+    assert copies == [], (
+        f"torch.{factory}(device='meta') made {len(copies)} copies, but should make none: {copies}"
+    )
+    assert host.allocated_bytes == 0, (
+        f"torch.{factory}(device='meta') allocated {host.allocated_bytes} B on the host"
+    )
     assert kept.device == META, f"torch.{factory}(device='meta') is on {kept.device}"
 
 
@@ -110,22 +125,35 @@ def test_creating_on_a_device_dispatches_no_copy_and_allocates_nothing_on_the_ho
 @pytest.mark.needs("cuda")
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_creating_on_the_gpu_traces_no_copy_from_the_host_unless_the_data_lie_there(factory, cuda):
-    copies, should = host_to_device_copies(lambda: FACTORIES[factory](device=cuda)), int(factory not in COMPUTED)
-    assert copies == should, f"torch.{factory}(device='cuda') made {copies} host-to-device copies, not {should}"
+    copies, should = (
+        host_to_device_copies(lambda: FACTORIES[factory](device=cuda)),
+        int(factory not in COMPUTED),
+    )
+    assert copies == should, (
+        f"torch.{factory}(device='cuda') made {copies} host-to-device copies, not {should}"
+    )
 
 
 @pytest.mark.claim("device.zeros-to-is-direct")
 @given(shape=shapes((0, 3), (0, 40)), dtype=dtypes)
 def test_zeros_then_to_fills_host_memory_and_copies_all_of_it(shape, dtype):
     torch_dtype, nbytes = TORCH_DTYPES[dtype], tensor_bytes(shape, dtype)
-    copied = [copy.nbytes for copy in crossings(lambda: torch.zeros(shape, dtype=torch_dtype).to(META))]
+    copied = [
+        copy.nbytes for copy in crossings(lambda: torch.zeros(shape, dtype=torch_dtype).to(META))
+    ]
     with memory("cpu") as host:
         torch.zeros(shape, dtype=torch_dtype).to(META)
     with memory("cpu") as host_of_direct:
         torch.zeros(shape, dtype=torch_dtype, device=META)
-    assert copied == [nbytes], f"zeros.to(device) copied {copied} B, but should copy {[nbytes]} [{shape=}, {dtype=}]"
-    assert host.allocated_bytes == nbytes, f"it allocated {host.allocated_bytes} B of host memory, not {nbytes}"
-    assert host_of_direct.allocated_bytes == 0, f"zeros(device=) took {host_of_direct.allocated_bytes} B of host memory"
+    assert copied == [nbytes], (
+        f"zeros.to(device) copied {copied} B, but should copy {[nbytes]} [{shape=}, {dtype=}]"
+    )
+    assert host.allocated_bytes == nbytes, (
+        f"it allocated {host.allocated_bytes} B of host memory, not {nbytes}"
+    )
+    assert host_of_direct.allocated_bytes == 0, (
+        f"zeros(device=) took {host_of_direct.allocated_bytes} B of host memory"
+    )
 
 
 @pytest.mark.claim("device.zeros-to-is-direct")
@@ -133,7 +161,9 @@ def test_zeros_then_to_fills_host_memory_and_copies_all_of_it(shape, dtype):
 def test_zeros_then_to_traces_one_copy_from_the_host_and_the_direct_form_none(cuda):
     through_the_host = host_to_device_copies(lambda: torch.zeros(32, 32).to(cuda))
     direct = host_to_device_copies(lambda: torch.zeros(32, 32, device=cuda))
-    assert (through_the_host, direct) == (1, 0), f"host-to-device copies: {through_the_host} and {direct}, not 1 and 0"
+    assert (through_the_host, direct) == (1, 0), (
+        f"host-to-device copies: {through_the_host} and {direct}, not 1 and 0"
+    )
 
 
 @pytest.mark.claim("device.allocated-8192")
@@ -143,7 +173,9 @@ def test_one_matrix_moved_and_one_created_take_8192_bytes(device):
         moved = home.to(metered(device), copy=True)
         created = torch.randn(32, 32, device=metered(device))
     formula = tensor_bytes(moved.shape) + tensor_bytes(created.shape)
-    assert held.live_bytes == formula == 8192, f"measured={held.live_bytes}, {formula=}, but both should be 8192"
+    assert held.live_bytes == formula == 8192, (
+        f"measured={held.live_bytes}, {formula=}, but both should be 8192"
+    )
 
 
 @pytest.mark.claim("device.allocated-8192")
@@ -155,7 +187,9 @@ def test_memory_allocated_rises_by_8192_bytes(cuda):
     kept = [home.to(cuda), torch.randn(32, 32, device=cuda)]
     rise = torch.cuda.memory_allocated() - before
     formula = sum(charged_bytes(x.nbytes) for x in kept)
-    assert rise == formula == 8192, f"memory_allocated rose by {rise}, {formula=}, but both should be 8192"
+    assert rise == formula == 8192, (
+        f"memory_allocated rose by {rise}, {formula=}, but both should be 8192"
+    )
 
 
 @pytest.mark.claim("device.memory-tools")
@@ -164,14 +198,21 @@ def test_memory_allocated_rises_by_8192_bytes(cuda):
 def test_memory_allocated_rises_by_whole_blocks_and_falls_back(device, floats):
     with torch.cuda.device(device):
         before = torch.cuda.memory_allocated()
-        x, _on_host = torch.empty(floats, device=device), torch.empty(floats)  # the second is not to be seen
+        x, _on_host = (
+            torch.empty(floats, device=device),
+            torch.empty(floats),
+        )  # the second is not to be seen
         rise = torch.cuda.memory_allocated() - before
         reserved = torch.cuda.memory_reserved()
         should = rounded_bytes(x.nbytes)
         del x
         back = torch.cuda.memory_allocated() - before
-    assert (rise, back) == (should, 0), f"memory_allocated rose by {rise} to {back}, not by {should} to 0"
-    assert reserved >= before + rise, f"{reserved=} B is less than the {before + rise} B that are allocated"
+    assert (rise, back) == (should, 0), (
+        f"memory_allocated rose by {rise} to {back}, not by {should} to 0"
+    )
+    assert reserved >= before + rise, (
+        f"{reserved=} B is less than the {before + rise} B that are allocated"
+    )
 
 
 @pytest.mark.claim("device.empty-cache")
@@ -184,12 +225,18 @@ def test_empty_cache_gives_back_cached_blocks_and_frees_no_tensor(cuda):
     before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     torch.cuda.empty_cache()
     after = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    assert after[0] == before[0], f"empty_cache changed memory_allocated from {before[0]} to {after[0]}"
-    assert after[1] <= before[1] - temporary_bytes, f"memory_reserved fell only from {before[1]} to {after[1]}"
+    assert after[0] == before[0], (
+        f"empty_cache changed memory_allocated from {before[0]} to {after[0]}"
+    )
+    assert after[1] <= before[1] - temporary_bytes, (
+        f"memory_reserved fell only from {before[1]} to {after[1]}"
+    )
     assert live.sum().item() == 2**24, "a live tensor lost its values"
     allocated = torch.cuda.memory_allocated()
     del live
-    assert torch.cuda.memory_allocated() <= allocated - 2**26, "deleting the last reference did not free the tensor"
+    assert torch.cuda.memory_allocated() <= allocated - 2**26, (
+        "deleting the last reference did not free the tensor"
+    )
 
 
 class Everything(nn.Module):
@@ -212,13 +259,23 @@ def test_a_model_takes_parameters_and_buffers_along_and_leaves_plain_tensors(dev
     model = Everything()
     model.weight.grad = torch.ones(2)
     model.to(there)
-    moved = {name: tensor.device for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    moved = {
+        name: tensor.device for name, tensor in [*model.named_parameters(), *model.named_buffers()]
+    }
     left = [name for name, where in moved.items() if where != there]
-    assert not left, f"model.to({there}) left {left} behind, but should move every parameter and buffer"
-    assert {"running", "scratch", "inner.0.0.running_mean"} <= set(moved), f"not all buffers are there: {sorted(moved)}"
-    assert model.weight.grad.device == there, f"the gradient is on {model.weight.grad.device}, but should be on {there}"
+    assert not left, (
+        f"model.to({there}) left {left} behind, but should move every parameter and buffer"
+    )
+    assert {"running", "scratch", "inner.0.0.running_mean"} <= set(moved), (
+        f"not all buffers are there: {sorted(moved)}"
+    )
+    assert model.weight.grad.device == there, (
+        f"the gradient is on {model.weight.grad.device}, but should be on {there}"
+    )
     stayed = {model.plain.device, model.listed[0].device}
-    assert stayed == {torch.device("cpu")}, f"plain tensors are on {stayed}, but should have stayed on the cpu"
+    assert stayed == {torch.device("cpu")}, (
+        f"plain tensors are on {stayed}, but should have stayed on the cpu"
+    )
 
 
 INHERITING = {
@@ -251,10 +308,14 @@ def test_results_are_on_the_device_of_their_operands(device, target, chain):
 def test_only_a_fresh_factory_in_forward_must_be_told_the_device():
     x = torch.ones(4, 4, device=META)
     mask = torch.zeros(4, 4)
-    assert mask.device == torch.device("cpu"), f"a fresh mask is on {mask.device}, but should be on the cpu"
+    assert mask.device == torch.device("cpu"), (
+        f"a fresh mask is on {mask.device}, but should be on the cpu"
+    )
     with pytest.raises(RuntimeError, match="device"):
         x + mask
-    assert (x + torch.zeros(4, 4, device=x.device)).device == META, "a mask that is told the device moved the sum"
+    assert (x + torch.zeros(4, 4, device=x.device)).device == META, (
+        "a mask that is told the device moved the sum"
+    )
 
 
 CHECKED_ON_META = {  # by the shape functions that meta tensors share with all devices
@@ -265,11 +326,18 @@ CHECKED_ON_META = {  # by the shape functions that meta tensors share with all d
     "cat": lambda a, b: torch.cat([a, b]),
     "where": lambda a, b: torch.where(a > 0, a, b),
 }
-BY_KERNELS = {"matmul": torch.matmul, "linear": nn.functional.linear, "in place": lambda a, b: a.clone().add_(b)}
+BY_KERNELS = {
+    "matmul": torch.matmul,
+    "linear": nn.functional.linear,
+    "in place": lambda a, b: a.clone().add_(b),
+}
 
 
 MIXED = [("meta", name) for name in CHECKED_ON_META]
-MIXED += [pytest.param("cuda", name, marks=pytest.mark.needs("cuda")) for name in CHECKED_ON_META | BY_KERNELS]
+MIXED += [
+    pytest.param("cuda", name, marks=pytest.mark.needs("cuda"))
+    for name in CHECKED_ON_META | BY_KERNELS
+]
 
 
 @pytest.mark.claim("device.assert-location")
@@ -283,17 +351,25 @@ def test_an_operation_on_cpu_and_another_device_raises(operation, there):
 
 @pytest.mark.claim("device.assert-location")
 @pytest.mark.parametrize("operation", ["add", "compare", "maximum", "where"])
-def test_a_cpu_tensor_without_dimensions_mixes_with_any_device_and_a_type_is_no_device(device, operation):
+def test_a_cpu_tensor_without_dimensions_mixes_with_any_device_and_a_type_is_no_device(
+    device, operation
+):
     mixed, number = CHECKED_ON_META[operation], torch.tensor(2.0)
     for there in (META, placed("device under test", device)):
         x = torch.ones(3, device=there)
         where = {mixed(x, number).device, mixed(number, x).device}
-        assert where == {there}, f"{operation} of a tensor on {there} and a number on the cpu gives one on {where}"
+        assert where == {there}, (
+            f"{operation} of a tensor on {there} and a number on the cpu gives one on {where}"
+        )
         by_type = x.device == torch.device(there.type)
-        assert by_type == (there.index is None), f"on {there} its type alone equals its device: {by_type}"
+        assert by_type == (there.index is None), (
+            f"on {there} its type alone equals its device: {by_type}"
+        )
     with pytest.raises(RuntimeError, match="device"):
         mixed(torch.ones(3), number.to(META))
-    assert torch.device("cuda") != torch.device("cuda:0"), "a device without an index equals that of a tensor"
+    assert torch.device("cuda") != torch.device("cuda:0"), (
+        "a device without an index equals that of a tensor"
+    )
 
 
 @pytest.mark.claim("device.all-on-gpu")
@@ -309,7 +385,9 @@ def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
 
     copies = crossings(step)
     expected = start - 0.1 * 2 * x.numpy().T @ (x.numpy() @ start)  # d(sum of squares)/dw, by numpy
-    assert np.allclose(w.detach().numpy(), expected, atol=1e-5), "the step on the CPU differs from numpy's"
+    assert np.allclose(w.detach().numpy(), expected, atol=1e-5), (
+        "the step on the CPU differs from numpy's"
+    )
     where = {tensor.device.type for tensor in (x, w, w.grad)}
     assert where == {"cpu"}, f"tensors of the step are on {where}"
     assert copies == [], f"the step copied between devices: {copies}"
@@ -318,26 +396,40 @@ def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
 
 @pytest.mark.claim("device.parameters-resident")
 @given(widths=st.lists(sizes(most=12), min_size=2, max_size=5), batch=sizes(), steps=sizes(most=2))
-def test_steps_move_their_batches_alone_unless_the_parameters_live_on_the_host(widths, batch, steps):
-    resident, on_host, x = linear_net(widths, META), linear_net(widths), torch.ones(batch, widths[0])
+def test_steps_move_their_batches_alone_unless_the_parameters_live_on_the_host(
+    widths, batch, steps
+):
+    resident, on_host, x = (
+        linear_net(widths, META),
+        linear_net(widths),
+        torch.ones(batch, widths[0]),
+    )
 
     def step():
         resident(x.to(META)).sum().backward()
         torch.optim.SGD(resident.parameters(), lr=0.1).step()
 
     def forward():
-        torch.func.functional_call(on_host, {name: p.to(META) for name, p in on_host.named_parameters()}, x.to(META))
+        torch.func.functional_call(
+            on_host, {name: p.to(META) for name, p in on_host.named_parameters()}, x.to(META)
+        )
 
     batches, parameters = batch * widths[0], sum(m * n for m, n in pairwise(widths))
     for run, elements in ((step, batches), (forward, batches + parameters)):
-        moved = sum(copied.nbytes for copied in crossings(lambda run=run: [run() for _ in range(steps)]))
-        assert moved == 4 * steps * elements, f"{steps} times {run.__name__} moved {moved} bytes [{widths=}, {batch=}]"
+        moved = sum(
+            copied.nbytes for copied in crossings(lambda run=run: [run() for _ in range(steps)])
+        )
+        assert moved == 4 * steps * elements, (
+            f"{steps} times {run.__name__} moved {moved} bytes [{widths=}, {batch=}]"
+        )
 
 
 @pytest.mark.claim("device.transfer-costs")
 @pytest.mark.parametrize("direction", ["to the device", "to the host"])
 @pytest.mark.parametrize("host_memory", ["pageable", "pinned"])
-def test_a_copy_over_the_bus_takes_longer_than_one_within_the_device(cuda, speed, host_memory, direction):
+def test_a_copy_over_the_bus_takes_longer_than_one_within_the_device(
+    cuda, speed, host_memory, direction
+):
     here = torch.ones(COPIED_FLOATS, pin_memory=host_memory == "pinned")
     there, other = torch.empty(COPIED_FLOATS, device=cuda), torch.ones(COPIED_FLOATS, device=cuda)
     source, target = (here, there) if direction == "to the device" else (other, here)
@@ -352,7 +444,9 @@ def test_a_copy_over_the_bus_takes_longer_than_one_within_the_device(cuda, speed
 def test_a_copy_from_a_buffer_pinned_before_is_faster(cuda, speed):
     pageable, target = torch.ones(COPIED_FLOATS), torch.empty(COPIED_FLOATS, device=cuda)
     pinned = pageable.pin_memory()
-    speed.assert_slower(lambda: target.copy_(pageable), lambda: target.copy_(pinned), "pageable against pinned")
+    speed.assert_slower(
+        lambda: target.copy_(pageable), lambda: target.copy_(pinned), "pageable against pinned"
+    )
 
 
 @pytest.mark.claim("device.pinned-faster")
@@ -363,7 +457,9 @@ def test_pinning_for_one_copy_is_slower_than_not_pinning(cuda, speed):
         empty_host_cache()  # torch keeps pinned blocks: the second call would pin nothing
         target.copy_(pageable.pin_memory(), non_blocking=True)
 
-    speed.assert_slower(pin_and_copy, lambda: target.copy_(pageable), "pin_memory() and copy against a plain copy")
+    speed.assert_slower(
+        pin_and_copy, lambda: target.copy_(pageable), "pin_memory() and copy against a plain copy"
+    )
 
 
 @pytest.mark.claim("device.nonblocking-overlap")
@@ -375,10 +471,16 @@ def test_a_non_blocking_copy_returns_early_only_from_pinned_memory(cuda, record_
     # Of nine, since a busy host can come back late from one.
     returned_s, copied_s, still_running = min(timed_copy(target, pinned) for _ in range(9))
     record_figure(f"host free after {returned_s * 1e6:.0f} us of a copy of {copied_s * 1e3:.1f} ms")
-    assert still_running, f"a copy of {copied_s:.4f} s from pinned memory was over when the call returned"
-    assert returned_s < copied_s / 2, f"the host was held {returned_s:.4f} s of the {copied_s:.4f} s of a pinned copy"
+    assert still_running, (
+        f"a copy of {copied_s:.4f} s from pinned memory was over when the call returned"
+    )
+    assert returned_s < copied_s / 2, (
+        f"the host was held {returned_s:.4f} s of the {copied_s:.4f} s of a pinned copy"
+    )
     returned_s, copied_s, _ = sorted(timed_copy(target, pageable) for _ in range(9))[4]
-    assert returned_s > copied_s / 2, f"the host was free after {returned_s:.4f} of {copied_s:.4f} s of a pageable copy"
+    assert returned_s > copied_s / 2, (
+        f"the host was free after {returned_s:.4f} of {copied_s:.4f} s of a pageable copy"
+    )
 
 
 @pytest.mark.claim("device.nonblocking-overlap")
@@ -390,7 +492,9 @@ def test_a_copy_to_the_host_must_be_waited_for_before_it_is_read(cuda):
     early = target[-1].item()
     torch.cuda.synchronize()
     late = target[-1].item()
-    assert (early, late) == (0, 1), f"read before and after the wait: {early} and {late}, but should be 0 and 1"
+    assert (early, late) == (0, 1), (
+        f"read before and after the wait: {early} and {late}, but should be 0 and 1"
+    )
 
 
 @pytest.mark.claim("device.not-magic")
@@ -408,19 +512,27 @@ def test_pinning_gains_less_the_more_computation_there_is_per_copy(cuda, speed, 
         for _ in range(products):
             torch.mm(a, a, out=product)
 
-    light = speed.assert_slower(lambda: step(pageable, 0), lambda: step(pinned, 0), "copy and one light kernel")
+    light = speed.assert_slower(
+        lambda: step(pageable, 0), lambda: step(pinned, 0), "copy and one light kernel"
+    )
     many = max(1, round(20 * copy_s / product_s))
     what = "copy and products of 20 times its time"
     most = 1 + (light.value - 1) / 2
-    speed.assert_slower(lambda: step(pageable, many), lambda: step(pinned, many), what, at_least=0.5, at_most=most)
+    speed.assert_slower(
+        lambda: step(pageable, many), lambda: step(pinned, many), what, at_least=0.5, at_most=most
+    )
 
 
 @pytest.mark.claim("device.cpu-too-slow")
-@pytest.mark.parametrize(("all_threads", "at_least"), [(False, 10), (True, 2)], ids=["one core", "all cores"])
+@pytest.mark.parametrize(
+    ("all_threads", "at_least"), [(False, 10), (True, 2)], ids=["one core", "all cores"]
+)
 def test_a_large_product_is_far_slower_on_the_cpu(cuda, speed, all_threads, at_least):
     here = torch.randn(4096, 4096)
     there, what = here.to(cuda), "4096 x 4096 fp32 product, CPU against GPU"
-    speed.assert_slower(lambda: here @ here, lambda: there @ there, what, at_least=at_least, all_threads=all_threads)
+    speed.assert_slower(
+        lambda: here @ here, lambda: there @ there, what, at_least=at_least, all_threads=all_threads
+    )
 
 
 @pytest.mark.claim("device.cpu-too-slow")

@@ -12,7 +12,13 @@ from accounting.formats import BLOCK_FORMATS, FORMATS, block_format_of, element_
 from test_claims.oracles import numbers
 from test_claims.oracles.kernels import has_bf16_unit, scaled_fp8_product
 from test_claims.oracles.low_precision import E4M3, E5M2, NETS, trained_net
-from test_claims.oracles.numbers import cast, cast_of, disagreement, fields_counted, values_of_patterns
+from test_claims.oracles.numbers import (
+    cast,
+    cast_of,
+    disagreement,
+    fields_counted,
+    values_of_patterns,
+)
 from test_claims.oracles.tensors import difference
 from test_claims.strategies import seeds, sizes, with_dtype
 
@@ -37,7 +43,11 @@ def applied(function, *operands):
 
 
 @pytest.mark.claim("dtype.fp32-layout")
-@given(pattern=st.integers(0, 2**32 - 1) | st.integers(0, 2**23 - 1) | st.integers(0x7F800000, 0x7FFFFFFF))
+@given(
+    pattern=st.integers(0, 2**32 - 1)
+    | st.integers(0, 2**23 - 1)
+    | st.integers(0x7F800000, 0x7FFFFFFF)
+)
 def test_fp32_reads_a_pattern_as_1_sign_8_exponent_and_23_fraction_bits(pattern):
     fp32 = format_of("fp32")
     read = values_of_patterns(torch.float32, [pattern], numbers.CPU).item()
@@ -50,11 +60,18 @@ def test_fp32_reads_a_pattern_as_1_sign_8_exponent_and_23_fraction_bits(pattern)
 @pytest.mark.claim("dtype.fp32-layout")
 @given(pattern=st.integers(0, 0x7F7FFFFE), eighths=st.integers(0, 8), sign=signs)
 @example(pattern=0x3F800000, eighths=4, sign=1)  # 1 + 2^-24: a tie, whose even neighbour is below
-def test_fp32_rounds_what_lies_between_two_of_its_values_to_the_nearer_or_the_even_one(pattern, eighths, sign):
+def test_fp32_rounds_what_lies_between_two_of_its_values_to_the_nearer_or_the_even_one(
+    pattern, eighths, sign
+):
     below, above = values_of_patterns(torch.float32, [pattern, pattern + 1], numbers.CPU).tolist()
     value = sign * (below + (above - below) / 8 * eighths)
-    rounded, cast_value = format_of("fp32").rounded(value), torch.tensor(value, dtype=torch.float64).float().item()
-    assert rounded == cast_value, f"rounded={rounded!r}, but torch casts to {cast_value!r} [{value=!r}]"
+    rounded, cast_value = (
+        format_of("fp32").rounded(value),
+        torch.tensor(value, dtype=torch.float64).float().item(),
+    )
+    assert rounded == cast_value, (
+        f"rounded={rounded!r}, but torch casts to {cast_value!r} [{value=!r}]"
+    )
 
 
 LAYOUT_CLAIMS = {
@@ -63,45 +80,86 @@ LAYOUT_CLAIMS = {
     "fp8_e4m3": ["dtype.e4m3-layout", "dtype.fp8-rounding"],
     "fp8_e5m2": ["dtype.e5m2-layout", "dtype.fp8-rounding"],
 }
-FIELDS = {"fp16": (5, 10), "bf16": (8, 7), "fp8_e4m3": (4, 3), "fp8_e5m2": (5, 2)}  # exponent and fraction bits
+FIELDS = {
+    "fp16": (5, 10),
+    "bf16": (8, 7),
+    "fp8_e4m3": (4, 3),
+    "fp8_e5m2": (5, 2),
+}  # exponent and fraction bits
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.claim(c[0])) for n, c in LAYOUT_CLAIMS.items()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.claim(c[0])) for n, c in LAYOUT_CLAIMS.items()]
+)
 def test_every_pattern_reads_as_the_fields_of_the_format_say(name, device):
     row, values = format_of(name), values_of_patterns(dtype_of(name), None, device)
-    assert not (wrong := numbers.decode_disagreement(row, device) or numbers.published_disagreement(row)), wrong
+    assert not (
+        wrong := numbers.decode_disagreement(row, device) or numbers.published_disagreement(row)
+    ), wrong
     got = fields_counted(values, row.bits)
-    assert got == FIELDS[name] == (row.exponent_bits, row.fraction_bits), f"{got}, but should be {FIELDS[name]} bits"
+    assert got == FIELDS[name] == (row.exponent_bits, row.fraction_bits), (
+        f"{got}, but should be {FIELDS[name]} bits"
+    )
     finite = values[values.isfinite()]
-    ends = (finite.max().item(), torch.finfo(dtype_of(name)).smallest_normal, finite[finite > 0].min().item())
+    ends = (
+        finite.max().item(),
+        torch.finfo(dtype_of(name)).smallest_normal,
+        finite[finite > 0].min().item(),
+    )
     assert ends == (row.max, row.least_normal, row.least_subnormal), f"{name} reaches {ends}"
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.claim(*c)) for n, c in LAYOUT_CLAIMS.items()])
-def test_a_cast_rounds_every_value_every_midpoint_and_their_neighbours_to_nearest_even(name, device):
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.claim(*c)) for n, c in LAYOUT_CLAIMS.items()]
+)
+def test_a_cast_rounds_every_value_every_midpoint_and_their_neighbours_to_nearest_even(
+    name, device
+):
     assert not (wrong := numbers.rounding_disagreement(format_of(name), device)), wrong
 
 
 @pytest.mark.claim("dtype.bf16-layout", "dtype.bf16-33bit-exponent", "dtype.bf16-range")
 def test_bf16_is_the_upper_half_of_an_fp32_whose_exponent_it_has(device):
-    upper_halves = values_of_patterns(torch.float32, [pattern << 16 for pattern in range(2**16)], numbers.CPU)
+    upper_halves = values_of_patterns(
+        torch.float32, [pattern << 16 for pattern in range(2**16)], numbers.CPU
+    )
     bf16 = values_of_patterns(torch.bfloat16, None, device)
-    assert not (wrong := numbers.difference("bf16", bf16, upper_halves, lambda i: f"pattern {i:#06x}")), wrong
-    binades = bf16[(bf16 >= format_of("fp32").least_normal) & bf16.isfinite()].frexp().exponent.unique().numel()
-    assert binades == 2**8 - 2, f"bf16 has {binades} binades, but should have all of 8 bits but zeros and ones"
+    assert not (
+        wrong := numbers.difference("bf16", bf16, upper_halves, lambda i: f"pattern {i:#06x}")
+    ), wrong
+    binades = (
+        bf16[(bf16 >= format_of("fp32").least_normal) & bf16.isfinite()]
+        .frexp()
+        .exponent.unique()
+        .numel()
+    )
+    assert binades == 2**8 - 2, (
+        f"bf16 has {binades} binades, but should have all of 8 bits but zeros and ones"
+    )
 
 
 @pytest.mark.claim("dtype.bf16-reallocates", "dtype.bf16-33bit-exponent")
 def test_bf16_takes_3_bits_from_the_fraction_of_fp16_and_gives_them_to_the_exponent(device):
-    fields = [fields_counted(values_of_patterns(dtype_of(name), None, device), 16) for name in ("fp16", "bf16")]
-    rows = [(format_of(name).exponent_bits, format_of(name).fraction_bits) for name in ("fp16", "bf16")]
-    assert fields == rows == [(5, 10), (8, 7)], f"exponent and fraction bits of fp16 and bf16 are {fields}, {rows=}"
+    fields = [
+        fields_counted(values_of_patterns(dtype_of(name), None, device), 16)
+        for name in ("fp16", "bf16")
+    ]
+    rows = [
+        (format_of(name).exponent_bits, format_of(name).fraction_bits) for name in ("fp16", "bf16")
+    ]
+    assert fields == rows == [(5, 10), (8, 7)], (
+        f"exponent and fraction bits of fp16 and bf16 are {fields}, {rows=}"
+    )
     assert torch.finfo(torch.bfloat16).max > 2**111 * torch.finfo(torch.float16).max
 
 
 @pytest.mark.claim("dtype.finfo")
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.claim("dtype.fp4-block-scale")] * (n == "fp4_e2m1")) for n in FORMATS]
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.claim("dtype.fp4-block-scale")] * (n == "fp4_e2m1"))
+        for n in FORMATS
+    ],
 )
 def test_torch_and_the_specifications_agree_with_every_row_of_the_format_table(name, device):
     assert not (wrong := disagreement(FORMATS[name], device)), wrong
@@ -110,76 +168,125 @@ def test_torch_and_the_specifications_agree_with_every_row_of_the_format_table(n
 @pytest.mark.claim("dtype.finfo")
 def test_finfo_does_not_tell_where_underflow_begins(device):
     below = torch.finfo(torch.float16).smallest_normal / 1024
-    assert cast_of(below, torch.float16, device) == below == format_of("fp16").least_subnormal, f"fp16 lost {below}"
+    assert cast_of(below, torch.float16, device) == below == format_of("fp16").least_subnormal, (
+        f"fp16 lost {below}"
+    )
     with pytest.raises(TypeError):
         torch.finfo(torch.int8)
 
 
 @pytest.mark.claim("dtype.fp8-tradeoff")
 @given(exponent=st.integers(-6, 7), sign=signs, seed=seeds)
-def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, exponent, sign, seed):
-    values = (1 + torch.rand(5000, generator=torch.Generator().manual_seed(seed))) * sign * 2.0**exponent
+def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(
+    device, exponent, sign, seed
+):
+    values = (
+        (1 + torch.rand(5000, generator=torch.Generator().manual_seed(seed))) * sign * 2.0**exponent
+    )
     found = []
     for name, dtype in zip(FP8, (E4M3, E5M2), strict=True):
         row, table = format_of(name), values_of_patterns(dtype, None, device)
         error = ((cast(values, dtype, device) - values) / values).abs().max().item()
         most = row.eps / (2 + row.eps)  # of a tie at 1 + eps/2, the worst that can happen
-        assert 0.9 < error / most <= 1, f"{name} errs by {error}, not by up to {most} [{exponent=}, {seed=}]"
+        assert 0.9 < error / most <= 1, (
+            f"{name} errs by {error}, not by up to {most} [{exponent=}, {seed=}]"
+        )
         octaves = math.log2(table[table.isfinite()].max() / table[table > 0].min())
-        assert octaves == pytest.approx(math.log2(row.max / row.least_subnormal)), f"{name} has {octaves=}"
+        assert octaves == pytest.approx(math.log2(row.max / row.least_subnormal)), (
+            f"{name} has {octaves=}"
+        )
         found.append((error, octaves))
-    assert all(e4m3 < 0.6 * e5m2 for e4m3, e5m2 in zip(*found, strict=True)), f"errors and octaves: {found}"
+    assert all(e4m3 < 0.6 * e5m2 for e4m3, e5m2 in zip(*found, strict=True)), (
+        f"errors and octaves: {found}"
+    )
 
 
 @pytest.mark.claim("dtype.fp8-overflow")
 @pytest.mark.parametrize(
-    ("dtype", "last", "policies"), [(E4M3, 464.0, {"saturate", "nan"}), (E5M2, 61439.996, {"inf"})], ids=FP8
+    ("dtype", "last", "policies"),
+    [(E4M3, 464.0, {"saturate", "nan"}), (E5M2, 61439.996, {"inf"})],
+    ids=FP8,
 )
-def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(dtype, last, policies, device, record_figure):
-    policy, row = numbers.overflow_policy(dtype, device), format_of("fp8_e4m3" if dtype == E4M3 else "fp8_e5m2")
+def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(
+    dtype, last, policies, device, record_figure
+):
+    policy, row = (
+        numbers.overflow_policy(dtype, device),
+        format_of("fp8_e4m3" if dtype == E4M3 else "fp8_e5m2"),
+    )
     record_figure(f"{row.name} overflow: {policy}, infinity: {cast_of(math.inf, dtype, device)}")
-    assert policy in policies, f"{row.name} overflows to {policy}, but should overflow to one of {policies}"
+    assert policy in policies, (
+        f"{row.name} overflows to {policy}, but should overflow to one of {policies}"
+    )
     inside = cast(torch.tensor([row.max + 1, last, -last]), dtype, device).tolist()
-    assert inside == [row.max, row.max, -row.max], f"casts below half a spacing past the maximum gave {inside}"
+    assert inside == [row.max, row.max, -row.max], (
+        f"casts below half a spacing past the maximum gave {inside}"
+    )
     factors = [sign * 2.0 ** (third / 3) for third in range(180) for sign in (1, -1)]
     beyond = torch.nextafter(torch.tensor(last), torch.tensor(math.inf)) * torch.tensor(factors)
-    ours = torch.tensor([row.rounded(x, overflow=policy) for x in beyond.tolist()], dtype=torch.float64)
-    wrong = numbers.difference(row.name, ours, cast(beyond, dtype, device), lambda i: f"of {beyond[i].item()!r}")
+    ours = torch.tensor(
+        [row.rounded(x, overflow=policy) for x in beyond.tolist()], dtype=torch.float64
+    )
+    wrong = numbers.difference(
+        row.name, ours, cast(beyond, dtype, device), lambda i: f"of {beyond[i].item()!r}"
+    )
     assert wrong is None, wrong
-    assert cast_of(math.inf, dtype, device) in (math.inf, row.max) or math.isnan(cast_of(math.inf, dtype, device))
+    assert cast_of(math.inf, dtype, device) in (math.inf, row.max) or math.isnan(
+        cast_of(math.inf, dtype, device)
+    )
     assert math.isnan(cast_of(math.nan, dtype, device))
 
 
-@pytest.mark.claim("dtype.fp16-underflow-threshold", "dtype.fp16-rounds-down", "dtype.fp16-underflow-1e-8")
+@pytest.mark.claim(
+    "dtype.fp16-underflow-threshold", "dtype.fp16-rounds-down", "dtype.fp16-underflow-1e-8"
+)
 @pytest.mark.claim("dtype.bf16-sweet-spot", "amp.gradscaler", "loop.mixed-two-layer")
-@given(magnitude=st.floats(2**-126, 2**-14, width=32) | st.floats(2**-27, 2**-23, width=32), sign=signs)
+@given(
+    magnitude=st.floats(2**-126, 2**-14, width=32) | st.floats(2**-27, 2**-23, width=32), sign=signs
+)
 @example(magnitude=2**-25, sign=-1)
 @example(magnitude=2**-25 * (1 + 2**-23), sign=1)  # the float32 above it
 @example(magnitude=1e-8, sign=1)
 @example(magnitude=2.98e-8, sign=1)
 @example(magnitude=3e-8, sign=-1)
-def test_fp16_makes_0_of_all_to_2_to_the_minus_25_and_rounds_others_and_bf16_keeps_all(device, magnitude, sign):
-    got, formula = cast_of(sign * magnitude, torch.float16, device), format_of("fp16").rounded(sign * magnitude)
+def test_fp16_makes_0_of_all_to_2_to_the_minus_25_and_rounds_others_and_bf16_keeps_all(
+    device, magnitude, sign
+):
+    got, formula = (
+        cast_of(sign * magnitude, torch.float16, device),
+        format_of("fp16").rounded(sign * magnitude),
+    )
     should = sign * round(magnitude * 2**24) / 2**24
-    assert got == formula == should, f"fp16({sign * magnitude!r}) is {got!r}, {formula=}, but should be {should!r}"
+    assert got == formula == should, (
+        f"fp16({sign * magnitude!r}) is {got!r}, {formula=}, but should be {should!r}"
+    )
     assert (got == 0) == (magnitude <= 2**-25), f"fp16 makes {got!r} of {sign * magnitude!r}"
     bf16 = cast_of(sign * magnitude, torch.bfloat16, device)
     assert abs(bf16 / (sign * magnitude) - 1) <= 2**-8, f"bf16 makes {bf16} of {sign * magnitude!r}"
 
 
 @pytest.mark.claim("dtype.bf16-resolution", "dtype.fp16-overflow", "dtype.lower-is-less-accurate")
-@given(fraction=st.integers(0, 2**23 - 1), exponent=st.integers(-126, 126) | st.integers(-27, 17), sign=signs)
+@given(
+    fraction=st.integers(0, 2**23 - 1),
+    exponent=st.integers(-126, 126) | st.integers(-27, 17),
+    sign=signs,
+)
 @example(fraction=0, exponent=-18, sign=1)  # where fp16's spacing is twice bf16's
 @example(fraction=2**23 - 2**12 - 1, exponent=15, sign=1)  # the float32 below 65520
 @example(fraction=2**23 - 2**12, exponent=15, sign=-1)
 def test_of_23_fraction_bits_bf16_keeps_7_and_fp16_10_up_to_65520(device, fraction, exponent, sign):
     value = sign * math.ldexp(2**23 + fraction, exponent - 23)
     for name, bits in (("bf16", 7), ("fp16", 10), ("fp32", 23)):
-        got, least = cast_of(value, dtype_of(name), device), -24 if name == "fp16" else -149  # of its subnormal numbers
+        got, least = (
+            cast_of(value, dtype_of(name), device),
+            -24 if name == "fp16" else -149,
+        )  # of its subnormal numbers
         spacing = 2.0 ** max(exponent - bits, least)
         fits, formula = name != "fp16" or abs(value) < 65520, format_of(name).rounded(value)
         should = round(value / spacing) * spacing if fits else sign * math.inf
-        assert got == formula == should, f"{name} makes {got!r} of {value!r}, {formula=}, not {should!r} [{bits=}]"
+        assert got == formula == should, (
+            f"{name} makes {got!r} of {value!r}, {formula=}, not {should!r} [{bits=}]"
+        )
 
 
 @pytest.mark.claim("dtype.bf16-range", "dtype.bf16-keeps-1e-8")
@@ -187,16 +294,22 @@ def test_of_23_fraction_bits_bf16_keeps_7_and_fp16_10_up_to_65520(device, fracti
 @example(value=1e-8, sign=1)
 @example(value=2.0**-126, sign=1)
 @example(value=2.0**127 * (2 - 2**-7), sign=-1)
-def test_normal_numbers_of_fp32_stay_normal_in_bf16_but_the_last_four_thousandths(device, value, sign):
+def test_normal_numbers_of_fp32_stay_normal_in_bf16_but_the_last_four_thousandths(
+    device, value, sign
+):
     bf16, fp32 = format_of("bf16"), format_of("fp32")
     off = abs(cast_of(sign * value, torch.bfloat16, device) / (sign * value) - 1)
     assert off <= 2**-8, f"bf16 is off by {off} at {sign * value!r}, more than half of its spacing"
     ratio = torch.finfo(torch.bfloat16).max / torch.finfo(torch.float32).max
-    assert ratio == bf16.max / fp32.max == pytest.approx((2 - 2**-7) / (2 - 2**-23)), f"ratio of maxima={ratio}"
+    assert ratio == bf16.max / fp32.max == pytest.approx((2 - 2**-7) / (2 - 2**-23)), (
+        f"ratio of maxima={ratio}"
+    )
     assert bf16.least_normal == fp32.least_normal
     for row, dtype, least in ((bf16, torch.bfloat16, 2.0**-133), (fp32, torch.float32, 2.0**-149)):
         casts = [cast_of(x, dtype, device) for x in (least, -least, least / 2)]
-        assert casts == [row.least_subnormal, -least, 0], f"{row.name} makes {casts} of ±{least} and half of it"
+        assert casts == [row.least_subnormal, -least, 0], (
+            f"{row.name} makes {casts} of ±{least} and half of it"
+        )
 
 
 @pytest.mark.claim("dtype.fp32-full-precision")
@@ -208,31 +321,52 @@ def test_from_2_to_the_24_on_odd_integers_need_fp64(half):
     for name, dtype, bits in (("fp32", torch.float32, 24), ("fp64", torch.float64, 53)):
         got, formula = torch.tensor(odd, dtype=dtype).item(), format_of(name).rounded(odd)
         assert got == formula, f"{name} makes {got} of {odd}, but {formula=}"
-        assert (got == odd) == (odd < 2**bits), f"{name} makes {got} of {odd}, but should keep it below 2^{bits} alone"
+        assert (got == odd) == (odd < 2**bits), (
+            f"{name} makes {got} of {odd}, but should keep it below 2^{bits} alone"
+        )
 
 
 @pytest.mark.claim("dtype.fp32-full-precision")
 def test_fp64_is_2_to_the_29_times_finer_than_fp32_and_fp32_holds_every_16_bit_float():
     finer = torch.finfo(torch.float32).eps / torch.finfo(torch.float64).eps
-    assert finer == 2**29 == format_of("fp32").eps / format_of("fp64").eps, f"ratio of eps={finer}, but should be 2**29"
+    assert finer == 2**29 == format_of("fp32").eps / format_of("fp64").eps, (
+        f"ratio of eps={finer}, but should be 2**29"
+    )
     for dtype in (torch.float16, torch.bfloat16):
         half = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
-        back, patterns = (of.view(torch.int16)[~half.isnan()] for of in (half.float().to(dtype), half))
-        assert not (wrong := difference(back, patterns)), f"patterns of {dtype} through fp32 and back: {wrong}"
+        back, patterns = (
+            of.view(torch.int16)[~half.isnan()] for of in (half.float().to(dtype), half)
+        )
+        assert not (wrong := difference(back, patterns)), (
+            f"patterns of {dtype} through fp32 and back: {wrong}"
+        )
 
 
 @pytest.mark.claim("dtype.lower-is-less-accurate")
 @given(m=sizes(32, 200), k=sizes(32, 200), n=sizes(32, 200), seed=seeds)
-def test_a_linear_layer_errs_by_a_third_of_eps_and_takes_its_bits_in_every_format(device, m, k, n, seed):
+def test_a_linear_layer_errs_by_a_third_of_eps_and_takes_its_bits_in_every_format(
+    device, m, k, n, seed
+):
     x, w = seeded(m, k, seed=seed), seeded(k, n, seed=seed + 1) / math.sqrt(k)
     exact, last = x.double() @ w.double(), 0.0
-    for name, nbytes, eps in (("fp16", 2, 2**-10), ("bf16", 2, 2**-7), ("fp8_e4m3", 1, 2**-3), ("fp8_e5m2", 1, 2**-2)):
+    for name, nbytes, eps in (
+        ("fp16", 2, 2**-10),
+        ("bf16", 2, 2**-7),
+        ("fp8_e4m3", 1, 2**-3),
+        ("fp8_e5m2", 1, 2**-2),
+    ):
         product = cast(x, dtype_of(name), device) @ cast(w, dtype_of(name), device)
         error, taken = ((product - exact).norm() / exact.norm()).item(), w.to(dtype_of(name)).nbytes
         # Two factors, each off by a uniform ±eps/2 at the low end of a binade and half of that at its high end.
-        assert 0.25 < error / eps < 0.37, f"{name} errs by {error / eps:.2f} eps, not 0.3 [{m=}, {k=}, {n=}, {seed=}]"
-        assert last < error, f"{name} errs by {error}, but should by more than the finer format before: {last}"
-        assert taken == nbytes * k * n == element_bits(name) // 8 * k * n, f"{name} takes {taken} bytes [{k=}, {n=}]"
+        assert 0.25 < error / eps < 0.37, (
+            f"{name} errs by {error / eps:.2f} eps, not 0.3 [{m=}, {k=}, {n=}, {seed=}]"
+        )
+        assert last < error, (
+            f"{name} errs by {error}, but should by more than the finer format before: {last}"
+        )
+        assert taken == nbytes * k * n == element_bits(name) // 8 * k * n, (
+            f"{name} takes {taken} bytes [{k=}, {n=}]"
+        )
         last = error
 
 
@@ -242,19 +376,27 @@ def test_the_fewer_exponent_bits_a_format_has_the_sooner_a_value_leaves_it(devic
     value = 1.5 * 2.0**exponent  # three quarters of the least subnormal, at least, round up to it
     for name, bits, fraction in (("fp32", 8, 23), *((name, *FIELDS[name]) for name in FIELDS)):
         bias, got = 2 ** (bits - 1) - 1, cast_of(value, dtype_of(name), device)
-        fits = -bias - fraction <= exponent <= bias + (name == "fp8_e4m3")  # whose highest exponent has numbers, too
-        assert (abs(got / value - 1) < 0.34) == fits, f"{name} makes {got} of 1.5 * 2^{exponent}, which {fits=}"
+        fits = (
+            -bias - fraction <= exponent <= bias + (name == "fp8_e4m3")
+        )  # whose highest exponent has numbers, too
+        assert (abs(got / value - 1) < 0.34) == fits, (
+            f"{name} makes {got} of 1.5 * 2^{exponent}, which {fits=}"
+        )
 
 
 @pytest.mark.claim("dtype.lower-is-faster")
 @pytest.mark.parametrize("times", [2, 3, 4])
-def test_a_large_bf16_matmul_is_faster_than_fp32_where_there_is_a_bf16_unit(device, isa, speed, times):
+def test_a_large_bf16_matmul_is_faster_than_fp32_where_there_is_a_bf16_unit(
+    device, isa, speed, times
+):
     if not has_bf16_unit(device, isa):
         pytest.skip(f"torch reports no bf16 unit on this device ({', '.join(isa) or device.type})")
     n = times * (256 if device.type == "cpu" else 2048)
     wide = torch.randn(n, n, device=device)
     narrow = wide.bfloat16()
-    speed.assert_slower(lambda: wide @ wide, lambda: narrow @ narrow, f"{n}^3 matmul in fp32 against bf16")
+    speed.assert_slower(
+        lambda: wide @ wide, lambda: narrow @ narrow, f"{n}^3 matmul in fp32 against bf16"
+    )
 
 
 @pytest.mark.claim("dtype.lower-is-faster")
@@ -263,7 +405,9 @@ def test_a_large_bf16_matmul_is_faster_than_fp32_where_there_is_a_bf16_unit(devi
 def test_a_large_fp32_matmul_is_faster_than_fp64(speed, n):
     wide = torch.randn(n, n, dtype=torch.float64)
     narrow = wide.float()
-    speed.assert_slower(lambda: wide @ wide, lambda: narrow @ narrow, f"{n}^3 matmul in fp64 against fp32")
+    speed.assert_slower(
+        lambda: wide @ wide, lambda: narrow @ narrow, f"{n}^3 matmul in fp64 against fp32"
+    )
 
 
 @pytest.mark.claim("dtype.lower-is-faster")
@@ -276,36 +420,53 @@ def test_an_fp8_matmul_without_an_fp8_unit_is_slower_than_fp32(speed, isa, n):
     narrow = wide.to(E4M3)
     if applied(torch.matmul, narrow, narrow) is None:
         pytest.skip("this torch multiplies no fp8 on a CPU")
-    speed.assert_slower(lambda: narrow @ narrow, lambda: wide @ wide, f"{n}^3 matmul in fp8 against fp32", pairs=15)
+    speed.assert_slower(
+        lambda: narrow @ narrow, lambda: wide @ wide, f"{n}^3 matmul in fp8 against fp32", pairs=15
+    )
 
 
 @pytest.mark.claim("dtype.fp16-not-for-big-models")
 def test_activations_overflow_in_fp16_before_any_loss_is_scaled_and_not_in_bf16(device):
     x = torch.linspace(200, 400, 33).half()  # 65520 is the square of 255.97
-    fp16, bf16 = (numbers.on_the_host(x.to(device, dtype).square()) for dtype in (torch.float16, torch.bfloat16))
-    assert not (wrong := difference(fp16.isinf(), x.double() ** 2 >= 65520)), f"which squares overflow: {wrong}"
+    fp16, bf16 = (
+        numbers.on_the_host(x.to(device, dtype).square())
+        for dtype in (torch.float16, torch.bfloat16)
+    )
+    assert not (wrong := difference(fp16.isinf(), x.double() ** 2 >= 65520)), (
+        f"which squares overflow: {wrong}"
+    )
     off_by = (bf16 / x.double() ** 2 - 1).abs().max().item()
     assert off_by <= 2**-6, f"squares in bf16 are {bf16}, off by {off_by}"
 
 
 @pytest.mark.claim("dtype.fp16-not-for-big-models", "dtype.fp16-small-models")
 @pytest.mark.claim("dtype.bf16-sweet-spot", "amp.gradscaler")
-@given(words=sizes(2, 4000), tokens=sizes(1, 2**20) | sizes(1, 2**14), log_scale=st.sampled_from([0, 16]))
+@given(
+    words=sizes(2, 4000),
+    tokens=sizes(1, 2**20) | sizes(1, 2**14),
+    log_scale=st.sampled_from([0, 16]),
+)
 @example(words=256, tokens=4096, log_scale=0)  # bytes in batches of 4096: far from it
 @example(words=50_257, tokens=667, log_scale=0)  # of GPT-2
 @example(words=50_257, tokens=668, log_scale=0)
-def test_fp16_flushes_gradients_of_logits_from_2_to_the_25_words_by_tokens(device, words, tokens, log_scale):
+def test_fp16_flushes_gradients_of_logits_from_2_to_the_25_words_by_tokens(
+    device, words, tokens, log_scale
+):
     """Before training every word has a chance of 1/V: the mean loss of T tokens gives each wrong one 1/(V·T)."""
     assume(abs(math.log2(words * tokens) - log_scale - 25) > 1e-4)
     should, said = 2.0**log_scale / (words * tokens), f"[{words=}, {tokens=}, scale 2^{log_scale}]"
     for dtype, least in ((torch.float16, 2**-25), (torch.bfloat16, 0)):
         logits = torch.zeros(1, words, dtype=dtype, device=device, requires_grad=True)
-        loss = torch.nn.functional.cross_entropy(logits.float(), torch.zeros(1, dtype=torch.long, device=device))
+        loss = torch.nn.functional.cross_entropy(
+            logits.float(), torch.zeros(1, dtype=torch.long, device=device)
+        )
         (loss * (2.0**log_scale / tokens)).backward()  # one token's share of the mean, scaled
         held = logits.grad[0, 1:].float()
         flushed, off_by = bool((held == 0).all()), (held - should).abs().max().item()
         right = flushed == (should < least) and off_by <= least + should * 2**-8
-        assert right, f"gradients in {dtype} are {held}, but should be {should} or, below {least}, 0 {said}"
+        assert right, (
+            f"gradients in {dtype} are {held}, but should be {should} or, below {least}, 0 {said}"
+        )
 
 
 OF_FP16 = pytest.mark.claim("dtype.fp16-small-models", "dtype.fp16-not-for-big-models")
@@ -313,39 +474,65 @@ OF_BF16 = pytest.mark.claim("dtype.bf16-suffices")
 
 
 @pytest.mark.parametrize(
-    ("seed", "hidden"), [(1, (32,)), (2, (32,)), *((0, hidden) for hidden in NETS.values())], ids=["1", "2", *NETS]
+    ("seed", "hidden"),
+    [(1, (32,)), (2, (32,)), *((0, hidden) for hidden in NETS.values())],
+    ids=["1", "2", *NETS],
 )
 @pytest.mark.parametrize("loss_factor", [1.0, 1e-8])
-@pytest.mark.parametrize("name", [pytest.param("fp16", marks=OF_FP16), pytest.param("bf16", marks=OF_BF16)])
-def test_a_net_trains_in_16_bits_but_in_fp16_on_tiny_gradients(device, record_figure, name, loss_factor, seed, hidden):
+@pytest.mark.parametrize(
+    "name", [pytest.param("fp16", marks=OF_FP16), pytest.param("bf16", marks=OF_BF16)]
+)
+def test_a_net_trains_in_16_bits_but_in_fp16_on_tiny_gradients(
+    device, record_figure, name, loss_factor, seed, hidden
+):
     (first, *_, fp32), (low_first, *_, low) = (
-        trained_net(device, of, loss_factor=loss_factor, seed=seed, hidden=hidden)[1] for of in (None, dtype_of(name))
+        trained_net(device, of, loss_factor=loss_factor, seed=seed, hidden=hidden)[1]
+        for of in (None, dtype_of(name))
     )
-    record_figure(f"loss {first:.3f} to {fp32:.3f} in fp32, {low:.3f} in {name} [times {loss_factor}, {hidden=}]")
-    assert fp32 < 0.1 * first, f"in fp32 the loss fell only from {first} to {fp32} [{seed=}, {hidden=}]"
+    record_figure(
+        f"loss {first:.3f} to {fp32:.3f} in fp32, {low:.3f} in {name} [times {loss_factor}, {hidden=}]"
+    )
+    assert fp32 < 0.1 * first, (
+        f"in fp32 the loss fell only from {first} to {fp32} [{seed=}, {hidden=}]"
+    )
     gained, trains = (low_first - low) / (first - fp32), name == "bf16" or loss_factor == 1
     right = 0.8 < low / fp32 < 1.25 if trains else gained < 0.1
-    assert right, f"in {name} it ends at {low}, {gained:.0%} of the way, in fp32 at {fp32}; should train: {trains}"
+    assert right, (
+        f"in {name} it ends at {low}, {gained:.0%} of the way, in fp32 at {fp32}; should train: {trains}"
+    )
 
 
 @pytest.mark.claim("dtype.bf16-suffices")
-@given(name=st.sampled_from(["bf16", "fp16"]), length=sizes(most=6000), dim=st.sampled_from([None, 0, 1]))
-def test_a_whole_tensor_of_16_bits_is_added_up_in_more_bits_and_rounded_once(device, name, length, dim):
+@given(
+    name=st.sampled_from(["bf16", "fp16"]),
+    length=sizes(most=6000),
+    dim=st.sampled_from([None, 0, 1]),
+)
+def test_a_whole_tensor_of_16_bits_is_added_up_in_more_bits_and_rounded_once(
+    device, name, length, dim
+):
     values = torch.randint(0, 8, (length,))
     x = values.to(device, dtype_of(name))
     got = x.sum() if dim is None else torch.stack([x, x, x], 1 - dim).sum(dim)[1]
     should = format_of(name).rounded(float(sum(values.tolist())))
-    assert got.item() == should, f"{length} values of {name} add up to {got.item()}, but should be {should} [{dim=}]"
+    assert got.item() == should, (
+        f"{length} values of {name} add up to {got.item()}, but should be {should} [{dim=}]"
+    )
 
 
 @pytest.mark.claim("dtype.default-fp16-misconception")
-@pytest.mark.parametrize(("loss", "far"), [("mse_loss", 200.0), ("l1_loss", 4e4), ("cross_entropy", 4e4)])
+@pytest.mark.parametrize(
+    ("loss", "far"), [("mse_loss", 200.0), ("l1_loss", 4e4), ("cross_entropy", 4e4)]
+)
 @pytest.mark.parametrize("rows", [16, 33])
 def test_with_fp16_by_default_a_loss_overflows_in_one_term(device, default_dtype, loss, far, rows):
     term = (2 * far) ** 2 if loss == "mse_loss" else 2 * far
     for dtype, should in ((torch.float32, term / rows), (torch.float16, math.inf)):
         torch.set_default_dtype(dtype)
-        out, first = torch.zeros(rows, 2, device=device), torch.zeros(rows, dtype=torch.long, device=device)
+        out, first = (
+            torch.zeros(rows, 2, device=device),
+            torch.zeros(rows, dtype=torch.long, device=device),
+        )
         out[0, 0], out[0, 1] = -far, far
         mean = getattr(torch.nn.functional, loss)(out, first if loss == "cross_entropy" else -out)
         right = mean.dtype == dtype and mean.item() == pytest.approx(should, rel=1e-3)
@@ -355,7 +542,9 @@ def test_with_fp16_by_default_a_loss_overflows_in_one_term(device, default_dtype
 @pytest.mark.claim("dtype.default-fp16-misconception")
 @pytest.mark.parametrize("adam", [torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam])
 @pytest.mark.parametrize("log_size", [-12, -8, -7, 0, 7])
-def test_with_fp16_by_default_adams_moments_are_fp16_and_it_divides_by_0(device, default_dtype, adam, log_size):
+def test_with_fp16_by_default_adams_moments_are_fp16_and_it_divides_by_0(
+    device, default_dtype, adam, log_size
+):
     kept = {}
     for dtype in (torch.float32, torch.float16):
         torch.set_default_dtype(dtype)
@@ -364,28 +553,51 @@ def test_with_fp16_by_default_adams_moments_are_fp16_and_it_divides_by_0(device,
         (optimizer := adam([weight])).step()
         kept[dtype] = [optimizer.state[weight][key] for key in ("exp_avg", "exp_avg_sq")]
     for wide, half in zip(*kept.values(), strict=True):
-        assert half.dtype == weight.dtype == torch.float16, f"a moment is {half.dtype}, the weight {weight.dtype}"
-        assert not (wrong := difference(half, wide.half())), f"against fp32, rounded: {wrong} [gradient 2^{log_size}]"
-    assert weight.isfinite().all() == (0.001 * 4.0**log_size > 2**-25), f"{weight} after a gradient of 2^{log_size}"
+        assert half.dtype == weight.dtype == torch.float16, (
+            f"a moment is {half.dtype}, the weight {weight.dtype}"
+        )
+        assert not (wrong := difference(half, wide.half())), (
+            f"against fp32, rounded: {wrong} [gradient 2^{log_size}]"
+        )
+    assert weight.isfinite().all() == (0.001 * 4.0**log_size > 2**-25), (
+        f"{weight} after a gradient of 2^{log_size}"
+    )
 
 
 @pytest.mark.claim("dtype.fp8-not-previous-gen", "dtype.fp8-h100-only")
 def test_the_vendors_sheets_have_fp8_rates_from_compute_capability_8_9_on_and_none_below():
-    nvidia = [(float(row.arch), peak_flop_per_s(row, "fp8_e4m3")) for row in ROWS if row.arch[0].isdigit()]
-    having, lacking = ({arch for arch, rate in nvidia if bool(rate) == has} for has in (True, False))
-    assert {8.9, 9.0} <= having <= {arch for arch, _ in nvidia if arch >= 8.9}, f"{having} have fp8 rates"
+    nvidia = [
+        (float(row.arch), peak_flop_per_s(row, "fp8_e4m3")) for row in ROWS if row.arch[0].isdigit()
+    ]
+    having, lacking = (
+        {arch for arch, rate in nvidia if bool(rate) == has} for has in (True, False)
+    )
+    assert {8.9, 9.0} <= having <= {arch for arch, _ in nvidia if arch >= 8.9}, (
+        f"{having} have fp8 rates"
+    )
     assert any(8 <= arch < 8.9 for arch in lacking), f"{lacking} have no fp8 rates"
-    amds = {row.label: any("fp8" in of for of in row.peaks) for row in ROWS if row.arch.startswith("gfx")}
+    amds = {
+        row.label: any("fp8" in of for of in row.peaks)
+        for row in ROWS
+        if row.arch.startswith("gfx")
+    }
     wrong = [label for label, has in amds.items() if has != (label >= "MI300")]
-    assert not wrong, f"of AMD's cards those from the MI300 on should have fp8 rates, unlike {wrong} of {amds}"
+    assert not wrong, (
+        f"of AMD's cards those from the MI300 on should have fp8 rates, unlike {wrong} of {amds}"
+    )
 
 
 @pytest.mark.claim("dtype.fp8-h100-only", "dtype.fp8-not-previous-gen")
 @pytest.mark.needs("cuda")
-def test_fp8_is_multiplied_from_compute_capability_8_9_on_and_rejected_below(device):  # not run: no GPU at hand
+def test_fp8_is_multiplied_from_compute_capability_8_9_on_and_rejected_below(
+    device,
+):  # not run: no GPU at hand
     if torch.version.hip:
         pytest.skip("compute capabilities are NVIDIA's")
-    capability, ones = torch.cuda.get_device_capability(device), torch.ones(16, 32, device=device).to(E4M3)
+    capability, ones = (
+        torch.cuda.get_device_capability(device),
+        torch.ones(16, 32, device=device).to(E4M3),
+    )
     product = applied(scaled_fp8_product, ones, ones, 2.0, 3.0)
     right = product is None if capability < (8, 9) else (product == 192).all()
     assert right, f"on compute capability {capability} the product is {product}"
@@ -403,30 +615,46 @@ WITH_FP8 = {"x": "abs isnan", "x y": "mul eq ne linear"}  # on a CPU; elsewhere 
 @pytest.mark.claim("dtype.fp8-special-handling")
 @pytest.mark.parametrize("table", [WITHOUT_FP8, WITH_FP8], ids=["without", "with"])
 @given(seed=seeds, shape=st.tuples(sizes(2), sizes(2, 40)), dtype=fp8s)
-def test_most_operations_have_no_kernel_for_fp8_and_the_few_that_have_one_round(device, table, seed, shape, dtype):
+def test_most_operations_have_no_kernel_for_fp8_and_the_few_that_have_one_round(
+    device, table, seed, shape, dtype
+):
     on, of = with_dtype(device, dtype), torch.Generator().manual_seed(seed)
-    x, y = (torch.randint(-8, 9, shape, generator=of).to(on) / 4 for _ in range(2))  # whose sums are exact
+    x, y = (
+        torch.randint(-8, 9, shape, generator=of).to(on) / 4 for _ in range(2)
+    )  # whose sums are exact
     wide, narrow = {"x": x, "y": y, "0": 0}, {"x": x.to(dtype), "y": y.to(dtype), "0": 0}
     for takes, names in table.items():
         for name in names.split():
             function = getattr(torch, name, None) or getattr(torch.nn.functional, name)
-            should, got = (applied(function, *(given[each] for each in takes.split())) for given in (wide, narrow))
+            should, got = (
+                applied(function, *(given[each] for each in takes.split()))
+                for given in (wide, narrow)
+            )
             assert should is not None, f"{name} fails in fp32, too"
             if table is WITHOUT_FP8:
                 assert got is None, f"{name} of {dtype} gives {got}, but should have no kernel"
             elif got is not None:
-                assert not (wrong := difference(got.float(), should.to(dtype).float())), f"{name}: {wrong}"
+                assert not (wrong := difference(got.float(), should.to(dtype).float())), (
+                    f"{name}: {wrong}"
+                )
 
 
 @pytest.mark.claim("dtype.fp8-special-handling", "dtype.fp8-h100-only")
 @given(exponent=st.integers(-100, 100) | st.integers(-17, 17), dtype=fp8s, seed=seeds)
 @example(exponent=-6, dtype=E4M3, seed=0)
 @example(exponent=-14, dtype=E5M2, seed=0)
-def test_a_cpu_multiplies_fp8_right_at_any_magnitude_with_scales_and_without_in_its_range_alone(exponent, dtype, seed):
+def test_a_cpu_multiplies_fp8_right_at_any_magnitude_with_scales_and_without_in_its_range_alone(
+    exponent, dtype, seed
+):
     of = torch.Generator().manual_seed(seed)
-    (m, k, n), unit = torch.randint(1, 41, (3,), generator=of).tolist(), 0.5 + torch.rand((), generator=of).item()
+    (m, k, n), unit = (
+        torch.randint(1, 41, (3,), generator=of).tolist(),
+        0.5 + torch.rand((), generator=of).item(),
+    )
     x, w = (1 + torch.rand(m, k, generator=of)) * 2.0**exponent, 1 + torch.rand(n, k, generator=of)
-    least, most, off = ((-6, 7, 2**-4), (-14, 14, 2**-3))[dtype == E5M2]  # the binades of normal numbers
+    least, most, off = ((-6, 7, 2**-4), (-14, 14, 2**-3))[
+        dtype == E5M2
+    ]  # the binades of normal numbers
     assume(not (least - 5 < exponent < least or most < exponent < most + 3))  # of which a part fits
     for scale, fits in ((1.0, least <= exponent <= most), (unit * 2.0**exponent, True)):
         narrow, weight = (x / scale).to(dtype), (w / unit).to(E4M3)
@@ -435,7 +663,9 @@ def test_a_cpu_multiplies_fp8_right_at_any_magnitude_with_scales_and_without_in_
             pytest.skip("this torch multiplies no fp8 on a CPU")
         off_by = (product / (x.double() @ w.double().T) - 1).abs().max().item()
         said = f"product of {dtype} at 2^{exponent} with {scale=}, {unit=} is {product} [{seed=}]"
-        assert (off_by <= (1 + off) * (1 + 2**-4) * (1 + 2**-8) - 1) == fits, f"off by {off_by}: {said}"
+        assert (off_by <= (1 + off) * (1 + 2**-4) * (1 + 2**-8) - 1) == fits, (
+            f"off by {off_by}: {said}"
+        )
         held = (narrow.double() * scale) @ (weight.double() * unit).T
         assert not fits or (product / held - 1).abs().max() <= 2**-8, f"{held=}, but the {said}"
 
@@ -443,12 +673,18 @@ def test_a_cpu_multiplies_fp8_right_at_any_magnitude_with_scales_and_without_in_
 @pytest.mark.claim("dtype.fp8-special-handling", "dtype.fp8-not-previous-gen")
 @given(seed=seeds, rows=sizes(), columns=sizes(), dtype=fp8s)
 def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, seed, rows, columns, dtype):
-    wide = cast(seeded(rows, columns, seed=seed), dtype, device).float().to(with_dtype(device, dtype))
+    wide = (
+        cast(seeded(rows, columns, seed=seed), dtype, device).float().to(with_dtype(device, dtype))
+    )
     moved, should = (torch.cat([x.t()[1:], x.t()[:1]]) for x in (wide.to(dtype), wide))
-    assert not (wrong := difference(moved.float(), should)), f"fp8 transposed, sliced and joined: {wrong} [{seed=}]"
+    assert not (wrong := difference(moved.float(), should)), (
+        f"fp8 transposed, sliced and joined: {wrong} [{seed=}]"
+    )
 
 
-finite = st.floats(-1e6, 1e6, width=32, allow_subnormal=False).filter(lambda x: x == 0 or abs(x) > 1e-20)
+finite = st.floats(-1e6, 1e6, width=32, allow_subnormal=False).filter(
+    lambda x: x == 0 or abs(x) > 1e-20
+)
 
 
 @pytest.mark.claim("dtype.fp4-block-scale")
@@ -459,35 +695,58 @@ def test_a_block_format_stores_and_returns_what_its_specification_says(name, val
 
 
 @pytest.mark.claim("dtype.fp4-block-scale-range")
-def test_over_six_decades_one_scale_per_tensor_loses_most_blocks_and_one_per_block_keeps_them(record_figure):
+def test_over_six_decades_one_scale_per_tensor_loses_most_blocks_and_one_per_block_keeps_them(
+    record_figure,
+):
     """Each row of `x` is a block: a coarser one would hold magnitudes decades apart."""
     x = numbers.blocks_over(decades=6)
     one_scale = x.abs().max() / 6
-    single = numbers.nearest_even(x / one_scale, torch.tensor(numbers.E2M1_GRID, dtype=torch.float64)) * one_scale
+    single = (
+        numbers.nearest_even(x / one_scale, torch.tensor(numbers.E2M1_GRID, dtype=torch.float64))
+        * one_scale
+    )
     zeros = (single == 0).double().mean().item()
     blocks = {"mxfp4": x, "nvfp4": numbers.blocks_over(decades=6, width=16)}
     kept = {name: numbers.kept_by(name, rows) for name, rows in blocks.items()}
     errors = {name: numbers.block_errors(kept[name], rows) for name, rows in blocks.items()}
     error = numbers.block_errors(single, x)
     record_figure(f"mean error of a block: one scale {error:.3f} ({zeros:.0%} zeros), {errors}")
-    assert min(error, zeros) > 0.7, f"one scale: {error=:.3f}, {zeros:.0%} zeros, but should lose most of the tensor"
-    assert max(errors.values()) < 0.2, f"mean relative error of a block: {errors}, but should be below 0.2"
+    assert min(error, zeros) > 0.7, (
+        f"one scale: {error=:.3f}, {zeros:.0%} zeros, but should lose most of the tensor"
+    )
+    assert max(errors.values()) < 0.2, (
+        f"mean relative error of a block: {errors}, but should be below 0.2"
+    )
     for name, rows in blocks.items():
         specified = numbers.blocks_quantised(name, rows.flatten().tolist()).view_as(rows)
-        assert not (wrong := difference(kept[name], specified)), f"{name} against its specification: {wrong}"
+        assert not (wrong := difference(kept[name], specified)), (
+            f"{name} against its specification: {wrong}"
+        )
 
 
 @pytest.mark.claim("dtype.fp4-block-scale-range")
 def test_nvfp4_loses_blocks_further_below_the_largest_than_its_scale_reaches_and_mxfp4_does_not():
     x = numbers.blocks_over(decades=12)
     scale = format_of("fp8_e4m3")
-    below = x.view(-1, 16).abs().amax(dim=1) / x.abs().max() <= scale.least_subnormal / 2 / scale.max
-    lost = {name: (numbers.kept_by(name, x).view(-1, 16) == 0).all(dim=1) for name in ("mxfp4", "nvfp4")}
-    assert lost["nvfp4"].tolist() == below.tolist(), "NVFP4 should lose the blocks 2^18.8 below the largest"
+    below = (
+        x.view(-1, 16).abs().amax(dim=1) / x.abs().max() <= scale.least_subnormal / 2 / scale.max
+    )
+    lost = {
+        name: (numbers.kept_by(name, x).view(-1, 16) == 0).all(dim=1) for name in ("mxfp4", "nvfp4")
+    }
+    assert lost["nvfp4"].tolist() == below.tolist(), (
+        "NVFP4 should lose the blocks 2^18.8 below the largest"
+    )
     assert below.double().mean() > 0.3, "the blocks should reach beyond the range of an e4m3 scale"
-    assert not lost["mxfp4"].any(), f"MXFP4 loses {int(lost['mxfp4'].sum())} blocks, but should keep all"
-    ends = torch.tensor([[6 * 2.0**127], [2.0**-128]], dtype=torch.float64).expand(2, 32)  # 254 binades of scales
-    assert not (wrong := difference(numbers.kept_by("mxfp4", ends), ends)), f"MXFP4 at the ends of its range: {wrong}"
+    assert not lost["mxfp4"].any(), (
+        f"MXFP4 loses {int(lost['mxfp4'].sum())} blocks, but should keep all"
+    )
+    ends = torch.tensor([[6 * 2.0**127], [2.0**-128]], dtype=torch.float64).expand(
+        2, 32
+    )  # 254 binades of scales
+    assert not (wrong := difference(numbers.kept_by("mxfp4", ends), ends)), (
+        f"MXFP4 at the ends of its range: {wrong}"
+    )
 
 
 @pytest.mark.claim("dtype.fp4-in-torch")
@@ -497,9 +756,20 @@ def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device):
         pytest.skip("this torch has no fp4 dtype (it came with 2.8)")
     bits = torch.arange(256, dtype=torch.uint8, device=device).view(16, 16)
     moved, packed = bits.view(dtype).t().contiguous(), bits.view(dtype)
-    assert not (wrong := difference(moved.view(torch.uint8), bits.t())), f"bits of fp4, transposed: {wrong}"
+    assert not (wrong := difference(moved.view(torch.uint8), bits.t())), (
+        f"bits of fp4, transposed: {wrong}"
+    )
     held, logical = packed.untyped_storage().nbytes(), 2 * packed.numel()
-    assert held == logical * element_bits("fp4_e2m1") // 8 == 256, f"{logical} fp4 values in {held} B, not in 256"
-    cast_from, cast_to = applied(torch.Tensor.float, packed), applied(torch.ones(16, device=device).to, dtype)
-    assert device.type != "cpu" or cast_from is cast_to is None, f"a CPU casts fp4: {cast_from=}, {cast_to=}"
-    assert cast_from is None or cast_from.numel() == logical, f"a cast of {logical} fp4 values gives {cast_from}"
+    assert held == logical * element_bits("fp4_e2m1") // 8 == 256, (
+        f"{logical} fp4 values in {held} B, not in 256"
+    )
+    cast_from, cast_to = (
+        applied(torch.Tensor.float, packed),
+        applied(torch.ones(16, device=device).to, dtype),
+    )
+    assert device.type != "cpu" or cast_from is cast_to is None, (
+        f"a CPU casts fp4: {cast_from=}, {cast_to=}"
+    )
+    assert cast_from is None or cast_from.numel() == logical, (
+        f"a cast of {logical} fp4 values gives {cast_from}"
+    )

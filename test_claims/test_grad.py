@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from accounting.flops import linear_backward_flops, linear_flops, linear_step, matmul_backward_flops, matmul_flops
+from accounting.flops import (
+    linear_backward_flops,
+    linear_flops,
+    linear_step,
+    matmul_backward_flops,
+    matmul_flops,
+)
 from accounting.models import DeepLinear
 from test_claims.oracles import operators, scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
@@ -32,7 +38,9 @@ class TwoLayers:
 
     def __init__(self, b, d, k, device="cpu"):
         shapes = (b, d), (d, d), (d, k)
-        self.x, self.w1, self.w2 = (integers(*shape, device=device, requires_grad=True) for shape in shapes)
+        self.x, self.w1, self.w2 = (
+            integers(*shape, device=device, requires_grad=True) for shape in shapes
+        )
         self.h1 = self.x @ self.w1
         self.h2 = self.h1 @ self.w2
         self.dh2 = integers(b, k, device=device)
@@ -52,10 +60,15 @@ GRADIENTS = {
 
 @pytest.mark.parametrize(
     ("wanted", "factors", "shape"),
-    [pytest.param(c[-2:], *row, marks=pytest.mark.claim(c), id=c[-2:]) for c, row in GRADIENTS.items()],
+    [
+        pytest.param(c[-2:], *row, marks=pytest.mark.claim(c), id=c[-2:])
+        for c, row in GRADIENTS.items()
+    ],
 )
 @given(b=sizes(most=5), d=sizes(most=5), k=sizes(most=5))
-def test_a_gradient_is_one_product_more_at_two_flops_a_term(device, wanted, factors, shape, b, d, k):
+def test_a_gradient_is_one_product_more_at_two_flops_a_term(
+    device, wanted, factors, shape, b, d, k
+):
     net, tally, (m, inner, n) = TwoLayers(b, d, k, device), Operations(), shape(b, d, k)
     (reference,) = net.gradient_of(getattr(net, wanted))
     got = scalars.tensor(scalars.matmul(*map(tally.array, factors(net))))
@@ -63,8 +76,12 @@ def test_a_gradient_is_one_product_more_at_two_flops_a_term(device, wanted, fact
     if wanted == "w1":
         dispatched -= product_flops(net.gradient_of, net.h1)  # on the way
     formula, said = matmul_flops(m, inner, n), f"[d{wanted}, {b=}, {d=}, {k=}]"
-    assert not (wrong := difference(reference, got)), f"autograd's gradient against the product: {wrong} {said}"
-    assert formula == tally.flops == 2 * m * inner * n, f"{formula=}, but {tally.flops} FLOPs were counted {said}"
+    assert not (wrong := difference(reference, got)), (
+        f"autograd's gradient against the product: {wrong} {said}"
+    )
+    assert formula == tally.flops == 2 * m * inner * n, (
+        f"{formula=}, but {tally.flops} FLOPs were counted {said}"
+    )
     assert formula == dispatched, f"{formula=}, but autograd dispatched {dispatched} FLOPs {said}"
 
 
@@ -74,12 +91,18 @@ def test_the_three_products_add_up_to_2bdd_plus_4bdk_and_dx_is_the_fourth(device
     net = TwoLayers(b, d, k, device)
     listed = matmul_flops(d, b, k) + matmul_flops(b, k, d) + matmul_flops(d, b, d)  # dw2, dh1, dw1
     claimed, dx = 4 * b * d * d + 4 * b * d * k, matmul_flops(b, d, d)
-    assert listed != claimed, f"the three products listed do add up to 4BDD + 4BDK [{b=}, {d=}, {k=}]"
+    assert listed != claimed, (
+        f"the three products listed do add up to 4BDD + 4BDK [{b=}, {d=}, {k=}]"
+    )
     weights_only = product_flops(net.gradient_of, net.w1, net.w2)
     should = 2 * b * d * d + 4 * b * d * k
-    assert listed == weights_only == should, f"{listed=}, {weights_only=}, but should be {should} [{b=}, {d=}, {k=}]"
+    assert listed == weights_only == should, (
+        f"{listed=}, {weights_only=}, but should be {should} [{b=}, {d=}, {k=}]"
+    )
     with_x = product_flops(net.gradient_of, net.w1, net.w2, net.x)
-    assert with_x == claimed == listed + dx, f"with dx autograd dispatched {with_x}, but should dispatch {claimed}"
+    assert with_x == claimed == listed + dx, (
+        f"with dx autograd dispatched {with_x}, but should dispatch {claimed}"
+    )
 
 
 @pytest.mark.claim("grad.notes-shapes")
@@ -87,31 +110,62 @@ def test_the_three_products_add_up_to_2bdd_plus_4bdk_and_dx_is_the_fourth(device
 def test_the_gradient_of_a_weight_is_d_by_batch_times_batch_by_k(b, d, k):
     x, weight, dy = integers(b, d), integers(d, k, requires_grad=True), integers(b, k)
     (dw,) = torch.autograd.grad(x @ weight, weight, dy)
-    assert not (wrong := difference(dw, x.T @ dy)), f"autograd's gradient against xᵀ·dy: {wrong} [{b=}, {d=}, {k=}]"
+    assert not (wrong := difference(dw, x.T @ dy)), (
+        f"autograd's gradient against xᵀ·dy: {wrong} [{b=}, {d=}, {k=}]"
+    )
     stated = (torch.empty(k, d) @ torch.empty(d, b)).shape
     assert stated == (k, b), f"(k × d) by (d × B) has shape {stated}, but should have {(k, b)}"
-    assert (stated == weight.shape) == (k == d == b), f"the stated product has {stated}, a weight {weight.shape}"
+    assert (stated == weight.shape) == (k == d == b), (
+        f"the stated product has {stated}, a weight {weight.shape}"
+    )
 
 
-@pytest.mark.claim("grad.backward-4BN", "grad.quadruples", "grad.six-rule", "grad.wallclock-3x", "flops.step-without-B")
+@pytest.mark.claim(
+    "grad.backward-4BN",
+    "grad.quadruples",
+    "grad.six-rule",
+    "grad.wallclock-3x",
+    "flops.step-without-B",
+)
 @pytest.mark.claim("grad.same-as-forward-misconception")
 @given(rows=shapes((1, 3), (1, 3)), widths=widths_of_nets, fed=st.booleans())
-def test_backward_costs_twice_the_forward_less_a_product_for_a_layer_fed_with_data(device, rows, widths, fed):
+def test_backward_costs_twice_the_forward_less_a_product_for_a_layer_fed_with_data(
+    device, rows, widths, fed
+):
     net, b, layers = linear_net(widths, device), prod(rows), list(pairwise(widths))
-    forward, backward = forward_and_backward(net, torch.rand(*rows, widths[0], device=device, requires_grad=not fed))
-    n, skipped, what = parameters_of(net), fed * linear_flops(b, *layers[0]), f"[{rows=}, {widths=}, {fed=}]"
-    assert backward == 2 * forward - skipped == 4 * b * n - skipped, f"{backward=}, {forward=}, {skipped=} {what}"
+    forward, backward = forward_and_backward(
+        net, torch.rand(*rows, widths[0], device=device, requires_grad=not fed)
+    )
+    n, skipped, what = (
+        parameters_of(net),
+        fed * linear_flops(b, *layers[0]),
+        f"[{rows=}, {widths=}, {fed=}]",
+    )
+    assert backward == 2 * forward - skipped == 4 * b * n - skipped, (
+        f"{backward=}, {forward=}, {skipped=} {what}"
+    )
     assert b == 1 or forward != 2 * n, f"a batch of {b} costs as much as one example {what}"
-    formula = sum(linear_backward_flops(b, *of, input_gradient=not fed or at > 0) for at, of in enumerate(layers))
-    assert formula == backward, f"linear_backward_flops={formula}, but autograd dispatched {backward} {what}"
+    formula = sum(
+        linear_backward_flops(b, *of, input_gradient=not fed or at > 0)
+        for at, of in enumerate(layers)
+    )
+    assert formula == backward, (
+        f"linear_backward_flops={formula}, but autograd dispatched {backward} {what}"
+    )
 
 
 @pytest.mark.claim("grad.backward-4BN", "grad.same-as-forward-misconception")
-@pytest.mark.parametrize(("layers", "per_forward"), [(1, "1.00"), (2, "1.50"), (8, "1.88"), (32, "1.97"), (0, "1.33")])
+@pytest.mark.parametrize(
+    ("layers", "per_forward"), [(1, "1.00"), (2, "1.50"), (8, "1.88"), (32, "1.97"), (0, "1.33")]
+)
 def test_backward_over_forward_of_nets_fed_with_data(device, layers, per_forward):
-    net = linear_net([8] * (layers + 1) if layers else [128, 128, 64], device)  # the latter: 2.67 in place of 4
+    net = linear_net(
+        [8] * (layers + 1) if layers else [128, 128, 64], device
+    )  # the latter: 2.67 in place of 4
     forward, backward = forward_and_backward(net, torch.rand(3, net[0].in_features, device=device))
-    assert f"{backward / forward:.2f}" == per_forward, f"{backward=}, {forward=}, not {per_forward} [{layers=}]"
+    assert f"{backward / forward:.2f}" == per_forward, (
+        f"{backward=}, {forward=}, not {per_forward} [{layers=}]"
+    )
 
 
 @pytest.mark.claim("grad.single-layer-exercise", "grad.same-as-forward-misconception")
@@ -120,18 +174,30 @@ def test_the_64_to_32_layer_costs_65_536_flops_both_ways_with_ordinary_data(devi
     for needed, backward in ((False, 65_536), (True, 2 * 65_536)):
         got = forward_and_backward(net, x.requires_grad_(needed))
         formula = linear_flops(16, 64, 32), linear_backward_flops(16, 64, 32, input_gradient=needed)
-        assert got == formula == (65_536, backward), f"dispatched {got}, {formula=} [gradient of x {needed}]"
+        assert got == formula == (65_536, backward), (
+            f"dispatched {got}, {formula=} [gradient of x {needed}]"
+        )
 
 
 @pytest.mark.claim("grad.reason-param-only")
 @given(b=sizes(), d=sizes(), k=sizes())
 def test_autograd_spends_as_much_on_a_layers_input_as_on_its_weight(device, b, d, k):
-    x, weight = integers(b, d, device=device, requires_grad=True), integers(k, d, device=device, requires_grad=True)
+    x, weight = (
+        integers(b, d, device=device, requires_grad=True),
+        integers(k, d, device=device, requires_grad=True),
+    )
     y = torch.nn.functional.linear(x, weight)
-    got = tuple(product_flops(torch.autograd.grad, y, of, torch.ones_like(y), True) for of in (weight, x))
-    formula = matmul_backward_flops(b, d, k, a_gradient=False), matmul_backward_flops(b, d, k, b_gradient=False)
+    got = tuple(
+        product_flops(torch.autograd.grad, y, of, torch.ones_like(y), True) for of in (weight, x)
+    )
+    formula = (
+        matmul_backward_flops(b, d, k, a_gradient=False),
+        matmul_backward_flops(b, d, k, b_gradient=False),
+    )
     should = 2 * b * d * k, 2 * b * d * k
-    assert got == formula == should, f"weight and input cost {got}, {formula=}, but should be {should}"
+    assert got == formula == should, (
+        f"weight and input cost {got}, {formula=}, but should be {should}"
+    )
 
 
 @pytest.mark.claim("grad.extra-activation-factor")
@@ -143,7 +209,10 @@ def test_storing_activations_costs_no_flops_and_recomputing_them_one_forward(dev
 
     def run(through, pack, early=False):
         stored.append(0)
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed[0]), set_checkpoint_early_stop(early):
+        with (
+            torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed[0]),
+            set_checkpoint_early_stop(early),
+        ):
             return forward_and_backward(through, x)
 
     def keep(tensor, copies=1):
@@ -152,15 +221,30 @@ def test_storing_activations_costs_no_flops_and_recomputing_them_one_forward(dev
 
     plain = run(net, keep)
     twice = run(net, lambda tensor: keep(tensor, copies=2))
-    again, stopped = (run(lambda x: checkpoint(net, x, use_reentrant=False), keep, early) for early in (False, True))
+    again, stopped = (
+        run(lambda x: checkpoint(net, x, use_reentrant=False), keep, early)
+        for early in (False, True)
+    )
     steps = [linear_step(b, m, n, recomputed=True) for m, n in pairwise(widths)]
     recomputed = sum(step.recomputation for step in steps)
-    assert stored[2] == x.nbytes < stored[0] == stored[1] / 2, f"{stored} bytes, but should be once, twice, {x.nbytes=}"
-    assert twice == plain, f"stored twice over, the passes cost {twice}, but should cost {plain} as before [{widths=}]"
-    assert again == (plain[0], plain[1] + plain[0]), f"recomputed, they cost {again}, not one forward more [{plain=}]"
-    assert recomputed == again[1] - plain[1], f"recomputation={recomputed}, but should be {again[1] - plain[1]}"
-    spared = again[1] - stopped[1]  # by default it stops when the last tensor is there that the backward pass needs
-    assert spared == 2 * b * widths[-2] * widths[-1], f"stopped early it spares {spared}, but should the last layer"
+    assert stored[2] == x.nbytes < stored[0] == stored[1] / 2, (
+        f"{stored} bytes, but should be once, twice, {x.nbytes=}"
+    )
+    assert twice == plain, (
+        f"stored twice over, the passes cost {twice}, but should cost {plain} as before [{widths=}]"
+    )
+    assert again == (plain[0], plain[1] + plain[0]), (
+        f"recomputed, they cost {again}, not one forward more [{plain=}]"
+    )
+    assert recomputed == again[1] - plain[1], (
+        f"recomputation={recomputed}, but should be {again[1] - plain[1]}"
+    )
+    spared = (
+        again[1] - stopped[1]
+    )  # by default it stops when the last tensor is there that the backward pass needs
+    assert spared == 2 * b * widths[-2] * widths[-1], (
+        f"stopped early it spares {spared}, but should the last layer"
+    )
 
 
 def backpropagated(b, widths, input_needs_gradient):
@@ -174,37 +258,62 @@ def backpropagated(b, widths, input_needs_gradient):
     for matrix in matrices:
         y = y @ matrix
     y.backward(dy)
-    for matrix, numbers in [*zip(matrices, net.weights, strict=True), *[(x, nodes)] * input_needs_gradient]:
+    for matrix, numbers in [
+        *zip(matrices, net.weights, strict=True),
+        *[(x, nodes)] * input_needs_gradient,
+    ]:
         wrong = difference(matrix.grad, gradients(numbers))
-        assert not wrong, f"autograd's gradient against the counted net's: {wrong} [{b=}, {widths=}]"
+        assert not wrong, (
+            f"autograd's gradient against the counted net's: {wrong} [{b=}, {widths=}]"
+        )
     return net
 
 
 @pytest.mark.claim("grad.six-micro-ops", "grad.reason-param-only", "grad.six-multiply-adds")
 @given(b=sizes(most=4), widths=st.lists(sizes(most=4), min_size=2, max_size=4), fed=st.booleans())
-def test_each_weight_takes_three_multiplications_and_additions_per_example_and_two_where_data_enter(b, widths, fed):
+def test_each_weight_takes_three_multiplications_and_additions_per_example_and_two_where_data_enter(
+    b, widths, fed
+):
     net, layers = backpropagated(b, widths, input_needs_gradient=not fed), list(pairwise(widths))
     uses, of_first = b * sum(m * n for m, n in layers), b * widths[0] * widths[1]
-    rows = ("forward", net.forward, 0), ("weights'", net.weight_gradient, 0), ("inputs'", net.input_gradient, fed)
+    rows = (
+        ("forward", net.forward, 0),
+        ("weights'", net.weight_gradient, 0),
+        ("inputs'", net.input_gradient, fed),
+    )
     for phase, tally, skipped in rows:
         got, should = (tally.multiplications, tally.additions), uses - skipped * of_first
-        assert got == (should, should), f"{phase} products, sums: {got}, not {should} each [{b=}, {widths=}, {fed=}]"
-    formula = sum(linear_step(b, m, n, input_gradient=bool(at) or not fed).hardware for at, (m, n) in enumerate(layers))
-    assert formula == 6 * uses - 2 * fed * of_first, f"linear_step={formula} for {uses} uses [{b=}, {widths=}, {fed=}]"
+        assert got == (should, should), (
+            f"{phase} products, sums: {got}, not {should} each [{b=}, {widths=}, {fed=}]"
+        )
+    formula = sum(
+        linear_step(b, m, n, input_gradient=bool(at) or not fed).hardware
+        for at, (m, n) in enumerate(layers)
+    )
+    assert formula == 6 * uses - 2 * fed * of_first, (
+        f"linear_step={formula} for {uses} uses [{b=}, {widths=}, {fed=}]"
+    )
     multiply_adds = sum(tally.multiplications for _, tally, _ in rows)
-    assert fed or multiply_adds == 3 * uses, f"{uses} uses take {multiply_adds} multiply-adds, not 3 each (6: 12 FLOPs)"
+    assert fed or multiply_adds == 3 * uses, (
+        f"{uses} uses take {multiply_adds} multiply-adds, not 3 each (6: 12 FLOPs)"
+    )
 
 
 @pytest.mark.claim("grad.six-rule")
 @pytest.mark.parametrize(
-    ("layers", "printed"), [(1, "4.06"), (2, "5.02"), (4, "5.50"), (8, "5.75"), (16, "5.88"), (32, "5.94")]
+    ("layers", "printed"),
+    [(1, "4.06"), (2, "5.02"), (4, "5.50"), (8, "5.75"), (16, "5.88"), (32, "5.94")],
 )
 def test_a_training_step_approaches_six_with_depth(workloads, device, layers, printed):
     net, b, d = workloads.build(DeepLinear(dim=32, layers=layers), device=device), 3, 32
     n = parameters_of(net)
     per_parameter = Fraction(sum(forward_and_backward(net, torch.rand(b, d, device=device))), b * n)
-    assert per_parameter == 6 - Fraction(2 * d * d, n), f"{per_parameter}, but should be 6 − 2·D²/N [{layers=}]"
-    assert f"{float(per_parameter):.2f}" == printed, f"{float(per_parameter):.2f}, but should print as {printed}"
+    assert per_parameter == 6 - Fraction(2 * d * d, n), (
+        f"{per_parameter}, but should be 6 − 2·D²/N [{layers=}]"
+    )
+    assert f"{float(per_parameter):.2f}" == printed, (
+        f"{float(per_parameter):.2f}, but should print as {printed}"
+    )
 
 
 @pytest.mark.claim("grad.param-sharing")
@@ -216,26 +325,42 @@ def test_a_matrix_used_several_times_costs_six_per_use_not_per_parameter(device,
         x = torch.rand(b, d, device=device, requires_grad=True)
         return sum(forward_and_backward(torch.nn.Sequential(*[layer] * uses), x))
 
-    assert step(times) == times * 6 * b * d * d, f"{times} uses cost {step(times)}, not {times} times 6BN [{b=}, {d=}]"
-    assert step(10) == 60 * b * d * d != 6 * b * d * d, f"ten uses cost {step(10) / (b * d * d)} BN, but should cost 60"
+    assert step(times) == times * 6 * b * d * d, (
+        f"{times} uses cost {step(times)}, not {times} times 6BN [{b=}, {d=}]"
+    )
+    assert step(10) == 60 * b * d * d != 6 * b * d * d, (
+        f"ten uses cost {step(10) / (b * d * d)} BN, but should cost 60"
+    )
 
 
 @pytest.mark.claim("grad.quadratic-example")
 def test_the_gradient_of_x_squared_plus_3x_at_2_is_7(device):
     x = torch.tensor(2.0, device=device, requires_grad=True)
     (x**2 + 3 * x).backward()
-    by_hand, by_difference = 2 * 2 + 3, ((2.5**2 + 3 * 2.5) - (1.5**2 + 3 * 1.5)) / (2.5 - 1.5)  # exact for a parabola
-    assert x.grad.item() == by_hand == by_difference == 7, f"x.grad={x.grad.item()}, but should be 7"
+    by_hand, by_difference = (
+        2 * 2 + 3,
+        ((2.5**2 + 3 * 2.5) - (1.5**2 + 3 * 1.5)) / (2.5 - 1.5),
+    )  # exact for a parabola
+    assert x.grad.item() == by_hand == by_difference == 7, (
+        f"x.grad={x.grad.item()}, but should be 7"
+    )
 
 
 @pytest.mark.claim("grad.linear-mse-example")
 def test_the_linear_model_with_target_5_has_gradient_1_2_3(device):
-    x, w = torch.tensor([1.0, 2.0, 3.0], device=device), torch.ones(3, device=device, requires_grad=True)
+    x, w = (
+        torch.tensor([1.0, 2.0, 3.0], device=device),
+        torch.ones(3, device=device, requires_grad=True),
+    )
     loss = 0.5 * (x @ w - 5).pow(2)
     loss.backward()
     assert loss.item() == 0.5, f"loss={loss.item()}, but should be ½·(6 − 5)²"
-    by_difference = [((1 + moved / 2) ** 2 - (1 - moved / 2) ** 2) / 2 for moved in (1, 2, 3)]  # a weight by ±½: exact
-    assert w.grad.tolist() == by_difference == [1, 2, 3], f"w.grad={w.grad.tolist()}, not (6 − 5)·x = [1, 2, 3]"
+    by_difference = [
+        ((1 + moved / 2) ** 2 - (1 - moved / 2) ** 2) / 2 for moved in (1, 2, 3)
+    ]  # a weight by ±½: exact
+    assert w.grad.tolist() == by_difference == [1, 2, 3], (
+        f"w.grad={w.grad.tolist()}, not (6 − 5)·x = [1, 2, 3]"
+    )
     assert x.grad is None, f"x.grad={x.grad}, but data that needs no gradient should have none"
 
 
@@ -250,9 +375,18 @@ def test_the_forward_pass_builds_the_graph_and_the_backward_pass_uses_it_up(devi
     while node is not None:
         names.append(name := node.name())
         node.register_prehook(lambda _, name=name: ran.append(name))
-        node = next((after for after, _ in node.next_functions if after and "Accumulate" not in after.name()), None)
+        node = next(
+            (
+                after
+                for after, _ in node.next_functions
+                if after and "Accumulate" not in after.name()
+            ),
+            None,
+        )
     layers = sum("mm" in name.lower() or "linear" in name.lower() for name in names)
-    assert layers == len(widths) - 1, f"the graph {names} has {layers} products, but should have {len(widths) - 1}"
+    assert layers == len(widths) - 1, (
+        f"the graph {names} has {layers} products, but should have {len(widths) - 1}"
+    )
     y.backward()
     assert ran == names, f"the backward pass ran {ran}, but should run {names}, once each"
     with pytest.raises(RuntimeError, match="second time"):
@@ -269,7 +403,9 @@ MODULES = {
 
 
 @pytest.mark.claim("grad.same-shape")
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
+)
 @pytest.mark.parametrize("name", MODULES)
 def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype):
     device, sparse = with_dtype(device, dtype), name == "Embedding"
@@ -279,26 +415,38 @@ def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype
     for parameter_name, parameter in module.named_parameters():
         got = parameter.grad.shape, parameter.grad.dtype, parameter.grad.is_sparse
         should_be = parameter.shape, parameter.dtype, sparse
-        assert got == should_be, f"{name}.{parameter_name}.grad has {got}, but should have {should_be}"
+        assert got == should_be, (
+            f"{name}.{parameter_name}.grad has {got}, but should have {should_be}"
+        )
 
 
 @pytest.mark.claim("grad.same-shape")
-@given(shape=shapes((0, 3), (0, 3)), rows=sizes(), both=st.tuples(*[dtypes_among(["fp32", "bf16", "fp16"])] * 2))
+@given(
+    shape=shapes((0, 3), (0, 3)),
+    rows=sizes(),
+    both=st.tuples(*[dtypes_among(["fp32", "bf16", "fp16"])] * 2),
+)
 @pytest.mark.parametrize("asked", [False, True])
-def test_it_has_them_where_the_parameter_is_broadcast_and_cast_unless_asked(device, shape, rows, both, asked):
+def test_it_has_them_where_the_parameter_is_broadcast_and_cast_unless_asked(
+    device, shape, rows, both, asked
+):
     should, other = (TORCH_DTYPES[name] for name in both)
     parameter = torch.ones(shape, device=device, dtype=should, requires_grad=True)
     if asked and hasattr(parameter, "grad_dtype"):  # newer releases of torch have it
         parameter.grad_dtype = should = other
     (2 * parameter.expand(rows, *shape).to(other)).sum().backward()
-    assert parameter.grad.dtype == should, f"a gradient is {parameter.grad.dtype}, not {should} [{both=}, {asked=}]"
+    assert parameter.grad.dtype == should, (
+        f"a gradient is {parameter.grad.dtype}, not {should} [{both=}, {asked=}]"
+    )
     wrong = difference(parameter.grad, torch.full(shape, 2.0 * rows))
     assert not wrong, f"the gradient's {wrong} [{shape=}, {rows=}, {both=}]"
 
 
 @pytest.mark.claim("grad.no-manual")
 @given(widths=st.lists(sizes(1, 6), min_size=2, max_size=5), batch=sizes(1, 6), seed=seeds)
-def test_backward_of_a_loss_leaves_the_gradients_that_are_derived_by_hand_in_a_net(device, widths, batch, seed):
+def test_backward_of_a_loss_leaves_the_gradients_that_are_derived_by_hand_in_a_net(
+    device, widths, batch, seed
+):
     random = np.random.default_rng(seed)
     arrays = [random.normal(size=shape) for shape in ((batch, widths[0]), *pairwise(widths))]
     x, *weights = (torch.tensor(each, device=with_dtype(device, torch.float64)) for each in arrays)
@@ -313,8 +461,13 @@ def test_backward_of_a_loss_leaves_the_gradients_that_are_derived_by_hand_in_a_n
     for weight in weights:
         x = (x @ weight.requires_grad_()).tanh()
     x.square().mean().backward()
-    off = [np.abs(np.array(w.grad.tolist()) - should).max() for w, should in zip(weights, by_hand, strict=True)]
-    assert max(off) < 1e-12, f"the gradients are {off} from those by hand [{widths=}, {batch=}, {seed=}]"
+    off = [
+        np.abs(np.array(w.grad.tolist()) - should).max()
+        for w, should in zip(weights, by_hand, strict=True)
+    ]
+    assert max(off) < 1e-12, (
+        f"the gradients are {off} from those by hand [{widths=}, {batch=}, {seed=}]"
+    )
 
 
 @pytest.mark.claim("grad.no-manual")
@@ -331,14 +484,22 @@ def test_values_and_gradients_of_an_operator_are_those_of_its_definition(device,
         got[f"the gradient of argument {number}"] = (arguments[number].grad, gradient)
     for what, (tensor, expected) in got.items():
         values = np.array(tensor.tolist())
-        assert np.allclose(values, expected, 1e-6, 1e-6), f"{what} of {name}={values}, but should be {expected}"
+        assert np.allclose(values, expected, 1e-6, 1e-6), (
+            f"{what} of {name}={values}, but should be {expected}"
+        )
 
 
 @pytest.mark.claim("grad.wallclock-3x")
 @pytest.mark.parametrize("times", [1, 2])
-def test_forward_and_backward_take_two_to_four_and_a_half_times_the_forward(device, sizing, speed, times):
+def test_forward_and_backward_take_two_to_four_and_a_half_times_the_forward(
+    device, sizing, speed, times
+):
     """Three products against one, to half: libraries differ in how fast they multiply transposes."""
-    n = 160 + 32 * times if device.type == "cpu" else sizing.fitting(4096 * times, lambda n: 7 * 4 * n * n, least=2048)
+    n = (
+        160 + 32 * times
+        if device.type == "cpu"
+        else sizing.fitting(4096 * times, lambda n: 7 * 4 * n * n, least=2048)
+    )
     layer = torch.nn.Linear(n, n, bias=False, device=device)
     x, dy = torch.rand(n, n, device=device, requires_grad=True), torch.rand(n, n, device=device)
 

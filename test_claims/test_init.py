@@ -42,7 +42,10 @@ def deviation_bounds(deviation: float, samples: int) -> tuple[float, float]:
 
 def share_bounds(share: float, samples: int) -> tuple[float, float]:
     """Where the share of samples that have a property lies, if each has it with this probability: a binomial."""
-    low, high = stats.binom.ppf(FALSE_ALARM / 2, samples, share), stats.binom.isf(FALSE_ALARM / 2, samples, share)
+    low, high = (
+        stats.binom.ppf(FALSE_ALARM / 2, samples, share),
+        stats.binom.isf(FALSE_ALARM / 2, samples, share),
+    )
     return low / samples, high / samples
 
 
@@ -54,7 +57,9 @@ def growth_bounds(width: int, layers: int, deviation: float = 1.0) -> tuple[floa
     """
 
     def cumulant(tilt: float) -> float:
-        return layers * (tilt * math.log(2) + math.lgamma(width / 2 + tilt) - math.lgamma(width / 2))
+        return layers * (
+            tilt * math.log(2) + math.lgamma(width / 2 + tilt) - math.lgamma(width / 2)
+        )
 
     rarity = math.log(2 / FALSE_ALARM)
     up = math.sqrt(2 * rarity / (layers * special.polygamma(1, width / 2)))
@@ -65,7 +70,10 @@ def growth_bounds(width: int, layers: int, deviation: float = 1.0) -> tuple[floa
 
 def truncated_moment(power: int, bound: float) -> float:
     """The expectation of x^power for a standard normal x truncated at ±bound, by integration."""
-    both = [integrate.quad(lambda x, of=of: x**of * math.exp(-x * x / 2), -bound, bound)[0] for of in (power, 0)]
+    both = [
+        integrate.quad(lambda x, of=of: x**of * math.exp(-x * x / 2), -bound, bound)[0]
+        for of in (power, 0)
+    ]
     return both[0] / both[1]
 
 
@@ -79,7 +87,9 @@ def truncated_deviation_bounds(bound: float, samples: int) -> tuple[float, float
 def assert_within(got: float, bounds: tuple[float, float], what: str) -> None:
     __tracebackhide__ = True
     low, high = bounds
-    assert low <= got <= high, f"{what} is {got:.6g}, but should be between {low:.6g} and {high:.6g}"
+    assert low <= got <= high, (
+        f"{what} is {got:.6g}, but should be between {low:.6g} and {high:.6g}"
+    )
 
 
 fans = st.integers(1, 600)
@@ -105,11 +115,15 @@ def initialised(device, shape, initialise, seed, **options):
     "power",  # of fan_in, with which the weights are multiplied
     [
         pytest.param(0, marks=pytest.mark.claim("init.sqrt-growth"), id="unit weights"),
-        pytest.param(-0.5, marks=pytest.mark.claim("init.rescale"), id="divided by the root of fan_in"),
+        pytest.param(
+            -0.5, marks=pytest.mark.claim("init.rescale"), id="divided by the root of fan_in"
+        ),
     ],
 )
 @given(seed=seeds, fan_in=fans, fan_out=outputs, size=deviations)
-def test_outputs_have_the_size_of_the_inputs_times_the_root_of_fan_in(device, power, seed, fan_in, fan_out, size):
+def test_outputs_have_the_size_of_the_inputs_times_the_root_of_fan_in(
+    device, power, seed, fan_in, fan_out, size
+):
     weights = fan_in**power * normal_values(device, seed + 1, fan_in, fan_out)
     got = root_mean_square(size * unit_features(device, seed, fan_in) @ weights)
     bounds = deviation_bounds(size * fan_in ** (power + 0.5), fan_out)
@@ -119,14 +133,18 @@ def test_outputs_have_the_size_of_the_inputs_times_the_root_of_fan_in(device, po
 @pytest.mark.claim("init.variance-scales")
 @given(seed=seeds, fan_in=st.integers(30, 600), x_size=deviations, w=deviations)
 @pytest.mark.parametrize("kind", WEIGHTS)
-def test_the_variance_is_fan_in_times_that_of_weights_and_inputs(device, kind, seed, fan_in, x_size, w):
+def test_the_variance_is_fan_in_times_that_of_weights_and_inputs(
+    device, kind, seed, fan_in, x_size, w
+):
     torch.manual_seed(seed)
     weights = w * WEIGHTS[kind](torch.empty(fan_in, 3000, device=device))
     x = x_size * unit_features(device, seed + 1, fan_in)
     variance = in_fp64(x @ weights).var().item()
     low, high = deviation_bounds(1.0, 3000 - 1)
     ratio = variance / (fan_in * w**2 * x_size**2)
-    assert_within(ratio, (low**2, high**2), f"variance / (fan_in · variances) [{kind=}, {fan_in=}, {seed=}]")
+    assert_within(
+        ratio, (low**2, high**2), f"variance / (fan_in · variances) [{kind=}, {fan_in=}, {seed=}]"
+    )
 
 
 def xaviers_factor(fan_in, fan_out):
@@ -145,10 +163,16 @@ def xaviers_factor(fan_in, fan_out):
     ids=["xavier_normal_", "xavier_uniform_", "kaiming_normal_"],
 )
 @given(seed=seeds, fan_in=st.integers(60, 400), fan_out=st.integers(60, 400))
-def test_xaviers_deviation_is_the_rescale_times_a_factor(device, initialise, factor, options, seed, fan_in, fan_out):
+def test_xaviers_deviation_is_the_rescale_times_a_factor(
+    device, initialise, factor, options, seed, fan_in, fan_out
+):
     weights = initialised(device, (fan_out, fan_in), initialise, seed, **options)
     bounds = deviation_bounds(factor(fan_in, fan_out) / math.sqrt(fan_in), weights.numel())
-    assert_within(root_mean_square(weights), bounds, f"the weights' deviation [{fan_in=}, {fan_out=}, {seed=}]")
+    assert_within(
+        root_mean_square(weights),
+        bounds,
+        f"the weights' deviation [{fan_in=}, {fan_out=}, {seed=}]",
+    )
 
 
 def growth(device, seed, width, layers, deviation=1.0):
@@ -166,12 +190,16 @@ def test_layers_of_unit_weights_multiply_by_the_root_of_the_width_each(device, s
     for deviation in (1.0, 1 / math.sqrt(width), 0.02):
         got = growth(device, seed, width, layers, deviation)
         bounds = growth_bounds(width, layers, deviation)
-        assert_within(got, bounds, f"the growth through {layers} layers [{width=}, {deviation=:.3g}, {seed=}]")
+        assert_within(
+            got, bounds, f"the growth through {layers} layers [{width=}, {deviation=:.3g}, {seed=}]"
+        )
 
 
 def truncated(device, seed, deviation, bound, values=2**14):
     """Weights from trunc_normal_ with this deviation and the bounds ±bound, in units of the deviation."""
-    weights = initialised(device, (values // 64, 64), nn.init.trunc_normal_, seed, std=deviation, a=-bound, b=bound)
+    weights = initialised(
+        device, (values // 64, 64), nn.init.trunc_normal_, seed, std=deviation, a=-bound, b=bound
+    )
     return in_fp64(weights).flatten() / deviation
 
 
@@ -180,11 +208,19 @@ def truncated(device, seed, deviation, bound, values=2**14):
 def test_bounds_of_three_deviations_leave_no_weight_beyond(device, seed, deviation):
     weights = truncated(device, seed, deviation, 3 * deviation)
     largest = weights.abs().max().item()
-    assert largest <= 3 * (1 + 1e-6), f"the largest weight is {largest} deviations [{deviation=}]"  # bounds in fp32
+    assert largest <= 3 * (1 + 1e-6), (
+        f"the largest weight is {largest} deviations [{deviation=}]"
+    )  # bounds in fp32
     # Nothing more is cut: a thousandth of the rest lies between 2.9 and 3 deviations.
-    inner = (math.erfc(2.9 / math.sqrt(2)) - math.erfc(3 / math.sqrt(2))) / math.erf(3 / math.sqrt(2))
+    inner = (math.erfc(2.9 / math.sqrt(2)) - math.erfc(3 / math.sqrt(2))) / math.erf(
+        3 / math.sqrt(2)
+    )
     got = in_fp64(weights.abs() > 2.9).mean().item()
-    assert_within(got, share_bounds(inner, len(weights)), f"the share beyond 2.9 deviations [{deviation=}, {seed=}]")
+    assert_within(
+        got,
+        share_bounds(inner, len(weights)),
+        f"the share beyond 2.9 deviations [{deviation=}, {seed=}]",
+    )
 
 
 @pytest.mark.claim("init.trunc-3")
@@ -215,12 +251,18 @@ def test_a_normal_truncated_at_three_keeps_0_98658_of_its_deviation(device, reco
 @given(seed=seeds, deviation=deviations, bound=st.floats(0.5, 4))
 def test_what_truncation_leaves_is_the_integral_for_every_bound(device, seed, deviation, bound):
     got = root_mean_square(truncated(device, seed, deviation, bound * deviation))
-    assert_within(got, truncated_deviation_bounds(bound, 2**14), f"what is left [{bound=}, {deviation=}, {seed=}]")
+    assert_within(
+        got,
+        truncated_deviation_bounds(bound, 2**14),
+        f"what is left [{bound=}, {deviation=}, {seed=}]",
+    )
 
 
 @pytest.mark.claim("init.0.02")
 @given(seed=seeds, fan_in=st.sampled_from([2500, 5000]) | fans, fan_out=outputs)
-def test_outputs_of_a_002_layer_are_of_unit_size_only_near_fan_in_2500(device, seed, fan_in, fan_out):
+def test_outputs_of_a_002_layer_are_of_unit_size_only_near_fan_in_2500(
+    device, seed, fan_in, fan_out
+):
     torch.manual_seed(seed)
     layer = nn.Linear(fan_in, fan_out, device=device)
     nn.init.normal_(layer.weight, std=0.02)
@@ -228,17 +270,23 @@ def test_outputs_of_a_002_layer_are_of_unit_size_only_near_fan_in_2500(device, s
     with torch.no_grad():
         of_zero = layer(torch.zeros(fan_in, device=device))
         got = root_mean_square(layer(unit_features(device, seed + 1, fan_in)))
-    assert not of_zero.any(), f"{of_zero.count_nonzero()} of {fan_out} outputs for zero are not 0 [{fan_in=}, {seed=}]"
+    assert not of_zero.any(), (
+        f"{of_zero.count_nonzero()} of {fan_out} outputs for zero are not 0 [{fan_in=}, {seed=}]"
+    )
     low, high = deviation_bounds(0.02 * math.sqrt(fan_in), fan_out)
     assert_within(got, (low, high), f"the outputs' deviation [{fan_in=}, {fan_out=}, {seed=}]")
     size = high < 1, low > 1
-    assert size == (fan_in < 2500, fan_in > 2500), f"sure to shrink, to grow: {size} [{fan_in=}, {low=}, {high=}]"
+    assert size == (fan_in < 2500, fan_in > 2500), (
+        f"sure to shrink, to grow: {size} [{fan_in=}, {low=}, {high=}]"
+    )
 
 
 def trained_losses(device, seed, layers, width, deviation, rate, steps=30):
     """The losses of a deep linear net that learns a linear map of its width; they end where they are not finite."""
     torch.manual_seed(seed)
-    net = nn.Sequential(*[nn.Linear(width, width, bias=False, device=device) for _ in range(layers)])
+    net = nn.Sequential(
+        *[nn.Linear(width, width, bias=False, device=device) for _ in range(layers)]
+    )
     for layer in net:
         nn.init.normal_(layer.weight, std=deviation)
     x = normal_values(device, seed + 1, 64, width)
@@ -257,18 +305,26 @@ def trained_losses(device, seed, layers, width, deviation, rate, steps=30):
 @pytest.mark.claim("init.stability", "loop.naive-init-fails")
 @settings(phases=[Phase.generate])
 @given(seed=seeds, layers=st.integers(2, 8), width=st.integers(16, 64))
-def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(device, seed, layers, width):
+def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(
+    device, seed, layers, width
+):
     losses = trained_losses(device, seed, layers, width, 1 / math.sqrt(width), 0.1)
     what = f"[{layers=}, {width=}, {seed=}]"
-    assert losses[-1] < 0.7 * losses[0], f"the loss went only from {losses[0]} to {losses[-1]} {what}"
+    assert losses[-1] < 0.7 * losses[0], (
+        f"the loss went only from {losses[0]} to {losses[-1]} {what}"
+    )
     assert losses[0] < 10, f"the first loss is {losses[0]}, but should be near 2 {what}"
     if layers > 2:  # two layers of unit weights may still learn at this rate
         naive = trained_losses(device, seed, layers, width, 1.0, 0.1)[-1]
-        assert not math.isfinite(naive), f"from N(0, 1) the loss is {naive}, but should overflow {what}"
+        assert not math.isfinite(naive), (
+            f"from N(0, 1) the loss is {naive}, but should overflow {what}"
+        )
 
 
 @pytest.mark.claim("init.stability")
-@settings(max_examples=max(2, settings.default.max_examples // 20), phases=[Phase.generate])  # no seed is simpler
+@settings(
+    max_examples=max(2, settings.default.max_examples // 20), phases=[Phase.generate]
+)  # no seed is simpler
 @given(seed=seeds)
 def test_naive_nets_need_ever_smaller_rates_and_still_do_not_get_there(device, seed):
     """The largest power of ten at which the loss falls at all over 30 steps."""
@@ -280,7 +336,15 @@ def test_naive_nets_need_ever_smaller_rates_and_still_do_not_get_there(device, s
                 largest[layers], left[layers] = 10.0**-exponent, losses[-1]
                 break
     good = trained_losses(device, seed, 8, 64, 1 / 8, 0.1)[-1]
-    assert sorted(largest) == [2, 4, 8], f"from N(0, 1) only these depths learn at any rate: {largest} [{seed=}]"
-    assert largest[4] <= 1e-3 * largest[2], f"4 layers learn at {largest[4]}, nearly as 2 at {largest[2]} [{seed=}]"
-    assert largest[8] <= 1e-6 * largest[4], f"8 layers learn at {largest[8]}, nearly as 4 at {largest[4]} [{seed=}]"
-    assert left[8] > 1e6 * good, f"from N(0, 1) the loss is {left[8]} after 30 steps, rescaled {good} [{seed=}]"
+    assert sorted(largest) == [2, 4, 8], (
+        f"from N(0, 1) only these depths learn at any rate: {largest} [{seed=}]"
+    )
+    assert largest[4] <= 1e-3 * largest[2], (
+        f"4 layers learn at {largest[4]}, nearly as 2 at {largest[2]} [{seed=}]"
+    )
+    assert largest[8] <= 1e-6 * largest[4], (
+        f"8 layers learn at {largest[8]}, nearly as 4 at {largest[4]} [{seed=}]"
+    )
+    assert left[8] > 1e6 * good, (
+        f"from N(0, 1) the loss is {left[8]} after 30 steps, rescaled {good} [{seed=}]"
+    )

@@ -31,24 +31,48 @@ from test_claims.strategies import seldom, shapes, sizes, stretched
     [
         pytest.param((16, 32), (32, 2), (16, 2), marks=pytest.mark.claim("matmul.2d")),
         pytest.param((16, 32), (32, 64), (16, 64), marks=pytest.mark.claim("matmul.2d")),
-        pytest.param((4, 8, 16, 32), (32, 2), (4, 8, 16, 2), marks=pytest.mark.claim("matmul.4d-by-2d")),
-        pytest.param((4, 8, 16, 32), (4, 8, 32, 64), (4, 8, 16, 64), marks=pytest.mark.claim("matmul.4d-by-4d")),
-        pytest.param((4, 1, 16, 32), (8, 32, 64), (4, 8, 16, 64), marks=pytest.mark.claim("matmul.broadcast")),
+        pytest.param(
+            (4, 8, 16, 32), (32, 2), (4, 8, 16, 2), marks=pytest.mark.claim("matmul.4d-by-2d")
+        ),
+        pytest.param(
+            (4, 8, 16, 32),
+            (4, 8, 32, 64),
+            (4, 8, 16, 64),
+            marks=pytest.mark.claim("matmul.4d-by-4d"),
+        ),
+        pytest.param(
+            (4, 1, 16, 32), (8, 32, 64), (4, 8, 16, 64), marks=pytest.mark.claim("matmul.broadcast")
+        ),
     ],
     ids=str,
 )
-def test_each_matrix_of_the_first_two_dimensions_is_multiplied_by_its_partner(device, a_shape, b_shape, shape):
+def test_each_matrix_of_the_first_two_dimensions_is_multiplied_by_its_partner(
+    device, a_shape, b_shape, shape
+):
     a, b = integers(*a_shape, device=device), integers(*b_shape, device=device)
-    reference = (a.cpu().numpy()[..., None] * b.cpu().numpy()[..., None, :, :]).sum(-2)  # term by term
+    reference = (a.cpu().numpy()[..., None] * b.cpu().numpy()[..., None, :, :]).sum(
+        -2
+    )  # term by term
     for name, product in {"a @ b": a @ b, "torch.matmul": torch.matmul(a, b)}.items():
-        assert product.shape == shape, f"{name}: shape={tuple(product.shape)}, but should be {shape}"
+        assert product.shape == shape, (
+            f"{name}: shape={tuple(product.shape)}, but should be {shape}"
+        )
         wrong = difference(product, torch.from_numpy(reference))
         assert not wrong, f"{name}: {wrong} [{a_shape} @ {b_shape}]"
 
 
 @pytest.mark.claim("matmul.broadcast", "matmul.2d")
-@given(batch=shapes((0, 3), (1, 3)), m=sizes(0, 3), k=sizes(most=3), n=sizes(0, 3), empty=seldom, data=st.data())
-def test_the_last_two_dimensions_multiply_and_all_before_broadcast(device, batch, m, k, n, empty, data):
+@given(
+    batch=shapes((0, 3), (1, 3)),
+    m=sizes(0, 3),
+    k=sizes(most=3),
+    n=sizes(0, 3),
+    empty=seldom,
+    data=st.data(),
+)
+def test_the_last_two_dimensions_multiply_and_all_before_broadcast(
+    device, batch, m, k, n, empty, data
+):
     k = 0 if empty else k
     a_shape, b_shape = (*data.draw(stretched(batch)), m, k), (*data.draw(stretched(batch)), k, n)
     a, b = integers(*a_shape, device=device), integers(*b_shape, device=device)
@@ -57,15 +81,26 @@ def test_the_last_two_dimensions_multiply_and_all_before_broadcast(device, batch
     assert not wrong, f"a @ b: {wrong} {said}"
     numpys = np.matmul(a.cpu().numpy(), b.cpu().numpy()).shape
     formula = (*broadcast_shape(a_shape[:-2], b_shape[:-2]), m, n)
-    assert formula == numpys == tuple((a @ b).shape), f"broadcast_shape={formula}, numpy={numpys} {said}"
+    assert formula == numpys == tuple((a @ b).shape), (
+        f"broadcast_shape={formula}, numpy={numpys} {said}"
+    )
     with pytest.raises(RuntimeError, match=r"cannot be multiplied|must match|Expected size"):
         a @ integers(k + 1, n, device=device)
 
 
 @pytest.mark.claim("matmul.broadcast")
-@given(unequal=st.permutations([2, 3, 4]), after=shapes((0, 2), (1, 3)), m=sizes(), k=sizes(), n=sizes())
+@given(
+    unequal=st.permutations([2, 3, 4]),
+    after=shapes((0, 2), (1, 3)),
+    m=sizes(),
+    k=sizes(),
+    n=sizes(),
+)
 def test_batch_sizes_that_differ_where_neither_is_1_are_refused(device, unequal, after, m, k, n):
-    a, b = integers(unequal[0], *after, m, k, device=device), integers(unequal[1], *after, k, n, device=device)
+    a, b = (
+        integers(unequal[0], *after, m, k, device=device),
+        integers(unequal[1], *after, k, n, device=device),
+    )
     with pytest.raises(RuntimeError, match="must match"):
         a @ b
 
@@ -101,7 +136,9 @@ def loop_and_batch(device, number, m, k, n):
 
 @pytest.mark.claim("matmul.no-loops")
 @pytest.mark.parametrize(("number", "shape"), [(64, (4, 4, 4)), (128, (1, 8, 8))], ids=str)
-def test_small_products_with_matrices_of_their_own_are_faster_as_a_batch(device, speed, number, shape):
+def test_small_products_with_matrices_of_their_own_are_faster_as_a_batch(
+    device, speed, number, shape
+):
     what = f"{number} products of {shape} in a Python loop against one batched product"
     speed.assert_slower(*loop_and_batch(device, number, *shape), what, at_least=5)
 
@@ -138,25 +175,41 @@ def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(devic
         reference = by_loops(equation, *operands)
         wrong = difference(torch.einsum(equation, *operands), reference)
         assert not wrong, f"torch.einsum: {wrong} [{equation} of {shapes_}]"
-    spaced = " ".join(equation.replace("...", "…")).replace("…", "...").replace(" ,", ",").replace("- >", "->")
+    spaced = (
+        " ".join(equation.replace("...", "…"))
+        .replace("…", "...")
+        .replace(" ,", ",")
+        .replace("- >", "->")
+    )
     wrong = difference(einops.einsum(*operands, spaced), reference)
     assert not wrong, f"einops.einsum: {wrong} [{spaced!r} of {shapes_}]"
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
-@pytest.mark.parametrize("equation", ["mk,kn->mn", "bmk,bkn->bmn", "bshd,bthd->bhst", "bij,kj->bik"])
+@pytest.mark.parametrize(
+    "equation", ["mk,kn->mn", "bmk,bkn->bmn", "bshd,bthd->bhst", "bij,kj->bik"]
+)
 @given(data=st.data())
 def test_an_einsum_of_two_operands_is_one_product(device, equation, data):
     size = {letter: data.draw(sizes(2, 9), letter) for letter in sorted({*equation} - {*",->"})}
-    first, second = ([size[letter] for letter in of] for of in equation.partition("->")[0].split(","))
+    first, second = (
+        [size[letter] for letter in of] for of in equation.partition("->")[0].split(",")
+    )
     operands = torch.rand(first, device=device), torch.rand(second, device=device)
-    dispatched, should = product_flops(torch.einsum, equation, *operands), 2 * math.prod(size.values())
+    dispatched, should = (
+        product_flops(torch.einsum, equation, *operands),
+        2 * math.prod(size.values()),
+    )
     assert dispatched == should, f"{equation} dispatched {dispatched} FLOPs, not {should} [{size}]"
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
-@given(widths=st.lists(sizes(2, 9), min_size=4, max_size=6), batch=shapes((0, 1), (2, 3)))  # of 1: no product
-def test_a_chain_is_contracted_from_left_to_right_and_with_opt_einsum_in_the_cheapest_order(device, widths, batch):
+@given(
+    widths=st.lists(sizes(2, 9), min_size=4, max_size=6), batch=shapes((0, 1), (2, 3))
+)  # of 1: no product
+def test_a_chain_is_contracted_from_left_to_right_and_with_opt_einsum_in_the_cheapest_order(
+    device, widths, batch
+):
     letters, before = "abcdef"[: len(widths)], "z" * len(batch)
     terms = ",".join(f"{before}{row}{column}" for row, column in itertools.pairwise(letters))
     equation = f"{terms}->{before}{letters[0]}{letters[-1]}"
@@ -164,29 +217,51 @@ def test_a_chain_is_contracted_from_left_to_right_and_with_opt_einsum_in_the_che
     with torch.backends.opt_einsum.flags(enabled=False):
         dispatched = product_flops(torch.einsum, equation, *operands)
     loops = sum(matmul_flops(widths[0], *shape, *batch) for shape in itertools.pairwise(widths[1:]))
-    formula, best = (einsum_flops(equation, *(x.shape for x in operands), order=order) for order in ("left", "best"))
-    assert dispatched == loops == formula, f"{dispatched=}, but from the left {loops}, {formula=} [{widths=}, {batch=}]"
+    formula, best = (
+        einsum_flops(equation, *(x.shape for x in operands), order=order)
+        for order in ("left", "best")
+    )
+    assert dispatched == loops == formula, (
+        f"{dispatched=}, but from the left {loops}, {formula=} [{widths=}, {batch=}]"
+    )
     with opt_einsum():
         dispatched = product_flops(torch.einsum, equation, *operands)
-    assert dispatched == best, f"dispatched {dispatched} FLOPs, but the best order has {best} [{widths=}, {batch=}]"
+    assert dispatched == best, (
+        f"dispatched {dispatched} FLOPs, but the best order has {best} [{widths=}, {batch=}]"
+    )
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
 def test_written_out_in_the_best_order_a_chain_costs_one_million_flops_and_not_34(device):
     a, b, c = (torch.rand(shape, device=device) for shape in ((256, 256), (256, 256), (256, 4)))
     by_hand = product_flops(lambda: torch.einsum("ij,jl->il", a, torch.einsum("jk,kl->jl", b, c)))
-    left, best = (einsum_flops("ij,jk,kl->il", a.shape, b.shape, c.shape, order=order) for order in ("left", "best"))
-    assert (left, best) == (34_078_720, by_hand), f"from the left {left}, at best {best}, but by hand {by_hand}"
+    left, best = (
+        einsum_flops("ij,jk,kl->il", a.shape, b.shape, c.shape, order=order)
+        for order in ("left", "best")
+    )
+    assert (left, best) == (34_078_720, by_hand), (
+        f"from the left {left}, at best {best}, but by hand {by_hand}"
+    )
 
 
 @pytest.mark.claim("matmul.tensor-cores-default")
 def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products():
     environment = {key: value for key, value in os.environ.items() if "TF32" not in key}
-    defaults = "torch.get_float32_matmul_precision(), of.cuda.matmul.allow_tf32, of.cudnn.allow_tf32"
-    command = [sys.executable, "-W", "ignore", "-c", f"import torch; of = torch.backends; print({defaults})"]
+    defaults = (
+        "torch.get_float32_matmul_precision(), of.cuda.matmul.allow_tf32, of.cudnn.allow_tf32"
+    )
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        f"import torch; of = torch.backends; print({defaults})",
+    ]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     got, should = ran.stdout.strip(), "highest False True"
-    assert got == should, f"precision of fp32 products, TF32 in them and in convolutions: {got}, not {should}"
+    assert got == should, (
+        f"precision of fp32 products, TF32 in them and in convolutions: {got}, not {should}"
+    )
 
 
 @pytest.mark.claim("matmul.tensor-cores-default")
@@ -196,7 +271,9 @@ def test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32(device, bit, rows):
     x = torch.full((rows, rows), 1 + 2.0**-bit, device=device)
     order = torch.eye(rows, device=device)[torch.randperm(rows, device=device)]
     got = (x @ order).unique().tolist()
-    assert got == [1 + 2.0**-bit], f"1 + 2^-{bit} became {got}: products of fp32 do not keep its 23 bits [{rows=}]"
+    assert got == [1 + 2.0**-bit], (
+        f"1 + 2^-{bit} became {got}: products of fp32 do not keep its 23 bits [{rows=}]"
+    )
 
 
 @pytest.mark.claim("matmul.tensor-cores-default")
@@ -208,12 +285,16 @@ def test_allowing_tf32_rounds_products_of_fp32_to_its_10_bits(device):
         product = (x @ torch.eye(128, device=device)).unique().tolist()
     in_full = torch.version.hip and os.environ.get("HIPBLASLT_ALLOW_TF32") != "1"
     expected = [1 + lost] if in_full else [1.0]
-    assert product == expected, f"with TF32 allowed 1 + {lost} became {product}, but should be {expected}"
+    assert product == expected, (
+        f"with TF32 allowed 1 + {lost} became {product}, but should be {expected}"
+    )
 
 
 @pytest.mark.claim("matmul.tensor-cores-default")
 @pytest.mark.needs("sm>=8.0")
-@pytest.mark.parametrize("fast", ["bf16", "fp16"] if torch.version.hip else ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize(
+    "fast", ["bf16", "fp16"] if torch.version.hip else ["bf16", "fp16", "tf32"]
+)
 def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast, peak_flop_per_s):
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32}[fast]
     a, b = (torch.randn(4096, 4096, device=device) for _ in range(2))
@@ -226,16 +307,29 @@ def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast, 
     # A GeForce's tensor cores multiply tf32 no faster than its other units multiply fp32.
     high, low = peak_flop_per_s(fast), peak_flop_per_s("fp32")
     at_least = min(1.5, 0.75 * high / low) if high and low else 1.5
-    speed.assert_slower(lambda: a @ b, with_tensor_cores, f"fp32 by default against {fast}", at_least=at_least)
+    speed.assert_slower(
+        lambda: a @ b, with_tensor_cores, f"fp32 by default against {fast}", at_least=at_least
+    )
 
 
 # FLOPs an element: GELU by tanh; maximum, subtract, exp, sum, divide; mean, subtract, square, mean, divide.
-BY_HAND = {"add": 1, "mul": 1, "where": 1, "gelu": 9, "_softmax": 5, "_safe_softmax": 5, "native_layer_norm": 5}
+BY_HAND = {
+    "add": 1,
+    "mul": 1,
+    "where": 1,
+    "gelu": 9,
+    "_softmax": 5,
+    "_safe_softmax": 5,
+    "native_layer_norm": 5,
+}
 
 
 def forward_share(workloads, model, sequence):
     """The share of the forward FLOPs that products have, counted on the meta device."""
-    net, x = workloads.build(model, device="meta"), workloads.inputs(model, 1, sequence, device="meta")
+    net, x = (
+        workloads.build(model, device="meta"),
+        workloads.inputs(model, 1, sequence, device="meta"),
+    )
     with counted.flops() as count:
         net(x)
     with counting() as torchs, Recorded() as recorded:
@@ -245,30 +339,53 @@ def forward_share(workloads, model, sequence):
     for operation, read, made in recorded.calls:
         name = str(operation).partition(".")[2]
         others += BY_HAND.get(name, 0) * made[0].numel()
-        if name == "native_layer_norm":  # times the weight, plus the bias; the inverse root of a row's variance plus ε
+        if (
+            name == "native_layer_norm"
+        ):  # times the weight, plus the bias; the inverse root of a row's variance plus ε
             others += len(read[1:]) * made[0].numel() + 2 * made[1].numel()
-    assert count.total == formula == products, f"{products=}, {formula=}, but {count.total} are counted [{model}]"
-    assert count.elementwise == others, f"beside products {count.elementwise} are counted, not {others} [{model}]"
+    assert count.total == formula == products, (
+        f"{products=}, {formula=}, but {count.total} are counted [{model}]"
+    )
+    assert count.elementwise == others, (
+        f"beside products {count.elementwise} are counted, not {others} [{model}]"
+    )
     return count.total / (count.total + count.elementwise)
 
 
 @pytest.mark.claim("matmul.bread-and-butter", "flops.dominates")
 def test_products_are_nearly_all_of_gpt2s_flops(workloads, record_figure):
     share = forward_share(workloads, GPT2_SMALL, 1024)
-    assert share > 0.99, f"products are {share:.2%} of GPT-2 small's forward FLOPs, but should be above 99 %"
+    assert share > 0.99, (
+        f"products are {share:.2%} of GPT-2 small's forward FLOPs, but should be above 99 %"
+    )
     record_figure(f"products are {share:.1%} of the forward FLOPs of GPT-2 small at 1024 tokens")
 
 
 @pytest.mark.claim("matmul.bread-and-butter", "flops.dominates")
-def test_the_share_of_products_grows_with_the_width_and_is_below_half_in_the_narrowest_net(workloads, record_figure):
+def test_the_share_of_products_grows_with_the_width_and_is_below_half_in_the_narrowest_net(
+    workloads, record_figure
+):
     shares = []
     for width in (1, 2, 4, 16, 64):
-        model = Transformer(vocab_size=64, layers=2, dim=8 * width, heads=8, hidden=32 * width, learned_positions=256)
+        model = Transformer(
+            vocab_size=64,
+            layers=2,
+            dim=8 * width,
+            heads=8,
+            hidden=32 * width,
+            learned_positions=256,
+        )
         shares.append(forward_share(workloads, model, 256))
     said = ", ".join(f"{share:.0%}" for share in shares)
     assert shares == sorted(shares), f"shares={said} at heads 1, 2, 4, 16, 64 wide, but should grow"
-    assert shares[0] < 1 / 2 < 0.9 < shares[-1], f"shares={said}, but should go from below half to above 90 %"
-    wide = Transformer(vocab_size=64, layers=2, dim=512, heads=512, hidden=2048, learned_positions=256)
+    assert shares[0] < 1 / 2 < 0.9 < shares[-1], (
+        f"shares={said}, but should go from below half to above 90 %"
+    )
+    wide = Transformer(
+        vocab_size=64, layers=2, dim=512, heads=512, hidden=2048, learned_positions=256
+    )
     share = forward_share(workloads, wide, 256)
-    assert 1 / 2 < share < 0.95, f"with 512 heads 1 wide the share is {share:.0%}, but should be between 50 and 95 %"
+    assert 1 / 2 < share < 0.95, (
+        f"with 512 heads 1 wide the share is {share:.0%}, but should be between 50 and 95 %"
+    )
     record_figure(f"products are {said} of the forward FLOPs with heads 1, 2, 4, 16, 64 wide")

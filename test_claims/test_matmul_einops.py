@@ -28,13 +28,23 @@ def test_reduce_does_to_the_dimensions_it_leaves_out_what_its_word_says(device, 
     order = [[name for name in names if name in kept].index(name) for name in kept]
     pattern = f"{' '.join(names)} -> {' '.join(kept)}"
     for word in ("sum", "mean", "max", "min"):
-        got, method = einops.reduce(x, pattern, word), {"max": "amax", "min": "amin"}.get(word, word)
+        got, method = (
+            einops.reduce(x, pattern, word),
+            {"max": "amax", "min": "amin"}.get(word, word),
+        )
         numpys = np.transpose(getattr(np, word)(x.cpu().numpy(), axis=tuple(gone)), order)
         torchs = getattr(x, method)(gone if len(gone) > 1 else gone[0]).permute(order)
-        for other, should in {f"numpy.{word}": torch.tensor(numpys), f"x.{method}": torchs.cpu()}.items():
-            assert got.shape == should.shape, f"shape={got.shape}, but {other} has {should.shape} [{pattern!r}]"
+        for other, should in {
+            f"numpy.{word}": torch.tensor(numpys),
+            f"x.{method}": torchs.cpu(),
+        }.items():
+            assert got.shape == should.shape, (
+                f"shape={got.shape}, but {other} has {should.shape} [{pattern!r}]"
+            )
             close = torch.allclose(got.cpu(), should, rtol=1e-6, atol=1e-6)
-            assert close, f"{word}={got.tolist()}, but {other} gives {should.tolist()} [{pattern!r} of {shape}]"
+            assert close, (
+                f"{word}={got.tolist()}, but {other} gives {should.tolist()} [{pattern!r} of {shape}]"
+            )
 
 
 @pytest.mark.claim("matmul.rearrange-heads")
@@ -53,7 +63,9 @@ def test_heads_are_split_off_transformed_alone_and_merged_again(device, b, s, he
     wrong = difference(split, x.view(b, s, heads, hidden))
     assert not wrong, f"split by rearrange against view: {wrong} [{b=}, {s=}, {heads=}, {hidden=}]"
     wrong = difference(other, x.view(b, s, hidden, heads).transpose(-2, -1))
-    assert not wrong, f"split as (hidden heads) against view: {wrong} [{b=}, {s=}, {heads=}, {hidden=}]"
+    assert not wrong, (
+        f"split as (hidden heads) against view: {wrong} [{b=}, {s=}, {heads=}, {hidden=}]"
+    )
 
 
 @st.composite
@@ -97,14 +109,19 @@ def test_rearranging_back_gives_every_element_its_place_again(device, pattern):
     axes, order = ([axis for group in groups for axis in group] for groups in (left, right))
     apart = x.cpu().numpy().reshape([size[axis] for axis in axes])
     should = apart.transpose([axes.index(axis) for axis in order]).reshape(sizes_of(right, size))
-    assert there.tolist() == should.tolist(), f"rearranged={there.tolist()}, but should be {should.tolist()} {said}"
+    assert there.tolist() == should.tolist(), (
+        f"rearranged={there.tolist()}, but should be {should.tolist()} {said}"
+    )
 
 
 @pytest.mark.claim("matmul.rearrange-ambiguous")
 @given(factors=st.lists(sizes(most=3), min_size=2, max_size=4))
 def test_a_split_needs_the_size_of_all_factors_but_one(device, factors):
     size, width = dict(zip("abcd", factors, strict=False)), math.prod(factors)
-    x, pattern = torch.arange(2 * width, device=device).view(2, width), f"x ({' '.join(size)}) -> x {' '.join(size)}"
+    x, pattern = (
+        torch.arange(2 * width, device=device).view(2, width),
+        f"x ({' '.join(size)}) -> x {' '.join(size)}",
+    )
     for known in itertools.combinations(size.items(), len(size) - 1):
         wrong = difference(einops.rearrange(x, pattern, **dict(known)), x.view(2, *factors))
         assert not wrong, f"split where {known} are given: {wrong} [{size}]"
@@ -112,7 +129,11 @@ def test_a_split_needs_the_size_of_all_factors_but_one(device, factors):
         with pytest.raises(einops.EinopsError, match="Could not infer sizes"):
             einops.rearrange(x, pattern, **dict(known))
     for heads in range(1, width + 2):
-        with nullcontext() if width % heads == 0 else pytest.raises(einops.EinopsError, match="can't divide"):
+        with (
+            nullcontext()
+            if width % heads == 0
+            else pytest.raises(einops.EinopsError, match="can't divide")
+        ):
             einops.rearrange(x, "x (heads hidden) -> x heads hidden", heads=heads)
 
 
@@ -129,10 +150,14 @@ def test_rearrange_copies_exactly_where_strides_cannot_express_the_result(device
     moved = apart.permute([axes.index(axis) for group in right for axis in group])
     view = view_strides(moved.shape, moved.strides, sizes_of(right, size)) is not None
     said = f"[{written(left)} -> {written(right)}, {size}, {x.stride()=}]"
-    assert shares_storage(x, y) == view, f"shares storage: {shares_storage(x, y)}, but should be {view} {said}"
+    assert shares_storage(x, y) == view, (
+        f"shares storage: {shares_storage(x, y)}, but should be {view} {said}"
+    )
     if view:
         y[(-1,) * y.dim()] = -1  # the last element of each axis, and so of x
-        assert x[(-1,) * x.dim()] == -1, f"what is written to the result does not show in the input {said}"
+        assert x[(-1,) * x.dim()] == -1, (
+            f"what is written to the result does not show in the input {said}"
+        )
 
 
 def halved(x: Annotated[torch.Tensor, "batch 4"]) -> torch.Tensor:
@@ -144,7 +169,9 @@ def halved(x: Annotated[torch.Tensor, "batch 4"]) -> torch.Tensor:
 def test_an_annotated_shape_is_documentation_that_python_does_not_enforce(device, shape):
     stated = get_type_hints(halved, include_extras=True)["x"].__metadata__
     assert stated == ("batch 4",), f"the annotation states {stated}"
-    assert halved(torch.ones(shape, device=device)).shape == shape, f"Python did not run the function on {shape}"
+    assert halved(torch.ones(shape, device=device)).shape == shape, (
+        f"Python did not run the function on {shape}"
+    )
 
 
 @pytest.mark.claim("matmul.jaxtyping-unenforced")

@@ -16,10 +16,18 @@ from prooflops import measured
 from test_claims.oracles import tensors
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, sizes
 
-nets = st.builds(DeepLinear, dim=sizes(most=12), layers=sizes(most=4), outputs=sizes(most=3), inputs=sizes(most=12))
+nets = st.builds(
+    DeepLinear,
+    dim=sizes(most=12),
+    layers=sizes(most=4),
+    outputs=sizes(most=3),
+    inputs=sizes(most=12),
+)
 # Each new shape of a bf16 product costs the CPU 0.1 s of compilation.
 # Of smaller ones single numbers of the loss decide the peak.
-wide_nets = st.builds(DeepLinear, dim=sizes(3, 16), layers=sizes(), outputs=sizes(most=20), inputs=sizes(most=30))
+wide_nets = st.builds(
+    DeepLinear, dim=sizes(3, 16), layers=sizes(), outputs=sizes(most=20), inputs=sizes(most=30)
+)
 few_nets = st.builds(DeepLinear, dim=st.sampled_from([1, 7]), layers=sizes(most=3))
 
 
@@ -34,7 +42,9 @@ def held_bytes(workloads, device, model, batch, optimizer, dtype=torch.float32, 
         return net, stepper, net(x).grad_fn if activations else None
 
     ((net, *_),), (held,) = tensors.held_after(device, train)
-    return held - memory.optimizer_state_bytes(0, optimizer, tensors=step_counts(device, net, optimizer))
+    return held - memory.optimizer_state_bytes(
+        0, optimizer, tensors=step_counts(device, net, optimizer)
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,18 +57,26 @@ def held_bytes(workloads, device, model, batch, optimizer, dtype=torch.float32, 
     ],
 )
 @given(model=nets)
-def test_fp32_training_holds_so_many_bytes_per_parameter(workloads, metered_device, optimizer, each, model):
+def test_fp32_training_holds_so_many_bytes_per_parameter(
+    workloads, metered_device, optimizer, each, model
+):
     got = held_bytes(workloads, metered_device, model, 2, optimizer, activations=False)
     formula = memory.bytes_per_parameter(optimizer) * parameter_count(model)
-    should = each * sum(parameter.numel() for parameter in workloads.build(model, device="meta").parameters())
-    assert got == formula == should, f"{got} bytes are held, {formula=}, but both should be {should} [{model}]"
+    should = each * sum(
+        parameter.numel() for parameter in workloads.build(model, device="meta").parameters()
+    )
+    assert got == formula == should, (
+        f"{got} bytes are held, {formula=}, but both should be {should} [{model}]"
+    )
 
 
 @pytest.mark.claim("mem.16-bytes", "mem.omits-activations")
 @pytest.mark.needs("cuda")
 @given(model=nets)
 @tensors.without_collector()
-def test_memory_allocated_rises_by_the_blocks_of_four_tensors_per_parameter(workloads, device, model):
+def test_memory_allocated_rises_by_the_blocks_of_four_tensors_per_parameter(
+    workloads, device, model
+):
     """Of tensors up to 1 MiB, whose blocks are those of the formula whatever was allocated before."""
     tensors.warm_up(device)
     x = workloads.inputs(model, 2, device=device)
@@ -81,55 +99,83 @@ def test_a_billion_parameters_take_four_gigabytes_as_weights_and_sixteen_in_trai
     stepper = torch.optim.AdamW(net.parameters())
     net(torch.empty(1, 10**5, device="meta")).sum().backward()
     stepper.step()
-    states = [kept for state in stepper.state.values() for name, kept in state.items() if name != "step"]
+    states = [
+        kept for state in stepper.state.values() for name, kept in state.items() if name != "step"
+    ]
     weights = sum(parameter.nbytes for parameter in net.parameters())
     gradients = sum(parameter.grad.nbytes for parameter in net.parameters())
     total = weights + gradients + sum(kept.nbytes for kept in states)
     formula = memory.model_state(10**9)
-    assert weights == formula.parameters == 4 * 10**9, f"weights take {weights} bytes, but should take 4e9"
-    assert weights + gradients == 8 * 10**9, f"with gradients {weights + gradients} bytes, but should be 8e9"
-    assert total == 16 * 10**9 != 4 * 10**9, f"training takes {total} bytes, but should take 16e9, not 4e9"
+    assert weights == formula.parameters == 4 * 10**9, (
+        f"weights take {weights} bytes, but should take 4e9"
+    )
+    assert weights + gradients == 8 * 10**9, (
+        f"with gradients {weights + gradients} bytes, but should be 8e9"
+    )
+    assert total == 16 * 10**9 != 4 * 10**9, (
+        f"training takes {total} bytes, but should take 16e9, not 4e9"
+    )
     assert formula.total == total, f"model_state={formula.total} bytes, but should be {total}"
 
 
 @pytest.mark.claim("mem.496", "mem.470gb")
 @pytest.mark.parametrize(("optimizer", "total"), [("adagrad", 496), ("adam", 640)])
-def test_the_lectures_example_takes_496_bytes_and_640_with_adam(workloads, metered_device, optimizer, total):
+def test_the_lectures_example_takes_496_bytes_and_640_with_adam(
+    workloads, metered_device, optimizer, total
+):
     model, batch = DeepLinear(dim=4, layers=2), 2
     got = held_bytes(workloads, metered_device, model, batch, optimizer)
-    formula = memory.training_bytes(parameter_count(model), activation_bytes(model, batch), optimizer)
-    assert got == formula == total, f"the example takes {got} bytes, training_bytes={formula}, not {total}"
-    assert 1e8 < 470e9 / got < 1e9, f"470 GB is {470e9 / got:.2g} times the example's {got} bytes, but should be ~1e9"
+    formula = memory.training_bytes(
+        parameter_count(model), activation_bytes(model, batch), optimizer
+    )
+    assert got == formula == total, (
+        f"the example takes {got} bytes, training_bytes={formula}, not {total}"
+    )
+    assert 1e8 < 470e9 / got < 1e9, (
+        f"470 GB is {470e9 / got:.2g} times the example's {got} bytes, but should be ~1e9"
+    )
 
 
 @pytest.mark.claim("mem.adam-formula", "mem.omits-activations")
 @given(model=nets, batch=sizes(most=8))
-def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(workloads, metered_device, model, batch):
+def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(
+    workloads, metered_device, model, batch
+):
     got = held_bytes(workloads, metered_device, model, batch, "adam")
     n, activations = parameter_count(model), batch * model.dim * model.layers
     formula = memory.training_bytes(n, activation_bytes(model, batch), "adam")
-    assert got == 4 * (n + 3 * n + activations), f"{got} bytes are held, not 4·(4·{n} + {activations}) [{model}]"
+    assert got == 4 * (n + 3 * n + activations), (
+        f"{got} bytes are held, not 4·(4·{n} + {activations}) [{model}]"
+    )
     assert formula == got, f"training_bytes={formula}, but should be {got} [{model}, {batch=}]"
 
 
 @pytest.mark.claim("mem.single-dtype")
 @given(model=few_nets, batch=st.sampled_from([1, 6]), dtype=dtypes_among(["fp64", "fp32", "bf16"]))
-def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(workloads, metered_device, model, batch, dtype):
+def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(
+    workloads, metered_device, model, batch, dtype
+):
     got = held_bytes(workloads, metered_device, model, batch, "adam", TORCH_DTYPES[dtype])
     elements = 4 * parameter_count(model) + batch * model.dim * model.layers
     formula = memory.element_bytes(elements, dtype)
-    assert got == formula, f"{got} bytes are held, but should be {formula} [{model}, {batch=}, {dtype=}]"
+    assert got == formula, (
+        f"{got} bytes are held, but should be {formula} [{model}, {batch=}, {dtype=}]"
+    )
 
 
 def recipe_bytes(workloads, device, model, recipe):
     """Bytes per class after one step of an optimizer that keeps the recipe's dtypes; the allocator holds no more."""
     dtypes = optimizers.recipe_of(recipe)
-    gradients, state, parameters = (TORCH_DTYPES[name] for name in (dtypes.gradients, dtypes.state, dtypes.parameters))
+    gradients, state, parameters = (
+        TORCH_DTYPES[name] for name in (dtypes.gradients, dtypes.state, dtypes.parameters)
+    )
     x = workloads.inputs(model, 2, device=device).to(parameters)
 
     def train():
         net = workloads.build(model, device=device, dtype=parameters)
-        stepper = tensors.RecipeAdamW(net.parameters(), gradients, state, TORCH_DTYPES.get(dtypes.master))
+        stepper = tensors.RecipeAdamW(
+            net.parameters(), gradients, state, TORCH_DTYPES.get(dtypes.master)
+        )
         tensors.train(net, stepper, x)
         return net, stepper
 
@@ -140,28 +186,45 @@ def recipe_bytes(workloads, device, model, recipe):
         state=tensors.tensor_sum(stepper.tensors("exp_avg", "exp_avg_sq")),
         master=tensors.tensor_sum(stepper.tensors("master")),
     )
-    assert held == found.total, f"{recipe} holds {held} bytes, but its tensors take {found.total} [{model}]"
+    assert held == found.total, (
+        f"{recipe} holds {held} bytes, but its tensors take {found.total} [{model}]"
+    )
     return found
 
 
-SAID = {"fp32": 16, "bf16": 8, "bf16-fp32-state": 12, "bf16-fp32-master": 16, "bf16-fp32-gradients-master": 18}
+SAID = {
+    "fp32": 16,
+    "bf16": 8,
+    "bf16-fp32-state": 12,
+    "bf16-fp32-master": 16,
+    "bf16-fp32-gradients-master": 18,
+}
 
 
 @pytest.mark.claim("mem.single-dtype", "mem.bf16-recipe")
 @pytest.mark.parametrize("recipe", optimizers.RECIPES)
 @given(model=few_nets)
-def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(workloads, metered_device, model, recipe):
+def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(
+    workloads, metered_device, model, recipe
+):
     got, n = recipe_bytes(workloads, metered_device, model, recipe), parameter_count(model)
     formula = memory.model_state(n, "adamw", recipe)
     assert got == formula, f"{recipe} holds {got}, but should hold {formula} [{model}]"
     each, said = memory.bytes_per_parameter(recipe=recipe), SAID[recipe]
-    assert got.total / n == each == said, f"{recipe} holds {got.total / n} a parameter, {each=}, not {said} [{model}]"
+    assert got.total / n == each == said, (
+        f"{recipe} holds {got.total / n} a parameter, {each=}, not {said} [{model}]"
+    )
 
 
 @pytest.mark.claim("mem.grads-equal-params")
 @given(model=nets, frozen=st.booleans())
-def test_gradients_take_the_bytes_of_the_trained_parameters_until_zero_grad(workloads, metered_device, model, frozen):
-    net, x = workloads.build(model, device=metered_device), workloads.inputs(model, 2, device=metered_device)
+def test_gradients_take_the_bytes_of_the_trained_parameters_until_zero_grad(
+    workloads, metered_device, model, frozen
+):
+    net, x = (
+        workloads.build(model, device=metered_device),
+        workloads.inputs(model, 2, device=metered_device),
+    )
     net.layers[0].requires_grad_(not frozen)
     stepper = torch.optim.SGD(net.parameters())
     parameters = tensors.parameter_bytes(net) - frozen * 4 * model.inputs * model.dim
@@ -171,9 +234,15 @@ def test_gradients_take_the_bytes_of_the_trained_parameters_until_zero_grad(work
         lambda: stepper.zero_grad(set_to_none=False),
         stepper.zero_grad,
     )
-    assert gradients == parameters, f"gradients take {gradients} bytes, not {parameters} [{model} {frozen=}]"
-    assert zeroed == parameters, f"zeroed gradients take {zeroed} bytes, but should take {parameters} [{model}]"
-    assert freed == 0, f"gradients take {freed} bytes after zero_grad(), but should take 0 [{model}]"
+    assert gradients == parameters, (
+        f"gradients take {gradients} bytes, not {parameters} [{model} {frozen=}]"
+    )
+    assert zeroed == parameters, (
+        f"zeroed gradients take {zeroed} bytes, but should take {parameters} [{model}]"
+    )
+    assert freed == 0, (
+        f"gradients take {freed} bytes after zero_grad(), but should take 0 [{model}]"
+    )
 
 
 def step_counts(device, net, optimizer=""):
@@ -209,41 +278,74 @@ def test_each_class_counts_while_it_is_alive(workloads, memory_device, optimizer
     model, batch = DeepLinear(dim=16, layers=3, outputs=2, inputs=8), 5
     phases, net = train_two_steps(workloads, memory_device, model, batch, optimizer, set_to_none)
     n, counts = parameter_count(model), step_counts(memory_device, net, optimizer)
-    alive = activation_bytes(model, batch) + memory.tensor_bytes((batch, model.outputs)) + memory.tensor_bytes(())
+    alive = (
+        activation_bytes(model, batch)
+        + memory.tensor_bytes((batch, model.outputs))
+        + memory.tensor_bytes(())
+    )
     formula = memory.training_phases(n, alive, optimizer, tensors=counts, set_to_none=set_to_none)
     data = memory.tensor_bytes((batch, model.inputs))
     for moment, phase in phases.items():
         got = phase.live_bytes - data
-        assert got == formula[moment], f"after {moment} {got} bytes are alive, not {formula[moment]} [{optimizer}]"
+        assert got == formula[moment], (
+            f"after {moment} {got} bytes are alive, not {formula[moment]} [{optimizer}]"
+        )
 
 
 @pytest.mark.claim("mem.grads-freed")
 @given(model=nets, batch=sizes(most=12))
-@example(model=DeepLinear(dim=9, layers=3, inputs=10), batch=1)  # falls by less than half of the gradients
-def test_freed_gradients_give_back_their_bytes_until_the_next_backward_pass(workloads, metered_device, model, batch):
+@example(
+    model=DeepLinear(dim=9, layers=3, inputs=10), batch=1
+)  # falls by less than half of the gradients
+def test_freed_gradients_give_back_their_bytes_until_the_next_backward_pass(
+    workloads, metered_device, model, batch
+):
     tensors.warm_up(metered_device)
-    freed, kept = (train_two_steps(workloads, metered_device, model, batch, "sgd", free)[0] for free in (True, False))
-    gradients, moments = 4 * parameter_count(model), ("zero_grad", "second forward", "second backward")
+    freed, kept = (
+        train_two_steps(workloads, metered_device, model, batch, "sgd", free)[0]
+        for free in (True, False)
+    )
+    gradients, moments = (
+        4 * parameter_count(model),
+        ("zero_grad", "second forward", "second backward"),
+    )
     given_back = [kept[moment].live_bytes - freed[moment].live_bytes for moment in moments]
-    assert given_back == [gradients, gradients, 0], f"{given_back} bytes less at {moments} [{model}, {batch=}]"
-    fall = max(kept[moment].peak_bytes for moment in moments) - max(freed[moment].peak_bytes for moment in moments)
+    assert given_back == [gradients, gradients, 0], (
+        f"{given_back} bytes less at {moments} [{model}, {batch=}]"
+    )
+    fall = max(kept[moment].peak_bytes for moment in moments) - max(
+        freed[moment].peak_bytes for moment in moments
+    )
     # Kept ones are there beside all activations, the tensors of the loss, and the gradient that is to be added next.
     weight, output = model.dim * max(model.dim, model.inputs, model.outputs), batch * model.outputs
     most = min(gradients, activation_bytes(model, batch) + 4 * (weight + 5 * output + 2))
-    assert 0 < fall <= most, f"the peak falls by {fall} of {gradients} bytes, at most by {most} [{model}, {batch=}]"
+    assert 0 < fall <= most, (
+        f"the peak falls by {fall} of {gradients} bytes, at most by {most} [{model}, {batch=}]"
+    )
 
 
 @pytest.mark.claim("mem.grads-freed")
-@pytest.mark.parametrize("model", [DeepLinear(dim=9, layers=3, inputs=10), DeepLinear(dim=40, layers=2)])
-def test_freed_gradients_lower_no_peak_that_the_optimizers_step_makes(workloads, metered_device, model):
-    runs = (train_two_steps(workloads, metered_device, model, 1, "adamw", free)[0] for free in (True, False))
+@pytest.mark.parametrize(
+    "model", [DeepLinear(dim=9, layers=3, inputs=10), DeepLinear(dim=40, layers=2)]
+)
+def test_freed_gradients_lower_no_peak_that_the_optimizers_step_makes(
+    workloads, metered_device, model
+):
+    runs = (
+        train_two_steps(workloads, metered_device, model, 1, "adamw", free)[0]
+        for free in (True, False)
+    )
     freed, kept = (max(phase.peak_bytes for phase in run.values()) for run in runs)
-    assert freed == kept, f"the peak falls from {kept} to {freed} bytes, but the step needs them all [{model}]"
+    assert freed == kept, (
+        f"the peak falls from {kept} to {freed} bytes, but the step needs them all [{model}]"
+    )
 
 
 @pytest.mark.claim("mem.total-formula", "mem.adam-formula")
 @given(model=wide_nets, batch=sizes(most=24), optimizer=st.sampled_from(["adagrad", "adam"]))
-def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(workloads, metered_device, model, batch, optimizer):
+def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(
+    workloads, metered_device, model, batch, optimizer
+):
     tensors.warm_up(metered_device)
     phases, net = train_two_steps(workloads, metered_device, model, batch, optimizer)
     peak = max(phases["second forward"].peak_bytes, phases["second backward"].peak_bytes)
@@ -253,11 +355,15 @@ def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(workloads, metered_d
     assert peak == formula, f"the peak is {peak} bytes, but should be {formula} [{model}, {batch=}]"
 
     total = memory.training_bytes(n, activations, optimizer)
-    output, layer, data = (memory.tensor_bytes((batch, width)) for width in (model.outputs, model.dim, model.inputs))
+    output, layer, data = (
+        memory.tensor_bytes((batch, width)) for width in (model.outputs, model.dim, model.inputs)
+    )
     scalars = state - memory.optimizer_state_bytes(n, optimizer) + 2 * memory.tensor_bytes(())
     least = total - min(4 * n, activations)
     most = total + data + max(layer + output, 5 * output) + scalars
-    assert least <= peak <= most, f"the peak is {peak} bytes, but should be between {least} and {most} [{model}]"
+    assert least <= peak <= most, (
+        f"the peak is {peak} bytes, but should be between {least} and {most} [{model}]"
+    )
 
 
 @pytest.mark.claim("mem.omits-activations")
@@ -266,8 +372,12 @@ def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(workloads, metered_d
 def test_the_step_of_adamw_needs_scratch_beyond_its_state(memory_device, implementation, amsgrad):
     sizes_of_tensors = (700, 10_000, 2_000, 30)
     with measured.memory(memory_device) as held:
-        parameters = [torch.nn.Parameter(torch.ones(size, device=memory_device)) for size in sizes_of_tensors]
-        stepper = torch.optim.AdamW(parameters, foreach=implementation == "foreach", amsgrad=amsgrad)
+        parameters = [
+            torch.nn.Parameter(torch.ones(size, device=memory_device)) for size in sizes_of_tensors
+        ]
+        stepper = torch.optim.AdamW(
+            parameters, foreach=implementation == "foreach", amsgrad=amsgrad
+        )
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
         stepper.step()
@@ -275,20 +385,29 @@ def test_the_step_of_adamw_needs_scratch_beyond_its_state(memory_device, impleme
         stepper.step()
         held.mark("second step")
     optimizer = "adamw-amsgrad" if amsgrad else "adamw"
-    formula = memory.optimizer_step_peak_bytes(sizes_of_tensors, implementation, optimizer=optimizer)
+    formula = memory.optimizer_step_peak_bytes(
+        sizes_of_tensors, implementation, optimizer=optimizer
+    )
     if memory_device.type != "cpu":
         formula -= optimizers.STEP_BYTES * len(sizes_of_tensors)
     got = held.phases["second step"].peak_bytes
     # The CPU boxes the 1 that is added to a step count, as an integer and as a float.
-    assert formula <= got <= formula + 12, f"step() peaks at {got} bytes, not at {formula} [{implementation}]"
+    assert formula <= got <= formula + 12, (
+        f"step() peaks at {got} bytes, not at {formula} [{implementation}]"
+    )
 
 
 @pytest.fixture
 def process_group():
     """This process as the only one of a group."""
     distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_gloo_available()) or distributed.is_initialized():
-        pytest.skip("needs a torch with torch.distributed and gloo, outside a job of several processes")
+    if (
+        not (distributed.is_available() and distributed.is_gloo_available())
+        or distributed.is_initialized()
+    ):
+        pytest.skip(
+            "needs a torch with torch.distributed and gloo, outside a job of several processes"
+        )
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
@@ -306,10 +425,14 @@ def test_the_buckets_of_data_parallel_training_take_the_bytes_of_the_gradients(
         monkeypatch.setattr(torch.nn.parallel.distributed, sent, lambda *_, **__: None)
     x = torch.ones(4, width, device=memory_device)
     with measured.memory(memory_device) as held:
-        net = torch.nn.Sequential(*(torch.nn.Linear(width, width, device=memory_device) for _ in range(layers)))
+        net = torch.nn.Sequential(
+            *(torch.nn.Linear(width, width, device=memory_device) for _ in range(layers))
+        )
         held.mark("net")
         if gradients_are_buckets is not None:
-            net = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=gradients_are_buckets)
+            net = torch.nn.parallel.DistributedDataParallel(
+                net, gradient_as_bucket_view=gradients_are_buckets
+            )
         held.mark("wrapped")
         for step in range(6):
             net(x).sum().backward()
@@ -320,6 +443,13 @@ def test_the_buckets_of_data_parallel_training_take_the_bytes_of_the_gradients(
     # The first step makes the gradients. After any one, a thread of gloo's may not have freed its copy of a bucket yet.
     got = [live["net"], live["wrapped"], min(live[f"step {step}"] for step in range(1, 6))]
     # Parameters, buckets and gradients; where the gradients are views of the buckets, no more than without buckets.
-    should = [times * each for times in {None: (1, 1, 2), False: (1, 2, 3), True: (1, 2, 2)}[gradients_are_buckets]]
-    over = [held - least for held, least in zip(got, should, strict=True)]  # the reducer keeps a number or two
-    assert 0 <= min(over) <= max(over) <= 64, f"{got} bytes are held, but should be {should} [{each} of parameters]"
+    should = [
+        times * each
+        for times in {None: (1, 1, 2), False: (1, 2, 3), True: (1, 2, 2)}[gradients_are_buckets]
+    ]
+    over = [
+        held - least for held, least in zip(got, should, strict=True)
+    ]  # the reducer keeps a number or two
+    assert 0 <= min(over) <= max(over) <= 64, (
+        f"{got} bytes are held, but should be {should} [{each} of parameters]"
+    )

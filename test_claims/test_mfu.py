@@ -25,7 +25,9 @@ from test_claims.oracles.kernels import product
 from test_claims.strategies import sizes
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
-SOCKET_BUFFER_BYTES = 4096  # macOS buffers 8 KiB of a socketpair: more, and its one thread waits for itself
+SOCKET_BUFFER_BYTES = (
+    4096  # macOS buffers 8 KiB of a socketpair: more, and its one thread waits for itself
+)
 EXAMPLE = (16384, 32768, 8192)  # the lecture's product
 FP32_S, BF16_S = 0.16, 0.03  # times on the lecture's H100
 
@@ -52,17 +54,28 @@ def test_mfu_is_the_share_of_their_time_that_devices_at_their_peak_would_work(bu
     flops = round(sum(busy * peak for busy in busy_s))
     share = sum(busy / seconds for busy in busy_s) / len(busy_s)
     formula = mfu(flops, seconds, float(peak), devices=len(busy_s))
-    assert formula == pytest.approx(share, rel=1e-6), f"mfu={formula}, but should be {share} [{busy_s=}, {seconds=}]"
+    assert formula == pytest.approx(share, rel=1e-6), (
+        f"mfu={formula}, but should be {share} [{busy_s=}, {seconds=}]"
+    )
 
 
 @pytest.mark.claim("mfu.definition", "mfu.hfu")
-@pytest.mark.parametrize("run", published.RUNS, ids=lambda run: f"{run.model} {run.sequence} {run.dtype} {run.card}")
-def test_mfu_of_a_published_run_is_the_one_that_was_printed_and_hfu_is_four_thirds_of_it_where_it_recomputed(run):
+@pytest.mark.parametrize(
+    "run", published.RUNS, ids=lambda run: f"{run.model} {run.sequence} {run.dtype} {run.card}"
+)
+def test_mfu_of_a_published_run_is_the_one_that_was_printed_and_hfu_is_four_thirds_of_it_where_it_recomputed(
+    run,
+):
     flops = 60 * run.flops_per_token * run.tokens_per_s
     again = flops // 3 if run.checkpointing else 0
     peak = peak_flop_per_s(ACCELERATORS[run.card], run.dtype)
-    formula = [100 * mfu(flops, 60, peak, run.devices), 100 * hfu(flops, again, 60, peak, run.devices)]
-    assert formula == pytest.approx([run.mfu, run.hfu], rel=2e-3), f"mfu, hfu={formula}, but other are printed [{run}]"
+    formula = [
+        100 * mfu(flops, 60, peak, run.devices),
+        100 * hfu(flops, again, 60, peak, run.devices),
+    ]
+    assert formula == pytest.approx([run.mfu, run.hfu], rel=2e-3), (
+        f"mfu, hfu={formula}, but other are printed [{run}]"
+    )
 
 
 some_widths = st.lists(sizes(), min_size=2, max_size=5)
@@ -70,7 +83,10 @@ some_widths = st.lists(sizes(), min_size=2, max_size=5)
 
 def recomputing(device, batch, widths, layers):
     """Counted FLOPs of one training step without and with recomputation of the first layers: (model, hardware)."""
-    net, x = linear_net(widths, device), torch.rand(batch, widths[0], device=device, requires_grad=True)
+    net, x = (
+        linear_net(widths, device),
+        torch.rand(batch, widths[0], device=device, requires_grad=True),
+    )
     totals = []
     for again in (0, layers):
         with set_checkpoint_early_stop(False), counting() as counter:
@@ -82,11 +98,15 @@ def recomputing(device, batch, widths, layers):
 
 @pytest.mark.claim("mfu.hfu", "mfu.low-causes")
 @given(batch=sizes(), widths=some_widths, layers=sizes(0, 4), seconds=st.floats(0.01, 100))
-def test_recomputing_all_makes_hfu_four_thirds_of_mfu_and_layers_a_share(device, batch, widths, layers, seconds):
+def test_recomputing_all_makes_hfu_four_thirds_of_mfu_and_layers_a_share(
+    device, batch, widths, layers, seconds
+):
     model, hardware = recomputing(device, batch, widths, layers)
     utilisation, of_hardware = mfu(model, seconds, 1e9), hfu(model, hardware - model, seconds, 1e9)
     products = [2 * batch * m * n for m, n in pairwise(widths)]
-    times = Fraction(sum(products[:layers]), sum(products)) / 3 + 1  # 4/3 where all layers are recomputed
+    times = (
+        Fraction(sum(products[:layers]), sum(products)) / 3 + 1
+    )  # 4/3 where all layers are recomputed
     should = [float(3 * sum(products) * each / Fraction(seconds) / 10**9) for each in (1, times)]
     assert [utilisation, of_hardware] == pytest.approx(should), (
         f"{utilisation}, {of_hardware}, not {should} [{widths=}]"
@@ -111,50 +131,80 @@ def test_products_that_attention_leaves_out_count_as_done(device, blocks, block,
     query, key, value = torch.randn(3, tokens, width, dtype=torch.float64, device=device)
     with counting() as counter:
         got = attention_by_blocks(query, key, value, block)
-    should = nn.functional.scaled_dot_product_attention(query[None], key[None], value[None], is_causal=True)[0]
+    should = nn.functional.scaled_dot_product_attention(
+        query[None], key[None], value[None], is_causal=True
+    )[0]
     off = (got - should).abs().max().item()
     assert off < 1e-12, f"by blocks attention is off by {off:.2g} [{blocks=}, {block=}, {width=}]"
     done, model = int(counter.get_total_flops()), attention_flops(Attention(1, 1, tokens, width))
     peak = 1e6
     seconds = done / (rate * peak)  # of a device that does so much of its peak
     of_model, of_hardware = mfu(model, seconds, peak), mfu(done, seconds, peak)
-    assert of_hardware == pytest.approx(rate), f"the device does {of_hardware} of its peak, but should do {rate}"
-    credited = Fraction(2 * blocks, blocks + 1)  # all pairs of blocks over those on and below the diagonal
+    assert of_hardware == pytest.approx(rate), (
+        f"the device does {of_hardware} of its peak, but should do {rate}"
+    )
+    credited = Fraction(
+        2 * blocks, blocks + 1
+    )  # all pairs of blocks over those on and below the diagonal
     should_be = pytest.approx(rate * credited)
     assert of_model == should_be, f"mfu={of_model}, not {credited} times {rate} [{blocks=}]"
     if should_be != 1:  # where rounding decides
-        assert (of_model > 1) == (rate * credited > 1), f"mfu={of_model} is on the other side of 1 than {should_be}"
+        assert (of_model > 1) == (rate * credited > 1), (
+            f"mfu={of_model} is on the other side of 1 than {should_be}"
+        )
 
 
 @pytest.mark.claim("mfu.term-for-kernel")
 @given(m=sizes(), widths=some_widths)
-def test_for_a_single_product_the_models_flops_are_the_kernels_but_not_for_a_training_run(device, m, widths):
+def test_for_a_single_product_the_models_flops_are_the_kernels_but_not_for_a_training_run(
+    device, m, widths
+):
     k, n = widths[:2]
     with counting() as counter:
         torch.rand(m, k, device=device) @ torch.rand(k, n, device=device)
     kernel = int(counter.get_total_flops())
-    assert kernel == matmul_flops(m, k, n), f"the kernel does {kernel} FLOPs, but should do those of the product"
+    assert kernel == matmul_flops(m, k, n), (
+        f"the kernel does {kernel} FLOPs, but should do those of the product"
+    )
     model, hardware = recomputing(device, m, widths, 1)
-    assert hfu(kernel, 0, 1.0, 1e6) == mfu(kernel, 1.0, 1e6), "for one product both utilisations should be the same"
-    assert hardware > model, f"a run's kernels do {hardware} FLOPs, but should do more than the model's {model}"
+    assert hfu(kernel, 0, 1.0, 1e6) == mfu(kernel, 1.0, 1e6), (
+        "for one product both utilisations should be the same"
+    )
+    assert hardware > model, (
+        f"a run's kernels do {hardware} FLOPs, but should do more than the model's {model}"
+    )
 
 
 @pytest.mark.claim("mfu.target")
-def test_half_the_peak_is_reached_by_the_best_runs_typical_of_a100s_alone_and_a_twentieth_passed_by_all(record_figure):
+def test_half_the_peak_is_reached_by_the_best_runs_typical_of_a100s_alone_and_a_twentieth_passed_by_all(
+    record_figure,
+):
     large = [percent for percent, _ in published.LARGE_RUNS.values()]
-    llama = [percent for percent, source in published.LARGE_RUNS.values() if source == "llama3-2024"]
+    llama = [
+        percent for percent, source in published.LARGE_RUNS.values() if source == "llama3-2024"
+    ]
     of_16_bits = [run for run in published.RUNS if run.dtype == "bf16"]
     on_h100 = [*llama, *(run.mfu for run in of_16_bits if run.card == H100.label)]
     ends = [round(end(of) / 100, 2) for of in (large, on_h100) for end in (min, max)]
     assert ends == [0.21, 0.56, 0.29, 0.46], f"large runs and those on H100s reach {ends}"
     everything = [*large, *(run.mfu for run in published.RUNS)]
     good = sum(percent >= 50 for percent in everything)
-    record_figure(f"published: {min(everything)} to {max(everything)} %, {good} of {len(everything)} reach 50 %")
-    assert min(everything) > 5, f"the least published MFU is {min(everything)} %, but should be far above 5 %"
-    assert 0 < good < len(everything), f"{good} of {len(everything)} published runs reach 50 %, but some should"
-    assert median(large) < 50, f"the median of large runs is {median(large)} %: 50 % should be better than typical"
+    record_figure(
+        f"published: {min(everything)} to {max(everything)} %, {good} of {len(everything)} reach 50 %"
+    )
+    assert min(everything) > 5, (
+        f"the least published MFU is {min(everything)} %, but should be far above 5 %"
+    )
+    assert 0 < good < len(everything), (
+        f"{good} of {len(everything)} published runs reach 50 %, but some should"
+    )
+    assert median(large) < 50, (
+        f"the median of large runs is {median(large)} %: 50 % should be better than typical"
+    )
     a100 = [run.mfu >= 50 for run in of_16_bits if run.card == "A100 SXM4 80GB"]
-    assert sum(a100) > len(a100) / 2, f"{sum(a100)} of {len(a100)} runs on A100s reach 50 %, but most should"
+    assert sum(a100) > len(a100) / 2, (
+        f"{sum(a100)} of {len(a100)} runs on A100s reach 50 %, but most should"
+    )
 
 
 @pytest.mark.claim("mfu.never-near-one")
@@ -163,21 +213,37 @@ def test_no_published_training_run_comes_near_one_and_some_single_products_do(re
     runs += [run.mfu / 100 for run in published.RUNS] + [run.hfu / 100 for run in published.RUNS]
     near = {name: round(share, 2) for name, share in shares_of_peak().items() if share > 0.9}
     record_figure(f"training up to {max(runs):.2f}; products above 0.9: {near}")
-    assert max(runs) < 0.9, f"the highest published utilisation of training is {max(runs)}, but should be below 0.9"
-    steady = {name: share for name, share in near.items() if "RTX" not in name}  # those run above their nominal clock
-    assert steady == {"A100 SXM4 80GB fp32": 0.98, "H20 bf16": 0.96}, f"products above 0.9 of the peak are {near}"
+    assert max(runs) < 0.9, (
+        f"the highest published utilisation of training is {max(runs)}, but should be below 0.9"
+    )
+    steady = {
+        name: share for name, share in near.items() if "RTX" not in name
+    }  # those run above their nominal clock
+    assert steady == {"A100 SXM4 80GB fp32": 0.98, "H20 bf16": 0.96}, (
+        f"products above 0.9 of the peak are {near}"
+    )
     for card, dtype in (name.rsplit(" ", 1) for name in steady):
-        rows = [ACCELERATORS[of.card] for of in published.PRODUCTS if peak_flop_per_s(ACCELERATORS[of.card], dtype)]
+        rows = [
+            ACCELERATORS[of.card]
+            for of in published.PRODUCTS
+            if peak_flop_per_s(ACCELERATORS[of.card], dtype)
+        ]
         lowest = min(rows, key=lambda row: peak_flop_per_s(row, dtype) / bandwidth_bytes_per_s(row))
-        assert lowest.label == card, f"of {dtype} {lowest.label} has the least peak for its bandwidth, not {card}"
+        assert lowest.label == card, (
+            f"of {dtype} {lowest.label} has the least peak for its bandwidth, not {card}"
+        )
 
 
 @pytest.mark.claim("mfu.never-near-one")
 @pytest.mark.parametrize("times", [1, 2, 4])
 def test_a_whole_training_step_stays_away_from_the_rate_of_its_own_products(device, speed, times):
-    dim, batch, dtype = (128, 16, torch.float32) if device.type == "cpu" else (2048, 512, torch.bfloat16)
+    dim, batch, dtype = (
+        (128, 16, torch.float32) if device.type == "cpu" else (2048, 512, torch.bfloat16)
+    )
     dim, batch = times * dim, times * batch
-    net = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(dim, dim), nn.LayerNorm(dim), nn.GELU())))
+    net = nn.Sequential(
+        *(layer for _ in range(3) for layer in (nn.Linear(dim, dim), nn.LayerNorm(dim), nn.GELU()))
+    )
     net, x = net.to(device, dtype), torch.randn(batch, dim, device=device, dtype=dtype)
     optimizer = torch.optim.AdamW(net.parameters())
     multiply = product(device, "fp32" if dtype == torch.float32 else "bf16", batch, dim, dim)
@@ -207,9 +273,13 @@ def example_flops():
 def test_the_product_in_0_16_s_is_0_8_of_the_fp32_peak(example_flops, record_figure):
     formula = mfu(example_flops, FP32_S, peak_flop_per_s(H100, "fp32"))
     record_figure(f"{example_flops / FP32_S:.2e} FLOP/s, {formula:.3f}")
-    assert example_flops == matmul_flops(*EXAMPLE) == 2 * 16384 * 32768 * 8192, f"{example_flops} FLOPs are dispatched"
+    assert example_flops == matmul_flops(*EXAMPLE) == 2 * 16384 * 32768 * 8192, (
+        f"{example_flops} FLOPs are dispatched"
+    )
     assert round(example_flops / 5.4e13, 2) == FP32_S, "5.4e13 FLOP/s should take 0.16 s, rounded"
-    assert round(formula, 1) == round(5.4e13 / 67e12, 1) == 0.8, f"mfu={formula:.3f}, but should round to 0.8"
+    assert round(formula, 1) == round(5.4e13 / 67e12, 1) == 0.8, (
+        f"mfu={formula:.3f}, but should round to 0.8"
+    )
 
 
 @pytest.mark.claim("mfu.bf16-example")
@@ -221,22 +291,34 @@ def test_the_product_in_0_03_s_has_a_higher_rate_and_a_lower_share(example_flops
     record_figure(f"{example_flops / BF16_S:.2e} FLOP/s, {bf16:.3f} of the dense peak")
     for dtype, seconds, share in (("fp32", FP32_S, fp32), ("bf16", BF16_S, bf16)):
         clock_mhz = H100.clocks_mhz[dtype == "bf16"]
-        cycles = example_flops / (H100.units * FLOP_PER_CLOCK[H100.die][dtype])  # in which every unit multiplies
+        cycles = example_flops / (
+            H100.units * FLOP_PER_CLOCK[H100.die][dtype]
+        )  # in which every unit multiplies
         busy = cycles / (clock_mhz * 1e6) / seconds
-        assert share == pytest.approx(busy, rel=2e-3), f"mfu={share}, but the units are busy for {busy} [{dtype}]"
-    assert example_flops / BF16_S > 5 * example_flops / FP32_S, "bf16 should have more than five times the rate of fp32"
+        assert share == pytest.approx(busy, rel=2e-3), (
+            f"mfu={share}, but the units are busy for {busy} [{dtype}]"
+        )
+    assert example_flops / BF16_S > 5 * example_flops / FP32_S, (
+        "bf16 should have more than five times the rate of fp32"
+    )
     sparse = mfu(example_flops, BF16_S, H100.peaks["bf16"].sparse * 1e12)
-    assert (round(bf16, 3), round(sparse, 2)) == (0.296, 0.15), f"mfu={bf16:.3f}, and of the sparse peak {sparse:.3f}"
+    assert (round(bf16, 3), round(sparse, 2)) == (0.296, 0.15), (
+        f"mfu={bf16:.3f}, and of the sparse peak {sparse:.3f}"
+    )
     assert bf16 < fp32, f"mfu={bf16:.3f} in bf16, but should be below {fp32:.2f}"
     tf32 = published.H100_FP32_WITH_TF32_ALLOWED * 1e12 / peak_flop_per_s(H100, "fp32")
-    assert tf32 > 6, f"with tf32 allowed products of fp32 reach {tf32:.1f} of its peak, but should be far above it"
+    assert tf32 > 6, (
+        f"with tf32 allowed products of fp32 reach {tf32:.1f} of its peak, but should be far above it"
+    )
 
 
 @pytest.mark.claim("mfu.bf16-example")
 def test_a_well_fed_product_of_bf16_has_no_lower_share_than_one_of_fp32(record_figure):
     fp32, bf16 = (shares_of_peak()[f"{H100.label} {dtype}"] for dtype in ("fp32", "bf16"))
     record_figure(f"measured on another H100: {fp32:.2f} in fp32, {bf16:.2f} in bf16")
-    assert (round(fp32, 2), round(bf16, 2)) == (0.78, 0.79), f"of their peaks fp32 reaches {fp32:.3f}, bf16 {bf16:.3f}"
+    assert (round(fp32, 2), round(bf16, 2)) == (0.78, 0.79), (
+        f"of their peaks fp32 reaches {fp32:.3f}, bf16 {bf16:.3f}"
+    )
 
 
 @pytest.mark.claim("mfu.higher-if-matmul")
@@ -244,9 +326,13 @@ def test_a_well_fed_product_of_bf16_has_no_lower_share_than_one_of_fp32(record_f
 def test_norms_and_activations_between_the_products_lower_the_utilisation(device, speed, times):
     """Even where their own FLOPs count as the model's: they take more of the time than of the FLOPs."""
     # On an accelerator more rows than its cache holds, of so few columns that a norm takes long beside a product.
-    rows, dim, dtype = (128, 64, torch.float32) if device.type == "cpu" else (2**16, 512, torch.bfloat16)
+    rows, dim, dtype = (
+        (128, 64, torch.float32) if device.type == "cpu" else (2**16, 512, torch.bfloat16)
+    )
     dim *= times
-    x, weights = (torch.randn(*shape, device=device, dtype=dtype) for shape in ((rows, dim), (4, dim, dim)))
+    x, weights = (
+        torch.randn(*shape, device=device, dtype=dtype) for shape in ((rows, dim), (4, dim, dim))
+    )
 
     def products(y=x):
         for weight in weights:
@@ -258,10 +344,16 @@ def test_norms_and_activations_between_the_products_lower_the_utilisation(device
 
     with counted.flops() as dispatched:
         mlp()
-    assert dispatched.total == len(weights) * matmul_flops(rows, dim, dim), "both should do the same products"
+    assert dispatched.total == len(weights) * matmul_flops(rows, dim, dim), (
+        "both should do the same products"
+    )
     with_all = (dispatched.total + dispatched.elementwise) / dispatched.total
-    assert with_all < 1.08, f"norms and GELU should be a small share of the FLOPs, but make them {with_all:.2f}-fold"
-    speed.assert_slower(mlp, products, "products with norms and GELU against products alone", at_least=1.08)
+    assert with_all < 1.08, (
+        f"norms and GELU should be a small share of the FLOPs, but make them {with_all:.2f}-fold"
+    )
+    speed.assert_slower(
+        mlp, products, "products with norms and GELU against products alone", at_least=1.08
+    )
 
 
 @pytest.mark.claim("mfu.low-causes")
@@ -271,7 +363,9 @@ def test_a_product_of_little_work_per_byte_lowers_it(device, speed, times):
     rows, dim = 32, times * (512 if device.type == "cpu" else 4096)
     x, weight = torch.rand(rows, dim, device=device), torch.rand(dim, dim, device=device)
     what = f"{rows} rows times a matrix, one by one, against all at once"
-    speed.assert_slower(lambda: [x[i : i + 1] @ weight for i in range(rows)], lambda: x @ weight, what, at_least=1.2)
+    speed.assert_slower(
+        lambda: [x[i : i + 1] @ weight for i in range(rows)], lambda: x @ weight, what, at_least=1.2
+    )
 
 
 @pytest.mark.claim("mfu.low-causes")
@@ -281,7 +375,9 @@ def test_many_tiny_operations_lower_it(device, speed, each):
     x = torch.rand(2**12, device=device)
     pieces = x.split(each)
     what = f"adding to {x.numel()} elements in {len(pieces)} calls against one"
-    speed.assert_slower(lambda: [piece.add_(1) for piece in pieces], lambda: x.add_(1), what, at_least=5)
+    speed.assert_slower(
+        lambda: [piece.add_(1) for piece in pieces], lambda: x.add_(1), what, at_least=5
+    )
 
 
 @pytest.mark.claim("mfu.low-causes")
@@ -302,7 +398,9 @@ def test_communication_lowers_it(device, speed, width):
                 there.recv(part.nbytes, socket.MSG_WAITALL)
 
     with here, there:
-        speed.assert_slower(step_and_send, step, "a step that sends its gradients against one that does not")
+        speed.assert_slower(
+            step_and_send, step, "a step that sends its gradients against one that does not"
+        )
 
 
 @pytest.mark.claim("mfu.low-causes", "mfu.benchmark-yourself")
@@ -312,20 +410,37 @@ def test_the_same_flops_in_another_shape_take_far_longer(device, speed, times):
     square, thin = (64 * times, 2 * times) if device.type == "cpu" else (1024 * times, 8 * times)
     long = square**3 // thin**2
     what = f"({thin}, {long}) by ({long}, {thin}) against the square of the same FLOPs"
-    speed.assert_slower(product(device, "fp32", thin, long, thin), product(device, "fp32", square), what, at_least=1.5)
+    speed.assert_slower(
+        product(device, "fp32", thin, long, thin),
+        product(device, "fp32", square),
+        what,
+        at_least=1.5,
+    )
 
 
 @pytest.mark.claim("mfu.benchmark-yourself")
 def test_no_card_gains_from_bf16_what_the_peaks_promise_and_no_share_is_common(record_figure):
     shares = shares_of_peak()
-    gains = {name: shares[name[:-4] + "bf16"] / share for name, share in shares.items() if "fp32" in name}
-    record_figure(f"shares of the peak {min(shares.values()):.2f} to {max(shares.values()):.2f}; gains: {gains}")
+    gains = {
+        name: shares[name[:-4] + "bf16"] / share for name, share in shares.items() if "fp32" in name
+    }
+    record_figure(
+        f"shares of the peak {min(shares.values()):.2f} to {max(shares.values()):.2f}; gains: {gains}"
+    )
     kept = {card: gain for card, gain in gains.items() if abs(gain - 1) < 0.01}
-    assert not kept, f"from fp32 to bf16 these cards gain {kept} of what is promised, but should gain more or less"
-    assert 2 * min(shares.values()) < max(shares.values()), f"the shares should differ twofold, but are {shares}"
+    assert not kept, (
+        f"from fp32 to bf16 these cards gain {kept} of what is promised, but should gain more or less"
+    )
+    assert 2 * min(shares.values()) < max(shares.values()), (
+        f"the shares should differ twofold, but are {shares}"
+    )
 
 
-KERNEL_S, KERNEL_FLOPS, STANDIN_PEAK = 0.003, 3 * 10**9, 2e12  # half the peak, or less if it sleeps longer
+KERNEL_S, KERNEL_FLOPS, STANDIN_PEAK = (
+    0.003,
+    3 * 10**9,
+    2e12,
+)  # half the peak, or less if it sleeps longer
 
 
 class Event:
@@ -355,14 +470,21 @@ def standin(monkeypatch):
 
 
 @pytest.mark.claim("mfu.recipe")
-def test_a_timer_that_does_not_wait_for_the_device_reports_an_impossible_share(standin, record_figure):
+def test_a_timer_that_does_not_wait_for_the_device_reports_an_impossible_share(
+    standin, record_figure
+):
     share, launches = 0.0, 0
     while share <= 1 and launches < 100:  # a busy host can hold a launch up, not all of them
         start = time.perf_counter()
         standin.submit(lambda: time.sleep(KERNEL_S))
-        share, launches = max(share, mfu(KERNEL_FLOPS, time.perf_counter() - start, STANDIN_PEAK)), launches + 1
+        share, launches = (
+            max(share, mfu(KERNEL_FLOPS, time.perf_counter() - start, STANDIN_PEAK)),
+            launches + 1,
+        )
     record_figure(f"launch timed on a stand-in device: {share:.0f} times the peak")
-    assert share > 1, f"mfu={share:.2f} from a timer that does not wait, but should be impossible, above 1"
+    assert share > 1, (
+        f"mfu={share:.2f} from a timer that does not wait, but should be impossible, above 1"
+    )
 
 
 @pytest.mark.claim("mfu.recipe")
@@ -372,12 +494,19 @@ def test_the_devices_own_clock_reports_the_share_of_the_time_that_each_kernel_ra
 
     def kernel():
         start = time.perf_counter()
-        time.sleep(seconds * (5 if len(ran_s) == 9 else 1))  # longest in the last trial, which shall not decide
+        time.sleep(
+            seconds * (5 if len(ran_s) == 9 else 1)
+        )  # longest in the last trial, which shall not decide
         ran_s.append(time.perf_counter() - start)
 
     rounds = measured.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=9)
-    share, should = mfu(KERNEL_FLOPS, rounds.median_s, STANDIN_PEAK), KERNEL_FLOPS / median(ran_s[1:]) / STANDIN_PEAK
-    assert 0.8 * should < share <= should, f"mfu={share:.3f} by the device's clock, but should be {should:.3f}"
+    share, should = (
+        mfu(KERNEL_FLOPS, rounds.median_s, STANDIN_PEAK),
+        KERNEL_FLOPS / median(ran_s[1:]) / STANDIN_PEAK,
+    )
+    assert 0.8 * should < share <= should, (
+        f"mfu={share:.3f} by the device's clock, but should be {should:.3f}"
+    )
 
 
 @pytest.mark.claim("mfu.recipe")
@@ -391,18 +520,28 @@ def test_a_first_call_that_prepares_itself_is_left_to_the_warm_up(standin):
     cold = measured.time(lambda: standin.submit(kernel), "cuda", warmup=0, rounds=5)
     prepared.clear()
     warm = measured.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=5)
-    assert cold.times_s[0] >= 20 * KERNEL_S, f"the first call took {cold.times_s[0]} s, and should have been timed"
-    assert len(prepared) == 6, f"{len(prepared)} calls were made, but should be 5 trials behind one that warms up"
+    assert cold.times_s[0] >= 20 * KERNEL_S, (
+        f"the first call took {cold.times_s[0]} s, and should have been timed"
+    )
+    assert len(prepared) == 6, (
+        f"{len(prepared)} calls were made, but should be 5 trials behind one that warms up"
+    )
     first = [warm.times_s[0]]
     while min(first) >= 20 * KERNEL_S and len(first) < 5:  # a busy host can hold one trial up
         prepared.clear()
-        first.append(measured.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=1).times_s[0])
-    assert min(first) < 20 * KERNEL_S, f"the first trial took {min(first)} s at least, but should not prepare anything"
+        first.append(
+            measured.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=1).times_s[0]
+        )
+    assert min(first) < 20 * KERNEL_S, (
+        f"the first trial took {min(first)} s at least, but should not prepare anything"
+    )
 
 
 @pytest.mark.claim("mfu.recipe")
 @pytest.mark.needs("cuda")
-def test_on_a_gpu_the_launch_alone_passes_for_a_share_above_one(device, bound_flop_per_s, record_figure):
+def test_on_a_gpu_the_launch_alone_passes_for_a_share_above_one(
+    device, bound_flop_per_s, record_figure
+):
     multiply, flops = product(device, "fp32", 8192), matmul_flops(8192, 8192, 8192)
     true = min(measured.time(multiply, device, warmup=2, rounds=5).times_s)
     start = time.perf_counter()
@@ -410,7 +549,9 @@ def test_on_a_gpu_the_launch_alone_passes_for_a_share_above_one(device, bound_fl
     launch = time.perf_counter() - start
     torch.cuda.synchronize(device)
     record_figure(f"launch {launch * 1e6:.0f} us, product {true * 1e6:.0f} us")
-    assert launch < true / 2, f"launching took {launch} s, but should be far below the {true} s of the product"
+    assert launch < true / 2, (
+        f"launching took {launch} s, but should be far below the {true} s of the product"
+    )
     bound = bound_flop_per_s("tf32") or bound_flop_per_s("fp32")
     if bound is not None:
         assert mfu(flops, true, bound) <= 1, "a synchronised time should give a possible share"

@@ -29,7 +29,10 @@ def small_integers(device, seed, *shape):
 
 def product(a, b):
     """The matrix product of two lists of lists, by its definition."""
-    return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in zip(*b, strict=True)] for row in a]
+    return [
+        [sum(x * y for x, y in zip(row, column, strict=True)) for column in zip(*b, strict=True)]
+        for row in a
+    ]
 
 
 def real_parameter_count(net):
@@ -49,7 +52,15 @@ class Holder(nn.Module):
         self.register_buffer("buffer", values.clone())
 
     def forward(self, x):
-        return x + self.tracked + self.frozen + self.plain + self.hidden[0] + self.listed[0] + self.buffer
+        return (
+            x
+            + self.tracked
+            + self.frozen
+            + self.plain
+            + self.hidden[0]
+            + self.listed[0]
+            + self.buffer
+        )
 
 
 @pytest.mark.claim("module.parameter")
@@ -61,22 +72,35 @@ def test_a_parameter_is_a_tensor_that_needs_a_gradient_and_shares_its_data(devic
     got = (parameter.requires_grad, parameter.is_leaf, tuple(parameter.shape), parameter.dtype)
     should = (True, True, shape, x.dtype)
     assert got == should, f"(requires_grad, is_leaf, shape, dtype) is {got}, but should be {should}"
-    assert parameter.data_ptr() == x.data_ptr(), f"the parameter has data of its own [{shape=}, {dtype=}]"
+    assert parameter.data_ptr() == x.data_ptr(), (
+        f"the parameter has data of its own [{shape=}, {dtype=}]"
+    )
     assert not x.requires_grad, "making a parameter of a tensor changed the tensor"
 
 
 @pytest.mark.claim("module.parameter")
-def test_a_module_lists_loads_and_moves_parameters_and_neither_plain_tensors_nor_those_in_a_list(device):
+def test_a_module_lists_loads_and_moves_parameters_and_neither_plain_tensors_nor_those_in_a_list(
+    device,
+):
     holder = Holder(torch.ones(3, device=device))
     net = nn.Sequential(nn.ModuleDict({"in": nn.ModuleList([holder])}))
     holder.tracked = nn.Parameter(2 * holder.tracked.detach())  # takes the place of the first
     named, saved = sorted(name for name, _ in net.named_parameters()), sorted(net.state_dict())
     should = [f"0.in.0.{name}" for name in ("frozen", "listed.0", "tracked")]
     assert named == should, f"the parameters are {named}, but should be {should}"
-    assert saved == ["0.in.0.buffer", *should], f"the saved tensors are {saved}, but should be a buffer and {should}"
+    assert saved == ["0.in.0.buffer", *should], (
+        f"the saved tensors are {saved}, but should be a buffer and {should}"
+    )
     net.load_state_dict({name: 5 * value for name, value in net.state_dict().items()})
     net.to(torch.float16)
-    kept = holder.buffer, holder.frozen, holder.listed[0], holder.tracked, holder.plain, holder.hidden[0]
+    kept = (
+        holder.buffer,
+        holder.frozen,
+        holder.listed[0],
+        holder.tracked,
+        holder.plain,
+        holder.hidden[0],
+    )
     got = [(x.dtype, x[0].item()) for x in kept]
     should = [(torch.float16, 5)] * 3 + [(torch.float16, 10)] + [(torch.float32, 1)] * 2
     assert got == should, f"loaded and moved they are {got}, but should be {should}"
@@ -89,12 +113,18 @@ def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
     holder = Holder(start)
     holder(torch.zeros_like(start)).sum().backward()
     torch.optim.SGD(holder.parameters(), lr=0.1).step()
-    moved = {name: value for name, value in holder.state_dict().items() if not torch.equal(value, start)}
-    assert sorted(moved) == ["listed.0", "tracked"], f"the step moved {moved}, but should move listed.0 and tracked"
+    moved = {
+        name: value for name, value in holder.state_dict().items() if not torch.equal(value, start)
+    }
+    assert sorted(moved) == ["listed.0", "tracked"], (
+        f"the step moved {moved}, but should move listed.0 and tracked"
+    )
     # The loss is the sum, so that each gradient is 1.
     assert torch.equal(moved["tracked"], start - 0.1), f"from {start} to {moved['tracked']}"
     stayed = [(torch.equal(x, start), x.grad is not None) for x in (holder.plain, holder.hidden[0])]
-    assert stayed == [(True, True)] * 2, f"of the untracked (is still {start}, has a gradient) is {stayed}"
+    assert stayed == [(True, True)] * 2, (
+        f"of the untracked (is still {start}, has a gradient) is {stayed}"
+    )
 
 
 @pytest.mark.claim("module.cruncher-params")
@@ -104,7 +134,9 @@ def test_a_deep_linear_net_has_d_squared_l_plus_d_parameters(workloads, device, 
     torchs = real_parameter_count(linear_layers([dim] * (layers + 1) + [1], bias=False))
     formula = parameter_count(DeepLinear(dim, layers))
     lecture = dim * dim * layers + dim
-    assert formula == lecture == counted == torchs, f"{formula=}, {lecture=}, not {counted}, {torchs} {[dim, layers]}"
+    assert formula == lecture == counted == torchs, (
+        f"{formula=}, {lecture=}, not {counted}, {torchs} {[dim, layers]}"
+    )
 
 
 def linear_layers(widths, bias, device="meta"):
@@ -114,12 +146,21 @@ def linear_layers(widths, bias, device="meta"):
 @pytest.mark.claim("module.param-formula-notes")
 @given(inputs=sizes(), dim=sizes(most=12), layers=sizes(), outputs=sizes(), bias=st.booleans())
 @example(inputs=4, dim=8, layers=1, outputs=3, bias=True)  # 67, but as written 59
-def test_each_layer_with_a_bias_adds_its_outputs_and_not_the_last_one_alone(inputs, dim, layers, outputs, bias):
+def test_each_layer_with_a_bias_adds_its_outputs_and_not_the_last_one_alone(
+    inputs, dim, layers, outputs, bias
+):
     widths, net = [inputs, *[dim] * layers, outputs], DeepLinear(dim, layers, outputs, inputs, bias)
-    counted, weights = real_parameter_count(linear_layers(widths, bias)), sum(m * n for m, n in pairwise(widths))
+    counted, weights = (
+        real_parameter_count(linear_layers(widths, bias)),
+        sum(m * n for m, n in pairwise(widths)),
+    )
     corrected, formula = weights + bias * sum(widths[1:]), parameter_count(net)
-    assert corrected == formula == counted, f"{corrected=}, {formula=}, but should be {counted} [{widths=}, {bias=}]"
-    assert weights + outputs != counted, f"as written the formula gives {counted} too [{widths=}, {bias=}]"
+    assert corrected == formula == counted, (
+        f"{corrected=}, {formula=}, but should be {counted} [{widths=}, {bias=}]"
+    )
+    assert weights + outputs != counted, (
+        f"as written the formula gives {counted} too [{widths=}, {bias=}]"
+    )
 
 
 class Linear(nn.Module):
@@ -135,7 +176,9 @@ class Linear(nn.Module):
 
 @pytest.mark.claim("module.linear-class")
 @given(seed=seeds, rows=shapes((0, 3), (1, 3)), fan_in=sizes(most=20), fan_out=sizes(most=20))
-def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(device, seed, rows, fan_in, fan_out):
+def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(
+    device, seed, rows, fan_in, fan_out
+):
     x, weight, bias = (
         small_integers(device, seed + of, *shape)
         for of, shape in enumerate([(*rows, fan_in), (fan_in, fan_out), (fan_out,)])
@@ -146,15 +189,23 @@ def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(device, see
     torchs = nn.Linear(fan_in, fan_out, dtype=exact_dtype(device), device=device)
     torchs.load_state_dict({"weight": weight.T, "bias": bias})
     for name, layer in (("x @ W + b", ours), ("nn.Linear", torchs)):
-        wrong = difference(layer(x), torch.tensor(should, dtype=torch.float64).reshape(*rows, fan_out))
+        wrong = difference(
+            layer(x), torch.tensor(should, dtype=torch.float64).reshape(*rows, fan_out)
+        )
         assert not wrong, f"{name}: {wrong} [{seed=}, {rows=}, {fan_in=}, {fan_out=}]"
     stored = [tuple(layer.weight.shape) for layer in (ours, torchs)]
-    assert stored == [(fan_in, fan_out), (fan_out, fan_in)], f"ours and torch's weights are {stored}"
+    assert stored == [(fan_in, fan_out), (fan_out, fan_in)], (
+        f"ours and torch's weights are {stored}"
+    )
 
 
 @pytest.mark.claim("module.forward-through-layers")
-@given(model=st.builds(DeepLinear, sizes(), sizes(most=4), inputs=sizes()), batch=sizes(), seed=seeds)
-def test_the_output_is_the_product_with_each_layers_matrix_and_then_the_heads(workloads, device, model, batch, seed):
+@given(
+    model=st.builds(DeepLinear, sizes(), sizes(most=4), inputs=sizes()), batch=sizes(), seed=seeds
+)
+def test_the_output_is_the_product_with_each_layers_matrix_and_then_the_heads(
+    workloads, device, model, batch, seed
+):
     net = workloads.build(model, device=device, dtype=exact_dtype(device))
     for index, parameter in enumerate(net.parameters()):
         parameter.data.copy_(small_integers(device, seed + index, *parameter.shape))
@@ -162,8 +213,15 @@ def test_the_output_is_the_product_with_each_layers_matrix_and_then_the_heads(wo
     should = x.tolist()
     for layer in (*net.layers, net.head):
         should = product(should, layer.weight.T.tolist())
-    for name, got in (("the net's output", net(x)), ("nn.Sequential", nn.Sequential(*net.layers, net.head)(x))):
-        assert tuple(got.shape) == (batch, 1), f"{name} is {tuple(got.shape)}, but should be {(batch, 1)} [{model}]"
-        assert tuple(got.squeeze(-1).shape) == (batch,), "squeezed, the output is not one value for each example"
+    for name, got in (
+        ("the net's output", net(x)),
+        ("nn.Sequential", nn.Sequential(*net.layers, net.head)(x)),
+    ):
+        assert tuple(got.shape) == (batch, 1), (
+            f"{name} is {tuple(got.shape)}, but should be {(batch, 1)} [{model}]"
+        )
+        assert tuple(got.squeeze(-1).shape) == (batch,), (
+            "squeezed, the output is not one value for each example"
+        )
         wrong = difference(got, torch.tensor(should, dtype=torch.float64))
         assert not wrong, f"{name}: {wrong} [{model}, {batch=}, {seed=}]"

@@ -66,54 +66,93 @@ def simulated_days(flops_per_token, tokens, device_count, peak, mfu, stalled_s_p
     ],
     ids=["1979/2", "peak table", "132 SMs of 4096 FLOPs at 1830 MHz", "the sparse peak"],
 )
-def test_a_70b_model_on_15t_tokens_takes_1024_h100s_144_days(flops_per_token, record_figure, peak, days):
+def test_a_70b_model_on_15t_tokens_takes_1024_h100s_144_days(
+    flops_per_token, record_figure, peak, days
+):
     simulated = simulated_days(flops_per_token, TOKENS, DEVICES, Fraction(peak), MFU)
     formula = planning.training_days(PARAMETERS, TOKENS, DEVICES, float(peak), float(MFU))
     record_figure(f"{formula:.2f} days")
-    assert formula == pytest.approx(float(simulated), rel=1e-5), f"training_days={formula}, not {float(simulated)}"
+    assert formula == pytest.approx(float(simulated), rel=1e-5), (
+        f"training_days={formula}, not {float(simulated)}"
+    )
     assert round(formula) == days, f"training_days={formula}, but should round to {days} [{peak=}]"
 
 
 @pytest.mark.claim("napkin.time-formula")
 @given(net=nets, tokens=st.integers(1, 10**10), peak=st.integers(10**9, 10**12), data=st.data())
-def test_training_days_are_those_of_a_simulated_run_of_the_flops_dispatched(workloads, net, tokens, peak, data):
+def test_training_days_are_those_of_a_simulated_run_of_the_flops_dispatched(
+    workloads, net, tokens, peak, data
+):
     device_count, mfu = data.draw(sizes(most=100)), data.draw(st.fractions(Fraction(1, 100), 1))
     parameters, each = dispatched_per_token(workloads, net)
     simulated = float(simulated_days(each, tokens, device_count, peak, mfu))
     formula = planning.training_days(parameters, tokens, device_count, float(peak), float(mfu))
-    assert formula == pytest.approx(simulated), f"training_days={formula}, but should be {simulated} [{net}, {tokens=}]"
+    assert formula == pytest.approx(simulated), (
+        f"training_days={formula}, but should be {simulated} [{net}, {tokens=}]"
+    )
 
 
 @pytest.mark.claim("napkin.ignores")
-@given(net=nets, tokens=st.integers(1, 10**10), stalls=st.tuples(*[st.integers(0, 5 * 60 * 60)] * 4))
-def test_training_days_are_those_of_a_run_that_never_waits_and_fewer_than_of_others(workloads, net, tokens, stalls):
+@given(
+    net=nets, tokens=st.integers(1, 10**10), stalls=st.tuples(*[st.integers(0, 5 * 60 * 60)] * 4)
+)
+def test_training_days_are_those_of_a_run_that_never_waits_and_fewer_than_of_others(
+    workloads, net, tokens, stalls
+):
     """Seconds of each day go to communication, checkpoints, failures and data."""
     parameters, each = dispatched_per_token(workloads, net)
     formula = planning.training_days(parameters, tokens, DEVICES, 1e9, float(MFU))
-    without, real = (float(simulated_days(each, tokens, DEVICES, 10**9, MFU, of)) for of in (0, sum(stalls)))
-    assert formula == pytest.approx(without), f"training_days={formula}, but should be {without}: no stall counts"
-    assert real > formula or real == without, f"training_days={formula}, but should be at most {real} [{stalls=}]"
+    without, real = (
+        float(simulated_days(each, tokens, DEVICES, 10**9, MFU, of)) for of in (0, sum(stalls))
+    )
+    assert formula == pytest.approx(without), (
+        f"training_days={formula}, but should be {without}: no stall counts"
+    )
+    assert real > formula or real == without, (
+        f"training_days={formula}, but should be at most {real} [{stalls=}]"
+    )
     of_run = float(MFU * (1 - Fraction(sum(stalls), ONE_DAY_S)))
     by_run = planning.training_days(parameters, tokens, DEVICES, 1e9, of_run)
-    assert by_run == pytest.approx(real), f"training_days={by_run} by the MFU of the run, but should be {real}"
+    assert by_run == pytest.approx(real), (
+        f"training_days={by_run} by the MFU of the run, but should be {real}"
+    )
 
 
 @pytest.mark.claim("napkin.energy-per-token")
-@given(device_count=st.integers(10**3, 10**5), mfu=st.fractions(Fraction(1, 5), 1), watts=st.integers(1, 2000))
-def test_joules_per_token_are_the_watts_of_a_simulated_run_over_its_tokens(flops_per_token, device_count, mfu, watts):
+@given(
+    device_count=st.integers(10**3, 10**5),
+    mfu=st.fractions(Fraction(1, 5), 1),
+    watts=st.integers(1, 2000),
+)
+def test_joules_per_token_are_the_watts_of_a_simulated_run_over_its_tokens(
+    flops_per_token, device_count, mfu, watts
+):
     days = simulated_days(flops_per_token, TOKENS, device_count, DENSE_PEAK, mfu)
     joules = float(days * ONE_DAY_S * device_count * watts / TOKENS)
-    formula = device_count * watts / planning.tokens_per_s(PARAMETERS, device_count, float(DENSE_PEAK), float(mfu))
-    assert formula == pytest.approx(joules, rel=1e-5), f"{formula} J per token, but should be {joules} [{mfu=}]"
+    formula = (
+        device_count
+        * watts
+        / planning.tokens_per_s(PARAMETERS, device_count, float(DENSE_PEAK), float(mfu))
+    )
+    assert formula == pytest.approx(joules, rel=1e-5), (
+        f"{formula} J per token, but should be {joules} [{mfu=}]"
+    )
 
 
 @pytest.mark.claim("napkin.energy-per-token")
 def test_the_mfu_of_steps_gives_less_energy_than_the_card_hours_of_llama_3_405b():
-    parameters, (hours, watts) = published.LLAMA3_405B_PARAMETERS, published.LLAMA3_405B_HOURS_AND_WATTS
+    parameters, (hours, watts) = (
+        published.LLAMA3_405B_PARAMETERS,
+        published.LLAMA3_405B_HOURS_AND_WATTS,
+    )
     printed = hours * 60 * 60 * watts / published.LLAMA3_405B_TOKENS
-    of_steps = [watts / planning.tokens_per_s(parameters, 1, float(DENSE_PEAK), mfu) for mfu in (0.43, 0.38)]
+    of_steps = [
+        watts / planning.tokens_per_s(parameters, 1, float(DENSE_PEAK), mfu) for mfu in (0.43, 0.38)
+    ]
     rounded = [round(joules, 1) for joules in (*of_steps, printed)]
-    assert rounded == [4.0, 4.5, 5.0], f"{rounded} J by the MFU of steps and by the hours, but should be 4, 4.5 and 5"
+    assert rounded == [4.0, 4.5, 5.0], (
+        f"{rounded} J by the MFU of steps and by the hours, but should be 4, 4.5 and 5"
+    )
 
 
 def goodput(save_s, between_failures_s, every_s, failures=10**6):
@@ -128,18 +167,28 @@ def test_a_run_loses_least_when_it_saves_every_root_of_twice_save_times_mtbf(sav
     mtbf = rarity * save_s
     best_s = math.sqrt(2 * save_s * mtbf)
     kept = {factor: goodput(save_s, mtbf, factor * best_s, 10**5) for factor in (0.8, 1, 1.25)}
-    assert kept[1] == max(kept.values()), f"saving at other times than every {best_s:.0f} s keeps more: {kept}"
+    assert kept[1] == max(kept.values()), (
+        f"saving at other times than every {best_s:.0f} s keeps more: {kept}"
+    )
     lost = (1 - kept[1]) / math.sqrt(2 * save_s / mtbf)  # 0.987 to 1.001
-    assert 0.97 < lost < 1.02, f"{1 - kept[1]:.4f} is lost, {lost:.2f} times the root of 2 · save time / MTBF"
+    assert 0.97 < lost < 1.02, (
+        f"{1 - kept[1]:.4f} is lost, {lost:.2f} times the root of 2 · save time / MTBF"
+    )
     every_s = best_s * np.geomspace(0.5, 2, 1001)
-    best = every_s[(every_s / np.expm1((every_s + save_s) / mtbf)).argmax()]  # by the mean of what a failure leaves
-    assert best == pytest.approx(best_s, rel=0.02), f"saving is best every {best} s, but should be every {best_s}"
+    best = every_s[
+        (every_s / np.expm1((every_s + save_s) / mtbf)).argmax()
+    ]  # by the mean of what a failure leaves
+    assert best == pytest.approx(best_s, rel=0.02), (
+        f"saving is best every {best} s, but should be every {best_s}"
+    )
 
 
 @pytest.mark.claim("napkin.goodput")
 def test_where_saving_takes_half_the_time_between_failures_the_rule_saves_too_seldom():
     by_rule, sooner = (goodput(0.5, 1.0, every) for every in (1.0, 0.7))
-    assert sooner > 1.02 * by_rule, f"saving every 0.7 keeps {sooner:.3f}, the rule's every 1.0 {by_rule:.3f}"
+    assert sooner > 1.02 * by_rule, (
+        f"saving every 0.7 keeps {sooner:.3f}, the rule's every 1.0 {by_rule:.3f}"
+    )
 
 
 def optimal_ratio(fit, flops):
@@ -151,23 +200,39 @@ def optimal_ratio(fit, flops):
 
 
 @pytest.mark.claim("napkin.chinchilla-20")
-@pytest.mark.parametrize(("approach", "least", "most"), [("1", 20, 22.4), ("2", 19.2, 29.2), ("3", 23, 143)])
-def test_the_papers_tables_have_about_20_tokens_per_parameter_but_not_the_third(approach, least, most):
+@pytest.mark.parametrize(
+    ("approach", "least", "most"), [("1", 20, 22.4), ("2", 19.2, 29.2), ("3", 23, 143)]
+)
+def test_the_papers_tables_have_about_20_tokens_per_parameter_but_not_the_third(
+    approach, least, most
+):
     table = published.COMPUTE_OPTIMAL[approach]
     for parameters, flops, tokens in table:
         formula = planning.rule_flops("step", int(parameters), int(tokens))
-        assert formula == pytest.approx(flops, rel=0.05), f"6ND={formula:.3g}, but printed are {flops:.3g} FLOPs"
+        assert formula == pytest.approx(flops, rel=0.05), (
+            f"6ND={formula:.3g}, but printed are {flops:.3g} FLOPs"
+        )
     ratios = [tokens / parameters for parameters, _, tokens in table]
     ends = [float(f"{end(ratios):.3g}") for end in (min, max)]
-    assert ends == [least, most], f"tokens per parameter are from {ends}, but should be {least} to {most} [{approach=}]"
+    assert ends == [least, most], (
+        f"tokens per parameter are from {ends}, but should be {least} to {most} [{approach=}]"
+    )
 
 
 @pytest.mark.claim("napkin.chinchilla-20")
 @given(log_flops=st.floats(19, 26))
-def test_the_least_loss_at_a_budget_has_about_20_tokens_per_parameter_by_the_corrected_fit_alone(log_flops):
-    corrected, printed = (optimal_ratio(fit, 10**log_flops) for fit in ("besiroglu-2024", "chinchilla-2022"))
-    assert 15 < corrected < 25, f"{corrected:.1f} tokens per parameter, but should be about 20 [{log_flops=}]"
-    assert printed > 25, f"the printed coefficients give {printed:.1f}, but should give more than 25 [{log_flops=}]"
+def test_the_least_loss_at_a_budget_has_about_20_tokens_per_parameter_by_the_corrected_fit_alone(
+    log_flops,
+):
+    corrected, printed = (
+        optimal_ratio(fit, 10**log_flops) for fit in ("besiroglu-2024", "chinchilla-2022")
+    )
+    assert 15 < corrected < 25, (
+        f"{corrected:.1f} tokens per parameter, but should be about 20 [{log_flops=}]"
+    )
+    assert printed > 25, (
+        f"the printed coefficients give {printed:.1f}, but should give more than 25 [{log_flops=}]"
+    )
 
 
 @pytest.mark.claim("napkin.8h100-2weeks", "napkin.4.7e21")
@@ -177,9 +242,15 @@ def test_eight_h100s_give_4_79e21_flops_in_one_week_and_9_58e21_in_two(record_fi
         exact = 8 * int(timedelta(weeks=weeks).total_seconds()) * DENSE_PEAK
         formula = planning.affordable_flops(7 * weeks, 8, float(DENSE_PEAK))
         record_figure(f"{weeks} week(s): {formula:.3e} FLOPs")
-        assert formula == pytest.approx(float(exact)), f"affordable_flops={formula}, but should be {float(exact)}"
-        assert f"{formula:.2e}" == printed, f"affordable_flops={formula}, but should be {printed} [{weeks=}]"
-        assert (literal == exact) == (weeks == 1), f"8·(60·60·24·7)·peak should be one week only [{weeks=}]"
+        assert formula == pytest.approx(float(exact)), (
+            f"affordable_flops={formula}, but should be {float(exact)}"
+        )
+        assert f"{formula:.2e}" == printed, (
+            f"affordable_flops={formula}, but should be {printed} [{weeks=}]"
+        )
+        assert (literal == exact) == (weeks == 1), (
+            f"8·(60·60·24·7)·peak should be one week only [{weeks=}]"
+        )
     sparse = planning.affordable_flops(7, 8, 1979e12)
     assert sparse == formula, (
         f"affordable_flops={sparse} in one week at the sparse peak, but should be that of two weeks"
@@ -192,7 +263,9 @@ def test_a_week_of_eight_h100s_starts_with_4_7_and_rounds_to_4_8():
     week_s = int(timedelta(weeks=1).total_seconds())
     digits = str(8 * week_s * 1979 * 10**12 // 2)
     assert (len(digits), digits[:2]) == (22, "47"), f"{digits} should be 4.7 and more times 1e21"
-    assert formula == pytest.approx(int(digits), rel=1e-12), f"affordable_flops={formula}, but should be {digits}"
+    assert formula == pytest.approx(int(digits), rel=1e-12), (
+        f"affordable_flops={formula}, but should be {digits}"
+    )
     assert f"{formula:.1e}" == "4.8e+21", f"affordable_flops={formula}, but should round to 4.8e21"
 
 
@@ -203,20 +276,32 @@ def test_six_n_d_is_the_products_of_a_whole_run(workloads, device, net, batches)
     stepper = torch.optim.SGD(model.parameters(), lr=1e-3)
     with counted.flops() as count:
         for batch in batches:
-            model(workloads.inputs(net, batch, device=device).requires_grad_()).square().mean().backward()
+            model(
+                workloads.inputs(net, batch, device=device).requires_grad_()
+            ).square().mean().backward()
             stepper.step()
             stepper.zero_grad()
     formula = planning.rule_flops("step", parameter_count(net), sum(batches))
-    assert formula == count.total, f"6ND={formula}, but {count.total} FLOPs were counted [{net}, {batches=}]"
+    assert formula == count.total, (
+        f"6ND={formula}, but {count.total} FLOPs were counted [{net}, {batches=}]"
+    )
 
 
 @pytest.mark.claim("napkin.six-across-run")
-@pytest.mark.parametrize("beyond", ["optimizer", "attention", "recomputation", "data without a gradient"])
+@pytest.mark.parametrize(
+    "beyond", ["optimizer", "attention", "recomputation", "data without a gradient"]
+)
 def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
-    net, batch, sequence = (ATTENDING, 1, 6 * ATTENDING.dim) if beyond == "attention" else (ONLY_PRODUCTS, 8, 1)
-    model = workloads.build(net, device=device, checkpoint_every=2 if beyond == "recomputation" else 0)
+    net, batch, sequence = (
+        (ATTENDING, 1, 6 * ATTENDING.dim) if beyond == "attention" else (ONLY_PRODUCTS, 8, 1)
+    )
+    model = workloads.build(
+        net, device=device, checkpoint_every=2 if beyond == "recomputation" else 0
+    )
     x = workloads.inputs(net, batch, sequence, device=device)
-    x = x.requires_grad_(x.is_floating_point() and beyond != "data without a gradient")  # token ids take none
+    x = x.requires_grad_(
+        x.is_floating_point() and beyond != "data without a gradient"
+    )  # token ids take none
     with sdpa_kernel(SDPBackend.MATH), counted.flops() as count:
         model(x).square().mean().backward()
     with counted.flops() as step:
@@ -224,31 +309,49 @@ def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
     used = count.total + (step.elementwise if beyond == "optimizer" else 0)
     rule = planning.rule_flops("step", parameter_count(net), batch * sequence)
     record_figure(f"with {beyond}: {used / rule:.2f} x 6ND")
-    norms = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 1)  # 6ND counts those too
+    norms = sum(
+        parameter.numel() for parameter in model.parameters() if parameter.dim() == 1
+    )  # 6ND counts those too
     n, d = parameter_count(net), net.dim
     least, most = {
         "optimizer": (8 * n, 14 * n),  # Adam's operations, two in one or each alone
         "attention": (3 * net.layers * 2 * 2 * sequence**2 * d - 6 * norms * sequence,) * 2,
         "data without a gradient": (-2 * batch * d**2,) * 2,
-        "recomputation": (2 * 2 * batch * d**2,) * 2,  # the first of each two layers: the second is stopped early
+        "recomputation": (2 * 2 * batch * d**2,)
+        * 2,  # the first of each two layers: the second is stopped early
     }[beyond]
-    assert least <= used - rule <= most, f"{beyond} adds {used - rule} FLOPs to 6ND, but should add {least} to {most}"
+    assert least <= used - rule <= most, (
+        f"{beyond} adds {used - rule} FLOPs to 6ND, but should add {least} to {most}"
+    )
 
 
 @cache
 def held_per_parameter(workloads, device, dtype, optimizer):
     """Bytes of parameters, gradients, optimizer state and activations of a real net, for each parameter."""
     net = DeepLinear(dim=32, layers=2)
-    model, x = workloads.build(net, device=device, dtype=dtype), workloads.inputs(net, 4, device=device).to(dtype)
+    model, x = (
+        workloads.build(net, device=device, dtype=dtype),
+        workloads.inputs(net, 4, device=device).to(dtype),
+    )
     stepper = optimizer(model.parameters())
     tensors.train(model, stepper, x)
-    held = [tensors.parameter_bytes(model), tensors.gradient_bytes(model), tensors.state_bytes(stepper)]
+    held = [
+        tensors.parameter_bytes(model),
+        tensors.gradient_bytes(model),
+        tensors.state_bytes(stepper),
+    ]
     held.append(tensors.graph_bytes(device, lambda: model(x)))
-    return [Fraction(part, sum(parameter.numel() for parameter in model.parameters())) for part in held]
+    return [
+        Fraction(part, sum(parameter.numel() for parameter in model.parameters())) for part in held
+    ]
 
 
 IN_40B, IN_53B = ({"marks": pytest.mark.claim(claim)} for claim in ("napkin.40b", "napkin.53b"))
-ADAMW, FP32, BF16 = partial(tensors.RecipeAdamW, gradients=torch.bfloat16), torch.float32, torch.bfloat16
+ADAMW, FP32, BF16 = (
+    partial(tensors.RecipeAdamW, gradients=torch.bfloat16),
+    torch.float32,
+    torch.bfloat16,
+)
 
 
 @pytest.mark.parametrize(
@@ -256,30 +359,66 @@ ADAMW, FP32, BF16 = partial(tensors.RecipeAdamW, gradients=torch.bfloat16), torc
     [
         pytest.param("fp32", torch.optim.AdamW, 80 * 10**9, "40.0e9", **IN_40B),
         pytest.param("fp32", torch.optim.AdamW, 80 * 2**30, "42.9e9", **IN_40B),
-        pytest.param("bf16-fp32-state", partial(ADAMW, state=FP32, master=None), 80 * 10**9, "53.3e9", **IN_53B),
-        pytest.param("bf16", partial(ADAMW, state=BF16, master=None), 80 * 10**9, "80.0e9", **IN_53B),
-        pytest.param("bf16-fp32-master", partial(ADAMW, state=FP32, master=FP32), 80 * 10**9, "40.0e9", **IN_53B),
+        pytest.param(
+            "bf16-fp32-state",
+            partial(ADAMW, state=FP32, master=None),
+            80 * 10**9,
+            "53.3e9",
+            **IN_53B,
+        ),
+        pytest.param(
+            "bf16", partial(ADAMW, state=BF16, master=None), 80 * 10**9, "80.0e9", **IN_53B
+        ),
+        pytest.param(
+            "bf16-fp32-master",
+            partial(ADAMW, state=FP32, master=FP32),
+            80 * 10**9,
+            "40.0e9",
+            **IN_53B,
+        ),
     ],
 )
-def test_eight_h100s_hold_by_what_they_shard(workloads, metered_device, recipe, optimizer, memory, printed):
+def test_eight_h100s_hold_by_what_they_shard(
+    workloads, metered_device, recipe, optimizer, memory, printed
+):
     dtype = FP32 if recipe == "fp32" else BF16
     *held, activations = held_per_parameter(workloads, metered_device, dtype, optimizer)
-    for stage in range(4):  # shards none of them, the optimizer state, gradients as well, parameters as well
+    for stage in range(
+        4
+    ):  # shards none of them, the optimizer state, gradients as well, parameters as well
         each = sum(held[: 3 - stage]) + sum(held[3 - stage :]) / 8
-        formula = planning.largest_model_parameters(memory, devices=8, zero_stage=stage, recipe=recipe)
+        formula = planning.largest_model_parameters(
+            memory, devices=8, zero_stage=stage, recipe=recipe
+        )
         should = pytest.approx(float(memory / each), rel=1e-9)
-        assert formula == should, f"largest_model_parameters={formula}, but should be {should} [{recipe}, {stage=}]"
-    assert f"{formula / 1e9:.1f}e9" == printed, f"largest_model_parameters={formula}, but should be {printed}"
+        assert formula == should, (
+            f"largest_model_parameters={formula}, but should be {should} [{recipe}, {stage=}]"
+        )
+    assert f"{formula / 1e9:.1f}e9" == printed, (
+        f"largest_model_parameters={formula}, but should be {printed}"
+    )
     room = float(memory / (each + activations))
-    assert room < 0.95 * formula, f"with activations {room:.3g} parameters fit, but should be fewer than {formula}"
+    assert room < 0.95 * formula, (
+        f"with activations {room:.3g} parameters fit, but should be fewer than {formula}"
+    )
 
 
 @pytest.mark.claim("napkin.40b", "napkin.per-device")
 @given(device_count=st.integers(1, 1024))
 @example(device_count=1)
-def test_plain_data_parallel_holds_5e9_however_many_devices_there_are(workloads, metered_device, device_count):
-    held = 80 * 10**9 / sum(held_per_parameter(workloads, metered_device, torch.float32, torch.optim.AdamW)[:3])
+def test_plain_data_parallel_holds_5e9_however_many_devices_there_are(
+    workloads, metered_device, device_count
+):
+    held = (
+        80
+        * 10**9
+        / sum(held_per_parameter(workloads, metered_device, torch.float32, torch.optim.AdamW)[:3])
+    )
     formula = planning.largest_model_parameters(80 * 10**9, device_count, zero_stage=0)
-    assert formula == held == 5 * 10**9, f"largest_model_parameters={formula}, but should be {held} [{device_count=}]"
+    assert formula == held == 5 * 10**9, (
+        f"largest_model_parameters={formula}, but should be {held} [{device_count=}]"
+    )
     sharded = planning.largest_model_parameters(80 * 10**9, devices=device_count)
-    assert sharded == device_count * formula, f"{device_count} devices hold {sharded}, but should hold {formula} each"
+    assert sharded == device_count * formula, (
+        f"{device_count} devices hold {sharded}, but should hold {formula} each"
+    )

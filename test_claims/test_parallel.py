@@ -27,21 +27,41 @@ def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(worklo
             there = parts[(rank + 1) % ranks]
             there[(rank - turn) % ranks] = part + there[(rank - turn) % ranks] * (turn < ranks - 1)
         sent_bytes += moved[0].nbytes
-    assert (parts == should).all(), f"after the ring the ranks hold {parts.tolist()}, not {should.tolist()} each"
+    assert (parts == should).all(), (
+        f"after the ring the ranks hold {parts.tolist()}, not {should.tolist()} each"
+    )
     formula = Collective("data", "all-reduce", ranks, bytes=should.nbytes, times=1).sent_bytes
-    assert formula == sent_bytes, f"sent_bytes={formula}, but a rank sent {sent_bytes} [{ranks=}, {each=}]"
-    model = Transformer(vocab_size=ranks, layers=1, dim=8 * ranks, heads=4, hidden=12, learned_positions=ranks)
-    gradients = sum(parameter.nbytes for parameter in workloads.build(model, device="meta").parameters())
-    of_data = sum(one.sent_bytes for one in collectives(model, Parallelism(data=ranks), ranks, 1, "fp32"))
+    assert formula == sent_bytes, (
+        f"sent_bytes={formula}, but a rank sent {sent_bytes} [{ranks=}, {each=}]"
+    )
+    model = Transformer(
+        vocab_size=ranks, layers=1, dim=8 * ranks, heads=4, hidden=12, learned_positions=ranks
+    )
+    gradients = sum(
+        parameter.nbytes for parameter in workloads.build(model, device="meta").parameters()
+    )
+    of_data = sum(
+        one.sent_bytes for one in collectives(model, Parallelism(data=ranks), ranks, 1, "fp32")
+    )
     part = Fraction(sent_bytes, should.nbytes) if each else Fraction(2 * (ranks - 1), ranks)
-    assert of_data == part * gradients, f"data parallelism sends {of_data} bytes, not {part} of {gradients} [{ranks=}]"
+    assert of_data == part * gradients, (
+        f"data parallelism sends {of_data} bytes, not {part} of {gradients} [{ranks=}]"
+    )
 
 
 @pytest.mark.claim("parallel.bubble")
-@pytest.mark.parametrize(("send_s", "slow_s"), [(0, 0), (1, 0), (0, 1)], ids=["as stated", "sends", "a slow stage"])
+@pytest.mark.parametrize(
+    ("send_s", "slow_s"), [(0, 0), (1, 0), (0, 1)], ids=["as stated", "sends", "a slow stage"]
+)
 @given(stages=sizes(most=9), micro_batches=sizes(most=9), passes_s=st.tuples(sizes(), sizes()))
-def test_a_pipeline_idles_for_stages_less_one_over_micro_batches(stages, micro_batches, passes_s, send_s, slow_s):
-    free_s, done_s, busy_s = [0] * stages, [0] * micro_batches, 0  # of a stage, of a micro-batch up to here, of all
+def test_a_pipeline_idles_for_stages_less_one_over_micro_batches(
+    stages, micro_batches, passes_s, send_s, slow_s
+):
+    free_s, done_s, busy_s = (
+        [0] * stages,
+        [0] * micro_batches,
+        0,
+    )  # of a stage, of a micro-batch up to here, of all
     for seconds, order in zip(passes_s, (range(stages), range(stages)[::-1]), strict=True):
         for stage in order:
             for number in range(micro_batches):
@@ -51,15 +71,37 @@ def test_a_pipeline_idles_for_stages_less_one_over_micro_batches(stages, micro_b
     idle = Fraction(stages * max(free_s), busy_s) - 1
     formula = Parallelism(pipeline=stages, micro_batches=micro_batches).bubble
     off, more = float(idle) - formula, stages > 1 and (send_s or (slow_s and micro_batches > 1))
-    assert off > 1e-9 if more else abs(off) < 1e-9, f"{formula=}, but {float(idle)} [{stages=}, {micro_batches=}]"
+    assert off > 1e-9 if more else abs(off) < 1e-9, (
+        f"{formula=}, but {float(idle)} [{stages=}, {micro_batches=}]"
+    )
 
 
 @pytest.mark.claim("parallel.experts")
-@pytest.mark.parametrize(("among", "off"), [((0, 1, 2, 3), 0), ((0,), 1), ((3,), -1)], ids=["even", "home", "away"])
-@given(ranks=st.sampled_from([1, 2, 4]), active=sizes(most=3), tokens=sizes(), layers=sizes(most=3), half=sizes())
-def test_tokens_go_to_their_experts_and_back_unless_at_home(workloads, among, off, ranks, active, tokens, layers, half):
-    mixture = {"vocab_size": 8, "dim": 2 * half, "heads": 2, "hidden": 12, "experts": 4, "active_experts": active}
-    model, split = Transformer(layers=layers, learned_positions=8, **mixture), Parallelism(data=ranks, expert=ranks)
+@pytest.mark.parametrize(
+    ("among", "off"), [((0, 1, 2, 3), 0), ((0,), 1), ((3,), -1)], ids=["even", "home", "away"]
+)
+@given(
+    ranks=st.sampled_from([1, 2, 4]),
+    active=sizes(most=3),
+    tokens=sizes(),
+    layers=sizes(most=3),
+    half=sizes(),
+)
+def test_tokens_go_to_their_experts_and_back_unless_at_home(
+    workloads, among, off, ranks, active, tokens, layers, half
+):
+    mixture = {
+        "vocab_size": 8,
+        "dim": 2 * half,
+        "heads": 2,
+        "hidden": 12,
+        "experts": 4,
+        "active_experts": active,
+    }
+    model, split = (
+        Transformer(layers=layers, learned_positions=8, **mixture),
+        Parallelism(data=ranks, expert=ranks),
+    )
     token = torch.arange(4 * tokens).repeat_interleave(active)
     expert = torch.tensor(among).repeat(len(token) // len(among))
     away, sent = expert * ranks // 4 > 0, []  # of the tokens of rank 0, which has the first experts
@@ -69,18 +111,32 @@ def test_tokens_go_to_their_experts_and_back_unless_at_home(workloads, among, of
         x.register_hook(lambda gradient: sent.append(gradient[away]))
         return x
 
-    x, experts = torch.ones(4 * tokens, model.dim, requires_grad=True), torch.rand(4, model.dim, model.dim)
+    x, experts = (
+        torch.ones(4 * tokens, model.dim, requires_grad=True),
+        torch.rand(4, model.dim, model.dim),
+    )
     for _ in range(layers):
         results = crossing(x[token])[:, None] @ experts[expert]
         x = torch.zeros_like(x).index_add(0, token, crossing(results[:, 0]))
     x.sum().backward()
-    of_experts = [each for each in collectives(model, split, ranks, 4 * tokens, "fp32") if each.kind == "expert"]
+    of_experts = [
+        each
+        for each in collectives(model, split, ranks, 4 * tokens, "fp32")
+        if each.kind == "expert"
+    ]
     formula, should = sum(each.sent_bytes for each in of_experts), sum(part.nbytes for part in sent)
     right = (formula > should) - (formula < should) == off * (ranks > 1)
-    assert right, f"{formula=} bytes, but {should} leave the rank [{ranks=}, {active=}, {tokens=}, {among=}]"
+    assert right, (
+        f"{formula=} bytes, but {should} leave the rank [{ranks=}, {active=}, {tokens=}, {among=}]"
+    )
     named = workloads.build(model, device="meta").named_parameters()
-    whole, held = sum(p.numel() for name, p in named if ".experts." in name), device_parameters(model, split)[1]
-    assert held * ranks == whole, f"a device holds {held} of {whole} parameters of experts, not 1/{ranks}"
+    whole, held = (
+        sum(p.numel() for name, p in named if ".experts." in name),
+        device_parameters(model, split)[1],
+    )
+    assert held * ranks == whole, (
+        f"a device holds {held} of {whole} parameters of experts, not 1/{ranks}"
+    )
 
 
 def shared(ranks, block, x, reduced):
@@ -89,14 +145,27 @@ def shared(ranks, block, x, reduced):
     def summed(x, between, columns, rows):
         x = x.view_as(x)
         x.register_hook(reduced.append)  # of its gradient each rank has a summand
-        parts = zip(*(layer.weight.chunk(ranks) for layer in columns), rows.weight.chunk(ranks, dim=1), strict=True)
-        y = sum(functional.linear(between(*(functional.linear(x, w) for w in own)), last) for *own, last in parts)
+        parts = zip(
+            *(layer.weight.chunk(ranks) for layer in columns),
+            rows.weight.chunk(ranks, dim=1),
+            strict=True,
+        )
+        y = sum(
+            functional.linear(between(*(functional.linear(x, w) for w in own)), last)
+            for *own, last in parts
+        )
         reduced.append(y)
         return y
 
     def attended(*projected):
-        heads = [each.unflatten(-1, (-1, block.attention.width)).transpose(1, 2) for each in projected]
-        return functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
+        heads = [
+            each.unflatten(-1, (-1, block.attention.width)).transpose(1, 2) for each in projected
+        ]
+        return (
+            functional.scaled_dot_product_attention(*heads, is_causal=True)
+            .transpose(1, 2)
+            .flatten(2)
+        )
 
     of, gelu = block.attention, partial(functional.gelu, approximate="tanh")
     x = x + summed(block.attention_norm(x), attended, (of.query, of.key, of.value), of.out)
@@ -105,30 +174,54 @@ def shared(ranks, block, x, reduced):
 
 @pytest.mark.claim("parallel.tensor")
 @given(ranks=st.sampled_from([1, 2, 4]), width=sizes(1, 4), batch=sizes(1, 3), tokens=sizes(1, 5))
-def test_ranks_all_reduce_the_activations_four_times_a_layer(workloads, ranks, width, batch, tokens):
-    options = {"vocab_size": 8, "dim": 8, "heads": 4, "head_dim": width, "hidden": 12, "learned_positions": 8}
+def test_ranks_all_reduce_the_activations_four_times_a_layer(
+    workloads, ranks, width, batch, tokens
+):
+    options = {
+        "vocab_size": 8,
+        "dim": 8,
+        "heads": 4,
+        "head_dim": width,
+        "hidden": 12,
+        "learned_positions": 8,
+    }
     one, two = (Transformer(layers=layers, **options) for layers in (1, 2))
     block, reduced = workloads.build(one).layers[0], []
     x = torch.randn(batch, tokens, one.dim, requires_grad=True)
     results = block(x), shared(ranks, block, x, reduced)
     gradients = (torch.autograd.grad(y.square().sum(), (x, *block.parameters())) for y in results)
     for should, got in zip(*gradients, strict=True):
-        torch.testing.assert_close(got, should, rtol=1e-3, atol=1e-4, msg=f"of {ranks} ranks a gradient is {got}")
+        torch.testing.assert_close(
+            got, should, rtol=1e-3, atol=1e-4, msg=f"of {ranks} ranks a gradient is {got}"
+        )
     split = Parallelism(tensor=ranks, sequence=False)
-    sent = [sum(each.times * each.bytes for each in collectives(of, split, batch, tokens, "fp32")) for of in (one, two)]
+    sent = [
+        sum(each.times * each.bytes for each in collectives(of, split, batch, tokens, "fp32"))
+        for of in (one, two)
+    ]
     formula, should = sent[1] - sent[0], sum(array.nbytes for array in reduced) * (ranks > 1)
-    assert formula == should == 16 * x.numel() * (ranks > 1), f"{formula=}, but {should} bytes are reduced [{ranks=}]"
+    assert formula == should == 16 * x.numel() * (ranks > 1), (
+        f"{formula=}, but {should} bytes are reduced [{ranks=}]"
+    )
     ends = 2 * sent[0] - sent[1]
-    assert ends == 8 * x.numel() * (ranks > 1), f"embedding and head send {ends} bytes, not twice x's [{ranks=}]"
-    matrices, norms = (sum(p.numel() for p in block.parameters() if p.dim() == dims) for dims in (2, 1))
+    assert ends == 8 * x.numel() * (ranks > 1), (
+        f"embedding and head send {ends} bytes, not twice x's [{ranks=}]"
+    )
+    matrices, norms = (
+        sum(p.numel() for p in block.parameters() if p.dim() == dims) for dims in (2, 1)
+    )
     held = device_parameters(one, split)[0]
-    assert held == matrices / ranks + norms, f"{held} parameters, not 1/{ranks} of {matrices} and {norms} of norms"
+    assert held == matrices / ranks + norms, (
+        f"{held} parameters, not 1/{ranks} of {matrices} and {norms} of norms"
+    )
 
 
 @pytest.mark.claim("parallel.tensor")
 @given(heads=sizes(most=8), ranks=sizes(2, 8))
 def test_heads_that_do_not_divide_are_refused(heads, ranks):
     model = Transformer(vocab_size=8, layers=1, dim=2 * heads, heads=heads, hidden=12)
-    refused = pytest.raises(ValueError, match=f"tensor must divide the heads of the model, {heads}, got {ranks}")
+    refused = pytest.raises(
+        ValueError, match=f"tensor must divide the heads of the model, {heads}, got {ranks}"
+    )
     with refused if heads % ranks else nullcontext():
         collectives(model, Parallelism(tensor=ranks), 1, 1)

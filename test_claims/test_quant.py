@@ -25,32 +25,53 @@ def gaussian(seed, *shape, device="cpu"):
 def uniform_noise(weight, bits, granularity):
     """The relative error if each rounding error were uniform over one step Δ: √(mean Δ²/12) over the weights' rms."""
     steps = in_fp64(low_precision.scales_of(weight, bits, granularity))
-    return math.sqrt(steps.square().mean().item() / 12) / in_fp64(weight).square().mean().sqrt().item()
+    return (
+        math.sqrt(steps.square().mean().item() / 12) / in_fp64(weight).square().mean().sqrt().item()
+    )
 
 
 @pytest.mark.claim("quant.minimal-loss")
-@given(seed=seeds, shape=st.tuples(sizes(16, 48), sizes(256, 400)), bits=sizes(3, 8), granularity=granularities)
-def test_the_error_of_gaussian_weights_is_that_of_uniform_noise(device, seed, shape, bits, granularity):
+@given(
+    seed=seeds,
+    shape=st.tuples(sizes(16, 48), sizes(256, 400)),
+    bits=sizes(3, 8),
+    granularity=granularities,
+)
+def test_the_error_of_gaussian_weights_is_that_of_uniform_noise(
+    device, seed, shape, bits, granularity
+):
     weight = gaussian(seed, *shape, device=device)
     got = relative_error(quantised(weight, bits, granularity), weight)
     should = uniform_noise(weight.cpu(), bits, granularity)
-    spread = 7 * 0.447 / math.sqrt(weight.numel())  # seven deviations of the rms of so many uniform errors
-    assert got == pytest.approx(should, rel=spread), f"{bits} bits {granularity} err by {got:.4f}, not by {should:.4f}"
+    spread = (
+        7 * 0.447 / math.sqrt(weight.numel())
+    )  # seven deviations of the rms of so many uniform errors
+    assert got == pytest.approx(should, rel=spread), (
+        f"{bits} bits {granularity} err by {got:.4f}, not by {should:.4f}"
+    )
 
 
 # Bits, and between which bounds the relative output error lies: per channel, per tensor.
-LOSSES = {8: ((0.006, 0.009), (0.008, 0.014)), 4: ((0.11, 0.16), (0.15, 0.25)), 3: ((0.26, 0.37), (0.35, 0.55))}
+LOSSES = {
+    8: ((0.006, 0.009), (0.008, 0.014)),
+    4: ((0.11, 0.16), (0.15, 0.25)),
+    3: ((0.26, 0.37), (0.35, 0.55)),
+}
 LOSSES[2] = ((0.75, 0.9), (0.9, 1.0))
 
 
 @pytest.mark.claim("quant.minimal-loss")
 @pytest.mark.parametrize("bits", LOSSES)
-def test_eight_bits_lose_less_than_a_percent_and_four_more_than_a_tenth(device, record_figure, bits):
+def test_eight_bits_lose_less_than_a_percent_and_four_more_than_a_tenth(
+    device, record_figure, bits
+):
     weight, x = gaussian(0, 256, 512, device=device), gaussian(1, 64, 512, device=device)
     for granularity, (least, most) in zip((PER_CHANNEL, PER_TENSOR), LOSSES[bits], strict=True):
         got = relative_error(x @ quantised(weight, bits, granularity).T, x @ weight.T)
         record_figure(f"{bits} bits {granularity}: {got:.2%}")
-        assert least < got < most, f"{bits} bits {granularity} err by {got:.2%}, not by {least:.1%} to {most:.1%}"
+        assert least < got < most, (
+            f"{bits} bits {granularity} err by {got:.2%}, not by {least:.1%} to {most:.1%}"
+        )
 
 
 @pytest.mark.claim("quant.minimal-loss")
@@ -58,9 +79,14 @@ def test_eight_bits_lose_less_than_a_percent_and_four_more_than_a_tenth(device, 
 def test_one_outlier_ruins_a_whole_tensor_but_only_its_own_channel(device, seed, bits):
     weight = gaussian(seed, 32, 128, device=device)
     weight[0, 0] = 200.0
-    own, whole = (relative_error(quantised(weight, bits, of)[1:], weight[1:]) for of in (PER_CHANNEL, PER_TENSOR))
+    own, whole = (
+        relative_error(quantised(weight, bits, of)[1:], weight[1:])
+        for of in (PER_CHANNEL, PER_TENSOR)
+    )
     clean = relative_error(quantised(weight[1:], bits, PER_CHANNEL), weight[1:])
-    assert own == pytest.approx(clean, rel=1e-5), f"an outlier in another channel changed {clean} to {own}"
+    assert own == pytest.approx(clean, rel=1e-5), (
+        f"an outlier in another channel changed {clean} to {own}"
+    )
     assert whole > 0.3, f"with an outlier {bits} bits per tensor err by {whole:.1%} only"
 
 
@@ -79,18 +105,27 @@ each_target = pytest.mark.parametrize("target", low_precision.TARGETS)
 
 @pytest.mark.claim("quant.minimal-loss")
 @each_target
-def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(device, record_figure, target):
+def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(
+    device, record_figure, target
+):
     exact = fresh_loss(trained(device, target), target)
     untrained = fresh_loss(low_precision.fitted(device, target, steps=0), target)
     times = {bits: loss_after(device, target, bits) / exact for bits in (8, 4, 3, 2)}
-    record_figure(f"loss {exact:.4f}; " + ", ".join(f"{bits} bits {of:.2f} times" for bits, of in times.items()))
+    record_figure(
+        f"loss {exact:.4f}; "
+        + ", ".join(f"{bits} bits {of:.2f} times" for bits, of in times.items())
+    )
     assert exact < untrained / 10, f"the net did not learn: {untrained} to {exact}"
-    assert times[8] < 1.1 < times[4] < times[3] / 2 < times[2] / 4 > 2.5, f"with fewer bits the loss is {times}-fold"
+    assert times[8] < 1.1 < times[4] < times[3] / 2 < times[2] / 4 > 2.5, (
+        f"with fewer bits the loss is {times}-fold"
+    )
 
 
 @pytest.mark.claim("quant.smaller")
 @given(rows=sizes(1, 40), pairs=sizes(1, 200), seed=seeds)
-def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(device, rows, pairs, seed):
+def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(
+    device, rows, pairs, seed
+):
     if why := measured.why_uncounted(device):
         pytest.skip(why)
     weight = gaussian(seed, rows, 2 * pairs, device=device)
@@ -101,16 +136,27 @@ def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(devic
         low = quantised(weight, bits)
         integers = (low / scales[:, None]).round().to(torch.int8)
         with measured.memory(device) as held:
-            stored = low_precision.packed_int4(integers) if bits == 4 else integers.clone(), scales.clone()
+            stored = (
+                low_precision.packed_int4(integers) if bits == 4 else integers.clone(),
+                scales.clone(),
+            )
         back = low_precision.unpacked_int4(stored[0]) if bits == 4 else stored[0]
-        assert torch.equal(back, integers), f"the {name} stored do not come back [{rows=}, {pairs=}]"
+        assert torch.equal(back, integers), (
+            f"the {name} stored do not come back [{rows=}, {pairs=}]"
+        )
         same = torch.allclose(back * scales[:, None], low, rtol=1e-4, atol=0)
-        assert same, f"{name} times scale differs from torch's own quantisation [{rows=}, {pairs=}, {seed=}]"
+        assert same, (
+            f"{name} times scale differs from torch's own quantisation [{rows=}, {pairs=}, {seed=}]"
+        )
         taken[name] = held.live_bytes
         formula = element_bytes(weight.numel(), name) + element_bytes(rows, "fp32")
-        assert taken[name] == formula, f"{name} takes {taken[name]} B, but should take {formula} [{rows=}, {pairs=}]"
+        assert taken[name] == formula, (
+            f"{name} takes {taken[name]} B, but should take {formula} [{rows=}, {pairs=}]"
+        )
         del stored
-    assert 4 * (taken["int8"] - 4 * rows) == 8 * (taken["int4"] - 4 * rows) == weight.nbytes, f"{taken=}"
+    assert 4 * (taken["int8"] - 4 * rows) == 8 * (taken["int4"] - 4 * rows) == weight.nbytes, (
+        f"{taken=}"
+    )
 
 
 class WeightOnly:
@@ -124,7 +170,9 @@ class WeightOnly:
         self.device, self.width = device, width
         # Equal neighbours, so that it does not matter which of two nibbles comes first.
         top = 127 if device.type == "cpu" else 7
-        pairs = torch.randint(-top, top + 1, (width, width // 2), generator=torch.Generator().manual_seed(0))
+        pairs = torch.randint(
+            -top, top + 1, (width, width // 2), generator=torch.Generator().manual_seed(0)
+        )
         self.integers = pairs.repeat_interleave(2, dim=1).to(device, torch.int8)
         self.scales = torch.full((width,), 0.01, device=device, dtype=torch.bfloat16)
         self.wide = self.written_out()
@@ -157,8 +205,12 @@ def weight_only(device, request):
 def test_one_token_times_quantised_weights_is_faster_than_times_fp32(weight_only, speed):
     wide, x = weight_only.inputs(1)
     error = relative_error(weight_only.product(x).float(), wide @ weight_only.wide.T)
-    assert error < 0.02, f"the product with quantised weights errs by {error:.1%}, not by a rounding of bf16"
-    what = f"one row times {weight_only.width} x {weight_only.width}, fp32 against quantised weights"
+    assert error < 0.02, (
+        f"the product with quantised weights errs by {error:.1%}, not by a rounding of bf16"
+    )
+    what = (
+        f"one row times {weight_only.width} x {weight_only.width}, fp32 against quantised weights"
+    )
     speed.assert_slower(lambda: wide @ weight_only.wide.T, lambda: weight_only.product(x), what)
 
 
@@ -166,7 +218,12 @@ def test_one_token_times_quantised_weights_is_faster_than_times_fp32(weight_only
 def test_weights_written_out_before_each_product_are_slower_than_fp32(weight_only, speed):
     wide, _ = weight_only.inputs(1)
     what = "dequantise and multiply against fp32"
-    speed.assert_slower(lambda: wide @ weight_only.written_out().T, lambda: wide @ weight_only.wide.T, what, pairs=21)
+    speed.assert_slower(
+        lambda: wide @ weight_only.written_out().T,
+        lambda: wide @ weight_only.wide.T,
+        what,
+        pairs=21,
+    )
 
 
 @pytest.mark.claim("quant.faster")
@@ -182,25 +239,49 @@ def test_a_large_batch_gains_less_than_one_token(weight_only, speed, record_figu
             break
     record_figure(f"fp32 takes {one} for one row, {many} for 64")
     if not apart:
-        pytest.skip(f"this machine's noise exceeds the effect: gain {one} for one row, {many} for 64")
-    assert one.low > many.high, f"quantised weights gain {many} for 64 rows, but should gain less than {one} for one"
+        pytest.skip(
+            f"this machine's noise exceeds the effect: gain {one} for one row, {many} for 64"
+        )
+    assert one.low > many.high, (
+        f"quantised weights gain {many} for 64 rows, but should gain less than {one} for one"
+    )
 
 
 @pytest.mark.claim("quant.easier-than-training")
 @pytest.mark.parametrize("bits", [8, 6, 4])
 @each_target
-def test_quantising_after_training_loses_less_than_training_with_nothing_wider(device, record_figure, target, bits):
-    after, within = loss_after(device, target, bits), fresh_loss(trained(device, target, bits, master=False), target)
-    record_figure(f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained in them")
-    assert after < 0.9 * within, f"{bits} bits give {after} after training, not clearly less than {within} in it"
+def test_quantising_after_training_loses_less_than_training_with_nothing_wider(
+    device, record_figure, target, bits
+):
+    after, within = (
+        loss_after(device, target, bits),
+        fresh_loss(trained(device, target, bits, master=False), target),
+    )
+    record_figure(
+        f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained in them"
+    )
+    assert after < 0.9 * within, (
+        f"{bits} bits give {after} after training, not clearly less than {within} in it"
+    )
 
 
 @pytest.mark.claim("quant.easier-than-training")
 @each_target
-def test_training_with_a_wide_copy_behind_two_bits_beats_quantising_afterwards(device, record_figure, target):
-    after, aware = loss_after(device, target, 2), low_precision.with_bits(trained(device, target, 2), 2)
+def test_training_with_a_wide_copy_behind_two_bits_beats_quantising_afterwards(
+    device, record_figure, target
+):
+    after, aware = (
+        loss_after(device, target, 2),
+        low_precision.with_bits(trained(device, target, 2), 2),
+    )
     within = fresh_loss(aware, target)
-    record_figure(f"2 bits: loss {after:.4f} quantised after training, {within:.4f} trained with an fp32 copy")
-    levels = max(len(row.unique()) for layer in aware if hasattr(layer, "weight") for row in layer.weight)
+    record_figure(
+        f"2 bits: loss {after:.4f} quantised after training, {within:.4f} trained with an fp32 copy"
+    )
+    levels = max(
+        len(row.unique()) for layer in aware if hasattr(layer, "weight") for row in layer.weight
+    )
     assert levels <= 3, f"a row of weights has {levels} values, but 2 bits should have 3"
-    assert within < after / 2, f"trained in 2 bits the loss is {within}, not below half of {after} after"
+    assert within < after / 2, (
+        f"trained in 2 bits the loss is {within}, not below half of {after} after"
+    )

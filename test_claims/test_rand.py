@@ -46,9 +46,13 @@ def random_run(device, seed):
 
 @pytest.mark.claim("rand.fixed-seed")
 @given(seed=seeds, bit=sizes(0, 31))
-def test_two_runs_from_one_seed_are_the_same_bit_for_bit_and_those_from_two_or_without_one_differ(device, seed, bit):
+def test_two_runs_from_one_seed_are_the_same_bit_for_bit_and_those_from_two_or_without_one_differ(
+    device, seed, bit
+):
     another = seed ^ 1 << bit
-    (losses, weights), (again, same), (others, other) = (random_run(device, of) for of in (seed, seed, another))
+    (losses, weights), (again, same), (others, other) = (
+        random_run(device, of) for of in (seed, seed, another)
+    )
     assert losses == again, f"the losses were {losses}, and then {again} [{seed=}]"
     assert weights == same, f"the weights differ between two runs [{seed=}]"
     assert losses != others, f"runs from {seed} and {another} have the same losses: {losses}"
@@ -58,15 +62,21 @@ def test_two_runs_from_one_seed_are_the_same_bit_for_bit_and_those_from_two_or_w
     torch.seed()
     unseeded = torch.rand(4, device=device).tolist()
     torch.seed()
-    assert unseeded != torch.rand(4, device=device).tolist(), "two streams without a fixed seed are the same"
+    assert unseeded != torch.rand(4, device=device).tolist(), (
+        "two streams without a fixed seed are the same"
+    )
 
 
 @pytest.mark.claim("rand.fixed-seed")
 def test_another_process_repeats_a_run_from_its_seed():
     program = "import torch; from test_claims.test_rand import random_run; print(random_run(torch.device('cpu'), 7))"
-    there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    there = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout
     here = repr(random_run(torch.device("cpu"), 7))
-    assert there.strip() == here, f"another process's losses and weights are {there}, but should be {here}"
+    assert there.strip() == here, (
+        f"another process's losses and weights are {there}, but should be {here}"
+    )
 
 
 LIBRARIES = {
@@ -75,7 +85,9 @@ LIBRARIES = {
     "python": (random.seed, random.random),
 }
 own: list[np.random.Generator] = []  # the last one is drawn from
-STREAMS = LIBRARIES | {"own": (lambda seed: own.append(np.random.default_rng(seed)), lambda: own[-1].random())}
+STREAMS = LIBRARIES | {
+    "own": (lambda seed: own.append(np.random.default_rng(seed)), lambda: own[-1].random())
+}
 
 
 def stream_of(library, seed, draws):
@@ -86,8 +98,16 @@ def stream_of(library, seed, draws):
 
 
 @pytest.mark.claim("rand.three-libs")
-@given(first=seeds, second=seeds, reseeded=st.sampled_from(sorted(STREAMS)), before=sizes(1, 5), after=sizes(1, 5))
-def test_a_seed_restarts_its_own_librarys_stream_and_no_other(first, second, reseeded, before, after):
+@given(
+    first=seeds,
+    second=seeds,
+    reseeded=st.sampled_from(sorted(STREAMS)),
+    before=sizes(1, 5),
+    after=sizes(1, 5),
+)
+def test_a_seed_restarts_its_own_librarys_stream_and_no_other(
+    first, second, reseeded, before, after
+):
     alone = {library: stream_of(library, first, before + after) for library in STREAMS}
     restarted = stream_of(reseeded, second, after)
     for library in STREAMS:
@@ -96,7 +116,9 @@ def test_a_seed_restarts_its_own_librarys_stream_and_no_other(first, second, res
     for library, (_, draw) in STREAMS.items():
         got = [draw() for _ in range(after)]
         should = restarted if library == reseeded else alone[library][before:]
-        assert got == should, f"after seeding {reseeded}, {library} gave {got}, but should give {should} [{first=}]"
+        assert got == should, (
+            f"after seeding {reseeded}, {library} gave {got}, but should give {should} [{first=}]"
+        )
 
 
 @pytest.mark.claim("rand.three-libs")
@@ -108,7 +130,10 @@ def test_a_run_needs_the_seed_of_each_library_it_draws_from_and_no_other(device,
         return run.losses(STEPS)
 
     others = [kind for kind in LIBRARIES if kind not in (library, "torch")]
-    same, other = losses(LIBRARIES, 1) == losses(LIBRARIES, 1), losses(LIBRARIES, 1) == losses(LIBRARIES, 2)
+    same, other = (
+        losses(LIBRARIES, 1) == losses(LIBRARIES, 1),
+        losses(LIBRARIES, 1) == losses(LIBRARIES, 2),
+    )
     unused = losses(others, 1) == losses(others, 2)
     assert same, f"with one seed of {library} a run gave two results"
     assert not other, f"two seeds of {library} gave one result, though the run draws from it"
@@ -123,7 +148,9 @@ def test_torchs_seed_is_handed_on_to_all_cuda_devices(seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "manual_seed_all", heard.append)
         torch.manual_seed(seed)
-    assert heard == [seed], f"torch.manual_seed({seed}) called cuda.manual_seed_all with {heard}, not [{seed}]"
+    assert heard == [seed], (
+        f"torch.manual_seed({seed}) called cuda.manual_seed_all with {heard}, not [{seed}]"
+    )
 
 
 @pytest.mark.claim("rand.cuda-seed-all")
@@ -135,7 +162,9 @@ def test_torchs_seed_alone_reproduces_the_stream_of_the_device(device, seed):
         also(seed)
         streams.append(torch.randn(5, device=device).tolist())
     same = streams[0] == streams[1] == streams[2]
-    assert same, f"twice alone and once with manual_seed_all, torch.manual_seed gave {streams} on {device} [{seed=}]"
+    assert same, (
+        f"twice alone and once with manual_seed_all, torch.manual_seed gave {streams} on {device} [{seed=}]"
+    )
 
 
 @pytest.mark.claim("rand.cuda-seed-all")
@@ -147,7 +176,9 @@ def test_cudas_seed_leaves_the_cpus_stream_as_it_is(seed, other):
     got = [torch.rand(3).tolist()]
     torch.cuda.manual_seed_all(other)
     got.append(torch.rand(3).tolist())
-    assert got == should, f"around cuda.manual_seed_all({other}) the CPU drew {got}, but should draw {should} [{seed=}]"
+    assert got == should, (
+        f"around cuda.manual_seed_all({other}) the CPU drew {got}, but should draw {should} [{seed=}]"
+    )
 
 
 @pytest.mark.claim("rand.cuda-seed-all")
@@ -165,11 +196,16 @@ def test_each_gpu_is_seeded_by_torchs_seed_and_by_cudas_alone(seed, other):
     torch.cuda.manual_seed_all(seed)
     by_cuda = drawn()
     assert by_torch == by_cuda, f"torch's seed gave {by_torch}, CUDA's {by_cuda} [{seed=}]"
-    assert all(stream == by_torch[0] for stream in by_torch), f"the GPUs were seeded differently: {by_torch}"
+    assert all(stream == by_torch[0] for stream in by_torch), (
+        f"the GPUs were seeded differently: {by_torch}"
+    )
 
 
 @pytest.mark.claim("rand.separate-seeds")
-@given(seed=seeds, order=st.lists(st.sampled_from(["global", "first", "second"]), min_size=3, max_size=12))
+@given(
+    seed=seeds,
+    order=st.lists(st.sampled_from(["global", "first", "second"]), min_size=3, max_size=12),
+)
 def test_interleaved_streams_each_give_what_they_give_alone(device, seed, order):
     def generator(name):
         if name == "global":
@@ -180,17 +216,28 @@ def test_interleaved_streams_each_give_what_they_give_alone(device, seed, order)
     alone = {}
     for name in set(order):
         own = generator(name)
-        alone[name] = [torch.rand(2, generator=own, device=device).tolist() for _ in range(order.count(name))]
-    generators, together = {name: generator(name) for name in set(order)}, {name: [] for name in set(order)}
+        alone[name] = [
+            torch.rand(2, generator=own, device=device).tolist() for _ in range(order.count(name))
+        ]
+    generators, together = (
+        {name: generator(name) for name in set(order)},
+        {name: [] for name in set(order)},
+    )
     for name in order:
         together[name].append(torch.rand(2, generator=generators[name], device=device).tolist())
-    assert together == alone, f"interleaved as {order} the streams are {together}, but should be {alone} [{seed=}]"
+    assert together == alone, (
+        f"interleaved as {order} the streams are {together}, but should be {alone} [{seed=}]"
+    )
     one_for_all = []
     for more in (0, 1):  # with one seed, a draw more at the beginning changes every other
         generator("global")
-        one_for_all.append([torch.rand(2, device=device).tolist() for _ in range(more + len(order))][more:])
+        one_for_all.append(
+            [torch.rand(2, device=device).tolist() for _ in range(more + len(order))][more:]
+        )
     same = any(a == b for a, b in zip(*one_for_all, strict=True))
-    assert not same, f"from one seed the draws are, without a draw more and with it, {one_for_all} [{seed=}]"
+    assert not same, (
+        f"from one seed the draws are, without a draw more and with it, {one_for_all} [{seed=}]"
+    )
 
 
 SOURCES = ("init", "dropout", "order", "augmentation")
@@ -198,14 +245,18 @@ SOURCES = ("init", "dropout", "order", "augmentation")
 
 def traced_run(device, seed_of, width, batch_size, optimizer, activation, share):
     """The draws of each source of randomness in a short run with a seed for each, and the losses."""
-    init, order, augmentation = (torch.Generator().manual_seed(seed_of[of]) for of in ("init", "order", "augmentation"))
+    init, order, augmentation = (
+        torch.Generator().manual_seed(seed_of[of]) for of in ("init", "order", "augmentation")
+    )
     hidden, head = nn.Linear(4, width), nn.Linear(width, 1)
     for parameter in (*hidden.parameters(), *head.parameters()):
         nn.init.normal_(parameter, std=0.5, generator=init)
     trace = {"init": hidden.weight.tolist(), "dropout": [], "order": [], "augmentation": []}
     dropout = nn.Dropout(share)
     net = nn.Sequential(hidden, activation(), dropout, head).to(device)
-    dropout.register_forward_hook(lambda _, __, output: trace["dropout"].append((output != 0).tolist()))
+    dropout.register_forward_hook(
+        lambda _, __, output: trace["dropout"].append((output != 0).tolist())
+    )
     # A wider net needs smaller steps: where training diverges an activation gives zeros that no dropout made.
     optimizer = optimizer(net.parameters(), lr=1 / width)
     data = torch.linspace(-1, 1, 96).reshape(24, 4)
@@ -224,20 +275,36 @@ def traced_run(device, seed_of, width, batch_size, optimizer, activation, share)
     return trace, losses
 
 
-either, activations = st.sampled_from([torch.optim.SGD, torch.optim.Adam]), [nn.Sigmoid, nn.Tanh, nn.Softplus]
+either, activations = (
+    st.sampled_from([torch.optim.SGD, torch.optim.Adam]),
+    [nn.Sigmoid, nn.Tanh, nn.Softplus],
+)
 shares = st.sampled_from([0.2, 0.5, 0.7])
-programs = st.tuples(st.integers(32, 64), st.sampled_from([4, 6, 12]), either, st.sampled_from(activations), shares)
+programs = st.tuples(
+    st.integers(32, 64), st.sampled_from([4, 6, 12]), either, st.sampled_from(activations), shares
+)
 
 
 @pytest.mark.claim("rand.sources", "rand.separate-seeds")
 @given(seed=seeds, varied=st.sampled_from(SOURCES), program=programs)
-def test_each_source_varies_alone_with_its_seed_and_changes_the_training(device, seed, varied, program):
-    runs = [{source: seed + (other and source == varied) for source in SOURCES} for other in (False, False, True)]
-    (trace, losses), again, (other, other_losses) = (traced_run(device, seed_of, *program) for seed_of in runs)
-    assert again == (trace, losses), f"with the four fixed {losses} become {again[1]} [{seed=}, {program=}]"
+def test_each_source_varies_alone_with_its_seed_and_changes_the_training(
+    device, seed, varied, program
+):
+    runs = [
+        {source: seed + (other and source == varied) for source in SOURCES}
+        for other in (False, False, True)
+    ]
+    (trace, losses), again, (other, other_losses) = (
+        traced_run(device, seed_of, *program) for seed_of in runs
+    )
+    assert again == (trace, losses), (
+        f"with the four fixed {losses} become {again[1]} [{seed=}, {program=}]"
+    )
     changed = [source for source in SOURCES if trace[source] != other[source]]
     assert changed == [varied], f"another seed of {varied} changed {changed} [{seed=}, {program=}]"
-    assert losses != other_losses, f"another {varied} did not change the losses {losses} [{seed=}, {program=}]"
+    assert losses != other_losses, (
+        f"another {varied} did not change the losses {losses} [{seed=}, {program=}]"
+    )
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")
@@ -248,7 +315,9 @@ def test_a_sum_in_another_order_rounds_otherwise(device, seed, dtype):
     small = (1 + torch.rand(1, generator=generator)).to(TORCH_DTYPES[dtype]).to(device) / 8
     large = torch.full_like(small, 1 / torch.finfo(small.dtype).eps)
     first, second = (large + small) - large, (large - large) + small
-    assert first.item() != second.item(), f"both orders of {large} + {small} − {large} give {first} [{dtype=}]"
+    assert first.item() != second.item(), (
+        f"both orders of {large} + {small} − {large} give {first} [{dtype=}]"
+    )
     assert ((large + small) - large).item() == first.item(), "the same order gave two results"
 
 
@@ -264,26 +333,36 @@ def test_an_examples_result_depends_on_the_batch_it_is_computed_in(device, recor
         a = torch.randn(rows, inner, generator=generator).to(device)
         w = torch.randn(inner, 64, generator=generator).to(device)
         together, again, alone = (a @ w)[:1], (a @ w)[:1], a[:1] @ w
-        assert torch.equal(together, again), f"the same product gave two results [{rows=}, {inner=}]"
+        assert torch.equal(together, again), (
+            f"the same product gave two results [{rows=}, {inner=}]"
+        )
         off = (together - alone).abs().max().item()
         differing += [(rows, inner)] if off else []
         # Rounding alone: each of the additions is off by at most an eps of the sum of magnitudes.
         bound = inner * torch.finfo(a.dtype).eps * (a[:1].abs() @ w.abs()).max().item()
-        assert off <= bound, f"the results are {off} apart, but rounding explains only {bound} [{rows=}, {inner=}]"
+        assert off <= bound, (
+            f"the results are {off} apart, but rounding explains only {bound} [{rows=}, {inner=}]"
+        )
         furthest = max(furthest, off)
-    record_figure(f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch, by up to {furthest:.1e}")
+    record_figure(
+        f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch, by up to {furthest:.1e}"
+    )
     if not differing:  # MKL has a setting for that
         pytest.skip("this library keeps one order of its sums for all batches")
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")
-def test_deterministic_mode_refuses_what_is_undefined_and_fills_what_is_uninitialised(device, deterministic):
+def test_deterministic_mode_refuses_what_is_undefined_and_fills_what_is_uninitialised(
+    device, deterministic
+):
     """Two values for one place: which of them wins is not defined."""
     x, index, values = (torch.tensor(of, device=device) for of in ([0.0, 0.0], [1, 1], [3.0, 4.0]))
     with pytest.raises(RuntimeError, match="deterministic"):
         x.put_(index, values)
     empty = torch.empty(1000, device=device)
-    assert empty.isnan().all(), "torch.empty left what was in memory, but should fill it in deterministic mode"
+    assert empty.isnan().all(), (
+        "torch.empty left what was in memory, but should fill it in deterministic mode"
+    )
     torch.use_deterministic_algorithms(False)
     x.put_(index, values)
     assert x.tolist() in ([0.0, 3.0], [0.0, 4.0]), f"put_ made {x} of two values for one place"
@@ -294,16 +373,24 @@ def sums_by_index(device, runs=20):
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(16, (2**20,), generator=generator).to(device)
     values = torch.randn(2**20, generator=generator).to(device)
-    return [torch.zeros(16, device=device).index_add_(0, index, values).tolist() for _ in range(runs)]
+    return [
+        torch.zeros(16, device=device).index_add_(0, index, values).tolist() for _ in range(runs)
+    ]
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")
 @pytest.mark.needs("cuda")
-def test_atomic_additions_are_the_same_from_run_to_run_in_deterministic_mode(device, deterministic, record_figure):
+def test_atomic_additions_are_the_same_from_run_to_run_in_deterministic_mode(
+    device, deterministic, record_figure
+):
     fixed = sums_by_index(device)
     torch.use_deterministic_algorithms(False)
     free = sums_by_index(device)
-    record_figure(f"{len({tuple(of) for of in free})} results in {len(free)} runs of index_add_, 1 if deterministic")
-    assert all(of == fixed[0] for of in fixed), "in deterministic mode the same sums differ from run to run"
+    record_figure(
+        f"{len({tuple(of) for of in free})} results in {len(free)} runs of index_add_, 1 if deterministic"
+    )
+    assert all(of == fixed[0] for of in fixed), (
+        "in deterministic mode the same sums differ from run to run"
+    )
     close = np.allclose(free, [fixed[0]] * len(free), rtol=1e-3, atol=0.1)
     assert close, "outside of it they differ by more than roundings"

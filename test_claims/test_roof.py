@@ -12,7 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accounting import roofline
-from accounting.devices import ACCELERATORS, FLOP_PER_CLOCK, ROWS, bandwidth_bytes_per_s, peak_flop_per_s
+from accounting.devices import (
+    ACCELERATORS,
+    FLOP_PER_CLOCK,
+    ROWS,
+    bandwidth_bytes_per_s,
+    peak_flop_per_s,
+)
 from accounting.formats import element_bits
 from accounting.models import LLAMA3_8B, Transformer, cache_bytes, decoding_work
 from accounting.roofline import Work
@@ -20,7 +26,15 @@ from prooflops import counted
 from test_claims.oracles import scalars
 from test_claims.oracles.decoding import Decoder
 from test_claims.oracles.dispatched import Recorded, product_flops
-from test_claims.oracles.kernels import FULL_TENSORS, MIXES, OPERATIONS, ROW, Operands, gelu_by_hand, product
+from test_claims.oracles.kernels import (
+    FULL_TENSORS,
+    MIXES,
+    OPERATIONS,
+    ROW,
+    Operands,
+    gelu_by_hand,
+    product,
+)
 from test_claims.oracles.operators import NEW
 from test_claims.strategies import TORCH_DTYPES, sizes
 
@@ -36,12 +50,16 @@ float_dtypes = st.sampled_from(["fp32", "bf16", "fp16", "fp64"])
 def memory(device, sizing):
     """Operands beyond the cache of a core: 64 MiB each on a CPU; on a GPU 1 GiB, or less if that does not fit."""
     wanted = 2**24 if device.type == "cpu" else 2**28
-    return Operands.of(sizing.fitting(wanted, lambda elements: 4 * 6 * elements, least=2**22), device)
+    return Operands.of(
+        sizing.fitting(wanted, lambda elements: 4 * 6 * elements, least=2**22), device
+    )
 
 
 def marked(claims_of):
     """Runs a test for each name, marked with the claims that it settles."""
-    named = [pytest.param(name, marks=pytest.mark.claim(*claims)) for name, claims in claims_of.items()]
+    named = [
+        pytest.param(name, marks=pytest.mark.claim(*claims)) for name, claims in claims_of.items()
+    ]
     return pytest.mark.parametrize("name", named)
 
 
@@ -67,9 +85,15 @@ def test_intensity_is_the_operations_done_over_the_bytes_of_each_operand_once(m,
     nbytes = sum(tensor.nbytes for tensor in tensors)
     formula = roofline.matmul_work(m, k, n, dtype)
     intensity = roofline.arithmetic_intensity(formula.flops, formula.bytes)
-    assert formula == Work(tally.flops, nbytes), f"{formula}, not {Work(tally.flops, nbytes)} [{m=} {k=} {n=}]"
-    assert dispatched.moved_bytes == nbytes, f"{dispatched.moved_bytes} bytes are moved, but should be {nbytes}"
-    assert intensity == tally.flops / nbytes, f"intensity={intensity}, but should be {tally.flops}/{nbytes}"
+    assert formula == Work(tally.flops, nbytes), (
+        f"{formula}, not {Work(tally.flops, nbytes)} [{m=} {k=} {n=}]"
+    )
+    assert dispatched.moved_bytes == nbytes, (
+        f"{dispatched.moved_bytes} bytes are moved, but should be {nbytes}"
+    )
+    assert intensity == tally.flops / nbytes, (
+        f"intensity={intensity}, but should be {tally.flops}/{nbytes}"
+    )
 
 
 def flops_while_a_byte_moves(row, column, nbytes=10**9):
@@ -91,12 +115,18 @@ def flops_while_a_byte_moves(row, column, nbytes=10**9):
         ("H200 SXM 141GB", "bf16", Fraction("989.5") / Fraction("4.8"), 206),
     ],
 )
-def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(label, dtype, printed, rounded):
+def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(
+    label, dtype, printed, rounded
+):
     row = ACCELERATORS[label]
     units = {"fp16": "bf16", "fp8_e4m3": "fp8"}.get(dtype, dtype)  # those that multiply it
     formula, done = ridge(row, dtype), flops_while_a_byte_moves(row, units)
-    assert formula == pytest.approx(float(printed)), f"ridge_point={formula}, but should be {float(printed)}"
-    assert formula == pytest.approx(done, rel=2e-3), f"ridge_point={formula}, but the units do {done} a byte [{label}]"
+    assert formula == pytest.approx(float(printed)), (
+        f"ridge_point={formula}, but should be {float(printed)}"
+    )
+    assert formula == pytest.approx(done, rel=2e-3), (
+        f"ridge_point={formula}, but the units do {done} a byte [{label}]"
+    )
     assert round(formula) == rounded, f"ridge_point={formula:.1f}, but should round to {rounded}"
     near = abs(formula / 300 - 1) < 0.05
     should = label == "H100 SXM5 80GB" and dtype in ("bf16", "fp16")
@@ -119,27 +149,48 @@ rates = st.integers(10**6, 10**15)
 @pytest.mark.claim("roof.model", "roof.below-is-memory-bound", "roof.mfu-min-one")
 @given(work=works, peak=rates, bandwidth=rates)
 @example(work=Work(2953, 10), peak=989_400, bandwidth=3350)
-def test_the_bound_is_the_time_of_a_pipeline_that_overlaps_fetching_and_arithmetic(work, peak, bandwidth):
+def test_the_bound_is_the_time_of_a_pipeline_that_overlaps_fetching_and_arithmetic(
+    work, peak, bandwidth
+):
     """The pipeline takes the longer of the two, and a 64th of the shorter until its first part has arrived."""
     fetching, arithmetic = Fraction(work.bytes, bandwidth), Fraction(work.flops, peak)
     simulated = simulated_s(work, peak, bandwidth)
     attainable = roofline.attainable_flop_per_s(work.intensity, peak, bandwidth)
     least_s, tolerance = work.flops / attainable, 1 + 1e-9
-    assert least_s <= simulated * tolerance, f"at {attainable=} FLOP/s it takes {least_s} s, above {float(simulated)}"
-    assert simulated <= least_s * (1 + 1 / 64) * tolerance, f"the pipeline takes {float(simulated)} s, not {least_s}"
+    assert least_s <= simulated * tolerance, (
+        f"at {attainable=} FLOP/s it takes {least_s} s, above {float(simulated)}"
+    )
+    assert simulated <= least_s * (1 + 1 / 64) * tolerance, (
+        f"the pipeline takes {float(simulated)} s, not {least_s}"
+    )
     below = work.intensity < roofline.ridge_point(peak, bandwidth)
-    assert below == (fetching > arithmetic), f"{below=} the ridge, but fetching takes {float(fetching)} s [{work}]"
+    assert below == (fetching > arithmetic), (
+        f"{below=} the ridge, but fetching takes {float(fetching)} s [{work}]"
+    )
     least = roofline.least_time_s(work, peak, bandwidth)
-    assert least == pytest.approx(float(max(fetching, arithmetic))), f"least_time_s={least}, not the longer of the two"
+    assert least == pytest.approx(float(max(fetching, arithmetic))), (
+        f"least_time_s={least}, not the longer of the two"
+    )
     bound = min(1.0, work.intensity / roofline.ridge_point(peak, bandwidth))
-    reached, in_turn = (roofline.mfu(work.flops, float(s), peak) for s in (simulated, fetching + arithmetic))
-    assert bound / (1 + 1 / 64) <= reached * tolerance, f"the pipeline's MFU is {reached}, not {bound} [{work}]"
+    reached, in_turn = (
+        roofline.mfu(work.flops, float(s), peak) for s in (simulated, fetching + arithmetic)
+    )
+    assert bound / (1 + 1 / 64) <= reached * tolerance, (
+        f"the pipeline's MFU is {reached}, not {bound} [{work}]"
+    )
     alone = bound * float(max(fetching, arithmetic) / (fetching + arithmetic))
-    assert in_turn == pytest.approx(alone), f"one after the other the MFU is {in_turn}, not {alone} [{work}]"
-    assert in_turn <= reached * tolerance <= bound * tolerance**2, f"MFU {in_turn}, {reached} above {bound} [{work}]"
+    assert in_turn == pytest.approx(alone), (
+        f"one after the other the MFU is {in_turn}, not {alone} [{work}]"
+    )
+    assert in_turn <= reached * tolerance <= bound * tolerance**2, (
+        f"MFU {in_turn}, {reached} above {bound} [{work}]"
+    )
 
 
-LOW_INTENSITY = {name: ["roof.below-is-memory-bound", "roof.most-others"] for name in ("relu", "multiply", "negative")}
+LOW_INTENSITY = {
+    name: ["roof.below-is-memory-bound", "roof.most-others"]
+    for name in ("relu", "multiply", "negative")
+}
 # The bandwidth of memory bounds nothing that comes from a cache: there "add" beats that roof.
 BEYOND_THE_ROOF = {"add": ["roof.below-is-memory-bound", "roof.most-others", "roof.model"]}
 
@@ -151,8 +202,12 @@ def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, me
     faster = 0.0
     if memory.x.device.type == "cpu":
         few, calls = memory.first(IN_CACHE), elements // IN_CACHE
-        in_cache = speed.ratio(lambda: operation(memory), lambda: [operation(few) for _ in range(calls)], **FEW)
-        record_figure(f"{name} of operands in memory against the same arithmetic in a cache: {in_cache}")
+        in_cache = speed.ratio(
+            lambda: operation(memory), lambda: [operation(few) for _ in range(calls)], **FEW
+        )
+        record_figure(
+            f"{name} of operands in memory against the same arithmetic in a cache: {in_cache}"
+        )
         faster = in_cache.low
     if faster < 1.2:
         half = memory.first(elements * FULL_TENSORS[name] // 4)  # copied: read and written
@@ -160,23 +215,37 @@ def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, me
         bounds = (0.25, 3) if memory.x.device.type == "cpu" else (0.5, 3 if name == "dot" else 1.5)
         what, least, most = f"{name} against a copy of as many bytes", *bounds
         twice = lambda: [half.out.copy_(half.x) for _ in range(2)]  # noqa: E731
-        speed.assert_slower(lambda: operation(memory), twice, what, at_least=least, at_most=most, **FEW)
+        speed.assert_slower(
+            lambda: operation(memory), twice, what, at_least=least, at_most=most, **FEW
+        )
 
 
 @pytest.mark.claim("roof.model")
 @pytest.mark.parametrize(
-    ("mix", "name"), [(mix, name) for mix, names in MIXES.items() for name in names if name in FULL_TENSORS]
+    ("mix", "name"),
+    [(mix, name) for mix, names in MIXES.items() for name in names if name in FULL_TENSORS],
 )
 def test_nothing_beats_the_roof_of_its_own_mix_of_reads_and_writes(memory, speed, mix, name):
     """Times are in those of the yardstick, so its bandwidth is the bytes that it moves in one."""
-    others = [each for each in MIXES[mix] if each != name]  # of which the one that moves the most bytes per second
-    other = min(others, key=lambda each: speed.seconds(lambda: OPERATIONS[each](memory), 2) / FULL_TENSORS[each])
+    others = [
+        each for each in MIXES[mix] if each != name
+    ]  # of which the one that moves the most bytes per second
+    other = min(
+        others,
+        key=lambda each: speed.seconds(lambda: OPERATIONS[each](memory), 2) / FULL_TENSORS[each],
+    )
     nbytes = {each: FULL_TENSORS[each] * memory.x.nbytes for each in (name, other)}
     work = Work(memory.x.numel(), nbytes[name])
-    bound = roofline.least_time_s(work, 1e4 * work.flops, nbytes[other])  # a peak far above the ridge
+    bound = roofline.least_time_s(
+        work, 1e4 * work.flops, nbytes[other]
+    )  # a peak far above the ridge
     what = f"{name} against {other} ({mix}), of {nbytes[name] / nbytes[other]:g} times the bytes"
     speed.assert_slower(
-        lambda: OPERATIONS[name](memory), lambda: OPERATIONS[other](memory), what, at_least=SAME * bound, **FEW
+        lambda: OPERATIONS[name](memory),
+        lambda: OPERATIONS[other](memory),
+        what,
+        at_least=SAME * bound,
+        **FEW,
     )
 
 
@@ -198,7 +267,9 @@ def work_by_definition(definition, *arguments, dtype="bf16"):
 FORMULAS = {name: partial(roofline.elementwise_work, function=name) for name in ("relu", "gelu")}
 FORMULAS |= {"add": partial(roofline.elementwise_work, function="add", operands=2)}
 FORMULAS |= {"softmax": roofline.softmax_work, "layer_norm": roofline.layer_norm_work}
-CLAIMED = {name: ["roof.most-others", "roof.definition"] for name in ("add", "softmax", "layer_norm")}
+CLAIMED = {
+    name: ["roof.most-others", "roof.definition"] for name in ("add", "softmax", "layer_norm")
+}
 CLAIMED |= {name: ["roof.most-others", f"roof.{name}"] for name in ("relu", "gelu")}
 
 
@@ -209,24 +280,42 @@ def test_a_formula_has_the_flops_and_bytes_of_its_definition(name, rows, width, 
     operands = {"add": [shape, shape], "layer_norm": [shape, width, width]}.get(name, [shape])
     done = work_by_definition(NEW[name].definition, *map(np.ones, operands), dtype=dtype)
     formula = FORMULAS[name](shape, dtype=dtype)
-    of_rows = 4 * rows * (name == "layer_norm")  # two divisions by the width, an addition of ε, a root
+    of_rows = (
+        4 * rows * (name == "layer_norm")
+    )  # two divisions by the width, an addition of ε, a root
     got = formula.flops + of_rows, formula.bytes, formula.intensity
     should = done.flops, done.bytes, (done.flops - of_rows) / done.bytes
-    assert got == should, f"FLOPs, bytes and intensity are {got}, but should be {should} [{shape=}, {dtype=}]"
-    assert name != "relu" or (got[2] == 0.25) == (element_bits(dtype) == 16), f"{got[2]}, not 0.25 in 16 bits alone"
+    assert got == should, (
+        f"FLOPs, bytes and intensity are {got}, but should be {should} [{shape=}, {dtype=}]"
+    )
+    assert name != "relu" or (got[2] == 0.25) == (element_bits(dtype) == 16), (
+        f"{got[2]}, not 0.25 in 16 bits alone"
+    )
 
 
-@marked({name: ["roof.most-others", *["roof.relu"] * (name == "relu")] for name in FORMULAS if name != "add"})
+@marked(
+    {
+        name: ["roof.most-others", *["roof.relu"] * (name == "relu")]
+        for name in FORMULAS
+        if name != "add"
+    }
+)
 def test_an_operation_takes_far_longer_than_a_product_of_its_flops(device, speed, memory, name):
     on = memory.first(2**22) if device.type == "cpu" else memory
     flops = FORMULAS[name](tuple(on.x.view(-1, ROW).shape)).flops
     operation, side = OPERATIONS[name.replace("_", " ")], math.ceil((flops / 2) ** (1 / 3))
     what = f"{name} against a product of its {flops:.2g} FLOPs"
-    speed.assert_slower(lambda: operation(on), product(device, "fp32", side), what, at_least=2, **FEW)
+    speed.assert_slower(
+        lambda: operation(on), product(device, "fp32", side), what, at_least=2, **FEW
+    )
 
 
 PRODUCTS = {"matmul", "bmm", "mv", "einsum", "linear", "conv2d", "attention"}
-DEFINED = {name: work_by_definition(of.definition, *of.numbers()) for name, of in NEW.items() if name not in PRODUCTS}
+DEFINED = {
+    name: work_by_definition(of.definition, *of.numbers())
+    for name, of in NEW.items()
+    if name not in PRODUCTS
+}
 
 
 @pytest.mark.claim("roof.most-others")
@@ -236,7 +325,9 @@ def test_what_is_no_product_is_counted_with_about_the_flops_of_its_definition(na
         NEW[name].call(*NEW[name].arguments("cpu", dtype=torch.bfloat16))
     done, got = DEFINED[name].flops, dispatched.elementwise
     assert dispatched.total == 0, f"{name} is counted as a product of {dispatched.total} FLOPs"
-    assert done / 2.5 <= got <= 2.5 * done, f"{name} is counted with {got} FLOPs, but by definition does {done}"
+    assert done / 2.5 <= got <= 2.5 * done, (
+        f"{name} is counted with {got} FLOPs, but by definition does {done}"
+    )
 
 
 @pytest.mark.claim("roof.most-others", "roof.gelu", "roof.relu")
@@ -244,11 +335,15 @@ def test_what_is_no_product_is_counted_with_about_the_flops_of_its_definition(na
 def test_what_is_no_product_lies_below_the_ridge_of_the_vector_units_of_every_accelerator(row):
     peak, bandwidth = peak_flop_per_s(row, "fp32", path="vector"), bandwidth_bytes_per_s(row)
     if peak is None or bandwidth is None:
-        assert ridge(row, "bf16") is None or ridge(row, "bf16") > 30, f"{row.label} has a ridge of {ridge(row, 'bf16')}"
+        assert ridge(row, "bf16") is None or ridge(row, "bf16") > 30, (
+            f"{row.label} has a ridge of {ridge(row, 'bf16')}"
+        )
         return
     least = roofline.ridge_point(peak, bandwidth)
     above = {name: work for name, work in DEFINED.items() if work.flops > least / 2 * work.bytes}
-    assert not above, f"{row.label} has a ridge of {least:.1f} FLOPs per byte, but {above} should be far below"
+    assert not above, (
+        f"{row.label} has a ridge of {least:.1f} FLOPs per byte, but {above} should be far below"
+    )
 
 
 @pytest.mark.claim("roof.gelu")
@@ -261,7 +356,9 @@ def test_a_fused_gelu_moves_the_bytes_of_a_relu_and_one_by_hand_many_times_as_ma
         moved.append(dispatched.moved_bytes)
     formula = roofline.elementwise_work((n,), "gelu", "fp32").bytes
     should = [formula, formula, 5.5 * formula]
-    assert moved == should, f"a fused GELU, a ReLU and a GELU by hand move {moved} bytes, not {should} [{n=}]"
+    assert moved == should, (
+        f"a fused GELU, a ReLU and a GELU by hand move {moved} bytes, not {should} [{n=}]"
+    )
 
 
 @pytest.mark.claim("roof.gelu")
@@ -287,8 +384,12 @@ def test_a_dot_product_does_at_most_half_a_flop_per_byte_in_16_bits(n, dtype):
     scalars.inner_product(tally.array(torch.ones(n)), tally.array(torch.ones(n)))
     strict = Fraction(tally.flops, sum(tensor.nbytes for tensor in meta((n,), (n,), dtype=dtype)))
     work, limit = roofline.dot_work(n, dtype), Fraction(8, element_bits(dtype))
-    assert strict == Fraction(2 * n - 1, 2 * n * element_bits(dtype) // 8), f"a dot product of {n} counts {strict}"
-    assert max(strict, work.intensity) < limit, f"{strict} and {work.intensity} should be below {limit} [{n=}]"
+    assert strict == Fraction(2 * n - 1, 2 * n * element_bits(dtype) // 8), (
+        f"a dot product of {n} counts {strict}"
+    )
+    assert max(strict, work.intensity) < limit, (
+        f"{strict} and {work.intensity} should be below {limit} [{n=}]"
+    )
     exact = Work(2 * n, (2 * n + 1) * element_bits(dtype) // 8)
     assert work == exact, f"{work}, but should be {exact} [{n=}, {dtype=}]"
 
@@ -298,12 +399,20 @@ def test_a_dot_product_does_at_most_half_a_flop_per_byte_in_16_bits(n, dtype):
 def test_a_matrix_times_a_vector_does_at_most_one_flop_per_byte_in_16_bits(m, k, dtype):
     tally = scalars.Operations()
     scalars.matmul(tally.array(torch.ones(m, k)), tally.array(torch.ones(k, 1)))
-    intensity = Fraction(tally.flops, sum(tensor.nbytes for tensor in meta((m, k), (k,), (m,), dtype=dtype)))
+    intensity = Fraction(
+        tally.flops, sum(tensor.nbytes for tensor in meta((m, k), (k,), (m,), dtype=dtype))
+    )
     formula = roofline.matvec_work(m, k, dtype).intensity
-    assert formula == float(intensity), f"intensity={formula}, but should be {intensity} [{m=}, {k=}, {dtype=}]"
-    assert intensity < Fraction(16, element_bits(dtype)), f"{intensity=}, but should stay below that of 16 bits"
+    assert formula == float(intensity), (
+        f"intensity={formula}, but should be {intensity} [{m=}, {k=}, {dtype=}]"
+    )
+    assert intensity < Fraction(16, element_bits(dtype)), (
+        f"{intensity=}, but should stay below that of 16 bits"
+    )
     wide = roofline.matvec_work(10**6, 10**6, dtype).intensity
-    assert wide == pytest.approx(16 / element_bits(dtype), rel=1e-5), f"a large one has {wide} [{dtype=}]"
+    assert wide == pytest.approx(16 / element_bits(dtype), rel=1e-5), (
+        f"a large one has {wide} [{dtype=}]"
+    )
 
 
 @pytest.mark.claim("roof.matvec")
@@ -311,7 +420,13 @@ def test_a_matrix_times_a_vector_takes_longer_than_a_product_of_its_flops(device
     """Each element is used once: the time is that of reading the matrix, not of the arithmetic."""
     side = math.ceil(memory.x.numel() ** (1 / 3))
     what = f"a matrix of {memory.x.numel():,} elements times a vector against a product of the same FLOPs"
-    speed.assert_slower(lambda: OPERATIONS["matvec"](memory), product(device, "fp32", side), what, at_least=1.3, **FEW)
+    speed.assert_slower(
+        lambda: OPERATIONS["matvec"](memory),
+        product(device, "fp32", side),
+        what,
+        at_least=1.3,
+        **FEW,
+    )
 
 
 @pytest.mark.claim("roof.matmul")
@@ -320,13 +435,19 @@ def test_a_square_product_does_n_thirds_flops_per_byte_in_16_bits(n, dtype):
     nbytes = sum(tensor.nbytes for tensor in meta(*[(n, n)] * 3, dtype=dtype))
     formula, intensity = roofline.matmul_work(n, n, n, dtype).intensity, Fraction(2 * n**3, nbytes)
     third = Fraction(n, 3) * 16 / element_bits(dtype)
-    assert pytest.approx(formula) == intensity == third, f"{formula=}, {intensity=}, not {third} [{n=}, {dtype=}]"
+    assert pytest.approx(formula) == intensity == third, (
+        f"{formula=}, {intensity=}, not {third} [{n=}, {dtype=}]"
+    )
 
 
 @pytest.mark.claim("roof.matmul")
 def test_on_an_h100_a_square_product_of_bf16_can_reach_the_peak_from_887_on():
-    least = next(n for n in range(1, 2000) if roofline.matmul_work(n, n, n).intensity >= ridge(H100, "bf16"))
-    assert least == math.ceil(3 * 989.4 / 3.35) == 887, f"the peak can be reached from n={least}, not from 887"
+    least = next(
+        n for n in range(1, 2000) if roofline.matmul_work(n, n, n).intensity >= ridge(H100, "bf16")
+    )
+    assert least == math.ceil(3 * 989.4 / 3.35) == 887, (
+        f"the peak can be reached from n={least}, not from 887"
+    )
 
 
 @pytest.mark.claim("roof.matmul")
@@ -342,19 +463,35 @@ def test_a_product_of_twice_the_side_takes_eight_times_as_long_not_four(device, 
 @given(batch=st.integers(1, 10**4), k=st.integers(1, 10**4), n=st.integers(1, 10**4))
 def test_intensity_grows_with_the_batch_up_to_that_of_the_matrix(batch, k, n):
     nbytes = sum(tensor.nbytes for tensor in meta((batch, k), (k, n), (batch, n), dtype="bf16"))
-    formula, intensity = roofline.matmul_work(batch, k, n).intensity, Fraction(2 * batch * k * n, nbytes)
-    assert formula == pytest.approx(float(intensity)), f"{formula=}, but should be {intensity} [{batch=}, {k=}, {n=}]"
-    assert formula < min(batch, Fraction(k * n, k + n)), f"intensity={formula} is not below {batch=} and {k=} * {n=}"
-    assert formula < roofline.matmul_work(batch + 1, k, n).intensity, f"one row more should raise {formula}"
+    formula, intensity = (
+        roofline.matmul_work(batch, k, n).intensity,
+        Fraction(2 * batch * k * n, nbytes),
+    )
+    assert formula == pytest.approx(float(intensity)), (
+        f"{formula=}, but should be {intensity} [{batch=}, {k=}, {n=}]"
+    )
+    assert formula < min(batch, Fraction(k * n, k + n)), (
+        f"intensity={formula} is not below {batch=} and {k=} * {n=}"
+    )
+    assert formula < roofline.matmul_work(batch + 1, k, n).intensity, (
+        f"one row more should raise {formula}"
+    )
 
 
 @pytest.mark.claim("roof.bigger-batch")
 def test_an_h100_needs_a_batch_of_about_300_for_a_wide_layer_and_gains_nothing_beyond():
     of = {batch: roofline.matmul_work(batch, 8192, 8192).intensity for batch in range(1, 1000)}
     least = next(batch for batch in of if of[batch] >= ridge(H100, "bf16"))
-    assert 295 < least < 330, f"a layer of width 8192 can reach the peak from a batch of {least}, not from ~300"
-    shares = [roofline.attainable_flop_per_s(of[b], 989.4e12, 3.35e12) / 989.4e12 for b in (least // 2, least, 999)]
-    assert shares == [pytest.approx(0.5, abs=0.02), 1, 1], f"half of it, it and 999 can reach {shares} of the peak"
+    assert 295 < least < 330, (
+        f"a layer of width 8192 can reach the peak from a batch of {least}, not from ~300"
+    )
+    shares = [
+        roofline.attainable_flop_per_s(of[b], 989.4e12, 3.35e12) / 989.4e12
+        for b in (least // 2, least, 999)
+    ]
+    assert shares == [pytest.approx(0.5, abs=0.02), 1, 1], (
+        f"half of it, it and 999 can reach {shares} of the peak"
+    )
 
 
 @pytest.mark.claim("roof.bigger-batch")
@@ -370,8 +507,21 @@ def decoders(draw):
     """A model with shared keys or without, sequences that generate with it, and how many tokens they are long."""
     kv_heads, groups, width = draw(sizes(most=3)), draw(sizes(most=3)), draw(sizes(most=5))
     norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
-    heads = {"heads": groups * kv_heads, "kv_heads": kv_heads, "head_dim": width, "learned_positions": 16, "norm": norm}
-    model = Transformer(vocab_size=11, layers=draw(sizes(most=3)), dim=6, hidden=8, gated=draw(st.booleans()), **heads)
+    heads = {
+        "heads": groups * kv_heads,
+        "kv_heads": kv_heads,
+        "head_dim": width,
+        "learned_positions": 16,
+        "norm": norm,
+    }
+    model = Transformer(
+        vocab_size=11,
+        layers=draw(sizes(most=3)),
+        dim=6,
+        hidden=8,
+        gated=draw(st.booleans()),
+        **heads,
+    )
     return model, draw(sizes(most=3)), draw(sizes(2, 9))
 
 
@@ -387,25 +537,42 @@ def decoded(workloads, device, model, batch, tokens, dtype="fp32"):
 
 @pytest.mark.claim("mem.kv-cache")
 @given(drawn=decoders(), dtype=st.sampled_from(["fp32", "bf16"]))
-def test_a_cache_of_keys_and_values_suffices_and_takes_the_bytes_of_the_formula(workloads, device, drawn, dtype):
+def test_a_cache_of_keys_and_values_suffices_and_takes_the_bytes_of_the_formula(
+    workloads, device, drawn, dtype
+):
     model, batch, tokens = drawn
     decoder, last, should = decoded(workloads, device, *drawn, dtype)
-    got, within = decoder.step(last), {"rtol": 1e-3, "atol": 1e-4} if dtype == "fp32" else {"rtol": 0.1, "atol": 0.1}
-    torch.testing.assert_close(got, should, **within, msg=f"decoded with a cache: {got}, not {should}")
-    held, formula = sum(x.nbytes for kept in decoder.layers for x in kept), cache_bytes(model, batch, tokens, dtype)
+    got, within = (
+        decoder.step(last),
+        {"rtol": 1e-3, "atol": 1e-4} if dtype == "fp32" else {"rtol": 0.1, "atol": 0.1},
+    )
+    torch.testing.assert_close(
+        got, should, **within, msg=f"decoded with a cache: {got}, not {should}"
+    )
+    held, formula = (
+        sum(x.nbytes for kept in decoder.layers for x in kept),
+        cache_bytes(model, batch, tokens, dtype),
+    )
     assert formula == held, f"cache_bytes={formula}, but the caches take {held} bytes [{drawn}]"
 
 
 @pytest.mark.claim("roof.decode-speed", "roof.inference")
 @given(drawn=decoders())
-def test_a_step_of_generation_reads_the_weights_once_for_all_and_the_cache_of_each(workloads, device, drawn):
+def test_a_step_of_generation_reads_the_weights_once_for_all_and_the_cache_of_each(
+    workloads, device, drawn
+):
     (model, batch, tokens), said = drawn, f"[{drawn}]"
     decoder, last, _ = decoded(workloads, device, *drawn)
-    work, new_entry = decoding_work(model, batch, tokens - 1, "fp32"), cache_bytes(model, batch, 1, "fp32")
+    work, new_entry = (
+        decoding_work(model, batch, tokens - 1, "fp32"),
+        cache_bytes(model, batch, 1, "fp32"),
+    )
     with Recorded() as recorded:
         flops = product_flops(decoder.step, last)
     read = decoder.bytes_among(recorded) - new_entry
-    assert (work.flops, work.bytes) == (flops, read), f"decoding_work is {work}, but should be {flops}, {read} {said}"
+    assert (work.flops, work.bytes) == (flops, read), (
+        f"decoding_work is {work}, but should be {flops}, {read} {said}"
+    )
 
 
 @pytest.mark.claim("roof.inference", "roof.decode-speed")
@@ -413,24 +580,48 @@ def test_one_token_lies_below_every_ridge_and_a_prompt_of_thousands_above(worklo
     model = replace(LLAMA3_8B, layers=1)
     net = workloads.build(model, device="meta", dtype=torch.bfloat16)
     read = sum(weight.nbytes for weight in net.parameters() if weight is not net.embedding.weight)
-    one, prompt = (product_flops(net, workloads.inputs(model, 1, tokens, device="meta")) / read for tokens in (1, 4096))
+    one, prompt = (
+        product_flops(net, workloads.inputs(model, 1, tokens, device="meta")) / read
+        for tokens in (1, 4096)
+    )
     ridges = {row.label: least for row in ROWS if (least := ridge(row, "bf16")) is not None}
-    wrong = {label: least for label, least in ridges.items() if not one < least / 10 < least * 5 < prompt}
+    wrong = {
+        label: least for label, least in ridges.items() if not one < least / 10 < least * 5 < prompt
+    }
     assert not wrong, f"these ridges are not far between {one:.2f} and {prompt:.0f}: {wrong}"
-    works = [(batch, decoding_work(model, batch, context)) for batch, context in ((1, 100), (4, 100), (1, 8192))]
-    shares = [batch * read / 3.35e12 / roofline.least_time_s(work, 989.4e12, 3.35e12) for batch, work in works]
+    works = [
+        (batch, decoding_work(model, batch, context))
+        for batch, context in ((1, 100), (4, 100), (1, 8192))
+    ]
+    shares = [
+        batch * read / 3.35e12 / roofline.least_time_s(work, 989.4e12, 3.35e12)
+        for batch, work in works
+    ]
     near = [abs(share - 1) < 0.01 for share in shares]
-    assert near == [True, False, False], f"tokens a second times bytes of the model over bandwidth are {shares}"
+    assert near == [True, False, False], (
+        f"tokens a second times bytes of the model over bandwidth are {shares}"
+    )
 
 
 @pytest.mark.claim("roof.rough")
 @pytest.mark.parametrize("factor", [0.5, 2])
 def test_a_wrong_factor_of_two_in_the_bytes_changes_no_verdict_of_the_lecture(factor):
     n, units = ROW, flops_while_a_byte_moves(H100, "bf16")
-    exact = {"relu": (n, 4 * n), "gelu": (5 * n, 4 * n), "dot": (2 * n - 1, 4 * n + 2)}  # FLOPs and bytes
-    exact |= {"matvec": ((2 * n - 1) * n, 2 * n * (n + 2)), "matmul": ((2 * n - 1) * n * n, 6 * n * n)}
+    exact = {
+        "relu": (n, 4 * n),
+        "gelu": (5 * n, 4 * n),
+        "dot": (2 * n - 1, 4 * n + 2),
+    }  # FLOPs and bytes
+    exact |= {
+        "matvec": ((2 * n - 1) * n, 2 * n * (n + 2)),
+        "matmul": ((2 * n - 1) * n * n, 6 * n * n),
+    }
     for name, (flops, nbytes) in exact.items():
         rough = roofline.arithmetic_intensity(flops, round(nbytes * factor))
-        assert rough * factor == pytest.approx(flops / nbytes), f"{name} has {rough}, not {flops}/{nbytes}/{factor}"
+        assert rough * factor == pytest.approx(flops / nbytes), (
+            f"{name} has {rough}, not {flops}/{nbytes}/{factor}"
+        )
         sides = rough >= ridge(H100, "bf16"), Fraction(flops, nbytes) >= units
-        assert sides == (name == "matmul",) * 2, f"{name} has {rough:.3g} FLOPs per byte and changes sides: {sides}"
+        assert sides == (name == "matmul",) * 2, (
+            f"{name} has {rough:.3g} FLOPs per byte and changes sides: {sides}"
+        )

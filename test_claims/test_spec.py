@@ -11,13 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import planning
-from accounting.devices import ACCELERATORS, ROWS, clock_scaled_peak_flop_per_s, device_named, peak_flop_per_s
+from accounting.devices import (
+    ACCELERATORS,
+    ROWS,
+    clock_scaled_peak_flop_per_s,
+    device_named,
+    peak_flop_per_s,
+)
 from accounting.models import active_parameter_count, forward_flops, parameter_count, rule_flops
 from test_claims.oracles import published
 from test_claims.oracles.kernels import flop_per_s, fp32_products, product
 from test_claims.strategies import TORCH_DTYPES
 
-A100, H100, H100_PCIE = (ACCELERATORS[name] for name in ("A100 SXM4 80GB", "H100 SXM5 80GB", "H100 PCIe 80GB"))
+A100, H100, H100_PCIE = (
+    ACCELERATORS[name] for name in ("A100 SXM4 80GB", "H100 SXM5 80GB", "H100 PCIe 80GB")
+)
 LARGE = 8192  # side of a product that fills any GPU
 
 
@@ -42,21 +50,37 @@ def measured_share(card, dtype):
 
 
 @pytest.mark.claim("spec.a100-312")
-@pytest.mark.parametrize("row", [row for row in ROWS if row.die == "GA100"], ids=lambda row: row.label)
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.die == "GA100"], ids=lambda row: row.label
+)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_every_a100_has_312_dense_teraflop_per_s_of_its_tensor_cores_in_16_bits(row, dtype):
     units = rederived(108 * 4, 256, 1410)  # 108 SMs of 4 tensor cores
-    assert tera(row, dtype) == 312, f"the peak of {row.label} is {tera(row, dtype)}, but should be 312 [{dtype}]"
-    assert units == pytest.approx(312, rel=1e-3), f"its units give {units:.1f} TFLOP/s, but should give 312"
+    assert tera(row, dtype) == 312, (
+        f"the peak of {row.label} is {tera(row, dtype)}, but should be 312 [{dtype}]"
+    )
+    assert units == pytest.approx(312, rel=1e-3), (
+        f"its units give {units:.1f} TFLOP/s, but should give 312"
+    )
 
 
 @pytest.mark.claim("spec.a100-312")
-@pytest.mark.parametrize("row", [row for row in ROWS if row.label.startswith("A100")], ids=lambda row: row.label)
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.label.startswith("A100")], ids=lambda row: row.label
+)
 def test_other_figures_of_the_a100_are_not_312(row):
-    got = [tera(row, "fp32"), tera(row, "tf32"), *(printed_sparse(row.peaks[dtype]) for dtype in ("bf16", "fp16"))]
-    units = [rederived(108 * of, each, 1410) for of, each in ((64, 1), (4, 128), (4, 512), (4, 512))]
+    got = [
+        tera(row, "fp32"),
+        tera(row, "tf32"),
+        *(printed_sparse(row.peaks[dtype]) for dtype in ("bf16", "fp16")),
+    ]
+    units = [
+        rederived(108 * of, each, 1410) for of, each in ((64, 1), (4, 128), (4, 512), (4, 512))
+    ]
     assert got == [19.5, 156, 624, 624], f"fp32, tf32 and with sparsity: {got}"
-    assert got == pytest.approx(units, rel=2e-3), f"fp32, tf32 and with sparsity: {got}, but its units give {units}"
+    assert got == pytest.approx(units, rel=2e-3), (
+        f"fp32, tf32 and with sparsity: {got}, but its units give {units}"
+    )
 
 
 @pytest.mark.claim("spec.h100-1979", "spec.h100-989", "spec.tensor-core")
@@ -64,9 +88,15 @@ def test_other_figures_of_the_a100_are_not_312(row):
 def test_the_h100_has_989_dense_and_twice_that_with_sparsity_in_16_bits(dtype):
     dense, sparse = tera(H100, dtype), printed_sparse(H100.peaks[dtype])
     units = rederived(132 * 4, 512, 1830)
-    assert dense == pytest.approx(units, rel=1e-3), f"the dense peak is {dense}, but its units give {units:.1f}"
-    assert sparse == pytest.approx(1979, abs=0.5), f"the figure with sparsity is {sparse}, but should round to 1979"
-    assert 2 * dense == pytest.approx(sparse, abs=0.2), f"half of {sparse} should be the dense peak {dense}"
+    assert dense == pytest.approx(units, rel=1e-3), (
+        f"the dense peak is {dense}, but its units give {units:.1f}"
+    )
+    assert sparse == pytest.approx(1979, abs=0.5), (
+        f"the figure with sparsity is {sparse}, but should round to 1979"
+    )
+    assert 2 * dense == pytest.approx(sparse, abs=0.2), (
+        f"half of {sparse} should be the dense peak {dense}"
+    )
 
 
 @pytest.mark.claim("spec.h100-1979")
@@ -78,51 +108,84 @@ def test_1979_is_neither_another_h100_nor_another_dtype_with_sparsity():
         "tf32": 2 * tera(H100, "tf32"),
         "fp8": 2 * tera(H100, "fp8_e4m3"),
     }
-    assert (others["PCIe"], tera(H100_PCIE, "bf16")) == (1513, 756), f"the PCIe board has {others['PCIe']}"
+    assert (others["PCIe"], tera(H100_PCIE, "bf16")) == (1513, 756), (
+        f"the PCIe board has {others['PCIe']}"
+    )
     near = [name for name, figure in others.items() if figure == pytest.approx(1979, rel=0.1)]
-    assert not near, f"with sparsity {near} come to {others}, but only the SXM board in 16 bits should come to 1979"
+    assert not near, (
+        f"with sparsity {near} come to {others}, but only the SXM board in 16 bits should come to 1979"
+    )
     fp8 = tera(H100, "fp8_e4m3")
-    assert fp8 == pytest.approx(1979, abs=0.5), f"dense fp8 is {fp8}, but should be 1979: the same figure, without 2:4"
+    assert fp8 == pytest.approx(1979, abs=0.5), (
+        f"dense fp8 is {fp8}, but should be 1979: the same figure, without 2:4"
+    )
 
 
 @pytest.mark.claim("spec.mixed-comparison")
 def test_like_for_like_an_h100_does_three_times_an_a100_not_six():
-    dense, units = tera(H100, "bf16") / tera(A100, "bf16"), rederived(132, 512, 1830) / rederived(108, 256, 1410)
+    dense, units = (
+        tera(H100, "bf16") / tera(A100, "bf16"),
+        rederived(132, 512, 1830) / rederived(108, 256, 1410),
+    )
     sparse = printed_sparse(H100.peaks["bf16"]) / printed_sparse(A100.peaks["bf16"])
     mixed = printed_sparse(H100.peaks["bf16"]) / tera(A100, "bf16")
-    assert dense == pytest.approx(sparse, rel=1e-3), f"dense {dense:.3f}x and sparse {sparse:.3f}x should be equal"
-    assert (dense, mixed) == pytest.approx((units, 2 * units), rel=1e-3), f"{dense=}, but the units give {units:.3f}"
-    assert (round(dense, 1), round(mixed, 1)) == (3.2, 6.3), f"the ratios are {dense:.2f} and {mixed:.2f}"
+    assert dense == pytest.approx(sparse, rel=1e-3), (
+        f"dense {dense:.3f}x and sparse {sparse:.3f}x should be equal"
+    )
+    assert (dense, mixed) == pytest.approx((units, 2 * units), rel=1e-3), (
+        f"{dense=}, but the units give {units:.3f}"
+    )
+    assert (round(dense, 1), round(mixed, 1)) == (3.2, 6.3), (
+        f"the ratios are {dense:.2f} and {mixed:.2f}"
+    )
 
 
 @pytest.mark.claim("spec.halved-in-practice")
 @pytest.mark.parametrize(
-    "row", [row for row in ROWS if any(of.sparse for of in row.peaks.values())], ids=lambda row: row.label
+    "row",
+    [row for row in ROWS if any(of.sparse for of in row.peaks.values())],
+    ids=lambda row: row.label,
 )
 def test_where_both_are_printed_dense_is_exactly_half_of_sparse_but_for_fp4_of_a_b300(row):
     """Within rounding; one row has figures at two clocks, 1.2 % apart."""
-    times = {dtype: figure.sparse / figure.value for dtype, figure in row.peaks.items() if figure.sparse}
+    times = {
+        dtype: figure.sparse / figure.value for dtype, figure in row.peaks.items() if figure.sparse
+    }
     fp4 = times.pop("fp4") if row.die == "GB110" else 1
-    assert times == pytest.approx(dict.fromkeys(times, 2), rel=0.0125), f"sparse is {times} times dense, not twice"
+    assert times == pytest.approx(dict.fromkeys(times, 2), rel=0.0125), (
+        f"sparse is {times} times dense, not twice"
+    )
     assert fp4 < 1.4, f"sparse fp4 is {fp4} times dense, but should be less than twice"
 
 
 @pytest.mark.claim("spec.halved-in-practice", "spec.sparsity-unused")
 @pytest.mark.parametrize("card", published.PRODUCTS, ids=lambda card: card.card)
-def test_practice_keeps_far_more_than_half_of_the_dense_peak_and_no_more_than_half_of_the_one_with_sparsity(card):
-    most = 1.2 if card.card.startswith("RTX") else 1  # GeForce cards run above the clock their peak is stated for
+def test_practice_keeps_far_more_than_half_of_the_dense_peak_and_no_more_than_half_of_the_one_with_sparsity(
+    card,
+):
+    most = (
+        1.2 if card.card.startswith("RTX") else 1
+    )  # GeForce cards run above the clock their peak is stated for
     share = measured_share(card, "bf16")
-    assert 0.7 < share < most, f"measured is {share:.2f} of the dense peak, but should be 0.7 to {most} [{card}]"
+    assert 0.7 < share < most, (
+        f"measured is {share:.2f} of the dense peak, but should be 0.7 to {most} [{card}]"
+    )
 
 
 @pytest.mark.claim("spec.h100-fp32-67", "spec.fp32-slower", "spec.tensor-core")
 def test_67_teraflop_per_s_are_the_vector_units_of_the_sxm_board():
     sxm, pcie = (tera(row, "fp32") for row in (H100, H100_PCIE))
     units = rederived(132 * 128, 1, 1980), rederived(114 * 128, 1, 1755)
-    assert (sxm, pcie) == pytest.approx(units, rel=1e-3), f"fp32 peaks are {sxm}, {pcie}, but the units give {units}"
-    assert round(sxm) == 67 != round(pcie) == 51, f"the peaks are {sxm} and {pcie}, but should be 67 and 51"
+    assert (sxm, pcie) == pytest.approx(units, rel=1e-3), (
+        f"fp32 peaks are {sxm}, {pcie}, but the units give {units}"
+    )
+    assert round(sxm) == 67 != round(pcie) == 51, (
+        f"the peaks are {sxm} and {pcie}, but should be 67 and 51"
+    )
     assert round(tera(H100, "tf32")) == 495, f"tf32 is {tera(H100, 'tf32')}, but should be 495"
-    assert peak_flop_per_s(H100, "bf16", path="vector") is None, "bf16 should have no peak of vector units on record"
+    assert peak_flop_per_s(H100, "bf16", path="vector") is None, (
+        "bf16 should have no peak of vector units on record"
+    )
 
 
 @pytest.mark.claim("spec.fp32-orders-worse")
@@ -131,19 +194,31 @@ def test_on_paper_fp32_is_one_order_of_magnitude_below_fp16_not_several(record_f
     sparse = printed_sparse(H100.peaks["fp16"]) / tera(H100, "fp32")
     record_figure(f"{dense:.1f}x dense, {sparse:.1f}x against the figure with sparsity")
     units = rederived(132 * 4, 512, 1830) / rederived(132 * 128, 1, 1980)
-    assert (dense, sparse) == pytest.approx((units, 2 * units), rel=1e-3), f"{dense=}, but the units give {units:.3f}"
-    assert (round(dense, 1), round(sparse, 1)) == (14.8, 29.6), f"the ratios are {dense:.2f} and {sparse:.2f}"
+    assert (dense, sparse) == pytest.approx((units, 2 * units), rel=1e-3), (
+        f"{dense=}, but the units give {units:.3f}"
+    )
+    assert (round(dense, 1), round(sparse, 1)) == (14.8, 29.6), (
+        f"the ratios are {dense:.2f} and {sparse:.2f}"
+    )
 
 
 @pytest.mark.claim("spec.fp32-slower", "spec.dtype-dependent")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
 def test_the_fewer_bits_the_higher_the_peak_of_every_accelerator(row):
-    dtypes = [dtype for dtype in ("fp32", "tf32", "bf16", "fp8_e4m3") if peak_flop_per_s(row, dtype)]
+    dtypes = [
+        dtype for dtype in ("fp32", "tf32", "bf16", "fp8_e4m3") if peak_flop_per_s(row, dtype)
+    ]
     ladder = [(dtype, tera(row, dtype)) for dtype in dtypes]
     for (wide, slow), (narrow, fast) in pairwise(ladder):
-        assert slow <= fast, f"{row.label}: {narrow} is {fast} TFLOP/s, but should be at least the {slow} of {wide}"
+        assert slow <= fast, (
+            f"{row.label}: {narrow} is {fast} TFLOP/s, but should be at least the {slow} of {wide}"
+        )
     if fp32 := dict(ladder).get("fp32"):
-        slow = [dtype for dtype, figure in row.peaks.items() if figure.value <= fp32 and not re.search("32|64", dtype)]
+        slow = [
+            dtype
+            for dtype, figure in row.peaks.items()
+            if figure.value <= fp32 and not re.search("32|64", dtype)
+        ]
         assert not slow, f"{row.label}: fp32 has {fp32} TFLOP/s, but should have less than {slow}"
 
 
@@ -151,12 +226,18 @@ def test_the_fewer_bits_the_higher_the_peak_of_every_accelerator(row):
 def test_the_h100_doubles_its_peak_with_each_halving_of_the_bits_and_jumps_from_vector_to_matrix_units():
     peaks = [tera(H100, dtype) for dtype in ("fp32", "tf32", "bf16", "fp8_e4m3")]
     steps = [round(fast / slow, 2) for slow, fast in pairwise(peaks)]
-    assert steps == [7.39, 2.0, 2.0], f"from fp32 to tf32, bf16 and fp8 the peak grows {steps}-fold [{peaks}]"
+    assert steps == [7.39, 2.0, 2.0], (
+        f"from fp32 to tf32, bf16 and fp8 the peak grows {steps}-fold [{peaks}]"
+    )
     fp8 = rederived(132 * 4, 1024, 1830)
-    assert peaks[-1] == pytest.approx(fp8, rel=1e-3), f"fp8 has {peaks[-1]} TFLOP/s, but its units give {fp8:.0f}"
+    assert peaks[-1] == pytest.approx(fp8, rel=1e-3), (
+        f"fp8 has {peaks[-1]} TFLOP/s, but its units give {fp8:.0f}"
+    )
     both = [row for row in ROWS if row.die in ("GA100", "GH100") and "fp64" in row.peaks]
     times = {row.label: tera(row, "fp64") / tera(row, "fp64", path="vector") for row in both}
-    assert times == pytest.approx(dict.fromkeys(times, 2), rel=0.02), f"matrix units do {times} times fp64, not twice"
+    assert times == pytest.approx(dict.fromkeys(times, 2), rel=0.02), (
+        f"matrix units do {times} times fp64, not twice"
+    )
 
 
 @pytest.mark.claim("spec.fp8-faster")
@@ -165,10 +246,16 @@ def test_published_training_in_fp8_is_1_3_times_as_fast_as_in_bf16():
     gain = runs["fp8_e4m3"].tokens_per_s / runs["bf16"].tokens_per_s
     busy_peaks = {dtype: run.mfu * tera(H100, dtype) for dtype, run in runs.items()}
     implied = busy_peaks["fp8_e4m3"] / busy_peaks["bf16"]
-    assert gain == pytest.approx(implied, rel=5e-3), f"the tokens say {gain:.3f}, the utilisations {implied:.3f}"
-    assert round(gain, 1) == 1.3, f"fp8 trains {gain:.2f} times as fast as bf16, but should 1.3 times"
+    assert gain == pytest.approx(implied, rel=5e-3), (
+        f"the tokens say {gain:.3f}, the utilisations {implied:.3f}"
+    )
+    assert round(gain, 1) == 1.3, (
+        f"fp8 trains {gain:.2f} times as fast as bf16, but should 1.3 times"
+    )
     gaudi = [tera(ACCELERATORS["Gaudi 3"], dtype) for dtype in ("bf16", "fp8_e4m3")]
-    assert len({*gaudi}) == 1, f"a Gaudi 3 has {gaudi} TFLOP/s of bf16 and fp8, but should have the same"
+    assert len({*gaudi}) == 1, (
+        f"a Gaudi 3 has {gaudi} TFLOP/s of bf16 and fp8, but should have the same"
+    )
 
 
 @pytest.mark.claim("spec.fp8-faster")
@@ -191,7 +278,11 @@ def test_products_of_fp32_are_slower_than_of_fp16_but_not_by_orders(device, spee
 
 @pytest.mark.claim("spec.h100-80gb")
 def test_an_h100_has_80_gb_unless_it_is_the_nvl_and_an_h200_has_more():
-    got = {row.label: int(row.memory.split()[0]) for row in ROWS if row.label.startswith(("H100", "H200"))}
+    got = {
+        row.label: int(row.memory.split()[0])
+        for row in ROWS
+        if row.label.startswith(("H100", "H200"))
+    }
     should = {"H100 SXM5 80GB": 80, "H100 PCIe 80GB": 80, "H100 NVL 94GB": 94}
     should |= {"H200 SXM 141GB": 141, "H200 NVL 141GB": 141}
     assert got == should, f"memory on record is {got}, but should be {should} GB"
@@ -206,23 +297,37 @@ def test_this_device_has_the_memory_that_its_label_says(device, record_figure):
     if row is not None and row.memory is not None:
         labels = [int(label) for label in re.findall(r"\d+", row.memory.partition("GB")[0])]
         shares = [facts.total_memory / (label * 2**30) for label in labels]
-        assert any(0.85 < share < 1.1 for share in shares), f"{facts.name} reports {shares} of {row.memory}"
+        assert any(0.85 < share < 1.1 for share in shares), (
+            f"{facts.name} reports {shares} of {row.memory}"
+        )
 
 
 def of_patterns(patterns, dtype=torch.float16):
     """A matrix with a group of four for each pattern: values of both signs where its four bits are 1."""
-    values = torch.randint(1, 100, (*patterns.shape, 4)) * torch.tensor([1, -1])[torch.randint(2, (*patterns.shape, 4))]
+    values = (
+        torch.randint(1, 100, (*patterns.shape, 4))
+        * torch.tensor([1, -1])[torch.randint(2, (*patterns.shape, 4))]
+    )
     return (values * (patterns[..., None] >> torch.arange(4) & 1)).flatten(-2).to(dtype)
 
 
 @pytest.mark.claim("spec.sparsity-2of4")
-@given(drawn=st.sets(st.integers(0, 15), min_size=1), dtype=st.sampled_from(["fp16", "bf16", "int8", "fp32"]))
-def test_only_two_values_of_each_group_of_four_survive_compression_and_in_fp32_one_of_each_pair(drawn, dtype):
+@given(
+    drawn=st.sets(st.integers(0, 15), min_size=1),
+    dtype=st.sampled_from(["fp16", "bf16", "int8", "fp32"]),
+)
+def test_only_two_values_of_each_group_of_four_survive_compression_and_in_fp32_one_of_each_pair(
+    drawn, dtype
+):
     # torch's own compression, in a module that a later torch may move
     conversions = pytest.importorskip("torch.sparse._semi_structured_conversions")
-    dense = of_patterns(torch.tensor(sorted(drawn))[torch.randint(len(drawn), (32, 32))], TORCH_DTYPES[dtype])
+    dense = of_patterns(
+        torch.tensor(sorted(drawn))[torch.randint(len(drawn), (32, 32))], TORCH_DTYPES[dtype]
+    )
     kept, places = conversions.sparse_semi_structured_from_dense_cutlass(dense)
-    assert kept.numel() == dense.numel() // 2, f"{kept.numel()} values are kept, but should be half of {dense.numel()}"
+    assert kept.numel() == dense.numel() // 2, (
+        f"{kept.numel()} values are kept, but should be half of {dense.numel()}"
+    )
     restored = conversions.sparse_semi_structured_to_dense_cutlass(kept, places)
     before, after = (of.view(-1, 2 if dtype == "fp32" else 4) for of in (dense, restored))
     wrong = (before == after).all(-1) != ((before != 0).sum(-1) <= before.shape[1] // 2)
@@ -239,7 +344,9 @@ def test_a_sparse_product_is_right_for_two_values_in_four_and_wrong_for_three(de
         weight = of_patterns(torch.full((128, 32), pattern)).to(device)
         got, should = torch.sparse.to_sparse_semi_structured(weight) @ x, weight @ x
         error = ((got - should).norm() / should.norm()).item()
-        assert (error < 0.01) == right, f"the sparse product errs by {error:.1%} [{pattern:04b} in each group of four]"
+        assert (error < 0.01) == right, (
+            f"the sparse product errs by {error:.1%} [{pattern:04b} in each group of four]"
+        )
 
 
 @pytest.mark.claim("spec.sparsity-unused", "spec.h100-989")
@@ -248,20 +355,30 @@ def test_published_utilisation_is_held_against_the_dense_peak(run):
     rate = run.flops_per_token * run.tokens_per_s / run.devices
     peak = rate / (run.mfu / 100) / 1e12
     dense = tera(ACCELERATORS[run.card], run.dtype)
-    assert peak == pytest.approx(dense, rel=0.01), f"{run.mfu} % imply a peak of {peak:.0f} TFLOP/s, not {dense:.0f}"
+    assert peak == pytest.approx(dense, rel=0.01), (
+        f"{run.mfu} % imply a peak of {peak:.0f} TFLOP/s, not {dense:.0f}"
+    )
 
 
 @pytest.mark.claim("spec.peak-is-bound")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_no_product_here_exceeds_what_the_units_can_do(device, bound_flop_per_s, peak_flop_per_s, record_figure, dtype):
+def test_no_product_here_exceeds_what_the_units_can_do(
+    device, bound_flop_per_s, peak_flop_per_s, record_figure, dtype
+):
     sides = (64, 128, 256) if device.type == "cpu" else (LARGE // 4, LARGE // 2)
     bound, peak = bound_flop_per_s(dtype), peak_flop_per_s(dtype)
     with fp32_products():
         rate = max(flop_per_s(device, dtype, side) for side in sides)
-    record_figure(f"{dtype}: {rate / 1e12:.3g} TFLOP/s" + (f", {rate / peak:.2f} of the peak" if peak else ""))
+    record_figure(
+        f"{dtype}: {rate / 1e12:.3g} TFLOP/s" + (f", {rate / peak:.2f} of the peak" if peak else "")
+    )
     if bound is None:
-        pytest.skip("what this device's units can do at most is unknown: no clock, or no peak on record")
-    assert rate <= bound, f"a product of {dtype} ran at {rate:.3g} FLOP/s, above the bound {bound:.3g}"
+        pytest.skip(
+            "what this device's units can do at most is unknown: no clock, or no peak on record"
+        )
+    assert rate <= bound, (
+        f"a product of {dtype} ran at {rate:.3g} FLOP/s, above the bound {bound:.3g}"
+    )
 
 
 @pytest.mark.claim("spec.peak-is-bound", "spec.h100-989")
@@ -273,11 +390,17 @@ def test_published_products_obey_the_peak_of_their_dtype_at_a_clock_the_card_can
         assert (card.card, dtype) == ("H20", "fp32"), f"{card.card} should have a peak for {dtype}"
         return
     share = measured_share(card, dtype)
-    if card.card.startswith("RTX"):  # a GeForce card runs above the boost clock that its peak is stated for
+    if card.card.startswith(
+        "RTX"
+    ):  # a GeForce card runs above the boost clock that its peak is stated for
         highest = clock_scaled_peak_flop_per_s(row, dtype, 3.0e9)
-        assert getattr(card, dtype) * 1e12 < highest, f"{card.card} exceeds its units at 3 GHz: {share:.2f} of nominal"
+        assert getattr(card, dtype) * 1e12 < highest, (
+            f"{card.card} exceeds its units at 3 GHz: {share:.2f} of nominal"
+        )
     else:
-        assert share < 1, f"{card.card} reaches {share:.2f} of its {dtype} peak, but should stay below it"
+        assert share < 1, (
+            f"{card.card} reaches {share:.2f} of its {dtype} peak, but should stay below it"
+        )
 
 
 @pytest.mark.claim("spec.peak-is-bound")
@@ -286,43 +409,61 @@ def test_a_nominal_peak_is_exceeded_where_clock_or_dtype_is_not_the_one_it_is_st
     share = measured_share(geforce, "bf16")
     assert share > 1, f"the RTX 4090 reaches {share:.2f} of its nominal peak, but should exceed it"
     sxm = next(card.bf16 for card in published.PRODUCTS if card.card == H100.label)
-    assert sxm > tera(H100_PCIE, "bf16"), f"an SXM board reaches {sxm} TFLOP/s, and should exceed the PCIe board's peak"
+    assert sxm > tera(H100_PCIE, "bf16"), (
+        f"an SXM board reaches {sxm} TFLOP/s, and should exceed the PCIe board's peak"
+    )
     tf32 = published.H100_FP32_WITH_TF32_ALLOWED
     low, high = 6 * tera(H100, "fp32"), tera(H100, "tf32")
-    assert low < tf32 < high, f"{tf32} TFLOP/s of 'fp32' should be above six times its peak, {low}, below tf32's {high}"
+    assert low < tf32 < high, (
+        f"{tf32} TFLOP/s of 'fp32' should be above six times its peak, {low}, below tf32's {high}"
+    )
 
 
 @pytest.mark.claim("spec.tensor-core", "spec.fp32-slower")
-@pytest.mark.parametrize("card", [of for of in published.PRODUCTS if of.card != "H20"], ids=lambda card: card.card)
+@pytest.mark.parametrize(
+    "card", [of for of in published.PRODUCTS if of.card != "H20"], ids=lambda card: card.card
+)
 def test_published_products_of_16_bits_outrun_what_the_vector_units_could_do(card):
     """Vector units do up to 256 multiply-adds of 16 bits a clock: twice those of fp32, on an A100 four times."""
     row = ACCELERATORS[card.card]
     most = rederived(row.units, 256, row.clocks_mhz[0])
-    assert card.fp32 < most < min(card.fp16, card.bf16), f"the units of {card} do {most:.0f} TFLOP/s, not in between"
+    assert card.fp32 < most < min(card.fp16, card.bf16), (
+        f"the units of {card} do {most:.0f} TFLOP/s, not in between"
+    )
 
 
 @pytest.mark.claim("spec.tensor-core")
 @pytest.mark.needs("cuda", "sm>=8.0")
-def test_a_product_of_bf16_does_more_than_the_vector_units_could(device, peak_flop_per_s, record_figure):
+def test_a_product_of_bf16_does_more_than_the_vector_units_could(
+    device, peak_flop_per_s, record_figure
+):
     rate, vector = flop_per_s(device, "bf16", LARGE), peak_flop_per_s("fp32")
     record_figure(f"bf16 product: {rate / 1e12:.0f} TFLOP/s")
     if vector is not None:
-        assert rate > vector, f"a bf16 product ran at {rate:.3g} FLOP/s, not above the vector units' {vector:.3g}"
+        assert rate > vector, (
+            f"a bf16 product ran at {rate:.3g} FLOP/s, not above the vector units' {vector:.3g}"
+        )
 
 
 @pytest.mark.claim("spec.gpt3")
 @pytest.mark.parametrize("model", published.GPT3_FAMILY, ids=lambda model: model.name)
 def test_six_n_d_gives_the_flops_that_the_paper_prints_for_each_gpt_3(model):
     formula = rule_flops("step", model.millions * 10**6, published.GPT3_TOKENS)
-    assert formula == pytest.approx(float(model.flops), rel=0.005), f"6ND={formula:.3e}, but printed is {model.flops}"
+    assert formula == pytest.approx(float(model.flops), rel=0.005), (
+        f"6ND={formula:.3e}, but printed is {model.flops}"
+    )
     days, printed = formula / (1e15 * 24 * 60 * 60), float(model.petaflop_s_days)
-    assert days == pytest.approx(printed, rel=0.01), f"that is {days:.3g} PF-days, but printed are {printed}"
+    assert days == pytest.approx(printed, rel=0.01), (
+        f"that is {days:.3g} PF-days, but printed are {printed}"
+    )
 
 
 @pytest.mark.claim("spec.gpt3")
 def test_the_shape_of_gpt_3_has_the_parameters_that_the_paper_prints():
     formula = parameter_count(published.GPT3_SHAPE)
-    assert round(formula / 1e6, -2) == published.GPT3.millions, f"{formula} parameters, but printed are 174,600 million"
+    assert round(formula / 1e6, -2) == published.GPT3.millions, (
+        f"{formula} parameters, but printed are 174,600 million"
+    )
     rounded = rule_flops("step", 175 * 10**9, published.GPT3_TOKENS)
     assert rounded == 315 * 10**21, f"6 · 175e9 · 300e9 = {rounded:.3e}, but should be 3.15e23"
 
@@ -330,11 +471,17 @@ def test_the_shape_of_gpt_3_has_the_parameters_that_the_paper_prints():
 @pytest.mark.claim("spec.gpt3-323")
 def test_323_flops_do_not_even_make_one_token_and_3_14e23_make_the_run():
     one_token = forward_flops(published.GPT3_SHAPE, batch=1, sequence=1)
-    assert one_token > 323, f"one token forward takes {one_token:.3g} FLOPs, but should take more than 323"
-    assert one_token > 2 * 0.99 * active_parameter_count(published.GPT3_SHAPE), f"one token takes {one_token} FLOPs"
+    assert one_token > 323, (
+        f"one token forward takes {one_token:.3g} FLOPs, but should take more than 323"
+    )
+    assert one_token > 2 * 0.99 * active_parameter_count(published.GPT3_SHAPE), (
+        f"one token takes {one_token} FLOPs"
+    )
     total = 3 * forward_flops(published.GPT3_SHAPE, batch=1, sequence=1) * published.GPT3_TOKENS
     printed = float(published.GPT3.flops)
-    assert total == pytest.approx(printed, rel=0.005), f"a run takes {total:.3e} FLOPs, but printed are {printed:.3e}"
+    assert total == pytest.approx(printed, rel=0.005), (
+        f"a run takes {total:.3e} FLOPs, but printed are {printed:.3e}"
+    )
 
 
 @pytest.mark.claim("spec.gpt4")
@@ -344,28 +491,47 @@ def test_the_estimate_for_gpt_4_is_marked_as_one_and_follows_from_the_reported_r
         planning.affordable_flops(days, published.GPT4_DEVICES, peak_flop_per_s(A100, "bf16"), mfu)
         for days, mfu in zip(published.GPT4_DAYS, published.GPT4_MFU, strict=True)
     )
-    assert estimate.estimated, "GPT-4's FLOPs are unpublished: the table should mark them as an estimate"
-    assert least < estimate.flops < most, f"{estimate.flops:.2g} should be between {least:.3g} and {most:.3g} FLOPs"
-    assert f"{estimate.flops:.0e}" == "2e+25", f"the estimate is {estimate.flops}, but should round to 2e25"
+    assert estimate.estimated, (
+        "GPT-4's FLOPs are unpublished: the table should mark them as an estimate"
+    )
+    assert least < estimate.flops < most, (
+        f"{estimate.flops:.2g} should be between {least:.3g} and {most:.3g} FLOPs"
+    )
+    assert f"{estimate.flops:.0e}" == "2e+25", (
+        f"the estimate is {estimate.flops}, but should round to 2e25"
+    )
 
 
 @pytest.mark.claim("spec.us-eo")
 def test_the_us_order_set_1e26_operations_of_any_kind_and_is_revoked():
     order, state = (published.THRESHOLDS[law] for law in ("US order", "California"))
     got = order.operations, order.of_biological_data, order.counts_integers
-    assert got == (1e26, 1e23, True), f"operations, those of biological data and of integers too: {got}"
+    assert got == (1e26, 1e23, True), (
+        f"operations, those of biological data and of integers too: {got}"
+    )
     days = [date(2023, 10, 30), date(2025, 1, 19), date(2025, 1, 20), date(2026, 1, 1)]
     got = [(order.in_force(day), state.in_force(day)) for day in days]
     should = [(True, False), (True, False), (False, False), (False, True)]
-    assert got == should, f"the order and California's law are in force: {got}, but should be {should}"
-    assert state.operations == order.operations, f"{state.operations} should be the order's {order.operations}"
+    assert got == should, (
+        f"the order and California's law are in force: {got}, but should be {should}"
+    )
+    assert state.operations == order.operations, (
+        f"{state.operations} should be the order's {order.operations}"
+    )
 
 
 @pytest.mark.claim("spec.eu-ai-act")
 def test_the_eu_ai_act_presumes_systemic_risk_from_1e25_and_applies():
     act = published.THRESHOLDS["EU AI Act"]
-    got = act.operations, act.counts_integers, act.in_force(date(2025, 8, 1)), act.in_force(date(2025, 8, 2))
-    assert got == (1e25, False, False, True), f"operations, integers too, in force on 1 and 2 August 2025: {got}"
+    got = (
+        act.operations,
+        act.counts_integers,
+        act.in_force(date(2025, 8, 1)),
+        act.in_force(date(2025, 8, 2)),
+    )
+    assert got == (1e25, False, False, True), (
+        f"operations, integers too, in force on 1 and 2 August 2025: {got}"
+    )
 
 
 @pytest.mark.claim("spec.thresholds-v-models")
@@ -374,7 +540,9 @@ def test_gpt_3_is_below_both_thresholds_and_gpt_4_between_them():
     gpt3 = rule_flops("step", parameter_count(published.GPT3_SHAPE), published.GPT3_TOKENS)
     gpt4 = published.TRAINING["GPT-4"].flops
     assert gpt3 < eu < gpt4 < us, f"{gpt3:.2e} < {eu:.0e} < {gpt4:.1e} < {us:.0e} should hold"
-    assert published.TRAINING["GPT-3"].flops == pytest.approx(gpt3, rel=0.005), "the printed FLOPs should be 6ND"
+    assert published.TRAINING["GPT-3"].flops == pytest.approx(gpt3, rel=0.005), (
+        "the printed FLOPs should be 6ND"
+    )
     llama = rule_flops("step", published.LLAMA3_405B_PARAMETERS, published.LLAMA3_405B_TOKENS)
     printed = published.TRAINING["Llama 3.1 405B"].flops
     assert llama == pytest.approx(printed, rel=0.01), f"6ND={llama:.2e}, but printed is {printed}"

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as attention
 
-from accounting.layout import contiguous_layout, contiguous_strides, is_contiguous, storage_offset, view_strides
+from accounting.layout import (
+    contiguous_layout,
+    contiguous_strides,
+    is_contiguous,
+    storage_offset,
+    view_strides,
+)
 from prooflops.measured import memory
 from test_claims.oracles.tensors import layout_of, metered, places, shares_storage
 from test_claims.strategies import (
@@ -28,16 +34,22 @@ from test_claims.strategies import (
 @pytest.mark.parametrize("make", [torch.empty, torch.zeros, torch.rand, torch.randn, torch.eye])
 def test_a_fresh_4x4_matrix_has_strides_4_and_1(device, make):
     x = make(4, 4, device=device)
-    down, right = ((y.data_ptr() - x.data_ptr()) // x.element_size() for y in (x[1, 0], x[0, 1]))  # counted in memory
+    down, right = (
+        (y.data_ptr() - x.data_ptr()) // x.element_size() for y in (x[1, 0], x[0, 1])
+    )  # counted in memory
     strides, formula = x.stride(), contiguous_strides((4, 4))
-    assert strides == (down, right) == formula == (4, 1), f"{strides=}, {formula=}, {down=}, {right=}, not (4, 1)"
+    assert strides == (down, right) == formula == (4, 1), (
+        f"{strides=}, {formula=}, {down=}, {right=}, not (4, 1)"
+    )
 
 
 @pytest.mark.claim("storage.arange-3x4")
 def test_twelve_numbers_in_3_rows_have_strides_4_and_1_and_view_as_4_rows(device):
     x = torch.arange(12, device=device).reshape(3, 4)
     formula = contiguous_strides((3, 4))
-    assert x.stride() == formula == (4, 1), f"strides={x.stride()} and {formula=}, but should be (4, 1)"
+    assert x.stride() == formula == (4, 1), (
+        f"strides={x.stride()} and {formula=}, but should be (4, 1)"
+    )
     y = x.view(4, 3)
     assert (y.stride(), shares_storage(x, y)) == (view_strides((3, 4), (4, 1), (4, 3)), True)
     assert y.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
@@ -47,10 +59,16 @@ def test_twelve_numbers_in_3_rows_have_strides_4_and_1_and_view_as_4_rows(device
 def test_element_1_2_of_a_4x4_matrix_lies_at_6_and_a_column_needs_the_storage_offset(device):
     x = torch.arange(16, device=device).reshape(4, 4)
     formula = storage_offset((1, 2), x.stride())
-    assert formula == x[1, 2].item() == 6, f"storage_offset={formula}, but should be {x[1, 2].item()}"
+    assert formula == x[1, 2].item() == 6, (
+        f"storage_offset={formula}, but should be {x[1, 2].item()}"
+    )
     column = x[:, 1]
-    found = [storage_offset((2,), column.stride(), offset) for offset in (0, column.storage_offset())]
-    assert found == [8, column[2].item()], f"column[2] is sought at {found} without and with the offset, not at 8 and 9"
+    found = [
+        storage_offset((2,), column.stride(), offset) for offset in (0, column.storage_offset())
+    ]
+    assert found == [8, column[2].item()], (
+        f"column[2] is sought at {found} without and with the offset, not at 8 and 9"
+    )
 
 
 @pytest.mark.claim("storage.index-formula")
@@ -67,12 +85,18 @@ def test_every_chain_of_views_follows_the_layout_formulas_at_every_step(device, 
         said = f"[{step!r} in {chain!r}]"
         assert layout_of(x) == formula, f"formula={formula}, but should be {layout_of(x)} {said}"
         sought = [formula.offset_of(*index) for index in np.ndindex(*formula.shape)]
-        assert sought == formula.offsets(), f"offset_of={sought}, offsets={formula.offsets()} {said}"
+        assert sought == formula.offsets(), (
+            f"offset_of={sought}, offsets={formula.offsets()} {said}"
+        )
         expected = [contents[place] for place in sought]
-        assert x.flatten().tolist() == expected, f"values={x.flatten().tolist()}, but should be {expected} {said}"
+        assert x.flatten().tolist() == expected, (
+            f"values={x.flatten().tolist()}, but should be {expected} {said}"
+        )
         if x.numel():  # torch's pointer of a tensor without elements is 0
             distance = (x.data_ptr() - x.untyped_storage().data_ptr()) // x.element_size()
-            assert distance == formula.offset, f"offset={formula.offset}, but should be {distance} {said}"
+            assert distance == formula.offset, (
+                f"offset={formula.offset}, but should be {distance} {said}"
+            )
 
 
 @pytest.mark.claim("storage.metadata")
@@ -81,7 +105,9 @@ def test_an_allocation_with_shape_strides_and_offset_is_all_there_is_to_a_tensor
     x = chain.tensor(device)
     empty = torch.empty(0, dtype=x.dtype, device=device)
     rebuilt = empty.set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
-    assert rebuilt.tolist() == x.tolist(), f"rebuilt={rebuilt.tolist()}, but should be {x.tolist()} [{chain!r}]"
+    assert rebuilt.tolist() == x.tolist(), (
+        f"rebuilt={rebuilt.tolist()}, but should be {x.tolist()} [{chain!r}]"
+    )
     assert rebuilt.data_ptr() == x.data_ptr(), f"{chain!r} does not lie where its metadata says"
 
 
@@ -94,7 +120,9 @@ def test_contiguous_means_that_iteration_walks_the_storage_place_by_place(device
     in_order = walked == list(range(walked[0], walked[0] + len(walked))) if walked else True
     formula = is_contiguous(x.shape, x.stride())
     assert formula == in_order, f"is_contiguous={formula}, but the walk is {walked} [{chain!r}]"
-    assert x.is_contiguous() == in_order, f"torch says {x.is_contiguous()}, but the walk is {walked} [{chain!r}]"
+    assert x.is_contiguous() == in_order, (
+        f"torch says {x.is_contiguous()}, but the walk is {walked} [{chain!r}]"
+    )
 
 
 @pytest.mark.claim("storage.transpose-noncontig")
@@ -102,9 +130,14 @@ def test_contiguous_means_that_iteration_walks_the_storage_place_by_place(device
 def test_a_transposed_matrix_is_contiguous_only_where_a_dimension_has_fewer_than_2(device, m, n):
     x = torch.empty(m, n, device=device).t()
     expected, layout = min(m, n) < 2, contiguous_layout((m, n)).transpose(0, 1)
-    for of, y, formula, should in (("it", x, layout, expected), ("its transpose", x.t(), layout.transpose(0, 1), True)):
+    for of, y, formula, should in (
+        ("it", x, layout, expected),
+        ("its transpose", x.t(), layout.transpose(0, 1), True),
+    ):
         got = y.is_contiguous(), formula.is_contiguous
-        assert got == (should, should), f"of {of} is_contiguous and formula are {got}, not {should} [{m=}, {n=}]"
+        assert got == (should, should), (
+            f"of {of} is_contiguous and formula are {got}, not {should} [{m=}, {n=}]"
+        )
 
 
 @pytest.mark.claim("storage.contiguous-copies")
@@ -115,17 +148,25 @@ def test_contiguous_copies_exactly_those_that_are_not_contiguous(device, chain):
     y = x.contiguous()
     copied = not shares_storage(x, y)
     should = not is_contiguous(x.shape, x.stride())
-    assert copied == should, f"contiguous() {copied=}, but should be {should} [{chain!r}, strides={x.stride()}]"
-    assert y.tolist() == x.tolist(), f"contiguous()={y.tolist()}, but should be {x.tolist()} [{chain!r}]"
+    assert copied == should, (
+        f"contiguous() {copied=}, but should be {should} [{chain!r}, strides={x.stride()}]"
+    )
+    assert y.tolist() == x.tolist(), (
+        f"contiguous()={y.tolist()}, but should be {x.tolist()} [{chain!r}]"
+    )
     as_should = layout_of(y) == contiguous_layout(x.shape) if copied else y is x
-    assert as_should, f"contiguous() {copied=} to {layout_of(y)}, or made another tensor over the storage [{chain!r}]"
+    assert as_should, (
+        f"contiguous() {copied=} to {layout_of(y)}, or made another tensor over the storage [{chain!r}]"
+    )
 
 
 @pytest.mark.claim("storage.slices-are-views", "storage.metadata")
 @given(shape=shapes((1, 4), (1, 4)), data=st.data())
 def test_an_index_of_integers_and_slices_shares_the_storage(device, shape, data):
     x, bound = ViewChain(shape, ()).base(device), st.none() | st.integers(-6, 6)
-    entries = [sizes(-size, size - 1) | st.builds(slice, bound, bound, sizes(1, 3)) for size in shape]
+    entries = [
+        sizes(-size, size - 1) | st.builds(slice, bound, bound, sizes(1, 3)) for size in shape
+    ]
     index = data.draw(st.tuples(*entries[: data.draw(sizes(1, len(shape)))]))
     for of in (index, index[0]):
         y, numpys = x[of], x.cpu().numpy()[of].tolist()
@@ -140,8 +181,12 @@ def test_lists_index_tensors_and_masks_copy(device, shape, data):
     rows = data.draw(st.lists(sizes(0, shape[dim] - 1), min_size=1, max_size=4))
     index, before = torch.tensor(rows, device=device), (slice(None),) * dim
     for of in (*before, rows), (*before, index), x >= data.draw(sizes(0, x.numel() - 1)):
-        assert not shares_storage(x, x[of]), f"x[{of}] shares x's storage, so the condition is not needed [{shape=}]"
-    assert shares_storage(x, x[(*before, index[0])]), f"an index tensor without dimensions copied [{shape=}, {dim=}]"
+        assert not shares_storage(x, x[of]), (
+            f"x[{of}] shares x's storage, so the condition is not needed [{shape=}]"
+        )
+    assert shares_storage(x, x[(*before, index[0])]), (
+        f"an index tensor without dimensions copied [{shape=}, {dim=}]"
+    )
 
 
 @pytest.mark.claim("storage.view-2x3-3x2")
@@ -165,13 +210,17 @@ def test_transposing_exchanges_two_strides_and_copies_nothing(device, shape, dat
         said = f"[{name} of {first} and {second} in {layout_of(x)}]"
         assert shares_storage(x, y), f"copied {said}"
         assert layout_of(y) == layout_of(x).transpose(first, second), f"{layout_of(y)} {said}"
-        assert (y.stride(first), y.stride(second)) == (x.stride(second), x.stride(first)), f"{y.stride()} {said}"
+        assert (y.stride(first), y.stride(second)) == (x.stride(second), x.stride(first)), (
+            f"{y.stride()} {said}"
+        )
         assert y.tolist() == should, f"y={y.tolist()}, but should be {should} {said}"
 
 
 @pytest.mark.claim("storage.mutation-propagates")
 @given(chain=view_chains(operations=ALWAYS_VIEWS))
-def test_a_write_through_any_view_shows_in_the_base_at_its_offset_and_one_through_the_base_in_the_view(device, chain):
+def test_a_write_through_any_view_shows_in_the_base_at_its_offset_and_one_through_the_base_in_the_view(
+    device, chain
+):
     base = chain.base(device)
     view = base
     for step in chain.steps:
@@ -187,10 +236,16 @@ def test_a_write_through_any_view_shows_in_the_base_at_its_offset_and_one_throug
     assert changed == formula, f"changed={changed}, but should be {formula} [{chain!r}]"
     assert copy.tolist() == before, f"the copy changed with its original [{chain!r}]"
     base.fill_(-2)
-    assert (view == -2).all(), f"after a write through the base the view shows {view.tolist()} [{chain!r}]"
+    assert (view == -2).all(), (
+        f"after a write through the base the view shows {view.tolist()} [{chain!r}]"
+    )
 
 
-@pytest.mark.claim("storage.reshape-view-if-possible", "storage.reshape-noncontig-always-copies", "storage.view-raises")
+@pytest.mark.claim(
+    "storage.reshape-view-if-possible",
+    "storage.reshape-noncontig-always-copies",
+    "storage.view-raises",
+)
 @given(chain=view_chains(), data=st.data())
 def test_reshape_copies_exactly_where_view_raises(device, chain, data):
     x = chain.tensor(device)
@@ -200,24 +255,52 @@ def test_reshape_copies_exactly_where_view_raises(device, chain, data):
         viewed = x.view(shape).stride()
     except RuntimeError:
         viewed = None
-    assert formula == viewed, f"view_strides={formula}, but should be {viewed} [{chain!r}, {shape=}]"
+    assert formula == viewed, (
+        f"view_strides={formula}, but should be {viewed} [{chain!r}, {shape=}]"
+    )
     reshaped = x.reshape(shape)
     if x.numel():
         copied = not shares_storage(x, reshaped)
-        assert copied == (viewed is None), f"reshape {copied=}, but view gives {viewed} [{chain!r}, {shape=}]"
+        assert copied == (viewed is None), (
+            f"reshape {copied=}, but view gives {viewed} [{chain!r}, {shape=}]"
+        )
     expected = layout_of(x).reshape(shape)
-    assert layout_of(reshaped) == expected, f"reshape={layout_of(reshaped)}, but should be {expected} [{chain!r}]"
+    assert layout_of(reshaped) == expected, (
+        f"reshape={layout_of(reshaped)}, but should be {expected} [{chain!r}]"
+    )
     values = x.cpu().numpy().reshape(shape).tolist()
-    assert reshaped.tolist() == values, f"reshape={reshaped.tolist()}, but should be {values} [{chain!r}, {shape=}]"
+    assert reshaped.tolist() == values, (
+        f"reshape={reshaped.tolist()}, but should be {values} [{chain!r}, {shape=}]"
+    )
 
 
 @pytest.mark.claim("storage.elementwise-new")
 @given(chain=view_chains().filter(lambda chain: chain.tensor().numel()))
-def test_elementwise_operations_allocate_unless_in_place_given_an_out_or_doing_nothing(device, chain):
+def test_elementwise_operations_allocate_unless_in_place_given_an_out_or_doing_nothing(
+    device, chain
+):
     x, other = (chain.tensor(device).float() - 2.5 for _ in range(2))
     before = x.tolist()
-    new = {"x * 1": x * 1, "-x": -x, "gelu": nn.functional.gelu(x), "where": torch.where(x > 1, x, other)}
-    for name in ("abs", "neg", "exp", "log1p", "sqrt", "square", "relu", "sigmoid", "tanh", "floor", "sign", "sin"):
+    new = {
+        "x * 1": x * 1,
+        "-x": -x,
+        "gelu": nn.functional.gelu(x),
+        "where": torch.where(x > 1, x, other),
+    }
+    for name in (
+        "abs",
+        "neg",
+        "exp",
+        "log1p",
+        "sqrt",
+        "square",
+        "relu",
+        "sigmoid",
+        "tanh",
+        "floor",
+        "sign",
+        "sin",
+    ):
         new[name] = getattr(x, name)()
     for name in ("add", "sub", "mul", "div", "pow", "maximum", "eq"):
         new[f"torch.{name}"] = getattr(torch, name)(x, other)
@@ -225,9 +308,17 @@ def test_elementwise_operations_allocate_unless_in_place_given_an_out_or_doing_n
     shared = [name for name, at in zip(new, addresses[2:], strict=True) if addresses.count(at) > 1]
     assert not shared, f"the results of {shared} are not in storages of their own"
     assert x.tolist() == other.tolist() == before, f"one of {', '.join(new)} wrote to an operand"
-    same = x.add_(1), x.relu_(), torch.add(x, 1, out=x), x.to(torch.float32), nn.functional.dropout(x, p=0.0)
+    same = (
+        x.add_(1),
+        x.relu_(),
+        torch.add(x, 1, out=x),
+        x.to(torch.float32),
+        nn.functional.dropout(x, p=0.0),
+    )
     kept = [shares_storage(x, y) for y in same]
-    assert all(kept), f"in place twice, with out=, a cast to the same dtype, dropout of 0: {kept}, but should all share"
+    assert all(kept), (
+        f"in place twice, with out=, a cast to the same dtype, dropout of 0: {kept}, but should all share"
+    )
 
 
 @pytest.mark.claim("storage.triu-causal")
@@ -237,9 +328,15 @@ def test_triu_above_the_diagonal_is_true_where_a_key_lies_in_a_querys_future(dev
     future = [[key > query for key in range(length)] for query in range(length)]
     assert mask.tolist() == future, f"mask={mask.tolist()}, but should be {future} [{length=}]"
     operands = torch.randn(3, length, 4, device=device)
-    by_mask, causal = (attention(*operands, **of) for of in ({"attn_mask": ~mask}, {"is_causal": True}))
-    torch.testing.assert_close(by_mask, causal, msg=f"by the mask {by_mask}, but causal attention is {causal}")
-    assert torch.ones(length, length).triu().diagonal().all(), "plain triu should hide each token from itself"
+    by_mask, causal = (
+        attention(*operands, **of) for of in ({"attn_mask": ~mask}, {"is_causal": True})
+    )
+    torch.testing.assert_close(
+        by_mask, causal, msg=f"by the mask {by_mask}, but causal attention is {causal}"
+    )
+    assert torch.ones(length, length).triu().diagonal().all(), (
+        "plain triu should hide each token from itself"
+    )
 
 
 @pytest.mark.claim("storage.pow-sqrt-rsqrt")
@@ -252,7 +349,9 @@ def test_pow_sqrt_and_rsqrt_work_on_each_element(device, others):
         ("rsqrt()", x.rsqrt(), [1, 1 / 2, 1 / 3, *(1 / math.sqrt(y) for y in others)]),
     ):
         # A device may compute rsqrt with an error of a few units in the last place of fp32.
-        assert got.tolist() == pytest.approx(expected, rel=4 * 2**-23), f"{name}={got.tolist()}, not {expected}"
+        assert got.tolist() == pytest.approx(expected, rel=4 * 2**-23), (
+            f"{name}={got.tolist()}, not {expected}"
+        )
 
 
 @pytest.mark.claim("storage.typed-storage")
@@ -265,15 +364,23 @@ def test_comparing_typed_storages_warns_and_untyped_storages_do_not(device, recw
         typed = [y.storage().data_ptr() for y in (x, column, copy)]
     recwarn.clear()
     untyped = [y.untyped_storage().data_ptr() for y in (x, column, copy)]
-    assert typed == untyped, f"typed storages of x, x[:, 1] and a copy are at {typed}, untyped ones at {untyped}"
-    assert untyped[0] == untyped[1] != untyped[2], f"the storages of x, x[:, 1] and a copy are at {untyped}"
+    assert typed == untyped, (
+        f"typed storages of x, x[:, 1] and a copy are at {typed}, untyped ones at {untyped}"
+    )
+    assert untyped[0] == untyped[1] != untyped[2], (
+        f"the storages of x, x[:, 1] and a copy are at {untyped}"
+    )
     assert not recwarn.list, f"untyped_storage() warned: {recwarn.list[0].message}"
-    assert x.data_ptr() != column.data_ptr(), "x.data_ptr() would do as well, though x[:, 1] begins elsewhere"
+    assert x.data_ptr() != column.data_ptr(), (
+        "x.data_ptr() would do as well, though x[:, 1] begins elsewhere"
+    )
 
 
 def chained_views(x: torch.Tensor) -> torch.Tensor:
     first = x.view(2, -1).transpose(0, 1)[1:].unsqueeze(0).expand(3, -1, -1).permute(2, 0, 1)
-    return first.unflatten(0, (-1, 1)).squeeze(1).diagonal(0, 0, 1).select(0, 0).as_strided((2,), (1,))
+    return (
+        first.unflatten(0, (-1, 1)).squeeze(1).diagonal(0, 0, 1).select(0, 0).as_strided((2,), (1,))
+    )
 
 
 @pytest.mark.claim("storage.views-free")
@@ -287,20 +394,30 @@ def test_making_views_allocates_nothing(device, chain):
         held.mark("views")
         copy = base.clone()
     got = held.phases["views"].allocated_bytes, held.allocated_bytes
-    assert got == (0, copy.nbytes), f"views and then a copy of {copy.nbytes} bytes allocated {got} bytes [{chain!r}]"
+    assert got == (0, copy.nbytes), (
+        f"views and then a copy of {copy.nbytes} bytes allocated {got} bytes [{chain!r}]"
+    )
 
 
 @pytest.mark.claim("storage.views-free")
-def test_making_views_takes_a_time_that_does_not_grow_with_their_size(device, sizing, speed, record_figure):
+def test_making_views_takes_a_time_that_does_not_grow_with_their_size(
+    device, sizing, speed, record_figure
+):
     # Eleven views take the host some 20 µs; reading and writing the clone takes an accelerator a millisecond.
-    wanted = 2**23 if device.type == "cpu" else 2 ** round(math.log2(sizing.bytes_moved_in(1e-3) / 8))
+    wanted = (
+        2**23 if device.type == "cpu" else 2 ** round(math.log2(sizing.bytes_moved_in(1e-3) / 8))
+    )
     elements = sizing.fitting(wanted, lambda elements: 4 * 2 * elements, least=2**23)
     small, large = torch.zeros(2**3, device=device), torch.zeros(elements, device=device)
     ratio = speed.ratio(lambda: chained_views(large), lambda: chained_views(small))
     record_figure(f"views of {elements // 8:,} times the elements: {ratio}")
-    assert ratio.low < 2, f"views of {elements // 8:,} times the elements took {ratio}, but should take as long"
+    assert ratio.low < 2, (
+        f"views of {elements // 8:,} times the elements took {ratio}, but should take as long"
+    )
     if ratio.high > 2**10:  # then even a time that grows with the root of the size could hide in it
-        pytest.skip(f"this machine's noise ({ratio.noise_percent:.0f} %) exceeds the effect: {ratio}")
+        pytest.skip(
+            f"this machine's noise ({ratio.noise_percent:.0f} %) exceeds the effect: {ratio}"
+        )
     what = f"copying {large.nbytes / 2**20:.0f} MiB over making eleven views"
     speed.assert_slower(large.clone, lambda: chained_views(large), what, at_least=10, pairs=15)
 
@@ -316,7 +433,9 @@ def test_a_view_keeps_the_whole_storage_of_its_base(device):
         del view
         held.mark("copy")
     kept = held.phases["view"].live_bytes
-    assert kept == 4_000_000, f"a view of 40 bytes keeps {kept} bytes, but should keep its base's 4,000,000"
+    assert kept == 4_000_000, (
+        f"a view of 40 bytes keeps {kept} bytes, but should keep its base's 4,000,000"
+    )
     kept = held.phases["copy"].live_bytes
     assert kept == copy.nbytes == 40, f"a copy of the view keeps {kept} bytes, but should keep 40"
 
@@ -328,7 +447,11 @@ def test_summing_a_column_is_slower_than_summing_its_contiguous_copy(device, siz
     rows, stride = (2**14, times * 2**9) if device.type == "cpu" else (2**22, times * 2**5)
     rows = sizing.fitting(rows, lambda rows: 4 * rows * (stride + 1), least=2**14)
     column = torch.ones(rows, stride, device=device)[:, 0]
-    speed.assert_slower(column.sum, column.contiguous().sum, f"summing a column of {stride=} over its contiguous copy")
+    speed.assert_slower(
+        column.sum,
+        column.contiguous().sum,
+        f"summing a column of {stride=} over its contiguous copy",
+    )
 
 
 @pytest.mark.claim("storage.contiguous-for-speed")

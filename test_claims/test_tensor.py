@@ -17,7 +17,14 @@ from accounting.layout import broadcast_shape
 from accounting.memory import storage_bytes, tensor_bytes
 from prooflops.measured import memory
 from test_claims.oracles.tensors import OPTIMIZERS, metered
-from test_claims.strategies import TORCH_DTYPES, dtypes, shapes, view_chains, with_dtype, with_each_operation
+from test_claims.strategies import (
+    TORCH_DTYPES,
+    dtypes,
+    shapes,
+    view_chains,
+    with_dtype,
+    with_each_operation,
+)
 
 
 def storages(kept: list[object], device: torch.device) -> int:
@@ -33,7 +40,9 @@ def storages(kept: list[object], device: torch.device) -> int:
 def test_a_fresh_tensor_takes_its_elements_times_their_bytes(device, shape, dtype):
     x = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device)
     formula, storage = tensor_bytes(shape, dtype), x.untyped_storage().nbytes()
-    assert formula == storage, f"tensor_bytes={formula}, but should be {storage} [{shape=}, {dtype=}]"
+    assert formula == storage, (
+        f"tensor_bytes={formula}, but should be {storage} [{shape=}, {dtype=}]"
+    )
     assert x.nbytes == storage, f"nbytes={x.nbytes}, but should be {storage} [{shape=}, {dtype=}]"
 
 
@@ -46,7 +55,9 @@ def test_the_allocator_is_asked_for_exactly_the_bytes_of_the_values(device):
             held.mark(name)
     for name, phase in held.phases.items():
         formula = tensor_bytes(shape, name)
-        assert formula == phase.allocated_bytes, f"{formula=}, but should be {phase.allocated_bytes} [{name}]"
+        assert formula == phase.allocated_bytes, (
+            f"{formula=}, but should be {phase.allocated_bytes} [{name}]"
+        )
 
 
 @pytest.mark.claim("tensor.nbytes-formula")
@@ -54,7 +65,9 @@ def test_views_have_other_bytes_than_their_storage(device):
     expanded = torch.zeros(1, device=device).expand(1000)
     sliced = torch.zeros(4, 8, device=device)[0]
     for x, values, storage in ((expanded, 4000, 4), (sliced, 32, 128)):
-        assert tensor_bytes(x.shape) == x.nbytes == values, f"nbytes={x.nbytes}, but should be {values} [{x.shape}]"
+        assert tensor_bytes(x.shape) == x.nbytes == values, (
+            f"nbytes={x.nbytes}, but should be {values} [{x.shape}]"
+        )
         got = x.untyped_storage().nbytes()
         assert got == storage, f"storage={got} bytes, but should be {storage} [{x.shape}]"
 
@@ -73,8 +86,12 @@ def test_a_strided_tensor_takes_the_extent_of_its_strides(device, chain):
 def test_a_4x8_tensor_takes_128_bytes(device):
     x = torch.zeros(4, 8, device=device)
     counted = (x.numel(), x.element_size(), x.untyped_storage().nbytes())
-    assert counted == (32, 4, 128), f"elements, their bytes and all bytes are {counted}, but should be (32, 4, 128)"
-    assert tensor_bytes((4, 8)) == x.nbytes, f"tensor_bytes={tensor_bytes((4, 8))}, but should be {x.nbytes}"
+    assert counted == (32, 4, 128), (
+        f"elements, their bytes and all bytes are {counted}, but should be (32, 4, 128)"
+    )
+    assert tensor_bytes((4, 8)) == x.nbytes, (
+        f"tensor_bytes={tensor_bytes((4, 8))}, but should be {x.nbytes}"
+    )
 
 
 @pytest.mark.claim("tensor.gpt3-ffn")
@@ -84,7 +101,9 @@ def test_a_feed_forward_matrix_of_gpt_3_takes_2304_mib_which_are_2_25_gib_and_2_
     assert formula == counted == 2_415_919_104, f"tensor_bytes={formula}, but should be {counted}"
     sizes = [f"{Decimal(counted) / unit:.2f}" for unit in (2**20, 1000 * 2**20, 2**30, 10**9)]
     should = ["2304.00", "2.30", "2.25", "2.42"]
-    assert sizes == should, f"MiB, thousands of them, GiB and GB are {sizes}, but should be {should}"
+    assert sizes == should, (
+        f"MiB, thousands of them, GiB and GB are {sizes}, but should be {should}"
+    )
 
 
 @pytest.mark.claim("tensor.half-and-quarter", "dtype.fp8-bytes", "dtype.bf16-same-bytes")
@@ -92,12 +111,22 @@ def test_a_feed_forward_matrix_of_gpt_3_takes_2304_mib_which_are_2_25_gib_and_2_
 @example(shape=(1000,))
 def test_16_bit_floats_take_half_and_8_bit_floats_a_quarter_of_the_bytes_of_fp32(device, shape):
     fp32 = torch.empty(shape, dtype=torch.float32, device=device).untyped_storage().nbytes()
-    for dtype, size in ("fp16", 2), ("bf16", 2), *((name, 1) for name in TORCH_DTYPES if name.startswith("fp8")):
+    for dtype, size in (
+        ("fp16", 2),
+        ("bf16", 2),
+        *((name, 1) for name in TORCH_DTYPES if name.startswith("fp8")),
+    ):
         there = with_dtype(device, dtype)
-        smaller = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=there).untyped_storage().nbytes()
-        assert 4 // size * smaller == fp32, f"{dtype} takes {smaller} bytes of fp32's {fp32} [{shape=}]"
+        smaller = (
+            torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=there).untyped_storage().nbytes()
+        )
+        assert 4 // size * smaller == fp32, (
+            f"{dtype} takes {smaller} bytes of fp32's {fp32} [{shape=}]"
+        )
         formula, should = tensor_bytes(shape, dtype), size * math.prod(shape)
-        assert formula == smaller == should, f"tensor_bytes={formula}, {smaller=}, not {should} [{shape=}, {dtype=}]"
+        assert formula == smaller == should, (
+            f"tensor_bytes={formula}, {smaller=}, not {should} [{shape=}, {dtype=}]"
+        )
 
 
 @pytest.mark.claim("tensor.ex-5x10-fp16")
@@ -107,28 +136,48 @@ def test_moving_100_bytes_to_a_gpu_charges_a_block_of_512_and_frees_nothing_here
         there = here.to(device)
     for x, place in ((here, "cpu"), (there, device.type)):
         got, formula = x.untyped_storage().nbytes(), tensor_bytes((5, 10), "fp16")
-        assert got == formula == 100, f"{got} bytes on {place} and by formula {formula}, but should be 100"
+        assert got == formula == 100, (
+            f"{got} bytes on {place} and by formula {formula}, but should be 100"
+        )
         assert x.device.type == place, f"the values are on {x.device}, but should be on {place}"
     formula = charged_bytes(100)
     assert held.live_bytes == 100, f"requested {held.live_bytes} bytes, but should 100"
-    assert held.charged_live_bytes == formula == 512, f"charged {held.charged_live_bytes}, but should be {formula}"
+    assert held.charged_live_bytes == formula == 512, (
+        f"charged {held.charged_live_bytes}, but should be {formula}"
+    )
 
 
 @pytest.mark.claim("tensor.default-float32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_what_is_told_no_dtype_takes_the_default_and_integers_and_numpys_arrays_do_not(device, default_dtype, dtype):
-    assert default_dtype == torch.float32, f"the default was {default_dtype}, but should be torch.float32"
+def test_what_is_told_no_dtype_takes_the_default_and_integers_and_numpys_arrays_do_not(
+    device, default_dtype, dtype
+):
+    assert default_dtype == torch.float32, (
+        f"the default was {default_dtype}, but should be torch.float32"
+    )
     torch.set_default_dtype(dtype)
     with with_dtype(device, dtype):
-        made = [getattr(torch, name)(2) for name in ("zeros", "ones", "empty", "rand", "randn", "eye")]
-        made += [torch.full((2,), 1.0), torch.linspace(0, 1, 2), torch.arange(2.0), torch.tensor([1, 2.0])]
+        made = [
+            getattr(torch, name)(2) for name in ("zeros", "ones", "empty", "rand", "randn", "eye")
+        ]
+        made += [
+            torch.full((2,), 1.0),
+            torch.linspace(0, 1, 2),
+            torch.arange(2.0),
+            torch.tensor([1, 2.0]),
+        ]
         made += [nn.Linear(2, 2).weight, nn.Embedding(2, 2).weight]
         integers = torch.tensor([1]), torch.arange(3), torch.full((2,), 1)
     own = [(x, torch.int64) for x in integers] + [(torch.tensor([True]), torch.bool)]
     for numpys, should in ((np.float64, torch.float64), (np.float32, torch.float32)):
-        own += [(torch.from_numpy(np.ones(2, numpys)), should), (torch.tensor(np.ones(2, numpys)), should)]
+        own += [
+            (torch.from_numpy(np.ones(2, numpys)), should),
+            (torch.tensor(np.ones(2, numpys)), should),
+        ]
     for x, should in [(x, dtype) for x in made] + own:
-        assert x.dtype == should, f"with {dtype} as the default {x!r} is {x.dtype}, but should be {should}"
+        assert x.dtype == should, (
+            f"with {dtype} as the default {x!r} is {x.dtype}, but should be {should}"
+        )
 
 
 few = st.sampled_from([1, 7])
@@ -145,7 +194,9 @@ def test_every_byte_that_training_holds_lies_in_a_tensor(device, optimizer, n, w
         layers = nn.Linear(width, hidden), nn.GELU(), nn.LayerNorm(hidden), nn.Linear(hidden, n)
         net = nn.Sequential(nn.Embedding(n, width), *layers).to(device)
         activations: list[object] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda x: activations.append(x) or x, lambda x: x):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: activations.append(x) or x, lambda x: x
+        ):
             loss = nn.functional.cross_entropy(net(tokens), tokens)
         mark("forward")
         found = {"forward": storages([tokens, loss, *net.parameters(), *activations], device)}
@@ -164,7 +215,9 @@ def test_every_byte_that_training_holds_lies_in_a_tensor(device, optimizer, n, w
         found = trained(held.mark)
     for phase, in_tensors in found.items():
         live = held.phases[phase].live_bytes
-        assert in_tensors == live, f"tensors hold {in_tensors} bytes after {phase}, but {live} are held [{optimizer}]"
+        assert in_tensors == live, (
+            f"tensors hold {in_tensors} bytes after {phase}, but {live} are held [{optimizer}]"
+        )
 
 
 @pytest.mark.claim("tensor.uninitialised-then-init")
@@ -173,10 +226,14 @@ def test_initialisers_fill_the_memory_that_is_there(device, shape, dtype):
     fixed = {"constant": (0.5,), "zeros": (), "ones": (), "eye": ()}
     drawing = "uniform normal trunc_normal xavier_uniform xavier_normal kaiming_uniform kaiming_normal orthogonal"
     for name in (*fixed, *drawing.split()):
-        x = torch.full(shape, math.nan, dtype=dtype, device=with_dtype(device, dtype))  # as may be left in memory
+        x = torch.full(
+            shape, math.nan, dtype=dtype, device=with_dtype(device, dtype)
+        )  # as may be left in memory
         place, fill = x.data_ptr(), partial(getattr(nn.init, f"{name}_"), x, *fixed.get(name, ()))
         first, second = ((fill(), x.clone())[1] for _ in range(2))
-        assert not first.isnan().any(), f"{name} left {first.isnan().sum()} of {x.numel()} values unset"
+        assert not first.isnan().any(), (
+            f"{name} left {first.isnan().sum()} of {x.numel()} values unset"
+        )
         drawn = not torch.equal(first, second)
         assert x.data_ptr() == place, f"{name} moved the tensor"
         assert drawn == (name not in fixed), f"twice {name} gave {first} and {second}"
@@ -184,10 +241,14 @@ def test_initialisers_fill_the_memory_that_is_there(device, shape, dtype):
 
 @pytest.mark.claim("tensor.uninitialised-then-init")
 def test_allocating_without_values_writes_none(device, sizing, speed):
-    wanted = 2**24 if device.type == "cpu" else 2 ** round(math.log2(sizing.bytes_moved_in(5e-4) / 4))
+    wanted = (
+        2**24 if device.type == "cpu" else 2 ** round(math.log2(sizing.bytes_moved_in(5e-4) / 4))
+    )
     elements = sizing.fitting(wanted, lambda elements: 4 * 2 * elements, least=2**23)
     empty, filled = (partial(make, elements, device=device) for make in (torch.empty, torch.ones))
-    speed.assert_slower(filled, empty, f"making {elements:,} ones over making as many without values", at_least=4)
+    speed.assert_slower(
+        filled, empty, f"making {elements:,} ones over making as many without values", at_least=4
+    )
 
 
 @pytest.mark.claim("tensor.shapes-match")
@@ -196,29 +257,56 @@ def test_the_shape_of_an_elementwise_result_is_the_broadcast_of_its_operands(dev
     first, second = drawn.input_shapes
     x, y = torch.ones(first, device=device), torch.ones(second, device=device)
     formula, should = broadcast_shape(first, second), np.broadcast_shapes(first, second)
-    assert formula == should, f"broadcast_shape={formula}, but should be {should} [{first=}, {second=}]"
-    for result in (x + y, x - y, x * y, x / y, x**y, x == y, torch.maximum(x, y), torch.where(x > y, x, y)):
-        assert result.shape == should, f"{tuple(result.shape)}, but should be {should} [{first=}, {second=}]"
+    assert formula == should, (
+        f"broadcast_shape={formula}, but should be {should} [{first=}, {second=}]"
+    )
+    for result in (
+        x + y,
+        x - y,
+        x * y,
+        x / y,
+        x**y,
+        x == y,
+        torch.maximum(x, y),
+        torch.where(x > y, x, y),
+    ):
+        assert result.shape == should, (
+            f"{tuple(result.shape)}, but should be {should} [{first=}, {second=}]"
+        )
 
 
 @pytest.mark.claim("tensor.shapes-match")
-@given(drawn=npst.mutually_broadcastable_shapes(signature=np.matmul.signature, max_dims=2, max_side=4))
+@given(
+    drawn=npst.mutually_broadcastable_shapes(signature=np.matmul.signature, max_dims=2, max_side=4)
+)
 def test_the_shape_of_a_product_follows_from_its_matrices_vectors_and_batches(device, drawn):
     x, y = (torch.ones(shape, device=device) for shape in drawn.input_shapes)
     should = np.matmul(*map(np.ones, drawn.input_shapes)).shape
     for result in (x @ y, torch.matmul(x, y)):
-        assert result.shape == should == drawn.result_shape, f"{tuple(result.shape)}, not {should} [{drawn}]"
+        assert result.shape == should == drawn.result_shape, (
+            f"{tuple(result.shape)}, not {should} [{drawn}]"
+        )
 
 
 @pytest.mark.claim("tensor.shapes-match")
 @given(shape=shapes((1, 4), (1, 4)), keep=st.booleans(), data=st.data())
-def test_the_shape_of_a_reduction_lacks_the_dimensions_reduced_or_has_1_there_if_told(device, shape, keep, data):
-    x, dims = torch.ones(shape, device=device), data.draw(npst.valid_tuple_axes(len(shape), min_size=1))
-    for names, of in ((("sum", "mean", "amax", "logsumexp"), dims), (("prod", "argmax", "all"), dims[0])):
+def test_the_shape_of_a_reduction_lacks_the_dimensions_reduced_or_has_1_there_if_told(
+    device, shape, keep, data
+):
+    x, dims = (
+        torch.ones(shape, device=device),
+        data.draw(npst.valid_tuple_axes(len(shape), min_size=1)),
+    )
+    for names, of in (
+        (("sum", "mean", "amax", "logsumexp"), dims),
+        (("prod", "argmax", "all"), dims[0]),
+    ):
         should = np.sum(np.ones(shape), of, keepdims=keep).shape
         for name in names:
             got = getattr(x, name)(of, keepdim=keep).shape
-            assert got == should, f"{name} over {of} gives {tuple(got)}, but should give {should} [{shape=}, {keep=}]"
+            assert got == should, (
+                f"{name} over {of} gives {tuple(got)}, but should give {should} [{shape=}, {keep=}]"
+            )
 
 
 @pytest.mark.claim("tensor.shapes-match")
@@ -226,14 +314,18 @@ def test_the_shape_of_a_reduction_lacks_the_dimensions_reduced_or_has_1_there_if
 def test_how_many_values_are_true_decides_the_shape_of_nonzero_and_of_a_mask(device, values):
     mask = torch.tensor(values, device=device)
     found = mask.nonzero().shape, torch.ones(len(values), device=device)[mask].shape
-    assert found == ((sum(values), 1), (sum(values),)), f"of {values} nonzero and a mask have the shapes {found}"
+    assert found == ((sum(values), 1), (sum(values),)), (
+        f"of {values} nonzero and a mask have the shapes {found}"
+    )
 
 
 @pytest.mark.claim("tensor.shapes-match")
 @given(first=shapes(), second=shapes())
 @example(first=(2, 3), second=(2,))
 @example(first=(2, 3), second=(3,))
-def test_shapes_that_do_not_match_are_refused_by_the_formula_exactly_when_torch_refuses_them(device, first, second):
+def test_shapes_that_do_not_match_are_refused_by_the_formula_exactly_when_torch_refuses_them(
+    device, first, second
+):
     def refused(result, *operands):
         try:
             result(*operands)
@@ -242,5 +334,9 @@ def test_shapes_that_do_not_match_are_refused_by_the_formula_exactly_when_torch_
         return False
 
     torchs = refused(torch.mul, torch.ones(first, device=device), torch.ones(second, device=device))
-    formulas, numpys = (refused(result, first, second) for result in (broadcast_shape, np.broadcast_shapes))
-    assert formulas == numpys == torchs, f"{formulas=} and {numpys=}, but {torchs=} [{first=}, {second=}]"
+    formulas, numpys = (
+        refused(result, first, second) for result in (broadcast_shape, np.broadcast_shapes)
+    )
+    assert formulas == numpys == torchs, (
+        f"{formulas=} and {numpys=}, but {torchs=} [{first=}, {second=}]"
+    )

@@ -17,7 +17,9 @@ from accounting.checks import validated_choice
 from accounting.devices.lookup import device_of
 from accounting.devices.peaks import Accelerator
 
-_TABLE: dict[str, Any] = json.loads(Path(__file__).with_name("floors.json").read_text(encoding="utf-8"))
+_TABLE: dict[str, Any] = json.loads(
+    Path(__file__).with_name("floors.json").read_text(encoding="utf-8")
+)
 _ROWS: list[dict[str, Any]] = _TABLE["rows"]
 MARGIN: float = _TABLE["margin"]
 
@@ -26,9 +28,14 @@ def _words(cell: str) -> list[str]:
     return cell.split(", ")
 
 
-FIGURES: tuple[str, ...] = tuple(dict.fromkeys(figure for row in _ROWS for figure in _words(row["figures"])))
+FIGURES: tuple[str, ...] = tuple(
+    dict.fromkeys(figure for row in _ROWS for figure in _words(row["figures"]))
+)
 # One word of an option for several figures.
-GROUPS = {"memory": ("copy", "scale", "add", "triad", "sum", "dot"), "link": ("to-device", "to-host")}
+GROUPS = {
+    "memory": ("copy", "scale", "add", "triad", "sum", "dot"),
+    "link": ("to-device", "to-host"),
+}
 
 
 class Floor(NamedTuple):
@@ -96,7 +103,11 @@ def floor_of(device: str | Accelerator | None, figure: str, kind: str = "cuda") 
     """
     validated_choice("figure", figure, FIGURES)
     row = device_of(device)
-    of_kind = [each for each in _ROWS if figure in _words(each["figures"]) and each.get("kind", kind) == kind]
+    of_kind = [
+        each
+        for each in _ROWS
+        if figure in _words(each["figures"]) and each.get("kind", kind) == kind
+    ]
     if kind == "cpu":
         of_kind = [each for each in of_kind if "kind" in each]
     own = {"devices": row.label, "arches": row.arch} if row else {}
@@ -111,7 +122,9 @@ def floor_of(device: str | Accelerator | None, figure: str, kind: str = "cuda") 
 def _floor(figure: str, row: dict[str, Any], whose: str) -> Floor:
     healthy = tuple(row["healthy"]) if "healthy" in row else None
     published = healthy[0] if healthy else row.get("accepted")
-    limit = published * (1 - MARGIN) if published else row["most"] if "most" in row else row["least"]
+    limit = (
+        published * (1 - MARGIN) if published else row["most"] if "most" in row else row["least"]
+    )
     return Floor(figure, limit, row["of"], healthy, whose, _TABLE["sources"][row["source"]])
 
 
@@ -128,7 +141,10 @@ def pcie_bytes_per_s(generation: int, lanes: int) -> float:
     >>> round(pcie_bytes_per_s(5, 16) / 1e9)
     63
     """
-    return lanes * PCIE_LANE_BYTES_PER_S[validated_choice("generation", generation, PCIE_LANE_BYTES_PER_S)]
+    return (
+        lanes
+        * PCIE_LANE_BYTES_PER_S[validated_choice("generation", generation, PCIE_LANE_BYTES_PER_S)]
+    )
 
 
 def published_mfu() -> list[dict[str, Any]]:

@@ -37,7 +37,11 @@ def device_named(
         rows = [row for row in ROWS if (row.arch, row.units) == (arch, units)]
         rows = [row for row in rows if row in named] or rows
     else:
-        rows = [row for row in named if arch in {None, row.arch} and (units is None or row.units in {None, units})]
+        rows = [
+            row
+            for row in named
+            if arch in {None, row.arch} and (units is None or row.units in {None, units})
+        ]
     if len(rows) > 1 and memory_bytes is not None:
         rows = [row for row in rows if _has_memory(row, memory_bytes)]
     return rows[0] if len(rows) == 1 else None
@@ -63,28 +67,48 @@ def device_called(name: str) -> Accelerator:
         labels = {label.lower(): label for label in ACCELERATORS}
         near = [labels[each] for each in get_close_matches(name.lower(), labels, n=5, cutoff=0.3)]
         options = ", ".join([row.label for row in rows] or near or list(ACCELERATORS))
-        raise ValueError(f"device must be {'one of' if rows else 'on record, such as'} {options}, got {name!r}")
+        raise ValueError(
+            f"device must be {'one of' if rows else 'on record, such as'} {options}, got {name!r}"
+        )
     return rows[0]
 
 
 def _rows_called(name: str) -> list[Accelerator]:
     """The rows that a person's name fits: those with this label or name, else those with all its words."""
-    wanted = _words(validated_instance("device", name, str).partition(":")[0])  # gfx942:sramecc+:xnack-
-    same = [row for row in ROWS if "".join(wanted) in {"".join(_words(each)) for each in (row.label, *row.names)}]
+    wanted = _words(
+        validated_instance("device", name, str).partition(":")[0]
+    )  # gfx942:sramecc+:xnack-
+    same = [
+        row
+        for row in ROWS
+        if "".join(wanted) in {"".join(_words(each)) for each in (row.label, *row.names)}
+    ]
     if same or not wanted:
         return same
-    words = {row.label: _words(" ".join((row.label, *row.names, row.unit, row.arch))) for row in ROWS}
-    return [row for row in ROWS if all(any(_fits(word, each) for each in words[row.label]) for word in wanted)]
+    words = {
+        row.label: _words(" ".join((row.label, *row.names, row.unit, row.arch))) for row in ROWS
+    }
+    return [
+        row
+        for row in ROWS
+        if all(any(_fits(word, each) for each in words[row.label]) for word in wanted)
+    ]
 
 
 def _fits(word: str, whole: str) -> bool:
     """Whether two words are equal up to digits at the end: "sxm" fits SXM5."""
-    return word == whole or (len(word) > 2 and word.isalpha() and bool(re.fullmatch(rf"{word}\d+", whole)))
+    return word == whole or (
+        len(word) > 2 and word.isalpha() and bool(re.fullmatch(rf"{word}\d+", whole))
+    )
 
 
 def _words(name: str) -> list[str]:
     words = re.findall(r"[a-z0-9.]+", name.lower())
-    return [word for word in words if word not in {"nvidia", "amd", "intel", "r", "google", "cloud", "aws", "apple"}]
+    return [
+        word
+        for word in words
+        if word not in {"nvidia", "amd", "intel", "r", "google", "cloud", "aws", "apple"}
+    ]
 
 
 def _has_memory(row: Accelerator, memory_bytes: int) -> bool:

@@ -97,8 +97,12 @@ class CpuPath(NamedTuple):
     flops_per_cycle: dict[str, int | None]  # None: the path exists, its rate is not settled
     evidence: str
     kind: str  # vendor | measured | derived
-    requires: tuple[str, ...] = ()  # features as `torch.cpu.get_capabilities()` names them; none tells such a core
-    fma_units_512: int | None = None  # the number of 512-bit units that the figures are for, if they depend on it
+    requires: tuple[
+        str, ...
+    ] = ()  # features as `torch.cpu.get_capabilities()` names them; none tells such a core
+    fma_units_512: int | None = (
+        None  # the number of 512-bit units that the figures are for, if they depend on it
+    )
     per: str = "core"
     note: str = ""
 
@@ -118,7 +122,9 @@ def _accelerator(cells: dict[str, Any]) -> Accelerator:
     """A row; one key of its peaks may name several formats."""
     label = cells["label"]
     if unknown := cells.keys() - set(Accelerator._fields):
-        raise ValueError(f"peaks.json: {label!r} has {sorted(unknown)}, valid are {', '.join(Accelerator._fields)}")
+        raise ValueError(
+            f"peaks.json: {label!r} has {sorted(unknown)}, valid are {', '.join(Accelerator._fields)}"
+        )
     clocks = tuple(cells.get("clocks_mhz", (None, None)))
     peaks = cells.get("peaks")
     if peaks is None:
@@ -131,7 +137,11 @@ def _accelerator(cells: dict[str, Any]) -> Accelerator:
         "names": tuple(cells.get("names", ())),
         "units": cells.get("units"),
         "clocks_mhz": clocks,
-        "peaks": {column: _figure(label, cell) for columns, cell in peaks.items() for column in columns.split()},
+        "peaks": {
+            column: _figure(label, cell)
+            for columns, cell in peaks.items()
+            for column in columns.split()
+        },
         "bandwidth": _figure(label, cells["bandwidth"]) if "bandwidth" in cells else None,
         "memory": cells.get("memory"),
         "sources": tuple(cells["sources"].split()),
@@ -139,8 +149,16 @@ def _accelerator(cells: dict[str, Any]) -> Accelerator:
     return Accelerator(**cells | read)
 
 
-MAKERS = ("nvidia", "amd", "intel", "for_planning")  # the last also of makers whose devices torch gives no name
-ROWS: tuple[Accelerator, ...] = tuple(_accelerator(cells) for maker in MAKERS for cells in TABLE[maker])
+MAKERS = (
+    "nvidia",
+    "amd",
+    "intel",
+    "for_planning",
+)  # the last also of makers whose devices torch gives no name
+ROWS: tuple[Accelerator, ...] = tuple(
+    _accelerator(cells) for maker in MAKERS for cells in TABLE[maker]
+)
 CPU_PATHS: tuple[CpuPath, ...] = tuple(
-    CpuPath(**cells | {"requires": tuple(cells.get("requires", ()))}) for cells in TABLE["cpu_paths"]
+    CpuPath(**cells | {"requires": tuple(cells.get("requires", ()))})
+    for cells in TABLE["cpu_paths"]
 )

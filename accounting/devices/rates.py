@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from accounting.checks import at_least_one, checked, validated_choice, validated_instance, validated_positive
+from accounting.checks import (
+    at_least_one,
+    checked,
+    validated_choice,
+    validated_instance,
+    validated_positive,
+)
 from accounting.devices.lookup import device_of
 from accounting.devices.peaks import CPU_PATHS, TABLE, Accelerator, Figure
 from accounting.formats import FORMATS, Dtype, dtype_name
@@ -19,10 +25,17 @@ from accounting.formats import FORMATS, Dtype, dtype_name
 _COLUMNS: dict[str, dict[str, list[str]]] = TABLE["columns"]
 _MATRIX_COLUMNS = _COLUMNS["matrix"]
 MATRIX_DTYPES = tuple(_MATRIX_COLUMNS)  # those that a peak of matrix products can be stated for
-AT_VECTOR_CLOCK = {"fp64", "fp64_tensor", "fp32", "fp32_tensor"}  # fp64_tensor too: the vendors state it so
+AT_VECTOR_CLOCK = {
+    "fp64",
+    "fp64_tensor",
+    "fp32",
+    "fp32_tensor",
+}  # fp64_tensor too: the vendors state it so
 
 # The formats that tensors on a kind of device cannot have in torch.
-_LACKING = {"mps": {name for name in FORMATS if name == "fp64" or name.startswith(("fp8", "fp4", "e8m0"))}}
+_LACKING = {
+    "mps": {name for name in FORMATS if name == "fp64" or name.startswith(("fp8", "fp4", "e8m0"))}
+}
 
 
 def has_dtype(kind: str, dtype: Dtype) -> bool:
@@ -38,7 +51,11 @@ def has_dtype(kind: str, dtype: Dtype) -> bool:
 
 
 def peak_flop_per_s(
-    device: str | Accelerator | None, dtype: Dtype, *, path: str = "matrix", accumulate: str = "fp32"
+    device: str | Accelerator | None,
+    dtype: Dtype,
+    *,
+    path: str = "matrix",
+    accumulate: str = "fp32",
 ) -> float | None:
     """The vendor's dense peak in FLOP/s (int8: operations/s) of a device, by row or name; None if not on record.
 
@@ -56,7 +73,12 @@ def peak_flop_per_s(
 
 @checked(clock_hz=validated_positive)
 def clock_scaled_peak_flop_per_s(
-    device: str | Accelerator | None, dtype: Dtype, clock_hz: float, *, path: str = "matrix", accumulate: str = "fp32"
+    device: str | Accelerator | None,
+    dtype: Dtype,
+    clock_hz: float,
+    *,
+    path: str = "matrix",
+    accumulate: str = "fp32",
 ) -> float | None:
     """The peak at the clock that really ran: peak · clock / nominal clock. None without a peak or a nominal clock.
 
@@ -117,18 +139,27 @@ def flop_per_s(figure: Figure) -> float:
     return round(validated_instance("figure", figure, Figure).printed * 1e6) * 1e6 / figure.divisor
 
 
-def _column(row: Accelerator | None, dtype: Dtype, path: str, accumulate: str) -> tuple[str, Figure] | None:
+def _column(
+    row: Accelerator | None, dtype: Dtype, path: str, accumulate: str
+) -> tuple[str, Figure] | None:
     """The first column on record for this dtype, with its figure."""
     name = dtype_name(dtype)
     validated_choice("path", path, ("matrix", "vector"))
     validated_choice("accumulate", accumulate, ("fp32", "fp16"))
     if row is None:
         return None
-    columns = _COLUMNS["vector" if path == "vector" else "matrix" if accumulate == "fp32" else "fp16 accumulator"]
-    return next(((column, row.peaks[column]) for column in columns.get(name, ()) if column in row.peaks), None)
+    columns = _COLUMNS[
+        "vector" if path == "vector" else "matrix" if accumulate == "fp32" else "fp16 accumulator"
+    ]
+    return next(
+        ((column, row.peaks[column]) for column in columns.get(name, ()) if column in row.peaks),
+        None,
+    )
 
 
-def cpu_flops_per_cycle(features: Mapping[str, object] | Iterable[str], fma_units_512: int = 2) -> dict[str, int]:
+def cpu_flops_per_cycle(
+    features: Mapping[str, object] | Iterable[str], fma_units_512: int = 2
+) -> dict[str, int]:
     """The most FLOPs per cycle that one core's instruction sets allow, per dtype; a dtype without a figure is absent.
 
     Units · lanes · 2: two 512-bit units make 2 · 16 · 2 = 64 in fp32. CPUID does not state the number of units; the
@@ -161,7 +192,11 @@ def cpu_flops_per_cycle(features: Mapping[str, object] | Iterable[str], fma_unit
 
 @checked(cores=at_least_one, clock_hz=validated_positive)
 def cpu_peak_flop_per_s(
-    features: Mapping[str, object] | Iterable[str], cores: int, clock_hz: float, dtype: Dtype, fma_units_512: int = 2
+    features: Mapping[str, object] | Iterable[str],
+    cores: int,
+    clock_hz: float,
+    dtype: Dtype,
+    fma_units_512: int = 2,
 ) -> float | None:
     """The most FLOP/s of a CPU: cores · clock · FLOPs per cycle; None if the dtype has no figure.
 

@@ -33,7 +33,9 @@ _TABLE = json.loads(Path(__file__).with_name("model_types.json").read_text(encod
 MODEL_TYPES: dict[str, dict[str, Any]] = _TABLE["types"]
 READ_AT_ONE_VALUE: dict[str, Any] = _TABLE["read_at_one_value"]
 # Keys that change no parameter, no product and no attention.
-WITHOUT_SIZE = re.compile("|".join(pattern for patterns in _TABLE["without_size"].values() for pattern in patterns))
+WITHOUT_SIZE = re.compile(
+    "|".join(pattern for patterns in _TABLE["without_size"].values() for pattern in patterns)
+)
 NORM_VECTORS = {"none": 0, "rmsnorm": 1, "layernorm": 2}
 REQUIRED = object()
 T = TypeVar("T")
@@ -48,15 +50,21 @@ class Config:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         if "model_type" not in values:
-            raise ValueError(f"config must have 'model_type', the name of its family, got {', '.join(values)}")
+            raise ValueError(
+                f"config must have 'model_type', the name of its family, got {', '.join(values)}"
+            )
         self.type = str(values["model_type"])
         try:
             self.family = dict(MODEL_TYPES[validated_choice("model_type", self.type, MODEL_TYPES)])
         except ValueError as error:
             raise UnreadError(error) from None
-        self.values = {key: value for key, value in values.items() if key not in self.family.get("ignored", ())}
+        self.values = {
+            key: value for key, value in values.items() if key not in self.family.get("ignored", ())
+        }
         self.read = {"model_type", *self.family.get("optional", ())}
-        variants = [row for key, row in self.family.get("if", {}).items() if self(key, default=False)]
+        variants = [
+            row for key, row in self.family.get("if", {}).items() if self(key, default=False)
+        ]
         self.family |= variants[0] if variants else {}
         for key, value in self.family.get("fixed", {}).items():
             self.only(key, value)
@@ -66,12 +74,18 @@ class Config:
         self.read.update(names)
         found = {name: self.values[name] for name in names if self.values.get(name) is not None}
         if not found and default is REQUIRED:
-            raise ValueError(f"config must have {' or '.join(map(repr, names))} for a model of type {self.type!r}")
+            raise ValueError(
+                f"config must have {' or '.join(map(repr, names))} for a model of type {self.type!r}"
+            )
         for name, value in found.items():
             if isinstance(value, str) and value.isdigit():
                 raise TypeError(f"{name} must be a number, got {value!r} of type str")
         value = next(iter(found.values()), default)
-        return value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else value
+        return (
+            value.__index__()
+            if hasattr(value, "__index__") and not isinstance(value, bool)
+            else value
+        )
 
     def setting(self, name: str, default: Any = False) -> Any:
         """The family's setting `name`, read from the config where the table names a key."""
@@ -86,13 +100,17 @@ class Config:
         """The list that has an entry for each layer, or one of ""."""
         listed = self(*names, default=None) or [""] * self.layers
         if len(listed) != self.layers:
-            raise ValueError(f"{names[0]} must have an entry for each of {self.layers} layers, got {len(listed)}")
+            raise ValueError(
+                f"{names[0]} must have an entry for each of {self.layers} layers, got {len(listed)}"
+            )
         return listed
 
     def only(self, name: str, *values: Any) -> None:
         """Refuses a key whose value changes the shape in a way that is not read; one that was read is no matter."""
         if name not in self.read and self(name, default=None) not in (None, *values):
-            raise UnreadError(f"config has {name}={self(name)!r}, which is not read for a model of type {self.type!r}")
+            raise UnreadError(
+                f"config has {name}={self(name)!r}, which is not read for a model of type {self.type!r}"
+            )
 
     def norm(self) -> Parts:
         return other("norms", NORM_VECTORS[self.family.get("norm", "rmsnorm")] * self.dim)
@@ -101,10 +119,18 @@ class Config:
         """Refuses keys that were not read and may change the shape."""
         for key, value in READ_AT_ONE_VALUE.items():
             self.only(key, value)
-        unread = sorted(key for key in self.values.keys() - self.read if not WITHOUT_SIZE.fullmatch(key))
-        named = ", ".join(f"{key}={self.values[key]!r}" for key in unread if self.values[key] not in (None, [], {}, ()))
+        unread = sorted(
+            key for key in self.values.keys() - self.read if not WITHOUT_SIZE.fullmatch(key)
+        )
+        named = ", ".join(
+            f"{key}={self.values[key]!r}"
+            for key in unread
+            if self.values[key] not in (None, [], {}, ())
+        )
         if named:
-            raise UnreadError(f"config has {named}, which may change the shape and is not read for type {self.type!r}")
+            raise UnreadError(
+                f"config has {named}, which may change the shape and is not read for type {self.type!r}"
+            )
 
     @property
     def layers(self) -> int:
@@ -140,7 +166,9 @@ def stack(kinds: Iterable[T], layer_of: Callable[[T], Parts]) -> Parts:
 class Kind(NamedTuple):
     """What one layer of a decoder is made of."""
 
-    mixing: str  # "attention", "linear_attention", "mamba"; in a layer of one part also "moe" or "mlp"
+    mixing: (
+        str  # "attention", "linear_attention", "mamba"; in a layer of one part also "moe" or "mlp"
+    )
     window: int
     sparse: bool
 
@@ -165,7 +193,10 @@ def _windows(c: Config) -> list[int]:
         for layer, kind in enumerate(c.of_layers("layer_types"))
     ]
     if c.family.get("chunked"):  # of these layers, those without rotary positions attend to all
-        windowed = [each and rope != 0 for each, rope in zip(windowed, c.of_layers("no_rope_layers"), strict=True)]
+        windowed = [
+            each and rope != 0
+            for each, rope in zip(windowed, c.of_layers("no_rope_layers"), strict=True)
+        ]
     return [int(size) * each for each in windowed]
 
 
@@ -173,16 +204,28 @@ def _mixers(c: Config) -> list[str]:
     """Each layer's attention or recurrence; in a family whose layers have one part, that part."""
     match c.family.get("layer"):
         case "single":
-            names = {"M": "mamba", "linear_attention": "mamba", "*": "attention", "full_attention": "attention"}
+            names = {
+                "M": "mamba",
+                "linear_attention": "mamba",
+                "*": "attention",
+                "full_attention": "attention",
+            }
             names |= {"E": "moe", "-": "mlp", "": "mamba"}
             listed = c.of_layers("hybrid_override_pattern", "layers_block_type")
             valid = sorted({*names, *names.values()} - {""})
-            return [names.get(each) or validated_choice("hybrid_override_pattern", each, valid) for each in listed]
+            return [
+                names.get(each) or validated_choice("hybrid_override_pattern", each, valid)
+                for each in listed
+            ]
         case "mixed":
             offset, period = c("attn_layer_offset"), c("attn_layer_period")
-            return ["mamba" if (layer - offset) % period else "attention" for layer in range(c.layers)]
+            return [
+                "mamba" if (layer - offset) % period else "attention" for layer in range(c.layers)
+            ]
     interval = c("full_attention_interval", default=1)
-    recurs = ["linear_attention" if (layer + 1) % interval else "attention" for layer in range(c.layers)]
+    recurs = [
+        "linear_attention" if (layer + 1) % interval else "attention" for layer in range(c.layers)
+    ]
     stated = c.of_layers("layer_types")
     return [
         own if not each else each if each == "linear_attention" else "attention"
@@ -194,14 +237,34 @@ def _mixing(c: Config, kind: Kind) -> Parts:
     """A layer's attention or recurrence."""
     dim, heads, kv_heads, head_dim = c.widths
     if c.family.get("latent"):
-        ranks = c("q_lora_rank", default=0), c("kv_lora_rank"), c("qk_nope_head_dim"), c("qk_rope_head_dim")
-        return latent_attention(dim, heads, *ranks, c("v_head_dim"), bias=bool(c("attention_bias", default=False)))
+        ranks = (
+            c("q_lora_rank", default=0),
+            c("kv_lora_rank"),
+            c("qk_nope_head_dim"),
+            c("qk_rope_head_dim"),
+        )
+        return latent_attention(
+            dim, heads, *ranks, c("v_head_dim"), bias=bool(c("attention_bias", default=False))
+        )
     if kind.mixing == "linear_attention":
-        names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
+        names = (
+            "num_key_heads",
+            "num_value_heads",
+            "key_head_dim",
+            "value_head_dim",
+            "conv_kernel_dim",
+        )
         return delta_rule(dim, *(c(f"linear_{name}") for name in names))
-    extra = {"heads": 2 * head_dim, "all": (heads + kv_heads) * head_dim}.get(c.family.get("qk_norm", ""), 0)
-    chunked, biases = c.family.get("chunked", False), {"bias": c.flag("qkv_bias"), "out_bias": c.flag("out_bias")}
-    mixed = attention(dim, heads, head_dim, kv_heads, extra=extra, window=kind.window, chunked=chunked, **biases)
+    extra = {"heads": 2 * head_dim, "all": (heads + kv_heads) * head_dim}.get(
+        c.family.get("qk_norm", ""), 0
+    )
+    chunked, biases = (
+        c.family.get("chunked", False),
+        {"bias": c.flag("qkv_bias"), "out_bias": c.flag("out_bias")},
+    )
+    mixed = attention(
+        dim, heads, head_dim, kv_heads, extra=extra, window=kind.window, chunked=chunked, **biases
+    )
     if c.family.get("gated_output"):
         mixed = linear("attention", dim, heads * head_dim, "gate", bias=c.flag("qkv_bias")) | mixed
     return mixed | other("sinks", c.family.get("sinks", False) * heads)
@@ -214,7 +277,10 @@ def _sparse(c: Config) -> list[bool]:
     c.only("moe_layer_freq", 1)
     first, dense = c("first_k_dense_replace", default=0), c("mlp_only_layers", default=())
     offset, period = c("expert_layer_offset", default=0), c("expert_layer_period", default=1)
-    step, listed = c("decoder_sparse_step", "interleave_moe_layer_step", default=1), c("moe_layers", default=None)
+    step, listed = (
+        c("decoder_sparse_step", "interleave_moe_layer_step", default=1),
+        c("moe_layers", default=None),
+    )
     return [
         layer >= first
         and layer not in dense
@@ -234,17 +300,27 @@ def _feeding(c: Config, *, sparse: bool) -> Parts:
         return mlp(c.dim, dense, ends_layer=ends, **common)
     width = c("moe_intermediate_size", default=c.hidden)
     shared = c("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", default=0)
-    shared = shared or width * c("n_shared_experts", default=int(c.family.get("shared_expert", False)))
+    shared = shared or width * c(
+        "n_shared_experts", default=int(c.family.get("shared_expert", False))
+    )
     experts = c("num_local_experts", "num_experts", "n_routed_experts")
-    own = {name: c.family.get(name, False) for name in ("shared_gate", "router_bias", "corrections")}
+    own = {
+        name: c.family.get(name, False) for name in ("shared_gate", "router_bias", "corrections")
+    }
     return mixture(c.dim, width, experts, c("num_experts_per_tok"), shared=shared, **own, **common)
 
 
 def _recurrence(c: Config, *, jamba: bool) -> Parts:
     """Mamba-2 where there are heads, else Mamba."""
     dim, conv_bias = c.dim, c("use_conv_bias", "mamba_conv_bias", default=True)
-    state, kernel = c("state_size", "ssm_state_size", "mamba_d_state"), c("conv_kernel", "mamba_d_conv")
-    rank, inner = c("time_step_rank", "mamba_dt_rank", default=0), c("expand", "mamba_expand", default=2) * dim
+    state, kernel = (
+        c("state_size", "ssm_state_size", "mamba_d_state"),
+        c("conv_kernel", "mamba_d_conv"),
+    )
+    rank, inner = (
+        c("time_step_rank", "mamba_dt_rank", default=0),
+        c("expand", "mamba_expand", default=2) * dim,
+    )
     bias = bool(c("mamba_proj_bias" if jamba else "use_bias", default=False))
     c.only("mamba_proj_bias", False)
     if heads := c("mamba_num_heads", "num_heads", default=0):
@@ -252,7 +328,9 @@ def _recurrence(c: Config, *, jamba: bool) -> Parts:
         return state_space(dim, *sizes, chunk=c("chunk_size"), bias=bias, conv_bias=conv_bias)
     inner = inner if jamba else c("intermediate_size", default=inner)
     rank = -(-dim // 16) if rank == "auto" else rank
-    return selective_scan(dim, inner, state, rank, kernel, normed=jamba, bias=bias, conv_bias=conv_bias)
+    return selective_scan(
+        dim, inner, state, rank, kernel, normed=jamba, bias=bias, conv_bias=conv_bias
+    )
 
 
 def decoder_layer(c: Config, kind: Kind) -> Parts:
@@ -288,13 +366,18 @@ def decoder(c: Config) -> Parts:
 def modern_bert(c: Config) -> Parts:
     """Encoder of tokens with rotary positions, gated MLPs and windows; the first layer has no norm before attention."""
     dim, heads, *_ = c.widths
-    norm, bias = other("norms", dim * (1 + c("norm_bias", default=False))), c("attention_bias", default=False)
+    norm, bias = (
+        other("norms", dim * (1 + c("norm_bias", default=False))),
+        c("attention_bias", default=False),
+    )
     half, every = c("local_attention") // 2, c("global_attn_every_n_layers", default=3)
 
     def layer(kind: tuple[bool, bool]) -> Parts:
         first, local = kind
         window = (half + 1) * local  # tokens on either side, each with the token itself; 0: all
-        mixed = attention(dim, heads, dim // heads, bias=bias, out_bias=bias, causal=False, window=window)
+        mixed = attention(
+            dim, heads, dim // heads, bias=bias, out_bias=bias, causal=False, window=window
+        )
         fed = mlp(dim, c("intermediate_size"), gated=True, bias=c("mlp_bias", default=False))
         return (Parts() if first else norm) + mixed + norm + fed
 
@@ -306,4 +389,6 @@ def modern_bert(c: Config) -> Parts:
     return model + head(dim, c("vocab_size"), tied=True, bias=c("decoder_bias", default=True))
 
 
-BUILDERS: dict[str, Callable[[Config], Parts]] = {each.__name__: each for each in (decoder, modern_bert)}
+BUILDERS: dict[str, Callable[[Config], Parts]] = {
+    each.__name__: each for each in (decoder, modern_bert)
+}

@@ -32,7 +32,11 @@ from accounting.parts import Parts
 
 @checked(flags=("multi_token_prediction", "text_only"))
 def from_config(
-    config: Any, *, multi_token_prediction: bool = False, text_only: bool = False, ignore: Collection[str] = ()
+    config: Any,
+    *,
+    multi_token_prediction: bool = False,
+    text_only: bool = False,
+    ignore: Collection[str] = (),
 ) -> Parts:
     """The model that a `config.json` describes: a mapping, a path, an object of transformers, or a name, of one of the
     `public_models` or of the local Hugging Face cache.
@@ -82,11 +86,17 @@ def _of_family(content: Mapping[str, Any], multi_token_prediction: bool = False)
 def _of_library(content: Mapping[str, Any], unread: UnreadError) -> Parts:
     """The model as transformers or diffusers builds it."""
     try:
-        built = import_module("prooflops.counted.built")  # by name: it needs torch, and this module only Python
-        model = built.from_library(content, WITHOUT_SIZE.fullmatch, strict=content.get("model_type") in MODEL_TYPES)
+        built = import_module(
+            "prooflops.counted.built"
+        )  # by name: it needs torch, and this module only Python
+        model = built.from_library(
+            content, WITHOUT_SIZE.fullmatch, strict=content.get("model_type") in MODEL_TYPES
+        )
     except ImportError as error:
         package = "diffusers" if "_class_name" in content else "transformers 5 or later"
-        raise ValueError(f"{unread}. With {package} installed it would be asked ({error})") from None
+        raise ValueError(
+            f"{unread}. With {package} installed it would be asked ({error})"
+        ) from None
     except ValueError as error:
         raise ValueError(f"{unread}; {error}") from error
     if model.ignored:
@@ -95,7 +105,9 @@ def _of_library(content: Mapping[str, Any], unread: UnreadError) -> Parts:
     return cast("Parts", model)
 
 
-def content_of(config: Any, text_only: bool = False, ignore: Collection[str] = ()) -> Mapping[str, Any]:
+def content_of(
+    config: Any, text_only: bool = False, ignore: Collection[str] = ()
+) -> Mapping[str, Any]:
     """The values of a config, or of its text part, but for those to ignore."""
     if hasattr(config, "to_dict"):  # of transformers
         config = config.to_dict()
@@ -109,7 +121,9 @@ def content_of(config: Any, text_only: bool = False, ignore: Collection[str] = (
     if not isinstance(config, Mapping):
         path = config_file(config)
         try:
-            config = validated_instance("config", json.loads(path.read_text(encoding="utf-8")), dict)
+            config = validated_instance(
+                "config", json.loads(path.read_text(encoding="utf-8")), dict
+            )
         except ValueError as error:
             raise ValueError(f"config must be JSON, got {path}: {error}") from None
     if text_only and "text_config" in config:
@@ -128,7 +142,9 @@ def public_models() -> dict[str, dict[str, Any]]:
     >>> public_models()["openai/gpt-oss-20b"]["parameters"]
     20914757184
     """
-    models: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("public_models.json").read_text())
+    models: dict[str, dict[str, Any]] = json.loads(
+        Path(__file__).with_name("public_models.json").read_text()
+    )
     return models
 
 
@@ -137,13 +153,19 @@ def config_file(name: str | Path) -> Path:
     path = Path(name)
     if path.exists():
         return path / "config.json" if path.is_dir() else path
-    files = (hub_cache() / f"models--{str(name).replace('/', '--')}" / "snapshots").glob("*/config.json")
+    files = (hub_cache() / f"models--{str(name).replace('/', '--')}" / "snapshots").glob(
+        "*/config.json"
+    )
     if not (newest := max(files, key=lambda file: file.stat().st_mtime, default=None)):
-        raise FileNotFoundError(f"no config.json at {name}, nor of a model of this name in {hub_cache()}")
+        raise FileNotFoundError(
+            f"no config.json at {name}, nor of a model of this name in {hub_cache()}"
+        )
     return newest
 
 
 def hub_cache() -> Path:
     """The folder in which huggingface_hub keeps what it has downloaded."""
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    home = os.environ.get("HF_HOME") or Path(
+        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
+    )
     return Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()

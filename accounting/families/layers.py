@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from accounting.checks import checked, validated_bool
-from accounting.parts import AttentionLayers, LinearMaps, OtherParameters, Parts, RecurrentLayers, Rows
+from accounting.parts import (
+    AttentionLayers,
+    LinearMaps,
+    OtherParameters,
+    Parts,
+    RecurrentLayers,
+    Rows,
+)
 
 
 @checked("in_features", "out_features")
@@ -78,16 +85,25 @@ def attention(
     kv_heads, keys = kv_heads or heads, keys or rows
     query = linear("attention", dim, heads * head_dim, "query", bias=bias, rows=rows)
     key, value = (
-        linear("attention", dim, kv_heads * head_dim, name, bias=bias, rows=keys) for name in ("key", "value")
+        linear("attention", dim, kv_heads * head_dim, name, bias=bias, rows=keys)
+        for name in ("key", "value")
     )
-    shape = AttentionLayers("attention", heads, head_dim, kv_heads=kv_heads, queries=rows, keys=keys, **options)
+    shape = AttentionLayers(
+        "attention", heads, head_dim, kv_heads=kv_heads, queries=rows, keys=keys, **options
+    )
     out = linear("attention", heads * head_dim, dim, "out", bias=out_bias, rows=rows)
     return (query | key | value) + other("attention", extra) + Parts(attentions=(shape,)) + out
 
 
 @checked("dim", "hidden", flags=("gated", "ends_layer"))
 def mlp(
-    dim: int, hidden: int, *, gated: bool = False, part: str = "mlp", ends_layer: bool | None = None, **options: Any
+    dim: int,
+    hidden: int,
+    *,
+    gated: bool = False,
+    part: str = "mlp",
+    ends_layer: bool | None = None,
+    **options: Any,
 ) -> Parts:
     """down(act(up(x))), or gated, down(act(gate(x)) · up(x)): 2·dim·hidden or 3·dim·hidden weights.
 
@@ -126,15 +142,27 @@ def mixture(
     """
     if active > experts:
         raise ValueError(f"active must be at most experts={experts}, got {active}")
-    router = linear("router", dim, experts, "router", bias=router_bias) | other("corrections", experts * corrections)
-    always = mlp(dim, shared, ends_layer=False, part="shared expert", **options) if shared else Parts()
+    router = linear("router", dim, experts, "router", bias=router_bias) | other(
+        "corrections", experts * corrections
+    )
+    always = (
+        mlp(dim, shared, ends_layer=False, part="shared expert", **options) if shared else Parts()
+    )
     gate = linear("shared expert", dim, 1, "gate") if shared_gate else Parts()
     return (router + mlp(dim, hidden, copies=experts, uses=active, **options)) | always | gate
 
 
 @checked("dim", "heads", "q_rank", "kv_rank", "nope", "rope", "value_dim")
 def latent_attention(
-    dim: int, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value_dim: int, *, bias: bool = False
+    dim: int,
+    heads: int,
+    q_rank: int,
+    kv_rank: int,
+    nope: int,
+    rope: int,
+    value_dim: int,
+    *,
+    bias: bool = False,
 ) -> Parts:
     """MLA: queries, keys and values of low rank; keys have `rope` further elements, which all heads share.
 
@@ -148,10 +176,18 @@ def latent_attention(
     """
     queries = linear("attention", q_rank or dim, heads * (nope + rope), "query")
     if q_rank:
-        queries = linear("attention", dim, q_rank, "query_down", bias=bias) + other("norms", q_rank) + queries
-    latents = linear("attention", dim, kv_rank + rope, "latent", bias=bias) + other("norms", kv_rank)
+        queries = (
+            linear("attention", dim, q_rank, "query_down", bias=bias)
+            + other("norms", q_rank)
+            + queries
+        )
+    latents = linear("attention", dim, kv_rank + rope, "latent", bias=bias) + other(
+        "norms", kv_rank
+    )
     latents += linear("attention", kv_rank, heads * (nope + value_dim), "key and value")
-    shape = AttentionLayers("attention", heads, nope + rope, value_dim=value_dim, latent=(kv_rank, rope))
+    shape = AttentionLayers(
+        "attention", heads, nope + rope, value_dim=value_dim, latent=(kv_rank, rope)
+    )
     out = linear("attention", heads * value_dim, dim, "out", bias=bias)
     return (queries | latents) + Parts(attentions=(shape,)) + out
 
@@ -180,7 +216,9 @@ def state_space(
     inner, mixed = heads * head_dim, heads * head_dim + 2 * groups * state
     shape = RecurrentLayers("mixer", heads, state, head_dim, chunk=chunk, kept=kernel * mixed)
     convolved = linear("mixer", dim, inner + mixed + heads, "in", bias=bias)
-    convolved += linear("mixer", kernel, mixed, "convolution", bias=conv_bias) + other("mixer", 3 * heads + inner)
+    convolved += linear("mixer", kernel, mixed, "convolution", bias=conv_bias) + other(
+        "mixer", 3 * heads + inner
+    )
     return convolved + Parts(attentions=(shape,)) + linear("mixer", inner, dim, "out", bias=bias)
 
 
@@ -206,14 +244,28 @@ def selective_scan(
     shape = RecurrentLayers("mixer", inner, state, 1, kept=kernel * inner, state_products=1)
     convolved = linear("mixer", dim, 2 * inner, "in", bias=bias)
     convolved += linear("mixer", kernel, inner, "convolution", bias=conv_bias)
-    steps = linear("mixer", inner, rank + 2 * state, "x") + other("norms", normed * (rank + 2 * state))
+    steps = linear("mixer", inner, rank + 2 * state, "x") + other(
+        "norms", normed * (rank + 2 * state)
+    )
     steps += linear("mixer", rank, inner, "step", bias=True) + other("mixer", inner * (state + 1))
-    return convolved + steps + Parts(attentions=(shape,)) + linear("mixer", inner, dim, "out", bias=bias)
+    return (
+        convolved
+        + steps
+        + Parts(attentions=(shape,))
+        + linear("mixer", inner, dim, "out", bias=bias)
+    )
 
 
 @checked("dim", "key_heads", "value_heads", "key_dim", "value_dim", "kernel", "chunk")
 def delta_rule(
-    dim: int, key_heads: int, value_heads: int, key_dim: int, value_dim: int, kernel: int, *, chunk: int = 64
+    dim: int,
+    key_heads: int,
+    value_heads: int,
+    key_dim: int,
+    value_dim: int,
+    kernel: int,
+    *,
+    chunk: int = 64,
 ) -> Parts:
     """Gated DeltaNet: linear attention whose state decays, and replaces the value stored under a key.
 
@@ -225,9 +277,20 @@ def delta_rule(
     3145728
     """
     keys, values = key_heads * key_dim, value_heads * value_dim
-    products: dict[str, Any] = {"key_products": 2, "value_products": 1, "state_products": 3, "solves": True}
+    products: dict[str, Any] = {
+        "key_products": 2,
+        "value_products": 1,
+        "state_products": 3,
+        "solves": True,
+    }
     kept = kernel * (2 * keys + values)
-    shape = RecurrentLayers("mixer", value_heads, key_dim, value_dim, chunk=chunk, kept=kept, **products)
-    mixed = linear("mixer", dim, 2 * keys + 2 * values, "in") | linear("mixer", dim, 2 * value_heads, "gates")
-    mixed += linear("mixer", kernel, 2 * keys + values, "convolution") + other("mixer", 2 * value_heads + value_dim)
+    shape = RecurrentLayers(
+        "mixer", value_heads, key_dim, value_dim, chunk=chunk, kept=kept, **products
+    )
+    mixed = linear("mixer", dim, 2 * keys + 2 * values, "in") | linear(
+        "mixer", dim, 2 * value_heads, "gates"
+    )
+    mixed += linear("mixer", kernel, 2 * keys + values, "convolution") + other(
+        "mixer", 2 * value_heads + value_dim
+    )
     return mixed + Parts(attentions=(shape,)) + linear("mixer", values, dim, "out")

@@ -40,7 +40,9 @@ def with_adapters(model: Any, rank: int, targets: Collection[str] = ("query", "v
     adapted = []
     for target in targets:
         validated_choice("targets", target, {maps.name for maps in model.linear_maps if maps.name})
-    for maps in model.linear_maps:  # at even places, so that the second matrix of an adapter stands behind the first
+    for maps in (
+        model.linear_maps
+    ):  # at even places, so that the second matrix of an adapter stands behind the first
         first = {"place": 2 * maps.place, "block_end": 2 * maps.block_end + 1}
         adapted.append(replace(maps, frozen=True, **first))
         if maps.name in targets:
@@ -48,7 +50,10 @@ def with_adapters(model: Any, rank: int, targets: Collection[str] = ("query", "v
             adapted.append(replace(maps, out_features=rank, **rest))
             adapted.append(replace(maps, in_features=rank, **rest | {"place": 2 * maps.place + 1}))
     attentions, others = (
-        tuple(replace(each, frozen=True, place=2 * each.place, block_end=2 * each.block_end + 1) for each in parts)
+        tuple(
+            replace(each, frozen=True, place=2 * each.place, block_end=2 * each.block_end + 1)
+            for each in parts
+        )
         for parts in (model.attentions, model.other_parameters)
     )
     return Parts(tuple(adapted), attentions, others)
@@ -93,9 +98,14 @@ class DeepLinear(Built):
     @cached_property
     def parts(self) -> Parts:
         first, rest = (
-            linear("layers", width, self.dim, bias=self.bias, ends_layer=True) for width in (self.inputs, self.dim)
+            linear("layers", width, self.dim, bias=self.bias, ends_layer=True)
+            for width in (self.inputs, self.dim)
         )
-        return first + (self.layers - 1) * rest + linear("head", self.dim, self.outputs, bias=self.bias)
+        return (
+            first
+            + (self.layers - 1) * rest
+            + linear("head", self.dim, self.outputs, bias=self.bias)
+        )
 
 
 @dataclass(frozen=True)
@@ -143,19 +153,30 @@ class Transformer(Built):
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "head_dim", self.head_dim or self.dim // self.heads)
         if self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads must divide heads, got kv_heads={self.kv_heads}, heads={self.heads}")
+            raise ValueError(
+                f"kv_heads must divide heads, got kv_heads={self.kv_heads}, heads={self.heads}"
+            )
         if self.active_experts > self.experts:
-            raise ValueError(f"active_experts must be at most experts={self.experts}, got {self.active_experts}")
+            raise ValueError(
+                f"active_experts must be at most experts={self.experts}, got {self.active_experts}"
+            )
         if validated_choice("norm", self.norm, NORMS) == "rmsnorm" and self.norm_bias:
             raise ValueError("norm_bias must be False for norm='rmsnorm', got True")
         if self.head_dim % 2 and not self.learned_positions:
-            raise ValueError(f"head_dim must be even for rotary positions (learned_positions=0), got {self.head_dim}")
+            raise ValueError(
+                f"head_dim must be even for rotary positions (learned_positions=0), got {self.head_dim}"
+            )
 
     @cached_property
     def parts(self) -> Parts:
         norm = other("norms", self.dim * (2 if self.norm_bias else 1))
         attending = attention(
-            self.dim, self.heads, self.head_dim, self.kv_heads, bias=self.qkv_bias, out_bias=self.out_bias
+            self.dim,
+            self.heads,
+            self.head_dim,
+            self.kv_heads,
+            bias=self.qkv_bias,
+            out_bias=self.out_bias,
         )
         options: dict[str, Any] = {"gated": self.gated, "bias": self.mlp_bias}
         if self.experts > 1:
@@ -185,7 +206,14 @@ GPT2_XL = replace(GPT2_SMALL, layers=48, dim=1600, heads=25, kv_heads=25, hidden
 
 # Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv:2407.21783, table 3
 LLAMA3_8B = Transformer(
-    vocab_size=128256, layers=32, dim=4096, heads=32, kv_heads=8, hidden=14336, gated=True, norm="rmsnorm"
+    vocab_size=128256,
+    layers=32,
+    dim=4096,
+    heads=32,
+    kv_heads=8,
+    hidden=14336,
+    gated=True,
+    norm="rmsnorm",
 )
 LLAMA3_70B = replace(LLAMA3_8B, layers=80, dim=8192, heads=64, hidden=28672)
 

@@ -21,12 +21,20 @@ def has_grouped_flash() -> bool:
 
 def weighs_rms_norm_narrow() -> bool:
     """Whether RMSNorm casts back to 16 bits before it multiplies by the weight, and so keeps that factor in 16 bits."""
-    x, weight = torch.ones(2, 4, dtype=torch.bfloat16, requires_grad=True), torch.ones(4, dtype=torch.bfloat16)
+    x, weight = (
+        torch.ones(2, 4, dtype=torch.bfloat16, requires_grad=True),
+        torch.ones(4, dtype=torch.bfloat16),
+    )
     return "Mul" in functional.rms_norm(x, (4,), weight).grad_fn.name()
 
 
 def activation_bytes_here(
-    model: Transformer, batch: int, sequence: int, dtype: str, attention: str = "flash", **options: Any
+    model: Transformer,
+    batch: int,
+    sequence: int,
+    dtype: str,
+    attention: str = "flash",
+    **options: Any,
 ) -> int:
     """`activation_bytes` with the attention and the norm of the torch that is running."""
     if attention == "flash" and model.heads != model.kv_heads and not has_grouped_flash():

@@ -30,7 +30,9 @@ def dropped(x, share=0.1):
 def unfused(query, key, value, *, is_causal, enable_gqa, dropout=False, selective=False):
     """Attention written out: a product, a softmax, a product, all in the dtype of the queries; perhaps recomputed."""
     if enable_gqa:
-        key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
+        key, value = (
+            x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value)
+        )
 
     def core(query, key, value):
         scores = query @ key.mT / query.shape[-1] ** 0.5
@@ -77,7 +79,10 @@ def saved_by(
     x = x.to(TORCH_DTYPES[dtype]) if x.is_floating_point() else x
     cast = torch.autocast("cpu", TORCH_DTYPES[autocast]) if autocast else nullcontext()
     if dropout:
-        for part in (net.embedding, *(part for layer in net.layers for part in (layer.attention, layer.mlp))):
+        for part in (
+            net.embedding,
+            *(part for layer in net.layers for part in (layer.attention, layer.mlp)),
+        ):
             part.register_forward_hook(lambda module, arguments, output: dropped(output))
     attend = partial(unfused, dropout=dropout, selective=selective)
     kernel = sdpa_kernel(SDPBackend.MATH) if attention == "math" else nullcontext()
@@ -94,34 +99,57 @@ def saved_by(
     dtype=st.sampled_from(["fp32", "fp64"]),
     attention=st.sampled_from(ATTENTION),
 )
-def test_activations_of_a_transformer_are_what_autograd_keeps(workloads, model, batch, sequence, dtype, attention):
+def test_activations_of_a_transformer_are_what_autograd_keeps(
+    workloads, model, batch, sequence, dtype, attention
+):
     got = saved_by(workloads, model, batch, sequence, dtype, attention)
     formula = activation_bytes_here(model, batch, sequence, dtype, attention)
-    assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {batch=}, {sequence=}, {dtype=}]"
+    assert got == formula, (
+        f"{got} bytes are kept, but should be {formula} [{model}, {batch=}, {sequence=}, {dtype=}]"
+    )
 
 
-@pytest.mark.parametrize(("attention", "selective"), [("flash", False), ("unfused", False), ("unfused", True)])
+@pytest.mark.parametrize(
+    ("attention", "selective"), [("flash", False), ("unfused", False), ("unfused", True)]
+)
 @pytest.mark.parametrize("dtype", [pytest.param("fp32", marks=pytest.mark.prove), "bf16"])
-@pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B], ids=["gpt2", "llama3", "mixtral"])
-def test_dropout_keeps_masks_and_selective_recomputation_drops_scores(workloads, preset, dtype, attention, selective):
+@pytest.mark.parametrize(
+    "preset", [GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B], ids=["gpt2", "llama3", "mixtral"]
+)
+def test_dropout_keeps_masks_and_selective_recomputation_drops_scores(
+    workloads, preset, dtype, attention, selective
+):
     model = replace(workloads.reduced(preset, layers=2, head_dim=4), vocab_size=64)
     if attention == "flash" and model.heads != model.kv_heads and not has_grouped_flash():
         pytest.skip("this torch has no flash attention in groups on the CPU")
     options = {"attention": attention, "dropout": True, "selective": selective}
     got = saved_by(workloads, model, 2, 6, dtype, **options)
     formula = activation_bytes_here(model, 2, 6, dtype, **options)
-    assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {dtype=}, {options}]"
+    assert got == formula, (
+        f"{got} bytes are kept, but should be {formula} [{model}, {dtype=}, {options}]"
+    )
 
 
 @given(
-    model=st.builds(DeepLinear, dim=sizes(), layers=sizes(1, 5), outputs=sizes(), inputs=sizes(), bias=st.booleans()),
+    model=st.builds(
+        DeepLinear,
+        dim=sizes(),
+        layers=sizes(1, 5),
+        outputs=sizes(),
+        inputs=sizes(),
+        bias=st.booleans(),
+    ),
     batch=sizes(),
     autocast=st.sampled_from([None, None, "bf16"]),
 )
-def test_activations_of_a_deep_linear_net_are_what_autograd_keeps(workloads, model, batch, autocast):
+def test_activations_of_a_deep_linear_net_are_what_autograd_keeps(
+    workloads, model, batch, autocast
+):
     got = saved_by(workloads, model, batch, autocast=autocast)
     formula = activation_bytes(model, batch, autocast=autocast)
-    assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {batch=}, {autocast=}]"
+    assert got == formula, (
+        f"{got} bytes are kept, but should be {formula} [{model}, {batch=}, {autocast=}]"
+    )
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 5, 9])
@@ -130,7 +158,16 @@ def test_activations_of_a_deep_linear_net_are_what_autograd_keeps(workloads, mod
     [
         DeepLinear(dim=6, layers=5, outputs=2),
         Transformer(vocab_size=9, layers=5, dim=8, heads=2, hidden=12, learned_positions=7),
-        Transformer(vocab_size=9, layers=5, dim=8, heads=2, kv_heads=1, hidden=12, norm="rmsnorm", gated=True),
+        Transformer(
+            vocab_size=9,
+            layers=5,
+            dim=8,
+            heads=2,
+            kv_heads=1,
+            hidden=12,
+            norm="rmsnorm",
+            gated=True,
+        ),
     ],
     ids=["deep linear", "gpt", "llama"],
 )

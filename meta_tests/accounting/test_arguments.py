@@ -62,8 +62,13 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
     (formats.format_of("fp16").decode, {"pattern": 96}),
     (partial(units.with_unit, unit="B"), {"value": 9.5}),
 ]  # fmt: skip
-each_call = pytest.mark.parametrize(("function", "good"), CALLS, ids=lambda each: getattr(each, "__name__", ""))
-CALLED = {"context": "sequence", "checkpoint_every": "every"}  # in an error, and the parameter's name
+each_call = pytest.mark.parametrize(
+    ("function", "good"), CALLS, ids=lambda each: getattr(each, "__name__", "")
+)
+CALLED = {
+    "context": "sequence",
+    "checkpoint_every": "every",
+}  # in an error, and the parameter's name
 
 
 def bad_values(good: Any) -> list[Any]:
@@ -85,4 +90,6 @@ def test_a_bad_argument_is_named_in_a_clear_error(function, good):
             with pytest.raises((ValueError, TypeError)) as raised:
                 function(**good | {name: bad})
             named = {name, CALLED.get(name, name)}
-            assert any(each in str(raised.value) for each in named), f"{name}={bad!r} is not named: {raised.value}"
+            assert any(each in str(raised.value) for each in named), (
+                f"{name}={bad!r} is not named: {raised.value}"
+            )

@@ -24,9 +24,13 @@ def test_decoding_and_encoding_undo_each_other(row):
         value = row.decode(pattern)
         again = row.encode(value, overflow=None if row.has_inf else "saturate")
         if math.isnan(value):
-            assert math.isnan(row.decode(again)), f"{row.name}: NaN {pattern:#x} is encoded as {row.decode(again)}"
+            assert math.isnan(row.decode(again)), (
+                f"{row.name}: NaN {pattern:#x} is encoded as {row.decode(again)}"
+            )
         else:
-            assert again == pattern, f"{row.name}: {value} is encoded as {again:#x}, but should be as {pattern:#x}"
+            assert again == pattern, (
+                f"{row.name}: {value} is encoded as {again:#x}, but should be as {pattern:#x}"
+            )
 
 
 @pytest.mark.parametrize("name", [name for name, row in FORMATS.items() if row.torch_name])
@@ -54,14 +58,20 @@ def strided(draw):
 @example(drawn=(Layout((2, 0), (7, 3)), (2, 0)))
 def test_view_strides_and_contiguity_are_torchs_for_any_strides(drawn):
     layout, shape = drawn
-    x = torch.empty(layout.storage_numel + layout.offset).as_strided(layout.shape, layout.strides, layout.offset)
+    x = torch.empty(layout.storage_numel + layout.offset).as_strided(
+        layout.shape, layout.strides, layout.offset
+    )
     try:
         expected = x.view(shape).stride()
     except RuntimeError:
         expected = None
     strides = view_strides(layout.shape, layout.strides, shape)
-    assert strides == expected, f"view_strides={strides}, but should be {expected} [{layout}, {shape=}]"
-    assert layout.is_contiguous == x.is_contiguous(), f"is_contiguous={layout.is_contiguous} [{layout}]"
+    assert strides == expected, (
+        f"view_strides={strides}, but should be {expected} [{layout}, {shape=}]"
+    )
+    assert layout.is_contiguous == x.is_contiguous(), (
+        f"is_contiguous={layout.is_contiguous} [{layout}]"
+    )
 
 
 @given(dims=st.lists(st.tuples(sizes(0, 5), sizes(0, 7)), max_size=4), dtype=dtypes)
@@ -69,4 +79,6 @@ def test_storage_bytes_are_what_torch_allocates_for_these_strides(dims, dtype):
     shape, strides = [size for size, _ in dims], [stride for _, stride in dims]
     real = torch.empty_strided(shape, strides, dtype=TORCH_DTYPES[dtype]).untyped_storage().nbytes()
     got = memory.storage_bytes(shape, strides, dtype)
-    assert got == real, f"storage_bytes={got}, but should be {real} [{shape=}, {strides=}, {dtype=}]"
+    assert got == real, (
+        f"storage_bytes={got}, but should be {real} [{shape=}, {strides=}, {dtype=}]"
+    )

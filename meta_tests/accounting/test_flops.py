@@ -8,7 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.attention import Attention, attention_backward_flops, attention_flops, attention_step
+from accounting.attention import (
+    Attention,
+    attention_backward_flops,
+    attention_flops,
+    attention_step,
+)
 from accounting.convolution import Convolution, convolution_flops
 from accounting.flops import einsum_flops
 from test_claims.oracles import scalars
@@ -22,8 +27,12 @@ def einsums(draw, most_operands=4):
     size = dict(zip(letters, draw(st.tuples(*[st.integers(1, 3)] * len(letters))), strict=True))
     term = st.lists(st.sampled_from(letters), min_size=1, max_size=3, unique=True).map("".join)
     terms = draw(st.lists(term, min_size=1, max_size=most_operands))
-    output = draw(st.lists(st.sampled_from(sorted(set("".join(terms)))), unique=True, max_size=3).map("".join))
-    return f"{','.join(terms)}->{output}", [tuple(size[letter] for letter in term) for term in terms]
+    output = draw(
+        st.lists(st.sampled_from(sorted(set("".join(terms)))), unique=True, max_size=3).map("".join)
+    )
+    return f"{','.join(terms)}->{output}", [
+        tuple(size[letter] for letter in term) for term in terms
+    ]
 
 
 def orders(operands):
@@ -41,7 +50,9 @@ def contracted(equation, arrays, order):
     for i, j in order:
         others = [operand for position, operand in enumerate(operands) if position not in (i, j)]
         needed = set(output).union(*(indices for indices, _ in others))
-        result = "".join(dict.fromkeys(index for index in operands[i][0] + operands[j][0] if index in needed))
+        result = "".join(
+            dict.fromkeys(index for index in operands[i][0] + operands[j][0] if index in needed)
+        )
         operands = [*others, scalars.contract(operands[i], operands[j], result)]
     return operands[0]
 
@@ -57,7 +68,9 @@ def test_an_einsum_costs_what_its_loops_count_in_any_order(einsum, data):
     reference = torch.einsum(f"{equation.partition('->')[0]}->{indices}", *operands)
     assert torch.equal(scalars.tensor(values), reference), "the oracle's own einsum is wrong"
     formula = einsum_flops(equation, *shapes, order=order)
-    assert formula == tally.flops, f"einsum_flops={formula}, but should be {tally.flops} [{equation} {shapes} {order}]"
+    assert formula == tally.flops, (
+        f"einsum_flops={formula}, but should be {tally.flops} [{equation} {shapes} {order}]"
+    )
 
 
 @given(sizes=st.lists(st.integers(2, 40), min_size=3, max_size=9))
@@ -71,13 +84,18 @@ def test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication(sizes)
     for length in range(1, len(sizes)):
         for i in range(len(sizes) - length):
             j = i + length
-            splits = [cost[i, k] + cost[k, j] + 2 * sizes[i] * sizes[k] * sizes[j] for k in range(i + 1, j)]
+            splits = [
+                cost[i, k] + cost[k, j] + 2 * sizes[i] * sizes[k] * sizes[j]
+                for k in range(i + 1, j)
+            ]
             cost[i, j] = min(splits, default=0)
     letters = "abcdefghi"[: len(sizes)]
     equation = ",".join(map("".join, itertools.pairwise(letters))) + f"->{letters[0]}{letters[-1]}"
     if len(sizes) > 2:
         got = einsum_flops(equation, *itertools.pairwise(sizes))
-        assert got == cost[0, len(sizes) - 1], f"best={got}, but should be {cost[0, len(sizes) - 1]} [{sizes=}]"
+        assert got == cost[0, len(sizes) - 1], (
+            f"best={got}, but should be {cost[0, len(sizes) - 1]} [{sizes=}]"
+        )
 
 
 def per_dimension(low, high):
@@ -85,23 +103,43 @@ def per_dimension(low, high):
     return st.integers(low, high) | st.tuples(st.integers(low, high), st.integers(low, high))
 
 
-@given(data=st.data(), groups=st.integers(1, 2), stride=per_dimension(1, 2), padding=per_dimension(0, 1))
+@given(
+    data=st.data(),
+    groups=st.integers(1, 2),
+    stride=per_dimension(1, 2),
+    padding=per_dimension(0, 1),
+)
 def test_a_convolution_costs_what_its_inner_products_count(data, groups, stride, padding):
     channels, outputs, kernel = (data.draw(st.integers(1, 2)) for _ in range(3))
     size, dilation = data.draw(st.integers(3, 5)), data.draw(per_dimension(1, 2))
     options = {"stride": stride, "padding": padding, "dilation": dilation}
-    x, weight = integers(1, groups * channels, size, size), integers(groups * outputs, channels, kernel, kernel)
+    x, weight = (
+        integers(1, groups * channels, size, size),
+        integers(groups * outputs, channels, kernel, kernel),
+    )
     columns = torch.nn.functional.unfold(x, kernel, **options)[0].unflatten(0, (groups, -1))
     tally = Operations()
     y = scalars.matmul(tally.array(weight.reshape(groups, outputs, -1)), tally.array(columns))
     reference = torch.nn.functional.conv2d(x, weight, groups=groups, **options)
-    assert torch.equal(scalars.tensor(y).flatten(), reference.flatten()), "the oracle's own convolution is wrong"
+    assert torch.equal(scalars.tensor(y).flatten(), reference.flatten()), (
+        "the oracle's own convolution is wrong"
+    )
     shape = Convolution(
-        1, groups * channels, groups * outputs, (size, size), (kernel, kernel), groups=groups, **options
+        1,
+        groups * channels,
+        groups * outputs,
+        (size, size),
+        (kernel, kernel),
+        groups=groups,
+        **options,
     )
     formula = convolution_flops(shape)
-    assert formula == tally.flops, f"convolution_flops={formula}, but should be {tally.flops} [{shape}]"
-    assert shape.output_size == reference.shape[2:], f"{shape.output_size=}, but torch returns {reference.shape}"
+    assert formula == tally.flops, (
+        f"convolution_flops={formula}, but should be {tally.flops} [{shape}]"
+    )
+    assert shape.output_size == reference.shape[2:], (
+        f"{shape.output_size=}, but torch returns {reference.shape}"
+    )
     with_bias = convolution_flops(replace(shape, bias=True))
     assert with_bias == formula + reference.numel(), "a bias adds once per output element"
 
@@ -119,16 +157,31 @@ def test_attention_costs_what_its_loops_count(data, causal, convention):
     arrays = [tally.array(x.detach()) for x in (q, k, v)]
     results, forward, backward = scalars.attention(*arrays, causal, do, flash=convention == "flash")
 
-    mask = torch.ones(queries, keys).tril(keys - queries) > 0 if causal else torch.ones(queries, keys) > 0
+    mask = (
+        torch.ones(queries, keys).tril(keys - queries) > 0
+        if causal
+        else torch.ones(queries, keys) > 0
+    )
     scores = (q @ k.repeat_interleave(group, 0).mT / math.sqrt(width)).masked_fill(~mask, -math.inf)
     output = scores.softmax(-1) @ v.repeat_interleave(group, 0)
-    for got, reference in zip(results, (output, *torch.autograd.grad(output, (q, k, v), do)), strict=True):
+    for got, reference in zip(
+        results, (output, *torch.autograd.grad(output, (q, k, v), do)), strict=True
+    ):
         torch.testing.assert_close(torch.from_numpy(got), reference.detach())
 
-    sizes = {"key_length": keys, "kv_heads": kv_heads, "value_dim": value_dim, "pairs": "causal" if causal else "full"}
+    sizes = {
+        "key_length": keys,
+        "kv_heads": kv_heads,
+        "value_dim": value_dim,
+        "pairs": "causal" if causal else "full",
+    }
     attention = Attention(1, heads, queries, width, **sizes)
     step = attention_step(attention, convention)
     formula = attention_flops(attention), attention_backward_flops(attention, convention)
-    assert formula == (forward.flops, backward.flops) == (step.forward, step.backward + step.recomputation), (
+    assert (
+        formula
+        == (forward.flops, backward.flops)
+        == (step.forward, step.backward + step.recomputation)
+    ), (
         f"forward and backward {formula}, step {step}, but should be {forward.flops} and {backward.flops} [{attention}]"
     )

@@ -23,14 +23,30 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
 
 
 def test_the_figures_are_those_of_the_formulas(capsys):
-    said = printed(capsys, "llama-3-70b", "--devices", "1024", "--tokens", "15T", "--batch", "2048", "--mfu", "0.5")
+    said = printed(
+        capsys,
+        "llama-3-70b",
+        "--devices",
+        "1024",
+        "--tokens",
+        "15T",
+        "--batch",
+        "2048",
+        "--mfu",
+        "0.5",
+    )
     step = step_flops(LLAMA3_70B, 2048, USUAL_SEQUENCE, pairs="causal").model
     steps = -(-15 * 10**12 // (2048 * USUAL_SEQUENCE))
     assert said["parameters"] == f"{parameter_count(LLAMA3_70B):,}"
     assert said["a step"] == f"2,048 sequences of 8,192 tokens: {with_unit(step, 'FLOP')}"
-    assert said["the run"].startswith(f"{steps:,} steps: {with_unit(steps * step, 'FLOP')} (6ND says 0.9")
+    assert said["the run"].startswith(
+        f"{steps:,} steps: {with_unit(steps * step, 'FLOP')} (6ND says 0.9"
+    )
     days = steps * step / (1024 * 989.4e12 * 0.5) / 86400
-    assert said["time"] == f"{days:,.1f} days at an MFU of 50% on 1,024 × H100 SXM5 80GB of 989 TFLOP/s"
+    assert (
+        said["time"]
+        == f"{days:,.1f} days at an MFU of 50% on 1,024 × H100 SXM5 80GB of 989 TFLOP/s"
+    )
     assert said["memory: state"] == with_unit(8 * parameter_count(LLAMA3_70B), "B")
     assert said["cache"].startswith(with_unit(cache_bytes(LLAMA3_70B, 1, USUAL_SEQUENCE), "B"))
     assert "does not fit into 80.0 GiB" in said["ZeRO stage 2"]
@@ -40,11 +56,16 @@ def test_the_figures_are_those_of_the_formulas(capsys):
     assert said["fastest"].startswith("data ")
 
 
-@pytest.mark.parametrize("name", ["answerdotai/ModernBERT-base", "google-t5/t5-base", "deepseek-ai/DeepSeek-V3"])
+@pytest.mark.parametrize(
+    "name", ["answerdotai/ModernBERT-base", "google-t5/t5-base", "deepseek-ai/DeepSeek-V3"]
+)
 def test_a_config_file_is_read(capsys, tmp_path, name):
     (tmp_path / "config.json").write_text(json.dumps(MODELS[name]["config"]))
     for path in (tmp_path, tmp_path / "config.json"):
-        assert printed(capsys, str(path))["parameters"].split(",")[0] == f"{MODELS[name]['parameters']:,}".split(",")[0]
+        assert (
+            printed(capsys, str(path))["parameters"].split(",")[0]
+            == f"{MODELS[name]['parameters']:,}".split(",")[0]
+        )
 
 
 def config(name, **changes):
@@ -56,7 +77,9 @@ def test_the_sequence_is_the_models_own_context_up_to_the_usual_one(capsys, tmp_
         (2048, "1 sequence of 2,048 tokens: "),
         (131072, "8,192 tokens (the model's context is 131,072)"),
     ):
-        (tmp_path / "config.json").write_text(config("meta-llama/Llama-3.1-8B", max_position_embeddings=own))
+        (tmp_path / "config.json").write_text(
+            config("meta-llama/Llama-3.1-8B", max_position_embeddings=own)
+        )
         assert said in printed(capsys, str(tmp_path))["a step"]
 
 
@@ -65,7 +88,10 @@ def test_a_name_of_the_hub_is_read_from_the_local_cache(capsys, tmp_path, monkey
     snapshot = tmp_path / "models--Qwen--Qwen3-7B" / "snapshots" / "b968826d9c46"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text(config("Qwen/Qwen3-8B"))
-    assert printed(capsys, "Qwen/Qwen3-7B")["parameters"] == f"{MODELS['Qwen/Qwen3-8B']['parameters']:,}"
+    assert (
+        printed(capsys, "Qwen/Qwen3-7B")["parameters"]
+        == f"{MODELS['Qwen/Qwen3-8B']['parameters']:,}"
+    )
     assert main(["Qwen/Qwen3-9B"]) == 2
     assert f"or the name of a model whose config.json is in {tmp_path}" in capsys.readouterr().err
 
@@ -87,7 +113,11 @@ def test_the_same_figures_are_printed_for_programs_and_the_help_has_examples(cap
     assert (figures["fastest"], len(figures["zero_state_bytes"])) == (None, 4)
     with pytest.raises(SystemExit):
         main(["--help"])
-    examples = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  python -m accounting ")]
+    examples = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("  python -m accounting ")
+    ]
     assert len(examples) == 3
     for line in examples[:1]:
         assert main(line.partition("accounting ")[2].split()) == 0
@@ -96,23 +126,44 @@ def test_the_same_figures_are_printed_for_programs_and_the_help_has_examples(cap
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_known_model_has_all_figures(capsys, name):
     said = printed(capsys, name)
-    assert {"parameters", "a step", "the run", "time", "memory: activations", "cache", "fastest"} <= said.keys()
+    assert {
+        "parameters",
+        "a step",
+        "the run",
+        "time",
+        "memory: activations",
+        "cache",
+        "fastest",
+    } <= said.keys()
 
 
 def test_public_models_are_known_by_name_and_a_key_can_be_ignored(capsys, tmp_path):
-    assert len([name for name, row in MODELS.items() if row["config"]["model_type"] in MODEL_TYPES]) >= 40
+    assert (
+        len([name for name, row in MODELS.items() if row["config"]["model_type"] in MODEL_TYPES])
+        >= 40
+    )
     assert all(row["figure_from"] for row in MODELS.values())
-    assert printed(capsys, "openai/gpt-oss-20b")["parameters"].startswith("20,914,757,184, of which a token meets ")
+    assert printed(capsys, "openai/gpt-oss-20b")["parameters"].startswith(
+        "20,914,757,184, of which a token meets "
+    )
     (tmp_path / "config.json").write_text(config("Qwen/Qwen3-8B", num_registers=4))
     assert main([str(tmp_path)]) == 2
-    assert printed(capsys, str(tmp_path), "--ignore", "num_registers") == printed(capsys, "Qwen/Qwen3-8B")
+    assert printed(capsys, str(tmp_path), "--ignore", "num_registers") == printed(
+        capsys, "Qwen/Qwen3-8B"
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["lama-3-8b"], r"got 'lama-3-8b'; did you mean 'llama-3-8b'\?; or give the path of a config\.json"),
-        (["gpt2", "--device", "H100"], "device must be one of H100 SXM5 80GB, H100 PCIe 80GB, .* got 'H100'"),
+        (
+            ["lama-3-8b"],
+            r"got 'lama-3-8b'; did you mean 'llama-3-8b'\?; or give the path of a config\.json",
+        ),
+        (
+            ["gpt2", "--device", "H100"],
+            "device must be one of H100 SXM5 80GB, H100 PCIe 80GB, .* got 'H100'",
+        ),
         (["gpt2", "--tokens", "many"], "tokens must be a number such as 15T, .* got 'many'"),
         (["gpt2", "--devices", "0"], "devices must be at least 1, got 0"),
         (["gpt2", "--optimizer", "adafactor"], "optimizer must be one of sgd, .*, got 'adafactor'"),

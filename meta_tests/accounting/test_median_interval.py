@@ -11,7 +11,9 @@ from prooflops.measured import median_interval
 FEWEST = {0.95: 6, 0.99: 8}  # values that have an interval
 
 
-@pytest.mark.skipif(not hasattr(stats, "quantile_test"), reason="SciPy before 1.12 has no test of quantiles")
+@pytest.mark.skipif(
+    not hasattr(stats, "quantile_test"), reason="SciPy before 1.12 has no test of quantiles"
+)
 @pytest.mark.parametrize("confidence", [*FEWEST, 0.5, 0.999])
 def test_the_interval_is_that_of_scipys_quantile_test(confidence: float) -> None:
     generator = random.Random(7)
@@ -19,4 +21,6 @@ def test_the_interval_is_that_of_scipys_quantile_test(confidence: float) -> None
         values = [generator.lognormvariate(0, 1) for _ in range(size)]
         expected = stats.quantile_test(values, q=0, p=0.5).confidence_interval(confidence)
         found = median_interval(values, confidence)
-        assert found == (None if math.isnan(expected.low) else (expected.low, expected.high)), f"{size=}"
+        assert found == (None if math.isnan(expected.low) else (expected.low, expected.high)), (
+            f"{size=}"
+        )

@@ -48,7 +48,9 @@ def one_thread():
 @st.composite
 def deep_linears(draw: st.DrawFn) -> DeepLinear:
     size = st.integers(1, 9)
-    return DeepLinear(draw(size), draw(st.integers(1, 6)), draw(size), draw(size), draw(st.booleans()))
+    return DeepLinear(
+        draw(size), draw(st.integers(1, 6)), draw(size), draw(size), draw(st.booleans())
+    )
 
 
 @st.composite
@@ -91,7 +93,11 @@ def counted_step(
     """FLOPs that torch counts of a forward and of its backward pass, recomputation included."""
     net, x = build(model, checkpoint_every=checkpoint_every), inputs(model, batch, sequence)
     x = x.requires_grad_() if input_gradient else x
-    with sdpa_kernel(SDPBackend.MATH), set_checkpoint_early_stop(early_stop), FlopCounterMode(display=False) as counter:
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        set_checkpoint_early_stop(early_stop),
+        FlopCounterMode(display=False) as counter,
+    ):
         output = net(x)
         forward = counter.get_total_flops()
         output.float().square().sum().backward()
@@ -116,7 +122,9 @@ def built_parts(net: nn.Module) -> dict[str, int]:
 def test_published_parameters_are_those_of_the_formula_and_of_the_built_net(model, published):
     built = sum(parameter.numel() for parameter in build(model, device="meta").parameters())
     formula = parameter_count(model)
-    assert formula == built == published, f"{formula=}, {built=}, but should both be {published} [{model}]"
+    assert formula == built == published, (
+        f"{formula=}, {built=}, but should both be {published} [{model}]"
+    )
 
 
 @given(model=st.one_of(transformers(), deep_linears()))
@@ -134,7 +142,9 @@ def test_parameters_by_part_are_those_of_the_built_net(model):
     early_stop=st.booleans(),
     input_gradient=st.booleans(),
 )
-def test_flops_of_any_model_are_those_counted(model, batch, sequence, every, early_stop, input_gradient):
+def test_flops_of_any_model_are_those_counted(
+    model, batch, sequence, every, early_stop, input_gradient
+):
     options = {"checkpoint_every": every, "early_stop": early_stop}
     if isinstance(model, DeepLinear):
         sequence, options["input_gradient"] = 1, input_gradient
@@ -142,7 +152,9 @@ def test_flops_of_any_model_are_those_counted(model, batch, sequence, every, ear
     formula = step_flops(model, batch, sequence, **options)
     got = formula.forward, formula.hardware
     should = forward, forward + backward
-    assert got == should, f"forward, all={got}, but should be {should} [{model}, {batch=}, {sequence=}, {options}]"
+    assert got == should, (
+        f"forward, all={got}, but should be {should} [{model}, {batch=}, {sequence=}, {options}]"
+    )
 
 
 class Adapted(nn.Module):
@@ -152,27 +164,41 @@ class Adapted(nn.Module):
         super().__init__()
         self.frozen = frozen
         self.low = nn.Sequential(
-            nn.Linear(frozen.in_features, rank, bias=False), nn.Linear(rank, frozen.out_features, bias=False)
+            nn.Linear(frozen.in_features, rank, bias=False),
+            nn.Linear(rank, frozen.out_features, bias=False),
         )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.frozen(x) + self.low(x)
 
 
-@pytest.mark.parametrize("targets", [("query", "value"), ("value",), ("out",), ("query", "key", "value", "down")])
+@pytest.mark.parametrize(
+    "targets", [("query", "value"), ("value",), ("out",), ("query", "key", "value", "down")]
+)
 @pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B], ids=["gpt2", "llama3"])
-def test_a_step_of_adapters_costs_what_is_counted_of_a_frozen_net(preset: Transformer, targets: tuple[str, ...]):
+def test_a_step_of_adapters_costs_what_is_counted_of_a_frozen_net(
+    preset: Transformer, targets: tuple[str, ...]
+):
     model = reduced(preset, layers=3)
-    net, formula = build(model).requires_grad_(False), models.with_adapters(model, rank=5, targets=targets)
+    net, formula = (
+        build(model).requires_grad_(False),
+        models.with_adapters(model, rank=5, targets=targets),
+    )
     for block in net.layers:
         for name, maps in [*block.attention.named_children(), *block.mlp.named_children()]:
             if name in targets:
-                setattr(block.attention if hasattr(block.attention, name) else block.mlp, name, Adapted(maps, 5))
+                setattr(
+                    block.attention if hasattr(block.attention, name) else block.mlp,
+                    name,
+                    Adapted(maps, 5),
+                )
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         net(inputs(model, 2, 8)).float().square().sum().backward()
     trained = sum(parameter.numel() for parameter in net.parameters() if parameter.requires_grad)
     got = models.trainable_parameter_count(formula), step_flops(formula, 2, 8).model
-    assert got == (trained, counter.get_total_flops()), f"{got}, but should be {trained}, {counter.get_total_flops()}"
+    assert got == (trained, counter.get_total_flops()), (
+        f"{got}, but should be {trained}, {counter.get_total_flops()}"
+    )
     state = models.fine_tuning_state(formula, frozen_dtype="bf16")
     assert state.total == 16 * trained + 2 * parameter_count(model), f"{state}"
 
@@ -181,7 +207,14 @@ def test_latents_are_what_is_cached_and_attended_to_at_inference():
     layer = families.latent_attention(7168, 128, 1536, 512, 128, 64, 128)
     assert models.cache_bytes(layer, 1, 1000) == 2 * 1000 * (512 + 64)
     assert models.cache_bytes(layer, 1, 1000, latents=False) == 2 * 1000 * 128 * (192 + 128)
-    absorbed, expanded = (models.decoding_work(layer, 1, 1000, latents=latents) for latents in (True, False))
+    absorbed, expanded = (
+        models.decoding_work(layer, 1, 1000, latents=latents) for latents in (True, False)
+    )
     assert absorbed.flops - expanded.flops == 2 * 128 * 1001 * ((576 + 512) - (192 + 128))
-    few, many = (models.decoding_work(layer, 64, 8192, latents=latents).intensity for latents in (True, False))
-    assert few > 50 * many, f"{few:.0f} FLOPs a byte with latents, {many:.0f} with whole keys and values"
+    few, many = (
+        models.decoding_work(layer, 64, 8192, latents=latents).intensity
+        for latents in (True, False)
+    )
+    assert few > 50 * many, (
+        f"{few:.0f} FLOPs a byte with latents, {many:.0f} with whole keys and values"
+    )

@@ -27,7 +27,15 @@ fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 parallel = pytest.importorskip("torch.distributed.tensor.parallel")
 
 LLAMA = Transformer(
-    vocab_size=32, layers=2, dim=16, heads=8, kv_heads=4, head_dim=2, hidden=24, gated=True, norm="rmsnorm"
+    vocab_size=32,
+    layers=2,
+    dim=16,
+    heads=8,
+    kv_heads=4,
+    head_dim=2,
+    hidden=24,
+    gated=True,
+    norm="rmsnorm",
 )
 GPT = Transformer(vocab_size=64, layers=2, dim=32, heads=4, hidden=128)
 BATCH, SEQUENCE = 8, 16
@@ -57,8 +65,12 @@ class Wire(TorchDispatchMode):
         name, first = str(func).partition(".default")[0], args[0] if args else None
         if name in ("c10d._allgather_base_", "c10d.allreduce_", "c10d.send"):
             array = first[0] if isinstance(first, (list, tuple)) else first
-            kind = {"c10d._allgather_base_": "all-gather", "c10d.allreduce_": "all-reduce"}.get(name, "send")
-            self.bytes[kind] += array.nbytes if array.numel() > 1 else 0  # a pipeline's vote is one number
+            kind = {"c10d._allgather_base_": "all-gather", "c10d.allreduce_": "all-reduce"}.get(
+                name, "send"
+            )
+            self.bytes[kind] += (
+                array.nbytes if array.numel() > 1 else 0
+            )  # a pipeline's vote is one number
         elif name == "c10d._reduce_scatter_base_":
             self.bytes["reduce-scatter"] += args[1].nbytes
         elif name == "_c10d_functional.all_reduce":
@@ -71,11 +83,15 @@ class Wire(TorchDispatchMode):
             splits = [rows for other, rows in enumerate(args[2]) if other != self.rank]
             self.bytes["send"] += sum(splits) * first.nbytes // len(first)
         elif "c10d" in func.namespace:
-            assert name.endswith(("wait_tensor", "_wrap_tensor_autograd", "recv_")), f"{name} is not counted"
+            assert name.endswith(("wait_tensor", "_wrap_tensor_autograd", "recv_")), (
+                f"{name} is not counted"
+            )
         return func(*args, **(kwargs or {}))
 
 
-def arrays(model: Transformer, split: Parallelism, recipe: str = "fp32", batch: int = BATCH) -> dict[str, int]:
+def arrays(
+    model: Transformer, split: Parallelism, recipe: str = "fp32", batch: int = BATCH
+) -> dict[str, int]:
     """The bytes of the formula's arrays by collective."""
     total: Counter[str] = Counter()
     for each in collectives(model, split, batch, SEQUENCE, recipe):
@@ -118,7 +134,9 @@ def test_data_parallelism_moves_what_ddp_and_fsdp2_move(
                     net.require_backward_grad_sync = number == micro_batches
                 net(part).float().sum().backward()
     should = arrays(model, split, recipe)
-    assert dict(wire.bytes) == should, f"counted {dict(wire.bytes)}, but should be {should} [{split}]"
+    assert dict(wire.bytes) == should, (
+        f"counted {dict(wire.bytes)}, but should be {should} [{split}]"
+    )
 
 
 def sharded(net: nn.Module, mesh: Any, sequence: bool) -> nn.Module:
@@ -130,14 +148,23 @@ def sharded(net: nn.Module, mesh: Any, sequence: bool) -> nn.Module:
     leave = parallel.RowwiseParallel(output_layouts=outside)
     plan: dict[str, Any] = {
         "embedding": parallel.RowwiseParallel(input_layouts=inside, output_layouts=outside),
-        "head": parallel.ColwiseParallel(input_layouts=outside, output_layouts=Shard(-1), use_local_output=False),
+        "head": parallel.ColwiseParallel(
+            input_layouts=outside, output_layouts=Shard(-1), use_local_output=False
+        ),
     }
     norms = ["norm"]
     for number, layer in enumerate(net.layers):  # type: ignore[arg-type]
         at = f"layers.{number}"
         plan |= {f"{at}.attention": gather, f"{at}.mlp": gather}
-        plan |= {f"{at}.attention.{name}": parallel.ColwiseParallel() for name in ("query", "key", "value")}
-        plan |= {f"{at}.mlp.{name}": parallel.ColwiseParallel() for name in ("gate", "up") if getattr(layer.mlp, name)}
+        plan |= {
+            f"{at}.attention.{name}": parallel.ColwiseParallel()
+            for name in ("query", "key", "value")
+        }
+        plan |= {
+            f"{at}.mlp.{name}": parallel.ColwiseParallel()
+            for name in ("gate", "up")
+            if getattr(layer.mlp, name)
+        }
         plan |= {f"{at}.attention.out": leave, f"{at}.mlp.down": leave}
         norms += [f"{at}.attention_norm", f"{at}.mlp_norm"]
     plan |= {name: parallel.SequenceParallel() for name in norms if sequence}
@@ -173,7 +200,9 @@ def test_tensor_parallelism_moves_and_keeps_what_torchs_styles_do(
         with wire:
             output.to_local().sum().backward()
     should = arrays(model, split)
-    assert dict(wire.bytes) == should, f"counted {dict(wire.bytes)}, but should be {should} [{split}]"
+    assert dict(wire.bytes) == should, (
+        f"counted {dict(wire.bytes)}, but should be {should} [{split}]"
+    )
     assert sum(tensor.numel() for tensor in held) == sum(device_parameters(model, split))
     got = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     formula = device_activation_bytes(model, split, BATCH, SEQUENCE, "fp32")
@@ -192,7 +221,9 @@ def pipeline(ranks: int, chunks: int, micro_batches: int, rank: int, shape: tupl
     def stage(number: int) -> PipelineStage:
         given = torch.empty(shape, requires_grad=number > 0)
         made, linear = torch.empty(shape, requires_grad=True), nn.Linear(shape[-1], shape[-1])
-        return PipelineStage(linear, number, ranks * chunks, torch.device("cpu"), input_args=given, output_args=made)
+        return PipelineStage(
+            linear, number, ranks * chunks, torch.device("cpu"), input_args=given, output_args=made
+        )
 
     stages = [stage(rank + chunk * ranks) for chunk in range(chunks)]
     options: dict[str, Any] = {"loss_fn": lambda output, target: (output - target).sum()}
@@ -202,9 +233,13 @@ def pipeline(ranks: int, chunks: int, micro_batches: int, rank: int, shape: tupl
 
 
 @pytest.mark.parametrize(("ranks", "chunks"), [(2, 1), (4, 1), (2, 2), (4, 3)])
-def test_a_pipeline_sends_what_torchs_schedules_send(monkeypatch: pytest.MonkeyPatch, ranks: int, chunks: int) -> None:
+def test_a_pipeline_sends_what_torchs_schedules_send(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, chunks: int
+) -> None:
     pytest.importorskip("torch.distributed.pipelining")
-    monkeypatch.setattr(dist, "recv", lambda vote, **_: vote.fill_(1))  # the other stages know their shapes too
+    monkeypatch.setattr(
+        dist, "recv", lambda vote, **_: vote.fill_(1)
+    )  # the other stages know their shapes too
     micro, sent = 4, []
     model = replace(LLAMA, layers=ranks * chunks)
     split = Parallelism(pipeline=ranks, interleaved=chunks, micro_batches=micro)
@@ -216,16 +251,26 @@ def test_a_pipeline_sends_what_torchs_schedules_send(monkeypatch: pytest.MonkeyP
                 schedule.step(*[x] * (rank == 0), **({"target": x} if rank == ranks - 1 else {}))
         sent.append(wire.bytes["send"])
     should = arrays(model, split)
-    assert {"send": max(sent)} == should, f"the ranks send {sent}, but the busiest should {should} [{split}]"
+    assert {"send": max(sent)} == should, (
+        f"the ranks send {sent}, but the busiest should {should} [{split}]"
+    )
 
 
 def test_devices_of_deepseek_v3_hold_what_an_analysis_of_its_memory_prints() -> None:
     # Zhang and Su 2025, arXiv:2502.07846: 86 GiB in bf16 on each stage of 4 layers, 11.64 on each of its 2 · 8 ranks;
     # both of a tensor group have the whole shared expert and the maps to rotary queries.
-    model, rank = from_config("deepseek-ai/DeepSeek-V3"), Parallelism(data=4, tensor=2, pipeline=16, expert=4)
-    of_stage, of_rank = (sum(device_parameters(model, split)[:2]) for split in (Parallelism(pipeline=16), rank))
+    model, rank = (
+        from_config("deepseek-ai/DeepSeek-V3"),
+        Parallelism(data=4, tensor=2, pipeline=16, expert=4),
+    )
+    of_stage, of_rank = (
+        sum(device_parameters(model, split)[:2]) for split in (Parallelism(pipeline=16), rank)
+    )
     whole_there = 4 * (3 * 7168 * 2048 + 1536 * 128 * 64) / 2
-    assert (round(of_stage * 2 / 2**30), round((of_rank + whole_there) * 2 / 2**30, 2)) == (86, 11.64)
+    assert (round(of_stage * 2 / 2**30), round((of_rank + whole_there) * 2 / 2**30, 2)) == (
+        86,
+        11.64,
+    )
     for ranks in (1, 2, 64, 256):  # every expert is on one of them, all else on each
         layers, experts, ends = device_parameters(model, Parallelism(data=256, expert=ranks))
         assert layers + ends + experts * ranks == parameter_count(model)
@@ -238,8 +283,12 @@ def test_a_rank_without_a_head_of_keys_of_its_own_has_a_copy() -> None:
         columns = 128 * 2 * (len(of_rank) + len(keys)) + 3 * LLAMA3_8B.hidden // ranks
         got, *_ = device_parameters(LLAMA3_8B, Parallelism(tensor=ranks))
         should = LLAMA3_8B.layers * LLAMA3_8B.dim * (columns + 2)  # and two norms
-        assert got == should, f"{got:,} parameters of layers on each of {ranks} ranks, but should be {should:,}"
-    with pytest.raises(ValueError, match="tensor must divide kv_heads=6 or be a multiple of it, got 4"):
+        assert got == should, (
+            f"{got:,} parameters of layers on each of {ranks} ranks, but should be {should:,}"
+        )
+    with pytest.raises(
+        ValueError, match="tensor must divide kv_heads=6 or be a multiple of it, got 4"
+    ):
         device_parameters(replace(LLAMA3_8B, heads=24, kv_heads=6), Parallelism(tensor=4))
 
 
@@ -248,15 +297,22 @@ def test_the_lists_of_deepseek_v3_keep_what_its_net_keeps() -> None:
     families = pytest.importorskip("meta_tests.accounting.families.test_transformers")
     model = from_config(families.config_of("deepseek_v3").to_dict() | {"dtype": "bfloat16"})
     layers, outside = tensors_by_layer(model, 2, SEQUENCE, "bf16", "flash", dropout=False)
-    got = sum(number * sum(each.bytes for each in layer) for number, layer in [*layers, (1, outside)])
+    got = sum(
+        number * sum(each.bytes for each in layer) for number, layer in [*layers, (1, outside)]
+    )
     should = activation_bytes(model, 2, SEQUENCE, "bf16")
-    assert got == pytest.approx(should, rel=0.02), f"{got} bytes by the lists, but {should} are kept"
+    assert got == pytest.approx(should, rel=0.02), (
+        f"{got} bytes by the lists, but {should} are kept"
+    )
 
 
 def test_experts_shared_by_four_of_eight_devices_have_gradients_reduced_by_two() -> None:
     shared = Parallelism(data=8, expert=4)
     *_, gradients = collectives(MIXTRAL_8X7B, shared, BATCH, SEQUENCE)
-    assert (gradients.ranks, gradients.bytes) == (2, 4 * device_parameters(MIXTRAL_8X7B, shared)[1]), f"{gradients}"
+    assert (gradients.ranks, gradients.bytes) == (
+        2,
+        4 * device_parameters(MIXTRAL_8X7B, shared)[1],
+    ), f"{gradients}"
     with pytest.raises(ValueError, match="expert must divide data · context = 8, got 3"):
         Parallelism(data=8, expert=3)
 
@@ -266,12 +322,21 @@ def test_experts_shared_by_four_of_eight_devices_have_gradients_reduced_by_two()
     [(Parallelism(), "none", 114), (Parallelism(), "selective", 34), (Parallelism(tensor=8), "none", 114 / 8),
      (Parallelism(tensor=8), "selective", 34 / 8), (Parallelism(tensor=8, sequence=False), "none", 10 + 104 / 8)],
 )  # fmt: skip
-def test_a_layer_of_gpt3_keeps_what_megatrons_paper_prints(split: Parallelism, recompute: str, share: float) -> None:
+def test_a_layer_of_gpt3_keeps_what_megatrons_paper_prints(
+    split: Parallelism, recompute: str, share: float
+) -> None:
     """Korthikanti et al. 2022, arXiv:2205.05198, table 2: 5·a·s/h = 80 for GPT-3, and 34 for everything else."""
-    gpt = Transformer(vocab_size=8, layers=1, dim=12288, heads=96, hidden=49152, learned_positions=2048)
+    gpt = Transformer(
+        vocab_size=8, layers=1, dim=12288, heads=96, hidden=49152, learned_positions=2048
+    )
     options: dict[str, Any] = {"recompute": recompute, "attention": "unfused", "dropout": True}
-    sizes = [device_activation_bytes(model, split, 1, 2048, **options) for model in (gpt, replace(gpt, layers=2))]
-    statistics = 8 * 2048 / (split.tensor if split.sequence else 1)  # of two norms, which the paper leaves out
+    sizes = [
+        device_activation_bytes(model, split, 1, 2048, **options)
+        for model in (gpt, replace(gpt, layers=2))
+    ]
+    statistics = (
+        8 * 2048 / (split.tensor if split.sequence else 1)
+    )  # of two norms, which the paper leaves out
     layer = (sizes[1] - sizes[0] - statistics) / (2048 * 12288)
     assert layer == share, f"{layer} bytes an element of a layer's input, but {share}"
 
@@ -282,6 +347,9 @@ def test_a_layer_of_gpt3_keeps_what_megatrons_paper_prints(split: Parallelism, r
      ({"data": 3, "expert": 3}, "expert must divide the experts of the model, 8, got 3")],
 )  # fmt: skip
 def test_a_split_that_no_device_could_hold_is_refused(sizes: dict[str, int], message: str) -> None:
-    for of in (device_parameters, lambda model, split: device_activation_bytes(model, split, 3, SEQUENCE)):
+    for of in (
+        device_parameters,
+        lambda model, split: device_activation_bytes(model, split, 3, SEQUENCE),
+    ):
         with pytest.raises(ValueError, match=message):
             of(MIXTRAL_8X7B, Parallelism(**sizes))

@@ -13,19 +13,28 @@ from accounting.parallel import KINDS, Parallelism, collectives, device_paramete
 from accounting.planning import device_state, largest_model_parameters
 
 STAGES = st.sampled_from(sorted(planning.ZERO_SHARDS))
-OPTIMIZERS = st.sampled_from(sorted({*optimizers.OPTIMIZERS} - {"adafactor"}))  # whose state needs shapes
+OPTIMIZERS = st.sampled_from(
+    sorted({*optimizers.OPTIMIZERS} - {"adafactor"})
+)  # whose state needs shapes
 SMALLEST = optimizers.Recipe("fp4_e2m1", "fp4_e2m1", "fp4_e2m1")
 RECIPES = st.sampled_from([*sorted(optimizers.RECIPES), SMALLEST])
 
 
 @given(parameters=st.integers(1, 200), devices=st.integers(1, 40), stage=STAGES)
-def test_a_stage_holds_what_the_fullest_device_gets_when_elements_are_dealt_out(parameters, devices, stage):
+def test_a_stage_holds_what_the_fullest_device_gets_when_elements_are_dealt_out(
+    parameters, devices, stage
+):
     fp32 = torch.zeros(parameters)
     shard = max(part.nbytes for part in fp32.chunk(devices))
-    held = {"parameters": shard if stage == 3 else fp32.nbytes, "gradients": shard if stage >= 2 else fp32.nbytes}
+    held = {
+        "parameters": shard if stage == 3 else fp32.nbytes,
+        "gradients": shard if stage >= 2 else fp32.nbytes,
+    }
     held["state"] = 2 * (shard if stage >= 1 else fp32.nbytes)
     got = device_state(parameters, devices, stage)
-    assert got == memory.ModelState(**held, master=0), f"{got=}, but should be {held} [{parameters=}, {devices=}]"
+    assert got == memory.ModelState(**held, master=0), (
+        f"{got=}, but should be {held} [{parameters=}, {devices=}]"
+    )
 
 
 @given(
@@ -36,11 +45,17 @@ def test_a_stage_holds_what_the_fullest_device_gets_when_elements_are_dealt_out(
     recipe=RECIPES,
 )
 @example(memory_bytes=1000, devices=2, stage=3, optimizer="sgd", recipe=SMALLEST)
-def test_the_largest_model_fits_and_one_with_a_parameter_more_does_not(memory_bytes, devices, stage, optimizer, recipe):
+def test_the_largest_model_fits_and_one_with_a_parameter_more_does_not(
+    memory_bytes, devices, stage, optimizer, recipe
+):
     setting = {"devices": devices, "zero_stage": stage, "optimizer": optimizer, "recipe": recipe}
     largest = largest_model_parameters(memory_bytes, **setting)
-    assert device_state(largest, **setting).total <= memory_bytes, f"{largest} parameters do not fit [{setting}]"
-    assert device_state(largest + 1, **setting).total > memory_bytes, f"{largest + 1} parameters fit too [{setting}]"
+    assert device_state(largest, **setting).total <= memory_bytes, (
+        f"{largest} parameters do not fit [{setting}]"
+    )
+    assert device_state(largest + 1, **setting).total > memory_bytes, (
+        f"{largest + 1} parameters fit too [{setting}]"
+    )
 
 
 MODEL = Transformer(vocab_size=1000, layers=8, dim=256, heads=8, hidden=1024)

@@ -11,7 +11,9 @@ from meta_tests.conftest import ROOT
 
 
 def test_a_module_is_loaded_when_it_is_first_used() -> None:
-    loaded = "sorted(name for name in sys.modules if name.startswith('accounting.') or name == 'torch')"
+    loaded = (
+        "sorted(name for name in sys.modules if name.startswith('accounting.') or name == 'torch')"
+    )
     code = f"import sys, accounting; print({loaded}); accounting.formats; print({loaded})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "[]\n['accounting.checks', 'accounting.formats']\n", done.stderr
@@ -27,10 +29,21 @@ def test_a_type_checker_knows_every_name_and_no_other(tmp_path: Path) -> None:
     settings.write_text(
         f"[mypy]\nmypy_path = {ROOT}\n[mypy-torch.*,numpy.*,scipy.*]\nfollow_imports = skip\n"  # seconds, not minutes
     )
-    options = ["--config-file", settings, "--cache-dir", ROOT / ".mypy_cache" / "names", "--follow-imports", "silent"]
+    options = [
+        "--config-file",
+        settings,
+        "--cache-dir",
+        ROOT / ".mypy_cache" / "names",
+        "--follow-imports",
+        "silent",
+    ]
     output, errors, _ = api.run([*map(str, options), str(tmp_path / "snippet.py")])
     assert 'Revealed type is "def (model: accounting.models.' in output, (
         f"the type of accounting.models.parameter_count is unknown to mypy: {output}{errors}"
     )
-    assert '3: error: Module has no attribute "nonsense"' in output, f"mypy lets any name pass: {output}"
-    assert output.count("types.ModuleType") == len(accounting.__all__), f"mypy lacks a module: {output}"
+    assert '3: error: Module has no attribute "nonsense"' in output, (
+        f"mypy lets any name pass: {output}"
+    )
+    assert output.count("types.ModuleType") == len(accounting.__all__), (
+        f"mypy lacks a module: {output}"
+    )

@@ -23,16 +23,25 @@ SHORT = Pace(0.001, 0.003, 0.005, 1.0, width=0.05)
 class Rounds:
     """Stands for pytest-benchmark's fixture: runs the rounds as its `pedantic` does, or says each takes `seconds`."""
 
-    def __init__(self, timer: Callable[[], Any] = perf_counter, seconds: float | None = None) -> None:
+    def __init__(
+        self, timer: Callable[[], Any] = perf_counter, seconds: float | None = None
+    ) -> None:
         self.extra_info: dict[str, Any] = {}
         self.stats: Any = None
         self.kept: list[float] = []
         self._timer, self._seconds = timer, seconds
 
     def pedantic(
-        self, function: Callable[[], object], setup: Callable[[], object] | None, rounds: int, iterations: int, **_: int
+        self,
+        function: Callable[[], object],
+        setup: Callable[[], object] | None,
+        rounds: int,
+        iterations: int,
+        **_: int,
     ) -> None:
-        assert setup is None or iterations == 1, "pytest-benchmark refuses a set-up with several iterations"
+        assert setup is None or iterations == 1, (
+            "pytest-benchmark refuses a set-up with several iterations"
+        )
         for _ in range(rounds):
             if setup is not None:
                 assert setup() is None, "what a set-up returns is taken for arguments"

@@ -41,7 +41,9 @@ def test_a_storage_that_takes_the_place_of_a_freed_one_is_told_from_it() -> None
     inputs: list[torch.Tensor] = []
     for _ in range(20):
         seen = examine(read_later)
-        assert any(tensor is inputs[-1] for tensor in seen.inputs), "an input was taken for what the call wrote"
+        assert any(tensor is inputs[-1] for tensor in seen.inputs), (
+            "an input was taken for what the call wrote"
+        )
 
 
 def test_what_a_call_reads_is_not_overwritten() -> None:
@@ -65,13 +67,17 @@ WRONG: dict[str, Callable[[Product], torch.Tensor]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("k", [96, 32768])
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16", "int8", "fp8_e4m3"])
-def test_a_wrong_product_fails_its_check_and_a_right_one_passes(dtype: str, k: int, wrong: str) -> None:
+def test_a_wrong_product_fails_its_check_and_a_right_one_passes(
+    dtype: str, k: int, wrong: str
+) -> None:
     """Roundings relative to the sum of magnitudes, not to the sum, would let half of a long result pass."""
     if (dtype, wrong) == ("int8", "not a number") or (k > 96 and wrong == "one term of k left out"):
         pytest.skip("integers have no NaN; one term of many is within rounding")
     case = supported(dtype, 16, k, 64)
     case.check(case.multiply())
-    with pytest.raises(AssertionError, match=rf"product of {dtype} differs from fp64 by .* m=16, {k=}, n=64"):
+    with pytest.raises(
+        AssertionError, match=rf"product of {dtype} differs from fp64 by .* m=16, {k=}, n=64"
+    ):
         case.check(WRONG[wrong](case))
 
 
@@ -81,7 +87,9 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> k
     return kernels.KERNELS[request.param](torch.randn(128, 1024), torch.rand(128, 1024))
 
 
-def test_a_kernel_does_the_work_that_it_declares_and_a_wrong_result_is_caught(kernel: kernels.Kernel) -> None:
+def test_a_kernel_does_the_work_that_it_declares_and_a_wrong_result_is_caught(
+    kernel: kernels.Kernel,
+) -> None:
     with counted.flops() as seen:
         out = kernel.run()
     kernel.check(out)
@@ -96,7 +104,9 @@ SHARES = st.floats(0, 1)
 
 
 @given(SHARES, st.dictionaries(SHARES, st.floats(1e6, 1e13), min_size=1, max_size=5))
-def test_the_bandwidth_of_a_mix_is_between_those_measured_beside_it(share: float, measured: dict[float, float]) -> None:
+def test_the_bandwidth_of_a_mix_is_between_those_measured_beside_it(
+    share: float, measured: dict[float, float]
+) -> None:
     beside = [measured[max((s for s in measured if s <= share), default=min(measured))],
               measured[min((s for s in measured if s >= share), default=max(measured))]]  # fmt: skip
     found = bandwidth_of_mix(share, measured)
@@ -106,7 +116,11 @@ def test_the_bandwidth_of_a_mix_is_between_those_measured_beside_it(share: float
 
 
 @given(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3), SHARES)
-def test_the_overlap_is_the_share_of_the_shorter_that_is_hidden(first: float, second: float, hidden: float) -> None:
+def test_the_overlap_is_the_share_of_the_shorter_that_is_hidden(
+    first: float, second: float, hidden: float
+) -> None:
     together = first + second - hidden * min(first, second)
     tolerance = 1e-12 * max(first, second) / min(first, second)
-    assert transfers.overlap_share(first, second, together) == pytest.approx(hidden, abs=1e-9 + tolerance)
+    assert transfers.overlap_share(first, second, together) == pytest.approx(
+        hidden, abs=1e-9 + tolerance
+    )

@@ -60,7 +60,10 @@ def workload(figure: str) -> tuple[float, str, Callable[[], object], str]:
 
 
 def check(
-    card: Card, figure: str, stated: tuple[str, ...] = (), reference: Mapping[str, Floor] = MappingProxyType({})
+    card: Card,
+    figure: str,
+    stated: tuple[str, ...] = (),
+    reference: Mapping[str, Floor] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Measures a figure on a card as the benchmarks do, and asserts its floor; what is recorded of it."""
     with simulated(card):
@@ -89,9 +92,17 @@ def degraded(shares: dict[str, float], readings: dict[str, int]) -> Card:
 WITHIN = ""
 # The figure, the rates that are lowered, NVML's readings, and what the message says; WITHIN: the margin allows it.
 DEGRADATIONS: list[tuple[str, dict[str, float], dict[str, int], str]] = [
-    *((dtype, {dtype: 0.1}, {}, f"BELOW FLOOR: {dtype} .* % of the dense peak") for dtype in PRODUCTS),
-    *((dtype, {dtype: 0.5}, {}, "BELOW FLOOR") for dtype in ("fp64", "fp32", "tf32", "bf16", "fp16")),
-    *((dtype, {dtype: 0.5}, {}, WITHIN) for dtype in ("fp8_e4m3", "int8")),  # nothing is published: wide floors
+    *(
+        (dtype, {dtype: 0.1}, {}, f"BELOW FLOOR: {dtype} .* % of the dense peak")
+        for dtype in PRODUCTS
+    ),
+    *(
+        (dtype, {dtype: 0.5}, {}, "BELOW FLOOR")
+        for dtype in ("fp64", "fp32", "tf32", "bf16", "fp16")
+    ),
+    *(
+        (dtype, {dtype: 0.5}, {}, WITHIN) for dtype in ("fp8_e4m3", "int8")
+    ),  # nothing is published: wide floors
     *((dtype, {dtype: 0.9}, {}, WITHIN) for dtype in PRODUCTS),
     *((kernel, {"memory": 0.5}, {}, "BELOW FLOOR: .* % of the bandwidth") for kernel in STREAMS),
     ("copy", {"memory": 0.8}, {}, "BELOW FLOOR: copy .* expected at least 82 % of the bandwidth"),
@@ -103,17 +114,37 @@ DEGRADATIONS: list[tuple[str, dict[str, float], dict[str, int], str]] = [
     *((link, {link: 0.96}, {}, WITHIN) for link in LINKS),
     *((kernel, {"memory": 0.1}, {}, "BELOW FLOOR") for kernel in STREAMS),
     ("bf16", {"clock": 0.92}, {}, WITHIN),
-    *((dtype, {"clock": 0.5}, {}, "clock 915 of 1976 MHz") for dtype in ("fp64", "fp32", "tf32", "bf16", "fp16")),
-    ("bf16", {"clock": 0.7}, {"power_limit": 400_000, "reasons": 0x4}, "throttled: power cap, .*power limit 400 W"),
-    ("bf16", {"clock": 0.6}, {"temperature": 92, "reasons": 0x40}, "temperature .hardware.*temperature 92 °C"),
+    *(
+        (dtype, {"clock": 0.5}, {}, "clock 915 of 1976 MHz")
+        for dtype in ("fp64", "fp32", "tf32", "bf16", "fp16")
+    ),
+    (
+        "bf16",
+        {"clock": 0.7},
+        {"power_limit": 400_000, "reasons": 0x4},
+        "throttled: power cap, .*power limit 400 W",
+    ),
+    (
+        "bf16",
+        {"clock": 0.6},
+        {"temperature": 92, "reasons": 0x40},
+        "temperature .hardware.*temperature 92 °C",
+    ),
     ("bf16", {"bf16": 0.5}, {"processes": 2}, "1 other process on the GPU"),
-    ("copy", {"memory": 0.5}, {"errors": 3, "rows_to_remap": 1}, "3 uncorrected memory errors, memory rows wait"),
+    (
+        "copy",
+        {"memory": 0.5},
+        {"errors": 3, "rows_to_remap": 1},
+        "3 uncorrected memory errors, memory rows wait",
+    ),
     ("launch", {"launch": 0.2}, {}, "BELOW FLOOR: launch .* expected at most 15 µs"),
     ("launch", {"launch": 0.5}, {}, WITHIN),
 ]
 
 
-@pytest.mark.parametrize(("figure", "shares", "readings", "saying"), DEGRADATIONS, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize(
+    ("figure", "shares", "readings", "saying"), DEGRADATIONS, ids=lambda part: str(part)[:40]
+)
 def test_a_degraded_card_is_red_and_names_the_cause(
     figure: str, shares: dict[str, float], readings: dict[str, int], saying: str
 ) -> None:
@@ -126,7 +157,12 @@ def test_a_degraded_card_is_red_and_names_the_cause(
     message = str(red.value)
     assert re.search(saying, message), message
     assert message.startswith(f"BELOW FLOOR: {figure} "), message
-    assert readings or "clock" in shares or message.endswith("this machine shows: no cause") or "contended" in message
+    assert (
+        readings
+        or "clock" in shares
+        or message.endswith("this machine shows: no cause")
+        or "contended" in message
+    )
 
 
 HEALTHY = {
@@ -145,7 +181,12 @@ def healthy_cards(number: int) -> Iterator[tuple[Card, str]]:
     for each in range(number):
         label = drawn.choice(list(HEALTHY))
         card = Card(label, memory_bytes=2**31)
-        share = HEALTHY[label] / 0.8 * max(0.94, min(drawn.gauss(1.0, 0.015), 1.06)) * drawn.choice([1.0, 1.03])
+        share = (
+            HEALTHY[label]
+            / 0.8
+            * max(0.94, min(drawn.gauss(1.0, 0.015), 1.06))
+            * drawn.choice([1.0, 1.03])
+        )
         for rate in card.rates.flop_per_s:
             card.rates.flop_per_s[rate] *= share
         card.rates.lower("memory", max(0.97, min(drawn.gauss(0.99, 0.01), 1.01)))
@@ -169,8 +210,14 @@ def test_an_unknown_peak_is_not_checked_and_an_options_floor_goes_before_the_tab
     assert check(degraded({"bf16": 0.5}, {}), "bf16", ("bf16=0.3",))["met"]
 
 
-@given(st.sampled_from(FIGURES), st.floats(0.01, 0.99), st.sampled_from(["H100 SXM", "RTX 4090", "MI300X"]))
-def test_a_floor_separates_what_reaches_it_from_what_does_not(figure: str, share: float, device: str) -> None:
+@given(
+    st.sampled_from(FIGURES),
+    st.floats(0.01, 0.99),
+    st.sampled_from(["H100 SXM", "RTX 4090", "MI300X"]),
+)
+def test_a_floor_separates_what_reaches_it_from_what_does_not(
+    figure: str, share: float, device: str
+) -> None:
     floor = floor_of(device, figure)
     assert floor is not None
     better, worse = (share, 1 / share) if floor.of == "s" else (1 / share, share)
@@ -185,11 +232,16 @@ def test_a_floor_separates_what_reaches_it_from_what_does_not(figure: str, share
         (["--floor=bf17=0.7"], "the figure must be one of bf16, fp16"),
         (["--floor=bf16=70"], "must be above 0 and at most 1"),
         (["--floor=bf16"], "must be above 0 and at most 1"),
-        (["--reference=missing.json"], "must be a run record or a file of make evidence: No such file"),
+        (
+            ["--reference=missing.json"],
+            "must be a run record or a file of make evidence: No such file",
+        ),
         (["--reference=pyproject.toml"], "--reference pyproject.toml must be a run record"),
     ],
 )
-def test_impossible_floors_are_refused_before_anything_runs(options: list[str], saying: str) -> None:
+def test_impossible_floors_are_refused_before_anything_runs(
+    options: list[str], saying: str
+) -> None:
     run = fork_pytest(ROOT, "bench/test_launch.py", *options)
     assert run.code == 4
     assert saying in run.output
@@ -205,12 +257,18 @@ def test_a_healthy_machines_record_is_the_floor_of_the_next(tmp_path: Path, form
         {"event": "plan", "fingerprint": {"name": "NVIDIA H100 80GB HBM3"}},
         {"event": "end", "benchmarks": [bench]},
     ]
-    text = "\n".join(map(json.dumps, rows)) if form.endswith("l") else json.dumps({"benchmarks": [bench]})
+    text = (
+        "\n".join(map(json.dumps, rows))
+        if form.endswith("l")
+        else json.dumps({"benchmarks": [bench]})
+    )
     (tmp_path / form).write_text(text)
     floors = reference_floors(tmp_path / form)
     assert floors["bf16"].limit == pytest.approx(8e14 * (1 - 0.01 - 0.05))
     assert check(Card(memory_bytes=2**31), "bf16", reference=floors)["met"]
-    with pytest.raises(BelowFloor, match=rf"expected at least 752 TFLOP/s; of {form.partition('.')[0]}"):
+    with pytest.raises(
+        BelowFloor, match=rf"expected at least 752 TFLOP/s; of {form.partition('.')[0]}"
+    ):
         check(degraded({"bf16": 0.9}, {}), "bf16", reference=floors)
     with simulated(Card(memory_bytes=2**31)):
         assert committed_floors(tmp_path, CUDA) == (floors if form.endswith("l") else {})

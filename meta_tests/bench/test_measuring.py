@@ -29,7 +29,9 @@ from prooflops.measured import median_interval
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float]], tuple[Callable[[], float], Any, list[int]]]:
+def scripted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[list[float]], tuple[Callable[[], float], Any, list[int]]]:
     """A clock, the host's as well, and a function that moves it by the next of `times`; the last one lasts for ever."""
 
     def use(times: list[float]) -> tuple[Callable[[], float], Any, list[int]]:
@@ -53,16 +55,22 @@ def test_the_rounds_that_a_pilot_asks_for_make_the_interval_narrow(spread: float
     for _ in range(200):
         pilot = [generator.lognormvariate(0, spread) for _ in range(30)]
         rounds = rounds_for(width, pilot, most=10_000)
-        low, high = median_interval([generator.lognormvariate(0, spread) for _ in range(rounds)]) or (0.0, 9.0)
+        low, high = median_interval(
+            [generator.lognormvariate(0, spread) for _ in range(rounds)]
+        ) or (0.0, 9.0)
         narrow += high - low <= width
-    assert narrow >= 150, f"{narrow} of 200 intervals were narrower than {width}, but at least 150 should be"
+    assert narrow >= 150, (
+        f"{narrow} of 200 intervals were narrower than {width}, but at least 150 should be"
+    )
 
 
 def test_the_warm_up_ends_when_the_rounds_are_flat_and_not_before(scripted: Any) -> None:
     falling = [0.01 * 0.8**i for i in range(20)]
     clock, call, _ = scripted([*falling, 0.001])
     run = measure(clock, Pace(0.0, 10.0, 0.1, 1.0, width=0.01))
-    assert run.median_s(call) == pytest.approx(0.001), "the falling times of the warm-up are in the median"
+    assert run.median_s(call) == pytest.approx(0.001), (
+        "the falling times of the warm-up are in the median"
+    )
     assert run.info["flat"]
     assert run.info["warmup_s"] > sum(falling[10:]), f"warmed up for {run.info['warmup_s']} s only"
 
@@ -88,13 +96,17 @@ def operands() -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_right_benchmark_passes_all_checks_and_records_its_rates() -> None:
     a, b = operands()
     run = measure()
-    seconds = run.work(lambda: a @ b, WORK, dtype="fp32", check=lambda got: torch.testing.assert_close(got, a @ b))
+    seconds = run.work(
+        lambda: a @ b, WORK, dtype="fp32", check=lambda got: torch.testing.assert_close(got, a @ b)
+    )
     assert run.info["flop_per_s"] == WORK.flops / seconds
     assert run.info["bytes_per_s"] == WORK.bytes / seconds
     assert run.info["counted_flops"] == WORK.flops == run.info["flops"]
 
 
-def test_a_product_above_its_ceiling_has_that_measured_again_and_a_burst_leaves_the_steady_one() -> None:
+def test_a_product_above_its_ceiling_has_that_measured_again_and_a_burst_leaves_the_steady_one() -> (
+    None
+):
     case, ceilings = supported("fp32"), Ceilings(CPU, PACES["quick"])
     ceilings._flop_per_s |= {("fp32", "sustainable"): 1e6, ("fp32", "achievable"): 1e15}
     burst = steady(1e-3)
@@ -173,7 +185,9 @@ def test_fp32_is_rounded_in_rows_of_tf32_alone_and_no_call_says_so_itself(
     case = product(dtype, 64, 64, 64, card.device)
     run = Measure(Rounds(measured.clock(card.device)), card.device, Schedule(SHORT))
     entered, enter = [], Float32Products.__enter__
-    monkeypatch.setattr(Float32Products, "__enter__", lambda self: entered.append(self) or enter(self))
+    monkeypatch.setattr(
+        Float32Products, "__enter__", lambda self: entered.append(self) or enter(self)
+    )
     allowed: list[bool] = []
 
     def multiply() -> torch.Tensor:
@@ -190,13 +204,20 @@ def test_fp32_is_rounded_in_rows_of_tf32_alone_and_no_call_says_so_itself(
     assert len(entered) == 1, f"entered {len(entered)} times for {len(allowed)} calls"
 
 
-def test_a_row_of_tf32_below_its_floor_is_measured_again_in_tf32(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_tf32_below_its_floor_is_measured_again_in_tf32(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(delivery, "AGAIN_S", 0)
     monkeypatch.setitem(delivery.PAUSE_S, "quick", 0)
     allowed: list[bool] = []
     right = product("tf32", 64, 64, 64, card.device)
-    case = replace(right, multiply=lambda: allowed.append(torch.backends.cuda.matmul.allow_tf32) or right.multiply())
-    floors = SimpleNamespace(of=lambda *_: floor_of("H100 SXM", "tf32"), nominal=lambda *_: 494.7e12)
+    case = replace(
+        right,
+        multiply=lambda: allowed.append(torch.backends.cuda.matmul.allow_tf32) or right.multiply(),
+    )
+    floors = SimpleNamespace(
+        of=lambda *_: floor_of("H100 SXM", "tf32"), nominal=lambda *_: 494.7e12
+    )
     row = delivery.Delivery(
         card.device, floors, "a test", {"flop_per_s": 1e12}, pace="quick", conditions=lambda: nullcontext({}),
         causes=lambda *_: [],

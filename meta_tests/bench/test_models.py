@@ -41,4 +41,6 @@ def test_a_later_token_does_not_change_an_earlier_logit(model):
     changed[0, 5] = (changed[0, 5] + 1) % model.vocab_size
     before, after = net(tokens), net(changed)
     torch.testing.assert_close(before[:, :5], after[:, :5])
-    assert not torch.allclose(before[:, 5:], after[:, 5:]), "a changed token must change its own logits"
+    assert not torch.allclose(before[:, 5:], after[:, 5:]), (
+        "a changed token must change its own logits"
+    )

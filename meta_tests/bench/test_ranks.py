@@ -17,7 +17,8 @@ import torch
 from meta_tests.conftest import ROOT, child_environment, fork_side_by_side
 
 needs_gloo = pytest.mark.skipif(
-    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="torch has no gloo here"
+    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
+    reason="torch has no gloo here",
 )
 
 SLOW_RANK = """
@@ -88,18 +89,43 @@ def job(folder: Path, planted: str, select: str, *, torchrun: bool = False) -> J
                "--report", str(folder / "report"), "-o", f"cache_dir={folder / 'cache'}", "-k", select,
                "--junitxml", str(folder / "junit.xml"), "--benchmark-json", str(folder / "bench.json")]  # fmt: skip
     if torchrun:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pytest"]
-        done = subprocess.run([*command, *options], cwd=ROOT, env=kept, capture_output=True, text=True, timeout=120)
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            "-m",
+            "pytest",
+        ]
+        done = subprocess.run(
+            [*command, *options], cwd=ROOT, env=kept, capture_output=True, text=True, timeout=120
+        )
         return Job([done.returncode], [done.stdout + done.stderr], 0.0, folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        job_of = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        job_of = {
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free.getsockname()[1]),
+        }
     ranks = [kept | job_of | {"RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
-    runs = [run for each in fork_side_by_side(ROOT, [shlex.join(options)], ranks) for run in each.values()]
-    return Job([run.code for run in runs], [run.output for run in runs], abs(runs[0].ended - runs[1].ended), folder)
+    runs = [
+        run
+        for each in fork_side_by_side(ROOT, [shlex.join(options)], ranks)
+        for run in each.values()
+    ]
+    return Job(
+        [run.code for run in runs],
+        [run.output for run in runs],
+        abs(runs[0].ended - runs[1].ended),
+        folder,
+    )
 
 
-@pytest.fixture(scope="module", params=["a scheduler", pytest.param("torchrun", marks=pytest.mark.prove)])
+@pytest.fixture(
+    scope="module", params=["a scheduler", pytest.param("torchrun", marks=pytest.mark.prove)]
+)
 def slow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
     """A job in which rank 1 is slow at its own work."""
     torchrun = request.param == "torchrun"
@@ -116,9 +142,13 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Job:
 def test_a_job_leaves_one_record_with_the_figures_of_every_rank(slow: Job) -> None:
     assert set(slow.codes) == {0}, slow.everything
     assert len(slow.records) == 1, f"{len(slow.records)} records of one job"
-    assert len(json.loads((slow.folder / "bench.json").read_text())["benchmarks"]) == len(slow.records[0]["benchmarks"])
+    assert len(json.loads((slow.folder / "bench.json").read_text())["benchmarks"]) == len(
+        slow.records[0]["benchmarks"]
+    )
     assert (slow.folder / "junit.xml").read_text().count("<testsuite ") == 1
-    assert slow.everything.count("test session starts") == 1, "more than rank 0 wrote to the terminal"
+    assert slow.everything.count("test session starts") == 1, (
+        "more than rank 0 wrote to the terminal"
+    )
     record = slow.records[0]
     assert record["prooflops"]["fingerprint"]["ranks"] == 2
     extras = {bench["name"]: bench["extra_info"] for bench in record["benchmarks"]}
@@ -141,7 +171,9 @@ def test_a_job_leaves_one_record_with_the_figures_of_every_rank(slow: Job) -> No
 
 @needs_gloo
 def test_a_slow_rank_is_named_in_the_record_and_on_the_terminal(slow: Job) -> None:
-    steps = [bench for bench in slow.records[0]["benchmarks"] if bench["name"].startswith("test_step")]
+    steps = [
+        bench for bench in slow.records[0]["benchmarks"] if bench["name"].startswith("test_step")
+    ]
     for bench in steps:
         extra = bench["extra_info"]
         assert len(extra["stragglers"]) == 1, extra
@@ -160,7 +192,10 @@ def test_each_rank_keeps_the_share_of_the_optimizer_that_the_formulas_say(slow: 
         for bench in slow.records[0]["benchmarks"]
         if bench["name"].startswith("test_step")
     }
-    square, head = 256 * 256, 10 * 256  # 4 square layers and a head, AdamW: two buffers and a step count per tensor
+    square, head = (
+        256 * 256,
+        10 * 256,
+    )  # 4 square layers and a head, AdamW: two buffers and a step count per tensor
     assert held["test_step[ddp]"] == [8 * (4 * square + head) + 4 * 5] * 2
     assert sum(held["test_step[zero]"]) == 8 * (4 * square + head) + 4 * 5
     assert held["test_step[zero]"] == [8 * (2 * square + head) + 4 * 3, 8 * 2 * square + 4 * 2]
@@ -178,8 +213,18 @@ def test_a_wrong_result_on_one_rank_is_a_failure_of_all_that_names_it(wrong: Job
 @needs_gloo
 def test_a_rank_that_fails_alone_ends_the_job_and_is_named(wrong: Job) -> None:
     assert 0 not in wrong.codes, wrong.everything
-    assert wrong.apart_s < 45, f"the other rank ended {wrong.apart_s:.0f} s later: it waited for the timeout"
+    assert wrong.apart_s < 45, (
+        f"the other rank ended {wrong.apart_s:.0f} s later: it waited for the timeout"
+    )
     assert "[rank 1]" in wrong.said[1]
-    assert "rank 1 of 2 failed alone in bench/test_collectives.py::test_collective[all-gather-4KiB]" in wrong.said[1]
-    assert "rank 1 failed first, in bench/test_collectives.py::test_collective[all-gather-4KiB]" in wrong.said[0]
-    assert "[reduce-scatter-4KiB]" not in wrong.everything, "the job went on after a rank had failed alone"
+    assert (
+        "rank 1 of 2 failed alone in bench/test_collectives.py::test_collective[all-gather-4KiB]"
+        in wrong.said[1]
+    )
+    assert (
+        "rank 1 failed first, in bench/test_collectives.py::test_collective[all-gather-4KiB]"
+        in wrong.said[0]
+    )
+    assert "[reduce-scatter-4KiB]" not in wrong.everything, (
+        "the job went on after a rank had failed alone"
+    )

@@ -18,7 +18,10 @@ from meta_tests.bench.stand_ins import CPU, SHORT
 CPU_SIZES = (128, 192, 256, 384, 512, 768, 1024)
 GPU_SIZES = tuple(1024 * each for each in (1, 2, 3, 4, 5, 6, 8, 9, 10, 12))
 WINDOW_S = 0.05
-LEAST_SHARE, LARGEST_TIME_SHARE = 0.99, 1 / 20  # of an exhaustive sweep: what the guided search promises
+LEAST_SHARE, LARGEST_TIME_SHARE = (
+    0.99,
+    1 / 20,
+)  # of an exhaustive sweep: what the guided search promises
 SPIKES, SPIKE = 0.1, (2.0, 8.0)  # a tenth of the windows are slower, by a factor between these
 
 
@@ -54,7 +57,9 @@ class Machine:
         exact = self.exact(shape)
         once = 2 * math.prod(shape) / exact
         slower = self._draw.uniform(*SPIKE) if self._draw.random() < self.spikes else 1.0
-        self.now += slower * once * (2 + int(window_s / (slower * once)))  # the first call is not timed
+        self.now += (
+            slower * once * (2 + int(window_s / (slower * once)))
+        )  # the first call is not timed
         return exact / slower * (1 + self._draw.gauss(0, 0.003))
 
     def clock(self) -> float:
@@ -89,7 +94,14 @@ KINDS = {
     "wide-only": Kind(800e12, 132, (192, 256), 150, 6144, tall_loss=0.05),
     **{
         f"cpu-{cores}": Kind(
-            105e9 * cores, cores, (56, 80), 25, 512, cache=2**18 * cores, sizes=CPU_SIZES, tiles=bench.search.CPU_TILES
+            105e9 * cores,
+            cores,
+            (56, 80),
+            25,
+            512,
+            cache=2**18 * cores,
+            sizes=CPU_SIZES,
+            tiles=bench.search.CPU_TILES,
         )
         for cores in (2, 8, 64)
     },
@@ -100,7 +112,14 @@ SEEDS = 20
 def searched(kind: Kind, seed: int) -> tuple[Machine, Found]:
     machine = Machine(kind, seed)
     budget_s = 0.85 * LARGEST_TIME_SHARE * len(kind.space.shapes) * WINDOW_S
-    found = guided(kind.space, machine.rate, units=kind.units, tiles=kind.tiles, budget_s=budget_s, clock=machine.clock)
+    found = guided(
+        kind.space,
+        machine.rate,
+        units=kind.units,
+        tiles=kind.tiles,
+        budget_s=budget_s,
+        clock=machine.clock,
+    )
     return machine, found
 
 
@@ -113,18 +132,29 @@ def shares(name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_guided_search_finds_the_best_shape_in_a_twentieth_of_the_time_of_a_sweep(name: str) -> None:
+def test_the_guided_search_finds_the_best_shape_in_a_twentieth_of_the_time_of_a_sweep(
+    name: str,
+) -> None:
     """Half of the searches reach 99 % of the very best, and none less than 97 %, irregularities and spikes and all."""
     kind = KINDS[name]
-    sweep_s = sum(max(WINDOW_S, 2 * math.prod(shape) / Machine(kind, 0).exact(shape)) for shape in kind.space.shapes)
+    sweep_s = sum(
+        max(WINDOW_S, 2 * math.prod(shape) / Machine(kind, 0).exact(shape))
+        for shape in kind.space.shapes
+    )
     share = searched(kind, 0)[1].seconds / sweep_s
-    assert share <= LARGEST_TIME_SHARE, f"on {name} the guided search took {share:.1%} of the sweep's time"
+    assert share <= LARGEST_TIME_SHARE, (
+        f"on {name} the guided search took {share:.1%} of the sweep's time"
+    )
     worst, middle = (shares(name)[place] for place in (0, SEEDS // 2))
-    assert worst >= 0.97, f"on {name} the worst of {SEEDS} searches found {worst:.3f} of the best rate"
+    assert worst >= 0.97, (
+        f"on {name} the worst of {SEEDS} searches found {worst:.3f} of the best rate"
+    )
     assert middle >= LEAST_SHARE, f"on {name} the median search found {middle:.3f} of the best rate"
 
 
-def test_a_real_search_finds_a_shape_of_its_space_and_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_search_finds_a_shape_of_its_space_and_reports_its_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "SEARCH", 1)
     said: list[str] = []
     ceilings = Ceilings(CPU, SHORT, lambda text, ahead_s=0.0: said.append(text))
@@ -132,5 +162,7 @@ def test_a_real_search_finds_a_shape_of_its_space_and_reports_its_progress(monke
     assert found.flop_per_s > 0
     assert found.shape in ceilings.space("fp32").shapes
     assert said == ["searching for the sustainable one of fp32"]
-    with pytest.raises(ValueError, match="regime must be one of sustainable, achievable, got 'peak'"):
+    with pytest.raises(
+        ValueError, match="regime must be one of sustainable, achievable, got 'peak'"
+    ):
         ceilings.found("fp32", "peak")

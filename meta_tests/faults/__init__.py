@@ -65,11 +65,18 @@ PACKAGES = ("accounting", "bench", "prooflops")
 
 
 def fault(
-    *noticed_by: str, instead_of: str = "", options: str = "", saying: str = "", name: str = "", topic: str = ""
+    *noticed_by: str,
+    instead_of: str = "",
+    options: str = "",
+    saying: str = "",
+    name: str = "",
+    topic: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as a fault that these checks must notice."""
     topic = topic or _caller()
-    checks = tuple(check for text in noticed_by for check in ([text] if "::" in text else text.split()))
+    checks = tuple(
+        check for text in noticed_by for check in ([text] if "::" in text else text.split())
+    )
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         plant = stand_in(instead_of, function) if instead_of else function

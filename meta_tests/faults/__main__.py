@@ -44,10 +44,16 @@ NOISE = "noise"
 # A test that loops for ever under a fault ends with an error, again and again where something catches that error.
 LONGEST_S, AGAIN_S, LONGEST_RUN_S = 120.0, 5.0, 1200.0
 CLOCK = time.perf_counter
-OUTCOMES = {"skipped": "not checked", "passed": "holds", "failed": "FAILS"}  # of several cases the last here decides
+OUTCOMES = {
+    "skipped": "not checked",
+    "passed": "holds",
+    "failed": "FAILS",
+}  # of several cases the last here decides
 VERDICTS = [*OUTCOMES.values()]
 
-registry_once = functools.cache(load_registry)  # reading it takes longer than most of the claims under a fault
+registry_once = functools.cache(
+    load_registry
+)  # reading it takes longer than most of the claims under a fault
 
 
 class Run:
@@ -75,12 +81,16 @@ class Run:
         return {check for check in self.checks if check in names} or claims
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if report.failed or report.when == "call" or report.skipped:
             row = {"verdict": OUTCOMES[report.outcome], "reason": message_of(report)}
             for check in self.checks_of(item):
-                self.rows[check] = max(self.rows.get(check, row), row, key=lambda row: VERDICTS.index(row["verdict"]))
+                self.rows[check] = max(
+                    self.rows.get(check, row), row, key=lambda row: VERDICTS.index(row["verdict"])
+                )
         return report
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -130,7 +140,9 @@ def forget_tests() -> None:
                 vars(sys.modules[package]).pop(module, None)
 
 
-def verdicts_under(planted: Fault, checks: Collection[str], traceback: str, attempt: int = 0) -> dict[str, Any]:
+def verdicts_under(
+    planted: Fault, checks: Collection[str], traceback: str, attempt: int = 0
+) -> dict[str, Any]:
     """The verdict of each of `checks` under the fault, and what the runs of pytest printed."""
     tests = [check for check in checks if "::" in check]
     claims = [check for check in checks if check not in tests]
@@ -140,14 +152,22 @@ def verdicts_under(planted: Fault, checks: Collection[str], traceback: str, atte
     forget_tests()
     with tempfile.TemporaryDirectory() as folder:
         arguments = [*tests, *shlex.split(planted.options), "-q", f"--tb={traceback}"]
-        arguments += [str(ROOT / "test_claims"), *(f"--claim={claim}" for claim in claims)] if claims else []
+        arguments += (
+            [str(ROOT / "test_claims"), *(f"--claim={claim}" for claim in claims)] if claims else []
+        )
         # Few examples first; a user's run has as many as the later attempts. A seed repeats a run; yet examples also
         # depend on the modules loaded, from which hypothesis takes constants, and so on the faults that ran before.
         profile = "faults-default" if attempt else "faults-quick"
         arguments += [f"--hypothesis-profile={profile}", f"--hypothesis-seed={attempt}"]
         arguments += ["--report", folder, "-o", f"gate_history={folder}/history"]
         # The second one collects garbage for half a second at the end of each run.
-        arguments += ["-p", "no:cacheprovider", "-p", "no:unraisableexception", "--disable-warnings"]
+        arguments += [
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:unraisableexception",
+            "--disable-warnings",
+        ]
         output, run = io.StringIO(), Run(planted, tests)
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             faulthandler.dump_traceback_later(LONGEST_RUN_S, exit=True, file=sys.__stderr__)
@@ -161,7 +181,10 @@ def verdicts_under(planted: Fault, checks: Collection[str], traceback: str, atte
         file = Path(folder) / "partial" / "verdicts.json"
         if claims and file.exists():
             run.rows = {row["id"]: row for row in json.loads(file.read_text())["claims"]}
-    return {"rows": {check: row for check, row in run.rows.items() if check in checks}, "output": output.getvalue()}
+    return {
+        "rows": {check: row for check, row in run.rows.items() if check in checks},
+        "output": output.getvalue(),
+    }
 
 
 @functools.cache
@@ -175,9 +198,13 @@ def why_not_passed(planted: Fault) -> tuple[str, str]:
     lacking, failing = [], []
     for test in [check for check in planted.noticed_by if "::" in check]:
         run = healthy((test,), planted.options)
-        row = run["rows"].get(test, {"verdict": "FAILS", "reason": f"does not run:\n{run['output']}"})
+        row = run["rows"].get(
+            test, {"verdict": "FAILS", "reason": f"does not run:\n{run['output']}"}
+        )
         if row["verdict"] != "holds":
-            (lacking if row["verdict"] == "not checked" else failing).append(f"{test}: {row['reason']}")
+            (lacking if row["verdict"] == "not checked" else failing).append(
+                f"{test}: {row['reason']}"
+            )
     return "; ".join(lacking), "; ".join(failing)
 
 
@@ -187,7 +214,9 @@ def lacking_here(planted: Fault, rows: dict[str, Any], unnoticed: list[str]) -> 
         return ""
     unplanted = healthy(tuple(unnoticed), planted.options)["rows"]
     reasons = {claim: rows[claim]["reason"] for claim in unnoticed}
-    same = all(unplanted.get(claim, {}).get("reason") == reason for claim, reason in reasons.items())
+    same = all(
+        unplanted.get(claim, {}).get("reason") == reason for claim, reason in reasons.items()
+    )
     return "; ".join(dict.fromkeys(reasons.values())) if same else ""
 
 
@@ -196,25 +225,41 @@ def result_of(planted: Fault, traceback: str) -> dict[str, Any]:
     result = {"topic": planted.topic, "fault": planted.name, "unnoticed": list(planted.noticed_by)}
     hidden, failing = why_not_passed(planted)
     if hidden or failing:
-        return result | {"hidden": hidden, "output": f"with nothing planted: {failing}" if failing else ""}
+        return result | {
+            "hidden": hidden,
+            "output": f"with nothing planted: {failing}" if failing else "",
+        }
     for attempt in range(TRIES):
         run = verdicts_under(planted, planted.noticed_by, traceback, attempt)
-        rows = {check: run["rows"].get(check, {"verdict": "", "reason": ""}) for check in planted.noticed_by}
+        rows = {
+            check: run["rows"].get(check, {"verdict": "", "reason": ""})
+            for check in planted.noticed_by
+        }
         red = [check for check, row in rows.items() if row["verdict"] in RED]
         unnoticed = [
-            check for check in rows if check not in red or not re.search(planted.saying, rows[check]["reason"])
+            check
+            for check in rows
+            if check not in red or not re.search(planted.saying, rows[check]["reason"])
         ]
         noisy = bool(unnoticed) and all(NOISE in rows[check]["reason"] for check in unnoticed)
         if not unnoticed:
             break
-    hidden = "this machine's noise" if noisy else lacking_here(planted, rows, unnoticed) if unnoticed else ""
+    hidden = (
+        "this machine's noise"
+        if noisy
+        else lacking_here(planted, rows, unnoticed)
+        if unnoticed
+        else ""
+    )
     return result | {"unnoticed": unnoticed, "hidden": hidden, "output": run["output"]}
 
 
 def noticed_alone(claim: str, faults: list[Fault], traceback: str) -> tuple[str, str]:
     """Whether a claim turns red under one of its faults with only its tests selected, and which fault or why not."""
     missed, hidden = [], ""
-    for planted in sorted(faults, key=lambda planted: len(planted.noticed_by)):  # first what breaks little else
+    for planted in sorted(
+        faults, key=lambda planted: len(planted.noticed_by)
+    ):  # first what breaks little else
         result = result_of(dataclasses.replace(planted, noticed_by=(claim,)), traceback)
         if healthy((claim,), planted.options)["rows"].get(claim, {}).get("verdict") in RED:
             return "MISSED", "it is red with nothing planted"
@@ -222,7 +267,11 @@ def noticed_alone(claim: str, faults: list[Fault], traceback: str) -> tuple[str,
             return "noticed", f"{planted.topic}: {planted.name}"
         hidden = hidden or result["hidden"]
         missed += [] if result["hidden"] else [planted.name]
-    return ("hidden", hidden) if hidden and not missed else ("MISSED", ", ".join(missed) or "no fault names it")
+    return (
+        ("hidden", hidden)
+        if hidden and not missed
+        else ("MISSED", ", ".join(missed) or "no fault names it")
+    )
 
 
 def run_by_claim(faults: list[Fault], options: argparse.Namespace) -> bool:
@@ -231,7 +280,11 @@ def run_by_claim(faults: list[Fault], options: argparse.Namespace) -> bool:
     missed = False
     for claim in registry_once(ROOT / "test_claims" / "registry").claims:
         # An operator that is broken wherever it is called turns red whatever claim's test happens to call it.
-        of_claim = [planted for planted in faults if claim in planted.noticed_by and planted.topic != "operators"]
+        of_claim = [
+            planted
+            for planted in faults
+            if claim in planted.noticed_by and planted.topic != "operators"
+        ]
         chosen = not options.topics or claim.partition(".")[0] in options.topics
         if not chosen or (options.fault and not of_claim):
             continue
@@ -258,7 +311,9 @@ def with_counts(page: str) -> str:
         reasons = (of_record, on_gpu, claim.id in listed, claim.id not in recorded, True)
         found.append(next(row for row, applies in zip(rows, reasons, strict=True) if applies))
     for row in rows:
-        page = re.sub(rf"^(\| {row}\b[^|]*\|) \d+ \|", rf"\1 {found.count(row)} |", page, flags=re.MULTILINE)
+        page = re.sub(
+            rf"^(\| {row}\b[^|]*\|) \d+ \|", rf"\1 {found.count(row)} |", page, flags=re.MULTILINE
+        )
     return re.sub(r"\bOf \d+ claims", f"Of {len(claims)} claims", page)
 
 
@@ -287,20 +342,38 @@ def import_all_but_tests() -> None:
 def chosen_faults() -> tuple[argparse.Namespace, list[Fault]]:
     """The options of the command line, and the faults that they choose."""
     parser = argparse.ArgumentParser(prog="python -m meta_tests.faults", description=__doc__)
-    parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"one of {', '.join(TOPICS)}; default: all")
-    parser.add_argument("--fault", action="append", default=[], metavar="NAME", help="only this fault; may be repeated")
-    parser.add_argument("--by-claim", action="store_true", help="run each claim of the topics alone; see above")
-    parser.add_argument("--json", type=Path, help="append the result of each fault here, one line each")
+    parser.add_argument(
+        "topics", nargs="*", metavar="TOPIC", help=f"one of {', '.join(TOPICS)}; default: all"
+    )
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this fault; may be repeated",
+    )
+    parser.add_argument(
+        "--by-claim", action="store_true", help="run each claim of the topics alone; see above"
+    )
+    parser.add_argument(
+        "--json", type=Path, help="append the result of each fault here, one line each"
+    )
     parser.add_argument("-v", action="store_true", help="show what each run under a fault printed")
     options = parser.parse_args()
     for topic in options.topics or TOPICS:
         if topic not in TOPICS:
             parser.error(f"TOPIC must be one of {', '.join(TOPICS)}, got {topic!r}")
-    for topic in TOPICS if options.by_claim else options.topics or TOPICS:  # faults of other topics break claims, too
+    for topic in (
+        TOPICS if options.by_claim else options.topics or TOPICS
+    ):  # faults of other topics break claims, too
         importlib.import_module(f"meta_tests.faults.{topic}")
     if unknown := set(options.fault) - {planted.name for planted in FAULTS}:
-        parser.error(f"--fault: no fault of {', '.join(options.topics or ['any topic'])} is named {sorted(unknown)}")
-    return options, [planted for planted in FAULTS if not options.fault or planted.name in options.fault]
+        parser.error(
+            f"--fault: no fault of {', '.join(options.topics or ['any topic'])} is named {sorted(unknown)}"
+        )
+    return options, [
+        planted for planted in FAULTS if not options.fault or planted.name in options.fault
+    ]
 
 
 def main() -> int:
@@ -315,7 +388,10 @@ def main() -> int:
         unnoticed = result["unnoticed"] and not result["hidden"]
         failed = failed or bool(unnoticed)
         word = "UNNOTICED" if unnoticed else "hidden" if result["hidden"] else "noticed"
-        print(f"{word:<10} {planted.topic}: {planted.name} {result['hidden'] or result['unnoticed'] or ''}", flush=True)
+        print(
+            f"{word:<10} {planted.topic}: {planted.name} {result['hidden'] or result['unnoticed'] or ''}",
+            flush=True,
+        )
         if options.v or unnoticed:
             print(result["output"])
         if options.json:

@@ -5,7 +5,10 @@ import torch
 from meta_tests.faults import fault, faults, leaves_of, stand_in
 
 
-@fault("accum.equivalent accum.memory accum.fp32-needed loop.zero-grad-position", instead_of="torch.Tensor.backward")
+@fault(
+    "accum.equivalent accum.memory accum.fp32-needed loop.zero-grad-position",
+    instead_of="torch.Tensor.backward",
+)
 def backward_forgets_the_gradients_of_before(backward, self, *args, **kwargs):
     for leaf in leaves_of(self):
         leaf.grad = None
@@ -33,7 +36,9 @@ def a_micro_batch_is_run_as_the_whole_batch(chunk, self, chunks, dim=0):
 
 
 @fault("accum.fp32-needed", instead_of="torch.Tensor.backward")
-def autograd_drops_what_is_below_a_256th_of_a_gradient_in_any_dtype(backward, self, *args, **kwargs):
+def autograd_drops_what_is_below_a_256th_of_a_gradient_in_any_dtype(
+    backward, self, *args, **kwargs
+):
     """As an accumulation in bf16 does."""
     backward(self, *args, **kwargs)
     for leaf in leaves_of(self):

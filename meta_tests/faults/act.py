@@ -20,7 +20,9 @@ def checkpointed(patch, replacement):
 @fault("act.checkpoint-same-grads")
 def checkpointing_does_not_keep_the_random_state(patch):
     run = checkpointing.checkpoint
-    checkpointed(patch, lambda *args, **options: run(*args, **{**options, "preserve_rng_state": False}))
+    checkpointed(
+        patch, lambda *args, **options: run(*args, **{**options, "preserve_rng_state": False})
+    )
 
 
 def a_linear_layer_hides_a_copy_of_its_input(forward, self, x):
@@ -28,7 +30,10 @@ def a_linear_layer_hides_a_copy_of_its_input(forward, self, x):
     return forward(self, x)
 
 
-for where, options in (("", ""), ("_on_a_card", "-p meta_tests.simulated_card.plugin --device cuda --quick")):
+for where, options in (
+    ("", ""),
+    ("_on_a_card", "-p meta_tests.simulated_card.plugin --device cuda --quick"),
+):
     fault(
         "act.BDL act.why act.can-dominate act.ckpt-cost act.sqrt-L grad.needs-activations mem.496 mem.adam-formula",
         instead_of="torch.nn.Linear.forward",

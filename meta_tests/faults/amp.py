@@ -58,7 +58,9 @@ def backward_goes_on_in_fp32(patch):
             x, weight = ctx.saved_tensors
             return gradient.float() @ weight, gradient.float().T @ x
 
-    patch.setattr(functional, "linear", lambda x, weight, bias=None: ForwardOnly.apply(x, weight) + bias)
+    patch.setattr(
+        functional, "linear", lambda x, weight, bias=None: ForwardOnly.apply(x, weight) + bias
+    )
 
 
 @fault("amp.recipe-bf16-params", instead_of="torch.Tensor.bfloat16")
@@ -79,7 +81,11 @@ def clipping_sums_magnitudes_for_the_norm(_original, parameters, largest, **_):
 
 @fault("amp.fp8-inference", instead_of="torch.Tensor.to")
 def e4m3_keeps_no_fraction(to, x, *args, **options):
-    return to(x.sign() * x.abs().log2().round().exp2() if args[:1] == (torch.float8_e4m3fn,) else x, *args, **options)
+    return to(
+        x.sign() * x.abs().log2().round().exp2() if args[:1] == (torch.float8_e4m3fn,) else x,
+        *args,
+        **options,
+    )
 
 
 @fault("amp.half-epoch-time", instead_of="torch.nn.functional.linear")

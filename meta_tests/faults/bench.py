@@ -39,11 +39,22 @@ CAST = "bench/test_numerics.py::test_cast[fp16]"
 PRODUCT = "bench/test_numerics.py::test_product[{}]"
 
 
-@fault(MATMUL, CEILING, STREAM, COPY, OVERLAP, CAST, options=ON_CARD, saying="but inputs should be random")
+@fault(
+    MATMUL,
+    CEILING,
+    STREAM,
+    COPY,
+    OVERLAP,
+    CAST,
+    options=ON_CARD,
+    saying="but inputs should be random",
+)
 def all_inputs_are_zeros(patch: pytest.MonkeyPatch) -> None:
     for name in ("randn", "rand"):
         right = getattr(torch, name)
-        patch.setattr(torch, name, lambda *shape, right=right, **options: right(*shape, **options).zero_())
+        patch.setattr(
+            torch, name, lambda *shape, right=right, **options: right(*shape, **options).zero_()
+        )
     patch.setattr(torch, "exp2", torch.zeros_like)
 
 
@@ -59,7 +70,9 @@ def a_product_stops_working_after_twenty_calls(patch: pytest.MonkeyPatch) -> Non
 
 
 @fault(COPY, options=ON_CARD, saying="elements arrived changed", instead_of="torch.Tensor.copy_")
-def a_copy_goes_elsewhere(right: Callable[..., Tensor], target: Tensor, source: Tensor, **options: Any) -> Tensor:
+def a_copy_goes_elsewhere(
+    right: Callable[..., Tensor], target: Tensor, source: Tensor, **options: Any
+) -> Tensor:
     right(torch.empty_like(target) if target.numel() > 2**20 else target, source, **options)
     return target
 
@@ -85,14 +98,20 @@ for tests, formula in (
     ((STREAM,), "bench.streams.stream_work"),
     ((KERNEL,), "accounting.roofline.elementwise_work"),
 ):
-    for field, saying in (("flops", "FLOPs are (declared|counted)"), ("bytes", "bytes are declared")):
+    for field, saying in (
+        ("flops", "FLOPs are (declared|counted)"),
+        ("bytes", "bytes are declared"),
+    ):
         name = f"{formula.rpartition('.')[2]}_says_half_of_the_{field}"
         fault(*tests, instead_of=formula, options=ON_CARD, saying=saying, name=name)(halved(field))
 
 
 def last_element_wrong(function: Callable[..., Tensor], *arguments: Any, **options: Any) -> Tensor:
     out = function(*arguments, **options)
-    with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():  # unseen by those who count
+    with (
+        torch.utils._python_dispatch._disable_current_modes(),
+        torch.no_grad(),
+    ):  # unseen by those who count
         if options.get("out") is not None:
             out.view(-1)[-1:].add_(1.0)
     return out
@@ -132,7 +151,9 @@ def casting(change: Callable[[Tensor], Tensor]) -> Plant:
 
 def loading(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Plant:
     """Has each batch that is loaded go through `change`."""
-    return stand_in("bench.tokens.Batches.load", lambda right, self, starts: change(*right(self, starts)))
+    return stand_in(
+        "bench.tokens.Batches.load", lambda right, self, starts: change(*right(self, starts))
+    )
 
 
 # fmt: off

@@ -19,9 +19,17 @@ from meta_tests.faults import fault, faults, stand_in
 @fault("flops.matmul-2mnk flops.example-268M flops.forward-2BN flops.step-without-B")
 def torchs_counter_takes_a_multiply_add_for_one_operation(patch):
     formula = flop_counter.flop_registry[torch.ops.aten.mm]
-    patch.setitem(flop_counter.flop_registry, torch.ops.aten.mm, lambda *args, **kwargs: formula(*args, **kwargs) // 2)
+    patch.setitem(
+        flop_counter.flop_registry,
+        torch.ops.aten.mm,
+        lambda *args, **kwargs: formula(*args, **kwargs) // 2,
+    )
     added = flop_counter.flop_registry[torch.ops.aten.addmm]
-    patch.setitem(flop_counter.flop_registry, torch.ops.aten.addmm, lambda *args, **kwargs: added(*args, **kwargs) // 2)
+    patch.setitem(
+        flop_counter.flop_registry,
+        torch.ops.aten.addmm,
+        lambda *args, **kwargs: added(*args, **kwargs) // 2,
+    )
 
 
 def torchs_counter_reads_the_weight_as(shape):

@@ -11,7 +11,9 @@ from meta_tests.faults import fault, faults, stand_in
 def kaiming_takes_the_first_dimension_for_fan_in(patch):
     fans = nn.init._calculate_correct_fan
     other = {"fan_in": "fan_out", "fan_out": "fan_in"}
-    patch.setattr(nn.init, "_calculate_correct_fan", lambda tensor, mode: fans(tensor, other[mode.lower()]))
+    patch.setattr(
+        nn.init, "_calculate_correct_fan", lambda tensor, mode: fans(tensor, other[mode.lower()])
+    )
 
 
 @fault("init.stability", instead_of="torch.optim.SGD.step")

@@ -13,11 +13,22 @@ from prooflops.measured import allocations, timing
 MEASURED, MACHINE = "meta_tests/prooflops/measured/", "meta_tests/prooflops/machine/"
 COUNTER = "meta_tests/prooflops/counted/test_counter.py::"
 CLOCK = MEASURED + "test_timing.py::test_the_clock_of_the_cpu_is_the_hosts"
-EVENTS = MEASURED + "test_timing.py::test_cuda_time_is_between_events_that_only_a_subtraction_waits_for"
-HELD = MEASURED + "test_allocations.py::test_a_training_step_holds_exactly_its_activations_gradients_and_state"
-PHASES = MEASURED + "test_allocations.py::test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at"
-ON_CUDA = MEASURED + "test_allocations.py::test_on_cuda_requests_and_charges_are_read_between_phases"
-NVML = MACHINE + "test_conditions.py::test_the_state_of_a_gpu_is_its_drivers_and_nvml_is_started_once"
+EVENTS = (
+    MEASURED + "test_timing.py::test_cuda_time_is_between_events_that_only_a_subtraction_waits_for"
+)
+HELD = (
+    MEASURED
+    + "test_allocations.py::test_a_training_step_holds_exactly_its_activations_gradients_and_state"
+)
+PHASES = (
+    MEASURED + "test_allocations.py::test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at"
+)
+ON_CUDA = (
+    MEASURED + "test_allocations.py::test_on_cuda_requests_and_charges_are_read_between_phases"
+)
+NVML = (
+    MACHINE + "test_conditions.py::test_the_state_of_a_gpu_is_its_drivers_and_nvml_is_started_once"
+)
 OTHERS = MACHINE + "test_contention.py::test_what_others_do_meanwhile_is_reported"
 OWN = MACHINE + "test_contention.py::test_a_process_that_this_one_started_is_its_own_work"
 STEP = COUNTER + "test_a_whole_step_of_a_net_costs_what_its_numbers_do"
@@ -27,7 +38,12 @@ INSTRUMENTS = {
     "host-clock": ("prooflops.measured.timing.perf_counter", CLOCK, CLOCK, CLOCK),
     "device-clock": ("prooflops.measured.timing._DeviceMoment.__sub__", EVENTS, EVENTS, EVENTS),
     "cpu-allocator": ("prooflops.measured.allocations._split_at_marks", HELD, PHASES, PHASES),
-    "cuda-allocator": ("prooflops.measured.allocations._CachingAllocatorMeter.stop", ON_CUDA, "", ""),
+    "cuda-allocator": (
+        "prooflops.measured.allocations._CachingAllocatorMeter.stop",
+        ON_CUDA,
+        "",
+        "",
+    ),
     "nvml": ("prooflops_gate.machine.nvml.ask", NVML, NVML, NVML),
     "cpu-ticks": ("prooflops_gate.machine.contention._ticks", OTHERS, OTHERS, OTHERS),
     "cpu-seconds": ("prooflops_gate.machine.contention._own_s", "", OWN, OWN),
@@ -45,7 +61,9 @@ def doubled(reading: Any) -> Any:
     if isinstance(reading, dict):
         return {key: doubled(value) for key, value in reading.items()}
     if dataclasses.is_dataclass(reading) and not isinstance(reading, type):
-        return dataclasses.replace(reading, **{key: doubled(value) for key, value in vars(reading).items()})
+        return dataclasses.replace(
+            reading, **{key: doubled(value) for key, value in vars(reading).items()}
+        )
     if isinstance(reading, allocations._Event):
         return reading._replace(size=2 * reading.size)
     return type(reading)(map(doubled, reading)) if isinstance(reading, (list, tuple)) else reading

@@ -15,7 +15,10 @@ def einsum_takes_only_the_first_element_of_an_ellipsis(einsum, equation, *operan
     return result[:1].expand(result.shape) if "..." in equation and result.dim() > 2 else result
 
 
-@fault("matmul.einsum-unnamed-summed matmul.einsum-equals-transpose matmul.einsum-ellipsis", instead_of="torch.einsum")
+@fault(
+    "matmul.einsum-unnamed-summed matmul.einsum-equals-transpose matmul.einsum-ellipsis",
+    instead_of="torch.einsum",
+)
 def einsum_averages_over_the_dimensions_that_the_output_lacks(einsum, equation, *operands):
     result = einsum(equation, *operands)
     return result / max(sum(x.numel() for x in operands) // max(result.numel(), 1), 1)
@@ -25,7 +28,11 @@ def einsum_averages_over_the_dimensions_that_the_output_lacks(einsum, equation, 
 def einsum_contracts_from_right_to_left(einsum, equation, *operands):
     if len(operands) < 3:
         return einsum(equation, *operands)
-    path = [position for present in range(len(operands), 1, -1) for position in (present - 2, present - 1)]
+    path = [
+        position
+        for present in range(len(operands), 1, -1)
+        for position in (present - 2, present - 1)
+    ]
     return torch._VF.einsum(equation, operands, path=path)
 
 
@@ -46,7 +53,9 @@ def a_batch_is_a_loop_over_eight_products_at_a_time(matmul, a, b, out=None):
 
 @fault("matmul.rearrange-heads matmul.rearrange-inverse", instead_of="einops.rearrange")
 def axes_in_parentheses_count_with_the_first_one_fastest(rearrange, x, pattern, **sizes):
-    turned = re.sub(r"\(([^)]*)\)", lambda found: f"({' '.join(reversed(found[1].split()))})", pattern)
+    turned = re.sub(
+        r"\(([^)]*)\)", lambda found: f"({' '.join(reversed(found[1].split()))})", pattern
+    )
     return rearrange(x, turned, **sizes)
 
 

@@ -28,7 +28,10 @@ def torchs_adagrad_keeps_no_accumulator(patch):
     patch.setattr(torch.optim, "Adagrad", Forgetful)
 
 
-@fault("mem.16-bytes mem.adam-formula mem.grads-equal-params", instead_of="torch.nn.Linear.reset_parameters")
+@fault(
+    "mem.16-bytes mem.adam-formula mem.grads-equal-params",
+    instead_of="torch.nn.Linear.reset_parameters",
+)
 def torchs_linear_layer_keeps_its_weight_twice(initialise, self):
     initialise(self)
     self.copy = torch.nn.Parameter(self.weight.detach().clone())
@@ -36,9 +39,7 @@ def torchs_linear_layer_keeps_its_weight_twice(initialise, self):
 
 ON_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
 TRAINING = "mem.16-bytes mem.adam-formula mem.single-dtype mem.496"
-ADAM_STATE = (
-    "optim.adam-2 optim.adam-doubles optim.state-ON optim.linear-1024 optim.state-same-dtype optim.state-fp32-auto"
-)
+ADAM_STATE = "optim.adam-2 optim.adam-doubles optim.state-ON optim.linear-1024 optim.state-same-dtype optim.state-fp32-auto"
 
 
 def hides_a_copy(step, self, *args, **kwargs):
@@ -48,7 +49,10 @@ def hides_a_copy(step, self, *args, **kwargs):
 
 def hides_one_more_at_each_step(step, self, *args, **kwargs):
     step(self, *args, **kwargs)
-    self.hidden = [*getattr(self, "hidden", ()), *(parameter.detach().clone() for parameter in self.state)]
+    self.hidden = [
+        *getattr(self, "hidden", ()),
+        *(parameter.detach().clone() for parameter in self.state),
+    ]
 
 
 def keeps_each_gradient_twice(backward, loss, *args, **kwargs):
@@ -59,7 +63,10 @@ def keeps_each_gradient_twice(backward, loss, *args, **kwargs):
 
 def stepping(step):
     def plant(patch):
-        for name in ("AdamW", "Adam"):  # a subclass keeps the step that it had when one was first made
+        for name in (
+            "AdamW",
+            "Adam",
+        ):  # a subclass keeps the step that it had when one was first made
             stand_in(f"torch.optim.{name}.step", step)(patch)
 
     return plant
@@ -68,7 +75,11 @@ def stepping(step):
 # Bytes in no tensor that torch shows: neither a parameter nor a gradient, nor state.
 HIDDEN = (
     ("adam_hides_a_copy_of_every_parameter", (TRAINING, ADAM_STATE), stepping(hides_a_copy)),
-    ("adam_hides_one_more_copy_at_each_step", ("optim.state-keyed",), stepping(hides_one_more_at_each_step)),
+    (
+        "adam_hides_one_more_copy_at_each_step",
+        ("optim.state-keyed",),
+        stepping(hides_one_more_at_each_step),
+    ),
     (
         "backward_keeps_each_gradient_twice",
         (TRAINING, "mem.grads-equal-params"),

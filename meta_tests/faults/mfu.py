@@ -11,7 +11,11 @@ from meta_tests.faults import fault, faults, replaced, stand_in
 def a_published_run_slips_by_a_digit(patch):
     from test_claims.oracles import published
 
-    patch.setattr(published, "LARGE_RUNS", {name: (95.0, source) for name, (_, source) in published.LARGE_RUNS.items()})
+    patch.setattr(
+        published,
+        "LARGE_RUNS",
+        {name: (95.0, source) for name, (_, source) in published.LARGE_RUNS.items()},
+    )
 
 
 @fault("mfu.benchmark-yourself", instead_of="torch.mm")

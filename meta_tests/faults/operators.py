@@ -20,7 +20,8 @@ PROPERTIES = {
 }
 Call = Callable[..., Any]
 RIGHT = {
-    name: getattr(torch.Tensor, name) for name in ("mul_", "add_", "clone", "to", "as_strided", "copy_", "view_as")
+    name: getattr(torch.Tensor, name)
+    for name in ("mul_", "add_", "clone", "to", "as_strided", "copy_", "view_as")
 }
 
 
@@ -82,7 +83,10 @@ def spoil(kind: str, wrong: str) -> Call:
         if wrong == "aliasing" and kind == "writes":
             args = (RIGHT["clone"](args[0]), *args[1:])
         result = original(*args, **kwargs)
-        if not isinstance(result, torch.Tensor) or type(result) not in (torch.Tensor, torch.nn.Parameter):
+        if not isinstance(result, torch.Tensor) or type(result) not in (
+            torch.Tensor,
+            torch.nn.Parameter,
+        ):
             return result
         if wrong == "value":
             times(result, 1.5)
@@ -116,4 +120,6 @@ for operator, row in recorded("operators.txt").items():
     for wrong, check in zip(PROPERTIES[kind], words[len(targets) :], strict=True):
         plants = [stand_in(target, spoil(kind, wrong)) for target in targets]
         if check != "-":
-            fault(check, name=f"{operator}-{wrong}")(lambda patch, plants=plants: [plant(patch) for plant in plants])
+            fault(check, name=f"{operator}-{wrong}")(
+                lambda patch, plants=plants: [plant(patch) for plant in plants]
+            )

@@ -63,7 +63,9 @@ def adam_keeps_its_state_in_fp32(patch):
                 state[name] = state[name].to(dtype)
 
     for optimizer in {torch.optim.Adam, torch.optim.AdamW}:
-        stepping(patch, optimizer, lambda p, s: cast(s, p.dtype), lambda p, s: cast(s, torch.float32))
+        stepping(
+            patch, optimizer, lambda p, s: cast(s, p.dtype), lambda p, s: cast(s, torch.float32)
+        )
 
 
 @fault("optim.state-keyed")
@@ -96,8 +98,13 @@ def sgd_updates_a_hidden_copy_in_fp32(patch):
     patch.setattr(torch.optim.SGD, "step", steps)
 
 
-@fault("optim.adagrad-update optim.adam-for-adagrad optim.subclass", instead_of="torch.optim.adagrad.adagrad")
-def adagrad_forgets_half_of_its_sum_at_every_step(update, params, grads, state_sums, state_steps, **options):
+@fault(
+    "optim.adagrad-update optim.adam-for-adagrad optim.subclass",
+    instead_of="torch.optim.adagrad.adagrad",
+)
+def adagrad_forgets_half_of_its_sum_at_every_step(
+    update, params, grads, state_sums, state_steps, **options
+):
     for kept in state_sums:
         kept.mul_(0.5)
     update(params, grads, state_sums, state_steps, **options)

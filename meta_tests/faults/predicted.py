@@ -33,7 +33,9 @@ def resized(name: str, size_of: Callable[[int], int]) -> Callable[..., Any]:
 
 
 @fault(DRAWN, instead_of="prooflops.predicted.training.TrainingStep._run", saying=NOTICED)
-def gradients_are_freed_after_each_micro_batch(run: Any, step: TrainingStep, mark: Any, model: nn.Module) -> None:
+def gradients_are_freed_after_each_micro_batch(
+    run: Any, step: TrainingStep, mark: Any, model: nn.Module
+) -> None:
     def mark_and_free(name: str) -> None:
         if "forward" in name:
             model.zero_grad()
@@ -43,12 +45,16 @@ def gradients_are_freed_after_each_micro_batch(run: Any, step: TrainingStep, mar
 
 
 @fault(DRAWN, instead_of="prooflops.predicted.training.TrainingStep._run", saying=NOTICED)
-def gradients_of_each_micro_batch_are_kept_apart(run: Any, step: TrainingStep, mark: Any, model: nn.Module) -> None:
+def gradients_of_each_micro_batch_are_kept_apart(
+    run: Any, step: TrainingStep, mark: Any, model: nn.Module
+) -> None:
     kept: list[Tensor] = []
 
     def mark_and_keep(name: str) -> None:
         if "backward" in name:
-            kept.extend(tensor.grad.clone() for tensor in model.parameters() if tensor.grad is not None)
+            kept.extend(
+                tensor.grad.clone() for tensor in model.parameters() if tensor.grad is not None
+            )
         mark(name)
 
     run(step, mark_and_keep, model)

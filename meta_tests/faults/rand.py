@@ -13,7 +13,11 @@ from meta_tests.faults import fault, faults, stand_in
 @fault("rand.fixed-seed rand.sources", instead_of="torch.nn.functional.dropout")
 def dropout_draws_from_the_entropy_of_the_system(_original, x, p=0.5, training=True, inplace=False):
     generator = torch.Generator(x.device).manual_seed(secrets.randbits(60))
-    return x * (torch.rand(x.shape, generator=generator, device=x.device) >= p) / (1 - p) if training else x
+    return (
+        x * (torch.rand(x.shape, generator=generator, device=x.device) >= p) / (1 - p)
+        if training
+        else x
+    )
 
 
 @fault("rand.fixed-seed rand.sources")
@@ -34,7 +38,11 @@ def torchs_seed_is_numpys_and_pythons_too(seed, value):
 def generators_are_passed_and_not_used(patch):
     for name in ("rand", "randperm", "randint"):
         draw = getattr(torch, name)
-        patch.setattr(torch, name, lambda *shape, draw=draw, generator=None, **options: draw(*shape, **options))
+        patch.setattr(
+            torch,
+            name,
+            lambda *shape, draw=draw, generator=None, **options: draw(*shape, **options),
+        )
 
 
 @fault("rand.as-well-as-you-can", instead_of="torch.Tensor.__matmul__")

@@ -9,7 +9,9 @@ from meta_tests.faults import fault, faults, replaced, stand_in
 
 
 @fault("roof.relu roof.gelu", instead_of="accounting.roofline.elementwise_work")
-def the_result_of_an_elementwise_function_is_not_written(work, shape, function="relu", dtype="bf16", operands=1):
+def the_result_of_an_elementwise_function_is_not_written(
+    work, shape, function="relu", dtype="bf16", operands=1
+):
     whole = work(shape, function, dtype, operands)
     return Work(whole.flops, max(1, whole.bytes * operands // (operands + 1)))
 
@@ -27,7 +29,12 @@ def elementwise_operations_take_ten_nanoseconds_an_element(patch):
     for name in ("clamp_min", "add", "mul", "neg"):
         operation = getattr(torch, name)
         patch.setattr(
-            torch, name, lambda x, *rest, out, run=operation: (time.sleep(1e-8 * x.numel()), run(x, *rest, out=out))
+            torch,
+            name,
+            lambda x, *rest, out, run=operation: (
+                time.sleep(1e-8 * x.numel()),
+                run(x, *rest, out=out),
+            ),
         )
 
 

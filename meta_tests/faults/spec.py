@@ -23,7 +23,9 @@ def published():
     return published
 
 
-@fault("spec.h100-fp32-67 spec.fp32-slower spec.dtype-dependent spec.peak-is-bound spec.tensor-core")
+@fault(
+    "spec.h100-fp32-67 spec.fp32-slower spec.dtype-dependent spec.peak-is-bound spec.tensor-core"
+)
 def fp32_and_tf32_change_places_in_the_table(patch):
     columns = rates._MATRIX_COLUMNS
     patch.setitem(columns, "fp32", ("tf32",))
@@ -51,7 +53,8 @@ def published_utilisation_is_that_of_another_peak(patch):
 @fault("spec.fp8-faster")
 def published_fp8_runs_are_no_faster(patch):
     runs = [
-        run._replace(tokens_per_s=run.tokens_per_s * 3 // 4) if "fp8" in run.dtype else run for run in published().RUNS
+        run._replace(tokens_per_s=run.tokens_per_s * 3 // 4) if "fp8" in run.dtype else run
+        for run in published().RUNS
     ]
     patch.setattr(published(), "RUNS", runs)
 
@@ -60,7 +63,10 @@ def published_fp8_runs_are_no_faster(patch):
 def the_nvl_is_given_80_gb(patch):
     from test_claims import test_spec
 
-    rows = [row._replace(memory="80 GB HBM3") if row.label == "H100 NVL 94GB" else row for row in test_spec.ROWS]
+    rows = [
+        row._replace(memory="80 GB HBM3") if row.label == "H100 NVL 94GB" else row
+        for row in test_spec.ROWS
+    ]
     patch.setattr(test_spec, "ROWS", rows)
 
 
@@ -68,7 +74,11 @@ def the_nvl_is_given_80_gb(patch):
 def the_gradient_of_the_weights_is_forgotten(patch):
     patch.setitem(accounting.models.RULES, "step", 4)
     forward_flops = accounting.models.forward_flops
-    replace(patch, forward_flops, lambda model, batch, sequence=1, **rest: forward_flops(model, batch) * 2 // 3)
+    replace(
+        patch,
+        forward_flops,
+        lambda model, batch, sequence=1, **rest: forward_flops(model, batch) * 2 // 3,
+    )
 
 
 @fault("spec.us-eo spec.eu-ai-act spec.thresholds-v-models")

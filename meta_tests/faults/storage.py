@@ -16,7 +16,10 @@ def a_slice_with_steps_keeps_the_stride(original, layout, dim=0, start=None, end
     return Layout(right.shape, tuple(strides), right.offset)
 
 
-@fault("storage.view-raises storage.reshape-noncontig-always-copies", instead_of="accounting.layout._runs")
+@fault(
+    "storage.view-raises storage.reshape-noncontig-always-copies",
+    instead_of="accounting.layout._runs",
+)
 def a_stretch_ends_at_dimensions_of_size_1(_original, shape, strides):
     elements, stride = 1, strides[-1]
     for size, width in zip(reversed(shape), reversed(strides), strict=True):

@@ -15,7 +15,9 @@ def adamw_keeps_a_copy_where_nobody_looks(patch):
     original, hidden = torch.optim.AdamW.step, []
 
     def step(optimizer):
-        hidden.extend(parameter.detach().clone() for parameter in optimizer.param_groups[0]["params"])
+        hidden.extend(
+            parameter.detach().clone() for parameter in optimizer.param_groups[0]["params"]
+        )
         return original(optimizer)
 
     patch.setattr(torch.optim.AdamW, "step", step)

@@ -68,7 +68,9 @@ def call(*command: object, cwd: Path | None = None) -> None:
     """Raises SystemExit with the output of a command that fails."""
     done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))} in {cwd} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        raise SystemExit(
+            f"{' '.join(map(str, command))} in {cwd} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        )
 
 
 def prepare(folder: Path, name: str, source: str | None, python: str) -> None:
@@ -103,7 +105,14 @@ def make_trial(project: Project, trial: str, repo: Path) -> None:
         plant_slight(repo, function, work)
     for function in project.twice if trial == "twice" else ():
         plant_twice(repo, function)
-    author = ("-c", "user.name=field", "-c", "user.email=field@localhost", "-c", "commit.gpgsign=false")
+    author = (
+        "-c",
+        "user.name=field",
+        "-c",
+        "user.email=field@localhost",
+        "-c",
+        "commit.gpgsign=false",
+    )
     call("git", *author, "commit", "-qa", "--allow-empty", "--no-verify", "-m", trial, cwd=repo)
 
 
@@ -132,29 +141,53 @@ def plant_slight(repo: Path, function: str, work: str) -> None:
 def plant_twice(repo: Path, function: str) -> None:
     """Has a function do its work twice, by a wrapper at the end of its file."""
     path, text, name, node = source_of(repo, function)
-    static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in node.decorator_list)
+    static = any(
+        isinstance(each, ast.Name) and each.id == "staticmethod" for each in node.decorator_list
+    )
     wrapped = f"staticmethod(_twice({name}))" if static else f"_twice({name})"
-    path.write_text(text + (TWICE if "def _twice" not in text else "") + f"{name} = {wrapped}\n", encoding="utf-8")
+    path.write_text(
+        text + (TWICE if "def _twice" not in text else "") + f"{name} = {wrapped}\n",
+        encoding="utf-8",
+    )
 
 
-def suite(folder: Path, name: str, revision: str, *words: object) -> subprocess.CompletedProcess[str]:
+def suite(
+    folder: Path, name: str, revision: str, *words: object
+) -> subprocess.CompletedProcess[str]:
     """Runs a project's benchmarks at a revision, with more options of pytest."""
     project, home, plugin = PROJECTS[name], folder / name, folder / "plugin"
     plugin.mkdir(exist_ok=True)
     (plugin / "prooflops").unlink(missing_ok=True)
     (plugin / "prooflops").symlink_to(ROOT / "prooflops")
     call("git", "checkout", "-q", "--force", revision, cwd=home / "repo")
-    command = ["timeout", "--foreground", LONGEST_S, home / "venv/bin/python", "-m", "pytest", *project.suite, *words]
+    command = [
+        "timeout",
+        "--foreground",
+        LONGEST_S,
+        home / "venv/bin/python",
+        "-m",
+        "pytest",
+        *project.suite,
+        *words,
+    ]
     paths = os.pathsep.join(map(str, (plugin, home / "repo" / project.path)))
     variables = os.environ | project.environment | {"PYTHONPATH": paths}
-    return subprocess.run(list(map(str, command)), cwd=home / "repo", env=variables, capture_output=True, text=True)
+    return subprocess.run(
+        list(map(str, command)), cwd=home / "repo", env=variables, capture_output=True, text=True
+    )
 
 
 def fails_min_5(folder: Path, name: str, trial: str, storage: str) -> int | None:
     """Benchmarks that fail pytest-benchmark's min:5% between two plain runs; None where it cannot compare them."""
-    options = ["--benchmark-enable", f"--benchmark-storage=file://{storage}", "--benchmark-save=run"]
+    options = [
+        "--benchmark-enable",
+        f"--benchmark-storage=file://{storage}",
+        "--benchmark-save=run",
+    ]
     suite(folder, name, f"{trial}~1", *options)
-    done = suite(folder, name, trial, *options, "--benchmark-compare=0001", "--benchmark-compare-fail=min:5%")
+    done = suite(
+        folder, name, trial, *options, "--benchmark-compare=0001", "--benchmark-compare-fail=min:5%"
+    )
     found = done.stderr.count("has failed PercentageRegressionCheck")
     return None if done.returncode and not found else found
 
@@ -162,21 +195,46 @@ def fails_min_5(folder: Path, name: str, trial: str, storage: str) -> int | None
 def run(folder: Path, name: str, trial: str, load: str) -> dict[str, Any]:
     """One run of the gate with its defaults beside that load, appended to results.jsonl."""
     if trial not in trials_of(PROJECTS[name]):
-        raise SystemExit(f"nothing is planted into {name} for {trial}; there is {', '.join(trials_of(PROJECTS[name]))}")
+        raise SystemExit(
+            f"nothing is planted into {name} for {trial}; there is {', '.join(trials_of(PROJECTS[name]))}"
+        )
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         if load == "busy":
             stack.callback(subprocess.Popen([sys.executable, "-c", "while True: pass"]).kill)
         file, start = Path(scratch) / "gate.json", time.time()
-        gate = ("-p", "prooflops_gate.plugin", "--gate", "--gate-versus", "HEAD~1", f"--gate-json={file}")
+        gate = (
+            "-p",
+            "prooflops_gate.plugin",
+            "--gate",
+            "--gate-versus",
+            "HEAD~1",
+            f"--gate-json={file}",
+        )
         done = suite(folder, name, trial, *gate)
         wall_s = time.time() - start
         rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
         min_5 = fails_min_5(folder, name, trial, scratch)
     pairs = re.search(r"(\d+) pairs in", done.stdout)
-    result = {"project": name, "role": PROJECTS[name].role, "trial": trial, "load": load, "started": round(start)}
-    result |= {"exit": done.returncode, "pairs": int(pairs[1]) if pairs else 0, "wall_s": round(wall_s, 1)}
-    result |= {"verdicts": Counter(row["verdict"] for row in rows), "reds": sum(row["fails"] for row in rows)}
-    result |= {"tiers": Counter(row["decided_by"] for row in rows if row["verdict"] != "INCONCLUSIVE"), "min_5": min_5}
+    result = {
+        "project": name,
+        "role": PROJECTS[name].role,
+        "trial": trial,
+        "load": load,
+        "started": round(start),
+    }
+    result |= {
+        "exit": done.returncode,
+        "pairs": int(pairs[1]) if pairs else 0,
+        "wall_s": round(wall_s, 1),
+    }
+    result |= {
+        "verdicts": Counter(row["verdict"] for row in rows),
+        "reds": sum(row["fails"] for row in rows),
+    }
+    result |= {
+        "tiers": Counter(row["decided_by"] for row in rows if row["verdict"] != "INCONCLUSIVE"),
+        "min_5": min_5,
+    }
     result |= {"rows": rows, "printed": (done.stdout + done.stderr).splitlines()[-60:]}
     with open(folder / "results.jsonl", "a", encoding="utf-8") as lines:
         lines.write(json.dumps(result) + "\n")
@@ -185,14 +243,20 @@ def run(folder: Path, name: str, trial: str, load: str) -> dict[str, Any]:
 
 def results(folder: Path) -> list[dict[str, Any]]:
     file = folder / "results.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    return (
+        [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        if file.exists()
+        else []
+    )
 
 
 def study(folder: Path, role: str, runs: int) -> None:
     """The runs of the projects of a role that the results lack."""
     done = Counter((each["project"], each["trial"], each.get("load")) for each in results(folder))
     for name, project in PROJECTS.items():
-        for trial, load in itertools.product(trials_of(project) if project.role == role else (), LOADS):
+        for trial, load in itertools.product(
+            trials_of(project) if project.role == role else (), LOADS
+        ):
             for _ in range(runs - done[name, trial, load]):
                 show(run(folder, name, trial, load))
 
@@ -206,24 +270,40 @@ def table(folder: Path) -> None:
         for suite in (each["project"], "all") if each.get("role") else ():
             groups.setdefault((each["role"], suite, each["trial"], each["load"]), []).append(each)
     for key, runs in sorted(groups.items()):
-        counts, tiers = (sum((Counter(each[of]) for each in runs), Counter()) for of in ("verdicts", "tiers"))
-        figures = [len(runs), sum(each["exit"] != 0 for each in runs), sum(each["wall_s"] <= 120 for each in runs)]
+        counts, tiers = (
+            sum((Counter(each[of]) for each in runs), Counter()) for of in ("verdicts", "tiers")
+        )
+        figures = [
+            len(runs),
+            sum(each["exit"] != 0 for each in runs),
+            sum(each["wall_s"] <= 120 for each in runs),
+        ]
         figures += [sum(bool(each["min_5"]) for each in runs), counts.total(), counts["SAME"]]
-        figures += [counts["SLOWER"] + counts["MORE INSTRUCTIONS"], counts["INCONCLUSIVE"], tiers["time"]]
+        figures += [
+            counts["SLOWER"] + counts["MORE INSTRUCTIONS"],
+            counts["INCONCLUSIVE"],
+            tiers["time"],
+        ]
         figures += [tiers["instructions"], round(median(each["wall_s"] for each in runs))]
         print(f"|{'|'.join(map(str, (*key, *figures)))}|")
 
 
 def show(result: Mapping[str, Any]) -> None:
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(result["verdicts"].items()))
+    counts = ", ".join(
+        f"{count} {verdict}" for verdict, count in sorted(result["verdicts"].items())
+    )
     counts = counts or "\n".join(result["printed"][-20:])
     run = f"{result['project']} {result['trial']} {result['load']}: exit {result['exit']}, {result['pairs']} pairs"
     print(f"{run}, {result['wall_s']:.0f} s: {counts}; min:5% fails {result['min_5']}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "prooflops-field")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir()) / "prooflops-field"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     preparing = commands.add_parser("prepare")
     preparing.add_argument("projects", nargs="*", choices=[*PROJECTS, []])
@@ -234,7 +314,9 @@ def main() -> None:
     running.add_argument("trial", choices=TRIALS)
     running.add_argument("--load", choices=LOADS, default="quiet")
     studying = commands.add_parser("study")
-    studying.add_argument("--held-out", dest="role", action="store_const", const="held out", default="developing")
+    studying.add_argument(
+        "--held-out", dest="role", action="store_const", const="held out", default="developing"
+    )
     for each in (running, studying):
         each.add_argument("--runs", type=int, default=1)
     commands.add_parser("table")
@@ -242,7 +324,12 @@ def main() -> None:
     folder = options.folder.resolve()
     if options.command == "prepare":
         for name in options.projects or PROJECTS:
-            prepare(folder, name, dict(each.split("=", 1) for each in options.source).get(name), options.python)
+            prepare(
+                folder,
+                name,
+                dict(each.split("=", 1) for each in options.source).get(name),
+                options.python,
+            )
     elif options.command == "study":
         study(folder, options.role, options.runs)
     elif options.command == "table":

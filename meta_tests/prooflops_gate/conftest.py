@@ -14,12 +14,16 @@ from meta_tests.prooflops_gate.foreign_repo import INI, MORE, QUICK
 def foreign(tmp_path: Path) -> Path:
     """The foreign repo under git, its one commit checked out."""
     repo = tmp_path / "foreign"
-    shutil.copytree(ROOT / "meta_tests" / "foreign", repo, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "meta_tests" / "foreign", repo, ignore=shutil.ignore_patterns("__pycache__")
+    )
     (repo / "pytest.ini").write_text(INI)
     (repo / ".gitignore").write_text("__pycache__\n.prooflops\n")
     (repo / "test_more.py").write_text(MORE.format(name="old_name", steps=400))
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "quick_plan.py").write_text(QUICK)
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=repo, check=True)
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=repo, check=True
+        )
     return repo

@@ -28,7 +28,9 @@ class Foreign:
         )
 
     def run(self, *arguments: str, path: str = "", **variables: str) -> ChildRun:
-        return fork_pytest(self.root, "-p", "prooflops_gate.plugin", *arguments, path=path or ROOT, **variables)
+        return fork_pytest(
+            self.root, "-p", "prooflops_gate.plugin", *arguments, path=path or ROOT, **variables
+        )
 
     def records(self, folder: str = ".prooflops/history") -> list[Path]:
         return records.record_files(self.root / folder)

@@ -68,16 +68,22 @@ def import_path(repo: Path) -> str:
 
 def run_git(repo: Path, *words: str) -> None:
     """git in the foreign repository."""
-    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=repo, check=True)
+    subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=repo, check=True
+    )
 
 
 def run(repo: Path, *options: str, **variables: str) -> ChildRun:
     """One run of pytest with the gate and the quick plan, whose processes are forks."""
-    return fork_pytest(repo, *PLUGINS, *options, path=import_path(repo), **ALONE, **{FORKED: "1"}, **variables)
+    return fork_pytest(
+        repo, *PLUGINS, *options, path=import_path(repo), **ALONE, **{FORKED: "1"}, **variables
+    )
 
 
 def worktrees(repo: Path) -> int:
-    return subprocess.run(["git", "worktree", "list"], cwd=repo, capture_output=True, text=True).stdout.count("\n")
+    return subprocess.run(
+        ["git", "worktree", "list"], cwd=repo, capture_output=True, text=True
+    ).stdout.count("\n")
 
 
 def config_in(root: Path, *options: str) -> pytest.Config:

@@ -39,13 +39,21 @@ FEW = "    from prooflops_gate import bisect\n    bisect.LOOKS, bisect.LEVEL = (
 def git(repo: Path, *words: str) -> str:
     identity = ["-c", "user.name=Ada", "-c", "user.email=a@b"]
     done = subprocess.run(
-        ["git", *identity, *words], cwd=repo, env=environment_of_git(), check=True, capture_output=True, text=True
+        ["git", *identity, *words],
+        cwd=repo,
+        env=environment_of_git(),
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return done.stdout
 
 
 def state(repo: Path) -> list[str]:
-    return [git(repo, *words) for words in (("bisect", "log"), ("status", "--porcelain"), ("rev-parse", "HEAD"))]
+    return [
+        git(repo, *words)
+        for words in (("bisect", "log"), ("status", "--porcelain"), ("rev-parse", "HEAD"))
+    ]
 
 
 @pytest.fixture
@@ -59,7 +67,9 @@ def six_commits(tmp_path: Path) -> Path:
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "quick_plan.py").write_text(QUICK + FEW)
     git(repo, "init", "-q")
-    for commit, (worst, other) in enumerate([(900, 900), (4500, 900), (0, 0), (4500, 900), (4500, 3600), (4500, 3600)]):
+    for commit, (worst, other) in enumerate(
+        [(900, 900), (4500, 900), (0, 0), (4500, 900), (4500, 3600), (4500, 3600)]
+    ):
         text = WORK.format(worst=worst, other=other, commit=commit)
         (repo / "work.py").write_text(text if worst else "raise ImportError('half a commit')\n")
         git(repo, "add", "-A")
@@ -70,19 +80,25 @@ def six_commits(tmp_path: Path) -> Path:
 def test_the_first_slow_commit_of_each_benchmark_is_named_and_the_users_repository_is_left_alone(
     six_commits: Path,
 ) -> None:
-    commits = git(six_commits, "rev-list", "--reverse", "--abbrev-commit", "--abbrev=9", "HEAD").split()
+    commits = git(
+        six_commits, "rev-list", "--reverse", "--abbrev-commit", "--abbrev=9", "HEAD"
+    ).split()
     good, worst, broken, _, other, _ = commits
     git(six_commits, "bisect", "start")  # one of the user's own, in progress
     mine = state(six_commits)
 
     index = str(six_commits / ".git" / "index")
-    done = run(six_commits, "--gate-bisect", good, *LARGE, "-k", "worst or other", GIT_INDEX_FILE=index)
+    done = run(
+        six_commits, "--gate-bisect", good, *LARGE, "-k", "worst or other", GIT_INDEX_FILE=index
+    )
 
     assert done.code == 1, done.output
     assert "2 failed" in done.output, done.output
     for benchmark, commit, change in (("worst", worst, 1), ("other", other, 4)):
         assert f"the first slow commit is {commit} (" in done.output, done.output
-        assert f"Ada: Make change {change}), for test_b.py::test_{benchmark}:" in done.output, done.output
+        assert f"Ada: Make change {change}), for test_b.py::test_{benchmark}:" in done.output, (
+            done.output
+        )
     assert f"  {broken}  skip  it cannot be run: " in done.output, done.output
     assert "half a commit" in done.output, done.output
     assert f"  {worst}  bad  " in done.output, done.output
@@ -91,7 +107,9 @@ def test_the_first_slow_commit_of_each_benchmark_is_named_and_the_users_reposito
     assert worktrees(six_commits) == 1, "a worktree is left"
 
 
-def test_nothing_slower_is_said_and_what_cannot_be_walked_is_refused_before_anything_runs(six_commits: Path) -> None:
+def test_nothing_slower_is_said_and_what_cannot_be_walked_is_refused_before_anything_runs(
+    six_commits: Path,
+) -> None:
     done = run(six_commits, "--gate-bisect", "HEAD~1", "-k", "worst", *LARGE)
     assert done.code == 0, done.output
     assert "no benchmark is SLOWER than at revision HEAD~1" in done.output, done.output
@@ -107,7 +125,9 @@ def test_nothing_slower_is_said_and_what_cannot_be_walked_is_refused_before_anyt
     (six_commits / "work.py").write_text("")
     done = run(six_commits, "--gate-bisect", "HEAD~1")
     assert done.code == 4, done.output
-    assert "--gate-bisect HEAD~1: files differ from the commit that is checked out" in done.output, done.output
+    assert (
+        "--gate-bisect HEAD~1: files differ from the commit that is checked out" in done.output
+    ), done.output
     with pytest.raises(pytest.UsageError, match="is no git repository"):
         checked_good("HEAD~1", six_commits.parent)
 
@@ -126,7 +146,9 @@ def test_nothing_is_left_of_a_bisection_that_is_cut_off(six_commits: Path, tmp_p
 
 @pytest.mark.prove
 @pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
-def test_the_first_commit_that_takes_two_percent_more_instructions_is_named(six_commits: Path) -> None:
+def test_the_first_commit_that_takes_two_percent_more_instructions_is_named(
+    six_commits: Path,
+) -> None:
     good, *_ = git(six_commits, "rev-list", "--reverse", "HEAD~2").split()
     git(six_commits, "reset", "-q", "--hard", good)
     for number, steps in enumerate([900, 918, 918], start=10):
@@ -134,6 +156,6 @@ def test_the_first_commit_that_takes_two_percent_more_instructions_is_named(six_
         git(six_commits, "commit", "-qam", f"Make change {number}")
     done = run(six_commits, "--gate-bisect", good, "--gate-by", "instructions", "-v")
     assert "MORE INSTRUCTIONS" in done.output, done.output
-    assert re.search(r"first slow commit is \w+ \(.*Make change 11\), for test_b.py::test_other:", done.output), (
-        done.output
-    )
+    assert re.search(
+        r"first slow commit is \w+ \(.*Make change 11\), for test_b.py::test_other:", done.output
+    ), done.output

@@ -56,7 +56,10 @@ def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Children:
 
 def extra(done: Replicate) -> dict[str, dict[str, Any]]:
     """The extra_info of each benchmark."""
-    return {bench["fullname"].partition("::")[2]: bench["extra_info"] for bench in done.record["benchmarks"]}
+    return {
+        bench["fullname"].partition("::")[2]: bench["extra_info"]
+        for bench in done.record["benchmarks"]
+    }
 
 
 def outcomes(done: Replicate) -> list[str]:
@@ -89,12 +92,17 @@ def test_a_record_has_what_the_gate_compares_with_the_package_there_and_without(
         done = children.run(replicates, ["test_it.py::test_timed"])
     assert (done.fingerprint is not None) == installed
     (benchmark,) = done.record["benchmarks"]
-    assert (benchmark["fullname"], benchmark["extra_info"]["flops"]) == ("test_it.py::test_timed", 7)
+    assert (benchmark["fullname"], benchmark["extra_info"]["flops"]) == (
+        "test_it.py::test_timed",
+        7,
+    )
     assert benchmark["stats"]["min"] > 0
     assert "contended" in benchmark["extra_info"]["contention"]
     assert {report["nodeid"] for report in done.reports} == {"test_it.py::test_timed"}
     assert "test_it" in done.modules
-    assert not [name for name in done.modules if name.startswith("prooflops_gate")], "the gate's own are no code of it"
+    assert not [name for name in done.modules if name.startswith("prooflops_gate")], (
+        "the gate's own are no code of it"
+    )
 
 
 FORMS = """
@@ -144,7 +152,9 @@ def test_marked_only():
 def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_fixed(
     children: Children, given: tuple[str, ...]
 ) -> None:
-    has_teardown = "teardown" in inspect.signature(BenchmarkFixture.pedantic).parameters  # not pytest-benchmark 5.0
+    has_teardown = (
+        "teardown" in inspect.signature(BenchmarkFixture.pedantic).parameters
+    )  # not pytest-benchmark 5.0
     children.write(FORMS if has_teardown else FORMS.replace("teardown=lambda values: None, ", ""))
     children.options += [*WITH_PLUGIN, *given]
     with children.replicates() as replicates:
@@ -158,13 +168,19 @@ def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_f
         "test_own": True,
         "test_pedantic_with_a_setup": True,
     }
-    assert list(again.calls) == list(done.calls), "the ids of the first process do not select the same tests"
+    assert list(again.calls) == list(done.calls), (
+        "the ids of the first process do not select the same tests"
+    )
     found = {bench["name"]: bench for bench in done.record["benchmarks"]}
     assert (found["test_own"]["options"]["max_time"], found["test_own"]["group"]) == (0.002, "own")
     assert found["test_async_by_a_fixture"]["options"]["max_time"] == (0.003 if given else 0.01)
     assert found["test_async_by_a_fixture"]["options"]["min_rounds"] == 2
     assert found["test_pedantic_with_a_setup"]["stats"]["rounds"] == 4
-    assert 0 < done.start_cpu_s < done.wall_s - sum(call["seconds"] for call in done.calls.values()) - 0.2, "it waits"
+    assert (
+        0
+        < done.start_cpu_s
+        < done.wall_s - sum(call["seconds"] for call in done.calls.values()) - 0.2
+    ), "it waits"
 
 
 REPEATED = """
@@ -201,14 +217,21 @@ def test_then(benchmark):
 """
 
 
-def test_a_few_short_rounds_are_repeated_with_their_set_up_and_the_first_run_is_reported(children: Children) -> None:
+def test_a_few_short_rounds_are_repeated_with_their_set_up_and_the_first_run_is_reported(
+    children: Children,
+) -> None:
     children.write(REPEATED)
     children.options += WITH_PLUGIN
     (children.root / "test_then.py").write_text(THEN)
     with children.replicates() as replicates:
-        replicates.repeated = {"test_it.py::test_short": 0.01, "test_it.py::test_that_can_run_once": 1.0}
+        replicates.repeated = {
+            "test_it.py::test_short": 0.01,
+            "test_it.py::test_that_can_run_once": 1.0,
+        }
         paces = {"": {"max_time": 0.3, "min_rounds": 2}}
-        (done,) = replicates.run([(children.side, ["test_it.py", "test_then.py"])], None, paces=paces)
+        (done,) = replicates.run(
+            [(children.side, ["test_it.py", "test_then.py"])], None, paces=paces
+        )
     assert outcomes(done) == ["passed"] * 3, done.reports
     rounds = {bench["name"]: bench["stats"]["rounds"] for bench in done.record["benchmarks"]}
     assert (rounds["test_short"], rounds["test_that_can_run_once"]) == (2 * 30, 2)
@@ -252,10 +275,23 @@ def test_that_fails():
         ),
         (
             "--maybe=a --points 1 2 -v --junit-xml x.xml --cache-size 3 --lf --sw --benchmark-warmup off",
-            {"maybe": "a", "points": ["1", "2"], "cache_size": "3", "xmlpath": None, "lf": False, "stepwise": False},
+            {
+                "maybe": "a",
+                "points": ["1", "2"],
+                "cache_size": "3",
+                "xmlpath": None,
+                "lf": False,
+                "stepwise": False,
+            },
         ),
-        ("-o addopts=--maxfail=2 -o console_output_style=count -- a", {"maxfail": 0, "benchmark_warmup": False}),
-        ("-p no:cacheprovider --cov x -c /dev/null", {"cov": "x", "no_cov": True, "benchmark_warmup": False}),
+        (
+            "-o addopts=--maxfail=2 -o console_output_style=count -- a",
+            {"maxfail": 0, "benchmark_warmup": False},
+        ),
+        (
+            "-p no:cacheprovider --cov x -c /dev/null",
+            {"cov": "x", "no_cov": True, "benchmark_warmup": False},
+        ),
     ],
 )
 def test_a_process_has_the_options_that_pytest_reads_for_this_run_but_what_concerns_the_parent_alone(
@@ -302,7 +338,10 @@ def test_processes_of_a_pair_share_a_hash_seed_and_compiled_modules_and_their_te
         for _ in range(2):
             replicates.share_hash_seed()
             found += [extra(children.run(replicates))["test_timed"] for _ in range(2)]
-        compiled = [file.name.partition(".")[0] for file in replicates.folder.glob(f"bytecode/{children.root}/*.pyc")]
+        compiled = [
+            file.name.partition(".")[0]
+            for file in replicates.folder.glob(f"bytecode/{children.root}/*.pyc")
+        ]
     hashes = [each["hash"] for each in found]
     assert hashes[0] == hashes[1] != hashes[2] == hashes[3]
     assert [each["seen"] for each in found] == [[None, "1", None, None]] * 4
@@ -312,14 +351,22 @@ def test_processes_of_a_pair_share_a_hash_seed_and_compiled_modules_and_their_te
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     with children.replicates() as replicates:
         replicates.share_hash_seed()
-        assert extra(children.run(replicates))["test_timed"]["seen"][0] == "7", "the user's own is kept"
+        assert extra(children.run(replicates))["test_timed"]["seen"][0] == "7", (
+            "the user's own is kept"
+        )
 
 
 @pytest.mark.parametrize(
     ("test", "why"),
     [
-        ("raise RuntimeError('broken on purpose')", r"ended with exit code 2\. It printed:\n.*broken on purpose"),
-        ("import os\nos.abort()", r"crashed with SIGABRT\. It printed:\nFatal Python error: Aborted"),
+        (
+            "raise RuntimeError('broken on purpose')",
+            r"ended with exit code 2\. It printed:\n.*broken on purpose",
+        ),
+        (
+            "import os\nos.abort()",
+            r"crashed with SIGABRT\. It printed:\nFatal Python error: Aborted",
+        ),
         ("import time\ntime.sleep(60)", r"was ended after 1 s \(--gate-budget\)"),
         ("import sys\nprint('last words')\nsys.exit(3)", "ended with exit code"),
     ],
@@ -330,7 +377,9 @@ def test_a_process_without_a_record_is_named_with_how_it_ended_and_what_it_print
     children.write(test)
     with children.replicates() as replicates:
         replicates._limit_s = 1.0 if "sleep" in test else 60.0
-        with pytest.raises(ReplicateFailed, match=rf"(?s)^process 1 \(here: .* in {children.root}\) {why}"):
+        with pytest.raises(
+            ReplicateFailed, match=rf"(?s)^process 1 \(here: .* in {children.root}\) {why}"
+        ):
             children.run(replicates)
 
 
@@ -419,7 +468,9 @@ def test_the_peak_of_a_cards_memory_is_above_what_is_held_once_garbage_is_gone()
         cycle.append(cycle)
         del cycle
         call_traced(figures, lambda: torch.empty(2**18, device="cuda"))
-    assert figures["CUDA memory"] == 2**20, f"a call that takes 1 MiB was counted as {figures['CUDA memory']} bytes"
+    assert figures["CUDA memory"] == 2**20, (
+        f"a call that takes 1 MiB was counted as {figures['CUDA memory']} bytes"
+    )
 
 
 ON_A_CARD = """
@@ -451,7 +502,9 @@ def test_the_gate_names_the_benchmarks_that_time_launches_alone(children: Childr
         session = Session(config, settings(config), replicates)
     assert set(outcomes(done)) == {"passed"}, [report["longrepr"] for report in done.reports]
     session.count(done)
-    assert [line.partition(": ")[0] for line in session.lines] == ["test_it.py::test_product[False]"]
+    assert [line.partition(": ")[0] for line in session.lines] == [
+        "test_it.py::test_product[False]"
+    ]
 
 
 IN_TURN = """
@@ -496,7 +549,9 @@ def test_it(benchmark):
 
 
 def both(root: Path, a: str, b: str) -> list[tuple[Side, list[str]]]:
-    sides = [Side(name, sys.executable, root / name, paths=(str(root / name),)) for name in ("a", "b")]
+    sides = [
+        Side(name, sys.executable, root / name, paths=(str(root / name),)) for name in ("a", "b")
+    ]
     for side, text in zip(sides, (a, b), strict=True):
         side.root.mkdir()
         (side.root / "test_it.py").write_text(text)
@@ -514,7 +569,9 @@ def test_two_processes_run_one_test_at_a_time_with_its_fixtures_and_the_other_si
     turns_of = [side for side in "abbaab" for _ in "12"]
     assert [line[0] for line in log[:12]] == turns_of
     assert log[12:14] == ["b begins", "b ends"], "the longer side goes on alone"
-    assert sorted(log[14:]) == ["a finishes", "b finishes"], "reports of one would disturb a test of the other"
+    assert sorted(log[14:]) == ["a finishes", "b finishes"], (
+        "reports of one would disturb a test of the other"
+    )
     assert [each.side for each in done] == [side for side, _ in sides]
     assert [len(each.record["benchmarks"]) for each in done] == [3, 4]
     assert max(each.footprint["peak_bytes"] for each in done) > 1e6
@@ -535,10 +592,15 @@ def test_a_process_that_ends_or_waits_for_the_other_does_not_hang_the_pair(
 def test_a_process_counts_the_benchmarks_that_begin_in_time(children: Children) -> None:
     children.write("def test_sum(benchmark):\n    benchmark(sum, range(1000))\n")
     with children.replicates() as replicates:
-        late, early = (children.run(replicates, counted=Counted(until)) for until in (time.monotonic(), math.inf))
+        late, early = (
+            children.run(replicates, counted=Counted(until))
+            for until in (time.monotonic(), math.inf)
+        )
     assert late.counts == {}, "a benchmark was counted that began after the time for it"
     assert early.counts is not None
-    assert early.counts["test_it.py::test_sum"] > 1000, "a sum of 1000 numbers takes at least so many instructions"
+    assert early.counts["test_it.py::test_sum"] > 1000, (
+        "a sum of 1000 numbers takes at least so many instructions"
+    )
 
 
 SORTED = """
@@ -552,7 +614,9 @@ def test_it(benchmark):
 
 
 @pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
-def test_more_work_of_a_c_function_is_told_from_more_of_a_python_function(children: Children) -> None:
+def test_more_work_of_a_c_function_is_told_from_more_of_a_python_function(
+    children: Children,
+) -> None:
     done = []
     with children.replicates() as replicates:
         for size in (100, 200):
@@ -560,7 +624,9 @@ def test_more_work_of_a_c_function_is_told_from_more_of_a_python_function(childr
             done.append(children.run(replicates, counted=Counted(by_function=True)))
         where = where_it_went("test_it.py::test_it", done[0], done[-1])
     steps = done[0].steps["test_it.py::test_it"]
-    assert steps == done[1].steps["test_it.py::test_it"], "as many bytecodes, whatever the C functions take"
+    assert steps == done[1].steps["test_it.py::test_it"], (
+        "as many bytecodes, whatever the C functions take"
+    )
     assert steps["test_it.py:sort"] > 40, "a loop of 40 takes a bytecode at least each time"
     assert re.match(r"\w+ [\d,]+ -> [\d,]+ instructions", where), where
     assert re.search(r"range\w* [\d,]+ -> [\d,]+", where), where

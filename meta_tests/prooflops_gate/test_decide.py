@@ -9,7 +9,15 @@ import pytest
 
 from meta_tests.prooflops_gate.foreign_repo import config_in
 from prooflops_gate.annotate import passing_open
-from prooflops_gate.decide import EXCLUDING, OPEN, ReplicateRule, SieveRule, fails, look_at, replicate_plan
+from prooflops_gate.decide import (
+    EXCLUDING,
+    OPEN,
+    ReplicateRule,
+    SieveRule,
+    fails,
+    look_at,
+    replicate_plan,
+)
 from prooflops_gate.history.records import Timed
 from prooflops_gate.history.rows import Row
 from prooflops_gate.options import settings
@@ -38,7 +46,9 @@ def test_what_stops_the_gate(verdict: str, direction: str, allowed: float, stops
     assert not (verdict == "MORE MEMORY" and fails(row, direction, allowed, guards_memory=False))
     skipped = Row("a", "time", 1.0, None, "INCONCLUSIVE", note="skipped this time: later")
     assert not fails(skipped, direction, allowed)
-    assert not fails(Row("a.claim", "verdict", "holds", "not checked", "INCONCLUSIVE"), direction, allowed)
+    assert not fails(
+        Row("a.claim", "verdict", "holds", "not checked", "INCONCLUSIVE"), direction, allowed
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,22 +70,36 @@ def test_an_open_benchmark_passes_where_a_change_larger_than_allowed_is_excluded
 
 @pytest.mark.parametrize(
     ("stored", "ratio", "verdict"),
-    [(16, 1.0, "SAME"), (16, 1.05, "INCONCLUSIVE"), (16, 0.9, "INCONCLUSIVE"), (2, 1.0, "INCONCLUSIVE")],
+    [
+        (16, 1.0, "SAME"),
+        (16, 1.05, "INCONCLUSIVE"),
+        (16, 0.9, "INCONCLUSIVE"),
+        (2, 1.0, "INCONCLUSIVE"),
+    ],
 )
-def test_the_sieve_calls_the_same_same_and_leaves_all_else_to_pairs(stored: int, ratio: float, verdict: str) -> None:
+def test_the_sieve_calls_the_same_same_and_leaves_all_else_to_pairs(
+    stored: int, ratio: float, verdict: str
+) -> None:
     rule = SieveRule(replicate_plan(1, paired=False), paired=False)
     both: Any = {"a": ([timed(1 + i % 3 / 1000) for i in range(stored)], [])}
     while look_at(both, rule)[1]:
         both["a"][1].append(timed(ratio))
     ((row,), _) = look_at(both, rule)
     assert row.verdict == verdict, row
-    assert len(both["a"][1]) == (LOOKS[0] if stored > 2 else 1), "it takes one look, and none that cannot say SAME"
+    assert len(both["a"][1]) == (LOOKS[0] if stored > 2 else 1), (
+        "it takes one look, and none that cannot say SAME"
+    )
 
 
 @pytest.mark.parametrize(
     ("undecided", "ratios", "warning", "line"),
     [
-        ("pass", [1.2, 1.0], "2 undecided, of which 1 could hide a slowdown of 10%; gate_undecided = fail makes", ""),
+        (
+            "pass",
+            [1.2, 1.0],
+            "2 undecided, of which 1 could hide a slowdown of 10%; gate_undecided = fail makes",
+            "",
+        ),
         ("pass", [1.05, 1.0], "", "2 INCONCLUSIVE passed: more than 10% is excluded"),
         ("fail", [1.2, 1.0], "", "1 INCONCLUSIVE passed: more than 10% is excluded"),
         ("fail", [1.2, 1.2], "", ""),
@@ -87,7 +111,14 @@ def test_what_is_open_and_passes_is_warned_of_where_it_could_hide_a_slowdown(
     (tmp_path / "pytest.ini").write_text(f"[pytest]\ngate_undecided = {undecided}\n")
     given = settings(config_in(tmp_path, "-p", "prooflops_gate.plugin"))
     rows = [
-        Row(str(number), "time", 1.0, 1.0, "INCONCLUSIVE", paired([1.0] * 8, [1.0, ratio] * 4, level=0.01))
+        Row(
+            str(number),
+            "time",
+            1.0,
+            1.0,
+            "INCONCLUSIVE",
+            paired([1.0] * 8, [1.0, ratio] * 4, level=0.01),
+        )
         for number, ratio in enumerate(ratios)
     ]
     rows.append(Row("decided", "time", 1.0, 1.0, "SAME"))
@@ -107,14 +138,19 @@ def test_one_pair_yields_no_verdict(most: int | None, ratio: float) -> None:
     assert "(one pair)" in sentence(row)
 
 
-@pytest.mark.parametrize(("slowdown", "least", "most"), [(1.0, 0.95, 1.0), (1.1, 0.0, (1 + len(EXCLUDING)) * 0.0125)])
+@pytest.mark.parametrize(
+    ("slowdown", "least", "most"), [(1.0, 0.95, 1.0), (1.1, 0.0, (1 + len(EXCLUDING)) * 0.0125)]
+)
 def test_more_pairs_of_an_undecided_benchmark_exclude_a_tenth_where_there_is_none_and_rarely_where_there_is(
     slowdown: float, least: float, most: float
 ) -> None:
     rng, rule, runs = np.random.default_rng(7), ReplicateRule(replicate_plan(20)), 60
     excluded = 0
     for _ in range(runs):
-        before, after = ([timed(speed * time) for time in rng.lognormal(0, 0.2, 324)] for speed in (1.0, slowdown))
+        before, after = (
+            [timed(speed * time) for time in rng.lognormal(0, 0.2, 324)]
+            for speed in (1.0, slowdown)
+        )
         wanted = {"a": rule.plan.looks[0]}
         while wanted:
             pairs = wanted["a"]
@@ -132,4 +168,6 @@ def test_more_pairs_are_taken_only_where_those_that_fit_could_exclude_a_tenth() 
     (row,), wanted = look_at(both, rule, fitting=10)
     assert not wanted
     assert (row.verdict, fails(row, "slower", OPEN)) == ("INCONCLUSIVE", True)
-    assert not look_at(both, ReplicateRule(replicate_plan(20, most=50), most=50))[1], "--gate-replicates bounds them"
+    assert not look_at(both, ReplicateRule(replicate_plan(20, most=50), most=50))[1], (
+        "--gate-replicates bounds them"
+    )

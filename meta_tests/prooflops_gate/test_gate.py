@@ -27,11 +27,19 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     foreign: Path, tmp_path: Path
 ) -> None:
     (foreign / "test_more.py").write_text(MORE.format(name="new_name", steps=1200))
-    (foreign / "pytest.ini").write_text(INI.replace("addopts =", "addopts = --benchmark-disable"))  # as many have
+    (foreign / "pytest.ini").write_text(
+        INI.replace("addopts =", "addopts = --benchmark-disable")
+    )  # as many have
     change(foreign, "STEPS = 300", "STEPS = 301")
-    junit, page, written = tmp_path / "junit.xml", tmp_path / "page.md", tmp_path / "new" / "gate.json"
+    junit, page, written = (
+        tmp_path / "junit.xml",
+        tmp_path / "page.md",
+        tmp_path / "new" / "gate.json",
+    )
     comment = tmp_path / "comment.md"
-    before = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
+    before = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True
+    ).stdout
 
     done = run(
         foreign, "--gate", "--gate-versus", "HEAD", "--gate-min-effect", "40%", "--device", "abacus",
@@ -42,7 +50,9 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     assert done.code == 1
     cases = {case.get("name"): case for case in ET.parse(junit).getroot().iter("testcase")}
     verdicts = {
-        (name, row.get("name")): row.get("value") for name, case in cases.items() for row in case.iter("property")
+        (name, row.get("name")): row.get("value")
+        for name, case in cases.items()
+        for row in case.iter("property")
     }
     assert verdicts["test_slow", "gate.time"] == "SLOWER", done.output
     assert "where it went: work.py:busy " in verdicts["test_slow", "gate.time.where"], done.output
@@ -53,26 +63,40 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     assert verdicts["test_that_is_skipped_now", "gate.time"] == "INCONCLUSIVE", done.output
     assert "skipped this time: one call takes too long" in done.output
     assert "test_searched_anew" in cases
-    assert not [key for name, key in verdicts if name == "test_searched_anew" and key.startswith("gate.")], done.output
+    assert not [
+        key for name, key in verdicts if name == "test_searched_anew" and key.startswith("gate.")
+    ], done.output
     failed = {name for name, case in cases.items() if case.find("failure") is not None}
-    assert failed == {"test_slow", "test_busy_loop", "test_old_name", "test_that_fails"}, done.output
+    assert failed == {"test_slow", "test_busy_loop", "test_old_name", "test_that_fails"}, (
+        done.output
+    )
     assert "the test's own failure" in done.output
     assert page.read_text() == comment.read_text() + "\n"
     check_comment(comment.read_text())
     line = (foreign / "work.py").read_text().splitlines().index("def busy(steps=STEPS):") + 1
     assert f"::error file=work.py,line={line},title=gate::SLOWER: {SLOW} is " in done.output
-    assert f"::error file=test_foreign.py,line=4,title=gate::CHANGED: {ONE}: flops is " in done.output
+    assert (
+        f"::error file=test_foreign.py,line=4,title=gate::CHANGED: {ONE}: flops is " in done.output
+    )
     content = valid_json(written)
     found = [content[key] for key in ("status", "gates", "fails", "failed_tests")]
     assert found == ["finished", True, True, ["test_more.py::test_that_fails"]]
-    rows = {(row["name"].partition("::")[2], f"gate.{row['quantity']}"): row for row in content["rows"]}
-    assert {key: rows[key]["verdict"] for key in rows} == {key: verdicts[key] for key in verdicts if key in rows}
+    rows = {
+        (row["name"].partition("::")[2], f"gate.{row['quantity']}"): row for row in content["rows"]
+    }
+    assert {key: rows[key]["verdict"] for key in rows} == {
+        key: verdicts[key] for key in verdicts if key in rows
+    }
     assert {name for (name, _), row in rows.items() if row["fails"]} == failed - {"test_that_fails"}
     slow = rows["test_slow", "gate.time"]
-    assert 1 < slow["low"] <= slow["ratio"] <= slow["high"], "on a busy machine three times the work can pass for two"
+    assert 1 < slow["low"] <= slow["ratio"] <= slow["high"], (
+        "on a busy machine three times the work can pass for two"
+    )
     assert "until the first decision, " in done.output, "the plan is said"
     assert worktrees(foreign) == 1, "the worktree of the other revision is still there"
-    after = subprocess.run(["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True).stdout
+    after = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True
+    ).stdout
     assert after == before, f"the user's working tree was touched: {after!r}, before {before!r}"
 
 
@@ -81,33 +105,43 @@ def test_a_run_that_decides_nothing_says_so_at_the_start_and_passes_with_a_warni
 ) -> None:
     # A process of either side sleeps for 60 rounds of 0.03 s. The first pair fits into 6.6 s where a start takes up to
     # 1.5 s, and a second one nowhere.
-    (foreign / "work.py").write_text("import time\nSTEPS = 300\ndef busy(steps=0):\n    time.sleep(0.03)\n")
+    (foreign / "work.py").write_text(
+        "import time\nSTEPS = 300\ndef busy(steps=0):\n    time.sleep(0.03)\n"
+    )
     run_git(foreign, "commit", "-qam", "sleep")
     (foreign / "test_more.py").unlink()
     options = (ONE, "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.11")
     (foreign / "pytest.ini").write_text(INI + "gate_undecided = fail\n")
     done = run(foreign, *options, "-v", GITHUB_ACTIONS="true")
     assert done.code == 1, done.output
-    assert f"\n::error file=test_foreign.py,line=4,title=gate::INCONCLUSIVE: {ONE} is not decided: " in done.output, (
+    assert (
+        f"\n::error file=test_foreign.py,line=4,title=gate::INCONCLUSIVE: {ONE} is not decided: "
+        in done.output
+    ), done.output
+    assert "decide nothing: give --gate-budget 1" in done.output.partition("FAILURES")[0], (
         done.output
     )
-    assert "decide nothing: give --gate-budget 1" in done.output.partition("FAILURES")[0], done.output
     assert "s for the start of a process" in done.output, "-v prints the details"
     assert "the budget ended it (--gate-budget)" in done.output, done.output
     (foreign / "pytest.ini").write_text(INI)
     done = run(foreign, *options, "-q", GITHUB_ACTIONS="true")
     assert done.code == 0, done.output
     warning = "this run decided nothing: 1 undecided, of which 1 could hide a slowdown of 10%"
-    assert f"\nwarning: {warning}; gate_undecided = fail makes this red\n" in done.output, done.output
+    assert f"\nwarning: {warning}; gate_undecided = fail makes this red\n" in done.output, (
+        done.output
+    )
     assert f"\n::warning title=gate::{warning}25; " in done.output, done.output
     assert "the budget ended it (--gate-budget): a larger one" in done.output, done.output
-    assert "until the first decision. At most 1 pair in" in done.output, "progress is printed under -q, too"
+    assert "until the first decision. At most 1 pair in" in done.output, (
+        "progress is printed under -q, too"
+    )
     assert "s for the start of a process" not in done.output, "without -v no details"
     assert "report only" not in done.output, done.output
     done = run(foreign, ONE, *options[2:])
     assert done.code == 0, done.output
     assert re.fullmatch(
-        r"1 INCONCLUSIVE; 1 pair in .+; report only: never fails for a verdict", done.output.splitlines()[-2]
+        r"1 INCONCLUSIVE; 1 pair in .+; report only: never fails for a verdict",
+        done.output.splitlines()[-2],
     )
 
 
@@ -115,8 +149,13 @@ def check_comment(text: str) -> None:
     """The comment of the first test's run: marked, a sentence a row, figures folded, and nothing that Markdown eats."""
     mark, title, *_ = text.splitlines()
     assert (mark, title.partition(":")[0]) == ("<!-- prooflops gate -->", "### gate")
-    found, where = r"is .+ slow.* \(.+ to .+\), .+ -&gt; .+: confirmed by 2 fresh pairs", "where it went: work.py:busy "
-    assert re.search(rf"^- test\\_more.py::test\\_slow {found}; {where}.* bytecodes$", text, re.MULTILINE), text
+    found, where = (
+        r"is .+ slow.* \(.+ to .+\), .+ -&gt; .+: confirmed by 2 fresh pairs",
+        "where it went: work.py:busy ",
+    )
+    assert re.search(
+        rf"^- test\\_more.py::test\\_slow {found}; {where}.* bytecodes$", text, re.MULTILINE
+    ), text
     assert text.index("**SLOWER (1)**") < text.index("**NEW (1)**") < text.index("<details>"), text
 
 
@@ -136,12 +175,16 @@ def test_stops(benchmark):
 """
 
 
-def test_the_file_of_an_interrupted_run_says_so_from_its_start(foreign: Path, tmp_path: Path) -> None:
+def test_the_file_of_an_interrupted_run_says_so_from_its_start(
+    foreign: Path, tmp_path: Path
+) -> None:
     starts, written = tmp_path / "starts", foreign / "gate.json"
     (foreign / "test_more.py").write_text(STOPS.format(starts=str(starts), written=str(written)))
     run_git(foreign, "commit", "-qam", "stops")
     change(foreign, "STEPS = 300", "STEPS = 299")
-    done = run(foreign, "test_more.py", "--gate", "--gate-versus", "HEAD", "--gate-json", "gate.json")
+    done = run(
+        foreign, "test_more.py", "--gate", "--gate-versus", "HEAD", "--gate-json", "gate.json"
+    )
     said = [valid_json(file) for file in (foreign / "gate.json.first", written)]
     assert [content["status"] for content in said] == ["interrupted"] * 2, done.output
     assert [content["fails"] for content in said] == [True, True]
@@ -170,7 +213,15 @@ def test_a_pair_that_hangs_is_ended_with_the_budget_and_leaves_its_benchmark_ope
     (foreign / "pytest.ini").write_text(INI + f"gate_in_turn = {in_turn}\ngate_undecided = fail\n")
     run_git(foreign, "commit", "-qam", "hangs")
     change(foreign, "STEPS = 300", "STEPS = 299")
-    options = ("--gate", "--gate-versus", "HEAD", "--gate-by", "time", f"--gate-budget={budget_s / 60}", "-v")
+    options = (
+        "--gate",
+        "--gate-versus",
+        "HEAD",
+        "--gate-by",
+        "time",
+        f"--gate-budget={budget_s / 60}",
+        "-v",
+    )
     done = run(foreign, "test_more.py", *options)
     assert starts.read_text() == "xxx", "processes that began the benchmark; the third one hangs"
     assert done.code == 1, done.output
@@ -178,7 +229,9 @@ def test_a_pair_that_hangs_is_ended_with_the_budget_and_leaves_its_benchmark_ope
     assert f"FAILED {HANGING}" in done.output, done.output
     assert "the budget ended it (--gate-budget)" in done.output, done.output
     (effort,) = re.findall(r"; 1 pair in (\d+) s$", done.output, re.MULTILINE)
-    assert int(effort) <= budget_s + 1, "ending a process takes milliseconds: a second is room for rounding"
+    assert int(effort) <= budget_s + 1, (
+        "ending a process takes milliseconds: a second is room for rounding"
+    )
 
 
 # The plan of these tests alarms on 30 % of runs: half as slow again is beyond its noise.
@@ -211,7 +264,9 @@ def test_sides_that_cannot_live_at_the_same_time_run_one_after_the_other(
     change(foreign, "STEPS = 300", "STEPS = 299")
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
     assert done.code == 0, done.output
-    assert ("one process after the other: in turn, a test failed" in done.output) == (setting == "true"), done.output
+    assert ("one process after the other: in turn, a test failed" in done.output) == (
+        setting == "true"
+    ), done.output
 
 
 @pytest.mark.parametrize("end", ["time.sleep(60)", "os.abort()"])
@@ -231,7 +286,9 @@ def test_a_process_that_hangs_or_crashes_fails_its_tests(foreign: Path, end: str
         ("--gate-noise-floor -k is_no_benchmark", "no test with the fixture `benchmark`"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_before_anything_runs(foreign: Path, options: str, why: str) -> None:
+def test_what_cannot_be_compared_is_refused_before_anything_runs(
+    foreign: Path, options: str, why: str
+) -> None:
     (foreign / "test_foreign.py").write_text(
         "def test_is_no_benchmark(): ...\ndef test_it(benchmark): open('ran', 'w')\n"
     )
@@ -268,19 +325,29 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
     shutil.rmtree(foreign / ".git")
     done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main")
     assert done.code == 1
-    assert "history alone decides, without pairs beside the baseline's commit: not under git" in done.output
+    assert (
+        "history alone decides, without pairs beside the baseline's commit: not under git"
+        in done.output
+    )
     assert f"SLOWER: {ONE}" in done.output
     assert "flops is 3000, but was 600" in done.output
     assert f"MORE MEMORY: {ONE} holds more memory a call: " in done.output
     assert "drift between sessions is unknown for 1 benchmark" in done.output
 
 
-def test_another_interpreter_is_a_side_and_the_same_one_is_refused(foreign: Path, tmp_path: Path) -> None:
+def test_another_interpreter_is_a_side_and_the_same_one_is_refused(
+    foreign: Path, tmp_path: Path
+) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (site,) = (tmp_path / "venv").glob("lib/*/site-packages")
-    packages = {str(Path(sys.modules[name].__file__ or "").parents[1]) for name in ("pytest", "numpy")}
+    packages = {
+        str(Path(sys.modules[name].__file__ or "").parents[1]) for name in ("pytest", "numpy")
+    }
     (site / "shared.pth").write_text("\n".join(packages))
-    options = ("--gate-replicates=2", "--gate-allow-inconclusive")  # too few to call anything slower
+    options = (
+        "--gate-replicates=2",
+        "--gate-allow-inconclusive",
+    )  # too few to call anything slower
     done = run(foreign, ONE, "--gate", f"--gate-versus={tmp_path / 'venv'}", *options)
     assert done.code == 0, done.output
     assert f"interpreter {tmp_path / 'venv'} (before) beside this side" in done.output
@@ -304,15 +371,26 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
 """
 
 
-def test_the_parent_asks_the_device_nothing_and_leaves_report_and_records_alone(house: House) -> None:
+def test_the_parent_asks_the_device_nothing_and_leaves_report_and_records_alone(
+    house: House,
+) -> None:
     with open(house.root / "conftest.py", "a", encoding="utf-8") as conftest:
         conftest.write(PARENT)
     house.claim("demo.one")
-    house.test("@pytest.mark.claim('demo.one')\n@pytest.mark.needs('c++')\ndef test_one():\n    assert True\n")
-    house.test("def test_time(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=3)\n", "bench/test_b.py")
+    house.test(
+        "@pytest.mark.claim('demo.one')\n@pytest.mark.needs('c++')\ndef test_one():\n    assert True\n"
+    )
+    house.test(
+        "def test_time(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=3)\n",
+        "bench/test_b.py",
+    )
     done = house.run("--gate-replicates", "2", "--quick")
     assert done.code == 0, done.output
     assert not (house.root / "reports").exists(), done.output
-    found = [json.loads(file.read_text()) for file in house.root.glob(".prooflops/history/*/*.json")]
+    found = [
+        json.loads(file.read_text()) for file in house.root.glob(".prooflops/history/*/*.json")
+    ]
     counts = [(len(record["benchmarks"]), len(record["prooflops"]["verdicts"])) for record in found]
-    assert counts == [(1, 1), (1, 1)], f"{counts}, but should be those of the two fresh processes: {done.output}"
+    assert counts == [(1, 1), (1, 1)], (
+        f"{counts}, but should be those of the two fresh processes: {done.output}"
+    )

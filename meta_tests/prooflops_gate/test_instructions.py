@@ -43,13 +43,19 @@ print(counter.counts["1000"], counter.counts["2000"])
 def test_pairs_of_counts_decide_what_lies_beyond_the_limit(noise: list[int], ratio: float) -> None:
     count = decide([100_000] * 10, [round(100_000 * ratio) + each for each in noise], LIMIT, LEVEL)
     assert count is not None
-    assert count.verdict == {True: MORE, False: FEWER}[ratio > 1] if ratio != 1.0 else count.verdict == "SAME"
+    assert (
+        count.verdict == {True: MORE, False: FEWER}[ratio > 1]
+        if ratio != 1.0
+        else count.verdict == "SAME"
+    )
     assert count.ratio == pytest.approx(ratio, rel=0.001)
 
 
 @given(st.lists(st.sampled_from([0.97, 1.03]), min_size=8, max_size=8))
 def test_a_count_that_differs_in_both_directions_decides_nothing(ratios: list[float]) -> None:
-    count = decide([100_000] * 10, [round(100_000 * ratio) for ratio in (0.97, 1.03, *ratios)], LIMIT, LEVEL)
+    count = decide(
+        [100_000] * 10, [round(100_000 * ratio) for ratio in (0.97, 1.03, *ratios)], LIMIT, LEVEL
+    )
     assert count is not None
     assert count.verdict == UNSTEADY
 
@@ -58,7 +64,8 @@ TWO_PAIRS = ["1 benchmark left open by instructions: 2 pairs had the time"]
 
 
 @pytest.mark.parametrize(
-    ("pair_s", "budget_s", "said"), [(50, 600, []), (90, 600, []), (150, 600, TWO_PAIRS), (90, 200, TWO_PAIRS)]
+    ("pair_s", "budget_s", "said"),
+    [(50, 600, []), (90, 600, []), (150, 600, TWO_PAIRS), (90, 200, TWO_PAIRS)],
 )
 def test_a_look_at_counts_that_has_begun_ends_within_twice_its_share_and_the_budget(
     monkeypatch: pytest.MonkeyPatch, pair_s: float, budget_s: float, said: list[str]
@@ -80,15 +87,24 @@ def test_a_look_at_counts_that_has_begun_ends_within_twice_its_share_and_the_bud
     assert [line for line in lines if "open" in line] == said
 
 
-SAME, APART, FAR_APART = ("SAME", [0.0] * 3), (UNSTEADY, [-0.006, 0.004, 0.0]), (UNSTEADY, [-0.02, 0.02, 0.0])
+SAME, APART, FAR_APART = (
+    ("SAME", [0.0] * 3),
+    (UNSTEADY, [-0.006, 0.004, 0.0]),
+    (UNSTEADY, [-0.02, 0.02, 0.0]),
+)
 
 
 @pytest.mark.parametrize("pairs", [3, 6])
 def test_counts_that_scatter_hide_the_smallest_slowdown_once_in_a_hundred(pairs: int) -> None:
     draw = random.Random(pairs)
-    runs = [[draw.gauss(math.log(1.03), draw.uniform(0.001, 0.03)) for _ in range(pairs)] for _ in range(2000)]
+    runs = [
+        [draw.gauss(math.log(1.03), draw.uniform(0.001, 0.03)) for _ in range(pairs)]
+        for _ in range(2000)
+    ]
     hidden = sum(Count(UNSTEADY, 1e6, logs).is_within(0.03) for logs in runs)
-    assert hidden <= 35, f"{hidden} of 2,000 are called within 3 %, but should be 20 and three deviations at most"
+    assert hidden <= 35, (
+        f"{hidden} of 2,000 are called within 3 %, but should be 20 and three deviations at most"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,10 +117,14 @@ def test_counts_that_scatter_hide_the_smallest_slowdown_once_in_a_hundred(pairs:
 def test_time_that_is_open_is_the_same_with_the_same_instructions_unless_surely_slower(
     slower: float, count: tuple[str, list[float]], verdict: str
 ) -> None:
-    effect = paired([1.0] * 16, [slower * (1 + 0.02 * (number % 5 - 2)) for number in range(16)], level=0.01)
+    effect = paired(
+        [1.0] * 16, [slower * (1 + 0.02 * (number % 5 - 2)) for number in range(16)], level=0.01
+    )
     row = Row("a", TIME, 1.0, slower, "INCONCLUSIVE", effect)
     decided = by_both(row, Count(count[0], 1e6, count[1]), 0.03, alone=True)
-    assert (decided.verdict, decided.by) == (verdict, INSTRUCTIONS if verdict == "SAME" else ""), decided.note
+    assert (decided.verdict, decided.by) == (verdict, INSTRUCTIONS if verdict == "SAME" else ""), (
+        decided.note
+    )
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -125,24 +145,36 @@ def test_a_call_is_counted_under_valgrind_and_again_alike(tmp_path: Path) -> Non
     python = [interpreter_of(sys.executable), "-c", code]
     runs = [
         subprocess.run(
-            [*command, *python], env=child_environment(ROOT, PYTHONHASHSEED="1"), capture_output=True, text=True
+            [*command, *python],
+            env=child_environment(ROOT, PYTHONHASHSEED="1"),
+            capture_output=True,
+            text=True,
         )
         for _ in range(2)
     ]
     one, other = ([int(word) for word in run.stdout.split()] for run in runs)
     assert other == pytest.approx(one, rel=0.002), "the count does not repeat"
     assert one[0] > 1000, f"{one} instructions"
-    assert one[1] / one[0] == pytest.approx(2, rel=0.1), "twice the additions should be about twice the instructions"
+    assert one[1] / one[0] == pytest.approx(2, rel=0.1), (
+        "twice the additions should be about twice the instructions"
+    )
 
 
 def test_the_history_names_the_commit_that_takes_one_percent_more(tmp_path: Path) -> None:
     draw = random.Random(1)
     for number in range(10):
         size = {"sort": 1_000_000 if number < 6 else 1_010_000, "parse": 700_000}
-        counts = {name: [each + draw.randint(-500, 500) for _ in range(PROCESSES)] for name, each in size.items()}
+        counts = {
+            name: [each + draw.randint(-500, 500) for _ in range(PROCESSES)]
+            for name, each in size.items()
+        }
         libraries = {"_json": 100, "numpy.core": 5 if number < 9 else 6}
-        append(tmp_path, {"python": "3.11"}, CountRecord(f"commit {number}", "main", counts, libraries))
+        append(
+            tmp_path, {"python": "3.11"}, CountRecord(f"commit {number}", "main", counts, libraries)
+        )
     heading, step, other = steps(tmp_path, LIMIT)
     assert "10 commits" in heading
     assert re.search(r"commit 6: \+(0.9|1.0)\d% instructions in sort$", step), step
-    assert other.endswith("commit 9: not comparable, other libraries"), "a change of numpy is none of the commit"
+    assert other.endswith("commit 9: not comparable, other libraries"), (
+        "a change of numpy is none of the commit"
+    )

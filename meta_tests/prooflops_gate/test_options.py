@@ -21,7 +21,8 @@ from prooflops_gate.options import settings as gate_settings
 
 FLAGS = ("gate", "gate_allow_inconclusive", "gate_portable", "gate_noise_floor", "gate_history")
 TEXTS = [
-    f"gate_{each}" for each in "baseline versus bisect record replicates min_effect budget by min_instructions".split()
+    f"gate_{each}"
+    for each in "baseline versus bisect record replicates min_effect budget by min_instructions".split()
 ]
 INI = {
     "gate_history": ".prooflops", "gate_exact": "flops", "gate_min_effect": "3%", "gate_direction": "slower",
@@ -30,13 +31,21 @@ INI = {
     "gate_undecided": "pass",
 }  # fmt: skip
 # What a command line can hold: no NUL, and no half of a surrogate pair.
-WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8)
-NUMBERS = st.floats().map(str) | st.integers().map(str) | st.sampled_from(["1e400", "9" * 5000, "٣", "²", "1_0", "0x1"])
+WORDS = st.text(
+    st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8
+)
+NUMBERS = (
+    st.floats().map(str)
+    | st.integers().map(str)
+    | st.sampled_from(["1e400", "9" * 5000, "٣", "²", "1_0", "0x1"])
+)
 PLACES = st.sampled_from([*TEXTS, *(set(INI) - {"gate_history", "gate_exact"})])
 ANY = WORDS | NUMBERS | NUMBERS.map("{}%".format) | WORDS.map(lambda word: word * 400)
 
 
-def config_of(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None = None, *words: str) -> Any:
+def config_of(
+    folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None = None, *words: str
+) -> Any:
     """The configuration of a run with these options; `words`: of its command line."""
     options = {**dict.fromkeys(FLAGS, False), **dict.fromkeys(TEXTS), **given}
     return SimpleNamespace(
@@ -53,10 +62,16 @@ def read(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None =
 
 
 @pytest.mark.parametrize("usable", [True, False])
-def test_instructions_decide_beside_time_where_valgrind_is_there(monkeypatch: Any, usable: bool) -> None:
+def test_instructions_decide_beside_time_where_valgrind_is_there(
+    monkeypatch: Any, usable: bool
+) -> None:
     monkeypatch.setattr(callgrind, "is_usable", lambda: usable)
-    assert read(Path("/nowhere"), {"gate_versus": "HEAD"}, {"gate_by": ""}).by == ("both" if usable else "time")
-    refusal = outcome(pytest.UsageError, lambda: read(Path("/nowhere"), {"gate_by": "instructions"}))[1]
+    assert read(Path("/nowhere"), {"gate_versus": "HEAD"}, {"gate_by": ""}).by == (
+        "both" if usable else "time"
+    )
+    refusal = outcome(
+        pytest.UsageError, lambda: read(Path("/nowhere"), {"gate_by": "instructions"})
+    )[1]
     assert usable or "apt-get install valgrind" in str(refusal)
 
 
@@ -66,7 +81,13 @@ def test_any_option_is_understood_or_refused(name: str, text: str) -> None:
     given, ini = ({name: text}, {}) if name in TEXTS else ({}, {name: text})
     found, refusal = outcome(pytest.UsageError, lambda: read(folder, given, ini))
     if not found:
-        called = "a baseline's name" if name == "gate_record" else name if ini else f"--{name.replace('_', '-')}"
+        called = (
+            "a baseline's name"
+            if name == "gate_record"
+            else name
+            if ini
+            else f"--{name.replace('_', '-')}"
+        )
         assert called in refusal
         assert repr(text)[:20] in refusal
         return
@@ -88,7 +109,9 @@ NAMES = st.sampled_from(["min_effect", "direction", "ignore", "x"])
 
 @given(st.lists(SCALARS, max_size=1), st.dictionaries(NAMES, SCALARS))
 def test_any_marker_is_understood_or_refused(positional: list[Any], named: dict[str, Any]) -> None:
-    found, refusal = outcome(ValueError, lambda: marker_settings(pytest.mark.gate(*positional, **named).mark))
+    found, refusal = outcome(
+        ValueError, lambda: marker_settings(pytest.mark.gate(*positional, **named).mark)
+    )
     if found is None:
         assert any(name in refusal for name in ("min_effect", "direction", "ignore"))
         return
@@ -97,7 +120,10 @@ def test_any_marker_is_understood_or_refused(positional: list[Any], named: dict[
 
 
 # Words of the command line, and what their refusal says.
-IMPOSSIBLE = {words.replace("{this file}", __file__): why for words, why in recorded("impossible_options.txt").items()}
+IMPOSSIBLE = {
+    words.replace("{this file}", __file__): why
+    for words, why in recorded("impossible_options.txt").items()
+}
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +138,9 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
 
 
 @pytest.mark.parametrize("options", IMPOSSIBLE)
-def test_an_impossible_option_is_refused_before_anything_runs(refusals: dict[str, ChildRun], options: str) -> None:
+def test_an_impossible_option_is_refused_before_anything_runs(
+    refusals: dict[str, ChildRun], options: str
+) -> None:
     assert refusals[options].code == pytest.ExitCode.USAGE_ERROR, refusals[options].output
     assert IMPOSSIBLE[options] in refusals[options].output
 

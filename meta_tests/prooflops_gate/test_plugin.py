@@ -15,7 +15,9 @@ MODULES = ("gate", "gate.options", "hookspecs", "needs", "plugin", "run_state")
 LOADED = ["prooflops", *(f"prooflops.{name}" for name in MODULES)]
 
 
-def test_a_plain_run_pays_for_a_few_small_modules_and_leaves_nothing_behind(plain_repo: Foreign) -> None:
+def test_a_plain_run_pays_for_a_few_small_modules_and_leaves_nothing_behind(
+    plain_repo: Foreign,
+) -> None:
     with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
         conftest.write(
             "def pytest_unconfigure():\n"
@@ -24,33 +26,50 @@ def test_a_plain_run_pays_for_a_few_small_modules_and_leaves_nothing_behind(plai
             "    heavy = sorted({'numpy', 'scipy', 'torch', 'pynvml', 'matplotlib'} & set(sys.modules))\n"
             "    print('loaded', sorted(ours), heavy)\n"
         )
-    run = run_pytest(plain_repo.root, "-p", "prooflops_gate.plugin", path=ROOT)  # a process that has imported nothing
+    run = run_pytest(
+        plain_repo.root, "-p", "prooflops_gate.plugin", path=ROOT
+    )  # a process that has imported nothing
     assert f"loaded {LOADED} []" in run.output
     assert not (plain_repo.root / ".prooflops").exists()
 
 
 def test_a_record_says_which_code_ran_on_which_machine(plain_repo: Foreign) -> None:
     with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
-        conftest.write("def pytest_gate_update_fingerprint(config, fingerprint):\n    fingerprint['rack'] = 4\n")
+        conftest.write(
+            "def pytest_gate_update_fingerprint(config, fingerprint):\n    fingerprint['rack'] = 4\n"
+        )
         conftest.write(
             "def pytest_benchmark_update_machine_info(config, machine_info):\n    machine_info['rack'] = 4\n"
         )
     with open(plain_repo.root / "test_it.py", "a", encoding="utf-8") as tests:
         tests.write("import pytest\ntest_sum = pytest.mark.gate(min_effect=0.2)(test_sum)\n")
         tests.write("def test_other(benchmark):\n    benchmark.pedantic(sum, args=([1],))\n")
-    run = plain_repo.run("--gate-record", "main", PROOFLOPS_HISTORY="elsewhere", OMP_NUM_THREADS="1")
+    run = plain_repo.run(
+        "--gate-record", "main", PROOFLOPS_HISTORY="elsewhere", OMP_NUM_THREADS="1"
+    )
     assert run.code == 0
     (path,) = plain_repo.records("elsewhere")
     content = json.loads(path.read_text())
     ours, (marked, other) = content["prooflops"], content["benchmarks"]
-    assert (ours["schema"], ours["version"], ours["verdicts"], ours["partial"]) == (1, __version__, [], "")
+    assert (ours["schema"], ours["version"], ours["verdicts"], ours["partial"]) == (
+        1,
+        __version__,
+        [],
+        "",
+    )
     assert ours["arguments"][-2:] == ["--gate-record", "main"]
     found = ours["fingerprint"]
     assert (found["cores"], found["rack"]) == (os.cpu_count(), 4)
-    assert (found["python"], found["environment"]["OMP_NUM_THREADS"]) == (f"CPython {platform.python_version()}", "1")
+    assert (found["python"], found["environment"]["OMP_NUM_THREADS"]) == (
+        f"CPython {platform.python_version()}",
+        "1",
+    )
     versions = {name: metadata.version(name) for name in ("numpy", "scipy", "pytest-benchmark")}
     assert found["packages"] == versions, "torch counts where the tests import it"
-    assert (marked["extra_info"]["gate"], "gate" in other["extra_info"]) == ({"min_effect": 0.2}, False)
+    assert (marked["extra_info"]["gate"], "gate" in other["extra_info"]) == (
+        {"min_effect": 0.2},
+        False,
+    )
     assert "contended" in other["extra_info"]["contention"]
     assert "data" not in marked["stats"], "nothing compares the rounds"
     assert (content["machine_info"]["rack"], content["commit_info"]["id"]) == (4, "unversioned")
@@ -61,7 +80,9 @@ def test_a_full_disk_is_reported_and_the_history_stays(plain_repo: Foreign) -> N
     (before,) = plain_repo.records()
     text = before.read_text()
     with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
-        conftest.write("import os\ndef full(_): raise OSError(28, 'No space left on device')\nos.fsync = full\n")
+        conftest.write(
+            "import os\ndef full(_): raise OSError(28, 'No space left on device')\nos.fsync = full\n"
+        )
     run = plain_repo.run("--gate-baseline", "main")
     assert run.code == 1
     assert "No space left on device" in run.output

@@ -14,7 +14,9 @@ from meta_tests.prooflops_gate.foreign_repo import ALONE, PLUGINS, config_in, im
 from prooflops_gate.process import Replicates
 
 
-def test_a_run_in_a_hook_of_git_leaves_the_staged_files(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_a_hook_of_git_leaves_the_staged_files(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (foreign / "work.py").write_text("STEPS = 1\n")
     subprocess.run(["git", "add", "work.py"], cwd=foreign, check=True)
     monkeypatch.setenv("GIT_INDEX_FILE", str(foreign / ".git" / "index"))
@@ -22,7 +24,9 @@ def test_a_run_in_a_hook_of_git_leaves_the_staged_files(foreign: Path, monkeypat
         assert "STEPS = 300" in (processes.worktree(foreign, "HEAD") / "work.py").read_text()
         with pytest.raises(pytest.UsageError, match=r"^no-such: git worktree: fatal: .*no-such"):
             processes.worktree(foreign, "no-such")
-    staged = subprocess.run(["git", "diff", "--cached", "--name-only"], cwd=foreign, capture_output=True, text=True)
+    staged = subprocess.run(
+        ["git", "diff", "--cached", "--name-only"], cwd=foreign, capture_output=True, text=True
+    )
     assert staged.stdout == "work.py\n"
     assert worktrees(foreign) == 1
 
@@ -30,7 +34,9 @@ def test_a_run_in_a_hook_of_git_leaves_the_staged_files(foreign: Path, monkeypat
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
 def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, how: str) -> None:
     (tmp_path / "temporary").mkdir()
-    (foreign / "work.py").write_text("def busy(steps=0):\n    while True:\n        pass\n\nSTEPS = 1\n")
+    (foreign / "work.py").write_text(
+        "def busy(steps=0):\n    while True:\n        pass\n\nSTEPS = 1\n"
+    )
     parent = subprocess.Popen(
         [sys.executable, "-m", "pytest", *PLUGINS, "test_foreign.py::test_busy_loop", "--gate", "--gate-versus=HEAD"],
         cwd=foreign, env=child_environment(import_path(foreign), TMPDIR=str(tmp_path / "temporary"), **ALONE),
@@ -42,7 +48,9 @@ def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, 
         for process in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 words = process.read_bytes().decode()
-                if "prooflops_gate.child" in words and str(foreign) in str((process.parent / "cwd").readlink()):
+                if "prooflops_gate.child" in words and str(foreign) in str(
+                    (process.parent / "cwd").readlink()
+                ):
                     found.append(process.parent.name)
             except OSError:
                 continue
@@ -55,7 +63,10 @@ def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, 
         parent.send_signal(signal.Signals[how])
         parent.wait()
     until(lambda: worktrees(foreign) == 1 and not alive(), "the worktree and the child gone")
-    until(lambda: not list((tmp_path / "temporary").glob("prooflops-gate-*")), "the folder of the run gone")
+    until(
+        lambda: not list((tmp_path / "temporary").glob("prooflops-gate-*")),
+        "the folder of the run gone",
+    )
 
 
 def until(condition: Callable[[], object], what: str) -> None:

@@ -15,7 +15,12 @@ SAME = "both sides are the same"
 
 @pytest.mark.parametrize(
     ("other", "why"),
-    [("HEAD", SAME), (".", SAME), (sys.executable, SAME), ("no-such", "no folder, no interpreter, and no revision")],
+    [
+        ("HEAD", SAME),
+        (".", SAME),
+        (sys.executable, SAME),
+        ("no-such", "no folder, no interpreter, and no revision"),
+    ],
 )
 def test_the_same_side_twice_and_an_unknown_side_are_refused(
     foreign: Path, other: str, why: str, monkeypatch: pytest.MonkeyPatch
@@ -26,7 +31,9 @@ def test_the_same_side_twice_and_an_unknown_side_are_refused(
 
 
 def config(root: Path, *arguments: str) -> Any:
-    return SimpleNamespace(rootpath=root, args=arguments, invocation_params=SimpleNamespace(dir=root))
+    return SimpleNamespace(
+        rootpath=root, args=arguments, invocation_params=SimpleNamespace(dir=root)
+    )
 
 
 def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Path) -> None:
@@ -34,7 +41,13 @@ def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Pat
 
     def ran(root: Path, *files: Path, prefix: str = "/usr") -> Replicate:
         return Replicate(
-            Side("b", "python", root), {}, prefix, {f"m{i}": str(file) for i, file in enumerate(files)}, [], {}, 1.0
+            Side("b", "python", root),
+            {},
+            prefix,
+            {f"m{i}": str(file) for i, file in enumerate(files)},
+            [],
+            {},
+            1.0,
         )
 
     asked = "--gate-versus ../there"
@@ -45,12 +58,24 @@ def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Pat
     sides.check_origins(ran(foreign, ours), ran(foreign, ours, prefix="/other"), foreign, asked)
     (foreign / "a").mkdir()
     (foreign / "b").mkdir()
-    sides.check_origins(ran(foreign / "a", foreign / "a" / "m"), ran(foreign / "b", ours), foreign, asked)
-    sides.check_origins(ran(there, theirs, ours, prefix=str(foreign)), ran(foreign, ours), foreign, asked)
+    sides.check_origins(
+        ran(foreign / "a", foreign / "a" / "m"), ran(foreign / "b", ours), foreign, asked
+    )
+    sides.check_origins(
+        ran(there, theirs, ours, prefix=str(foreign)), ran(foreign, ours), foreign, asked
+    )
     for before, after, why in (
         (ran(foreign, ours), ran(foreign, ours), SAME),
-        (ran(there, theirs, ours), ran(foreign, ours), rf"imported m1 from {ours}, which is the other side's"),
-        (ran(there, theirs), ran(foreign, theirs), rf"b \(in {foreign}\) imported m0 from {theirs}"),
+        (
+            ran(there, theirs, ours),
+            ran(foreign, ours),
+            rf"imported m1 from {ours}, which is the other side's",
+        ),
+        (
+            ran(there, theirs),
+            ran(foreign, theirs),
+            rf"b \(in {foreign}\) imported m0 from {theirs}",
+        ),
         (ran(foreign / "a", foreign / "b" / "m"), ran(foreign / "b"), "imported m0"),
         (ran(there), ran(foreign), f"neither side imported anything from {foreign}"),
     ):
@@ -58,14 +83,18 @@ def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Pat
             sides.check_origins(before, after, foreign, asked)
 
 
-def test_a_checkout_has_what_a_build_wrote_beside_tracked_files(foreign: Path, tmp_path: Path) -> None:
+def test_a_checkout_has_what_a_build_wrote_beside_tracked_files(
+    foreign: Path, tmp_path: Path
+) -> None:
     (foreign / ".gitignore").write_text("version.py\nenv/\n")
     for root in (foreign, tmp_path / "tree"):
         (root / "env").mkdir(parents=True)
     for name in ("version.py", "env/more.py"):
         (foreign / name).touch()
     tree: Any = SimpleNamespace(worktree=lambda top, commit: tmp_path / "tree")
-    assert "with version.py as this side has it" in sides.checkout("HEAD", "HEAD", foreign, tree).label
+    assert (
+        "with version.py as this side has it" in sides.checkout("HEAD", "HEAD", foreign, tree).label
+    )
     assert {each.name for each in (tmp_path / "tree").rglob("*")} == {"env", "version.py"}
 
 
@@ -77,10 +106,20 @@ def test_the_packages_of_a_repository_that_are_installed_editable_are_imported_f
         (root / "part" / "src").mkdir(parents=True)
         (root / "tests").mkdir()
     (tmp_path / "site").mkdir()
-    lines = ["import sys", "# none", str(foreign / "part" / "src"), str(foreign / "gone"), str(tmp_path), "relative"]
+    lines = [
+        "import sys",
+        "# none",
+        str(foreign / "part" / "src"),
+        str(foreign / "gone"),
+        str(tmp_path),
+        "relative",
+    ]
     (tmp_path / "site" / "editable.pth").write_text("\n".join(lines))
     monkeypatch.setattr("site.getsitepackages", lambda: [str(tmp_path / "site")])
     for root in (foreign, other):
         assert sides.import_paths(root, foreign) == (str(root), str(root / "part" / "src"))
-        in_tests = (str(root / "tests"), str(root / "part" / "src"))  # the rootdir is a folder of the repository
+        in_tests = (
+            str(root / "tests"),
+            str(root / "part" / "src"),
+        )  # the rootdir is a folder of the repository
         assert sides.import_paths(root / "tests", foreign / "tests") == in_tests

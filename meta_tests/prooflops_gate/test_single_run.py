@@ -15,10 +15,14 @@ def test_a_recorded_run_is_listed_named_and_compared(plain_repo: Foreign) -> Non
     content = valid_json(plain_repo.root / "one.json")
     assert (content["gates"], content["fails"], content["counts"]["CHANGED"]) == (False, False, 1)
     assert "**CHANGED (1)**" in (plain_repo.root / "one.md").read_text()
-    assert run.output.splitlines()[-2].endswith("; report only: never fails for a verdict"), run.output
+    assert run.output.splitlines()[-2].endswith("; report only: never fails for a verdict"), (
+        run.output
+    )
     assert "INCONCLUSIVE" in run.output
     assert len(plain_repo.records()) == 2
-    assert len(list(plain_repo.root.glob(".benchmarks/*/*.json"))) == 1, "pytest-benchmark's own storage should go on"
+    assert len(list(plain_repo.root.glob(".benchmarks/*/*.json"))) == 1, (
+        "pytest-benchmark's own storage should go on"
+    )
     plain_repo.test(4, name="test_renamed")
     run = plain_repo.run("--gate-baseline", "latest")
     assert "1 MISSING" in run.output

@@ -69,12 +69,23 @@ def runner(foreign: Path, tmp_path: Path) -> dict[str, str]:
         shutil.copy(ROOT / name, clone)
     store.write_text('{"9": "of another"}')
     tools.mkdir()
-    here = {"python": sys.executable, "site": str(Path(pytest.__file__).parents[1]), "store": str(store), "mark": MARK}
-    for name, script in {"python3": PYTHON.format(**here), "gh": GH.format(**here), "sudo": "#!/bin/sh\n"}.items():
+    here = {
+        "python": sys.executable,
+        "site": str(Path(pytest.__file__).parents[1]),
+        "store": str(store),
+        "mark": MARK,
+    }
+    for name, script in {
+        "python3": PYTHON.format(**here),
+        "gh": GH.format(**here),
+        "sudo": "#!/bin/sh\n",
+    }.items():
         (tools / name).write_text(script)
         (tools / name).chmod(0o755)
     subprocess.run([tools / "python3", tmp_path / "env"], check=True)
-    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("PYTEST", "GITHUB"))}
+    inherited = {
+        name: text for name, text in os.environ.items() if not name.startswith(("PYTEST", "GITHUB"))
+    }
     return inherited | {
         "PATH": f"{tools}:{tmp_path / 'env' / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(tmp_path / "path"),
@@ -86,19 +97,27 @@ def runner(foreign: Path, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def shell(step: Mapping[str, Any], folder: Path, environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+def shell(
+    step: Mapping[str, Any], folder: Path, environment: Mapping[str, str]
+) -> "subprocess.CompletedProcess[str]":
     """Runs a step as a runner does."""
     own = {name: str(text) for name, text in step.get("env", {}).items()}
     for name, value in EXPRESSIONS.items():
         own = {key: text.replace(f"${{{{ {name} }}}}", value) for key, text in own.items()}
-    command = step["run"].replace("--gate-replicates 16", "--gate-replicates 3")  # a good baseline takes a minute
+    command = step["run"].replace(
+        "--gate-replicates 16", "--gate-replicates 3"
+    )  # a good baseline takes a minute
     environment = {**environment, **own}
-    done = subprocess.run(["bash", "-e", "-c", command], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-e", "-c", command], cwd=folder, env=environment, capture_output=True, text=True
+    )
     print(command, done.stdout, done.stderr, sep="\n")
     return done
 
 
-def test_every_shell_step_works_in_a_fresh_folder(foreign: Path, tmp_path: Path, runner: dict[str, str]) -> None:
+def test_every_shell_step_works_in_a_fresh_folder(
+    foreign: Path, tmp_path: Path, runner: dict[str, str]
+) -> None:
     (foreign / "test_more.py").unlink()
     (foreign / "pyproject.toml").write_text(MODULE)
     for words in (["add", "-A"], ["commit", "-qm", "a package"], ["branch", "-qM", "main"]):
@@ -109,7 +128,9 @@ def test_every_shell_step_works_in_a_fresh_folder(foreign: Path, tmp_path: Path,
     for step in own:
         if "pull_request" not in step.get("if", ""):
             assert shell(step, here, runner).returncode == 0
-    (here / "work.py").write_text((here / "work.py").read_text().replace("STEPS = 300", "STEPS = 1500"))
+    (here / "work.py").write_text(
+        (here / "work.py").read_text().replace("STEPS = 300", "STEPS = 1500")
+    )
     run_git(here, "commit", "-qam", "slower")
     codes = [shell(step, here, runner).returncode for step in [*beside, beside[-1]]]
     assert codes == [0, 0, 1, 0, 0], "to install, gate, comment, and comment again"
@@ -123,13 +144,23 @@ def test_every_shell_step_works_in_a_fresh_folder(foreign: Path, tmp_path: Path,
     assert "gate: fails: 1 SLOWER" in done.stdout
 
 
-def test_the_workflow_has_the_whole_history_of_commits_and_restores_the_records_that_it_saved() -> None:
+def test_the_workflow_has_the_whole_history_of_commits_and_restores_the_records_that_it_saved() -> (
+    None
+):
     for name, job in JOBS.items():
-        assert job["steps"][0]["with"] == {"fetch-depth": 0}, f"{name} has no other commit to run beside"
+        assert job["steps"][0]["with"] == {"fetch-depth": 0}, (
+            f"{name} has no other commit to run beside"
+        )
     steps = [step for job in JOBS.values() for step in job["steps"]]
     ((saved,), (restored,)) = (
-        [step["with"] for step in steps if step.get("uses", "").startswith(f"actions/cache/{kind}@")]
+        [
+            step["with"]
+            for step in steps
+            if step.get("uses", "").startswith(f"actions/cache/{kind}@")
+        ]
         for kind in ("save", "restore")
     )
     assert restored["path"] == saved["path"] == HISTORY
-    assert saved["key"].startswith(restored["restore-keys"]), f"{restored} never finds {saved['key']}"
+    assert saved["key"].startswith(restored["restore-keys"]), (
+        f"{restored} never finds {saved['key']}"
+    )

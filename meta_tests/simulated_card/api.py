@@ -53,7 +53,11 @@ def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
         (torch.accelerator, {"empty_host_cache": kernels.pinned_cache.clear}),
     ]
     if card.kind == "mps":
-        return [*made, (torch.mps, _mps(card, kernels)), (torch.backends.mps, {"is_available": lambda: True})]
+        return [
+            *made,
+            (torch.mps, _mps(card, kernels)),
+            (torch.backends.mps, {"is_available": lambda: True}),
+        ]
     # What DataLoader and the optimizers ask.
     there = {"is_available": lambda: True, "current_accelerator": lambda *_, **__: card.device}
     there |= {"current_stream": lambda *_: SimpleNamespace(is_capturing=lambda: False)}
@@ -61,7 +65,12 @@ def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
     no = {"can_fake_cuda": lambda: False}  # C++ would ask the driver for a stream
     made += [(module, no) for module in (fake_cuda, prediction, tracker)]
     made += [(nvml, {"library": lambda: None if card.is_amd else _nvml(card)})]
-    made += [(torch.version, {"hip": "6.4", "cuda": None} if card.is_amd else {"hip": None, "cuda": "13.0"})]
+    made += [
+        (
+            torch.version,
+            {"hip": "6.4", "cuda": None} if card.is_amd else {"hip": None, "cuda": "13.0"},
+        )
+    ]
     return [*made, (torch.cuda, _cuda(card, kernels))]
 
 
@@ -95,7 +104,9 @@ def _to(card: Card, kernels: Kernels) -> Callable[..., Tensor]:
             return torch.ops.aten._to_copy.default(x, device=CPU, **options)
 
     def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        kwargs = {"dtype" if name == "torch_dtype" else name: value for name, value in kwargs.items()}
+        kwargs = {
+            "dtype" if name == "torch_dtype" else name: value for name, value in kwargs.items()
+        }
         copy = kwargs.pop("copy", False)
         if args and isinstance(args[0], Tensor):
             args, kwargs = args[1:], {"device": args[0].device, "dtype": args[0].dtype, **kwargs}
@@ -126,7 +137,9 @@ def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
 
     def data_ptr(x: Tensor) -> int:
         begin = kernels.address(x.untyped_storage()) if kernels.has(x) else None
-        return real["data_ptr"](x) if begin is None else begin + x.storage_offset() * x.element_size()
+        return (
+            real["data_ptr"](x) if begin is None else begin + x.storage_offset() * x.element_size()
+        )
 
     def pin_memory(x: Tensor, device: Any = None) -> Tensor:
         return x if kernels.is_pinned(x) else kernels.pin(x.detach().clone())
@@ -134,7 +147,10 @@ def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
     def device(x: Tensor) -> torch.device:
         return card.device if kernels.has(x) else real["device"].__get__(x)
 
-    is_on = {f"is_{kind}": property(lambda x, kind=kind: device(x).type == kind) for kind in ("cuda", "mps", "cpu")}
+    is_on = {
+        f"is_{kind}": property(lambda x, kind=kind: device(x).type == kind)
+        for kind in ("cuda", "mps", "cpu")
+    }
     return is_on | {
         "device": property(device),
         "get_device": lambda x: 0 if kernels.has(x) else -1,
@@ -162,11 +178,18 @@ def _storage(card: Card, kernels: Kernels) -> dict[str, Any]:
         here = kernels.address(storage) is not None
         return bytes_of(storage).clone().untyped_storage() if here else real["clone"](storage)
 
-    def to(storage: torch.UntypedStorage, *, device: Any, non_blocking: bool = False) -> torch.UntypedStorage:
+    def to(
+        storage: torch.UntypedStorage, *, device: Any, non_blocking: bool = False
+    ) -> torch.UntypedStorage:
         return bytes_of(storage).to(device, non_blocking=non_blocking).untyped_storage()
 
-    device = property(lambda x: real["device"].__get__(x) if kernels.address(x) is None else card.device)
-    places = {"to": to, "mps": lambda storage: to(storage, device=card.device)}  # by which torch.load puts them there
+    device = property(
+        lambda x: real["device"].__get__(x) if kernels.address(x) is None else card.device
+    )
+    places = {
+        "to": to,
+        "mps": lambda storage: to(storage, device=card.device),
+    }  # by which torch.load puts them there
     return {"device": device, "data_ptr": data_ptr, "clone": clone, **places}
 
 
@@ -175,12 +198,23 @@ def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
     real_enable, real_dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
 
     def tensor(
-        data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
+        data: Any,
+        *,
+        dtype: Any = None,
+        device: Any = None,
+        requires_grad: bool = False,
+        pin_memory: bool = False,
     ) -> Tensor:
         device = torch.device(device) if device is not None else _default_device()
         kernels._refuse_dtypes(dtype) if device.type == card.kind else None
         made = real_tensor(data, dtype=dtype, device=CPU if device.type == card.kind else device)
-        made = made.to(device) if device.type == card.kind else made.pin_memory() if pin_memory else made
+        made = (
+            made.to(device)
+            if device.type == card.kind
+            else made.pin_memory()
+            if pin_memory
+            else made
+        )
         return made.requires_grad_(requires_grad)
 
     def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
@@ -211,7 +245,9 @@ def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
 
     def set_autocast_enabled(kind: Any, enabled: Any = None) -> None:
         if isinstance(kind, str) and kind == card.kind:
-            real_enable("cpu", enabled)  # C++ sees tensors of the CPU, which autocast by the CPU's lists
+            real_enable(
+                "cpu", enabled
+            )  # C++ sees tensors of the CPU, which autocast by the CPU's lists
         real_enable(kind, enabled) if enabled is not None else real_enable(kind)
 
     def set_autocast_dtype(kind: str, dtype: torch.dtype) -> None:
@@ -230,7 +266,9 @@ def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
 
 def _default_device() -> torch.device:
     """As torch.get_default_device, which makes a tensor to find out."""
-    contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+    contexts = [
+        mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)
+    ]
     return torch.device(contexts[-1].device) if contexts else CPU
 
 
@@ -345,10 +383,15 @@ def _cuda_state(card: Card, kernels: Kernels) -> dict[str, Any]:
         "memory_allocated": figure("allocated_bytes"),
         "max_memory_allocated": figure("allocated_bytes", "peak"),
         "memory_reserved": figure("reserved_bytes"),
-        "memory_stats": lambda device=None: memory.stats() if str(device) in ("None", "0", "cuda", "cuda:0") else {},
+        "memory_stats": lambda device=None: (
+            memory.stats() if str(device) in ("None", "0", "cuda", "cuda:0") else {}
+        ),
         "reset_peak_memory_stats": lambda device=None: memory.reset_peak(),
         "empty_cache": memory.empty_cache,
-        "mem_get_info": lambda device=None: (card.memory_bytes - memory.current("reserved_bytes"), card.memory_bytes),
+        "mem_get_info": lambda device=None: (
+            card.memory_bytes - memory.current("reserved_bytes"),
+            card.memory_bytes,
+        ),
         **random_numbers,
         "manual_seed_all": random_numbers["manual_seed"],
     }
@@ -399,7 +442,9 @@ def _nvml(card: Card) -> Any:
         nvmlDeviceGetClockInfo=of(lambda: round(clock * card.rates.clock)),
         nvmlDeviceGetCurrentClocksEventReasons=of(lambda: reading["reasons"]),
         nvmlDeviceGetPowerUsage=of(lambda: round(1e3 * card.rates.joules_per_s)),
-        nvmlDeviceGetTotalEnergyConsumption=of(lambda: round(1e3 * card.rates.joules_per_s * card.queue_now())),
+        nvmlDeviceGetTotalEnergyConsumption=of(
+            lambda: round(1e3 * card.rates.joules_per_s * card.queue_now())
+        ),
         nvmlDeviceGetEnforcedPowerLimit=of(lambda: reading["power_limit"]),
         nvmlDeviceGetPowerManagementDefaultLimit=of(700_000),
         nvmlDeviceGetTemperature=of(lambda: reading["temperature"]),

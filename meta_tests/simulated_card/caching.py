@@ -34,7 +34,11 @@ class CachingAllocator:
         self.limit_bytes = limit_bytes
         self._segments: list[list[Block]] = []
         self._next_address = 0x7F00_0000_0000
-        self._stats = {(name, what): 0 for name in _COUNTED for what in ("current", "peak", "allocated", "freed")}
+        self._stats = {
+            (name, what): 0
+            for name in _COUNTED
+            for what in ("current", "peak", "allocated", "freed")
+        }
 
     def allocate(self, requested: int) -> Block | None:
         """A block for `requested` bytes; None for none. Raises OutOfMemoryError beyond the limit."""
@@ -45,7 +49,9 @@ class CachingAllocator:
         free = [block for segment in self._segments for block in segment if block.requested is None]
         fitting = [block for block in free if block.size >= size and block.small == small]
         # The smallest that fits, the lowest address of those; a tensor below 20 MiB takes no part of a large segment.
-        block = min(fitting, key=lambda block: (block.size, block.address), default=None) or self._grow(size, small)
+        block = min(
+            fitting, key=lambda block: (block.size, block.address), default=None
+        ) or self._grow(size, small)
         self._split(block, size, small)
         block.requested = requested
         self._count("requested_bytes", requested)
@@ -65,7 +71,9 @@ class CachingAllocator:
         self._count("allocation", -1)
         block.requested = None
         segment = block.segment
-        for left, right in zip(segment[-2::-1], segment[:0:-1], strict=True):  # from the end, pairs of neighbours
+        for left, right in zip(
+            segment[-2::-1], segment[:0:-1], strict=True
+        ):  # from the end, pairs of neighbours
             if left.requested is None and right.requested is None:
                 left.size += right.size
                 segment.remove(right)
@@ -87,13 +95,19 @@ class CachingAllocator:
     def stats(self) -> dict[str, int]:
         found = {f"{name}.all.{what}": value for (name, what), value in self._stats.items()}
         # Free parts of segments that are in use, which empty_cache cannot give back.
-        used = [segment for segment in self._segments if any(block.requested is not None for block in segment)]
+        used = [
+            segment
+            for segment in self._segments
+            if any(block.requested is not None for block in segment)
+        ]
         split = sum(block.size for segment in used for block in segment if block.requested is None)
         found["inactive_split_bytes.all.current"] = split
         return found
 
     def _grow(self, size: int, small: bool) -> Block:
-        taken = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        taken = (
+            2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        )
         if self.current("reserved_bytes") + taken > self.limit_bytes:
             self.empty_cache()
         if self.current("reserved_bytes") + taken > self.limit_bytes:

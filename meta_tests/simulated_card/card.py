@@ -41,7 +41,10 @@ class Rates:
     @classmethod
     def of(cls, row: Accelerator) -> Rates:
         """80 % of the peaks and 90 % of the bandwidth of a row of the peak table."""
-        flops = {dtype: 0.8 * (peak_flop_per_s(row, dtype) or 10e12) for dtype in (*FORMATS, "tf32", "int8")}
+        flops = {
+            dtype: 0.8 * (peak_flop_per_s(row, dtype) or 10e12)
+            for dtype in (*FORMATS, "tf32", "int8")
+        }
         return cls(flops, 0.9 * (bandwidth_bytes_per_s(row) or 1e12))
 
     def lower(self, name: str, share: float) -> None:
@@ -69,7 +72,9 @@ class Counts:
     """What the card was asked for so far."""
 
     operations: int = 0  # kernels launched, storages allocated, events recorded
-    synchronisations: int = 0  # the host waited: item, cpu, equal, nonzero, synchronize, an event that is read
+    synchronisations: int = (
+        0  # the host waited: item, cpu, equal, nonzero, synchronize, an event that is read
+    )
 
 
 @dataclass(eq=False)
@@ -109,7 +114,9 @@ class Card:
         self._queue_s = self._python_s = 0.0
         self._within = False
         self._looked = self._host()
-        self._cached: dict[int, int] = {}  # bytes of storages that the last level of cache holds, the latest last
+        self._cached: dict[
+            int, int
+        ] = {}  # bytes of storages that the last level of cache holds, the latest last
         self._arriving: list[tuple[float, Callable[[], object]]] = []
 
     # ---- the host's clock ----
@@ -133,7 +140,9 @@ class Card:
     @staticmethod
     def _host() -> tuple[float, float, int]:
         """Wall time, this thread's own, and how often it slept."""
-        usage = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))  # the first: Linux alone
+        usage = resource.getrusage(
+            getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+        )  # the first: Linux alone
         return _wall_s(), time.thread_time(), usage.ru_nvcsw
 
     def let_pass(self, seconds: float) -> None:
@@ -157,7 +166,9 @@ class Card:
         self.check()
         self.counts.operations += 1
         self.let_pass(1 / self.rates.launches_per_s)
-        self.stream.ready_s = max(self.stream.ready_s, self.queue_now()) + (KERNEL_S + seconds) / self.rates.clock
+        self.stream.ready_s = (
+            max(self.stream.ready_s, self.queue_now()) + (KERNEL_S + seconds) / self.rates.clock
+        )
         return self.stream.ready_s
 
     def copy(self, nbytes: int, pinned: bool, to_host: bool) -> float:
@@ -171,7 +182,9 @@ class Card:
         """The host waits, by default for all streams."""
         self.check()
         self.counts.synchronisations += 1
-        until_s = max(self.stream.ready_s, self.default_stream.ready_s) if until_s is None else until_s
+        until_s = (
+            max(self.stream.ready_s, self.default_stream.ready_s) if until_s is None else until_s
+        )
         self.let_pass(max(0.0, until_s - self.queue_now()))
         self.settle()
 
@@ -197,11 +210,17 @@ class Card:
     @property
     def uses_tf32(self) -> bool:
         """Whether products of fp32 are rounded; an AMD device asks for one more variable."""
-        return torch.get_float32_matmul_precision() != "highest" and not self.is_amd and float(self.row.arch) >= 8
+        return (
+            torch.get_float32_matmul_precision() != "highest"
+            and not self.is_amd
+            and float(self.row.arch) >= 8
+        )
 
     def from_memory(self, moved: dict[int, int]) -> int:
         """The bytes that the memory moves for these storages; the cache's count by their shorter time."""
-        size = sum(nbytes // (CACHE_SPEED if key in self._cached else 1) for key, nbytes in moved.items())
+        size = sum(
+            nbytes // (CACHE_SPEED if key in self._cached else 1) for key, nbytes in moved.items()
+        )
         for key, nbytes in moved.items():
             self._cached.pop(key, None)
             self._cached[key] = nbytes
@@ -211,4 +230,7 @@ class Card:
 
     def kernel_s(self, flops: float, moved_bytes: int, dtype: str) -> float:
         """The roofline: the longer of arithmetic and memory."""
-        return max(flops / self.rates.flop_per_s.get(dtype, 8e12), moved_bytes / self.rates.memory_bytes_per_s)
+        return max(
+            flops / self.rates.flop_per_s.get(dtype, 8e12),
+            moved_bytes / self.rates.memory_bytes_per_s,
+        )

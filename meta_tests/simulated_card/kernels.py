@@ -21,28 +21,74 @@ from torch.utils.flop_counter import flop_registry
 
 from accounting.formats import FORMATS
 from meta_tests.simulated_card.caching import MIB, Block
-from meta_tests.simulated_card.card import HOST_BYTES_PER_S, HOST_FLOP_PER_S, HOST_S, PINNED_BYTES_PER_S, Card
+from meta_tests.simulated_card.card import (
+    HOST_BYTES_PER_S,
+    HOST_FLOP_PER_S,
+    HOST_S,
+    PINNED_BYTES_PER_S,
+    Card,
+)
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
 # Operators whose result the host needs, or whose shape it is.
 WAITING = {
-    *(aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim),
-    *(aten.allclose, aten.unique_consecutive, aten.bincount, aten.repeat_interleave, aten.is_nonzero),
+    *(
+        aten._local_scalar_dense,
+        aten.equal,
+        aten.nonzero,
+        aten.masked_select,
+        aten._unique2,
+        aten.unique_dim,
+    ),
+    *(
+        aten.allclose,
+        aten.unique_consecutive,
+        aten.bincount,
+        aten.repeat_interleave,
+        aten.is_nonzero,
+    ),
 }
 # Those that take operands of the host too: copies, indices, lengths.
 MIXING = {
-    *(aten.copy_, aten.copy, aten._to_copy, aten.index, aten.index_put_, aten.index_put, aten._index_put_impl_),
+    *(
+        aten.copy_,
+        aten.copy,
+        aten._to_copy,
+        aten.index,
+        aten.index_put_,
+        aten.index_put,
+        aten._index_put_impl_,
+    ),
     *(aten._unsafe_index, aten._pack_padded_sequence, aten.set_),
 }
 WITHOUT_KERNEL = {
-    *(aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.lift_fresh),
+    *(
+        aten.empty,
+        aten.empty_like,
+        aten.empty_strided,
+        aten.new_empty,
+        aten.new_empty_strided,
+        aten.lift_fresh,
+    ),
     *(aten.set_, aten.resize_, aten.detach_, aten._local_scalar_dense, aten.is_same_size),
 }
-OVERWRITING = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_}
+OVERWRITING = {
+    aten.copy_,
+    aten.fill_,
+    aten.zero_,
+    aten.normal_,
+    aten.uniform_,
+    aten.random_,
+    aten.bernoulli_,
+}
 PRODUCTS = {aten.mm: "cublas", aten.bmm: "cublas", aten.baddbmm: "cublas", aten.addmm: "cublasLt"}
 WORKSPACE_BYTES = 32 * MIB
-NAMES = {getattr(torch, row.torch_name): name for name, row in FORMATS.items() if hasattr(torch, row.torch_name or "")}
+NAMES = {
+    getattr(torch, row.torch_name): name
+    for name, row in FORMATS.items()
+    if hasattr(torch, row.torch_name or "")
+}
 
 
 class Kernels(TorchDispatchMode):
@@ -52,7 +98,9 @@ class Kernels(TorchDispatchMode):
         super().__init__()
         self.card = card
         self.random_state = _state_of(0)
-        self._blocks: dict[int, Block | None] = {}  # by the id of the storage, which torch keeps as long as its bytes
+        self._blocks: dict[
+            int, Block | None
+        ] = {}  # by the id of the storage, which torch keeps as long as its bytes
         self.generators: set[int] = set()  # those of the card, by their address
         self.pinned_cache: Counter[int] = Counter()  # free blocks by their size
         self._pinned: set[int] = set()
@@ -147,16 +195,29 @@ class Kernels(TorchDispatchMode):
             return self._copied(func, args, kwargs, here)
         out = self._only_timed(func, args, kwargs, operands)
         if out is None and func.overloadpacket is aten.mm and args[0].dtype == torch.float16:
-            wide = args[0].float() @ args[1].float()  # a CPU without units for fp16 takes 100 times as long
+            wide = (
+                args[0].float() @ args[1].float()
+            )  # a CPU without units for fp16 takes 100 times as long
             out = kwargs["out"].copy_(wide) if "out" in kwargs else wide.half()
         elif out is None:
             if func.overloadpacket in PRODUCTS and self.card.uses_tf32:
-                args = [_tf32(x) if isinstance(x, Tensor) and x.dtype == torch.float32 else x for x in args]
+                args = [
+                    _tf32(x) if isinstance(x, Tensor) and x.dtype == torch.float32 else x
+                    for x in args
+                ]
             out = self._with_random_numbers(func, args, kwargs)
         if asked == CPU and "pin_memory" in kwargs:
             return out  # the caller names the CPU: torch.zeros_like(of the card, device="cpu")
-        host = {id(x.untyped_storage()) for x in operands if not self.has(x) and x.layout == torch.strided}
-        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.layout == torch.strided]
+        host = {
+            id(x.untyped_storage())
+            for x in operands
+            if not self.has(x) and x.layout == torch.strided
+        }
+        made = [
+            leaf
+            for leaf in tree_leaves(out)
+            if isinstance(leaf, Tensor) and leaf.layout == torch.strided
+        ]
         for tensor in made:
             if id(tensor.untyped_storage()) not in host:
                 self.take(tensor.untyped_storage())
@@ -169,7 +230,8 @@ class Kernels(TorchDispatchMode):
         if out is None:
             out = func(*args, **kwargs)
         work_s = (
-            _flops(func, args, kwargs, out) / HOST_FLOP_PER_S + sum(_moved_bytes(operands).values()) / HOST_BYTES_PER_S
+            _flops(func, args, kwargs, out) / HOST_FLOP_PER_S
+            + sum(_moved_bytes(operands).values()) / HOST_BYTES_PER_S
         )
         self.card.let_pass(HOST_S + (0.0 if func.is_view else work_s / torch.get_num_threads()))
         if pinned:
@@ -196,11 +258,17 @@ class Kernels(TorchDispatchMode):
         for dtype in dtypes:
             if dtype in self.card.refused:
                 kind = self.card.kind.upper()
-                raise TypeError(f"Cannot convert a {kind} Tensor to {dtype} as the {kind} framework doesn't support it")
+                raise TypeError(
+                    f"Cannot convert a {kind} Tensor to {dtype} as the {kind} framework doesn't support it"
+                )
 
     def _refuse_too_much(self, args: Any, kwargs: dict[str, Any]) -> None:
         """Out of memory is known before the CPU has filled what the card could not hold."""
-        if args and isinstance(args[0], (list, tuple)) and all(isinstance(size, int) for size in args[0]):
+        if (
+            args
+            and isinstance(args[0], (list, tuple))
+            and all(isinstance(size, int) for size in args[0])
+        ):
             size = math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
             self.card.memory.refuse_beyond_limit(size)
 
@@ -211,7 +279,9 @@ class Kernels(TorchDispatchMode):
         generator = kwargs.get("generator")
         if generator is not None:
             if generator._cdata not in self.generators:
-                raise RuntimeError(f"Expected a '{self.card.kind}' device type for generator but found 'cpu'")
+                raise RuntimeError(
+                    f"Expected a '{self.card.kind}' device type for generator but found 'cpu'"
+                )
             return func(*args, **kwargs)
         host = torch.default_generator.get_state()
         torch.default_generator.set_state(self.random_state)
@@ -221,7 +291,9 @@ class Kernels(TorchDispatchMode):
             self.random_state = torch.default_generator.get_state()
             torch.default_generator.set_state(host)
 
-    def _only_timed(self, func: Any, args: Any, kwargs: dict[str, Any], operands: list[Tensor]) -> Any:
+    def _only_timed(
+        self, func: Any, args: Any, kwargs: dict[str, Any], operands: list[Tensor]
+    ) -> Any:
         """A result without values, in a comparison of times, for what would take the CPU long; None for other calls."""
         large = self.card.only_timed and sum(x.nbytes for x in operands) > MIB
         if not large or func.is_view or func.overloadpacket in WAITING | WITHOUT_KERNEL:
@@ -232,7 +304,9 @@ class Kernels(TorchDispatchMode):
             shapes = func(*tree_map(_meta, args), **tree_map(_meta, kwargs))
         except NotImplementedError:
             return None
-        return tree_map(lambda x: torch.empty_like(x, device=CPU) if isinstance(x, Tensor) else x, shapes)
+        return tree_map(
+            lambda x: torch.empty_like(x, device=CPU) if isinstance(x, Tensor) else x, shapes
+        )
 
     def _copied(self, func: Any, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
         """A copy to or from the host, which waits unless it is not to block and the host's side is pinned."""
@@ -262,7 +336,13 @@ class Kernels(TorchDispatchMode):
     # ---- what it takes --------------------------------------------------------------------------------------------
 
     def _charge(
-        self, func: Any, args: Any, kwargs: Any, out: Any, operands: list[Tensor], results: list[Tensor]
+        self,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        out: Any,
+        operands: list[Tensor],
+        results: list[Tensor],
     ) -> None:
         packet, touched = func.overloadpacket, [*operands, *results]
         if func.is_view:
@@ -275,7 +355,9 @@ class Kernels(TorchDispatchMode):
             name = NAMES.get(touched[0].dtype, "fp32") if touched else "fp32"
             name = "tf32" if name == "fp32" and packet in PRODUCTS and self.card.uses_tf32 else name
             overwritten = kwargs.get("out", args[0] if packet in OVERWRITING else None)
-            moved = _moved_bytes(x for x in operands if x is not overwritten) + _moved_bytes(results)
+            moved = _moved_bytes(x for x in operands if x is not overwritten) + _moved_bytes(
+                results
+            )
             moved = self.card.from_memory(moved)
             flops = _flops(func, args, kwargs, out)
             if packet is aten._int_mm and args[1].stride(-1) == 1:
@@ -300,8 +382,13 @@ def _moved_bytes(tensors: Iterable[Tensor]) -> Counter[int]:
     moved: Counter[int] = Counter()
     for x in tensors:
         if x.layout == torch.strided:
-            apart = min((stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1), default=1)
-            moved[id(x.untyped_storage())] = x.numel() * max(x.itemsize, min(apart * x.itemsize, 32))
+            apart = min(
+                (stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1),
+                default=1,
+            )
+            moved[id(x.untyped_storage())] = x.numel() * max(
+                x.itemsize, min(apart * x.itemsize, 32)
+            )
     return moved
 
 
@@ -314,7 +401,11 @@ def _state_of(seed: int) -> Tensor:
 
 def _meta(x: Any) -> Any:
     """The same shape without values."""
-    return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta") if isinstance(x, Tensor) else x
+    return (
+        torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
+        if isinstance(x, Tensor)
+        else x
+    )
 
 
 def _tf32(x: Tensor) -> Tensor:

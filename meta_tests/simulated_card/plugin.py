@@ -23,18 +23,29 @@ from meta_tests.simulated_card.card import Card
 from meta_tests.simulated_card.kernels import Kernels
 from prooflops import measured
 
-ON_THE_DEVICE = {*"device cuda memory_device measure speed".split()}  # fixtures by which a test says what it measures
+ON_THE_DEVICE = {
+    *"device cuda memory_device measure speed".split()
+}  # fixtures by which a test says what it measures
 NOT_ON_MPS = (torch.float64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)
 # Tests that need no more than the name of the device: of meta tensors, of what torch says of it.
-NAMES_ALONE = re.compile(r"\[meta\]|test_torch_cuda_amp_warns_of_its_end|test_torch_and_the_specifications_agree")
+NAMES_ALONE = re.compile(
+    r"\[meta\]|test_torch_cuda_amp_warns_of_its_end|test_torch_and_the_specifications_agree"
+)
 KERNELS = pytest.StashKey[Kernels]()
 _SIMULATED = pytest.StashKey[ExitStack]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulated card")
-    group.addoption("--simulated-card", metavar="LABEL", default="H100 SXM5 80GB", help="its row in the table of peaks")
-    group.addoption("--card-kind", choices=["cuda", "mps"], default="cuda", help="mps: without fp64 and fp8")
+    group.addoption(
+        "--simulated-card",
+        metavar="LABEL",
+        default="H100 SXM5 80GB",
+        help="its row in the table of peaks",
+    )
+    group.addoption(
+        "--card-kind", choices=["cuda", "mps"], default="cuda", help="mps: without fp64 and fp8"
+    )
     group.addoption("--card-memory", metavar="MIB", type=int, default=8192, help="default: 8192")
     group.addoption("--card-share", metavar="NAME=SHARE", action="append", default=[],
                     help="lowers the rate of a dtype, or of memory, link, launch, clock; may be repeated")  # fmt: skip
@@ -47,7 +58,10 @@ def small_steps() -> dict[str, Any]:
     from bench.training import Workload
 
     transformer = Workload(reduced(GPT2_SMALL), batch=4, sequence=32)
-    return {"deep-linear": Workload(DeepLinear(dim=128, layers=4), batch=64), "transformer": transformer}
+    return {
+        "deep-linear": Workload(DeepLinear(dim=128, layers=4), batch=64),
+        "transformer": transformer,
+    }
 
 
 @contextmanager
@@ -68,7 +82,9 @@ def time_alone(card: Card) -> Iterator[None]:
 
     def briefly(ratio: Callable[..., Any]) -> Callable[..., Any]:
         """The card's clock has next to no noise: so few pairs of short blocks tell what 61 tell elsewhere."""
-        return lambda *arguments, **options: ratio(*arguments, **{**options, "pairs": 9, "block_s": 3e-5})
+        return lambda *arguments, **options: ratio(
+            *arguments, **{**options, "pairs": 9, "block_s": 3e-5}
+        )
 
     def learns(argument: object) -> bool:
         """Whether it is a step of `bench.training`, whose loss is looked at after all rounds."""
@@ -82,13 +98,17 @@ def time_alone(card: Card) -> Iterator[None]:
 
             of_rounds = ("call_s", "warm_up", "preparation_s")
             places += [(search, "calls_s"), (cache, "check_flush_worked"), (launch, "figures")]
-            places += [(ceilings.Ceilings, name) for name in ("_search", "zeros_ratio", "remeasure")]
+            places += [
+                (ceilings.Ceilings, name) for name in ("_search", "zeros_ratio", "remeasure")
+            ]
             places += [(measuring, "run_rounds"), *((timing.CallTimer, name) for name in of_rounds)]
             # The card takes the same time in each round, and this Python some 50 times as long for it.
             short = rounds.Pace(0.0002, 0.0005, 0.002, 0.0001, width=0.04, most_rounds=10)
             stack.enter_context(patch.dict(rounds.PACES, quick=short))
             stack.enter_context(patch.object(rounds, "SETTLED_S", (0.002, 0.01)))
-            stack.enter_context(patch.object(ceilings, "REST_S", 0.002))  # of it a search for bursts makes its budget
+            stack.enter_context(
+                patch.object(ceilings, "REST_S", 0.002)
+            )  # of it a search for bursts makes its budget
             stack.enter_context(patch.object(timing, "SHORTEST_ROUND_S", 1e-5))
             stack.enter_context(patch.object(timing, "SHORTEST_DEVICE_ROUND_S", 2e-5))
             for sizes in (training.ON_ACCELERATOR, training.IN_FP32_ON_ACCELERATOR):
@@ -103,10 +123,14 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Before the suite is imported, which takes the host's clock when it is."""
     options = early_config.known_args_namespace
     if options.simulated_card not in ACCELERATORS:
-        raise pytest.UsageError(f"--simulated-card {options.simulated_card}: valid are {', '.join(ACCELERATORS)}")
+        raise pytest.UsageError(
+            f"--simulated-card {options.simulated_card}: valid are {', '.join(ACCELERATORS)}"
+        )
     stack = early_config.stash[_SIMULATED] = ExitStack()
     refused = frozenset(NOT_ON_MPS) if options.card_kind == "mps" else frozenset()
-    card = Card(options.simulated_card, options.card_kind, options.card_memory * MIB, refused=refused)
+    card = Card(
+        options.simulated_card, options.card_kind, options.card_memory * MIB, refused=refused
+    )
     for name, share in (each.split("=") for each in options.card_share):
         card.rates.lower(name, float(share))
     early_config.stash[KERNELS] = stack.enter_context(simulated(card))
@@ -137,7 +161,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     before = card.counts.operations
     value = yield
     if card.counts.operations == before and not touches_the_card_otherwise(item):
-        pytest.fail("the test has the device under test, but never touched it: it measured the CPU", pytrace=False)
+        pytest.fail(
+            "the test has the device under test, but never touched it: it measured the CPU",
+            pytrace=False,
+        )
     return value
 
 
@@ -145,7 +172,8 @@ def touches_the_card_otherwise(item: pytest.Item) -> bool:
     """Whether a fixture worked on the card, or the test need not."""
     fixtures = [made[-1] for made in item._fixtureinfo.name2fixturedefs.values()]
     return (
-        item.config.option.card_kind == "mps"  # what needs fp64, or counted bytes, is shown on the CPU there
+        item.config.option.card_kind
+        == "mps"  # what needs fp64, or counted bytes, is shown on the CPU there
         or any(getattr(fixture, "touched_card", False) for fixture in fixtures)
         or not ON_THE_DEVICE & {*item._fixtureinfo.argnames}
         or NAMES_ALONE.search(item.name) is not None

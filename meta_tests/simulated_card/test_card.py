@@ -32,7 +32,10 @@ def card() -> Iterator[Card]:
         (lambda x: bool((x > 0).all()), 1),
         (lambda x: x.cpu(), 1),
         (lambda x: x.tolist(), 1),
-        (lambda x: Operations().array(x), 1),  # of the claims' oracles: one transfer for all elements
+        (
+            lambda x: Operations().array(x),
+            1,
+        ),  # of the claims' oracles: one transfer for all elements
         (lambda x: torch.equal(x, x.clone()), 1),
         (lambda x: torch.allclose(x, x + 1), 1),
         (lambda x: x[x > 0], 1),
@@ -77,4 +80,6 @@ def test_int8_is_multiplied_at_full_rate(card):
     case = products.product("int8", 1024, 1024, 1024, card.device)
     seconds = measured.time(case.multiply, "cuda", warmup=1, rounds=3).median_s
     share = case.work.flops / (seconds - 2 * KERNEL_S) / card.rates.flop_per_s["int8"]
-    assert share > 0.5, f"int8 is multiplied at {share:.2f} of its rate: does the second operand lie by columns?"
+    assert share > 0.5, (
+        f"int8 is multiplied at {share:.2f} of its rate: does the second operand lie by columns?"
+    )

@@ -20,20 +20,37 @@ SAMPLE = {
 }
 # Of several ranks; of a user's model, see below; torch.compile compiles nothing while a dispatch mode is active.
 ELSEWHERE = {"test_collectives.py", "test_user_model.py", "test_compile.py"}
-FILES = sorted(f"{room}/{path.name}" for room in ("bench", "test_claims") for path in (ROOT / room).glob("test_*.py"))
+FILES = sorted(
+    f"{room}/{path.name}"
+    for room in ("bench", "test_claims")
+    for path in (ROOT / room).glob("test_*.py")
+)
 # Products that a CPU has the time for.
-SMALL = ("--card-memory=1024", "-k", "not 2048 and not 4096 and not 8192 and not gpt2 and not llama3")
+SMALL = (
+    "--card-memory=1024",
+    "-k",
+    "not 2048 and not 4096 and not 8192 and not gpt2 and not llama3",
+)
 ON_MPS = ("act", "dtype", "grad", "init", "matmul", "module", "storage", "tensor")
 
 
 def run_on_card(folder: Path, *arguments: str) -> ChildRun:
-    options = ["-p", "meta_tests.simulated_card.plugin", "--device=cuda", "--quick", "-rfEp", f"--report={folder}"]
+    options = [
+        "-p",
+        "meta_tests.simulated_card.plugin",
+        "--device=cuda",
+        "--quick",
+        "-rfEp",
+        f"--report={folder}",
+    ]
     return fork_pytest(ROOT, *options, *arguments, imported=SUITE, path=ROOT)
 
 
 def assert_holds(run: ChildRun, least: int = 1) -> None:
     """All tests pass but those that the card cannot show."""
-    red = re.findall(r"^(?:FAILED|ERROR) \S*?/?([^/\s]+\.py::.+?)(?: - .*)?$", run.output, re.MULTILINE)
+    red = re.findall(
+        r"^(?:FAILED|ERROR) \S*?/?([^/\s]+\.py::.+?)(?: - .*)?$", run.output, re.MULTILINE
+    )
     found = [test for test in red if not test.startswith(CANNOT_SHOW)]
     assert not found, run.output
     assert len(re.findall("^PASSED ", run.output, re.MULTILINE)) >= least, run.output
@@ -47,7 +64,10 @@ def test_claims_that_need_a_card_hold_on_the_simulated_one(tmp_path: Path) -> No
 @pytest.mark.parametrize("topic", ON_MPS)
 def test_claims_hold_on_mps(tmp_path: Path, topic: str) -> None:
     """Where fp64 or counted bytes are needed, they show on the CPU there."""
-    assert_holds(run_on_card(tmp_path, "--card-kind=mps", "--device=mps", f"test_claims/test_{topic}.py"), least=5)
+    assert_holds(
+        run_on_card(tmp_path, "--card-kind=mps", "--device=mps", f"test_claims/test_{topic}.py"),
+        least=5,
+    )
 
 
 @pytest.mark.prove
@@ -59,15 +79,22 @@ def test_a_file_holds_on_the_simulated_card(tmp_path: Path, file: str) -> None:
 @pytest.mark.prove
 def test_a_users_model_is_measured_on_the_simulated_card(tmp_path: Path) -> None:
     model = "--model=meta_tests/user_models/gpt.py:factory"
-    assert_holds(run_on_card(tmp_path, model, "test_claims/test_user_model.py", "bench/test_user_model.py"), least=15)
+    assert_holds(
+        run_on_card(tmp_path, model, "test_claims/test_user_model.py", "bench/test_user_model.py"),
+        least=15,
+    )
 
 
 def test_a_card_at_a_tenth_of_its_bf16_peak_is_red(tmp_path: Path) -> None:
-    ceilings = [f"bench/test_matmul.py::test_ceiling[{dtype}-sustainable]" for dtype in ("bf16", "fp16")]
+    ceilings = [
+        f"bench/test_matmul.py::test_ceiling[{dtype}-sustainable]" for dtype in ("bf16", "fp16")
+    ]
     run = run_on_card(tmp_path, "--card-share=bf16=0.1", *ceilings, "bench/test_launch.py")
     assert run.code == 1
     assert re.search(
-        r"^BELOW FLOOR +bf16 .* % of the dense peak \(at least 64 % .* below in ceiling", run.output, re.MULTILINE
+        r"^BELOW FLOOR +bf16 .* % of the dense peak \(at least 64 % .* below in ceiling",
+        run.output,
+        re.MULTILINE,
     )
     assert re.search(r"^delivers +fp16 ", run.output, re.MULTILINE)
     assert re.search(r"^delivers +launch +4.4 µs", run.output, re.MULTILINE)
@@ -85,7 +112,9 @@ RATED = {
 @pytest.mark.parametrize(
     "shares", [pytest.param({}, marks=pytest.mark.prove), {"bf16": 0.5, "memory": 0.8, "link": 0.5}]
 )
-def test_benchmarks_measure_the_rates_that_the_card_is_set_to(tmp_path: Path, shares: dict[str, float]) -> None:
+def test_benchmarks_measure_the_rates_that_the_card_is_set_to(
+    tmp_path: Path, shares: dict[str, float]
+) -> None:
     """To within a kernel of the shortest time: int8 has two kernels."""
     rates = Card().rates
     options = [f"--card-share={name}={share}" for name, share in shares.items()]
@@ -96,24 +125,40 @@ def test_benchmarks_measure_the_rates_that_the_card_is_set_to(tmp_path: Path, sh
     record = tmp_path / "record.json"
     floors = ["--floor=memory=0.1", "--floor=link=0.1", "--floor=bf16=0.1"]
     run = run_on_card(
-        tmp_path, *options, *floors, *files, "-k", names, f"--benchmark-json={record}", "--card-memory=1024"
+        tmp_path,
+        *options,
+        *floors,
+        *files,
+        "-k",
+        names,
+        f"--benchmark-json={record}",
+        "--card-memory=1024",
     )
     assert_holds(run, least=len(RATED))
     rows = {row["name"]: row for row in json.loads(record.read_text("utf-8"))["benchmarks"]}
     for way in ("to-device", "to-host"):
         overlap = rows[f"test_overlap[{way}]"]["extra_info"]
-        assert overlap["compute_s"] == pytest.approx(overlap["copy_s"], rel=0.1), "which is hidden behind the other?"
+        assert overlap["compute_s"] == pytest.approx(overlap["copy_s"], rel=0.1), (
+            "which is hidden behind the other?"
+        )
     for name, (of, figure) in RATED.items():
         info: dict[str, Any] = rows[name]["extra_info"]
         seconds = rows[name]["stats"]["median"]
-        set_to = {"memory": rates.memory_bytes_per_s, "link": rates.link_bytes_per_s}.get(of) or rates.flop_per_s[of]
+        set_to = {"memory": rates.memory_bytes_per_s, "link": rates.link_bytes_per_s}.get(
+            of
+        ) or rates.flop_per_s[of]
         work = info[figure] * seconds
-        assert seconds == pytest.approx(work / set_to + KERNEL_S, rel=0.05, abs=1.1 * KERNEL_S), name
+        assert seconds == pytest.approx(work / set_to + KERNEL_S, rel=0.05, abs=1.1 * KERNEL_S), (
+            name
+        )
 
 
 def test_the_energy_of_a_token_is_that_of_the_steps_alone(tmp_path: Path) -> None:
     """Untimed ones included, each of which keeps the card busy before a round."""
-    record, watts = tmp_path / "record.json", 1e6 * Card().rates.joules_per_s  # so that short rounds take enough
+    record, watts = (
+        tmp_path / "record.json",
+        1e6 * Card().rates.joules_per_s,
+    )  # so that short rounds take enough
     step = "bench/test_training.py::test_step[deep-linear-bf16-eager]"
     run = run_on_card(tmp_path, "--card-share=power=1e6", step, f"--benchmark-json={record}")
     assert_holds(run)
@@ -169,8 +214,12 @@ def test_a_sticky_error_ends_the_run_and_only_refuted_claims_fail(tmp_path: Path
     house.test(DEMO)
     (house.root / "meta_tests").mkdir()
     (house.root / "meta_tests" / "__init__.py").touch()
-    shutil.copytree(ROOT / "meta_tests" / "simulated_card", house.root / "meta_tests" / "simulated_card")
-    run = house.run("-p", "meta_tests.simulated_card.plugin", "--device", "cuda", "--quick", path=house.root)
+    shutil.copytree(
+        ROOT / "meta_tests" / "simulated_card", house.root / "meta_tests" / "simulated_card"
+    )
+    run = house.run(
+        "-p", "meta_tests.simulated_card.plugin", "--device", "cuda", "--quick", path=house.root
+    )
     assert "the device is lost: AcceleratorError" in run.output
     for claim, (verdict, reason) in VERDICTS.items():
         found = run.verdicts[f"demo.{claim}"]

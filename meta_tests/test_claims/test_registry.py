@@ -29,8 +29,12 @@ def test_every_published_id_is_still_there() -> None:
 def test_only_facts_that_no_machine_can_settle_are_on_record() -> None:
     """Publication dates, thresholds of laws, conventions, opinions."""
     settled_before = sorted(claim for claim in ON_RECORD if not PUBLISHED.get(claim, True))
-    assert not settled_before, f"a machine could settle these claims so far, now they are on record: {settled_before}"
-    assert len(ON_RECORD) <= len(REGISTRY.claims) / 10, f"{len(ON_RECORD)} claims on record are more than a tenth"
+    assert not settled_before, (
+        f"a machine could settle these claims so far, now they are on record: {settled_before}"
+    )
+    assert len(ON_RECORD) <= len(REGISTRY.claims) / 10, (
+        f"{len(ON_RECORD)} claims on record are more than a tenth"
+    )
 
 
 def test_every_published_figure_names_a_source_of_the_registry() -> None:
@@ -39,13 +43,19 @@ def test_every_published_figure_names_a_source_of_the_registry() -> None:
     }
     named |= {source for law in published.THRESHOLDS.values() for source in law.sources}
     unknown = sorted(named - REGISTRY.sources.keys())
-    assert not unknown, f"published figures name the sources {unknown}, which the registry does not have"
+    assert not unknown, (
+        f"published figures name the sources {unknown}, which the registry does not have"
+    )
 
 
 @pytest.mark.parametrize("claim", REGISTRY.claims.values(), ids=lambda claim: claim.id)
 def test_a_row_reads_as_a_sentence_and_its_needs_are_known(claim: Claim) -> None:
-    assert claim.statement.rstrip('")').endswith((".", "!", "?")), f"{claim.statement!r} is no sentence"
-    assert not claim.condition.endswith("."), f"{claim.condition!r} follows 'holds if' and needs no full stop"
+    assert claim.statement.rstrip('")').endswith((".", "!", "?")), (
+        f"{claim.statement!r} is no sentence"
+    )
+    assert not claim.condition.endswith("."), (
+        f"{claim.condition!r} follows 'holds if' and needs no full stop"
+    )
     verdict = claim.condition or claim.correction
     words = len(verdict.split())
     assert words <= MOST_WORDS, (

@@ -29,5 +29,9 @@ def test_no_dtype_is_drawn_that_the_device_lacks(dtype: str) -> None:
 
 
 def test_what_needs_a_dtype_that_the_device_lacks_is_on_the_cpu() -> None:
-    assert strategies.with_dtype(MPS).type == strategies.with_dtype(MPS, torch.float8_e5m2).type == "cpu"
+    assert (
+        strategies.with_dtype(MPS).type
+        == strategies.with_dtype(MPS, torch.float8_e5m2).type
+        == "cpu"
+    )
     assert strategies.with_dtype(MPS, "bf16") == MPS

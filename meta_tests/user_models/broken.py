@@ -34,16 +34,37 @@ REFUSALS = {
 }
 # Returned anew at each call, and refused.
 RETURNED = {
-    "alone": (lambda: nn.Linear(2, 2), f"the factory returned a Linear alone, but must return {VALID}"),
-    "no_tokens": (lambda: linear(None, 0), 'D must be a number of tokens above 0 or a pair such as (784, "patches")'),
+    "alone": (
+        lambda: nn.Linear(2, 2),
+        f"the factory returned a Linear alone, but must return {VALID}",
+    ),
+    "no_tokens": (
+        lambda: linear(None, 0),
+        'D must be a number of tokens above 0 or a pair such as (784, "patches")',
+    ),
     "no_tensor": (lambda: (nn.Linear(2, 2), (1, "two")), "got a tuple without any"),
     "lazy": (lambda: (nn.LazyLinear(2), x), "parameters without a shape yet: weight, bias"),
-    "frozen": (lambda: (nn.Linear(2, 2).requires_grad_(False), x), "none of the 2 parameters of the Linear requires"),
-    "on_meta": (lambda: (nn.Linear(2, 2, device="meta"), x), "parameters on the meta device hold no values: weight"),
+    "frozen": (
+        lambda: (nn.Linear(2, 2).requires_grad_(False), x),
+        "none of the 2 parameters of the Linear requires",
+    ),
+    "on_meta": (
+        lambda: (nn.Linear(2, 2, device="meta"), x),
+        "parameters on the meta device hold no values: weight",
+    ),
     "always_the_same": (lambda: (module, x), "built twice, it has the same parameters"),
-    "wrong_shape": (lambda: (nn.Linear(2, 2), torch.ones(1, 3)), "forward pass with these inputs of the Linear raised"),
-    "loss_of_a_vector": (lambda: linear(lambda out: out), "must return a scalar tensor, got a tensor of shape (1, 2)"),
-    "detached_loss": (lambda: linear(lambda out: out.detach().sum()), "the loss does not depend on any parameter"),
+    "wrong_shape": (
+        lambda: (nn.Linear(2, 2), torch.ones(1, 3)),
+        "forward pass with these inputs of the Linear raised",
+    ),
+    "loss_of_a_vector": (
+        lambda: linear(lambda out: out),
+        "must return a scalar tensor, got a tensor of shape (1, 2)",
+    ),
+    "detached_loss": (
+        lambda: linear(lambda out: out.detach().sum()),
+        "the loss does not depend on any parameter",
+    ),
 }
 globals().update({name: factory for name, (factory, _) in RETURNED.items()})
 REFUSALS |= {name: refusal for name, (_, refusal) in RETURNED.items()}

@@ -30,7 +30,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
-        heads = self.c_attn(self.ln_1(x)).view(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        heads = (
+            self.c_attn(self.ln_1(x))
+            .view(batch, length, 3, HEADS, WIDTH // HEADS)
+            .permute(2, 0, 3, 1, 4)
+        )
         scores = heads[0] @ heads[1].transpose(-1, -2) / (WIDTH // HEADS) ** 0.5
         mask = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         mixed = scores.masked_fill(mask, float("-inf")).softmax(-1) @ heads[2]
@@ -47,8 +51,12 @@ class LMHeadModel(nn.Module):
         self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.lm_head.weight = self.wte.weight
 
-    def forward(self, input_ids: Tensor, labels: Tensor | None = None, use_cache: bool = False) -> ModelOutput:
-        x = self.wte(input_ids) + self.wpe(torch.arange(input_ids.shape[1], device=input_ids.device))
+    def forward(
+        self, input_ids: Tensor, labels: Tensor | None = None, use_cache: bool = False
+    ) -> ModelOutput:
+        x = self.wte(input_ids) + self.wpe(
+            torch.arange(input_ids.shape[1], device=input_ids.device)
+        )
         for block in self.h:
             x = block(x)
         output = ModelOutput(logits=self.lm_head(self.ln_f(x)))

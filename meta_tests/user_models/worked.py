@@ -30,11 +30,15 @@ RESNET_CONVOLUTIONS = {
     "layer2.downsample": (4 * 4 * 4, 32 * 16),
 }
 RESNET_NORMS = 2 * (8 + 3 * 16 + 3 * 32)
-RESNET_CONVOLVED = sum(2 * positions * weights for positions, weights in RESNET_CONVOLUTIONS.values())
+RESNET_CONVOLVED = sum(
+    2 * positions * weights for positions, weights in RESNET_CONVOLUTIONS.values()
+)
 RESNET_WEIGHTS = sum(weights for _, weights in RESNET_CONVOLUTIONS.values())
 RESNET_FIRST = 2 * 4 * 16 * 16 * 8 * 3 * 9
 
-OWN_SQUARE = 2 * 8 * own.WIDTH * own.WIDTH  # FLOPs of a (32, 32) matrix that every one of the 8 examples meets once
+OWN_SQUARE = (
+    2 * 8 * own.WIDTH * own.WIDTH
+)  # FLOPs of a (32, 32) matrix that every one of the 8 examples meets once
 OWN_PARAMETERS = (16 + 1 + 2 * (32 + 1) + 2 * 32 + 1) * 32 + (32 * 8 + 8) + (32 * 4 + 4)
 
 PARAMETERS = {
@@ -46,7 +50,9 @@ TOKENS = {"resnet": (4, "examples"), "gpt": (GPT_TOKENS, "tokens"), "own": (8, "
 FORWARD = {
     "resnet": RESNET_CONVOLVED + 2 * 4 * 32 * 10,
     "gpt": forward_flops(GPT, gpt.BATCH, gpt.LENGTH),
-    "own": 2 * 8 * 16 * 32 + (3 + 1 + 1) * OWN_SQUARE + 2 * 8 * 32 * 4,  # shared, frozen, the two halves of the experts
+    "own": 2 * 8 * 16 * 32
+    + (3 + 1 + 1) * OWN_SQUARE
+    + 2 * 8 * 32 * 4,  # shared, frozen, the two halves of the experts
 }
 BACKWARD = {
     "resnet": 2 * FORWARD["resnet"] - RESNET_FIRST,
@@ -95,4 +101,8 @@ STATE_BYTES = {
     "gpt": 8 * PARAMETERS["gpt"] + 4 * (2 + gpt.LAYERS * 12 + 2),
     "own": 8 * OWN_WITH_GRADIENT + 4 * 9,
 }
-GRADIENT_BYTES = {"resnet": 4 * PARAMETERS["resnet"], "gpt": 4 * PARAMETERS["gpt"], "own": 4 * OWN_WITH_GRADIENT}
+GRADIENT_BYTES = {
+    "resnet": 4 * PARAMETERS["resnet"],
+    "gpt": 4 * PARAMETERS["gpt"],
+    "own": 4 * OWN_WITH_GRADIENT,
+}

@@ -27,7 +27,11 @@ _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu 
 _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
 """.split()
 _FORWARD = (*_SCALED, "_flash_attention_forward", "_efficient_attention_forward")
-_BACKWARD = (*(f"{name}_backward" for name in _SCALED), "_flash_attention_backward", "_efficient_attention_backward")
+_BACKWARD = (
+    *(f"{name}_backward" for name in _SCALED),
+    "_flash_attention_backward",
+    "_efficient_attention_backward",
+)
 FLEX = ("flex_attention", "flex_attention_backward")  # operators of higher order, without a schema
 ATTENTION = frozenset((*_FORWARD, *_BACKWARD, *FLEX))
 
@@ -45,12 +49,19 @@ def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> 
         shapes = [Attention(rows, 1, int(query.shape[-2]), key_length=int(key.shape[-2]), **widths)]
     else:  # (batch, position, head, width), or (position, head, width) of sequences one after the other
         lengths = zip(_lengths(arguments, "q", query), _lengths(arguments, "k", key), strict=True)
-        shapes = [Attention(1, int(query.shape[-2]), queries, key_length=keys, **widths) for queries, keys in lengths]
+        shapes = [
+            Attention(1, int(query.shape[-2]), queries, key_length=keys, **widths)
+            for queries, keys in lengths
+        ]
     if pairs == "full":
         return shapes
     mask = arguments.get("custom_mask_type")
     if not (mask or arguments.get("is_causal")):
-        left = flex_share(arguments["block_mask"]) if name in FLEX else mask_share(_mask_tensor(arguments))
+        left = (
+            flex_share(arguments["block_mask"])
+            if name in FLEX
+            else mask_share(_mask_tensor(arguments))
+        )
         return shapes if left == 1 else [_of_pairs(shape, left) for shape in shapes]
     # The dense kernels see torch's mask, which starts at the first key; the others end at the last one.
     at_end = not dense if arguments.get("is_causal") else mask == 2
@@ -75,7 +86,9 @@ def _of_pairs(whole: Attention, share: Fraction) -> Attention:
 
 
 def _mask_tensor(arguments: Mapping[str, Any]) -> Any:
-    return next((arguments[name] for name in ("attn_mask", "attn_bias", "bias") if name in arguments), None)
+    return next(
+        (arguments[name] for name in ("attn_mask", "attn_bias", "bias") if name in arguments), None
+    )
 
 
 def mask_share(mask: Any) -> Fraction:
@@ -99,7 +112,9 @@ def flex_share(blocks: Sequence[Any]) -> Fraction:
     last = next(place for place, each in enumerate(blocks) if callable(each))
     (queries, keys), (rows, columns) = blocks[:2], blocks[last - 2 : last]
     mask_mod, buffers, tables = blocks[last], blocks[last + 1 :], blocks[first : first + 4]
-    if first != 2 or not _readable(tables[0]) or (queries, keys) == (1, 1):  # (1, 1): FlexAttention without a mask
+    if (
+        first != 2 or not _readable(tables[0]) or (queries, keys) == (1, 1)
+    ):  # (1, 1): FlexAttention without a mask
         return Fraction(1)
     left = 0
     for counts, places, partial in ((*tables[:2], True), (*tables[2:], False)):
@@ -111,7 +126,10 @@ def flex_share(blocks: Sequence[Any]) -> Fraction:
             key = key[key < keys]
             seen: Any = torch.ones((), dtype=torch.bool, device=counts.device)
             if partial:
-                indices = torch.tensor(batch, device=counts.device), torch.tensor(head, device=counts.device)
+                indices = (
+                    torch.tensor(batch, device=counts.device),
+                    torch.tensor(head, device=counts.device),
+                )
                 seen = mask_mod(*indices, query[:, None], key, *buffers)
             left += int(seen.expand(len(query), len(key)).count_nonzero())
     return Fraction(left, prod(tables[0].shape[:2]) * queries * keys)
@@ -125,7 +143,10 @@ def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]
     """The lengths of the sequences of queries ("q") or keys ("k"); each the longest if they cannot be read (meta)."""
     bounds, longest = (
         next((arguments[name] for name in names if name in arguments), None)
-        for names in ((f"cum_seq_{side}", f"cu_seqlens_{side}"), (f"max_{side}", f"max_seqlen_{side}"))
+        for names in (
+            (f"cum_seq_{side}", f"cu_seqlens_{side}"),
+            (f"max_{side}", f"max_seqlen_{side}"),
+        )
     )
     if bounds is None:
         return [int(operand.shape[1])] * int(operand.shape[0])

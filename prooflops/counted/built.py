@@ -44,7 +44,15 @@ PARTS = {
     "mlp": r"mlp|ffn|fc\d|dense|intermediate|feed_forward|output|layers?\.|blocks?\.|\bh\.",
 }  # fmt: skip
 # Keys under which configs say how many experts a token is sent to.
-CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts", "top_k")
+CHOSEN = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "moe_topk",
+    "moe_top_k",
+    "moe_k",
+    "top_k_experts",
+    "top_k",
+)
 # Tasks of which a model is built where its config names no architecture that transformers has.
 TASKS = (
     "ImageTextToText", "MaskedLM", "CausalLM", "Seq2SeqLM", "SpeechSeq2Seq", "CTC", "ImageClassification",
@@ -74,7 +82,10 @@ class Run:
 
     def __init__(self, net: Any, name: str, *, untied: bool) -> None:
         self.net, self.name, stored = net, name, list(_stored(net, untied))
-        maps, others = ([each for each in stored if isinstance(each, of)] for of in (LinearMaps, OtherParameters))
+        maps, others = (
+            [each for each in stored if isinstance(each, of)]
+            for of in (LinearMaps, OtherParameters)
+        )
         self.parts = Parts(tuple(maps), (), tuple(others))  # type: ignore[arg-type]
         self._counts: dict[Any, StepFlops] = {}
         self._saved_bytes: dict[Any, int] = {}
@@ -94,20 +105,29 @@ class Run:
 
     def _counted(self, batch: int, sequence: Lengths, runs: Callable[..., Any]) -> StepFlops:
         with self._running(), flops() as count, runs(self.net, flops) as skipped:
-            outputs = [each for each in _tensors(self._outputs(batch, sequence)) if each.requires_grad]
+            outputs = [
+                each for each in _tensors(self._outputs(batch, sequence)) if each.requires_grad
+            ]
             torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
         steps = [count.step, *(each.step for each in skipped)]
-        return StepFlops(sum(each.forward for each in steps), sum(each.backward for each in steps), 0)
+        return StepFlops(
+            sum(each.forward for each in steps), sum(each.backward for each in steps), 0
+        )
 
     def saved_bytes(self, batch: int, sequence: int, attention: str) -> int:
         """Bytes that autograd keeps of a forward pass, each storage once, without parameters, inputs and logits."""
         if (key := (batch, sequence, attention)) not in self._saved_bytes:
             try:
-                self._use(ATTENTION[validated_choice("attention", attention, ATTENTION)], "grouped_mm")
+                self._use(
+                    ATTENTION[validated_choice("attention", attention, ATTENTION)], "grouped_mm"
+                )
                 # A net of diffusers has no model_type.
                 loops = getattr(self.net.config, "model_type", "") in LOOPS and sequence > 3 * FEW
                 few = (FEW, 2 * FEW, 3 * FEW) if loops else (sequence,)
-                at = [self._saved(batch, {"source": each, "tokens": each}, each_kind_once) for each in few]
+                at = [
+                    self._saved(batch, {"source": each, "tokens": each}, each_kind_once)
+                    for each in few
+                ]
                 self._saved_bytes[key] = _extrapolated(at, sequence) if loops else at[0]
             finally:
                 self._use()
@@ -140,20 +160,31 @@ class Run:
             with runs(self.net, of_a_layer) as skipped:
                 first = next(_tensors(self._outputs(batch, sequence, **given)))
         kept.pop(first.untyped_storage()._cdata, None)
-        return sum(storage.nbytes() for storage in kept.values()) + sum(int(figures[0]) for figures in skipped)
+        return sum(storage.nbytes() for storage in kept.values()) + sum(
+            int(figures[0]) for figures in skipped
+        )
 
     def cached(self, context: Lengths) -> int:
         """Elements that the library's own cache keeps of one sequence."""
         with self._running(), torch.no_grad():
             out = self._outputs(1, context, use_cache=True)
-        return sum(each.numel() for each in _tensors(out.get("past_key_values", out.get("cache_params"))))
+        return sum(
+            each.numel() for each in _tensors(out.get("past_key_values", out.get("cache_params")))
+        )
 
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Fake tensors, and errors that say which model does not run on them."""
-        packed = "transformers.masking_utils.find_packed_sequence_indices"  # which would read values
+        packed = (
+            "transformers.masking_utils.find_packed_sequence_indices"  # which would read values
+        )
         try:
-            with mock.patch(packed, return_value=None, create=True), self._fake, torch.device("cpu"), _silenced():
+            with (
+                mock.patch(packed, return_value=None, create=True),
+                self._fake,
+                torch.device("cpu"),
+                _silenced(),
+            ):
                 yield
         except Exception as error:
             raise ValueError(
@@ -176,7 +207,11 @@ def _extrapolated(at: list[int], tokens: int) -> int:
     3001000
     """
     first, second = at[1] - at[0], at[2] - 2 * at[1] + at[0]
-    return at[0] + (tokens - FEW) * first // FEW + (tokens - FEW) * (tokens - 2 * FEW) * second // (2 * FEW**2)
+    return (
+        at[0]
+        + (tokens - FEW) * first // FEW
+        + (tokens - FEW) * (tokens - 2 * FEW) * second // (2 * FEW**2)
+    )
 
 
 @dataclass(frozen=True)
@@ -186,12 +221,21 @@ class CountedProducts(Part):
     run: Run
 
     def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:
-        return self._step(batch, sequence, pairs).forward - models.forward_flops(self.run.parts, batch, sequence)
+        return self._step(batch, sequence, pairs).forward - models.forward_flops(
+            self.run.parts, batch, sequence
+        )
 
     def backward_flops(
-        self, batch: int, sequence: Lengths, pairs: str, _convention: str, _needed: frozenset[str] = OPERANDS
+        self,
+        batch: int,
+        sequence: Lengths,
+        pairs: str,
+        _convention: str,
+        _needed: frozenset[str] = OPERANDS,
     ) -> int:
-        return self._step(batch, sequence, pairs).backward - models.backward_flops(self.run.parts, batch, sequence)
+        return self._step(batch, sequence, pairs).backward - models.backward_flops(
+            self.run.parts, batch, sequence
+        )
 
     def decoding_flops(self, *_: Any) -> int:
         raise ValueError(f"the FLOPs of one further token are unknown of {self.run.name}")
@@ -201,7 +245,9 @@ class CountedProducts(Part):
 
     def _step(self, batch: int, sequence: Lengths, pairs: str) -> StepFlops:
         if pairs != "full":
-            raise ValueError(f"pairs must be 'full' for {self.run.name}, whose masks are not read, got {pairs!r}")
+            raise ValueError(
+                f"pairs must be 'full' for {self.run.name}, whose masks are not read, got {pairs!r}"
+            )
         return self.run.step(batch, sequence)
 
 
@@ -213,7 +259,9 @@ class FlashAttention(torch.autograd.Function):
         batch, heads, rows, _ = query.shape
         out = query.new_empty(batch, rows, heads, value.shape[-1])
         wide = torch.promote_types(query.dtype, torch.float32)
-        ctx.save_for_backward(query, key, value, out, query.new_empty(batch, heads, rows, dtype=wide))
+        ctx.save_for_backward(
+            query, key, value, out, query.new_empty(batch, heads, rows, dtype=wide)
+        )
         return out
 
     @staticmethod
@@ -221,7 +269,9 @@ class FlashAttention(torch.autograd.Function):
         return tuple(torch.zeros_like(each) for each in ctx.saved_tensors[:3])
 
 
-def _flash(_module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+def _flash(
+    _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+) -> tuple[Tensor, None]:
     return FlashAttention.apply(query, key, value), None  # type: ignore[no-untyped-call]
 
 
@@ -235,20 +285,34 @@ def _inputs(net: Any, batch: int, sequence: Lengths) -> dict[str, Tensor]:
         side, width = (config.get(key) or 0 for key in ("sample_size", "cross_attention_dim"))
         shapes = {"sample": (batch, config["in_channels"], side, side), "timestep": ()}
         shapes["encoder_hidden_states"] = batch, length("tokens", sequence), width
-        return {name: torch.zeros(shape, dtype=net.dtype) for name, shape in shapes.items() if name in names}
+        return {
+            name: torch.zeros(shape, dtype=net.dtype)
+            for name, shape in shapes.items()
+            if name in names
+        }
     main = str(getattr(net, "main_input_name", "input_ids"))
     if "input_ids" in names and main.startswith("pixel_values"):
         main = "input_ids"
     given = {}
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in names:
-        given["decoder_input_ids"] = torch.zeros(batch, length("tokens", sequence), dtype=torch.long)
+        given["decoder_input_ids"] = torch.zeros(
+            batch, length("tokens", sequence), dtype=torch.long
+        )
     if main == "input_ids":
         rows = length("source" if given else "tokens", sequence)
-        image = names.get("pixel_values")  # of a net that compares texts with images, or cannot do without
+        image = names.get(
+            "pixel_values"
+        )  # of a net that compares texts with images, or cannot do without
         if image and (hasattr(net, "logit_scale") or image.default is Parameter.empty):
-            given["pixel_values"] = torch.zeros(batch, *_shape(config, "pixel_values", 0), dtype=net.dtype)
+            given["pixel_values"] = torch.zeros(
+                batch, *_shape(config, "pixel_values", 0), dtype=net.dtype
+            )
         return {"input_ids": torch.zeros(batch, rows, dtype=torch.long), **given}
-    tokens = 0 if given and isinstance(sequence, int) else length("source" if given else "tokens", sequence)
+    tokens = (
+        0
+        if given and isinstance(sequence, int)
+        else length("source" if given else "tokens", sequence)
+    )
     return {main: torch.zeros(batch, *_shape(config, main, tokens), dtype=net.dtype), **given}
 
 
@@ -258,7 +322,10 @@ def _shape(config: Any, name: str, tokens: int) -> tuple[int, ...]:
     def size(*names: str, default: int = 0) -> Any:
         found = (
             getattr(each, key, None)
-            for each in (config, *(getattr(config, part, None) for part in ("backbone_config", "vision_config")))
+            for each in (
+                config,
+                *(getattr(config, part, None) for part in ("backbone_config", "vision_config")),
+            )
             for key in names
         )
         return next((each for each in found if each), default)
@@ -266,8 +333,16 @@ def _shape(config: Any, name: str, tokens: int) -> tuple[int, ...]:
     if name.startswith("pixel_values"):
         side = size("image_size", "input_size", "crop_size", default=224)
         sides = tuple(side)[-2:] if isinstance(side, (list, tuple)) else (side, side)
-        frames = size("num_frames") if "video" in f"{name}{config.model_type}" or hasattr(config, "tubelet_size") else 0
-        return (*((frames,) if frames else ()), size("num_channels", "in_channels", "in_chans", default=3), *sides)
+        frames = (
+            size("num_frames")
+            if "video" in f"{name}{config.model_type}" or hasattr(config, "tubelet_size")
+            else 0
+        )
+        return (
+            *((frames,) if frames else ()),
+            size("num_channels", "in_channels", "in_chans", default=3),
+            *sides,
+        )
     mels = size("num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim", default=80)
     if positions := size("max_source_positions") if config.model_type == "whisper" else 0:
         return (mels, 2 * positions)
@@ -280,7 +355,9 @@ def _tensors(found: Any) -> Iterator[Tensor]:
     """The numbers in an output or a cache, of whatever classes it is made."""
     if isinstance(found, Tensor) and found.is_floating_point():
         yield found
-    elif isinstance(found, (list, tuple, dict)) or type(found).__module__.startswith("transformers.cache"):
+    elif isinstance(found, (list, tuple, dict)) or type(found).__module__.startswith(
+        "transformers.cache"
+    ):
         found = found if isinstance(found, (list, tuple, dict)) else vars(found)
         for each in found.values() if isinstance(found, dict) else found:
             yield from _tensors(each)
@@ -295,8 +372,12 @@ def _stored(net: Any, untied: bool) -> Iterator[LinearMaps | OtherParameters]:
     But for an `untied` head: T5 ties it until weights are loaded, whatever the config says.
     """
     text = net.config.get_text_config() if hasattr(net.config, "get_text_config") else net.config
-    chosen = next((getattr(text, name) for name in CHOSEN if isinstance(getattr(text, name, None), int)), 0)
-    experts = Counter(re.sub(r"(experts)\.\d+\.", r"\1.0.", path) for path, _ in net.named_modules())
+    chosen = next(
+        (getattr(text, name) for name in CHOSEN if isinstance(getattr(text, name, None), int)), 0
+    )
+    experts = Counter(
+        re.sub(r"(experts)\.\d+\.", r"\1.0.", path) for path, _ in net.named_modules()
+    )
     seen: set[int] = set()
     head = net.get_output_embeddings() if untied else None
     place = 0
@@ -307,7 +388,11 @@ def _stored(net: Any, untied: bool) -> Iterator[LinearMaps | OtherParameters]:
         listed = re.search(r"experts\.\d+\.", path)
         if listed and path not in experts:
             continue  # counted with the first of its list
-        at: dict[str, Any] = {"place": place, "block_end": place, "copies": experts[path] if listed else 1}
+        at: dict[str, Any] = {
+            "place": place,
+            "block_end": place,
+            "copies": experts[path] if listed else 1,
+        }
         at["uses"] = (listed and chosen) or at["copies"]
         yield from _of_module(f"{path}.", module, own, new, chosen, at)
         place += bool(own)
@@ -317,7 +402,12 @@ def _stored(net: Any, untied: bool) -> Iterator[LinearMaps | OtherParameters]:
 
 
 def _of_module(
-    path: str, module: nn.Module, own: dict[str, Any], new: set[str], chosen: int, options: dict[str, Any]
+    path: str,
+    module: nn.Module,
+    own: dict[str, Any],
+    new: set[str],
+    chosen: int,
+    options: dict[str, Any],
 ) -> Iterator[LinearMaps | OtherParameters]:
     """The parts of a module's own parameters, of which `new` are stored nowhere before."""
     at: dict[str, Any] = {"place": options["place"], "block_end": options["block_end"]}
@@ -340,7 +430,9 @@ def _of_module(
             yield LinearMaps(part, *each.shape, **at)
         elif isinstance(module, nn.Embedding):
             positions = "position" in path and part not in ("vision", "audio")
-            first = getattr(module, "offset", 0 if module.padding_idx is None else module.padding_idx + 1)
+            first = getattr(
+                module, "offset", 0 if module.padding_idx is None else module.padding_idx + 1
+            )
             part, longest = ("positions", len(each) - first) if positions else ("embedding", 0)
             yield OtherParameters(part, each.numel(), looked_up=True, longest=longest, **at)
         else:
@@ -349,7 +441,10 @@ def _of_module(
 
 
 def _part(path: str) -> str:
-    return next((part for part, pattern in PARTS.items() if re.search(pattern, path.lower())), path.partition(".")[0])
+    return next(
+        (part for part, pattern in PARTS.items() if re.search(pattern, path.lower())),
+        path.partition(".")[0],
+    )
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
@@ -387,34 +482,51 @@ def from_library(
             net = _maker(transformers, config, values)(config).eval()
         ignored = tuple(key for key in strange if key not in read)
         if strict and ignored:
-            raise LookupError(f"it reads no {', '.join(ignored)}; ignore={ignored} passes over what changes no size")
+            raise LookupError(
+                f"it reads no {', '.join(ignored)}; ignore={ignored} passes over what changes no size"
+            )
     return _counted_model(net, version, values, ignored)
 
 
 def _of_diffusers(values: Mapping[str, Any]) -> CountedModel:
     """The net of a config of diffusers, which runs if its inputs are a sample, a time and tokens of a condition."""
     diffusers: Any = import_module("diffusers")
-    version, kind = f"diffusers {diffusers.__version__}", getattr(diffusers, values["_class_name"], None)
+    version, kind = (
+        f"diffusers {diffusers.__version__}",
+        getattr(diffusers, values["_class_name"], None),
+    )
     if kind is None or not issubclass(kind, nn.Module):
         raise ValueError(f"{version} has no net {values['_class_name']!r}")
     with _errors_named(version), torch.device("meta"):
-        net = kind.from_config({key: value for key, value in values.items() if key != "dtype"}).eval()
+        net = kind.from_config(
+            {key: value for key, value in values.items() if key != "dtype"}
+        ).eval()
         nn.Module.to(net, getattr(torch, values.get("dtype", "float32")))
     return _counted_model(net, version, values, ())
 
 
-def _counted_model(net: nn.Module, version: str, values: Mapping[str, Any], ignored: tuple[str, ...]) -> CountedModel:
+def _counted_model(
+    net: nn.Module, version: str, values: Mapping[str, Any], ignored: tuple[str, ...]
+) -> CountedModel:
     source = f"counted: {type(net).__name__} of {version}"
     run = Run(net, source, untied=values.get("tie_word_embeddings") is False)
-    beyond: Any = CountedProducts("attention", run, place=run.parts.places, block_end=run.parts.places)
+    beyond: Any = CountedProducts(
+        "attention", run, place=run.parts.places, block_end=run.parts.places
+    )
     rest: dict[str, Any] = {"config": values, "source": source, "ignored": ignored}
     return CountedModel(run.parts.linear_maps, (beyond,), run.parts.other_parameters, **rest)
 
 
-def activation_bytes(config: Mapping[str, Any], batch: int, sequence: int, dtype: str, attention: str) -> int:
+def activation_bytes(
+    config: Mapping[str, Any], batch: int, sequence: int, dtype: str, attention: str
+) -> int:
     """Bytes that the library's model of this config keeps for the backward pass: see `Run.saved_bytes`."""
-    values = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": DTYPES[dtype]}
-    return _run_of(json.dumps(values, sort_keys=True, default=str)).saved_bytes(batch, sequence, attention)
+    values = {key: value for key, value in config.items() if key != "torch_dtype"} | {
+        "dtype": DTYPES[dtype]
+    }
+    return _run_of(json.dumps(values, sort_keys=True, default=str)).saved_bytes(
+        batch, sequence, attention
+    )
 
 
 @lru_cache(maxsize=1)
@@ -424,9 +536,15 @@ def _run_of(config: str) -> Run:
     return run
 
 
-def _config(kind: Any, values: Mapping[str, Any], without_size: Callable[[str], Any]) -> tuple[Any, tuple[str, ...]]:
+def _config(
+    kind: Any, values: Mapping[str, Any], without_size: Callable[[str], Any]
+) -> tuple[Any, tuple[str, ...]]:
     """The library's config, and the keys that it only keeps and that may change a size."""
-    read = {key: value for key, value in values.items() if key not in ("auto_map", "quantization_config")}
+    read = {
+        key: value
+        for key, value in values.items()
+        if key not in ("auto_map", "quantization_config")
+    }
     config = kind.from_dict(read)
     config.architectures = config.architectures or []  # which the library goes through
     known = {*kind().to_dict(), *kind.attribute_map}
@@ -435,7 +553,9 @@ def _config(kind: Any, values: Mapping[str, Any], without_size: Callable[[str], 
     for each in (config, *(getattr(config, part, None) for part in kind.sub_configs)):
         if each is not None:
             each._attn_implementation = "eager"
-            each._experts_implementation = "batched_mm"  # multiplies a token by the matrices of its experts alone
+            each._experts_implementation = (
+                "batched_mm"  # multiplies a token by the matrices of its experts alone
+            )
     return config, strange
 
 
@@ -446,7 +566,9 @@ def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callabl
         if own is not None and getattr(own, "config_class", None) is type(config):
             return own._from_config  # type: ignore[no-any-return]
     paired = getattr(config, "is_encoder_decoder", False)
-    for task in sorted(TASKS, key=lambda task: paired and "Seq2Seq" not in task):  # those of pairs before the others
+    for task in sorted(
+        TASKS, key=lambda task: paired and "Seq2Seq" not in task
+    ):  # those of pairs before the others
         auto = getattr(transformers, f"AutoModelFor{task}" if task else "AutoModel")
         if type(config) in auto._model_mapping:
             return auto.from_config  # type: ignore[no-any-return]
@@ -471,4 +593,6 @@ def _errors_named(version: str) -> Iterator[None]:
         with _silenced():
             yield
     except Exception as error:
-        raise ValueError(f"{version} refuses this config, {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"{version} refuses this config, {type(error).__name__}: {error}"
+        ) from error

@@ -106,7 +106,9 @@ def uncompiled() -> Iterator[None]:
         yield
         return
     with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
+        warnings.filterwarnings(
+            "ignore", message=r"Using `torch.compile\(module\)` when there are global hooks"
+        )
         yield
 
 
@@ -127,15 +129,25 @@ class _Counter(TorchDispatchMode):
             return NotImplemented  # jagged sequences dispatch the operators of their values
         rule = rule_of(func)
         if rule.treatment == "decompose" and (tensors := tensors_in((args, kwargs))):
-            nested = any(tensor.is_nested for tensor in tensors)  # whose kernels compose it in a way of their own
-            rule = rule_of_kernel(func) if nested else rule_of_own_kernel(func, tensors[0].device.type) or rule
+            nested = any(
+                tensor.is_nested for tensor in tensors
+            )  # whose kernels compose it in a way of their own
+            rule = (
+                rule_of_kernel(func)
+                if nested
+                else rule_of_own_kernel(func, tensors[0].device.type) or rule
+            )
         if rule.treatment != "count":
             if rule.treatment == "leave" or (rule.treatment == "refuse" and not types):
                 return func(*args, **kwargs)
             if rule.treatment == "refuse":
                 return NotImplemented
             with self:
-                return func.decompose(*args, **kwargs) if rule.treatment == "decompose" else _branch(*args)
+                return (
+                    func.decompose(*args, **kwargs)
+                    if rule.treatment == "decompose"
+                    else _branch(*args)
+                )
         out = func(*args, **kwargs)
         if rule.results:
             kwargs = {name: value for name, value in kwargs.items() if name not in rule.results}
@@ -173,16 +185,27 @@ class _Counter(TorchDispatchMode):
         if flops is None:
             figures[UNKNOWN] += 1
             return
-        for figure, amount in ((PRODUCTS, self._adjusted(flops, out)), (READ, read), (WRITTEN, written)):
+        for figure, amount in (
+            (PRODUCTS, self._adjusted(flops, out)),
+            (READ, read),
+            (WRITTEN, written),
+        ):
             figures[figure] += amount
 
     def _attention(self, rule: Rule, args: Any, kwargs: Any) -> int:
         """The FLOPs of a fused kernel's call; the scores that its backward pass recomputes are entered as such."""
         if rule.schema is None:  # FlexAttention: a mask, and the tensors that its function reads
             mask = next(each for each in args[3:] if isinstance(each, tuple))
-            arguments = {"query": args[0], "key": args[1], "value": args[2], "block_mask": (*mask, *args[-1])}
+            arguments = {
+                "query": args[0],
+                "key": args[1],
+                "value": args[2],
+                "block_mask": (*mask, *args[-1]),
+            }
         else:
-            arguments = {each.name: value for each, value in zip(rule.schema.arguments, args, strict=False)} | kwargs
+            arguments = {
+                each.name: value for each, value in zip(rule.schema.arguments, args, strict=False)
+            } | kwargs
         shapes = attentions(rule.attention, arguments, self._pairs)
         if not rule.attention.endswith("backward"):
             return sum(map(attention_flops, shapes))
@@ -234,7 +257,9 @@ def _dispatched_by_node() -> bool:
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_engine_run_backward":
         file = frame.f_code.co_filename
-        if file in (checkpoint.__file__, function.__file__) or not file.startswith((_TORCH, __file__)):
+        if file in (checkpoint.__file__, function.__file__) or not file.startswith(
+            (_TORCH, __file__)
+        ):
             return False
         frame = frame.f_back  # type: ignore[assignment]
     return True

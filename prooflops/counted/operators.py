@@ -95,14 +95,24 @@ def _convolution_backward(_out: Any, grad_output: Any, x: Any, weight: Any, *res
     A weight has only 1/groups of the input channels. Torch's formula takes the input's channels instead, and so counts
     the gradient of the weight `groups` times.
     """
-    _bias_sizes, _stride, _padding, _dilation, transposed, _output_padding, _groups, output_mask = rest
+    _bias_sizes, _stride, _padding, _dilation, transposed, _output_padding, _groups, output_mask = (
+        rest
+    )
     positions = (x if transposed else grad_output).shape[2:]
     forward = 2 * int(x.shape[0]) * int(prod(positions)) * elements(weight)
     return forward * (bool(output_mask[0]) + bool(output_mask[1]))
 
 
 def _trilinear(
-    _out: Any, a: Any, b: Any, c: Any, expand_a: Any, expand_b: Any, expand_c: Any, summed: Any, *_: Any
+    _out: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    expand_a: Any,
+    expand_b: Any,
+    expand_c: Any,
+    summed: Any,
+    *_: Any,
 ) -> int:
     """Σ a·b·c, a bilinear layer or a gradient of it: first a·b, summed over the dimensions that c lacks, then times c.
 
@@ -137,7 +147,9 @@ def _lu(_out: Any, matrix: Any, *_: Any, **__: Any) -> int:
     """LU factorisation: each of k pivots updates the rows below it, one column less each time; 2/3·n³ of a square."""
     rows, columns = map(int, matrix.shape[-2:])
     k = min(rows, columns)
-    return int(prod(matrix.shape[:-2])) * (2 * rows * columns * k - (rows + columns) * k**2 + 2 * k**3 // 3)
+    return int(prod(matrix.shape[:-2])) * (
+        2 * rows * columns * k - (rows + columns) * k**2 + 2 * k**3 // 3
+    )
 
 
 def _fused_layer(weights: slice, _out: Any, x: Any, *rest: Any, **_: Any) -> int:
@@ -153,22 +165,30 @@ PRODUCT_FORMULAS: dict[str, Formula] = {
     "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu": _product(0),
     "addmv _addmm_activation": _product(1),
     # Their packed weight has no shape.
-    "quantized.linear_dynamic quantized.linear_relu_dynamic": lambda out, x, *_: 2 * elements(x) * int(out.shape[-1]),
+    "quantized.linear_dynamic quantized.linear_relu_dynamic": lambda out, x, *_: (
+        2 * elements(x) * int(out.shape[-1])
+    ),
     "dot vdot": lambda _out, a, _b: 2 * elements(a),
     "addr": lambda out, *_, **__: 2 * elements(out),
     "addbmm": lambda _out, _added, a, b, **_: 2 * elements(a) * int(b.shape[-1]),
     "_grouped_mm _scaled_grouped_mm": _grouped_product,
     # Each gradient pairs the same factors as the forward pass; that of a bias is a sum.
-    "linear_backward": lambda _out, x, grad, _weight, mask: _product(0)(grad, x) * (bool(mask[0]) + bool(mask[1])),
+    "linear_backward": lambda _out, x, grad, _weight, mask: (
+        _product(0)(grad, x) * (bool(mask[0]) + bool(mask[1]))
+    ),
     "convolution_backward": _convolution_backward,
     "_trilinear": _trilinear,
     "linalg_solve_triangular": lambda out, matrix, *_, **__: _solved(out, matrix),
     "triangular_solve": lambda out, _b, matrix, *_, **__: _solved(out[0], matrix),
     "linalg_lu_factor_ex _linalg_det _linalg_slogdet": _lu,
     "linalg_lu_solve": lambda out, matrix, *_, **__: 2 * _solved(out, matrix),  # by two triangles
-    "_linalg_solve_ex": lambda out, matrix, *_, **__: _lu(out, matrix) + 2 * _solved(out[0], matrix),
+    "_linalg_solve_ex": lambda out, matrix, *_, **__: (
+        _lu(out, matrix) + 2 * _solved(out[0], matrix)
+    ),
     "linalg_inv_ex": lambda _out, matrix, *_, **__: 2 * elements(matrix) * int(matrix.shape[-1]),
-    "linalg_cholesky_ex": lambda _out, matrix, *_, **__: elements(matrix) * int(matrix.shape[-1]) // 3,
+    "linalg_cholesky_ex": lambda _out, matrix, *_, **__: (
+        elements(matrix) * int(matrix.shape[-1]) // 3
+    ),
     "cholesky_solve": lambda out, _b, matrix, *_, **__: 2 * _solved(out, matrix),
     # Rows with their square norm and a one beside them: |x|² - 2·x·y + |y|² is one product.
     "_euclidean_dist": lambda out, x, *_: 2 * elements(out) * (int(x.shape[-1]) + 2),
@@ -204,7 +224,12 @@ def _normalisation(statistics: int, weight: int, out: Any, *args: Any) -> int:
 def _normalisation_backward(weight: int, mask: int, _out: Any, *args: Any) -> int:
     """The normalised input again (2); the gradient of input (7, or 8 with a weight), weight (2) and bias (1)."""
     of_input, of_weight, of_bias = map(bool, args[mask])
-    steps = 2 * (of_input or of_weight) + (7 + (args[weight] is not None)) * of_input + 2 * of_weight + of_bias
+    steps = (
+        2 * (of_input or of_weight)
+        + (7 + (args[weight] is not None)) * of_input
+        + 2 * of_weight
+        + of_bias
+    )
     return steps * elements(args[1])
 
 
@@ -241,20 +266,26 @@ def _embedding_bag(_out: Any, rows: Any, indices: Any, *_: Any) -> int:
     return elements(indices) * int(rows.shape[-1])
 
 
-def _index_put(_out: Any, _x: Any, _indices: Any, values: Any, accumulate: bool = False, *_: Any) -> int:
+def _index_put(
+    _out: Any, _x: Any, _indices: Any, values: Any, accumulate: bool = False, *_: Any
+) -> int:
     return elements(values) if accumulate else 0
 
 
 def _optimizer(flops: int, _out: Any, params: Any, *_: Any, **options: Any) -> int:
     """One FLOP more for each option, and two for momentum after the first step, as torch's loop over tensors does."""
-    extra = sum(bool(options.get(name)) for name in ("weight_decay", "amsgrad", "maximize", "nesterov"))
+    extra = sum(
+        bool(options.get(name)) for name in ("weight_decay", "amsgrad", "maximize", "nesterov")
+    )
     momentum = bool(options.get("momentum")) and not options["is_first_step"]
     return (flops + extra + 2 * momentum) * elements(params)
 
 
 ELEMENTWISE_FORMULAS: dict[str, Formula] = {
     "_softmax _safe_softmax": _per_element(5, 0),  # maximum, subtract, exp, sum, divide
-    "_cdist_forward": lambda out, x, *_: 3 * elements(out) * int(x.shape[-1]),  # subtract, power, add
+    "_cdist_forward": lambda out, x, *_: (
+        3 * elements(out) * int(x.shape[-1])
+    ),  # subtract, power, add
     # Subtract, power, multiply, add.
     "_cdist_backward": lambda _out, grad, x, *_: 4 * elements(grad) * int(x.shape[-1]),
     "_softmax_backward_data": _per_element(4, 0),  # multiply, sum, subtract, multiply
@@ -264,7 +295,9 @@ ELEMENTWISE_FORMULAS: dict[str, Formula] = {
     "mse_loss_backward": _per_element(3, 1),
     "nll_loss_forward nll_loss2d_forward": _per_element(1, 1),  # one element of each row
     "nll_loss_backward nll_loss2d_backward": _per_element(1, 2),
-    "embedding_dense_backward": _per_element(1, 0),  # an addition per element added, not per element of the table
+    "embedding_dense_backward": _per_element(
+        1, 0
+    ),  # an addition per element added, not per element of the table
     "_embedding_bag _embedding_bag_forward_only _embedding_bag_backward": _embedding_bag,
     "index_add": _per_element(1, 3),
     "index_put _index_put_impl": _index_put,
@@ -276,7 +309,9 @@ ELEMENTWISE_FORMULAS: dict[str, Formula] = {
     "native_group_norm_backward": partial(_normalisation_backward, 4, 9),
     "batch_norm_backward native_batch_norm_backward": partial(_normalisation_backward, 2, 9),
     "native_batch_norm cudnn_batch_norm _native_batch_norm_legit _batch_norm_with_update": _batch_norm,
-    "_native_batch_norm_legit_no_training": lambda out, x, weight, bias, *_: _batch_norm(out, x, weight, bias, False),
+    "_native_batch_norm_legit_no_training": lambda out, x, weight, bias, *_: _batch_norm(
+        out, x, weight, bias, False
+    ),
     "_fused_rms_norm": _rms_norm,
     "_fused_rms_norm_backward": _rms_norm_backward,
     "gelu": _activation("gelu", FLOPS_PER_ELEMENT),
@@ -290,11 +325,15 @@ ELEMENTWISE_FORMULAS: dict[str, Formula] = {
     "max_pool2d_with_indices_backward max_pool3d_with_indices_backward": _per_element(1, 0),
     "avg_pool2d_backward": lambda _out, grad, x, *sizes: _pooling(2, grad, x, *sizes),
     "avg_pool3d_backward": lambda _out, grad, x, *sizes: _pooling(3, grad, x, *sizes),
-    "_fused_adam _fused_adamw": partial(_optimizer, 7),  # lerp, mul, addcmul, sqrt, div, add, addcdiv
+    "_fused_adam _fused_adamw": partial(
+        _optimizer, 7
+    ),  # lerp, mul, addcmul, sqrt, div, add, addcdiv
     "_fused_sgd": partial(_optimizer, 1),
     "_fused_adagrad": partial(_optimizer, 4),
 }
 
 for _kind, _formulas in (("products", PRODUCT_FORMULAS), ("elementwise", ELEMENTWISE_FORMULAS)):
     for _names, _formula in _formulas.items():
-        operator(*(name if "." in name else f"aten.{name}" for name in _names.split()), kind=_kind)(_formula)
+        operator(*(name if "." in name else f"aten.{name}" for name in _names.split()), kind=_kind)(
+            _formula
+        )

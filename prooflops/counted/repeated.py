@@ -18,7 +18,9 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 RUN = 2  # of equal layers: the first may meet storage that all share
 # Attributes that tell a layer's place in its net, and not what it computes.
-PLACES = re.compile(r".*(idx|index|layer_?(id|number|num|i|no))|training|call_super_init|dump_patches")
+PLACES = re.compile(
+    r".*(idx|index|layer_?(id|number|num|i|no))|training|call_super_init|dump_patches"
+)
 
 Measure = Callable[[], Any]  # a context in which figures are taken
 
@@ -66,9 +68,13 @@ def each_kind_once(net: nn.Module, measured: Measure) -> Iterator[list[Any]]:
             _, results, shape = taken[-1]
             needing = [each for each in given if isinstance(each, Tensor) and each.requires_grad]
             tensors = [each for each in results if isinstance(each, Tensor)]
-            needing = needing or [torch.zeros((), requires_grad=True)]  # results of parameters alone need gradients
+            needing = needing or [
+                torch.zeros((), requires_grad=True)
+            ]  # results of parameters alone need gradients
             handed = iter(Through.apply(tensors, *needing))  # type: ignore[no-untyped-call]
-            return tree_unflatten([next(handed) if isinstance(each, Tensor) else each for each in results], shape)
+            return tree_unflatten(
+                [next(handed) if isinstance(each, Tensor) else each for each in results], shape
+            )
 
         return call
 
@@ -82,7 +88,9 @@ def each_kind_once(net: nn.Module, measured: Measure) -> Iterator[list[Any]]:
             del layer.forward
 
 
-def _run(forward: Callable[..., Any], args: Any, options: Any, measured: Measure) -> tuple[Any, list[Any], Any]:
+def _run(
+    forward: Callable[..., Any], args: Any, options: Any, measured: Measure
+) -> tuple[Any, list[Any], Any]:
     """Figures of one layer's forward and backward pass, and its results."""
 
     def cut(tensor: Tensor) -> Tensor:
@@ -110,7 +118,11 @@ def _repeated(net: nn.Module) -> Iterator[tuple[nn.Module, Any]]:
         if isinstance(module, (nn.ModuleList, nn.Sequential)):
             kinds = [_kind(layer) for layer in module]
             often = Counter(kinds)
-            yield from ((layer, kind) for layer, kind in zip(module, kinds, strict=True) if often[kind] > RUN)
+            yield from (
+                (layer, kind)
+                for layer, kind in zip(module, kinds, strict=True)
+                if often[kind] > RUN
+            )
 
 
 def _kind(layer: nn.Module) -> Any:

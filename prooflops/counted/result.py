@@ -68,9 +68,14 @@ class CountedWork:
         sums: dict[str, list[int]] = {}
         for (operator, when), figures in list(self._tally.items()):
             if when in phases:
-                sums[operator] = [a + b for a, b in zip(sums.get(operator, [0] * 5), figures, strict=True)]
+                sums[operator] = [
+                    a + b for a, b in zip(sums.get(operator, [0] * 5), figures, strict=True)
+                ]
         places = (PRODUCTS, ELEMENTWISE, READ, WRITTEN)
-        return {operator: Totals(*(figures[place] for place in places)) for operator, figures in sums.items()}
+        return {
+            operator: Totals(*(figures[place] for place in places))
+            for operator, figures in sums.items()
+        }
 
     def totals(self, phase: str = "all") -> Totals:
         """The figures of all operators together."""

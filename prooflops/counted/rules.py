@@ -22,7 +22,9 @@ from prooflops.counted.tensors import tensors_in
 # elements of it as they return. "layout" asks about a tensor's layout: a subclass (nested tensors) answers itself.
 KINDS: dict[str, frozenset[str]] = {
     kind: frozenset(names)
-    for kind, names in json.loads(Path(__file__).with_name("operator_kinds.json").read_text(encoding="utf-8")).items()
+    for kind, names in json.loads(
+        Path(__file__).with_name("operator_kinds.json").read_text(encoding="utf-8")
+    ).items()
 }
 
 
@@ -97,7 +99,9 @@ def rule_of_kernel(func: Any) -> Rule:
         kind,
         formula,
         attention=plain if name == f"aten.{plain}" and plain in ATTENTION else "",
-        results=frozenset(each.name for each in schema.arguments if each.kwarg_only and each.is_write),
+        results=frozenset(
+            each.name for each in schema.arguments if each.kwarg_only and each.is_write
+        ),
         first_unread=each in KINDS["first unread"],
         gathers=each in KINDS["gathers"],
         moves=moves,
@@ -107,7 +111,10 @@ def rule_of_kernel(func: Any) -> Rule:
 
 def _kind_and_formula(packet: Any) -> tuple[int, Formula]:
     """The kind and the formula of an operator that runs a kernel of its own."""
-    plain, is_torchs = _plain_name(packet), _name(packet).rpartition(".")[0] in ("aten", "prim", "prims")
+    plain, is_torchs = (
+        _plain_name(packet),
+        _name(packet).rpartition(".")[0] in ("aten", "prim", "prims"),
+    )
     not_in_place = getattr(torch.ops.aten, plain, packet) if is_torchs else packet
     for each in (packet, not_in_place):
         if _name(each) in OPERATORS:
@@ -124,7 +131,9 @@ def _kind_and_formula(packet: Any) -> tuple[int, Formula]:
     if each != plain:
         return ELEMENTWISE, lambda out, tensors, *args, **kwargs: elements(tensors)
     # An operator in place may lack the tags of its plain form.
-    pointwise = any(torch.Tag.pointwise in each.tags for each in _overloads(packet) + _overloads(not_in_place))
+    pointwise = any(
+        torch.Tag.pointwise in each.tags for each in _overloads(packet) + _overloads(not_in_place)
+    )
     if pointwise or plain in KINDS["reductions"] | KINDS["pointwise without the tag"]:
         return ELEMENTWISE, _largest
     return UNKNOWN, _one_call_if_it_reads_a_tensor
@@ -133,7 +142,9 @@ def _kind_and_formula(packet: Any) -> tuple[int, Formula]:
 def _is_composite(func: Any) -> bool:
     """Whether torch composes an operator of others."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    return key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), key
+    )
 
 
 def _with_result(formula: Callable[..., int]) -> Formula:

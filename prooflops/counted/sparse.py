@@ -15,8 +15,12 @@ ADDED = {"addmm", "addmv", "_sparse_addmm", "sparse_sampled_addmm"}  # to their 
 PARTS = {
     torch.strided: ("detach",),
     torch.sparse_coo: ("_values", "_indices"),
-    **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("values", "crow_indices", "col_indices")),
-    **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), ("values", "ccol_indices", "row_indices")),
+    **dict.fromkeys(
+        (torch.sparse_csr, torch.sparse_bsr), ("values", "crow_indices", "col_indices")
+    ),
+    **dict.fromkeys(
+        (torch.sparse_csc, torch.sparse_bsc), ("values", "ccol_indices", "row_indices")
+    ),
 }
 
 

@@ -32,7 +32,11 @@ def bytes_of(tree: Any) -> int:
         if tree.layout is not torch.strided or tree.is_nested:
             raise NotStridedError
         if 0 in tree.stride():  # expanded: the same element again and again
-            own = prod(size for size, stride in zip(tree.shape, tree.stride(), strict=True) if stride or not size)
+            own = prod(
+                size
+                for size, stride in zip(tree.shape, tree.stride(), strict=True)
+                if stride or not size
+            )
             return own * tree.element_size()
         return tree.numel() * tree.element_size()
     return sum(map(bytes_of, tensors_in(tree)))

@@ -41,7 +41,9 @@ def caches_of(device: torch.device) -> Caches:
     elif device.type == "cpu" and sys.platform == "darwin":
         levels = _apple_caches()
     elif device.type == "cpu":
-        return Caches(cpu.cache_bytes(cores), cpu.cache_bytes(cores[:1]), len(cores), cpu.memory_bytes())
+        return Caches(
+            cpu.cache_bytes(cores), cpu.cache_bytes(cores[:1]), len(cores), cpu.memory_bytes()
+        )
     return Caches(levels, levels, len(cores), cpu.memory_bytes())
 
 

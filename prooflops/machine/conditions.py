@@ -32,13 +32,18 @@ def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[dic
     record |= label_conditions(record["before"], record["after"], record["contention"])
 
 
-def label_conditions(before: dict[str, Any], after: dict[str, Any], contention: dict[str, Any]) -> dict[str, Any]:
+def label_conditions(
+    before: dict[str, Any], after: dict[str, Any], contention: dict[str, Any]
+) -> dict[str, Any]:
     """Whether a measurement between two states was throttled or contended, and the labels that say so.
 
     A reason that the driver gives at either end counts, and a total that grew in between.
     """
     reasons = [
-        reason for moment in (before, after) for reason in moment.get("reasons", ()) if reason not in nvml.ASKED_FOR
+        reason
+        for moment in (before, after)
+        for reason in moment.get("reasons", ())
+        if reason not in nvml.ASKED_FOR
     ]
     for key, total in after.get("totals", {}).items():
         if total > before.get("totals", {}).get(key, total):
@@ -70,9 +75,15 @@ def state(device: torch.device) -> dict[str, Any]:
 def _amd_state(device: torch.device) -> dict[str, Any]:
     """By torch's own calls into amdsmi, in which power is in watts (NVML's is in milliwatts). Unrun."""
     found: dict[str, Any] = {}
-    for name, call in (("clock_mhz", "clock_rate"), ("power_w", "power_draw"), ("temperature_c", "temperature")):
+    for name, call in (
+        ("clock_mhz", "clock_rate"),
+        ("power_w", "power_draw"),
+        ("temperature_c", "temperature"),
+    ):
         try:
             found[name] = getattr(torch.cuda, call)(device)
-        except Exception:  # AmdSmiException is no RuntimeError; without amdsmi it is a ModuleNotFoundError
+        except (
+            Exception
+        ):  # AmdSmiException is no RuntimeError; without amdsmi it is a ModuleNotFoundError
             continue
     return {**found, "unread": "reasons: torch does not ask amdsmi for them"}

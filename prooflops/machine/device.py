@@ -56,7 +56,11 @@ def chosen(request: str | None) -> torch.device:
         return torch.device(kind, 0) if kind in SEVERAL else torch.device(kind)
     if request not in valid:
         known = request.partition(":")[0] in KINDS
-        why = "this machine has no such device" if known else f"no such kind of device ({', '.join(KINDS)})"
+        why = (
+            "this machine has no such device"
+            if known
+            else f"no such kind of device ({', '.join(KINDS)})"
+        )
         why = "; ".join([why, *(unseen_gpus() if known else [])])
         raise ValueError(f"--device {request}: {why}; valid here: {', '.join(valid)}")
     device = torch.device(request)
@@ -88,16 +92,24 @@ def unmet(need: str, device: torch.device) -> str | None:
     if match := _NEED.fullmatch(need):
         least = float(match["least"])
         if device.type != "cuda":
-            what = "a CUDA device of compute capability" if match["what"] == "sm" else "CUDA devices:"
+            what = (
+                "a CUDA device of compute capability" if match["what"] == "sm" else "CUDA devices:"
+            )
             return f"needs {what} >= {least:g}"
         found = float(torch.cuda.device_count()) if match["what"] == "gpus" else capability(device)
         return None if found >= least else f"needs {need}, this device has {found:g}"
     if need == "c++":
         lacks_triton = device.type == "cuda" and not has_triton()
-        return "needs the package triton, for a GPU that it supports" if lacks_triton else _lacks_compiler()
+        return (
+            "needs the package triton, for a GPU that it supports"
+            if lacks_triton
+            else _lacks_compiler()
+        )
     if re.fullmatch(r"[a-z_][a-z0-9_]*", need):
         return None if find_spec(need) else f"needs the package {need}"
-    raise ValueError(f"unknown need {need!r}; valid: cpu, cuda, sm>=X.Y, gpus>=N, c++, or the name of a module")
+    raise ValueError(
+        f"unknown need {need!r}; valid: cpu, cuda, sm>=X.Y, gpus>=N, c++, or the name of a module"
+    )
 
 
 def capability(device: torch.device) -> float:
@@ -121,7 +133,9 @@ def _lacks_compiler() -> str | None:
         return f"needs a C++ compiler ({compiler})"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         return "needs the header files of Python (Python.h)"
-    return _fails_to_compile(compiler, os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
+    return _fails_to_compile(
+        compiler, os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir()
+    )
 
 
 @cache
@@ -132,11 +146,17 @@ def _fails_to_compile(compiler: str, folder: str) -> str | None:
             source = Path(place, "tried.cpp")
             source.write_text("int tried() { return 0; }\n", encoding="ascii")
             command = f"{compiler} {source} -shared -fPIC -o {source.with_suffix('.so')}"
-            ran = subprocess.run(shlex.split(command), capture_output=True, text=True, check=False, timeout=120)
+            ran = subprocess.run(
+                shlex.split(command), capture_output=True, text=True, check=False, timeout=120
+            )
     except (OSError, subprocess.SubprocessError) as error:
         return f"needs a C++ compiler that works in {folder}: {error}"
     said = " ".join(ran.stderr.split())[:200]
-    return f"needs a C++ compiler that works in {folder}, but {compiler} says: {said}" if ran.returncode else None
+    return (
+        f"needs a C++ compiler that works in {folder}, but {compiler} says: {said}"
+        if ran.returncode
+        else None
+    )
 
 
 @cache
@@ -151,8 +171,12 @@ def name(device: torch.device) -> str:
 
 # The features of a CPU that decide its rates: torch's name for each, and that of /proc/cpuinfo where it is another.
 TELLING = {
-    **dict.fromkeys(("avx2", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "avx10_2"), ""),
-    **dict.fromkeys(("amx_bf16", "amx_int8", "amx_fp16", "amx_fp8", "sve", "sve2", "bf16", "i8mm"), ""),
+    **dict.fromkeys(
+        ("avx2", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "avx10_2"), ""
+    ),
+    **dict.fromkeys(
+        ("amx_bf16", "amx_int8", "amx_fp16", "amx_fp8", "sve", "sve2", "bf16", "i8mm"), ""
+    ),
     "fma3": "fma",
     "avx512_f": "avx512f",
     "neon": "asimd",
@@ -168,7 +192,9 @@ def isa(device: torch.device) -> list[str]:
     if device.type != "cpu":
         return []
     capabilities = cpu_capabilities()
-    return [feature for feature in TELLING if capabilities.get(feature)] or [torch.backends.cpu.get_cpu_capability()]
+    return [feature for feature in TELLING if capabilities.get(feature)] or [
+        torch.backends.cpu.get_cpu_capability()
+    ]
 
 
 def cpu_capabilities() -> dict[str, Any]:
@@ -177,7 +203,11 @@ def cpu_capabilities() -> dict[str, Any]:
     if capabilities:
         return dict(capabilities())
     words = set((cpu.info("flags") or cpu.info("Features")).split())
-    return {feature: (other or feature) in words for feature, other in TELLING.items()} if words else {}
+    return (
+        {feature: (other or feature) in words for feature, other in TELLING.items()}
+        if words
+        else {}
+    )
 
 
 def driver(device: torch.device) -> str | None:
@@ -279,7 +309,9 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
 
 def headline(device: torch.device, facts: dict[str, Any]) -> list[str]:
     """The lines about machine and software that head every run, from the device's fingerprint."""
-    memory = f"{facts['memory_bytes'] / 2**30:.1f} GiB" if facts["memory_bytes"] else "memory unknown"
+    memory = (
+        f"{facts['memory_bytes'] / 2**30:.1f} GiB" if facts["memory_bytes"] else "memory unknown"
+    )
     count = f"{facts['count']} x " if facts["count"] > 1 else ""
     versions = [f"torch {facts['torch']}"]
     versions += [f"{key} {facts[key]}" for key in ("driver", "cuda", "hip") if facts[key]]
@@ -291,17 +323,27 @@ def headline(device: torch.device, facts: dict[str, Any]) -> list[str]:
     ]
 
 
-FASTEST_CPU_CLOCK_HZ = 6.2e9  # Intel Core i9-14900KS, the highest boost clock any CPU on sale is specified for
+FASTEST_CPU_CLOCK_HZ = (
+    6.2e9  # Intel Core i9-14900KS, the highest boost clock any CPU on sale is specified for
+)
 
 
 def accelerator(device: torch.device) -> Accelerator | None:
     """The row of the peak table for exactly this device; None if it is not on record."""
     if device.type == "cuda":
         facts = torch.cuda.get_device_properties(device)
-        arch = getattr(facts, "gcnArchName", "") if torch.version.hip else f"{facts.major}.{facts.minor}"
-        return devices.device_named(name(device), arch, facts.multi_processor_count, facts.total_memory)
+        arch = (
+            getattr(facts, "gcnArchName", "")
+            if torch.version.hip
+            else f"{facts.major}.{facts.minor}"
+        )
+        return devices.device_named(
+            name(device), arch, facts.multi_processor_count, facts.total_memory
+        )
     if device.type == "xpu":
-        return devices.device_named(name(device), units=torch.xpu.get_device_properties(device).max_compute_units)
+        return devices.device_named(
+            name(device), units=torch.xpu.get_device_properties(device).max_compute_units
+        )
     return None
 
 
@@ -319,18 +361,26 @@ def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
     """
     if device.type == "cuda":
         clock = highest_clock_hz(device)
-        return (clock and devices.clock_scaled_peak_flop_per_s(accelerator(device), dtype, clock)) or None
+        return (
+            clock and devices.clock_scaled_peak_flop_per_s(accelerator(device), dtype, clock)
+        ) or None
     if device.type == "cpu":
         capabilities = cpu_capabilities()
         cores = int(capabilities.get("num_physical_cores") or os.cpu_count() or 1)
         clock = highest_clock_hz(device) or FASTEST_CPU_CLOCK_HZ
-        return devices.cpu_peak_flop_per_s(capabilities, cores, clock, dtype) if capabilities else None
+        return (
+            devices.cpu_peak_flop_per_s(capabilities, cores, clock, dtype) if capabilities else None
+        )
     return None
 
 
 def derived_bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
     """Cores times FLOPs per cycle times highest clock of a CPU; None for others, or if the clock is unknown."""
-    return bound_flop_per_s(device, dtype) if device.type == "cpu" and highest_clock_hz(device) else None
+    return (
+        bound_flop_per_s(device, dtype)
+        if device.type == "cpu" and highest_clock_hz(device)
+        else None
+    )
 
 
 def highest_clock_hz(device: torch.device) -> float | None:

@@ -54,7 +54,12 @@ def link(device: torch.device) -> dict[str, int]:
 def causes(device: torch.device, conditions: Mapping[str, Any], figure: str) -> list[str]:
     """What may have lowered a figure, in words; `conditions` are those of its measurement."""
     state, found = conditions.get("after", {}), readings(device)
-    return [*conditions.get("labels", ()), *_clock(device, state, found), *_link(found, figure), *_defects(found)]
+    return [
+        *conditions.get("labels", ()),
+        *_clock(device, state, found),
+        *_link(found, figure),
+        *_defects(found),
+    ]
 
 
 def _clock(device: torch.device, state: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
@@ -95,4 +100,9 @@ def _defects(found: Mapping[str, Any]) -> list[str]:
 
 def _cores(mask: Any) -> set[int]:
     """The cores of NVML's affinity mask, an array of 64-bit words."""
-    return {64 * place + bit for place, word in enumerate(mask) for bit in range(64) if int(word) >> bit & 1}
+    return {
+        64 * place + bit
+        for place, word in enumerate(mask)
+        for bit in range(64)
+        if int(word) >> bit & 1
+    }

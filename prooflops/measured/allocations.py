@@ -34,7 +34,9 @@ class MeasuredBytes(PhaseBytes):
     None on the CPU.
     """
 
-    earlier_freed_bytes: int = 0  # CPU: allocated before the block, as far as the profiler knows; in no other figure
+    earlier_freed_bytes: int = (
+        0  # CPU: allocated before the block, as far as the profiler knows; in no other figure
+    )
     charged_live_bytes: int | None = None
     charged_peak_bytes: int | None = None
 
@@ -103,9 +105,13 @@ def memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemory]:
     """
     meter = _meter_of(torch.device(device))
     if _measuring:
-        raise RuntimeError(f"memory({str(device)!r}) inside a block that is measured on {_measuring[0]!r}: use mark()")
+        raise RuntimeError(
+            f"memory({str(device)!r}) inside a block that is measured on {_measuring[0]!r}: use mark()"
+        )
     if "FakeTensorMode" in (type(mode).__name__ for mode in _get_current_dispatch_mode_stack()):
-        raise RuntimeError("a FakeTensorMode is active: its tensors hold no bytes, so there is nothing to measure")
+        raise RuntimeError(
+            "a FakeTensorMode is active: its tensors hold no bytes, so there is nothing to measure"
+        )
     collecting = gc.isenabled()
     _measuring.append(str(device))
     try:
@@ -173,7 +179,9 @@ class _CpuMeter:
                 "a profiler is active: the CPU's bytes need a profiler session of their own; stop it first"
             )
         # With acc_events torch 2.10 to 2.12 do not warn that a later cycle, of which there is none, clears the events.
-        self._session = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
+        self._session = profile(
+            activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
+        )
         self._session.__enter__()  # type: ignore[no-untyped-call]
 
     def mark(self) -> None:
@@ -193,7 +201,9 @@ class _CpuMeter:
             path = Path(folder, "trace.json")
             self._session.export_chrome_trace(str(path))
             # Timestamps are nanoseconds since long ago, written in microseconds: a float would round them.
-            trace = json.loads(path.read_text(encoding="utf-8", errors="replace"), parse_float=Decimal)["traceEvents"]
+            trace = json.loads(
+                path.read_text(encoding="utf-8", errors="replace"), parse_float=Decimal
+            )["traceEvents"]
         segments = _split_at_marks(trace)
         if len(segments) != self._marks:
             raise RuntimeError(_ENDED_WITHIN)
@@ -246,7 +256,9 @@ class _CachingAllocatorMeter:
     def __init__(self, device: torch.device) -> None:
         self._api = getattr(torch, device.type)
         if not self._api.is_available():
-            raise ValueError(f"device must be present, got {str(device)!r}, and torch sees no {device.type} device")
+            raise ValueError(
+                f"device must be present, got {str(device)!r}, and torch sees no {device.type} device"
+            )
         if why := why_uncounted(device):
             raise RuntimeError(why)
         self._device = device
@@ -259,7 +271,9 @@ class _CachingAllocatorMeter:
         pass
 
     def mark(self) -> None:
-        self._api.synchronize(self._device)  # a block that another stream used is free once that stream is done
+        self._api.synchronize(
+            self._device
+        )  # a block that another stream used is free once that stream is done
         figures = dict(self._api.memory_stats(self._device))
         if "requested_bytes.all.current" not in figures:
             raise RuntimeError(

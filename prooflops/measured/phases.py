@@ -38,7 +38,9 @@ class Phases(Generic[B]):
         if self._segments is not None:
             raise RuntimeError(f"mark({name!r}) came after the {self._kind} block had ended")
         if name in self._names:
-            raise ValueError(f"name must be new, got {name!r}; marked already: {', '.join(self._names)}")
+            raise ValueError(
+                f"name must be new, got {name!r}; marked already: {', '.join(self._names)}"
+            )
 
     def _known(self) -> Sequence[B]:
         if self._segments is None:

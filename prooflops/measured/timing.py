@@ -79,7 +79,9 @@ def _timed_api(device: torch.device) -> Any:
     api = getattr(torch, device.type)
     present = torch.backends.mps.is_available() if device.type == "mps" else api.is_available()
     if not present:
-        raise ValueError(f"device must be present, got {str(device)!r}, and torch sees no {device.type} device")
+        raise ValueError(
+            f"device must be present, got {str(device)!r}, and torch sees no {device.type} device"
+        )
     return api
 
 
@@ -100,7 +102,9 @@ class Timing:
         return (high - low) / self.median_s
 
 
-def time(fn: Callable[[], object], device: str | torch.device = "cpu", *, warmup: int, rounds: int) -> Timing:
+def time(
+    fn: Callable[[], object], device: str | torch.device = "cpu", *, warmup: int, rounds: int
+) -> Timing:
     """Seconds that `fn()` takes on `device`, in `rounds` rounds after `warmup` calls that are not timed.
 
     On CUDA all run in the current stream, and the host may queue all rounds before the first has run.
@@ -125,7 +129,9 @@ def time(fn: Callable[[], object], device: str | torch.device = "cpu", *, warmup
     return Timing(tuple(stop - start for start, stop in moments))
 
 
-def alternating(one: Callable[[], float], other: Callable[[], float]) -> Iterator[tuple[float, float]]:
+def alternating(
+    one: Callable[[], float], other: Callable[[], float]
+) -> Iterator[tuple[float, float]]:
     """Figures (one(), other()), without end, called in the order A B, B A, A B, ...
 
     A drift with time (a clock that falls, another process that starts) then affects both sides alike.
@@ -142,7 +148,9 @@ def alternating(one: Callable[[], float], other: Callable[[], float]) -> Iterato
         yield one(), second
 
 
-def median_interval(values: Iterable[float], confidence: float = 0.95) -> tuple[float, float] | None:
+def median_interval(
+    values: Iterable[float], confidence: float = 0.95
+) -> tuple[float, float] | None:
     """The confidence interval of the median between two order statistics; None where there are too few values for one.
 
     The number of values below the true median is binomial of n and 1/2, whatever the distribution, if the values are

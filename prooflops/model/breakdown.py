@@ -41,7 +41,9 @@ class ModuleRow:
     parameters: int
     forward_flops: int
     backward_flops: int
-    kept_bytes: int  # of the tensors made in it that are kept for the backward pass, each storage once
+    kept_bytes: (
+        int  # of the tensors made in it that are kept for the backward pass, each storage once
+    )
     forward_s: float
     backward_s: float
     own_s: float  # without the submodules
@@ -85,9 +87,13 @@ def breakdown_of(user_model: UserModel) -> Breakdown:
         rounds = [_Trace(instance.module, timer).step(instance) for _ in range(3)]
     calls = Counter(key for key, *_ in rounds[0].readings)
     times = [each.sums() for each in rounds]
-    seconds = Counter({key: min(each[key] for each in times if key in each) for key in calls})  # the least disturbed
+    seconds = Counter(
+        {key: min(each[key] for each in times if key in each) for key in calls}
+    )  # the least disturbed
     modules = tuple(_module_rows(instance.module, traced, seconds))
-    return Breakdown(phases_s, modules, _operator_rows(calls, traced.sums(), seconds), user_model.is_compiled)
+    return Breakdown(
+        phases_s, modules, _operator_rows(calls, traced.sums(), seconds), user_model.is_compiled
+    )
 
 
 def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
@@ -104,12 +110,19 @@ def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
         instance.optimizer.step()
         moments.append(timer())
         rounds.append([later - earlier for earlier, later in itertools.pairwise(moments)])
-    return {name: statistics.median(times) for name, times in zip(PHASES, zip(*rounds, strict=True), strict=True)}
+    return {
+        name: statistics.median(times)
+        for name, times in zip(PHASES, zip(*rounds, strict=True), strict=True)
+    }
 
 
 # Only these two private calls assign the operators of a backward pass to those of the forward pass.
-if not hasattr(torch._C, "_current_autograd_node") or not hasattr(torch._C._autograd, "_get_sequence_nr"):
-    raise ImportError(f"prooflops.model does not know torch {torch.__version__}: its autograd names no node")
+if not hasattr(torch._C, "_current_autograd_node") or not hasattr(
+    torch._C._autograd, "_get_sequence_nr"
+):
+    raise ImportError(
+        f"prooflops.model does not know torch {torch.__version__}: its autograd names no node"
+    )
 
 
 def newest_node() -> int:
@@ -135,7 +148,9 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._running, self._phase = [OUTSIDE], PHASES[0]
         self._module_of_node: dict[int, str] = {}
         self._made: set[int] = set()
-        self._storages: dict[int, Any] = {}  # kept alive so that no other storage gets their address
+        self._storages: dict[
+            int, Any
+        ] = {}  # kept alive so that no other storage gets their address
 
     def step(self, instance: Instance) -> _Trace:
         """Takes one training step."""
@@ -145,7 +160,9 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stack.callback(register_module_forward_hook(self._leave, always_call=True).remove)
             stack.enter_context(self)
             if self._keeps:
-                stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor))
+                stack.enter_context(
+                    torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor)
+                )
             loss = instance.forward()
             self._phase = "backward"
             loss.backward()  # type: ignore[no-untyped-call]
@@ -169,7 +186,11 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _keep(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if self._phase == "forward" and storage._cdata in self._made and storage._cdata not in self._storages:
+        if (
+            self._phase == "forward"
+            and storage._cdata in self._made
+            and storage._cdata not in self._storages
+        ):
             self._storages[storage._cdata] = storage
             self.kept[self._running[-1]] += storage.nbytes()
         return tensor.detach()
@@ -178,7 +199,9 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = self._meter()
         out = func(*args, **(kwargs or {}))
         after = self._meter()
-        self.readings.append(((self._module(), self._phase, str(func._overloadpacket)), before, after))
+        self.readings.append(
+            ((self._module(), self._phase, str(func._overloadpacket)), before, after)
+        )
         if self._keeps:
             self._made |= _storages(out) - _storages((args, kwargs))
         return out
@@ -215,7 +238,9 @@ def _module_rows(module: nn.Module, traced: _Trace, seconds: Counter[Key]) -> It
             depth=len(list(_with_ancestors(name))) - 1,
             calls=len(outputs),
             output=outputs[0] if outputs else "",
-            parameters=sum(parameter.numel() for parameter in each.parameters()) if each is not None else 0,
+            parameters=sum(parameter.numel() for parameter in each.parameters())
+            if each is not None
+            else 0,
             forward_flops=figures["forward flops"],
             backward_flops=figures["backward flops"],
             kept_bytes=figures["kept"],
@@ -232,12 +257,19 @@ def _with_ancestors(name: str) -> Iterator[str]:
         yield name
 
 
-def _operator_rows(calls: Counter[Key], flops: Counter[Key], seconds: Counter[Key]) -> tuple[OperatorRow, ...]:
+def _operator_rows(
+    calls: Counter[Key], flops: Counter[Key], seconds: Counter[Key]
+) -> tuple[OperatorRow, ...]:
     sums: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for key in calls:
         _, phase, operator = key
-        sums[operator, phase].update({"calls": calls[key], "seconds": seconds[key], "flops": flops[key]})
-    rows = [OperatorRow(*names, each["calls"], each["seconds"], each["flops"]) for names, each in sums.items()]
+        sums[operator, phase].update(
+            {"calls": calls[key], "seconds": seconds[key], "flops": flops[key]}
+        )
+    rows = [
+        OperatorRow(*names, each["calls"], each["seconds"], each["flops"])
+        for names, each in sums.items()
+    ]
     return tuple(sorted(rows, key=lambda row: -row.seconds))
 
 
@@ -254,7 +286,9 @@ class Inference:
     seconds: float = 0.0
     spread: float = 0.0
     flops: int = 0
-    activation_bytes: int = 0  # at the peak, its output included, beyond parameters, buffers and inputs
+    activation_bytes: int = (
+        0  # at the peak, its output included, beyond parameters, buffers and inputs
+    )
     why_not: str = ""
 
 

@@ -30,10 +30,20 @@ def answer_of(claim: Claim, outcomes: Sequence[Outcome]) -> Answer:
     """One answer from all tests, by `verdict_of`: a test that lacks hardware leaves the claim unchecked here."""
     found = verdict_of(claim, [_as_of_a_model(outcome) for outcome in outcomes])
     verdict = "holds" if found.verdict in ("holds if", "on record") else found.verdict
-    return Answer(claim.id, claim.statement, verdict, "" if verdict == "holds" else found.reason, found.figures)
+    return Answer(
+        claim.id,
+        claim.statement,
+        verdict,
+        "" if verdict == "holds" else found.reason,
+        found.figures,
+    )
 
 
 def _as_of_a_model(outcome: Outcome) -> Outcome:
     if outcome.reason.startswith(DOES_NOT_APPLY):
-        return replace(outcome, status="not applicable", reason=outcome.reason.removeprefix(f"{DOES_NOT_APPLY}: "))
+        return replace(
+            outcome,
+            status="not applicable",
+            reason=outcome.reason.removeprefix(f"{DOES_NOT_APPLY}: "),
+        )
     return replace(outcome, status="skipped") if outcome.status == "unmet" else outcome

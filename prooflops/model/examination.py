@@ -61,10 +61,14 @@ def inventory_of(module: torch.nn.Module) -> Inventory:
     first = {name for name, _ in module.named_parameters()}
     return Inventory(
         groups=tuple(
-            TensorGroup(role, dtype, len(tensors), sum(each.numel() for each in tensors), bytes_of(tensors))
+            TensorGroup(
+                role, dtype, len(tensors), sum(each.numel() for each in tensors), bytes_of(tensors)
+            )
             for (role, dtype), tensors in found.items()
         ),
-        tied=tuple(name for name, _ in module.named_parameters(remove_duplicate=False) if name not in first),
+        tied=tuple(
+            name for name, _ in module.named_parameters(remove_duplicate=False) if name not in first
+        ),
         storage_bytes=storage_bytes_of([*module.parameters(), *module.buffers()]),
     )
 
@@ -103,7 +107,9 @@ class MeasuredStep:
     @property
     def hfu(self) -> float | None:
         """All FLOPs that were executed, against the vendor's peak."""
-        return hfu(self.flops.model, self.flops.recomputed, self.seconds, self._rate(self.peak_flop_per_s))
+        return hfu(
+            self.flops.model, self.flops.recomputed, self.seconds, self._rate(self.peak_flop_per_s)
+        )
 
     @property
     def mfu_of_ceiling(self) -> float | None:
@@ -151,7 +157,11 @@ class MeasuredStep:
     @property
     def unknown(self) -> str:
         """Why its figures allow no conclusion: disturbed, spread widely, or in contradiction; else empty."""
-        if rivals := [each.removeprefix(f"{CONTENDED}: ") for each in self.labels if each.startswith(CONTENDED)]:
+        if rivals := [
+            each.removeprefix(f"{CONTENDED}: ")
+            for each in self.labels
+            if each.startswith(CONTENDED)
+        ]:
             return rivals[0]
         if self.spread > WIDEST_SPREAD:
             return f"its times spread by {self.spread:.0%}"
@@ -173,7 +183,10 @@ class Examination:
 
     def __init__(self, user_model: UserModel, argument: str = "", limit: int | None = None) -> None:
         self.user_model = user_model
-        self.argument, self.limit = argument, limit  # of the factory, to be swept; its bytes, or those free
+        self.argument, self.limit = (
+            argument,
+            limit,
+        )  # of the factory, to be swept; its bytes, or those free
         self.step: MeasuredStep | None = None
         self.answers: list[Answer] = []
 
@@ -235,7 +248,9 @@ class Examination:
         breakdown: Breakdown | None = vars(self).get("breakdown")
         for each in breakdown.operators if breakdown else ():
             if each.seconds and each.flops / each.seconds > ceiling:
-                rates = (engineering(rate, "FLOP/s") for rate in (each.flops / each.seconds, ceiling))
+                rates = (
+                    engineering(rate, "FLOP/s") for rate in (each.flops / each.seconds, ceiling)
+                )
                 return "{} runs at {}, above the ceiling of {}".format(each.name, *rates)
         return self.step.unknown
 
@@ -258,4 +273,6 @@ class Examination:
                 y = y * 1.5
             y.sum().backward()  # type: ignore[no-untyped-call]
 
-        return measured.time(chain, self.user_model.device, warmup=5, rounds=21).median_s / (2 * CHAIN)
+        return measured.time(chain, self.user_model.device, warmup=5, rounds=21).median_s / (
+            2 * CHAIN
+        )

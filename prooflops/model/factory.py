@@ -25,7 +25,9 @@ from accounting.checks import validated_choice
 FORMS = "module:factory, such as my_package.my_module:factory, or path/to/file.py:factory"
 RETURNS = "(module, inputs) or (module, inputs, optimizer, loss, D), of which the last three may be left out or None"
 DOTTED = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
-NOT_THE_USERS = tuple(str(Path(str(package.__file__)).parent) + os.sep for package in (torch, accounting, prooflops))
+NOT_THE_USERS = tuple(
+    str(Path(str(package.__file__)).parent) + os.sep for package in (torch, accounting, prooflops)
+)
 
 
 class ModelError(ValueError):
@@ -71,7 +73,9 @@ def import_factory(spec: str, folder: Path) -> Callable[[], Any]:
         is_file = place.endswith(".py")
         if spec.endswith(".py") and (folder / spec).is_file():
             names = ", ".join(_own_functions(_imported_file(folder / spec))) or "none is in it"
-            raise ModelError(f"must be {FORMS}; write --model={spec}:NAME with one of its functions: {names}")
+            raise ModelError(
+                f"must be {FORMS}; write --model={spec}:NAME with one of its functions: {names}"
+            )
         if not re.fullmatch(DOTTED, path) or not (is_file or re.fullmatch(DOTTED, place)):
             raise ModelError(f"must be {FORMS}")
         found: Any = _imported_file(folder / place) if is_file else _imported_module(place, folder)
@@ -80,9 +84,13 @@ def import_factory(spec: str, folder: Path) -> Callable[[], Any]:
                 validated_choice("the factory", name, _own_functions(found))
             found = getattr(found, name)
         if not callable(found):
-            raise ModelError(f"the factory must be callable, got {found!r} of type {type(found).__name__}")
+            raise ModelError(
+                f"the factory must be callable, got {found!r} of type {type(found).__name__}"
+            )
         if isinstance(found, nn.Module):
-            raise ModelError(f"got a {type(found).__name__} itself; name a function that returns {RETURNS}")
+            raise ModelError(
+                f"got a {type(found).__name__} itself; name a function that returns {RETURNS}"
+            )
     return found  # type: ignore[no-any-return]
 
 
@@ -90,7 +98,11 @@ def _own_functions(holder: Any) -> list[str]:
     """The public functions and classes that a module or class defines, not those it imports."""
     home = holder.__name__ if isinstance(holder, ModuleType) else holder.__module__
     own = {each: getattr(holder, each) for each in vars(holder) if not each.startswith("_")}
-    return [name for name, value in own.items() if callable(value) and getattr(value, "__module__", home) == home]
+    return [
+        name
+        for name, value in own.items()
+        if callable(value) and getattr(value, "__module__", home) == home
+    ]
 
 
 def _imported_module(module_name: str, folder: Path) -> ModuleType:
@@ -99,7 +111,11 @@ def _imported_module(module_name: str, folder: Path) -> ModuleType:
         with user_code(f"importing {module_name}"):
             return importlib.import_module(module_name)
     except ModelError as error:
-        missing = getattr(error.__cause__, "name", None) if isinstance(error.__cause__, ModuleNotFoundError) else None
+        missing = (
+            getattr(error.__cause__, "name", None)
+            if isinstance(error.__cause__, ModuleNotFoundError)
+            else None
+        )
         if missing is None or not f"{module_name}.".startswith(f"{missing}."):
             raise
         parent = missing.rpartition(".")[0]
@@ -111,8 +127,14 @@ def _imported_module(module_name: str, folder: Path) -> ModuleType:
 def _imported_file(file: Path) -> ModuleType:
     """The module in a file; its own folder is searched first, as when Python runs it."""
     if not file.is_file():
-        there = ", ".join(sorted(each.name for each in file.parent.glob("*.py"))) or "no Python file"
-        why = f"{file.parent} has {there}" if file.parent.is_dir() else f"there is no folder {file.parent}"
+        there = (
+            ", ".join(sorted(each.name for each in file.parent.glob("*.py"))) or "no Python file"
+        )
+        why = (
+            f"{file.parent} has {there}"
+            if file.parent.is_dir()
+            else f"there is no folder {file.parent}"
+        )
         raise ModelError(f"no such file {file}; {why}; must be {FORMS}")
     _search_first(file.parent)
     found = importlib.util.spec_from_file_location(f"_model_file_{file.stem}", file)

@@ -24,7 +24,9 @@ from prooflops.counted.rules import rule_of
 from prooflops.model.breakdown import newest_node
 from prooflops.model.user_model import Instance
 
-LOOK_UPS = frozenset({"embedding", "embedding_bag", "_embedding_bag", "index", "index_select", "gather"})
+LOOK_UPS = frozenset(
+    {"embedding", "embedding_bag", "_embedding_bag", "index", "index_select", "gather"}
+)
 CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_backward"})
 
 LOOKED_UP = "embeddings, looked up and not multiplied"
@@ -166,7 +168,9 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._without_parameter = {"forward": 0, "backward": 0}
         self._of_node: defaultdict[int, list[_Product]] = defaultdict(list)
         self._spans: defaultdict[int, list[tuple[int, int, frozenset[int]]]] = defaultdict(list)
-        self._kept_alive: list[Any] = []  # storages kept alive so that no other tensor gets their address
+        self._kept_alive: list[
+            Any
+        ] = []  # storages kept alive so that no other tensor gets their address
         for index, parameter in enumerate(self.parameters):
             self._add_origin(parameter, frozenset({index}))
 
@@ -183,7 +187,9 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node = torch._C._current_autograd_node()
         if node is None:
             self._forward(name, tensors, _tensors(out), flops)
-        elif flops and torch.is_grad_enabled():  # gradients run without, so this is a recomputed forward pass
+        elif (
+            flops and torch.is_grad_enabled()
+        ):  # gradients run without, so this is a recomputed forward pass
             self.checkpointed += flops
             self._of_node[newest_node()].append((self._factors(tensors), flops))
         elif flops:
@@ -202,15 +208,21 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 use.products += 1
                 use.convolved |= name in CONVOLUTIONS
             self._without_parameter["forward"] += 0 if factors else flops
-            for index in {each for tensor in tensors for each in self._origin_of(tensor)} - {*factors}:
+            for index in {each for tensor in tensors for each in self._origin_of(tensor)} - {
+                *factors
+            }:
                 self._uses[index].elementwise = True  # a bias, or the scale of a weight
-        elif not self._track_derived(tensors, outputs) and any(out.numel() for out in outputs):  # idle experts: none
+        elif not self._track_derived(tensors, outputs) and any(
+            out.numel() for out in outputs
+        ):  # idle experts: none
             for tensor in tensors:
                 for index in self._origin_of(tensor):
                     self._uses[index].looked_up |= name in LOOK_UPS
                     self._uses[index].elementwise |= name not in LOOK_UPS
 
-    def _backward(self, node: Any, tensors: list[Tensor], outputs: list[Tensor], flops: int) -> None:
+    def _backward(
+        self, node: Any, tensors: list[Tensor], outputs: list[Tensor], flops: int
+    ) -> None:
         of_node = self._of_node.get(node._sequence_nr(), [])
         factors = self._factors(tensors) or self._factors_of_gradient(of_node, outputs)
         for index, share in self._shares(factors, flops):
@@ -221,11 +233,17 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._without_parameter["backward"] += needed
             self.fused_recomputed += flops - needed
 
-    def _factors_of_gradient(self, of_node: list[_Product], outputs: list[Tensor]) -> tuple[int, ...]:
+    def _factors_of_gradient(
+        self, of_node: list[_Product], outputs: list[Tensor]
+    ) -> tuple[int, ...]:
         """The factors of the product whose parameter has the shape of this gradient; else those of the first."""
         with_parameter = [factors for factors, _ in of_node if factors]
         for factors in with_parameter:
-            if any(sorted(out.shape) == sorted(self.parameters[index].shape) for index in factors for out in outputs):
+            if any(
+                sorted(out.shape) == sorted(self.parameters[index].shape)
+                for index in factors
+                for out in outputs
+            ):
                 return factors
         return with_parameter[0] if with_parameter else ()
 
@@ -251,9 +269,13 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _add_origin(self, tensor: Tensor, indices: frozenset[int]) -> None:
         start = int(tensor.storage_offset()) * tensor.element_size()
-        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        last = sum(
+            (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        )
         storage = tensor.untyped_storage()
-        self._spans[storage._cdata].append((start, start + (int(last) + 1) * tensor.element_size(), indices))
+        self._spans[storage._cdata].append(
+            (start, start + (int(last) + 1) * tensor.element_size(), indices)
+        )
         self._kept_alive.append(storage)
 
     def _origin_of(self, tensor: Tensor) -> frozenset[int]:
@@ -291,7 +313,10 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         backward[FUSED_RECOMPUTED] -= self.fused_recomputed
         backward[CHECKPOINTED] -= self.checkpointed
         found = [Difference(name, forward[name], backward[name]) for name in {*forward, *backward}]
-        yield from sorted((part for part in found if part.forward or part.backward), key=lambda part: -abs(part.step))
+        yield from sorted(
+            (part for part in found if part.forward or part.backward),
+            key=lambda part: -abs(part.step),
+        )
 
 
 def _reason(use: _ParameterUse, once: int) -> str:
@@ -309,7 +334,9 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-NAMES = {each.torch_name: name for name, each in FORMATS.items() if each.torch_name and name != "tf32"}
+NAMES = {
+    each.torch_name: name for name, each in FORMATS.items() if each.torch_name and name != "tf32"
+}
 
 
 def _dtype_of(name: str, tensors: list[Tensor]) -> str:

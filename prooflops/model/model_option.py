@@ -47,25 +47,36 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         help="with --model-sweep: the memory that a step may take, such as 4GiB (default: all that is free on an "
         "accelerator, 1 GiB on a CPU)",
     )
-    parser.addini("model_tests", "the files of tests that --model runs, and nothing else does", type="paths")
+    parser.addini(
+        "model_tests", "the files of tests that --model runs, and nothing else does", type="paths"
+    )
     suggest_options(parser, pluginmanager, "prooflops")
 
 
-@pytest.hookimpl(trylast=True)  # after the suite's own, which chooses the device and loads the registry
+@pytest.hookimpl(
+    trylast=True
+)  # after the suite's own, which chooses the device and loads the registry
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"{MARKER}(id, ...): the claims of the registry that it settles for your model")
+    config.addinivalue_line(
+        "markers", f"{MARKER}(id, ...): the claims of the registry that it settles for your model"
+    )
     if config.option.model is None:
         if config.option.model_sweep or config.option.model_memory:
-            raise pytest.UsageError("--model-sweep and --model-memory are about a model: name it by --model")
+            raise pytest.UsageError(
+                "--model-sweep and --model-memory are about a model: name it by --model"
+            )
         return
     if config.option.claim:
-        raise pytest.UsageError("--model and --claim exclude each other: name the paths of other tests to run as well")
+        raise pytest.UsageError(
+            "--model and --claim exclude each other: name the paths of other tests to run as well"
+        )
     if config.getoption("numprocesses", None):
         raise pytest.UsageError("--model measures and prints in one process: run it without -n")
     run = config.stash[RUN]
     try:
         config.stash[_examinations] = {
-            spec: _examination(config, spec, run.device) for spec in dict.fromkeys(config.option.model)
+            spec: _examination(config, spec, run.device)
+            for spec in dict.fromkeys(config.option.model)
         }
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
@@ -75,8 +86,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = [str(file) for file in tests]
         return
-    given = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
-    config.args += [str(file) for file in tests if not any(path == file or path in file.parents for path in given)]
+    given = [
+        (config.invocation_params.dir / argument.partition("::")[0]).resolve()
+        for argument in config.args
+    ]
+    config.args += [
+        str(file)
+        for file in tests
+        if not any(path == file or path in file.parents for path in given)
+    ]
 
 
 def _examination(config: pytest.Config, spec: str, device: torch.device) -> Examination:
@@ -85,7 +103,9 @@ def _examination(config: pytest.Config, spec: str, device: torch.device) -> Exam
     if argument:
         default_of(user_model, argument)
     elif memory:
-        raise ModelError("--model-memory limits --model-sweep: name its argument, such as --model-sweep batch")
+        raise ModelError(
+            "--model-memory limits --model-sweep: name its argument, such as --model-sweep batch"
+        )
     return Examination(user_model, argument, amount(memory, "--model-memory") if memory else None)
 
 
@@ -99,8 +119,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "user_model" in metafunc.fixturenames:
         specs = metafunc.config.stash.get(_examinations, None)
         if specs is None:
-            raise pytest.UsageError(f"{metafunc.definition.nodeid} is about your own model: name it by --model FACTORY")
-        metafunc.parametrize("user_model", specs, indirect=True, scope="session")  # so the spec is in the node's id
+            raise pytest.UsageError(
+                f"{metafunc.definition.nodeid} is about your own model: name it by --model FACTORY"
+            )
+        metafunc.parametrize(
+            "user_model", specs, indirect=True, scope="session"
+        )  # so the spec is in the node's id
 
 
 class Answers:
@@ -108,15 +132,21 @@ class Answers:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self._outcomes: defaultdict[tuple[str, str], list[Outcome]] = defaultdict(list)  # by model and claim
+        self._outcomes: defaultdict[tuple[str, str], list[Outcome]] = defaultdict(
+            list
+        )  # by model and claim
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         check_claims_exist(self.registry, items, MARKER)
         for item in items:
-            item.user_properties += [(MARKER, claim) for claim in claims_of(item, MARKER)]  # for JUnit's XML
+            item.user_properties += [
+                (MARKER, claim) for claim in claims_of(item, MARKER)
+            ]  # for JUnit's XML
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         result = yield
         claims = claims_of(item, MARKER)
         spec = item.callspec.params.get("user_model") if hasattr(item, "callspec") else None
@@ -134,7 +164,11 @@ class Answers:
     def in_order(self, spec: str) -> list[Answer]:
         """One answer for each claim that had a test of this model, in the order of the registry."""
         rows = self.registry.claims.values()
-        return [answer_of(row, self._outcomes[spec, row.id]) for row in rows if (spec, row.id) in self._outcomes]
+        return [
+            answer_of(row, self._outcomes[spec, row.id])
+            for row in rows
+            if (spec, row.id) in self._outcomes
+        ]
 
 
 @pytest.fixture
@@ -162,11 +196,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     examinations = config.stash[_examinations]
     for spec, examination in examinations.items():
         examination.answers = config.stash[_answers].in_order(spec)
-    write_pages([*examinations.values()], Path(config.option.report), run.headline, run.fingerprint, run.partial)
+    write_pages(
+        [*examinations.values()],
+        Path(config.option.report),
+        run.headline,
+        run.fingerprint,
+        run.partial,
+    )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     config = terminalreporter.config
     if _examinations in config.stash and not config.option.collectonly:
-        print_pages(terminalreporter, list(config.stash[_examinations].values()), Path(config.option.report))
+        print_pages(
+            terminalreporter, list(config.stash[_examinations].values()), Path(config.option.report)
+        )

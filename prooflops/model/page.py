@@ -48,7 +48,11 @@ UNFOLDED = 1  # levels of the tree that are open at first
 
 
 def write_pages(
-    examinations: Sequence[Examination], folder: Path, headline: list[str], fingerprint: dict[str, Any], part: str = ""
+    examinations: Sequence[Examination],
+    folder: Path,
+    headline: list[str],
+    fingerprint: dict[str, Any],
+    part: str = "",
 ) -> None:
     """Writes the page and the facts of each model of which anything was computed; `part`: why the run stopped early."""
     links = {each.user_model.spec: path_of(each, folder, "html").name for each in examinations}
@@ -56,8 +60,12 @@ def write_pages(
         if found := [*compared(examinations), *sections_of(examination)]:
             examination.about["part"] = part and f"part of a run: {part}"
             facts = json.dumps(as_json(examination, fingerprint), indent=1, default=str)
-            history.write_atomically(path_of(examination, folder, "md"), markdown(examination, found, headline))
-            history.write_atomically(path_of(examination, folder, "html"), html(examination, found, headline, links))
+            history.write_atomically(
+                path_of(examination, folder, "md"), markdown(examination, found, headline)
+            )
+            history.write_atomically(
+                path_of(examination, folder, "html"), html(examination, found, headline, links)
+            )
             history.write_atomically(path_of(examination, folder, "json"), facts + "\n")
 
 
@@ -74,10 +82,15 @@ def compared(examinations: Sequence[Examination]) -> list[Section]:
 
 
 def head(examination: Examination) -> list[str]:
-    return [f"D = {examination.about['D']}", *filter(None, [examination.about["notes"], examination.about["part"]])]
+    return [
+        f"D = {examination.about['D']}",
+        *filter(None, [examination.about["notes"], examination.about["part"]]),
+    ]
 
 
-def print_pages(terminal: pytest.TerminalReporter, examinations: Sequence[Examination], folder: Path) -> None:
+def print_pages(
+    terminal: pytest.TerminalReporter, examinations: Sequence[Examination], folder: Path
+) -> None:
     """Prints the pages at the end of the run, and the models side by side."""
     width = width_of(bool(terminal.isatty))
 
@@ -107,7 +120,12 @@ def print_pages(terminal: pytest.TerminalReporter, examinations: Sequence[Examin
 
 def markdown(examination: Examination, found: Sequence[Section], headline: list[str]) -> str:
     """The page as Markdown."""
-    lines = [f"# {examination.about['model']}", "", *(f"- {line}" for line in [*headline, *head(examination)]), ""]
+    lines = [
+        f"# {examination.about['model']}",
+        "",
+        *(f"- {line}" for line in [*headline, *head(examination)]),
+        "",
+    ]
     for section in found:
         lines += [f"## {section.title}", "", *markdown_table(section.rows), ""]
         lines += [*(f"- {remark}" for remark in section.remarks), ""]
@@ -118,13 +136,17 @@ def as_json(examination: Examination, fingerprint: dict[str, Any]) -> dict[str, 
     """Every fact of the page, for programs."""
     content: dict[str, Any] = {"about": examination.about, "fingerprint": fingerprint}
     content["claims"] = [asdict(each) for each in examination.answers]
-    content |= {name: asdict(vars(examination)[name]) for name in FACTS if name in vars(examination)}
+    content |= {
+        name: asdict(vars(examination)[name]) for name in FACTS if name in vars(examination)
+    }
     if "flops" in content:
         flops = examination.flops
         rules = {name: flops.rule(phase) for phase, name in RULES.items()}
         content["flops"] |= {"model": flops.model, "executed": flops.executed, **rules}
     if step := examination.step:
-        figures, rates = ({name: getattr(step, name) for name in names} for names in (STEP_FIGURES, RATES))
+        figures, rates = (
+            {name: getattr(step, name) for name in names} for names in (STEP_FIGURES, RATES)
+        )
         content["step"] = {**figures, "unknown": examination.unknown, "rates": rates}
     return content
 
@@ -140,11 +162,16 @@ class Node:
 
     @property
     def own_name(self) -> str:
-        return self.row.name.rpartition(".")[2] if self.row.depth else self.row.name or self.row.kind
+        return (
+            self.row.name.rpartition(".")[2] if self.row.depth else self.row.name or self.row.kind
+        )
 
 
 def html(
-    examination: Examination, sections: Sequence[Section], headline: Sequence[str], links: Mapping[str, str]
+    examination: Examination,
+    sections: Sequence[Section],
+    headline: Sequence[str],
+    links: Mapping[str, str],
 ) -> str:
     """The page, in the style of the report; `links` are the run's pages by `--model`, empty for a page alone."""
     breakdown = vars(examination).get("breakdown")
@@ -156,7 +183,9 @@ def html(
             about=examination.about,
             lead=bound_sentence(examination.step, examination.unknown) if examination.step else "",
             tiles=tiles(examination),
-            sections=[(f"part-{number}", each, table_of(each)) for number, each in enumerate(sections)],
+            sections=[
+                (f"part-{number}", each, table_of(each)) for number, each in enumerate(sections)
+            ],
             tree=tree(breakdown) if breakdown else [],
             figures=MODULE_FIGURES,
             phases=phases(breakdown) if breakdown else [],
@@ -164,7 +193,9 @@ def html(
             unfolded=UNFOLDED,
             headline=headline,
             is_alone=not links,
-            others={spec: link for spec, link in links.items() if spec != examination.user_model.spec},
+            others={
+                spec: link for spec, link in links.items() if spec != examination.user_model.spec
+            },
         )
     )
 
@@ -172,7 +203,11 @@ def html(
 def table_of(section: Section) -> Table:
     """The section's table; each column has a head, and a column without a figure is text."""
     heads, *rows = section.rows
-    words = {place for place in range(1, len(heads)) if not any(row[place][:1] in FIGURE for row in rows if row[place])}
+    words = {
+        place
+        for place in range(1, len(heads))
+        if not any(row[place][:1] in FIGURE for row in rows if row[place])
+    }
     words |= {len(heads) - 1} if section.text_column else set()
     return Table([cell or "note" for cell in heads], rows, words=frozenset(words))
 
@@ -189,7 +224,11 @@ def tiles(examination: Examination) -> list[Tile]:
         made.append(Tile(count_text(flops.executed), "FLOPs a step", of_rule))
     if "memory" in facts:
         peak = examination.memory.row(PEAK)
-        predicted = "not predicted" if peak.predicted_bytes is None else f"predicted {bytes_text(peak.predicted_bytes)}"
+        predicted = (
+            "not predicted"
+            if peak.predicted_bytes is None
+            else f"predicted {bytes_text(peak.predicted_bytes)}"
+        )
         made.append(Tile(bytes_text(peak.measured_bytes), "peak memory", predicted))
     if step := examination.step:
         rate = per_second_text(step.per_s, step.flops.unit)
@@ -206,7 +245,10 @@ def tiles(examination: Examination) -> list[Tile]:
 def phases(breakdown: Breakdown) -> list[tuple[str, str, float]]:
     """Forward, backward and optimizer with their time, and their share of all three in percent."""
     total = sum(breakdown.phases_s.values())
-    return [(phase_name(name), seconds_text(time), 100 * time / total) for name, time in breakdown.phases_s.items()]
+    return [
+        (phase_name(name), seconds_text(time), 100 * time / total)
+        for name, time in breakdown.phases_s.items()
+    ]
 
 
 def tree(breakdown: Breakdown) -> list[Node]:

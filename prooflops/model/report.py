@@ -32,10 +32,19 @@ from prooflops_gate.console.tables import aligned
 
 Loss = Callable[[Any], Tensor]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-NOTES = ("measured on a copy of the module", "time of a step, MFU and HFU: not measured here, but by --model")
+NOTES = (
+    "measured on a copy of the module",
+    "time of a step, MFU and HFU: not measured here, but by --model",
+)
 NEED_MORE = ("LBFGS", "Optimizer", "SparseAdam")  # a closure, a subclass, sparse gradients
-FOUND = {name: each for name, each in vars(torch.optim).items() if isinstance(each, type) and name not in NEED_MORE}
-OPTIMIZERS = {name: each for name, each in sorted(FOUND.items()) if issubclass(each, torch.optim.Optimizer)}
+FOUND = {
+    name: each
+    for name, each in vars(torch.optim).items()
+    if isinstance(each, type) and name not in NEED_MORE
+}
+OPTIMIZERS = {
+    name: each for name, each in sorted(FOUND.items()) if issubclass(each, torch.optim.Optimizer)
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +57,9 @@ class ModelReport:
     flops_step: int  # forward and backward, as they ran
     rule_2nd: int
     rule_6nd: int
-    predicted_peak_bytes: int | None  # None for a module, or a loss, that cannot run without values: the page says why
+    predicted_peak_bytes: (
+        int | None
+    )  # None for a module, or a loss, that cannot run without values: the page says why
     measured_peak_bytes: int
 
     def save(self, path: str | Path) -> None:
@@ -57,7 +68,10 @@ class ModelReport:
 
     def _page(self) -> str:
         device = self.examination.user_model.device
-        sections, headline = [*sections_of(self.examination)], machine.headline(device, machine.fingerprint(device))
+        sections, headline = (
+            [*sections_of(self.examination)],
+            machine.headline(device, machine.fingerprint(device)),
+        )
         return page.html(self.examination, sections, headline, {})
 
     def _repr_html_(self) -> str:
@@ -80,7 +94,10 @@ class ModelReport:
 
 
 def model_report(
-    module: nn.Module, inputs: Any, optimizer: str | MakeOptimizer | None = None, loss: Loss | None = None
+    module: nn.Module,
+    inputs: Any,
+    optimizer: str | MakeOptimizer | None = None,
+    loss: Loss | None = None,
 ) -> ModelReport:
     """Counts, measures and predicts a training step of a copy of `module`, on the device of its parameters.
 
@@ -91,10 +108,14 @@ def model_report(
     as they are. Raises ModelError, a ValueError, for anything that cannot be stepped.
     """
     kind = type(module).__name__
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler prints when it starts and stops
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "99"
+    )  # or torch's profiler prints when it starts and stops
     with naming(kind, "model_report of"):
         if not isinstance(module, nn.Module):
-            raise ModelError(f"module must be a torch.nn.Module, got {str(module)[:100]} of type {kind}")
+            raise ModelError(
+                f"module must be a torch.nn.Module, got {str(module)[:100]} of type {kind}"
+            )
         check_parameters(module)
         make_optimizer, device = _optimizer_maker(optimizer), next(module.parameters()).device
 
@@ -102,10 +123,17 @@ def model_report(
         with user_code("copying the module"):
             is_fake = isinstance(torch.empty(0), FakeTensor)  # while memory is predicted
             copied = predicted.fake_copy(module, device) if is_fake else copy.deepcopy(module)
-        given = tree_map_only(Tensor, _input_copy, dict(inputs) if isinstance(inputs, Mapping) else inputs)
+        given = tree_map_only(
+            Tensor, _input_copy, dict(inputs) if isinstance(inputs, Mapping) else inputs
+        )
         with user_code("making the optimizer"):
             made = make_optimizer(each for each in copied.parameters() if each.requires_grad)
-        return copied, given, made, _loss_on_copies(loss) if isinstance(loss, FunctionType) else loss
+        return (
+            copied,
+            given,
+            made,
+            _loss_on_copies(loss) if isinstance(loss, FunctionType) else loss,
+        )
 
     with torch.enable_grad(), ExitStack() as stack:  # in a notebook gradients may be switched off
         stack.callback(random.setstate, random.getstate())
@@ -116,13 +144,21 @@ def model_report(
         notes = filter(None, [examination.about["notes"], *NOTES])
     examination.about = {**examination.about, "notes": "; ".join(notes)}
     flops, peak = examination.flops, examination.memory.row(PEAK)
-    counts = flops.parameters, flops.forward, flops.executed, flops.rule("forward"), flops.rule("step")
+    counts = (
+        flops.parameters,
+        flops.forward,
+        flops.executed,
+        flops.rule("forward"),
+        flops.rule("step"),
+    )
     return ModelReport(examination, *counts, peak.predicted_bytes, peak.measured_bytes)
 
 
 def _optimizer_maker(optimizer: Any) -> MakeOptimizer:
     if optimizer is None or isinstance(optimizer, str):
-        return OPTIMIZERS[validated_choice("optimizer", "AdamW" if optimizer is None else optimizer, OPTIMIZERS)]
+        return OPTIMIZERS[
+            validated_choice("optimizer", "AdamW" if optimizer is None else optimizer, OPTIMIZERS)
+        ]
     if callable(optimizer):  # a built optimizer is not: it holds the module's own parameters
         return optimizer  # type: ignore[no-any-return]
     raise ModelError(
@@ -133,10 +169,17 @@ def _optimizer_maker(optimizer: Any) -> MakeOptimizer:
 def _loss_on_copies(loss: FunctionType) -> FunctionType:
     """The same function with copies of the tensors that it captures or finds among its globals."""
     names, values = loss.__code__.co_names, loss.__globals__
-    found = {name: tree_map_only(Tensor, _input_copy, values[name]) for name in names if name in values}
-    cells = [CellType(tree_map_only(Tensor, _input_copy, cell.cell_contents)) for cell in loss.__closure__ or ()]
+    found = {
+        name: tree_map_only(Tensor, _input_copy, values[name]) for name in names if name in values
+    }
+    cells = [
+        CellType(tree_map_only(Tensor, _input_copy, cell.cell_contents))
+        for cell in loss.__closure__ or ()
+    ]
     defaults, named = tree_map_only(Tensor, _input_copy, (loss.__defaults__, loss.__kwdefaults__))
-    made = FunctionType(loss.__code__, {**values, **found}, loss.__name__, defaults, tuple(cells) or None)
+    made = FunctionType(
+        loss.__code__, {**values, **found}, loss.__name__, defaults, tuple(cells) or None
+    )
     made.__kwdefaults__ = named
     return made
 

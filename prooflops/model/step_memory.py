@@ -16,7 +16,9 @@ from prooflops import measured, predicted
 from prooflops.model.factory import error_text
 from prooflops.model.user_model import Instance, UserModel, tensors_of
 
-NOT_PREDICTED_COMPILED = "not predicted: compiled, and only the compiler knows what its graphs keep and fuse"
+NOT_PREDICTED_COMPILED = (
+    "not predicted: compiled, and only the compiler knows what its graphs keep and fuse"
+)
 HELD, PEAK = "held for the backward pass", "peak of a step"
 STEP = ("forward", "backward", "update")
 Memory = predicted.PredictedMemory | measured.MeasuredMemory
@@ -66,7 +68,11 @@ def memory_of(user_model: UserModel) -> StepMemory:
         rows=(
             MemoryRow("parameters, buffers, inputs", own, live["model"]),
             MemoryRow("gradients", storage_bytes_of(gradients), live["backward"] - live["cleared"]),
-            MemoryRow("optimizer state", bytes_of(on_device), live["first update"] - live["first backward"]),
+            MemoryRow(
+                "optimizer state",
+                bytes_of(on_device),
+                live["first update"] - live["first backward"],
+            ),
             MemoryRow(HELD, held_bytes(prediction) if prediction else None, held_bytes(held)),
             MemoryRow(PEAK, peak_of(prediction) if prediction else None, peak_of(held)),
         ),
@@ -74,7 +80,9 @@ def memory_of(user_model: UserModel) -> StepMemory:
         scratch=prediction.scratch if prediction else {},
         is_lower_bound=bool(prediction and prediction.unknown),
         phase_peaks={name: held.phases[name].peak_bytes for name in STEP},
-        charged_peak_bytes=None if None in charged else max(each for each in charged if each is not None),
+        charged_peak_bytes=None
+        if None in charged
+        else max(each for each in charged if each is not None),
     )
 
 
@@ -121,7 +129,11 @@ def predicted_memory(user_model: UserModel) -> tuple[predicted.PredictedMemory |
     if user_model.is_compiled:
         return None, NOT_PREDICTED_COMPILED
     try:
-        with predicted.memory(user_model.device, scratch=True) as held, user_model.device, _buildable_without_values():
+        with (
+            predicted.memory(user_model.device, scratch=True) as held,
+            user_model.device,
+            _buildable_without_values(),
+        ):
             marked_steps(user_model.fresh, held.mark)
     except Exception as error:  # the user's code may do anything with a fake tensor
         return None, f"not predicted: {error_text(error)}"
@@ -143,7 +155,11 @@ def _unexplained_bytes(difference: int) -> str:
     """The bytes that the allocator gave out for the model beyond its tensors, or did not see."""
     if difference < 0:
         return f"{-difference:,} B of the model came from numpy or a file, which the allocator does not see"
-    return f"besides parameters, buffers and inputs the factory keeps {difference:,} B" if difference else ""
+    return (
+        f"besides parameters, buffers and inputs the factory keeps {difference:,} B"
+        if difference
+        else ""
+    )
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
@@ -153,7 +169,11 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
 
 def storage_bytes_of(tensors: Iterable[Tensor]) -> int:
     """Bytes of the tensors' storages, each once: a gradient may be a part of a larger tensor and keep it."""
-    return sum({each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in tensors}.values())
+    return sum(
+        {
+            each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in tensors
+        }.values()
+    )
 
 
 class _ReadableRamps(TorchFunctionMode):
@@ -167,7 +187,11 @@ class _ReadableRamps(TorchFunctionMode):
         if func is torch.linspace and isinstance(out, FakeTensor):
             with unset_fake_temporarily():
                 out.constant = func(*args, **{**kwargs, "device": "cpu"})
-        elif func is Tensor.split and isinstance(args[0], FakeTensor) and args[0].constant is not None:
+        elif (
+            func is Tensor.split
+            and isinstance(args[0], FakeTensor)
+            and args[0].constant is not None
+        ):
             with unset_fake_temporarily():
                 known = args[0].constant.split(*args[1:], **kwargs)  # type: ignore[no-untyped-call]
             for piece, constant in zip(out, known, strict=True):

@@ -16,9 +16,15 @@ from prooflops.model.factory import ModelError, error_text
 from prooflops.model.step_memory import measured_steps, peak_of, predicted_memory
 from prooflops.model.user_model import UserModel
 
-DEFAULT_CPU_LIMIT = 2**30  # a step that is as large as a CPU's memory takes minutes, and starves others
-LONGEST_S = 60.0  # no further size is tried after a step of this, warm-up and memory's measurement included
-CLOSE = 0.01  # the gap between the largest size that fits and the smallest that does not, as a share
+DEFAULT_CPU_LIMIT = (
+    2**30
+)  # a step that is as large as a CPU's memory takes minutes, and starves others
+LONGEST_S = (
+    60.0  # no further size is tried after a step of this, warm-up and memory's measurement included
+)
+CLOSE = (
+    0.01  # the gap between the largest size that fits and the smallest that does not, as a share
+)
 MOST_TRIALS = 24
 
 
@@ -78,21 +84,33 @@ def sweep_of(user_model: UserModel, argument: str, limit: int | None = None) -> 
 
     predicted, _ = largest(predicted_peak, first, limit_bytes, growth=64)
     ends = time.monotonic() + LONGEST_S
-    growth = 2 if predicted is None else 8  # a prediction keeps steps that are far too large from being tried
-    found, larger = largest(measured_peak, first, limit_bytes, growth, lambda: time.monotonic() < ends)
+    growth = (
+        2 if predicted is None else 8
+    )  # a prediction keeps steps that are far too large from being tried
+    found, larger = largest(
+        measured_peak, first, limit_bytes, growth, lambda: time.monotonic() < ends
+    )
     if larger is None:
         remarks[f"stopped after {LONGEST_S:.0f} s: a larger one may fit"] = None
     rows = tuple(trials[size] for size in sorted(trials))
     unit = next((trial.unit for trial in rows if trial.unit), "")  # none if not even the first fits
-    return Sweep(argument, limit_bytes, limit_of, unit, rows, found, larger, predicted, "; ".join(remarks))
+    return Sweep(
+        argument, limit_bytes, limit_of, unit, rows, found, larger, predicted, "; ".join(remarks)
+    )
 
 
 def memory_limit(device: torch.device, limit: int | None) -> tuple[int, str]:
     """The bytes that a step may hold, and whose limit that is: at most half of a host's free memory."""
     free = machine.free_bytes(device)
     if device.type != "cpu":
-        return (limit, "--model-memory") if limit else (free or DEFAULT_CPU_LIMIT, f"free on {device}")
-    wanted, why = (limit, "--model-memory") if limit else (DEFAULT_CPU_LIMIT, "the default of --model-memory on a CPU")
+        return (
+            (limit, "--model-memory") if limit else (free or DEFAULT_CPU_LIMIT, f"free on {device}")
+        )
+    wanted, why = (
+        (limit, "--model-memory")
+        if limit
+        else (DEFAULT_CPU_LIMIT, "the default of --model-memory on a CPU")
+    )
     if free is not None and wanted > free // 2:
         return free // 2, "half of the host's free memory"
     return wanted, why
@@ -101,9 +119,15 @@ def memory_limit(device: torch.device, limit: int | None) -> tuple[int, str]:
 def default_of(user_model: UserModel, argument: str) -> int:
     """The size that the factory itself chooses. Raises ModelError where it takes no such argument."""
     arguments = inspect.signature(user_model.factory).parameters
-    sizes = [name for name, each in arguments.items() if type(each.default) is int and each.default > 0]
+    sizes = [
+        name for name, each in arguments.items() if type(each.default) is int and each.default > 0
+    ]
     if argument not in sizes:
-        valid = f"one of {', '.join(sizes)}" if sizes else "none: give it one, such as def factory(batch=8)"
+        valid = (
+            f"one of {', '.join(sizes)}"
+            if sizes
+            else "none: give it one, such as def factory(batch=8)"
+        )
         raise ModelError(
             f"--model-sweep {argument}: must be an argument of {user_model.spec} with a number as its default, {valid}"
         )
@@ -114,7 +138,9 @@ def of_size(user_model: UserModel, argument: str, size: int) -> UserModel:
     return replace(user_model, factory=functools.partial(user_model.factory, **{argument: size}))
 
 
-def tried(user_model: UserModel, argument: str, size: int, expected: int | None, limit: int) -> Trial:
+def tried(
+    user_model: UserModel, argument: str, size: int, expected: int | None, limit: int
+) -> Trial:
     """Measures the memory of two steps, then the time of the faster of two more."""
     model = of_size(user_model, argument, size)
     try:
@@ -131,7 +157,11 @@ def tried(user_model: UserModel, argument: str, size: int, expected: int | None,
 
 
 def largest(
-    peak: Callable[[int], int | None], first: int, limit: int, growth: int, more: Callable[[], bool] = lambda: True
+    peak: Callable[[int], int | None],
+    first: int,
+    limit: int,
+    growth: int,
+    more: Callable[[], bool] = lambda: True,
 ) -> tuple[int | None, int | None]:
     """The largest size found whose peak is within the limit, and the smallest found beyond it, CLOSE to one another.
 
@@ -156,7 +186,9 @@ def largest(
     return fits[-1][0], beyond[0] if beyond else None
 
 
-def _next_size(fits: list[tuple[int, int]], beyond: tuple[int, int | None] | None, limit: int, growth: int) -> int:
+def _next_size(
+    fits: list[tuple[int, int]], beyond: tuple[int, int | None] | None, limit: int, growth: int
+) -> int:
     low, low_peak = fits[-1]
     end, end_peak = beyond or fits[0]
     if end_peak is None:

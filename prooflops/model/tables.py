@@ -71,7 +71,11 @@ def seconds_text(value: float | None) -> str:
 
 def count_text(count: float) -> str:
     """A count for people: `320`, `1.25 M`; below 1 a share, without a prefix: `0.906`."""
-    return f"{count:.3g}" if count < 1 or (count < 1000 and count == int(count)) else engineering(count, "").strip()
+    return (
+        f"{count:.3g}"
+        if count < 1 or (count < 1000 and count == int(count))
+        else engineering(count, "").strip()
+    )
 
 
 def per_second_text(rate: float, unit: str) -> str:
@@ -94,10 +98,25 @@ def inventory_section(inventory: Inventory) -> Section:
     rows = [["what", "dtype", "tensors", "elements", "bytes", ""]]
     for each in inventory.groups:
         role = each.role if each.role == "buffer" else f"parameters, {each.role}"
-        figures = [f"{each.tensors:,}", f"{each.elements:,}", f"{each.bytes:,} B", bytes_text(each.bytes)]
+        figures = [
+            f"{each.tensors:,}",
+            f"{each.elements:,}",
+            f"{each.bytes:,} B",
+            bytes_text(each.bytes),
+        ]
         rows.append([role, each.dtype, *figures])
-    sums = [sum(getattr(each, name) for each in inventory.groups) for name in ("tensors", "elements")]
-    rows.append(["all", "", *(f"{each:,}" for each in sums), f"{inventory.bytes:,} B", bytes_text(inventory.bytes)])
+    sums = [
+        sum(getattr(each, name) for each in inventory.groups) for name in ("tensors", "elements")
+    ]
+    rows.append(
+        [
+            "all",
+            "",
+            *(f"{each:,}" for each in sums),
+            f"{inventory.bytes:,} B",
+            bytes_text(inventory.bytes),
+        ]
+    )
     remarks = [f"tied, counted once: {first_names(inventory.tied)}"] if inventory.tied else []
     if inventory.storage_bytes != inventory.bytes:
         remarks.append(
@@ -120,12 +139,20 @@ def flops_section(flops: ExplainedFlops) -> Section:
     row("= 2ND, 4ND, 6ND", flops.rule("forward"), flops.rule("backward"))
     remarks = [rule_remark(flops, phase) for phase in RULES]
     if any(flops.unexplained(phase) for phase in RULES):
-        remarks.append(f"NOT EXPLAINED: {', '.join(f'{phase} {flops.unexplained(phase):,}' for phase in RULES)}")
+        remarks.append(
+            f"NOT EXPLAINED: {', '.join(f'{phase} {flops.unexplained(phase):,}' for phase in RULES)}"
+        )
     if flops.recomputed:
-        remarks.append(f"model FLOPs (MFU) {flops.model:,}, executed FLOPs (HFU) {flops.executed:,}")
+        remarks.append(
+            f"model FLOPs (MFU) {flops.model:,}, executed FLOPs (HFU) {flops.executed:,}"
+        )
     if flops.update:
-        remarks.append(f"the optimizer's step multiplies matrices too: {flops.update:,} FLOPs, which no rule covers")
-    remarks.append(f"elementwise operations and reductions, beside the products: {flops.elementwise:,} FLOPs")
+        remarks.append(
+            f"the optimizer's step multiplies matrices too: {flops.update:,} FLOPs, which no rule covers"
+        )
+    remarks.append(
+        f"elementwise operations and reductions, beside the products: {flops.elementwise:,} FLOPs"
+    )
     calls = [f"{name} ({number} calls)" for name, number in flops.unknown.items()]
     without = f"operators without a formula, not counted: {first_names(calls)}"
     remarks.append(without if calls else "every operator of the step has a formula")
@@ -138,7 +165,9 @@ def rule_remark(flops: ExplainedFlops, phase: str) -> str:
     if not needed:
         return f"{RULES[phase]} does not apply: no product was counted"
     text = f"{RULES[phase]} is {_times_text(rule, needed)} the model FLOPs ({rule - needed:+,})"
-    return text if executed == needed else f"{text}, {_times_text(rule, executed)} the executed FLOPs"
+    return (
+        text if executed == needed else f"{text}, {_times_text(rule, executed)} the executed FLOPs"
+    )
 
 
 def _times_text(rule: int, flops: int) -> str:
@@ -146,24 +175,38 @@ def _times_text(rule: int, flops: int) -> str:
     times = rule / flops
     if rule == flops:
         return "exactly"
-    return f"{abs(times - 1):.1%} {'above' if times > 1 else 'below'}" if 0.5 < times < 2 else f"{times:.3g} times"
+    return (
+        f"{abs(times - 1):.1%} {'above' if times > 1 else 'below'}"
+        if 0.5 < times < 2
+        else f"{times:.3g} times"
+    )
 
 
 def memory_section(memory: StepMemory) -> Section:
     rows = [["memory", "predicted", "measured", "measured - predicted", ""]]
     for each in memory.rows:
         expected = each.predicted_bytes
-        predicted = ["-", "-"] if expected is None else [f"{expected:,} B", f"{each.measured_bytes - expected:+,} B"]
+        predicted = (
+            ["-", "-"]
+            if expected is None
+            else [f"{expected:,} B", f"{each.measured_bytes - expected:+,} B"]
+        )
         measured = [f"{each.measured_bytes:,} B", bytes_text(each.measured_bytes)]
         rows.append([each.name, predicted[0], measured[0], predicted[1], measured[1]])
     remarks = list(memory.remarks)
-    if largest := sorted((each for each in memory.scratch.items() if each[1] >= 1000), key=lambda item: -item[1]):
+    if largest := sorted(
+        (each for each in memory.scratch.items() if each[1] >= 1000), key=lambda item: -item[1]
+    ):
         calls = [f"{name.removesuffix('.default')} {size:,} B" for name, size in largest]
         remarks.append(f"of it workspace inside kernels, the most per call: {first_names(calls)}")
     if memory.is_lower_bound:
-        remarks.append("the workspace of some kernels is not known: the last two predictions are lower bounds")
+        remarks.append(
+            "the workspace of some kernels is not known: the last two predictions are lower bounds"
+        )
     if memory.charged_peak_bytes is not None:
-        remarks.append(f"the caching allocator set aside {memory.charged_peak_bytes:,} B at the peak")
+        remarks.append(
+            f"the caching allocator set aside {memory.charged_peak_bytes:,} B at the peak"
+        )
     return Section("memory, second step", rows, remarks)
 
 
@@ -174,18 +217,42 @@ def step_section(step: MeasuredStep, unknown: str = "") -> Section:
     def shown(value: float | None, absent: str) -> str:
         return share(value, absent) if value is None or not unknown else NOT_KNOWN
 
-    executed = f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed" if flops.recomputed else "= MFU"
+    executed = (
+        f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed"
+        if flops.recomputed
+        else "= MFU"
+    )
     ridge = NOT_KNOWN if unknown else f"{step.ridge:.3g} FLOP/B" if step.ridge else "-"
     rows = [
         ["time", "figure", ""],
-        ["step", seconds_text(step.seconds), f"median of {step.rounds} rounds, IQR {step.spread:.1%}"],
+        [
+            "step",
+            seconds_text(step.seconds),
+            f"median of {step.rounds} rounds, IQR {step.spread:.1%}",
+        ],
         ["throughput", per_second_text(step.per_s, flops.unit), ""],
-        ["rate", engineering(flops.model / step.seconds, "FLOP/s"), f"model FLOPs, in {', '.join(flops.by_dtype)}"],
-        ["MFU", shown(step.mfu, "not checked"), _rates_text(step.peak_flop_per_s, flops, "vendor's dense peak")],
+        [
+            "rate",
+            engineering(flops.model / step.seconds, "FLOP/s"),
+            f"model FLOPs, in {', '.join(flops.by_dtype)}",
+        ],
+        [
+            "MFU",
+            shown(step.mfu, "not checked"),
+            _rates_text(step.peak_flop_per_s, flops, "vendor's dense peak"),
+        ],
         ["HFU", shown(step.hfu, "not checked"), executed],
-        ["MFU of own ceiling", shown(step.mfu_of_ceiling, "-"), _rates_text(step.ceiling_flop_per_s, flops, "own")],
+        [
+            "MFU of own ceiling",
+            shown(step.mfu_of_ceiling, "-"),
+            _rates_text(step.ceiling_flop_per_s, flops, "own"),
+        ],
         ["HFU of own ceiling", shown(step.share_of_ceiling, "-"), executed],
-        ["intensity", f"{step.intensity:.3g} FLOP/B", "each operator reads and writes its tensors: nothing fused"],
+        [
+            "intensity",
+            f"{step.intensity:.3g} FLOP/B",
+            "each operator reads and writes its tensors: nothing fused",
+        ],
         ["ridge point", ridge, f"own ceilings: {engineering(step.bytes_per_s, 'B/s')} for copies"],
     ]
     reasons = {
@@ -195,7 +262,13 @@ def step_section(step: MeasuredStep, unknown: str = "") -> Section:
     }
     for name, seconds in step.least_times_s.items():
         time, part = seconds_text(seconds), f"{seconds / step.seconds:.1%} of the step: "
-        rows.append([f"{name} alone", NOT_KNOWN if unknown else time, f"{'' if unknown else part}{reasons[name]}"])
+        rows.append(
+            [
+                f"{name} alone",
+                NOT_KNOWN if unknown else time,
+                f"{'' if unknown else part}{reasons[name]}",
+            ]
+        )
     return Section("one training step", rows, [bound_sentence(step, unknown)], text_column=True)
 
 
@@ -206,12 +279,18 @@ def bound_sentence(step: MeasuredStep, unknown: str = "") -> str:
     longest, seconds = max(step.least_times_s.items(), key=lambda item: item[1])
     part = f"{seconds / step.seconds:.1%} of the step"
     if step.bound == OVERHEAD:
-        return f"neither compute, memory nor launches bind it: {longest}, the longest, explains {part}"
+        return (
+            f"neither compute, memory nor launches bind it: {longest}, the longest, explains {part}"
+        )
     return f"{longest}-bound: of the three, {longest} takes longest, {part}"
 
 
 def _rates_text(rates: Mapping[str, float | None], flops: ExplainedFlops, whose: str) -> str:
-    known = [f"{dtype} {engineering(rate, 'FLOP/s')}" for dtype in flops.by_dtype if (rate := rates.get(dtype))]
+    known = [
+        f"{dtype} {engineering(rate, 'FLOP/s')}"
+        for dtype in flops.by_dtype
+        if (rate := rates.get(dtype))
+    ]
     missing = [f"{dtype} not on record" for dtype in flops.by_dtype if not rates.get(dtype)]
     return f"{whose}: {', '.join(known + missing)}"
 
@@ -221,10 +300,15 @@ def phases_section(breakdown: Breakdown, memory: StepMemory | None) -> Section:
     total = sum(breakdown.phases_s.values())
     for name, seconds in breakdown.phases_s.items():
         own = [each for each in breakdown.operators if each.phase == name]
-        in_operators, calls = sum(each.seconds for each in own), f"{sum(each.calls for each in own):,}"
+        in_operators, calls = (
+            sum(each.seconds for each in own),
+            f"{sum(each.calls for each in own):,}",
+        )
         peak = bytes_text(memory.phase_peaks[name] if memory else None)
         part = seconds_text(in_operators) if in_operators <= seconds else NOT_KNOWN
-        rows.append([phase_name(name), seconds_text(seconds), f"{seconds / total:.1%}", part, calls, peak])
+        rows.append(
+            [phase_name(name), seconds_text(seconds), f"{seconds / total:.1%}", part, calls, peak]
+        )
     remark = "phases and operators are timed in different steps; the rest of a phase is Python, autograd and dispatch"
     if breakdown.is_compiled:
         remark = "compiled: modules and operators are those of the code as it is written, timed uncompiled"
@@ -232,26 +316,46 @@ def phases_section(breakdown: Breakdown, memory: StepMemory | None) -> Section:
 
 
 def modules_section(breakdown: Breakdown) -> Section:
-    rows = [["module", "kind", "own time", "params", "FLOPs forward", "FLOPs backward", "kept", "output"]]
+    rows = [
+        [
+            "module",
+            "kind",
+            "own time",
+            "params",
+            "FLOPs forward",
+            "FLOPs backward",
+            "kept",
+            "output",
+        ]
+    ]
     busy = [row for row in breakdown.modules if row.own_s]
     for row in sorted(busy, key=lambda row: -row.own_s)[:MOST_ROWS]:
         name = row.name or "(the whole)"
         rows.append([name, row.kind, seconds_text(row.own_s), *module_figures(row)[:4], row.output])
     remark = f"of {len(breakdown.modules) - 1:,} modules these take most time of their own, forward and backward"
-    return Section("modules by own time", rows, [remark] if len(busy) >= len(rows) else [], text_column=True)
+    return Section(
+        "modules by own time", rows, [remark] if len(busy) >= len(rows) else [], text_column=True
+    )
 
 
 def module_figures(row: ModuleRow) -> list[str]:
     """Parameters, FLOPs forward and backward, bytes kept, time forward and backward, all submodules included."""
     counts = map(count_text, (row.parameters, row.forward_flops, row.backward_flops))
-    return [*counts, bytes_text(row.kept_bytes), seconds_text(row.forward_s), seconds_text(row.backward_s)]
+    return [
+        *counts,
+        bytes_text(row.kept_bytes),
+        seconds_text(row.forward_s),
+        seconds_text(row.backward_s),
+    ]
 
 
 def operators_section(breakdown: Breakdown, most: int | None = MOST_ROWS) -> Section:
     rows = [["operator", "phase", "calls", "time", "share", "FLOPs", "rate"]]
     total = sum(each.seconds for each in breakdown.operators)
     for each in breakdown.operators[:most]:
-        rate = engineering(each.flops / each.seconds, "FLOP/s") if each.flops and each.seconds else "-"
+        rate = (
+            engineering(each.flops / each.seconds, "FLOP/s") if each.flops and each.seconds else "-"
+        )
         time = [seconds_text(each.seconds), f"{each.seconds / total:.1%}"]
         rows.append([
             each.name, each.phase, f"{each.calls:,}", *time, count_text(each.flops) if each.flops else "-", rate
@@ -263,7 +367,9 @@ def operators_section(breakdown: Breakdown, most: int | None = MOST_ROWS) -> Sec
 def inference_section(inference: Inference, tokens: int, unit: str) -> Section:
     rows = [["inference", "figure", "how"]]
     if inference.why_not:
-        return Section("inference", [*rows, ["not run", "-", inference.why_not]], [], text_column=True)
+        return Section(
+            "inference", [*rows, ["not run", "-", inference.why_not]], [], text_column=True
+        )
     seconds, flops = inference.seconds, inference.flops
     rows += [
         ["time", seconds_text(seconds), f"eval mode, inference mode, IQR {inference.spread:.1%}"],
@@ -275,7 +381,16 @@ def inference_section(inference: Inference, tokens: int, unit: str) -> Section:
 
 
 def sweep_section(sweep: Sweep) -> Section:
-    rows = [[sweep.argument, "predicted peak", "measured peak", "step", f"{sweep.unit or 'tokens'}/s", ""]]
+    rows = [
+        [
+            sweep.argument,
+            "predicted peak",
+            "measured peak",
+            "step",
+            f"{sweep.unit or 'tokens'}/s",
+            "",
+        ]
+    ]
     for trial in sweep.trials:
         rate = engineering(trial.tokens / trial.seconds, "").strip() if trial.seconds else "-"
         note = "" if trial.seconds else trial.why_not or "does not fit"
@@ -300,7 +415,9 @@ def answers_section(answers: list[Answer]) -> Section:
         if each.verdict in (DOES_NOT_APPLY, "not checked"):
             unsettled.setdefault(f"{each.verdict}, {each.reason}", []).append(each.claim)
         else:
-            rows.append([each.claim, each.verdict, "; ".join(filter(None, [*each.figures, each.reason]))])
+            rows.append(
+                [each.claim, each.verdict, "; ".join(filter(None, [*each.figures, each.reason]))]
+            )
     remarks = [f"{why}: {', '.join(ids)}" for why, ids in unsettled.items()]
     return Section("claims of the registry", rows, remarks, text_column=True)
 
@@ -317,7 +434,12 @@ FIGURES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
     ("D per second", "step", "", lambda step: step.per_s),
     ("MFU of own ceiling, %", "mfu_of_ceiling", "", lambda share: 100 * share),
     *(
-        (f"time, {phase_name(each)}", "breakdown", "s", lambda breakdown, each=each: breakdown.phases_s[each])
+        (
+            f"time, {phase_name(each)}",
+            "breakdown",
+            "s",
+            lambda breakdown, each=each: breakdown.phases_s[each],
+        )
         for each in PHASES
     ),
     ("time of inference", "inference", "s", lambda inference: inference.seconds),
@@ -342,5 +464,11 @@ def comparison_section(examinations: Sequence[Examination]) -> Section:
         if all(facts):
             found = [figure(each) for each in facts]
             ratio = [f"{found[1] / found[0]:.3g}x" if found[0] else "-"] if is_pair else []
-            rows.append([name, *(engineering(each, unit) if unit else count_text(each) for each in found), *ratio])
+            rows.append(
+                [
+                    name,
+                    *(engineering(each, unit) if unit else count_text(each) for each in found),
+                    *ratio,
+                ]
+            )
     return Section("side by side", rows, [])

@@ -50,7 +50,9 @@ class Instance:
     @property
     def main_input(self) -> tuple[str, Tensor]:
         """The input that says how many tokens or examples there are: `input_ids`, or the first tensor."""
-        named = {f"input {place}": value for place, value in enumerate(self.arguments)} | self.keywords
+        named = {
+            f"input {place}": value for place, value in enumerate(self.arguments)
+        } | self.keywords
         if isinstance(named.get("input_ids"), Tensor):
             return "input_ids", named["input_ids"]
         return next((name, leaf) for name, value in named.items() for leaf in tensors_of(value))
@@ -101,7 +103,10 @@ def tried(user_model: UserModel) -> UserModel:
     compiled = compiled_frames()
     trial = user_model.fresh()
     with naming(user_model.spec, user_model.option):
-        for action, act in (("forward pass with these inputs", trial.forward), ("training step", trial.step)):
+        for action, act in (
+            ("forward pass with these inputs", trial.forward),
+            ("training step", trial.step),
+        ):
             with user_code(f"the {action} of the {_name(trial.module)}"):
                 act()
     again = {id(parameter) for parameter in user_model.fresh().module.parameters()}
@@ -111,7 +116,9 @@ def tried(user_model: UserModel) -> UserModel:
             "needs a module of its own"
         )
     modules = trial.module.modules()
-    in_part = any("_orig_mod" in each._modules or each.__dict__.get("_compiled_call_impl") for each in modules)
+    in_part = any(
+        "_orig_mod" in each._modules or each.__dict__.get("_compiled_call_impl") for each in modules
+    )
     return replace(user_model, is_compiled=in_part or compiled_frames() > compiled)
 
 
@@ -124,10 +131,14 @@ def compiled_frames() -> int:
 def validated_instance(returned: object) -> Instance:
     """The result of a factory as a model. Raises ModelError that names the fault and the valid forms."""
     if isinstance(returned, nn.Module):
-        raise ModelError(f"the factory returned a {_name(returned)} alone, but must return {RETURNS}")
+        raise ModelError(
+            f"the factory returned a {_name(returned)} alone, but must return {RETURNS}"
+        )
     if not isinstance(returned, (tuple, list)) or not 2 <= len(returned) <= 5:
         size = f" of {len(returned)}" if isinstance(returned, (tuple, list)) else ""
-        raise ModelError(f"the factory must return {RETURNS}, got a {type(returned).__name__}{size}")
+        raise ModelError(
+            f"the factory must return {RETURNS}, got a {type(returned).__name__}{size}"
+        )
     module, inputs, optimizer, loss, tokens = [*returned, None, None, None][:5]
     if not isinstance(module, nn.Module):
         raise ModelError(f"module must be a torch.nn.Module, got a {type(module).__name__}")
@@ -143,30 +154,50 @@ def validated_instance(returned: object) -> Instance:
         notes.append("no optimizer given: AdamW with torch's defaults")
     check_optimizer(optimizer, module)
     if loss is not None and not callable(loss):
-        raise ModelError(f"loss must be a function of the module's output, got {loss!r} of type {type(loss).__name__}")
+        raise ModelError(
+            f"loss must be a function of the module's output, got {loss!r} of type {type(loss).__name__}"
+        )
     if loss is None:
-        notes.append("no loss given: the output's own .loss, else the sum of its .logits or tensors")
+        notes.append(
+            "no loss given: the output's own .loss, else the sum of its .logits or tensors"
+        )
     differentiated = _scalar(loss) if loss else default_loss
-    return Instance(module, arguments, keywords, optimizer, differentiated, tuple(notes), _stated_tokens(tokens))
+    return Instance(
+        module, arguments, keywords, optimizer, differentiated, tuple(notes), _stated_tokens(tokens)
+    )
 
 
 def check_parameters(module: nn.Module) -> None:
     parameters = list(module.parameters())
     if not parameters:
         raise ModelError(f"the {_name(module)} has no parameters, so there is no training step")
-    if lazy := [name for name, each in module.named_parameters() if isinstance(each, nn.UninitializedParameter)]:
-        raise ModelError(f"parameters without a shape yet: {', '.join(lazy[:5])}; run the module once before")
+    if lazy := [
+        name
+        for name, each in module.named_parameters()
+        if isinstance(each, nn.UninitializedParameter)
+    ]:
+        raise ModelError(
+            f"parameters without a shape yet: {', '.join(lazy[:5])}; run the module once before"
+        )
     if not any(each.requires_grad for each in parameters):
-        raise ModelError(f"none of the {len(parameters)} parameters of the {_name(module)} requires a gradient")
+        raise ModelError(
+            f"none of the {len(parameters)} parameters of the {_name(module)} requires a gradient"
+        )
     if meta := [name for name, each in module.named_parameters() if each.is_meta]:
-        raise ModelError(f"parameters on the meta device hold no values: {', '.join(meta[:5])}; build on a real device")
+        raise ModelError(
+            f"parameters on the meta device hold no values: {', '.join(meta[:5])}; build on a real device"
+        )
 
 
 def check_optimizer(optimizer: object, module: nn.Module) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ModelError(f"optimizer must be a torch.optim.Optimizer or None, got a {type(optimizer).__name__}")
+        raise ModelError(
+            f"optimizer must be a torch.optim.Optimizer or None, got a {type(optimizer).__name__}"
+        )
     own = {id(parameter) for parameter in module.parameters()}
-    foreign = sum(id(each) not in own for group in optimizer.param_groups for each in group["params"])
+    foreign = sum(
+        id(each) not in own for group in optimizer.param_groups for each in group["params"]
+    )
     if foreign:
         raise ModelError(
             f"optimizer must update the module's parameters, but {foreign} of its tensors are not among them; "
@@ -178,9 +209,13 @@ def _stated_tokens(stated: object) -> tuple[int, str] | None:
     """D as the factory states it: a number of tokens, or a number and its unit."""
     if stated is None:
         return None
-    number, unit = stated if isinstance(stated, (tuple, list)) and len(stated) == 2 else (stated, "tokens")
+    number, unit = (
+        stated if isinstance(stated, (tuple, list)) and len(stated) == 2 else (stated, "tokens")
+    )
     if type(number) is not int or number < 1 or not isinstance(unit, str) or not unit.strip():
-        raise ModelError(f'D must be a number of tokens above 0 or a pair such as (784, "patches"), got {stated!r}')
+        raise ModelError(
+            f'D must be a number of tokens above 0 or a pair such as (784, "patches"), got {stated!r}'
+        )
     return number, unit
 
 
@@ -202,8 +237,12 @@ def on_device(instance: Instance, device: torch.device) -> Instance:
     if any((each.type, each.index or 0) != (device.type, device.index or 0) for each in here):
         instance.module.to(device)
     if instance.optimizer.state:
-        instance.optimizer.load_state_dict(instance.optimizer.state_dict())  # follows the parameters' devices
-    arguments, keywords = tree_map_only(Tensor, lambda each: each.to(device), (instance.arguments, instance.keywords))
+        instance.optimizer.load_state_dict(
+            instance.optimizer.state_dict()
+        )  # follows the parameters' devices
+    arguments, keywords = tree_map_only(
+        Tensor, lambda each: each.to(device), (instance.arguments, instance.keywords)
+    )
     return replace(instance, arguments=arguments, keywords=keywords)
 
 
@@ -226,7 +265,11 @@ def _scalar(loss: Callable[[Any], Any]) -> Callable[[Any], Tensor]:
     def checked_loss(output: Any) -> Tensor:
         value = loss(output)
         if not isinstance(value, Tensor) or value.numel() != 1:
-            got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:100]
+            got = (
+                f"a tensor of shape {tuple(value.shape)}"
+                if isinstance(value, Tensor)
+                else repr(value)[:100]
+            )
             raise ModelError(f"loss must return a scalar tensor, got {got}")
         return _differentiable(value, "the loss")
 
@@ -248,7 +291,11 @@ def tensors_of(tree: object) -> list[Tensor]:
     if isinstance(tree, Sequence) and not isinstance(tree, (str, bytes)):
         return [leaf for value in tree for leaf in tensors_of(value)]
     if hasattr(tree, "__dataclass_fields__"):
-        return [leaf for name in tree.__dataclass_fields__ for leaf in tensors_of(getattr(tree, name, None))]
+        return [
+            leaf
+            for name in tree.__dataclass_fields__
+            for leaf in tensors_of(getattr(tree, name, None))
+        ]
     return []
 
 

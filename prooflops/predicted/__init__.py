@@ -14,4 +14,12 @@ from prooflops.predicted.ledger import PredictedBytes
 from prooflops.predicted.prediction import PREDICTED_DEVICES, PredictedMemory, memory
 from prooflops.predicted.training import CLASSES, TrainingStep, fake_copy
 
-__all__ = ["CLASSES", "PREDICTED_DEVICES", "PredictedBytes", "PredictedMemory", "TrainingStep", "fake_copy", "memory"]
+__all__ = [
+    "CLASSES",
+    "PREDICTED_DEVICES",
+    "PredictedBytes",
+    "PredictedMemory",
+    "TrainingStep",
+    "fake_copy",
+    "memory",
+]

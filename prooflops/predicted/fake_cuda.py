@@ -81,19 +81,29 @@ class FakeCudaMode(FakeMode):
 @contextmanager
 def choices_of_cuda() -> Iterator[None]:
     """Makes composed operators choose the same kernels for fake CUDA tensors as on a CUDA device."""
-    chosen = {"scaled_dot_product_attention": _attention, "dropout": _dropout, "rms_norm": _rms_norm}
+    chosen = {
+        "scaled_dot_product_attention": _attention,
+        "dropout": _dropout,
+        "rms_norm": _rms_norm,
+    }
     with torch.library._scoped_library("aten", "IMPL") as library:
         for name, choice in (chosen | {name: _refused(name) for name in RECURRENT}).items():
             library.impl(name, choice, "AutogradCUDA")
         yield
 
 
-RECURRENT = [f"{cell}.{form}" for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")]
+RECURRENT = [
+    f"{cell}.{form}"
+    for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    for form in ("input", "data")
+]
 
 
 def _refused(name: str) -> Any:
     def refuse(*_: Any, **__: Any) -> Any:
-        raise RuntimeError(f"aten.{name} on CUDA keeps a workspace whose size only cuDNN knows: measure it on a GPU")
+        raise RuntimeError(
+            f"aten.{name} on CUDA keeps a workspace whose size only cuDNN knows: measure it on a GPU"
+        )
 
     return refuse
 
@@ -106,14 +116,18 @@ def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
     return torch.native_dropout(x, p, True)[0]
 
 
-def _rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+def _rms_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
     one_kernel = hasattr(torch.ops.aten, "_fused_rms_norm_backward")
     if one_kernel and (weight is None or weight.dtype == x.dtype):
         out: Tensor = _FusedRMSNorm.apply(x, len(shape), weight)  # type: ignore[no-untyped-call]
         return out
     wide = x.float() if x.element_size() < 4 else x
     dims = tuple(range(-len(shape), 0))
-    rate = (wide.pow(2).mean(dims, keepdim=True).add_(torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
+    rate = (
+        wide.pow(2).mean(dims, keepdim=True).add_(torch.finfo(x.dtype).eps if eps is None else eps)
+    ).rsqrt()
     scaled = wide * rate
     return (scaled if weight is None else scaled * weight).type_as(x)
 
@@ -150,13 +164,19 @@ def _attention(
     operators = torch.ops.aten
     width, widths = query.shape[-1], {part.shape[-1] for part in (query, key, value)}
     is_batch = query.dim() == 4
-    takes_flash = is_batch and attn_mask is None and query.dtype in FLASH_DTYPES and widths == {width}
+    takes_flash = (
+        is_batch and attn_mask is None and query.dtype in FLASH_DTYPES and widths == {width}
+    )
     if takes_flash and width <= FLASH_HEAD_DIM and torch._C._get_flash_sdp_enabled():
         missing = -width % FLASH_ALIGNMENT
-        parts = [functional.pad(part, (0, missing)) if missing else part for part in (query, key, value)]
+        parts = [
+            functional.pad(part, (0, missing)) if missing else part for part in (query, key, value)
+        ]
         out = operators._scaled_dot_product_flash_attention(*parts, dropout_p, is_causal)
         return out[0][..., :width] if missing else out[0]  # type: ignore[no-any-return]
-    is_aligned = all(size * query.element_size() % EFFICIENT_ALIGNMENT_BYTES == 0 for size in widths)
+    is_aligned = all(
+        size * query.element_size() % EFFICIENT_ALIGNMENT_BYTES == 0 for size in widths
+    )
     takes_efficient = is_batch and is_aligned and query.dtype != torch.float64
     if takes_efficient and torch._C._get_mem_efficient_sdp_enabled():
         if attn_mask is not None or query.shape[1] != key.shape[1]:

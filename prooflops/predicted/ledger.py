@@ -51,7 +51,9 @@ class Ledger:
         self.storages: list[Storage] = []
         self.events: list[Event | None] = []  # None: an allocation that took over a freed storage
         self.names: list[str] = []
-        self.ends: list[int] = []  # the number of events before each mark, the end of the block the last
+        self.ends: list[
+            int
+        ] = []  # the number of events before each mark, the end of the block the last
         self.calls: list[CallMade] = []  # of operators that may need scratch
         self.kernels: dict[Call, Kernel] | None = None  # None: not measured
         self.moment = 0
@@ -59,7 +61,9 @@ class Ledger:
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._first: dict[int, int] = {}  # of a storage that took over others: the first of them
 
-    def see(self, tensor: Tensor, recomputed: bool = False, successor_of: int | None = None) -> None:
+    def see(
+        self, tensor: Tensor, recomputed: bool = False, successor_of: int | None = None
+    ) -> None:
         """Enters the tensor's storage if it is on this device and was not seen before."""
         if tensor.device.type != self.device:
             return
@@ -73,7 +77,9 @@ class Ledger:
         number = self._allocate(size, recomputed, successor_of)
         self._known[key] = (weakref.ref(storage, lambda _: self._end(key, number)), number)
 
-    def _allocate(self, size: int, recomputed: bool = False, successor_of: int | None = None) -> int:
+    def _allocate(
+        self, size: int, recomputed: bool = False, successor_of: int | None = None
+    ) -> int:
         number = len(self.storages)
         self.storages.append(Storage(size, recomputed))
         self.events.append(Event(number, True, self.moment, successor_of))
@@ -91,7 +97,10 @@ class Ledger:
             if event is None or event.moment != self.moment:
                 break
             if event.allocated:
-                if event.successor_of == number and self.storages[event.storage].size == self.storages[number].size:
+                if (
+                    event.successor_of == number
+                    and self.storages[event.storage].size == self.storages[number].size
+                ):
                     self._first[event.storage] = self._first.get(number, number)
                     self.events[position] = None
                     return
@@ -133,7 +142,9 @@ class Ledger:
             self._scratch_at[place] = max(self._scratch_at.get(place, 0), kernel.scratch_bytes)
             fake = tuple(self.storages[number].size for number in made.outputs)
             if fake != kernel.output_bytes:
-                raise RuntimeError(f"{made.call.operator} returns {kernel.output_bytes} bytes, but its fake {fake}")
+                raise RuntimeError(
+                    f"{made.call.operator} returns {kernel.output_bytes} bytes, but its fake {fake}"
+                )
 
     @property
     def knows_scratch(self) -> bool:
@@ -198,7 +209,9 @@ def replay(ledger: Ledger, classes: Mapping[str, str]) -> list[PredictedBytes]:
                 freed_bytes=freed,
                 live_bytes=live,
                 peak_bytes=peak,
-                peak_bytes_with_scratch=max(peak, peak_with_scratch) if ledger.knows_scratch else None,
+                peak_bytes_with_scratch=max(peak, peak_with_scratch)
+                if ledger.knows_scratch
+                else None,
                 live_by_class={name: size for name, size in by_class.items() if size},
                 peak_by_class={name: size for name, size in peak_by_class.items() if size},
                 charged_live_bytes=(low, high) if is_cuda else None,

@@ -20,7 +20,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from accounting.allocator import cublas_workspace_bytes
 from accounting.checks import validated_choice
 from prooflops.measured.phases import Phases, highest
-from prooflops.predicted.fake_cuda import CHOICES, FakeCudaMode, FakeMode, can_fake_cuda, choices_of_cuda
+from prooflops.predicted.fake_cuda import (
+    CHOICES,
+    FakeCudaMode,
+    FakeMode,
+    can_fake_cuda,
+    choices_of_cuda,
+)
 from prooflops.predicted.ledger import Ledger, PredictedBytes, replay
 from prooflops.predicted.tracker import Tracker
 
@@ -33,7 +39,9 @@ class PredictedMemory(Phases[PredictedBytes]):
     `peak_bytes` is without the scratch of kernels: see `peak_bytes_with_scratch`.
     """
 
-    def __init__(self, tracker: Tracker, classes: Mapping[str, str], workspace: int | None, has_device: bool) -> None:
+    def __init__(
+        self, tracker: Tracker, classes: Mapping[str, str], workspace: int | None, has_device: bool
+    ) -> None:
         super().__init__("predicted")
         self._tracker = tracker
         self._ledger = tracker.ledger
@@ -140,7 +148,9 @@ def memory(
     if scratch and not has_device:
         raise RuntimeError(f"scratch=True measures kernels on {str(device)!r}, and there is none")
     tracker = Tracker(ledger, scratch)
-    predicted = PredictedMemory(tracker, classes or {}, _workspace_bytes(device, compute_capability), has_device)
+    predicted = PredictedMemory(
+        tracker, classes or {}, _workspace_bytes(device, compute_capability), has_device
+    )
     collecting = gc.isenabled()
     try:
         gc.disable()
@@ -197,8 +207,13 @@ def _clear_errors() -> Iterator[None]:
         except UserWarning as error:
             if "CUDA is not available" not in str(error):
                 raise
-            raise RuntimeError(f"autocast on CUDA is predicted only where there is a GPU: {error}") from error
-        except (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException) as error:
+            raise RuntimeError(
+                f"autocast on CUDA is predicted only where there is a GPU: {error}"
+            ) from error
+        except (
+            fake_tensor.DataDependentOutputException,
+            fake_tensor.DynamicOutputShapeException,
+        ) as error:
             raise RuntimeError(
                 f"the block reads values, and fake tensors have none: {error}. Its bytes may depend on data: predict "
                 "it with that choice fixed, or measure it"

@@ -31,9 +31,13 @@ class Shape(NamedTuple):
 
     def filled(self) -> Tensor:
         """A real tensor of ones, or of zeros if integers, which may be indices."""
-        extent = 1 + sum((size - 1) * stride for size, stride in zip(self.size, self.stride, strict=True))
+        extent = 1 + sum(
+            (size - 1) * stride for size, stride in zip(self.size, self.stride, strict=True)
+        )
         fill = 1 if self.dtype.is_floating_point or self.dtype.is_complex else 0
-        flat = torch.full((extent if 0 not in self.size else 0,), fill, dtype=self.dtype, device=self.device)
+        flat = torch.full(
+            (extent if 0 not in self.size else 0,), fill, dtype=self.dtype, device=self.device
+        )
         return flat.as_strided(self.size, self.stride)
 
 
@@ -59,7 +63,9 @@ class Call:
 def call_of(operator: Any, args: Any, kwargs: Mapping[str, Any]) -> Call:
     leaves, structure = tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
     shapes = tuple(
-        Shape(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device.type) if isinstance(leaf, Tensor) else leaf
+        Shape(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device.type)
+        if isinstance(leaf, Tensor)
+        else leaf
         for leaf in leaves
     )
     return Call(operator, shapes, structure, torch.is_grad_enabled())
@@ -89,22 +95,40 @@ def known_scratch(operator: Any, args: Any, device: str, out: Any = None) -> int
     tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dim()]
     strided = [tensor for tensor in tensors if not tensor.is_contiguous()]
     is_pointwise = name in WITHOUT_SCRATCH["pointwise"] or name.startswith("_foreach_")
-    if (name in WITHOUT_SCRATCH["contiguous"] and strided) or (operator._opname == "normal" and tensors):
+    if (name in WITHOUT_SCRATCH["contiguous"] and strided) or (
+        operator._opname == "normal" and tensors
+    ):
         return None  # of a mean that is a tensor, unlike normal_
     if is_pointwise or name in WITHOUT_SCRATCH["of one dtype"]:
         # Operands of other dtypes, and integers of which the function is none, are cast first; a condition is not.
-        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.dtype != torch.bool]
-        if len({tensor.dtype for tensor in (*tensors, *made)} - ({torch.bool} if name in CHOOSE else set())) > 1:
+        made = [
+            leaf
+            for leaf in tree_leaves(out)
+            if isinstance(leaf, Tensor) and leaf.dtype != torch.bool
+        ]
+        if (
+            len(
+                {tensor.dtype for tensor in (*tensors, *made)}
+                - ({torch.bool} if name in CHOOSE else set())
+            )
+            > 1
+        ):
             return None
     if is_pointwise or name in WITHOUT_SCRATCH["moves"]:
         return 0
     if any(tensor.is_floating_point() and tensor.element_size() < 4 for tensor in tensors):
         return None
     if name in PRODUCTS:  # oddly strided matrices are copied
-        return 0 if all(_is_ready_for_blas(tensor) for tensor in tensors if tensor.dim() > 1) else None
+        return (
+            0 if all(_is_ready_for_blas(tensor) for tensor in tensors if tensor.dim() > 1) else None
+        )
     if name in WITHOUT_SCRATCH["copy"]:
-        blocks = [BLOCK * tensor.element_size() * _is_copied_in_blocks(tensor) for tensor in strided]
-        return sum(tensor.numel() * tensor.element_size() for tensor in strided) + max(blocks, default=0)
+        blocks = [
+            BLOCK * tensor.element_size() * _is_copied_in_blocks(tensor) for tensor in strided
+        ]
+        return sum(tensor.numel() * tensor.element_size() for tensor in strided) + max(
+            blocks, default=0
+        )
     if name == "mse_loss" and (*args, 1)[2]:  # the squares, beside the storage that the loss keeps
         return int(args[0].numel() * args[0].element_size())
     return 0 if name in WITHOUT_SCRATCH["reductions and tables"] else None
@@ -133,18 +157,30 @@ NORMS = ("aten::native_batch_norm", "aten::native_group_norm", "aten::native_lay
 # The kernels of these losses reduce their terms into the first of them, and so keep the storage of all; that of a sum
 # of patches starts as large as they are.
 KEEPS_ITS_TERMS = frozenset(
-    {"aten::mse_loss", "aten::smooth_l1_loss", "aten::soft_margin_loss", "aten::binary_cross_entropy", "aten::col2im"}
+    {
+        "aten::mse_loss",
+        "aten::smooth_l1_loss",
+        "aten::soft_margin_loss",
+        "aten::binary_cross_entropy",
+        "aten::col2im",
+    }
 )
 
 
 def with_strides_of_kernel(name: str, args: tuple[Any, ...], out: Any) -> Any:
     """The gradient in the order of its kernel's loops; a fake one is composed, which may follow another operand."""
     operands = [leaf for leaf in args if isinstance(leaf, Tensor) and leaf.dim()]
-    if not isinstance(out, Tensor) or any(leaf.shape != out.shape for leaf in operands) or not operands:
+    if (
+        not isinstance(out, Tensor)
+        or any(leaf.shape != out.shape for leaf in operands)
+        or not operands
+    ):
         return out
     in_rows = torch.empty(out.shape, device="meta").stride()
     strides = in_rows if "softmax" in name else compute_elementwise_output_strides(*operands)
-    return out if out.stride() == strides else torch.empty_strided(out.shape, strides, dtype=out.dtype)
+    return (
+        out if out.stride() == strides else torch.empty_strided(out.shape, strides, dtype=out.dtype)
+    )
 
 
 def with_storage_of_terms(args: tuple[Any, ...], out: Tensor) -> Tensor:
@@ -155,7 +191,10 @@ def with_storage_of_terms(args: tuple[Any, ...], out: Tensor) -> Tensor:
 
 def with_tensors_of_norm(operator: Any, args: tuple[Any, ...], out: Any) -> Any:
     """The outputs of a norm, or of its backward pass, in the dtypes and the order of its kernel on the CPU."""
-    given = {argument.name: value for argument, value in zip(operator._schema.arguments, args, strict=False)}
+    given = {
+        argument.name: value
+        for argument, value in zip(operator._schema.arguments, args, strict=False)
+    }
     (first, *others), of_input, weight = out, given["input"], given["weight"]
     if not given.get("output_mask", (True,))[0]:
         first = None
@@ -169,12 +208,16 @@ def with_tensors_of_norm(operator: Any, args: tuple[Any, ...], out: Any) -> Any:
 def with_real_sizes(call: Call, out: Any, measures: bool) -> Any:
     """`out` with the sizes that a call of the kernel returns."""
     if not measures:
-        raise RuntimeError(f"{call.operator} returns sizes that only the kernel knows: use scratch=True, which runs it")
+        raise RuntimeError(
+            f"{call.operator} returns sizes that only the kernel knows: use scratch=True, which runs it"
+        )
     with _disable_current_modes():
         real = tree_leaves(call.result(*call.arguments()))
     leaves, structure = tree_flatten(out)
     resized = [
-        fake.new_empty(leaf.untyped_storage().nbytes() // leaf.element_size()).as_strided(leaf.shape, leaf.stride())
+        fake.new_empty(leaf.untyped_storage().nbytes() // leaf.element_size()).as_strided(
+            leaf.shape, leaf.stride()
+        )
         if isinstance(fake, Tensor)
         else fake
         for fake, leaf in zip(leaves, real, strict=True)
@@ -203,12 +246,22 @@ def kernels_of(calls: Iterable[Call], device: str) -> dict[Call, Kernel]:
     with measured.memory(device) as held:
         for number, call in enumerate(missing):
             args, kwargs = call.arguments()
-            call.result(args, kwargs)  # after one unmeasured call, which may allocate what later ones reuse
+            call.result(
+                args, kwargs
+            )  # after one unmeasured call, which may allocate what later ones reuse
             held.mark(f"inputs {number}")
             out = call.result(args, kwargs)
-            given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-            storages = [leaf.untyped_storage() for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-            outputs.append(tuple({s._cdata: s.nbytes() for s in storages if s._cdata not in given}.values()))
+            given = {
+                leaf.untyped_storage()._cdata
+                for leaf in tree_leaves((args, kwargs))
+                if isinstance(leaf, Tensor)
+            }
+            storages = [
+                leaf.untyped_storage() for leaf in tree_leaves(out) if isinstance(leaf, Tensor)
+            ]
+            outputs.append(
+                tuple({s._cdata: s.nbytes() for s in storages if s._cdata not in given}.values())
+            )
             held.mark(f"call {number}")
             del out, storages, args, kwargs
     for number, (call, sizes) in enumerate(zip(missing, outputs, strict=True)):

@@ -39,7 +39,13 @@ IN_PLACE_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": frozenset({"sub", "
 # number, which no dispatch mode sees.
 _aten = torch.ops.aten
 SAVES_ITS_NUMBER = frozenset(
-    {_aten.mul.Tensor, _aten.mul_.Tensor, _aten.div.Tensor, _aten.div_.Tensor, _aten.div.Tensor_mode}
+    {
+        _aten.mul.Tensor,
+        _aten.mul_.Tensor,
+        _aten.div.Tensor,
+        _aten.div_.Tensor,
+        _aten.div.Tensor_mode,
+    }
 )
 BOXED_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
@@ -73,7 +79,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace in ("prim", "profiler"):  # only asks for a device, perhaps within an operation
+        if func.namespace in (
+            "prim",
+            "profiler",
+        ):  # only asks for a device, perhaps within an operation
             return func(*args, **kwargs)
         ledger, on_cpu = self.ledger, self.ledger.device == "cpu"
         self.enter_boxed_number()
@@ -156,7 +165,9 @@ def _with_outputs_of_kernel(func: Any, args: Any, kwargs: Any, out: Any, measure
 def _called_by_autograd() -> bool:
     """Whether autograd's engine or a derivative formula in C++ made this call, and not Python code (a user's)."""
     frame = sys._getframe(1).f_back
-    while frame is not None and frame.f_code.co_filename.endswith(("_dynamo/eval_frame.py", "torch/_compile.py")):
+    while frame is not None and frame.f_code.co_filename.endswith(
+        ("_dynamo/eval_frame.py", "torch/_compile.py")
+    ):
         frame = frame.f_back
     return frame is None or frame.f_code.co_name == "_engine_run_backward"
 

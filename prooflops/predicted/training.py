@@ -70,13 +70,17 @@ class TrainingStep:
     autocast: torch.dtype | None = None
     device: str | torch.device = "cpu"
 
-    def predict(self, *, scratch: bool = False, compute_capability: tuple[int, int] | None = None) -> PredictedMemory:
+    def predict(
+        self, *, scratch: bool = False, compute_capability: tuple[int, int] | None = None
+    ) -> PredictedMemory:
         """The bytes of both steps without running them; the options and the domain of validity are those of `memory`.
 
         Raises ValueError for a batch that cannot be split into the micro-batches, and as `memory`.
         """
         model = self.build if isinstance(self.build, nn.Module) else _on("meta", self.build)
-        classes = {name: CLASSES[name.removeprefix("second ").split()[0]] for name in self._phase_names()}
+        classes = {
+            name: CLASSES[name.removeprefix("second ").split()[0]] for name in self._phase_names()
+        }
         given: dict[str, Any] = {"scratch": scratch, "compute_capability": compute_capability}
         with memory(self.device, classes=classes, **given) as held:
             fake = fake_copy(model, self.device)
@@ -91,13 +95,19 @@ class TrainingStep:
         A `build` that is a module already is not copied, so its parameters are not among the bytes, and it is trained.
         """
         with measured.memory(self.device) as held:
-            model = self.build if isinstance(self.build, nn.Module) else _on(self.device, self.build)
+            model = (
+                self.build if isinstance(self.build, nn.Module) else _on(self.device, self.build)
+            )
             held.mark("built")
             self._run(held.mark, model)
         return held
 
     def _phase_names(self) -> list[str]:
-        numbers = [""] if self.micro_batches == 1 else [f" {number}" for number in range(1, self.micro_batches + 1)]
+        numbers = (
+            [""]
+            if self.micro_batches == 1
+            else [f" {number}" for number in range(1, self.micro_batches + 1)]
+        )
         passes = [f"{name}{number}" for number in numbers for name in ("forward", "backward")]
         once = [*passes, "step", "zero_grad"]
         return ["built", "inputs", "optimizer", *once, *(f"second {name}" for name in once)]
@@ -137,8 +147,13 @@ def fake_copy(module: nn.Module, device: str | torch.device) -> nn.Module:
     bases: dict[int, Tensor] = {}
 
     def fake(tensor: Tensor) -> Tensor:
-        if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer, FakeTensor) or tensor.layout != torch.strided:
-            raise TypeError(f"module must hold plain strided tensors, got a {type(tensor).__name__} ({tensor.layout})")
+        if (
+            type(tensor) not in (Tensor, nn.Parameter, nn.Buffer, FakeTensor)
+            or tensor.layout != torch.strided
+        ):
+            raise TypeError(
+                f"module must hold plain strided tensors, got a {type(tensor).__name__} ({tensor.layout})"
+            )
         storage = tensor.untyped_storage()
         if storage._cdata not in bases:
             elements = storage.nbytes() // tensor.element_size()
@@ -149,10 +164,17 @@ def fake_copy(module: nn.Module, device: str | torch.device) -> nn.Module:
             return nn.Parameter(copy, requires_grad=tensor.requires_grad)
         return copy.requires_grad_(tensor.requires_grad)
 
-    own = [tensor for part in module.modules() for tensor in tree_leaves(vars(part)) if isinstance(tensor, Tensor)]
+    own = [
+        tensor
+        for part in module.modules()
+        for tensor in tree_leaves(vars(part))
+        if isinstance(tensor, Tensor)
+    ]
     tensors = [*module.parameters(), *module.buffers(), *own]
     with torch.no_grad():
-        memo: dict[int, Any] = {id(tensor): fake(tensor) for tensor in {id(t): t for t in tensors}.values()}
+        memo: dict[int, Any] = {
+            id(tensor): fake(tensor) for tensor in {id(t): t for t in tensors}.values()
+        }
     return deepcopy(module, memo)
 
 
@@ -160,10 +182,14 @@ def _built(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
     if isinstance(optimizer, str):
         row = optimizer_of(optimizer)
         if "." in row.class_name:
-            raise ValueError(f"optimizer must be in torch.optim to be named, got {optimizer!r}: give its class")
+            raise ValueError(
+                f"optimizer must be in torch.optim to be named, got {optimizer!r}: give its class"
+            )
         optimizer = partial(getattr(torch.optim, row.class_name), **row.options)
     if not callable(optimizer):
-        raise TypeError(f"optimizer must be a class or a function of the parameters, got {optimizer!r}")
+        raise TypeError(
+            f"optimizer must be a class or a function of the parameters, got {optimizer!r}"
+        )
     updates: torch.optim.Optimizer = optimizer(model.parameters())
     closure = signature(type(updates).step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
@@ -185,7 +211,11 @@ def _like(leaf: Any, device: str | torch.device) -> Any:
         return leaf
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
         return torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
-    return torch.zeros_like(leaf, device=device) if leaf.is_meta else leaf.detach().to(device, copy=True)
+    return (
+        torch.zeros_like(leaf, device=device)
+        if leaf.is_meta
+        else leaf.detach().to(device, copy=True)
+    )
 
 
 def _split(batch: Any, micro_batches: int) -> list[Any]:
@@ -194,10 +224,13 @@ def _split(batch: Any, micro_batches: int) -> list[Any]:
     leaves, structure = tree_flatten(batch)
     sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in leaves if isinstance(leaf, Tensor)}
     if micro_batches > 1 and (len(sizes) != 1 or min(sizes) < micro_batches):
-        raise ValueError(f"inputs must have a first dimension of at least {micro_batches=} in common, got {sizes}")
+        raise ValueError(
+            f"inputs must have a first dimension of at least {micro_batches=} in common, got {sizes}"
+        )
     if micro_batches == 1:
         return [batch]
     copies = [
-        leaf.tensor_split(micro_batches) if isinstance(leaf, Tensor) else (leaf,) * micro_batches for leaf in leaves
+        leaf.tensor_split(micro_batches) if isinstance(leaf, Tensor) else (leaf,) * micro_batches
+        for leaf in leaves
     ]
     return [tree_unflatten(list(each), structure) for each in zip(*copies, strict=True)]

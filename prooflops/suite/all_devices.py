@@ -69,7 +69,9 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int | None
 
     Raises UsageError without a card, or with another option that starts processes.
     """
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # torch then asks NVML instead of the CUDA runtime
+    os.environ.setdefault(
+        "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
+    )  # torch then asks NVML instead of the CUDA runtime
     from prooflops.machine import device as machine
 
     cards = cards_of(machine.counts())
@@ -78,7 +80,9 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int | None
             f"--device all: this machine has no accelerator; valid here: {', '.join(machine.available())}"
         )
     if ranks.job_rank():
-        raise pytest.UsageError("--device all starts a process for each card: run it without torchrun")
+        raise pytest.UsageError(
+            "--device all starts a process for each card: run it without torchrun"
+        )
     if settings(config).used:
         raise pytest.UsageError("--device all and the options of the gate exclude each other")
     if len(cards) == 1:
@@ -101,19 +105,30 @@ def command_of(config: pytest.Config, folder: Path) -> list[str]:
 
 
 def validate(
-    cards: Sequence[Card], command: Sequence[str], root: Path, folder: Path, say: Callable[[str], None]
+    cards: Sequence[Card],
+    command: Sequence[str],
+    root: Path,
+    folder: Path,
+    say: Callable[[str], None],
 ) -> list[CardRun]:
     """Runs `command` on each card alone, then for all at once. Keeps each output in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     runs: list[CardRun] = []
     phases = [*(([card], ALONE) for card in cards), (cards, AT_ONCE)]
-    with tempfile.TemporaryDirectory(prefix="prooflops-cards-") as records, cleanup_process.running() as register:
+    with (
+        tempfile.TemporaryDirectory(prefix="prooflops-cards-") as records,
+        cleanup_process.running() as register,
+    ):
         for group, phase in phases:
             began = time.monotonic()
             stems = [f"{card.name.replace(':', '-')}-{phase.replace(' ', '-')}" for card in group]
             children = []
             for card, stem in zip(group, stems, strict=True):
-                children.append(start(card, command, root, folder / f"{stem}.txt", Path(records, f"{stem}.json")))
+                children.append(
+                    start(
+                        card, command, root, folder / f"{stem}.txt", Path(records, f"{stem}.json")
+                    )
+                )
                 register("group", str(children[-1].pid))
             for card, stem, child in zip(group, stems, children, strict=True):
                 code, file = child.wait(), Path(records, f"{stem}.json")
@@ -125,9 +140,13 @@ def validate(
     return runs
 
 
-def start(card: Card, command: Sequence[str], root: Path, output: Path, record: Path) -> subprocess.Popen[bytes]:
+def start(
+    card: Card, command: Sequence[str], root: Path, output: Path, record: Path
+) -> subprocess.Popen[bytes]:
     inherited = {key: value for key, value in os.environ.items() if key not in DROPPED}
-    inherited["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    inherited["PYTHONPATH"] = os.pathsep.join(
+        [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     with open(output, "wb") as printed:
         return subprocess.Popen(
             [*command, *card.arguments],
@@ -154,13 +173,23 @@ def store(runs: Sequence[CardRun], folder: Path) -> None:
 
 def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) -> int:
     """Prints and writes what sets a card apart: the tables, then the cards named. Returns 1 if a card's run failed."""
-    nodes = {phase: [node_run(run) for run in runs if run.phase == phase and run.record] for phase in (ALONE, AT_ONCE)}
+    nodes = {
+        phase: [node_run(run) for run in runs if run.phase == phase and run.record]
+        for phase in (ALONE, AT_ONCE)
+    }
     found = {phase: fleets(each) for phase, each in nodes.items()}
     cards = [run.card.name for run in runs if run.phase == ALONE]
     tables = {f"{phase}: time against the median card": deviation_table(each, found[phase], cards)
               for phase, each in nodes.items()}  # fmt: skip
-    tables["at once: time against the same card alone"] = ratio_table(nodes[ALONE], nodes[AT_ONCE], cards)
-    lines = [f"{phase}: {line}" for phase, each in nodes.items() if each for line in headline(each, found[phase])]
+    tables["at once: time against the same card alone"] = ratio_table(
+        nodes[ALONE], nodes[AT_ONCE], cards
+    )
+    lines = [
+        f"{phase}: {line}"
+        for phase, each in nodes.items()
+        if each
+        for line in headline(each, found[phase])
+    ]
     title = f"{len(cards)} cards, each alone and all at once"
     present(title, [*lines, *failures(runs)], tables, folder / "cards.md", say)
     say(f"report: {folder}/cards.md")
@@ -172,23 +201,36 @@ def node_run(run: CardRun) -> NodeRun:
     return replace(NodeRun.of(run.record, "", contended=True), node=run.card.name)
 
 
-def deviation_table(nodes: Sequence[NodeRun], found: Sequence[Fleet], cards: Sequence[str]) -> list[list[str]]:
+def deviation_table(
+    nodes: Sequence[NodeRun], found: Sequence[Fleet], cards: Sequence[str]
+) -> list[list[str]]:
     """Each card's time against the median card; "!" marks what it is named for."""
     named = {(each.node, name) for fleet in found for each in fleet.named for name in each.slower}
     rows = [["benchmark", "median card", *cards]]
     for name, times in by_benchmark({node.node: node for node in nodes}).items():
         middle = median(times.values())
-        cells = {card: f"{time_s / middle - 1:+.1%}" + " !" * ((card, name) in named) for card, time_s in times.items()}
-        rows.append([short_name(name), engineering(middle, "s"), *(cells.get(card, "-") for card in cards)])
+        cells = {
+            card: f"{time_s / middle - 1:+.1%}" + " !" * ((card, name) in named)
+            for card, time_s in times.items()
+        }
+        rows.append(
+            [short_name(name), engineering(middle, "s"), *(cells.get(card, "-") for card in cards)]
+        )
     return rows
 
 
-def ratio_table(alone: Sequence[NodeRun], at_once: Sequence[NodeRun], cards: Sequence[str]) -> list[list[str]]:
-    before, after = (by_benchmark({node.node: node for node in nodes}) for nodes in (alone, at_once))
+def ratio_table(
+    alone: Sequence[NodeRun], at_once: Sequence[NodeRun], cards: Sequence[str]
+) -> list[list[str]]:
+    before, after = (
+        by_benchmark({node.node: node for node in nodes}) for nodes in (alone, at_once)
+    )
     rows = [["benchmark", *cards]]
     for name, times in before.items():
         both = times.keys() & after.get(name, {}).keys()
-        cells = [times_as(after[name][card] / times[card]) if card in both else "-" for card in cards]
+        cells = [
+            times_as(after[name][card] / times[card]) if card in both else "-" for card in cards
+        ]
         rows += [[short_name(name), *cells]] if both else []
     return rows
 
@@ -201,8 +243,12 @@ def failures(runs: Sequence[CardRun]) -> list[str]:
         if run.code or run.record is None:
             output = run.output.strip().splitlines()
             shown = [line for line in output if line.startswith(("FAILED", "ERROR"))] or output[-5:]
-            lines.append(f"{name}: exit {run.code}, {'without' if run.record is None else 'with'} a record")
+            lines.append(
+                f"{name}: exit {run.code}, {'without' if run.record is None else 'with'} a record"
+            )
             lines += [f"    {line}" for line in shown]
         verdicts = run.record["prooflops"]["verdicts"] if run.record else []
-        lines += [f"{name}: {each['verdict']} {each['id']}" for each in verdicts if each["verdict"] in RED]
+        lines += [
+            f"{name}: {each['verdict']} {each['id']}" for each in verdicts if each["verdict"] in RED
+        ]
     return lines

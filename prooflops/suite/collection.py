@@ -23,21 +23,33 @@ def claims_of(item: pytest.Item, marker: str = "claim") -> list[str]:
     return list(dict.fromkeys(claim for each in item.iter_markers(marker) for claim in each.args))
 
 
-def check_claims_exist(registry: Registry, items: Iterable[pytest.Item], marker: str = "claim") -> None:
+def check_claims_exist(
+    registry: Registry, items: Iterable[pytest.Item], marker: str = "claim"
+) -> None:
     """Stops the run if a marker names an unregistered claim."""
     named = {claim: item.nodeid for item in items for claim in claims_of(item, marker)}
     if unknown := [claim for claim in named if claim not in registry.claims]:
-        rows = "".join(f"\n  {claim!r} in {named[claim]}, expected in {file_of(claim)}" for claim in unknown)
-        raise pytest.UsageError(f"markers name claims that are not in the registry: add a row, or correct the id{rows}")
+        rows = "".join(
+            f"\n  {claim!r} in {named[claim]}, expected in {file_of(claim)}" for claim in unknown
+        )
+        raise pytest.UsageError(
+            f"markers name claims that are not in the registry: add a row, or correct the id{rows}"
+        )
 
 
-def check_claims_have_tests(config: pytest.Config, registry: Registry, items: Iterable[pytest.Item]) -> None:
+def check_claims_have_tests(
+    config: pytest.Config, registry: Registry, items: Iterable[pytest.Item]
+) -> None:
     """Stops a run of all of test_claims if a claim has no test."""
     if not _runs_all_claims(config):
         return
     tested = {claim for item in items for claim in claims_of(item)}
     selected = registry.selected(config.option.claim or registry.topics)
-    missing = [claim for claim in registry.claims.values() if claim.id in selected - tested and not claim.on_record]
+    missing = [
+        claim
+        for claim in registry.claims.values()
+        if claim.id in selected - tested and not claim.on_record
+    ]
     if missing:
         rows = "".join(f"\n  {claim.id!r} of {file_of(claim.id)}" for claim in missing)
         raise pytest.UsageError(
@@ -55,9 +67,15 @@ def names_no_claim(file: Path, claims: Iterable[str]) -> bool:
 
 def _runs_all_claims(config: pytest.Config) -> bool:
     wanted = config.rootpath / "test_claims"
-    given = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    given = [
+        (config.invocation_params.dir / argument.partition("::")[0]).resolve()
+        for argument in config.args
+    ]
     narrowed = (
-        config.option.keyword or config.option.markexpr or config.getoption("deselect", None) or config.option.ignore
+        config.option.keyword
+        or config.option.markexpr
+        or config.getoption("deselect", None)
+        or config.option.ignore
     )
     return not narrowed and any(path == wanted or path in wanted.parents for path in given)
 
@@ -65,7 +83,10 @@ def _runs_all_claims(config: pytest.Config) -> bool:
 def selection_of(config: pytest.Config) -> str:
     """Describes the command line's selection of tests; empty for the whole suite."""
     option = config.option
-    root, given = config.rootpath, [(config.invocation_params.dir / each).resolve() for each in config.args]
+    root, given = (
+        config.rootpath,
+        [(config.invocation_params.dir / each).resolve() for each in config.args],
+    )
     whole = {(root / path).resolve() for path in config.getini("testpaths")}
     words = [] if whole <= {*given} or root.resolve() in given else config.args
     for name, values in {
@@ -132,7 +153,9 @@ def use_device_clock(item: pytest.Item, device: torch.device) -> None:
         return
     own = item.get_closest_marker("benchmark")
     options = {**(own.kwargs if own else {}), "timer": measured.clock(device)}
-    item.add_marker(pytest.mark.benchmark(**options), append=False)  # pytest-benchmark reads the closest marker only
+    item.add_marker(
+        pytest.mark.benchmark(**options), append=False
+    )  # pytest-benchmark reads the closest marker only
 
 
 def count_examples(item: pytest.Item) -> None:

@@ -65,7 +65,9 @@ def sizing(device: torch.device) -> Sizing:
 
 
 @pytest.fixture(scope="session")
-def peak_flop_per_s(device: torch.device, pytestconfig: pytest.Config) -> Callable[[str], float | None]:
+def peak_flop_per_s(
+    device: torch.device, pytestconfig: pytest.Config
+) -> Callable[[str], float | None]:
     """The vendor's dense peak per dtype, else that of `--peak`; None without either."""
     return Peaks(device, pytestconfig.stash[RUN].peaks.stated).flop_per_s
 

@@ -13,7 +13,15 @@ from typing import Any
 import torch
 
 from accounting.devices import bandwidth_bytes_per_s
-from accounting.devices.floors import FIGURES, GROUPS, MARGIN, NOMINAL, Floor, floor_of, pcie_bytes_per_s
+from accounting.devices.floors import (
+    FIGURES,
+    GROUPS,
+    MARGIN,
+    NOMINAL,
+    Floor,
+    floor_of,
+    pcie_bytes_per_s,
+)
 from prooflops.machine import device as machine
 from prooflops.machine import health
 from prooflops.suite.peaks import Peaks, published_mfu_text
@@ -53,7 +61,10 @@ def stated_floors(texts: Sequence[str]) -> dict[str, float]:
                 if absolute
                 else "share of the nominal rate"
             )
-            raise ValueError(f"--floor {text}: the {kind} must be above 0" + ("" if absolute else " and at most 1"))
+            raise ValueError(
+                f"--floor {text}: the {kind} must be above 0"
+                + ("" if absolute else " and at most 1")
+            )
         floors |= dict.fromkeys(figures, value)
     return floors
 
@@ -71,12 +82,20 @@ def reference_floors(file: str | Path) -> dict[str, Floor]:
             benchmarks = [bench for row in rows for bench in row.get("benchmarks", ())]
         else:
             benchmarks = json.loads(text)["benchmarks"]
-        floors = {bench["fullname"]: _reference_floor(bench, str(file)) for bench in benchmarks if _figure(bench)}
+        floors = {
+            bench["fullname"]: _reference_floor(bench, str(file))
+            for bench in benchmarks
+            if _figure(bench)
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"--reference {file} must be a run record or a file of make evidence: {reason}") from error
+        raise ValueError(
+            f"--reference {file} must be a run record or a file of make evidence: {reason}"
+        ) from error
     if not floors:
-        raise ValueError(f"--reference {file}: none of its {len(benchmarks)} benchmarks has a figure with a floor")
+        raise ValueError(
+            f"--reference {file}: none of its {len(benchmarks)} benchmarks has a figure with a floor"
+        )
     return floors
 
 
@@ -89,7 +108,9 @@ def _reference_floor(bench: Mapping[str, Any], file: str) -> Floor:
     figure = _figure(bench)
     less = 1 - min(bench["stats"]["iqr"] / bench["stats"]["median"] + MARGIN, 0.5)
     limit = figure["value"] / less if figure["unit"] == "s" else figure["value"] * less
-    return Floor(figure["figure"], limit, figure["unit"], None, Path(file).stem, f"reference {file}")
+    return Floor(
+        figure["figure"], limit, figure["unit"], None, Path(file).stem, f"reference {file}"
+    )
 
 
 def committed_floors(folder: Path, device: torch.device) -> dict[str, Floor]:
@@ -124,16 +145,24 @@ class Floors:
             return Floor(figure, value, self._unit(figure, value), None, "--floor", "--floor")
         if test in self.reference:
             return self.reference[test]
-        return None if figure == MFU else floor_of(machine.accelerator(self.device), figure, self.device.type)
+        return (
+            None
+            if figure == MFU
+            else floor_of(machine.accelerator(self.device), figure, self.device.type)
+        )
 
     def nominal(self, of: str, dtype: str = "") -> float | None:
         """The rate that a share is of, in FLOP/s or bytes per second; None if unknown."""
         if of == "peak":
-            return self.peaks.flop_per_s(dtype) or machine.derived_bound_flop_per_s(self.device, dtype)
+            return self.peaks.flop_per_s(dtype) or machine.derived_bound_flop_per_s(
+                self.device, dtype
+            )
         if of == "bandwidth":
             return bandwidth_bytes_per_s(machine.accelerator(self.device))
         link = health.link(self.device) if of == "link" else {}
-        return pcie_bytes_per_s(link["possible_generation"], link["possible_width"]) if link else None
+        return (
+            pcie_bytes_per_s(link["possible_generation"], link["possible_width"]) if link else None
+        )
 
     def why_unknown(self, figure: str, floor: Floor | None) -> str:
         """Why a figure cannot be compared."""

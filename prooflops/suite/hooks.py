@@ -54,10 +54,15 @@ EXAMPLES = {"quick": 20, "default": 100, "thorough": 1000}
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("prooflops", "validate this machine")
     group.addoption(
-        "--device", help="cpu, cuda, cuda:1, mps, xpu, or all (each card); default: torch's accelerator, else cpu"
+        "--device",
+        help="cpu, cuda, cuda:1, mps, xpu, or all (each card); default: torch's accelerator, else cpu",
     )
-    group.addoption("--quick", action="store_true", help="a fifth of the examples, short benchmarks")
-    group.addoption("--thorough", action="store_true", help="ten times the examples, long benchmarks")
+    group.addoption(
+        "--quick", action="store_true", help="a fifth of the examples, short benchmarks"
+    )
+    group.addoption(
+        "--thorough", action="store_true", help="ten times the examples, long benchmarks"
+    )
     group.addoption(
         "--peak",
         metavar="DTYPE=FLOP_PER_S",
@@ -75,9 +80,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "(or bytes per second: link=52e9), mfu=0.4, and at most so many seconds: launch=1e-5; may be repeated",
     )
     parser.addini("floor", "as --floor, one a line", type="linelist", default=[])
-    group.addoption("--reference", metavar="FILE", help="run record of a healthy machine, whose figures are the floors")
     group.addoption(
-        "--report", metavar="DIR", default="reports", help="folder of report.html, report.md and verdicts.json"
+        "--reference",
+        metavar="FILE",
+        help="run record of a healthy machine, whose figures are the floors",
+    )
+    group.addoption(
+        "--report",
+        metavar="DIR",
+        default="reports",
+        help="folder of report.html, report.md and verdicts.json",
     )
     group.addoption(
         "--report-compare", metavar="DIR", action="append", default=[], help="run nothing, and compare the run records "
@@ -88,10 +100,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "an hour of a device, by a part of its name, such as H100=2.99"
     )  # fmt: skip
     group.addoption(
-        "--known-failures", metavar="FILE", help="claims known to fail on this machine: one id a line, # comments"
+        "--known-failures",
+        metavar="FILE",
+        help="claims known to fail on this machine: one id a line, # comments",
     )
     group.addoption(
-        "--claim", metavar="ID|TOPIC", action="append", default=[], help="only this claim or topic; may be repeated"
+        "--claim",
+        metavar="ID|TOPIC",
+        action="append",
+        default=[],
+        help="only this claim or topic; may be repeated",
     )
 
 
@@ -110,7 +128,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return command.run(config)
     if config.option.device != "all":
         return None
-    from prooflops.suite import all_devices  # before the run is configured, which would open the device
+    from prooflops.suite import (
+        all_devices,  # before the run is configured, which would open the device
+    )
 
     return all_devices.run(config)
 
@@ -150,7 +170,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if job:
         config.pluginmanager.register(ranks.RankPlugin(config, job), "prooflops.suite.ranks")
     replicate = config.pluginmanager.get_plugin("prooflops_gate.replicate")
-    if not config.getoption("hypothesis_profile", None) and not (replicate and replicate.benchmarks_only):
+    if not config.getoption("hypothesis_profile", None) and not (
+        replicate and replicate.benchmarks_only
+    ):
         draw_examples(EXAMPLES[pace])
 
 
@@ -189,7 +211,9 @@ def known_failures(file: str | None, registry: Registry) -> frozenset[str]:
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or no path
-        raise pytest.UsageError(f"--known-failures {file}: {getattr(error, 'strerror', error)}") from error
+        raise pytest.UsageError(
+            f"--known-failures {file}: {getattr(error, 'strerror', error)}"
+        ) from error
     listed = {line.partition("#")[0].strip() for line in lines} - {""}
     if unknown := sorted(listed - registry.claims.keys()):
         raise pytest.UsageError(
@@ -209,7 +233,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
     run = config.stash[RUN]
     check_claims_exist(run.registry, items)
     if not session.testsfailed:  # pytest already reports collection errors
@@ -225,7 +251,9 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         use_device_clock(item, run.device)
         if run.known & set(claims):
             # Not strict: a known failure that now passes is reported, but does not fail the run.
-            item.add_marker(pytest.mark.xfail(reason="listed in --known-failures", strict=False), append=False)
+            item.add_marker(
+                pytest.mark.xfail(reason="listed in --known-failures", strict=False), append=False
+            )
         count_examples(item)
     if run.selected is not None:
         chosen = [item for item in items if run.selected & set(claims_of(item))]
@@ -263,17 +291,25 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     result = yield
     evidence = item.stash[EVIDENCE]
-    if call.excinfo and not isinstance(call.excinfo.value, (pytest.skip.Exception, pytest.xfail.Exception)):
+    if call.excinfo and not isinstance(
+        call.excinfo.value, (pytest.skip.Exception, pytest.xfail.Exception)
+    ):
         error = call.excinfo.value
-        evidence.crash = crash_of(error) if call.when == "call" else f"{call.when}: {one_line(error)}"
+        evidence.crash = (
+            crash_of(error) if call.when == "call" else f"{call.when}: {one_line(error)}"
+        )
         if lost := machine.why_lost(item.config.stash[RUN].device):
-            evidence.crash = item.session.shouldfail = f"the device is lost: {lost} [after {item.nodeid}]"
+            evidence.crash = item.session.shouldfail = (
+                f"the device is lost: {lost} [after {item.nodeid}]"
+            )
     result.evidence = asdict(evidence)  # type: ignore[attr-defined]  # as plain data, which xdist sends on
     if result.when == "teardown":  # JUnit's XML takes the properties of this report
         result.user_properties = [*result.user_properties, *evidence.properties]
     if evidence.claims and result.failed:
         registry = item.config.stash[RUN].registry
-        result.sections.append(("claimed", "\n\n".join(registry.describe(claim) for claim in evidence.claims)))
+        result.sections.append(
+            ("claimed", "\n\n".join(registry.describe(claim) for claim in evidence.claims))
+        )
     return result
 
 
@@ -287,7 +323,9 @@ def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
 def pytest_gate_fingerprint(config: pytest.Config) -> dict[str, Any]:
     job, run = ranks.job_rank(), config.stash[RUN]
     # The fingerprint from the start, if any: a device lost since then cannot be read.
-    return (run.fingerprint or machine.fingerprint(run.device)) | ({"ranks": job.size} if job else {})
+    return (run.fingerprint or machine.fingerprint(run.device)) | (
+        {"ranks": job.size} if job else {}
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -316,7 +354,11 @@ def end_run_on_sigint(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     crash = getattr(report.longrepr, "reprcrash", None)
-    return ("failed", "F", "BELOW FLOOR") if report.failed and "BELOW FLOOR:" in getattr(crash, "message", "") else None
+    return (
+        ("failed", "F", "BELOW FLOOR")
+        if report.failed and "BELOW FLOOR:" in getattr(crash, "message", "")
+        else None
+    )
 
 
 # ---- reporting ---------------------------------------------------------------------------------------------------
@@ -346,7 +388,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     run.selection = selection_of(config)
     folder = Path(config.option.report, "partial" if run.partial or run.selection else "")
     finished = config.stash[writing.FINISHED] = writing.finish(
-        config, run, folder=None if is_replicate() or only_model else folder, records=history_folder(config)
+        config,
+        run,
+        folder=None if is_replicate() or only_model else folder,
+        records=history_folder(config),
     )
     if finished.unwritten and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -32,11 +32,17 @@ def stated_peaks(words: Iterable[str]) -> dict[str, float]:
         try:
             value = validated_positive(f"--peak {dtype}", float(text))
         except ValueError as error:
-            raise ValueError(f"--peak {word}: should be DTYPE=FLOP_PER_S, such as bf16=989e12 ({error})") from error
+            raise ValueError(
+                f"--peak {word}: should be DTYPE=FLOP_PER_S, such as bf16=989e12 ({error})"
+            ) from error
         if value < LEAST_FLOP_PER_S:
-            raise ValueError(f"--peak {word}: {engineering(value, 'FLOP/s')} is no peak; for TFLOP/s write {text}e12")
+            raise ValueError(
+                f"--peak {word}: {engineering(value, 'FLOP/s')} is no peak; for TFLOP/s write {text}e12"
+            )
         if found.get(dtype, value) != value:
-            raise ValueError(f"--peak {word}: {dtype} is stated twice, once as {engineering(found[dtype], 'FLOP/s')}")
+            raise ValueError(
+                f"--peak {word}: {dtype} is stated twice, once as {engineering(found[dtype], 'FLOP/s')}"
+            )
         found[dtype] = value
     return found
 
@@ -56,12 +62,18 @@ class Peaks:
     @property
     def used(self) -> dict[str, float]:
         """The user's peaks for dtypes without a vendor's peak."""
-        return {key: value for key, value in self.stated.items() if machine.peak_flop_per_s(self.device, key) is None}
+        return {
+            key: value
+            for key, value in self.stated.items()
+            if machine.peak_flop_per_s(self.device, key) is None
+        }
 
     @property
     def derived(self) -> dict[str, float]:
         """A CPU's bounds per dtype at its highest clock, if the system reports it."""
-        found = {dtype: machine.derived_bound_flop_per_s(self.device, dtype) for dtype in MATRIX_DTYPES}
+        found = {
+            dtype: machine.derived_bound_flop_per_s(self.device, dtype) for dtype in MATRIX_DTYPES
+        }
         return {dtype: bound for dtype, bound in found.items() if bound}
 
     def as_dict(self) -> dict[str, dict[str, float]]:
@@ -72,13 +84,19 @@ class Peaks:
         """Header lines: the user's peaks, unused ones, and a CPU's bounds."""
 
         def listed(peaks: Mapping[str, float]) -> str:
-            return ", ".join(f"{dtype} {engineering(value, 'FLOP/s')}" for dtype, value in peaks.items())
+            return ", ".join(
+                f"{dtype} {engineering(value, 'FLOP/s')}" for dtype, value in peaks.items()
+            )
 
         unused = {dtype: value for dtype, value in self.stated.items() if dtype not in self.used}
         lines = [f"peak as the user states it (--peak): {listed(self.used)}"] if self.used else []
-        lines += [f"--peak not used, as the vendor's is on record: {listed(unused)}"] if unused else []
+        lines += (
+            [f"--peak not used, as the vendor's is on record: {listed(unused)}"] if unused else []
+        )
         if bounds := self.derived:
-            lines.append(f"bound derived from cores x FLOP per clock x highest clock: {listed(bounds)}")
+            lines.append(
+                f"bound derived from cores x FLOP per clock x highest clock: {listed(bounds)}"
+            )
         return lines
 
 
@@ -98,4 +116,6 @@ def share_of_peak(extra: Mapping[str, Any], peaks: Mapping[str, Mapping[str, flo
 
 def published_mfu_text() -> str:
     """The MFU of each published training run, with its device."""
-    return ", ".join(f"{run['run']} {100 * run['mfu'][0]:.0f} % on {run['device']}" for run in published_mfu())
+    return ", ".join(
+        f"{run['run']} {100 * run['mfu'][0]:.0f} % on {run['device']}" for run in published_mfu()
+    )

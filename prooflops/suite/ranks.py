@@ -51,7 +51,9 @@ def job_rank(environment: Mapping[str, str] | None = None) -> JobRank | None:
         rank = size = local = -1
     if not 0 <= rank < size or local < 0:
         got = ", ".join(f"{name}={environment[name]}" for name in VARIABLES[:3])
-        raise ValueError(f"the environment should name a rank below WORLD_SIZE, and a local rank, got {got}")
+        raise ValueError(
+            f"the environment should name a rank below WORLD_SIZE, and a local rank, got {got}"
+        )
     return JobRank(rank, size, local)
 
 
@@ -127,10 +129,14 @@ class RankPlugin:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if not report.failed or (call.excinfo and getattr(call.excinfo.value, "on_all_ranks", False)):
+        if not report.failed or (
+            call.excinfo and getattr(call.excinfo.value, "on_all_ranks", False)
+        ):
             return report
         self.failed_alone = True
-        text = f"{item.nodeid}: {call.excinfo.exconly() if call.excinfo else report.outcome}".splitlines()[0]
+        text = f"{item.nodeid}: {call.excinfo.exconly() if call.excinfo else report.outcome}".splitlines()[
+            0
+        ]
         own = f"rank {self.rank} of {self.size}"
         blamed = self._ranks_to_blame(text, call.excinfo.value if call.excinfo else None)
         report.sections += [("ranks", line) for line in blamed]
@@ -151,7 +157,9 @@ class RankPlugin:
             others = dict(self.other_failures())
             self.publish_failure(text)
             if others or not is_communication_error(error):
-                return [f"rank {rank} failed first, in {what}" for rank, what in sorted(others.items())]
+                return [
+                    f"rank {rank} failed first, in {what}" for rank, what in sorted(others.items())
+                ]
             until = time.monotonic() + GRACE_S
             while len(others) < self.size - 1 and time.monotonic() < until:
                 time.sleep(0.05)
@@ -202,7 +210,9 @@ def is_communication_error(error: BaseException | None) -> bool:
     >>> is_communication_error(ValueError("3"))
     False
     """
-    found = type(error).__name__.startswith("Dist") or any(word in str(error) for word in COMMUNICATION)
+    found = type(error).__name__.startswith("Dist") or any(
+        word in str(error) for word in COMMUNICATION
+    )
     return isinstance(error, RuntimeError) and found
 
 
@@ -211,7 +221,16 @@ def is_communication_error(error: BaseException | None) -> bool:
 
 def table(benchmarks: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """One row per benchmark: time on the slowest rank, bandwidths, efficiency, optimizer bytes."""
-    rows = [["benchmark", "time", "algorithm bandwidth", "bus bandwidth", "efficiency", "optimizer bytes per rank"]]
+    rows = [
+        [
+            "benchmark",
+            "time",
+            "algorithm bandwidth",
+            "bus bandwidth",
+            "efficiency",
+            "optimizer bytes per rank",
+        ]
+    ]
     for bench in benchmarks:
         extra = bench["extra_info"]
         held = [rank["optimizer_bytes"] for rank in extra["ranks"] if "optimizer_bytes" in rank]

@@ -37,7 +37,9 @@ class Row:
         for field in fields(self):  # type: ignore[arg-type]
             value: Any = getattr(self, field.name)
             kind, name = TYPES[field.type]
-            if type(value) is not kind or (isinstance(value, tuple) and any(type(each) is not str for each in value)):
+            if type(value) is not kind or (
+                isinstance(value, tuple) and any(type(each) is not str for each in value)
+            ):
                 raise TypeError(f"{field.name} must be {name}, got {value!r}")
 
 
@@ -144,11 +146,18 @@ def load_registry(folder: Path) -> Registry:
                 _add(sources, source.key, source)
             for claim in (_row(Claim, row) for row in table.pop("claim", [])):
                 if claim.topic != file.stem:
-                    raise ValueError(f"claim {claim.id!r}: its id must begin with the file's topic, {file.stem}.")
+                    raise ValueError(
+                        f"claim {claim.id!r}: its id must begin with the file's topic, {file.stem}."
+                    )
                 _add(claims, claim.id, claim)
             if table:
                 raise ValueError(f"unknown tables {sorted(table)}; valid: [[claim]], [[source]]")
-        except (OSError, ValueError, TypeError, RecursionError) as error:  # ValueError: no TOML, no UTF-8
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            RecursionError,
+        ) as error:  # ValueError: no TOML, no UTF-8
             raise RegistryError(f"{file}: {error}") from error
     for claim in claims.values():
         for key in claim.sources:
@@ -156,20 +165,26 @@ def load_registry(folder: Path) -> Registry:
                 validated_choice("source", key, sources)
             except ValueError as error:
                 place = f"{folder / claim.topic}.toml: claim {claim.id!r}"
-                raise RegistryError(f"{place}: {error}; a new source gets a [[source]] in sources.toml") from error
+                raise RegistryError(
+                    f"{place}: {error}; a new source gets a [[source]] in sources.toml"
+                ) from error
     return Registry(claims, sources)
 
 
 def _row(kind: type[AnyRow], row: Any) -> AnyRow:
     """A table of TOML as a Claim or Source. Raises ValueError."""
     try:
-        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+        }
         return kind(**values)
     except (TypeError, ValueError, AttributeError) as error:
         name = row.get("id", row.get("key", row)) if isinstance(row, dict) else row
         valid = ", ".join(field.name for field in fields(kind))
         table = kind.__name__.lower()
-        raise ValueError(f"{table} {name!r}: {error} [a table under [[{table}]], of {valid}]") from error
+        raise ValueError(
+            f"{table} {name!r}: {error} [a table under [[{table}]], of {valid}]"
+        ) from error
 
 
 def _add(rows: dict[str, AnyRow], key: str, row: AnyRow) -> None:

@@ -30,7 +30,9 @@ class Evidence:
     @property
     def properties(self) -> list[tuple[str, object]]:
         """The same as test properties in JUnit's XML."""
-        rows = [("claim", claim) for claim in self.claims] + [("figure", figure) for figure in self.figures]
+        rows = [("claim", claim) for claim in self.claims] + [
+            ("figure", figure) for figure in self.figures
+        ]
         rows += [(key, text) for key in ("unmet", "crash") if (text := getattr(self, key))]
         return [*rows, ("cases", self.cases)]
 
@@ -51,18 +53,28 @@ class Run:
     peaks: Peaks
     floors: Floors
     outcomes: defaultdict[str, list[Outcome]] = field(default_factory=lambda: defaultdict(list))
-    tests: defaultdict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))  # why each may not run
-    chosen: dict[str, list[str]] = field(default_factory=dict)  # the selected tests, each with its claims
+    tests: defaultdict[str, dict[str, str]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )  # why each may not run
+    chosen: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # the selected tests, each with its claims
     ended: set[str] = field(default_factory=set)
     stopped: str = ""  # why the run ended early, if it did
     notes: list[str] = field(default_factory=list)  # on machine settings that this run ignores
-    fingerprint: dict[str, Any] = field(default_factory=dict)  # from the start: a lost device cannot be read
+    fingerprint: dict[str, Any] = field(
+        default_factory=dict
+    )  # from the start: a lost device cannot be read
     caches: dict[str, int] = field(default_factory=dict)  # bytes of data cache by level
     selection: str = ""  # the command line's selection; empty for the whole suite
     began: float = field(default_factory=time.monotonic)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.chosen = {item.nodeid: item.stash[EVIDENCE].claims for item in session.items if EVIDENCE in item.stash}
+        self.chosen = {
+            item.nodeid: item.stash[EVIDENCE].claims
+            for item in session.items
+            if EVIDENCE in item.stash
+        }
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
@@ -73,12 +85,16 @@ class Run:
 
     def verdicts(self) -> list[Verdict]:
         """Verdicts of this run's claims and of the on-record claims in their topics, in registry order."""
-        tested = {claim for claims in self.chosen.values() for claim in claims} | self.outcomes.keys()
+        tested = {
+            claim for claims in self.chosen.values() for claim in claims
+        } | self.outcomes.keys()
         topics = {claim.partition(".")[0] for claim in tested}
 
         def concerned(claim: Claim) -> bool:
             asked = claim.topic in topics if self.selected is None else claim.id in self.selected
-            return (asked and claim.on_record) or (claim.id in tested and (asked or self.selected is None))
+            return (asked and claim.on_record) or (
+                claim.id in tested and (asked or self.selected is None)
+            )
 
         rows = self.registry.claims.values()
         return [verdict_of(claim, self._outcomes(claim.id)) for claim in rows if concerned(claim)]
@@ -88,8 +104,17 @@ class Run:
         known = self.outcomes.get(claim, [])
         ran = {outcome.test for outcome in known}
         ended = self.stopped or "the run ended before them"
-        unrun = {test: ended if test in self.chosen else why for test, why in self.tests[claim].items()}
-        return [*known, *(Outcome(test, "unrun", why, cases=0) for test, why in unrun.items() if test not in ran)]
+        unrun = {
+            test: ended if test in self.chosen else why for test, why in self.tests[claim].items()
+        }
+        return [
+            *known,
+            *(
+                Outcome(test, "unrun", why, cases=0)
+                for test, why in unrun.items()
+                if test not in ran
+            ),
+        ]
 
     @property
     def seconds(self) -> float:
@@ -99,14 +124,20 @@ class Run:
     @property
     def headline(self) -> list[str]:
         """The header: machine, software, peaks not from the vendor, and ignored settings."""
-        return [*machine.headline(self.device, self.fingerprint), *self.peaks.headline(), *self.notes]
+        return [
+            *machine.headline(self.device, self.fingerprint),
+            *self.peaks.headline(),
+            *self.notes,
+        ]
 
     @property
     def partial(self) -> str:
         """Why the run stopped early, and after how many tests; empty for a complete run."""
         ended = len(self.ended & self.chosen.keys())
         whole = ended == len(self.chosen)
-        return "" if whole else f"{self.stopped or 'ended'}, after {ended} of {len(self.chosen)} tests"
+        return (
+            "" if whole else f"{self.stopped or 'ended'}, after {ended} of {len(self.chosen)} tests"
+        )
 
 
 RUN = pytest.StashKey[Run]()
@@ -152,10 +183,18 @@ def _reason(report: pytest.TestReport) -> str:
         crash = getattr(report.longrepr, "reprcrash", None)
         text = crash.message if crash else str(report.longrepr or "")
     message = text.strip().partition("\nassert ")[0]  # the rest is pytest's explanation
-    if message.startswith("Failed: DID NOT "):  # pytest.raises and pytest.warns do not name the input
-        message = f"{message.partition(' Emitted warnings')[0]} [{report.nodeid.rpartition('::')[2]}]"
+    if message.startswith(
+        "Failed: DID NOT "
+    ):  # pytest.raises and pytest.warns do not name the input
+        message = (
+            f"{message.partition(' Emitted warnings')[0]} [{report.nodeid.rpartition('::')[2]}]"
+        )
     return shortened(" ".join(message.split())) or report.outcome
 
 
 def shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} ... ({len(text):,} characters)"
+    return (
+        text
+        if len(text) <= LONGEST_REASON
+        else f"{text[:LONGEST_REASON]} ... ({len(text):,} characters)"
+    )

@@ -40,7 +40,9 @@ class Sizing:
                 return size
             size //= 2
         need, free = bytes_of(least) / SHARE_OF_FREE, room / SHARE_OF_FREE
-        pytest.skip(f"needs {need / 2**30:.3g} GiB of free memory, {self._device} has {free / 2**30:.3g}")
+        pytest.skip(
+            f"needs {need / 2**30:.3g} GiB of free memory, {self._device} has {free / 2**30:.3g}"
+        )
 
     def require(self, nbytes: float) -> None:
         """Skips a test whose operands and results, `nbytes` in all, do not fit."""
@@ -49,4 +51,7 @@ class Sizing:
 
     def bytes_moved_in(self, seconds: float) -> int:
         """Bytes that the device's memory moves in `seconds`, at the bandwidth on record."""
-        return int(seconds * (bandwidth_bytes_per_s(machine.accelerator(self._device)) or FASTEST_BYTES_PER_S))
+        return int(
+            seconds
+            * (bandwidth_bytes_per_s(machine.accelerator(self._device)) or FASTEST_BYTES_PER_S)
+        )

@@ -86,8 +86,12 @@ class Speed:
                 calls.append(max(1, math.ceil(block_s / max(self.seconds(function), 1e-7))))
             ratios: list[float] = []
             start = time.perf_counter()
-            blocks = alternating(lambda: self.seconds(slow, calls[0]), lambda: self.seconds(fast, calls[1]))
-            while len(ratios) < pairs and (len(ratios) < FEWEST_PAIRS or time.perf_counter() - start < budget_s):
+            blocks = alternating(
+                lambda: self.seconds(slow, calls[0]), lambda: self.seconds(fast, calls[1])
+            )
+            while len(ratios) < pairs and (
+                len(ratios) < FEWEST_PAIRS or time.perf_counter() - start < budget_s
+            ):
                 slow_s, fast_s = next(blocks)
                 ratios.append(slow_s / fast_s)
         low, high = median_interval(ratios, CONFIDENCE) or (0.0, math.inf)
@@ -120,10 +124,16 @@ class Speed:
         if holds:
             return ratio
         if ratio.high < absent_below or ratio.low > at_most:
-            bounds = f"above {at_least:g}" + (f" and below {at_most:g}" if at_most < math.inf else "")
-            pytest.fail(f"{claim}: the ratio of times is {ratio}, but should be {bounds}", pytrace=False)
+            bounds = f"above {at_least:g}" + (
+                f" and below {at_most:g}" if at_most < math.inf else ""
+            )
+            pytest.fail(
+                f"{claim}: the ratio of times is {ratio}, but should be {bounds}", pytrace=False
+            )
         if ratio.high < low or ratio.low > high:
             pytest.skip(f"healthy machines show a ratio of {low:g} to {high:g}: {claim}: {ratio}")
-        bound = next(bound for bound in (at_least, at_most, low, high) if ratio.low <= bound <= ratio.high)
+        bound = next(
+            bound for bound in (at_least, at_most, low, high) if ratio.low <= bound <= ratio.high
+        )
         left_open = f"({ratio.noise_percent:.0f} %) leaves open on which side of {bound:g} the ratio of times is"
         pytest.skip(f"this machine's noise {left_open}: {claim}: {ratio}")

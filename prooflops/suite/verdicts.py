@@ -13,7 +13,12 @@ DOES_NOT_APPLY = "does not apply"  # the claim says nothing about the user's mod
 VERDICTS = ("holds", "holds if", "corrected", "FAILS", "error", "not checked", "on record")
 RED = ("FAILS", "error")
 # Where all tests pass. A slip is known from the record alone, whatever tests say of its correction.
-WRITTEN_VERDICTS = {"holds": "holds", "holds-if": "holds if", "wrong": "corrected", "slip": "on record"}
+WRITTEN_VERDICTS = {
+    "holds": "holds",
+    "holds-if": "holds if",
+    "wrong": "corrected",
+    "slip": "on record",
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,10 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
     red = failed or errors
     statement = _joined([claim.condition, claim.correction, claim.note if claim.on_record else ""])
     if red:
-        verdict, reason = "FAILS" if failed else "error", _reasons([each for each in red if not each.known] or red)
+        verdict, reason = (
+            "FAILS" if failed else "error",
+            _reasons([each for each in red if not each.known] or red),
+        )
     elif unrun:
         verdict = "not checked"
         reason = f"{len(outcomes) - len(unrun)} of {len(outcomes)} tests ran: {_reasons(unrun)}"
@@ -86,7 +94,11 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
         verdict, reason = DOES_NOT_APPLY, _reasons(not_applicable)
     elif passed:
         verdict = "on record" if claim.on_record else WRITTEN_VERDICTS[claim.written]
-        missing = f"{len(unmet)} of {len(outcomes)} tests not run here: {_reasons(unmet)}" if unmet else ""
+        missing = (
+            f"{len(unmet)} of {len(outcomes)} tests not run here: {_reasons(unmet)}"
+            if unmet
+            else ""
+        )
         reason = _joined([statement, missing])
     elif claim.on_record and not outcomes:
         verdict, reason = "on record", statement or "a sourced fact that no machine can settle"

@@ -34,28 +34,54 @@ CODE = {
 }
 WARM_UP = 3  # calls before the one that is counted
 EMPTY_CALLS = 5
-METHOD = 1  # raised when a call is counted in another way: counts of different methods are not compared
-FEATURES = {"avx", "avx2", "f16c", "fma", "rdrand", "rdseed", "bmi1", "bmi2", "erms"}  # of those, valgrind shows some
+METHOD = (
+    1  # raised when a call is counted in another way: counts of different methods are not compared
+)
+FEATURES = {
+    "avx",
+    "avx2",
+    "f16c",
+    "fma",
+    "rdrand",
+    "rdseed",
+    "bmi1",
+    "bmi2",
+    "erms",
+}  # of those, valgrind shows some
 _kept: list[Any] = []  # the memory of requests that were made
 FIXTURES = ("pytest_benchmark.fixture", "pytest_codspeed.plugin")
 
 
 def is_usable() -> bool:
     """Whether this machine counts: valgrind is installed, and the requests to it are known."""
-    return sys.platform == "linux" and platform.machine() in CODE and shutil.which("valgrind") is not None
+    return (
+        sys.platform == "linux"
+        and platform.machine() in CODE
+        and shutil.which("valgrind") is not None
+    )
 
 
 def builds() -> dict[str, Any]:
     """The interpreter, the C library and the processor's features that choose among their code; compiled modules."""
     try:
-        flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("flags")[2].partition("\n")[0].split())
+        flags = set(
+            Path("/proc/cpuinfo")
+            .read_text(encoding="utf-8")
+            .partition("flags")[2]
+            .partition("\n")[0]
+            .split()
+        )
     except OSError:
         flags = set()
-    files = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
+    files = {
+        name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())
+    }
     return {
         "method": METHOD,
         "python": sys.version,
-        "libc": os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else "",
+        "libc": os.confstr("CS_GNU_LIBC_VERSION")
+        if "CS_GNU_LIBC_VERSION" in os.confstr_names
+        else "",
         "machine": platform.machine(),
         "features": sorted(flags & FEATURES),
         # The project's own are what is compared.
@@ -115,7 +141,11 @@ class Counter:
         self.name = ""  # of the benchmark that runs
         self._dumps, self._dumped = dumps, 0
         self._by_function = by_function
-        self._calls = [*[_plain] * WARM_UP, *([self._count] if dumps else []), *([self._trace] if by_function else [])]
+        self._calls = [
+            *[_plain] * WARM_UP,
+            *([self._count] if dumps else []),
+            *([self._trace] if by_function else []),
+        ]
         scatter()
         if not dumps:
             return
@@ -165,7 +195,13 @@ class Counter:
         return [call(function, args, kwargs) for call in self._calls][-1]
 
     def call_pedantic(
-        self, target: Any, args: Any = (), kwargs: Any = None, setup: Any = None, teardown: Any = None, **_: Any
+        self,
+        target: Any,
+        args: Any = (),
+        kwargs: Any = None,
+        setup: Any = None,
+        teardown: Any = None,
+        **_: Any,
     ) -> Any:
         """The same for `benchmark.pedantic`, with its set-up and teardown around every call."""
         result = None
@@ -185,5 +221,7 @@ class Counter:
             except (ImportError, AttributeError):
                 continue
             cls.__call__ = lambda _, function, *args, **kwargs: self.call(function, args, kwargs)
-            cls.pedantic = lambda _, target, *args, **kwargs: self.call_pedantic(target, *args, **kwargs)
+            cls.pedantic = lambda _, target, *args, **kwargs: self.call_pedantic(
+                target, *args, **kwargs
+            )
             cls._mode = "counted"  # otherwise pytest-benchmark warns that the fixture is unused

@@ -25,7 +25,9 @@ except ImportError:  # PyPy
 KEY = "gate_resources"  # of a benchmark's extra_info
 MEMORY = "memory"
 LAUNCHES = "gate_launches"  # key of the extra_info of a benchmark whose rounds end before the GPU has finished
-PROCESSES = 5  # of a side, that measure memory: so many decide, and the first look at times takes eight
+PROCESSES = (
+    5  # of a side, that measure memory: so many decide, and the first look at times takes eight
+)
 
 Figures = dict[str, int]
 
@@ -66,11 +68,15 @@ def instrument(measures_memory: bool, speed: CoreSpeed, same: Sequence[str] = ()
 
     cls: Any = getattr(fixture, "BenchmarkFixture", None)
     # No public hook runs between two rounds, or tells a timed round from a call for the function's result.
-    plain, pedantic, make_runner = (getattr(cls, name, None) for name in ("__call__", "pedantic", "_make_runner"))
+    plain, pedantic, make_runner = (
+        getattr(cls, name, None) for name in ("__call__", "pedantic", "_make_runner")
+    )
     if not (plain and pedantic and make_runner):
         return
 
-    def run(fixture: Any, method: Callable[..., Any], untimed: UntimedCall, args: Any, kwargs: Any) -> Any:
+    def run(
+        fixture: Any, method: Callable[..., Any], untimed: UntimedCall, args: Any, kwargs: Any
+    ) -> Any:
         __tracebackhide__ = True
         if fixture.fullname in same:
             return method(fixture, untimed.function, *args, **kwargs)
@@ -85,21 +91,31 @@ def instrument(measures_memory: bool, speed: CoreSpeed, same: Sequence[str] = ()
 
     def call_pedantic(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        warm_ups = inspect.signature(pedantic).bind(self, target, *args, **kwargs).arguments.get("warmup_rounds", 0)
+        warm_ups = (
+            inspect.signature(pedantic)
+            .bind(self, target, *args, **kwargs)
+            .arguments.get("warmup_rounds", 0)
+        )
         chosen = warm_ups - 1 if isinstance(warm_ups, int) and warm_ups > 2 else 0
         return run(self, pedantic, UntimedCall(target, chosen), args, kwargs)
 
-    timing: Any = None  # the name of the benchmark that is timed; `pedantic` makes a runner for each round
+    timing: Any = (
+        None  # the name of the benchmark that is timed; `pedantic` makes a runner for each round
+    )
 
     def runner(self: Any, function_to_benchmark: Any, *args: Any) -> Any:
         is_ours = isinstance(function_to_benchmark, UntimedCall)
-        run = make_runner(self, function_to_benchmark.in_round() if is_ours else function_to_benchmark, *args)
+        run = make_runner(
+            self, function_to_benchmark.in_round() if is_ours else function_to_benchmark, *args
+        )
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             nonlocal timing
             __tracebackhide__ = True
             stats = getattr(self, "stats", None)
-            if (name := getattr(stats, "fullname", None)) != timing:  # not when its test is run again
+            if (
+                name := getattr(stats, "fullname", None)
+            ) != timing:  # not when its test is run again
                 timing = name
                 speed.begin()
             if stats is not None:  # it is None while the benchmark is calibrated
@@ -123,19 +139,25 @@ def is_computing() -> bool:
     return cuda is not None and cuda.is_initialized() and not cuda.current_stream().query()
 
 
-def call_traced(figures: Figures, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def call_traced(
+    figures: Figures, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
     """Calls `function`, and adds its peak of memory above that before the call to `figures`.
 
     "memory": from Python's allocators, numpy's arrays included; they don't see that of other C libraries, such as
     torch's tensors on the CPU. "CUDA memory": from torch's allocator on all devices, where CUDA is in use.
     """
-    if tracemalloc is None or tracemalloc.is_tracing():  # the project's own tracing would be disturbed
+    if (
+        tracemalloc is None or tracemalloc.is_tracing()
+    ):  # the project's own tracing would be disturbed
         return function(*args, **kwargs)
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     # No device unless a test has imported torch and used a GPU.
     devices = range(cuda.device_count()) if cuda is not None and cuda.is_initialized() else ()
     if gc.isenabled():
-        gc.collect(1)  # from here on the young generations are collected at the same points in every process
+        gc.collect(
+            1
+        )  # from here on the young generations are collected at the same points in every process
     held = sum(cuda.memory_allocated(device) for device in devices)
     for device in devices:
         cuda.reset_peak_memory_stats(device)

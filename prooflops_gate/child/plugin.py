@@ -33,7 +33,10 @@ RECORD = "PROOFLOPS_RECORD_TO"
 TASK = "PROOFLOPS_GATE_TASK"
 ASKED = pytest.StashKey[dict[str, Any]]()  # the task
 GIVEN = pytest.StashKey[set[str]]()  # the keys of OPTIONS that the command line sets
-OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-rounds"}  # options that the gate sets
+OPTIONS = {
+    "max_time": "--benchmark-max-time",
+    "min_rounds": "--benchmark-min-rounds",
+}  # options that the gate sets
 
 
 class Replicate:
@@ -50,7 +53,9 @@ class Replicate:
         fastest_s = math.inf if task["fastest_s"] is None else task["fastest_s"]
         self.speed, self.turn = CoreSpeed(fastest_s, task["patience_s"]), Turn(task["turn"])
         self.fixed: set[str] = set()  # benchmarks whose seconds a marker or the command line sets
-        self.obeying: set[str] = set()  # benchmarks that choose their own rounds and asked for the pace
+        self.obeying: set[str] = (
+            set()
+        )  # benchmarks that choose their own rounds and asked for the pace
         self.once_s: dict[str, float] = {}  # seconds that only the first process of a side takes
         self.calls: dict[str, dict[str, Any]] = {}
         self.calls_cpu_s = 0.0  # CPU time of these
@@ -58,20 +63,29 @@ class Replicate:
         self.counter = Counter(task["dumps"], counted["by_function"]) if counted else None
         self.count_until: float = counted.get("until", math.inf)
         self.repeats = Repeats(
-            {name: runs_in(self.chosen(name)["max_time"], test_s) for name, test_s in task["repeated"].items()}
+            {
+                name: runs_in(self.chosen(name)["max_time"], test_s)
+                for name, test_s in task["repeated"].items()
+            }
         )
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
-        self.own_switches_per_s: dict[str, float] = {}  # context switches caused by the looks at the cores
+        self.own_switches_per_s: dict[
+            str, float
+        ] = {}  # context switches caused by the looks at the cores
         self.errors: list[str] = []
         self.session: pytest.Session | None = None  # once it has ended
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
         kept, dropped = list[pytest.Item](), list[pytest.Item]()
         for item in items:
             is_asked = self.ids is None or item.nodeid in self.ids
-            (kept if is_asked and (is_benchmark(item) or not self.benchmarks_only) else dropped).append(item)
+            (
+                kept if is_asked and (is_benchmark(item) or not self.benchmarks_only) else dropped
+            ).append(item)
         if dropped:
             config.hook.pytest_deselected(items=dropped)
         items[:] = kept
@@ -84,7 +98,9 @@ class Replicate:
         args, kwargs = (own.args, own.kwargs) if own else ((), {})
         if "max_time" in self.given or "max_time" in kwargs:
             self.fixed.add(item.nodeid)
-        if pace := {key: value for key, value in self.chosen(item.nodeid).items() if key not in self.given}:
+        if pace := {
+            key: value for key, value in self.chosen(item.nodeid).items() if key not in self.given
+        }:
             item.add_marker(pytest.mark.benchmark(*args, **{**pace, **kwargs}), append=False)
 
     def chosen(self, name: str) -> dict[str, Any]:
@@ -95,14 +111,18 @@ class Replicate:
         """Whether the project itself, or the command line, says how long this benchmark runs."""
         # No public name tells that a test called `benchmark.pedantic`, whose rounds no option changes.
         mode = getattr(getattr(item, "funcargs", {}).get("benchmark"), "_mode", None)
-        return item.nodeid in self.fixed or ("pedantic" in str(mode) and item.nodeid not in self.obeying)
+        return item.nodeid in self.fixed or (
+            "pedantic" in str(mode) and item.nodeid not in self.obeying
+        )
 
     def pace(self, item: pytest.Item) -> tuple[float, int, bool]:
         """A benchmark's seconds, its least rounds, and whether an earlier process of this side has checked it."""
         marker = item.get_closest_marker("benchmark")
         kwargs = marker.kwargs if marker else {}
         self.obeying.add(item.nodeid)
-        seconds, rounds = (kwargs.get(key, getattr(item.config.option, f"benchmark_{key}")) for key in OPTIONS)
+        seconds, rounds = (
+            kwargs.get(key, getattr(item.config.option, f"benchmark_{key}")) for key in OPTIONS
+        )
         return float(seconds), int(rounds), item.nodeid in self.examined
 
     def leave_out(self, item: pytest.Item, seconds: float) -> None:
@@ -115,7 +135,9 @@ class Replicate:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, None]:
-        self.turn.wait(NEXT)  # before its fixtures are made, and before another plugin's timeout begins
+        self.turn.wait(
+            NEXT
+        )  # before its fixtures are made, and before another plugin's timeout begins
         began = time.monotonic()
         yield
         if item.nodeid in self.calls:
@@ -135,7 +157,11 @@ class Replicate:
             return
         # The prooflops plugin, where it is active, watches by itself and records the result.
         watch = None if item.config.pluginmanager.hasplugin("prooflops_gate.plugin") else Watch()
-        began, began_cpu, own_switches = time.monotonic(), time.process_time(), self.speed.own_switches
+        began, began_cpu, own_switches = (
+            time.monotonic(),
+            time.process_time(),
+            self.speed.own_switches,
+        )
         if not self.repeats.current:
             self.speed.begin()
         self.speed.look()
@@ -160,7 +186,9 @@ class Replicate:
         report = outcome.get_result()
         if self.repeats.current:
             return
-        self.reports.append(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
+        self.reports.append(
+            item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
+        )
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, None]:
@@ -213,7 +241,10 @@ class Replicate:
             {
                 "fullname": bench.fullname,
                 "stats": {"min": bench.stats.min},
-                "extra_info": {**bench.extra_info, "contention": self.contention.get(bench.fullname, {})},
+                "extra_info": {
+                    **bench.extra_info,
+                    "contention": self.contention.get(bench.fullname, {}),
+                },
             }
             for bench in (session.benchmarks if session else ())
             if bench and not bench.has_error
@@ -226,7 +257,11 @@ def modules() -> dict[str, str]:
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and "site-packages" not in file and not f"{name}.".startswith(linked):
+        if (
+            isinstance(file, str)
+            and "site-packages" not in file
+            and not f"{name}.".startswith(linked)
+        ):
             file = os.path.realpath(file)
             if not file.startswith(library):
                 found[name] = file
@@ -234,7 +269,9 @@ def modules() -> dict[str, str]:
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> Generator[None, None, None]:
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, args: list[str]
+) -> Generator[None, None, None]:
     # The variable is removed, so that processes that the tests start do not see it.
     task = json.loads(Path(os.environ.pop(TASK)).read_text(encoding="utf-8"))
     for name, value in task["restore"].items():
@@ -257,7 +294,9 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, None, None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "gate: known to strict markers where the plugin is not installed")
+    config.addinivalue_line(
+        "markers", "gate: known to strict markers where the plugin is not installed"
+    )
     task = config.stash[ASKED]
     replicate = Replicate(task, config.stash[GIVEN])
     if replicate.counter:

@@ -29,7 +29,9 @@ class Repeats:
         self.runs, self.current = runs, ""
 
     @pytest.hookimpl
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> bool | None:
         if item.nodeid not in self.runs or not isinstance(item, pytest.Function):
             return None
         session = getattr(item.config, "_benchmarksession", None)
@@ -37,7 +39,9 @@ class Repeats:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         self._run_all(item)
         # What later tests do not need is torn down with the last run, and an error then is this test's.
-        call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
+        call = pytest.CallInfo.from_call(
+            lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown"
+        )
         if call.excinfo:
             report = item.ihook.pytest_runtest_makereport(item=item, call=call)
             item.ihook.pytest_runtest_logreport(report=report)

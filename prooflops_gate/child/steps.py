@@ -40,5 +40,7 @@ def _name(code: CodeType) -> str:
     """File and name of a function; the file from where imports find it, so that it is the same on both sides."""
     homes = sorted({str(Path.cwd()), *sys.path}, key=len, reverse=True)
     file = code.co_filename
-    short = next((file[len(home) + 1 :] for home in homes if home and file.startswith(home + os.sep)), file)
+    short = next(
+        (file[len(home) + 1 :] for home in homes if home and file.startswith(home + os.sep)), file
+    )
     return f"{short}:{getattr(code, 'co_qualname', code.co_name)}"

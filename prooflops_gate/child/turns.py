@@ -25,7 +25,12 @@ LOOK_S = 0.5  # between two looks whether a silent process still runs
 MAPPED = Path("/proc/self/maps")
 # An accelerator's free memory sizes the benchmarks, and a waiting process holds some of it.
 DRIVERS = ("libcuda.so", "libamdhip64.so", "libze_loader.so", "libhsa-runtime64.so")
-BY_FEATURES = ("numpy", "numba", "torch", "jax")  # loaded: they choose kernels by the features of the processor
+BY_FEATURES = (
+    "numpy",
+    "numba",
+    "torch",
+    "jax",
+)  # loaded: they choose kernels by the features of the processor
 MOST_MEMORY = 0.5  # of the free memory, for both processes
 
 
@@ -36,7 +41,9 @@ class Turn:
         self.waited_s = 0.0
         self._channel = None if channel is None else socket.socket(fileno=channel)
         if self._channel:
-            self._channel.set_inheritable(False)  # processes that the tests start would keep it open
+            self._channel.set_inheritable(
+                False
+            )  # processes that the tests start would keep it open
 
     def wait(self, for_what: bytes) -> None:
         """Ends the turn before, and waits for one for the next test, or for the end."""

@@ -11,7 +11,9 @@ import pytest
 
 LONG_S = 3.0  # between two lines
 LONG_RUN_S = 10.0  # from here on a run says how much of it is left
-LEAST_ENDED = 0.05  # share of a folder's tests; the first ones are slow, as they import the packages of all
+LEAST_ENDED = (
+    0.05  # share of a folder's tests; the first ones are slow, as they import the packages of all
+)
 
 
 class Progress:
@@ -22,7 +24,12 @@ class Progress:
     """
 
     def __init__(
-        self, config: pytest.Config, name: str, now: Callable[[], float] = time.monotonic, *, under_q: bool = False
+        self,
+        config: pytest.Config,
+        name: str,
+        now: Callable[[], float] = time.monotonic,
+        *,
+        under_q: bool = False,
     ) -> None:
         self._terminal = config.pluginmanager.get_plugin("terminalreporter")
         self._capture = config.pluginmanager.get_plugin("capturemanager")
@@ -43,7 +50,9 @@ class Progress:
         self._printed_at = self._now()
         with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():
             self._terminal.ensure_newline()
-            if getattr(self._terminal, "_tw", None) and self._terminal._tw.width_of_current_line:  # a dot after a line
+            if (
+                getattr(self._terminal, "_tw", None) and self._terminal._tw.width_of_current_line
+            ):  # a dot after a line
                 self._terminal.write_line("")
             self._terminal.write_line(f"  {self._name}: {text}", bold=True)
             self._terminal.flush()
@@ -73,18 +82,29 @@ class RunProgress:
         self._left[folder] -= 1
         self._seconds[folder] += now - self._ended_at  # type: ignore[assignment]
         self._ended_at = now
-        if now - self._printed_at >= max(LONG_RUN_S, 0.2 * (now - self._began)) and self._left.total() > 0:
+        if (
+            now - self._printed_at >= max(LONG_RUN_S, 0.2 * (now - self._began))
+            and self._left.total() > 0
+        ):
             self._printed_at = now
             self._progress.always(self.text())
 
     def text(self) -> str:
         """ "40 of 100 tests, about 75 s left, and bench"."""
         left = {folder: number for folder, number in self._left.items() if number > 0}
-        known = [each for each in left if self._ended[each] >= LEAST_ENDED * (left[each] + self._ended[each])]
+        known = [
+            each
+            for each in left
+            if self._ended[each] >= LEAST_ENDED * (left[each] + self._ended[each])
+        ]
         rest_s = sum(left[each] * self._seconds[each] / self._ended[each] for each in known)
         unknown = [each for each in left if each not in known]
         parts = [f"about {minutes(rest_s)} left"] if known else []
-        parts += [f"and {unknown[0] if len(unknown) == 1 else f'{len(unknown)} folders'}"] if unknown else []
+        parts += (
+            [f"and {unknown[0] if len(unknown) == 1 else f'{len(unknown)} folders'}"]
+            if unknown
+            else []
+        )
         ended = self._ended.total()
         return ", ".join([f"{ended:,} of {ended + sum(left.values()):,} tests", *parts])
 

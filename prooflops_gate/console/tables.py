@@ -36,7 +36,16 @@ def engineering(value: float, unit: str) -> str:
     >>> engineering(0.00123, "s"), engineering(9.2e11, "FLOP/s")
     ('1.23 ms', '920 GFLOP/s')
     """
-    for exponent, prefix in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"), (0, ""), (-3, "m"), (-6, "µ")):
+    for exponent, prefix in (
+        (15, "P"),
+        (12, "T"),
+        (9, "G"),
+        (6, "M"),
+        (3, "k"),
+        (0, ""),
+        (-3, "m"),
+        (-6, "µ"),
+    ):
         factor = 10.0**exponent
         if abs(value) >= factor * 0.9995:
             scaled = value / factor
@@ -76,7 +85,9 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        f"<U+{ord(each):04X}>" if unicodedata.category(each) in ("Cc", "Cf", "Cs") and each not in "\n\t" else each
+        f"<U+{ord(each):04X}>"
+        if unicodedata.category(each) in ("Cc", "Cf", "Cs") and each not in "\n\t"
+        else each
         for each in text
     )
 
@@ -103,7 +114,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def fitted(rows: Sequence[Sequence[str]], width: int | None, *, text_column: bool = False) -> list[str]:
+def fitted(
+    rows: Sequence[Sequence[str]], width: int | None, *, text_column: bool = False
+) -> list[str]:
     """As `aligned`; where that is wider than `width`, with the head wrapped, and the widest columns, until it fits.
 
     Words are broken only where they cannot stand side by side. With `text_column` the last column is flush left, too.
@@ -114,19 +127,28 @@ def fitted(rows: Sequence[Sequence[str]], width: int | None, *, text_column: boo
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     spare = (width or 0) - 2 * (len(widths) - 1)
     if width is None or sum(widths) <= spare:
-        return aligned([[*row[:-1], row[-1].ljust(widths[-1])] for row in rows] if text_column else rows)
+        return aligned(
+            [[*row[:-1], row[-1].ljust(widths[-1])] for row in rows] if text_column else rows
+        )
     head, body = rows[0], rows[1:]
     words = [max(map(len, cell.split()), default=0) for cell in head]
     widths = [max([word, *(len(row[column]) for row in body)]) for column, word in enumerate(words)]
     unbroken = [max(Wrapper.longest(row[column]) for row in rows) for column in range(len(widths))]
     for least in (unbroken, [min(each, NARROWEST) for each in unbroken]):
-        while sum(widths) > spare and any(each > low for each, low in zip(widths, least, strict=True)):
-            widest = max(range(len(widths)), key=lambda column: (widths[column] > least[column]) * widths[column])
+        while sum(widths) > spare and any(
+            each > low for each, low in zip(widths, least, strict=True)
+        ):
+            widest = max(
+                range(len(widths)),
+                key=lambda column: (widths[column] > least[column]) * widths[column],
+            )
             widths[widest] -= 1
     left = (0, len(widths) - 1) if text_column else (0,)
     lines = []
     for row in rows:
-        cells = [Wrapper(max(size, 1)).wrap(cell) or [""] for cell, size in zip(row, widths, strict=True)]
+        cells = [
+            Wrapper(max(size, 1)).wrap(cell) or [""] for cell, size in zip(row, widths, strict=True)
+        ]
         for parts in itertools.zip_longest(*cells, fillvalue=""):
             padded = (part.ljust(size) if column in left else part.rjust(size)
                       for column, (part, size) in enumerate(zip(parts, widths, strict=True)))  # fmt: skip
@@ -134,10 +156,14 @@ def fitted(rows: Sequence[Sequence[str]], width: int | None, *, text_column: boo
     return lines
 
 
-def write_coloured(terminal: pytest.TerminalReporter, lines: Iterable[str], *, bold: bool = False) -> None:
+def write_coloured(
+    terminal: pytest.TerminalReporter, lines: Iterable[str], *, bold: bool = False
+) -> None:
     """Writes each line in the colour of the gate's verdict that it names, if it names one."""
     for line in lines:
-        colour = next((colour for verdict, colour in COLOURS.items() if f" {verdict} " in f" {line} "), "")
+        colour = next(
+            (colour for verdict, colour in COLOURS.items() if f" {verdict} " in f" {line} "), ""
+        )
         terminal.write_line(line, bold=bold, **({colour: True} if colour else {}))
 
 

@@ -19,7 +19,13 @@ from typing import Any
 from prooflops_gate.history.records import PORTABLE, Summary, Timed
 from prooflops_gate.history.rows import MEMORY, TIME, Row, one_sided
 from prooflops_gate.statistics import effects
-from prooflops_gate.statistics.decision_rule import MIN_EFFECT, Decision, Plan, pairs_needed, verdict
+from prooflops_gate.statistics.decision_rule import (
+    MIN_EFFECT,
+    Decision,
+    Plan,
+    pairs_needed,
+    verdict,
+)
 from prooflops_gate.statistics.noise import common_shift
 
 VERDICT = "verdict"
@@ -56,7 +62,9 @@ def compare(
     Raises NotComparable for sides of different fingerprints without `portable`, and ValueError for an empty side.
     """
     if not before or not after:
-        raise ValueError(f"before and after should hold records, but hold {len(before)} and {len(after)}")
+        raise ValueError(
+            f"before and after should hold records, but hold {len(before)} and {len(after)}"
+        )
     names = dict.fromkeys(name for each in (*after, *before) for name in each.benchmarks)
     both: dict[str, Sides] = {name: (_timed(before, name), _timed(after, name)) for name in names}
     shared = sum(all(sides) for sides in both.values())
@@ -67,11 +75,15 @@ def compare(
         return [*_portable_rows(before, after, ComparisonRule(plan, min_effect)), *exact_rows(both)]
     kinds = {each.fingerprint_id: each for each in (*before, *after)}
     if len(kinds) > 1:
-        differing = " -> ".join(f"{each.name}, torch {each.torch} ({kind})" for kind, each in kinds.items())
+        differing = " -> ".join(
+            f"{each.name}, torch {each.torch} ({kind})" for kind, each in kinds.items()
+        )
         raise NotComparable(
             f"times of different fingerprints are not compared: {differing}; --gate-portable compares ratios"
         )
-    newest: dict[str, Sides] = {name: (old[-MOST:], new[-MOST:]) for name, (old, new) in both.items()}
+    newest: dict[str, Sides] = {
+        name: (old[-MOST:], new[-MOST:]) for name, (old, new) in both.items()
+    }
     claims = claim_rows([each.verdicts for each in before], [each.verdicts for each in after])
     rule = ComparisonRule(plan, min_effect, floors or {})
     return [*time_rows(newest, rule, decisions(newest, rule)), *exact_rows(both), *claims]
@@ -87,7 +99,9 @@ class ComparisonRule:
 
     plan: Plan
     min_effect: float = MIN_EFFECT  # the smallest change that counts
-    floors: Mapping[str, float] = field(default_factory=dict)  # per benchmark, the drift between sessions
+    floors: Mapping[str, float] = field(
+        default_factory=dict
+    )  # per benchmark, the drift between sessions
 
     def smallest(self, after: Sequence[Timed]) -> float:
         """The smallest change that counts: that of the benchmark's marker `gate`, else the run's."""
@@ -122,7 +136,9 @@ class ComparisonRule:
     def needed(self, decision: Decision, smallest: float) -> int:
         """How many processes a side would decide it."""
         # Of C(2n, n) orders of two groups one is the most extreme.
-        fewest = next(n for n in itertools.count(1) if math.comb(2 * n, n) * self.plan.level(0) >= 1)
+        fewest = next(
+            n for n in itertools.count(1) if math.comb(2 * n, n) * self.plan.level(0) >= 1
+        )
         if not math.isfinite(decision.effect.noise):
             return fewest
         return max(fewest, pairs_needed(decision.effect, self.plan, smallest))
@@ -133,22 +149,37 @@ def seconds(side: Iterable[Timed]) -> list[float]:
     return [timed.time_s for timed in side]
 
 
-def decisions(both: Mapping[str, Sides], rule: ComparisonRule, common: float | None = None) -> dict[str, Decision]:
+def decisions(
+    both: Mapping[str, Sides], rule: ComparisonRule, common: float | None = None
+) -> dict[str, Decision]:
     """The decision on each benchmark that both sides timed by one method. `common`: None for `rule.common`."""
     shared = {name: sides for name, sides in both.items() if all(sides)}
     if common is None:
         common = rule.common(list(shared.values()))
-    return {name: rule.decision(name, sides, common) for name, sides in shared.items() if len(_methods(sides)) == 1}
+    return {
+        name: rule.decision(name, sides, common)
+        for name, sides in shared.items()
+        if len(_methods(sides)) == 1
+    }
 
 
 def time_rows(
-    both: Mapping[str, Sides], rule: ComparisonRule, decided: Mapping[str, Decision], quantity: str = TIME
+    both: Mapping[str, Sides],
+    rule: ComparisonRule,
+    decided: Mapping[str, Decision],
+    quantity: str = TIME,
 ) -> list[Row]:
     """A row for each benchmark that either side timed, by the decisions on them."""
-    return [_time_row(name, sides, decided.get(name), rule, quantity) for name, sides in both.items() if any(sides)]
+    return [
+        _time_row(name, sides, decided.get(name), rule, quantity)
+        for name, sides in both.items()
+        if any(sides)
+    ]
 
 
-def _time_row(name: str, sides: Sides, decision: Decision | None, rule: ComparisonRule, quantity: str) -> Row:
+def _time_row(
+    name: str, sides: Sides, decision: Decision | None, rule: ComparisonRule, quantity: str
+) -> Row:
     before, after = (median(seconds(side)) if side else None for side in sides)
     if before is None or after is None:
         return one_sided(name, quantity, before, after)
@@ -159,10 +190,14 @@ def _time_row(name: str, sides: Sides, decision: Decision | None, rule: Comparis
         noise = decision.effect.noise
         if decision.suspicion:
             notes.append(f"suspected {decision.suspicion}, not confirmed")
-        notes.append(f"noise {noise:.1%}" if math.isfinite(noise) else "too few processes to know the noise")
+        notes.append(
+            f"noise {noise:.1%}" if math.isfinite(noise) else "too few processes to know the noise"
+        )
         notes.append(rule.advice(sides, decision))
     if contended := [timed.contended for side in sides for timed in side if timed.contended]:
-        notes.append(f"{len(contended)} of {len(sides[0]) + len(sides[1])} processes contended: {contended[-1]}")
+        notes.append(
+            f"{len(contended)} of {len(sides[0]) + len(sides[1])} processes contended: {contended[-1]}"
+        )
     reached = (decision.verdict if decision else None) or "INCONCLUSIVE"
     effect, fresh = (decision.effect, decision.fresh) if decision else (None, 0)
     return Row(name, quantity, before, after, reached, effect, "; ".join(notes), fresh=fresh)
@@ -178,18 +213,25 @@ def exact_rows(both: Mapping[str, Sides]) -> list[Row]:
     for name, (before, after) in both.items():
         if before and after:
             for key in dict.fromkeys(key for timed in (*after, *before) for key in timed.exact):
-                old, new = ([timed.exact[key] for timed in side if key in timed.exact] for side in (before, after))
+                old, new = (
+                    [timed.exact[key] for timed in side if key in timed.exact]
+                    for side in (before, after)
+                )
                 rows.append(_exact_row(name, key, _different(old), _different(new)))
     return rows
 
 
-def claim_rows(before: Sequence[Mapping[str, str]], after: Sequence[Mapping[str, str]]) -> list[Row]:
+def claim_rows(
+    before: Sequence[Mapping[str, str]], after: Sequence[Mapping[str, str]]
+) -> list[Row]:
     """The claims' verdicts in the processes of each side; none where no process of `after` checked any."""
     if not any(after):
         return []
     rows = []
     for claim in dict.fromkeys(claim for verdicts in (*after, *before) for claim in verdicts):
-        old, new = (_different(each[claim] for each in side if claim in each) for side in (before, after))
+        old, new = (
+            _different(each[claim] for each in side if claim in each) for side in (before, after)
+        )
         settled = [[verdict for verdict in side if verdict != NOT_CHECKED] for side in (old, new)]
         if old and new and settled[0] and not settled[1]:  # nothing is known to have changed
             note = "not checked this time: the run's report says why"
@@ -211,7 +253,12 @@ def _different(given: Iterable[Any]) -> list[Any]:
 
 
 def _same(value: Any, known: Any) -> bool:
-    if isinstance(value, float) and isinstance(known, float) and math.isnan(value) and math.isnan(known):
+    if (
+        isinstance(value, float)
+        and isinstance(known, float)
+        and math.isnan(value)
+        and math.isnan(known)
+    ):
         return True
     return bool(value == known) and isinstance(value, bool) == isinstance(known, bool)
 
@@ -228,12 +275,16 @@ def _exact_row(name: str, key: str, before: list[Any], after: list[Any]) -> Row:
     return Row(name, key, first, second, "SAME" if _same(first, second) else "CHANGED")
 
 
-def _portable_rows(before: Sequence[Summary], after: Sequence[Summary], rule: ComparisonRule) -> list[Row]:
+def _portable_rows(
+    before: Sequence[Summary], after: Sequence[Summary], rule: ComparisonRule
+) -> list[Row]:
     first, second = _portable(before), _portable(after)
     rows = []
     for key in dict.fromkeys([*second, *first]):
         old, new = first.get(key, {}), second.get(key, {})
-        both: dict[str, Sides] = {name: (old.get(name, []), new.get(name, [])) for name in dict.fromkeys([*new, *old])}
+        both: dict[str, Sides] = {
+            name: (old.get(name, []), new.get(name, [])) for name in dict.fromkeys([*new, *old])
+        }
         for row in time_rows(both, rule, decisions(both, rule, common=1.0), key):
             values = [None if value is None else 1 / value for value in (row.before, row.after)]
             rows.append(replace(row, before=values[0], after=values[1]))
@@ -245,9 +296,13 @@ def _portable(side: Sequence[Summary]) -> dict[str, dict[str, list[Timed]]]:
     found: dict[str, dict[str, list[Timed]]] = {}
     for each in side:
         for name, timed in each.benchmarks.items():
-            figures = {key: timed.portable[key] for key in PORTABLE if timed.portable.get(key, 0) > 0}
+            figures = {
+                key: timed.portable[key] for key in PORTABLE if timed.portable.get(key, 0) > 0
+            }
             for key, value in (figures | _speed_up(name, timed, each.benchmarks)).items():
-                found.setdefault(key, {}).setdefault(name, []).append(replace(timed, time_s=1 / value))
+                found.setdefault(key, {}).setdefault(name, []).append(
+                    replace(timed, time_s=1 / value)
+                )
     return found
 
 
@@ -280,7 +335,10 @@ def memory_rows(both: Mapping[str, Sides], min_effect: float) -> list[Row]:
     rows = []
     for name, (before, after) in both.items():
         for key in MEMORY:
-            old, new = ([timed.resources[key] for timed in side if key in timed.resources] for side in (before, after))
+            old, new = (
+                [timed.resources[key] for timed in side if key in timed.resources]
+                for side in (before, after)
+            )
             if min(len(old), len(new)) >= FEWEST:
                 for verdict, low, high in (("MORE MEMORY", old, new), ("LESS MEMORY", new, old)):
                     if _lies_above(low, high, min_effect):

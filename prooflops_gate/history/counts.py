@@ -26,12 +26,17 @@ class CountRecord(NamedTuple):
     commit: str
     baseline: str  # the name under which it was stored
     counts: Mapping[str, Sequence[int]]  # by benchmark, one a hash seed
-    libraries: Mapping[str, int]  # size of the file by compiled module: those that the benchmarks import
+    libraries: Mapping[
+        str, int
+    ]  # size of the file by compiled module: those that the benchmarks import
     moment: str = ""
 
     def compares_with(self, other: CountRecord) -> bool:
         """Whether the compiled modules that both import are the same."""
-        return all(self.libraries[name] == other.libraries[name] for name in self.libraries.keys() & other.libraries)
+        return all(
+            self.libraries[name] == other.libraries[name]
+            for name in self.libraries.keys() & other.libraries
+        )
 
 
 def builds_id(builds: Mapping[str, Any]) -> str:
@@ -43,7 +48,9 @@ def append(folder: Path, builds: Mapping[str, Any], counted: CountRecord) -> Pat
     """Stores the counts of a commit."""
     path = new_file(folder / FOLDER / builds_id(builds))
     moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    write_atomically(path, json.dumps({**counted._asdict(), "moment": moment, "builds": builds}, indent=1) + "\n")
+    write_atomically(
+        path, json.dumps({**counted._asdict(), "moment": moment, "builds": builds}, indent=1) + "\n"
+    )
     return path
 
 
@@ -52,9 +59,14 @@ def read(folder: Path, builds: str) -> Iterator[CountRecord]:
     for path in sorted((folder / FOLDER / builds).glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             content = json.loads(path.read_text(encoding="utf-8"))
-            counts = {str(name): [int(each) for each in group] for name, group in content["counts"].items()}
+            counts = {
+                str(name): [int(each) for each in group]
+                for name, group in content["counts"].items()
+            }
             if all(each > 0 for group in counts.values() for each in group):
-                commit, baseline, moment = (str(content[key]) for key in ("commit", "baseline", "moment"))
+                commit, baseline, moment = (
+                    str(content[key]) for key in ("commit", "baseline", "moment")
+                )
                 yield CountRecord(commit, baseline, counts, dict(content["libraries"]), moment)
 
 

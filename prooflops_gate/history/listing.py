@@ -10,11 +10,15 @@ from prooflops_gate.history import records
 from prooflops_gate.history.records import Summary, UnreadableRecord
 
 
-def print_history(folder: Path, exact: Sequence[str], *, verbose: bool, report: Path | None, root: Path) -> int:
+def print_history(
+    folder: Path, exact: Sequence[str], *, verbose: bool, report: Path | None, root: Path
+) -> int:
     """Prints records and baselines; with `verbose` trends. Writes the page of the project in `root` into `report`."""
     listed = records.summaries(folder, exact)
     print(f"{len(listed)} records in {folder}")
-    claims = any(each.verdicts for each in listed if isinstance(each, Summary))  # other projects have none
+    claims = any(
+        each.verdicts for each in listed if isinstance(each, Summary)
+    )  # other projects have none
     for each in listed:
         if isinstance(each, UnreadableRecord):
             print(f"  unreadable, skipped: {each}")
@@ -34,7 +38,9 @@ def print_history(folder: Path, exact: Sequence[str], *, verbose: bool, report: 
         for path in page.write_page(report, root.name, readable, page.address_of(root)):
             print(f"  written: {path}")
     if verbose:
-        from prooflops_gate.history import trend  # imports numpy and scipy, which a plain list does without
+        from prooflops_gate.history import (
+            trend,  # imports numpy and scipy, which a plain list does without
+        )
 
         for identity, rows in trend.tables(readable).items():
             print(f"\ntrend on {identity}")

@@ -27,7 +27,10 @@ from prooflops_gate.run_state import plain_figure
 
 SCHEMA = 1
 PORTABLE = ("mfu", "hfu", "share_of_ceiling")  # figures that mean the same on another machine
-SMALLEST, LARGEST = 1e-18, 1e18  # of a time or ratio; beyond, it is a slip of its writer, and has no ratio to another
+SMALLEST, LARGEST = (
+    1e-18,
+    1e18,
+)  # of a time or ratio; beyond, it is a slip of its writer, and has no ratio to another
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 
 
@@ -41,7 +44,9 @@ class UnknownBaseline(ValueError):
 
 def fingerprint_id(fingerprint: Mapping[str, Any]) -> str:
     """A folder name for one fingerprint: the device's name, then a digest of all of it."""
-    digest = hashlib.sha256(json.dumps(fingerprint, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(
+        json.dumps(fingerprint, sort_keys=True, default=str).encode()
+    ).hexdigest()[:12]
     slug = re.sub(r"[^A-Za-z0-9]+", "-", str(fingerprint.get("name", "unknown"))).strip("-")[:40]
     return f"{slug}-{digest}"
 
@@ -57,10 +62,14 @@ def write_atomically(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-        with suppress(OSError):  # Windows opens no folders, and some network file systems don't sync them
+        with suppress(
+            OSError
+        ):  # Windows opens no folders, and some network file systems don't sync them
             descriptor = os.open(path.parent, os.O_RDONLY)
             try:
-                os.fsync(descriptor)  # a renamed file is safe from a power cut only with its new name
+                os.fsync(
+                    descriptor
+                )  # a renamed file is safe from a power cut only with its new name
             finally:
                 os.close(descriptor)
     finally:
@@ -94,7 +103,9 @@ def gate_verdicts(folder: Path, own: str) -> Iterator[tuple[str, str, Mapping[st
     for path in sorted((folder / own / "gate").glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             content = json.loads(path.read_text(encoding="utf-8"))
-            yield from ((str(content["datetime"]), str(row["name"]), row) for row in content["verdicts"])
+            yield from (
+                (str(content["datetime"]), str(row["name"]), row) for row in content["verdicts"]
+            )
 
 
 def as_text(record: Mapping[str, Any]) -> str:
@@ -106,10 +117,16 @@ def read(path: Path) -> dict[str, Any]:
     """The record in `path`. Raises UnreadableRecord for a truncated or foreign file."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: no JSON, no UTF-8, or a number beyond Python's
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: no JSON, no UTF-8, or a number beyond Python's
         raise UnreadableRecord(f"{path}: {error}") from error
     if not isinstance(record, dict) or "benchmarks" not in record or "prooflops" not in record:
-        raise UnreadableRecord(f"{path}: not a record of this suite (no 'benchmarks' or no 'prooflops' in it)")
+        raise UnreadableRecord(
+            f"{path}: not a record of this suite (no 'benchmarks' or no 'prooflops' in it)"
+        )
     return record
 
 
@@ -164,14 +181,17 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
             moment=str(record.get("datetime", "")),
             fingerprint_id=fingerprint_id(fingerprint),
             name=str(fingerprint.get("name")),
-            torch=str(fingerprint.get("torch") or (fingerprint.get("packages") or {}).get("torch") or ""),
+            torch=str(
+                fingerprint.get("torch") or (fingerprint.get("packages") or {}).get("torch") or ""
+            ),
             # pytest-benchmark calls the commit of a folder without version control so.
             commit=str(commit.get("id") or "").removeprefix("unversioned"),
             benchmarks={
                 str(bench["fullname"]): timed
                 for bench in record["benchmarks"]
                 # A round may have taken no time by a coarse clock, or be no number.
-                if not is_ignored(bench) and SMALLEST < (timed := _timed(bench, exact)).time_s < LARGEST
+                if not is_ignored(bench)
+                and SMALLEST < (timed := _timed(bench, exact)).time_s < LARGEST
             },
             verdicts={str(row["id"]): str(row["verdict"]) for row in ours.get("verdicts", [])},
             partial=str(ours.get("partial") or ""),
@@ -179,7 +199,9 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
             pace=_pace(ours.get("pace")),
         )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise UnreadableRecord(f"{path}: not a record of this suite ({type(error).__name__}: {error})") from error
+        raise UnreadableRecord(
+            f"{path}: not a record of this suite ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _pace(given: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
@@ -202,7 +224,9 @@ def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:
     settings = extra.get("gate")
     if settings and not 0 < (smallest := float(settings.get("min_effect", 0.5))) < 1:
         raise ValueError(f"min_effect should be a share between 0 and 1, but is {smallest!r}")
-    numbers = {key: float(extra[key]) for key in PORTABLE if isinstance(extra.get(key), (int, float))}
+    numbers = {
+        key: float(extra[key]) for key in PORTABLE if isinstance(extra.get(key), (int, float))
+    }
     resources = {key: float(value) for key, value in (extra.get("gate_resources") or {}).items()}
     return Timed(
         time_s=float(bench["stats"]["min"]),
@@ -212,7 +236,9 @@ def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:
         contended=str(contention.get("why") or "other work") if contention.get("contended") else "",
         settings=settings,
         resources={key: value for key, value in resources.items() if 0 <= value < LARGEST},
-        slowness=float(contention.get("slowness", math.inf)) if contention.get("contended") else 1.0,
+        slowness=float(contention.get("slowness", math.inf))
+        if contention.get("contended")
+        else 1.0,
     )
 
 
@@ -252,9 +278,15 @@ def store_baseline(name: str, files: Sequence[Path]) -> Path:
     check_name(name)
     folders = {file.parent for file in files}
     if len(folders) != 1:
-        raise ValueError(f"the records of a baseline should lie in one folder, got {sorted(map(str, folders))}")
+        raise ValueError(
+            f"the records of a baseline should lie in one folder, got {sorted(map(str, folders))}"
+        )
     path = folders.pop() / "baselines" / f"{name}.json"
-    row = {"name": name, "stored": datetime.now(timezone.utc).isoformat(), "records": [file.name for file in files]}
+    row = {
+        "name": name,
+        "stored": datetime.now(timezone.utc).isoformat(),
+        "records": [file.name for file in files],
+    }
     write_atomically(path, json.dumps(row, indent=1) + "\n")
     return path
 
@@ -278,9 +310,15 @@ def baseline(
     for the caller to refuse. Raises UnknownBaseline, naming those there are, and UnreadableRecord.
     """
     if wanted == "latest":
-        files = sorted(record_files(folder), key=lambda path: (path.parent.name == own, path.name), reverse=True)
+        files = sorted(
+            record_files(folder),
+            key=lambda path: (path.parent.name == own, path.name),
+            reverse=True,
+        )
         best, most = None, -1
-        for path in files:  # this fingerprint's newest, else any fingerprint's, which the caller refuses
+        for (
+            path
+        ) in files:  # this fingerprint's newest, else any fingerprint's, which the caller refuses
             with suppress(UnreadableRecord):
                 found = read_summary(path, exact)
                 if found.partial:
@@ -291,7 +329,9 @@ def baseline(
                 if most >= len(benchmarks) or best.fingerprint_id != found.fingerprint_id:
                     break
         if best is None:
-            raise UnknownBaseline(f"--gate-baseline latest: there is no record of a whole run in {folder} yet")
+            raise UnknownBaseline(
+                f"--gate-baseline latest: there is no record of a whole run in {folder} yet"
+            )
         return [best]
     named = {path.parent.parent.name: path for path in baselines(folder).get(wanted, [])}
     if named:
@@ -310,13 +350,17 @@ def _records_of(file: Path, exact: Sequence[str]) -> list[Summary]:
     try:
         names = [str(name) for name in json.loads(file.read_text(encoding="utf-8"))["records"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UnreadableRecord(f"{file}: not a baseline ({type(error).__name__}: {error})") from error
+        raise UnreadableRecord(
+            f"{file}: not a baseline ({type(error).__name__}: {error})"
+        ) from error
     if not names:
         raise UnreadableRecord(f"{file}: a baseline of no records")
     try:
         return [read_summary(file.parent.parent / name, exact) for name in names]
     except UnreadableRecord as error:
-        raise UnreadableRecord(f"{file}: one of its records is missing or unreadable: {error}") from error
+        raise UnreadableRecord(
+            f"{file}: one of its records is missing or unreadable: {error}"
+        ) from error
 
 
 def noise_floors(folder: Path, own: str) -> dict[str, dict[str, Any]]:
@@ -324,10 +368,14 @@ def noise_floors(folder: Path, own: str) -> dict[str, dict[str, Any]]:
 
     def is_valid(row: Mapping[str, Any]) -> bool:
         sessions, floor = row.get("sessions_s", []), row.get("floor")
-        return all(SMALLEST < time_s < LARGEST for time_s in sessions) and (floor is None or 0 <= floor < LARGEST)
+        return all(SMALLEST < time_s < LARGEST for time_s in sessions) and (
+            floor is None or 0 <= floor < LARGEST
+        )
 
     try:
-        rows = json.loads((folder / own / "noise-floor.json").read_text(encoding="utf-8"))["benchmarks"]
+        rows = json.loads((folder / own / "noise-floor.json").read_text(encoding="utf-8"))[
+            "benchmarks"
+        ]
         return {str(name): dict(row) for name, row in rows.items() if is_valid(row)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}

@@ -18,7 +18,9 @@ VERDICTS = (  # the worst first
     "SLOWER", "MORE MEMORY", "CHANGED", "MISSING", "INCONCLUSIVE", "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS", "FASTER",
     "LESS MEMORY", "NEW", "SAME",
 )  # fmt: skip
-SHOWN_LEVEL = 0.0125  # error rate of each printed bound; equals that of SAME at each of the gate's four looks
+SHOWN_LEVEL = (
+    0.0125  # error rate of each printed bound; equals that of SAME at each of the gate's four looks
+)
 HEAD = ["benchmark", "quantity", "before", "after", "ratio", "interval", "verdict"]
 
 
@@ -42,7 +44,14 @@ def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
     """The row of a quantity that only one side has: MISSING or NEW."""
     if after is not None:
         return Row(name, quantity, before, after, "NEW")
-    return Row(name, quantity, before, after, "MISSING", note="removed, renamed, not selected, or it did not run")
+    return Row(
+        name,
+        quantity,
+        before,
+        after,
+        "MISSING",
+        note="removed, renamed, not selected, or it did not run",
+    )
 
 
 def with_skips(rows: Iterable[Row], reasons: Mapping[str, str]) -> list[Row]:
@@ -57,7 +66,14 @@ def with_skips(rows: Iterable[Row], reasons: Mapping[str, str]) -> list[Row]:
 
 def table(rows: Sequence[Row]) -> list[list[str]]:
     """HEAD, then the rows as text, without exact quantities that are the SAME."""
-    return [HEAD, *(_cells(row) for row in rows if row.effect or row.quantity == TIME or row.verdict != "SAME")]
+    return [
+        HEAD,
+        *(
+            _cells(row)
+            for row in rows
+            if row.effect or row.quantity == TIME or row.verdict != "SAME"
+        ),
+    ]
 
 
 def figures(row: Row) -> list[str]:
@@ -71,7 +87,9 @@ def figures(row: Row) -> list[str]:
 def _cells(row: Row) -> list[str]:
     ratio = f"{row.effect.ratio:.3f}" if row.effect else ""
     bounds = interval(row.effect) if row.effect else ""
-    verdict = row.verdict + (f" by {row.by}" if row.by else "") + (f": {row.note}" if row.note else "")
+    verdict = (
+        row.verdict + (f" by {row.by}" if row.by else "") + (f": {row.note}" if row.note else "")
+    )
     return [row.name, row.quantity, *figures(row), ratio, bounds, verdict]
 
 
@@ -85,7 +103,11 @@ def interval(effect: Effect) -> str:
     if math.isfinite(effect.high):
         return f"{effect.low:.3f} to {effect.high:.3f}"
     low, high, level = effect.bounds(SHOWN_LEVEL)
-    return f"{low:.3f} to {high:.3f}, {math.floor(100 * (1 - level) + 0.5)}%" if level < 0.5 else "one pair"
+    return (
+        f"{low:.3f} to {high:.3f}, {math.floor(100 * (1 - level) + 0.5)}%"
+        if level < 0.5
+        else "one pair"
+    )
 
 
 def _figure(row: Row, value: Any) -> str:
@@ -105,4 +127,6 @@ def _figure(row: Row, value: Any) -> str:
 def counts(rows: Iterable[Row]) -> str:
     """The number of rows per verdict, the worst first: "1 SLOWER, 3 SAME"; empty without rows."""
     found = [row.verdict for row in rows]
-    return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found)
+    return ", ".join(
+        f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found
+    )

@@ -16,7 +16,14 @@ import pytest
 from prooflops_gate import __version__
 from prooflops_gate.history import records
 from prooflops_gate.machine import cpu, nvml
-from prooflops_gate.run_state import CONTENTION, MARKERS, PARTIAL, RECORD_PATH, REPLICATE, STORAGE_ERROR
+from prooflops_gate.run_state import (
+    CONTENTION,
+    MARKERS,
+    PARTIAL,
+    RECORD_PATH,
+    REPLICATE,
+    STORAGE_ERROR,
+)
 
 SETTING_VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "PYTHONHASHSEED",
@@ -39,7 +46,8 @@ def benchmark_json(config: pytest.Config) -> dict[str, Any]:
         config=config,
         benchmarks=[bench for bench in session.benchmarks if bench],
         # A benchmark of a microsecond has a hundred thousand rounds a second, which nothing compares.
-        include_data=config.option.benchmark_save_data or config.pluginmanager.hasplugin("prooflops.run"),
+        include_data=config.option.benchmark_save_data
+        or config.pluginmanager.hasplugin("prooflops.run"),
         machine_info=machine,
         commit_info=commit,
     )
@@ -66,7 +74,9 @@ def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path |
         else:
             path = records.append(folder, content, content["prooflops"]["fingerprint"])
     except OSError as error:
-        config.stash[STORAGE_ERROR] = f"the record of this run could not be stored in {target or folder}: {error}"
+        config.stash[STORAGE_ERROR] = (
+            f"the record of this run could not be stored in {target or folder}: {error}"
+        )
         return None
     config.stash[RECORD_PATH] = path
     return path
@@ -89,7 +99,9 @@ def record_of(config: pytest.Config, **facts: Any) -> dict[str, Any]:
 
 def fingerprint(config: pytest.Config) -> dict[str, Any]:
     """Everything that must be equal for two runs' timings to be comparable; plugins and conftests may add to it."""
-    facts: dict[str, Any] = dict(config.hook.pytest_gate_fingerprint(config=config) or plain_fingerprint())
+    facts: dict[str, Any] = dict(
+        config.hook.pytest_gate_fingerprint(config=config) or plain_fingerprint()
+    )
     config.hook.pytest_gate_update_fingerprint(config=config, fingerprint=facts)
     return facts
 

@@ -23,7 +23,9 @@ class Trend:
     records: tuple[Summary, ...]
     times_s: tuple[float, ...]
     changes: tuple[Change, ...]
-    verdicts: tuple[tuple[str, str], ...] = ()  # of the gate, oldest first: moment and "SLOWER 1.104"
+    verdicts: tuple[
+        tuple[str, str], ...
+    ] = ()  # of the gate, oldest first: moment and "SLOWER 1.104"
 
 
 def trends(summaries: Sequence[Summary]) -> list[Trend]:
@@ -59,7 +61,9 @@ def describe_changes(trend: Trend) -> str:
         record = trend.records[change.index]
         commit = f" ({record.commit[:7]})" if record.commit else ""
         rows.append(f"{change.ratio - 1:+.1%} at {record.moment[:19]}{commit}")
-    return "; ".join(rows) or "none found" if len(trend.records) >= 2 * FEWEST else "too few records"
+    return (
+        "; ".join(rows) or "none found" if len(trend.records) >= 2 * FEWEST else "too few records"
+    )
 
 
 def table(found: Sequence[Trend]) -> list[list[str]]:
@@ -68,7 +72,14 @@ def table(found: Sequence[Trend]) -> list[list[str]]:
     for trend in found:
         first, last = (engineering(time, "s") for time in (trend.times_s[0], trend.times_s[-1]))
         rows.append(
-            [trend.name, str(len(trend.records)), first, last, sparkline(trend.times_s), describe_changes(trend)]
+            [
+                trend.name,
+                str(len(trend.records)),
+                first,
+                last,
+                sparkline(trend.times_s),
+                describe_changes(trend),
+            ]
         )
     return rows
 
@@ -83,19 +94,29 @@ def tables(summaries: Sequence[Summary]) -> dict[str, list[list[str]]]:
 
 def long_enough(summaries: Sequence[Summary], names: Collection[str]) -> list[Trend]:
     """The trends of the benchmarks of these names that have enough records for a change to show, changed ones first."""
-    found = [each for each in trends(summaries) if each.name in names and len(each.records) >= 2 * FEWEST]
+    found = [
+        each for each in trends(summaries) if each.name in names and len(each.records) >= 2 * FEWEST
+    ]
     return sorted(found, key=lambda trend: not trend.changes)
 
 
-def with_verdicts(found: Sequence[Trend], said: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[Trend]:
+def with_verdicts(
+    found: Sequence[Trend], said: Iterable[tuple[str, str, Mapping[str, Any]]]
+) -> list[Trend]:
     """The trends with the gate's verdicts since their first record; `said` is from `records.gate_verdicts`."""
     by_name: dict[str, list[tuple[str, str]]] = {}
     for moment, name, row in said:
         ratio = row.get("ratio")
-        text = f"{row.get('verdict')} {ratio:.3f}" if isinstance(ratio, float) else str(row.get("verdict"))
+        text = (
+            f"{row.get('verdict')} {ratio:.3f}"
+            if isinstance(ratio, float)
+            else str(row.get("verdict"))
+        )
         by_name.setdefault(name, []).append((moment, text))
     kept = [
-        tuple(each for each in by_name.get(trend.name, ()) if each[0] >= trend.records[0].moment[:19])
+        tuple(
+            each for each in by_name.get(trend.name, ()) if each[0] >= trend.records[0].moment[:19]
+        )
         for trend in found
     ]
     return [replace(trend, verdicts=verdicts) for trend, verdicts in zip(found, kept, strict=True)]

@@ -56,7 +56,10 @@ class Watch:
     def stop(self) -> dict[str, Any]:
         """The figures since the start. May be called again."""
         wall = max(time.perf_counter() - self._wall, 1e-9)
-        own, children = ((now - then) / wall for now, then in zip(_own_s(), (self._own, self._children), strict=True))
+        own, children = (
+            (now - then) / wall
+            for now, then in zip(_own_s(), (self._own, self._children), strict=True)
+        )
         seen: dict[str, Any] = {
             "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
             "steal": None,
@@ -67,7 +70,9 @@ class Watch:
             "children_cores": round(children, 3),
         }
         if self._switches is not None and wall >= SHORTEST_S:  # once in a millisecond is no rate
-            seen["involuntary_switches_per_s"] = round(((involuntary_switches() or 0) - self._switches) / wall, 1)
+            seen["involuntary_switches_per_s"] = round(
+                ((involuntary_switches() or 0) - self._switches) / wall, 1
+            )
         ticks = _ticks(self._stat)
         if ticks and self._ticks and wall >= SHORTEST_S:
             spent = [now - then for now, then in zip(ticks, self._ticks, strict=True)]
@@ -87,7 +92,9 @@ def label_contention(seen: dict[str, Any]) -> dict[str, Any]:
     >>> label_contention({"others_cores": None, "steal": None, "involuntary_switches_per_s": None})
     {'contended': False, 'why': ''}
     """
-    others, steal, switches = (seen[key] or 0 for key in ("others_cores", "steal", "involuntary_switches_per_s"))
+    others, steal, switches = (
+        seen[key] or 0 for key in ("others_cores", "steal", "involuntary_switches_per_s")
+    )
     signs = []
     if others > max(OTHERS_CORES, OTHERS_SHARE * seen.get("cores", 0)):
         signs.append(f"other processes kept {others:.2f} cores busy")
@@ -150,4 +157,6 @@ def involuntary_switches() -> int | None:
 def _ticks(stat: Path) -> list[int] | None:
     """The first line of /proc/stat: ticks of user, nice, system, idle, iowait, irq, softirq, steal."""
     words = cpu.text(stat).partition("\n")[0].split()[1:9]
-    return [int(word) for word in words] if words and all(word.isdigit() for word in words) else None
+    return (
+        [int(word) for word in words] if words and all(word.isdigit() for word in words) else None
+    )

@@ -25,9 +25,13 @@ BYTES, TABLE = bytes(range(256)) * 64, bytes(reversed(range(256)))
 # twin is busy it takes 1.5 to 2 times as long.
 SLOW = 1.15
 EVERY_S = 0.002  # between two looks while a benchmark runs: 2 % of its time
-ENOUGH = 5  # stretches at full speed: 10 ms of rounds (only the fastest counts), or five long rounds
+ENOUGH = (
+    5  # stretches at full speed: 10 ms of rounds (only the fastest counts), or five long rounds
+)
 PATIENCE_S = 1.0  # the default total time that a process waits for full speed
-SEVERAL = 1.2  # cores that a stretch keeps busy: from here on threads that wait for the slowest of them
+SEVERAL = (
+    1.2  # cores that a stretch keeps busy: from here on threads that wait for the slowest of them
+)
 MOST_CORES = 8  # that are looked at, or moved to: each takes some 60 µs, of many one is slow at any time, or far away
 
 
@@ -52,7 +56,10 @@ class CoreSpeed:
         self.stretch_s = math.inf  # the slower work of those before and after the fastest stretch
         self._fast = 0  # stretches
         self._last_s, self._looked_at = math.inf, -math.inf
-        self._cores, self._cpu_s = 0, process_time()  # looked at beside this one, as this benchmark uses several
+        self._cores, self._cpu_s = (
+            0,
+            process_time(),
+        )  # looked at beside this one, as this benchmark uses several
 
     def look(self, *, last: bool = False) -> None:
         """Before a round, and `last` after all: ends the stretch since the look before, and waits where that is slow

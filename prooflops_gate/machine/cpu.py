@@ -56,14 +56,20 @@ def free_bytes() -> int | None:
     """The memory left for new tensors: Linux's MemAvailable, within this container's limit; else `memory_bytes`."""
     available, limit = _value(MEMINFO, "MemAvailable:"), text(CGROUP / "memory.max")
     left = [available * 1024] if available is not None else []
-    left += [max(int(limit) - (_value(CGROUP / "memory.stat", "anon") or 0), 0)] if limit.isdigit() else []
+    left += (
+        [max(int(limit) - (_value(CGROUP / "memory.stat", "anon") or 0), 0)]
+        if limit.isdigit()
+        else []
+    )
     return min(left, default=memory_bytes())
 
 
 def _value(file: Path, key: str) -> int | None:
     """The number behind `key` in a file of lines `key number`."""
     rows = (line.split() for line in text(file).splitlines())
-    return next((int(row[1]) for row in rows if len(row) > 1 and row[0] == key and row[1].isdigit()), None)
+    return next(
+        (int(row[1]) for row in rows if len(row) > 1 and row[0] == key and row[1].isdigit()), None
+    )
 
 
 def state() -> dict[str, Any]:
@@ -71,11 +77,16 @@ def state() -> dict[str, Any]:
     cores = allowed_cores()
     sampled = cores[:: max(1, len(cores) // SAMPLED_CORES)][:SAMPLED_CORES]
     folders = [SYSTEM / f"cpu{core}" / "cpufreq" for core in sampled]
-    clocks = [int(khz) / 1e3 for folder in folders if (khz := text(folder / "scaling_cur_freq")).isdigit()]
+    clocks = [
+        int(khz) / 1e3 for folder in folders if (khz := text(folder / "scaling_cur_freq")).isdigit()
+    ]
     clocks = clocks or _nominal_clocks_mhz(cores)
     return {
         "affinity": ranges(cores),
-        "governor": ", ".join(sorted({text(folder / "scaling_governor") for folder in folders} - {""})) or None,
+        "governor": ", ".join(
+            sorted({text(folder / "scaling_governor") for folder in folders} - {""})
+        )
+        or None,
         "clock_mhz": round(sum(clocks) / len(clocks), 1) if clocks else None,
         "totals": throttle_totals(sampled),
     }
@@ -83,10 +94,15 @@ def state() -> dict[str, Any]:
 
 def throttle_totals(cores: Sequence[int]) -> dict[str, float]:
     """Counters that grow while the CPU is slowed down, by its temperature (Intel) or by the quota of a container."""
-    hot = [text(SYSTEM / f"cpu{core}" / "thermal_throttle" / "core_throttle_count") for core in cores]
+    hot = [
+        text(SYSTEM / f"cpu{core}" / "thermal_throttle" / "core_throttle_count") for core in cores
+    ]
     counts = [int(count) for count in hot if count.isdigit()]
     totals: dict[str, float] = {"temperature": sum(counts)} if counts else {}
-    for key in ("throttled_usec", "throttled_time"):  # of the second and of the first version of cgroups
+    for key in (
+        "throttled_usec",
+        "throttled_time",
+    ):  # of the second and of the first version of cgroups
         if (quota := _value(CGROUP / "cpu.stat", key)) is not None:
             totals["quota of the container"] = quota
     return totals
@@ -115,7 +131,9 @@ def cache_bytes(cores: Collection[int]) -> dict[str, int]:
     found: dict[tuple[str, str], int] = {}  # by level and by the group of cores that share it
     for core in sorted(cores):
         for folder in sorted((SYSTEM / f"cpu{core}" / "cache").glob("index*")):
-            level, kind, sharing, size = (text(folder / key) for key in ("level", "type", "shared_cpu_list", "size"))
+            level, kind, sharing, size = (
+                text(folder / key) for key in ("level", "type", "shared_cpu_list", "size")
+            )
             if kind != "Instruction" and (known := bytes_in(size)):
                 found[f"L{level}", sharing] = known
     sums: dict[str, int] = {}

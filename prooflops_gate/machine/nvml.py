@@ -70,7 +70,9 @@ def gpu_names() -> list[str]:
 def handle(uuid: object) -> Any:
     """NVML's handle of the GPU or MIG slice with this UUID, as torch gives it; None if the driver knows none."""
     found = ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
-    return ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")) if found is None else found
+    return (
+        ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")) if found is None else found
+    )
 
 
 def card_of(handle: Any) -> Any:
@@ -105,14 +107,20 @@ def state(uuid: object) -> dict[str, Any]:
         "power_w": lambda nvml: nvml.nvmlDeviceGetPowerUsage(card) / 1e3,
         "power_limit_w": lambda nvml: nvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1e3,
         "energy_j": lambda nvml: nvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1e3,
-        "temperature_c": lambda nvml: nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU),
+        "temperature_c": lambda nvml: nvml.nvmlDeviceGetTemperature(
+            card, nvml.NVML_TEMPERATURE_GPU
+        ),
         "reasons": lambda nvml: named_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(card)),
         "processes": lambda nvml: len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
     }
     # A driver before 535 knows the reasons by this name alone, even if nvidia-ml-py has the newer one.
-    older = {"reasons": lambda nvml: named_reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(card))}
+    older = {
+        "reasons": lambda nvml: named_reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(card))
+    }
     totals: dict[str, Callable[[Any], Any]] = {
-        "power cap": lambda nvml: nvml.nvmlDeviceGetViolationStatus(card, nvml.NVML_PERF_POLICY_POWER).violationTime,
+        "power cap": lambda nvml: (
+            nvml.nvmlDeviceGetViolationStatus(card, nvml.NVML_PERF_POLICY_POWER).violationTime
+        ),
         "temperature (driver)": lambda nvml: (
             nvml.nvmlDeviceGetViolationStatus(card, nvml.NVML_PERF_POLICY_THERMAL).violationTime
         ),

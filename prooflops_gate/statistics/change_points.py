@@ -47,7 +47,8 @@ def change_points(times_s: Sequence[float]) -> list[Change]:
         edges = [0, *splits, len(times)]
         medians = [float(np.median(times[first:last])) for first, last in itertools.pairwise(edges)]
         changes = [
-            Change(at, round(new / old, 4)) for at, (old, new) in zip(splits, itertools.pairwise(medians), strict=True)
+            Change(at, round(new / old, 4))
+            for at, (old, new) in zip(splits, itertools.pairwise(medians), strict=True)
         ]
         least = min(changes, key=lambda change: abs(math.log(change.ratio)), default=None)
         if least is None or abs(math.log(least.ratio)) > math.log1p(SMALLEST):
@@ -90,7 +91,9 @@ def _rank_statistics(ranks: Floats) -> Floats:
 @lru_cache(maxsize=1024)
 def _null(size: int) -> Floats:
     """The largest statistic of each of SHUFFLES shuffled series: it depends on the length alone."""
-    shuffle = np.random.default_rng(size)  # seeded, so that the same history always has the same changes
+    shuffle = np.random.default_rng(
+        size
+    )  # seeded, so that the same history always has the same changes
     ranks = shuffle.permuted(np.tile(np.arange(1.0, size + 1), (SHUFFLES, 1)), axis=1)
     largest: Floats = _rank_statistics(ranks).max(axis=1)
     return largest

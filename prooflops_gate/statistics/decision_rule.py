@@ -21,9 +21,20 @@ from dataclasses import dataclass
 
 from scipy.special import ndtr
 
-from prooflops_gate.statistics.effects import EFFICIENCY, Effect, paired, unpaired, upper_normal_quantile
+from prooflops_gate.statistics.effects import (
+    EFFICIENCY,
+    Effect,
+    paired,
+    unpaired,
+    upper_normal_quantile,
+)
 
-LOOKS = (8, 16, 24, 32)  # pairs seen at each look; 8 is the first number at which anything can be decided
+LOOKS = (
+    8,
+    16,
+    24,
+    32,
+)  # pairs seen at each look; 8 is the first number at which anything can be decided
 CONFIRMING_PAIRS = 18
 CONFIRMATION_LEVEL = 0.05
 ALARM_RATE = 0.01
@@ -70,7 +81,9 @@ class Plan:
         >>> Plan(benchmarks=1).plain_pairs, Plan(benchmarks=64).plain_pairs, Plan(benchmarks=500).plain_pairs
         (5, 8, 11)
         """
-        in_all = math.ceil(math.log2(self.benchmarks * self.directions / (PLAIN_SHARE * self.alarm_rate)))
+        in_all = math.ceil(
+            math.log2(self.benchmarks * self.directions / (PLAIN_SHARE * self.alarm_rate))
+        )
         pairs = max(in_all - self.looks[0], FEWEST_PLAIN)
         longer_way = self.looks[min(1, len(self.looks) - 1)] + self.confirming_pairs
         return 0 if self.shared_baseline or self.looks[0] + pairs >= longer_way else pairs
@@ -86,7 +99,11 @@ class Plan:
 
     def miss_level(self, look: int) -> float:
         """The nominal level of SAME at a look: `miss_rate` spent in proportion to the pairs."""
-        return self.miss_rate * (self.looks[look] - (self.looks[look - 1] if look else 0)) / self.looks[-1]
+        return (
+            self.miss_rate
+            * (self.looks[look] - (self.looks[look - 1] if look else 0))
+            / self.looks[-1]
+        )
 
 
 def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> int:
@@ -104,7 +121,10 @@ def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> 
     fewest = math.ceil(-math.log2(level))  # fewer pairs of one sign don't reach the level
     if not math.isfinite(effect.noise):
         return max(fewest, plan.looks[-1])
-    return max(fewest, math.ceil((upper_normal_quantile(level) * effect.noise / distance) ** 2 / EFFICIENCY))
+    return max(
+        fewest,
+        math.ceil((upper_normal_quantile(level) * effect.noise / distance) ** 2 / EFFICIENCY),
+    )
 
 
 def pairs_excluding(effect: Effect, change: float, level: float) -> float:
@@ -117,7 +137,9 @@ def pairs_excluding(effect: Effect, change: float, level: float) -> float:
     return (upper_normal_quantile(level) * effect.noise / math.log1p(change)) ** 2 / EFFICIENCY
 
 
-def smallest_effect(noise: float, plan: Plan, min_effect: float = MIN_EFFECT, power: float = 0.95) -> float:
+def smallest_effect(
+    noise: float, plan: Plan, min_effect: float = MIN_EFFECT, power: float = 0.95
+) -> float:
     """The smallest slowdown that a whole gate run finds with probability `power`, at a pair's noise, as a fraction.
 
     It must pass the last look, the confirmation and the limit on the estimate, together with at least `power`; normal
@@ -132,7 +154,11 @@ def smallest_effect(noise: float, plan: Plan, min_effect: float = MIN_EFFECT, po
         return (upper_normal_quantile(level) + each) * noise / math.sqrt(pairs * EFFICIENCY)
 
     looked = bound(plan.level(len(plan.looks) - 1), plan.looks[-1])
-    repeated = bound(plan.confirmation_level, plan.confirming_pairs) if plan.confirmation_level < 0.5 else 0.0
+    repeated = (
+        bound(plan.confirmation_level, plan.confirming_pairs)
+        if plan.confirmation_level < 0.5
+        else 0.0
+    )
     estimated = math.log1p(min_effect) + bound(0.5, min(plan.looks[-1], plan.confirming_pairs))
     return math.expm1(max(looked, repeated, estimated))
 
@@ -173,7 +199,9 @@ def verdict(effect: Effect, plan: Plan, look: int, min_effect: float = MIN_EFFEC
     return "INCONCLUSIVE" if look == len(plan.looks) - 1 else None
 
 
-def confirmed(suspicion: str, fresh: Effect, pooled: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> str:
+def confirmed(
+    suspicion: str, fresh: Effect, pooled: Effect, plan: Plan, min_effect: float = MIN_EFFECT
+) -> str:
     """The final verdict on a suspicion ("SLOWER", "FASTER"), after `plan.confirming_pairs` fresh pairs.
 
     It stands where the fresh pairs alone repeat it: estimated beyond min_effect, at `plan.confirmation_level`.
@@ -182,7 +210,9 @@ def confirmed(suspicion: str, fresh: Effect, pooled: Effect, plan: Plan, min_eff
     p = fresh.p_slower if suspicion == "SLOWER" else fresh.p_faster
     if p <= plan.confirmation_level and _beyond(fresh.ratio, min_effect) == suspicion:
         return suspicion
-    return "SAME" if same(pooled, plan.miss_level(len(plan.looks) - 1), min_effect) else "INCONCLUSIVE"
+    return (
+        "SAME" if same(pooled, plan.miss_level(len(plan.looks) - 1), min_effect) else "INCONCLUSIVE"
+    )
 
 
 @dataclass(frozen=True)
@@ -233,13 +263,20 @@ def decide(
             return Decision(None, pairs, compared(0, len(after), level), suspicion)
         effect = compared(0, pairs, level)
         answer = verdict(effect, plan, look, min_effect)
-        if look == 0 and plan.plain_pairs and effect.in_every_pair and (plain := _beyond(effect.ratio, min_effect)):
+        if (
+            look == 0
+            and plan.plain_pairs
+            and effect.in_every_pair
+            and (plain := _beyond(effect.ratio, min_effect))
+        ):
             wanted = pairs + plan.plain_pairs
             if wanted > len(after):
                 return Decision(None, wanted, effect, plain)
             fresh = compared(pairs, wanted, level)
             if fresh.in_every_pair and _beyond(fresh.ratio, min_effect) == plain:
-                return Decision(plain, wanted, compared(0, wanted, level), plain, fresh=plan.plain_pairs)
+                return Decision(
+                    plain, wanted, compared(0, wanted, level), plain, fresh=plan.plain_pairs
+                )
         if answer in ("SLOWER", "FASTER"):
             suspicion, wanted = answer, pairs + plan.confirming_pairs
             if wanted > len(after):

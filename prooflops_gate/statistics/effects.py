@@ -117,11 +117,19 @@ def _log_bounds(ordered: Floats, null: Floats, level: float) -> tuple[float, flo
 
 def _margins(floor: float, common: float) -> tuple[float, float]:
     """How far the logarithm of a ratio must lie above 0, and below, to be a change of its own."""
-    return math.log1p(floor) + max(0.0, math.log(common)), math.log1p(floor) + max(0.0, -math.log(common))
+    return math.log1p(floor) + max(0.0, math.log(common)), math.log1p(floor) + max(
+        0.0, -math.log(common)
+    )
 
 
 def _effect(
-    differences: Floats, null: Floats, pairs: int, information: float, level: float, floor: float, common: float
+    differences: Floats,
+    null: Floats,
+    pairs: int,
+    information: float,
+    level: float,
+    floor: float,
+    common: float,
 ) -> Effect:
     ordered, (down, up) = np.sort(differences), _margins(floor, common)
     # A difference of exactly 0 counts against both directions: ties only make the test more careful.
@@ -131,10 +139,14 @@ def _effect(
     low, high = _log_bounds(ordered, null, float(ndtr(-1.0)))  # one standard error to each side
     noise = (high - low) / 2 * math.sqrt(information * EFFICIENCY)
     low, high = _log_bounds(ordered, null, level)
-    p_slower, p_faster = (float(null[k]) if k < len(null) else 1.0 for k in (against_slower, against_faster))
+    p_slower, p_faster = (
+        float(null[k]) if k < len(null) else 1.0 for k in (against_slower, against_faster)
+    )
     bounds = math.exp(low - down), math.exp(high + up)
     ratio = math.exp(float(median))
-    return Effect(ratio, *bounds, p_slower, p_faster, pairs, noise, level, floor, common, ordered, null)
+    return Effect(
+        ratio, *bounds, p_slower, p_faster, pairs, noise, level, floor, common, ordered, null
+    )
 
 
 _every_two = lru_cache(maxsize=64)(np.triu_indices)
@@ -157,7 +169,12 @@ def paired(before: Sequence[float], after: Sequence[float], *, level: float) -> 
 
 
 def unpaired(
-    before: Sequence[float], after: Sequence[float], *, level: float, floor: float | None = None, common: float = 1.0
+    before: Sequence[float],
+    after: Sequence[float],
+    *,
+    level: float,
+    floor: float | None = None,
+    common: float = 1.0,
 ) -> Effect:
     """The effect between two groups of processes taken at different times: the rank sums of Mann and Whitney.
 

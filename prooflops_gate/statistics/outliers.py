@@ -28,7 +28,9 @@ FEWEST_VALUES = 1000  # for a tail: five are in it
 UNKNOWN_FREEDOM = 5.0  # taken for the tail of fewer values
 FREEDOMS = (2, 3, 4, 5, 6, 8, 12, 20, 50)  # of Student's t, whose tails are tried
 NORMAL = 1.4826  # times the median absolute deviation is the standard deviation
-APART = math.log(2)  # the k farthest are 2^(1/k) times as far as the next; of t(3)'s tail one in eight is by chance
+APART = math.log(
+    2
+)  # the k farthest are 2^(1/k) times as far as the next; of t(3)'s tail one in eight is by chance
 NEXT = 0.05  # of all machines, ten at least: the spacings below a gap by which its width is judged
 OUTER = 0.15  # the share of all machines that those may be among
 
@@ -48,7 +50,9 @@ class Deviation:
         return abs(self.share) >= self.least
 
 
-def deviations_at(distances: Sequence[float], scale: float, level: float, freedom: float) -> list[Deviation]:
+def deviations_at(
+    distances: Sequence[float], scale: float, level: float, freedom: float
+) -> list[Deviation]:
     """Each machine against the median of all, by its distance; `level` is that of this one test.
 
     An outlier is beyond `threshold(N, level, freedom)` by z, beyond 3 %, and apart from the next machines.
@@ -70,7 +74,9 @@ def scores(distances: Sequence[float], scale: float) -> list[float]:
     return [math.copysign(math.inf, distance) if distance else 0.0 for distance in distances]
 
 
-def least_share(scale: float, distances: Sequence[float], level: float, freedom: float = math.inf) -> float:
+def least_share(
+    scale: float, distances: Sequence[float], level: float, freedom: float = math.inf
+) -> float:
     """The smallest share at which a machine that is slower would be named, or is."""
     if len(distances) < FEWEST:
         return math.inf

@@ -37,7 +37,9 @@ class Decoder:
         kept[:] = [torch.cat(pair, dim=2) for pair in zip(kept, new, strict=True)] if kept else new
         groups = query.shape[1] // kept[0].shape[1]  # query heads that share a key
         with sdpa_kernel(SDPBackend.MATH):
-            mixed = nn.functional.scaled_dot_product_attention(query.view(len(x), -1, groups, attention.width), *kept)
+            mixed = nn.functional.scaled_dot_product_attention(
+                query.view(len(x), -1, groups, attention.width), *kept
+            )
         return attention.out(mixed.reshape(len(x), -1))
 
     def bytes_among(self, recorded: Recorded) -> int:

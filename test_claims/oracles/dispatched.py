@@ -42,10 +42,17 @@ def opt_einsum(*, enabled: bool = True) -> Iterator[None]:
     """Has an einsum ask for its order; numpy's search of all orders answers for opt_einsum, which need not be there."""
 
     def contract_path(equation: str, *operands: Tensor, optimize: str) -> tuple[Any, str]:
-        return np.einsum_path(equation, *(np.empty(tuple(of.shape)) for of in operands), optimize=optimize)[0][1:], ""
+        return np.einsum_path(
+            equation, *(np.empty(tuple(of.shape)) for of in operands), optimize=optimize
+        )[0][1:], ""
 
     path = types.SimpleNamespace(contract_path=contract_path)
-    options = {"enabled": enabled, "strategy": "optimal", "is_available": lambda: True, "get_opt_einsum": lambda: path}
+    options = {
+        "enabled": enabled,
+        "strategy": "optimal",
+        "is_available": lambda: True,
+        "get_opt_einsum": lambda: path,
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.backends, "opt_einsum", types.SimpleNamespace(**options))
         yield
@@ -53,7 +60,9 @@ def opt_einsum(*, enabled: bool = True) -> Iterator[None]:
 
 def linear_net(widths: Sequence[int], device: torch.device | str = "cpu") -> torch.nn.Sequential:
     """Linear layers without biases between these widths."""
-    return torch.nn.Sequential(*(torch.nn.Linear(m, n, bias=False) for m, n in pairwise(widths))).to(device)
+    return torch.nn.Sequential(
+        *(torch.nn.Linear(m, n, bias=False) for m, n in pairwise(widths))
+    ).to(device)
 
 
 def forward_and_backward(net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[int, int]:
@@ -77,16 +86,22 @@ class Recorded(TorchDispatchMode):
         super().__init__()
         self.calls: list[tuple[Any, list[Tensor], list[Tensor]]] = []
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = operation(*args, **(kwargs or {}))
-        read, made = ([x for x in tree_leaves(of) if isinstance(x, Tensor)] for of in ((args, kwargs), result))
+        read, made = (
+            [x for x in tree_leaves(of) if isinstance(x, Tensor)] for of in ((args, kwargs), result)
+        )
         self.calls.append((operation.overloadpacket, read, made))
         return result
 
     @property
     def product_dtypes(self) -> list[torch.dtype]:
         """The dtypes of both operands of each matrix product."""
-        return [x.dtype for operation, read, _ in self.calls if operation in PRODUCTS for x in read[-2:]]
+        return [
+            x.dtype for operation, read, _ in self.calls if operation in PRODUCTS for x in read[-2:]
+        ]
 
     @property
     def casts(self) -> int:
@@ -123,7 +138,9 @@ def fresh(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function under a name that torch.compile has not seen: it remembers shapes by file, line and name."""
     assert isinstance(function, types.FunctionType)
     code = function.__code__.replace(co_name=f"{function.__name__}_{secrets.token_hex(4)}")
-    return types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
+    return types.FunctionType(
+        code, function.__globals__, code.co_name, function.__defaults__, function.__closure__
+    )
 
 
 class Graphs:
@@ -136,7 +153,9 @@ class Graphs:
         self.compiled = 0
         self.runs = 0
 
-    def __call__(self, module: torch.fx.GraphModule, _examples: list[torch.Tensor]) -> Callable[..., Any]:
+    def __call__(
+        self, module: torch.fx.GraphModule, _examples: list[torch.Tensor]
+    ) -> Callable[..., Any]:
         self.compiled += 1
 
         def run(*arguments: Any) -> Any:
@@ -159,10 +178,15 @@ class Compiled:
 
 def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> Compiled:
     """`function` compiled by torch.compile's own backend; AssertionError where nothing was compiled."""
-    from torch._dynamo.utils import counters  # the import takes a second, and the other functions do not need it
+    from torch._dynamo.utils import (
+        counters,  # the import takes a second, and the other functions do not need it
+    )
 
     # Not each test has the need `c++`, which asks for a compiler too: a CPU needs none for products alone.
-    if any(argument.is_cuda for argument in arguments if isinstance(argument, torch.Tensor)) and not has_triton():
+    if (
+        any(argument.is_cuda for argument in arguments if isinstance(argument, torch.Tensor))
+        and not has_triton()
+    ):
         pytest.skip("torch.compile needs the package triton, for a GPU that it supports")
     before = counters["stats"]["unique_graphs"]
     result = torch.compile(function, **options)
@@ -190,4 +214,8 @@ def profiled_operators(function: Callable[..., Any], *arguments: Any) -> dict[st
 def profiled_product_flops(function: Callable[..., Any], *arguments: Any) -> int:
     """FLOPs of the matrix products that a call runs, compiled or not, computed by torch's profiler."""
     products = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
-    return sum(flops for name, flops in profiled_operators(function, *arguments).items() if name in products)
+    return sum(
+        flops
+        for name, flops in profiled_operators(function, *arguments).items()
+        if name in products
+    )

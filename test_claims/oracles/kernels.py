@@ -23,15 +23,21 @@ def product(
     k, n = k or m, n or m
     if dtype.startswith("fp8"):
         a = torch.randn(m, k, device=device).to(TORCH_DTYPES[dtype])
-        b = torch.randn(n, k, device=device).to(TORCH_DTYPES[dtype]).t()  # the hardware wants it column by column
+        b = (
+            torch.randn(n, k, device=device).to(TORCH_DTYPES[dtype]).t()
+        )  # the hardware wants it column by column
         one = torch.ones((), device=device)
         return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
-    a, b = (torch.randn(*shape, device=device, dtype=TORCH_DTYPES[dtype]) for shape in ((m, k), (k, n)))
+    a, b = (
+        torch.randn(*shape, device=device, dtype=TORCH_DTYPES[dtype]) for shape in ((m, k), (k, n))
+    )
     out = torch.empty(m, n, device=device, dtype=a.dtype)
     return lambda: torch.mm(a, b, out=out)
 
 
-def flop_per_s(device: torch.device, dtype: str, m: int, k: int | None = None, n: int | None = None) -> float:
+def flop_per_s(
+    device: torch.device, dtype: str, m: int, k: int | None = None, n: int | None = None
+) -> float:
     """The rate of such a product, the fastest of a few rounds by the device's own clock."""
     rounds = measured.time(product(device, dtype, m, k, n), device, warmup=2, rounds=5)
     return matmul_flops(m, k or m, n or m) / min(rounds.times_s)
@@ -96,7 +102,9 @@ OPERATIONS: dict[str, Callable[[Operands], object]] = {
     "sum": lambda on: on.x.sum(),
     "largest": lambda on: on.x.amax(),
     "dot": lambda on: torch.dot(on.x, on.y),
-    "matvec": lambda on: torch.mv(on.x.view(-1, ROW), on.y[:ROW], out=on.out[: on.x.numel() // ROW]),
+    "matvec": lambda on: torch.mv(
+        on.x.view(-1, ROW), on.y[:ROW], out=on.out[: on.x.numel() // ROW]
+    ),
     "gelu": lambda on: torch.ops.aten.gelu.out(on.x, approximate="none", out=on.out),
     "softmax": lambda on: torch.softmax(on.x.view(-1, ROW), -1, out=on.out.view(-1, ROW)),
     "layer norm": lambda on: layer_norm(on.x.view(-1, ROW), (ROW,), on.y[:ROW], on.y[:ROW]),
@@ -113,7 +121,9 @@ FULL_TENSORS |= {"sum": 1, "largest": 1, "dot": 2, "matvec": 1}
 
 def empty_host_cache() -> None:
     """Gives back the pinned blocks that torch keeps for later tensors and that no copy is using any more."""
-    public = getattr(torch.accelerator, "empty_host_cache", None)  # newer than the oldest torch here
+    public = getattr(
+        torch.accelerator, "empty_host_cache", None
+    )  # newer than the oldest torch here
     (public or torch._C._host_emptyCache)()
 
 

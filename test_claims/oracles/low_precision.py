@@ -22,7 +22,9 @@ def stochastically_rounded(x: Tensor, generator: torch.Generator | None = None) 
     bf16 is the upper half of an fp32 pattern: a random number added to the lower half carries into the upper one with
     just the probability of rounding away from zero; then the lower half is cut off.
     """
-    noise = torch.randint(0, 2**16, x.shape, dtype=torch.int32, device=x.device, generator=generator)
+    noise = torch.randint(
+        0, 2**16, x.shape, dtype=torch.int32, device=x.device, generator=generator
+    )
     return ((x.view(torch.int32) + noise) & -(2**16)).view(torch.float32).bfloat16()
 
 
@@ -75,7 +77,10 @@ def through_fp8(x: Tensor, dtype: torch.dtype, scaled: bool) -> Tensor:
 class _Fp8Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, scaled: bool) -> Tensor:
-        ctx.scaled, operands = scaled, [through_fp8(operand, E4M3, scaled) for operand in (x, weight)]
+        ctx.scaled, operands = (
+            scaled,
+            [through_fp8(operand, E4M3, scaled) for operand in (x, weight)],
+        )
         ctx.save_for_backward(*operands)
         return operands[0] @ operands[1].T
 
@@ -107,7 +112,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.project(x)
-        with torch.autocast(x.device.type, enabled=torch.is_autocast_enabled(x.device.type) and not self.wide):
+        with torch.autocast(
+            x.device.type, enabled=torch.is_autocast_enabled(x.device.type) and not self.wide
+        ):
             x = x.float() if self.wide else x
             scores = x @ x.mT
             attended: Tensor = scores.softmax(-1) @ x
@@ -120,7 +127,9 @@ PER_CHANNEL, PER_TENSOR = "per channel", "per tensor"
 def scales_of(weight: Tensor, bits: int, granularity: str) -> Tensor:
     """Largest magnitude over the largest integer, 2^(bits - 1) - 1: of each output channel, or of the whole tensor."""
     largest = weight.detach().abs().amax(dim=1)
-    return (largest if granularity == PER_CHANNEL else largest.max().expand_as(largest)) / (2 ** (bits - 1) - 1)
+    return (largest if granularity == PER_CHANNEL else largest.max().expand_as(largest)) / (
+        2 ** (bits - 1) - 1
+    )
 
 
 def quantised(weight: Tensor, bits: int, granularity: str = PER_CHANNEL) -> Tensor:
@@ -148,7 +157,9 @@ class QuantisedLinear(nn.Linear):
     bits = 32
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(x, quantised(self.weight, self.bits) if self.bits < 32 else self.weight, self.bias)
+        return nn.functional.linear(
+            x, quantised(self.weight, self.bits) if self.bits < 32 else self.weight, self.bias
+        )
 
 
 @torch.no_grad()
@@ -164,13 +175,21 @@ def with_bits(net: nn.Sequential, bits: int) -> nn.Sequential:
     return round_weights(copy.deepcopy(net), bits)
 
 
-def fitted(device: torch.device, target: str, bits: int = 32, master: bool = True, steps: int = 250) -> nn.Sequential:
+def fitted(
+    device: torch.device, target: str, bits: int = 32, master: bool = True, steps: int = 250
+) -> nn.Sequential:
     """A net fitted to one of TARGETS by AdamW with weights in `bits` bits.
 
     With a `master` copy the weights are kept in fp32 and rounded for each use; without, only the rounded ones are kept.
     """
     torch.manual_seed(0)
-    layers = QuantisedLinear(4, 32), nn.Tanh(), QuantisedLinear(32, 32), nn.Tanh(), QuantisedLinear(32, 1)
+    layers = (
+        QuantisedLinear(4, 32),
+        nn.Tanh(),
+        QuantisedLinear(32, 32),
+        nn.Tanh(),
+        QuantisedLinear(32, 1),
+    )
     net = nn.Sequential(*layers).to(device)
     for layer in net:
         if master and isinstance(layer, QuantisedLinear):

@@ -39,7 +39,16 @@ PUBLISHED = {
     for name, row in TABLES["formats"].items()
 }
 PUBLISHED_INTEGERS = {name: tuple(row) for name, row in TABLES["integers"].items()}
-E2M1_GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # OCP MX 1.0 table 5, in the order of the patterns
+E2M1_GRID = (
+    0.0,
+    0.5,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    4.0,
+    6.0,
+)  # OCP MX 1.0 table 5, in the order of the patterns
 # Element's grid, exponent of its max, block size, bits per element: OCP MX 1.0 table 1; arXiv:2509.25149 section 2.
 PUBLISHED_BLOCKS = {
     "mxfp8_e4m3": ("float8_e4m3fn", 8, 32, 8.25, 0),
@@ -48,7 +57,9 @@ PUBLISHED_BLOCKS = {
     "nvfp4": (None, None, 16, 4.5, 32),
 }
 # In every block a largest value that no element reaches, and others down to below its least subnormal.
-BLOCK_PROBES = tuple(1.9 * 1000.0**block * 0.47**place for block in range(-2, 3) for place in range(32))
+BLOCK_PROBES = tuple(
+    1.9 * 1000.0**block * 0.47**place for block in range(-2, 3) for place in range(32)
+)
 
 
 def torch_dtype(row: Format | IntegerFormat) -> torch.dtype | None:
@@ -62,7 +73,9 @@ def on_the_host(tensor: torch.Tensor) -> torch.Tensor:
     return wide.cpu().double()
 
 
-def values_of_patterns(dtype: torch.dtype, patterns: Sequence[int] | None, device: torch.device) -> torch.Tensor:
+def values_of_patterns(
+    dtype: torch.dtype, patterns: Sequence[int] | None, device: torch.device
+) -> torch.Tensor:
     """The values that torch reads in bit patterns (all of them by default), in fp64."""
     bits = 8 * dtype.itemsize
     chosen = range(1 << bits) if patterns is None else patterns
@@ -73,7 +86,9 @@ def values_of_patterns(dtype: torch.dtype, patterns: Sequence[int] | None, devic
 
 def cast(values: torch.Tensor, dtype: torch.dtype, device: torch.device = CPU) -> torch.Tensor:
     """`values`, given in fp32, after a cast to `dtype` on `device`, which is the same for all at once and for few."""
-    assert values.dtype == torch.float32  # torch's casts to the small formats go through fp32: fp64 rounds twice
+    assert (
+        values.dtype == torch.float32
+    )  # torch's casts to the small formats go through fp32: fp64 rounds twice
     given = values.to(with_dtype(device, dtype))
     together, few = (on_the_host(each.to(dtype)) for each in (given, given.flatten()[-7:]))
     same = repr(few.tolist()) == repr(together.flatten()[-7:].tolist())
@@ -103,7 +118,9 @@ def rounding_probes(grid: torch.Tensor) -> torch.Tensor:
     some = torch.cat([ties[:: 7 if len(ties) > 1000 else 1], ties[:1], ties[-1:]])
     infinity = torch.tensor(math.inf)
     far = torch.tensor([0.0, FP32_MAX])
-    return torch.cat([grid.float(), ties, torch.nextafter(some, -infinity), torch.nextafter(some, infinity), far])
+    return torch.cat(
+        [grid.float(), ties, torch.nextafter(some, -infinity), torch.nextafter(some, infinity), far]
+    )
 
 
 def nearest_even(values: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
@@ -119,8 +136,12 @@ def nearest_even(values: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
 @lru_cache(maxsize=64)
 def decoded(row: Format) -> torch.Tensor:
     """Our decoding of every pattern."""
-    assert row.bits <= 16, f"{row.name} has {row.bits} bits: that is no small format, whose patterns can all be decoded"
-    return torch.tensor([row.decode(pattern) for pattern in range(1 << row.bits)], dtype=torch.float64)
+    assert row.bits <= 16, (
+        f"{row.name} has {row.bits} bits: that is no small format, whose patterns can all be decoded"
+    )
+    return torch.tensor(
+        [row.decode(pattern) for pattern in range(1 << row.bits)], dtype=torch.float64
+    )
 
 
 def fields_counted(values: torch.Tensor, bits: int) -> tuple[int, int]:
@@ -129,7 +150,9 @@ def fields_counted(values: torch.Tensor, bits: int) -> tuple[int, int]:
     return bits - int((values < 0).any()) - fraction_bits, fraction_bits
 
 
-def difference(what: str, got: torch.Tensor, should: torch.Tensor, label: Callable[[int], str]) -> str | None:
+def difference(
+    what: str, got: torch.Tensor, should: torch.Tensor, label: Callable[[int], str]
+) -> str | None:
     """A sentence about the first place where two tensors differ; NaNs are equal, and -0 is not +0."""
     same = ((got == should) & (got.signbit() == should.signbit())) | (got.isnan() & should.isnan())
     if bool(same.all()):
@@ -159,7 +182,9 @@ def decode_disagreement(row: Format, device: torch.device = CPU) -> str | None:
         return difference(f"{row.name} decode", decoded(row), should, lambda i: f"pattern {i:#x}")
     one = 1 << row.fraction_bits
     fractions = (0, 1, one // 2, one // 3, one - 1)
-    exponents = range(0, 1 << (1 + row.exponent_bits), 3)  # the sign included; 3 divides 2^n - 1: all ones is there
+    exponents = range(
+        0, 1 << (1 + row.exponent_bits), 3
+    )  # the sign included; 3 divides 2^n - 1: all ones is there
     patterns = [exponent * one + fraction for exponent in exponents for fraction in fractions]
     # A device may lack fp64 (MPS), and reading a bit pattern back is no computation: the host can read it.
     should = values_of_patterns(dtype, [pattern << shift for pattern in patterns], CPU)
@@ -174,7 +199,9 @@ def rounding_disagreement(row: Format, device: torch.device = CPU) -> str | None
     if row.name == "fp4_e2m1":
         probes = rounding_probes(torch.tensor(E2M1_GRID[1:], dtype=torch.float64))
         should = nearest_even(probes.double(), torch.tensor(E2M1_GRID, dtype=torch.float64))
-        got = torch.tensor([row.rounded(x, overflow="saturate") for x in probes.tolist()], dtype=torch.float64)
+        got = torch.tensor(
+            [row.rounded(x, overflow="saturate") for x in probes.tolist()], dtype=torch.float64
+        )
         return difference("fp4_e2m1 rounding", got, should, lambda i: f"of {probes[i].item()!r}")
     if dtype is None or row.bits > 16:
         return None
@@ -188,9 +215,13 @@ def rounding_disagreement(row: Format, device: torch.device = CPU) -> str | None
         probes = torch.cat([probes, -probes[::7]])
     # Only of fp8 does the policy differ between versions; the 16-bit formats follow IEEE 754.
     policy = overflow_policy(dtype, device) if row.bits == 8 else "inf"
-    got = torch.tensor([row.rounded(x, overflow=policy) for x in probes.tolist()], dtype=torch.float64)
+    got = torch.tensor(
+        [row.rounded(x, overflow=policy) for x in probes.tolist()], dtype=torch.float64
+    )
     should = cast(probes, dtype, device)
-    return difference(f"{row.name} rounding ({policy})", got, should, lambda i: f"of {probes[i].item()!r}")
+    return difference(
+        f"{row.name} rounding ({policy})", got, should, lambda i: f"of {probes[i].item()!r}"
+    )
 
 
 def published_disagreement(row: Format) -> str | None:
@@ -224,7 +255,12 @@ def finfo_disagreement(row: Format) -> str | None:
     try:
         info = torch.finfo(dtype)
         least = ("max", -info.min) if row.signed else ("least_normal", info.min)
-        constants = [least, ("max", info.max), ("least_normal", info.smallest_normal), ("storage_bits", info.bits)]
+        constants = [
+            least,
+            ("max", info.max),
+            ("least_normal", info.smallest_normal),
+            ("storage_bits", info.bits),
+        ]
     except (TypeError, NotImplementedError):
         if packed == 2 and dtype.is_floating_point:  # torch.finfo does not know packed dtypes
             return None
@@ -250,13 +286,25 @@ def integer_disagreement(row: IntegerFormat) -> str | None:
     limits = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     if (row.min, row.max) != limits:
         return f"{row.name} goes from {row.min} to {row.max}, but {dtype} from {limits[0]} to {limits[1]}"
-    patterns = sorted({p for p in (0, 1, row.max - 1, row.max, row.max + 1, (1 << row.bits) - 1) if not p >> row.bits})
+    patterns = sorted(
+        {
+            p
+            for p in (0, 1, row.max - 1, row.max, row.max + 1, (1 << row.bits) - 1)
+            if not p >> row.bits
+        }
+    )
     packed = b"".join(p.to_bytes(row.storage_bits // 8, "little") for p in patterns)
     if len(packed) != len(patterns) * dtype.itemsize:
-        return f"{row.name} is stored in {row.storage_bits} bits, but {dtype} in {8 * dtype.itemsize}"
+        return (
+            f"{row.name} is stored in {row.storage_bits} bits, but {dtype} in {8 * dtype.itemsize}"
+        )
     should = [int(value) for value in torch.frombuffer(bytearray(packed), dtype=dtype).tolist()]
     ours = [row.decode(pattern) for pattern in patterns]
-    return None if ours == should else f"{row.name} decodes {patterns} to {ours}, but torch to {should}"
+    return (
+        None
+        if ours == should
+        else f"{row.name} decodes {patterns} to {ours}, but torch to {should}"
+    )
 
 
 def disagreement(row: Format | IntegerFormat, device: torch.device = CPU) -> str | None:
@@ -289,7 +337,9 @@ def blocks_quantised(name: str, values: Sequence[float]) -> torch.Tensor:
         exponents = torch.where(largest > 0, largest.frexp().exponent - 1 - max_exponent, -127)
         scales = torch.ldexp(torch.ones_like(largest), exponents.clamp(-127, 127))
     else:
-        of_tensor = (largest.max() / (6 * 448)).float().double() if largest.any() else torch.ones(())
+        of_tensor = (
+            (largest.max() / (6 * 448)).float().double() if largest.any() else torch.ones(())
+        )
         of_block = (largest / 6 / of_tensor).clamp(max=448).float()
         scales = of_block.to(torch.float8_e4m3fn).double() * of_tensor
     quantised = nearest_even(blocks / scales.where(scales > 0, torch.inf), grid) * scales
@@ -317,7 +367,9 @@ def block_disagreement(row: BlockFormat, values: Sequence[float]) -> str | None:
 def blocks_over(decades: float, width: int = 32) -> torch.Tensor:
     """64 rows of `width` normal values, each row with a magnitude of its own."""
     magnitudes = torch.rand(64, 1, generator=torch.Generator().manual_seed(1)).double() - 0.5
-    return torch.randn(64, width, generator=torch.Generator().manual_seed(0)).double() * 10 ** (decades * magnitudes)
+    return torch.randn(64, width, generator=torch.Generator().manual_seed(0)).double() * 10 ** (
+        decades * magnitudes
+    )
 
 
 def block_errors(kept: torch.Tensor, x: torch.Tensor) -> float:

@@ -27,7 +27,10 @@ class Operator(NamedTuple):
     def numbers(self) -> list[Array]:
         """Arguments in numpy, always the same; none is so near 0 that a difference crosses it."""
         generator = np.random.default_rng(0)
-        return [generator.uniform(0.1, 2.0, shape) * generator.choice([-1, 1], shape) for shape in self.shapes]
+        return [
+            generator.uniform(0.1, 2.0, shape) * generator.choice([-1, 1], shape)
+            for shape in self.shapes
+        ]
 
     def arguments(self, device: torch.device, **options: Any) -> list[Tensor]:
         return [torch.tensor(number, device=device, **options) for number in self.numbers()]
@@ -69,15 +72,21 @@ NEW = {
     "bmm": Operator(lambda a, b: torch.bmm(a, b), np.matmul, (SEQUENCE, (2, 4, 2))),
     "mv": Operator(lambda a, b: torch.mv(a, b), np.matmul, (M, (4,))),
     "einsum": Operator(lambda a, b: torch.einsum("ij,jk->ik", a, b), np.matmul, (M, X)),
-    "linear": Operator(lambda x, w, b: functional.linear(x, w, b), lambda x, w, b: x @ w.T + b, (M, (2, 4), (2,))),
+    "linear": Operator(
+        lambda x, w, b: functional.linear(x, w, b), lambda x, w, b: x @ w.T + b, (M, (2, 4), (2,))
+    ),
     "conv2d": Operator(
         lambda x, w: functional.conv2d(x, w),
         lambda x, w: np.einsum("nchwij,ocij->nohw", windows(x), w),
         ((2, 3, 5, 4), (2, 3, 3, 2)),
     ),
-    "layer_norm": Operator(lambda x, w, b: functional.layer_norm(x, (4,), w, b), normalised, (M, (4,), (4,))),
+    "layer_norm": Operator(
+        lambda x, w, b: functional.layer_norm(x, (4,), w, b), normalised, (M, (4,), (4,))
+    ),
     "softmax": Operator(lambda x: torch.softmax(x, -1), exp_shares, (M,)),
-    "log_softmax": Operator(lambda x: torch.log_softmax(x, -1), lambda x: np.log(exp_shares(x)), (M,)),
+    "log_softmax": Operator(
+        lambda x: torch.log_softmax(x, -1), lambda x: np.log(exp_shares(x)), (M,)
+    ),
     "attention": Operator(
         lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
         causal_attention,
@@ -85,9 +94,13 @@ NEW = {
     ),
     "triu": Operator(lambda x: torch.triu(x, diagonal=1), lambda x: np.triu(x, 1), (M,)),
     "where": Operator(lambda x: x.masked_fill(x > 0, 2.0), lambda x: np.where(x > 0, 2.0, x), (M,)),
-    "embedding": Operator(lambda w: functional.embedding(on(w, INDEX), w), lambda w: w[INDEX], ((4, 3),)),
+    "embedding": Operator(
+        lambda w: functional.embedding(on(w, INDEX), w), lambda w: w[INDEX], ((4, 3),)
+    ),
     "gelu": Operator(
-        lambda x: functional.gelu(x), lambda x: x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))), (M,)
+        lambda x: functional.gelu(x),
+        lambda x: x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+        (M,),
     ),
     "relu": Operator(lambda x: torch.relu(x), lambda x: np.maximum(x, 0), (M,)),
     "tanh": Operator(lambda x: x.tanh(), np.tanh, (M,)),
@@ -96,14 +109,20 @@ NEW = {
         lambda x: -np.log(exp_shares(x))[range(len(x)), CLASSES].mean(),
         (M,),
     ),
-    "mse_loss": Operator(lambda x, y: functional.mse_loss(x, y), lambda x, y: ((x - y) ** 2).mean(), (M, Y)),
+    "mse_loss": Operator(
+        lambda x, y: functional.mse_loss(x, y), lambda x, y: ((x - y) ** 2).mean(), (M, Y)
+    ),
     "cumsum": Operator(lambda x: torch.cumsum(x, 1), lambda x: np.cumsum(x, 1), (M,)),
     "sum": Operator(lambda x: torch.sum(x, 0), lambda x: x.sum(0), (M,)),
     "mean": Operator(lambda x: torch.mean(x, 0), lambda x: x.mean(0), (M,)),
     "amax": Operator(lambda x: torch.amax(x, 1), lambda x: x.max(1), (M,)),
-    "norm": Operator(lambda x: torch.linalg.vector_norm(x, dim=1), lambda x: np.sqrt((x**2).sum(1)), (M,)),
+    "norm": Operator(
+        lambda x: torch.linalg.vector_norm(x, dim=1), lambda x: np.sqrt((x**2).sum(1)), (M,)
+    ),
     "gather": Operator(
-        lambda x: torch.gather(x, 1, on(x, INDEX)), lambda x: np.take_along_axis(x, INDEX, 1), ((2, 4),)
+        lambda x: torch.gather(x, 1, on(x, INDEX)),
+        lambda x: np.take_along_axis(x, INDEX, 1),
+        ((2, 4),),
     ),
     "add": Operator(lambda x, y: x + y, np.add, (M, Y)),
     "sub": Operator(lambda x, y: x - y, np.subtract, (M, Y)),
@@ -111,7 +130,9 @@ NEW = {
     "div": Operator(lambda x, y: x / y, np.divide, (M, Y)),
     "sqrt": Operator(lambda x: torch.sqrt(torch.exp(x)), lambda x: np.sqrt(np.exp(x)), (M,)),
     "pow": Operator(lambda x: x.pow(3), lambda x: x**3, (M,)),
-    "cat": Operator(lambda x, y: torch.cat([x, y], 1), lambda x, y: np.concatenate([x, y], 1), (M, Y)),
+    "cat": Operator(
+        lambda x, y: torch.cat([x, y], 1), lambda x, y: np.concatenate([x, y], 1), (M, Y)
+    ),
     "clone": Operator(lambda x: torch.clone(x), np.copy, (M,)),
     "cast": Operator(lambda x: x.float(), np.copy, (M,)),
 }
@@ -155,7 +176,9 @@ def by_loops(equation: str, *operands: torch.Tensor) -> torch.Tensor:
     if arrow:
         output = _labels(right, len(right.replace("...", "")) + ("..." in right) * len(dots))
     else:
-        output = dots + sorted(label for label in sizes if label.isalpha() and left.count(label) == 1)
+        output = dots + sorted(
+            label for label in sizes if label.isalpha() and left.count(label) == 1
+        )
     summed = [label for label in sizes if label not in output]
     values = [x.tolist() for x in operands]
     result = np.empty([sizes[label] for label in output], dtype=object)
@@ -176,7 +199,9 @@ def _labels(term: str, dims: int) -> list[str]:
     return [*before, *(str(width - i) for i in range(width if dots else 0)), *after]
 
 
-def _element(value: Any, labels: Sequence[str], shape: Sequence[int], place: dict[str, int]) -> float:
+def _element(
+    value: Any, labels: Sequence[str], shape: Sequence[int], place: dict[str, int]
+) -> float:
     for label, size in zip(labels, shape, strict=True):
         value = value[place[label] if size > 1 else 0]
     return float(value)
@@ -186,19 +211,35 @@ LETTERS = "ijkl"
 
 
 @st.composite
-def einsums(draw: st.DrawFn, operands: tuple[int, int] = (1, 3), plain: bool = False) -> tuple[str, list[Any]]:
+def einsums(
+    draw: st.DrawFn, operands: tuple[int, int] = (1, 3), plain: bool = False
+) -> tuple[str, list[Any]]:
     """An equation over four letters and an ellipsis, and shapes; unless `plain` with diagonals, or no output."""
     size = dict(zip(LETTERS, draw(st.tuples(*[st.integers(1, 3)] * len(LETTERS))), strict=True))
-    batch = tuple(draw(st.lists(st.integers(1, 3), max_size=2) | st.lists(st.integers(1, 2), min_size=3, max_size=4)))
+    batch = tuple(
+        draw(
+            st.lists(st.integers(1, 3), max_size=2)
+            | st.lists(st.integers(1, 2), min_size=3, max_size=4)
+        )
+    )
     terms, shapes = [], []
     for _ in range(draw(st.integers(*operands))):
         letters = draw(st.lists(st.sampled_from(LETTERS), min_size=1, max_size=3, unique=plain))
         dots = draw(st.integers(0, len(batch))) if draw(st.booleans()) else None
         at = draw(st.integers(0, len(letters)))
-        once = [letters.count(letter) == 1 and not plain and draw(st.integers(0, 7)) == 7 for letter in letters]
+        once = [
+            letters.count(letter) == 1 and not plain and draw(st.integers(0, 7)) == 7
+            for letter in letters
+        ]
         own = [1 if one else size[letter] for letter, one in zip(letters, once, strict=True)]
-        tail = [] if dots is None else [n if plain or draw(st.booleans()) else 1 for n in batch[len(batch) - dots :]]
-        terms.append("".join(letters[:at]) + ("" if dots is None else "...") + "".join(letters[at:]))
+        tail = (
+            []
+            if dots is None
+            else [n if plain or draw(st.booleans()) else 1 for n in batch[len(batch) - dots :]]
+        )
+        terms.append(
+            "".join(letters[:at]) + ("" if dots is None else "...") + "".join(letters[at:])
+        )
         shapes.append((*own[:at], *tail, *own[at:]))
     left = ",".join(terms)
     if not plain and draw(st.integers(0, 2)) == 2:

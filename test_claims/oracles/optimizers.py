@@ -125,12 +125,16 @@ class Task:
         rng = np.random.default_rng(self.seed)
         weights = [np.asarray(rng.standard_normal(shape)) for shape in self.shapes]
         return weights, [
-            [np.asarray(self.scale * rng.standard_normal(shape)) for _ in range(self.steps)] for shape in self.shapes
+            [np.asarray(self.scale * rng.standard_normal(shape)) for _ in range(self.steps)]
+            for shape in self.shapes
         ]
 
     def reference(self, update: Reference, **options: Any) -> list[Path]:
         """The weights after each step, for each tensor."""
-        return [list(update(w, gradients, **options)) for w, gradients in zip(*self.arrays(), strict=True)]
+        return [
+            list(update(w, gradients, **options))
+            for w, gradients in zip(*self.arrays(), strict=True)
+        ]
 
     def torchs(
         self, optimizer: Callable[..., torch.optim.Optimizer], device: torch.device, **options: Any
@@ -156,7 +160,9 @@ class Task:
 
 tasks = st.builds(
     Task,
-    shapes=st.lists(st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=3).map(tuple),
+    shapes=st.lists(st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=3).map(
+        tuple
+    ),
     steps=st.integers(1, 6),
     scale=st.sampled_from([1e-3, 1.0, 30.0]),
     seed=st.integers(0, 2**32 - 1),

@@ -19,7 +19,11 @@ else:
     import tomli as tomllib
 
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-COMPUTE_OPTIMAL, LOSSES, LARGE_RUNS = TABLES["compute_optimal"], TABLES["loss"], TABLES["large_runs"]
+COMPUTE_OPTIMAL, LOSSES, LARGE_RUNS = (
+    TABLES["compute_optimal"],
+    TABLES["loss"],
+    TABLES["large_runs"],
+)
 
 
 class Model(NamedTuple):

@@ -68,14 +68,18 @@ class Number:
         return Number(function(self.value), self.operations)
 
 
-def integers(*shape: int, device: torch.device | str = "cpu", requires_grad: bool = False) -> torch.Tensor:
+def integers(
+    *shape: int, device: torch.device | str = "cpu", requires_grad: bool = False
+) -> torch.Tensor:
     """Random small integers as float32, whose sums and products are exact in any order and precision."""
     return torch.randint(-3, 4, shape, device=device).float().requires_grad_(requires_grad)
 
 
 def tensor(numbers: np.ndarray | Number) -> torch.Tensor:
     """The values alone, as float32: exact for the small integers the tests draw."""
-    return torch.tensor(np.asarray(numbers).astype(float), dtype=torch.float32)  # numpy unwraps 0-dim arrays
+    return torch.tensor(
+        np.asarray(numbers).astype(float), dtype=torch.float32
+    )  # numpy unwraps 0-dim arrays
 
 
 def inner_product(a: Iterable[Number], b: Iterable[Number], start: Number | None = None) -> Number:
@@ -113,7 +117,9 @@ def total(numbers: np.ndarray, axis: int) -> np.ndarray:
     return result
 
 
-def contract(a: tuple[str, np.ndarray], b: tuple[str, np.ndarray], result: str) -> tuple[str, np.ndarray]:
+def contract(
+    a: tuple[str, np.ndarray], b: tuple[str, np.ndarray], result: str
+) -> tuple[str, np.ndarray]:
     """One step of an einsum; indices found in one operand alone and not in the result are summed out of it first."""
     (a_indices, a_values), (b_indices, b_values) = (
         _without_lone(operand, set(other[0]) | set(result)) for operand, other in ((a, b), (b, a))
@@ -137,8 +143,12 @@ def _without_lone(operand: tuple[str, np.ndarray], needed: set[str]) -> tuple[st
     unshared = [index for index in indices if index not in needed]
     if unshared:  # one pass over all of them at once: one addition per element
         kept = "".join(index for index in indices if index in needed)
-        order = [indices.index(index) for index in kept] + [indices.index(index) for index in unshared]
-        values = total(values.transpose(order).reshape(*(values.shape[i] for i in order[: len(kept)]), -1), -1)
+        order = [indices.index(index) for index in kept] + [
+            indices.index(index) for index in unshared
+        ]
+        values = total(
+            values.transpose(order).reshape(*(values.shape[i] for i in order[: len(kept)]), -1), -1
+        )
         indices = kept
     return indices, values
 
@@ -196,7 +206,9 @@ class Net:
     @classmethod
     def of(cls, matrices: Sequence[torch.Tensor]) -> Net:
         net = cls([])
-        net.weights = [[[net.node(value) for value in row] for row in matrix.tolist()] for matrix in matrices]
+        net.weights = [
+            [[net.node(value) for value in row] for row in matrix.tolist()] for matrix in matrices
+        ]
         return net
 
     def node(self, value: float, needs_gradient: bool = True) -> Node:
@@ -207,7 +219,10 @@ class Net:
         sums: list[Node] = []
         rows = x
         for matrix in self.weights:
-            rows = [[self._sum(list(zip(row, own, strict=True))) for own in zip(*matrix, strict=True)] for row in rows]
+            rows = [
+                [self._sum(list(zip(row, own, strict=True))) for own in zip(*matrix, strict=True)]
+                for row in rows
+            ]
             sums += [node for row in rows for node in row]
         for node, gradient in zip(
             (node for row in rows for node in row), output_gradient.flatten().tolist(), strict=True
@@ -220,7 +235,9 @@ class Net:
         return rows
 
     def _sum(self, terms: list[tuple[Node, Node]]) -> Node:
-        values = inner_product((x.value for x, _ in terms), (w.value for _, w in terms), self.forward.zero())
+        values = inner_product(
+            (x.value for x, _ in terms), (w.value for _, w in terms), self.forward.zero()
+        )
         return Node(values, terms)
 
     @staticmethod
@@ -236,7 +253,12 @@ def gradients(nodes: Sequence[Sequence[Node]]) -> torch.Tensor:
 
 
 def attention(
-    query: np.ndarray, key: np.ndarray, value: np.ndarray, causal: bool, output_gradient: torch.Tensor, flash: bool
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    causal: bool,
+    output_gradient: torch.Tensor,
+    flash: bool,
 ) -> tuple[list[np.ndarray], Operations, Operations]:
     """Scaled dot-product attention, forward and backward, visiting only the pairs that the mask lets through.
 
@@ -251,15 +273,23 @@ def attention(
     def number(x: float) -> Number:
         return Number(x, backward)
 
-    output, gradient_of = np.zeros((heads, queries, value.shape[2])), [np.zeros(x.shape) for x in (query, key, value)]
+    output, gradient_of = (
+        np.zeros((heads, queries, value.shape[2])),
+        [np.zeros(x.shape) for x in (query, key, value)],
+    )
     dq, dk, dv = gradient_of
     for head, i in np.ndindex(heads, queries):
         q, k, v = query[head, i], key[head // group], value[head // group]
         seen = range(keys - queries + i + 1 if causal else keys)
-        scores = np.array([float(inner_product(q, k[j], forward.zero())) for j in seen]) / math.sqrt(width)
+        scores = np.array(
+            [float(inner_product(q, k[j], forward.zero())) for j in seen]
+        ) / math.sqrt(width)
         weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
         column = [Number(weight, forward) for weight in weights]
-        output[head, i] = [float(inner_product(column, v[: len(seen), d], forward.zero())) for d in range(v.shape[1])]
+        output[head, i] = [
+            float(inner_product(column, v[: len(seen), d], forward.zero()))
+            for d in range(v.shape[1])
+        ]
 
         do = [number(x) for x in output_gradient[head, i].tolist()]
         if flash:  # the scores were not kept
@@ -269,7 +299,9 @@ def attention(
         ds = weights * (dp - (dp * weights).sum()) / math.sqrt(width)
         for j in seen:
             for d in range(v.shape[1]):
-                dv[head // group, j, d] = float(number(weights[j]) * do[d] + dv[head // group, j, d])
+                dv[head // group, j, d] = float(
+                    number(weights[j]) * do[d] + dv[head // group, j, d]
+                )
             for d in range(width):
                 dq[head, i, d] = float(number(ds[j]) * k[j, d] + dq[head, i, d])
                 dk[head // group, j, d] = float(number(ds[j]) * q[d] + dk[head // group, j, d])

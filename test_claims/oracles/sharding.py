@@ -32,7 +32,10 @@ class Rank:
 
 def net_of(widths: Sequence[int]) -> list[torch.nn.Parameter]:
     """One square matrix of each width, the same in every process."""
-    return [torch.nn.Parameter(torch.arange(n * n, dtype=torch.float32).view(n, n) / (n * n)) for n in widths]
+    return [
+        torch.nn.Parameter(torch.arange(n * n, dtype=torch.float32).view(n, n) / (n * n))
+        for n in widths
+    ]
 
 
 def train(parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
@@ -51,7 +54,11 @@ def trained(widths: Sequence[int]) -> Rank:
     parameters = net_of(widths)
     optimizer = ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.Adam, lr=1e-2)
     train(parameters, optimizer)
-    held = tensor_sum(parameters), tensor_sum(each.grad for each in parameters), state_bytes(optimizer.optim)
+    held = (
+        tensor_sum(parameters),
+        tensor_sum(each.grad for each in parameters),
+        state_bytes(optimizer.optim),
+    )
     return Rank(held, [value for parameter in parameters for value in parameter.flatten().tolist()])
 
 
@@ -61,7 +68,9 @@ def fake_ranks(widths: Sequence[int], devices: int) -> list[Rank]:
 
     held = []
     for rank in range(devices):
-        torch.distributed.init_process_group("fake", store=FakeStore(), world_size=devices, rank=rank)
+        torch.distributed.init_process_group(
+            "fake", store=FakeStore(), world_size=devices, rank=rank
+        )
         try:
             held.append(trained(widths))
         finally:
@@ -73,7 +82,9 @@ def ranks(*nets: Sequence[int], processes: int = 2) -> list[list[Rank]]:
     """For each net the ranks of `processes` real processes that train it, over gloo on the CPU."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = (folder, processes, nets)
-        context = start_processes(train_sharded, arguments, processes, join=False, start_method="spawn")
+        context = start_processes(
+            train_sharded, arguments, processes, join=False, start_method="spawn"
+        )
         deadline = time.monotonic() + TIMEOUT_S
         try:
             while not context.join(timeout=1):
@@ -82,7 +93,9 @@ def ranks(*nets: Sequence[int], processes: int = 2) -> list[list[Rank]]:
         finally:
             for process in context.processes:
                 process.kill()
-        held = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(processes)]
+        held = [
+            json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(processes)
+        ]
     return [[Rank(*of_rank[net]) for of_rank in held] for net in range(len(nets))]
 
 

@@ -65,7 +65,11 @@ def relative_error(got: torch.Tensor, should: torch.Tensor) -> float:
 
 def tensor_sum(tensors: Iterable[Tensor | None]) -> int:
     """Bytes of the storages under these tensors, each storage once."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t is not None}
+    storages = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+        for t in tensors
+        if t is not None
+    }
     return sum(storages.values())
 
 
@@ -80,7 +84,9 @@ def gradient_bytes(net: nn.Module) -> int:
 def state_bytes(optimizer: torch.optim.Optimizer, step_counts: bool = False) -> int:
     """Bytes of the optimizer's state; the 4-byte step counts only with `step_counts`."""
     kept = [(key, value) for state in optimizer.state.values() for key, value in state.items()]
-    return tensor_sum(value for key, value in kept if isinstance(value, Tensor) and (step_counts or key != "step"))
+    return tensor_sum(
+        value for key, value in kept if isinstance(value, Tensor) and (step_counts or key != "step")
+    )
 
 
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor, steps: int = 1) -> None:
@@ -123,7 +129,9 @@ def held_after(device: torch.device, *steps: Callable[[], Any]) -> tuple[list[An
     """
     results = []
     warm_up(device)
-    gc.collect(0)  # what is garbage already shall not be freed in the block, where only the block's own is collected
+    gc.collect(
+        0
+    )  # what is garbage already shall not be freed in the block, where only the block's own is collected
     with measured.memory(device) as held:
         for number, step in enumerate(steps):
             results.append(step())
@@ -145,7 +153,11 @@ class RecipeAdamW(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], gradients: torch.dtype, state: torch.dtype, master: torch.dtype | None
+        self,
+        parameters: Iterable[nn.Parameter],
+        gradients: torch.dtype,
+        state: torch.dtype,
+        master: torch.dtype | None,
     ):
         super().__init__(parameters, {})
         self.dtype = state
@@ -176,7 +188,10 @@ class RecipeAdamW(torch.optim.Optimizer):
             for name in ("exp_avg", "exp_avg_sq"):
                 kept.setdefault(name, torch.zeros_like(parameter, dtype=self.dtype))
             gradient = kept.get("main_grad", parameter.grad).to(self.dtype)
-            average, square = kept["exp_avg"].lerp_(gradient, 0.1), kept["exp_avg_sq"].lerp_(gradient**2, 0.001)
+            average, square = (
+                kept["exp_avg"].lerp_(gradient, 0.1),
+                kept["exp_avg_sq"].lerp_(gradient**2, 0.001),
+            )
             weights = kept.get("master", parameter)
             weights.sub_((1e-3 * average / (square.sqrt() + 1e-8)).to(weights.dtype))
             parameter.copy_(weights)
@@ -190,7 +205,9 @@ def stepped(
 ) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
     """Parameters of these shapes in each dtype (fp32), and an optimizer after two steps on random gradients."""
     each = [(shape, TORCH_DTYPES[dtype]) for dtype in dtypes or ["fp32"] for shape in shapes]
-    parameters = [nn.Parameter(torch.ones(shape, device=device, dtype=dtype)) for shape, dtype in each]
+    parameters = [
+        nn.Parameter(torch.ones(shape, device=device, dtype=dtype)) for shape, dtype in each
+    ]
     stepper = optimizer(parameters)
     for _ in range(2):
         for parameter in parameters:

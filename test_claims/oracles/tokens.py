@@ -23,7 +23,9 @@ def window(tokens: Any, start: int, length: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
-def batch(tokens: Any, size: int, length: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+def batch(
+    tokens: Any, size: int, length: int, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
     """Inputs and targets, each (size, length), of windows that start at random places."""
     starts = torch.randint(len(tokens) - length, (size,), generator=generator).tolist()
     x, y = zip(*(window(tokens, start, length) for start in starts), strict=True)

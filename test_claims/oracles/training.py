@@ -45,7 +45,12 @@ class Training:
         self.x = torch.randn(EXAMPLES, WIDTH, generator=generator)
         self.y = self.x.square().mean(dim=1, keepdim=True)
         dropping = ("torch" if device.type == "cpu" else "accelerator") in self.kinds
-        layers = nn.Linear(WIDTH, 8), nn.Tanh(), nn.Dropout(0.3 if dropping else 0.0), nn.Linear(8, 1)
+        layers = (
+            nn.Linear(WIDTH, 8),
+            nn.Tanh(),
+            nn.Dropout(0.3 if dropping else 0.0),
+            nn.Linear(8, 1),
+        )
         self.net = nn.Sequential(*layers).to(device)
         self.optimizer = optimizer(self.net.parameters(), lr=0.02)
         # Not ExponentialLR: the rate alone, which is saved with the optimizer, is all the state that has.
@@ -125,7 +130,9 @@ class Training:
         scale = self.scaler.get_scale()
         self.scaler.update()
         self.steps += 1
-        if "scheduler" in self.kinds and self.scaler.get_scale() >= scale:  # the optimizer's step was not skipped
+        if (
+            "scheduler" in self.kinds and self.scaler.get_scale() >= scale
+        ):  # the optimizer's step was not skipped
             self.scheduler.step()
         return loss.item()
 

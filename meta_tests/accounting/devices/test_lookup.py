@@ -12,8 +12,14 @@ def test_every_name_finds_its_own_row_and_no_part_of_a_name_finds_any():
         for name in row.names:
             if device_named(name, units=row.units) is not row:
                 wrong.append(f"{name!r} with its units does not find {row.label}")
-            shorter = {name[:end] for end in range(len(name))} | {name[start:] for start in range(1, len(name))}
-            wrong += [f"{part!r}, a part of {name!r}, finds a row" for part in shorter - names if device_named(part)]
+            shorter = {name[:end] for end in range(len(name))} | {
+                name[start:] for start in range(1, len(name))
+            }
+            wrong += [
+                f"{part!r}, a part of {name!r}, finds a row"
+                for part in shorter - names
+                if device_named(part)
+            ]
             longer = {f"{name}{more}" for more in (" ", " MIG 1g.5gb", "S", " D")} - names
             wrong += [f"{each!r} finds a row" for each in longer if device_named(each)]
     assert not wrong, "\n".join(wrong)
@@ -35,7 +41,9 @@ def test_every_name_finds_its_own_row_and_no_part_of_a_name_finds_any():
         ("AMD Instinct MI250X/MI250", "gfx90a", 104, 64.0, "MI250"),
     ],
 )
-def test_architecture_units_and_memory_confirm_or_refuse_a_name(name, arch, units, memory_gib, label):
+def test_architecture_units_and_memory_confirm_or_refuse_a_name(
+    name, arch, units, memory_gib, label
+):
     row = device_named(name, arch, units, None if memory_gib is None else int(memory_gib * 2**30))
     assert (row.label if row else None) == label
 
@@ -62,4 +70,6 @@ def test_architecture_units_and_memory_confirm_or_refuse_a_name(name, arch, unit
 )
 def test_a_peak_is_the_dense_one_of_that_device_and_format(name, dtype, options, tflop_per_s):
     peak = peak_flop_per_s(name, dtype, **options)
-    assert peak == (None if tflop_per_s is None else tflop_per_s * 1e12), f"{peak=} [{name=}, {dtype=}, {options=}]"
+    assert peak == (None if tflop_per_s is None else tflop_per_s * 1e12), (
+        f"{peak=} [{name=}, {dtype=}, {options=}]"
+    )

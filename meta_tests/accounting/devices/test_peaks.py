@@ -6,7 +6,9 @@ from accounting.devices import FLOP_PER_CLOCK, ROWS, Accelerator, Figure, nomina
 from meta_tests.conftest import recorded
 
 # Figures that units · FLOP per clock · clock misses by more than the rounding of what is printed, and by which share.
-RE_DERIVATION_EXCEPTIONS = {name: float(text.split()[0]) for name, text in recorded("re_derivation.txt").items()}
+RE_DERIVATION_EXCEPTIONS = {
+    name: float(text.split()[0]) for name, text in recorded("re_derivation.txt").items()
+}
 SPARSE_PER_DENSE = {  # where it is not 2, or what is printed is rounded to hundreds
     ("MI350X", "fp16"): (2, "2.3 and 4.6 PF are printed"),
     ("MI350X", "bf16"): (2, "as fp16"),
@@ -19,14 +21,20 @@ SPARSE_PER_DENSE = {  # where it is not 2, or what is printed is rounded to hund
 
 def rounding(figure: Figure) -> float:
     """Half a unit in the last printed digit."""
-    decimals = len(str(figure.printed).partition(".")[2]) if isinstance(figure.printed, float) else 0
+    decimals = (
+        len(str(figure.printed).partition(".")[2]) if isinstance(figure.printed, float) else 0
+    )
     return 0.5 / 10**decimals / figure.divisor
 
 
 def flop_per_clock(row: Accelerator, column: str) -> int | None:
     """What one unit of the row's die does per clock; the 16-bit formats share a rate unless the die says otherwise."""
     rates = FLOP_PER_CLOCK.get(row.die, {})
-    for name in (column, column.removesuffix("_acc16"), "bf16" if column.startswith("fp16") else column):
+    for name in (
+        column,
+        column.removesuffix("_acc16"),
+        "bf16" if column.startswith("fp16") else column,
+    ):
         if name in rates:
             return rates[name]
     return None
@@ -49,7 +57,9 @@ def re_derivation_violations(row: Accelerator) -> list[str]:
             continue
         share = RE_DERIVATION_EXCEPTIONS.get(f"{row.label} {column}", 0.005)
         if abs(figure.value - expected) > max(share * figure.value, rounding(figure)):
-            found.append(f"{row.label} {column} is {figure.value:g}, but units x rate x clock gives {expected:.5g}")
+            found.append(
+                f"{row.label} {column} is {figure.value:g}, but units x rate x clock gives {expected:.5g}"
+            )
     return found
 
 
@@ -67,7 +77,9 @@ def sparsity_violations(row: Accelerator) -> list[str]:
             own = figure._replace(printed=figure.sparse, divisor=2)
             allowed = max(3e-4 * figure.sparse, rounding(own))
         if abs(figure.sparse / factor - expected) > allowed:
-            found.append(f"{row.label} {column}: {figure.sparse:g} sparse is not {factor:g} x {figure.value:g} dense")
+            found.append(
+                f"{row.label} {column}: {figure.sparse:g} sparse is not {factor:g} x {figure.value:g} dense"
+            )
     return found
 
 
@@ -79,4 +91,6 @@ def test_no_row_of_the_table_violates(check):
 
 def test_every_device_names_a_die_whose_rates_are_known():
     unknown = {row.label: row.die for row in ROWS if row.die not in FLOP_PER_CLOCK}
-    assert not unknown, f"these name a die that flop_per_clock in accounting/devices/peaks.json lacks: {unknown}"
+    assert not unknown, (
+        f"these name a die that flop_per_clock in accounting/devices/peaks.json lacks: {unknown}"
+    )

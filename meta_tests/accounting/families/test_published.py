@@ -45,11 +45,16 @@ def case(name: str) -> object:
 @pytest.mark.filterwarnings("ignore:counted")
 def test_counts_agree_with_the_figures_printed_for_the_model(name):
     row, model = MODELS[name], from_config(MODELS[name]["config"])
-    for figure, count in (("published", parameter_count), ("published_active", active_parameter_count)):
+    for figure, count in (
+        ("published", parameter_count),
+        ("published_active", active_parameter_count),
+    ):
         if printed := row.get(figure):
             digit = amount("1" + printed[-1], "digit") / 10 ** len(printed[:-1].partition(".")[2])
             got = count(model)
-            assert abs(got - amount(printed, figure)) < digit, f"{got:,}, but {printed} is printed [{name}, {figure}]"
+            assert abs(got - amount(printed, figure)) < digit, (
+                f"{got:,}, but {printed} is printed [{name}, {figure}]"
+            )
 
 
 @pytest.mark.parametrize("name", [name for name, row in MODELS.items() if "parameters" in row])
@@ -59,10 +64,14 @@ def test_parameters_are_those_published(name):
     if "active" in row:
         assert active_parameter_count(model) == row["active"]
     if "active_without_embedding" in row:
-        assert active_parameter_count(model, input_embedding=False) == row["active_without_embedding"]
+        assert (
+            active_parameter_count(model, input_embedding=False) == row["active_without_embedding"]
+        )
 
 
-@pytest.mark.parametrize("name", ["tiiuae/falcon-40b", "EleutherAI/pythia-6.9b", "bigscience/bloom-560m"])
+@pytest.mark.parametrize(
+    "name", ["tiiuae/falcon-40b", "EleutherAI/pythia-6.9b", "bigscience/bloom-560m"]
+)
 def test_a_key_that_a_familys_code_ignores_changes_nothing(name):
     config = MODELS[name]["config"]
     assert from_config(config | {"num_key_value_heads": 1}) == model_called(name)
@@ -74,19 +83,31 @@ def test_the_text_part_of_a_model_of_text_and_images_is_read_on_demand(monkeypat
     whole = {"model_type": "llama4", "text_config": text, "vision_config": {"hidden_size": 1408}}
     assert parameter_count(from_config(whole, text_only=True)) == row["parameters"]
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ValueError, match=r"text_only=True reads .* With transformers 5 or later installed"):
+    with pytest.raises(
+        ValueError, match=r"text_only=True reads .* With transformers 5 or later installed"
+    ):
         from_config(whole)
 
 
 def test_whole_networks_take_the_multiply_adds_published():
-    assert forward_flops(model_called("microsoft/resnet-50"), 1) / 2 == pytest.approx(4.089e9, rel=1e-3)  # torchvision
+    assert forward_flops(model_called("microsoft/resnet-50"), 1) / 2 == pytest.approx(
+        4.089e9, rel=1e-3
+    )  # torchvision
     for name, tokens, printed in (
         ("openai/clip-vit-base-patch32", 77, 14.78),
         ("google/siglip-base-patch16-224", 64, 46.44),
     ):
-        assert round(forward_flops(model_called(name), 1, tokens) / 1e9, 2) == printed, name  # by open_clip
-    model = model_called("google/vit-base-patch16-224")  # 17.6 billion of ViT-B/16; torchvision prints 17.56
-    assert forward_flops(model, 1, 999) == forward_flops(model, 1) == pytest.approx(2 * 17.56e9, rel=0.01)
+        assert round(forward_flops(model_called(name), 1, tokens) / 1e9, 2) == printed, (
+            name
+        )  # by open_clip
+    model = model_called(
+        "google/vit-base-patch16-224"
+    )  # 17.6 billion of ViT-B/16; torchvision prints 17.56
+    assert (
+        forward_flops(model, 1, 999)
+        == forward_flops(model, 1)
+        == pytest.approx(2 * 17.56e9, rel=0.01)
+    )
     # arXiv:2204.02311, table 1: PaLM has parallel layers of one norm, one head of keys and values, SwiGLU, no biases
     dim, norm = 18432, other("norms", 18432)
     layer = norm + (attention(dim, 48, 256, 1) | mlp(dim, 4 * dim, gated=True))
@@ -97,16 +118,24 @@ def test_whole_networks_take_the_multiply_adds_published():
 def test_all_models_of_chinchillas_table_have_the_millions_of_parameters_printed():
     """With Transformer-XL's attention: keys of positions, and a bias of queries for them and for those of tokens."""
     for printed, dim, heads, head_dim, layers in TABLES["chinchilla_models"]:
-        mixed = attention(dim, heads, head_dim, bias=True, out_bias=True, extra=2 * heads * head_dim)
+        mixed = attention(
+            dim, heads, head_dim, bias=True, out_bias=True, extra=2 * heads * head_dim
+        )
         mixed |= linear("attention", dim, heads * head_dim, "positions")
         model = embedding(32_000, dim) + layers * (mixed + mlp(dim, 4 * dim, bias=True))
-        assert round(parameter_count(model) / 1e6) == printed, f"{parameter_count(model):,}, but {printed} M is printed"
+        assert round(parameter_count(model) / 1e6) == printed, (
+            f"{parameter_count(model):,}, but {printed} M is printed"
+        )
 
 
 def test_a_sequence_beyond_the_learned_positions_is_refused():
-    for name, longest in (("facebook/opt-125m", 2048), ("FacebookAI/roberta-base", 512)):  # two more are for padding
+    for name, longest in (
+        ("facebook/opt-125m", 2048),
+        ("FacebookAI/roberta-base", 512),
+    ):  # two more are for padding
         with pytest.raises(
-            ValueError, match=f"sequence must be at most learned_positions={longest}, got {longest + 1}"
+            ValueError,
+            match=f"sequence must be at most learned_positions={longest}, got {longest + 1}",
         ):
             step_flops(model_called(name), 1, longest + 1)
 
@@ -116,14 +145,35 @@ def test_a_sequence_beyond_the_learned_positions_is_refused():
     [
         ({"model_type": "lama"}, "model_type must be one of .*, got 'lama'; did you mean 'llama'"),
         ({"hidden_size": "4096"}, "hidden_size must be a number, got .4096. of type str"),
-        ({"hidden_size": None}, "config must have 'hidden_size' or 'n_embd' or 'n_embed' for a model of type 'llama'"),
-        ({"num_registers": 4}, "config has num_registers=4, which may change the shape and is not read"),
-        ({"hybrid_override_pattern": "M*"}, "config has hybrid_override_pattern='M\\*', which may change the shape"),
-        ({"qk_layernorm": True}, "config has qk_layernorm=True, which is not read for a model of type 'llama'"),
+        (
+            {"hidden_size": None},
+            "config must have 'hidden_size' or 'n_embd' or 'n_embed' for a model of type 'llama'",
+        ),
+        (
+            {"num_registers": 4},
+            "config has num_registers=4, which may change the shape and is not read",
+        ),
+        (
+            {"hybrid_override_pattern": "M*"},
+            "config has hybrid_override_pattern='M\\*', which may change the shape",
+        ),
+        (
+            {"qk_layernorm": True},
+            "config has qk_layernorm=True, which is not read for a model of type 'llama'",
+        ),
         ({"num_hidden_layers": -1}, "num_hidden_layers must be at least 1, got -1"),
-        ({"num_key_value_heads": 5}, "heads must be a multiple of kv_heads, got heads=32 and kv_heads=5"),
-        ({"layer_types": ["full_attention"]}, "layer_types must have an entry for each of 32 layers, got 1"),
-        ({"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 8}, "active must be at most experts"),
+        (
+            {"num_key_value_heads": 5},
+            "heads must be a multiple of kv_heads, got heads=32 and kv_heads=5",
+        ),
+        (
+            {"layer_types": ["full_attention"]},
+            "layer_types must have an entry for each of 32 layers, got 1",
+        ),
+        (
+            {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 8},
+            "active must be at most experts",
+        ),
     ],
 )
 def test_a_config_that_is_not_understood_is_refused_by_the_keys_name(changed, message):

@@ -20,16 +20,29 @@ from meta_tests.conftest import recorded
 from prooflops import counted
 from prooflops.counted.built import from_library
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[dev]")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install -e .[dev]"
+)
 
 BATCH, TOKENS, SOURCE = 2, 16, 10
-SAMPLE = ("gemma2", "deepseek_v3", "nemotron_h")  # windows and tied; latent attention, experts; a hybrid
-FAMILIES = [name for name in MODEL_TYPES if name in transformers.CONFIG_MAPPING]  # kimi_k2 is DeepSeek-V3's
+SAMPLE = (
+    "gemma2",
+    "deepseek_v3",
+    "nemotron_h",
+)  # windows and tied; latent attention, experts; a hybrid
+FAMILIES = [
+    name for name in MODEL_TYPES if name in transformers.CONFIG_MAPPING
+]  # kimi_k2 is DeepSeek-V3's
 families = pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.prove) for name in FAMILIES]
+    "family",
+    [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.prove) for name in FAMILIES],
 )
 # Any of these keys that a family has.
-SMALL = {key: json.loads(value) for value, keys in recorded("small_models.txt").items() for key in keys.split()}
+SMALL = {
+    key: json.loads(value)
+    for value, keys in recorded("small_models.txt").items()
+    for key in keys.split()
+}
 # What a family needs besides, or (None) does not have of them.
 OWN: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_key_value_heads": 4, "head_dim": 4, "num_experts_per_tok": 2},
@@ -37,15 +50,23 @@ OWN: dict[str, dict[str, Any]] = {
     "mamba": {"intermediate_size": None},
     "nemotron_h": {"num_hidden_layers": None, "sliding_window": None},
 }
-ENCODER_DECODER, ENCODERS, IMAGES = ("bart", "t5"), ("bert", "modernbert", "roberta"), ("vit", "resnet")
+ENCODER_DECODER, ENCODERS, IMAGES = (
+    ("bart", "t5"),
+    ("bert", "modernbert", "roberta"),
+    ("vit", "resnet"),
+)
 
 
 def config_of(family: str) -> Any:
     default = transformers.CONFIG_MAPPING[family]()
-    values = {key: value for key, value in SMALL.items() if key in default.to_dict()} | OWN.get(family, {})
+    values = {key: value for key, value in SMALL.items() if key in default.to_dict()} | OWN.get(
+        family, {}
+    )
     if isinstance(default.to_dict().get("layer_types"), list):
         values["layer_types"] = default.layer_types[:4]
-    return transformers.CONFIG_MAPPING[family](**{key: value for key, value in values.items() if value is not None})
+    return transformers.CONFIG_MAPPING[family](
+        **{key: value for key, value in values.items() if value is not None}
+    )
 
 
 def model_class(family: str) -> Any:
@@ -76,7 +97,10 @@ def arguments(family: str) -> dict[str, Any]:
     if family in ENCODER_DECODER:
         return {"input_ids": ids["input_ids"][:, :SOURCE], "decoder_input_ids": ids["input_ids"]}
     if family == "whisper":
-        return {"input_features": torch.randn(BATCH, 8, 4 * SOURCE), "decoder_input_ids": ids["input_ids"]}
+        return {
+            "input_features": torch.randn(BATCH, 8, 4 * SOURCE),
+            "decoder_input_ids": ids["input_ids"],
+        }
     sides = {"vit": 32, "resnet": 224}
     return {"pixel_values": torch.randn(BATCH, 3, *[sides[family]] * 2)} if family in sides else ids
 
@@ -127,9 +151,14 @@ def test_parameters_and_flops_are_those_of_the_model_that_transformers_builds(fa
     should = sum(each.numel() for each in chain(net.parameters(), corrections(net)))
     assert parameter_count(model) == should, f"{parameter_count(model)=}, but should be {should}"
     normed_behind = any("post_feedforward_layernorm" in name for name, _ in net.named_modules())
-    assert MODEL_TYPES[family].get("post_norm", False) == normed_behind, "whether a norm keeps the output of the MLP"
+    assert MODEL_TYPES[family].get("post_norm", False) == normed_behind, (
+        "whether a norm keeps the output of the MLP"
+    )
     forward, backward = counted_step(family, net)
-    formula, beyond = step_flops(model, BATCH, sequence_of(family)), beyond_the_model(family, net, model)
+    formula, beyond = (
+        step_flops(model, BATCH, sequence_of(family)),
+        beyond_the_model(family, net, model),
+    )
     got, should = (formula.forward, formula.backward), (forward - beyond[0], backward - beyond[1])
     assert got == should, f"forward, backward={got}, but counted are {should} [{family}]"
     asked = from_library(config.to_dict(), WITHOUT_SIZE.fullmatch)
@@ -137,7 +166,9 @@ def test_parameters_and_flops_are_those_of_the_model_that_transformers_builds(fa
     assert active_parameter_count(asked) == active_parameter_count(model)
     step = step_flops(asked, BATCH, sequence_of(family))
     if family != "llama4_text":  # asked, each token meets the experts that it is sent to
-        assert (step.forward, step.backward) == (forward, backward), f"{step}, but counted are {(forward, backward)}"
+        assert (step.forward, step.backward) == (forward, backward), (
+            f"{step}, but counted are {(forward, backward)}"
+        )
 
 
 def corrections(net: nn.Module) -> Iterator[torch.Tensor]:
@@ -149,7 +180,8 @@ CACHED = [name for name in FAMILIES if name not in (*IMAGES, *ENCODERS)]
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.prove) for name in CACHED]
+    "family",
+    [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.prove) for name in CACHED],
 )
 def test_the_cache_is_that_which_the_model_really_holds(family):
     config = config_of(family)
@@ -161,7 +193,10 @@ def test_the_cache_is_that_which_the_model_really_holds(family):
 def held_bytes(family: str, net: nn.Module) -> int:
     with torch.no_grad():
         cache = net(**arguments(family), use_cache=True)
-    return sum(tensor.nbytes for tensor in tensors_in(cache.get("past_key_values", cache.get("cache_params"))))
+    return sum(
+        tensor.nbytes
+        for tensor in tensors_in(cache.get("past_key_values", cache.get("cache_params")))
+    )
 
 
 def tensors_in(cache: Any) -> Iterator[torch.Tensor]:

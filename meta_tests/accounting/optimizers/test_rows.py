@@ -57,19 +57,35 @@ def test_a_row_is_found_by_its_name_in_any_case_and_by_the_optimizer_built_as_it
 
 
 # The shapes that an optimizer takes, where not any; bitsandbytes keeps tensors of 4,096 elements and more in 8 bits.
-some_shapes, large = st.lists(shapes(size=(1, 6)), min_size=1, max_size=3), st.tuples(sizes(55, 70), sizes(60, 75))
+some_shapes, large = (
+    st.lists(shapes(size=(1, 6)), min_size=1, max_size=3),
+    st.tuples(sizes(55, 70), sizes(60, 75)),
+)
 matrices = st.lists(st.tuples(sizes(1, 7), sizes(1, 9)), min_size=1, max_size=3)
 TAKEN = {"muon": matrices, "sparse-adam": matrices, "adafactor": some_shapes, "lbfgs": some_shapes}
 TAKEN |= dict.fromkeys(("adam-8bit", "lion-8bit"), st.lists(large, min_size=1, max_size=3))
 IMPLEMENTATIONS = ("foreach", "fused", "maximize")
 # A history that fills within two steps, none of whose iterations ends early.
-SHORT = {"lr": 0.01, "max_iter": 3, "max_eval": 9, "history_size": 4, "tolerance_grad": 0, "tolerance_change": 0}
+SHORT = {
+    "lr": 0.01,
+    "max_iter": 3,
+    "max_eval": 9,
+    "history_size": 4,
+    "tolerance_grad": 0,
+    "tolerance_change": 0,
+}
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 @settings(max_examples=max(3, settings.default.max_examples // 10))
-@given(data=st.data(), dtype=dtypes_among(["fp32", "bf16"]), implementation=st.sampled_from(IMPLEMENTATIONS))
-def test_state_appears_when_the_optimizer_allocates_it_under_the_names_it_has_there(name, data, dtype, implementation):
+@given(
+    data=st.data(),
+    dtype=dtypes_among(["fp32", "bf16"]),
+    implementation=st.sampled_from(IMPLEMENTATIONS),
+)
+def test_state_appears_when_the_optimizer_allocates_it_under_the_names_it_has_there(
+    name, data, dtype, implementation
+):
     row = optimizers.OPTIMIZERS[name]
     kind = optimizer_class(row)
     if row.history:  # bf16 rounds curvature away
@@ -77,17 +93,29 @@ def test_state_appears_when_the_optimizer_allocates_it_under_the_names_it_has_th
     options = dict(row.options)
     if implementation in inspect.signature(kind).parameters:
         options[implementation] = data.draw(st.booleans())
-    tensor_shapes = data.draw(TAKEN.get(name, st.lists(shapes(size=(0, 6)), min_size=1, max_size=4)))
-    parameters = [torch.nn.Parameter(torch.zeros(shape, dtype=TORCH_DTYPES[dtype])) for shape in tensor_shapes]
+    tensor_shapes = data.draw(
+        TAKEN.get(name, st.lists(shapes(size=(0, 6)), min_size=1, max_size=4))
+    )
+    parameters = [
+        torch.nn.Parameter(torch.zeros(shape, dtype=TORCH_DTYPES[dtype])) for shape in tensor_shapes
+    ]
     stepper = kind(parameters, **options)
     for steps in range(3):
         got = held_bytes(stepper)
         formula = memory.optimizer_state_bytes(tensor_shapes, row, dtype, steps=steps)
-        assert got == formula, f"state is {got} bytes, but should be {formula} [{name}, {steps=}, {tensor_shapes}]"
+        assert got == formula, (
+            f"state is {got} bytes, but should be {formula} [{name}, {steps=}, {tensor_shapes}]"
+        )
         take_step(stepper, parameters)
     full = memory.optimizer_state_bytes(tensor_shapes, row, dtype)
-    assert held_bytes(stepper) == full, f"two steps should fill {full} bytes [{name}, {tensor_shapes}]"
-    names = {key for key, value in stepper.state[parameters[0]].items() if isinstance(value, torch.Tensor)}
+    assert held_bytes(stepper) == full, (
+        f"two steps should fill {full} bytes [{name}, {tensor_shapes}]"
+    )
+    names = {
+        key
+        for key, value in stepper.state[parameters[0]].items()
+        if isinstance(value, torch.Tensor)
+    }
     own = row.factored if row.factored and parameters[0].dim() > 1 else row.buffers
     if not row.history and not row.block:  # which keep other things besides
         assert names == {*own, *row.scalars}, f"{name} keeps {names}"
@@ -104,7 +132,9 @@ KEPT_IN_8_BITS = [
     ([(4095,), (256, 17), (3,)], "lion-8bit", 4098 * 4 + 4352 + 17 * 4 + 1024),
 ]
 # By the same rule, as bitsandbytes' blocks are of 256: an element more than 16 blocks.
-KEPT_IN_8_BITS += [([(4097,)], name, buffers * (4097 + 17 * 4 + 1024)) for name, buffers in EIGHT_BITS.items()]
+KEPT_IN_8_BITS += [
+    ([(4097,)], name, buffers * (4097 + 17 * 4 + 1024)) for name, buffers in EIGHT_BITS.items()
+]
 
 
 @pytest.mark.parametrize(("tensor_shapes", "name", "held"), KEPT_IN_8_BITS)
@@ -114,11 +144,17 @@ def test_eight_bits_take_codes_scales_and_a_table_a_buffer(tensor_shapes, name, 
 
 
 # RAdam takes its longer way from the sixth step on.
-@pytest.mark.parametrize("name", [name for name, row in optimizers.OPTIMIZERS.items() if row.class_name in SCRATCH])
+@pytest.mark.parametrize(
+    "name", [name for name, row in optimizers.OPTIMIZERS.items() if row.class_name in SCRATCH]
+)
 def test_a_step_peaks_at_what_is_held_and_the_scratch_of_its_implementation(name):
     row, sizes_of_tensors = optimizers.OPTIMIZERS[name], (700, 10_000, 2_000, 30)
     for implementation in optimizers.IMPLEMENTATIONS[not SCRATCH[row.class_name].fused :]:
-        way = {"fused": True} if implementation == "fused" else {"foreach": implementation == "foreach"}
+        way = (
+            {"fused": True}
+            if implementation == "fused"
+            else {"foreach": implementation == "foreach"}
+        )
         with measured.memory("cpu") as held:
             parameters = [torch.nn.Parameter(torch.ones(size)) for size in sizes_of_tensors]
             stepper = optimizer_class(row)(parameters, **row.options, **way)
@@ -131,4 +167,6 @@ def test_a_step_peaks_at_what_is_held_and_the_scratch_of_its_implementation(name
             held.mark("another step")
         formula = memory.optimizer_step_peak_bytes(sizes_of_tensors, implementation, optimizer=name)
         got = held.phases["another step"].peak_bytes
-        assert formula <= got <= formula + 20, f"the peak is {got}, but should be {formula} [{name}, {implementation}]"
+        assert formula <= got <= formula + 20, (
+            f"the peak is {got}, but should be {formula} [{name}, {implementation}]"
+        )

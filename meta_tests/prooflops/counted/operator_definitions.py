@@ -46,7 +46,9 @@ def bilinear(x: Tensor, weight: Tensor, y: Tensor, grad: Tensor) -> tuple[int, i
 
     def chain(*operands: tuple[str, Tensor], results: Sequence[str]) -> int:
         operations = scalars.Operations()
-        (first, *others) = ((indices, operations.array(values.detach())) for indices, values in operands)
+        (first, *others) = (
+            (indices, operations.array(values.detach())) for indices, values in operands
+        )
         for other, result in zip(others, results, strict=True):
             first = scalars.contract(first, other, result)
         return operations.flops
@@ -73,7 +75,9 @@ def recurrent(layer: nn.RNNBase, x: Tensor, initial_state_gradient: bool) -> tup
     return forward, backward
 
 
-def convolution(layer: nn.Conv1d | nn.ConvTranspose1d, x: Tensor, wanted: int = 2) -> tuple[int, int]:
+def convolution(
+    layer: nn.Conv1d | nn.ConvTranspose1d, x: Tensor, wanted: int = 2
+) -> tuple[int, int]:
     """FLOPs of a convolution, each term of each group, and of as many of its two gradients as are wanted.
 
     A window slides over the wide side and meets one element of the narrow side at each place: the output of a plain
@@ -94,5 +98,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -
     operations = scalars.Operations()
     numbers = [operations.array(each.detach()) for each in (query, key, value)]
     ones = torch.ones(*query.shape[:2], value.shape[-1])
-    _, forward, backward = scalars.attention(*numbers, causal=causal, output_gradient=ones, flash=True)
+    _, forward, backward = scalars.attention(
+        *numbers, causal=causal, output_gradient=ones, flash=True
+    )
     return forward.flops, backward.flops

@@ -44,7 +44,9 @@ def product(of: str, call: str, act: Act, flops: Callable[[], int]) -> None:
     ROWS.append(Row(of, call, lambda: act, flops))
 
 
-def both_passes(of: str, call: str, forward: Callable[[], Tensor], flops: Callable[[], tuple[int, int]]) -> None:
+def both_passes(
+    of: str, call: str, forward: Callable[[], Tensor], flops: Callable[[], tuple[int, int]]
+) -> None:
     def backward() -> Act:
         out = forward()
         return partial(out.backward, torch.ones_like(out))
@@ -61,7 +63,10 @@ half_a, packed_b = torch.ones(4, 32, dtype=torch.bfloat16), torch.ones(8, 32, dt
 # Shapes alone: a CPU multiplies fp8 only since 2.7.
 fp8_a, fp8_b = (torch.empty(16, 32, dtype=torch.float8_e4m3fn, device="meta") for _ in range(2))
 scales = {"scale_a": torch.ones((), device="meta"), "scale_b": torch.ones((), device="meta")}
-wide_a, wide_b = torch.ones(8, 16, dtype=torch.bfloat16), torch.ones(2, 16, 24, dtype=torch.bfloat16)
+wide_a, wide_b = (
+    torch.ones(8, 16, dtype=torch.bfloat16),
+    torch.ones(2, 16, 24, dtype=torch.bfloat16),
+)
 ends = torch.tensor([3, 8], dtype=torch.int32)
 a_b, a_x = partial(multiply_adds, a, b), partial(multiply_adds, a, x[:, None])
 batched = partial(multiply_adds, batch_a, batch_b)
@@ -72,17 +77,37 @@ product("mv", "(3, 4) @ (4,)", lambda: a @ x, a_x)
 product("mv", "out=", lambda: torch.mv(a, x, out=torch.empty(3)), a_x)
 product("dot", "(4,) @ (4,)", lambda: torch.dot(x, y), lambda: multiply_adds(x[None], y[:, None]))
 row, column = complex_a[:1], complex_a[1:2].mT
-product("dot", "vdot, complex", lambda: torch.vdot(row[0], column[:, 0]), lambda: multiply_adds(row, column))
+product(
+    "dot",
+    "vdot, complex",
+    lambda: torch.vdot(row[0], column[:, 0]),
+    lambda: multiply_adds(row, column),
+)
 product("addmv", "(3, 4)", lambda: torch.addmv(torch.ones(3), a, x), a_x)
 product("addmv", "in place", lambda: torch.ones(3).addmv_(a, x), a_x)
 product("addr", "(4, 4)", lambda: torch.addr(square, x, y), outer)
 product("addr", "in place", lambda: square.clone().addr_(x, y), outer)
 product("addmm", "in place", lambda: torch.ones(3, 5).addmm_(a, b), a_b)
-product("addmm", "with an activation", lambda: torch._addmm_activation(torch.ones(5), a, b, use_gelu=True), a_b)
+product(
+    "addmm",
+    "with an activation",
+    lambda: torch._addmm_activation(torch.ones(5), a, b, use_gelu=True),
+    a_b,
+)
 product("baddbmm", "in place", lambda: torch.ones(2, 3, 5).baddbmm_(batch_a, batch_b), batched)
-product("addbmm", "2 of (3, 4) @ (4, 5)", lambda: torch.addbmm(torch.ones(3, 5), batch_a, batch_b), batched)
+product(
+    "addbmm",
+    "2 of (3, 4) @ (4, 5)",
+    lambda: torch.addbmm(torch.ones(3, 5), batch_a, batch_b),
+    batched,
+)
 product("addbmm", "in place", lambda: torch.ones(3, 5).addbmm_(batch_a, batch_b), batched)
-product("int8 mm", "_int_mm", lambda: torch._int_mm(byte_a, byte_b), lambda: multiply_adds(byte_a, byte_b))
+product(
+    "int8 mm",
+    "_int_mm",
+    lambda: torch._int_mm(byte_a, byte_b),
+    lambda: multiply_adds(byte_a, byte_b),
+)
 product(
     "int8 mm",
     "_weight_int8pack_mm",
@@ -101,8 +126,18 @@ product(
     lambda: torch._grouped_mm(wide_a, wide_b, offs=ends),
     lambda: multiply_adds(wide_a[:3], wide_b[0]) + multiply_adds(wide_a[3:], wide_b[1]),
 )
-product("complex mm", "(3, 4) @ (4, 5)", lambda: complex_a @ complex_b, lambda: multiply_adds(complex_a, complex_b))
-product("complex mm", "mv", lambda: complex_a @ complex_b[:, 0], lambda: multiply_adds(complex_a, complex_b[:, :1]))
+product(
+    "complex mm",
+    "(3, 4) @ (4, 5)",
+    lambda: complex_a @ complex_b,
+    lambda: multiply_adds(complex_a, complex_b),
+)
+product(
+    "complex mm",
+    "mv",
+    lambda: complex_a @ complex_b[:, 0],
+    lambda: multiply_adds(complex_a, complex_b[:, :1]),
+)
 product(
     "complex mm",
     "bmm",
@@ -110,31 +145,47 @@ product(
     lambda: 2 * multiply_adds(complex_a, complex_b),
 )
 
-bilinear, left, right = nn.Bilinear(3, 4, 5), normal(2, 3, requires_grad=True), normal(2, 4, requires_grad=True)
+bilinear, left, right = (
+    nn.Bilinear(3, 4, 5),
+    normal(2, 3, requires_grad=True),
+    normal(2, 4, requires_grad=True),
+)
 ones = torch.ones(2, 5)
 both_passes(
-    "bilinear", "3, 4 -> 5", lambda: bilinear(left, right), lambda: define.bilinear(left, bilinear.weight, right, ones)
+    "bilinear",
+    "3, 4 -> 5",
+    lambda: bilinear(left, right),
+    lambda: define.bilinear(left, bilinear.weight, right, ones),
 )
 tokens, lstm, gru = normal(4, 2, 3, requires_grad=True), nn.LSTM(3, 5), nn.GRU(3, 5)
 # oneDNN's fused layer computes the gradient of the initial state whether or not it is wanted.
-both_passes("LSTM", "4 tokens", lambda: lstm(tokens)[0], lambda: define.recurrent(lstm, tokens, True))
+both_passes(
+    "LSTM", "4 tokens", lambda: lstm(tokens)[0], lambda: define.recurrent(lstm, tokens, True)
+)
 both_passes("GRU", "4 tokens", lambda: gru(tokens)[0], lambda: define.recurrent(gru, tokens, False))
 
 
 def fused_attention(*operands: Tensor) -> Tensor:
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the reasons why there is no kernel
-        return F.scaled_dot_product_attention(*operands, enable_gqa=operands[0].shape[1] != operands[1].shape[1])
+        return F.scaled_dot_product_attention(
+            *operands, enable_gqa=operands[0].shape[1] != operands[1].shape[1]
+        )
 
 
 for heads, call in ((4, "4 heads"), (2, "4 heads, 2 key heads")):
-    operands = [normal(1, *shape, requires_grad=True) for shape in ((4, 5, 4), (heads, 6, 4), (heads, 6, 4))]
+    operands = [
+        normal(1, *shape, requires_grad=True) for shape in ((4, 5, 4), (heads, 6, 4), (heads, 6, 4))
+    ]
     flops = partial(define.attention, *(each[0] for each in operands))
     both_passes("attention (CPU)", call, partial(fused_attention, *operands), flops)
 
 for kind, name in ((nn.Conv1d, "convolution"), (nn.ConvTranspose1d, "transposed convolution")):
     for groups in (1, 2, 4):
-        layer, data = kind(4, 8, 3, stride=2, padding=1, groups=groups, bias=False), normal(2, 4, 5, requires_grad=True)
+        layer, data = (
+            kind(4, 8, 3, stride=2, padding=1, groups=groups, bias=False),
+            normal(2, 4, 5, requires_grad=True),
+        )
         call = f"{groups} group{'s' * (groups > 1)}"
         both_passes(name, call, partial(layer, data), partial(define.convolution, layer, data))
 
@@ -170,8 +221,15 @@ product("sparse mm", "dense @ sparse", lambda: flat @ thin.to_sparse(),
         lambda: define.stored_multiply_adds(thin.T, flat.T))  # fmt: skip
 near, far, one = normal(30, 5), normal(26, 5), torch.ones
 # |x|² - 2·x·y + |y|² is one product of rows that are two longer.
-product("cdist", "(30, 5) and (26, 5)", lambda: torch.cdist(near, far), lambda: multiply_adds(one(30, 7), one(7, 26)))
-quantised = partial(torch._make_per_tensor_quantized_tensor, torch.ones(6, 8, dtype=torch.int8), 0.1, 0)
+product(
+    "cdist",
+    "(30, 5) and (26, 5)",
+    lambda: torch.cdist(near, far),
+    lambda: multiply_adds(one(30, 7), one(7, 26)),
+)
+quantised = partial(
+    torch._make_per_tensor_quantized_tensor, torch.ones(6, 8, dtype=torch.int8), 0.1, 0
+)
 ROWS.append(Row("dynamically quantised linear", "(5, 8) and (8, 6)",
     lambda: partial(torch.ops.quantized.linear_dynamic, one(5, 8), torch.ops.quantized.linear_prepack(quantised())),
     lambda: multiply_adds(one(5, 8), one(8, 6))))  # fmt: skip

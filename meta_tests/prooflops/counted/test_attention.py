@@ -25,21 +25,30 @@ def attend(operands: list[Tensor], backend: SDPBackend) -> Tensor:
 
 @pytest.mark.parametrize(("queries", "keys"), [(5, 5), (1, 1)])
 @pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
-def test_causal_attention_is_counted_in_full_or_at_its_true_cost(backend: SDPBackend, queries: int, keys: int) -> None:
+def test_causal_attention_is_counted_in_full_or_at_its_true_cost(
+    backend: SDPBackend, queries: int, keys: int
+) -> None:
     leaves = [torch.randn(1, 4, n, 4, requires_grad=True) for n in (queries, keys, keys)]
     for pairs in ("full", "causal"):
-        forward, backward = define.attention(*(each[0] for each in leaves), causal=pairs == "causal")
+        forward, backward = define.attention(
+            *(each[0] for each in leaves), causal=pairs == "causal"
+        )
         rescoring = (backward - 2 * forward) * (backend == SDPBackend.FLASH_ATTENTION)
         with counted.flops(pairs=pairs) as count:
             attend(leaves, backend).sum().backward()
         got = (count.forward, count.backward, count.recomputed)
         should = (forward, 2 * forward + rescoring, rescoring)
-        assert got == should, f"forward, backward, recomputed are {got}, but should be {should} [{pairs}, {backend}]"
+        assert got == should, (
+            f"forward, backward, recomputed are {got}, but should be {should} [{pairs}, {backend}]"
+        )
 
 
 def test_causal_attention_within_a_module_and_its_recomputation_are_recognised() -> None:
     layer = nn.MultiheadAttention(8, 2, batch_first=True, bias=False)
-    mask, data = nn.Transformer.generate_square_subsequent_mask(5), torch.randn(1, 5, 8, requires_grad=True)
+    mask, data = (
+        nn.Transformer.generate_square_subsequent_mask(5),
+        torch.randn(1, 5, 8, requires_grad=True),
+    )
 
     def attended(x: Tensor) -> Tensor:
         return layer(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
@@ -50,8 +59,13 @@ def test_causal_attention_within_a_module_and_its_recomputation_are_recognised()
             checkpoint(attended, data, use_reentrant=True).sum().backward()
         figures[pairs] = count.step
     one = 2 * 2 * 4  # FLOPs of one product per pair, of both heads
-    spared = [getattr(figures["full"], each) - getattr(figures["causal"], each) for each in ("forward", "backward")]
-    assert spared == [2 * one * 10, 4 * one * 10], f"{spared} FLOPs are spared, but 10 of 25 pairs are masked"
+    spared = [
+        getattr(figures["full"], each) - getattr(figures["causal"], each)
+        for each in ("forward", "backward")
+    ]
+    assert spared == [2 * one * 10, 4 * one * 10], (
+        f"{spared} FLOPs are spared, but 10 of 25 pairs are masked"
+    )
     again = figures["full"].recomputation - figures["causal"].recomputation
     assert again == 2 * one * 10, f"{again} FLOPs are spared when recomputed"
 
@@ -62,7 +76,9 @@ def window_mask(length: int, window: int) -> Tensor:
 
 @pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
 @pytest.mark.parametrize("kind", ["boolean", "added", "of each head"])
-def test_a_mask_given_as_a_tensor_is_counted_at_the_pairs_it_leaves(backend: SDPBackend, kind: str) -> None:
+def test_a_mask_given_as_a_tensor_is_counted_at_the_pairs_it_leaves(
+    backend: SDPBackend, kind: str
+) -> None:
     leaves = [torch.randn(2, 3, 9, 4, requires_grad=True) for _ in range(3)]
     mask = window_mask(9, 4)
     if kind == "added":
@@ -75,7 +91,9 @@ def test_a_mask_given_as_a_tensor_is_counted_at_the_pairs_it_leaves(backend: SDP
             F.scaled_dot_product_attention(*leaves, attn_mask=mask).sum().backward()
         convention = "flash" if backend == SDPBackend.FLASH_ATTENTION else "math"
         should = attention_step(shape, convention)
-        assert count.step == should, f"{count.step}, but the formula says {should} [{pairs}, {backend}, {kind}]"
+        assert count.step == should, (
+            f"{count.step}, but the formula says {should} [{pairs}, {backend}, {kind}]"
+        )
 
 
 def flex() -> Any:
@@ -96,15 +114,26 @@ sees_flex = pytest.mark.skipif(
 
 @sees_flex
 @pytest.mark.parametrize("name", ["window", "documents", "of each head"])
-def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, length = flex(), len(DOCUMENTS)
-    monkeypatch.setattr(module, "_validate_device", lambda *_: None)  # it refuses gradients on the CPU
+    monkeypatch.setattr(
+        module, "_validate_device", lambda *_: None
+    )  # it refuses gradients on the CPU
     per_head = 2 if name == "of each head" else None
-    blocks = module.create_block_mask(MASKS[name], None, per_head, length, length, device="cpu", BLOCK_SIZE=64)
-    leaves = [torch.randn(2, heads, length, 16, requires_grad=True) for heads in (4 // ((per_head and 2) or 1), 2, 2)]
+    blocks = module.create_block_mask(
+        MASKS[name], None, per_head, length, length, device="cpu", BLOCK_SIZE=64
+    )
+    leaves = [
+        torch.randn(2, heads, length, 16, requires_grad=True)
+        for heads in (4 // ((per_head and 2) or 1), 2, 2)
+    ]
     with warnings.catch_warnings(), counted.flops(pairs="causal") as count:
         warnings.simplefilter("ignore")  # it is not compiled
-        module.flex_attention(*leaves, block_mask=blocks, enable_gqa=per_head is None).sum().backward()
+        module.flex_attention(
+            *leaves, block_mask=blocks, enable_gqa=per_head is None
+        ).sum().backward()
     dense = module.create_mask(MASKS[name], 1, per_head, length, length, device="cpu")
     scores = int(dense.sum()) * 2 * leaves[0].shape[1] // dense.shape[1]
     should = attention_step(Attention(1, 1, scores, 16, key_length=1), "flash")
@@ -117,8 +146,12 @@ def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(name: str, monk
 
 
 @pytest.mark.parametrize(("pairs", "scores"), [("full", 10**2 + 20**2), ("causal", 55 + 210)])
-def test_sequences_one_after_the_other_attend_to_their_own_tokens_alone(pairs: str, scores: int) -> None:
+def test_sequences_one_after_the_other_attend_to_their_own_tokens_alone(
+    pairs: str, scores: int
+) -> None:
     x, bounds = torch.empty(30, 4, 16, device="meta"), torch.tensor([0, 10, 30])
     with counted.flops(pairs=pairs) as count:
         torch.ops.aten._flash_attention_forward(x, x, x, bounds, bounds, 20, 20, 0.0, True, False)
-    assert count.total == 4 * 4 * 16 * scores, f"{count.total}, but 4 heads of 16 over {scores} pairs are counted"
+    assert count.total == 4 * 4 * 16 * scores, (
+        f"{count.total}, but 4 heads of 16 over {scores} pairs are counted"
+    )

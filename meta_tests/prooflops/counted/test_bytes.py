@@ -33,7 +33,11 @@ MOVED: dict[str, tuple[Callable[[], object], int, int]] = {
     "an argument that is broadcast": (lambda: wide + column, 240 + 24, 240),
     "an argument that was expanded before": (lambda: wide + column.expand(6, 10), 240 + 24, 240),
     "an update in place": (lambda: wide.clone().relu_(), 2 * 240, 2 * 240),
-    "an update of a list": (lambda: torch._foreach_mul_([wide.clone(), wide.clone()], 1.0), 4 * 240, 4 * 240),
+    "an update of a list": (
+        lambda: torch._foreach_mul_([wide.clone(), wide.clone()], 1.0),
+        4 * 240,
+        4 * 240,
+    ),
     "two results given": (lambda: torch.max(wide, 1, **given), 240, 6 * 4 + 6 * 8),
     "a copy": (lambda: torch.empty(6, 10).copy_(half), 120, 240),
     "a fill": (lambda: torch.empty(6, 10).fill_(1.0), 0, 240),
@@ -43,10 +47,18 @@ MOVED: dict[str, tuple[Callable[[], object], int, int]] = {
     "rows of a table": (lambda: F.embedding(rows, wide), 32 + 160, 160),
     "elements taken from a table": (lambda: wide.take(rows), 32 + 16, 16),
     # Queries, keys, values and the mask; the result, and the logarithm of each row's sum.
-    "a mask given by its name": (lambda: flash(heads, heads, heads, attn_mask=mask), 3 * 144 + 324, 144 + 36),
+    "a mask given by its name": (
+        lambda: flash(heads, heads, heads, attn_mask=mask),
+        3 * 144 + 324,
+        144 + 36,
+    ),
     "a list of tensors joined": (lambda: torch.cat([wide, column], dim=1), 240 + 24, 264),
     # Two zeros_like and a scalar create the state; the count of steps is read, and updated beforehand.
-    "a fused optimizer's first step": (fused_optimizer_step, 152 * 4 + 4 * 2, 152 * (2 + 3) + 4 * 2),
+    "a fused optimizer's first step": (
+        fused_optimizer_step,
+        152 * 4 + 4 * 2,
+        152 * (2 + 3) + 4 * 2,
+    ),
 }
 
 
@@ -61,8 +73,15 @@ def test_bytes_are_those_of_every_tensor_read_and_written_once(name: str) -> Non
 
 def test_the_intensity_of_one_product_is_that_of_the_formula() -> None:
     for m, k, n in ((1, 64, 64), (5, 7, 11)):
-        x, w = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((m, k), (k, n)))
-        count, formula = flops_of(lambda x=x, w=w: x @ w), roofline.matmul_work(m, k, n, "bf16").intensity
-        assert count.intensity == count.by_operator()["aten.mm"].intensity == formula, f"{count.intensity}, {formula}"
+        x, w = (
+            torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((m, k), (k, n))
+        )
+        count, formula = (
+            flops_of(lambda x=x, w=w: x @ w),
+            roofline.matmul_work(m, k, n, "bf16").intensity,
+        )
+        assert count.intensity == count.by_operator()["aten.mm"].intensity == formula, (
+            f"{count.intensity}, {formula}"
+        )
     with pytest.raises(ValueError, match="moved_bytes must be at least 1, got 0"):
         _ = flops_of(lambda: a.t()).intensity

@@ -23,23 +23,33 @@ def test_a_whole_step_of_a_net_costs_what_its_numbers_do() -> None:
     matrices = [torch.randint(-3, 4, shape).float() for shape in ((3, 4), (4, 5), (5, 2))]
     definition = scalars.Net.of(matrices)
     data = torch.randint(-3, 4, (6, 3)).float()
-    rows = [[definition.node(value, needs_gradient=False) for value in row] for row in data.tolist()]
+    rows = [
+        [definition.node(value, needs_gradient=False) for value in row] for row in data.tolist()
+    ]
     definition.run(rows, torch.ones(6, 2))
     layers = [matrix.clone().requires_grad_() for matrix in matrices]
     count = flops_of(lambda: (data @ layers[0] @ layers[1] @ layers[2]).sum().backward())
     backward = definition.weight_gradient.flops + definition.input_gradient.flops
-    assert count.forward == definition.forward.flops, f"{count}, but should be {definition.forward.flops} forward"
+    assert count.forward == definition.forward.flops, (
+        f"{count}, but should be {definition.forward.flops} forward"
+    )
     assert count.backward == backward, f"{count}, but should be {backward} backward"
 
 
 def test_flops_are_separated_by_pass_and_operator() -> None:
     count = flops_of(lambda: net()(torch.randn(2, 3)).sum().backward())
-    assert products(count.by_operator("forward")) == {"aten.addmm": 48, "aten.mm": 80}, f"{count.by_operator()}"
-    assert products(count.by_operator("backward")) == {"aten.mm": 160 + 48}, f"{count.by_operator()}"
+    assert products(count.by_operator("forward")) == {"aten.addmm": 48, "aten.mm": 80}, (
+        f"{count.by_operator()}"
+    )
+    assert products(count.by_operator("backward")) == {"aten.mm": 160 + 48}, (
+        f"{count.by_operator()}"
+    )
     for phase in ("all", "forward", "backward", "recomputed"):
         sums = [sum(column) for column in zip(*count.by_operator(phase).values(), strict=True)]
         assert sums == [*count.totals(phase)][: len(sums)], f"operators add up to {sums} [{phase}]"
-    with pytest.raises(ValueError, match="phase must be one of all, forward, backward, recomputed, got 'back'"):
+    with pytest.raises(
+        ValueError, match="phase must be one of all, forward, backward, recomputed, got 'back'"
+    ):
         count.by_operator("back")
 
 
@@ -50,18 +60,28 @@ def test_nested_counts_each_count_all_that_happens_within_and_may_be_read_meanwh
         with counted.flops() as inner:
             net()(torch.randn(2, 3)).sum().backward()
     alone = flops_of(lambda: net()(torch.randn(2, 3)).sum().backward())
-    assert inner.by_operator() == alone.by_operator(), f"{inner.by_operator()}, not {alone.by_operator()}"
-    assert (before, outer.total) == (120, 120 + alone.total), f"{outer}, but should be {120 + alone.total}"
+    assert inner.by_operator() == alone.by_operator(), (
+        f"{inner.by_operator()}, not {alone.by_operator()}"
+    )
+    assert (before, outer.total) == (120, 120 + alone.total), (
+        f"{outer}, but should be {120 + alone.total}"
+    )
 
 
 @pytest.mark.parametrize("retain_graph", [False, True])
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_what_checkpointing_recomputes_is_its_own_figure(reentrant: bool, retain_graph: bool) -> None:
+def test_what_checkpointing_recomputes_is_its_own_figure(
+    reentrant: bool, retain_graph: bool
+) -> None:
     layers, data = net(), torch.randn(2, 3, requires_grad=True)
     plain = flops_of(lambda: layers(data).sum().backward())
     with set_checkpoint_early_stop(False):
         count = flops_of(
-            lambda: checkpoint(layers, data, use_reentrant=reentrant).sum().backward(retain_graph=retain_graph)
+            lambda: (
+                checkpoint(layers, data, use_reentrant=reentrant)
+                .sum()
+                .backward(retain_graph=retain_graph)
+            )
         )
     assert count.recomputed == plain.forward, f"{count}, but should recompute {plain.forward}"
     assert count.forward == plain.forward, f"{count}, but should be {plain.forward} forward"
@@ -105,10 +125,14 @@ def test_a_compiled_function_is_counted_uncompiled_and_runs_compiled_afterwards(
         compiled(data)
     before = graphs.runs
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".* global hooks on modules")  # which are the counter's own
+        warnings.filterwarnings(
+            "error", message=".* global hooks on modules"
+        )  # which are the counter's own
         count = flops_of(lambda: compiled(data).sum().backward())
     plain = flops_of(lambda: layers(data).sum().backward())
-    assert (count.forward, count.backward) == (plain.forward, plain.backward), f"{count}, but should be {plain}"
+    assert (count.forward, count.backward) == (plain.forward, plain.backward), (
+        f"{count}, but should be {plain}"
+    )
     assert graphs.runs == before, "beneath the counter it should run uncompiled"
     with pytest.warns(UserWarning, match="the user's own"), counted.flops():
         warnings.warn("the user's own", stacklevel=1)
@@ -129,8 +153,13 @@ def test_autocast_changes_the_bytes_and_not_the_flops() -> None:
 
     plain, cast = flops_of(step(False)), flops_of(step(True))
     assert cast.step == plain.step, f"{cast.step}, but should be {plain.step}"
-    products_of = (plain.by_operator("forward")["aten.addmm"], cast.by_operator("forward")["aten.addmm"])
-    assert products_of[0].moved_bytes == 2 * products_of[1].moved_bytes, f"{products_of}, but should move half"
+    products_of = (
+        plain.by_operator("forward")["aten.addmm"],
+        cast.by_operator("forward")["aten.addmm"],
+    )
+    assert products_of[0].moved_bytes == 2 * products_of[1].moved_bytes, (
+        f"{products_of}, but should move half"
+    )
     assert "aten._to_copy" in cast.by_operator(), f"{cast.by_operator()} should have the casts"
     assert not cast.unknown, f"unknown: {cast.unknown}"
 
@@ -143,7 +172,9 @@ def step_on(device: torch.device | str) -> Callable[[], None]:
 
 def test_the_meta_device_costs_the_same_and_holds_nothing() -> None:
     on_cpu, on_meta = flops_of(step_on("cpu")), flops_of(step_on("meta"))
-    assert on_meta.by_operator() == on_cpu.by_operator(), f"{on_meta.by_operator()}, on the CPU {on_cpu.by_operator()}"
+    assert on_meta.by_operator() == on_cpu.by_operator(), (
+        f"{on_meta.by_operator()}, on the CPU {on_cpu.by_operator()}"
+    )
 
 
 @pytest.mark.parametrize("outside", [True, False], ids=["count in fake mode", "fake mode in count"])
@@ -155,11 +186,15 @@ def test_fake_tensors_cost_the_same(outside: bool) -> None:
     else:
         with counted.flops() as count, FakeTensorMode():
             step_on("cpu")()
-    assert (count.step, count.unknown) == (on_cpu.step, {}), f"{count}, but real tensors cost {on_cpu}"
+    assert (count.step, count.unknown) == (on_cpu.step, {}), (
+        f"{count}, but real tensors cost {on_cpu}"
+    )
 
 
 @pytest.mark.needs("cuda")
-def test_cuda_costs_the_same_and_recognises_what_its_own_threads_recompute(device: torch.device) -> None:
+def test_cuda_costs_the_same_and_recognises_what_its_own_threads_recompute(
+    device: torch.device,
+) -> None:
     on_cpu, on_cuda = flops_of(step_on("cpu")), flops_of(step_on(device))
     assert on_cuda.step == on_cpu.step, f"{on_cuda}, but on the CPU {on_cpu}"
     layers, data = net().to(device), torch.randn(2, 3, device=device, requires_grad=True)
@@ -172,7 +207,9 @@ def test_a_whole_transformer_layer_leaves_no_operator_unknown() -> None:
     optimizer = torch.optim.AdamW(layer.parameters())
 
     def step() -> None:
-        nn.functional.cross_entropy(layer(torch.randn(2, 5, 16)).flatten(0, 1), torch.arange(10)).backward()
+        nn.functional.cross_entropy(
+            layer(torch.randn(2, 5, 16)).flatten(0, 1), torch.arange(10)
+        ).backward()
         nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -207,7 +244,10 @@ def test_sequences_in_a_jagged_tensor_are_counted_by_their_own_tokens() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
 def test_products_of_sequences_in_an_older_nested_tensor_are_named_unknown() -> None:
-    nested, layer = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)]), nn.Linear(8, 4)
+    nested, layer = (
+        torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)]),
+        nn.Linear(8, 4),
+    )
     with counted.flops() as count:
         layer(nested)
     assert (count.total, set(count.unknown)) == (0, {"aten.linear"}), f"{count}"

@@ -76,20 +76,28 @@ def test_flops_forward_backward_and_of_the_step_are_those_counted(
     formula = step_flops(model, *sizes, checkpoint_every=checkpoint_every)
     assert count.step == formula, f"counted {count.step}, but the formula says {formula} [{sizes=}]"
     assert count.model == formula.model, f"{count.model=}, but MFU should count {formula.model}"
-    assert count.total == formula.hardware, f"{count.total=}, but HFU should count {formula.hardware}"
+    assert count.total == formula.hardware, (
+        f"{count.total=}, but HFU should count {formula.hardware}"
+    )
     assert not count.unknown, f"unknown: {count.unknown}"
 
 
 @pytest.mark.prove(sample=3)
 @pytest.mark.parametrize(
-    "model", [reduced(model, layers=1, head_dim=8) for model in TRANSFORMERS.values()], ids=TRANSFORMERS
+    "model",
+    [reduced(model, layers=1, head_dim=8) for model in TRANSFORMERS.values()],
+    ids=TRANSFORMERS,
 )
 @pytest.mark.parametrize("pairs", ["full", "causal"])
-def test_reduced_models_are_counted_on_the_cpu_with_its_fused_attention(model: Transformer, pairs: str) -> None:
+def test_reduced_models_are_counted_on_the_cpu_with_its_fused_attention(
+    model: Transformer, pairs: str
+) -> None:
     net, tokens = build(model), inputs(model, 2, 9)
     with counted.flops(pairs=pairs) as count:
         net(tokens).sum().backward()
     if not any("flash" in name for name in count.by_operator()):
-        pytest.skip(f"torch {torch.__version__} has no fused attention for grouped queries on the CPU")
+        pytest.skip(
+            f"torch {torch.__version__} has no fused attention for grouped queries on the CPU"
+        )
     formula = step_flops(model, 2, 9, pairs=pairs, convention="flash")
     assert count.step == formula, f"counted {count.step}, but the formula says {formula} [{pairs=}]"

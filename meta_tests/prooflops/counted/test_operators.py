@@ -14,7 +14,9 @@ from meta_tests.prooflops.counted.operator_table import ROWS, Row, normal
 from prooflops.counted import operators, rules
 
 
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:Sparse ... tensor support is in beta")
+@pytest.mark.filterwarnings(
+    "ignore:torch.quantize_per_tensor", "ignore:Sparse ... tensor support is in beta"
+)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.operator}: {row.call}")
 def test_an_operator_costs_what_its_definition_does(row: Row) -> None:
     try:
@@ -29,10 +31,14 @@ def test_an_operator_costs_what_its_definition_does(row: Row) -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(60, 60), (60, 20), (20, 60)])
-def test_a_factorisation_costs_its_elimination_but_for_lower_orders(rows: int, columns: int) -> None:
+def test_a_factorisation_costs_its_elimination_but_for_lower_orders(
+    rows: int, columns: int
+) -> None:
     elimination = sum(2 * (rows - i) * (columns - i) for i in range(1, min(rows, columns)))
     count = flops_of(lambda: torch.linalg.lu_factor(normal(2, rows, columns)))
-    assert 0 <= count.total - 2 * elimination <= 4 * rows * columns, f"{count}, but twice {elimination=}"
+    assert 0 <= count.total - 2 * elimination <= 4 * rows * columns, (
+        f"{count}, but twice {elimination=}"
+    )
 
 
 def test_a_solution_costs_a_factorisation_and_two_triangular_solves() -> None:
@@ -47,12 +53,20 @@ def test_a_solution_costs_a_factorisation_and_two_triangular_solves() -> None:
         )
     )  # fmt: skip
     assert by_factors == 2 * triangle
-    should = [factorisation + 2 * triangle, 2 * triangle, factorisation // 2, factorisation, 3 * factorisation]
+    should = [
+        factorisation + 2 * triangle,
+        2 * triangle,
+        factorisation // 2,
+        factorisation,
+        3 * factorisation,
+    ]
     assert others == should, f"{others}, but should be {should} for {factorisation=}, {triangle=}"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
-def test_a_formula_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+def test_a_formula_is_one_decorated_function(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
     monkeypatch.setattr(operators, "OPERATORS", dict(operators.OPERATORS))
     monkeypatch.setattr(rules, "OPERATORS", operators.OPERATORS)
 
@@ -62,10 +76,16 @@ def test_a_formula_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch, dt
 
     rows = torch.ones(3, 4, dtype=dtype)
     before = flops_of(lambda: gram(rows))
-    operators.operator("prooflops_meta_tests.gram")(lambda out, rows: 2 * operators.elements(out[0]) * rows.shape[-1])
+    operators.operator("prooflops_meta_tests.gram")(
+        lambda out, rows: 2 * operators.elements(out[0]) * rows.shape[-1]
+    )
     count = flops_of(lambda: gram(rows))
-    assert (before.total, before.unknown) == (0, {"prooflops_meta_tests.gram": 1}), f"{before} without a formula"
-    assert (count.total, count.unknown) == (multiply_adds(rows, rows.mH), {}), f"{count} with a formula"
+    assert (before.total, before.unknown) == (0, {"prooflops_meta_tests.gram": 1}), (
+        f"{before} without a formula"
+    )
+    assert (count.total, count.unknown) == (multiply_adds(rows, rows.mH), {}), (
+        f"{count} with a formula"
+    )
 
 
 aten = torch.ops.aten
@@ -83,7 +103,10 @@ ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
     "softmax": (lambda: torch.softmax(wide, 1), 5 * 60),
     "its gradient": (lambda: aten._softmax_backward_data(wide, wide, 1, torch.float32), 4 * 60),
     "log softmax": (lambda: torch.log_softmax(wide, 1), 5 * 60 + 6),
-    "the gradient of it": (lambda: aten._log_softmax_backward_data(wide, wide, 1, torch.float32), 4 * 60),
+    "the gradient of it": (
+        lambda: aten._log_softmax_backward_data(wide, wide, 1, torch.float32),
+        4 * 60,
+    ),
     "layer norm": (lambda: F.layer_norm(wide, (10,), *wide[:2]), 7 * 60 + 2 * 6),
     "group norm": (lambda: F.group_norm(wide, 5, *wide[:2]), 7 * 60 + 2 * 30),
     "GELU": (lambda: F.gelu(wide), 5 * 60),
@@ -97,23 +120,44 @@ ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
     "a running sum": (lambda: wide.cumsum(0), 60),
     "a list of tensors": (lambda: torch._foreach_mul([wide, wide], 2.0), 120),
     "rows of a bag": (lambda: F.embedding_bag(bag, wide, mode="sum"), 30),
-    "gradient of a bag": (lambda: there_and_back(lambda x: F.embedding_bag(bag, x, mode="sum")), 30 + 30),
+    "gradient of a bag": (
+        lambda: there_and_back(lambda x: F.embedding_bag(bag, x, mode="sum")),
+        30 + 30,
+    ),
     "added at indices": (lambda: wide.clone().index_add_(0, torch.tensor([1, 1]), wide[:2]), 20),
     "added at places": (lambda: wide.scatter_add(0, torch.zeros(2, 3, dtype=torch.long), wide), 6),
     "put at indices": (lambda: wide.clone().index_put_((torch.tensor([1]),), wide[:1]), 0),
     "max pooling": (lambda: F.max_pool2d(wide[None, :, :], 2), 3 * 5 * 4),
-    "average pooling and its gradient": (lambda: there_and_back(lambda x: F.avg_pool2d(x[None], (2, 5))), 60 + 60),
+    "average pooling and its gradient": (
+        lambda: there_and_back(lambda x: F.avg_pool2d(x[None], (2, 5))),
+        60 + 60,
+    ),
     "a window given by one size": (lambda: aten.avg_pool3d(wide.view(3, 2, 5, 2), [2]), 3 * 2 * 8),
-    "batch norm of inference": (lambda: F.batch_norm(wide, wide[0], torch.ones(10), *wide[2:4]), 4 * 60),
-    "gradient of a squared error": (lambda: aten.mse_loss_backward(wide[0, 0], wide, wide, 1), 3 * 60),
-    "a likelihood and its gradient": (lambda: there_and_back(lambda x: F.nll_loss(x, classes)), 6 + 6),
+    "batch norm of inference": (
+        lambda: F.batch_norm(wide, wide[0], torch.ones(10), *wide[2:4]),
+        4 * 60,
+    ),
+    "gradient of a squared error": (
+        lambda: aten.mse_loss_backward(wide[0, 0], wide, wide, 1),
+        3 * 60,
+    ),
+    "a likelihood and its gradient": (
+        lambda: there_and_back(lambda x: F.nll_loss(x, classes)),
+        6 + 6,
+    ),
     "dropout": (lambda: torch.native_dropout(wide, 0.5, True), 60 + 60),
     "whole numbers": (lambda: torch.arange(10) * 2 + 1, 0),
-    "views": (lambda: wide.t().reshape(3, 20)[1:].unsqueeze(0).expand(4, -1, -1).clone().unsqueeze_(0), 0),
+    "views": (
+        lambda: wide.t().reshape(3, 20)[1:].unsqueeze(0).expand(4, -1, -1).clone().unsqueeze_(0),
+        0,
+    ),
     "copies and casts": (lambda: torch.cat([wide, wide]).to(torch.bfloat16).contiguous(), 0),
     "random numbers": (lambda: torch.randn(10).uniform_(), 0),
     "orders": (lambda: (wide.sort(), wide.topk(3), torch.bucketize(wide, torch.arange(3.0))), 0),
-    "distances by turns": (lambda: there_and_back(lambda x: torch.cdist(x, wide[:4])), (3 + 4) * 6 * 4 * 10),
+    "distances by turns": (
+        lambda: there_and_back(lambda x: torch.cdist(x, wide[:4])),
+        (3 + 4) * 6 * 4 * 10,
+    ),
     "a gather": (lambda: wide[torch.tensor([0, 2])], 0),
 }
 
@@ -133,11 +177,17 @@ def test_the_gradients_of_other_norms_cost_what_those_of_a_layer_norm_do() -> No
         F.group_norm(leaves[0], 5, *leaves[1:]),
         F.batch_norm(leaves[0], None, None, *leaves[1:], training=True),
     ]
-    layer, *others = (flops_of(lambda out=out: torch.autograd.grad(out, leaves, wide)).elementwise for out in outs)
+    layer, *others = (
+        flops_of(lambda out=out: torch.autograd.grad(out, leaves, wide)).elementwise for out in outs
+    )
     assert others == [layer] * 2, f"{others}, but for a layer norm {layer}"
 
 
-HOW: dict[str, dict[str, bool]] = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+HOW: dict[str, dict[str, bool]] = {
+    "loop": {"foreach": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+}
 START, GRADIENTS = [normal(5, 7), normal(3)], [normal(5, 7), normal(3)]
 
 
@@ -160,6 +210,10 @@ def stepped_once(kind: Any, options: dict[str, Any]) -> tuple[torch.optim.Optimi
         (torch.optim.Adagrad, {"weight_decay": 0.1}),
     ],
 )
-def test_a_fused_optimizer_costs_what_its_loop_over_tensors_does(kind: Any, options: dict[str, Any]) -> None:
-    fused, loop = (flops_of(stepped_once(kind, {**options, **HOW[how]})[0].step) for how in ("fused", "loop"))
+def test_a_fused_optimizer_costs_what_its_loop_over_tensors_does(
+    kind: Any, options: dict[str, Any]
+) -> None:
+    fused, loop = (
+        flops_of(stepped_once(kind, {**options, **HOW[how]})[0].step) for how in ("fused", "loop")
+    )
     assert fused.elementwise == loop.elementwise >= 38, f"{fused}, but in a loop {loop}"

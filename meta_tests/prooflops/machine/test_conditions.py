@@ -41,14 +41,23 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    for constant, name in {"CPUINFO": "cpuinfo", "MEMINFO": "meminfo", "CGROUP": "cgroup", "SYSTEM": "cpu"}.items():
+    for constant, name in {
+        "CPUINFO": "cpuinfo",
+        "MEMINFO": "meminfo",
+        "CGROUP": "cgroup",
+        "SYSTEM": "cpu",
+    }.items():
         monkeypatch.setattr(cpu, constant, tmp_path / name)
     monkeypatch.setattr(cpu, "allowed_cores", lambda: [0, 1, 2, 3])
     return tmp_path
 
 
 def test_a_host_is_read_from_its_files(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (cpu.name(), cpu.info("flags"), cpu.info("flag")) == ("A CPU with 3: or so", "fpu avx2", "")
+    assert (cpu.name(), cpu.info("flags"), cpu.info("flag")) == (
+        "A CPU with 3: or so",
+        "fpu avx2",
+        "",
+    )
     assert state(CPU) == {
         "threads": torch.get_num_threads(), "affinity": "0-3", "governor": "powersave", "clock_mhz": 3000.0,
         "totals": {"temperature": 20, "quota of the container": 4200},
@@ -132,7 +141,9 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     library.nvmlInit = start
     monkeypatch.setitem(sys.modules, "pynvml", library)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="7f"))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="7f")
+    )
     monkeypatch.setattr(torch.version, "hip", None)
     nvml.library.cache_clear()
     yield library
@@ -152,7 +163,9 @@ def test_the_state_of_a_gpu_is_its_drivers_and_nvml_is_started_once(driver: Any)
 
 
 @pytest.mark.parametrize("broken", ["absent", "another package", "no driver"])
-def test_a_gpu_without_a_driver_is_no_error(driver: Any, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+def test_a_gpu_without_a_driver_is_no_error(
+    driver: Any, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
     driver.nvmlInit = refused
     modules = {"absent": None, "another package": object(), "no driver": driver}
     monkeypatch.setitem(sys.modules, "pynvml", modules[broken])  # type: ignore[arg-type]

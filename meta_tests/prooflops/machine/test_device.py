@@ -45,7 +45,9 @@ def test_a_device_that_is_not_here_is_refused_with_the_valid_ones(request_: str)
         devices.chosen(request_)
 
 
-def test_tf32_that_the_environment_asks_for_is_taken_back_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_that_the_environment_asks_for_is_taken_back_and_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = torch.get_float32_matmul_precision()
     monkeypatch.setenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
     try:
@@ -53,7 +55,9 @@ def test_tf32_that_the_environment_asks_for_is_taken_back_and_said(monkeypatch: 
         (said,) = devices.ignore_tf32_override()
         assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 asks for tf32" in said, said
         assert torch.get_float32_matmul_precision() == "highest"
-        assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE" not in os.environ, "processes started from here would have it"
+        assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE" not in os.environ, (
+            "processes started from here would have it"
+        )
         assert devices.ignore_tf32_override() == []
     finally:
         torch.set_float32_matmul_precision(before)

@@ -50,8 +50,13 @@ def test_a_training_step_holds_exactly_its_activations_gradients_and_state() -> 
 
 
 @settings(deadline=None)
-@given(phases=st.lists(st.lists(st.integers(-6, 3000), max_size=6), min_size=1, max_size=5), unmarked=st.booleans())
-def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(phases: list[list[int]], unmarked: bool) -> None:
+@given(
+    phases=st.lists(st.lists(st.integers(-6, 3000), max_size=6), min_size=1, max_size=5),
+    unmarked=st.booleans(),
+)
+def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(
+    phases: list[list[int]], unmarked: bool
+) -> None:
     """Each number allocates as many bytes, or if negative frees one of the tensors held, against books kept by hand."""
     kept: list[Tensor] = []
     books: dict[str, MeasuredBytes] = {}
@@ -99,7 +104,10 @@ def test_an_error_in_the_block_passes_through_and_the_next_measurement_is_right(
 
 def test_a_measurement_inside_a_measurement_is_refused() -> None:
     with measured.memory() as held:
-        with pytest.raises(RuntimeError, match=r"memory\('cpu'\) inside a block that is measured on 'cpu': use mark"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"memory\('cpu'\) inside a block that is measured on 'cpu': use mark",
+        ):
             measured.memory("cpu").__enter__()
         kept = torch.empty(25)
     assert held.live_bytes == kept.nbytes, f"{held.live_bytes}, but the outer one should go on"
@@ -117,10 +125,14 @@ def test_a_storage_allocated_before_the_block_does_not_count_when_it_is_freed() 
     with measured.memory() as held:
         del never_seen, seen_by_an_earlier_session
         kept = torch.empty(1)
-    assert held.live_bytes == held.peak_bytes == kept.nbytes, f"{held.live_bytes}, but should be {kept.nbytes}"
+    assert held.live_bytes == held.peak_bytes == kept.nbytes, (
+        f"{held.live_bytes}, but should be {kept.nbytes}"
+    )
     assert held.freed_bytes == 0, f"{held.freed_bytes} freed, but nothing of this block was"
     # 300 if an earlier session knew a storage at the address of the other one too.
-    assert held.earlier_freed_bytes >= 200, f"{held.earlier_freed_bytes}, but one of the two was seen before"
+    assert held.earlier_freed_bytes >= 200, (
+        f"{held.earlier_freed_bytes}, but one of the two was seen before"
+    )
 
 
 def test_on_cuda_requests_and_charges_are_read_between_phases() -> None:
@@ -138,9 +150,17 @@ def test_on_cuda_requests_and_charges_are_read_between_phases() -> None:
             held.mark("backward")
             kept.append(taken(5))
     expected = {
-        "forward": MeasuredBytes(1600, 600, 1000, 1600, charged_live_bytes=1024, charged_peak_bytes=2048),
-        "backward": MeasuredBytes(10, 0, 1010, 1010, charged_live_bytes=1536, charged_peak_bytes=1536),
+        "forward": MeasuredBytes(
+            1600, 600, 1000, 1600, charged_live_bytes=1024, charged_peak_bytes=2048
+        ),
+        "backward": MeasuredBytes(
+            10, 0, 1010, 1010, charged_live_bytes=1536, charged_peak_bytes=1536
+        ),
     }
     assert held.phases == expected, f"{held.phases}, but should be {expected}"
-    assert (held.live_bytes, held.peak_bytes) == (1015, 1600), f"{held.live_bytes}, {held.peak_bytes}"
-    assert (held.charged_live_bytes, held.charged_peak_bytes) == (2048, 2048), f"{held.charged_peak_bytes}"
+    assert (held.live_bytes, held.peak_bytes) == (1015, 1600), (
+        f"{held.live_bytes}, {held.peak_bytes}"
+    )
+    assert (held.charged_live_bytes, held.charged_peak_bytes) == (2048, 2048), (
+        f"{held.charged_peak_bytes}"
+    )

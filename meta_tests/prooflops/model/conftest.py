@@ -10,7 +10,11 @@ import pytest
 
 from meta_tests.conftest import ROOT, ChildRun, new_house, run_pytest_for_each
 
-SPECS = {"resnet": "zoo.resnet:factory", "gpt": "zoo.gpt:factory", "own": "zoo.own:Factories.factory"}
+SPECS = {
+    "resnet": "zoo.resnet:factory",
+    "gpt": "zoo.gpt:factory",
+    "own": "zoo.own:Factories.factory",
+}
 QUICK = "-p no:cacheprovider --device cpu --quick"
 # What takes most of a run's time, and a shorter form of it.
 SLOW = {
@@ -25,7 +29,9 @@ flop_difference._Tracer._shares = lambda self, factors, flops: shares(self, fact
 wrong = lambda tensors: sum(tensor.numel() for tensor in tensors)
 examination.bytes_of = step_memory.bytes_of = step_memory.storage_bytes_of = wrong
 """
-OF_THE_MACHINE = 'import pytest\n@pytest.mark.claim("optim.sgd-none")\ndef test_of_the_machine():\n    pass\n'
+OF_THE_MACHINE = (
+    'import pytest\n@pytest.mark.claim("optim.sgd-none")\ndef test_of_the_machine():\n    pass\n'
+)
 each_model = pytest.mark.parametrize("name", SPECS)
 
 
@@ -52,8 +58,14 @@ def model_house(folder: Path, *, registry: bool = True) -> Path:
         assert slow in text, f"{file} lacks {slow}, which takes most of a run's time"
         (root / "bench" / file).write_text(text.replace(slow, brief))
     if registry:
-        shutil.copytree(ROOT / "test_claims" / "registry", root / "test_claims" / "registry", dirs_exist_ok=True)
-    shutil.copytree(ROOT / "meta_tests" / "user_models", root / "zoo", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / "test_claims" / "registry", root / "test_claims" / "registry", dirs_exist_ok=True
+        )
+    shutil.copytree(
+        ROOT / "meta_tests" / "user_models",
+        root / "zoo",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     return root
 
 
@@ -82,5 +94,6 @@ def examined(examined_house: Path) -> dict[str, Examined]:
         return file.read_text()
 
     return {
-        name: Examined(done[line], json.loads(left(name, "json")), left(name, "md")) for name, line in lines.items()
+        name: Examined(done[line], json.loads(left(name, "json")), left(name, "md"))
+        for name, line in lines.items()
     }

@@ -23,7 +23,9 @@ def test_conversions_and_checkpointing_are_predicted(factory: str) -> None:
     memory = memory_of(loaded(factory))
     for name in ("held for the backward pass", "peak of a step"):
         row = memory.row(name)
-        assert row.predicted_bytes == pytest.approx(row.measured_bytes, rel=0.01), f"{row} {memory.remarks}"
+        assert row.predicted_bytes == pytest.approx(row.measured_bytes, rel=0.01), (
+            f"{row} {memory.remarks}"
+        )
     for name in ("gradients", "optimizer state"):
         assert memory.row(name).predicted_bytes == memory.row(name).measured_bytes
     if factory == "gpt:in_bf16":
@@ -35,7 +37,9 @@ def test_the_measured_steps_attend_without_cudnn_as_the_predicted_ones_do() -> N
     user_model, before, seen = loaded("own:checkpointed"), enabled(), set()
     with torch.nn.modules.module.register_module_forward_pre_hook(lambda *_: seen.add(enabled())):
         measured_steps(user_model)
-    assert (before, seen, enabled()) == (True, {False}, True), "cuDNN's attention is off during the steps alone"
+    assert (before, seen, enabled()) == (True, {False}, True), (
+        "cuDNN's attention is off during the steps alone"
+    )
 
 
 LIMIT = 10**6
@@ -44,9 +48,16 @@ LIMIT = 10**6
 @pytest.mark.parametrize("growth", [2, 64])
 @pytest.mark.parametrize(
     "peak",
-    [lambda n: 700 + 31 * n, lambda n: 10 * n * n + 5, lambda n: max(900_000, 100 * n), lambda n: 31 * (n // 8) * 8],
+    [
+        lambda n: 700 + 31 * n,
+        lambda n: 10 * n * n + 5,
+        lambda n: max(900_000, 100 * n),
+        lambda n: 31 * (n // 8) * 8,
+    ],
 )
-def test_the_largest_size_is_found_without_a_step_far_beyond_the_limit(peak: Callable[[int], int], growth: int) -> None:
+def test_the_largest_size_is_found_without_a_step_far_beyond_the_limit(
+    peak: Callable[[int], int], growth: int
+) -> None:
     asked: list[int] = []
 
     def asking(size: int) -> int:

@@ -37,32 +37,44 @@ SETTLED = {
 
 
 @each_model
-def test_parameters_gradients_and_optimizer_state_have_their_bytes(examined: dict[str, Examined], name: str) -> None:
+def test_parameters_gradients_and_optimizer_state_have_their_bytes(
+    examined: dict[str, Examined], name: str
+) -> None:
     facts = examined[name].facts
     parameters = [each for each in facts["inventory"]["groups"] if each["role"] != "buffer"]
     assert sum(each["elements"] for each in parameters) == PARAMETERS[name]
     assert sum(each["bytes"] for each in parameters) == 4 * PARAMETERS[name]
-    assert {each["role"] for each in parameters} == ({"trained", "frozen"} if name == "own" else {"trained"})
+    assert {each["role"] for each in parameters} == (
+        {"trained", "frozen"} if name == "own" else {"trained"}
+    )
     rows = {row["name"]: row for row in facts["memory"]["rows"]}
     assert rows["gradients"]["measured_bytes"] == GRADIENT_BYTES[name]
     assert rows["optimizer state"]["measured_bytes"] == STATE_BYTES[name]
     for what in ("held for the backward pass", "peak of a step"):
         row = rows[what]
-        assert row["predicted_bytes"] == pytest.approx(row["measured_bytes"], rel=0.01), f"{what}: {row}"
+        assert row["predicted_bytes"] == pytest.approx(row["measured_bytes"], rel=0.01), (
+            f"{what}: {row}"
+        )
 
 
 @each_model
-def test_the_flops_and_their_reasons_are_those_of_the_formulas(examined: dict[str, Examined], name: str) -> None:
+def test_the_flops_and_their_reasons_are_those_of_the_formulas(
+    examined: dict[str, Examined], name: str
+) -> None:
     flops = examined[name].facts["flops"]
     assert (flops["tokens"], flops["unit"]) == TOKENS[name]
     assert (flops["forward"], flops["backward"]) == (FORWARD[name], BACKWARD[name])
     assert flops["6ND"] == 6 * PARAMETERS[name] * TOKENS[name][0]
     assert flops["unknown"] == {}
-    assert {part["name"]: (part["forward"], part["backward"]) for part in flops["parts"]} == PARTS[name]
+    assert {part["name"]: (part["forward"], part["backward"]) for part in flops["parts"]} == PARTS[
+        name
+    ]
 
 
 @each_model
-def test_the_step_has_a_time_and_rates_that_follow_from_it(examined: dict[str, Examined], name: str) -> None:
+def test_the_step_has_a_time_and_rates_that_follow_from_it(
+    examined: dict[str, Examined], name: str
+) -> None:
     facts = examined[name].facts
     step, moved_bytes = facts["step"], facts["flops"]["moved_bytes"]
     executed, ceiling = FORWARD[name] + BACKWARD[name], step["rates"]["ceiling_flop_per_s"]["fp32"]
@@ -78,15 +90,24 @@ def test_the_step_has_a_time_and_rates_that_follow_from_it(examined: dict[str, E
 
 
 @each_model
-def test_the_modules_and_operators_sum_to_the_step(examined: dict[str, Examined], name: str) -> None:
+def test_the_modules_and_operators_sum_to_the_step(
+    examined: dict[str, Examined], name: str
+) -> None:
     facts = examined[name].facts
     rows = [row for row in facts["breakdown"]["modules"] if not row["depth"]]
     assert sum(row["forward_flops"] for row in rows) == FORWARD[name]
     assert sum(row["backward_flops"] for row in rows) == BACKWARD[name]
-    assert sum(row["flops"] for row in facts["breakdown"]["operators"]) == FORWARD[name] + BACKWARD[name]
+    assert (
+        sum(row["flops"] for row in facts["breakdown"]["operators"])
+        == FORWARD[name] + BACKWARD[name]
+    )
     assert next(row["parameters"] for row in rows if row["name"] == "") == PARAMETERS[name]
-    held = next(row["measured_bytes"] for row in facts["memory"]["rows"] if row["name"].startswith("held"))
-    assert sum(row["kept_bytes"] for row in rows) == pytest.approx(held, rel=0.02), "but for boxed numbers and the loss"
+    held = next(
+        row["measured_bytes"] for row in facts["memory"]["rows"] if row["name"].startswith("held")
+    )
+    assert sum(row["kept_bytes"] for row in rows) == pytest.approx(held, rel=0.02), (
+        "but for boxed numbers and the loss"
+    )
     assert min(facts["breakdown"]["phases_s"].values()) > 0
     assert facts["inference"]["flops"] == FORWARD[name]
     assert 0 < facts["inference"]["activation_bytes"] < held
@@ -101,17 +122,23 @@ def test_a_checkpointed_model_has_more_hfu_than_mfu(examined: dict[str, Examined
     assert facts["step"]["mfu_of_ceiling"] == pytest.approx(needed / ceiling_flops)
     assert facts["step"]["share_of_ceiling"] == pytest.approx((needed + forward) / ceiling_flops)
     assert "executed FLOPs, 28.6% recomputed" in page
-    assert next(each["verdict"] for each in facts["claims"] if each["claim"] == "mfu.hfu") == "holds"
+    assert (
+        next(each["verdict"] for each in facts["claims"] if each["claim"] == "mfu.hfu") == "holds"
+    )
 
 
 @each_model
-def test_only_the_tests_of_the_model_run_and_each_claim_is_answered(examined: dict[str, Examined], name: str) -> None:
+def test_only_the_tests_of_the_model_run_and_each_claim_is_answered(
+    examined: dict[str, Examined], name: str
+) -> None:
     run, page = examined[name].run, examined[name].page
     assert run.code == 0, run.output
     assert f"{OTHER_CHECKS + len(SETTLED[name])} passed" in run.output, run.output
     answers = {each["claim"]: each for each in examined[name].facts["claims"]}
     assert len(answers) == CLAIMS
-    assert {claim for claim, each in answers.items() if each["verdict"] in ("holds", "corrected")} == SETTLED[name]
+    assert {
+        claim for claim, each in answers.items() if each["verdict"] in ("holds", "corrected")
+    } == SETTLED[name]
     assert {each["verdict"] for each in answers.values()} == {
         *(["corrected"] if "grad.quadruples" in SETTLED[name] else []),
         *("holds", "does not apply", "not checked"),
@@ -127,13 +154,17 @@ def test_answers_for_a_model_are_no_verdicts_on_the_machine(
     verdicts = {row["id"]: row["verdict"] for row in found["claims"]}
     answers = {each["claim"]: each["verdict"] for each in examined["looking"].facts["claims"]}
     assert verdicts.pop("optim.sgd-none") == "holds"
-    assert set(verdicts.values()) <= {"on record"}, "claims that no test of the machine is marked with"
+    assert set(verdicts.values()) <= {"on record"}, (
+        "claims that no test of the machine is marked with"
+    )
     assert answers["optim.sgd-none"] == "does not apply"
     assert "= verdicts =" not in examined["gpt"].run.output
     assert "not predicted: RuntimeError: the block reads values" in examined["looking"].page
 
 
-def test_a_wrong_explanation_and_a_wrong_account_of_bytes_fail_the_run(examined: dict[str, Examined]) -> None:
+def test_a_wrong_explanation_and_a_wrong_account_of_bytes_fail_the_run(
+    examined: dict[str, Examined],
+) -> None:
     run = examined["planted"].run
     assert run.code == 1, run.output
     for text in (
@@ -146,7 +177,9 @@ def test_a_wrong_explanation_and_a_wrong_account_of_bytes_fail_the_run(examined:
         "A forward pass costs 2 FLOPs per token and parameter.",
     ):
         assert text in run.output, f"{text!r} is missing from\n{run.output}"
-    failed = {each["claim"] for each in examined["planted"].facts["claims"] if each["verdict"] == "FAILS"}
+    failed = {
+        each["claim"] for each in examined["planted"].facts["claims"] if each["verdict"] == "FAILS"
+    }
     assert failed == RULES | {"tensor.nbytes-formula"}
 
 
@@ -156,7 +189,10 @@ def test_an_interrupted_run_keeps_its_figures_and_says_on_top_that_it_is_a_part(
     run, page = examined["stopped"].run, examined["stopped"].page
     (file,) = (examined_house / "stopped").glob("*.html")
     assert run.code == pytest.ExitCode.INTERRUPTED
-    assert all("part of a run: interrupted, after 1 of " in text for text in (run.output, page, file.read_text()))
+    assert all(
+        "part of a run: interrupted, after 1 of " in text
+        for text in (run.output, page, file.read_text())
+    )
     assert "## N = " in page
 
 
@@ -170,12 +206,24 @@ def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> 
 
 def test_the_variants_of_the_docs_are_set_side_by_side_and_swept(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "your-model.md").read_text()
-    command = next(line for line in text.splitlines() if line.startswith("pytest --model nets.py:small"))
+    command = next(
+        line for line in text.splitlines() if line.startswith("pytest --model nets.py:small")
+    )
     root = model_house(tmp_path)
-    code = next(block for block in text.split("```python\n") if "def small(" in block).partition("```")[0]
+    code = next(block for block in text.split("```python\n") if "def small(" in block).partition(
+        "```"
+    )[0]
     (root / "nets.py").write_text(code)
     arguments = command.removeprefix("pytest ").split()
-    run = fork_pytest(root, *arguments, "--device=cpu", "--quick", "-k", "where_it_goes or largest", imported=SUITE)
+    run = fork_pytest(
+        root,
+        *arguments,
+        "--device=cpu",
+        "--quick",
+        "-k",
+        "where_it_goes or largest",
+        imported=SUITE,
+    )
     assert run.code == 0, run.output
     assert "4 passed" in run.output
     assert "your models" in run.output
@@ -194,18 +242,25 @@ def test_the_html_fits_fetches_nothing_and_its_tree_opens_by_keyboard(
     file = examined_house / "gpt" / "model-zoo.gpt-factory.html"
     with browser.open(file) as opened:
         page = opened.page
-        assert page.locator(".module:not(.heads)").count() == 23, "2 blocks of 8 and 6 more, and what is outside"
+        assert page.locator(".module:not(.heads)").count() == 23, (
+            "2 blocks of 8 and 6 more, and what is outside"
+        )
         block = page.locator("details.node", has_text="Block").last
         assert not page.get_by_text("c_fc").last.is_visible()
         page.locator("summary.module", has_text="ModuleList").press("Enter")
         block.locator("summary").first.press("Enter")
         assert page.get_by_text("c_fc").last.is_visible()
     with browser.open(file) as opened:
-        opened.check(file, "document.querySelectorAll('tbody tr:nth-child(n+3)').forEach((each) => each.remove())")
+        opened.check(
+            file,
+            "document.querySelectorAll('tbody tr:nth-child(n+3)').forEach((each) => each.remove())",
+        )
 
 
 def test_hostile_names_are_text(tmp_path: Path) -> None:
-    examination = Examination(load_user_model("meta_tests.user_models.own:hostile", ROOT, torch.device("cpu")))
+    examination = Examination(
+        load_user_model("meta_tests.user_models.own:hostile", ROOT, torch.device("cpu"))
+    )
     assert examination.breakdown.modules
     write_pages([examination], tmp_path, ["device: <b>cpu</b>"], {})
     (file,) = tmp_path.glob("*.html")

@@ -17,16 +17,35 @@ REFUSED: dict[str, tuple[str, ...]] = {
         "must be module:factory, such as my_package.my_module:factory, or path/to/file.py:factory",
         "write --model=zoo/gpt.py:NAME with one of its functions: ModelOutput, Block, LMHeadModel, factory",
     ),
-    "zoo.gpt:factory --quikc": ("unrecognized arguments: --quikc", "did you mean: --quick for --quikc?"),
+    "zoo.gpt:factory --quikc": (
+        "unrecognized arguments: --quikc",
+        "did you mean: --quick for --quikc?",
+    ),
     "zoo/gpd.py:factory": ("no such file", "zoo/gpd.py; ", "gpt.py", "or path/to/file.py:factory"),
-    "zoo/failing.py:factory": ("failing.py raised RuntimeError: this module cannot be imported", "failing.py:1"),
+    "zoo/failing.py:factory": (
+        "failing.py raised RuntimeError: this module cannot be imported",
+        "failing.py:1",
+    ),
     "zoo.gpd:factory": ("no module named zoo.gpd", "broken", "gpt"),
-    "zoo.gpt:factor": ("must be one of ModelOutput, Block, LMHeadModel, factory", "did you mean 'factory'"),
-    "zoo.lacking:factory": ("importing zoo.lacking raised ModuleNotFoundError", "a_package_that_nobody_has"),
-    "zoo.gpt:factory --model zoo.broken:alone": ("--model zoo.broken:alone: the factory returned a Linear alone",),
-    "zoo.gpt:factory --model-sweep batch": ("--model-sweep batch: must be an argument of zoo.gpt:factory",),
+    "zoo.gpt:factor": (
+        "must be one of ModelOutput, Block, LMHeadModel, factory",
+        "did you mean 'factory'",
+    ),
+    "zoo.lacking:factory": (
+        "importing zoo.lacking raised ModuleNotFoundError",
+        "a_package_that_nobody_has",
+    ),
+    "zoo.gpt:factory --model zoo.broken:alone": (
+        "--model zoo.broken:alone: the factory returned a Linear alone",
+    ),
+    "zoo.gpt:factory --model-sweep batch": (
+        "--model-sweep batch: must be an argument of zoo.gpt:factory",
+    ),
     "zoo.own:bag --model-sweep batch": ("none: give it one, such as def factory(batch=8)",),
-    "zoo.own:sized --model-sweep batch --model-memory much": ("--model-memory must be a number such as 15T", "'much'"),
+    "zoo.own:sized --model-sweep batch --model-memory much": (
+        "--model-memory must be a number such as 15T",
+        "'much'",
+    ),
     "zoo.gpt:factory --claim demo.holds": ("--model and --claim exclude each other",),
     **{f"zoo.broken:{name}": (refusal,) for name, refusal in broken.REFUSALS.items()},
 }
@@ -38,8 +57,12 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
     root = model_house(tmp_path_factory.mktemp("house"), registry=False)
     House(root).claim("demo.holds")
     for file in ("test_claims/test_user_model.py", "bench/test_user_model.py"):
-        (root / file).write_text('raise SystemExit("a test module was imported before the refusal")')
-    (root / "zoo" / "failing.py").write_text('raise RuntimeError("this module cannot be imported")\n')
+        (root / file).write_text(
+            'raise SystemExit("a test module was imported before the refusal")'
+        )
+    (root / "zoo" / "failing.py").write_text(
+        'raise RuntimeError("this module cannot be imported")\n'
+    )
     (root / "zoo" / "lacking.py").write_text("import a_package_that_nobody_has\n")
     done = run_pytest_for_each(root, [f"--device cpu --model {spec}" for spec in REFUSED])
     assert not (root / "reports").exists()
@@ -47,15 +70,22 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
 
 
 @pytest.mark.parametrize("spec", REFUSED)
-def test_anything_but_a_model_is_refused_before_anything_runs(refusals: dict[str, ChildRun], spec: str) -> None:
+def test_anything_but_a_model_is_refused_before_anything_runs(
+    refusals: dict[str, ChildRun], spec: str
+) -> None:
     run = refusals[spec]
     assert run.code == 4, run.output
     assert all(text in run.output for text in REFUSED[spec]), run.output
     assert "Traceback" not in run.output
 
 
-def test_without_the_option_nobody_hears_of_the_tests_and_an_unknown_claim_is_refused(tmp_path: Path) -> None:
-    lines = {"without": "--device=cpu --collect-only -q", "with": "--device=cpu --collect-only --model=zoo.gpt:factory"}
+def test_without_the_option_nobody_hears_of_the_tests_and_an_unknown_claim_is_refused(
+    tmp_path: Path,
+) -> None:
+    lines = {
+        "without": "--device=cpu --collect-only -q",
+        "with": "--device=cpu --collect-only --model=zoo.gpt:factory",
+    }
     done = run_pytest_for_each(model_house(tmp_path, registry=False), lines.values())
     without, unknown = (done[line] for line in lines.values())
     assert without.code == 5, without.output

@@ -16,11 +16,17 @@ WIDTH, HIDDEN, BATCH = 8, 32, 16
 
 
 def network() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(WIDTH, HIDDEN, bias=False), nn.Dropout(), nn.Linear(HIDDEN, WIDTH, bias=False))
+    return nn.Sequential(
+        nn.Linear(WIDTH, HIDDEN, bias=False), nn.Dropout(), nn.Linear(HIDDEN, WIDTH, bias=False)
+    )
 
 
-def test_its_figures_are_those_of_two_linear_layers_as_text_in_a_notebook_and_on_a_page(tmp_path: Path) -> None:
-    report = prooflops.model_report(network(), torch.randn(BATCH, WIDTH), partial(torch.optim.SGD, lr=0.1))
+def test_its_figures_are_those_of_two_linear_layers_as_text_in_a_notebook_and_on_a_page(
+    tmp_path: Path,
+) -> None:
+    report = prooflops.model_report(
+        network(), torch.randn(BATCH, WIDTH), partial(torch.optim.SGD, lr=0.1)
+    )
     assert report.parameters == 2 * WIDTH * HIDDEN
     assert report.flops_forward == report.rule_2nd == 2 * BATCH * (WIDTH * HIDDEN + HIDDEN * WIDTH)
     without_input_gradient = 2 * BATCH * WIDTH * HIDDEN
@@ -28,7 +34,8 @@ def test_its_figures_are_those_of_two_linear_layers_as_text_in_a_notebook_and_on
     assert report.predicted_peak_bytes == report.measured_peak_bytes, report.examination.memory
     layer = f"{WIDTH * HIDDEN:,} +{2 * BATCH * WIDTH * HIDDEN:,}"
     assert re.search(
-        rf"\n\(the whole\) .*\n  0 +Linear +{layer} .*\n  1 +Dropout .*\n  2 +Linear +{layer} ", str(report)
+        rf"\n\(the whole\) .*\n  0 +Linear +{layer} .*\n  1 +Dropout .*\n  2 +Linear +{layer} ",
+        str(report),
     )
     report.save(tmp_path / "page.html")
     assert "not measured here" in (tmp_path / "page.html").read_text()
@@ -39,7 +46,10 @@ TARGETS = torch.randn(BATCH, WIDTH)
 
 
 def test_memory_is_predicted_with_a_loss_that_captures_its_targets() -> None:
-    targets, losses = TARGETS.clone(), (lambda output: (output - TARGETS).abs().mean(), nn.MSELoss())
+    targets, losses = (
+        TARGETS.clone(),
+        (lambda output: (output - TARGETS).abs().mean(), nn.MSELoss()),
+    )
     for loss in (losses[0], lambda output, *, named=targets: losses[1](output, targets + named)):
         report = prooflops.model_report(network(), torch.randn(BATCH, WIDTH), "SGD", loss)
         assert report.predicted_peak_bytes == report.measured_peak_bytes, report.examination.memory
@@ -48,8 +58,13 @@ def test_memory_is_predicted_with_a_loss_that_captures_its_targets() -> None:
 def test_module_gradients_and_generators_stay_as_they_are() -> None:
     module, inputs = network().eval(), torch.randn(BATCH, WIDTH, requires_grad=True)
     module[0].weight.grad = torch.ones(HIDDEN, WIDTH)
-    before, generators = copy.deepcopy(module.state_dict()), (torch.get_rng_state(), random.getstate())
-    prooflops.model_report(module, inputs, "Adam", loss=lambda output: output.square().mean() * random.random())
+    before, generators = (
+        copy.deepcopy(module.state_dict()),
+        (torch.get_rng_state(), random.getstate()),
+    )
+    prooflops.model_report(
+        module, inputs, "Adam", loss=lambda output: output.square().mean() * random.random()
+    )
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert torch.equal(module[0].weight.grad, torch.ones(HIDDEN, WIDTH))
     assert (module[2].weight.grad, inputs.grad, module.training) == (None, None, False)
@@ -61,9 +76,15 @@ def test_errors_name_what_was_given_and_what_is_valid() -> None:
     refused = {
         r"module must be a torch\.nn\.Module, got 3 of type int": (3, None),
         r"the ReLU has no parameters, so there is no training step": (nn.ReLU(), None),
-        r"parameters without a shape yet: .*; run the module once before$": (nn.LazyLinear(2), None),
+        r"parameters without a shape yet: .*; run the module once before$": (
+            nn.LazyLinear(2),
+            None,
+        ),
         r"meta device hold no values: weight": (nn.Linear(WIDTH, 1, device="meta"), None),
-        r"must be one of .*, Adam, AdamW, .*, SGD, got 'Adm'; did you mean 'Adam'\?": (network(), "Adm"),
+        r"must be one of .*, Adam, AdamW, .*, SGD, got 'Adm'; did you mean 'Adam'\?": (
+            network(),
+            "Adm",
+        ),
     }
     for message, (module, optimizer) in refused.items():
         with pytest.raises(ValueError, match=message):

@@ -38,7 +38,11 @@ def page_of(examination: Examination, folder: Path) -> tuple[str, dict[str, str]
 CASES: dict[str, tuple[dict[str, Any], float, str]] = {
     # figures of the step, its share of the ceiling, the reason
     "quiet": ({}, 0.5, ""),
-    "contended": ({"labels": ("contended: others used 0.9 of 2 cores",)}, 0.5, "others used 0.9 of 2 cores"),
+    "contended": (
+        {"labels": ("contended: others used 0.9 of 2 cores",)},
+        0.5,
+        "others used 0.9 of 2 cores",
+    ),
     "spread": ({"spread": 1.08}, 0.5, "its times spread by 108%"),
     "ceiling": ({}, 3.24, "it would be at 324% of its own ceiling"),
     "memory": ({"bytes_per_s": 1e3}, 0.5, "of the bandwidth of copies"),
@@ -47,13 +51,21 @@ CASES: dict[str, tuple[dict[str, Any], float, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_figures_that_contradict_each_other_are_not_known(examination: Examination, tmp_path: Path, case: str) -> None:
+def test_figures_that_contradict_each_other_are_not_known(
+    examination: Examination, tmp_path: Path, case: str
+) -> None:
     figures, share, reason = CASES[case]
     executed = examination.flops.executed
     seconds = executed / 12e6
     ceiling = executed / seconds / share
     examination.record_step(
-        **{**QUIET, "seconds": seconds, "ceiling_flop_per_s": {"fp32": ceiling}, "bytes_per_s": 1e15, **figures}
+        **{
+            **QUIET,
+            "seconds": seconds,
+            "ceiling_flop_per_s": {"fp32": ceiling},
+            "bytes_per_s": 1e15,
+            **figures,
+        }
     )
     rate = 183e9 if case == "operator" else 1e6
     operators = (OperatorRow("aten.mm", "forward", 1, 1.0, int(rate)),)

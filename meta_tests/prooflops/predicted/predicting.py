@@ -19,7 +19,8 @@ from prooflops.predicted import PredictedMemory, TrainingStep
 
 # Every failure is printed as drawn: to shrink one would take minutes of profiler sessions.
 few = settings(
-    max_examples=max(5, settings.default.max_examples // 4), phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    max_examples=max(5, settings.default.max_examples // 4),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 fewer = settings(few, max_examples=max(2, few.max_examples // 3))
 
@@ -40,7 +41,13 @@ PLAIN = sorted(name for name in OPTIMIZERS if "adafactor" not in name)
 
 
 def trained(
-    model: nn.Module, batch: Tensor, optimizer: Any, loss: Any, micro_batches: int, autocast: Any, mark: Any
+    model: nn.Module,
+    batch: Tensor,
+    optimizer: Any,
+    loss: Any,
+    micro_batches: int,
+    autocast: Any,
+    mark: Any,
 ) -> None:
     """Two plain training steps, marked as `TrainingStep` names its phases."""
     chosen = optimizer(model.parameters())
@@ -104,24 +111,35 @@ def both(
 
 
 def assert_alike(
-    guess: PredictedMemory, held: MeasuredMemory, *, without_scratch: bool, scratch_bytes: int = 0, given: str = ""
+    guess: PredictedMemory,
+    held: MeasuredMemory,
+    *,
+    without_scratch: bool,
+    scratch_bytes: int = 0,
+    given: str = "",
 ) -> None:
     """Live bytes to the byte and peaks to 1 %, at every phase; `scratch_bytes` may be missing from a peak besides."""
     assert list(guess.phases) == list(held.phases)
     for name, real in held.phases.items():
         ours = guess.phases[name]
-        assert ours.live_bytes == real.live_bytes, f"{name}: {ours.live_bytes=}, but should be {real} {given}"
+        assert ours.live_bytes == real.live_bytes, (
+            f"{name}: {ours.live_bytes=}, but should be {real} {given}"
+        )
         if name == "built":  # initialisation has temporaries of its own
             continue
         peak = ours.peak_bytes if without_scratch else ours.peak_bytes_with_scratch
         off = (peak + min(scratch_bytes, max(0, real.peak_bytes - peak))) / real.peak_bytes - 1
-        assert abs(off) < 0.01, f"{name}: peak {peak} is off by {off:.2%} from {real} {guess.scratch} {given}"
+        assert abs(off) < 0.01, (
+            f"{name}: peak {peak} is off by {off:.2%} from {real} {guess.scratch} {given}"
+        )
 
 
 def of_functions(*functions: Callable[[Tensor], Tensor], width: int = 64) -> nn.Module:
     """A linear layer, followed by functions of its output."""
     net = nn.Linear(width, width)
-    net.register_forward_hook(lambda module, given, out: reduce(lambda x, function: function(x), functions, out))
+    net.register_forward_hook(
+        lambda module, given, out: reduce(lambda x, function: function(x), functions, out)
+    )
     return net
 
 
@@ -157,12 +175,21 @@ def gathered(y: Tensor) -> Tensor:
 
 # How to build each, and the shape of its batch.
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3)), (4, 3, 32, 32)),
+    "convolution": (
+        lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3)),
+        (4, 3, 32, 32),
+    ),
     "unfolded": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Unfold(3)), (4, 3, 24, 24)),
     # Its gradient arrives in the order of the function's own gradient, and is copied.
-    "LSTM": (lambda: nn.Sequential(first(nn.LSTM(32, 64, batch_first=True)), nn.Hardsigmoid()), (4, 16, 32)),
+    "LSTM": (
+        lambda: nn.Sequential(first(nn.LSTM(32, 64, batch_first=True)), nn.Hardsigmoid()),
+        (4, 16, 32),
+    ),
     "linear map of columns": (lambda: nn.Sequential(Turned(), nn.Linear(30, 400)), (8, 30, 48)),
-    "norm of columns": (lambda: nn.Sequential(Turned(), nn.BatchNorm1d(48), Turned(), nn.Flatten(0, 1)), (8, 30, 48)),
+    "norm of columns": (
+        lambda: nn.Sequential(Turned(), nn.BatchNorm1d(48), Turned(), nn.Flatten(0, 1)),
+        (8, 30, 48),
+    ),
     "attention": (partial(of_functions, attended), (4, 128, 64)),
     "embedding bag": (partial(nn.EmbeddingBag, 1, 512), (8, 5)),
     "gathered": (partial(of_functions, gathered), (256, 64)),
@@ -175,6 +202,10 @@ def next_token_loss(logits: Tensor) -> Tensor:
     return functional.cross_entropy(rows, torch.zeros(len(rows), dtype=torch.long))
 
 
-def built(workloads: ModuleType, model: Any, checkpoint_every: int = 0, dtype: torch.dtype = torch.float32) -> Any:
+def built(
+    workloads: ModuleType, model: Any, checkpoint_every: int = 0, dtype: torch.dtype = torch.float32
+) -> Any:
     """The workload on the device that is the default at the moment: meta where it is predicted."""
-    return workloads.build(model, device=torch.empty(0).device, dtype=dtype, checkpoint_every=checkpoint_every)
+    return workloads.build(
+        model, device=torch.empty(0).device, dtype=dtype, checkpoint_every=checkpoint_every
+    )

@@ -62,7 +62,9 @@ OF_IMAGES: dict[str, Callable[[Tensor], Tensor]] = {
 def attend(x: Tensor, grouped: bool = False, **options: Any) -> Tensor:
     heads = x.unflatten(-1, (4, -1)).transpose(1, 2)
     keys = heads[:, ::2] if grouped else heads
-    attended = functional.scaled_dot_product_attention(heads, keys, keys, enable_gqa=grouped, **options)
+    attended = functional.scaled_dot_product_attention(
+        heads, keys, keys, enable_gqa=grouped, **options
+    )
     return attended.transpose(1, 2).flatten(2)
 
 
@@ -72,8 +74,15 @@ def across(x: Tensor, module: nn.Module) -> Tensor:
 
 def table(draw: Random, shape: torch.Size) -> dict[str, Callable[[], nn.Module]]:
     """How to build each layer that takes a tensor of this shape: rows, sequences or images."""
-    width, wide, kept, flag = shape[-1], 8 * draw.randint(4, 10), draw.choice([0.1, 0.5]), draw.random() < 0.5
-    layers: dict[str, Callable[[], nn.Module]] = {name: getattr(nn, name) for name in draw.sample(ACTIVATIONS, 5)}
+    width, wide, kept, flag = (
+        shape[-1],
+        8 * draw.randint(4, 10),
+        draw.choice([0.1, 0.5]),
+        draw.random() < 0.5,
+    )
+    layers: dict[str, Callable[[], nn.Module]] = {
+        name: getattr(nn, name) for name in draw.sample(ACTIVATIONS, 5)
+    }
     layers |= {
         "tanh gelu": partial(nn.GELU, "tanh"),
         "softmax": partial(nn.Softmax, draw.randrange(-2, 0)),
@@ -85,7 +94,10 @@ def table(draw: Random, shape: torch.Size) -> dict[str, Callable[[], nn.Module]]
     }
     functions = dict(FUNCTIONS)
     if len(shape) < 4:
-        layers["linear"], layers["wide"] = partial(nn.Linear, width, wide), partial(nn.Linear, width, wide, bias=False)
+        layers["linear"], layers["wide"] = (
+            partial(nn.Linear, width, wide),
+            partial(nn.Linear, width, wide, bias=False),
+        )
     if len(shape) == 2:
         layers["batch norm"] = partial(nn.BatchNorm1d, width)
         functions |= OF_ROWS
@@ -96,25 +108,38 @@ def table(draw: Random, shape: torch.Size) -> dict[str, Callable[[], nn.Module]]
         layers["linear across"] = lambda: Apply(across, nn.Linear(shape[1], wide))
         layers["norm across"] = lambda: Apply(across, norm(width))
         layers["window across"] = lambda: Apply(across, window(3, stride=2 if flag else 1))
-        layers["lstm"] = lambda: Apply(lambda x, module: module(x)[0], nn.LSTM(width, wide, batch_first=True))
-        layers["gru"] = lambda: Apply(lambda x, module: module(x)[0], nn.GRU(width, wide, batch_first=True))
+        layers["lstm"] = lambda: Apply(
+            lambda x, module: module(x)[0], nn.LSTM(width, wide, batch_first=True)
+        )
+        layers["gru"] = lambda: Apply(
+            lambda x, module: module(x)[0], nn.GRU(width, wide, batch_first=True)
+        )
     if len(shape) == 3 and width % 8 == 0:
         functions["attention"] = partial(attend, is_causal=flag, grouped=draw.random() < 0.3)
         functions["attention with dropout"] = partial(attend, dropout_p=kept)
         inner = partial(nn.MultiheadAttention, width, 4, kept if flag else 0.0, batch_first=True)
-        layers["multihead"] = lambda: Apply(lambda x, module: module(x, x, x, need_weights=flag)[0], inner())
-        encoder = partial(nn.TransformerEncoderLayer, width, 4, wide, kept, batch_first=True, norm_first=flag)
+        layers["multihead"] = lambda: Apply(
+            lambda x, module: module(x, x, x, need_weights=flag)[0], inner()
+        )
+        encoder = partial(
+            nn.TransformerEncoderLayer, width, 4, wide, kept, batch_first=True, norm_first=flag
+        )
         layers["encoder"] = partial(encoder, activation=draw.choice(["relu", "gelu"]))
     if len(shape) == 4:
         functions |= OF_IMAGES
         planes, groups = shape[1], 4 if flag and shape[1] % 4 == 0 else 1
-        layers["convolution"] = partial(nn.Conv2d, planes, 16, 3, padding=1, stride=2 if flag else 1, groups=groups)
+        layers["convolution"] = partial(
+            nn.Conv2d, planes, 16, 3, padding=1, stride=2 if flag else 1, groups=groups
+        )
         layers["point"] = partial(nn.Conv2d, planes, 24, 1, bias=False)
         layers["transposed convolution"] = partial(nn.ConvTranspose2d, planes, 8, 2, stride=2)
         layers["batch norm"] = partial(nn.BatchNorm2d, planes)
         layers["group norm"] = partial(nn.GroupNorm, groups, planes)
         layers["instance norm"] = partial(nn.InstanceNorm2d, planes, affine=flag)
-        layers["max pool"], layers["average pool"] = partial(nn.MaxPool2d, 2), partial(nn.AvgPool2d, 2)
+        layers["max pool"], layers["average pool"] = (
+            partial(nn.MaxPool2d, 2),
+            partial(nn.AvgPool2d, 2),
+        )
         layers["adaptive pool"] = partial(nn.AdaptiveAvgPool2d, 4)
         layers["planes dropped"] = partial(nn.Dropout2d, kept)
     return layers | {name: partial(Apply, function) for name, function in functions.items()}
@@ -129,12 +154,22 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "mse": lambda x: functional.mse_loss(x, torch.ones_like(x)),
     "sum of squares": lambda x: functional.mse_loss(x, torch.ones_like(x), reduction="sum"),
     "cross entropy": lambda x: functional.cross_entropy(x, classes(x)),
-    "cross entropy in fp32": lambda x: functional.cross_entropy(x.float(), classes(x), reduction="sum"),
-    "smoothed": lambda x: functional.cross_entropy(x, classes(x), label_smoothing=0.1, ignore_index=3),
-    "weighted": lambda x: functional.cross_entropy(x, classes(x), weight=torch.ones(x.shape[1], dtype=x.dtype)),
+    "cross entropy in fp32": lambda x: functional.cross_entropy(
+        x.float(), classes(x), reduction="sum"
+    ),
+    "smoothed": lambda x: functional.cross_entropy(
+        x, classes(x), label_smoothing=0.1, ignore_index=3
+    ),
+    "weighted": lambda x: functional.cross_entropy(
+        x, classes(x), weight=torch.ones(x.shape[1], dtype=x.dtype)
+    ),
     "of probabilities": lambda x: functional.cross_entropy(x, torch.ones_like(x)),
-    "binary": lambda x: functional.binary_cross_entropy(x.float().sigmoid(), torch.ones_like(x.float())),
-    "binary of logits": lambda x: functional.binary_cross_entropy_with_logits(x, torch.ones_like(x)),
+    "binary": lambda x: functional.binary_cross_entropy(
+        x.float().sigmoid(), torch.ones_like(x.float())
+    ),
+    "binary of logits": lambda x: functional.binary_cross_entropy_with_logits(
+        x, torch.ones_like(x)
+    ),
     "positive weights": lambda x: functional.binary_cross_entropy_with_logits(
         x, torch.ones_like(x), weight=torch.ones(x.shape[1]), pos_weight=torch.ones(x.shape[1])
     ),
@@ -155,10 +190,19 @@ class RandomNet:
         draw = Random(seed)
         start = draw.choice(["rows", "sequence", "image", "tokens"])
         rows, width = draw.randint(16, 48), 8 * draw.randint(4, 8)
-        shapes = {"rows": (4 * rows, width), "sequence": (8, rows, width), "image": (4, 8, 24, 24), "tokens": (6, rows)}
+        shapes = {
+            "rows": (4 * rows, width),
+            "sequence": (8, rows, width),
+            "image": (4, 8, 24, 24),
+            "tokens": (6, rows),
+        }
         self.dtype = torch.bfloat16 if draw.random() < 0.2 else torch.float32
-        self.autocast = torch.bfloat16 if self.dtype == torch.float32 and draw.random() < 0.2 else None
-        self.batch = torch.zeros(shapes[start], dtype=torch.long if start == "tokens" else self.dtype)
+        self.autocast = (
+            torch.bfloat16 if self.dtype == torch.float32 and draw.random() < 0.2 else None
+        )
+        self.batch = torch.zeros(
+            shapes[start], dtype=torch.long if start == "tokens" else self.dtype
+        )
         embedding = partial(nn.Embedding, 40, width)
         linear = partial(nn.Linear, shapes[start][-1], width)
         self.layers: list[Callable[[], nn.Module]] = [embedding if start == "tokens" else linear]
@@ -176,7 +220,10 @@ class RandomNet:
                 self.layers.append(partial(wrapped, how, layers[name]))
                 self.names.append(f"{name} {how}".strip())
                 x = out
-        self.loss_name, self.optimizer_name = draw.choice(sorted(LOSSES)), draw.choice(sorted(OPTIMIZERS))
+        self.loss_name, self.optimizer_name = (
+            draw.choice(sorted(LOSSES)),
+            draw.choice(sorted(OPTIMIZERS)),
+        )
         self.micro_batches = draw.choice([1, 1, 2])
         masters = self.dtype == torch.bfloat16 and draw.random() < 0.3
         self.optimizer = MasterWeights if masters else OPTIMIZERS[self.optimizer_name]

@@ -19,8 +19,12 @@ from meta_tests.prooflops.predicted.random_nets import wrapped
 from prooflops import predicted
 from prooflops.predicted.fake_cuda import can_fake_cuda
 
-FAKED_BY_TORCH = torch.backends.cuda.is_built() and can_fake_cuda()  # a torch for the CPU alone never fakes one
-pytestmark = pytest.mark.skipif(FAKED_BY_TORCH, reason="there is a CUDA device, or this torch fakes one itself")
+FAKED_BY_TORCH = (
+    torch.backends.cuda.is_built() and can_fake_cuda()
+)  # a torch for the CPU alone never fakes one
+pytestmark = pytest.mark.skipif(
+    FAKED_BY_TORCH, reason="there is a CUDA device, or this torch fakes one itself"
+)
 
 RANDOM_STATE_BYTES_OF_FLASH = 24 if torch.__version__ >= (2, 7) else 16
 # Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on the CPU always.
@@ -39,11 +43,14 @@ ALIKE: dict[str, Callable[[], nn.Module]] = {
     optimizer=st.sampled_from(["sgd for-loop", "momentum foreach", "adamw foreach", "adamw fused"]),
     micro_batches=st.integers(1, 3),
 )
-def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(layers, checkpointed, optimizer, micro_batches):
+def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(
+    layers, checkpointed, optimizer, micro_batches
+):
     given = {"loss": torch.mean, "optimizer": OPTIMIZERS[optimizer], "micro_batches": micro_batches}
     ways = ["residual", "checkpoint" if checkpointed else ""]
     build = lambda: nn.Sequential(  # noqa: E731
-        nn.Linear(32, 64), *(wrapped(ways[index % 2], ALIKE[name]) for index, name in enumerate(layers))
+        nn.Linear(32, 64),
+        *(wrapped(ways[index % 2], ALIKE[name]) for index, name in enumerate(layers)),
     )
     batch = torch.empty(100, 32)
     guess = predicted.TrainingStep(build, batch, device="cuda", **given).predict()
@@ -96,10 +103,14 @@ def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, of_values=None):
         value = torch.empty(2, kv_heads, 10, of_values or width, dtype=dtype, device="cuda")
         mask = None if mask is None else torch.empty(10, 10, dtype=mask, device="cuda")
         held.mark("operands")
-        out = functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=kv_heads != 4)
+        out = functional.scaled_dot_product_attention(
+            query, key, value, mask, enable_gqa=kv_heads != 4
+        )
         held.mark("out")
         out.sum().backward()
-    return " ".join(held.unknown), held.phases["out"].live_bytes - held.phases["operands"].live_bytes
+    return " ".join(held.unknown), held.phases["out"].live_bytes - held.phases[
+        "operands"
+    ].live_bytes
 
 
 FLASH, EFFICIENT, MATH = "flash_attention_backward", "efficient_attention_backward", "bmm"
@@ -110,8 +121,18 @@ ROWS = 2 * 4 * 10  # of queries, of all heads
     ("dtype", "options", "operator", "kept"),
     [
         (torch.bfloat16, {}, FLASH, ROWS * 16 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH),
-        (torch.bfloat16, {"kv_heads": 2}, FLASH, ROWS * 16 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH),
-        (torch.bfloat16, {"width": 20}, FLASH, 4 * ROWS * 24 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH),  # padded
+        (
+            torch.bfloat16,
+            {"kv_heads": 2},
+            FLASH,
+            ROWS * 16 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH,
+        ),
+        (
+            torch.bfloat16,
+            {"width": 20},
+            FLASH,
+            4 * ROWS * 24 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH,
+        ),  # padded
         (torch.bfloat16, {"width": 257}, MATH, None),
         (torch.float32, {}, EFFICIENT, ROWS * 16 * 4 + 2 * 4 * 32 * 4 + 16),
     ],

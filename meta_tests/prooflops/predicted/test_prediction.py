@@ -61,11 +61,19 @@ def test_other_nets_are_predicted_with_the_scratch_of_their_kernels(name):
 
 def test_each_phase_leaves_bytes_of_its_class():
     net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 8))
-    step = predicted.TrainingStep(net, torch.empty(32, 64), torch.mean, optimizer=OPTIMIZERS["adamw fused"]).predict()
+    step = predicted.TrainingStep(
+        net, torch.empty(32, 64), torch.mean, optimizer=OPTIMIZERS["adamw fused"]
+    ).predict()
     parameters = 4 * sum(tensor.numel() for tensor in net.parameters())
-    held = {"parameters": parameters, "buffers": sum(tensor.nbytes for tensor in net.buffers()), "inputs": 32 * 64 * 4}
+    held = {
+        "parameters": parameters,
+        "buffers": sum(tensor.nbytes for tensor in net.buffers()),
+        "inputs": 32 * 64 * 4,
+    }
     state = {"optimizer state": 2 * parameters + 4 * 6}
-    saved = 4 * 32 * 64 * 2 + 2 * 4 * 64 + 4  # outputs of the first two layers that matter, statistics, loss
+    saved = (
+        4 * 32 * 64 * 2 + 2 * 4 * 64 + 4
+    )  # outputs of the first two layers that matter, statistics, loss
     assert step.phases["optimizer"].live_by_class == held
     assert step.phases["forward"].live_by_class == {**held, "activations": saved}
     assert step.phases["backward"].live_by_class == {**held, "gradients": parameters}
@@ -77,7 +85,9 @@ def test_each_phase_leaves_bytes_of_its_class():
 def test_master_weights_are_held_as_predicted_and_as_the_formula_of_model_state_says():
     net = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 8)).bfloat16()
     batch = torch.ones(32, 64, dtype=torch.bfloat16)
-    step = predicted.TrainingStep(partial(deepcopy, net), batch, torch.mean, optimizer=MasterWeights)
+    step = predicted.TrainingStep(
+        partial(deepcopy, net), batch, torch.mean, optimizer=MasterWeights
+    )
     guess = step.predict(scratch=True)
     assert_alike(guess, step.measure(), without_scratch=False)
     held = guess.phases["second step"].live_by_class
@@ -123,17 +133,23 @@ def test_full_size_activations_are_those_of_the_formula(workloads, preset, dtype
 
 
 def test_an_optimizer_is_named_and_one_that_needs_a_closure_is_refused():
-    step = predicted.TrainingStep(nn.Linear(4, 4), torch.empty(8, 4), torch.mean, optimizer=torch.optim.AdamW)
+    step = predicted.TrainingStep(
+        nn.Linear(4, 4), torch.empty(8, 4), torch.mean, optimizer=torch.optim.AdamW
+    )
     assert replace(step, optimizer="AdamW").predict().phases == step.predict().phases
     with pytest.raises(ValueError, match="optimizer must step without a closure, got LBFGS"):
         replace(step, optimizer=torch.optim.LBFGS).predict()
-    with pytest.raises(ValueError, match=r"optimizer must be in torch\.optim to be named, got 'lion'"):
+    with pytest.raises(
+        ValueError, match=r"optimizer must be in torch\.optim to be named, got 'lion'"
+    ):
         replace(step, optimizer="lion").predict()
 
 
 def test_a_block_that_reads_values_is_refused():
     build = lambda: first_rows(nn.Linear(4, 4))  # noqa: E731
-    with pytest.raises(RuntimeError, match="the block reads values, and fake tensors have none: aten"):
+    with pytest.raises(
+        RuntimeError, match="the block reads values, and fake tensors have none: aten"
+    ):
         predicted.TrainingStep(build, torch.empty(8, 4), loss=torch.mean).predict()
 
 
@@ -145,7 +161,10 @@ def first_rows(net: nn.Module) -> nn.Module:
 
 def test_a_real_tensor_in_the_block_is_refused_and_another_error_passes():
     real = torch.ones(3)
-    with pytest.raises(RuntimeError, match="the block mixes a real tensor with fake ones"), predicted.memory():
+    with (
+        pytest.raises(RuntimeError, match="the block mixes a real tensor with fake ones"),
+        predicted.memory(),
+    ):
         torch.ones(3) + real
     with pytest.raises(AssertionError, match=r"^too few$"), predicted.memory():
         raise AssertionError("too few")
@@ -154,14 +173,25 @@ def test_a_real_tensor_in_the_block_is_refused_and_another_error_passes():
 @pytest.mark.needs("cuda")
 @pytest.mark.parametrize("optimizer", PLAIN)
 def test_requested_bytes_on_cuda_are_exact_and_charges_within_their_bounds(workloads, optimizer):
-    given = {"loss": lambda logits: logits.float().mean(), "optimizer": OPTIMIZERS[optimizer], "device": "cuda"}
-    build, batch = partial(built, workloads, workloads.reduced(LLAMA3_8B)), torch.zeros(2, 32, dtype=torch.long)
+    given = {
+        "loss": lambda logits: logits.float().mean(),
+        "optimizer": OPTIMIZERS[optimizer],
+        "device": "cuda",
+    }
+    build, batch = (
+        partial(built, workloads, workloads.reduced(LLAMA3_8B)),
+        torch.zeros(2, 32, dtype=torch.long),
+    )
     step = predicted.TrainingStep(build, batch, **given)
     step.measure()  # cuBLAS takes its workspace
     guess, held = step.predict(scratch=True), step.measure()
     assert guess.cublas_workspace_bytes
     for name, real in held.phases.items():
         ours = guess.phases[name]
-        assert ours.live_bytes == real.live_bytes, f"{name}: {ours.live_bytes=}, but should be {real}"
+        assert ours.live_bytes == real.live_bytes, (
+            f"{name}: {ours.live_bytes=}, but should be {real}"
+        )
         low, high = ours.charged_live_bytes
-        assert low <= real.charged_live_bytes <= high, f"{name}: {real} is not within {low} and {high}"
+        assert low <= real.charged_live_bytes <= high, (
+            f"{name}: {real} is not within {low} and {high}"
+        )

@@ -36,7 +36,9 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[Known]:
         return kernels
 
     monkeypatch.setattr("prooflops.predicted.ledger.kernels_of", kernels_of)
-    monkeypatch.setattr(tracker, "known_scratch", lambda operator, *_: 0 if operator.is_view else None)
+    monkeypatch.setattr(
+        tracker, "known_scratch", lambda operator, *_: 0 if operator.is_view else None
+    )
     return found
 
 
@@ -44,22 +46,31 @@ def share_of(seed: int) -> float:
     """The highest predicted peak of the net's phases over the measured one, after a look at each phase."""
     net = RandomNet(seed)
     torch.manual_seed(seed)
-    options = {name: getattr(net, name) for name in ("optimizer", "loss", "autocast", "micro_batches")}
+    options = {
+        name: getattr(net, name) for name in ("optimizer", "loss", "autocast", "micro_batches")
+    }
     try:
         guess, held = both(net.build, net.batch, **options)
     except RuntimeError as error:
         if "primitive descriptor" not in str(error):
             raise
-        with pytest.raises(RuntimeError, match="primitive descriptor"), torch.autocast("cpu", net.autocast):
+        with (
+            pytest.raises(RuntimeError, match="primitive descriptor"),
+            torch.autocast("cpu", net.autocast),
+        ):
             net.build()(net.batch)  # without AVX-512 oneDNN has no LSTM under autocast
         return 1.0
     peaks = []
     for name, real in held.phases.items():
         ours = guess.phases[name]
-        assert ours.live_bytes == real.live_bytes, f"{name} of net {seed}: {ours.live_bytes=}, but {real} [{net}]"
+        assert ours.live_bytes == real.live_bytes, (
+            f"{name} of net {seed}: {ours.live_bytes=}, but {real} [{net}]"
+        )
         if name != "built":
             peak = ours.peak_bytes_with_scratch
-            assert peak >= real.peak_bytes - NUMBERS_BYTES, f"{name} of net {seed}: {peak=} is too low: {real} [{net}]"
+            assert peak >= real.peak_bytes - NUMBERS_BYTES, (
+                f"{name} of net {seed}: {peak=} is too low: {real} [{net}]"
+            )
             peaks.append((peak, real.peak_bytes))
     predicted, measured = map(max, zip(*peaks, strict=True))
     return predicted / measured
@@ -70,14 +81,18 @@ def seeds_off(seeds: range) -> dict[int, float]:
     return {seed: share for seed in seeds if abs((share := share_of(seed)) - 1) > 0.01}
 
 
-ignored = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight", "ignore:dropout option adds")
+ignored = pytest.mark.filterwarnings(
+    "ignore:Mismatch dtype between input and weight", "ignore:dropout option adds"
+)
 
 
 @ignored
 @pytest.mark.parametrize("nets", [40])
 def test_no_peak_of_a_random_net_is_predicted_too_low(nets: int, known: Known) -> None:
     off = seeds_off(range(nets))
-    assert len(off) <= 0.05 * nets, f"more than 5 % of the peaks are off by more than 1 %: by seed {off}"
+    assert len(off) <= 0.05 * nets, (
+        f"more than 5 % of the peaks are off by more than 1 %: by seed {off}"
+    )
     assert len(known) > 50, f"only {sorted(known)} are said to be known"
     wrong = {name: pair for name, pair in known.items() if pair[1] > pair[0] + NUMBERS_BYTES}
     assert not wrong, f"(known, measured) bytes of scratch: {wrong}"

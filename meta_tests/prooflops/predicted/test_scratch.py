@@ -20,14 +20,20 @@ from prooflops.predicted import scratch
 
 @pytest.mark.parametrize(
     ("net", "operator"),
-    [("convolution", "convolution"), ("LSTM", "mkldnn_rnn_layer"), ("attention", "flash_attention")],
+    [
+        ("convolution", "convolution"),
+        ("LSTM", "mkldnn_rnn_layer"),
+        ("attention", "flash_attention"),
+    ],
 )
 def test_the_scratch_line_names_what_convolution_lstm_and_lone_attention_take(net, operator):
     build, shape = NETS[net]
     guess, held = both(build, torch.randn(shape))
     assert any(operator in name for name in guess.scratch), f"{guess.scratch} names no {operator}"
     assert guess.peak_bytes < held.peak_bytes, "this operator should need scratch"
-    assert guess.peak_bytes_with_scratch == max(phase.peak_bytes_with_scratch for phase in guess.phases.values())
+    assert guess.peak_bytes_with_scratch == max(
+        phase.peak_bytes_with_scratch for phase in guess.phases.values()
+    )
 
 
 @one_thread()
@@ -36,11 +42,20 @@ def test_the_matrices_that_a_product_copies_are_those_that_blas_cannot_read():
     ready = [x, x.t(), x[:, :64], x[::2], x.t()[:, ::2], x[:1], x[:, :1], x.t()[:1]]
     overlapping = [x[:1].expand(64, -1), x[:1].expand(64, -1).t(), x.as_strided((64, 64), (32, 1))]
     calls = {}
-    for matrix in (*ready, x[:, ::2], x.t()[::2], *overlapping, x[:, :1].expand(-1, 64), x[:, ::2][:, :1]):
+    for matrix in (
+        *ready,
+        x[:, ::2],
+        x.t()[::2],
+        *overlapping,
+        x[:, :1].expand(-1, 64),
+        x[:, ::2][:, :1],
+    ):
         args = (matrix, torch.ones(matrix.shape[1], 64))
         calls[scratch.call_of(product, args, {})] = scratch.known_scratch(product, args, "cpu") == 0
     for call, kernel in scratch.kernels_of(calls, "cpu").items():
-        assert calls[call] == (kernel.scratch_bytes == 0), f"{call.leaves[0]} took {kernel}, but {calls[call]=}"
+        assert calls[call] == (kernel.scratch_bytes == 0), (
+            f"{call.leaves[0]} took {kernel}, but {calls[call]=}"
+        )
 
 
 FUNCTIONS = {
@@ -55,7 +70,9 @@ FUNCTIONS = {
     "joined with fp64": lambda x: torch.cat([x, x.double()]),
     "counted": lambda x: x * (x > 0).sum() + (x > 0).int().sum(),
     "chosen": lambda x: torch.where(x > 0, x, x.double()),
-    "of classes": lambda x: functional.cross_entropy(x, torch.zeros(len(x), dtype=torch.long), reduction="none"),
+    "of classes": lambda x: functional.cross_entropy(
+        x, torch.zeros(len(x), dtype=torch.long), reduction="none"
+    ),
 }
 LAYOUTS = {
     "contiguous": lambda y: y * 2.0,
@@ -79,7 +96,9 @@ def test_a_peak_is_too_low_only_where_an_operator_is_named_unknown(name: str, la
             assert ours.live_bytes == real.live_bytes, f"{phase}: {ours.live_bytes=}, but {real}"
             if phase != "built" and not guess.unknown:
                 share = ours.peak_bytes / real.peak_bytes
-                assert 0.99 < share < 1.01, f"{phase}: {ours.peak_bytes} with nothing unknown, but {real.peak_bytes}"
+                assert 0.99 < share < 1.01, (
+                    f"{phase}: {ours.peak_bytes} with nothing unknown, but {real.peak_bytes}"
+                )
 
 
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -103,7 +122,14 @@ OWN: dict[str, Callable[[torch.Tensor], tuple[object, ...]]] = {
     "glu_backward": lambda x: (x, x.repeat(1, 2), 1),
     "native_group_norm": lambda x: (x[None], None, None, 1, 64, 64, 4, 1e-5),
 }  # fmt: skip
-SIMPLE = {"Optional[Tensor]": None, "number": 0.5, "float": 0.5, "int": 1, "bool": False, "List[int]": [64, 64]}
+SIMPLE = {
+    "Optional[Tensor]": None,
+    "number": 0.5,
+    "float": 0.5,
+    "int": 1,
+    "bool": False,
+    "List[int]": [64, 64],
+}
 
 
 def of_form(dtype: torch.dtype, layout: str) -> torch.Tensor:
@@ -114,7 +140,11 @@ def arguments(operator: Any, tensor: Callable[[], torch.Tensor]) -> list[Any] | 
     if operator._opname in OWN:
         return OWN[operator._opname](tensor())
     made = {"Tensor": tensor, "List[Tensor]": lambda: [tensor(), tensor()]}
-    needed = [each for each in operator._schema.arguments if not each.has_default_value() and not each.kwarg_only]
+    needed = [
+        each
+        for each in operator._schema.arguments
+        if not each.has_default_value() and not each.kwarg_only
+    ]
     kinds = [str(each.type) for each in needed]
     return [made[kind]() if kind in made else SIMPLE[kind] for kind in kinds]
 
@@ -126,7 +156,9 @@ def test_no_listed_operator_takes_more_scratch_than_is_said(layout: str) -> None
     names, said = set().union(*scratch.WITHOUT_SCRATCH.values()), {}
     packets = [getattr(torch.ops.aten, name) for name in names]
     overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
-    for operator, first, others in product(overloads, (torch.float32, torch.float64), {layout, "contiguous"}):
+    for operator, first, others in product(
+        overloads, (torch.float32, torch.float64), {layout, "contiguous"}
+    ):
         forms = chain([(first, layout)], repeat((torch.float32, others)))
         make = partial(lambda forms: of_form(*next(forms)), forms)
         try:
@@ -139,9 +171,17 @@ def test_no_listed_operator_takes_more_scratch_than_is_said(layout: str) -> None
                 layout == "transposed"
             )
     for call, kernel in scratch.kernels_of(said, "cpu").items():
-        assert kernel.scratch_bytes <= said[call] + 64, f"{call.operator} took {kernel}, but {said[call]=}"
+        assert kernel.scratch_bytes <= said[call] + 64, (
+            f"{call.operator} took {kernel}, but {said[call]=}"
+        )
     untried = names - {call.operator._opname for call in said}
-    assert layout != "contiguous" or untried < {"_fused_adam", "_fused_adamw", "_fused_sgd", "_index_put_impl", ""}
+    assert layout != "contiguous" or untried < {
+        "_fused_adam",
+        "_fused_adamw",
+        "_fused_sgd",
+        "_index_put_impl",
+        "",
+    }
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -35,10 +35,14 @@ def validate(tmp_path: Path, *cards: Card) -> tuple[int, str]:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     said: list[str] = []
-    config = config_in(tmp_path, "-q", "-p", "benchmark", "-p", "prooflops_gate.plugin", "--lf", "--junitxml=x.xml")
+    config = config_in(
+        tmp_path, "-q", "-p", "benchmark", "-p", "prooflops_gate.plugin", "--lf", "--junitxml=x.xml"
+    )
     command = all_devices.command_of(config, tmp_path / "cards")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # others take a third of each of the eight processes
+        patch.setenv(
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
+        )  # others take a third of each of the eight processes
         found = all_devices.validate(cards, command, tmp_path, tmp_path / "cards", said.append)
     code = all_devices.conclude(found, tmp_path / "cards", said.append)
     return code, "\n".join(said)

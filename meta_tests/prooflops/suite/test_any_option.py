@@ -14,11 +14,19 @@ from prooflops.suite.peaks import LEAST_FLOP_PER_S, stated_peaks
 from prooflops.suite.registry import RegistryError, load_registry
 
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
-NUMBERS = st.floats().map(str) | st.integers().map(str) | st.sampled_from(["9" * 5000, "1e400", "0x1", "1e12"])
+NUMBERS = (
+    st.floats().map(str)
+    | st.integers().map(str)
+    | st.sampled_from(["9" * 5000, "1e400", "0x1", "1e12"])
+)
 in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
-@given(dtype=st.sampled_from(["bf16", "fp8", ""]) | WORDS, sign=st.sampled_from(["=", "", "=="]), text=NUMBERS | WORDS)
+@given(
+    dtype=st.sampled_from(["bf16", "fp8", ""]) | WORDS,
+    sign=st.sampled_from(["=", "", "=="]),
+    text=NUMBERS | WORDS,
+)
 def test_any_peak_is_understood_or_refused(dtype: str, sign: str, text: str) -> None:
     word = f"{dtype}{sign}{text}"
     found, refusal = outcome(ValueError, lambda: stated_peaks([word]))
@@ -51,7 +59,9 @@ DAMAGE = st.just(b"") | st.binary(max_size=2)
 
 @in_a_folder
 @given(row=ROWS, header=HEADERS, damage=DAMAGE)
-def test_any_registry_is_read_or_refused(tmp_path: Path, row: dict[str, str], header: str, damage: bytes) -> None:
+def test_any_registry_is_read_or_refused(
+    tmp_path: Path, row: dict[str, str], header: str, damage: bytes
+) -> None:
     text = '[[source]]\nkey = "s"\ntitle = "t"\n' + header + "\n"
     text += "".join(f"{key} = {value}\n" for key, value in {**ROW, **row}.items())
     (tmp_path / "demo.toml").write_bytes(text.encode() + damage)

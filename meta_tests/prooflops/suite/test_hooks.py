@@ -67,14 +67,19 @@ def whole_house(tmp_path_factory: pytest.TempPathFactory) -> House:
     house.claim("demo.gpu", needs='["cuda"]')
     house.claim("demo.skipped")
     house.test(HOLDING + EVERY_KIND)
-    house.test("def test_sum(benchmark):\n    assert benchmark(sum, range(100)) == 4950", "bench/test_demo.py")
+    house.test(
+        "def test_sum(benchmark):\n    assert benchmark(sum, range(100)) == 4950",
+        "bench/test_demo.py",
+    )
     return house
 
 
 @pytest.fixture(scope="module")
 def whole_run(whole_house: House) -> ChildRun:
     """One run over all of it."""
-    return whole_house.run("--device", "cpu", "--peak", "bf16=989e12", "-v", "--junitxml", "junit.xml")
+    return whole_house.run(
+        "--device", "cpu", "--peak", "bf16=989e12", "-v", "--junitxml", "junit.xml"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +112,21 @@ def test_a_verdict_has_its_reason_its_cases_and_its_figures(whole_run: ChildRun)
     assert whole_run.verdicts["demo.wrong"]["figures"] == ["7.0x"]
 
 
-def test_pytest_benchmark_reads_the_record(whole_record: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_pytest_benchmark_reads_the_record(
+    whole_record: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
     file, _ = whole_record
     command = [sys.executable, "-m", "pytest_benchmark", "compare", file]
-    compared = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)  # where no conftest is loaded
+    compared = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True
+    )  # where no conftest is loaded
     assert compared.returncode == 0, compared.stderr
     assert "test_sum" in compared.stdout + compared.stderr
 
 
-def test_a_known_failure_does_not_redden_the_run_and_one_that_now_holds_is_reported(house: House) -> None:
+def test_a_known_failure_does_not_redden_the_run_and_one_that_now_holds_is_reported(
+    house: House,
+) -> None:
     house.claim("demo.holds")
     house.claim("demo.fails")
     house.test(HOLDING)
@@ -131,7 +142,8 @@ def test_a_known_failure_does_not_redden_the_run_and_one_that_now_holds_is_repor
 
 
 @pytest.mark.parametrize(
-    ("option", "history"), [("--report=/proc/x/y", ""), ("--report=conftest.py", ""), ("-q", "/proc/x")]
+    ("option", "history"),
+    [("--report=/proc/x/y", ""), ("--report=conftest.py", ""), ("-q", "/proc/x")],
 )
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(
     house: House, option: str, history: str
@@ -189,7 +201,9 @@ def part_house(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, dict[st
     for claim in ("two-tests", "two-files", "before", "after"):
         house.claim(f"demo.{claim}")
     house.test(PARTS)
-    house.test('@pytest.mark.claim("demo.two-files")\ndef test_third(): ...', "test_claims/test_other.py")
+    house.test(
+        '@pytest.mark.claim("demo.two-files")\ndef test_third(): ...', "test_claims/test_other.py"
+    )
     house.test(STOPS, "test_claims/test_stops.py")
     lines = {key: f"-p no:cacheprovider --device cpu {line}" for key, line in PART_LINES.items()}
     runs = run_pytest_for_each(house.root, lines.values())
@@ -208,12 +222,26 @@ def verdicts_in(folder: Path) -> dict[str, tuple[str, str]]:
         ("reports", "demo.two-tests", "holds", ""),
         ("reports", "demo.two-files", "holds", ""),
         ("deselected/partial", "demo.two-tests", "not checked", "1 of 2 tests ran: deselected"),
-        ("named/partial", "demo.two-tests", "not checked", "1 of 2 tests ran: not named on the command line"),
-        ("one_file/partial", "demo.two-files", "not checked", "1 of 2 tests ran: test_other.py was not collected"),
+        (
+            "named/partial",
+            "demo.two-tests",
+            "not checked",
+            "1 of 2 tests ran: not named on the command line",
+        ),
+        (
+            "one_file/partial",
+            "demo.two-files",
+            "not checked",
+            "1 of 2 tests ran: test_other.py was not collected",
+        ),
     ],
 )
 def test_a_claim_is_not_checked_by_a_part_of_its_tests(
-    part_house: tuple[House, dict[str, ChildRun]], folder: str, claim: str, verdict: str, reason: str
+    part_house: tuple[House, dict[str, ChildRun]],
+    folder: str,
+    claim: str,
+    verdict: str,
+    reason: str,
 ) -> None:
     house, runs = part_house
     assert verdicts_in(house.root / folder)[claim] == (verdict, reason), runs

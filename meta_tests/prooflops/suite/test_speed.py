@@ -33,25 +33,34 @@ def noisy(centre: float, spread: float) -> Iterator[float]:
     return (centre * generator.lognormvariate(0, spread) for _ in count())
 
 
-def test_a_clear_difference_holds_and_is_recorded(assert_slower: Callable[..., object], recorded: list[str]) -> None:
+def test_a_clear_difference_holds_and_is_recorded(
+    assert_slower: Callable[..., object], recorded: list[str]
+) -> None:
     assert_slower(noisy(1.5, 0.05))
     assert recorded[0].startswith("A over B: 1.5")
 
 
 def test_a_clear_contradiction_fails_with_the_ratio(assert_slower: Callable[..., object]) -> None:
-    with pytest.raises(Failed, match=r"A over B: the ratio of times is 0.5\dx \(.*\), but should be above 1$"):
+    with pytest.raises(
+        Failed, match=r"A over B: the ratio of times is 0.5\dx \(.*\), but should be above 1$"
+    ):
         assert_slower(noisy(0.5, 0.05))
 
 
 @pytest.mark.parametrize("centre", [1.0, 1.02, 0.98])
-def test_an_effect_within_the_noise_is_neither(assert_slower: Callable[..., object], centre: float) -> None:
+def test_an_effect_within_the_noise_is_neither(
+    assert_slower: Callable[..., object], centre: float
+) -> None:
     with pytest.raises(
-        Skipped, match=r"noise \(\d+ %\) leaves open on which side of 1 the ratio of times is: A over B"
+        Skipped,
+        match=r"noise \(\d+ %\) leaves open on which side of 1 the ratio of times is: A over B",
     ):
         assert_slower(noisy(centre, 0.5))
 
 
-@pytest.mark.parametrize(("centre", "reason"), [(3, "healthy machines show a ratio of 1.5 to 2: A"), (2, "side of 2")])
+@pytest.mark.parametrize(
+    ("centre", "reason"), [(3, "healthy machines show a ratio of 1.5 to 2: A"), (2, "side of 2")]
+)
 def test_a_ratio_that_no_healthy_machine_showed_is_not_checked(
     assert_slower: Callable[..., object], centre: float, reason: str
 ) -> None:

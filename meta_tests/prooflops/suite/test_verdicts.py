@@ -7,11 +7,16 @@ from prooflops.suite.verdicts import Outcome, verdict_of
 
 
 def claim(on_record: bool) -> Claim:
-    return Claim("demo.it", "It is.", sources=("s",), written="holds", kind="number", on_record=on_record)
+    return Claim(
+        "demo.it", "It is.", sources=("s",), written="holds", kind="number", on_record=on_record
+    )
 
 
 def outcomes(*statuses: str) -> list[Outcome]:
-    return [Outcome(f"test_{index}", status, reason=f"why {status}") for index, status in enumerate(statuses)]
+    return [
+        Outcome(f"test_{index}", status, reason=f"why {status}")
+        for index, status in enumerate(statuses)
+    ]
 
 
 @pytest.mark.parametrize("other", ["passed", "failed", "error", "unmet", "skipped", "unrun"])

@@ -4,36 +4,76 @@ import pytest
 
 from meta_tests.conftest import House
 from prooflops_gate.console.progress import Progress
-from prooflops_gate.console.tables import aligned, binary, engineering, fitted, markdown_table, share
+from prooflops_gate.console.tables import (
+    aligned,
+    binary,
+    engineering,
+    fitted,
+    markdown_table,
+    share,
+)
 
 
 def test_figures_have_three_digits_and_a_prefix_and_bytes_one_decimal_and_a_binary_one() -> None:
     times = {0.5e-9: "0.5 ns", 999.96e-6: "1.00 ms", 0.9995: "1.00 s", 9.995: "10.0 s", 99.95: "100 s",
              12.34e15: "12.3 Ps", -2.5: "-2.50 s", 0.0: "0 s"}  # fmt: skip
     assert {value: engineering(value, "s") for value in times} == times
-    sizes = {1023: "1023 B", 1024: "1.0 KiB", 1.5 * 1024**3: "1.5 GiB", 3000 * 1024**4: "3000.0 TiB"}
+    sizes = {
+        1023: "1023 B",
+        1024: "1.0 KiB",
+        1.5 * 1024**3: "1.5 GiB",
+        3000 * 1024**4: "3000.0 TiB",
+    }
     assert {value: binary(value) for value in sizes} == sizes
 
 
 def test_a_share_above_one_is_marked() -> None:
-    assert [share(value, "-") for value in (0.5, 1, 1.5, None)] == ["50.0%", "100.0%", "150.0% !", "-"]
+    assert [share(value, "-") for value in (0.5, 1, 1.5, None)] == [
+        "50.0%",
+        "100.0%",
+        "150.0% !",
+        "-",
+    ]
 
 
 def test_tables_are_aligned_and_a_bar_in_a_cell_does_not_break_markdown() -> None:
     assert aligned([["name", "time", ""], ["a", "12 ms", ""]]) == ["name   time", "a     12 ms"]
-    assert markdown_table([["a", "b"], ["|x| < 1", ""]]) == ["| a | b |", "| --- | --- |", "| \\|x\\| < 1 |  |"]
+    assert markdown_table([["a", "b"], ["|x| < 1", ""]]) == [
+        "| a | b |",
+        "| --- | --- |",
+        "| \\|x\\| < 1 |  |",
+    ]
 
 
-WHOLE = ["benchmark                    rate", "matmul of a large-ish one  1 GB/s", "b                               2"]
+WHOLE = [
+    "benchmark                    rate",
+    "matmul of a large-ish one  1 GB/s",
+    "b                               2",
+]
 WORDS = ["benchmark  rate", "matmul of     1", "a large-   GB/s", "ish one", "b             2"]
-LEAST = ["bench  rate", "mark", "matmu     1", "l of   GB/s", "a lar", "ge-", "ish", "one", "b         2"]
+LEAST = [
+    "bench  rate",
+    "mark",
+    "matmu     1",
+    "l of   GB/s",
+    "a lar",
+    "ge-",
+    "ish",
+    "one",
+    "b         2",
+]
 
 
-@pytest.mark.parametrize(("width", "lines"), [(None, WHOLE), (33, WHOLE), (15, WORDS), (11, LEAST), (8, LEAST)])
+@pytest.mark.parametrize(
+    ("width", "lines"), [(None, WHOLE), (33, WHOLE), (15, WORDS), (11, LEAST), (8, LEAST)]
+)
 def test_a_table_is_as_wide_as_the_terminal_unless_its_columns_would_vanish(
     width: int | None, lines: list[str]
 ) -> None:
-    assert fitted([["benchmark", "rate"], ["matmul of a large-ish one", "1 GB/s"], ["b", "2"]], width) == lines
+    assert (
+        fitted([["benchmark", "rate"], ["matmul of a large-ish one", "1 GB/s"], ["b", "2"]], width)
+        == lines
+    )
 
 
 def test_names_are_wrapped_at_their_marks() -> None:
@@ -57,7 +97,9 @@ class Terminal:
     def flush(self) -> None: ...
 
 
-@pytest.mark.parametrize(("verbosity", "under_q", "printed"), [(0, False, True), (-1, False, False), (-1, True, True)])
+@pytest.mark.parametrize(
+    ("verbosity", "under_q", "printed"), [(0, False, True), (-1, False, False), (-1, True, True)]
+)
 def test_a_line_appears_every_three_seconds_at_most_and_under_q_where_asked_for(
     verbosity: int, under_q: bool, printed: bool
 ) -> None:
@@ -72,7 +114,9 @@ def test_a_line_appears_every_three_seconds_at_most_and_under_q_where_asked_for(
     for second in range(10):
         now[0] = second + 0.5
         progress(f"second {second}")
-    assert Config.pluginmanager.lines == [f"  test_it: second {second}" for second in (3, 6, 9) if printed]
+    assert Config.pluginmanager.lines == [
+        f"  test_it: second {second}" for second in (3, 6, 9) if printed
+    ]
 
 
 def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house: House) -> None:

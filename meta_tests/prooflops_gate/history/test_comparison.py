@@ -15,27 +15,46 @@ NAN = float("nan")
 A, B = "bench/test_x.py::test_a", "bench/test_x.py::test_b"
 
 
-def side(*processes: dict[str, Timed], device: str = "cpu-1", verdicts: dict[str, str] | None = None) -> list[Summary]:
+def side(
+    *processes: dict[str, Timed], device: str = "cpu-1", verdicts: dict[str, str] | None = None
+) -> list[Summary]:
     return [
-        Summary(Path(f"{device}-{index}.json"), str(index), device, device, "2.13.0", "", each, verdicts or {})
+        Summary(
+            Path(f"{device}-{index}.json"),
+            str(index),
+            device,
+            device,
+            "2.13.0",
+            "",
+            each,
+            verdicts or {},
+        )
         for index, each in enumerate(processes)
     ]
 
 
-def timed(time_s: float = 1.0, method: int = 3, portable: dict[str, float] | None = None, **exact: Any) -> Timed:
+def timed(
+    time_s: float = 1.0, method: int = 3, portable: dict[str, float] | None = None, **exact: Any
+) -> Timed:
     return Timed(time_s, exact, portable or {}, method)
 
 
-def processes(factor: float, count: int, noise: float = 0.01, seed: int = 0) -> list[dict[str, Timed]]:
+def processes(
+    factor: float, count: int, noise: float = 0.01, seed: int = 0
+) -> list[dict[str, Timed]]:
     draw = np.random.default_rng(seed)
     return [{A: timed(factor * float(np.exp(draw.normal(0, noise))))} for _ in range(count)]
 
 
-def compared(before: list[Summary], after: list[Summary], **rest: Any) -> dict[tuple[str, str], Row]:
+def compared(
+    before: list[Summary], after: list[Summary], **rest: Any
+) -> dict[tuple[str, str], Row]:
     return {(row.name, row.quantity): row for row in compare(before, after, **rest)}
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(1.2, "SLOWER"), (1 / 1.2, "FASTER"), (1.0, "SAME")])
+@pytest.mark.parametrize(
+    ("factor", "verdict"), [(1.2, "SLOWER"), (1 / 1.2, "FASTER"), (1.0, "SAME")]
+)
 def test_enough_processes_decide(factor: float, verdict: str) -> None:
     row = compared(side(*processes(1.0, 12)), side(*processes(factor, 12, seed=1)))[A, "time"]
     assert row.verdict == verdict, f"{row}, but should be {verdict} [{factor=}]"
@@ -50,18 +69,24 @@ def test_single_records_are_inconclusive_and_as_many_as_they_ask_for_can_decide(
     assert interval(row.effect) == "one pair"
     asked = int(row.note.split("about ")[1].split()[0])
     again = compared(side(*processes(1.0, asked)), side(*processes(1.5, asked, seed=1)))[A, "time"]
-    assert again.verdict == "SLOWER", f"{asked} processes were said to decide a change of 50 %, but: {again}"
+    assert again.verdict == "SLOWER", (
+        f"{asked} processes were said to decide a change of 50 %, but: {again}"
+    )
 
 
 def test_an_open_comparison_says_the_noise_and_how_many_processes_would_decide() -> None:
-    row = compared(side(*processes(1.0, 12, 0.1)), side(*processes(1.06, 12, 0.1, seed=2)))[A, "time"]
+    row = compared(side(*processes(1.0, 12, 0.1)), side(*processes(1.06, 12, 0.1, seed=2)))[
+        A, "time"
+    ]
     assert row.verdict == "INCONCLUSIVE"
     assert row.note.startswith("noise "), row.note
     assert int(row.note.split("about ")[1].split()[0]) > 12
 
 
 def test_another_method_of_measuring_is_not_compared() -> None:
-    row = compared(side(*[{A: timed(1.0, method=3)}] * 12), side(*[{A: timed(2.0, method=4)}] * 12))[A, "time"]
+    row = compared(
+        side(*[{A: timed(1.0, method=3)}] * 12), side(*[{A: timed(2.0, method=4)}] * 12)
+    )[A, "time"]
     assert (row.verdict, row.note) == ("INCONCLUSIVE", "the method of measuring changed (3 -> 4)")
 
 
@@ -89,7 +114,10 @@ def test_a_shift_that_all_benchmarks_share_is_the_machines() -> None:
 
 def test_contention_stands_beside_the_verdict() -> None:
     contended = Timed(1.0, {}, {}, 3, contended="other processes kept 1.00 cores busy")
-    assert "contended: other processes" in compared(side({A: timed()}), side({A: contended}))[A, "time"].note
+    assert (
+        "contended: other processes"
+        in compared(side({A: timed()}), side({A: contended}))[A, "time"].note
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +125,9 @@ def test_contention_stands_beside_the_verdict() -> None:
     [(24, 24, "SAME"), (24, 25, "CHANGED"), (24, None, "MISSING"), (None, 24, "NEW"), (1, True, "CHANGED"),
      (NAN, NAN, "SAME")],
 )  # fmt: skip
-def test_an_exact_quantity_is_compared_by_equality(before: object, after: object, verdict: str) -> None:
+def test_an_exact_quantity_is_compared_by_equality(
+    before: object, after: object, verdict: str
+) -> None:
     old, new = ({} if value is None else {"flops": value} for value in (before, after))
     row = compared(side({A: timed(**old)}), side({A: timed(**new)}))[A, "flops"]
     assert (row.verdict, row.before, row.after) == (verdict, before, after)
@@ -121,14 +151,22 @@ def test_missing_and_new_benchmarks_are_named() -> None:
     [("holds", "FAILS", "CHANGED"), ("holds", "not checked", "INCONCLUSIVE"), ("not checked", "holds", "NEW"),
      ("not checked", "not checked", "SAME"), ("holds if", "corrected", "CHANGED")],
 )  # fmt: skip
-def test_a_claims_verdict_is_an_exact_quantity_unless_it_was_not_checked(before: str, after: str, verdict: str) -> None:
-    row = compared(side({}, verdicts={"x.a": before}), side({}, verdicts={"x.a": after}))["x.a", "verdict"]
+def test_a_claims_verdict_is_an_exact_quantity_unless_it_was_not_checked(
+    before: str, after: str, verdict: str
+) -> None:
+    row = compared(side({}, verdicts={"x.a": before}), side({}, verdicts={"x.a": after}))[
+        "x.a", "verdict"
+    ]
     assert (row.before, row.after, row.verdict) == (before, after, verdict), row
 
 
 def test_one_process_that_checked_a_claim_settles_it_for_its_side() -> None:
     old = side({}, verdicts={"x.a": "holds"})
-    new = [*side({}, verdicts={"x.a": "not checked"}), *side({}, verdicts={"x.a": "holds"}), *side({})]
+    new = [
+        *side({}, verdicts={"x.a": "not checked"}),
+        *side({}, verdicts={"x.a": "holds"}),
+        *side({}),
+    ]
     assert compared(old, new)["x.a", "verdict"].verdict == "SAME"
     assert compared(old, side({})) == {}, "a run without claims says nothing about them"
 
@@ -178,7 +216,9 @@ def test_memory_is_reported_where_every_process_of_a_side_held_more(
 
 
 def test_the_table_leaves_out_equal_figures_and_counts_the_worst_verdict_first() -> None:
-    found = compare(side({A: timed(0.002, flops=24, bytes=8)}), side({A: timed(0.003, flops=25, bytes=8)}))
+    found = compare(
+        side({A: timed(0.002, flops=24, bytes=8)}), side({A: timed(0.003, flops=25, bytes=8)})
+    )
     table = tables.table(found)
     assert [row[1] for row in table] == ["quantity", "time", "flops"]
     assert (table[1][2:5], table[2][2:4]) == (["2.00 ms", "3.00 ms", "1.500"], ["24", "25"])
@@ -188,5 +228,7 @@ def test_the_table_leaves_out_equal_figures_and_counts_the_worst_verdict_first()
 def test_a_missing_benchmark_whose_test_skipped_itself_is_inconclusive() -> None:
     missing, other = (tables.one_sided(name, "time", 1, None) for name in "mo")
     found = tables.with_skips([missing, other], {"m": "later"})
-    assert [(row.verdict, row.note) for row in found[:1]] == [("INCONCLUSIVE", "skipped this time: later")]
+    assert [(row.verdict, row.note) for row in found[:1]] == [
+        ("INCONCLUSIVE", "skipped this time: later")
+    ]
     assert found[1] == other

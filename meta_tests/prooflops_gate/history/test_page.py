@@ -15,12 +15,20 @@ HOSTILE = "test_a.py::test_a[<script>alert(1)</script>&\"'{}]"
 ADDRESS = "https://example.org/o/r"
 
 
-def written(folder: Path, *levels: float, name: str = "test_b.py::test_b", address: str = ADDRESS) -> tuple[str, str]:
+def written(
+    folder: Path, *levels: float, name: str = "test_b.py::test_b", address: str = ADDRESS
+) -> tuple[str, str]:
     """The page and the badge's message of a benchmark with 12 records on each of these levels, beside a hostile one."""
     series = times(*((level, 12) for level in levels))
     summaries = [
-        replace(each, benchmarks={**each.benchmarks, HOSTILE: each.benchmarks[name]}, commit=f"{index:040x}")
-        for index, each in enumerate(summary(index, time_s, name=name) for index, time_s in enumerate(series))
+        replace(
+            each,
+            benchmarks={**each.benchmarks, HOSTILE: each.benchmarks[name]},
+            commit=f"{index:040x}",
+        )
+        for index, each in enumerate(
+            summary(index, time_s, name=name) for index, time_s in enumerate(series)
+        )
     ]
     page, badge = write_page(folder, "a <b> project", summaries, address)
     content = json.loads(badge.read_text())
@@ -30,11 +38,15 @@ def written(folder: Path, *levels: float, name: str = "test_b.py::test_b", addre
     return page.read_text().partition("<main")[2], f"{content['message']}: {content['color']}"
 
 
-def test_each_record_is_a_point_linked_by_its_commit_and_each_change_of_level_a_line(tmp_path: Path) -> None:
+def test_each_record_is_a_point_linked_by_its_commit_and_each_change_of_level_a_line(
+    tmp_path: Path,
+) -> None:
     text, badge = written(tmp_path, 1.0, 1.3)
     assert badge == "2 of 2 slower: red"
     assert text.count("<circle ") == 2 * 24
-    assert re.findall(rf'href="{ADDRESS}/commit/(\w+)"', text)[:24] == [f"{index:040x}" for index in range(24)]
+    assert re.findall(rf'href="{ADDRESS}/commit/(\w+)"', text)[:24] == [
+        f"{index:040x}" for index in range(24)
+    ]
     assert text.count('<path class="slower"') == 2
     assert len(re.findall(r">\+(29|30|31)\.\d%</text>", text)) == 2
     assert written(tmp_path, 1.3, 1.0)[1] == "2 of 2 faster: brightgreen"
@@ -45,12 +57,18 @@ def test_each_record_is_a_point_linked_by_its_commit_and_each_change_of_level_a_
 
 
 def test_of_many_benchmarks_those_that_changed_are_unfolded(tmp_path: Path) -> None:
-    records = [summary(index, 1.0 + 0.3 * (index > 12) + 0.001 * (index % 3)) for index in range(24)]
+    records = [
+        summary(index, 1.0 + 0.3 * (index > 12) + 0.001 * (index % 3)) for index in range(24)
+    ]
     steady = {f"test_c.py::test_c[{number}]": records[0].benchmarks[NAME] for number in range(30)}
     records = [replace(each, benchmarks={**each.benchmarks, **steady}) for each in records]
     text = write_page(tmp_path, "many", records, "")[0].read_text().partition("<main")[2]
     unfolded, _, folded = text.partition("No change of level: 30 benchmarks</summary>")
-    assert (unfolded.count("<article>"), folded.count("<article>"), NAME in unfolded) == (1, 30, True)
+    assert (unfolded.count("<article>"), folded.count("<article>"), NAME in unfolded) == (
+        1,
+        30,
+        True,
+    )
 
 
 def test_nothing_in_a_record_is_markup(tmp_path: Path) -> None:
@@ -61,13 +79,17 @@ def test_nothing_in_a_record_is_markup(tmp_path: Path) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;&#x27;{}]" in text
 
 
-def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_fits_and_is_accessible_and_fetches_nothing(
+    browser: Browser, tmp_path: Path
+) -> None:
     written(tmp_path, 1.0, 1.3)
     with browser.open(tmp_path / "history.html") as opened:
         opened.check(tmp_path / "history.html", "null")
 
 
-def test_a_command_writes_them_and_refuses_a_folder_that_it_could_not_write(plain_repo: Foreign) -> None:
+def test_a_command_writes_them_and_refuses_a_folder_that_it_could_not_write(
+    plain_repo: Foreign,
+) -> None:
     for _ in range(2):
         plain_repo.run("--gate-record", "a")
     done = plain_repo.run("--gate-history", "--report=site")
@@ -76,7 +98,10 @@ def test_a_command_writes_them_and_refuses_a_folder_that_it_could_not_write(plai
     page = (plain_repo.root / "site" / "history.html").read_text()
     assert page.count("<circle ") == 2
     assert "test_it.py::test_sum" in page
-    assert json.loads((plain_repo.root / "site" / "badge.json").read_text())["message"] == "too few records"
+    assert (
+        json.loads((plain_repo.root / "site" / "badge.json").read_text())["message"]
+        == "too few records"
+    )
     done = plain_repo.run("--gate-history", "--report", "/proc/none")
     assert done.code == 4
     assert "--report cannot be written to /proc/none" in done.output

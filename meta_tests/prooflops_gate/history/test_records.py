@@ -58,7 +58,13 @@ def append_many(folder: Path, count: int) -> None:
 
 def test_a_record_comes_back_as_it_was_written_in_order(tmp_path: Path) -> None:
     append_many(tmp_path, 5)
-    assert [records.read(path)["index"] for path in records.record_files(tmp_path)] == [0, 1, 2, 3, 4]
+    assert [records.read(path)["index"] for path in records.record_files(tmp_path)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     figures = {"a": np.int64(7), "b": np.float32(0.5), "c": np.bool_(True), "d": Path("a")}
     assert json.loads(records.as_text(figures)) == {"a": 7, "b": 0.5, "c": True, "d": "a"}
 
@@ -66,23 +72,43 @@ def test_a_record_comes_back_as_it_was_written_in_order(tmp_path: Path) -> None:
 def test_comparing_reads_all_it_needs_of_a_record() -> None:
     found = records.summary_of(RECORD, PATH, EXACT)
     first = found.benchmarks["a"]
-    assert (first.time_s, first.exact, first.portable, first.method) == (1.0, {"flops": 24}, {"mfu": 0.5}, 3)
+    assert (first.time_s, first.exact, first.portable, first.method) == (
+        1.0,
+        {"flops": 24},
+        {"mfu": 0.5},
+        3,
+    )
     assert (first.contended, first.settings, first.resources) == (
         "other processes", {"min_effect": 0.05}, {"memory": 12_600.0},
     )  # fmt: skip
-    assert (found.name, found.torch, found.commit, found.dirty) == ("Some CPU", "2.13.0", "1a2b3c", False)
-    assert (found.verdicts, found.contended, found.pace) == ({"x.a": "holds"}, True, RECORD["prooflops"]["pace"])
+    assert (found.name, found.torch, found.commit, found.dirty) == (
+        "Some CPU",
+        "2.13.0",
+        "1a2b3c",
+        False,
+    )
+    assert (found.verdicts, found.contended, found.pace) == (
+        {"x.a": "holds"},
+        True,
+        RECORD["prooflops"]["pace"],
+    )
 
 
 @pytest.mark.parametrize("least", [0.0, 1e-18, math.nan, 1e18])
 def test_a_time_without_a_ratio_is_left_out_of_every_comparison(least: float) -> None:
     bench = {"fullname": "none", "stats": {"min": least}}
-    ignored = {"fullname": "ignored", "stats": {"min": 1.0}, "extra_info": {"gate": {"ignore": True}}}
+    ignored = {
+        "fullname": "ignored",
+        "stats": {"min": 1.0},
+        "extra_info": {"gate": {"ignore": True}},
+    }
     record = {"benchmarks": [*RECORD["benchmarks"], bench, ignored], "prooflops": {}}
     assert list(records.summary_of(record, PATH, []).benchmarks) == ["a", "b[bf16]", "b[fp32]"]
 
 
-def test_what_runs_of_the_gate_said_is_read_in_order_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
+def test_what_runs_of_the_gate_said_is_read_in_order_and_foreign_files_are_passed_over(
+    tmp_path: Path,
+) -> None:
     records.append_verdicts(tmp_path, "mine", {})  # the machine has no records
     assert not list(tmp_path.iterdir())
     (tmp_path / "mine").mkdir()
@@ -98,14 +124,18 @@ def test_a_baseline_without_all_of_its_records_is_refused(tmp_path: Path) -> Non
     kept, gone = (records.append(tmp_path, EMPTY, FINGERPRINT) for _ in range(2))
     stored = records.store_baseline("main", [kept, gone])
     gone.unlink()
-    with pytest.raises(UnreadableRecord, match=f"one of its records is missing or unreadable.*{gone.name}"):
+    with pytest.raises(
+        UnreadableRecord, match=f"one of its records is missing or unreadable.*{gone.name}"
+    ):
         records.baseline(tmp_path, "main", "", [])
     stored.write_text('{"records": []}')
     with pytest.raises(UnreadableRecord, match="no records"):
         records.baseline(tmp_path, "main", "", [])
 
 
-def test_latest_is_this_machines_newest_record_that_has_most_of_the_benchmarks(tmp_path: Path) -> None:
+def test_latest_is_this_machines_newest_record_that_has_most_of_the_benchmarks(
+    tmp_path: Path,
+) -> None:
     def stored(name: str, *benchmarks: str) -> Path:
         timed = [{"fullname": each, "stats": {"min": 1.0}} for each in benchmarks]
         record = {"benchmarks": timed, "prooflops": {"fingerprint": {"name": name}}}
@@ -115,10 +145,16 @@ def test_latest_is_this_machines_newest_record_that_has_most_of_the_benchmarks(t
         return records.baseline(tmp_path, "latest", own, EXACT, benchmarks)[0].path
 
     both, other, one = stored("mine", "a", "b"), stored("other", "a", "b"), stored("mine", "a")
-    assert latest(both.parent.name, "a", "b") == both, "a run of part of the benchmarks is not meant"
+    assert latest(both.parent.name, "a", "b") == both, (
+        "a run of part of the benchmarks is not meant"
+    )
     assert latest(both.parent.name, "a") == one
-    assert latest("unknown", "a", "b") == one, "another machine's newest run, for the caller to refuse"
-    assert latest(other.parent.name, "a", "b", "c") == other, "another machine's is none, however much it has"
+    assert latest("unknown", "a", "b") == one, (
+        "another machine's newest run, for the caller to refuse"
+    )
+    assert latest(other.parent.name, "a", "b", "c") == other, (
+        "another machine's is none, however much it has"
+    )
 
 
 def test_where_only_other_machines_have_the_baseline_the_newest_is_taken(tmp_path: Path) -> None:
@@ -161,7 +197,9 @@ while True:
 def test_all_that_killed_writers_had_stored_is_there_and_whole(tmp_path: Path, kills: int) -> None:
     moment, named = random.Random(0), set()
     for _ in range(kills):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, stdout=-1, text=True)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, stdout=-1, text=True
+        )
         assert writer.stdout
         named.add(writer.stdout.readline().strip())
         time.sleep(moment.uniform(0, 0.03))
@@ -174,7 +212,9 @@ def test_all_that_killed_writers_had_stored_is_there_and_whole(tmp_path: Path, k
     assert records.baseline(tmp_path, "main", records.fingerprint_id({"name": "a"}), EXACT)
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "verdicts.json"
     records.write_atomically(file, "old")
 
@@ -187,8 +227,12 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkey
     assert (file.read_text(), list(tmp_path.iterdir())) == ("old", [file])
 
 
-@pytest.mark.parametrize("text", ["", '{"benchmarks": [', "[1, 2]", '{"benchmarks": []}', "\x00\xff", "9" * 5000])
-def test_a_truncated_or_foreign_file_is_reported_by_name_and_left_alone(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", '{"benchmarks": [', "[1, 2]", '{"benchmarks": []}', "\x00\xff", "9" * 5000]
+)
+def test_a_truncated_or_foreign_file_is_reported_by_name_and_left_alone(
+    tmp_path: Path, text: str
+) -> None:
     good = records.append(tmp_path, EMPTY, FINGERPRINT)
     bad = good.parent / "0-foreign.json"
     bad.write_text(text, encoding="latin-1")
@@ -199,14 +243,38 @@ def test_a_truncated_or_foreign_file_is_reported_by_name_and_left_alone(tmp_path
     assert bad.read_text(encoding="latin-1") == text
 
 
-NUMBERS = [0, -1, 1, 10**400, 10**25, 1e308, 5e-324, -0.0, math.nan, math.inf, -math.inf, True, False]
-LEAVES = st.none() | st.sampled_from(NUMBERS) | st.text(max_size=3) | st.sampled_from(["nan", "1e999", "holds", "2.0"])
+NUMBERS = [
+    0,
+    -1,
+    1,
+    10**400,
+    10**25,
+    1e308,
+    5e-324,
+    -0.0,
+    math.nan,
+    math.inf,
+    -math.inf,
+    True,
+    False,
+]
+LEAVES = (
+    st.none()
+    | st.sampled_from(NUMBERS)
+    | st.text(max_size=3)
+    | st.sampled_from(["nan", "1e999", "holds", "2.0"])
+)
 VALUES = st.recursive(
     LEAVES,
-    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.sampled_from(["id", "name", "min", "a"]), each),
+    lambda each: (
+        st.lists(each, max_size=3)
+        | st.dictionaries(st.sampled_from(["id", "name", "min", "a"]), each)
+    ),
     max_leaves=5,
 )
-unhurried = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], deadline=None)
+unhurried = settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], deadline=None
+)
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -244,7 +312,9 @@ def result_or_refusal(kind: type[Exception], call: Callable[[], Any]) -> tuple[A
 @unhurried
 @given(changed(RECORD))
 def test_any_record_is_compared_or_refused(record: Any) -> None:
-    found, refusal = result_or_refusal(UnreadableRecord, lambda: records.summary_of(record, PATH, EXACT))
+    found, refusal = result_or_refusal(
+        UnreadableRecord, lambda: records.summary_of(record, PATH, EXACT)
+    )
     if not found:
         assert str(PATH) in refusal
         return
@@ -255,29 +325,41 @@ def test_any_record_is_compared_or_refused(record: Any) -> None:
             compared = result_or_refusal(NotComparable, call)[0] or []
             assert all(0 < row.effect.ratio < math.inf for row in compared if row.effect), compared
             rows.table(compared)
-    both = {name: ([timed] * 9, [found.benchmarks.get(name, timed)] * 9) for name, timed in good.benchmarks.items()}
+    both = {
+        name: ([timed] * 9, [found.benchmarks.get(name, timed)] * 9)
+        for name, timed in good.benchmarks.items()
+    }
     rows.table(memory_rows(both, 0.05))
     trend.table(trend.trends([found, good]))
 
 
 @unhurried
 @given(data=st.data())
-def test_a_file_damaged_anywhere_is_a_record_or_refused_by_name(tmp_path: Path, data: st.DataObject) -> None:
+def test_a_file_damaged_anywhere_is_a_record_or_refused_by_name(
+    tmp_path: Path, data: st.DataObject
+) -> None:
     text = records.as_text(RECORD).encode()
     cut = data.draw(st.integers(0, len(text)))
     (file := tmp_path / "1" / "a.json").parent.mkdir(exist_ok=True)
-    file.write_bytes(text[:cut] + data.draw(st.binary(max_size=3)) + text[cut + data.draw(st.integers(0, 99)) :])
+    file.write_bytes(
+        text[:cut] + data.draw(st.binary(max_size=3)) + text[cut + data.draw(st.integers(0, 99)) :]
+    )
     found, refusal = result_or_refusal(UnreadableRecord, lambda: records.read_summary(file, EXACT))
     assert found or str(file) in refusal
 
 
-FLOORS = {"stored": "2026", "benchmarks": {"a": {"noise": 0.01, "sessions_s": [1.0, 1.1], "floor": 0.02}}}
+FLOORS = {
+    "stored": "2026",
+    "benchmarks": {"a": {"noise": 0.01, "sessions_s": [1.0, 1.1], "floor": 0.02}},
+}
 BASELINE = {"name": "main", "stored": "2026", "records": ["a.json"]}
 
 
 @unhurried
 @given(floors=changed(FLOORS), baseline=changed(BASELINE))
-def test_any_noise_floor_and_any_baseline_is_read_or_refused(tmp_path: Path, floors: Any, baseline: Any) -> None:
+def test_any_noise_floor_and_any_baseline_is_read_or_refused(
+    tmp_path: Path, floors: Any, baseline: Any
+) -> None:
     folder = tmp_path / "mine"
     (folder / "baselines").mkdir(parents=True, exist_ok=True)
     (folder / "noise-floor.json").write_text(json.dumps(floors))

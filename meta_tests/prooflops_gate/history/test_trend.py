@@ -12,10 +12,14 @@ from prooflops_gate.history.records import Summary, Timed
 NAME = "bench/test_a.py::test_a"
 
 
-def summary(index: int, time_s: float, *, device: str = "cpu-1", method: int = 3, name: str = NAME) -> Summary:
+def summary(
+    index: int, time_s: float, *, device: str = "cpu-1", method: int = 3, name: str = NAME
+) -> Summary:
     moment = f"2026-11-{1 + index // 24:02d}T{index % 24:02d}:00:00"
     timed = {name: Timed(time_s, {}, {}, method)}
-    return Summary(Path(f"{index:04d}.json"), moment, device, "Some CPU", "2.13.0", f"c{index:07d}", timed, {})
+    return Summary(
+        Path(f"{index:04d}.json"), moment, device, "Some CPU", "2.13.0", f"c{index:07d}", timed, {}
+    )
 
 
 def test_the_table_names_the_record_and_commit_of_a_change() -> None:
@@ -33,7 +37,11 @@ def test_few_records_are_said_to_be_too_few() -> None:
 
 def test_the_gates_verdicts_since_the_first_record_are_kept_beside_the_trend() -> None:
     found = trend.trends([summary(index, 1.0) for index in range(12)])
-    rows = [("2026-10-31T23:59:59", 1.2), ("2026-11-01T00:30:00", 1.104), ("2026-11-01T01:30:00", None)]
+    rows = [
+        ("2026-10-31T23:59:59", 1.2),
+        ("2026-11-01T00:30:00", 1.104),
+        ("2026-11-01T01:30:00", None),
+    ]
     said = [(moment, NAME, {"verdict": "SLOWER", "ratio": ratio}) for moment, ratio in rows]
     (shown,) = trend.with_verdicts(found, said)
     assert [text for _, text in shown.verdicts] == ["SLOWER 1.104", "SLOWER"]
@@ -44,9 +52,20 @@ def test_another_machine_or_method_begins_a_series_of_its_own() -> None:
     assert sorted(len(each.records) for each in trend.trends(summaries)) == [1, 1, 1]
 
 
-def test_trends_with_enough_records_come_the_changed_ones_first_and_the_newest_300_records_count() -> None:
-    series = {"steady": [1.0] * 8, "few": [1.0] * 7, "steps": times((1.0, 12), (1.3, 12)), "other": [1.0] * 9}
-    found = [summary(i, time_s, name=name) for name, every in series.items() for i, time_s in enumerate(every)]
+def test_trends_with_enough_records_come_the_changed_ones_first_and_the_newest_300_records_count() -> (
+    None
+):
+    series = {
+        "steady": [1.0] * 8,
+        "few": [1.0] * 7,
+        "steps": times((1.0, 12), (1.3, 12)),
+        "other": [1.0] * 9,
+    }
+    found = [
+        summary(i, time_s, name=name)
+        for name, every in series.items()
+        for i, time_s in enumerate(every)
+    ]
     enough = trend.long_enough(found, {"steady", "few", "steps"})
     assert [each.name for each in enough] == ["steps", "steady"]
     assert trend.markdown(enough)[-4].startswith("| steady | 8 | 1.00 s | 1.00 s |")
@@ -59,14 +78,23 @@ def test_records_unreadable_files_baselines_and_trends_are_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(9):
-        bench = {"fullname": "a", "stats": {"min": 1.0}, "extra_info": {"contention": {"contended": number == 0}}}
-        ours = {"fingerprint": {"name": "A CPU"}, "verdicts": [{"id": "x.a", "verdict": "holds"}] * (number == 1)}
+        bench = {
+            "fullname": "a",
+            "stats": {"min": 1.0},
+            "extra_info": {"contention": {"contended": number == 0}},
+        }
+        ours = {
+            "fingerprint": {"name": "A CPU"},
+            "verdicts": [{"id": "x.a", "verdict": "holds"}] * (number == 1),
+        }
         record = {"benchmarks": [bench], "prooflops": ours, "commit_info": {"id": "1a2b3c4d5e6f"}}
         path = records.append(tmp_path, record, {"name": "A CPU"})
     records.store_baseline("main", [path])
     (path.parent / "0.json").write_text("cut o")
     assert listing.print_history(tmp_path, [], verbose=True, report=None, root=tmp_path) == 0
-    head, unreadable, first, second, *others, gap, title, columns, row = capsys.readouterr().out.splitlines()
+    head, unreadable, first, second, *others, gap, title, columns, row = (
+        capsys.readouterr().out.splitlines()
+    )
     assert (head, gap, title) == (f"10 records in {tmp_path}", "", f"trend on {path.parent.name}")
     assert "unreadable, skipped" in unreadable
     assert first.endswith("    1 benchmarks    0 claims  A CPU  1a2b3c4d5e  contended")

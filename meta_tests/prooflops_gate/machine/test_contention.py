@@ -32,7 +32,8 @@ def test_each_sign_above_its_limit_is_contention_and_is_said_in_words(
     signs = {
         "other processes kept": others > max(0.25, cores / 32),
         "the hypervisor took": steal > 0.05,
-        "was preempted": switches > 100 and children < 0.01,  # by its own children it is no contention
+        "was preempted": switches > 100
+        and children < 0.01,  # by its own children it is no contention
     }
     assert found["contended"] is any(signs.values())
     assert all((text in found["why"]) is seen for text, seen in signs.items())
@@ -43,7 +44,9 @@ def stat_file(path: Path, user: int, steal: int) -> Path:
     return path
 
 
-def test_what_others_do_meanwhile_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_do_meanwhile_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(contention, "SHORTEST_S", 0.0)
     file = stat_file(tmp_path / "stat", user=0, steal=0)
     watch = Watch(file)
@@ -51,13 +54,17 @@ def test_what_others_do_meanwhile_is_reported(tmp_path: Path, monkeypatch: pytes
     stat_file(file, user=40, steal=10)  # 0.4 s of work in 0.2 s
     seen = watch.stop()
     assert seen["contended"]
-    assert 0.3 < seen["others_cores"] <= 2.0, f"others kept {seen['others_cores']} cores busy, should 2 or less"
+    assert 0.3 < seen["others_cores"] <= 2.0, (
+        f"others kept {seen['others_cores']} cores busy, should 2 or less"
+    )
     assert seen["steal"] == 0.2
 
 
 def test_a_process_that_this_one_started_is_its_own_work() -> None:
     before, _ = contention._own_s()
-    with subprocess.Popen([sys.executable, "-c", HAS_WORKED], text=True, stdin=PIPE, stdout=PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", HAS_WORKED], text=True, stdin=PIPE, stdout=PIPE
+    ) as process:
         assert process.stdout is not None
         process.stdout.read(1)
         seen = contention._own_s()[0] - before
@@ -67,4 +74,6 @@ def test_a_process_that_this_one_started_is_its_own_work() -> None:
 def test_without_proc_nothing_is_guessed(tmp_path: Path) -> None:
     seen = Watch(tmp_path / "absent").stop()
     assert (seen["steal"], seen["others_cores"]) == (None, None)
-    assert seen["cores"] == (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+    assert seen["cores"] == (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    )

@@ -32,4 +32,8 @@ def effect_of(ratio: float, spread: float, n: int = 32, level: float = 0.001) ->
 def times(*levels: tuple[float, int], noise: float = 0.02, seed: int = 0) -> list[float]:
     """Log-normal times at one level after the other, so many records each."""
     draw = np.random.default_rng(seed)
-    return [level * float(np.exp(draw.normal(0, noise))) for level, count in levels for _ in range(count)]
+    return [
+        level * float(np.exp(draw.normal(0, noise)))
+        for level, count in levels
+        for _ in range(count)
+    ]

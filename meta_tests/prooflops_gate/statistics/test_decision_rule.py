@@ -8,38 +8,62 @@ import pytest
 from scipy.special import ndtri
 
 from meta_tests.prooflops_gate.statistics.simulated import effect_of, least, most
-from prooflops_gate.statistics.decision_rule import Plan, confirmed, decide, smallest_effect, verdict
+from prooflops_gate.statistics.decision_rule import (
+    Plan,
+    confirmed,
+    decide,
+    smallest_effect,
+    verdict,
+)
 from prooflops_gate.statistics.effects import unpaired
 
 
 def alarms(
-    plan: Plan, runs: int, seed: int, *, decide_run: Callable[[np.ndarray, np.ndarray], bool] | None = None
+    plan: Plan,
+    runs: int,
+    seed: int,
+    *,
+    decide_run: Callable[[np.ndarray, np.ndarray], bool] | None = None,
 ) -> int:
     """The benchmarks that alarm among so many without a change, each with noise of 3 % and an outlier in twenty."""
     draw, count = np.random.default_rng(seed), 0
     pairs = plan.looks[-1] + plan.confirming_pairs
     for _ in range(runs):
         before, after = np.exp(draw.normal(0, 0.02, (2, pairs)) + (draw.random((2, pairs)) < 0.05))
-        count += decide_run(before, after) if decide_run else decide(before, after, plan, 1e-9).verdict == "SLOWER"
+        count += (
+            decide_run(before, after)
+            if decide_run
+            else decide(before, after, plan, 1e-9).verdict == "SLOWER"
+        )
     return count
 
 
 def test_the_whole_rule_alarms_no_more_often_than_planned() -> None:
     # At rates high enough to be seen: 0.04 a benchmark, and a smallest effect that stops nothing.
-    plan = Plan(benchmarks=1, looks=(8, 12, 16), alarm_rate=0.04, confirmation_level=0.2, confirming_pairs=8)
+    plan = Plan(
+        benchmarks=1, looks=(8, 12, 16), alarm_rate=0.04, confirmation_level=0.2, confirming_pairs=8
+    )
     got, allowed = alarms(plan, 1500, 6), most(0.04, 1500)
-    assert got <= allowed, f"{got} of 1500 unchanged benchmarks alarmed, but at most {allowed} should"
+    assert got <= allowed, (
+        f"{got} of 1500 unchanged benchmarks alarmed, but at most {allowed} should"
+    )
     assert got >= 15, f"only {got} of 1500 alarmed: the plan gives away what it could find"
 
 
-@pytest.mark.parametrize(("slowdown", "noise", "share"), [(1.05, 0.07, 0.80), (1.10, 0.07, 0.95), (1.05, 0.03, 0.95)])
-def test_the_rule_finds_what_it_promises_among_twenty_benchmarks(slowdown: float, noise: float, share: float) -> None:
+@pytest.mark.parametrize(
+    ("slowdown", "noise", "share"), [(1.05, 0.07, 0.80), (1.10, 0.07, 0.95), (1.05, 0.03, 0.95)]
+)
+def test_the_rule_finds_what_it_promises_among_twenty_benchmarks(
+    slowdown: float, noise: float, share: float
+) -> None:
     draw, plan, found, runs = np.random.default_rng(9), Plan(benchmarks=20), 0, 300
     for _ in range(runs):
         before, after = np.exp(draw.normal(0, noise / math.sqrt(2), (2, 50)))
         found += decide(before, after * slowdown, plan).verdict == "SLOWER"
     needed = least(share, runs)
-    assert found >= needed, f"found {found} of {runs} slowdowns of {slowdown}x, but should find {needed} [{noise=}]"
+    assert found >= needed, (
+        f"found {found} of {runs} slowdowns of {slowdown}x, but should find {needed} [{noise=}]"
+    )
 
 
 def test_a_change_as_large_as_the_limit_is_rarely_called_the_same() -> None:
@@ -48,7 +72,9 @@ def test_a_change_as_large_as_the_limit_is_rarely_called_the_same() -> None:
         before, after = np.exp(draw.normal(0, 0.015, (2, 50)))
         same += decide(before, after * 1.03, plan).verdict == "SAME"
     allowed = most(0.05, runs)
-    assert same <= allowed, f"a slowdown of exactly 3 % was called SAME {same} times, but should be {allowed} at most"
+    assert same <= allowed, (
+        f"a slowdown of exactly 3 % was called SAME {same} times, but should be {allowed} at most"
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,31 +98,54 @@ def test_a_suspicion_stands_only_if_fresh_pairs_repeat_it() -> None:
     plan = Plan(benchmarks=20)
     slow, flat, slight = (effect_of(ratio, 0.03, 18) for ratio in (1.08, 1.0, 1.02))
     assert confirmed("SLOWER", slow, slow, plan) == "SLOWER", "what repeats should stand"
-    assert confirmed("SLOWER", flat, slow, plan) == "INCONCLUSIVE", "what does not repeat should not alarm"
-    assert confirmed("SLOWER", slight, slow, plan) == "INCONCLUSIVE", "what repeats at 2 % only should not alarm at 3 %"
+    assert confirmed("SLOWER", flat, slow, plan) == "INCONCLUSIVE", (
+        "what does not repeat should not alarm"
+    )
+    assert confirmed("SLOWER", slight, slow, plan) == "INCONCLUSIVE", (
+        "what repeats at 2 % only should not alarm at 3 %"
+    )
     unsure = effect_of(1.08, 0.6, 18)
-    assert unsure.p_slower > plan.confirmation_level, f"so much spread should leave it open: {unsure}"
-    assert confirmed("SLOWER", unsure, slow, plan) == "INCONCLUSIVE", "what fresh pairs leave open should not alarm"
-    assert confirmed("SLOWER", flat, flat, plan) == "SAME", "what all pairs place within 3 % of 1 is the same"
+    assert unsure.p_slower > plan.confirmation_level, (
+        f"so much spread should leave it open: {unsure}"
+    )
+    assert confirmed("SLOWER", unsure, slow, plan) == "INCONCLUSIVE", (
+        "what fresh pairs leave open should not alarm"
+    )
+    assert confirmed("SLOWER", flat, flat, plan) == "SAME", (
+        "what all pairs place within 3 % of 1 is the same"
+    )
 
 
-def test_the_decision_between_sessions_is_that_of_the_rank_sums_with_drift_and_common_shift() -> None:
-    draw, plan = np.random.default_rng(21), Plan(benchmarks=1, looks=(8,), confirming_pairs=4, shared_baseline=True)
+def test_the_decision_between_sessions_is_that_of_the_rank_sums_with_drift_and_common_shift() -> (
+    None
+):
+    draw, plan = (
+        np.random.default_rng(21),
+        Plan(benchmarks=1, looks=(8,), confirming_pairs=4, shared_baseline=True),
+    )
     before, after = list(draw.lognormal(0, 0.02, 9)), list(draw.lognormal(0.01, 0.02, 12))
     decided = decide(before, after, plan, floor=0.05, common=1.02)
-    assert decided.effect == unpaired(before, after[:8], level=plan.level(0), floor=0.05, common=1.02)
+    assert decided.effect == unpaired(
+        before, after[:8], level=plan.level(0), floor=0.05, common=1.02
+    )
     assert decided.wanted == 8
 
 
 @pytest.mark.parametrize("looks", [(8,), (8, 16, 24, 32), (10, 12, 40), tuple(range(8, 60, 2))])
 @pytest.mark.parametrize("benchmarks", [1, 20, 300])
-def test_the_looks_spend_the_screening_rate_and_no_more(looks: tuple[int, ...], benchmarks: int) -> None:
+def test_the_looks_spend_the_screening_rate_and_no_more(
+    looks: tuple[int, ...], benchmarks: int
+) -> None:
     plan = Plan(benchmarks=benchmarks, looks=looks)
     spent = math.fsum(plan.level(look) for look in range(len(looks)))
-    assert spent == pytest.approx(plan.screening_rate), f"spent {spent}, but should spend {plan.screening_rate}"
+    assert spent == pytest.approx(plan.screening_rate), (
+        f"spent {spent}, but should spend {plan.screening_rate}"
+    )
     plain = benchmarks * 0.5 ** (looks[0] + plan.plain_pairs) if plan.plain_pairs else 0.0
     total = spent * benchmarks * plan.confirmation_level + plain
-    assert 0.009 <= total <= 0.01 + 1e-12, f"a whole run may alarm at {total}, but should at 0.01 and not far below"
+    assert 0.009 <= total <= 0.01 + 1e-12, (
+        f"a whole run may alarm at {total}, but should at 0.01 and not far below"
+    )
     missed = math.fsum(plan.miss_level(look) for look in range(len(looks)))
     assert missed == pytest.approx(0.05), f"misses add up to {missed}, but should to 0.05"
 
@@ -104,9 +153,17 @@ def test_the_looks_spend_the_screening_rate_and_no_more(looks: tuple[int, ...], 
 def test_spending_is_the_table_of_lan_and_demets() -> None:
     # O'Brien-Fleming type at one-sided 0.025 and five equal looks has boundaries 4.8769, 3.3569, 2.6803, 2.2898, 2.0310
     # (Reboussin, DeMets, Kim, Lan, Controlled Clinical Trials 21 (2000) 190); nothing is spent before the first.
-    plan = Plan(benchmarks=1, looks=(1, 2, 3, 4, 5), alarm_rate=0.025, confirmation_level=1.0, confirming_pairs=1)
+    plan = Plan(
+        benchmarks=1,
+        looks=(1, 2, 3, 4, 5),
+        alarm_rate=0.025,
+        confirmation_level=1.0,
+        confirming_pairs=1,
+    )
     z = -float(ndtri(plan.level(0)))
-    assert z == pytest.approx(4.8769, abs=0.0005), f"the first boundary is {z:.4f}, but the table has 4.8769"
+    assert z == pytest.approx(4.8769, abs=0.0005), (
+        f"the first boundary is {z:.4f}, but the table has 4.8769"
+    )
     cumulative = [round(plan.spent(look), 5) for look in range(5)]
     assert cumulative == [0.0, 0.00039, 0.00381, 0.01221, 0.025], f"spent {cumulative}"
 

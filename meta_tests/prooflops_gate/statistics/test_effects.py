@@ -42,7 +42,9 @@ def test_intervals_of_pairs_cover_the_truth_as_often_as_they_say(noise: str) -> 
     draw, runs, level, n = np.random.default_rng(3), 600, 0.05, 16
     shapes: dict[str, Callable[[], np.ndarray]] = {
         "normal": lambda: draw.normal(0, 0.03, n),
-        "outliers": lambda: draw.normal(0, 0.03, n) + (draw.random(n) < 0.1) * draw.exponential(2, n),
+        "outliers": lambda: (
+            draw.normal(0, 0.03, n) + (draw.random(n) < 0.1) * draw.exponential(2, n)
+        ),
         "bimodal": lambda: draw.normal(0, 0.01, n) + 0.3 * draw.integers(2, size=n),
         "skewed": lambda: draw.exponential(0.05, n),
     }
@@ -52,7 +54,9 @@ def test_intervals_of_pairs_cover_the_truth_as_often_as_they_say(noise: str) -> 
         above += effect.low > 1.05
         below += effect.high < 1.05
     allowed = most(level, runs)
-    assert max(above, below) <= allowed, f"the bounds erred {above} and {below} times, but should at most {allowed}"
+    assert max(above, below) <= allowed, (
+        f"the bounds erred {above} and {below} times, but should at most {allowed}"
+    )
 
 
 def test_the_estimate_stays_where_a_quarter_of_the_pairs_goes_astray() -> None:
@@ -62,7 +66,9 @@ def test_the_estimate_stays_where_a_quarter_of_the_pairs_goes_astray() -> None:
         logs[i] = draw.uniform(1, 3)
     ratio, mean = paired(*pairs_of(logs), level=0.01).ratio, math.exp(float(np.mean(logs)))
     assert 1.03 < ratio < 1.09, f"the estimate went to {ratio:.3f}, but should stay near 1.05"
-    assert mean > 1.4, f"the mean should have gone astray, or this test shows nothing: it is {mean:.3f}"
+    assert mean > 1.4, (
+        f"the mean should have gone astray, or this test shows nothing: it is {mean:.3f}"
+    )
 
 
 def test_drift_cancels_within_abba_and_not_without() -> None:
@@ -72,14 +78,23 @@ def test_drift_cancels_within_abba_and_not_without() -> None:
     abab = (drift[quads[:, [0, 2]]].ravel(), drift[quads[:, [1, 3]]].ravel())
     ratios = [paired(list(np.exp(b)), list(np.exp(a)), level=0.01) for b, a in (abba, abab)]
     assert ratios[0].ratio == pytest.approx(1), f"ABBA should cancel the drift, but has {ratios[0]}"
-    assert ratios[1].p_slower < 1e-6, f"ABAB should take drift for a slowdown, or this test shows nothing: {ratios[1]}"
+    assert ratios[1].p_slower < 1e-6, (
+        f"ABAB should take drift for a slowdown, or this test shows nothing: {ratios[1]}"
+    )
 
 
-@pytest.mark.parametrize("sizes", [(3.0, 1.0, 2.0, 5.0, 4.0, 7.0, 6.0, 8.0), (0.1, 90.0, 2.0, 0.3, 5.0, 4.0, 60.0)])
-def test_under_every_exchange_of_sides_a_p_value_is_as_rare_as_it_says(sizes: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    "sizes", [(3.0, 1.0, 2.0, 5.0, 4.0, 7.0, 6.0, 8.0), (0.1, 90.0, 2.0, 0.3, 5.0, 4.0, 60.0)]
+)
+def test_under_every_exchange_of_sides_a_p_value_is_as_rare_as_it_says(
+    sizes: tuple[float, ...],
+) -> None:
     levels = [0.01, 0.05, 0.1, 0.25, 0.5]
     signs = list(itertools.product((-1, 1), repeat=len(sizes)))
-    p = [paired(*pairs_of([s * 0.01 * x for s, x in zip(sign, sizes, strict=True)]), level=0.1) for sign in signs]
+    p = [
+        paired(*pairs_of([s * 0.01 * x for s, x in zip(sign, sizes, strict=True)]), level=0.1)
+        for sign in signs
+    ]
     for level in levels:
         for side in ("p_slower", "p_faster"):
             share = sum(getattr(effect, side) <= level for effect in p) / len(signs)
@@ -89,7 +104,9 @@ def test_under_every_exchange_of_sides_a_p_value_is_as_rare_as_it_says(sizes: tu
     attained = {effect.p_slower for effect in p}
     for level in attained:
         share = sum(effect.p_slower <= level for effect in p) / len(signs)
-        assert share == pytest.approx(level), f"p_slower <= {level} in {share} of all exchanges, but should be exact"
+        assert share == pytest.approx(level), (
+            f"p_slower <= {level} in {share} of all exchanges, but should be exact"
+        )
 
 
 @pytest.mark.parametrize("n", [5, 9, 16, 33, 48])
@@ -98,7 +115,9 @@ def test_p_values_of_pairs_are_scipys(n: int) -> None:
     for side, alternative in (("p_slower", "greater"), ("p_faster", "less")):
         got = getattr(paired(*pairs_of(list(logs)), level=0.01), side)
         expected = wilcoxon(logs, alternative=alternative, method="exact").pvalue
-        assert got == pytest.approx(expected, rel=1e-9), f"{side}={got}, but scipy has {expected} [{n=}]"
+        assert got == pytest.approx(expected, rel=1e-9), (
+            f"{side}={got}, but scipy has {expected} [{n=}]"
+        )
 
 
 @pytest.mark.parametrize(("n", "m"), [(3, 5), (7, 7), (10, 12), (25, 20)])
@@ -108,7 +127,9 @@ def test_p_values_of_groups_are_scipys(n: int, m: int) -> None:
     for side, alternative in (("p_slower", "greater"), ("p_faster", "less")):
         got = getattr(unpaired(list(before), list(after), level=0.01, floor=0.0), side)
         expected = mannwhitneyu(after, before, alternative=alternative, method="exact").pvalue
-        assert got == pytest.approx(expected, rel=1e-9), f"{side}={got}, but scipy has {expected} [{n=}, {m=}]"
+        assert got == pytest.approx(expected, rel=1e-9), (
+            f"{side}={got}, but scipy has {expected} [{n=}, {m=}]"
+        )
 
 
 def test_the_noise_floor_covers_the_next_session() -> None:
@@ -117,21 +138,39 @@ def test_the_noise_floor_covers_the_next_session() -> None:
         levels = draw.normal(0, 0.02, 6)
         sessions = np.exp([np.median(level + draw.normal(0, 0.001, 5)) for level in levels])
         beyond += sessions[5] / np.exp(np.mean(levels[:5])) > 1 + noise_floor(list(sessions[:5]))
-    assert least(0.05, runs) <= beyond <= most(0.05, runs), f"{beyond} of {runs} sessions were beyond their floor"
+    assert least(0.05, runs) <= beyond <= most(0.05, runs), (
+        f"{beyond} of {runs} sessions were beyond their floor"
+    )
     assert noise_floor([1.0]) == math.inf, "one session says nothing about the next"
-    two = 6.3138 * math.log(1.1) / math.sqrt(2) * math.sqrt(1.5)  # t(1), the deviation of two, one session more
+    two = (
+        6.3138 * math.log(1.1) / math.sqrt(2) * math.sqrt(1.5)
+    )  # t(1), the deviation of two, one session more
     assert noise_floor([1.0, 1.1]) == pytest.approx(math.expm1(two), rel=1e-4)
 
 
 def test_what_all_benchmarks_do_together_is_not_held_against_one() -> None:
-    draw, plan = np.random.default_rng(16), Plan(benchmarks=8, looks=(10,), confirming_pairs=10, shared_baseline=True)
+    draw, plan = (
+        np.random.default_rng(16),
+        Plan(benchmarks=8, looks=(10,), confirming_pairs=10, shared_baseline=True),
+    )
     before = np.exp(draw.normal(0, 0.01, (8, 10)))
     after = np.exp(draw.normal(0, 0.01, (8, 20))) * 1.08
     after[0] *= 1.10
     common = common_shift(list(before), list(after))
-    assert common == pytest.approx(1.08, abs=0.01), f"the common shift is {common}, but 1.08 was planted"
-    with_it = [decide(b, a, plan, floor=0.02, common=common).verdict for b, a in zip(before, after, strict=True)]
+    assert common == pytest.approx(1.08, abs=0.01), (
+        f"the common shift is {common}, but 1.08 was planted"
+    )
+    with_it = [
+        decide(b, a, plan, floor=0.02, common=common).verdict
+        for b, a in zip(before, after, strict=True)
+    ]
     without = [decide(b, a, plan, floor=0.02).verdict for b, a in zip(before, after, strict=True)]
-    assert with_it == ["SLOWER"] + ["INCONCLUSIVE"] * 7, f"only the first changed, but the verdicts are {with_it}"
-    assert without == ["SLOWER"] * 8, f"without the common shift all should alarm, but are {without}"
-    assert common_shift(list(before[:4]), list(after[:4])) == 1.0, "four benchmarks are too few for a common shift"
+    assert with_it == ["SLOWER"] + ["INCONCLUSIVE"] * 7, (
+        f"only the first changed, but the verdicts are {with_it}"
+    )
+    assert without == ["SLOWER"] * 8, (
+        f"without the common shift all should alarm, but are {without}"
+    )
+    assert common_shift(list(before[:4]), list(after[:4])) == 1.0, (
+        "four benchmarks are too few for a common shift"
+    )

@@ -25,14 +25,18 @@ from prooflops_gate.statistics.outliers import (
         ([1.0, 1.0, 1.0, 1.5, 1.0, 1.0, 1.0, 1.5], [3, 7]),
     ],
 )
-def test_an_outlier_is_far_by_share_and_by_the_deviation_of_all(values: list[float], expected: list[int]) -> None:
+def test_an_outlier_is_far_by_share_and_by_the_deviation_of_all(
+    values: list[float], expected: list[int]
+) -> None:
     found = deviations_at(*distances_and_scale(values), LEVEL, math.inf)
     assert [i for i, each in enumerate(found) if each.outlier] == expected
 
 
 @pytest.mark.parametrize("machines", [4, 8, 16, 64, 200])
 @pytest.mark.parametrize("freedom", [math.inf, 5.0])
-def test_a_healthy_fleet_has_a_machine_named_as_often_as_stated(machines: int, freedom: float) -> None:
+def test_a_healthy_fleet_has_a_machine_named_as_often_as_stated(
+    machines: int, freedom: float
+) -> None:
     random = np.random.default_rng(7)
     fleets = random.standard_normal((4000, machines)) if freedom == math.inf else random.standard_t(
         freedom, (4000, machines))  # fmt: skip
@@ -58,12 +62,17 @@ def test_the_tail_is_read_off_the_fast_side_which_bad_machines_do_not_reach() ->
     [
         ([5.0, 1.0, 0.5, 0.2], 2.0),  # one beyond the limit, and twice as far as the next
         ([5.0, 3.0, 2.0, 0.2], 2.0),  # three beyond it
-        ([5.0, 2.6, 2.4, 2.2, 1.9], 10.0),  # no gap: a further one would have to be twice as far as the farthest
+        (
+            [5.0, 2.6, 2.4, 2.2, 1.9],
+            10.0,
+        ),  # no gap: a further one would have to be twice as far as the farthest
         ([1.9, 0.5, 0.5, 0.2], 3.8),  # a gap, but not beyond the limit
         ([0.9, 0.5, 0.5, 0.2], 2.0),
     ],
 )
-def test_beyond_the_limit_those_are_named_that_stand_apart_from_the_next(values: list[float], expected: float) -> None:
+def test_beyond_the_limit_those_are_named_that_stand_apart_from_the_next(
+    values: list[float], expected: float
+) -> None:
     assert least_distance([*values, -0.1, -0.2], 2.0, LEVEL) == pytest.approx(expected)
 
 

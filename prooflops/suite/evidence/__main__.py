@@ -30,7 +30,14 @@ from prooflops_gate.run_state import REPLICATE
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"
-PLUGIN = ("-p", "prooflops.suite.evidence.recorder", "-p", "no:cacheprovider", "-p", "no:faulthandler")
+PLUGIN = (
+    "-p",
+    "prooflops.suite.evidence.recorder",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:faulthandler",
+)
 MARGIN_S = 90.0  # at the end of a slice, for the page and for bringing the file home
 LOCK_S = 10.0  # within which the processes of a killed run end
 MOST_STARTS = 3  # of a test that never ends
@@ -47,7 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     file = EvidenceFile(options.out or options.resume or file_in(RESULTS, rest))
     try:
         if not (60 * options.minutes > MARGIN_S and options.test_limit > 0):
-            raise Refused("--minutes must be above 1.5, of which the last 1.5 run no test, and --test-limit above 0 s")
+            raise Refused(
+                "--minutes must be above 1.5, of which the last 1.5 run no test, and --test-limit above 0 s"
+            )
         ends_at = began + (1e9 if options.all else 60 * options.minutes - MARGIN_S)
         task = {"file": str(file.path.resolve()), "ends_at": ends_at, "limit_s": options.test_limit}
         if not options.index:
@@ -64,19 +73,37 @@ def main(arguments: Sequence[str]) -> int:
         page.write(file)
     if not options.index:
         left = len(file.remaining())
-        print(f"{file.path}: {left} tests are left, call again" if left else f"{file.path}: complete")
+        print(
+            f"{file.path}: {left} tests are left, call again" if left else f"{file.path}: complete"
+        )
     return int(any(row["status"] in RED for row in file.ended().values()))
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("python -m prooflops.suite.evidence", description=__doc__, allow_abbrev=False,
                                    formatter_class=argparse.RawTextHelpFormatter)  # fmt: skip
-    made.add_argument("--out", type=Path, metavar="FILE", help="default: the unfinished file in results/, or a new one")
-    made.add_argument("--resume", type=Path, metavar="FILE", help="go on from this file; --out gets its lines, too")
-    made.add_argument("--minutes", type=float, default=9.0, help="of a slice, default 9; the last 1.5 run no test")
-    made.add_argument("--test-limit", type=float, default=180.0, metavar="SECONDS", help="of a test, default 180")
+    made.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="default: the unfinished file in results/, or a new one",
+    )
+    made.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="go on from this file; --out gets its lines, too",
+    )
+    made.add_argument(
+        "--minutes", type=float, default=9.0, help="of a slice, default 9; the last 1.5 run no test"
+    )
+    made.add_argument(
+        "--test-limit", type=float, default=180.0, metavar="SECONDS", help="of a test, default 180"
+    )
     made.add_argument("--all", action="store_true", help="go on until all tests have run")
-    made.add_argument("--index", action="store_true", help="run nothing: write the pages in results/ anew")
+    made.add_argument(
+        "--index", action="store_true", help="run nothing: write the pages in results/ anew"
+    )
     return made
 
 
@@ -85,7 +112,9 @@ def file_in(folder: Path, arguments: Sequence[str]) -> Path:
     for file in map(EvidenceFile, sorted(folder.glob("*.jsonl"), reverse=True)):
         if not file.plan or (file.remaining() and list(arguments) in ([], file.plan["arguments"])):
             return file.path
-    names = (folder / f"{datetime.now(timezone.utc):%Y-%m-%d}-{number}.jsonl" for number in count(1))
+    names = (
+        folder / f"{datetime.now(timezone.utc):%Y-%m-%d}-{number}.jsonl" for number in count(1)
+    )
     return next(path for path in names if not path.exists())
 
 
@@ -112,16 +141,24 @@ def held(file: EvidenceFile, resumed: Path | None) -> Iterator[int]:
             except OSError:  # a file system without locks
                 break
         known = {*file.lines()}
-        if new := [line for line in EvidenceFile(resumed).lines() if line not in known] if resumed else []:
+        if (
+            new := [line for line in EvidenceFile(resumed).lines() if line not in known]
+            if resumed
+            else []
+        ):
             file.append_lines(new)
         yield lock.fileno()
 
 
-def run_slice(file: EvidenceFile, given: Sequence[str], task: dict[str, Any], register: Callable[..., None]) -> None:
+def run_slice(
+    file: EvidenceFile, given: Sequence[str], task: dict[str, Any], register: Callable[..., None]
+) -> None:
     """Runs the remaining tests until the slice is over, in a new pytest after each lost process. Raises Refused."""
     task["arguments"] = file.plan.get("arguments", given)
     if given not in ([], task["arguments"]):
-        raise Refused(f"{file.path} was begun with {task['arguments']}: give these arguments, none, or another --out")
+        raise Refused(
+            f"{file.path} was begun with {task['arguments']}: give these arguments, none, or another --out"
+        )
     number, before = len(file.rows("slice")) + 1, len(file.ended())
     file.append("slice", slice=number, commit=commit())
     print(f"slice {number}, into {file.path}", flush=True)
@@ -136,7 +173,9 @@ def run_slice(file: EvidenceFile, given: Sequence[str], task: dict[str, Any], re
         new = file.rows()[known:]
         if not new:
             raise Refused(f"pytest ran nothing:\n{output[-3000:]}")
-        if (lost := [row for row in new if row["event"] == "start"][-1:]) and lost[0]["test"] in file.unended():
+        if (lost := [row for row in new if row["event"] == "start"][-1:]) and lost[0][
+            "test"
+        ] in file.unended():
             note_lost_test(file, lost[0], task, code, output[-20_000:])
     if not file.plan:
         raise Refused("the slice ended before the tests were collected: give it more --minutes")
@@ -163,7 +202,9 @@ def run_pytest(task: dict[str, Any], register: Callable[..., None]) -> tuple[int
         return code, output.read_text(encoding="utf-8", errors="replace")
 
 
-def note_lost_test(file: EvidenceFile, start: dict[str, Any], task: dict[str, Any], code: int, log: str) -> None:
+def note_lost_test(
+    file: EvidenceFile, start: dict[str, Any], task: dict[str, Any], code: int, log: str
+) -> None:
     """Ends a test that timed out, or crashed, with its process. One that the slice cut off runs again."""
     if "Timeout (" not in log:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
@@ -177,7 +218,9 @@ def commit() -> str:
     """The commit of this clone; empty without git, or outside a repository of its own."""
     alone = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}
     with suppress(OSError):
-        asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, env=alone, capture_output=True, text=True)
+        asked = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=ROOT, env=alone, capture_output=True, text=True
+        )
         return "" if asked.returncode else asked.stdout.strip()
     return ""
 

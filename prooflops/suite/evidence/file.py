@@ -31,7 +31,9 @@ class EvidenceFile:
 
     def append(self, event: str, **row: Any) -> None:
         """Appends one line and flushes it to the disk."""
-        line = json.dumps({"event": event, **row, "at": round(time.time(), 3)}, default=plain_figure)
+        line = json.dumps(
+            {"event": event, **row, "at": round(time.time(), 3)}, default=plain_figure
+        )
         self.append_lines([line.encode()])
 
     def append_lines(self, lines: list[bytes]) -> None:

@@ -32,9 +32,14 @@ def write(file: EvidenceFile) -> RunReport:
     registry, plan = load_registry(ROOT / "test_claims" / "registry"), file.plan
     verdicts = verdicts_of(plan["tests"], file.ended(), registry)
     record = record_of(file, verdicts)
-    report = run_report(record, verdicts, registry, plan["headline"], record["prooflops"]["partial"])
+    report = run_report(
+        record, verdicts, registry, plan["headline"], record["prooflops"]["partial"]
+    )
     if not report.partial and not file.rows("verdicts"):
-        file.append("verdicts", verdicts={claim.id: [claim.verdict, claim.reason] for claim in report.claims})
+        file.append(
+            "verdicts",
+            verdicts={claim.id: [claim.verdict, claim.reason] for claim in report.claims},
+        )
     text = "\n".join([whole_page(report), *own_lines(file)])
     write_atomically(file.path.with_suffix(".md"), text + "\n")
     return report
@@ -65,24 +70,34 @@ def record_of(file: EvidenceFile, verdicts: Sequence[Verdict]) -> dict[str, Any]
     }
 
 
-def verdicts_of(tests: dict[str, list[str]], ended: dict[str, dict[str, Any]], registry: Registry) -> list[Verdict]:
+def verdicts_of(
+    tests: dict[str, list[str]], ended: dict[str, dict[str, Any]], registry: Registry
+) -> list[Verdict]:
     """A verdict for each claim of these tests. A test that has not run is unrun; one without a report is an error."""
     outcomes: dict[str, list[Outcome]] = {}
     for test, claims in tests.items():
         found = [Outcome(test, "unrun", "never reached", cases=0)]
         if row := ended.get(test):
-            found = [Outcome(**{**each, "figures": tuple(each["figures"])}) for each in row["outcomes"]]
+            found = [
+                Outcome(**{**each, "figures": tuple(each["figures"])}) for each in row["outcomes"]
+            ]
             found = found or [Outcome(test, "error", row["reason"], cases=0)]
         for claim in claims:
             outcomes.setdefault(claim, []).extend(found)
     rows = registry.claims.items()
-    return [verdict_of(claim, outcomes.get(name, [])) for name, claim in rows if name in outcomes or claim.on_record]
+    return [
+        verdict_of(claim, outcomes.get(name, []))
+        for name, claim in rows
+        if name in outcomes or claim.on_record
+    ]
 
 
 def own_lines(file: EvidenceFile) -> list[str]:
     """What a report does not say: slices, red tests, those never reached."""
     rows, slices = file.ended().values(), len(file.rows("slice"))
-    red = [[f"`{row['test']}`", row["status"], row["reason"]] for row in rows if row["status"] in RED]
+    red = [
+        [f"`{row['test']}`", row["status"], row["reason"]] for row in rows if row["status"] in RED
+    ]
     lines = [
         "## Tests",
         "",
@@ -95,12 +110,31 @@ def own_lines(file: EvidenceFile) -> list[str]:
 
 def write_index(folder: Path) -> None:
     """Writes the pages of a folder's files, and its README.md with a row per file."""
-    head = ["evidence", "device", "driver", "torch", "python", "pace", "tests run", "red", *VERDICTS]
+    head = [
+        "evidence",
+        "device",
+        "driver",
+        "torch",
+        "python",
+        "pace",
+        "tests run",
+        "red",
+        *VERDICTS,
+    ]
     rows = [[*head, *(f"best {dtype}" for dtype in INDEX_DTYPES), "best copy"]]
-    for file in [file for path in sorted(folder.glob("*.jsonl")) if (file := EvidenceFile(path)).plan]:
+    for file in [
+        file for path in sorted(folder.glob("*.jsonl")) if (file := EvidenceFile(path)).plan
+    ]:
         report, name, ended = write(file), file.path.stem, file.ended()
-        best = {dtype: bench.rate_text for dtype, bench, _ in best_rates(report.benchmarks, report.peaks)}
-        streams = [bench for bench in report.benchmarks if bench.level == "memory" and bench.has("bytes_per_s")]
+        best = {
+            dtype: bench.rate_text
+            for dtype, bench, _ in best_rates(report.benchmarks, report.peaks)
+        }
+        streams = [
+            bench
+            for bench in report.benchmarks
+            if bench.level == "memory" and bench.has("bytes_per_s")
+        ]
         copy = max(streams, key=lambda bench: bench.number("bytes_per_s"), default=None)
         rows.append([
             f"[{name}]({name}.md)",

@@ -39,14 +39,18 @@ class Recorder:
         faulthandler.dump_traceback_later(max(seconds, 0.1), exit=True, file=self._stacks)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
         plan = self.file.plan
         if not plan:
             self.file.append("plan", **(plan := plan_of(config, items, self.task["arguments"])))
         here, there = ({key: each["fingerprint"].get(key) for key in MACHINE}
                        for each in ({"fingerprint": config.stash[RUN].fingerprint}, plan))  # fmt: skip
         if here != there:
-            raise pytest.UsageError(f"{self.file.path} is of {there}, and this machine is {here}: give another --out")
+            raise pytest.UsageError(
+                f"{self.file.path} is of {there}, and this machine is {here}: give another --out"
+            )
         found = {item.nodeid: item for item in items}
         for test in [test for test in self.file.remaining() if test not in found]:
             self.file.end_without_report(test, "error", "it is no longer collected")
@@ -57,10 +61,17 @@ class Recorder:
         ran: list[tuple[str, str]] = []
         for file in map(EvidenceFile, Path(__file__).parents[3].glob("results/*.jsonl")):
             kind = str(file.plan.get("fingerprint", {}).get("device"))
-            ran += [(test, kind) for test, row in file.ended().items() if row["status"] in ("passed", *RED)]
+            ran += [
+                (test, kind)
+                for test, row in file.ended().items()
+                if row["status"] in ("passed", *RED)
+            ]
         here, anywhere = {test for test, kind in ran if kind == device}, {test for test, _ in ran}
         started = self.file.unended()
-        return sorted(self.file.remaining(), key=lambda test: (test in started, test in here, test in anywhere))
+        return sorted(
+            self.file.remaining(),
+            key=lambda test: (test in started, test in here, test in anywhere),
+        )
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed and report.nodeid not in self.file.ended():
@@ -96,10 +107,14 @@ class Recorder:
             "log": shortened("\n".join(logs)),
             "benchmarks": benchmarks_of(item),
         }
-        return {key: value for key, value in known.items() if value or key not in ("log", "benchmarks")}
+        return {
+            key: value for key, value in known.items() if value or key not in ("log", "benchmarks")
+        }
 
 
-def plan_of(config: pytest.Config, items: list[pytest.Item], arguments: list[str]) -> dict[str, Any]:
+def plan_of(
+    config: pytest.Config, items: list[pytest.Item], arguments: list[str]
+) -> dict[str, Any]:
     """The machine, the arguments, and each test with its claims."""
     run = config.stash[RUN]
     return {
@@ -114,7 +129,11 @@ def plan_of(config: pytest.Config, items: list[pytest.Item], arguments: list[str
 def benchmarks_of(item: pytest.Item) -> list[dict[str, Any]]:
     """A test's benchmarks in pytest-benchmark's JSON form, without single rounds."""
     session = getattr(item.config, "_benchmarksession", None)  # pytest-benchmark has no hook for it
-    own = [bench for bench in (session.benchmarks if session else ()) if bench.fullname == item.nodeid and bench]
+    own = [
+        bench
+        for bench in (session.benchmarks if session else ())
+        if bench.fullname == item.nodeid and bench
+    ]
     found = [bench.as_dict(include_data=False) for bench in own if not bench.has_error]
     for bench in found:
         if contention := item.config.stash.get(CONTENTION, {}).get(item.nodeid):
@@ -127,7 +146,11 @@ def shortened(text: str) -> str:
     for folder, name in ((os.getcwd(), "."), (sys.prefix, "<python>"), (str(Path.home()), "~")):  # noqa: PTH109
         text = text.replace(folder, name) if len(folder) > 1 else text
     left_out = len(text) - 2 * LONGEST_LOG
-    return text if left_out <= 0 else f"{text[:LONGEST_LOG]}\n... {left_out:,} characters ...\n{text[-LONGEST_LOG:]}"
+    return (
+        text
+        if left_out <= 0
+        else f"{text[:LONGEST_LOG]}\n... {left_out:,} characters ...\n{text[-LONGEST_LOG:]}"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -33,8 +33,14 @@ def benchmark_lines(report: RunReport) -> list[str]:
     if not report.benchmarks:
         return []
     lines = ["## Benchmarks", ""]
-    lines += folded(f"{len(report.benchmarks)} benchmarks", table(benchmark_table(report.benchmarks, report.peaks)))
-    lines += ["Of own ceiling: against the best rate of this machine for that dtype in this run.", ""]
+    lines += folded(
+        f"{len(report.benchmarks)} benchmarks",
+        table(benchmark_table(report.benchmarks, report.peaks)),
+    )
+    lines += [
+        "Of own ceiling: against the best rate of this machine for that dtype in this run.",
+        "",
+    ]
     if len(rows := roofline_table(report.benchmarks)) > 1:
         lines += folded(f"{len(rows) - 1} kernels under the roofs", table(rows))
         lines += [

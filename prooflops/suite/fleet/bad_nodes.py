@@ -57,7 +57,9 @@ class Fleet:
     nodes: Sequence[str]
     named: Sequence[Named]
     faster: Sequence[str]
-    least: Mapping[str, float]  # the smallest share at which one would be named; OVERALL for machines as a whole
+    least: Mapping[
+        str, float
+    ]  # the smallest share at which one would be named; OVERALL for machines as a whole
 
     @property
     def limits(self) -> str:
@@ -94,7 +96,12 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
             first[run.node] = run
     times = by_benchmark(first)
     found = compare(times)
-    far = [(node, name, each) for name, row in found.items() for node, each in row.items() if each.outlier]
+    far = [
+        (node, name, each)
+        for name, row in found.items()
+        for node, each in row.items()
+        if each.outlier
+    ]
     slower: dict[str, dict[str, Deviation]] = {}
     for node, name, each in far:
         if each.share > 0:
@@ -102,9 +109,15 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
     faster = [node for node in dict.fromkeys(node for node, *_ in far) if node not in slower]
     healthy = [node for node in first if node not in slower]
     overall = found.get(OVERALL, {})
-    best = min(healthy, key=lambda node: abs(overall[node].share) if node in overall else math.inf, default="")
+    best = min(
+        healthy,
+        key=lambda node: abs(overall[node].share) if node in overall else math.inf,
+        default="",
+    )
     states = {node: second_try(node, slower, times, again) for node in slower}
-    traits = common_traits({node: first[node].traits for node in slower}, [first[node].traits for node in healthy])
+    traits = common_traits(
+        {node: first[node].traits for node in slower}, [first[node].traits for node in healthy]
+    )
     named = [
         Named(
             node,
@@ -113,9 +126,14 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
             *(states[node] or (SUSPECT, best)),
             common=traits,
         )
-        for node in sorted(slower, key=lambda node: -max(each.share for each in slower[node].values()))
+        for node in sorted(
+            slower, key=lambda node: -max(each.share for each in slower[node].values())
+        )
     ]
-    least = {name: next(each.least for each in row.values() if each.share >= 0) for name, row in found.items()}
+    least = {
+        name: next(each.least for each in row.values() if each.share >= 0)
+        for name, row in found.items()
+    }
     return Fleet(kind, list(first), named, faster, least)
 
 
@@ -133,7 +151,9 @@ def compare(times: Times) -> dict[str, dict[str, Deviation]]:
     if not nodes:
         return {}
     measured = {name: distances_and_scale(list(times[name].values())) for name in nodes}
-    overall = overall_distances(nodes, {name: distances for name, (distances, _) in measured.items()})
+    overall = overall_distances(
+        nodes, {name: distances for name, (distances, _) in measured.items()}
+    )
     level = LEVEL / (2 * len(nodes))
     freedom = freedom_of_benchmarks(nodes, measured, overall)
     found = {
@@ -143,7 +163,9 @@ def compare(times: Times) -> dict[str, dict[str, Deviation]]:
     if len(overall) >= FEWEST:
         distances, scale = list(overall.values()), distance_scale(list(overall.values()))
         freedom = UNKNOWN_FREEDOM if len(distances) <= LARGEST_SIMULATED else FREEDOM_OF_MANY
-        found[OVERALL] = dict(zip(overall, deviations_at(distances, scale, LEVEL / 2, freedom), strict=True))
+        found[OVERALL] = dict(
+            zip(overall, deviations_at(distances, scale, LEVEL / 2, freedom), strict=True)
+        )
     return found
 
 
@@ -156,29 +178,42 @@ def freedom_of_benchmarks(
 
     The slow tail excludes the slowest tenth of the machines, which may be faulty.
     """
-    slowest = set(sorted(overall, key=lambda node: overall[node])[-(len(overall) // 10) :]) if len(overall) > 9 else ()
+    slowest = (
+        set(sorted(overall, key=lambda node: overall[node])[-(len(overall) // 10) :])
+        if len(overall) > 9
+        else ()
+    )
     fast, slow = [], []
     for name, (distances, scale) in measured.items():
         z = scores(distances, scale)
         fast += z
         slow += [-each for node, each in zip(nodes[name], z, strict=True) if node not in slowest]
-    reserve = 1 + 0.8 / math.sqrt(max(TAIL * len(fast), 1))  # two standard errors of how far so few values reach
+    reserve = 1 + 0.8 / math.sqrt(
+        max(TAIL * len(fast), 1)
+    )  # two standard errors of how far so few values reach
     return min(tail_freedom([reserve * each for each in side]) for side in (fast, slow))
 
 
-def overall_distances(nodes: Mapping[str, Sequence[str]], distances: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def overall_distances(
+    nodes: Mapping[str, Sequence[str]], distances: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
     """Median log distance, centred, of each machine that ran at least half of the benchmarks."""
     groups: dict[str, list[float]] = {}
     for name, row in distances.items():
         for node, distance in zip(nodes[name], row, strict=True):
             groups.setdefault(node, []).append(distance)
-    medians = {node: median(group) for node, group in groups.items() if 2 * len(group) >= len(distances)}
+    medians = {
+        node: median(group) for node, group in groups.items() if 2 * len(group) >= len(distances)
+    }
     middle = median(medians.values()) if medians else 0.0
     return {node: each - middle for node, each in medians.items()}
 
 
 def second_try(
-    node: str, slower: Mapping[str, Mapping[str, Deviation]], first: Times, again: Mapping[str, NodeRun]
+    node: str,
+    slower: Mapping[str, Mapping[str, Deviation]],
+    first: Times,
+    again: Mapping[str, NodeRun],
 ) -> tuple[str, str] | None:
     """Whether the newest run confirms the slowdown, and the good machines it is compared with.
 
@@ -200,7 +235,9 @@ def second_try(
     return CONFIRMED if confirmed else ONE_OFF, ", ".join(sorted(good)[:3])
 
 
-def common_traits(named: Mapping[str, Mapping[str, str]], healthy: Sequence[Mapping[str, str]]) -> list[str]:
+def common_traits(
+    named: Mapping[str, Mapping[str, str]], healthy: Sequence[Mapping[str, str]]
+) -> list[str]:
     """Traits of all named machines that at most half of the others share."""
     counts = Counter(pair for traits in named.values() for pair in traits.items())
     rest = Counter(pair for traits in healthy for pair in traits.items())

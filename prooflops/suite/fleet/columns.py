@@ -32,13 +32,21 @@ class Column:
     def verdicts(self) -> Mapping[str, Counter[str]]:
         """Per claim, the number of machines per verdict."""
         found: dict[str, Counter[str]] = {}
-        for (claim, verdict), count in Counter(chain.from_iterable(run.verdicts.items() for run in self.runs)).items():
+        for (claim, verdict), count in Counter(
+            chain.from_iterable(run.verdicts.items() for run in self.runs)
+        ).items():
             found.setdefault(claim, Counter())[verdict] = count
         return found
 
     def verdict(self, claim: str) -> str:
         """The verdict or, where machines differ, the number of machines per verdict; "-" where none checked it."""
-        counts = Counter({verdict: n for verdict, n in self.verdicts.get(claim, {}).items() if verdict != UNCHECKED})
+        counts = Counter(
+            {
+                verdict: n
+                for verdict, n in self.verdicts.get(claim, {}).items()
+                if verdict != UNCHECKED
+            }
+        )
         if len(counts) == 1:
             return next(iter(counts))
         return ", ".join(f"{verdict} ×{count}" for verdict, count in counts.most_common()) or "-"
@@ -46,7 +54,11 @@ class Column:
     def best(self, dtype: str) -> Measurement | None:
         """The median machine's best arithmetic rate of a dtype."""
         each = [run.best[dtype] for run in self.runs if dtype in run.best]
-        return sorted(each, key=lambda bench: bench.arithmetic_rate or 0.0)[len(each) // 2] if each else None
+        return (
+            sorted(each, key=lambda bench: bench.arithmetic_rate or 0.0)[len(each) // 2]
+            if each
+            else None
+        )
 
     def time_s(self, name: str) -> float | None:
         times = [run.times_s[name] for run in self.runs if name in run.times_s]
@@ -73,8 +85,14 @@ def columns(runs: Sequence[NodeRun]) -> list[Column]:
         for run in runs:
             newest.setdefault((run.kind, *run.software.values()), {})[run.node] = run
         groups = [[*group.values()] for group in newest.values()]
-        described = [{"kind": group[0].kind, **group[0].software, "machines": f"x{len(group)}"} for group in groups]
-    return [Column(title, group[0].kind, group) for title, group in zip(distinguishing(described), groups, strict=True)]
+        described = [
+            {"kind": group[0].kind, **group[0].software, "machines": f"x{len(group)}"}
+            for group in groups
+        ]
+    return [
+        Column(title, group[0].kind, group)
+        for title, group in zip(distinguishing(described), groups, strict=True)
+    ]
 
 
 def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
@@ -84,7 +102,9 @@ def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
     ['torch 2.6', 'torch 2.7']
     """
     differ = [
-        key for key in dict.fromkeys(key for row in rows for key in row) if len({row.get(key) for row in rows}) > 1
+        key
+        for key in dict.fromkeys(key for row in rows for key in row)
+        if len({row.get(key) for row in rows}) > 1
     ]
     own_kinds = len({row.get("kind") for row in rows}) == len(rows)
     shown = [key for key in differ if key != "date" and not (own_kinds and key == "node")]
@@ -115,12 +135,17 @@ def rates(shown: Sequence[Column], prices: Mapping[str, float]) -> list[list[str
             continue
         rows.append([f"{dtype}, best rate", *(bench.rate_text if bench else "-" for bench in best)])
         if any(bench and bench.has("mfu") for bench in best):
-            shares = [share(bench.number("mfu") or None, "no peak on record") if bench else "-" for bench in best]
+            shares = [
+                share(bench.number("mfu") or None, "no peak on record") if bench else "-"
+                for bench in best
+            ]
             rows.append([f"{dtype}, of the vendor's peak", *shares])
         if prices:
             speeds = [bench.arithmetic_rate if bench else None for bench in best]
             usd = [
-                f"{prices[column.kind] / HOUR_S / speed * EXA:.3g}" if speed and column.kind in prices else "-"
+                f"{prices[column.kind] / HOUR_S / speed * EXA:.3g}"
+                if speed and column.kind in prices
+                else "-"
                 for column, speed in zip(shown, speeds, strict=True)
             ]
             rows.append([f"{dtype}, USD per 10^18 FLOPs", *usd])
@@ -160,8 +185,13 @@ def changes(shown: Sequence[Column]) -> list[str]:
     for column in shown[1:]:
         found = {name: compared(shown[0], column, name) for name in column.spreads}
         both = {name: each for name, each in found.items() if each[0]}
-        beyond = sorted((ratio, short_name(name)) for name, (ratio, within) in both.items() if not within)
-        slower, faster = [each for each in reversed(beyond) if each[0] > 1], [each for each in beyond if each[0] < 1]
+        beyond = sorted(
+            (ratio, short_name(name)) for name, (ratio, within) in both.items() if not within
+        )
+        slower, faster = (
+            [each for each in reversed(beyond) if each[0] > 1],
+            [each for each in beyond if each[0] < 1],
+        )
         parts = [
             f"{len(group)} {word} (most {group[0][1]}: {times_as(group[0][0])} the time)"
             for word, group in (("slower", slower), ("faster", faster))

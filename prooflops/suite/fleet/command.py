@@ -33,7 +33,9 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
 
 def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
     try:
-        runs, unreadable = read_runs([*config.option.report_compare, *config.option.file_or_dir])  # a glob gives many
+        runs, unreadable = read_runs(
+            [*config.option.report_compare, *config.option.file_or_dir]
+        )  # a glob gives many
         kinds = list(dict.fromkeys(run.kind for run in runs))
         prices = side_by_side.validated_prices(config.option.report_price, kinds)
     except ValueError as error:
@@ -42,7 +44,9 @@ def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
     tables = {title: rows for title, rows in tables_of(runs, prices).items() if len(rows) > 1}
     changed = side_by_side.changes(side_by_side.columns(runs))
     if len(runs) > 1 and not changed and len({run.node for run in runs}) == 1:
-        changed = [f"the newest of these {len(runs)} runs of one machine is shown: pytest --gate-history shows all"]
+        changed = [
+            f"the newest of these {len(runs)} runs of one machine is shown: pytest --gate-history shows all"
+        ]
     lines = [*changed, *headline(runs, found), *(f"unreadable: {line}" for line in unreadable)]
     folder = Path(config.option.report)
     html = page.render(
@@ -52,7 +56,9 @@ def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
         changed=changed,
         partial=partial_runs(runs),
         fleets=[
-            (fleet, [(named, described(named)) for named in fleet.named]) for fleet in found if len(fleet.nodes) > 1
+            (fleet, [(named, described(named)) for named in fleet.named])
+            for fleet in found
+            if len(fleet.nodes) > 1
         ],
         unreadable=unreadable,
         tables={title: Table(rows[0], rows[1:]) for title, rows in tables.items()},
@@ -66,7 +72,11 @@ def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
 
 
 def present(
-    title: str, lines: Sequence[str], tables: Mapping[str, list[list[str]]], file: Path, say: Callable[[str], None]
+    title: str,
+    lines: Sequence[str],
+    tables: Mapping[str, list[list[str]]],
+    file: Path,
+    say: Callable[[str], None],
 ) -> None:
     """Prints lines and tables, and writes them to a file as Markdown."""
     width = width_of(sys.stdout.isatty())
@@ -96,7 +106,9 @@ def tables_of(runs: list[NodeRun], prices: dict[str, float]) -> dict[str, list[l
 
 def partial_runs(runs: Sequence[NodeRun]) -> list[str]:
     """Names each run of a part of the suite, the first MOST_PRINTED."""
-    parts = [f"part of a run: {run.node}, {run.date[:16]}: {run.partial}" for run in runs if run.partial]
+    parts = [
+        f"part of a run: {run.node}, {run.date[:16]}: {run.partial}" for run in runs if run.partial
+    ]
     more = len(parts) - MOST_PRINTED
     return parts[:MOST_PRINTED] + ([f"and {more} more are parts of a run"] if more > 0 else [])
 
@@ -110,7 +122,10 @@ def headline(runs: list[NodeRun], found: list[Fleet]) -> list[str]:
             continue
         states = f"{summary(fleet)}; " if fleet.least or fleet.named else ""
         lines.append(f"{fleet.kind}, {many(len(fleet.nodes), 'machine')}: {states}{fleet.limits}")
-        lines += [f"{named.state}: {named.node}: {described(named)}" for named in fleet.named[:MOST_PRINTED]]
+        lines += [
+            f"{named.state}: {named.node}: {described(named)}"
+            for named in fleet.named[:MOST_PRINTED]
+        ]
         if len(fleet.named) > MOST_PRINTED:
             lines.append(f"and {len(fleet.named) - MOST_PRINTED} more, on the page")
         if fleet.named and fleet.named[0].common:
@@ -140,7 +155,11 @@ def described(named: Named) -> str:
     """Describes a named machine: its slowdown, the benchmarks, and the next step."""
     overall = named.slower.get(OVERALL)
     single = {name: each for name, each in named.slower.items() if name != OVERALL}
-    parts = [f"{overall.share:.1%} slower overall (named from {overall.least:.1%} on)"] if overall else []
+    parts = (
+        [f"{overall.share:.1%} slower overall (named from {overall.least:.1%} on)"]
+        if overall
+        else []
+    )
     if single:
         worst = max(single, key=lambda name: single[name].share)
         most = f"most in {short_name(worst)} by {single[worst].share:.1%}"

@@ -16,7 +16,15 @@ from prooflops.suite.report.tables import best_rates
 from prooflops_gate.history.records import LARGEST, SMALLEST, is_ignored
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")
-NO_RECORD = (OSError, KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
+NO_RECORD = (
+    OSError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,9 @@ class NodeRun:
     def of(cls, record: Any, source: str, *, contended: bool = False) -> NodeRun:
         """Reads a record, with contended times if asked. Raises one of NO_RECORD for any other object."""
         ours, fingerprint = record["prooflops"], record["prooflops"]["fingerprint"]
-        card = fingerprint.get("card") or (fingerprint["device"] if ":" in str(fingerprint.get("device")) else "")
+        card = fingerprint.get("card") or (
+            fingerprint["device"] if ":" in str(fingerprint.get("device")) else ""
+        )
         host = str((record.get("machine_info") or {}).get("node") or "unknown host")
         verdicts = ours.get("verdicts", [])
         # Interned names are shared between records, which makes repeated lookups faster.
@@ -50,15 +60,26 @@ class NodeRun:
             kind=str(fingerprint["name"]),
             date=str(record.get("datetime") or ""),
             software={name: str(fingerprint[name]) for name in SOFTWARE if fingerprint.get(name)},
-            times_s={name: bench.median_s for name, bench in benchmarks.items() if _is_compared(bench, contended)},
+            times_s={
+                name: bench.median_s
+                for name, bench in benchmarks.items()
+                if _is_compared(bench, contended)
+            },
             spreads={name: bench.spread for name, bench in benchmarks.items()},
             best={dtype: bench for dtype, bench, _ in best_rates(rows)},
             traits={
                 **dict(_flat("", fingerprint)),
-                **{f"label {label.partition(':')[0]}": "yes" for each in benchmarks.values() for label in each.labels},
+                **{
+                    f"label {label.partition(':')[0]}": "yes"
+                    for each in benchmarks.values()
+                    for label in each.labels
+                },
             },
             verdicts=dict(
-                zip(*(map(intern, map(itemgetter(key), verdicts)) for key in ("id", "verdict")), strict=True)
+                zip(
+                    *(map(intern, map(itemgetter(key), verdicts)) for key in ("id", "verdict")),
+                    strict=True,
+                )
             ),
             partial=str(ours.get("partial") or ours.get("selection") or ""),
             source=source,
@@ -67,7 +88,9 @@ class NodeRun:
 
 def _is_compared(bench: Measurement, contended: bool) -> bool:
     contention = bench.info.get("contention") or {}
-    left_out = is_ignored({"extra_info": bench.info}) or (contention.get("contended") and not contended)
+    left_out = is_ignored({"extra_info": bench.info}) or (
+        contention.get("contended") and not contended
+    )
     return SMALLEST < bench.median_s < LARGEST and not left_out
 
 
@@ -89,7 +112,9 @@ def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
             try:
                 runs.append(NodeRun.of(_content(read) if isinstance(read, Path) else read, name))
             except NO_RECORD as error:
-                unreadable.append(f"{name}: not a record of this suite ({type(error).__name__}: {error})")
+                unreadable.append(
+                    f"{name}: not a record of this suite ({type(error).__name__}: {error})"
+                )
         if len(runs) == before:
             raise ValueError(f"--report-compare {source}: no record of this suite in it; valid: a folder, a file, or a "
                              "storage of pytest-benchmark (file://..., elasticsearch+https://...)")  # fmt: skip
@@ -104,14 +129,21 @@ def _records(source: str) -> Iterator[tuple[str, Any]]:
         from pytest_benchmark import utils
 
         load: Any = utils.load_storage
-        storage = load(source, logger=logging.getLogger("prooflops"), netrc="", default_machine_id=None)
+        storage = load(
+            source, logger=logging.getLogger("prooflops"), netrc="", default_machine_id=None
+        )
         yield from ((str(name), record) for name, record in storage.load())
         return
     path = Path(source)
     if not path.exists():
         raise ValueError(f"--report-compare {source}: there is no such folder or file")
-    for file in sorted([*path.rglob("*.json"), *path.rglob("*.jsonl")]) if path.is_dir() else [path]:
-        if file.parent.name not in ("baselines", "gate") and file.name not in ("noise-floor.json", "verdicts.json"):
+    for file in (
+        sorted([*path.rglob("*.json"), *path.rglob("*.jsonl")]) if path.is_dir() else [path]
+    ):
+        if file.parent.name not in ("baselines", "gate") and file.name not in (
+            "noise-floor.json",
+            "verdicts.json",
+        ):
             yield str(file), file
 
 

@@ -27,7 +27,13 @@ class Line:
     def as_dict(self) -> dict[str, Any]:
         """The figure for programs: see verdicts.schema.json."""
         found = {key: self.best.get(key) for key in ("value", "unit", "share", "floor")}
-        return {"figure": self.figure, "met": self.met, "text": self.text, **found, "causes": list(self.causes)}
+        return {
+            "figure": self.figure,
+            "met": self.met,
+            "text": self.text,
+            **found,
+            "causes": list(self.causes),
+        }
 
 
 def lines(benchmarks: Sequence[Measurement]) -> list[Line]:
@@ -72,9 +78,13 @@ def _line(figure: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Line:
     if not known:
         return Line(figure, None, str(rows[0][1].get("unknown", "")), rows[0][1])
     is_time = known[0][1]["unit"] == "s"
-    best = (min if is_time else max)((entry for _, entry in known), key=lambda entry: entry["value"])
+    best = (min if is_time else max)(
+        (entry for _, entry in known), key=lambda entry: entry["value"]
+    )
     below = [(name, entry) for name, entry in known if not entry["met"]]
-    floor = Floor(**{**best["floor"], "healthy": best["floor"]["healthy"] and tuple(best["floor"]["healthy"])})
+    floor = Floor(
+        **{**best["floor"], "healthy": best["floor"]["healthy"] and tuple(best["floor"]["healthy"])}
+    )
     text = f"{compared(best['value'], best['unit'], best['share'], floor)} ({floor})"
     causes = tuple(dict.fromkeys(cause for _, entry in below for cause in entry.get("causes", ())))
     if below:

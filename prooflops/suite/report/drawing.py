@@ -63,7 +63,9 @@ class Table:
     words: frozenset[int] = frozenset()
 
     def is_text(self, column: int) -> bool:
-        return column in self.words or not any(re.match(r"[-+~ ]*\d", row[column]) for row in self.rows)
+        return column in self.words or not any(
+            re.match(r"[-+~ ]*\d", row[column]) for row in self.rows
+        )
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,9 @@ class Drawing:
         """Draws a point in its series' colour and shape."""
         colour = SERIES[series % len(SERIES)]
         face = "none" if hollow else colour
-        (artist,) = self.axes.plot([x], [y], MARKERS[series % len(MARKERS)], color=colour, markerfacecolor=face)
+        (artist,) = self.axes.plot(
+            [x], [y], MARKERS[series % len(MARKERS)], color=colour, markerfacecolor=face
+        )
         self.title_of(artist, title)
 
     def line(self, spots: Sequence[tuple[float, float]], series: int) -> Any:
@@ -161,4 +165,6 @@ def log_axes(axes: Axes, x: str = "", y: str = "", **units: str) -> None:
         if high / low < SHORT_RANGE[name]:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         unit = units.get(f"{name}_unit")
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}") if unit is None else EngFormatter(unit))
+        axis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:g}") if unit is None else EngFormatter(unit)
+        )

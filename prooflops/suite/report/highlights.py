@@ -16,7 +16,11 @@ NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", 
 FAR_BELOW = 0.5  # below this share of the roofs, neither roof is the limit
 POWER_LIMITED = 1.05  # speedup on zeros, which switch few transistors, that shows a power limit
 FEW_CACHES = 4.0  # in last-level cache sizes; smaller arrays are partly served by the caches
-USUAL_FLAGS = {"float32_matmul_precision": "highest", "deterministic": False, "default_dtype": "float32"}
+USUAL_FLAGS = {
+    "float32_matmul_precision": "highest",
+    "deterministic": False,
+    "default_dtype": "float32",
+}
 
 
 def sentence(report: RunReport) -> str:
@@ -29,7 +33,9 @@ def sentence(report: RunReport) -> str:
     condition = f" ({counts['holds if']} of them under a condition)" if counts["holds if"] else ""
     parts = [f"{hold} hold{condition}"]
     if counts["corrected"]:
-        parts.append(f"{counts['corrected']} {'is' if counts['corrected'] == 1 else 'are'} wrong as written")
+        parts.append(
+            f"{counts['corrected']} {'is' if counts['corrected'] == 1 else 'are'} wrong as written"
+        )
     parts.append(f"{red or 'none'} {'fails' if red < 2 else 'fail'} here")
     text = f"Of {settled} claims checked on this machine, {', '.join(parts[:-1])} and {parts[-1]}"
     if unchecked := counts["not checked"]:
@@ -39,7 +45,12 @@ def sentence(report: RunReport) -> str:
 
 def unusual(report: RunReport) -> list[str]:
     """Warnings about this machine and run that affect the figures; empty if all is normal."""
-    return [*_slow_dtypes(report), *_disturbed(report.benchmarks), *_ceilings(report.benchmarks), *_settings(report)]
+    return [
+        *_slow_dtypes(report),
+        *_disturbed(report.benchmarks),
+        *_ceilings(report.benchmarks),
+        *_settings(report),
+    ]
 
 
 def _slow_dtypes(report: RunReport) -> Iterable[str]:
@@ -49,11 +60,16 @@ def _slow_dtypes(report: RunReport) -> Iterable[str]:
         if narrow in best and wide in best:
             pair = best[narrow], best[wide]
             ratio = (pair[0].arithmetic_rate or 0.0) / (pair[1].arithmetic_rate or 1.0)
-            is_wide, either_way = any(bench.is_wide for bench in pair), (1 + pair[0].spread) * (1 + pair[1].spread)
+            is_wide, either_way = (
+                any(bench.is_wide for bench in pair),
+                (1 + pair[0].spread) * (1 + pair[1].spread),
+            )
             if is_wide and 1 / either_way <= ratio <= either_way:
                 unknown.append(f"{narrow} with {wide}")
             elif ratio < 1:
-                marked = " (contended)" if any(bench.unsettled for bench in pair) and not is_wide else ""
+                marked = (
+                    " (contended)" if any(bench.unsettled for bench in pair) and not is_wide else ""
+                )
                 about = f"about {ratio:.1g}" if is_wide else f"{ratio:.2g}"
                 yield f"{narrow} is multiplied slower than {wide}: at {about} times its rate{marked}"
     if unknown:
@@ -61,7 +77,9 @@ def _slow_dtypes(report: RunReport) -> Iterable[str]:
 
 
 def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    causes: Counter[str] = Counter(label.partition(":")[0] for bench in benchmarks for label in {*bench.labels})
+    causes: Counter[str] = Counter(
+        label.partition(":")[0] for bench in benchmarks for label in {*bench.labels}
+    )
     for cause, number in causes.most_common():
         yield (
             f"{number} of {len(benchmarks)} benchmarks were {cause}"
@@ -100,7 +118,12 @@ def _settings(report: RunReport) -> Iterable[str]:
 def limits(report: RunReport) -> list[str]:
     """The machine's limits, from uncontended measurements with a narrow spread; a maximum is one over all."""
     benchmarks = [bench for bench in report.benchmarks if not bench.unsettled]
-    return [*_roofs(benchmarks), *_bandwidth(report.benchmarks), *_training(report.benchmarks), *_data(benchmarks)]
+    return [
+        *_roofs(benchmarks),
+        *_bandwidth(report.benchmarks),
+        *_training(report.benchmarks),
+        *_data(benchmarks),
+    ]
 
 
 def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
@@ -111,7 +134,9 @@ def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         bounds = Counter(bench.bound for bench in own)
         listed = ", ".join(f"{number} {bound}" for bound, number in bounds.most_common())
         yield f"{dtype}: below {ridge:.3g} FLOPs per byte the memory limits; of {len(own)} kernels {listed}"
-    if low := [bench.name for bench in kernels if 0 < bench.number("share_of_attainable") < FAR_BELOW]:
+    if low := [
+        bench.name for bench in kernels if 0 < bench.number("share_of_attainable") < FAR_BELOW
+    ]:
         yield f"neither memory nor arithmetic limits these, which reach less than half of either roof: {first(low)}"
 
 
@@ -129,7 +154,10 @@ def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
             yield f"a training step ({bench.case}): not known: {bench.unsettled}"
         elif bench.has("share_of_ceiling"):
             reached = f"{bench.number('share_of_ceiling'):.0%} of the own ceiling"
-            figures = [f"takes {engineering(bench.median_s, 's')} and reaches {reached}", *_step_figures(bench)]
+            figures = [
+                f"takes {engineering(bench.median_s, 's')} and reaches {reached}",
+                *_step_figures(bench),
+            ]
             yield f"a training step ({bench.case}) {', '.join(figures)}"
     if any(bench.has("mfu") and not bench.unsettled for bench in steps):
         yield f"for comparison, published MFU: {published_mfu_text()}"
@@ -137,7 +165,11 @@ def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
 
 def _step_figures(bench: Measurement) -> Iterable[str]:
     """The longest part of a training step, its MFU, its tokens per second and their energy, as far as recorded."""
-    parts = {key: bench.number(f"{key}_s") for key in ("forward", "backward", "optimizer") if bench.has(f"{key}_s")}
+    parts = {
+        key: bench.number(f"{key}_s")
+        for key in ("forward", "backward", "optimizer")
+        if bench.has(f"{key}_s")
+    }
     if parts and (most := max(parts, key=lambda key: parts[key])):
         yield f"{parts[most] / sum(parts.values()):.0%} of it {most}"
     unit = "token" if bench.case.startswith("transformer") else "example"
@@ -150,7 +182,11 @@ def _step_figures(bench: Measurement) -> Iterable[str]:
 
 
 def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    loops = [bench for bench in benchmarks if bench.family == "training_loop" and bench.info.get("bottleneck")]
+    loops = [
+        bench
+        for bench in benchmarks
+        if bench.family == "training_loop" and bench.info.get("bottleneck")
+    ]
     if found := Counter(str(bench.info["bottleneck"]) for bench in loops).most_common():
         listed = ", ".join(f"{name} ({number} of {len(loops)})" for name, number in found)
         yield f"between data loading and step, the slower is: {listed}"
@@ -158,4 +194,6 @@ def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:
 
 def first(names: Sequence[str], number: int = 4) -> str:
     """The first names, and the number of the others."""
-    return ", ".join(names[:number]) + (f" and {len(names) - number} more" if len(names) > number else "")
+    return ", ".join(names[:number]) + (
+        f" and {len(names) - number} more" if len(names) > number else ""
+    )

@@ -65,7 +65,9 @@ def tiles(report: RunReport) -> list[Tile]:
     """The four figures: claims that hold, are corrected, fail or are unchecked."""
     counts = report.counts
     hold, red = counts["holds"] + counts["holds if"], counts["FAILS"] + counts["error"]
-    crashed = f"{counts['error']} of them crashed" if counts["error"] else "contradicted by this machine"
+    crashed = (
+        f"{counts['error']} of them crashed" if counts["error"] else "contradicted by this machine"
+    )
     return [
         Tile(str(hold), "hold", f"{counts['holds if']} under a condition", "holds", "✓"),
         Tile(str(counts["corrected"]), "corrected", "wrong as they circulate", "corrected", "≠"),
@@ -78,10 +80,23 @@ def tiles(report: RunReport) -> list[Tile]:
 def benchmark_table(report: RunReport) -> Table:
     rows = []
     for bench in report.benchmarks:
-        remarks = ", ".join(part for part in bench.notes.split(", ") if part and part != bench.cache)
+        remarks = ", ".join(
+            part for part in bench.notes.split(", ") if part and part != bench.cache
+        )
         spread, rates = spread_text(bench).partition(":")[0], rates_of(bench, report.peaks)
-        rows.append([bench.name, engineering(bench.median_s, "s"), spread, *rates, bench.method, remarks])
-    head = ["benchmark", "median", "spread", "rate", "of vendor peak", "of own ceiling", "measured", "notes"]
+        rows.append(
+            [bench.name, engineering(bench.median_s, "s"), spread, *rates, bench.method, remarks]
+        )
+    head = [
+        "benchmark",
+        "median",
+        "spread",
+        "rate",
+        "of vendor peak",
+        "of own ceiling",
+        "measured",
+        "notes",
+    ]
     return Table(head, rows)
 
 
@@ -100,7 +115,11 @@ def machine_facts(report: RunReport) -> list[tuple[str, str]]:
         "methods of measuring": report.methods,
         "extent": f"part of a run: {report.partial}" if report.partial else "whole run",
     }
-    return [(name.removesuffix("_bytes"), text) for name, value in facts.items() if (text := listed(value))]
+    return [
+        (name.removesuffix("_bytes"), text)
+        for name, value in facts.items()
+        if (text := listed(value))
+    ]
 
 
 def listed(value: Any) -> str:

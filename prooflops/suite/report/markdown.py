@@ -31,14 +31,20 @@ def markdown(report: RunReport) -> str:
 def head_lines(report: RunReport) -> list[str]:
     """The lines of the page, without the histories."""
     delivered = delivery.lines(report.benchmarks)
-    lines = [f"# {plain(str(report.machine.get('name')))}{': does it deliver?' if delivered else ''}", ""]
+    lines = [
+        f"# {plain(str(report.machine.get('name')))}{': does it deliver?' if delivered else ''}",
+        "",
+    ]
     if delivered:
         rows = [f"- {'**BELOW FLOOR**' if each.met is False else each.word}: {plain(each.figure)} {plain(each.text)}"
                 for each in delivered]  # fmt: skip
         lines += [plain(delivery.summary(delivered)), "", *rows, ""]
     if report.partial:
         lines += [f"**A part of a run:** {plain(report.partial)}.", ""]
-    for title, found in (("What limits it", highlights.limits(report)), ("Unusual", highlights.unusual(report))):
+    for title, found in (
+        ("What limits it", highlights.limits(report)),
+        ("Unusual", highlights.unusual(report)),
+    ):
         if found:
             lines += [f"## {title}", "", *(f"- {plain(line)}" for line in found), ""]
     if best := [cells for *_, cells in best_rates(report.benchmarks, report.peaks)]:
@@ -47,9 +53,15 @@ def head_lines(report: RunReport) -> list[str]:
         lines += ["## Claims", "", plain(highlights.sentence(report)), ""]
         if red := report.red:
             lines += [*claim_table(red, min(LONGEST_CELL, REASONS // len(red))), ""]
-        lines += [f"- not checked, {plain(reason)}: {', '.join(ids)}" for reason, ids in unchecked(report.claims)]
+        lines += [
+            f"- not checked, {plain(reason)}: {', '.join(ids)}"
+            for reason, ids in unchecked(report.claims)
+        ]
         lines += ["", *table(topic_table(report.claims)), ""]
-    facts = [*report.headline, f"command: {report.command}, pace {report.pace}, {report.date[:16]} UTC"]
+    facts = [
+        *report.headline,
+        f"command: {report.command}, pace {report.pace}, {report.date[:16]} UTC",
+    ]
     if report.revision:
         facts.append(f"revision: {report.revision}")
     return [*lines, "## Machine and run", "", *(f"- {plain(line)}" for line in facts), ""]

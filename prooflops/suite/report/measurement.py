@@ -76,7 +76,11 @@ class Measurement:
     def spread(self) -> float:
         """The wider of the interquartile range and the median's 95 % interval, as a share of the median."""
         low, high = self.info.get("ci_low"), self.info.get("ci_high")
-        interval = (high - low) / self.median_s if low is not None and high is not None and self.median_s else 0.0
+        interval = (
+            (high - low) / self.median_s
+            if low is not None and high is not None and self.median_s
+            else 0.0
+        )
         return max(self.iqr_share or 0.0, interval)
 
     @property
@@ -93,7 +97,10 @@ class Measurement:
         """Why it allows no conclusion, in a few words; empty if it does."""
         if self.is_wide:
             return "spread too wide"
-        for key, bound in (("share_of_ceiling", "its ceiling"), ("share_of_attainable", "its roof")):
+        for key, bound in (
+            ("share_of_ceiling", "its ceiling"),
+            ("share_of_attainable", "its roof"),
+        ):
             if self.number(key) > EXCEEDS:
                 return f"above {bound}"
         return CONTENDED * any(label.startswith(CONTENDED) for label in self.labels)
@@ -106,7 +113,9 @@ class Measurement:
         """
         keys = (("flop_per_s", "FLOP/s"), ("op_per_s", "OP/s"), ("bytes_per_s", "B/s"))
         for key, unit in keys[2:] if self.info.get("memory_level") else keys:
-            if (value := self.number(key)) > 0 and not (unit == "B/s" and self.info.get("bound") == "launch"):
+            if (value := self.number(key)) > 0 and not (
+                unit == "B/s" and self.info.get("bound") == "launch"
+            ):
                 return value, unit
         return None
 
@@ -132,7 +141,11 @@ class Measurement:
     def method(self) -> str:
         """The version of the method, the number of rounds, and the cache state."""
         method, rounds = self.info.get("method"), self.info.get("rounds")
-        parts = [f"method {method}" if method else "", f"{rounds} rounds" if rounds else "", self.cache]
+        parts = [
+            f"method {method}" if method else "",
+            f"{rounds} rounds" if rounds else "",
+            self.cache,
+        ]
         return ", ".join(filter(None, parts))
 
     @property
@@ -151,4 +164,8 @@ class Measurement:
     def notes(self) -> str:
         """A short note: cache state, limit, and the start of each label."""
         found = [self.cache, self.bound or self.unsettled, str(self.info.get("label") or "")]
-        return ", ".join(filter(None, dict.fromkeys([*found, *(label.partition(":")[0] for label in self.labels)])))
+        return ", ".join(
+            filter(
+                None, dict.fromkeys([*found, *(label.partition(":")[0] for label in self.labels)])
+            )
+        )

@@ -48,9 +48,16 @@ def environment(*folders: Path) -> Any:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,  # leaves markup unchanged
+        finalize=lambda value: (
+            visible(value) if type(value) is str else value
+        ),  # leaves markup unchanged
     )
-    made.filters |= {"engineering": engineering, "binary": binary, "duration": duration, "mark": mark}
+    made.filters |= {
+        "engineering": engineering,
+        "binary": binary,
+        "duration": duration,
+        "mark": mark,
+    }
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     made.globals |= {"policy": POLICY.format(digest), "script": script, "marks": MARKS}
     return made

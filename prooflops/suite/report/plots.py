@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import log10
 
-from prooflops.suite.report.drawing import FAINT, INK, SERIES, SETTINGS, Drawing, Plot, Table, label, log_axes
+from prooflops.suite.report.drawing import (
+    FAINT,
+    INK,
+    SERIES,
+    SETTINGS,
+    Drawing,
+    Plot,
+    Table,
+    label,
+    log_axes,
+)
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.tables import kernels_of, memory_stream, spread_text
@@ -26,7 +36,15 @@ def plots_of(report: RunReport) -> list[Plot]:
     """The plots for which this run has data."""
     from matplotlib import rc_context
 
-    made = (roofline, rates_by_size, ceiling_shares, bandwidths, step_times, step_memory, predictions)
+    made = (
+        roofline,
+        rates_by_size,
+        ceiling_shares,
+        bandwidths,
+        step_times,
+        step_memory,
+        predictions,
+    )
     with rc_context(SETTINGS):
         return [plot for make in made if (plot := make(report))]
 
@@ -45,13 +63,22 @@ def dtypes_of(benchmarks: Iterable[Measurement]) -> list[str]:
 
 def roofline(report: RunReport) -> Plot | None:
     """Kernels (without any: products) over their intensity, under the measured roofs. Streams are the roofs."""
-    benchmarks = kernels_of(report.benchmarks) or [each for each in report.benchmarks if is_matmul(each)]
-    points = [each for each in benchmarks if each.has("flops", "bytes") and each.arithmetic_rate and each.dtype]
+    benchmarks = kernels_of(report.benchmarks) or [
+        each for each in report.benchmarks if is_matmul(each)
+    ]
+    points = [
+        each
+        for each in benchmarks
+        if each.has("flops", "bytes") and each.arithmetic_rate and each.dtype
+    ]
     if not points:
         return None
     drawing = Drawing("roofline", f"Roofline measured on {report.machine.get('name')}", height=5.0)
     dtypes = dtypes_of(points)
-    spots = [(each.number("flops") / each.number("bytes"), each.arithmetic_rate or 0.0) for each in points]
+    spots = [
+        (each.number("flops") / each.number("bytes"), each.arithmetic_rate or 0.0)
+        for each in points
+    ]
     _draw_roofs(drawing, points, [x for x, _ in spots], memory_stream(report.benchmarks))
     rows = []
     for number, (each, (x, y)) in enumerate(zip(points, spots, strict=True), start=1):
@@ -61,30 +88,58 @@ def roofline(report: RunReport) -> Plot | None:
         drawing.axes.annotate(str(number), (x, y), (-6 if left else 6, 0), textcoords="offset points", fontsize=8,
                               ha="right" if left else "left", va="center")  # fmt: skip
         of_roof = share(each.number("share_of_attainable") or None, "-")
-        rows.append([str(number), each.name, f"{x:.3g}", each.rate_text, of_roof, f"{each.spread:.1%}", each.bound])
+        rows.append(
+            [
+                str(number),
+                each.name,
+                f"{x:.3g}",
+                each.rate_text,
+                of_roof,
+                f"{each.spread:.1%}",
+                each.bound,
+            ]
+        )
     drawing.legend(dtypes)
     log_axes(drawing.axes, "arithmetic intensity, FLOPs per byte", "rate", y_unit="FLOP/s")
     drawing.axes.legend(loc="lower right")
     head = ["point", "kernel", "FLOP/B", "rate", "of its roof", "spread", "held back by"]
-    return drawing.plot("Which roof holds each kernel back?", _roofline_answer(points), Table(head, rows), BOTH_ROOFS)
+    return drawing.plot(
+        "Which roof holds each kernel back?",
+        _roofline_answer(points),
+        Table(head, rows),
+        BOTH_ROOFS,
+    )
 
 
 def _is_right_of(x: float, y: float, other: tuple[float, float]) -> bool:
     """Whether another point lies where the label would stand."""
-    return bool(y and other[1]) and 0 <= log10(other[0] / x) < 0.18 and abs(log10(other[1] / y)) < 0.06
+    return (
+        bool(y and other[1]) and 0 <= log10(other[0] / x) < 0.18 and abs(log10(other[1] / y)) < 0.06
+    )
 
 
 def _draw_roofs(
-    drawing: Drawing, points: Sequence[Measurement], intensities: Sequence[float], stream: Measurement | None
+    drawing: Drawing,
+    points: Sequence[Measurement],
+    intensities: Sequence[float],
+    stream: Measurement | None,
 ) -> None:
     """Draws the memory's bandwidth, that of `stream` if there is one, and each dtype's ceiling."""
-    bandwidth = stream.number("bytes_per_s") if stream else max(each.number("roof_bytes_per_s") for each in points)
+    bandwidth = (
+        stream.number("bytes_per_s")
+        if stream
+        else max(each.number("roof_bytes_per_s") for each in points)
+    )
     left, right, highest = min(intensities) / 2, 2 * max(intensities), 0.0
     for series, dtype in enumerate(dtypes_of(points)):
-        if ceiling := max(each.number("ceiling_flop_per_s") for each in points if each.dtype == dtype):
+        if ceiling := max(
+            each.number("ceiling_flop_per_s") for each in points if each.dtype == dtype
+        ):
             highest = max(highest, ceiling)
             start = ceiling / bandwidth if bandwidth else left
-            roof = drawing.line([(min(start, right), ceiling), (max(2 * start, right), ceiling)], series)
+            roof = drawing.line(
+                [(min(start, right), ceiling), (max(2 * start, right), ceiling)], series
+            )
             drawing.title_of(roof, f"ceiling of {dtype}: {engineering(ceiling, 'FLOP/s')}")
     if bandwidth:
         end = max(highest / bandwidth or right, 2 * left)
@@ -98,9 +153,17 @@ def _draw_roofs(
 def _roofline_answer(points: Sequence[Measurement]) -> str:
     if all(each.unsettled for each in points):
         return UNSETTLED
-    found = Counter(each.bound or f"not known: {each.unsettled}" for each in points if each.bound or each.unsettled)
+    found = Counter(
+        each.bound or f"not known: {each.unsettled}"
+        for each in points
+        if each.bound or each.unsettled
+    )
     listed = ", ".join(f"{number} {bound}" for bound, number in found.most_common())
-    return f"Of {len(points)} kernels {listed}." if listed else f"{len(points)} products under the roofs."
+    return (
+        f"Of {len(points)} kernels {listed}."
+        if listed
+        else f"{len(points)} products under the roofs."
+    )
 
 
 # ---- products ----------------------------------------------------------------------------------------------------
@@ -113,7 +176,10 @@ def rates_by_size(report: RunReport) -> Plot | None:
         return None
     drawing = Drawing("rates-by-size", "Rate of products by dtype and size")
     for index, dtype in enumerate(dtypes_of(products)):
-        own = sorted((each for each in products if each.dtype == dtype), key=lambda each: each.number("flops"))
+        own = sorted(
+            (each for each in products if each.dtype == dtype),
+            key=lambda each: each.number("flops"),
+        )
         spots = [(each.number("flops"), each.arithmetic_rate or 0.0) for each in own]
         squares = [spot for each, spot in zip(own, spots, strict=True) if "square" in each.case]
         drawing.line(squares or spots, index)
@@ -133,23 +199,38 @@ def rates_by_size(report: RunReport) -> Plot | None:
 
 def ceiling_shares(report: RunReport) -> Plot | None:
     """The share of the ceiling that each product, step and recomputation reaches."""
-    found = [each for each in report.benchmarks if each.has("share_of_ceiling") and each.family != "ceiling"]
+    found = [
+        each
+        for each in report.benchmarks
+        if each.has("share_of_ceiling") and each.family != "ceiling"
+    ]
     if not found:
         return None
-    dtypes, groups = dtypes_of(found), list(dict.fromkeys(f"{each.family} {each.dtype}" for each in found))
+    dtypes, groups = (
+        dtypes_of(found),
+        list(dict.fromkeys(f"{each.family} {each.dtype}" for each in found)),
+    )
     drawing = Drawing("ceiling-shares", "Share of the own ceiling", height=1.1 + 0.24 * len(groups))
     for each in found:
         reached = each.number("share_of_ceiling")
         title = f"{each.name}: {share(reached, '-')}, spread {spread_text(each)}"
         row = groups.index(f"{each.family} {each.dtype}")
-        drawing.point(reached * 100, row, title, dtypes.index(each.dtype), hollow=bool(each.unsettled))
+        drawing.point(
+            reached * 100, row, title, dtypes.index(each.dtype), hollow=bool(each.unsettled)
+        )
     drawing.axes.axvline(100, color=INK, linewidth=1)
     drawing.rows(groups)
     drawing.axes.set(xlim=(0, None), xlabel="share of this machine's best rate for the dtype, %")
     rows = [[each.name, each.rate_text, engineering(each.number("ceiling_flop_per_s"), "FLOP/s"),
              share(each.number("share_of_ceiling"), "-"), spread_text(each)] for each in found]  # fmt: skip
-    settled = sorted((each.number("share_of_ceiling"), each.name) for each in found if not each.unsettled)
-    ends = [f"{share(reached, '-')} ({name})" for reached, name in (settled[0], settled[-1])] if settled else []
+    settled = sorted(
+        (each.number("share_of_ceiling"), each.name) for each in found if not each.unsettled
+    )
+    ends = (
+        [f"{share(reached, '-')} ({name})" for reached, name in (settled[0], settled[-1])]
+        if settled
+        else []
+    )
     answer = f"From {' to '.join(ends)}." if ends else UNSETTLED
     return drawing.plot("How much of what this machine can do is reached?", answer,
                         Table(["benchmark", "rate", "own ceiling", "share", "spread"], rows))  # fmt: skip
@@ -174,7 +255,9 @@ def bandwidths(report: RunReport) -> Plot | None:
             title = f"{each.case}: {each.rate_text}, spread {spread_text(each)}"
             spot = each.number("bytes"), each.number("bytes_per_s")
             drawing.point(*spot, title, index, hollow=bool(each.unsettled))
-    log_axes(drawing.axes, "bytes that one pass reads and writes", "bandwidth", x_unit="B", y_unit="B/s")
+    log_axes(
+        drawing.axes, "bytes that one pass reads and writes", "bandwidth", x_unit="B", y_unit="B/s"
+    )
     best = _mark_levels(drawing, streams, report)
     drawing.legend(kernels, above=1.06)
     rows = [[each.case, binary(each.number("bytes")), each.rate_text, f"{each.number('read_share'):.0%}",
@@ -182,7 +265,9 @@ def bandwidths(report: RunReport) -> Plot | None:
             for each in streams]  # fmt: skip
     table = Table(["stream", "working set", "bandwidth", "reads", "spread", "measured"], rows)
     remark = f"The rows of a cache run on one core, those of the memory on all. Without launch-bound ones. {HOLLOW}"
-    return drawing.plot("How fast is memory, and each cache?", f"At most: {', '.join(best)}.", table, remark)
+    return drawing.plot(
+        "How fast is memory, and each cache?", f"At most: {', '.join(best)}.", table, remark
+    )
 
 
 def _mark_levels(drawing: Drawing, streams: Sequence[Measurement], report: RunReport) -> list[str]:
@@ -209,7 +294,9 @@ def step_times(report: RunReport) -> Plot | None:
     steps = [each for each in report.benchmarks if all(each.has(f"{part}_s") for part in PARTS)]
     if not steps:
         return None
-    drawing = Drawing("step-times", "Time of a training step by parts", height=1.2 + 0.42 * len(steps))
+    drawing = Drawing(
+        "step-times", "Time of a training step by parts", height=1.2 + 0.42 * len(steps)
+    )
     shares = []
     for place, each in enumerate(steps):
         times, left = {part: each.number(f"{part}_s") for part in PARTS}, 0.0
@@ -218,8 +305,12 @@ def step_times(report: RunReport) -> Plot | None:
                                        label=None if place else part)  # fmt: skip
             drawing.title_of(bar, f"{each.case}, {part}: {engineering(time_s, 's')}")
             left += time_s * 1e3
-        listed = ", ".join(f"{part} {time_s / sum(times.values()):.0%}" for part, time_s in times.items())
-        shares.append(f"{each.case}: {f'not known: {each.unsettled}' if each.unsettled else listed}")
+        listed = ", ".join(
+            f"{part} {time_s / sum(times.values()):.0%}" for part, time_s in times.items()
+        )
+        shares.append(
+            f"{each.case}: {f'not known: {each.unsettled}' if each.unsettled else listed}"
+        )
     drawing.rows([each.case for each in steps])
     drawing.axes.set_xlabel("ms")
     drawing.legend()
@@ -236,7 +327,9 @@ def step_memory(report: RunReport) -> Plot | None:
     steps = [each for each in report.benchmarks if each.info.get("step_memory")]
     if not steps:
         return None
-    each = max(steps, key=lambda step: max(row["peak_bytes"] for row in step.info["step_memory"].values()))
+    each = max(
+        steps, key=lambda step: max(row["peak_bytes"] for row in step.info["step_memory"].values())
+    )
     phases = each.info["step_memory"]
     kinds = list(dict.fromkeys(kind for row in phases.values() for kind in row["held"]))
     drawing = Drawing("step-memory", f"Memory of a training step: {each.case}", height=3.2)
@@ -285,7 +378,11 @@ def predictions(report: RunReport) -> Plot | None:
     drawing = Drawing("predictions", "Measured over predicted", height=1.3 + 0.34 * len(kinds))
     rows, near = [], 0
     for (what, first, second, text), each in found:
-        predicted, measured, row = text(each.number(first)), text(each.number(second)), kinds.index(what)
+        predicted, measured, row = (
+            text(each.number(first)),
+            text(each.number(second)),
+            kinds.index(what),
+        )
         ratio = each.number(second) / each.number(first)
         near += abs(ratio - 1) <= NEAR
         title = f"{what}, {each.name}: {predicted} predicted, {measured} measured"
@@ -294,7 +391,9 @@ def predictions(report: RunReport) -> Plot | None:
     drawing.axes.axvline(1, color=INK, linewidth=1)
     drawing.rows(kinds)
     drawing.axes.set_xlabel("measured (or counted) over predicted")
-    answer = f"{near} of {len(rows)} predictions are within {NEAR:.0%} of what was measured or counted."
+    answer = (
+        f"{near} of {len(rows)} predictions are within {NEAR:.0%} of what was measured or counted."
+    )
     return drawing.plot("Do the formulas predict what is measured?", answer,
                         Table(["what", "benchmark", "predicted", "measured", "ratio"], rows),
                         NOT_PREDICTED)  # fmt: skip

@@ -24,8 +24,12 @@ def reconciled(benchmarks: Iterable[Measurement]) -> tuple[Measurement, ...]:
         reached = bench.arithmetic_rate if bench.is_product and not bench.is_wide else None
         ceiling = max(bench.number("ceiling_flop_per_s"), reached or 0.0)
         ceilings[_regime(bench)] = max(ceilings.get(_regime(bench), 0.0), ceiling)
-    streams = [bench for bench in rows if bench.level == "memory" and bench.rate and not bench.is_wide]
-    compared = [replace(bench, info=_compared(bench, ceilings[_regime(bench)], streams)) for bench in rows]
+    streams = [
+        bench for bench in rows if bench.level == "memory" and bench.rate and not bench.is_wide
+    ]
+    compared = [
+        replace(bench, info=_compared(bench, ceilings[_regime(bench)], streams)) for bench in rows
+    ]
     return tuple(_calls_apart(compared))
 
 
@@ -33,7 +37,9 @@ def _calls_apart(benchmarks: Sequence[Measurement]) -> Iterable[Measurement]:
     """Marks streams of a cache that are slower than those of a farther one: it is their calls that take the time."""
     caches = [bench for bench in benchmarks if bench.level.startswith("L") and bench.rate]
     for bench in benchmarks:
-        farther = max((each.number("bytes_per_s") for each in caches if each.level > bench.level), default=0.0)
+        farther = max(
+            (each.number("bytes_per_s") for each in caches if each.level > bench.level), default=0.0
+        )
         is_slower = bench in caches and bench.number("bytes_per_s") < farther
         yield replace(bench, info={**bench.info, "bound": "launch"}) if is_slower else bench
 
@@ -42,15 +48,23 @@ def _regime(bench: Measurement) -> tuple[str, str]:
     return bench.dtype, str(bench.info.get("regime") or "sustainable")
 
 
-def _compared(bench: Measurement, ceiling: float, streams: Iterable[Measurement]) -> Mapping[str, Any]:
+def _compared(
+    bench: Measurement, ceiling: float, streams: Iterable[Measurement]
+) -> Mapping[str, Any]:
     before = bench.number("ceiling_flop_per_s")
     if not before:
         return bench.info
     info = {**bench.info, "ceiling_flop_per_s": ceiling}
-    info |= {key: bench.number(key) * before / ceiling for key in SHARES_OF_CEILING if bench.has(key)}
+    info |= {
+        key: bench.number(key) * before / ceiling for key in SHARES_OF_CEILING if bench.has(key)
+    }
     if bench.has("roof_bytes_per_s", "intensity", "flop_per_s"):
         reads = bench.number("read_share")
-        alike = [each.number("bytes_per_s") for each in streams if abs(each.number("read_share") - reads) <= SAME_MIX]
+        alike = [
+            each.number("bytes_per_s")
+            for each in streams
+            if abs(each.number("read_share") - reads) <= SAME_MIX
+        ]
         roof = max([bench.number("roof_bytes_per_s"), *alike])
         attainable, ridge = min(ceiling, bench.number("intensity") * roof), ceiling / roof
         info |= {"roof_bytes_per_s": roof, "attainable_flop_per_s": attainable, "ridge": ridge}

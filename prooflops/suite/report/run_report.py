@@ -31,7 +31,9 @@ class RunReport:
     claims: tuple[Verdict, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)  # of the claims, by key
     benchmarks: tuple[Measurement, ...] = ()
-    peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # not the vendor's, see Peaks
+    peaks: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # not the vendor's, see Peaks
     caches: Mapping[str, int] = field(default_factory=dict)  # bytes by level
     date: str = ""
     duration_s: float | None = None
@@ -49,7 +51,9 @@ class RunReport:
     @property
     def methods(self) -> tuple[str, ...]:
         """The versions of its methods of measurement."""
-        return tuple(sorted({str(each.info["method"]) for each in self.benchmarks if "method" in each.info}))
+        return tuple(
+            sorted({str(each.info["method"]) for each in self.benchmarks if "method" in each.info})
+        )
 
     @property
     def counts(self) -> dict[str, int]:
@@ -104,7 +108,8 @@ def run_report(
         date=str(record.get("datetime") or ""),
         duration_s=ours["duration_s"],
         arguments=tuple(map(str, ours["arguments"])),
-        revision=revision + (" with uncommitted changes" if revision and commit.get("dirty") else ""),
+        revision=revision
+        + (" with uncommitted changes" if revision and commit.get("dirty") else ""),
         version=ours["version"],
         pace=ours["pace"],
         partial=partial,
@@ -116,7 +121,10 @@ def verdicts_json(report: RunReport) -> str:
     content = {
         "schema": SCHEMA,
         "prooflops": report.version,
-        **{key: getattr(report, key) for key in ("date", "duration_s", "command", "revision", "pace")},
+        **{
+            key: getattr(report, key)
+            for key in ("date", "duration_s", "command", "revision", "pace")
+        },
         "whole": not report.partial,
         "partial": report.partial,
         "machine": dict(report.machine),
@@ -126,7 +134,10 @@ def verdicts_json(report: RunReport) -> str:
         "claims": [
             {
                 **verdict.as_dict(),
-                **{key: getattr(verdict.claim, key) for key in ("statement", "condition", "correction", "note")},
+                **{
+                    key: getattr(verdict.claim, key)
+                    for key in ("statement", "condition", "correction", "note")
+                },
                 "sources": [
                     {"title": source.title, "locator": source.locator, "url": source.url}
                     for source in map(report.sources.__getitem__, verdict.claim.sources)

@@ -12,7 +12,15 @@ from prooflops.suite.report.run_report import by_topic
 from prooflops.suite.verdicts import VERDICTS, Verdict
 from prooflops_gate.console.tables import engineering, share
 
-PLACED = ("flops", "bytes", "intensity", "counted_intensity", "attainable_flop_per_s", "flop_per_s", "ridge")
+PLACED = (
+    "flops",
+    "bytes",
+    "intensity",
+    "counted_intensity",
+    "attainable_flop_per_s",
+    "flop_per_s",
+    "ridge",
+)
 RATES_HEAD = ["dtype", "rate", "of vendor peak", "in", "spread"]
 NO_PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
@@ -23,7 +31,9 @@ def topic_table(claims: Sequence[Verdict]) -> list[list[str]]:
     for topic, group in [*by_topic(claims).items(), ("all", claims)]:
         count = Counter(claim.verdict for claim in group)
         cases = sum(claim.cases for claim in group)
-        rows.append([topic, str(len(group)), *(str(count[word] or "·") for word in VERDICTS), f"{cases:,}"])
+        rows.append(
+            [topic, str(len(group)), *(str(count[word] or "·") for word in VERDICTS), f"{cases:,}"]
+        )
     return rows
 
 
@@ -34,16 +44,32 @@ def benchmark_table(
 
     A last column has the notes, if any. A stream's peak is the vendor's bandwidth.
     """
-    rows = [["benchmark", "median", "IQR", "rate", "of vendor peak (MFU)", "of own ceiling", "measured"]]
+    rows = [
+        ["benchmark", "median", "IQR", "rate", "of vendor peak (MFU)", "of own ceiling", "measured"]
+    ]
     for bench in benchmarks:
-        spread = "-" if bench.iqr_share is None else f"{bench.iqr_share:.1%}" + " wide" * bench.is_wide
-        rows.append([bench.name, engineering(bench.median_s, "s"), spread, *rates_of(bench, peaks), bench.notes])
+        spread = (
+            "-" if bench.iqr_share is None else f"{bench.iqr_share:.1%}" + " wide" * bench.is_wide
+        )
+        rows.append(
+            [
+                bench.name,
+                engineering(bench.median_s, "s"),
+                spread,
+                *rates_of(bench, peaks),
+                bench.notes,
+            ]
+        )
     return rows if any(bench.notes for bench in benchmarks) else [row[:-1] for row in rows]
 
 
 def rates_of(bench: Measurement, peaks: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Three cells: the rate, and its share of the vendor's peak and of the own ceiling."""
-    return [bench.rate_text, share_of_peak(bench.info, peaks), share(bench.info.get("share_of_ceiling"), "-")]
+    return [
+        bench.rate_text,
+        share_of_peak(bench.info, peaks),
+        share(bench.info.get("share_of_ceiling"), "-"),
+    ]
 
 
 def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
@@ -66,10 +92,24 @@ def best_rates(
     """
     best: dict[str, Measurement] = {}
     for bench in benchmarks:
-        if bench.is_product and bench.dtype and _rate(bench) > (_rate(best[bench.dtype]) if bench.dtype in best else 0):
+        if (
+            bench.is_product
+            and bench.dtype
+            and _rate(bench) > (_rate(best[bench.dtype]) if bench.dtype in best else 0)
+        ):
             best[bench.dtype] = bench
     return [
-        (dtype, bench, [dtype, bench.rate_text, share_of_peak(bench.info, peaks), bench.name, spread_text(bench)])
+        (
+            dtype,
+            bench,
+            [
+                dtype,
+                bench.rate_text,
+                share_of_peak(bench.info, peaks),
+                bench.name,
+                spread_text(bench),
+            ],
+        )
         for dtype, bench in sorted(best.items(), key=lambda each: _rate(each[1]), reverse=True)
     ]
 

@@ -34,7 +34,9 @@ def wrapped(text: str, width: int | None, indent: str) -> list[str]:
     return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, known: Collection[str]) -> None:
+def print_summary(
+    terminal: pytest.TerminalReporter, finished: FinishedRun, known: Collection[str]
+) -> None:
     """Prints the tables at the end of a run: per topic, and in full with -v."""
     report, columns = finished.report, width_of(bool(terminal.isatty))
 
@@ -46,7 +48,11 @@ def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, know
         terminal.section("does it deliver?")
         width = max((len(each.figure) for each in delivered if each.met is not None), default=0)
         for each in delivered:
-            line(f"{each.word:<11}  {each.figure:<{width}}  {each.text}", "    ", red=each.met is False)
+            line(
+                f"{each.word:<11}  {each.figure:<{width}}  {each.text}",
+                "    ",
+                red=each.met is False,
+            )
     for title, rows in {
         "benchmarks": benchmark_table(report.benchmarks, report.peaks) if report.benchmarks else [],
         "verdicts": topic_table(report.claims) if report.claims else [],
@@ -63,11 +69,19 @@ def print_summary(terminal: pytest.TerminalReporter, finished: FinishedRun, know
             line(f"{claim.id:<{width}}  {claim.line}", indent="    ", **{colour: True})
         for reason, ids in () if verbose else unchecked(report.claims):
             line(f"not checked, {reason}: {', '.join(ids)}", yellow=True)
-        settled = {claim.id for claim in report.claims if claim.verdict not in (*RED, "not checked")}
+        settled = {
+            claim.id for claim in report.claims if claim.verdict not in (*RED, "not checked")
+        }
         for listed in sorted({*known} & settled):
-            line(f"{listed} is listed in --known-failures but now holds: remove it there", yellow=True)
+            line(
+                f"{listed} is listed in --known-failures but now holds: remove it there",
+                yellow=True,
+            )
     if finished.stopped:
-        line(f"part of a run: {finished.stopped}; no baseline, and the last whole report stays", red=True)
+        line(
+            f"part of a run: {finished.stopped}; no baseline, and the last whole report stays",
+            red=True,
+        )
     elif report.partial and finished.folder:
         line(f"part of a run: {report.partial}; the last whole report stays")
     if finished.unwritten:

@@ -49,18 +49,28 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
     report = run_report(content, verdicts, run.registry, lines, run.partial or run.selection)
     if not verdicts and not content["benchmarks"]:
         return FinishedRun(report, content, None, None, run.partial)
-    finished = FinishedRun(report, content, folder, run_record.save(config, content, records), run.partial)
+    finished = FinishedRun(
+        report, content, folder, run_record.save(config, content, records), run.partial
+    )
     if folder is None:
         return finished
     names = {bench["fullname"] for bench in content["benchmarks"]}
-    finished = replace(finished, report=replace(report, trends=tuple(trends_of(config, records, report, names))))
+    finished = replace(
+        finished, report=replace(report, trends=tuple(trends_of(config, records, report, names)))
+    )
     try:
         write_pages(finished.report, folder)
     except OSError as error:  # the terminal still shows the results
-        return replace(finished, folder=None, unwritten=f"the report could not be written to {folder}: {error}")
+        return replace(
+            finished, folder=None, unwritten=f"the report could not be written to {folder}: {error}"
+        )
     except Exception as error:  # an invalid figure: the run and its record are complete
         why = f"the report could not be made of {finished.record}: {type(error).__name__}: {error}"
-        return replace(finished, folder=None, unwritten=f"{why}; this is a fault of the suite, please report it")
+        return replace(
+            finished,
+            folder=None,
+            unwritten=f"{why}; this is a fault of the suite, please report it",
+        )
     return finished
 
 
@@ -71,7 +81,9 @@ def write_pages(report: RunReport, folder: Path) -> None:
     history.write_atomically(folder / "report.html", html.html(report))
 
 
-def trends_of(config: pytest.Config, records: Path, report: RunReport, names: Collection[str]) -> list[Trend]:
+def trends_of(
+    config: pytest.Config, records: Path, report: RunReport, names: Collection[str]
+) -> list[Trend]:
     """The trends of these benchmarks over this machine's records, including this run; none from few records."""
     if not names:
         return []

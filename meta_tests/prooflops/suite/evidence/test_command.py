@@ -58,11 +58,18 @@ class Story:
 def call(clone: House, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
     line = [sys.executable, "-m", "prooflops.suite.evidence", "--test-limit", "4", *arguments]
     return subprocess.Popen(
-        line, cwd=clone.root, env=child_environment(**variables), stdout=PIPE, stderr=STDOUT, text=True
+        line,
+        cwd=clone.root,
+        env=child_environment(**variables),
+        stdout=PIPE,
+        stderr=STDOUT,
+        text=True,
     )
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(10, marks=pytest.mark.prove)], ids="{} kills".format)
+@pytest.fixture(
+    scope="module", params=[2, pytest.param(10, marks=pytest.mark.prove)], ids="{} kills".format
+)
 def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Story:
     clones = [new_house(tmp_path_factory.mktemp("clone")) for _ in range(2)]
     for clone in clones:
@@ -90,14 +97,18 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_a_kill_loses_nothing_but_the_running_test(story: Story) -> None:
     starts, ends = story.file.rows("start"), Counter(row["test"] for row in story.file.rows("end"))
     assert set(ends.values()) == {1}, "a test that had ended ran again"
-    assert len(starts) <= len(ends) + story.kills, "more was lost than the test that ran at each kill"
+    assert len(starts) <= len(ends) + story.kills, (
+        "more was lost than the test that ran at each kill"
+    )
     assert story.lines == story.file.lines()[: len(story.lines)], "the other clone lost a line"
 
 
 def test_the_call_in_another_clone_completes_it(story: Story) -> None:
     assert (story.code, "git" in story.output) == (1, False), story.output
     assert story.file.remaining() == []
-    assert {test.rpartition("::")[2]: row["status"] for test, row in story.file.ended().items()} == {
+    assert {
+        test.rpartition("::")[2]: row["status"] for test, row in story.file.ended().items()
+    } == {
         **{f"test_short[{n}]": "passed" for n in range(12)},
         "test_hangs": "timed out",
         "test_dies": "crashed",
@@ -137,10 +148,18 @@ def test_the_page_and_the_index_are_made_of_the_file_alone(story: Story) -> None
         (("--resume", "{last}", "--out", "{other}"), "give another --out"),
     ],
 )
-def test_it_is_refused(story: Story, arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_it_is_refused(
+    story: Story, arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
     other = tmp_path / "other.jsonl"
-    plan = {**story.file.plan, "fingerprint": {"device": "cuda", "name": "H100"}, "tests": {"a": []}}
+    plan = {
+        **story.file.plan,
+        "fingerprint": {"device": "cuda", "name": "H100"},
+        "tests": {"a": []},
+    }
     other.write_text(json.dumps(plan) + "\n")
-    process = call(story.clone, *(word.format(last=story.file.path, other=other) for word in arguments))
+    process = call(
+        story.clone, *(word.format(last=story.file.path, other=other) for word in arguments)
+    )
     output, _ = process.communicate(timeout=100)
     assert (process.returncode, message in output) == (4, True), output

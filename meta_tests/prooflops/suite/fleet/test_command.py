@@ -15,7 +15,9 @@ from prooflops_gate.history.records import as_text
 HOSTILE = '<script>alert("x")</script>\u202e\x1b[2J'
 
 
-def write_records(folder: Path, record: dict[str, Any], nodes: int, bad: int, by: float, seed: int = 0) -> None:
+def write_records(
+    folder: Path, record: dict[str, Any], nodes: int, bad: int, by: float, seed: int = 0
+) -> None:
     """Records as `nodes` machines of this kind would write them, of which the first `bad` are slower."""
     random = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +34,10 @@ def write_records(folder: Path, record: dict[str, Any], nodes: int, bad: int, by
 
 def config(tmp_path: Path, first: Path, *more: Path) -> Any:
     option = {"report": str(tmp_path / "out"), "report_price": []}
-    option |= {"report_compare": [str(first)], "file_or_dir": [*map(str, more)]}  # as of --report-compare=*.json
+    option |= {
+        "report_compare": [str(first)],
+        "file_or_dir": [*map(str, more)],
+    }  # as of --report-compare=*.json
     return SimpleNamespace(option=SimpleNamespace(**option))
 
 
@@ -40,12 +45,16 @@ def test_a_bad_machine_is_a_suspect_and_by_a_second_run_bad(tmp_path: Path) -> N
     said: list[str] = []
     write_records(tmp_path / "first", RECORD, 12, 1, 0.2)
     assert command.run(config(tmp_path, tmp_path / "first"), said.append) == 0
-    assert any(line.startswith("suspect: node-0") and "at the same time as node-" in line for line in said), said
+    assert any(
+        line.startswith("suspect: node-0") and "at the same time as node-" in line for line in said
+    ), said
     again = {**RECORD, "datetime": "2026-01-02T00:00:00+00:00"}
     write_records(tmp_path / "second", again, 12, 1, 0.2, seed=1)
     said.clear()
     assert command.run(config(tmp_path, tmp_path / "first", tmp_path / "second"), said.append) == 1
-    assert [line.split()[1].strip(":,") for line in said if line.startswith(("bad: ", "suspect: "))] == ["node-0"], said
+    assert [
+        line.split()[1].strip(":,") for line in said if line.startswith(("bad: ", "suspect: "))
+    ] == ["node-0"], said
     for name in ("compare.md", "compare.html"):
         assert "node-0" in (tmp_path / "out" / name).read_text(encoding="utf-8")
 
@@ -67,7 +76,9 @@ def test_kept_evidence_is_compared_as_a_record_of_its_machine(tmp_path: Path) ->
     write_records(tmp_path / "first", RECORD, 1, 0, 0.0)
     said: list[str] = []
     assert command.run(config(tmp_path, tmp_path / "first", ROOT / "results"), said.append) == 0
-    assert said[0].startswith("Intel(R) Xeon(R) Processor @ 2.50GHz, torch 2.13.0+cpu, against card, "), said
+    assert said[0].startswith(
+        "Intel(R) Xeon(R) Processor @ 2.50GHz, torch 2.13.0+cpu, against card, "
+    ), said
     assert said[1].startswith("2 runs of 2 machines, 2026-")
 
 
@@ -76,17 +87,32 @@ def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path: P
     verdicts = [{"id": name, "verdict": "holds"} for name in ("a.b", "a.c", "a.d")]
     part = {**copy.deepcopy(RECORD), "datetime": "2026-01-02T00:00:00+00:00"}
     part["benchmarks"][0]["stats"]["median"] = 1.42
-    ours, seen = RECORD["prooflops"], [{"id": "a.b", "verdict": "FAILS"}, {"id": "a.c", "verdict": "not checked"}]
+    ours, seen = (
+        RECORD["prooflops"],
+        [{"id": "a.b", "verdict": "FAILS"}, {"id": "a.c", "verdict": "not checked"}],
+    )
     records = {
-        "whole": {**RECORD, "benchmarks": [*RECORD["benchmarks"], other], "prooflops": {**ours, "verdicts": verdicts}},
-        "part": {**part, "prooflops": {**ours, "verdicts": seen, "selection": "only bench/test_a.py"}},
+        "whole": {
+            **RECORD,
+            "benchmarks": [*RECORD["benchmarks"], other],
+            "prooflops": {**ours, "verdicts": verdicts},
+        },
+        "part": {
+            **part,
+            "prooflops": {**ours, "verdicts": seen, "selection": "only bench/test_a.py"},
+        },
     }
     for name, record in records.items():
         (tmp_path / f"{name}.json").write_text(as_text(record), encoding="utf-8")
     said: list[str] = []
     assert command.run(config(tmp_path, tmp_path), said.append) == 0
-    assert said[0] == "part of a run, against whole run: of 1 benchmark 1 slower (most a: 1.42x the time)"
-    assert any("part of a run: node-7" in line and "only bench/test_a.py" in line for line in said), said
+    assert (
+        said[0]
+        == "part of a run, against whole run: of 1 benchmark 1 slower (most a: 1.42x the time)"
+    )
+    assert any(
+        "part of a run: node-7" in line and "only bench/test_a.py" in line for line in said
+    ), said
     page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
     text = "\n".join(said) + page
     assert "a.b" in text

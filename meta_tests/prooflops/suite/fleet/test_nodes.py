@@ -28,7 +28,9 @@ RUN = NodeRun.of(RECORD, "")
 
 @unhurried
 @given(record=changed(RECORD))
-def test_any_record_among_others_is_compared_or_named_and_stops_no_comparison(tmp_path: Path, record: Any) -> None:
+def test_any_record_among_others_is_compared_or_named_and_stops_no_comparison(
+    tmp_path: Path, record: Any
+) -> None:
     for name, content in {"good": RECORD, "x": record}.items():
         (tmp_path / f"{name}.json").write_text(as_text(content))
     runs, unreadable = read_runs([str(tmp_path)])

@@ -26,7 +26,9 @@ def report_of() -> Callable[..., RunReport]:
     verdicts = verdicts_of(file.plan["tests"], file.ended(), registry)
 
     def made(
-        change: Callable[[str, dict[str, Any], dict[str, Any]], None] = lambda name, info, stats: None,
+        change: Callable[[str, dict[str, Any], dict[str, Any]], None] = lambda name, info, stats: (
+            None
+        ),
     ) -> RunReport:
         record = copy.deepcopy(record_of(file, verdicts))
         for bench in record["benchmarks"]:
@@ -43,8 +45,12 @@ def report(report_of: Callable[..., RunReport]) -> RunReport:
     red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
     caches = {"L1": 65_536, "L2": 2 * 2**20, "L3": 36 * 2**20}
     rows = trends([summary(index, 1.0 + (index >= 12)) for index in range(24)])
-    changed = with_verdicts(rows, [("2026-11-01T13:00:00", rows[0].name, {"verdict": "SLOWER", "ratio": 2.0})])
-    return replace(made, claims=(*red, *made.claims[len(red) :]), caches=caches, trends=tuple(changed))
+    changed = with_verdicts(
+        rows, [("2026-11-01T13:00:00", rows[0].name, {"verdict": "SLOWER", "ratio": 2.0})]
+    )
+    return replace(
+        made, claims=(*red, *made.claims[len(red) :]), caches=caches, trends=tuple(changed)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,14 @@ class Tags(HTMLParser):
 def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report: RunReport, page: str) -> None:
     usual = Tags(page)
     row = Claim(HOSTILE, HOSTILE, ("x",), "holds-if", "number", condition=HOSTILE, note=HOSTILE)
-    claim = replace(report.claims[0], claim=row, verdict=HOSTILE, reason=HOSTILE, figures=(HOSTILE,), tests=(HOSTILE,))
+    claim = replace(
+        report.claims[0],
+        claim=row,
+        verdict=HOSTILE,
+        reason=HOSTILE,
+        figures=(HOSTILE,),
+        tests=(HOSTILE,),
+    )
     sources = {**report.sources, "x": Source("x", HOSTILE, HOSTILE, f"javascript:{HOSTILE}")}
     benches = [replace(each, name=HOSTILE, fullname=HOSTILE, info={**each.info, "label": HOSTILE, "dtype": HOSTILE})
                for each in {each.family: each for each in report.benchmarks}.values()]  # fmt: skip

@@ -36,7 +36,9 @@ def opened(browser: Browser, file: Path) -> Iterator[Opened]:
 
 def shown(page: Any) -> int:
     return int(
-        page.evaluate("[...document.querySelectorAll('details.claim')].filter((e) => e.checkVisibility()).length")
+        page.evaluate(
+            "[...document.querySelectorAll('details.claim')].filter((e) => e.checkVisibility()).length"
+        )
     )
 
 
@@ -45,7 +47,9 @@ def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser: Browser, f
         opened.check(file, ONE_OF_EACH)
 
 
-def test_claims_are_found_as_one_types_and_by_their_verdict(opened: Opened, report: RunReport) -> None:
+def test_claims_are_found_as_one_types_and_by_their_verdict(
+    opened: Opened, report: RunReport
+) -> None:
     page = opened.page
     assert shown(page) == 0, "claims are folded by topic"
     assert page.evaluate("document.documentElement.scrollHeight") <= 6000, "a page of a few screens"

@@ -22,7 +22,13 @@ def busy(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
     if name.startswith(("matmul[bf16", "ceiling[bf16", "layer[bf16", "matmul[fp8", "ceiling[fp8")):
         info["conditions"] = BUSY
     if name == STEP:
-        info |= {"flop_per_s": 5e12, "share_of_ceiling": 3.27, "conditions": {}, "ci_low": 1.0, "ci_high": 1.0}
+        info |= {
+            "flop_per_s": 5e12,
+            "share_of_ceiling": 3.27,
+            "conditions": {},
+            "ci_low": 1.0,
+            "ci_high": 1.0,
+        }
         stats["iqr"] = 0.0
     if name == ROW:
         info |= {"bound": "launch", "launch_share": 0.98}
@@ -53,7 +59,12 @@ def test_the_checker_sees_each_contradiction() -> None:
     caches = rates.replace("launch-bound", "").replace("<tr><td>stream[L1", farther)
     texts = (tile, rates, memory, operators, phases, caches)
     assert [len(contradictions(text)) for text in texts] == [1, 3, 1, 1, 1, 3]
-    assert contradictions(operators.replace("compute-bound", "not known: ...") + tile.replace("324%", "–")) == []
+    assert (
+        contradictions(
+            operators.replace("compute-bound", "not known: ...") + tile.replace("324%", "–")
+        )
+        == []
+    )
 
 
 def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of: ReportOf) -> None:
@@ -67,7 +78,9 @@ def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of: Re
     assert (row["rate"], "launch-bound" in row["notes"]) == ("-", True)
 
 
-def test_a_training_step_gives_examples_per_second_and_their_energy_beside_published_mfu(report_of: ReportOf) -> None:
+def test_a_training_step_gives_examples_per_second_and_their_energy_beside_published_mfu(
+    report_of: ReportOf,
+) -> None:
     def trained(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
         if name == STEP:
             info |= {"share_of_ceiling": 0.5, "conditions": {}, "ci_low": 1.0, "ci_high": 1.0}
@@ -77,7 +90,10 @@ def test_a_training_step_gives_examples_per_second_and_their_energy_beside_publi
     conclusions = Page(html(report_of(trained))).conclusions
     step = next(each for each in conclusions if "(deep-linear-bf16-eager)" in each)
     assert step.endswith(", MFU 41%, 12,346 examples/s, 12.3 mJ per example"), step
-    assert any(each.startswith("for comparison, published MFU: ") and "Llama 3" in each for each in conclusions)
+    assert any(
+        each.startswith("for comparison, published MFU: ") and "Llama 3" in each
+        for each in conclusions
+    )
 
 
 def test_a_wide_spread_leads_to_no_conclusion(report_of: ReportOf) -> None:
@@ -88,7 +104,11 @@ def test_a_wide_spread_leads_to_no_conclusion(report_of: ReportOf) -> None:
     assert contradictions(page) == []
     assert "fp16 is multiplied slower than fp32: at about 0.006 times its rate" in page
     assert "as they spread too widely: fp8_e4m3 with bf16, fp32 with fp64" in page
-    assert not [text for text in Page(page).conclusions if "-bound" in text or "% of the own ceiling" in text]
+    assert not [
+        text
+        for text in Page(page).conclusions
+        if "-bound" in text or "% of the own ceiling" in text
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +126,12 @@ def delivering(report_of: ReportOf) -> RunReport:
             info["delivers"] = {"figure": "copy", "value": 1e12, "unit": "B/s", "share": 0.3, "nominal": 3.35e12,
                                 "floor": memory._asdict(), "met": False, "causes": ["throttled: heat"]}  # fmt: skip
         if name == "stream[memory-add]":
-            info["delivers"] = {"figure": "add", "value": 1e12, "unit": "B/s", "unknown": "no floor is known"}
+            info["delivers"] = {
+                "figure": "add",
+                "value": 1e12,
+                "unit": "B/s",
+                "unknown": "no floor is known",
+            }
 
     return report_of(delivers)
 
@@ -118,22 +143,38 @@ def test_the_page_begins_with_whether_the_machine_delivers(delivering: RunReport
     below, met, unknown = (conclusions[place].strip() for place in (1, 2, 3))
     assert below.startswith("✕BELOW FLOOR copy 1000 GB/s, 30 % of the bandwidth")
     assert below.endswith("below in stream[memory-copy]: throttled: heat")
-    assert met.startswith("✓delivers bf16 780 TFLOP/s, 79 % of the dense peak (at least 71 % of the dense peak; heal")
+    assert met.startswith(
+        "✓delivers bf16 780 TFLOP/s, 79 % of the dense peak (at least 71 % of the dense peak; heal"
+    )
     assert unknown == "–not checked add no floor is known"
     assert '<li class="below">' in page
-    order = [text.index(part) for part in ("**BELOW FLOOR**: copy", "delivers: bf16", "## What limits", "## Claims")]
+    order = [
+        text.index(part)
+        for part in ("**BELOW FLOOR**: copy", "delivers: bf16", "## What limits", "## Claims")
+    ]
     assert order == sorted(order)
     rows = {row["figure"]: row for row in json.loads(verdicts_json(delivering))["delivers"]}
-    assert {name: row["met"] for name, row in rows.items()} == {"bf16": True, "copy": False, "add": None}
+    assert {name: row["met"] for name, row in rows.items()} == {
+        "bf16": True,
+        "copy": False,
+        "add": None,
+    }
     assert rows["copy"]["causes"] == ["throttled: heat"]
 
 
-def test_the_short_page_fits_a_comment_whatever_fails(report: RunReport, report_of: ReportOf) -> None:
+def test_the_short_page_fits_a_comment_whatever_fails(
+    report: RunReport, report_of: ReportOf
+) -> None:
     from dataclasses import replace
 
     assert len(markdown(report).encode()) <= LARGEST_BYTES
-    failing = tuple(replace(each, verdict="FAILS", reason="2·m·n·k " * 120) for each in report.claims)
-    few, text = (markdown(replace(report, claims=(*failing[:end], *report.claims[end:]))) for end in (40, None))
+    failing = tuple(
+        replace(each, verdict="FAILS", reason="2·m·n·k " * 120) for each in report.claims
+    )
+    few, text = (
+        markdown(replace(report, claims=(*failing[:end], *report.claims[end:])))
+        for end in (40, None)
+    )
     assert max(len(few.encode()), len(text.encode())) <= LARGEST_BYTES
     assert "Cut here" in text
     assert all(f"| `{each.id}` |" in few for each in failing[:40])

@@ -17,7 +17,9 @@ def test_a_run_is_written_as_the_schema_says(report: RunReport) -> None:
     validator.check_schema(SCHEMA)
     content = json.loads(verdicts_json(report))
     validator.validate(content)
-    validator.validate(json.loads(verdicts_json(replace(report, partial="only x", duration_s=None))))
+    validator.validate(
+        json.loads(verdicts_json(replace(report, partial="only x", duration_s=None)))
+    )
     assert content["whole"]
     assert content["versions"]["torch"] == "2.13.0+cpu"
     planted: list[dict[str, Any]] = [
