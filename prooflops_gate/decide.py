@@ -174,7 +174,10 @@ class ReplicateRule(ComparisonRule):
         fewest = 0 if self.paired else fewest_stored(self.plan)
         if len(sides[0]) < fewest:
             enough = f"--gate-record NAME --gate-replicates {max(fewest, ADVISED)}"
-            return f"the baseline holds {len(sides[0])} processes, and below {fewest} no regression can be found: {enough}"
+            return (
+                f"the baseline holds {len(sides[0])} processes, and below {fewest} "
+                f"no regression can be found: {enough}"
+            )
         ended_by = BUDGET if decision.verdict is None else NOISE
         if self.most and len(sides[1]) >= self.most:
             ended_by = PAIRS

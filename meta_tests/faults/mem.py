@@ -39,7 +39,10 @@ def torchs_linear_layer_keeps_its_weight_twice(initialise, self):
 
 ON_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
 TRAINING = "mem.16-bytes mem.adam-formula mem.single-dtype mem.496"
-ADAM_STATE = "optim.adam-2 optim.adam-doubles optim.state-ON optim.linear-1024 optim.state-same-dtype optim.state-fp32-auto"
+ADAM_STATE = (
+    "optim.adam-2 optim.adam-doubles optim.state-ON optim.linear-1024 optim.state-same-dtype "
+    "optim.state-fp32-auto"
+)
 
 
 def hides_a_copy(step, self, *args, **kwargs):
