@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from meta_tests.browser import browser  # once: playwright does not start twice in a process
 from meta_tests.contradictions import contradictions
 from meta_tests.faults import Fault
 
@@ -257,7 +258,7 @@ class House:
 
 def new_house(root: Path) -> House:
     """The suite copied to `root`, with a registry of one source and no claim."""
-    for package in ("accounting", "prooflops"):
+    for package in ("accounting", "prooflops", "prooflops_gate"):
         shutil.copytree(
             ROOT / package, root / package
         )  # compiled modules too: each child would rewrite its asserts

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from meta_tests.conftest import ROOT
+from meta_tests.prooflops_gate.foreign import Foreign
 from meta_tests.prooflops_gate.foreign_repo import INI, MORE, QUICK
+
+
+@pytest.fixture
+def plain_repo(tmp_path: Path) -> Foreign:
+    """A repository with one benchmark that knows nothing of this suite, for runs with the plugin."""
+    return Foreign(tmp_path)
 
 
 @pytest.fixture

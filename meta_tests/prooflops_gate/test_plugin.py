@@ -11,8 +11,8 @@ from meta_tests.conftest import ROOT, run_pytest
 from meta_tests.prooflops_gate.foreign import Foreign
 from prooflops_gate import __version__
 
-MODULES = ("gate", "gate.options", "hookspecs", "needs", "plugin", "run_state")
-LOADED = ["prooflops", *(f"prooflops.{name}" for name in MODULES)]
+MODULES = ("hookspecs", "needs", "options", "plugin", "run_state")
+LOADED = ["prooflops_gate", *(f"prooflops_gate.{name}" for name in MODULES)]
 
 
 def test_a_plain_run_pays_for_a_few_small_modules_and_leaves_nothing_behind(
@@ -22,7 +22,7 @@ def test_a_plain_run_pays_for_a_few_small_modules_and_leaves_nothing_behind(
         conftest.write(
             "def pytest_unconfigure():\n"
             "    import sys\n"
-            "    ours = [name for name in sys.modules if name.split('.')[0] == 'prooflops']\n"
+            "    ours = [name for name in sys.modules if name.split('.')[0] == 'prooflops_gate']\n"
             "    heavy = sorted({'numpy', 'scipy', 'torch', 'pynvml', 'matplotlib'} & set(sys.modules))\n"
             "    print('loaded', sorted(ours), heavy)\n"
         )
