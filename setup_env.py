@@ -1,12 +1,11 @@
 """Finds or makes a Python that can run this repository and prints its path: the first step of every `make` target.
 
 1. The Python that runs this file already has all packages: that Python itself. No venv, no pip, no network.
-2. It has torch but not all the rest: `.venv`, which sees its packages, and only what is missing is installed there.
+2. It has torch but not all the rest: `.venv`, which sees its packages; pip adds what is missing there.
 3. It has no torch: `.venv`, apart from its packages, with the versions of constraints.txt.
 
-The torch found is validated as it is, so it is never replaced: a broken or too old one is an error. It is imported to
-find out (about a second, which the run then saves, as the files are in memory by then); of the other packages the
-metadata are read. Only the standard library is used, as nothing else is there yet.
+The torch found is validated as it is, so it is never replaced: a broken or too old one is an error.
+Only the standard library is used, as nothing else is there yet.
 """
 
 import argparse
@@ -23,10 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent
-GATE = "prooflops-gate"
-STAMP = (
-    "made-by-make.json"  # in .venv: from which Python it is made and, once it is complete, of what
-)
+# In .venv: what it is made of; empty while it is being made.
+STAMP = "made-by-make.txt"
 # Modules whose name is not that of the package with _ for -.
 IMPORT_NAMES = {
     "Jinja2": "jinja2",
@@ -51,7 +48,7 @@ class Requirement:
         return f"{self.name}>={self.minimum}"
 
     def is_met_by(self, version: str | None) -> bool:
-        """Whether `version` is there and late enough; 2.6.0a0+nv25.1, as vendors build it, counts as 2.6."""
+        """Whether `version` is late enough; 2.6.0a0+nv25.1, as vendors build it, counts as 2.6."""
         return version is not None and _release(version) >= _release(self.minimum)
 
 
@@ -61,22 +58,13 @@ class Interpreter:
 
     executable: str
     prefix: str
-    python: str
+    version: str
     site_folders: list[str]
     packages: dict[str, str]
-    torch_error: str = ""
+    torch_error: str
 
     def lacks(self, needs: list[Requirement]) -> list[Requirement]:
         return [need for need in needs if not need.is_met_by(self.packages.get(need.name))]
-
-
-@dataclass(frozen=True)
-class SetUp:
-    """How to come by a Python for the run: as it is, or through .venv."""
-
-    direct: bool
-    site_folders: tuple[str, ...] = ()  # of the given Python, to be seen from .venv
-    constrained: bool = False  # torch is ours to choose, so install what the project is tested with
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -87,16 +75,18 @@ def _release(version: str) -> tuple[int, ...]:
 def requirements(*extras: str, repository: Path = REPOSITORY) -> list[Requirement]:
     """The dependencies of the gate and of the suite that apply here, with those of some extras.
 
-    Read line by line, as Python 3.10 has no TOML reader; meta_tests/test_setup_env.py holds this against a real one.
     The gate itself lies in the clone, so it is not among them.
     """
-    gate = requirements_in(repository / "prooflops_gate" / "pyproject.toml", ("dependencies",))
-    suite = requirements_in(repository / "pyproject.toml", ("dependencies", *extras))
-    return [each for each in gate + suite if each.name != GATE]
+    gate = requirements_in(repository / "prooflops_gate" / "pyproject.toml")
+    suite = requirements_in(repository / "pyproject.toml", *extras)
+    return [need for need in gate + suite if need.name != "prooflops-gate"]
 
 
-def requirements_in(file: Path, lists: tuple[str, ...]) -> list[Requirement]:
-    """The dependencies that apply here of the named lists in one pyproject.toml."""
+def requirements_in(file: Path, *extras: str) -> list[Requirement]:
+    """The dependencies in one pyproject.toml that apply here, with those of some extras.
+
+    Read line by line, as Python 3.10 has no TOML reader; a test holds this against a real one.
+    """
     found, current = [], ""
     form = re.compile(r""" +"([\w.-]+)>=([\d.]+)(?:; python_version < '([\d.]+)')?",""")
     for line in file.read_text(encoding="utf-8").splitlines():
@@ -104,7 +94,7 @@ def requirements_in(file: Path, lists: tuple[str, ...]) -> list[Requirement]:
             current = start[1]
         elif line == "]":
             current = ""
-        elif current in lists and not line.lstrip().startswith("#"):
+        elif current in ("dependencies", *extras) and not line.lstrip().startswith("#"):
             match = form.match(line)
             if match is None:
                 raise SetupError(f'{file}: {line.strip()} should be of the form "name>=version"')
@@ -117,241 +107,166 @@ def has_nvidia_driver() -> bool:
     return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
-def needs_of_a_run(*extras: str, repository: Path = REPOSITORY) -> list[Requirement]:
-    """What the suite needs on this machine: its dependencies, extras, and `nvidia` where there is an NVIDIA driver."""
-    nvidia = ["nvidia"] if has_nvidia_driver() else []
-    return requirements(*nvidia, *extras, repository=repository)
-
-
-def _self_portrait(names: list[str]) -> Interpreter:
-    """The Interpreter that is running this file."""
+def self_portrait(names: list[str]) -> Interpreter:
+    """The Python that runs this file. Torch is imported: it breaks in ways that no metadata tell."""
     packages, torch_error = {}, ""
     for name in names:
         module = IMPORT_NAMES.get(name, name.replace("-", "_"))
         spec = importlib.util.find_spec(module)
-        if (
-            spec is None or spec.origin is None
-        ):  # no origin: an empty folder that an uninstallation left behind
+        # An uninstallation may leave an empty folder, which has no origin.
+        if spec is None or spec.origin is None:
             continue
-        try:  # torch by import, because it breaks in ways that no metadata tell: a CUDA library that is not there, say
-            packages[name] = (
-                __import__("torch").__version__
-                if name == "torch"
-                else importlib.metadata.version(name)
-            )
+        try:
+            if name == "torch":
+                packages[name] = str(__import__("torch").__version__)
+            else:
+                packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            continue  # pytest finds its plugins by their metadata, pip its versions: without them it isn't there
+            # Without metadata pytest doesn't find it as a plugin, nor pip its version.
+            continue
         except Exception as error:
             torch_error = f"{type(error).__name__}: {error}"
-    folders = [
-        path
-        for path in sys.path[1:]
-        if re.search(r"(site|dist)-packages$", path) and Path(path).is_dir()
-    ]
-    return Interpreter(
-        sys.executable,
-        sys.prefix,
-        sys.version,
-        folders,
-        {k: str(v) for k, v in packages.items()},
-        torch_error,
-    )
+    of_sites = re.compile(r"(site|dist)-packages$")
+    folders = [path for path in sys.path[1:] if of_sites.search(path) and Path(path).is_dir()]
+    return Interpreter(sys.executable, sys.prefix, sys.version, folders, packages, torch_error)
 
 
-def interpreter(python: str, names: list[str]) -> Interpreter:
+def interpreter(python: str, needs: list[Requirement]) -> Interpreter:
     """What `python` says of itself, in a process of its own."""
+    command = [python, __file__, "--probe", *(need.name for need in needs)]
     try:
-        answer = subprocess.run(
-            [python, __file__, "--probe", *names], capture_output=True, text=True, check=False
-        )
-        return Interpreter(
-            **json.loads(answer.stdout.splitlines()[-1])
-        )  # the last line: a torch may print at import
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise SetupError(f"{python} cannot be started: {error}") from None
+    try:
+        # The last line: a torch may print at import.
+        return Interpreter(**json.loads(answer.stdout.splitlines()[-1]))
     except (IndexError, ValueError):
-        end = answer.stderr.strip()[-1000:]
         died = f"{python} did not survive the import of torch (exit status {answer.returncode})"
-        raise SetupError(f"{died}: {end}") from None
+        raise SetupError(f"{died}: {answer.stderr.strip()[-1000:]}") from None
 
 
-def plan(given: Interpreter, needs: list[Requirement]) -> SetUp:
-    """What to do with a Python that has these packages."""
+def refuse_unusable_torch(given: Interpreter, missing: list[Requirement]) -> None:
+    """Raises SetupError for a torch that cannot be imported, or is too old."""
+    other = "name another Python: make PYTHON=/path/to/python ..."
     if given.torch_error:
         raise SetupError(
             f"the torch of {given.executable} cannot be imported: {given.torch_error}\n"
-            "It is left as it is. Repair it, or name another Python: make PYTHON=/path/to/python ..."
+            f"It is left as it is. Repair it, or {other}"
         )
-    missing = given.lacks(needs)
-    if not missing:
-        return SetUp(direct=True)
-    if "torch" not in given.packages:
-        return SetUp(direct=False, constrained=True)
-    if "torch" in [need.name for need in missing]:
+    too_old = [need for need in missing if need.name == "torch"]
+    if too_old and "torch" in given.packages:
         raise SetupError(
-            f"{given.executable} has torch {given.packages['torch']}, but {missing[0]} is needed, and a torch that is "
-            "there is never replaced. Upgrade it, or name another Python: make PYTHON=/path/to/python ... "
+            f"{given.executable} has torch {given.packages['torch']}, but {too_old[0]} is needed, "
+            f"and a torch that is there is never replaced. Upgrade it, or {other} "
             "(one without torch gets its own in .venv)"
         )
-    return SetUp(direct=False, site_folders=tuple(given.site_folders))
 
 
-class Venv:
-    """The folder .venv, its Python, and the stamp that tells a finished one from one that was killed half-made."""
+def make_venv(given: Interpreter, folder: Path, site_folders: list[str]) -> None:
+    """Makes `.venv` anew from `given`, seeing the packages in `site_folders`.
 
-    def __init__(self, folder: Path = REPOSITORY / ".venv") -> None:
-        self.folder = folder
-        self.python = str(folder / "bin" / "python")
+    `--system-site-packages` would show those of the base Python, also where `given` is itself an environment.
+    """
+    if folder.exists():
+        # First, as without it a deletion that was killed is no environment of somebody else.
+        (folder / "pyvenv.cfg").unlink(missing_ok=True)
+        shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / STAMP).touch()
+    venv = [given.executable, "-m", "venv", str(folder)]
+    # Debian keeps ensurepip apart, in the package python3-venv.
+    if _run(venv, quiet=True) != 0 and _run([*venv, "--without-pip"]) != 0:
+        raise SetupError(f"{given.executable} cannot make a virtual environment; see above")
+    (packages,) = folder.glob("lib/python*/site-packages")
+    # By addsitedir, so that the .pth files there count.
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in site_folders]
+    (packages / "given-python.pth").write_text("".join(lines), encoding="utf-8")
 
-    def stamp(self) -> dict[str, str] | None:
-        """Its stamp, or None where `make` did not make it."""
-        try:
-            return dict(json.loads((self.folder / STAMP).read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return None
 
-    def write_stamp(self, given: Interpreter, key: str) -> None:
-        """`key` is empty from the beginning to the end of any change."""
-        self.folder.mkdir(exist_ok=True)
-        partial = self.folder / (STAMP + ".partial")
-        partial.write_text(json.dumps({"given": given.executable, "key": key}), encoding="utf-8")
-        partial.replace(self.folder / STAMP)
-
-    def remove(self) -> None:
-        """Delete it, unless it is a working environment that somebody else made."""
-        if self.stamp() is None and (self.folder / "pyvenv.cfg").exists():
-            raise SetupError(
-                f"{self.folder} was not made by `make`, so it is not touched. Delete it, or use it: "
-                f"`pip install` the dependencies of pyproject.toml there and run make PYTHON={self.python} ..."
-            )
-        (self.folder / "pyvenv.cfg").unlink(
-            missing_ok=True
-        )  # so that a deletion that is killed can be resumed
-        if self.folder.exists():
-            shutil.rmtree(self.folder)
-
-    def create(self, given: Interpreter, site_folders: tuple[str, ...]) -> None:
-        """Make it anew from `given`, seeing the packages in `site_folders`.
-
-        `--system-site-packages` would show those of the base Python, also where `given` is itself an environment.
-        """
-        self.remove()
-        self.write_stamp(given, key="")
-        venv = [given.executable, "-m", "venv", str(self.folder)]
-        without_pip = [
-            *venv,
-            "--without-pip",
-        ]  # Debian keeps ensurepip apart, in the package python3-venv
-        if _run(venv, quiet=True) != 0 and _run(without_pip) != 0:
-            raise SetupError(
-                f"{given.executable} cannot make a virtual environment; its reason stands above"
-            )
-        (packages,) = self.folder.glob("lib/python*/site-packages")
-        lines = [
-            f"import site; site.addsitedir({folder!r})\n" for folder in site_folders
-        ]  # so their .pth files count
-        (packages / "given-python.pth").write_text("".join(lines), encoding="utf-8")
-
-    def install(
-        self, given: Interpreter, needs: list[Requirement], constraints: Path | None
-    ) -> None:
-        """Install `needs` by pip: its own, or else that of `given`."""
-        pip = [self.python, "-m", "pip"]
-        if _run([*pip, "--version"], quiet=True) != 0:
-            pip = [given.executable, "-m", "pip", "--python", self.python]
-        if _run([*pip, "--version"], quiet=True) != 0:
-            raise SetupError(
-                f"{given.executable} has neither ensurepip nor pip 22.3 or later (Debian: apt install python3-venv)"
-            )
-        options = ["--disable-pip-version-check", "--no-input"]
-        options += ["--constraint", str(constraints)] if constraints else []
-        names = [str(need) for need in needs]
-        # Python compiles what a run imports, a part of these 9,000 files; pip would compile all, one after another.
-        if _run([*pip, "install", "--no-compile", *options, *names]) != 0:
-            raise SetupError(
-                f"pip could not install {' '.join(names)}; its reason stands above.\n"
-                "Without a network, either name a Python that has them (make PYTHON=/path/to/python ...), or fetch "
-                "them on a like machine that has one and bring the folder:\n"
-                f"  pip download --dest wheels {' '.join(options[2:])} {' '.join(map(repr, names))}\n"
-                "  PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels make ..."
-            )
+def install(python: str, given: Interpreter, needs: list[Requirement], options: list[str]) -> None:
+    """Installs `needs` for `python` by its own pip, or else by that of `given`."""
+    pip = [python, "-m", "pip"]
+    if _run([*pip, "--version"], quiet=True) != 0:
+        pip = [given.executable, "-m", "pip", "--python", python]
+    names = [str(need) for need in needs]
+    # Python compiles what a run imports, a part of these 9,000 files; pip would compile all.
+    always = ["--no-compile", "--disable-pip-version-check", "--no-input"]
+    if _run([*pip, "install", *always, *options, *names]) != 0:
+        raise SetupError(
+            f"pip could not install {' '.join(names)}; its reason stands above "
+            "(Debian: apt install python3-venv).\n"
+            "Without a network, either name a Python that has them (make PYTHON=/path/to/python "
+            "...), or fetch them on a like machine that has one and bring the folder:\n"
+            f"  pip download --dest wheels {' '.join(options)} {' '.join(map(repr, names))}\n"
+            "  PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels make ..."
+        )
 
 
 def _run(command: list[str], quiet: bool = False) -> int:
     """The exit status of a command; what it prints goes to stderr, as stdout is for the one path."""
     output = subprocess.DEVNULL if quiet else sys.stderr
-    environment = {
-        **os.environ,
-        "PIP_USER": "0",
-    }  # some images set it, and a venv has no user folder
-    return subprocess.run(
-        command, stdout=output, stderr=output, env=environment, check=False
-    ).returncode
+    # Some images set PIP_USER, and a venv has no user folder.
+    environment = {**os.environ, "PIP_USER": "0"}
+    done = subprocess.run(command, stdout=output, stderr=output, env=environment, check=False)
+    return done.returncode
 
 
 def _say(message: str) -> None:
     print(f"set-up: {message}", file=sys.stderr, flush=True)
 
 
-def _key(given: Interpreter, needs: list[Requirement], constraints: Path) -> str:
-    """What .venv is made of: it is current as long as this stays the same."""
-    parts = [
-        given.prefix,
-        given.python,
-        given.site_folders,
-        given.packages.get("torch"),
-        [str(need) for need in needs],
-    ]
-    return hashlib.sha256(json.dumps(parts).encode() + constraints.read_bytes()).hexdigest()
-
-
 def ready_python(python: str, *extras: str, repository: Path = REPOSITORY) -> str:
     """The Python to run with, made ready where it is not."""
-    needs = needs_of_a_run(*extras, repository=repository)
-    names = [need.name for need in needs]
-    constraints = repository / "constraints.txt"
-    venv = Venv(repository / ".venv")
-    stamp = venv.stamp() or {}
+    nvidia = ["nvidia"] if has_nvidia_driver() else []
+    needs = requirements(*nvidia, *extras, repository=repository)
+    folder, constraints = repository / ".venv", repository / "constraints.txt"
+    own = str(folder / "bin" / "python")
+    stamp = folder / STAMP
+    made_of = stamp.read_text(encoding="utf-8").splitlines() if stamp.exists() else []
 
-    given = interpreter(python, names)
-    if stamp and Path(given.prefix).resolve() == venv.folder:
-        given = interpreter(
-            stamp["given"], names
-        )  # .venv is activated: go by the Python that it was made from
-    way = plan(given, needs)
-    if way.direct:
+    given = interpreter(python, needs)
+    if made_of and Path(given.prefix).resolve() == folder:
+        # .venv is activated: go by the Python that it was made from.
+        given = interpreter(made_of[0], needs)
+    missing = given.lacks(needs)
+    refuse_unusable_torch(given, missing)
+    if not missing:
         _say(f"{given.executable} has all packages that are needed, so nothing is installed")
         return given.executable
 
-    key = _key(given, requirements("nvidia", repository=repository), constraints)
-    if stamp.get("key") != key:
-        _say(
-            f"making {venv.folder} from {given.executable}"
-            + (", whose torch it uses" if way.site_folders else "")
+    if (folder / "pyvenv.cfg").exists() and not stamp.exists():
+        raise SetupError(
+            f"{folder} was not made by `make`, so it is not touched. Delete it, or use it: "
+            f"`pip install` the dependencies of pyproject.toml there and run make PYTHON={own} ..."
         )
-        venv.create(given, way.site_folders)
-    if missing := interpreter(venv.python, names).lacks(needs):
-        _say(f"installing {', '.join(need.name for need in missing)} in {venv.folder}")
-        venv.write_stamp(given, key="")
-        venv.install(given, missing, constraints if way.constrained else None)
-        made = interpreter(venv.python, names)
+    has_torch = "torch" in given.packages
+    parts = [given.prefix, given.version, given.site_folders, given.packages.get("torch")]
+    parts += [str(need) for need in requirements("nvidia", repository=repository)]
+    key = hashlib.sha256(json.dumps(parts).encode() + constraints.read_bytes()).hexdigest()
+    if made_of[1:] != [key]:
+        _say(f"making {folder} from {given.executable}{', whose torch it uses' * has_torch}")
+        make_venv(given, folder, given.site_folders if has_torch else [])
+    if lacking := interpreter(own, needs).lacks(needs):
+        _say(f"installing {', '.join(need.name for need in lacking)} in {folder}")
+        stamp.write_text("", encoding="utf-8")
+        # A torch that is not ours decides itself which versions go with it.
+        install(own, given, lacking, [] if has_torch else ["--constraint", str(constraints)])
+        made = interpreter(own, needs)
         if made.torch_error or made.lacks(needs):
-            raise SetupError(
-                f"{venv.python} still lacks packages: {made.torch_error or made.lacks(needs)}"
-            )
-    venv.write_stamp(given, key)
-    return venv.python
+            lacking = made.lacks(needs)
+            raise SetupError(f"{own} still lacks packages: {made.torch_error or lacking}")
+    stamp.write_text(f"{given.executable}\n{key}\n", encoding="utf-8")
+    return own
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dev", action="store_true", help="with the tools of `make lint`")
-    parser.add_argument(
-        "--probe", nargs="*", metavar="PACKAGE", help="print what this Python has, as JSON"
-    )
+    parser.add_argument("--probe", nargs="*", metavar="PACKAGE", help="print what this Python has")
     options = parser.parse_args(arguments)
     if options.probe is not None:
-        print(json.dumps(asdict(_self_portrait(options.probe))))
+        print(json.dumps(asdict(self_portrait(options.probe))))
         return 0
     try:
         print(ready_python(sys.executable, *(["dev"] if options.dev else [])))

@@ -84,7 +84,7 @@ def test_links_paths_and_names_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
     missing = [target for target in links if not (ROOT / page).parent.joinpath(target).exists()]
     created = set(re.findall(r"```\w+\n# ([\w/.-]+)\n", text))  # by following CONTRIBUTING.md
-    paths = re.findall(rf"(?<![\w/.-])((?:{PACKAGES}|docs)/[\w./*<>:-]+)", code)
+    paths = re.findall(rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)}|docs)/[\w./*<>:-]+)", code)
     missing += [path for path in paths if not is_there(path) and path not in created]
     missing += [name for name in DOTTED.findall(code) if not resolves(name)]
     assert not missing, f"{page} names {missing}, which are not there"

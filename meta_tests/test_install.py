@@ -1,6 +1,6 @@
-"""The wheel's files, and the gate where only the core dependencies are installed, in a repository not our own.
+"""The files of both wheels, and the gate where it alone is installed, in a repository not our own.
 
-No network: the wheel is built by the setuptools that is here, and the environments are links to packages that are here.
+No network: the wheels are built by the setuptools that is here; environments are links to packages that are here.
 """
 
 import importlib.metadata
@@ -10,12 +10,13 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 import setup_env
-from meta_tests.conftest import ROOT
+from meta_tests.conftest import PACKAGES, ROOT
 
 MODEL = """
 import torch
@@ -23,8 +24,9 @@ import torch
 def factory(batch=8):
     return torch.nn.Linear(16, 4), torch.randn(batch, 16)
 """
-SUITE = [need.name for need in setup_env.requirements("suite")]
-CORE = [need.name for need in setup_env.requirements()]
+SUITE = [need.name for need in setup_env.requirements()]
+GATE_FILE = ROOT / "prooflops_gate" / "pyproject.toml"
+GATE = [need.name for need in setup_env.requirements_in(GATE_FILE)]
 BENCHMARK = """
 import work
 
@@ -34,26 +36,39 @@ def test_busy(benchmark):
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel of this clone, unpacked."""
-    pytest.importorskip("setuptools", minversion="77")
-    clone = tmp_path_factory.mktemp("clone")
-    for name in ("accounting", "prooflops", "bench", "test_claims", "meta_tests"):
-        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in [*ROOT.glob("*.*"), ROOT / "LICENSE"]:
+def build(source, clone):
+    """The wheel of a folder with a pyproject.toml, unpacked."""
+    for path in source.iterdir():
         if path.is_file():
             shutil.copy(path, clone)
-    build = "import setuptools.build_meta as backend; backend.build_wheel('.')"
-    subprocess.run([sys.executable, "-c", build], cwd=clone, check=True, capture_output=True)
+        elif path.name in PACKAGES or source.name == "prooflops_gate":
+            skipped = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+            shutil.copytree(path, clone / path.name, ignore=skipped)
+    code = "import setuptools.build_meta as backend; backend.build_wheel('.')"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], cwd=clone, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
     (file,) = clone.glob("*.whl")
     with zipfile.ZipFile(file) as archive:
         archive.extractall(clone / "unpacked")
     return clone / "unpacked"
 
 
-def environment(folder, wheel, names):
-    """A Python that sees the wheel, the packages of these names with all that they require, and nothing else."""
+@pytest.fixture(scope="module")
+def gate_wheel(tmp_path_factory):
+    pytest.importorskip("setuptools", minversion="77")
+    return build(ROOT / "prooflops_gate", tmp_path_factory.mktemp("prooflops_gate"))
+
+
+@pytest.fixture(scope="module")
+def suite_wheel(tmp_path_factory):
+    pytest.importorskip("setuptools", minversion="77")
+    return build(ROOT, tmp_path_factory.mktemp("clone"))
+
+
+def environment(folder, names, *wheels):
+    """A Python that sees the wheels, the packages of these names with all that they require, and nothing else."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     waiting, seen = list(names), set()
@@ -72,15 +87,15 @@ def environment(folder, wheel, names):
         for top in {path.parts[0] for path in distribution.files or []} - {"..", "__pycache__"}:
             if not (packages / top).exists():
                 (packages / top).symlink_to(distribution.locate_file(top))
-    for path in wheel.iterdir():
-        shutil.copytree(path, packages / path.name)
+    for wheel in wheels:
+        shutil.copytree(wheel, packages, dirs_exist_ok=True)
     return folder / "bin" / "python"
 
 
 @pytest.fixture(scope="module")
-def core(wheel, tmp_path_factory):
-    """A Python with the wheel and its core dependencies."""
-    return environment(tmp_path_factory.mktemp("core"), wheel, CORE)
+def gate_alone(gate_wheel, tmp_path_factory):
+    """A Python with the gate and its dependencies."""
+    return environment(tmp_path_factory.mktemp("gate"), GATE, gate_wheel)
 
 
 @pytest.fixture
@@ -103,9 +118,9 @@ def foreign(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def suite(wheel, tmp_path_factory):
-    """A Python with the wheel and all that the suite needs."""
-    return environment(tmp_path_factory.mktemp("suite"), wheel, SUITE)
+def suite(gate_wheel, suite_wheel, tmp_path_factory):
+    """A Python with both wheels and all that the suite needs."""
+    return environment(tmp_path_factory.mktemp("suite"), SUITE, gate_wheel, suite_wheel)
 
 
 def run_pytest(python, *arguments, cwd):
@@ -120,32 +135,35 @@ def run_pytest(python, *arguments, cwd):
     return done
 
 
-@pytest.mark.parametrize("package", ["accounting", "prooflops"])
-def test_the_wheel_holds_every_file_of_the_two_packages_and_nothing_else(wheel, package):
+@pytest.mark.parametrize(
+    ("wheel", "packages"),
+    [("gate_wheel", {"prooflops_gate"}), ("suite_wheel", {"accounting", "prooflops"})],
+)
+def test_a_wheel_holds_every_file_of_its_packages_alone(request, wheel, packages):
+    unpacked = request.getfixturevalue(wheel)
+
     def files(root):
-        return {path.relative_to(root) for path in (root / package).rglob("*") if path.is_file()}
+        found = [path for name in packages for path in (root / name).rglob("*") if path.is_file()]
+        return {path.relative_to(root) for path in found if "__pycache__" not in path.parts}
 
-    missing = {path for path in files(ROOT) - files(wheel) if "__pycache__" not in path.parts}
+    missing = files(ROOT) - files(unpacked) - {Path("prooflops_gate/pyproject.toml")}
     assert not missing, f"the wheel lacks {sorted(map(str, missing))}"
-    assert {path.name for path in wheel.iterdir() if path.suffix != ".dist-info"} == {
-        "accounting",
-        "prooflops",
-    }
+    assert {path.name for path in unpacked.iterdir() if path.suffix != ".dist-info"} == packages
 
 
-def test_with_the_core_alone_a_plain_run_loads_neither_numpy_nor_scipy(core, foreign):
+def test_a_plain_run_with_the_gate_loads_neither_numpy_nor_scipy(gate_alone, foreign):
     (foreign / "conftest.py").write_text(
         "import sys\n"
         "def pytest_sessionfinish():\n"
         "    assert 'prooflops_gate.plugin' in sys.modules\n"
         "    assert not {'numpy', 'scipy', 'prooflops_gate.run', 'prooflops_gate.history'} & sys.modules.keys()\n"
     )
-    done = run_pytest(core, "--strict-config", cwd=foreign)
+    done = run_pytest(gate_alone, "--strict-config", cwd=foreign)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_with_the_core_alone_a_clone_says_what_the_suite_needs(core):
-    done = run_pytest(core, "--claim=flops", cwd=ROOT)
+def test_with_the_gate_alone_a_clone_says_what_the_suite_needs(gate_alone):
+    done = run_pytest(gate_alone, "--claim=flops", cwd=ROOT)
     assert (done.returncode, done.stdout) == (4, ""), done.stdout + done.stderr
     assert re.fullmatch(
         r"ERROR: the suite .*make setup.* needs torch, .*: \S+ -m pip install torch .*",
@@ -153,21 +171,24 @@ def test_with_the_core_alone_a_clone_says_what_the_suite_needs(core):
     )
 
 
-def test_with_the_core_alone_the_gate_compares_revisions_and_keeps_a_baseline(core, foreign):
+def test_the_gate_alone_compares_revisions_and_keeps_a_baseline(gate_alone, foreign):
     done = run_pytest(
-        core, "--gate", "--gate-versus=HEAD~1", "--gate-replicates=2", "--gate-by=time", cwd=foreign
+        gate_alone,
+        "--gate",
+        "--gate-versus=HEAD~1",
+        "--gate-replicates=2",
+        "--gate-by=time",
+        cwd=foreign,
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "CHANGED" in done.stdout, "the declared FLOPs are threefold"
-    assert run_pytest(core, "--gate-record=main", cwd=foreign).returncode == 0
-    assert "test_busy" in run_pytest(core, "--gate-baseline=main", cwd=foreign).stdout
-    assert "main" in run_pytest(core, "--gate-history", "-v", cwd=foreign).stdout
+    assert run_pytest(gate_alone, "--gate-record=main", cwd=foreign).returncode == 0
+    assert "test_busy" in run_pytest(gate_alone, "--gate-baseline=main", cwd=foreign).stdout
+    assert "main" in run_pytest(gate_alone, "--gate-history", "-v", cwd=foreign).stdout
 
 
-def test_without_numpy_and_scipy_a_plain_run_passes_and_an_option_says_what_to_install(
-    wheel, foreign, tmp_path
-):
-    lean = environment(tmp_path / "lean", wheel, ["pytest", "pytest-benchmark"])
+def test_without_numpy_an_option_says_what_to_install(gate_wheel, foreign, tmp_path):
+    lean = environment(tmp_path / "lean", ["pytest", "pytest-benchmark"], gate_wheel)
     assert run_pytest(lean, "--ignore=lean", cwd=foreign).returncode == 0
     for options in (
         ("--gate", "--gate-versus=HEAD~1"),
@@ -179,9 +200,7 @@ def test_without_numpy_and_scipy_a_plain_run_passes_and_an_option_says_what_to_i
         assert "-m pip install numpy scipy" in done.stderr
 
 
-def test_a_model_is_examined_from_its_own_folder_whatever_the_project_around_it_has(
-    suite, tmp_path
-):
+def test_a_model_is_examined_whatever_the_project_around_it_has(suite, tmp_path):
     project = tmp_path / "a project"
     (project / "bench").mkdir(parents=True)
     (project / "bench" / "__init__.py").touch()
@@ -204,19 +223,21 @@ def test_a_model_is_examined_from_its_own_folder_whatever_the_project_around_it_
     }
 
 
-def test_without_torch_a_model_is_answered_with_what_to_install_and_a_foreign_option_stays_its_own(
-    core, tmp_path
-):
-    done = run_pytest(core, "--model=tiny.py:factory", cwd=tmp_path)
+def test_without_torch_a_model_is_answered_with_what_to_install(gate_wheel, suite_wheel, tmp_path):
+    lean = environment(tmp_path / "lean", GATE, gate_wheel, suite_wheel)
+    done = run_pytest(lean, "--model=tiny.py:factory", cwd=tmp_path)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "-m pip install torch hypothesis einops matplotlib jinja2" in done.stderr, done.stderr
+
+
+def test_a_foreign_option_of_the_suites_name_stays_its_own(suite, tmp_path):
     (tmp_path / "conftest.py").write_text(
         "def pytest_addoption(parser):\n    parser.addoption('--model')\n"
     )
     (tmp_path / "test_it.py").write_text(
         "def test_it(pytestconfig):\n    assert pytestconfig.option.model == 'bert'\n"
     )
-    done = run_pytest(core, "--model=bert", cwd=tmp_path)
+    done = run_pytest(suite, "--model=bert", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -20,7 +20,7 @@ from setup_env import SetupError, ready_python, requirements
 
 REPOSITORY = Path(setup_env.__file__).parent
 ALL = {
-    need.name: need.minimum for need in requirements("suite", "nvidia")
+    need.name: need.minimum for need in requirements("nvidia")
 }  # where there is an NVIDIA driver
 
 
@@ -59,8 +59,9 @@ def given(tmp_path):
 def repository(tmp_path):
     folder = tmp_path / "clone"
     folder.mkdir()
-    for name in ("pyproject.toml", "constraints.txt"):
-        shutil.copy(REPOSITORY / name, folder)
+    (folder / "prooflops_gate").mkdir()
+    for name in ("pyproject.toml", "constraints.txt", "prooflops_gate/pyproject.toml"):
+        shutil.copy(REPOSITORY / name, folder / name)
     return folder
 
 
@@ -95,9 +96,7 @@ def test_a_python_that_has_all_packages_is_run_as_it_is(given, repository, insta
     assert not (repository / ".venv").exists(), "made a .venv that nobody needs"
 
 
-def test_a_python_without_torch_stays_apart_and_the_tested_versions_are_installed(
-    given, repository, installs
-):
+def test_a_python_without_torch_stays_apart(given, repository, installs):
     versions = {name: version for name, version in ALL.items() if name != "torch"}
     python = ready_python(given(**versions), repository=repository)
     assert python == str(repository / ".venv/bin/python")
@@ -106,9 +105,7 @@ def test_a_python_without_torch_stays_apart_and_the_tested_versions_are_installe
     assert command[command.index("--constraint") + 1] == str(repository / "constraints.txt")
 
 
-def test_a_python_with_torch_is_seen_from_the_venv_and_only_the_rest_is_installed(
-    given, repository, installs
-):
+def test_of_a_python_with_torch_only_the_rest_is_installed(given, repository, installs):
     python = ready_python(
         given(torch="2.11.0", numpy="1.26.4", pytest="7.4"), repository=repository
     )
@@ -146,9 +143,7 @@ def test_a_torch_that_cannot_be_used_is_an_error_and_left_as_it_is(
     assert not installs
 
 
-def test_the_venv_is_used_again_until_its_base_or_the_requirements_change(
-    given, repository, installs, tmp_path
-):
+def test_the_venv_is_kept_until_base_or_requirements_change(given, repository, installs, tmp_path):
     python, left = given(torch="2.11.0"), repository / ".venv" / "left"
 
     def was_kept(*extras):
@@ -186,7 +181,7 @@ def test_a_half_made_venv_is_redone_and_anothers_is_not_touched(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(setup_env.Venv, "install", killed)
+        patch.setattr(setup_env, "install", killed)
         with pytest.raises(KeyboardInterrupt):
             ready_python(python, repository=repository)
     (repository / ".venv" / "left").touch()
@@ -202,7 +197,7 @@ def test_the_constraints_pin_everything_that_is_asked_for():
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     assert pins[0].name == "torch", "a torch without a pin drags in gigabytes of CUDA"
     assert all(re.fullmatch(r"==[\d.]+", str(pin.specifier)) for pin in pins)
-    asked = {need.name for need in requirements("suite", "nvidia", "dev")} - {"tomli"}
+    asked = {need.name for need in requirements("nvidia", "dev")} - {"tomli"}
     assert asked <= {pin.name for pin in pins}, (
         "tested versions are not said for all that is asked for"
     )
@@ -243,9 +238,7 @@ class TestMake:
         assert answer.returncode != 0
         assert "needs Python 3.10 or later, but" in answer.stderr
 
-    def test_a_path_that_pytest_would_take_for_the_one_to_run_is_refused_by_the_form_that_was_meant(
-        self, tmp_path
-    ):
+    def test_a_path_that_pytest_would_take_for_a_rootdir_is_refused(self, tmp_path):
         answer = self.make(
             "validate", f"READY_PYTHON={sys.executable}", f"ARGS=--report {tmp_path}"
         )
@@ -253,12 +246,11 @@ class TestMake:
             f"--report {tmp_path}: write --report={tmp_path}, or pytest takes" in answer.stderr
         ), answer.stderr
 
-    def test_each_folder_of_the_own_tests_is_run_by_one_part_of_make_test_and_warnings_are_errors_there(
-        self,
-    ):
+    def test_the_parts_of_make_test_cover_each_folder(self):
         commands = self.make("--dry-run", "test", f"READY_PYTHON={sys.executable}").stdout
-        alone = re.findall(r"'\*\.md' meta_tests/([\w/.]+)", commands)
+        tests = [line.rpartition("--doctest-glob='*.md'")[2] for line in commands.splitlines()]
+        alone = [word for line in tests for word in re.findall(r" meta_tests/([\w/.]+)", line)]
         left_out = re.findall(r"--ignore=meta_tests/([\w/.]+)", commands)
         assert sorted(alone) == sorted(left_out), "what one part leaves out is what others run"
-        assert "-W error" in commands
+        assert "-W error" in commands, "warnings are errors in `make test`"
         assert "-W" not in self.make("--dry-run", "validate", f"PYTHON={sys.executable}").stdout
