@@ -110,6 +110,54 @@ def a_cast_to_fp8_loses_everything(to, self, *arguments, **options):
     return torch.zeros_like(moved) if moved.dtype == torch.float8_e5m2 else moved
 
 
+@fault("amp.cross-entropy-fp32", instead_of="torch.nn.functional.cross_entropy")
+def cross_entropy_casts_its_logits_as_documented(cross_entropy, logits, labels, **options):
+    return cross_entropy(logits.float(), labels, **options)
+
+
+@fault("amp.cross-entropy-fp32", instead_of="torch.nn.functional.cross_entropy")
+def cross_entropy_takes_its_softmax_in_bf16_always(_original, logits, labels, **_):
+    return functional.nll_loss(logits.bfloat16().log_softmax(-1).float(), labels)
+
+
+@fault("amp.ex-clip-bf16", instead_of="torch.nn.functional.linear")
+def the_gradients_of_a_bf16_linear_layer_are_half_too_large(linear, x, weight, bias=None):
+    if weight.dtype == torch.bfloat16 and weight.requires_grad:
+        weight.register_hook(lambda gradient: 1.5 * gradient)
+    return linear(x, weight, bias)
+
+
+@fault("amp.ex-clip-bf16", instead_of="torch.nn.utils.clip_grad_norm_")
+def long_gradients_of_bf16_are_added_up_in_bf16(clip, parameters, most, **options):
+    """As a kernel that adds up more than 4,096 elements in bf16: 256 stands still there."""
+    parameters = list(parameters)
+    longest = max(parameter.numel() for parameter in parameters)
+    if parameters[0].dtype != torch.bfloat16 or longest <= 4096:
+        return clip(parameters, most, **options)
+    return 0.9 * clip(parameters, most / 0.9, **options)
+
+
+@fault("amp.ex-clip-bf16", instead_of="torch.nn.utils.clip_grad_norm_")
+def clipping_ignores_an_outlier(clip, parameters, most, **options):
+    """Gradients a hundred times as long as allowed are left alone."""
+    parameters = list(parameters)
+    length = sum(p.grad.float().square().sum() for p in parameters).sqrt()
+    return clip(parameters, float("inf") if length > 100 * most else most, **options)
+
+
+@fault("amp.backward-caution", instead_of="torch.Tensor.to")
+def fp16_and_fp8_reach_as_far_down_as_bf16(to, self, *arguments, **options):
+    if arguments[:1] in ((torch.float16,), (torch.float8_e5m2,)):
+        return to(self, torch.bfloat16)
+    return to(self, *arguments, **options)
+
+
+@fault("amp.backward-caution", instead_of="torch.Tensor.to")
+def e5m2_loses_what_is_small_in_the_forward_pass_too(to, self, *arguments, **options):
+    moved = to(self, *arguments, **options)
+    return torch.zeros_like(moved) if moved.dtype == torch.float8_e5m2 else moved
+
+
 # fmt: off
 faults(
     ("the_scaler_never_unscales", "amp.ex-clip-bf16",
