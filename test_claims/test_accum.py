@@ -15,7 +15,8 @@ from prooflops import measured
 from test_claims.oracles.tensors import relative_error
 from test_claims.strategies import seeds, sizes, with_dtype
 
-WIDTH, CLASSES = 5, 3
+WIDTH = 5
+CLASSES = 3
 
 
 def net_and_batch(device, batch, norm=nn.Identity, seed=0):
@@ -23,7 +24,8 @@ def net_and_batch(device, batch, norm=nn.Identity, seed=0):
     device = with_dtype(device)
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(WIDTH, WIDTH), norm(WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
-    x, labels = torch.randn(batch, WIDTH, dtype=torch.float64), torch.randint(CLASSES, (batch,))
+    x = torch.randn(batch, WIDTH, dtype=torch.float64)
+    labels = torch.randint(CLASSES, (batch,))
     return net.double().to(device), x.to(device), labels.to(device)
 
 
@@ -90,7 +92,8 @@ def test_batch_norm_and_dropout_do_otherwise_in_a_micro_batch(
     device, layer, micro_batches, each, seed
 ):
     net, *batch = net_and_batch(device, micro_batches * each, layer, seed)
-    parts, weights = [each] * micro_batches, [1 / micro_batches] * micro_batches
+    parts = [each] * micro_batches
+    weights = [1 / micro_batches] * micro_batches
     error = error_of(net, *batch, parts, weights)
     assert error > 0.01, (
         f"with {net[1]} it is off by {error:.2g}, not by more than 1 % [{seed=}, {parts=}]"
@@ -101,7 +104,8 @@ def test_batch_norm_and_dropout_do_otherwise_in_a_micro_batch(
     )
 
 
-MODELS, BATCH = (DeepLinear(dim=16, layers=6), DeepLinear(dim=24, layers=9)), 256
+MODELS = (DeepLinear(dim=16, layers=6), DeepLinear(dim=24, layers=9))
+BATCH = 256
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=str)
@@ -113,7 +117,8 @@ def step_bytes(request, workloads, device):
     if device.type not in measured.MEASURED_DEVICES:
         pytest.skip(f"torch does not count the bytes that tensors hold on {device.type}")
     model = request.param
-    net, x = workloads.build(model, device=device), workloads.inputs(model, BATCH, device=device)
+    net = workloads.build(model, device=device)
+    x = workloads.inputs(model, BATCH, device=device)
     net(x[:2]).pow(2).mean().backward()
     net.zero_grad()
     places = {n: [f"{number} of {n}" for number in range(n)] for n in (1, 2, 4, 8)}
@@ -142,11 +147,10 @@ def step_bytes(request, workloads, device):
 def test_a_step_keeps_the_activations_of_one_micro_batch_and_the_gradients(
     step_bytes, micro_batches
 ):
-    model, rows = step_bytes[0], BATCH // micro_batches
-    formula, output = (
-        activation_bytes(model, BATCH, micro_batches=micro_batches),
-        4 * rows * model.outputs,
-    )
+    model = step_bytes[0]
+    rows = BATCH // micro_batches
+    formula = activation_bytes(model, BATCH, micro_batches=micro_batches)
+    output = 4 * rows * model.outputs
     assert formula == 4 * rows * model.dim * model.layers, (
         f"activation_bytes={formula}, but should be 1/n of B · D · L"
     )

@@ -118,10 +118,8 @@ def test_a_deep_linear_net_keeps_batch_times_width_times_layers(
     got = kept_by(
         net, workloads.inputs(model, batch, device=metered_device).to(TORCH_DTYPES[dtype])
     )
-    elements, formula = (
-        batch * model.dim * model.layers,
-        activation_bytes(model, batch, dtype=dtype),
-    )
+    elements = batch * model.dim * model.layers
+    formula = activation_bytes(model, batch, dtype=dtype)
     should = elements * TORCH_DTYPES[dtype].itemsize
     assert got == should, (
         f"autograd keeps {got} bytes, but should keep {should} [{model}, {batch=}, {dtype}]"
@@ -165,7 +163,8 @@ def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(
             return scaled_dot_product_attention(query, key, value, is_causal=True)
 
     got = tensors.graph_bytes(metered_device, attend)
-    rows, output = 4 * query[..., 0].numel(), query.nbytes
+    rows = 4 * query[..., 0].numel()
+    output = query.nbytes
     record_figure(f"{tokens} tokens, {'fused' if fused else 'math'}: {got} bytes")
     # The pairs, scaled queries and keys; or the output and a number a row, to which CUDA adds dropout's random state.
     should = output + rows if fused else rows * tokens + 2 * output
@@ -186,7 +185,8 @@ def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(
     learning = data.draw(
         st.lists(st.booleans(), min_size=layers, max_size=layers), label="learning"
     )
-    inputs, kept = [], []
+    inputs = []
+    kept = []
     for layer, learns in zip(net, learning, strict=True):
         layer.weight.requires_grad_(learns)
     held = kept_by(net, torch.randn(batch, width, device=metered_device))
@@ -222,7 +222,8 @@ def test_what_is_kept_are_the_inputs_of_the_layers_whose_weights_learn(
 @pytest.mark.claim("act.why", "grad.graph-built-in-forward")
 @pytest.mark.parametrize("name", KEPT)
 def test_nothing_is_kept_where_no_gradient_will_be_asked_for(metered_device, name):
-    net, x = deep_net(8, 3, KEPT[name][0], metered_device), torch.randn(4, 8, device=metered_device)
+    net = deep_net(8, 3, KEPT[name][0], metered_device)
+    x = torch.randn(4, 8, device=metered_device)
     with torch.no_grad():
         got = kept_by(net, x)
     assert got == 0, f"under no_grad {got} bytes are kept, but should be none"
@@ -237,14 +238,16 @@ def test_inference_holds_one_layers_input_and_output_however_many_there_are(
 ):
     function, each, _ = KEPT[name]
     *maps, _ = deep_net(width, layers, function, metered_device)
-    net, x = nn.Sequential(*maps), torch.ones(batch, width, device=metered_device)
+    net = nn.Sequential(*maps)
+    x = torch.ones(batch, width, device=metered_device)
     tensors.warm_up(metered_device)
     with measured.memory(metered_device) as held:
         for gradients in (False, True):
             with torch.set_grad_enabled(gradients):
                 net(x)
             held.mark(str(gradients))
-    inference, training = held.phases["False"].peak_bytes, held.phases["True"].peak_bytes
+    inference = held.phases["False"].peak_bytes
+    training = held.phases["True"].peak_bytes
     one = memory.tensor_bytes((batch, width))
     assert inference == 2 * one, (
         f"inference peaks at {inference} bytes, not at two activations [{layers=}]"
@@ -261,7 +264,8 @@ def test_inference_holds_one_layers_input_and_output_however_many_there_are(
 def test_activations_grow_with_the_batch_until_they_dominate(
     workloads, memory_device, record_figure
 ):
-    model, batches = DeepLinear(dim=32, layers=8), [64, 128, 512, 2048]
+    model = DeepLinear(dim=32, layers=8)
+    batches = [64, 128, 512, 2048]
     net = workloads.build(model, device=memory_device)
     x = workloads.inputs(model, batches[-1], device=memory_device)
     net(x)
@@ -387,7 +391,9 @@ def test_the_running_statistics_of_batch_norm_move_twice(device):
     )
 
 
-LAYERS, WIDTH, BATCH = 8, 6, 5
+LAYERS = 8
+WIDTH = 6
+BATCH = 5
 
 
 def step_flops_in_segments(segments, early_stop, device, function=None, **options):
@@ -444,10 +450,8 @@ def test_what_is_recomputed_is_what_the_formula_says(
             y = net(x)
             y.backward(torch.ones_like(y))
         totals.append(count.total)
-    got, formula = (
-        totals[1] - totals[0],
-        recompute_flops(model, batch, every=every, early_stop=early_stop),
-    )
+    got = totals[1] - totals[0]
+    formula = recompute_flops(model, batch, every=every, early_stop=early_stop)
     assert formula == got, (
         f"recompute_flops={formula}, not {got} [{model}, {batch=}, {every=}, {early_stop=}]"
     )
@@ -455,7 +459,8 @@ def test_what_is_recomputed_is_what_the_formula_says(
 
 @pytest.mark.claim("act.ckpt-cost")
 def test_the_memory_bought_is_all_but_one_activation_per_segment(workloads, memory_device):
-    model, batch = DeepLinear(dim=16, layers=8), 256
+    model = DeepLinear(dim=16, layers=8)
+    batch = 256
     x = workloads.inputs(model, batch, device=memory_device)
     spacings = [0, 1, 2, 4, 8]
     nets = {
@@ -484,13 +489,15 @@ def test_the_peak_is_least_near_the_root_of_the_number_of_layers(
     memory_device, record_figure, number
 ):
     """Matrices in any number of segments for 16 layers; for more, functions in numbers up to 16 and every seventh."""
-    width, batch = 8, 128
+    width = 8
+    batch = 128
     layers = [
         nn.Linear(width, width, bias=False) if number == 16 else nn.SiLU() for _ in range(number)
     ]
     layers = [layer.to(memory_device) for layer in layers]
     weight = sum(4 * parameter.numel() for parameter in layers[0].parameters())
-    activation, root = 4 * batch * width, isqrt(number)
+    activation = 4 * batch * width
+    root = isqrt(number)
     x = torch.randn(batch, width, device=memory_device, requires_grad=True)
     peaks = measured_peaks(layers, x, [*range(1, 17), *range(22, number + 1, 7)])
     for segments, peak in peaks.items():
@@ -518,7 +525,8 @@ def test_the_peak_is_least_near_the_root_of_the_number_of_layers(
 @pytest.mark.claim("act.sqrt-L")
 @pytest.mark.parametrize("number", [16, 36, 64])
 def test_the_formula_of_kept_and_recomputed_bytes_has_its_least_there_too(number):
-    model, batch = DeepLinear(dim=8, layers=number), 128
+    model = DeepLinear(dim=8, layers=number)
+    batch = 128
     activation = 4 * batch * model.dim
     held = {
         every: sum(

@@ -38,7 +38,8 @@ def generators():
 def uninterrupted(device, kinds, optimizer=torch.optim.AdamW):
     """Losses, final weights, and a checkpoint before each step and after the last, of a run that is never stopped."""
     run = Training(device, kinds, optimizer)
-    losses, checkpoints = [], [run.saved()]
+    losses = []
+    checkpoints = [run.saved()]
     for _ in range(STEPS):
         losses.append(run.step())
         checkpoints.append(run.saved())
@@ -136,7 +137,10 @@ def test_a_run_goes_on_from_its_last_checkpoint_and_ends_as_if_it_never_crashed(
 ):
     kinds = kinds_on(device)
     losses, weights, _ = uninterrupted(device, kinds)
-    run, got, checkpoints, inputs = Training(device, kinds), [], [], f"[{every=}, {crashes=}]"
+    run = Training(device, kinds)
+    got = []
+    checkpoints = []
+    inputs = f"[{every=}, {crashes=}]"
     for crash in crashes:
         while run.steps < crash:
             if run.steps % every == 0:
@@ -203,7 +207,8 @@ def test_views_and_plain_types_come_back_as_they_were(device, thing, chain):
 
 @pytest.mark.claim("ckpt.load")
 def test_torch_load_returns_what_load_state_dict_must_put_back(device):
-    run, fresh = Training(device), Training(device, seed=1)
+    run = Training(device)
+    fresh = Training(device, seed=1)
     run.losses(3)
     before = fresh.weights()
     checkpoint = loaded({"model": run.net.state_dict(), "optimizer": run.optimizer.state_dict()})
@@ -246,12 +251,15 @@ def test_what_is_no_tensor_and_no_plain_type_is_refused_by_default(thing):
 
 @pytest.mark.claim("ckpt.load")
 def test_a_model_of_another_shape_is_refused_and_an_optimizers_state_goes_by_position():
-    wide, narrow = nn.Linear(4, 2), nn.Linear(3, 2)
+    wide = nn.Linear(4, 2)
+    narrow = nn.Linear(3, 2)
     with pytest.raises(RuntimeError, match="size mismatch"):
         narrow.load_state_dict(loaded(wide.state_dict()))
-    a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+    a = nn.Parameter(torch.zeros(2))
+    b = nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([a, b], lr=0.1, momentum=0.9)
-    a.grad, b.grad = torch.ones(2), torch.zeros(2)
+    a.grad = torch.ones(2)
+    b.grad = torch.zeros(2)
     optimizer.step()
     swapped = torch.optim.SGD([b, a], lr=0.1, momentum=0.9)
     swapped.load_state_dict(loaded(optimizer.state_dict()))
@@ -279,7 +287,8 @@ def test_a_checkpoint_takes_four_bytes_per_parameter_and_twelve_with_adamw(
     net = workloads.build(model, device=device)
     stepper = torch.optim.AdamW(net.parameters())
     tensors.train(net, stepper, workloads.inputs(model, 2, device=device))
-    n, count = parameter_count(model), len(list(net.parameters()))
+    n = parameter_count(model)
+    count = len(list(net.parameters()))
     weights, header = entries(saved(net.state_dict()))
     both, header_of_both = entries(
         saved({"model": net.state_dict(), "optimizer": stepper.state_dict()})

@@ -40,7 +40,8 @@ few = settings(
 def without_the_compilers_trace():
     """A failure's output would hold hundreds of lines that torch.compile logs for its own tools."""
     logger = logging.getLogger("torch.__trace")
-    before, logger.propagate = logger.propagate, False
+    before = logger.propagate
+    logger.propagate = False
     yield
     logger.propagate = before
 
@@ -135,7 +136,8 @@ def compiled_chain(matrices):
 
 def graphs_after_each(sizes_, device, **options):
     """How many graphs had been compiled after each call with tensors of these sizes; and how often one of them ran."""
-    backend, counts = Graphs(), []
+    backend = Graphs()
+    counts = []
     function = torch.compile(fresh(scaled), backend=backend, **options)
     for size in sizes_:
         result = function(torch.ones(size, device=device))
@@ -179,7 +181,9 @@ def test_a_second_shape_is_compiled_for_any_size_or_each_one_with_dynamic_false(
     ],
 )
 def test_what_else_changes_compiles_once_more_and_is_then_reused_too(device, other):
-    backend, x, counts = Graphs(), torch.ones(4, device=device), []
+    backend = Graphs()
+    x = torch.ones(4, device=device)
+    counts = []
     function = torch.compile(fresh(scaled), backend=backend)
     for changed in (False, False, True, True, False):
         other(function, x) if changed else function(x)
@@ -224,7 +228,8 @@ def test_the_first_call_pays_for_the_compilation_and_the_others_do_not(
 def test_all_operations_become_one_that_allocates_its_result_alone(device, fused, x):
     function, as_one, operations, kernels = fused
     assert kernels == 1, f"{operations} operations became {kernels} kernels, but should one"
-    eager, left = profiled_operators(function, x), profiled_operators(as_one, x)
+    eager = profiled_operators(function, x)
+    left = profiled_operators(as_one, x)
     arithmetic = {f"aten::{name}" for name in ("mul", "add", "sub", "neg", "exp", "cos", "tanh")}
     assert len(arithmetic & set(eager)) > 2, (
         f"uncompiled it runs {sorted(eager)}, but should three of {arithmetic}"
@@ -257,7 +262,8 @@ def test_of_few_elements_a_compiled_call_is_slower_than_the_operations(device, x
     if (
         device.type == "cpu"
     ):  # on a GPU launches can take longer than the call of a compiled function
-        small, as_one = x[:4], compiled(fresh(scaled), x[:4])
+        small = x[:4]
+        as_one = compiled(fresh(scaled), x[:4])
         speed.assert_slower(
             lambda: as_one(small), lambda: scaled(small), "compiled against uncompiled, 4 elements"
         )
@@ -305,7 +311,8 @@ def test_any_chain_runs_from_the_left_but_an_einsum_with_opt_einsum_in_the_best_
     with dispatched.opt_einsum(enabled=enabled):
         as_one = compiled_anew(function, *matrices)
         got, eager = (profiled_product_flops(of, *matrices) for of in (as_one, function))
-    left, best = sum(2 * widths[0] * m * n for m, n in pairwise(widths[1:])), least_flops(widths)
+    left = sum(2 * widths[0] * m * n for m, n in pairwise(widths[1:]))
+    best = least_flops(widths)
     should = best if enabled and function is einsum_chain else left
     assert got == eager == should, (
         f"FLOPs compiled={got}, {eager=}, but should be {should} [{widths=}, {enabled=}]"
@@ -367,8 +374,10 @@ def test_compiled_and_uncompiled_agree_to_rounding_for_every_kind_of_number(
     wrong = difference(fused.isnan(), eager.isnan())
     assert not wrong, f"where compiled and uncompiled are NaN: {wrong}"
     valid = ~eager.isnan() & argument.isfinite()
-    eps, least = torch.finfo(torch.float32).eps, torch.finfo(torch.float32).tiny
-    exact, bound = gelu(argument), 8 * eps * argument.abs() + least
+    eps = torch.finfo(torch.float32).eps
+    least = torch.finfo(torch.float32).tiny
+    exact = gelu(argument)
+    bound = 8 * eps * argument.abs() + least
     for name, values in {"compiled": fused, "uncompiled": eager}.items():
         off = ((values - exact).abs() / bound)[valid]
         worst = argument[valid][off.argmax()].item()
@@ -382,11 +391,9 @@ def test_compiled_and_uncompiled_agree_to_rounding_for_every_kind_of_number(
 @pytest.mark.claim("compile.same-values")
 def test_fused_operations_keep_fp32_between_them(device, compiled_gelu_and_dropout, record_figure):
     argument, ones = bf16_and_ones(device)
-    fused, eager, exact = (
-        compiled_gelu_and_dropout(argument, ones)[0],
-        gelu(argument),
-        gelu(argument.float()),
-    )
+    fused = compiled_gelu_and_dropout(argument, ones)[0]
+    eager = gelu(argument)
+    exact = gelu(argument.float())
     assert fused.dtype == eager.dtype == torch.bfloat16, f"dtypes={fused.dtype} and {eager.dtype}"
     differ = (fused != eager).float().mean().item()
     errors = [(values.float() - exact).abs().mean().item() for values in (fused, eager)]
@@ -425,7 +432,8 @@ def test_dropout_draws_other_numbers_unless_fallback_random_is_set(
         )
         assert 0.4 < kept < 0.6, f"{name} dropout keeps {kept:.1%}, but should keep half"
     fallback = compiled(fresh(dropout), ones, options={"fallback_random": True})
-    with_fallback, uncompiled = after_seed(fallback, ones), after_seed(dropout, ones)
+    with_fallback = after_seed(fallback, ones)
+    uncompiled = after_seed(dropout, ones)
     wrong = difference(with_fallback, uncompiled)
     assert not wrong, f"the compiled mask with fallback_random=True: {wrong}"
 
@@ -468,10 +476,8 @@ def large(device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_a_compiled_product_takes_the_time_of_the_uncompiled_one(large, speed, dtype):
     a, b = (matrix.to(dtype) for matrix in large)
-    function, claim = (
-        compiled(fresh(chain), a, b),
-        f"an uncompiled product in {dtype} against a compiled one",
-    )
+    function = compiled(fresh(chain), a, b)
+    claim = f"an uncompiled product in {dtype} against a compiled one"
     speed.assert_slower(
         lambda: chain(a, b), lambda: function(a, b), claim, at_least=1 / 1.5, at_most=1.5
     )
@@ -481,7 +487,8 @@ def test_a_compiled_product_takes_the_time_of_the_uncompiled_one(large, speed, d
 @pytest.mark.needs("sm>=8.0")
 def test_compiled_products_use_tensor_cores_for_bf16_and_not_for_fp32(large, speed):
     low = [matrix.bfloat16() for matrix in large]
-    in_fp32, in_bf16 = compiled(fresh(chain), *large), compiled(fresh(chain), *low)
+    in_fp32 = compiled(fresh(chain), *large)
+    in_bf16 = compiled(fresh(chain), *low)
     claim = "a compiled product in fp32 against bf16"
     speed.assert_slower(lambda: in_fp32(*large), lambda: in_bf16(*low), claim, at_least=1.5)
 

@@ -63,7 +63,8 @@ def test_a_text_is_a_sequence_of_integers_that_a_model_takes_and_that_give_the_t
     folder, device, text, length
 ):
     """Each byte of the text is a token, as in the vocabularies that every other is built on."""
-    path, encoded = fresh(folder / "text.bin"), text.encode() + b"\n" * length
+    path = fresh(folder / "text.bin")
+    encoded = text.encode() + b"\n" * length
     np.frombuffer(encoded, dtype=np.uint8).astype(np.uint16).tofile(path)
     tokens = np.memmap(path, dtype=np.uint16, mode="r")
     read = bytes(tokens.tolist())
@@ -71,10 +72,8 @@ def test_a_text_is_a_sequence_of_integers_that_a_model_takes_and_that_give_the_t
     x, y = window(tokens, 0, length)
     table = torch.eye(256, device=device)
     logits = nn.functional.embedding(x.to(device), table)
-    chosen, loss = (
-        bytes(logits.argmax(-1).tolist()),
-        nn.functional.cross_entropy(logits, y.to(device)).item(),
-    )
+    chosen = bytes(logits.argmax(-1).tolist())
+    loss = nn.functional.cross_entropy(logits, y.to(device)).item()
     assert chosen == encoded[:length], (
         f"the rows looked up are those of {chosen!r}, not of {encoded[:length]!r}"
     )
@@ -185,7 +184,8 @@ def test_a_slice_of_a_mapped_file_is_a_view_of_it_and_a_cast_is_not(folder, star
 @given(tokens=token_arrays(least=1))
 @example(tokens=np.arange(1000, dtype=np.int32))
 def test_np_memmap_reads_the_header_of_a_npy_file_as_tokens(folder, tokens):
-    path, raw = fresh(folder / "header.npy"), fresh(folder / "raw.npy")
+    path = fresh(folder / "header.npy")
+    raw = fresh(folder / "raw.npy")
     np.save(path, tokens)
     tokens.tofile(raw)
     contents = path.read_bytes()
@@ -244,14 +244,17 @@ def test_an_array_of_python_integers_does_not_take_what_does_not_fit(token):
 
 @pytest.mark.claim("data.llama-2.8tb")
 def test_2_8_terabytes_are_1_4_trillion_tokens_of_uint16_or_half_as_many_of_int32(folder):
-    tokens, vocabulary, stated = 14 * 10**11, 32_000, 28 * 10**11
+    tokens = 14 * 10**11
+    vocabulary = 32_000
+    stated = 28 * 10**11
     for dtype, should in (("uint16", stated), ("int32", 2 * stated)):
         path, sample = folder / "sample.bin", np.arange(vocabulary).astype(dtype)  # each id once
         sample.tofile(path)
         assert np.fromfile(path, dtype=dtype).tolist() == list(range(vocabulary)), (
             f"{dtype} does not keep all ids"
         )
-        got, formula = path.stat().st_size // vocabulary * tokens, tensor_bytes((tokens,), dtype)
+        got = path.stat().st_size // vocabulary * tokens
+        formula = tensor_bytes((tokens,), dtype)
         assert got == formula == should, (
             f"1.4 trillion tokens of {dtype} take {got}, {formula=}, not {should} bytes"
         )
@@ -271,7 +274,8 @@ def test_targets_are_the_inputs_shifted_by_one_token(folder, tokens, size, seed,
     tokens.tofile(path)
     mapped = np.memmap(path, dtype=tokens.dtype, mode="r")
     x, y = batch(mapped, size, length, torch.Generator().manual_seed(seed))
-    got, should = [(of.dtype, of.shape) for of in (x, y)], (torch.int64, (size, length))
+    got = [(of.dtype, of.shape) for of in (x, y)]
+    should = (torch.int64, (size, length))
     assert got == [should, should], f"inputs and targets are {got}, but should both be {should}"
     wrong = difference(y[:, :-1], x[:, 1:])
     assert not wrong, (
@@ -314,11 +318,9 @@ def test_every_start_that_randint_draws_leaves_a_full_window_and_one_more_would_
 
 @pytest.mark.claim("data.astype-int64", "data.int-sequences")
 def test_embedding_takes_int32_and_int64_and_targets_int64_so_that_int64_serves_both(device):
-    table, logits, ids = (
-        torch.randn(4, 2, device=device),
-        torch.randn(3, 4, device=device),
-        [3, 0, 2],
-    )
+    table = torch.randn(4, 2, device=device)
+    logits = torch.randn(3, 4, device=device)
+    ids = [3, 0, 2]
     losses = [float(logits[i].exp().sum().log() - logits[i, token]) for i, token in enumerate(ids)]
     taken = {}
     for name, function, should in (
@@ -421,11 +423,14 @@ def test_an_epoch_hands_out_each_window_once(folder, windows, length, size, drop
 )  # on a single core
 def test_two_workers_share_the_file_and_the_windows(folder):
     """The file is changed while they read: both see it, because they map it and do not copy it."""
-    windows, length, size = 24, 4, 2
+    windows = 24
+    length = 4
+    size = 2
     dataset = TokenWindows(token_file(folder, windows, length), length)
     # Each worker has two batches in hand: the last ones are read after the change. A worker that hangs is an error.
     loader = DataLoader(dataset, batch_size=size, num_workers=2, prefetch_factor=2, timeout=120)
-    batches, changed = [], 1000
+    batches = []
+    changed = 1000
     for item in loader:
         if not batches:
             tokens = np.memmap(dataset.path, dtype=np.int32, mode="r+")
@@ -483,7 +488,8 @@ def test_batches_are_pinned_by_the_flag_and_copied_while_the_host_goes_on(
 @pytest.mark.parametrize("floats", BATCH_FLOATS)
 def test_a_pinned_batch_is_copied_beside_the_kernels_of_another_stream(device, speed, floats):
     with torch.cuda.device(device):
-        target, side = torch.empty(2, floats // 2, device=device), torch.cuda.Stream()
+        target = torch.empty(2, floats // 2, device=device)
+        side = torch.cuda.Stream()
         a = torch.randn(
             1024, 1024, device=device
         )  # shorter than the copy over any link: some products balance it
@@ -546,7 +552,8 @@ def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(
 
         return iter(DataLoader(range(10**6), batch_size=None, collate_fn=read))
 
-    slow, prompt = batches(5), batches(0)
+    slow = batches(5)
+    prompt = batches(0)
     ratio = speed.assert_slower(
         lambda: step(slow), lambda: step(prompt), "a step behind a loader", at_least=3
     )
@@ -563,7 +570,8 @@ def test_a_loader_that_reads_ahead_costs_time_only_where_it_is_slower_than_the_m
     """The model is busy whenever a batch is there, so that a step takes the longer of the two times."""
     # Milliseconds a step: a thread neither sleeps nor wakes within the microseconds that an accelerator would take.
     width, rows = (384, 256) if device.type == "cpu" else (4096, 1024)
-    weight, batch = torch.randn(width, width, device=device) / width**0.5, torch.randn(rows, width)
+    weight = torch.randn(width, width, device=device) / width**0.5
+    batch = torch.randn(rows, width)
 
     def step(batches):
         x = next(batches).to(device)

@@ -73,7 +73,8 @@ def test_a_factory_makes_its_tensor_on_the_cpu(factory, default_device):
     with META:
         inside = FACTORIES[factory]().device
     torch.set_default_device("meta")
-    default, chosen = FACTORIES[factory]().device, FACTORIES[factory](device="cpu").device
+    default = FACTORIES[factory]().device
+    chosen = FACTORIES[factory](device="cpu").device
     assert (inside, default) == (META, META), (
         f"torch.{factory} made {inside} and {default}, but should meta both times"
     )
@@ -86,9 +87,11 @@ def test_a_factory_makes_its_tensor_on_the_cpu(factory, default_device):
 def test_a_tensor_gets_to_a_device_by_to_and_by_device(device, target, dtype, shape):
     there = placed(target, device)
     home = torch.zeros(shape, dtype=TORCH_DTYPES[dtype])
-    moved, made = home.to(there), torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=there)
+    moved = home.to(there)
+    made = torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=there)
     for form, x in ((".to(device)", moved), ("device=", made)):
-        got, should = (x.device, x.dtype, tuple(x.shape)), (there, home.dtype, shape)
+        got = (x.device, x.dtype, tuple(x.shape))
+        should = (there, home.dtype, shape)
         assert got == should, f"{form} gives {got}, but should give {should}"
         assert x.to(there) is x, f"a tensor on {there} that is moved there is another tensor"
 
@@ -125,10 +128,8 @@ def test_creating_on_a_device_dispatches_no_copy_and_allocates_nothing_on_the_ho
 @pytest.mark.needs("cuda")
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_creating_on_the_gpu_traces_no_copy_from_the_host_unless_the_data_lie_there(factory, cuda):
-    copies, should = (
-        host_to_device_copies(lambda: FACTORIES[factory](device=cuda)),
-        int(factory not in COMPUTED),
-    )
+    copies = host_to_device_copies(lambda: FACTORIES[factory](device=cuda))
+    should = int(factory not in COMPUTED)
     assert copies == should, (
         f"torch.{factory}(device='cuda') made {copies} host-to-device copies, not {should}"
     )
@@ -137,7 +138,8 @@ def test_creating_on_the_gpu_traces_no_copy_from_the_host_unless_the_data_lie_th
 @pytest.mark.claim("device.zeros-to-is-direct")
 @given(shape=shapes((0, 3), (0, 40)), dtype=dtypes)
 def test_zeros_then_to_fills_host_memory_and_copies_all_of_it(shape, dtype):
-    torch_dtype, nbytes = TORCH_DTYPES[dtype], tensor_bytes(shape, dtype)
+    torch_dtype = TORCH_DTYPES[dtype]
+    nbytes = tensor_bytes(shape, dtype)
     copied = [
         copy.nbytes for copy in crossings(lambda: torch.zeros(shape, dtype=torch_dtype).to(META))
     ]
@@ -343,7 +345,8 @@ MIXED += [
 @pytest.mark.claim("device.assert-location")
 @pytest.mark.parametrize(("there", "operation"), MIXED)
 def test_an_operation_on_cpu_and_another_device_raises(operation, there):
-    here, elsewhere = torch.ones(3, 3), torch.ones(3, 3, device=there)
+    here = torch.ones(3, 3)
+    elsewhere = torch.ones(3, 3, device=there)
     for a, b in ((here, elsewhere), (elsewhere, here)):
         with pytest.raises(RuntimeError, match="device"):
             (CHECKED_ON_META | BY_KERNELS)[operation](a, b)
@@ -354,7 +357,8 @@ def test_an_operation_on_cpu_and_another_device_raises(operation, there):
 def test_a_cpu_tensor_without_dimensions_mixes_with_any_device_and_a_type_is_no_device(
     device, operation
 ):
-    mixed, number = CHECKED_ON_META[operation], torch.tensor(2.0)
+    mixed = CHECKED_ON_META[operation]
+    number = torch.tensor(2.0)
     for there in (META, placed("device under test", device)):
         x = torch.ones(3, device=there)
         where = {mixed(x, number).device, mixed(number, x).device}
@@ -376,8 +380,10 @@ def test_a_cpu_tensor_without_dimensions_mixes_with_any_device_and_a_type_is_no_
 @given(b=sizes(), d=sizes(), k=sizes())
 @without_collector()
 def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
-    x, w = torch.rand(b, d), torch.rand(d, k, requires_grad=True)
-    start, before = w.detach().numpy().copy(), torch.cuda.memory_allocated()
+    x = torch.rand(b, d)
+    w = torch.rand(d, k, requires_grad=True)
+    start = w.detach().numpy().copy()
+    before = torch.cuda.memory_allocated()
 
     def step() -> None:
         ((x @ w) ** 2).sum().backward()
@@ -399,11 +405,9 @@ def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
 def test_steps_move_their_batches_alone_unless_the_parameters_live_on_the_host(
     widths, batch, steps
 ):
-    resident, on_host, x = (
-        linear_net(widths, META),
-        linear_net(widths),
-        torch.ones(batch, widths[0]),
-    )
+    resident = linear_net(widths, META)
+    on_host = linear_net(widths)
+    x = torch.ones(batch, widths[0])
 
     def step():
         resident(x.to(META)).sum().backward()
@@ -414,7 +418,8 @@ def test_steps_move_their_batches_alone_unless_the_parameters_live_on_the_host(
             on_host, {name: p.to(META) for name, p in on_host.named_parameters()}, x.to(META)
         )
 
-    batches, parameters = batch * widths[0], sum(m * n for m, n in pairwise(widths))
+    batches = batch * widths[0]
+    parameters = sum(m * n for m, n in pairwise(widths))
     for run, elements in ((step, batches), (forward, batches + parameters)):
         moved = sum(
             copied.nbytes for copied in crossings(lambda run=run: [run() for _ in range(steps)])
@@ -431,7 +436,8 @@ def test_a_copy_over_the_bus_takes_longer_than_one_within_the_device(
     cuda, speed, host_memory, direction
 ):
     here = torch.ones(COPIED_FLOATS, pin_memory=host_memory == "pinned")
-    there, other = torch.empty(COPIED_FLOATS, device=cuda), torch.ones(COPIED_FLOATS, device=cuda)
+    there = torch.empty(COPIED_FLOATS, device=cuda)
+    other = torch.ones(COPIED_FLOATS, device=cuda)
     source, target = (here, there) if direction == "to the device" else (other, here)
     what = f"{host_memory} copy {direction}"
     speed.assert_slower(lambda: target.copy_(source), lambda: there.copy_(other), what, at_least=2)
@@ -442,7 +448,8 @@ def test_a_copy_over_the_bus_takes_longer_than_one_within_the_device(
 
 @pytest.mark.claim("device.pinned-faster")
 def test_a_copy_from_a_buffer_pinned_before_is_faster(cuda, speed):
-    pageable, target = torch.ones(COPIED_FLOATS), torch.empty(COPIED_FLOATS, device=cuda)
+    pageable = torch.ones(COPIED_FLOATS)
+    target = torch.empty(COPIED_FLOATS, device=cuda)
     pinned = pageable.pin_memory()
     speed.assert_slower(
         lambda: target.copy_(pageable), lambda: target.copy_(pinned), "pageable against pinned"
@@ -451,7 +458,8 @@ def test_a_copy_from_a_buffer_pinned_before_is_faster(cuda, speed):
 
 @pytest.mark.claim("device.pinned-faster")
 def test_pinning_for_one_copy_is_slower_than_not_pinning(cuda, speed):
-    pageable, target = torch.ones(COPIED_FLOATS), torch.empty(COPIED_FLOATS, device=cuda)
+    pageable = torch.ones(COPIED_FLOATS)
+    target = torch.empty(COPIED_FLOATS, device=cuda)
 
     def pin_and_copy() -> None:
         empty_host_cache()  # torch keeps pinned blocks: the second call would pin nothing
@@ -464,7 +472,8 @@ def test_pinning_for_one_copy_is_slower_than_not_pinning(cuda, speed):
 
 @pytest.mark.claim("device.nonblocking-overlap")
 def test_a_non_blocking_copy_returns_early_only_from_pinned_memory(cuda, record_figure):
-    pageable, target = torch.ones(COPIED_FLOATS), torch.empty(COPIED_FLOATS, device=cuda)
+    pageable = torch.ones(COPIED_FLOATS)
+    target = torch.empty(COPIED_FLOATS, device=cuda)
     pinned = pageable.pin_memory()
     for source in (pinned, pageable):
         timed_copy(target, source)  # warm
@@ -485,7 +494,8 @@ def test_a_non_blocking_copy_returns_early_only_from_pinned_memory(cuda, record_
 
 @pytest.mark.claim("device.nonblocking-overlap")
 def test_a_copy_to_the_host_must_be_waited_for_before_it_is_read(cuda):
-    source, target = torch.ones(2**20, device=cuda), torch.zeros(2**20).pin_memory()
+    source = torch.ones(2**20, device=cuda)
+    target = torch.zeros(2**20).pin_memory()
     torch.cuda.synchronize()
     torch.cuda._sleep(200_000_000)  # cycles: about a tenth of a second before the copy can begin
     target.copy_(source, non_blocking=True)
@@ -500,9 +510,11 @@ def test_a_copy_to_the_host_must_be_waited_for_before_it_is_read(cuda):
 @pytest.mark.claim("device.not-magic")
 def test_pinning_gains_less_the_more_computation_there_is_per_copy(cuda, speed, record_figure):
     floats = 2**24
-    pageable, target = torch.ones(floats), torch.empty(floats, device=cuda)
+    pageable = torch.ones(floats)
+    target = torch.empty(floats, device=cuda)
     pinned = pageable.pin_memory()
-    a, product = torch.randn(4096, 4096, device=cuda), torch.empty(4096, 4096, device=cuda)
+    a = torch.randn(4096, 4096, device=cuda)
+    product = torch.empty(4096, 4096, device=cuda)
     copy_s = speed.seconds(lambda: target.copy_(pageable), calls=3)
     product_s = speed.seconds(lambda: torch.mm(a, a, out=product), calls=3)
 
@@ -529,7 +541,8 @@ def test_pinning_gains_less_the_more_computation_there_is_per_copy(cuda, speed, 
 )
 def test_a_large_product_is_far_slower_on_the_cpu(cuda, speed, all_threads, at_least):
     here = torch.randn(4096, 4096)
-    there, what = here.to(cuda), "4096 x 4096 fp32 product, CPU against GPU"
+    there = here.to(cuda)
+    what = "4096 x 4096 fp32 product, CPU against GPU"
     speed.assert_slower(
         lambda: here @ here, lambda: there @ there, what, at_least=at_least, all_threads=all_threads
     )
@@ -537,14 +550,16 @@ def test_a_large_product_is_far_slower_on_the_cpu(cuda, speed, all_threads, at_l
 
 @pytest.mark.claim("device.cpu-too-slow")
 def test_a_tiny_operation_is_slower_on_the_gpu(cuda, speed):
-    here, there = torch.ones(1), torch.ones(1, device=cuda)
+    here = torch.ones(1)
+    there = torch.ones(1, device=cuda)
     speed.assert_slower(lambda: there.add(1), lambda: here.add(1), "adding one number, GPU")
 
 
 @pytest.mark.claim("device.batch-once")
 @pytest.mark.parametrize(("rows", "floats"), [(256, 16), (256, 1024), (32, 4096)])
 def test_many_small_copies_take_longer_than_one_of_the_same_bytes(cuda, speed, rows, floats):
-    here, there = torch.ones(rows, floats).pin_memory(), torch.empty(rows, floats, device=cuda)
+    here = torch.ones(rows, floats).pin_memory()
+    there = torch.empty(rows, floats, device=cuda)
 
     def row_by_row() -> None:
         for source, target in zip(here, there, strict=True):

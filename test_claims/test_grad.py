@@ -75,10 +75,10 @@ def test_a_gradient_is_one_product_more_at_two_flops_a_term(
     dispatched = product_flops(net.gradient_of, getattr(net, wanted))
     if wanted == "w1":
         dispatched -= product_flops(net.gradient_of, net.h1)  # on the way
-    formula, said = matmul_flops(m, inner, n), f"[d{wanted}, {b=}, {d=}, {k=}]"
-    assert not (wrong := difference(reference, got)), (
-        f"autograd's gradient against the product: {wrong} {said}"
-    )
+    formula = matmul_flops(m, inner, n)
+    said = f"[d{wanted}, {b=}, {d=}, {k=}]"
+    wrong = difference(reference, got)
+    assert not wrong, f"autograd's gradient against the product: {wrong} {said}"
     assert formula == tally.flops == 2 * m * inner * n, (
         f"{formula=}, but {tally.flops} FLOPs were counted {said}"
     )
@@ -90,7 +90,8 @@ def test_a_gradient_is_one_product_more_at_two_flops_a_term(
 def test_the_three_products_add_up_to_2bdd_plus_4bdk_and_dx_is_the_fourth(device, b, d, k):
     net = TwoLayers(b, d, k, device)
     listed = matmul_flops(d, b, k) + matmul_flops(b, k, d) + matmul_flops(d, b, d)  # dw2, dh1, dw1
-    claimed, dx = 4 * b * d * d + 4 * b * d * k, matmul_flops(b, d, d)
+    claimed = 4 * b * d * d + 4 * b * d * k
+    dx = matmul_flops(b, d, d)
     assert listed != claimed, (
         f"the three products listed do add up to 4BDD + 4BDK [{b=}, {d=}, {k=}]"
     )
@@ -108,11 +109,12 @@ def test_the_three_products_add_up_to_2bdd_plus_4bdk_and_dx_is_the_fourth(device
 @pytest.mark.claim("grad.notes-shapes")
 @given(b=sizes(), d=sizes(), k=sizes())
 def test_the_gradient_of_a_weight_is_d_by_batch_times_batch_by_k(b, d, k):
-    x, weight, dy = integers(b, d), integers(d, k, requires_grad=True), integers(b, k)
+    x = integers(b, d)
+    weight = integers(d, k, requires_grad=True)
+    dy = integers(b, k)
     (dw,) = torch.autograd.grad(x @ weight, weight, dy)
-    assert not (wrong := difference(dw, x.T @ dy)), (
-        f"autograd's gradient against xᵀ·dy: {wrong} [{b=}, {d=}, {k=}]"
-    )
+    wrong = difference(dw, x.T @ dy)
+    assert not wrong, f"autograd's gradient against xᵀ·dy: {wrong} [{b=}, {d=}, {k=}]"
     stated = (torch.empty(k, d) @ torch.empty(d, b)).shape
     assert stated == (k, b), f"(k × d) by (d × B) has shape {stated}, but should have {(k, b)}"
     assert (stated == weight.shape) == (k == d == b), (
@@ -132,15 +134,15 @@ def test_the_gradient_of_a_weight_is_d_by_batch_times_batch_by_k(b, d, k):
 def test_backward_costs_twice_the_forward_less_a_product_for_a_layer_fed_with_data(
     device, rows, widths, fed
 ):
-    net, b, layers = linear_net(widths, device), prod(rows), list(pairwise(widths))
+    net = linear_net(widths, device)
+    b = prod(rows)
+    layers = list(pairwise(widths))
     forward, backward = forward_and_backward(
         net, torch.rand(*rows, widths[0], device=device, requires_grad=not fed)
     )
-    n, skipped, what = (
-        parameters_of(net),
-        fed * linear_flops(b, *layers[0]),
-        f"[{rows=}, {widths=}, {fed=}]",
-    )
+    n = parameters_of(net)
+    skipped = fed * linear_flops(b, *layers[0])
+    what = f"[{rows=}, {widths=}, {fed=}]"
     assert backward == 2 * forward - skipped == 4 * b * n - skipped, (
         f"{backward=}, {forward=}, {skipped=} {what}"
     )
@@ -170,7 +172,8 @@ def test_backward_over_forward_of_nets_fed_with_data(device, layers, per_forward
 
 @pytest.mark.claim("grad.single-layer-exercise", "grad.same-as-forward-misconception")
 def test_the_64_to_32_layer_costs_65_536_flops_both_ways_with_ordinary_data(device):
-    net, x = linear_net([64, 32], device), torch.rand(16, 64, device=device)
+    net = linear_net([64, 32], device)
+    x = torch.rand(16, 64, device=device)
     for needed, backward in ((False, 65_536), (True, 2 * 65_536)):
         got = forward_and_backward(net, x.requires_grad_(needed))
         formula = linear_flops(16, 64, 32), linear_backward_flops(16, 64, 32, input_gradient=needed)
@@ -182,10 +185,8 @@ def test_the_64_to_32_layer_costs_65_536_flops_both_ways_with_ordinary_data(devi
 @pytest.mark.claim("grad.reason-param-only")
 @given(b=sizes(), d=sizes(), k=sizes())
 def test_autograd_spends_as_much_on_a_layers_input_as_on_its_weight(device, b, d, k):
-    x, weight = (
-        integers(b, d, device=device, requires_grad=True),
-        integers(k, d, device=device, requires_grad=True),
-    )
+    x = integers(b, d, device=device, requires_grad=True)
+    weight = integers(k, d, device=device, requires_grad=True)
     y = torch.nn.functional.linear(x, weight)
     got = tuple(
         product_flops(torch.autograd.grad, y, of, torch.ones_like(y), True) for of in (weight, x)
@@ -204,7 +205,8 @@ def test_autograd_spends_as_much_on_a_layers_input_as_on_its_weight(device, b, d
 @given(b=sizes(), widths=st.lists(sizes(2, 8), min_size=3, max_size=5))
 def test_storing_activations_costs_no_flops_and_recomputing_them_one_forward(device, b, widths):
     """The same net three times: as it is, with its activations stored twice over, with the input alone stored."""
-    net, stored = linear_net(widths, device), []
+    net = linear_net(widths, device)
+    stored = []
     x = torch.rand(b, widths[0], device=device, requires_grad=True)
 
     def run(through, pack, early=False):
@@ -250,7 +252,8 @@ def test_storing_activations_costs_no_flops_and_recomputing_them_one_forward(dev
 def backpropagated(b, widths, input_needs_gradient):
     """A net run forward and backward number by number, checked against autograd."""
     matrices = [integers(m, n, requires_grad=True) for m, n in pairwise(widths)]
-    x, dy = integers(b, widths[0], requires_grad=input_needs_gradient), integers(b, widths[-1])
+    x = integers(b, widths[0], requires_grad=input_needs_gradient)
+    dy = integers(b, widths[-1])
     net = Net.of(matrices)
     nodes = [[net.node(value, input_needs_gradient) for value in row] for row in x.tolist()]
     net.run(nodes, dy)
@@ -274,15 +277,18 @@ def backpropagated(b, widths, input_needs_gradient):
 def test_each_weight_takes_three_multiplications_and_additions_per_example_and_two_where_data_enter(
     b, widths, fed
 ):
-    net, layers = backpropagated(b, widths, input_needs_gradient=not fed), list(pairwise(widths))
-    uses, of_first = b * sum(m * n for m, n in layers), b * widths[0] * widths[1]
+    net = backpropagated(b, widths, input_needs_gradient=not fed)
+    layers = list(pairwise(widths))
+    uses = b * sum(m * n for m, n in layers)
+    of_first = b * widths[0] * widths[1]
     rows = (
         ("forward", net.forward, 0),
         ("weights'", net.weight_gradient, 0),
         ("inputs'", net.input_gradient, fed),
     )
     for phase, tally, skipped in rows:
-        got, should = (tally.multiplications, tally.additions), uses - skipped * of_first
+        got = (tally.multiplications, tally.additions)
+        should = uses - skipped * of_first
         assert got == (should, should), (
             f"{phase} products, sums: {got}, not {should} each [{b=}, {widths=}, {fed=}]"
         )
@@ -305,7 +311,9 @@ def test_each_weight_takes_three_multiplications_and_additions_per_example_and_t
     [(1, "4.06"), (2, "5.02"), (4, "5.50"), (8, "5.75"), (16, "5.88"), (32, "5.94")],
 )
 def test_a_training_step_approaches_six_with_depth(workloads, device, layers, printed):
-    net, b, d = workloads.build(DeepLinear(dim=32, layers=layers), device=device), 3, 32
+    net = workloads.build(DeepLinear(dim=32, layers=layers), device=device)
+    b = 3
+    d = 32
     n = parameters_of(net)
     per_parameter = Fraction(sum(forward_and_backward(net, torch.rand(b, d, device=device))), b * n)
     assert per_parameter == 6 - Fraction(2 * d * d, n), (
@@ -348,10 +356,8 @@ def test_the_gradient_of_x_squared_plus_3x_at_2_is_7(device):
 
 @pytest.mark.claim("grad.linear-mse-example")
 def test_the_linear_model_with_target_5_has_gradient_1_2_3(device):
-    x, w = (
-        torch.tensor([1.0, 2.0, 3.0], device=device),
-        torch.ones(3, device=device, requires_grad=True),
-    )
+    x = torch.tensor([1.0, 2.0, 3.0], device=device)
+    w = torch.ones(3, device=device, requires_grad=True)
     loss = 0.5 * (x @ w - 5).pow(2)
     loss.backward()
     assert loss.item() == 0.5, f"loss={loss.item()}, but should be ½·(6 − 5)²"
@@ -367,11 +373,14 @@ def test_the_linear_model_with_target_5_has_gradient_1_2_3(device):
 @pytest.mark.claim("grad.graph-built-in-forward")
 @given(widths=widths_of_nets)
 def test_the_forward_pass_builds_the_graph_and_the_backward_pass_uses_it_up(device, widths):
-    net, x = linear_net(widths, device), torch.rand(2, widths[0], device=device)
+    net = linear_net(widths, device)
+    x = torch.rand(2, widths[0], device=device)
     with torch.no_grad():
         assert net(x).grad_fn is None, "a graph was built although gradients were off"
     y = net(x).sum()
-    names, node, ran = [], y.grad_fn, []
+    names = []
+    node = y.grad_fn
+    ran = []
     while node is not None:
         names.append(name := node.name())
         node.register_prehook(lambda _, name=name: ran.append(name))
@@ -408,9 +417,11 @@ MODULES = {
 )
 @pytest.mark.parametrize("name", MODULES)
 def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype):
-    device, sparse = with_dtype(device, dtype), name == "Embedding"
+    device = with_dtype(device, dtype)
+    sparse = name == "Embedding"
     make, shape = MODULES[name]
-    module, of = make().to(device, dtype), torch.long if sparse else dtype
+    module = make().to(device, dtype)
+    of = torch.long if sparse else dtype
     module(torch.rand(shape, device=device, dtype=dtype).to(of)).float().sum().backward()
     for parameter_name, parameter in module.named_parameters():
         got = parameter.grad.shape, parameter.grad.dtype, parameter.grad.is_sparse
@@ -476,7 +487,8 @@ def test_values_and_gradients_of_an_operator_are_those_of_its_definition(device,
     """The gradients of the definition are differences of values in numpy, which torch has no part in."""
     operator = (operators.NEW | operators.VIEWS)[name]
     arguments = operator.arguments(with_dtype(device), requires_grad=True)
-    result, should = operator.call(*arguments), operator.definition(*operator.numbers())
+    result = operator.call(*arguments)
+    should = operator.definition(*operator.numbers())
     above = np.random.default_rng(1).normal(size=should.shape)
     result.backward(torch.tensor(above, dtype=result.dtype, device=result.device))
     got = {"the value": (result, should)}
@@ -501,7 +513,8 @@ def test_forward_and_backward_take_two_to_four_and_a_half_times_the_forward(
         else sizing.fitting(4096 * times, lambda n: 7 * 4 * n * n, least=2048)
     )
     layer = torch.nn.Linear(n, n, bias=False, device=device)
-    x, dy = torch.rand(n, n, device=device, requires_grad=True), torch.rand(n, n, device=device)
+    x = torch.rand(n, n, device=device, requires_grad=True)
+    dy = torch.rand(n, n, device=device)
 
     def both():
         torch.autograd.grad(layer(x), (x, layer.weight), dy)

@@ -36,16 +36,15 @@ def root_mean_square(x: torch.Tensor) -> float:
 
 def deviation_bounds(deviation: float, samples: int) -> tuple[float, float]:
     """Where the root mean square of independent N(0, deviation²) values lies: `samples` of its squares are a χ²."""
-    low, high = stats.chi2.ppf(FALSE_ALARM / 2, samples), stats.chi2.isf(FALSE_ALARM / 2, samples)
+    low = stats.chi2.ppf(FALSE_ALARM / 2, samples)
+    high = stats.chi2.isf(FALSE_ALARM / 2, samples)
     return deviation * math.sqrt(low / samples), deviation * math.sqrt(high / samples)
 
 
 def share_bounds(share: float, samples: int) -> tuple[float, float]:
     """Where the share of samples that have a property lies, if each has it with this probability: a binomial."""
-    low, high = (
-        stats.binom.ppf(FALSE_ALARM / 2, samples, share),
-        stats.binom.isf(FALSE_ALARM / 2, samples, share),
-    )
+    low = stats.binom.ppf(FALSE_ALARM / 2, samples, share)
+    high = stats.binom.isf(FALSE_ALARM / 2, samples, share)
     return low / samples, high / samples
 
 
@@ -64,7 +63,8 @@ def growth_bounds(width: int, layers: int, deviation: float = 1.0) -> tuple[floa
     rarity = math.log(2 / FALSE_ALARM)
     up = math.sqrt(2 * rarity / (layers * special.polygamma(1, width / 2)))
     down = min(up, width / 4)  # the cumulant is finite above -width / 2
-    low, high = -(cumulant(-down) + rarity) / down, (cumulant(up) + rarity) / up
+    low = -(cumulant(-down) + rarity) / down
+    high = (cumulant(up) + rarity) / up
     return deviation**layers * math.exp(low / 2), deviation**layers * math.exp(high / 2)
 
 
@@ -79,7 +79,8 @@ def truncated_moment(power: int, bound: float) -> float:
 
 def truncated_deviation_bounds(bound: float, samples: int) -> tuple[float, float]:
     """Where the root mean square of `samples` truncated standard normal values lies: a mean of independent squares."""
-    variance, fourth = truncated_moment(2, bound), truncated_moment(4, bound)
+    variance = truncated_moment(2, bound)
+    fourth = truncated_moment(4, bound)
     spread = SIGMAS * math.sqrt((fourth - variance**2) / samples)
     return math.sqrt(variance - spread), math.sqrt(variance + spread)
 
@@ -328,7 +329,8 @@ def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(
 @given(seed=seeds)
 def test_naive_nets_need_ever_smaller_rates_and_still_do_not_get_there(device, seed):
     """The largest power of ten at which the loss falls at all over 30 steps."""
-    largest, left = {}, {}
+    largest = {}
+    left = {}
     for layers in (2, 4, 8):
         for exponent in range(1, 21):
             losses = trained_losses(device, seed, layers, 64, 1.0, 10.0**-exponent)

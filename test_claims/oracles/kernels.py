@@ -20,7 +20,8 @@ def product(
     device: torch.device, dtype: str, m: int, k: int | None = None, n: int | None = None
 ) -> Callable[[], Tensor]:
     """Multiplies the same (m, k) by (k, n) each time it is called; square where only m is given."""
-    k, n = k or m, n or m
+    k = k or m
+    n = n or m
     if dtype.startswith("fp8"):
         a = torch.randn(m, k, device=device).to(TORCH_DTYPES[dtype])
         b = (

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+E4M3 = torch.float8_e4m3fn
+E5M2 = torch.float8_e5m2
 NETS = {"wide": (128,), "deep": (32, 32, 32)}  # hidden widths, beside the usual (32,)
 
 
@@ -69,7 +70,8 @@ def trained_net(
 
 def through_fp8(x: Tensor, dtype: torch.dtype, scaled: bool) -> Tensor:
     """The values an fp8 tensor holds; where `scaled`, with one scale that brings its largest value near the maximum."""
-    largest, limit = float(x.abs().max()), torch.finfo(dtype).max
+    largest = float(x.abs().max())
+    limit = torch.finfo(dtype).max
     scale = 2.0 ** math.floor(math.log2(limit / largest)) if scaled and largest else 1.0
     return (x * scale).clamp(-limit, limit).to(dtype).float() / scale
 
@@ -77,10 +79,8 @@ def through_fp8(x: Tensor, dtype: torch.dtype, scaled: bool) -> Tensor:
 class _Fp8Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, scaled: bool) -> Tensor:
-        ctx.scaled, operands = (
-            scaled,
-            [through_fp8(operand, E4M3, scaled) for operand in (x, weight)],
-        )
+        ctx.scaled = scaled
+        operands = [through_fp8(operand, E4M3, scaled) for operand in (x, weight)]
         ctx.save_for_backward(*operands)
         return operands[0] @ operands[1].T
 
@@ -108,7 +108,8 @@ class Attention(nn.Module):
 
     def __init__(self, wide: bool) -> None:
         super().__init__()
-        self.project, self.wide = nn.Linear(8, 8, bias=False), wide
+        self.project = nn.Linear(8, 8, bias=False)
+        self.wide = wide
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.project(x)
@@ -121,7 +122,8 @@ class Attention(nn.Module):
         return attended
 
 
-PER_CHANNEL, PER_TENSOR = "per channel", "per tensor"
+PER_CHANNEL = "per channel"
+PER_TENSOR = "per tensor"
 
 
 def scales_of(weight: Tensor, bits: int, granularity: str) -> Tensor:
@@ -134,7 +136,8 @@ def scales_of(weight: Tensor, bits: int, granularity: str) -> Tensor:
 
 def quantised(weight: Tensor, bits: int, granularity: str = PER_CHANNEL) -> Tensor:
     """`weight` (outputs, inputs) rounded to this many bits; its gradient passes straight through."""
-    scales, top = scales_of(weight, bits, granularity).contiguous(), 2 ** (bits - 1) - 1
+    scales = scales_of(weight, bits, granularity).contiguous()
+    top = 2 ** (bits - 1) - 1
     zeros = torch.zeros_like(scales, dtype=torch.int32)
     return torch.fake_quantize_per_channel_affine(weight, scales, zeros, 0, -top, top)
 

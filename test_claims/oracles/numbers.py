@@ -128,7 +128,8 @@ def nearest_even(values: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
     magnitude = values.abs().clamp(max=grid[-1])
     above = torch.searchsorted(grid, magnitude).clamp(min=1, max=len(grid) - 1)
     below = above - 1
-    down, up = magnitude - grid[below], grid[above] - magnitude
+    down = magnitude - grid[below]
+    up = grid[above] - magnitude
     to_above = (up < down) | ((up == down) & (above % 2 == 0))
     return torch.where(to_above, grid[above], grid[below]).copysign(values)
 
@@ -171,7 +172,8 @@ def decode_disagreement(row: Format, device: torch.device = CPU) -> str | None:
     dtype = torch_dtype(row)
     shift = 0
     if row.name == "tf32":  # fp32 with the low 13 fraction bits zero
-        dtype, shift = torch.float32, 13
+        dtype = torch.float32
+        shift = 13
     if row.name == "fp4_e2m1":
         should = torch.tensor([*E2M1_GRID, *(-value for value in E2M1_GRID)], dtype=torch.float64)
         return difference("fp4_e2m1 decode", decoded(row), should, lambda i: f"pattern {i:#x}")
@@ -230,7 +232,8 @@ def published_disagreement(row: Format) -> str | None:
         return f"{row.name}: no specification is known under this name"
     published = PUBLISHED[row.name]
     for field in ("storage_bits", "max", "least_normal", "least_subnormal", "eps"):
-        got, should = getattr(row, field), getattr(published, field)
+        got = getattr(row, field)
+        should = getattr(published, field)
         if got != should:
             return f"{row.name}.{field}={got!r}, but should be {should!r}"
     if published.specials is not None:

@@ -49,7 +49,8 @@ class TokenWindows(Dataset[Item]):
     """
 
     def __init__(self, path: Path, length: int):
-        self.path, self.length = path, length
+        self.path = path
+        self.length = length
         self.windows = (path.stat().st_size // 4 - 1) // length
         self._tokens: np.ndarray | None = None
 
@@ -84,7 +85,8 @@ def resident_bytes(array: np.ndarray) -> int:
     does not list them.
     """
     start = array.__array_interface__["data"][0]
-    resident, inside = 0, False
+    resident = 0
+    inside = False
     try:
         with open("/proc/self/smaps", encoding="utf-8") as file:
             for line in file:

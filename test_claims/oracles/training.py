@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 # State beyond model and optimizer that changes from step to step: a run that uses it must save it.
 KINDS = ("step", "scheduler", "scaler", "data", "torch", "numpy", "python")
-EXAMPLES, BATCH, WIDTH = 40, 8, 6
+EXAMPLES = 40
+BATCH = 8
+WIDTH = 6
 
 
 def kinds_on(device: torch.device) -> tuple[str, ...]:
@@ -37,7 +39,8 @@ class Training:
         optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
         seed: int = 0,
     ):
-        self.device, self.kinds = device, frozenset(kinds)
+        self.device = device
+        self.kinds = frozenset(kinds)
         torch.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002 - data pipelines draw from the global generator
         random.seed(seed)
@@ -107,7 +110,8 @@ class Training:
             return self.x, self.y
         if not self.order:
             self.order = torch.randperm(EXAMPLES, generator=self.shuffler).tolist()
-        rows, self.order = self.order[:BATCH], self.order[BATCH:]
+        rows = self.order[:BATCH]
+        self.order = self.order[BATCH:]
         return self.x[rows], self.y[rows]
 
     def step(self) -> float:
