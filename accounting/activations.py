@@ -1,33 +1,32 @@
-"""Activations: the tensors a forward pass keeps for its backward pass, for both models, tensor by tensor.
+"""Activations: the tensors a forward pass keeps for its backward pass, for decoders, one by one.
 
-Of other models (latent attention, state spaces, windows, shared experts, encoders) it depends on how a net is written
-how many copies autograd keeps: `activation_bytes` of one that was read from a config counts them in the net that
-transformers builds, where it is installed, on tensors without values. Nets of your own: `prooflops.predicted`.
+A tensor is kept if a gradient needs it: a linear map's weight gradient needs its input, a
+nonlinearity its input or output, attention its queries, keys, values, outputs and row sums. Views of
+one storage count once. Not included: parameters, the batch, the net's output and the loss, which are
+held for other reasons. Nets of your own: `prooflops.predicted`; models of transformers:
+`prooflops.counted.built.activation_bytes`.
 
-A tensor is kept if a gradient needs it: a linear map's weight gradient needs its input, a nonlinearity its input or
-output, attention its queries, keys, values, outputs and row sums. Views of one storage count once. Not included:
-parameters, the batch, the net's output and the loss, which are held for other reasons.
-
-Exact for the nets of bench/models.py on the CPU, as torch 2.13 runs them, for fp32, fp64, bf16 and fp16. On CUDA (not
-run) LayerNorm keeps fp32 statistics even for 16-bit dtypes, RMSNorm is one kernel without a normalised copy, and flash
-attention adds 24 bytes of random state per layer (16 in older releases) and pads head_dim to a multiple of 8. Every
-function raises ValueError for a size below 1, an unknown dtype or attention, TypeError for another model.
+Exact for the nets of bench/models.py on the CPU, as torch 2.13 runs them, for fp32, fp64, bf16 and
+fp16. A model put together from parts keeps what equally written layers keep. On CUDA LayerNorm keeps
+fp32 statistics even for 16-bit dtypes, RMSNorm is one kernel without a normalised copy
+(`fused_norms`), and flash attention adds 24 bytes of random state per layer (16 in older releases)
+and pads head_dim to a multiple of 8. Every function raises ValueError for a size below 1, an unknown
+dtype or attention, TypeError for another model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import import_module
 from typing import Any, NamedTuple
 
-from accounting.checks import at_least_one, checked, instance_of, validated_bool, validated_choice
+from accounting.checks import at_least_one, checked, instance_of, validated_choice
 from accounting.formats import Dtype, dtype_name, element_bits
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear, Transformer
 from accounting.parts import AttentionLayers, LinearMaps, Parts, layers_of
 
-Model = DeepLinear | Transformer  # whose activations are known tensor by tensor
+Model = DeepLinear | Transformer | Parts
 
 ATTENTION = ("flash", "math", "unfused")
 DTYPES = ("fp64", "fp32", "bf16", "fp16")
@@ -56,39 +55,30 @@ class SavedTensor(NamedTuple):
 
 
 def _known(name: str, value: Any) -> Model:
-    if isinstance(value, Model):
+    """`value` if its saved tensors are known one by one."""
+    if not isinstance(value, Model):
+        raise TypeError(
+            f"{name} must be a DeepLinear, a Transformer or Parts, got a {type(value).__name__}; "
+            "prooflops.predicted.memory counts the saved tensors of a net"
+        )
+    if not all(isinstance(each, AttentionLayers) for each in value.attentions):
+        raise ValueError(
+            f"activations of {value!r} are unknown to the formulas; "
+            "prooflops.counted.built.activation_bytes counts those of a config's net"
+        )
+    return value
+
+
+def _of_equal_layers(name: str, value: Any) -> DeepLinear | Transformer:
+    if isinstance(value, DeepLinear | Transformer):
         return value
     raise TypeError(
-        f"{name} must be a DeepLinear or a Transformer, whose saved tensors are known one by one, "
-        f"got a {type(value).__name__}; prooflops.predicted.memory counts those of the built net"
+        f"{name} must be a DeepLinear or a Transformer, whose layers are equal, "
+        f"got a {type(value).__name__}"
     )
 
 
-def _of_config(
-    model: Any, batch: int, sequence: int, dtype: Dtype, attention: str, **options: Any
-) -> int:
-    """Bytes that transformers' net keeps; without its own way to recompute or to cast."""
-    model = model if getattr(model, "config", None) is not None else _known("model", model)
-    for name, value in options.items():
-        if value:
-            raise ValueError(
-                f"{name} must be {type(value)()!r} for a model of transformers' code, got {value!r}"
-            )
-    try:
-        built: Any = import_module(
-            "prooflops.counted.built"
-        )  # by name: it needs torch, and this module only Python
-        return int(
-            built.activation_bytes(
-                model.config, batch, sequence, dtype_name(dtype, DTYPES), attention
-            )
-        )
-    except ImportError as error:
-        said = "activations of this model need transformers 5 or later, whose net is counted"
-        raise ValueError(f"{said} ({error})") from None
-
-
-@checked(batch=at_least_one, sequence=at_least_one, dropout=validated_bool, model=_known)
+@checked(batch=at_least_one, sequence=at_least_one, model=_known, flags=("dropout", "fused_norms"))
 def saved_tensors(
     model: Model,
     batch: int,
@@ -98,8 +88,9 @@ def saved_tensors(
     autocast: str | None = None,
     *,
     dropout: bool = False,
+    fused_norms: bool = False,
 ) -> tuple[SavedTensor, ...]:
-    """The tensors that the forward pass of `model` keeps, by part: their bytes sum to `activation_bytes`.
+    """The tensors that the forward pass keeps, by part: their bytes sum to `activation_bytes`.
 
     `dtype` is that of parameters and activations. `attention`: "flash" keeps one fp32 number per query, the others each
     head's whole sequence × sequence matrix: "math" (torch's) in fp32 for 16-bit dtypes, "unfused" (product, softmax,
@@ -118,11 +109,16 @@ def saved_tensors(
         return tuple(_of_deep_linear(model, batch, dtype, autocast))
     if autocast is not None:
         raise ValueError(f"autocast must be None for a transformer, got {autocast!r}")
-    layers, outside = tensors_by_layer(model, batch, sequence, dtype, attention, dropout=dropout)
-    repeated = (
-        each._replace(copies=each.copies * number) for number, layer in layers for each in layer
-    )
-    return (*outside, *repeated)
+    layers, saved = tensors_by_layer(model, batch, sequence, dtype, attention, dropout=dropout)
+    for number, layer in layers:
+        saved += [each._replace(copies=each.copies * number) for each in layer]
+    if fused_norms:
+        saved = [
+            each._replace(dtype=dtype) if each.name == "norm input" else each
+            for each in saved
+            if each.name != "norm before weight"
+        ]
+    return tuple(saved)
 
 
 def tensors_by_layer(
@@ -133,47 +129,52 @@ def tensors_by_layer(
     Of layers with norms, attention, MLPs and experts alone: a norm keeps its input and its output.
     """
     validated_choice("attention", attention, ATTENTION)
-    (layers, outside), tokens = layers_of(model), batch * sequence
-    dim, rms = (
-        list(model.linear_maps)[-1].in_features,
-        getattr(model, "norm", "rmsnorm") == "rmsnorm",
-    )
+    layers, outside = layers_of(model)
+    tokens = batch * sequence
+    dim = list(model.linear_maps)[-1].in_features
+    rms = getattr(model, "norm", "rmsnorm") == "rmsnorm"
     learned = any(each.part == "positions" for each in outside.other_parameters)
-    found = [SavedTensor("embedding", "positions", sequence, "int64")] if learned else []
-    found += [SavedTensor("embedding", "dropout mask", tokens * dim, "bool")] if dropout else []
+    ends = []
+    if learned:
+        ends.append(SavedTensor("embedding", "positions", sequence, "int64"))
+    if dropout:
+        ends.append(SavedTensor("embedding", "dropout mask", tokens * dim, "bool"))
+    first_layer = min((each.place for each in layers[0][1].linear_maps), default=0) if layers else 0
     for norm in outside.other_parameters:
-        part = (
-            "embedding"
-            if norm.place < min(each.place for each in layers[0][1].linear_maps)
-            else "head"
-        )
-        found += _of_norm(rms, part, tokens, dim, dtype) if norm.part == "norms" else []
+        if norm.part == "norms":
+            part = "embedding" if norm.place < first_layer else "head"
+            ends += _of_norm(rms, part, tokens, dim, dtype)
     kinds = []
     for number, layer in layers:
         block = [*_of_layer(layer, number, dim, tokens, rms, dtype)]
-        attended: Any = layer.attentions
-        for each in attended:
+        for each in layer.attentions:
             block += _of_attention(each, tokens, sequence, dtype, attention)
-            angles = SavedTensor(
-                "attention", "cosines and sines", sequence * each.head_dim, dtype, copies=4
-            )
-            block += [] if learned else [angles]
-        scores = [each for each in block if each.name == "probabilities"]
-        masks = [each._replace(name="probabilities' mask", dtype="bool") for each in scores]
-        masks += [each._replace(name="probabilities after dropout") for each in scores]
-        masks += [SavedTensor("layers", "dropout mask", tokens * dim, "bool", copies=2)]
-        kinds.append((number, block + (masks if dropout else [])))
-    return kinds, found
+            if not learned:
+                angles = sequence * each.head_dim
+                block.append(SavedTensor("attention", "cosines and sines", angles, dtype, copies=4))
+        if dropout:
+            block += _of_dropout(block, tokens * dim)
+        kinds.append((number, block))
+    return kinds, ends
+
+
+def _of_dropout(block: list[SavedTensor], elements: int) -> Iterator[SavedTensor]:
+    """Masks of a layer's dropout, and the probabilities behind it."""
+    for each in block:
+        if each.name == "probabilities":
+            yield each._replace(name="probabilities' mask", dtype="bool")
+            yield each._replace(name="probabilities after dropout")
+    yield SavedTensor("layers", "dropout mask", elements, "bool", copies=2)
 
 
 @checked(
     "checkpoint_every",
-    flags=("selective", "dropout"),
+    flags=("selective", "dropout", "fused_norms"),
     batch=at_least_one,
     micro_batches=at_least_one,
 )
 def activation_bytes(
-    model: Any,
+    model: Model,
     batch: int,
     sequence: int = 1,
     dtype: Dtype = "fp32",
@@ -184,16 +185,17 @@ def activation_bytes(
     attention: str = "flash",
     autocast: str | None = None,
     dropout: bool = False,
+    fused_norms: bool = False,
 ) -> int:
     """Bytes that the forward pass leaves for the backward pass; for a deep linear net batch · dim · layers elements.
 
-    `checkpoint_every` = k keeps only the input of every k layers. Not included: 5056 bytes of random state
-    per input on the CPU. `recomputed_bytes` gives the temporary extra. `selective` recomputes the attention's `SCORES`:
-    few FLOPs, many bytes. `micro_batches` splits the batch and accumulates gradients: the activations are those of the
-    largest part, ⌈batch / n⌉. Exact (see the module). A GPT block in 16 bits, unfused, with dropout keeps
-    s·b·h·(34 + 5·a·s/h), selectively 34·s·b·h. The source leaves out the norms'
-    statistics, 8·s·b, below 0.1 % from h = 256 on. A model read from a config keeps what transformers' net keeps on the
-    CPU, with attention "flash" or "unfused" (its "eager").
+    `checkpoint_every` = k keeps only the input of every k layers. Not included: 5056 bytes of random
+    state per input on the CPU. `recomputed_bytes` gives the temporary extra. `selective` recomputes
+    the attention's `SCORES`: few FLOPs, many bytes. `micro_batches` splits the batch and accumulates
+    gradients: the activations are those of the largest part, ⌈batch / n⌉. `fused_norms` are CUDA's.
+    Exact (see the module). A GPT block in 16 bits, unfused, with dropout keeps
+    s·b·h·(34 + 5·a·s/h), selectively 34·s·b·h. The source leaves out the norms' statistics, 8·s·b,
+    below 0.1 % from h = 256 on.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, equation 1 and section 5.
 
     >>> net = DeepLinear(dim=4, layers=4)
@@ -201,28 +203,32 @@ def activation_bytes(
     (128, 64)
     """
     part, every = -(-batch // micro_batches), checkpoint_every
-    if not isinstance(model, Model):
-        options = {
-            "checkpoint_every": every,
-            "selective": selective,
-            "dropout": dropout,
-            "autocast": autocast or "",
-        }
-        return _of_config(model, part, sequence, dtype, attention, **options)
-    saved = saved_tensors(model, part, sequence, dtype, attention, autocast, dropout=dropout)
+    saved = saved_tensors(
+        model,
+        part,
+        sequence,
+        dtype,
+        attention,
+        autocast,
+        dropout=dropout,
+        fused_norms=fused_norms,
+    )
     if every and autocast is not None:
         raise ValueError(f"autocast must be None with checkpoint_every, got {autocast!r}")
     kept = [tensor for tensor in saved if not (selective and tensor.name in SCORES)]
     if not every:
         return sum(tensor.bytes for tensor in kept)
     ends = sum(tensor.bytes for tensor in kept if not _in_block(tensor))
-    # Of a deep linear net the input of the first segment is the batch, but the output of the last is the head's input.
-    return ends + -(-model.layers // every) * _layer_input_bytes(model, part, sequence, dtype)
+    # Of a deep linear net the input of the first segment is the batch, but the output of the last
+    # is the head's input.
+    layers = sum(number for number, _ in layers_of(model)[0])
+    segments = -(-getattr(model, "layers", layers) // every)
+    return ends + segments * _layer_input_bytes(model, part, sequence, dtype)
 
 
-@checked(checkpoint_every=at_least_one, model=_known)
+@checked(checkpoint_every=at_least_one, model=_of_equal_layers)
 def recomputed_bytes(
-    model: Model,
+    model: DeepLinear | Transformer,
     batch: int,
     sequence: int = 1,
     dtype: Dtype = "fp32",
@@ -245,9 +251,9 @@ def recomputed_bytes(
         replace(model, layers=layers), batch, sequence, dtype, attention, dropout=dropout
     )
     inside = sum(tensor.bytes for tensor in saved if _in_block(tensor))
-    return inside - (
-        0 if _norm_keeps_a_copy(model, dtype) else _layer_input_bytes(model, batch, sequence, dtype)
-    )
+    if _norm_keeps_a_copy(model, dtype):
+        return inside
+    return inside - _layer_input_bytes(model, batch, sequence, dtype)
 
 
 @checked("model_state_bytes", model=instance_of(DeepLinear), batch=at_least_one)
@@ -305,7 +311,8 @@ def _wide(dtype: str) -> str:
 def _layer_input_bytes(model: Model, batch: int, sequence: int, dtype: Dtype) -> int:
     """Bytes of one layer's input: a row per example of a deep linear net, per token of a transformer."""
     rows = 1 if isinstance(model, DeepLinear) else sequence
-    return element_bytes(batch * rows * model.dim, dtype)
+    dim = list(model.linear_maps)[-1].in_features
+    return element_bytes(batch * rows * dim, dtype)
 
 
 def _norm_keeps_a_copy(model: Model, dtype: str) -> bool:
@@ -331,21 +338,17 @@ def _of_layer(
     """The tensors that one of `number` equal layers keeps, but for those of attention itself."""
     for each in layer.other_parameters:
         if each.part == "norms":
-            norms = _of_norm(rms, "layers", tokens, min(each.elements, dim), dtype)
-            yield from (
-                tensor._replace(copies=tensor.copies * each.layers // number) for tensor in norms
-            )
-        elif each.part == "attention":  # norms of queries and keys
-            for of in (of for of in layer.attentions if isinstance(of, AttentionLayers)):
+            for tensor in _of_norm(rms, "layers", tokens, min(each.elements, dim), dtype):
+                yield tensor._replace(copies=tensor.copies * each.layers // number)
+        elif each.part == "attention":
+            # Norms of queries and keys.
+            for of in layer.attentions:
                 yield SavedTensor("attention", "query", tokens * of.heads * of.head_dim, dtype)
                 yield SavedTensor("attention", "key", tokens * of.kv_heads * of.head_dim, dtype)
+    gates = {maps.out_features for maps in layer.linear_maps if maps.name == "gate"}
     for maps in layer.linear_maps:
         if maps.name == "down":
-            gated = any(
-                each.name == "gate" and each.out_features == maps.in_features
-                for each in layer.linear_maps
-            )
-            yield from _of_mlp(maps, tokens, dtype, gated)
+            yield from _of_mlp(maps, tokens, dtype, gated=maps.in_features in gates)
 
 
 def _of_attention(

@@ -11,7 +11,6 @@ from accounting.checks import at_least_one, checked, instance_of, validate_field
 from accounting.flops import MULTIPLY_ADD_FLOPS, StepFlops
 
 PAIRS = ("full", "causal")
-LOCAL = ("sliding", "chunked", "both sides")
 
 # Products over all pairs of query and key: as many as wide as a key, and as many as wide as a value.
 ATTENTION_PRODUCTS = {
@@ -27,7 +26,7 @@ class Attention:
     """The shape of attention: `batch` sequences; in each, `heads` heads score queries against keys.
 
     `head_dim` is the width of a query and a key. Groups of heads share `kv_heads` heads of keys and values (GQA; 1 is
-    MQA). With a `window` of w a query sees w keys, by the rule `local`; `pairs` says which pairs of query and key
+    MQA). With a `window` of w a query sees the last w keys; `pairs` says which pairs of query and key
     count: see `attention_pairs`. Raises ValueError unless kv_heads divides heads.
 
     >>> Attention(2, 12, 1024, 64).scores, Attention(2, 12, 1, 64, key_length=1024, kv_heads=4).scores
@@ -44,7 +43,6 @@ class Attention:
     value_dim: int | None = None  # None: head_dim
     window: int | None = None  # None: all keys
     pairs: str = "full"
-    local: str = "sliding"
 
     def __post_init__(self) -> None:
         optional = ("key_length", "kv_heads", "value_dim", "window")
@@ -74,7 +72,7 @@ class Attention:
     @property
     def scores(self) -> int:
         """Pairs of query and key that count, over all heads and sequences."""
-        each = attention_pairs(self.query_length, self.keys, self.pairs, self.window, self.local)
+        each = attention_pairs(self.query_length, self.keys, self.pairs, self.window)
         return self.batch * self.heads * each
 
     def product_flops(self, part: str) -> int:
@@ -95,42 +93,35 @@ def attention_pairs(
     key_length: int | None = None,
     pairs: str = "full",
     window: int | None = None,
-    local: str = "sliding",
 ) -> int:
-    """Pairs of query and key that are scored: Q·K for "full", those that a causal mask lets through for "causal".
+    """Pairs of query and key that are scored: Q·K for "full", those that the mask passes for "causal".
 
-    Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them; S·w − w·(w − 1)/2 within a window of
-    w ≤ S. With more keys than queries (a cache) the last query sees all keys: Q·K − Q·(Q − 1)/2 without a window.
-    A window lets a query see the last w keys including its own ("sliding"); those of its own chunk of w up to itself
-    ("chunked": S·(w + 1)/2 if w divides S); or, without causality, w on each of "both sides".
-
-    Raises ValueError for fewer keys than queries (on both sides also for more) unless all pairs count.
-    Source: Jiang et al., Mistral 7B (2023), section 2, arXiv:2310.06825: a token attends to W tokens at most.
+    Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them; with a window of w ≤ S,
+    which lets a query see the last w keys including its own, S·w − w·(w − 1)/2. With more keys than
+    queries (a cache) the last query sees all keys: Q·K − Q·(Q − 1)/2 without a window.
+    Raises ValueError for fewer keys than queries unless all pairs count.
+    Source: Jiang et al., Mistral 7B (2023), section 2, arXiv:2310.06825.
 
     >>> attention_pairs(4), attention_pairs(4, pairs="causal"), attention_pairs(1, 100, pairs="causal")
     (16, 10, 100)
-    >>> [attention_pairs(4, pairs="causal", window=2, local=local) for local in ("sliding", "chunked", "both sides")]
-    [7, 6, 10]
+    >>> attention_pairs(4, pairs="causal", window=2)
+    7
     """
     keys = query_length if key_length is None else key_length
     widest = keys if window is None else window
-    rule = validated_choice("local", local, LOCAL)
     if validated_choice("pairs", pairs, PAIRS) == "full":
         return query_length * keys
-    if keys < query_length or (rule == "both sides" and keys > query_length):
-        least = "at least" if keys < query_length else "equal to"
+    if keys < query_length:
         raise ValueError(
-            f"key_length must be {least} query_length ({query_length}) for causal pairs, got {keys}"
+            f"key_length must be at least query_length ({query_length}) for causal pairs, got {keys}"
         )
 
-    def seen(positions: int) -> int:  # by the queries of the first `positions`
-        if rule == "chunked":
-            chunks, rest = divmod(positions, widest or 1)
-            return (chunks * widest * (widest + 1) + rest * (rest + 1)) // 2
+    def seen(positions: int) -> int:
+        """Pairs of the first `positions` queries."""
         whole = min(positions, widest)
         return positions * whole - whole * (whole - 1) // 2
 
-    return 2 * seen(keys) - keys if rule == "both sides" else seen(keys) - seen(keys - query_length)
+    return seen(keys) - seen(keys - query_length)
 
 
 @checked(attention=instance_of(Attention))

@@ -41,7 +41,15 @@ from accounting.flops import (
 from accounting.formats import Dtype
 from accounting.memory import ModelState, element_bytes, model_state
 from accounting.optimizers import Optimizer, Recipe, recipe_of
-from accounting.parts import OPERANDS, Lengths, LinearMaps, Mixing, OtherParameters, Part, length
+from accounting.parts import (
+    OPERANDS,
+    AttentionLayers,
+    Lengths,
+    LinearMaps,
+    OtherParameters,
+    Part,
+    length,
+)
 from accounting.roofline import Work
 
 __all__ = [
@@ -65,7 +73,7 @@ class Model(Protocol):
     def linear_maps(self) -> Iterable[LinearMaps]: ...
 
     @property
-    def attentions(self) -> Iterable[Mixing]: ...
+    def attentions(self) -> Iterable[AttentionLayers]: ...
 
     @property
     def other_parameters(self) -> Iterable[OtherParameters]: ...
@@ -180,13 +188,14 @@ def cache_bytes(
 ) -> int:
     """Bytes that generation keeps for `batch` sequences of `context` tokens, in all layers.
 
-    Keys and values of each token in every causal layer (the last w − 1 tokens within a window of w); those of an
-    encoder's output; a recurrent layer's state at any length. Compressed forms (MLA) are kept unless `latents` is
-    False. Exact for a cache without padding whose states have one dtype.
+    Keys and values of each token in every layer (the last w − 1 tokens within a window of w).
+    Compressed forms (MLA) are kept unless `latents` is False. Exact for a cache without padding.
+    Raises ValueError for a context beyond the learned positions.
 
     >>> cache_bytes(LLAMA3_70B, 1, 8192) / 2**30
     2.5
     """
+    _refuse_beyond_positions(model, context)
     elements = sum(each.cached_elements(context, latents) for each in model.attentions)
     return element_bytes(batch * elements, dtype)
 
@@ -206,10 +215,9 @@ def decoding_work(
     _refuse_beyond_positions(model, context)
     flops, read = 0, 0
     for maps in model.linear_maps:
-        if maps.rows == "tokens":
-            flops += maps.product_flops(batch, 1)
-            touched = min(max(maps.copies, 1), maps.uses * batch)
-            read += maps.layers * touched * (maps.weights + maps.biases)
+        flops += maps.product_flops(batch, 1)
+        touched = min(max(maps.copies, 1), maps.uses * batch)
+        read += maps.layers * touched * (maps.weights + maps.biases)
     read += sum(each.parameters for each in model.other_parameters if not each.looked_up)
     flops += sum(each.decoding_flops(batch, context, latents) for each in model.attentions)
     return Work(
@@ -222,8 +230,8 @@ def decoding_work(
 def forward_flops(model: Model, batch: int, sequence: Lengths = 1, *, pairs: str = "full") -> int:
     """FLOPs of a forward pass: 2·rows·(weights that a row meets), and the attention of every layer.
 
-    `batch` sequences of `sequence` tokens, or of {"source": ..., "tokens": ...} with an encoder. A deep linear net has
-    no sequence: its examples are batch·sequence. `pairs` counts all pairs of query and key ("full") or those that mask
+    `batch` sequences of `sequence` tokens. A deep linear net has no sequence: its examples are
+    batch·sequence. `pairs` counts all pairs of query and key ("full") or those that mask
     and window let through ("causal"): see `accounting.attention.attention_pairs`. Exact for matrix products. Ignored:
     elementwise operations, about 1/dim.
 
@@ -394,7 +402,12 @@ def _layers_fed(part: Part, trained: list[Part]) -> int:
 
 
 def _attention_backward(
-    each: Mixing, trained: list[Part], batch: int, sequence: Lengths, pairs: str, convention: str
+    each: AttentionLayers,
+    trained: list[Part],
+    batch: int,
+    sequence: Lengths,
+    pairs: str,
+    convention: str,
 ) -> int:
     """FLOPs of attention's gradients; in the first layer only of the operands that follow a trained part."""
     before = {getattr(part, "name", "") for part in trained if part.place < each.place}

@@ -1,4 +1,4 @@
-"""Training on many devices: bytes that each stores, bytes it sends in a step, and its idle time.
+"""Training on many devices: parameters that each stores, bytes it sends in a step, and its idle time.
 
 For transformers. Where layers differ, the fullest stage has those that hold most: exact if they are neighbours, like
 DeepSeek-V3's with experts. Bytes on the wire are those that one device of the busiest stage sends by ring
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from accounting.activations import SCORES, SavedTensor, activation_bytes, tensors_by_layer
 from accounting.checks import (
     at_least_one,
     checked,
@@ -22,7 +21,6 @@ from accounting.checks import (
     validated_choice,
     validated_model,
 )
-from accounting.formats import Dtype, dtype_name
 from accounting.memory import element_bytes
 from accounting.models import Model
 from accounting.optimizers import Recipe, recipe_of
@@ -36,14 +34,11 @@ ZERO_SHARDS: dict[int, tuple[str, ...]] = {
     3: ("state", "master", "gradients", "parameters"),
 }
 KINDS = ("tensor", "context", "pipeline", "expert", "data")
-RECOMPUTE = ("none", "selective", "full")
 # Each of n ranks sends this many times (n − 1)/n of the array; a "send" goes whole to one neighbour.
 PASSES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 # Parts and maps that every rank of a tensor group holds whole; low ranks of MLA as Megatron does.
 REPLICATED = {"norms", "positions", "router", "corrections", "query_down", "latent"}
 KEYS = ("key", "value")  # each rank holds at least one head of them
-# Saved tensors that a tensor group divides by heads or columns.
-OF_OWN_HEADS = ("query", "repeated key", "repeated value", "output", "hidden", *SCORES)
 
 
 @checked(ranks=at_least_one)
@@ -134,56 +129,45 @@ class Parallelism:
         """
         return (self.pipeline - 1) / (self.interleaved * self.micro_batches)
 
-    @property
-    def chunks_in_flight(self) -> int:
-        """Most chunks whose activations the first stage holds at once: p; interleaved p · v + p − 1.
-
-        Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3: L · (1 + (p − 1)/(p · v)) layers.
-        """
-        p, v = self.pipeline, self.interleaved
-        return min(v * self.micro_batches, p * v + (p - 1 if v > 1 else 0))
-
     def stage_layers(self, model: Model) -> tuple[int, int]:
-        """Layers of the fullest stage and of the model; raises ValueError for a split that the model cannot have."""
-        layers = sum(number for number, _ in layers_of(model)[0])
-        experts = [
-            ("expert", self.expert, "experts", m.copies)
-            for m in model.linear_maps
-            if m.copies > m.uses
-        ]
-        heads = [each for each in model.attentions if hasattr(each, "heads")]
-        for name, parts, divided, number in [
-            ("tensor", self.tensor, "heads", each.heads) for each in heads
-        ] + experts:
-            if number % parts:
+        """Layers of the fullest stage and of the model.
+
+        Raises ValueError for a split that the model cannot have.
+        """
+        for maps in model.linear_maps:
+            if maps.copies > maps.uses and maps.copies % self.expert:
                 raise ValueError(
-                    f"{name} must divide the {divided} of the model, {number}, got {parts}"
+                    f"expert must divide the experts of the model, {maps.copies}, got {self.expert}"
                 )
-        for each in heads:
-            if (
-                keys := getattr(each, "kv_heads", self.tensor)
-            ) % self.tensor and self.tensor % keys:
+        shapes = _attentions(model)
+        for each in shapes:
+            if each.heads % self.tensor:
                 raise ValueError(
-                    f"tensor must divide kv_heads={keys} or be a multiple of it, got {self.tensor}"
+                    f"tensor must divide the heads of the model, {each.heads}, got {self.tensor}"
                 )
-        if not heads and (parts := max(self.tensor, self.context)) > 1:
+            if each.kv_heads % self.tensor and self.tensor % each.kv_heads:
+                raise ValueError(
+                    f"tensor must divide kv_heads={each.kv_heads} or be a multiple of it, "
+                    f"got {self.tensor}"
+                )
+        widest = max(self.tensor, self.context)
+        if not shapes and widest > 1:
             raise ValueError(
-                f"tensor and context must be 1 for a model whose heads are unknown, got {parts}"
+                f"tensor and context must be 1 for a model whose heads are unknown, got {widest}"
             )
-        if max(layers, 1) < (chunks := self.pipeline * self.interleaved):
+        layers = sum(number for number, _ in layers_of(model)[0])
+        chunks = self.pipeline * self.interleaved
+        if max(layers, 1) < chunks:
             raise ValueError(
                 f"pipeline · interleaved must be at most layers={layers}, got {chunks}"
             )
         return self.interleaved * -(-layers // chunks), layers
 
     def shares(self, model: Model, name: str) -> int:
-        """Ranks of a tensor group that have different parts of a map or saved tensor: as many as heads of keys."""
-        keys = [
-            each.kv_heads
-            for each in model.attentions
-            if isinstance(each, AttentionLayers) and name in KEYS
-        ]
-        return min([self.tensor, *keys])
+        """Ranks of a tensor group that have different parts of a map: as many as heads of keys."""
+        if name not in KEYS:
+            return self.tensor
+        return min([self.tensor, *(each.kv_heads for each in _attentions(model))])
 
     def micro_batch(self, batch: int, sequence: int) -> tuple[int, int]:
         """Sequences of a micro-batch and their length; raises ValueError if the split does not divide them."""
@@ -228,26 +212,29 @@ def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
                 dense += elements
         return dense, routed
 
-    own_layers, experts = _fullest([(number, *held(of, number)) for number, of in layers], own)
-    (first, _), (last, more) = (held(outside, 1, looked_up) for looked_up in (True, False))
+    kinds = [(number, *held(of, number)) for number, of in layers]
+    own_layers, experts = _fullest(kinds, own)
+    first, _ = held(outside, 1, looked_up=True)
+    last, more = held(outside, 1, looked_up=False)
     tied = sum(-(-maps.weights // split.tensor) for maps in model.linear_maps if not maps.copies)
-    return (
-        own_layers,
-        experts + more,
-        first + last if split.pipeline == 1 else max(first, last + tied),
-    )
+    ends = first + last if split.pipeline == 1 else max(first, last + tied)
+    return own_layers, experts + more, ends
+
+
+def _attentions(model: Model) -> list[AttentionLayers]:
+    """The attentions whose heads are known; a counted model has none."""
+    return [each for each in model.attentions if isinstance(each, AttentionLayers)]
 
 
 def _fullest(kinds: Iterable[tuple[int, int, int]], own: int) -> tuple[int, int]:
-    """What those `own` layers have that have most, of kinds of layers by their number and two columns."""
-    columns = [0, 0]
-    for number, *each in sorted(kinds, key=lambda kind: -kind[1] - kind[2]):
+    """Both columns' sums over the `own` layers that have most, of kinds (number, column, column)."""
+    first = second = 0
+    for number, one, other in sorted(kinds, key=lambda kind: -kind[1] - kind[2]):
         taken = min(number, own)
         own -= taken
-        columns = [
-            column + taken * of_layer for column, of_layer in zip(columns, each, strict=True)
-        ]
-    return columns[0], columns[1]
+        first += taken * one
+        second += taken * other
+    return first, second
 
 
 @checked("batch", "sequence", model=validated_model, split=instance_of(Parallelism))
@@ -257,7 +244,6 @@ def collectives(
     batch: int,
     sequence: int,
     recipe: str | Recipe = "bf16-fp32-gradients-master",
-    recompute: str = "none",
 ) -> tuple[Collective, ...]:
     """Communication of one device of the busiest stage in a step of `batch` sequences, by kind of parallelism.
 
@@ -266,7 +252,7 @@ def collectives(
     gathered forward and backward, their fp32 gradients once around the ring. pipeline: b·s·h forward and its gradient
     back over each border. expert: each token to its experts and back, and the gradients likewise. data: gradients
     all-reduced; from ZeRO stage 1 on reduce-scattered, and the parameters gathered; at stage 3 per micro-batch, those
-    of the layers twice. `recompute="full"` repeats the layers' forward. Equals the traffic of torch 2.13's DDP, FSDP2,
+    of the layers twice. Equals the traffic of torch 2.13's DDP, FSDP2,
     tensor, context and pipeline parallelism, with tokens routed evenly. Megatron gathers the layers' inputs once more
     in the backward pass.
     Raises ValueError for a batch or sequence that does not divide.
@@ -280,136 +266,60 @@ def collectives(
     data all-gather 8 2101354496 1
     data reduce-scatter 8 32121044992 1
     """
-    dtypes, (batch, sequence) = recipe_of(recipe), split.micro_batch(batch, sequence)
-    again = validated_choice("recompute", recompute, RECOMPUTE) == "full"
+    dtypes = recipe_of(recipe)
+    batch, sequence = split.micro_batch(batch, sequence)
     rows = batch * sequence // split.context
-    found = (
-        *_of_activations(model, split, rows, dtypes, again),
-        *_of_parameters(model, split, dtypes),
-    )
+    found = [*_of_activations(model, split, rows, dtypes), *_of_parameters(model, split, dtypes)]
     return tuple(each for each in found if each.ranks > 1 and each.bytes and each.times)
 
 
 def _of_activations(
-    model: Model, split: Parallelism, rows: int, dtypes: Recipe, again: bool
+    model: Model, split: Parallelism, rows: int, dtypes: Recipe
 ) -> Iterator[Collective]:
-    """Communication for `rows` tokens per micro-batch and rank; `again` repeats the forward."""
-    (layers, _), micro = split.stage_layers(model), split.micro_batches
+    """Communication for `rows` tokens per micro-batch and rank."""
+    layers, _ = split.stage_layers(model)
+    micro = split.micro_batches
     whole = element_bytes(rows * list(model.linear_maps)[-1].in_features, dtypes.parameters)
     scattered = split.sequence and split.tensor > 1
     part = whole // split.tensor if scattered else whole
-    exits = (4 + 2 * again) * layers + (2 if split.pipeline == 1 else 1)
-    names = ("all-gather", "reduce-scatter") if scattered else ("all-reduce",)
-    yield from (Collective("tensor", name, split.tensor, whole, exits * micro) for name in names)
+    exits = 4 * layers + (2 if split.pipeline == 1 else 1)
+    for name in ("all-gather", "reduce-scatter") if scattered else ("all-reduce",):
+        yield Collective("tensor", name, split.tensor, whole, exits * micro)
 
-    shapes = [each for each in model.attentions if isinstance(each, AttentionLayers)]
-    keys, _ = _fullest(
-        [(each.layers, each.kv_heads * (each.head_dim + each.value_dim), 0) for each in shapes],
-        layers,
-    )
+    shapes = _attentions(model)
+    widths = [each.kv_heads * (each.head_dim + each.value_dim) for each in shapes]
+    kinds = [(each.layers, width, 0) for each, width in zip(shapes, widths, strict=True)]
+    keys, _ = _fullest(kinds, layers)
     of_rank = rows * keys // split.shares(model, "key")
     gathered = split.context * element_bytes(of_rank, dtypes.parameters)
-    yield Collective("context", "all-gather", split.context, gathered, (2 + again) * micro)
-    yield Collective(
-        "context", "send", split.context, element_bytes(of_rank, "fp32"), split.context * micro
-    )
+    gradients = element_bytes(of_rank, "fp32")
+    yield Collective("context", "all-gather", split.context, gathered, 2 * micro)
+    yield Collective("context", "send", split.context, gradients, split.context * micro)
     borders = 2 * split.interleaved - (split.pipeline == 2)
     yield Collective("pipeline", "send", split.pipeline, part, borders * micro)
 
-    experts = [
-        maps for maps in model.linear_maps if maps.name == "down" and maps.copies > maps.uses
-    ]
-    routed, _ = _fullest([(maps.layers, maps.uses, 0) for maps in experts], max(layers, 1))
-    yield Collective("expert", "all-to-all", split.expert, part, (4 + 2 * again) * routed * micro)
+    downs = [maps for maps in model.linear_maps if maps.name == "down" and maps.copies > maps.uses]
+    routed, _ = _fullest([(maps.layers, maps.uses, 0) for maps in downs], max(layers, 1))
+    yield Collective("expert", "all-to-all", split.expert, part, 4 * routed * micro)
 
 
 def _of_parameters(model: Model, split: Parallelism, dtypes: Recipe) -> Iterator[Collective]:
     """Communication of gradients and, with ZeRO, parameters; experts are shared among fewer devices."""
     own, experts, ends = device_parameters(model, split)
+    yield from _of_shared(split, dtypes, own, ends, split.replicas)
+    yield from _of_shared(split, dtypes, experts, 0, split.replicas // split.expert)
+
+
+def _of_shared(
+    split: Parallelism, dtypes: Recipe, inside: int, outside: int, sharers: int
+) -> Iterator[Collective]:
+    """Communication of parameters inside and outside of layers, which `sharers` devices share."""
     stage, micro = split.zero_stage, split.micro_batches
-    for inside, outside, sharers in (
-        (own, ends, split.replicas),
-        (experts, 0, split.replicas // split.expert),
-    ):
-        gradients = element_bytes(inside + outside, dtypes.gradients)
-        if not stage:
-            yield Collective("data", "all-reduce", sharers, gradients, 1)
-            continue
-        for elements, count in ((inside, 2 * micro), (outside, micro)):
-            parameters = element_bytes(elements, dtypes.parameters)
-            yield Collective("data", "all-gather", sharers, parameters, count if stage == 3 else 1)
-        yield Collective("data", "reduce-scatter", sharers, gradients, micro if stage > 1 else 1)
-
-
-@checked(
-    "batch", "sequence", flags=("dropout",), model=validated_model, split=instance_of(Parallelism)
-)
-def device_activation_bytes(
-    model: Model,
-    split: Parallelism,
-    batch: int,
-    sequence: int,
-    dtype: Dtype = "bf16",
-    *,
-    recompute: str = "none",
-    attention: str = "flash",
-    dropout: bool = False,
-) -> int:
-    """Bytes of saved activations in flight on a device of the first stage, which holds most of them.
-
-    A GPT block keeps s·b·h·(10 + 24/t + 5·a·s/(h·t)) with tensor parallelism t, s·b·h·(34 + 5·a·s/h)/t with `sequence`;
-    context divides the sequence. `recompute` repeats nothing ("none"), the attention's scores ("selective"), or all but
-    the layers' inputs ("full"; one layer is back at a time). Norms are CUDA's, one kernel that keeps no copy. Exact for
-    Megatron; torch also keeps the gathered inputs of attention and MLP: 4·s·b·h·(1 − 1/t) per layer.
-    Of a model with more than norms, attention, MLPs and experts it is what transformers' net keeps, divided evenly.
-    Ignored: temporaries, logits, experts that get more tokens than others.
-    Source: Korthikanti et al. 2022, arXiv:2205.05198, table 2 and section 4.2.3.
-
-    >>> from accounting.models import LLAMA3_8B
-    >>> splits = Parallelism(), Parallelism(tensor=8), Parallelism(tensor=8, sequence=False)
-    >>> [device_activation_bytes(LLAMA3_8B, split, 1, 8192) for split in splits]
-    [44461752320, 5792600064, 13428097024]
-    """
-    (rows, sequence), (own, of_all) = split.micro_batch(batch, sequence), split.stage_layers(model)
-    dtype, recompute = dtype_name(dtype), validated_choice("recompute", recompute, RECOMPUTE)
-    ranks, dim = (
-        split.context * (split.tensor if split.sequence else 1),
-        list(model.linear_maps)[-1].in_features,
-    )
-    if not of_all or not all(isinstance(each, AttentionLayers) for each in model.attentions):
-        if recompute != "none":
-            raise ValueError(
-                f"recompute must be 'none' for a model without attention in layers, got {recompute!r}"
-            )
-        whole = activation_bytes(model, rows, sequence, dtype, attention=attention, dropout=dropout)
-        return -(
-            -whole
-            * split.chunks_in_flight
-            * max(own, 1)
-            // split.interleaved
-            // max(of_all, 1)
-            // ranks
-        )
-
-    dropped = {"norm before weight", *(SCORES if recompute == "selective" else ())}
-
-    def held(each: SavedTensor) -> int:
-        size = (each._replace(dtype=dtype) if each.name == "norm input" else each).bytes
-        shares = split.tensor if split.sequence and each.name != "cosines and sines" else 1
-        shares = split.shares(model, each.name) if each.name in (*OF_OWN_HEADS, *KEYS) else shares
-        return 0 if each.name in dropped else -(-size // (split.context * shares))
-
-    layers, outside = tensors_by_layer(model, rows, sequence, dtype, attention, dropout=dropout)
-    kinds, chunk = (
-        [(number, sum(map(held, of)), 0) for number, of in layers],
-        own // split.interleaved,
-    )
-    in_flight = {
-        "embedding": min(split.micro_batches, split.pipeline),
-        "head": int(split.pipeline == 1),
-    }
-    ends = sum(held(each) * in_flight[each.part] for each in outside)
-    if recompute != "full":
-        return ends + split.chunks_in_flight * _fullest(kinds, chunk)[0]
-    given = element_bytes(rows * sequence // ranks * dim, dtype)
-    return ends + max(layer for _, layer, _ in kinds) + split.chunks_in_flight * chunk * given
+    gradients = element_bytes(inside + outside, dtypes.gradients)
+    if not stage:
+        yield Collective("data", "all-reduce", sharers, gradients, 1)
+        return
+    for elements, count in ((inside, 2 * micro), (outside, micro)):
+        parameters = element_bytes(elements, dtypes.parameters)
+        yield Collective("data", "all-gather", sharers, parameters, count if stage == 3 else 1)
+    yield Collective("data", "reduce-scatter", sharers, gradients, micro if stage > 1 else 1)

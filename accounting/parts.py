@@ -1,23 +1,22 @@
 """The parts of a model: what it multiplies by, what it attends over, and its other parameters.
 
-A model is three lists: linear maps, attentions (or recurrences in their place), other parameters. Any object with these
-attributes is a model for `accounting.models`. `Parts` composes: `a + b` is a, then b; `a | b` is a beside b, on the
-same input; `n * a` is n layers of a. A negative size raises ValueError, one that is not an integer TypeError.
+A model is three lists: linear maps, attentions, other parameters. Any object with these attributes
+is a model for `accounting.models`. `Parts` composes: `a + b` is a, then b; `a | b` is a beside b,
+on the same input; `n * a` is n layers of a. A negative size raises ValueError, one that is not an
+integer TypeError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
 
 from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.checks import validate_fields, validated_int
 from accounting.flops import MULTIPLY_ADD_FLOPS
 
-# How many rows of a sequence something handles: a fixed number, or as many as a stream has that the caller gives the
-# length of. "tokens" is the model's own stream; an encoder's is "source".
-Rows = int | str
+# Tokens of a sequence; of a counted model with an encoder the tokens of each stream, "source" and "tokens".
 Lengths = int | Mapping[str, int]
 OPERANDS = frozenset({"query", "key", "value"})
 
@@ -50,9 +49,8 @@ class Part:
 class LinearMaps(Part):
     """Equal matrices of in_features × out_features: a layer stores `copies`, a row is multiplied by `uses` of them.
 
-    Experts are stored but mostly not used; a tied head is used but not stored; a convolution's kernel, with the inputs
-    of one output as in_features, is used at every position. Checkpointing with early stop skips products that end a
-    layer (`ends_layer`), since nothing keeps their result.
+    Experts are stored but mostly not used; a tied head is used but not stored. Checkpointing with
+    early stop skips products that end a layer (`ends_layer`), since nothing keeps their result.
 
     >>> LinearMaps("mlp", 8, 32, layers=3, copies=4, uses=2, bias=True).parameters
     3456
@@ -65,7 +63,6 @@ class LinearMaps(Part):
     copies: int = 1
     uses: int = 1
     bias: bool = False
-    rows: Rows = "tokens"
     ends_layer: bool = False
 
     def __post_init__(self) -> None:
@@ -95,7 +92,7 @@ class LinearMaps(Part):
 
     def product_flops(self, batch: int, sequence: Lengths) -> int:
         """FLOPs of the products with the rows of `batch` sequences."""
-        rows = validated_int("batch", batch) * length(self.rows, sequence)
+        rows = validated_int("batch", batch) * length("tokens", sequence)
         return MULTIPLY_ADD_FLOPS * rows * self.layers * self.uses * self.weights
 
 
@@ -125,14 +122,14 @@ class OtherParameters(Part):
 
 @dataclass(frozen=True)
 class AttentionLayers(Part):
-    """Attention of every layer: `heads` of width head_dim score queries against keys, and weight values.
+    """Causal attention of every layer: `heads` of width head_dim score queries against keys.
 
-    A token sees the last `window` tokens, or all (0): earlier ones (`causal`), perhaps only in its own chunk of
-    `window` (`chunked`), or as many on either side. `keys` of another stream than `queries` make it cross-attention.
-    `latent` is a token's compressed cache entry (MLA): a shared width, key and value at once, and a rotary width, key
-    only; every head's keys and values are made from it. Raises ValueError unless kv_heads divides heads.
+    A token sees the last `window` tokens, or all (0). `latent` is a token's compressed cache entry
+    (MLA): a shared width, key and value at once, and a rotary width, key only; every head's keys and
+    values are made from it. Raises ValueError unless kv_heads divides heads.
 
-    >>> llama, mistral = (AttentionLayers("attention", 32, 128, kv_heads=8, layers=32, window=w) for w in (0, 4096))
+    >>> llama = AttentionLayers("attention", 32, 128, kv_heads=8, layers=32)
+    >>> mistral = replace(llama, window=4096)
     >>> [each.forward_flops(1, 32768, "causal") / 1e15 for each in (llama, mistral)]
     [0.281483566645248, 0.065971771408384]
     """
@@ -143,27 +140,13 @@ class AttentionLayers(Part):
     kv_heads: int = 0  # 0: heads
     value_dim: int = 0  # 0: head_dim
     window: int = 0
-    causal: bool = True
-    chunked: bool = False
-    queries: Rows = "tokens"
-    keys: Rows = "tokens"
     latent: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
-        validate_fields(
-            self,
-            "heads",
-            "head_dim",
-            "kv_heads",
-            "value_dim",
-            "window",
-            "layers",
-            "place",
-            "block_end",
-        )
-        validate_fields(self, flags=["causal", "chunked", "frozen"])
+        sizes = ("heads", "head_dim", "kv_heads", "value_dim", "window")
+        validate_fields(self, *sizes, "layers", "place", "block_end", flags=["frozen"])
         self.shape(1, 1, 1)
 
     def shape(self, batch: int, queries: int, keys: int, pairs: str = "full") -> Attention:
@@ -177,15 +160,13 @@ class AttentionLayers(Part):
             kv_heads=self.kv_heads,
             value_dim=self.value_dim,
             window=self.window or None,
-            pairs=pairs if self.causal or self.window else "full",
-            local=("chunked" if self.chunked else "sliding") if self.causal else "both sides",
+            pairs=pairs,
         )
 
     def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:
         """FLOPs of the forward products, of all layers."""
-        return attention_flops(
-            self.shape(batch, length(self.queries, sequence), length(self.keys, sequence), pairs)
-        )
+        tokens = length("tokens", sequence)
+        return attention_flops(self.shape(batch, tokens, tokens, pairs))
 
     def backward_flops(
         self,
@@ -195,133 +176,46 @@ class AttentionLayers(Part):
         convention: str,
         needed: frozenset[str] = OPERANDS,
     ) -> int:
-        """FLOPs of the gradients of the `needed` operands, of all layers; "flash" computes all of them or none."""
-        shape = self.shape(
-            batch, length(self.queries, sequence), length(self.keys, sequence), pairs
-        )
+        """FLOPs of the gradients of the `needed` operands, of all layers.
+
+        "flash" computes all of them or none.
+        """
+        tokens = length("tokens", sequence)
+        shape = self.shape(batch, tokens, tokens, pairs)
         if needed and (needed == OPERANDS or convention == "flash"):
             return attention_backward_flops(shape, convention)
         # dq = ds·k, dk = dsᵀ·q; dp = do·vᵀ for either, dv = pᵀ·do
-        of_key_width, of_value_width = (
-            len(needed - {"value"}),
-            bool(needed - {"value"}) + ("value" in needed),
-        )
-        return (
-            MULTIPLY_ADD_FLOPS
-            * shape.scores
-            * (of_key_width * self.head_dim + of_value_width * self.value_dim)
-        )
+        of_key_width = len(needed - {"value"})
+        of_value_width = bool(needed - {"value"}) + ("value" in needed)
+        widths = of_key_width * self.head_dim + of_value_width * self.value_dim
+        return MULTIPLY_ADD_FLOPS * shape.scores * widths
 
     def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:
         """FLOPs of one further token after `context`; with `latents` every head attends to those."""
-        own = self.keys == self.queries
-        shape = self.shape(batch, 1, length(self.keys, context) + own, "causal" if own else "full")
+        shape = self.shape(batch, 1, length("tokens", context) + 1, "causal")
         if latents and self.latent[0]:
             shape = replace(shape, kv_heads=1, head_dim=sum(self.latent), value_dim=self.latent[0])
         return attention_flops(shape)
 
     def cached_elements(self, context: Lengths, latents: bool) -> int:
-        """Elements that all layers keep of one sequence; the last w − 1 tokens within a window of w."""
-        tokens = length(self.keys, context)
-        if self.keys == self.queries:
-            tokens = self.causal * (min(tokens, self.window - 1) if self.window else tokens)
-        width = (
-            sum(self.latent)
-            if latents and self.latent[0]
-            else self.kv_heads * (self.head_dim + self.value_dim)
-        )
+        """Elements that all layers keep of one sequence.
+
+        Within a window of w these are of the last w − 1 tokens.
+        """
+        tokens = length("tokens", context)
+        if self.window:
+            tokens = min(tokens, self.window - 1)
+        whole = self.kv_heads * (self.head_dim + self.value_dim)
+        width = sum(self.latent) if latents and self.latent[0] else whole
         return self.layers * tokens * width
 
 
-@dataclass(frozen=True)
-class RecurrentLayers(Part):
-    """A state of key_dim × value_dim per head instead of keys and values: linear attention and state spaces.
-
-    A token writes k·vᵀ into the state and reads q·S: 2 `state_products`. With a `chunk` that happens once per chunk,
-    and inside a chunk every token is scored against all others: `key_products` of key_dim and `value_products` of
-    value_dim per pair (the delta rule: 2, 1, and 3 of the state). One that `solves` a triangular system per chunk, for
-    its keys and values, takes half a product for that, and one and a half for its gradients. Chunk 0 is the recurrent
-    form. `kept` counts what else a sequence keeps: a convolution's last inputs. Ignored: decays and gates; and what
-    transformers multiplies in vain, 1 to 2 % of Mamba-2: padding of convolutions, the states of all chunks with all.
-    Source: Dao and Gu 2024, "Transformers are SSMs", arXiv:2405.21060, section 6.
-
-    >>> RecurrentLayers("mixer", heads=128, key_dim=128, value_dim=64, chunk=256).forward_flops(1, 8192, "full") / 1e9
-    137.438953472
-    """
-
-    heads: int
-    key_dim: int
-    value_dim: int
-    _: KW_ONLY
-    chunk: int = 0
-    key_products: int = 1
-    value_products: int = 1
-    state_products: int = 2
-    solves: bool = False
-    kept: int = 0
-
-    def __post_init__(self) -> None:
-        sizes = (
-            "heads",
-            "key_dim",
-            "value_dim",
-            "chunk",
-            "key_products",
-            "value_products",
-            "state_products",
-            "kept",
-        )
-        validate_fields(self, *sizes, "layers", "place", "block_end", flags=["solves"])
-
-    def _rows(self, batch: int, sequence: Lengths) -> int:
-        """Tokens of all heads and layers; the last chunk counts in full."""
-        tokens = length("tokens", sequence)
-        tokens += -tokens % self.chunk if self.chunk else 0
-        return self.layers * validated_int("batch", batch) * tokens * self.heads
-
-    def _solved_flops(self, batch: int, sequence: Lengths) -> int:
-        return (
-            self.solves * self._rows(batch, sequence) * self.chunk * (self.key_dim + self.value_dim)
-        )
-
-    def forward_flops(self, batch: int, sequence: Lengths, pairs: str) -> int:  # noqa: ARG002
-        """FLOPs of the forward products and solutions, of all layers."""
-        widths = self.chunk * (
-            self.key_products * self.key_dim + self.value_products * self.value_dim
-        )
-        widths += self.state_products * self.key_dim * self.value_dim
-        return MULTIPLY_ADD_FLOPS * self._rows(batch, sequence) * widths + self._solved_flops(
-            batch, sequence
-        )
-
-    def backward_flops(
-        self,
-        batch: int,
-        sequence: Lengths,
-        pairs: str,
-        _convention: str,
-        needed: frozenset[str] = OPERANDS,
-    ) -> int:
-        """FLOPs of the gradients of both factors: twice the forward, and the product of a system's own gradient."""
-        twice = 2 * self.forward_flops(batch, sequence, pairs)
-        return twice + self._solved_flops(batch, sequence) if needed else 0
-
-    def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:  # noqa: ARG002
-        """FLOPs of one further token, in the recurrent form, at any context."""
-        return replace(self, chunk=0).forward_flops(batch, 1, "full")
-
-    def cached_elements(self, context: Lengths, latents: bool) -> int:  # noqa: ARG002
-        """Elements that all layers keep of one sequence of any length."""
-        return self.layers * (self.heads * self.key_dim * self.value_dim + self.kept)
-
-
-Mixing = AttentionLayers | RecurrentLayers
 AnyPart = TypeVar("AnyPart", bound=Part)
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Three lists, which are a model or a part of one; `config` is that of a whole model that was read from one.
+    """Three lists, which are a model or a part of one.
 
     >>> block = Parts((LinearMaps("mlp", 8, 32),)) + Parts((LinearMaps("mlp", 32, 8),))
     >>> [(maps.layers, maps.place) for maps in (3 * block).linear_maps]
@@ -329,9 +223,8 @@ class Parts:
     """
 
     linear_maps: tuple[LinearMaps, ...] = ()
-    attentions: tuple[Mixing, ...] = ()
+    attentions: tuple[AttentionLayers, ...] = ()
     other_parameters: tuple[OtherParameters, ...] = ()
-    config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def places(self) -> int:
@@ -396,18 +289,16 @@ def layers_of(model: Any) -> tuple[list[tuple[int, Parts]], Parts]:
     return layers, ending(*{each.block_end for each in everything} - ends)
 
 
-def length(rows: Rows, sequence: Lengths) -> int:
-    """The length of a stream: a fixed number of `rows`, or the entry of `sequence` for the stream called `rows`.
+def length(stream: str, sequence: Lengths) -> int:
+    """Tokens of a stream: the entry of `sequence` for it; a plain number is that of "tokens".
 
-    >>> length("tokens", 512), length(197, 512), length("source", {"source": 512, "tokens": 114})
-    (512, 197, 512)
+    >>> length("tokens", 512), length("source", {"source": 512, "tokens": 114})
+    (512, 512)
     """
-    if not isinstance(rows, str):
-        return validated_int("rows", rows)
     lengths = sequence if isinstance(sequence, Mapping) else {"tokens": sequence}
-    if rows not in lengths:
-        example = {rows: 512, "tokens": 512}
+    if stream not in lengths:
+        example = {stream: 512, "tokens": 512}
         raise ValueError(
-            f"sequence must give the length of {rows!r}, as in {example}, got {sequence!r}"
+            f"sequence must give the length of {stream!r}, as in {example}, got {sequence!r}"
         )
-    return validated_int("sequence", lengths[rows])
+    return validated_int("sequence", lengths[stream])

@@ -1,40 +1,21 @@
 """Napkin answers about a training run: time, throughput, cost, largest model.
 
-They assume one sustained rate from the first step to the last and ignore interruptions, so they are bounds: no run is
-faster or cheaper, no trainable model larger. Each docstring lists what it ignores. All raise ValueError for a negative
-count, no device, a rate or price that is not above 0, an unknown name or stage.
+They assume one sustained rate from the first step to the last and ignore interruptions, so they are
+bounds: no run is faster or cheaper, no trainable model larger. Each docstring lists what it ignores.
+All raise ValueError for a negative count, no device, a rate or price that is not above 0, an unknown
+name or stage.
 
-The examples use the lecture's H100, whose vendor prints 1,979 TFLOP/s for sparse bf16: 1979e12 / 2 for dense.
+The examples use the lecture's H100, whose vendor prints 1,979 TFLOP/s for sparse bf16: 1979e12 / 2
+for dense.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass
-from functools import lru_cache
-from math import gcd
-from typing import Any
-
-from accounting.checks import (
-    at_least_one,
-    checked,
-    instance_of,
-    validated_choice,
-    validated_model,
-    validated_positive,
-)
+from accounting.checks import at_least_one, checked, validated_choice, validated_positive
 from accounting.memory import ModelState, model_state
-from accounting.models import Model, rule_flops, step_flops
-from accounting.optimizers import Optimizer, Recipe, recipe_of
-from accounting.parallel import (
-    KINDS,
-    ZERO_SHARDS,
-    Parallelism,
-    collectives,
-    device_activation_bytes,
-    device_parameters,
-)
-from accounting.parts import layers_of
+from accounting.models import rule_flops
+from accounting.optimizers import Optimizer, Recipe
+from accounting.parallel import ZERO_SHARDS
 
 SECONDS_PER_HOUR = 60 * 60
 SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
@@ -144,13 +125,12 @@ def device_state(
     [120.0, 31.4, 16.6, 1.9]
     """
     sharded = ZERO_SHARDS[validated_choice("zero_stage", zero_stage, ZERO_SHARDS)]
-    whole, shard = (
-        model_state(each, optimizer, recipe) for each in (parameters, -(-parameters // devices))
-    )
-    parts = ("parameters", "gradients", "state", "master")
-    return ModelState(
-        **{part: getattr(shard if part in sharded else whole, part) for part in parts}
-    )
+    whole = model_state(parameters, optimizer, recipe)
+    shard = model_state(-(-parameters // devices), optimizer, recipe)
+    held = {}
+    for part in ("parameters", "gradients", "state", "master"):
+        held[part] = getattr(shard if part in sharded else whole, part)
+    return ModelState(**held)
 
 
 @checked("memory_bytes", devices=at_least_one)
@@ -175,163 +155,12 @@ def largest_model_parameters(
 
     # Every recipe has parameters of at least 4 bits, so no more than two a byte of all devices fit.
     most = 2 * memory_bytes * devices
-    fitting = state_bytes(0)  # none: nothing takes no bytes, unless it is refused
+    # No parameters take no bytes, but a wrong name is refused.
+    fitting = state_bytes(0)
     while fitting < most:
         middle = (fitting + most + 1) // 2
-        fitting, most = (
-            (middle, most) if state_bytes(middle) <= memory_bytes else (fitting, middle - 1)
-        )
+        if state_bytes(middle) <= memory_bytes:
+            fitting = middle
+        else:
+            most = middle - 1
     return fitting
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """The load of one step per device: bytes held, seconds of arithmetic including idle time, seconds on each wire.
-
-    >>> plan = StepPlan(Parallelism(data=8), model_state(10**9), 20 * 10**9, 80 * 10**9, 1.5, {"data": 0.4})
-    >>> plan.held_bytes, plan.bound, plan.seconds
-    (36000000000, 'compute', 1.5)
-    """
-
-    split: Parallelism
-    state: ModelState
-    activation_bytes: int
-    memory_bytes: int
-    compute_s: float
-    wire_s: dict[str, float]
-
-    @property
-    def held_bytes(self) -> int:
-        return self.state.total + self.activation_bytes
-
-    @property
-    def bound(self) -> str:
-        """The bottleneck: "memory" if the bytes do not fit, else the longest of "compute" and the wires."""
-        times = {"compute": self.compute_s, **self.wire_s}
-        return (
-            "memory"
-            if self.held_bytes > self.memory_bytes
-            else max(times, key=lambda name: times[name])
-        )
-
-    @property
-    def seconds(self) -> float:
-        """The least time of a step: the longest of them, the others hidden behind it."""
-        return max([self.compute_s, *self.wire_s.values()])
-
-
-@checked("batch", "sequence", "memory_bytes", model=validated_model, split=instance_of(Parallelism))
-def step_plan(
-    model: Model,
-    split: Parallelism,
-    batch: int,
-    sequence: int,
-    *,
-    memory_bytes: int,
-    peak_flop_per_s: float,
-    wire_bytes_per_s: float | Mapping[str, float],
-    recipe: str | Recipe = "bf16-fp32-gradients-master",
-    optimizer: str | Optimizer = "adamw",
-    recompute: str = "none",
-    pairs: str = "full",
-) -> StepPlan:
-    """Bytes and seconds of a step of `batch` sequences on each of `split.devices`, by `accounting.parallel`.
-
-    Arithmetic takes hardware FLOPs / (devices · peak) · (1 + bubble); a wire takes sent bytes over its rate, one for
-    all kinds of parallelism or by kind. A lower bound: products run below the peak, and some communication is not
-    hidden.
-    Raises KeyError for a kind without a rate.
-
-    >>> from accounting.models import LLAMA3_70B
-    >>> wires = {"tensor": 450e9, "context": 50e9, "pipeline": 50e9, "data": 50e9}
-    >>> h100 = {"memory_bytes": 80 * 10**9, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": wires}
-    >>> split = Parallelism(data=32, tensor=8, zero_stage=1, micro_batches=8)
-    >>> plan = step_plan(LLAMA3_70B, split, 256, 8192, recompute="full", **h100)
-    >>> plan.bound, round(plan.compute_s, 1), {name: round(s, 1) for name, s in plan.wire_s.items()}
-    ('compute', 5.3, {'tensor': 2.0, 'data': 1.0})
-    >>> plan.held_bytes, step_plan(LLAMA3_70B, split, 256, 8192, **h100).bound
-    (57953975296, 'memory')
-    """
-    dtypes, wire = recipe_of(recipe), dict.fromkeys(KINDS, 0.0)
-    for each in collectives(model, split, batch, sequence, dtypes, recompute):
-        rate = (
-            wire_bytes_per_s[each.kind]
-            if isinstance(wire_bytes_per_s, Mapping)
-            else wire_bytes_per_s
-        )
-        wire[each.kind] += each.sent_bytes / validated_positive("wire_bytes_per_s", rate)
-    layers, routed, ends = device_parameters(model, split)
-    dense = device_state(layers + ends, split.replicas, split.zero_stage, optimizer, dtypes)
-    experts = device_state(
-        routed, split.replicas // split.expert, split.zero_stage, optimizer, dtypes
-    )
-    return StepPlan(
-        split,
-        ModelState(*(sum(part) for part in zip(astuple(dense), astuple(experts), strict=True))),
-        device_activation_bytes(
-            model, split, batch, sequence, dtypes.parameters, recompute=recompute
-        ),
-        memory_bytes,
-        _hardware_flops(model, batch, sequence, recompute, pairs)  # type: ignore[arg-type]
-        / sustained_flop_per_s(split.devices, peak_flop_per_s)
-        * (1 + split.bubble),
-        {name: seconds for name, seconds in wire.items() if seconds},
-    )
-
-
-@lru_cache(maxsize=1)  # the same for every way to split a step
-def _hardware_flops(model: Any, batch: int, sequence: int, recompute: str, pairs: str) -> int:
-    flops = step_flops(
-        model, batch, sequence, pairs=pairs, checkpoint_every=int(recompute == "full")
-    ).hardware
-    again = sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
-    return flops + (again if recompute == "selective" else 0)
-
-
-@checked("batch", "sequence", "largest_tensor", model=validated_model, devices=at_least_one)
-def fitting_plans(
-    model: Model,
-    devices: int,
-    batch: int,
-    sequence: int,
-    *,
-    largest_tensor: int = 8,
-    **options: Any,
-) -> list[StepPlan]:
-    """The ways to train `model` on this many devices that fit their memory, the fastest first.
-
-    Tries each tensor · context · pipeline · data = `devices`: tensor divides the heads and is at most `largest_tensor`
-    (the devices of a host), context divides the sequence, pipeline is at most the layers, data divides the batch,
-    a device holds all experts or as few as it can; ZeRO stages 1 and 3 (1 alone without replicas), one
-    sequence per micro-batch. For Llama-3-70B and a batch of 2,048 these are 364 ways on 1,024 devices, at half a
-    millisecond each. `options` are those of `step_plan`.
-
-    >>> from accounting.models import LLAMA3_8B
-    >>> h100 = {"memory_bytes": 80 * 10**9, "peak_flop_per_s": 989.4e12, "wire_bytes_per_s": 50e9}
-    >>> fastest = fitting_plans(LLAMA3_8B, 8, 32, 8192, **h100)[0]
-    >>> fastest.split.data, fastest.split.tensor, fastest.split.zero_stage, fastest.bound
-    (4, 2, 1, 'compute')
-    """
-    step_plan(
-        model, Parallelism(), batch, sequence, **options
-    )  # raises errors that do not depend on the split
-    heads = [each.heads for each in model.attentions if hasattr(each, "heads")]
-    experts = gcd(*(maps.copies for maps in model.linear_maps if maps.copies > maps.uses)) or 1
-    splits = [
-        Parallelism(data, tensor, context, pipeline, expert, stage, micro_batches=batch // data)
-        for tensor in _divisors(gcd(devices, *heads) if heads else 1, largest_tensor)
-        for context in _divisors(gcd(devices // tensor, sequence) if heads else 1, sequence)
-        for pipeline in _divisors(
-            devices // tensor // context, max(1, sum(number for number, _ in layers_of(model)[0]))
-        )
-        if batch % (data := devices // (tensor * context * pipeline)) == 0
-        for expert in sorted({1, gcd(experts, data * context)})
-        for stage in ((1, 3) if data * context > 1 else (1,))
-    ]
-    plans = [step_plan(model, split, batch, sequence, **options) for split in splits]
-    fitting = [plan for plan in plans if plan.bound != "memory"]
-    return sorted(fitting, key=lambda plan: (plan.seconds, sum(plan.wire_s.values())))
-
-
-def _divisors(number: int, most: int) -> list[int]:
-    return [each for each in range(1, min(number, most) + 1) if number % each == 0]

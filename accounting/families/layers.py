@@ -1,4 +1,4 @@
-"""Builders of layers' parts, in the sizes of a paper: linear maps, attention, experts, recurrences."""
+"""Builders of layers' parts, in the sizes of a paper: linear maps, attention, experts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from accounting.parts import (
     LinearMaps,
     OtherParameters,
     Parts,
-    RecurrentLayers,
-    Rows,
 )
 
 
@@ -69,29 +67,23 @@ def attention(
     *,
     bias: bool = False,
     out_bias: bool = False,
-    rows: Rows = "tokens",
-    keys: Rows = "",
     extra: int = 0,
     **options: Any,
 ) -> Parts:
     """Projections of queries, keys and values, the attention, and the output map: 2·dim·d·(heads + kv_heads) weights.
 
-    `rows` of queries attend to `keys` (default: themselves). `extra` are further parameters (query-key norms, sinks);
-    `options` are those of `AttentionLayers`.
+    `extra` are further parameters (norms of queries and keys); `options` are those of
+    `AttentionLayers`.
 
     >>> [(maps.name, maps.parameters) for maps in attention(4096, 32, 128, kv_heads=8).linear_maps]  # Llama-3-8B
     [('query', 16777216), ('key', 4194304), ('value', 4194304), ('out', 16777216)]
     """
-    kv_heads, keys = kv_heads or heads, keys or rows
-    query = linear("attention", dim, heads * head_dim, "query", bias=bias, rows=rows)
-    key, value = (
-        linear("attention", dim, kv_heads * head_dim, name, bias=bias, rows=keys)
-        for name in ("key", "value")
-    )
-    shape = AttentionLayers(
-        "attention", heads, head_dim, kv_heads=kv_heads, queries=rows, keys=keys, **options
-    )
-    out = linear("attention", heads * head_dim, dim, "out", bias=out_bias, rows=rows)
+    kv_width = (kv_heads or heads) * head_dim
+    query = linear("attention", dim, heads * head_dim, "query", bias=bias)
+    key = linear("attention", dim, kv_width, "key", bias=bias)
+    value = linear("attention", dim, kv_width, "value", bias=bias)
+    shape = AttentionLayers("attention", heads, head_dim, kv_heads=kv_heads, **options)
+    out = linear("attention", heads * head_dim, dim, "out", bias=out_bias)
     return (query | key | value) + other("attention", extra) + Parts(attentions=(shape,)) + out
 
 
@@ -117,7 +109,7 @@ def mlp(
     return (up | gate if gated else up) + down
 
 
-@checked("dim", "hidden", "experts", "active", "shared", flags=("shared_gate", "corrections"))
+@checked("dim", "hidden", "experts", "active", "shared", flags=("corrections",))
 def mixture(
     dim: int,
     hidden: int,
@@ -125,16 +117,15 @@ def mixture(
     active: int,
     *,
     shared: int = 0,
-    shared_gate: bool = False,
     router_bias: bool = False,
     corrections: bool = False,
     **options: Any,
 ) -> Parts:
     """A router and `experts` MLPs; each token goes to `active` of them. `options` are those of `mlp`.
 
-    Every token also meets an MLP of width `shared`, with or without a gate of one output. `corrections` balance the
-    router's choice, one per expert: a part of their own, as published counts include them, and transformers does not,
-    where they are a buffer (DeepSeek-V3, Kimi-K2, GLM-4.5, Nemotron).
+    Every token also meets an MLP of width `shared`. `corrections` balance the router's choice, one per
+    expert: a part of their own, as published counts include them, and transformers does not, where
+    they are a buffer (DeepSeek-V3, Kimi-K2, GLM-4.5).
 
     >>> layer = mixture(4096, 14336, experts=8, active=2, gated=True)  # Mixtral 8x7B
     >>> sum(maps.parameters for maps in layer.linear_maps), sum(maps.met * maps.weights for maps in layer.linear_maps)
@@ -142,14 +133,12 @@ def mixture(
     """
     if active > experts:
         raise ValueError(f"active must be at most experts={experts}, got {active}")
-    router = linear("router", dim, experts, "router", bias=router_bias) | other(
-        "corrections", experts * corrections
-    )
-    always = (
-        mlp(dim, shared, ends_layer=False, part="shared expert", **options) if shared else Parts()
-    )
-    gate = linear("shared expert", dim, 1, "gate") if shared_gate else Parts()
-    return (router + mlp(dim, hidden, copies=experts, uses=active, **options)) | always | gate
+    router = linear("router", dim, experts, "router", bias=router_bias)
+    router |= other("corrections", experts * corrections)
+    model = router + mlp(dim, hidden, copies=experts, uses=active, **options)
+    if shared:
+        model |= mlp(dim, shared, ends_layer=False, part="shared expert", **options)
+    return model
 
 
 @checked("dim", "heads", "q_rank", "kv_rank", "nope", "rope", "value_dim")
@@ -176,121 +165,13 @@ def latent_attention(
     """
     queries = linear("attention", q_rank or dim, heads * (nope + rope), "query")
     if q_rank:
-        queries = (
-            linear("attention", dim, q_rank, "query_down", bias=bias)
-            + other("norms", q_rank)
-            + queries
-        )
-    latents = linear("attention", dim, kv_rank + rope, "latent", bias=bias) + other(
-        "norms", kv_rank
-    )
+        down = linear("attention", dim, q_rank, "query_down", bias=bias)
+        queries = down + other("norms", q_rank) + queries
+    latents = linear("attention", dim, kv_rank + rope, "latent", bias=bias)
+    latents += other("norms", kv_rank)
     latents += linear("attention", kv_rank, heads * (nope + value_dim), "key and value")
     shape = AttentionLayers(
         "attention", heads, nope + rope, value_dim=value_dim, latent=(kv_rank, rope)
     )
     out = linear("attention", heads * value_dim, dim, "out", bias=bias)
     return (queries | latents) + Parts(attentions=(shape,)) + out
-
-
-@checked("dim", "heads", "head_dim", "state", "groups", "kernel", "chunk")
-def state_space(
-    dim: int,
-    heads: int,
-    head_dim: int,
-    state: int,
-    groups: int,
-    kernel: int,
-    *,
-    chunk: int = 256,
-    bias: bool = False,
-    conv_bias: bool = True,
-) -> Parts:
-    """Mamba-2: dim·(2d + 2gN + h) + (k + 1)(d + 2gN) + 3h + d + d·dim parameters, for d = heads·head_dim.
-
-    Source: Dao and Gu 2024, arXiv:2405.21060, section 7.
-
-    >>> [layer] = state_space(4096, heads=128, head_dim=64, state=128, groups=8, kernel=4).attentions
-    >>> layer.cached_elements(1, latents=False) == layer.cached_elements(10**6, latents=False)
-    True
-    """
-    inner, mixed = heads * head_dim, heads * head_dim + 2 * groups * state
-    shape = RecurrentLayers("mixer", heads, state, head_dim, chunk=chunk, kept=kernel * mixed)
-    convolved = linear("mixer", dim, inner + mixed + heads, "in", bias=bias)
-    convolved += linear("mixer", kernel, mixed, "convolution", bias=conv_bias) + other(
-        "mixer", 3 * heads + inner
-    )
-    return convolved + Parts(attentions=(shape,)) + linear("mixer", inner, dim, "out", bias=bias)
-
-
-@checked("dim", "inner", "state", "rank", "kernel", normed=validated_bool)
-def selective_scan(
-    dim: int,
-    inner: int,
-    state: int,
-    rank: int,
-    kernel: int,
-    *,
-    bias: bool = False,
-    conv_bias: bool = True,
-    normed: bool = False,
-) -> Parts:
-    """Mamba: a state per channel, whose step, input and output depend on the channel's values.
-
-    Source: Gu and Dao 2023, arXiv:2312.00752, section 3; `normed` as in Jamba, arXiv:2403.19887.
-
-    >>> [maps.parameters for maps in selective_scan(768, 1536, state=16, rank=48, kernel=4).linear_maps]  # Mamba-130M
-    [2359296, 7680, 122880, 75264, 1179648]
-    """
-    shape = RecurrentLayers("mixer", inner, state, 1, kept=kernel * inner, state_products=1)
-    convolved = linear("mixer", dim, 2 * inner, "in", bias=bias)
-    convolved += linear("mixer", kernel, inner, "convolution", bias=conv_bias)
-    steps = linear("mixer", inner, rank + 2 * state, "x") + other(
-        "norms", normed * (rank + 2 * state)
-    )
-    steps += linear("mixer", rank, inner, "step", bias=True) + other("mixer", inner * (state + 1))
-    return (
-        convolved
-        + steps
-        + Parts(attentions=(shape,))
-        + linear("mixer", inner, dim, "out", bias=bias)
-    )
-
-
-@checked("dim", "key_heads", "value_heads", "key_dim", "value_dim", "kernel", "chunk")
-def delta_rule(
-    dim: int,
-    key_heads: int,
-    value_heads: int,
-    key_dim: int,
-    value_dim: int,
-    kernel: int,
-    *,
-    chunk: int = 64,
-) -> Parts:
-    """Gated DeltaNet: linear attention whose state decays, and replaces the value stored under a key.
-
-    Ignored: a triangular system for each chunk c, c·(c − 1)·(key_dim + value_dim) FLOPs, a fifth of the chunk's own.
-    Source: Yang et al. 2024, Gated Delta Networks, arXiv:2412.06464; the layout of Qwen3-Next.
-
-    >>> [layer] = delta_rule(2048, 16, 32, 128, 128, kernel=4).attentions
-    >>> layer.decoding_flops(1, 10**6, latents=False)  # a product of three with a state of 128 × 128, in 32 heads
-    3145728
-    """
-    keys, values = key_heads * key_dim, value_heads * value_dim
-    products: dict[str, Any] = {
-        "key_products": 2,
-        "value_products": 1,
-        "state_products": 3,
-        "solves": True,
-    }
-    kept = kernel * (2 * keys + values)
-    shape = RecurrentLayers(
-        "mixer", value_heads, key_dim, value_dim, chunk=chunk, kept=kept, **products
-    )
-    mixed = linear("mixer", dim, 2 * keys + 2 * values, "in") | linear(
-        "mixer", dim, 2 * value_heads, "gates"
-    )
-    mixed += linear("mixer", kernel, 2 * keys + values, "convolution") + other(
-        "mixer", 2 * value_heads + value_dim
-    )
-    return mixed + Parts(attentions=(shape,)) + linear("mixer", values, dim, "out")

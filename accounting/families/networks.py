@@ -14,19 +14,6 @@ from accounting.parts import Parts
 NORMS = ("layernorm", "rmsnorm")
 
 
-@checked("dim", "vocab_size")
-def multi_token(dim: int, layer: Parts, vocab_size: int) -> Parts:
-    """A module that predicts one token further: 2·dim² + 3·dim, a layer, and logits by the model's own head.
-
-    Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, section 2.2.
-
-    >>> [(maps.part, maps.parameters) for maps in multi_token(7168, Parts(), 129280).linear_maps]
-    [('mtp', 102760448), ('head', 0)]
-    """
-    joined = other("norms", 3 * dim) + linear("mtp", 2 * dim, dim)
-    return joined + layer + head(dim, vocab_size, tied=True)
-
-
 @checked("rank")
 def with_adapters(model: Any, rank: int, targets: Collection[str] = ("query", "value")) -> Parts:
     """LoRA: `model` frozen, and beside each linear map named in `targets` two trained ones of rank `rank`.

@@ -1,7 +1,8 @@
 """Models of any config that transformers knows: built without memory on fake tensors, and counted as they run.
 
-Parameters are those of the library's modules, FLOPs those of a counted step: exact for its code, in seconds instead of
-a millisecond. Remote code is never run. `accounting.families.from_config` asks this for what its families do not read.
+Parameters are those of the library's modules, FLOPs those of a counted step: exact for its code, in
+seconds instead of a millisecond. Remote code is never run. `from_config` asks the formulas of
+`accounting.families` first, which read decoders.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import re
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from inspect import Parameter, signature
@@ -25,6 +27,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from accounting import models
 from accounting.checks import validated_choice
+from accounting.families.config import content_of
+from accounting.families.config import from_config as decoder_from_config
+from accounting.families.decoders import MODEL_TYPES, WITHOUT_SIZE, UnreadError
 from accounting.flops import StepFlops
 from accounting.parts import OPERANDS, Lengths, LinearMaps, OtherParameters, Part, Parts, length
 from prooflops.counted.counter import flops
@@ -34,6 +39,8 @@ OLDEST = 5  # of transformers, by its major version
 # What transformers is to call for attention that keeps one number per query, or every score.
 ATTENTION = {"flash": "kept by flash attention", "unfused": "eager"}
 DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+# Tokens of the two runs from which a cache of any length follows.
+SHORT_CONTEXTS = (8, 16)
 # Nets that loop over tokens, for seconds a token: what they keep is a polynomial of the tokens, of degree 2.
 LOOPS, FEW = ("mamba", "falcon_mamba", "jamba"), 4
 # A parameter's part: the first whose pattern its path has.
@@ -70,6 +77,7 @@ class CountedModel(Parts):
     counts include them.
     """
 
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     source: str = ""
     ignored: tuple[str, ...] = ()
 
@@ -165,12 +173,42 @@ class Run:
         )
 
     def cached(self, context: Lengths) -> int:
-        """Elements that the library's own cache keeps of one sequence."""
-        with self._running(), torch.no_grad():
-            out = self._outputs(1, context, use_cache=True)
-        return sum(
-            each.numel() for each in _tensors(out.get("past_key_values", out.get("cache_params")))
+        """Elements that the library's own cache keeps of one sequence.
+
+        Of a long one they follow from two short runs: each tensor of the cache is constant, or grows
+        with the tokens, up to its window.
+        """
+        tokens, source = (
+            length("tokens", context),
+            length("source", {"source": 0} | _mapping(context)),
         )
+        short, longer = SHORT_CONTEXTS
+        if max(tokens, source) <= longer:
+            return sum(size for size, _ in self._cached(tokens, source))
+        at_short = self._cached(short, short)
+        by_tokens, by_source = self._cached(longer, short), at_short
+        if getattr(self.net.config, "is_encoder_decoder", False):
+            by_source = self._cached(short, longer)
+        total = 0
+        for (size, window), (more, _), (sourced, _) in zip(
+            at_short, by_tokens, by_source, strict=True
+        ):
+            if window and more > size:
+                total += size // min(short, window) * min(tokens, window)
+                continue
+            total += size + (more - size) // (longer - short) * (tokens - short)
+            total += (sourced - size) // (longer - short) * (source - short)
+        return total
+
+    def _cached(self, tokens: int, source: int) -> list[tuple[int, int]]:
+        """Elements of each tensor of the cache after so many tokens, and the tokens of its window."""
+        with self._running(), torch.no_grad():
+            out = self._outputs(1, {"source": source, "tokens": tokens}, use_cache=True)
+        found = []
+        for layer in _cache_layers(out.get("past_key_values", out.get("cache_params"))):
+            window = getattr(layer, "sliding_window", None) or 0
+            found += [(each.numel(), max(window - 1, 0)) for each in _tensors(layer)]
+        return found
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -198,6 +236,17 @@ class Run:
         text: Any = getattr(self.net.config, "get_text_config", lambda: self.net.config)()
         caching = {"use_cache": False} if hasattr(text, "use_cache") else {}
         return self.net(**_inputs(self.net, batch, sequence) | caching | options)
+
+
+def _mapping(context: Lengths) -> dict[str, int]:
+    return dict(context) if isinstance(context, Mapping) else {"tokens": context}
+
+
+def _cache_layers(cache: Any) -> list[Any]:
+    """The layers of a cache of transformers, those of both caches of an encoder and a decoder."""
+    if hasattr(cache, "cross_attention_cache"):
+        return [*cache.self_attention_cache.layers, *cache.cross_attention_cache.layers]
+    return list(getattr(cache, "layers", [cache]))
 
 
 def _extrapolated(at: list[int], tokens: int) -> int:
@@ -450,13 +499,46 @@ def _part(path: str) -> str:
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
-def from_library(
-    values: Mapping[str, Any], without_size: Callable[[str], Any], *, strict: bool = False
-) -> CountedModel:
-    """The model of a config's values. Keys of which `without_size` holds may be unknown to the library.
+def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str] = ()) -> Parts:
+    """The model of any config that the formulas or else transformers or diffusers know.
 
-    Raises ValueError for a type that the library does not know, for values that it refuses, and if `strict` for other
-    keys that it does not know; ImportError without it.
+    Arguments are those of `accounting.families.from_config`. Warns of keys that the library ignores.
+    Raises ValueError for what neither reads, and where the library that would be asked is missing.
+    """
+    content = content_of(config, text_only, ignore)
+    try:
+        return decoder_from_config(content)
+    except UnreadError as unread:
+        try:
+            return from_library(content)
+        except ImportError as error:
+            package = "diffusers" if "_class_name" in content else "transformers 5 or later"
+            raise ValueError(
+                f"{unread}. With {package} installed it would be asked ({error})"
+            ) from None
+        except ValueError as error:
+            raise ValueError(f"{unread}; {error}") from error
+
+
+def cached_config(name: str) -> Mapping[str, Any]:
+    """The config.json of a model's name, from the local cache of transformers.
+
+    Raises OSError where it is not there.
+    """
+    import transformers
+
+    found, _ = transformers.PretrainedConfig.get_config_dict(name, local_files_only=True)
+    if not found:
+        raise OSError(f"no config.json of {name!r} is in the local cache")
+    return content_of(found, text_only=True)
+
+
+def from_library(values: Mapping[str, Any]) -> CountedModel:
+    """The model of a config's values as transformers, or diffusers, builds it.
+
+    Raises ValueError for a type that the library does not know, for values that it refuses, and for
+    keys of a decoder that neither the formulas nor the library read; ImportError without it. Warns of
+    other keys that the library ignores.
     """
     if "_class_name" in values:
         return _of_diffusers(values)
@@ -471,7 +553,7 @@ def from_library(
         raise ValueError(f"{version} does not know it")
     with _errors_named(version):
         kind = transformers.CONFIG_MAPPING[name]
-        config, strange = _config(kind, values, without_size)
+        config, strange = _config(kind, values)
         read, before = set[str](), kind.__getattribute__
 
         def reading(self: Any, name: str) -> Any:
@@ -481,10 +563,13 @@ def from_library(
         with mock.patch.object(kind, "__getattribute__", reading), torch.device("meta"):
             net = _maker(transformers, config, values)(config).eval()
         ignored = tuple(key for key in strange if key not in read)
-        if strict and ignored:
+        if name in MODEL_TYPES and ignored:
             raise LookupError(
                 f"it reads no {', '.join(ignored)}; ignore={ignored} passes over what changes no size"
             )
+    if ignored:
+        named = ", ".join(f"{key}={_value_at(values, key)!r}" for key in ignored)
+        warnings.warn(f"{type(net).__name__} of {version} ignores {named}", stacklevel=3)
     return _counted_model(net, version, values, ignored)
 
 
@@ -513,33 +598,35 @@ def _counted_model(
     beyond: Any = CountedProducts(
         "attention", run, place=run.parts.places, block_end=run.parts.places
     )
-    rest: dict[str, Any] = {"config": values, "source": source, "ignored": ignored}
-    return CountedModel(run.parts.linear_maps, (beyond,), run.parts.other_parameters, **rest)
+    lists = (run.parts.linear_maps, (beyond,), run.parts.other_parameters)
+    return CountedModel(*lists, config=values, source=source, ignored=ignored)
 
 
 def activation_bytes(
-    config: Mapping[str, Any], batch: int, sequence: int, dtype: str, attention: str
+    config: Any, batch: int, sequence: int, dtype: str = "fp32", attention: str = "flash"
 ) -> int:
-    """Bytes that the library's model of this config keeps for the backward pass: see `Run.saved_bytes`."""
-    values = {key: value for key, value in config.items() if key != "torch_dtype"} | {
-        "dtype": DTYPES[dtype]
-    }
-    return _run_of(json.dumps(values, sort_keys=True, default=str)).saved_bytes(
-        batch, sequence, attention
-    )
+    """Bytes that the library's model of this config keeps for the backward pass, on the CPU.
+
+    `attention` is "flash" or "unfused" (the library's "eager"). See `Run.saved_bytes`.
+    """
+    read = content_of(config)
+    values = {key: value for key, value in read.items() if key != "torch_dtype"}
+    values["dtype"] = DTYPES[validated_choice("dtype", dtype, DTYPES)]
+    run = _run_of(json.dumps(values, sort_keys=True, default=str))
+    return run.saved_bytes(batch, sequence, attention)
 
 
 @lru_cache(maxsize=1)
 def _run_of(config: str) -> Run:
-    beyond: Any = from_library(json.loads(config), bool).attentions[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        beyond: Any = from_library(json.loads(config)).attentions[0]
     run: Run = beyond.run
     return run
 
 
-def _config(
-    kind: Any, values: Mapping[str, Any], without_size: Callable[[str], Any]
-) -> tuple[Any, tuple[str, ...]]:
-    """The library's config, and the keys that it only keeps and that may change a size."""
+def _config(kind: Any, values: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
+    """The library's config, and the keys that may change a size and that it only keeps."""
     read = {
         key: value
         for key, value in values.items()
@@ -547,16 +634,68 @@ def _config(
     }
     config = kind.from_dict(read)
     config.architectures = config.architectures or []  # which the library goes through
-    known = {*kind().to_dict(), *kind.attribute_map}
-    kept = (key for key in vars(config).keys() & read.keys() - known if not without_size(key))
-    strange = tuple(sorted(key for key in kept if read[key] not in (None, False, [], {})))
+    _validate_heads(config)
+    strange = [*_unknown(kind, read, config)]
     for each in (config, *(getattr(config, part, None) for part in kind.sub_configs)):
         if each is not None:
             each._attn_implementation = "eager"
-            each._experts_implementation = (
-                "batched_mm"  # multiplies a token by the matrices of its experts alone
-            )
-    return config, strange
+            # Multiplies a token by the matrices of its experts alone.
+            each._experts_implementation = "batched_mm"
+    return config, tuple(sorted(strange))
+
+
+def _validate_heads(config: Any) -> None:
+    """Refuses heads that do not divide the width, unless their own width is stated."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    width, heads = getattr(text, "hidden_size", 0), getattr(text, "num_attention_heads", 0)
+    stated = [
+        name for name in vars(text) if re.search(r"head_dim|d_kv|head_size|kv_channels", name)
+    ]
+    if not stated and isinstance(width, int) and isinstance(heads, int) and heads and width % heads:
+        raise ValueError(f"num_attention_heads must divide hidden_size={width}, got {heads}")
+
+
+def _unknown(kind: Any, values: Mapping[str, Any], config: Any) -> Iterator[str]:
+    """Keys of a config and of its parts on which nothing in the library's config depends."""
+    known = {*kind().to_dict(), *kind.attribute_map}
+    for key in vars(config).keys() & values.keys() - known:
+        sized = values[key] not in (None, [], {}) and not WITHOUT_SIZE.fullmatch(key)
+        if sized and not _depends(kind, values, key):
+            yield key
+    for name in kind.sub_configs:
+        inner, own = values.get(name), getattr(config, name, None)
+        if isinstance(inner, Mapping) and own is not None and hasattr(own, "attribute_map"):
+            for key in _unknown(type(own), inner, own):
+                yield f"{name}.{key}"
+
+
+def _depends(kind: Any, values: Mapping[str, Any], key: str) -> bool:
+    """Whether another entry of the library's config changes with this one, or without it."""
+
+    def others(of: Mapping[str, Any]) -> dict[str, Any]:
+        entries: dict[str, Any] = kind.from_dict(dict(of)).to_dict()
+        entries.pop(key, None)
+        return entries
+
+    value = values[key]
+    changes = [{name: each for name, each in values.items() if name != key}]
+    if isinstance(value, bool):
+        changes.append({**values, key: not value})
+    elif isinstance(value, int):
+        changes.append({**values, key: value + 1})
+    before = others(values)
+    try:
+        return any(others(changed) != before for changed in changes)
+    except Exception:
+        # What is refused with another value is read.
+        return True
+
+
+def _value_at(values: Mapping[str, Any], key: str) -> Any:
+    """The value of a key, or of a key of a part: "text_config.key"."""
+    for name in key.split("."):
+        values = values[name]
+    return values
 
 
 def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callable[[Any], nn.Module]:

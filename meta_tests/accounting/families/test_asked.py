@@ -1,37 +1,32 @@
-"""What the families do not read, transformers is asked: its modules' parameters, and FLOPs of a run without values."""
+"""What the formulas do not read, transformers is asked: its parameters, and FLOPs of a run without values."""
 
-import sys  # noqa: I001
+import sys
 from itertools import chain
 
 import pytest
 
-from accounting.activations import activation_bytes
-from prooflops.counted.built import CountedModel
-from accounting.families import from_config
-from accounting.families.architectures import MODEL_TYPES
+from accounting import families
+from accounting.families.decoders import MODEL_TYPES
 from accounting.models import cache_bytes, parameter_count, step_flops
-from accounting.parallel import Parallelism
-from accounting.planning import step_plan
 from meta_tests.accounting.families.test_transformers import (
-    BATCH, TOKENS, arguments, built, config_of, corrections, counted_step, families, held_bytes, sequence_of,
+    BATCH,
+    TOKENS,
+    arguments,
+    built,
+    config_of,
+    corrections,
+    counted_step,
+    held_bytes,
+    sequence_of,
     transformers,
-)  # fmt: skip
-from meta_tests.accounting.test_activations import saved_bytes
-
-# Of no family: layers of two kinds, experts, turns without gradients; pairs of encoder and decoder, encoders, images,
-# speech.
-UNKNOWN = (
-    "exaone4",
-    "phimoe",
-    "hrm_text",
-    "bart",
-    "bert",
-    "resnet",
-    "roberta",
-    "t5",
-    "vit",
-    "whisper",
 )
+from meta_tests.accounting.test_activations import saved_bytes
+from prooflops.counted.built import CountedModel, activation_bytes, from_config
+
+ENCODERS_AND_DECODERS = ("bart", "t5", "whisper")
+# Layers of two kinds, experts, turns without gradients, hybrids; encoders, images.
+OTHERS = ("exaone4", "phimoe", "hrm_text", "qwen3_next", "bert", "resnet", "roberta", "vit")
+UNKNOWN = (*ENCODERS_AND_DECODERS, *OTHERS)
 
 
 @pytest.mark.parametrize("type_", UNKNOWN)
@@ -44,54 +39,44 @@ def test_the_model_asked_for_is_that_which_transformers_builds_and_runs(type_):
     )
     step = step_flops(model, BATCH, sequence_of(type_))
     assert (step.forward, step.backward) == counted_step(type_, net)
-    if type_ in ("exaone4", "bart", "t5", "whisper"):
+    if type_ in ("exaone4", "qwen3_next", *ENCODERS_AND_DECODERS):
         assert cache_bytes(model, BATCH, sequence_of(type_), "fp32") == held_bytes(type_, net)
     assert (
         repr(model) == f"<counted: {type(net).__name__} of transformers {transformers.__version__}>"
     )
 
 
-@families
-def test_activations_are_the_tensors_that_the_model_really_keeps(family):
-    config = config_of(family)
+@pytest.mark.parametrize("type_", ["llama", "deepseek_v3", "phimoe", "mamba2"])
+def test_activations_are_the_tensors_that_the_model_really_keeps(type_):
+    config = config_of(type_)
     config.dtype = "bfloat16"
-    got = activation_bytes(
-        from_config(config.to_dict()), BATCH, TOKENS, "bf16", attention="unfused"
-    )
-    should = kept_bytes(family, built(config), "eager")
-    assert got == should, f"activation_bytes={got}, but {should} are kept [{family}]"
+    got = activation_bytes(config, BATCH, TOKENS, "bf16", attention="unfused")
+    should = kept_bytes(type_, built(config), "eager")
+    assert got == should, f"activation_bytes={got}, but {should} are kept [{type_}]"
 
 
 def test_activations_with_flash_attention_are_those_kept_where_heads_share_no_keys():
     config = config_of("llama")
-    config.num_key_value_heads = (
-        config.num_attention_heads
-    )  # which the CPU's flash attention takes without repeating
-    got = activation_bytes(from_config(config.to_dict()), BATCH, TOKENS)
+    # The CPU's flash attention takes these without repeating keys.
+    config.num_key_value_heads = config.num_attention_heads
+    got = activation_bytes(config, BATCH, TOKENS)
     should = kept_bytes("llama", built(config), "sdpa")
     assert got == should, f"activation_bytes={got}, but {should} are kept"
-    latent = activation_bytes(from_config("deepseek-ai/DeepSeek-V2-Lite"), 1, 4096, "bf16")
-    assert latent < activation_bytes(
-        from_config("deepseek-ai/DeepSeek-V2-Lite"), 1, 4096, "bf16", attention="unfused"
-    )
 
 
-def test_a_model_that_was_asked_for_is_planned_by_its_experts_and_saved_tensors():
-    model, split = from_config(config_of("phimoe")), Parallelism(data=2, expert=2)
-    rates = {
-        "memory_bytes": 10**9,
-        "peak_flop_per_s": 1e12,
-        "wire_bytes_per_s": 1e9,
-        "recipe": "bf16",
-    }
-    plan = step_plan(model, split, 2, TOKENS, **rates)
-    experts = sum(maps.parameters for maps in model.linear_maps if maps.part == "experts")
-    assert plan.state.parameters == 2 * (parameter_count(model) - experts // 2)
-    assert plan.activation_bytes == activation_bytes(model, 1, TOKENS, "bf16")
-    with pytest.raises(
-        ValueError, match="tensor and context must be 1 for a model whose heads are unknown, got 2"
-    ):
-        step_plan(model, Parallelism(tensor=2), 2, TOKENS, **rates)
+@pytest.mark.parametrize("type_", ["qwen3_next", "gemma3_text", "t5"])
+def test_a_long_cache_follows_from_short_runs(type_):
+    config = config_of(type_)
+    config.max_position_embeddings = 128
+    model, net = from_config(config.to_dict()), built(config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("meta_tests.accounting.families.test_transformers.TOKENS", 50)
+        patch.setattr("meta_tests.accounting.families.test_transformers.SOURCE", 30)
+        held, sequence = held_bytes(type_, net), sequence_of(type_)
+    assert cache_bytes(model, BATCH, sequence, "fp32") == held
+    if type_ == "qwen3_next":
+        of_state = cache_bytes(model, 1, 65_536) - cache_bytes(model, 1, 65_535)
+        assert 0 < of_state < cache_bytes(model, 1, 1), "only keys and values grow with the context"
 
 
 @pytest.mark.prove
@@ -104,18 +89,14 @@ def test_a_model_that_cannot_do_without_an_image_is_given_one():
 
 def kept_bytes(family, net, attention):
     for module in net.modules():
-        if hasattr(module, "config"):  # experts as they train: no matrix is kept for every token
-            module.config._experts_implementation, module.config._attn_implementation = (
-                "grouped_mm",
-                attention,
-            )
-    given, cache = (
-        arguments(family),
-        {"use_cache": False} if hasattr(net.config, "use_cache") else {},
-    )
-    return saved_bytes(
-        lambda: net(**given, **cache), [*net.parameters(), *net.buffers(), *given.values()]
-    )
+        if hasattr(module, "config"):
+            # Experts as they train: no matrix is kept for every token.
+            module.config._experts_implementation = "grouped_mm"
+            module.config._attn_implementation = attention
+    given = arguments(family)
+    cache = {"use_cache": False} if hasattr(net.config, "use_cache") else {}
+    held = [*net.parameters(), *net.buffers(), *given.values()]
+    return saved_bytes(lambda: net(**given, **cache), held)
 
 
 def test_keys_that_the_library_ignores_are_named():
@@ -124,27 +105,51 @@ def test_keys_that_the_library_ignores_are_named():
         model = from_config(config)
     assert isinstance(model, CountedModel)
     assert model.ignored == ("num_registers",)
-    assert from_config(config, ignore=["num_registers"]).linear_maps == model.linear_maps  # type: ignore[attr-defined]
+    assert from_config(config, ignore=["num_registers"]).linear_maps == model.linear_maps
 
 
-def test_a_key_of_a_family_that_nobody_reads_is_refused_until_it_is_ignored():
+def test_a_key_that_is_ignored_at_false_or_inside_a_part_is_named():
+    text = config_of("qwen3_5_text").to_dict() | {"attn_output_gate": False}
+    with pytest.warns(UserWarning, match="ignores attn_output_gate=False$"):
+        from_config(text)
+    with pytest.warns(UserWarning, match=r"ignores text_config\.attn_output_gate=False$"):
+        from_config({"model_type": "qwen3_5", "text_config": text})
+
+
+@pytest.mark.parametrize(
+    ("type_", "key", "values"),
+    [
+        ("kimi_linear", "first_k_dense_replace", (1, 3)),
+        ("kimi_linear", "linear_attn_config", ({"head_dim": 8}, {"head_dim": 16})),
+        ("qwen3_5_text", "full_attention_interval", (2, 4)),
+    ],
+)
+@pytest.mark.filterwarnings("error:.*ignores")
+def test_a_key_that_the_library_reads_at_building_is_not_called_ignored(type_, key, values):
+    config = config_of(type_).to_dict()
+    for stated in ("layer_types", "mlp_layer_types"):
+        config.pop(stated, None)
+    counts = {parameter_count(from_config(config | {key: value})) for value in values}
+    assert len(counts) == 2, f"{counts} parameters with {key} of {values}"
+
+
+def test_a_key_of_a_decoder_that_nobody_reads_is_refused_until_it_is_ignored():
     config = config_of("llama").to_dict() | {"num_registers": 4}
     with pytest.raises(
         ValueError,
         match=r"num_registers=4, .* it reads no num_registers; ignore=\('num_registers',\)",
     ):
         from_config(config)
-    assert from_config(config, ignore=("num_registers",)) == from_config(config_of("llama"))
-    with pytest.raises(
-        ValueError, match=r"ignore must be one of .*, got 'num_register'; did you mean"
-    ):
+    whole = families.from_config(config_of("llama"))
+    assert from_config(config, ignore=("num_registers",)) == whole
+    with pytest.raises(ValueError, match=r"ignore must be one of .*, got 'num_register'; did you"):
         from_config(config, ignore=("num_register",))
     with pytest.raises(TypeError, match="ignore must be keys"):
         from_config(config, ignore="num_registers")
 
 
 def test_what_the_library_refuses_and_its_absence_are_said(monkeypatch):
-    wrong = config_of("exaone4").to_dict() | {"hidden_size": "wide"}
+    wrong = config_of("exaone4").to_dict() | {"rope_parameters": "wide"}
     with pytest.raises(ValueError, match=r"got 'exaone4'.*; transformers .* refuses this config"):
         from_config(wrong)
     with pytest.raises(
@@ -155,11 +160,30 @@ def test_what_the_library_refuses_and_its_absence_are_said(monkeypatch):
         ValueError, match=r"pairs must be 'full' for counted: Exaone4.*, got 'causal'"
     ):
         step_flops(from_config(config_of("exaone4")), 1, 8, pairs="causal")
-    assert (
-        parameter_count(from_config({"model_type": "deit"})) == 85_801_730
-    )  # which has several classes
+    # A type that has several classes.
+    assert parameter_count(from_config({"model_type": "deit"})) == 85_801_730
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(
         ValueError, match=r"model_type must be one of .*With transformers 5 or later installed"
     ):
         from_config({"model_type": "exaone4"})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"num_attention_heads": 33}, "num_attention_heads must divide .*32.*, got 33"),
+        ({"hidden_size": 32.5}, "hidden_size must be an integer, got 32.5"),
+        ({"hidden_size": True}, "hidden_size must be an integer, got True"),
+        ({"num_attention_heads": "big"}, "num_attention_heads must be an integer, got 'big'"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be from 1 to 10,000, got"),
+        ({"vocab_size": 10**30}, "vocab_size must be from 1 to 10,000,000,000, got"),
+        ({"intermediate_size": -1}, "intermediate_size must be from 0 to .*, got -1"),
+    ],
+)
+@pytest.mark.parametrize("type_", ["llama", "exaone4"])
+def test_a_size_that_no_model_can_have_is_refused_by_its_key(type_, changed, message):
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
+    sizes |= {"intermediate_size": 48, "vocab_size": 50, "model_type": type_}
+    with pytest.raises((TypeError, ValueError), match=message):
+        from_config(sizes | changed)
