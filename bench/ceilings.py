@@ -1,9 +1,11 @@
-"""The best rates this machine was measured at, per dtype: the denominators of every share of a ceiling.
+"""The best rates this machine was measured at, per dtype: the denominators of all shares of a ceiling.
 
-Two regimes, which are never mixed. *Sustainable*: the median call of steady work, the clock settled under it first.
-*Achievable*: the median of the five fastest calls after a rest, while an idle device still boosts. A GPU that is held
-at its power limit differs between them by a tenth and more, and so does the best k: each has its own search. On a
-CPU the sustainable one is all there is, unless `burst_ratio` shows a difference.
+Two regimes, which are never mixed. *Sustainable*: the median call of steady work, the clock settled
+under it first. *Achievable*: the median of the five fastest calls after a rest, while an idle device
+still boosts. A GPU that is held at its power limit differs between them by a tenth and more, and so
+does the best k: each has its own search. A ceiling is at least every product of its run, and a burst
+no slower than steady work. On a CPU the sustainable one is all there is, unless `burst_ratio` shows
+a difference.
 """
 
 from __future__ import annotations
@@ -25,34 +27,44 @@ from prooflops import measured
 from prooflops.measured import alternating, median_interval
 
 REGIMES = ("sustainable", "achievable")
-SEARCH = 10  # times the seconds of a benchmark's rounds
-RESTS = (
-    search.SCREENED
-)  # windows of a search for bursts: the rests before them are not of its budget
-PROBE = {"cpu": 256, "other": 4096}  # side of the product that tells how large the others may be
-REST_S = 0.02  # the clock of an idle device is up again within some milliseconds
+# Seconds of a search, in those of a benchmark's rounds.
+SEARCH = 10
+# Windows of a search for bursts: the rests before them are not of its budget.
+RESTS = search.SCREENED
+# Side of the product that tells how large the others may be.
+PROBE = {"cpu": 256, "other": 4096}
+# The clock of an idle device is up again within some milliseconds.
+REST_S = 0.02
+# Untimed work after a rest: the first calls find cold caches and a clock that still rises.
+LEAD_S = 0.002
 FASTEST = 5
 
 
 class Ceilings:
-    """The best rates of this machine in this run, per dtype and regime, searched for when first asked for."""
+    """The best rates of this machine in this run, per dtype and regime, searched for when asked.
+
+    `clock_share`: the clock of the device now, as a share of its highest; None where nobody reads
+    it. Shapes are ranked by their rates at the clock that ran.
+    """
 
     def __init__(
         self,
         device: torch.device,
         pace: Pace,
         progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
-        room_bytes: Callable[[], float] = lambda: math.inf,  # for all operands together
+        room_bytes: Callable[[], float] = lambda: math.inf,
+        clock_share: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._progress = progress
         self._room_bytes = room_bytes
+        self._clock_share = clock_share
         self._device = device
         self._pace = pace
         self._timer = measured.clock(device)
         self._found: dict[tuple[str, str], search.Found] = {}
-        self._flop_per_s: dict[
-            tuple[str, str], float
-        ] = {}  # which a benchmark may have raised since
+        # What a benchmark may have raised since.
+        self._flop_per_s: dict[tuple[str, str], float] = {}
+        self._best_product: dict[tuple[str, str], search.Found] = {}
         self._probed: dict[str, float] = {}
 
     def flop_per_s(self, dtype: str, regime: str = "sustainable") -> float:
@@ -62,7 +74,7 @@ class Ceilings:
         return self._flop_per_s[dtype, regime]
 
     def found(self, dtype: str, regime: str = "sustainable") -> search.Found:
-        """The fastest shape. Raises Unsupported, and ValueError for an unknown regime."""
+        """The fastest shape of the search. Raises Unsupported, and ValueError for an unknown regime."""
         if regime not in REGIMES:
             raise ValueError(f"regime must be one of {', '.join(REGIMES)}, got {regime!r}")
         if (dtype, regime) not in self._found:
@@ -70,8 +82,17 @@ class Ceilings:
                 self._found[dtype, regime] = self._search(dtype, regime)
         return self._found[dtype, regime]
 
+    def best(self, dtype: str, regime: str = "sustainable") -> search.Found:
+        """The fastest shape of the search and of the products so far. Raises as `found`."""
+        found = self.found(dtype, regime)
+        other = self._best_product.get((dtype, regime), found)
+        return max(found, other, key=lambda each: each.flop_per_s)
+
     def probed(self, dtype: str) -> float:
-        """The rate of one product, known at once; the ceiling may be several times as high. Raises Unsupported."""
+        """The rate of one product, known at once; the ceiling may be several times as high.
+
+        Raises Unsupported.
+        """
         if dtype not in self._probed:
             side = PROBE.get(self._device.type, PROBE["other"])
             probe = product(dtype, side, side, side, self._device)
@@ -86,15 +107,23 @@ class Ceilings:
         """The ceiling after timing once more, in its own regime, a function that exceeded it."""
         with Float32Products(dtype):
             seconds = self._seconds(function, regime)
-        self._flop_per_s[dtype, regime] = max(self.flop_per_s(dtype, regime), flops / seconds)
-        return self._flop_per_s[dtype, regime]
+        return self._raise(dtype, regime, flops / seconds)
+
+    def keep(
+        self, dtype: str, shape: search.Shape, flop_per_s: float, regime: str = "sustainable"
+    ) -> float:
+        """The ceiling after a product of this shape and rate: it is at least that."""
+        best = self._best_product.get((dtype, regime))
+        if best is None or flop_per_s > best.flop_per_s:
+            self._best_product[dtype, regime] = search.Found(shape, flop_per_s, 0.0)
+        return self._raise(dtype, regime, flop_per_s)
 
     def burst_ratio(self, dtype: str, pairs: int) -> tuple[float, float, float]:
-        """The achievable over the sustainable rate of the sustainable winner, in turn, with its 95 % interval."""
+        """The achievable over the sustainable rate of one product, in turn, with its 95 % interval."""
         shape = self.found(dtype).shape
         multiply, _ = Operands(dtype, *shape, self._device).multiply(*shape)
         with Float32Products(dtype):
-            self._settle(multiply)
+            self._settle(multiply, self._pace.settled(self._device.type))
             times = islice(
                 alternating(lambda: self._burst_s(multiply), lambda: self._steady_s(multiply)),
                 pairs,
@@ -102,23 +131,29 @@ class Ceilings:
             ratios = [steady / burst for burst, steady in times]
         return median(ratios), *(median_interval(ratios) or (0.0, math.inf))
 
-    def zeros_ratio(self, dtype: str, pairs: int) -> float:
-        """Rate of zeros over the rate of random numbers: above 1, power limits the device."""
-        shape = self.found(dtype).shape
-        random = Operands(dtype, *shape, self._device)
-        zeros = random.zeroed()
-        of_random, of_zeros = (each.multiply(*shape)[0] for each in (random, zeros))
-        with Float32Products(dtype):
-            self._settle(of_random)
-            times = alternating(lambda: self._steady_s(of_random), lambda: self._steady_s(of_zeros))
-            return median(random_s / zeros_s for random_s, zeros_s in islice(times, pairs))
+    def rest_before(self, function: Callable[[], object]) -> Callable[[], None]:
+        """What precedes a timed burst: a rest, then untimed calls until the device works at full speed."""
+        once_s = measured.time(function, self._device, warmup=1, rounds=2).median_s
+        lead = max(1, math.ceil(LEAD_S / max(once_s, 1e-9)))
+
+        def rest() -> None:
+            measured.synchronise(self._device)
+            time.sleep(REST_S)
+            for _ in range(lead):
+                function()
+
+        return rest
 
     def space(self, dtype: str) -> search.Space:
         """The shapes that take no longer than the pace allows, and whose operands fit the memory."""
         most_flops = self.probed(dtype) * self._pace.longest_call_s / 4
-        # Two operands, the result, and two operands that are zeros; each is drawn in fp32.
+        # Two operands, the result, and two more while they are drawn, each in fp32.
         most_elements = self._room_bytes() / (5 * max(4, element_bytes(1, dtype)))
         return search.space_of(self._device, most_flops, most_elements)
+
+    def _raise(self, dtype: str, regime: str, flop_per_s: float) -> float:
+        self._flop_per_s[dtype, regime] = max(self.flop_per_s(dtype, regime), flop_per_s)
+        return self._flop_per_s[dtype, regime]
 
     def _search(self, dtype: str, regime: str) -> search.Found:
         began = perf_counter()
@@ -128,21 +163,24 @@ class Ceilings:
         budget_s = SEARCH * self._pace.measure_s + (RESTS * REST_S if bursts else 0.0)
         self._progress(f"searching for the {regime} one of {dtype}", budget_s)
         if not bursts:
-            self._settle(operands.multiply(*space.shapes[-1])[0])
+            largest, _ = operands.multiply(*space.shapes[-1])
+            self._settle(largest, self._pace.settled(self._device.type))
+        rate = search.rate_on(
+            operands, self._timer, self._clock_share, idle_s=REST_S if bursts else 0.0
+        )
         found = search.guided(
             space,
-            search.rate_on(operands, self._timer, idle_s=REST_S if bursts else 0.0),
+            rate,
             units=search.units_of(self._device),
             tiles=search.CPU_TILES if self._device.type == "cpu" else search.GPU_TILES,
             budget_s=budget_s,
         )
         multiply, flops = operands.multiply(*found.shape)
-        seconds = self._burst_s(multiply) if bursts else self._steady_s(multiply)
+        seconds = self._seconds(multiply, regime)
         return search.Found(found.shape, flops / seconds, perf_counter() - began)
 
-    def _settle(self, function: Callable[[], object]) -> None:
+    def _settle(self, function: Callable[[], object], pace: Pace) -> None:
         """Steady work, without a rest between calls, until its rate is steady too."""
-        pace = self._pace.settled(self._device.type)
         windows: list[float] = []
         began, elapsed = perf_counter(), 0.0
         while elapsed < pace.longest_warmup_s and not (
@@ -152,10 +190,10 @@ class Ceilings:
             elapsed = perf_counter() - began
 
     def _seconds(self, function: Callable[[], object], regime: str) -> float:
-        """Seconds of a call in a regime, by itself."""
+        """Seconds of a call in a regime, by itself, of a dtype that was settled before."""
         if regime == "achievable":
             return self._burst_s(function)
-        self._settle(function)
+        self._settle(function, self._pace.resettled(self._device.type))
         return self._steady_s(function)
 
     def _steady_s(self, function: Callable[[], object]) -> float:
@@ -164,7 +202,6 @@ class Ceilings:
 
     def _burst_s(self, function: Callable[[], object]) -> float:
         """The median of the fastest calls after a rest."""
-        measured.synchronise(self._device)
-        time.sleep(REST_S)
+        self.rest_before(function)()
         times = measured.time(function, self._device, warmup=0, rounds=2 * FASTEST).times_s
         return max(median(sorted(times)[:FASTEST]), 1e-9)

@@ -49,9 +49,10 @@ def peak_flop_per_s(peak_flop_per_s, bound_flop_per_s) -> Callable[[str], float 
 
 
 @pytest.fixture(scope="session")
-def ceilings(device, pace, sizing, progress_of) -> Ceilings:
+def ceilings(device, pace, sizing, progress_of, clock_share) -> Ceilings:
     """The best rates of this machine per dtype, measured when first asked for."""
-    return Ceilings(device, PACES[pace], progress_of("ceilings"), sizing.room_bytes)
+    progress = progress_of("ceilings")
+    return Ceilings(device, PACES[pace], progress, sizing.room_bytes, clock_share)
 
 
 @pytest.fixture(scope="session")
@@ -81,6 +82,7 @@ def measure(
     pace,
     peak_flop_per_s,
     bound_flop_per_s,
+    at_clock,
     conditions,
     progress,
     flush,
@@ -99,6 +101,7 @@ def measure(
             *rates,
             flush=flush,
             conditions=conditions,
+            at_clock=at_clock,
             progress=progress,
         )
 

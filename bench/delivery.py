@@ -35,7 +35,10 @@ class Figure:
     value: float  # FLOP/s, bytes per second or seconds
     unit: str
     floor: Floor
-    nominal: float | None  # the rate that the floor is a share of
+    # The rate that the floor is a share of.
+    nominal: float | None
+    # The share of what all units do at the clock that ran.
+    at_clock: float | None = None
 
     @property
     def share(self) -> float:
@@ -44,7 +47,7 @@ class Figure:
 
     @property
     def met(self) -> bool:
-        return self.floor.is_met(self.share)
+        return self.floor.is_met(self.share, self.at_clock)
 
 
 class Delivery:
@@ -66,27 +69,27 @@ class Delivery:
         self._pace, self._conditions, self._causes, self._active = pace, conditions, causes, active
 
     def product(
-        self, dtype: str, case: Product, *, figure: str = "", allowance: float = 1.0
+        self, dtype: str, case: Product, *, figure: str = "", seconds: float | None = None
     ) -> None:
-        """Asserts the floor of a matrix product that was measured; `figure`: where it is not that of the dtype."""
+        """Asserts the floor of a product that was measured; `figure`: where not that of the dtype."""
         __tracebackhide__ = True
-        self.check(
-            figure or dtype,
-            case.work.flops,
-            "FLOP/s",
-            case.multiply,
-            dtype=dtype,
-            allowance=allowance,
-        )
+        flops = case.work.flops
+        self.check(figure or dtype, flops, "FLOP/s", case.multiply, seconds=seconds, dtype=dtype)
 
     def check(
-        self, figure: str, amount: float, unit: str, function: Callable[[], object] | None, *,
-        seconds: float | None = None, dtype: str = "", allowance: float = 1.0,
-    ) -> None:  # fmt: skip
-        """Asserts the floor of `figure`: `amount` FLOPs or bytes over `seconds` (by default as measured), or the time.
+        self,
+        figure: str,
+        amount: float,
+        unit: str,
+        function: Callable[[], object] | None,
+        *,
+        seconds: float | None = None,
+        dtype: str = "",
+    ) -> None:
+        """Asserts the floor of `figure`: `amount` over `seconds` (as measured), or the time.
 
-        `function` is measured once more where the figure falls short, after a pause; None where ranks would not do so
-        alike. `allowance`: the share of the floor that this shape must reach.
+        A figure has one floor and is asked for it in one row. `function` is measured once more
+        where the figure falls short, after a pause; None where ranks would not do so alike.
         Raises BelowFloor if the figure falls short twice.
         """
         __tracebackhide__ = True
@@ -106,21 +109,24 @@ class Delivery:
         if floor is None or (floor.of in NOMINAL and not nominal):
             self._info["delivers"] = entry | {"unknown": self._floors.why_unknown(figure, floor)}
             return
-        floor = floor._replace(
-            limit=floor.limit * allowance if floor.of != "s" else floor.limit / allowance
-        )
-        found, conditions = (
-            Figure(figure, value, unit, floor, nominal),
-            self._info.get("conditions", {}),
-        )
+        conditions = self._info.get("conditions", {})
+        at_clock = self._info.get("share_at_clock")
+        found = Figure(figure, value, unit, floor, nominal, at_clock)
         if not found.met and function is not None:
             time.sleep(PAUSE_S[self._pace])
             with self._conditions() as conditions, Float32Products(dtype or "fp32"):
                 seconds = self._seconds(function)
             value = amount / seconds if amount else seconds
-            best = min if unit == "s" else max
-            found = Figure(figure, best(value, found.value), unit, floor, nominal)
+            units = self._units_flop_per_s(dtype, conditions)
+            again = Figure(figure, value, unit, floor, nominal, units and value / units)
+            better = min if unit == "s" else max
+            found = better(found, again, key=lambda each: each.value)
         self._record(found, conditions)
+
+    def _units_flop_per_s(self, dtype: str, conditions: dict[str, Any]) -> float | None:
+        """What all units do at the clock that ran; None if either is unknown."""
+        clock_mhz = conditions.get("during", {}).get("clock_mhz")
+        return self._floors.at_clock(dtype, clock_mhz * 1e6) if clock_mhz and dtype else None
 
     def _seconds(self, function: Callable[[], object]) -> float:
         began = time.perf_counter()
@@ -135,19 +141,24 @@ class Delivery:
             "value": found.value,
             "unit": found.unit,
             "share": found.share,
+            "share_at_clock": found.at_clock,
         }
         entry |= {"nominal": found.nominal, "floor": found.floor._asdict(), "met": found.met}
-        if not found.met and self._device.type == "cpu" and conditions.get("contended"):
-            self._info["delivers"] = entry | {
-                "met": None,
-                "unknown": "other work contends for the cores",
-            }
+        rival = self._rival(conditions)
+        if not found.met and rival:
+            self._info["delivers"] = entry | {"met": None, "unknown": rival}
             return
         causes = [] if found.met else self._causes(conditions, found.figure)
         self._info["delivers"] = entry | {"causes": causes}
         if not found.met:
-            got = compared(found.value, found.unit, found.share, found.floor)
+            got = compared(found.value, found.unit, found.share, found.floor, found.at_clock)
             raise BelowFloor(
                 f"BELOW FLOOR: {found.figure} {got}, expected {found.floor} [{found.floor.source}]; "
                 f"this machine shows: {', '.join(causes) or 'no cause'}"
             )
+
+    def _rival(self, conditions: dict[str, Any]) -> str:
+        """Whose work took a part of the device meanwhile, in words; empty if nobody's."""
+        if self._device.type == "cpu":
+            return "other work contends for the cores" if conditions.get("contended") else ""
+        return "another process uses this GPU" if conditions.get("other_processes") else ""

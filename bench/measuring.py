@@ -16,25 +16,34 @@ from typing import Any
 import pytest
 import torch
 
-from accounting.roofline import Work
+from accounting.roofline import Work, mfu
 from bench import launch, timing
 from bench.brief import BriefSchedule
 from bench.cache import Flush
 from bench.ceilings import Ceilings
 from bench.checks import Examined, assert_declared, assert_random, examine, overwrite
-from bench.products import Float32Products
-from bench.rates import judged, shares_of
+from bench.products import Float32Products, Product
+from bench.rates import judged, share_of_units, shares_of_product
 from bench.rounds import NEAR_CEILING
-from bench.timing import CallTimer, Rounds, Schedule, TimedCall
+from bench.timing import CallTimer, NotWaitedFor, Rounds, Schedule, TimedCall
 from prooflops import measured
 from prooflops.measured import median_interval
 
 # Raised whenever the way of measuring changes: figures of different methods are not compared.
-METHOD = 4
+METHOD = 5
 
 CACHES = ("as-is", "hot", "cold")
 HELD_UP = 3.0  # times the longest call: undisturbed, a step of small operators takes up to 3 times as at the ceiling
 TRIALS_OF_A_CALL = 3
+
+
+class NotRead(dict[str, Any]):
+    """Stands for `prooflops.machine.conditions.Conditions` where nothing is read."""
+
+    rival = ""
+
+    def start_rounds(self) -> None:
+        pass
 
 
 class Measure:
@@ -50,7 +59,8 @@ class Measure:
         *,
         clock: Callable[[], Any] | None = None,
         flush: Callable[[], Flush] | None = None,
-        conditions: Callable[[], AbstractContextManager[dict[str, Any]]] = lambda: nullcontext({}),
+        conditions: Callable[[], AbstractContextManager[Any]] = lambda: nullcontext(NotRead()),
+        at_clock: Callable[[str, float], float | None] = lambda dtype, clock_hz: None,
         progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
     ) -> None:
         self._benchmark = benchmark
@@ -61,6 +71,7 @@ class Measure:
         self._make_flush = flush
         self._timer = CallTimer(device, clock or measured.clock(device))
         self._conditions = conditions
+        self._at_clock = at_clock
         self._began = math.inf
         self.progress = progress
         self.brief = schedule.brief
@@ -138,25 +149,35 @@ class Measure:
             raise ValueError(f"cache must be one of {', '.join(CACHES)}, got {cache!r}")
         flush = self._checked_flush() if cache == "cold" else None
         call = TimedCall(function, setup, flush)
-        call_s, waited_share = self._schedule.first_calls(self._timer, call)
-        shortest_s = (
-            timing.SHORTEST_ROUND_S
-            if self._device.type == "cpu"
-            else timing.SHORTEST_DEVICE_ROUND_S
-        )
-        calls = 1 if call.is_prepared else max(1, math.ceil(shortest_s / call_s))
-        self.info.update(
-            declared, method=METHOD, cache=cache, calls_per_round=calls, waited_share=waited_share
-        )
-        rounds = self._schedule.rounds(self._timer, call, calls, call_s, call_s < sustained_below_s)
-        self.info.update(rounds.figures)
-        self.progress(
-            f"{rounds.number} rounds of {calls * rounds.call_s:.2g} s",
-            rounds.number * calls * rounds.call_s,
-        )
-        with self._conditions() as conditions:
+        # The state is read before the warm-up: a device that waits for it works at another clock.
+        with self._conditions() as seen:
+            try:
+                call_s, waited_share = self._schedule.first_calls(self._timer, call)
+            except NotWaitedFor:
+                if seen.rival:
+                    pytest.skip(seen.rival)
+                raise
+            shortest_s = (
+                timing.SHORTEST_ROUND_S
+                if self._device.type == "cpu"
+                else timing.SHORTEST_DEVICE_ROUND_S
+            )
+            calls = 1 if call.is_prepared else max(1, math.ceil(shortest_s / call_s))
+            self.info.update(
+                declared,
+                method=METHOD,
+                cache=cache,
+                calls_per_round=calls,
+                waited_share=waited_share,
+            )
+            sustained = call_s < sustained_below_s
+            rounds = self._schedule.rounds(self._timer, call, calls, call_s, sustained)
+            self.info.update(rounds.figures)
+            rounds_s = rounds.number * calls * rounds.call_s
+            self.progress(f"{rounds.number} rounds of {calls * rounds.call_s:.2g} s", rounds_s)
+            seen.start_rounds()
             made = run_rounds(self._benchmark, call, calls, rounds, self._timer, flush)
-        self.info["conditions"] = {**conditions, "calls": made}
+        self.info["conditions"] = {**seen, "calls": made}
         if self._benchmark.stats is None:
             pytest.skip("pytest-benchmark is switched off in this run")
         seconds = float(self._benchmark.stats["median"])
@@ -228,22 +249,45 @@ class Measure:
         self.info.update(
             judged(work, seconds, dtype, what, flop_bound=flop_bound, bytes_bound=bytes_bound)
         )
+        clock_mhz = self.info["conditions"].get("during", {}).get("clock_mhz")
+        if clock_mhz and dtype and work.flops:
+            units = self._at_clock(dtype, clock_mhz * 1e6)
+            self.info.update(share_of_units(work.flops / seconds, clock_mhz, units))
         return seconds
 
     def product(
-        self, function: Callable[[], object], dtype: str, work: Work, ceilings: Ceilings,
-        check: Callable[[Any], None], regime: str = "sustainable", **options: Any,
-    ) -> None:  # fmt: skip
-        """Measures a product, see `work`, and records its shares of the vendor's peak and of this machine's ceiling in
-        the same regime; not in a process of the gate, which compares times."""
+        self,
+        case: Product,
+        ceilings: Ceilings,
+        *,
+        regime: str = "sustainable",
+        own_kind: bool = False,
+        **options: Any,
+    ) -> None:
+        """Measures a product, see `work`, and records its share of the vendor's peak and, but for
+        one of its `own_kind`, of this machine's ceiling in the same regime.
+
+        A process of the gate compares times alone.
+        """
         __tracebackhide__ = True
+        dtype, work = case.dtype, case.work
         ceiling = None if self.brief or regime == "achievable" else ceilings.flop_per_s(dtype)
         seconds = self.work(
-            function, work, dtype=dtype, check=check, counted=True, ceiling=ceiling, **options
+            case.multiply,
+            work,
+            dtype=dtype,
+            check=case.check,
+            counted=True,
+            ceiling=ceiling,
+            **options,
         )
-        if not self.brief:
-            peak = self._peak_flop_per_s(dtype)
-            self.info.update(shares_of(function, work, seconds, dtype, regime, ceilings, peak))
+        if self.brief:
+            return
+        peak = self._peak_flop_per_s(dtype)
+        if own_kind:
+            self.info.update(peak_flop_per_s=peak, mfu=mfu(work.flops, seconds, peak))
+        else:
+            self.info.update(shares_of_product(case, seconds, regime, ceilings, peak))
 
     def _checked_flush(self) -> Flush:
         """The flush of the device, tried out once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,8 +31,12 @@ class Product:
     multiply: Callable[[], Tensor]
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        return *self.a.shape, self.b.shape[1]  # type: ignore[return-value]
+
+    @property
     def work(self) -> Work:
-        (m, k), n = self.a.shape, self.b.shape[1]
+        m, k, n = self.shape
         return matmul_work(m, k, n, self.dtype, result=RESULTS.get(self.dtype))
 
     def check(self, result: Tensor) -> None:
@@ -198,12 +201,6 @@ class Operands:
         self._out = (
             None if dtype in RESULTS else torch.empty(m * n, dtype=self._a.dtype, device=device)
         )
-
-    def zeroed(self) -> Operands:
-        """Operands of the same size that are all zeros, with the same result: a diagnostic of power, no measurement."""
-        zeros = copy.copy(self)
-        zeros._a, zeros._b = torch.zeros_like(self._a), torch.zeros_like(self._b)
-        return zeros
 
     def multiply(self, m: int, k: int, n: int) -> tuple[Callable[[], Tensor], int]:
         """The call that multiplies (m, k) by (k, n), and its FLOPs."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from accounting.roofline import Work, mfu
 from bench.ceilings import Ceilings
+from bench.products import Product
 
 
 def judged(
@@ -43,11 +44,42 @@ def judged(
     return rates
 
 
+def share_of_units(rate: float, clock_mhz: float, units: float | None) -> dict[str, float]:
+    """The clock that ran, the FLOP/s of all units at that clock, and the share of it that is `rate`.
+
+    It tells a slow kernel from a slow clock, and hardly moves with power or heat.
+
+    >>> share_of_units(706e12, 1550.0, 838e12)["share_at_clock"]
+    0.8424821002386634
+    """
+    if units is None:
+        return {"clock_mhz": clock_mhz}
+    return {"clock_mhz": clock_mhz, "units_flop_per_s": units, "share_at_clock": rate / units}
+
+
+def shares_of_product(
+    case: Product, seconds: float, regime: str, ceilings: Ceilings, peak: float | None
+) -> dict[str, Any]:
+    """The same for a product, whose rate the ceiling reaches at least."""
+    found = shares_of(case.multiply, case.work, seconds, case.dtype, regime, ceilings, peak)
+    rate = case.work.flops / seconds
+    ceiling = ceilings.keep(case.dtype, case.shape, rate, regime)
+    return found | {"ceiling_flop_per_s": ceiling, "share_of_ceiling": rate / ceiling}
+
+
 def shares_of(
-    function: Callable[[], object], work: Work, seconds: float, dtype: str, regime: str,
-    ceilings: Ceilings, peak: float | None,
-) -> dict[str, Any]:  # fmt: skip
-    """The share of the vendor's peak and of this machine's ceiling, which a faster function has measured again."""
+    function: Callable[[], object],
+    work: Work,
+    seconds: float,
+    dtype: str,
+    regime: str,
+    ceilings: Ceilings,
+    peak: float | None,
+) -> dict[str, Any]:
+    """The share of the vendor's peak and of this machine's ceiling.
+
+    The ceiling is measured again by a function that exceeds it.
+    """
     rate, ceiling = work.flops / seconds, ceilings.flop_per_s(dtype, regime)
     remeasured = rate > ceiling
     if remeasured:

@@ -12,10 +12,15 @@ import pytest
 FEWEST_ROUNDS = 6  # with 5 there is no interval of 95 %
 FLAT = 0.02  # the largest change of the median at which a warm-up is over
 FEWEST_WARM_ROUNDS = 9
-# On an accelerator at least and at most, until work that its power limit may slow has a steady rate: the power is
-# averaged, and the clock held down, over a good part of a second.
+# On an accelerator at least and at most, until work that its power limit may slow has a steady rate:
+# the power is averaged, and the clock held down, over a good part of a second. Once a dtype.
 SETTLED_S = (1.0, 3.0)
-NEAR_CEILING = 0.5  # the share from which on a power limit may slow work
+# The same for each row after that: the device rests for a tenth of a second between two rows.
+RESETTLED_S = (0.25, 1.0)
+# Rounds of such a row last at least as long, so that its clock is sampled several times.
+SAMPLED_S = 0.05
+# The share of the ceiling from which on a power limit may slow work.
+NEAR_CEILING = 0.5
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,14 @@ class Pace:
 
     def settled(self, kind: str) -> Pace:
         """The same with the warm-up of a sustainable rate; a CPU is warm after a few calls."""
-        least, most = (0.0, self.warmup_s) if kind == "cpu" else SETTLED_S
+        return self._warmed(kind, SETTLED_S)
+
+    def resettled(self, kind: str) -> Pace:
+        """The same for a device that was settled before, and rested shortly."""
+        return self._warmed(kind, RESETTLED_S)
+
+    def _warmed(self, kind: str, seconds: tuple[float, float]) -> Pace:
+        least, most = (0.0, self.warmup_s) if kind == "cpu" else seconds
         return replace(self, warmup_s=least, longest_warmup_s=most)
 
     def skip_if_longer(self, seconds: float) -> None:

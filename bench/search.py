@@ -209,27 +209,44 @@ def whole_waves(units: int) -> set[int]:
     )
 
 
-def rate_on(operands: Operands, timer: Callable[[], Any], *, idle_s: float = 0.0) -> Rate:
-    """Times products by the calls of a window; with `idle_s`, the device rests before each window."""
+def rate_on(
+    operands: Operands,
+    timer: Callable[[], Any],
+    clock_share: Callable[[], float | None] = lambda: None,
+    *,
+    idle_s: float = 0.0,
+) -> Rate:
+    """Times products by the calls of a window; with `idle_s`, the device rests before each window.
+
+    A rate is that at the highest clock, if the share of it that runs is known: under a power limit
+    the clock follows the work of half a second, and short windows would rank those before them.
+    """
 
     def rate(shape: Shape, window_s: float) -> float:
         multiply, flops = operands.multiply(*shape)
-        multiply()  # chooses its kernel
+        # The first call chooses its kernel.
+        multiply()
         if idle_s:
             measured.synchronise(operands.device)
             sleep(idle_s)
-        times = sorted(calls_s(multiply, timer, window_s))
-        return flops / times[len(times) // 4]
+        shares: list[float | None] = []
+        times = sorted(calls_s(multiply, timer, window_s, lambda: shares.append(clock_share())))
+        share = (shares[0] if shares else None) or 1.0
+        return flops / times[len(times) // 4] / share
 
     return rate
 
 
 def calls_s(
-    function: Callable[[], object], timer: Callable[[], Any], window_s: float
+    function: Callable[[], object],
+    timer: Callable[[], Any],
+    window_s: float,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> list[float]:
     """Seconds of each call within a window, of one call at least.
 
-    Readings are subtracted after the window: that waits for the device, which would rest between the calls.
+    Readings are subtracted after the window: that waits for the device, which would rest between
+    the calls. `meanwhile` is called before that, while an accelerator still works.
     """
     start = timer()
     function()
@@ -239,4 +256,5 @@ def calls_s(
         start = timer()
         function()
         moments.append((start, timer()))
+    meanwhile()
     return [max(stop - start, 1e-9) for start, stop in moments] or [once]

@@ -332,4 +332,4 @@ def test_lecture_product(dtype, device, sizing, ceilings, measure):
     m, k, n = LECTURE
     sizing.require(product_bytes(dtype, m, k, n))
     case = product(dtype, m, k, n, device)
-    measure.product(case.multiply, dtype, case.work, ceilings, check=case.check)
+    measure.product(case, ceilings)

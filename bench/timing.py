@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from bench.ceilings import Ceilings
-from bench.rounds import FEWEST_ROUNDS, Pace, is_flat, rounds_for
+from bench.rounds import FEWEST_ROUNDS, SAMPLED_S, Pace, is_flat, rounds_for
 from prooflops import measured
 
 SHORTEST_ROUND_S = 1e-4  # a thousand times the resolution of the host's clock
@@ -31,6 +31,10 @@ LEAST_WAITED_SHARE = 0.5
 TRIALS_OF_WAITING = 5
 
 Result = TypeVar("Result")
+
+
+class NotWaitedFor(AssertionError):
+    """The clock sees little of the time from an idle device to an idle device."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +109,11 @@ class CallTimer:
             best, fastest = max(best, share), min(fastest, seconds)
             if best >= LEAST_WAITED_SHARE:
                 break
-        assert best >= LEAST_WAITED_SHARE, (
-            f"the clock saw {best:.0%} of the time from an idle device to an idle device, but should see most of it: "
-            "was the device waited for?"
-        )
+        if best < LEAST_WAITED_SHARE:
+            raise NotWaitedFor(
+                f"the clock saw {best:.0%} of the time from an idle device to an idle device, "
+                "but should see most of it: was the device waited for?"
+            )
         return max(fastest, 1e-9), best
 
     def warm_up(
@@ -182,12 +187,9 @@ class Schedule:
     def rounds(
         self, timer: CallTimer, call: TimedCall, calls: int, call_s: float, sustained: bool
     ) -> Rounds:
-        """Warms up, for a `sustained` rate as a ceiling of that regime, and says how many rounds follow."""
-        pace = (
-            self.pace.settled(timer.device.type)
-            if sustained and timer.device.type != "cpu"
-            else self.pace
-        )
+        """Warms up, for a `sustained` rate until the clock has settled, and chooses the rounds."""
+        sustained = sustained and timer.device.type != "cpu"
+        pace = self.pace.resettled(timer.device.type) if sustained else self.pace
         self.progress("warming up", pace.longest_warmup_s)
         pilot, figures = timer.warm_up(call, calls, pace)
         call_s = median(pilot)
@@ -195,4 +197,7 @@ class Schedule:
         affordable = min(
             max(int(self.pace.measure_s / round_s), FEWEST_ROUNDS), self.pace.most_rounds
         )
-        return Rounds(call_s, rounds_for(self.pace.width, pilot, affordable), affordable, figures)
+        number = rounds_for(self.pace.width, pilot, affordable)
+        if sustained:
+            number = min(max(number, math.ceil(SAMPLED_S / round_s)), affordable)
+        return Rounds(call_s, number, affordable, figures)

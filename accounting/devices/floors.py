@@ -2,9 +2,14 @@
 
 A floor in `floors.json` is a share of a nominal rate (`peak`: the dense peak of the dtype, `bandwidth`: the memory's,
 `link`: that of the host's or the peer's link), a rate (`B/s`) or a time (`s`). Where a range of healthy devices is
-published (`healthy`), or a threshold by which somebody accepts a node (`accepted`), the floor is its low end less a
-margin of 5 %, the allowance of SuperBench: other programs and hosts measured those. A row names the devices it is for,
-or a generation of them, or neither: such a wide floor finds defects of factors alone, and says so.
+published (`healthy`), or a threshold by which somebody accepts a node (`accepted`), the floor is
+its low end less a margin of 5 %, the allowance of SuperBench: other programs and hosts measured
+those. What one healthy device reached (`one`) is the floor less 10 %: another differs by 5 % and
+more. A row names the devices it is for, or a generation of them, or neither: such a wide floor
+finds defects of factors alone, and says so.
+
+`one_at_clock` is the same as a share of what all units do at the clock that ran, which hardly moves
+with power and heat: a card must reach both.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ _TABLE: dict[str, Any] = json.loads(
 )
 _ROWS: list[dict[str, Any]] = _TABLE["rows"]
 MARGIN: float = _TABLE["margin"]
+MARGIN_OF_ONE: float = _TABLE["margin_of_one"]
 
 
 def _words(cell: str) -> list[str]:
@@ -41,8 +47,10 @@ GROUPS = {
 class Floor(NamedTuple):
     """The least of a figure; of a time the most.
 
-    >>> print(floor_of("H100 SXM", "bf16"))
-    at least 71 % of the dense peak; healthy H100 SXM5 80GB: 75 to 84 %
+    >>> print(floor_of("A100-SXM4-80GB", "bf16"))
+    at least 73 % of the dense peak; healthy A100 SXM4 80GB: 77 to 87 %
+    >>> print(floor_of("H200", "bf16"))
+    at least 63 % of the dense peak, 76 % at the clock that ran; one healthy H200, less 10 %
     >>> print(floor_of("RTX 4090", "copy"))
     at least 70 % of the bandwidth; a wide floor
     """
@@ -53,16 +61,25 @@ class Floor(NamedTuple):
     healthy: tuple[float, float] | None  # published, in the same unit
     whose: str  # the device, generation or option that the floor is of; empty: any
     source: str
+    # Least share of what all units do at the clock that ran; None where none is on record.
+    at_clock: float | None = None
 
-    def is_met(self, value: float) -> bool:
-        """Whether a share, rate or time does not fall short."""
-        return value <= self.limit if self.of == "s" else value >= self.limit
+    def is_met(self, value: float, at_clock: float | None = None) -> bool:
+        """Whether a share, rate or time does not fall short, nor the share at the clock that ran."""
+        if self.of == "s":
+            return value <= self.limit
+        slow = self.at_clock is not None and at_clock is not None and at_clock < self.at_clock
+        return value >= self.limit and not slow
 
     def __str__(self) -> str:
         least = f"{'at most' if self.of == 's' else 'at least'} {shown(self.limit, self.of)}"
+        if self.at_clock is not None:
+            least += f", {100 * self.at_clock:.2g} % at the clock that ran"
         if self.healthy:
             low, high = (shown(each, self.of).partition(" ")[0] for each in self.healthy)
             return f"{least}; healthy {self.whose}: {low} to {high} %"
+        if self.source == _TABLE["sources"]["one-h200"]:
+            return f"{least}; one healthy H200, less {100 * MARGIN_OF_ONE:.0f} %"
         return f"{least}; {f'of {self.whose}' if self.whose else 'a wide floor'}"
 
 
@@ -82,13 +99,20 @@ def shown(value: float, of: str) -> str:
     return f"{value * factor:.4g} {unit}"
 
 
-def compared(value: float, unit: str, share: float, floor: Floor) -> str:
-    """A figure, with its share of the nominal rate where its floor is one.
+def compared(
+    value: float, unit: str, share: float, floor: Floor, at_clock: float | None = None
+) -> str:
+    """A figure, with its share of the nominal rate where its floor is one, and at the clock.
 
-    >>> compared(99e12, "FLOP/s", 0.1, floor_of("H100 SXM", "bf16"))
-    '99 TFLOP/s, 10 % of the dense peak'
+    >>> compared(99e12, "FLOP/s", 0.1, floor_of("H100 SXM", "bf16"), at_clock=0.12)
+    '99 TFLOP/s, 10 % of the dense peak, 12 % at the clock that ran'
     """
-    return shown(value, unit) + (f", {shown(share, floor.of)}" if floor.of in NOMINAL else "")
+    words = [shown(value, unit)]
+    if floor.of in NOMINAL:
+        words.append(shown(share, floor.of))
+    if at_clock is not None:
+        words.append(f"{100 * at_clock:.2g} % at the clock that ran")
+    return ", ".join(words)
 
 
 def floor_of(device: str | Accelerator | None, figure: str, kind: str = "cuda") -> Floor | None:
@@ -121,11 +145,21 @@ def floor_of(device: str | Accelerator | None, figure: str, kind: str = "cuda") 
 
 def _floor(figure: str, row: dict[str, Any], whose: str) -> Floor:
     healthy = tuple(row["healthy"]) if "healthy" in row else None
-    published = healthy[0] if healthy else row.get("accepted")
-    limit = (
-        published * (1 - MARGIN) if published else row["most"] if "most" in row else row["least"]
-    )
-    return Floor(figure, limit, row["of"], healthy, whose, _TABLE["sources"][row["source"]])
+    published = healthy[0] if healthy else row.get("accepted", 0.0) * row.get("part", 1.0)
+    if published:
+        limit = published * (1 - MARGIN)
+    elif "one" in row:
+        limit = _less(row["one"], row["of"])
+    else:
+        limit = row["most"] if "most" in row else row["least"]
+    at_clock = _less(row["one_at_clock"], row["of"]) if "one_at_clock" in row else None
+    source = _TABLE["sources"][row["source"]]
+    return Floor(figure, limit, row["of"], healthy, whose, source, at_clock)
+
+
+def _less(one: float, of: str) -> float:
+    """The floor that follows from what one healthy device reached."""
+    return one / (1 - MARGIN_OF_ONE) if of == "s" else one * (1 - MARGIN_OF_ONE)
 
 
 # Bytes per second of a lane in one direction, after encoding, by the generation of PCI Express.

@@ -20,6 +20,7 @@ from accounting.devices.floors import FIGURES, Floor, floor_of
 from bench import delivery
 from bench.delivery import BelowFloor, Delivery
 from bench.products import Float32Products, product
+from bench.rates import share_of_units
 from bench.streams import Arrays
 from bench.transfers import transfer
 from meta_tests.conftest import ROOT, fork_pytest
@@ -36,6 +37,8 @@ PRODUCTS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "int8")
 STREAMS = ("copy", "scale", "add", "triad", "sum", "dot")
 LINKS = ("to-device", "to-host")
 SIDE = 4096
+# 1.70 GHz of an H100, whose nominal clock is 1.83.
+CLOCK_AT_THE_LIMIT = 0.93
 
 
 @pytest.fixture(autouse=True)
@@ -75,14 +78,30 @@ def check(
             conditions=partial(conditions, CUDA), causes=partial(health.causes, CUDA),
         )  # fmt: skip
         amount, unit, function, dtype = workload(figure)
-        with Float32Products(dtype):
+        with conditions(CUDA) as seen, Float32Products(dtype):
             seconds = measured.time(function, CUDA, warmup=2, rounds=9).median_s
+        if dtype:
+            clock_mhz = seen["during"]["clock_mhz"]
+            units = floors.at_clock(dtype, clock_mhz * 1e6)
+            info |= share_of_units(amount / seconds, clock_mhz, units)
         asked.check(figure, amount, unit, function, seconds=seconds, dtype=dtype)
     return dict(info["delivers"])
 
 
+def power_limited(card: Card) -> Card:
+    """The card with the same rates at a lower clock, as a healthy one runs at its power limit."""
+    rates = card.rates
+    rates.clock = CLOCK_AT_THE_LIMIT
+    rates.memory_bytes_per_s /= CLOCK_AT_THE_LIMIT
+    for dtype in rates.flop_per_s:
+        rates.flop_per_s[dtype] /= CLOCK_AT_THE_LIMIT
+    return card
+
+
 def degraded(shares: dict[str, float], readings: dict[str, int]) -> Card:
     card = Card(memory_bytes=2**31)
+    if "clock" not in shares:
+        power_limited(card)
     for name, share in shares.items():
         card.rates.lower(name, share)
     card.readings |= readings
@@ -96,14 +115,14 @@ DEGRADATIONS: list[tuple[str, dict[str, float], dict[str, int], str]] = [
         (dtype, {dtype: 0.1}, {}, f"BELOW FLOOR: {dtype} .* % of the dense peak")
         for dtype in PRODUCTS
     ),
-    *(
-        (dtype, {dtype: 0.5}, {}, "BELOW FLOOR")
-        for dtype in ("fp64", "fp32", "tf32", "bf16", "fp16")
-    ),
-    *(
-        (dtype, {dtype: 0.5}, {}, WITHIN) for dtype in ("fp8_e4m3", "int8")
-    ),  # nothing is published: wide floors
-    *((dtype, {dtype: 0.9}, {}, WITHIN) for dtype in PRODUCTS),
+    *((dtype, {dtype: 0.5}, {}, "BELOW FLOOR") for dtype in PRODUCTS),
+    # The simulated card does 80 % of its peak: of these 58 %.
+    ("bf16", {"bf16": 0.725}, {}, "5[78] % of the dense peak, .*expected at least 63 %"),
+    # The clock is high, and the kernel slow: the rate alone would do.
+    ("bf16", {"bf16": 0.875, "clock": 1.08}, {}, "(69|70) % at the clock that ran, expected"),
+    # Of fp64 healthy cards do more than the simulated one's 80 % of the peak.
+    *((dtype, {dtype: 0.9}, {}, WITHIN) for dtype in PRODUCTS if dtype != "fp64"),
+    ("fp64", {}, {}, WITHIN),
     *((kernel, {"memory": 0.5}, {}, "BELOW FLOOR: .* % of the bandwidth") for kernel in STREAMS),
     ("copy", {"memory": 0.8}, {}, "BELOW FLOOR: copy .* expected at least 82 % of the bandwidth"),
     *((kernel, {"memory": 0.75}, {}, "BELOW FLOOR") for kernel in ("scale", "add", "triad")),
@@ -122,7 +141,7 @@ DEGRADATIONS: list[tuple[str, dict[str, float], dict[str, int], str]] = [
         "bf16",
         {"clock": 0.7},
         {"power_limit": 400_000, "reasons": 0x4},
-        "throttled: power cap, .*power limit 400 W",
+        "throttled: power limit 400 W, by default 700 W",
     ),
     (
         "bf16",
@@ -130,7 +149,7 @@ DEGRADATIONS: list[tuple[str, dict[str, float], dict[str, int], str]] = [
         {"temperature": 92, "reasons": 0x40},
         "temperature .hardware.*temperature 92 °C",
     ),
-    ("bf16", {"bf16": 0.5}, {"processes": 2}, "1 other process on the GPU"),
+    ("bf16", {"clock": 0.7}, {"reasons": 0x4}, "power-limited: 1.28 of 1.98 GHz"),
     (
         "copy",
         {"memory": 0.5},
@@ -180,7 +199,7 @@ def healthy_cards(number: int) -> Iterator[tuple[Card, str]]:
     drawn = random.Random(20261125)
     for each in range(number):
         label = drawn.choice(list(HEALTHY))
-        card = Card(label, memory_bytes=2**31)
+        card = power_limited(Card(label, memory_bytes=2**31))
         share = (
             HEALTHY[label]
             / 0.8
@@ -199,6 +218,12 @@ def healthy_cards(number: int) -> Iterator[tuple[Card, str]]:
 def test_no_card_of_many_healthy_ones_is_red(cards: int) -> None:
     for card, figure in healthy_cards(cards):
         assert check(card, figure)["met"] is not False, (card.label, figure)
+
+
+def test_beside_another_process_a_low_figure_is_not_checked() -> None:
+    found = check(degraded({"bf16": 0.5}, {"processes": 2}), "bf16")
+    assert (found["met"], found["unknown"]) == (None, "another process uses this GPU")
+    assert check(degraded({}, {"processes": 2}), "bf16")["met"], "an idle one takes nothing"
 
 
 def test_an_unknown_peak_is_not_checked_and_an_options_floor_goes_before_the_table() -> None:

@@ -110,11 +110,11 @@ def test_a_product_above_its_ceiling_has_that_measured_again_and_a_burst_leaves_
     case, ceilings = supported("fp32"), Ceilings(CPU, PACES["quick"])
     ceilings._flop_per_s |= {("fp32", "sustainable"): 1e6, ("fp32", "achievable"): 1e15}
     burst = steady(1e-3)
-    burst.product(case.multiply, "fp32", case.work, ceilings, check=case.check, regime="achievable")
+    burst.product(case, ceilings, regime="achievable")
     assert (burst.info["ceiling_flop_per_s"], burst.info["ceiling_remeasured"]) == (1e15, False)
     assert ceilings.flop_per_s("fp32") == 1e6, "a burst became the denominator of steady work"
     run = steady(0.1, lambda dtype: 1e15)
-    run.product(case.multiply, "fp32", case.work, ceilings, check=case.check)
+    run.product(case, ceilings)
     assert run.info["ceiling_remeasured"]
     assert run.info["ceiling_flop_per_s"] > 1e6
     assert run.info["mfu"] == pytest.approx(case.work.flops / 0.1 / 1e15)
@@ -152,16 +152,27 @@ def test_a_long_call_on_a_card_is_made_once_to_be_timed(card: Card) -> None:
 
 
 def test_a_product_near_the_ceiling_runs_at_the_clock_of_the_ceiling(card: Card) -> None:
-    """A card that is held at its power limit after a second would exceed its ceiling in every row."""
+    """A card that its power limit slows again after a tenth of a second of rest."""
     began, work, slowed_s = card.now(), Work(10**12, 0), 0.006
 
     def multiply() -> None:
-        torch.cuda._sleep(int(SECOND * (0.004 if card.now() < began + 0.9 else slowed_s)))
+        torch.cuda._sleep(int(SECOND * (0.004 if card.now() < began + 0.2 else slowed_s)))
 
-    run = Measure(Rounds(measured.clock(card.device)), card.device, Schedule(PACES["default"]))
+    run = Measure(Rounds(measured.clock(card.device)), card.device, Schedule(PACES["quick"]))
     ceiling = 1.001 * work.flops / slowed_s
     seconds = run.work(multiply, work, counted=False, ceiling=ceiling)
     assert work.flops / seconds <= ceiling, "the row ran at a burst's clock"
+
+
+def test_the_ceiling_is_at_least_every_product_of_its_run() -> None:
+    case, ceilings = supported("fp32"), Ceilings(CPU, SHORT)
+    slow, fast = steady(10.0), steady(1e-9)
+    slow.product(case, ceilings)
+    searched = ceilings.flop_per_s("fp32")
+    fast.product(case, ceilings)
+    assert fast.info["share_of_ceiling"] == 1.0
+    assert ceilings.flop_per_s("fp32") == case.work.flops / 1e-9 > searched
+    assert ceilings.best("fp32").shape == case.shape
 
 
 def test_all_graphs_are_captured_in_one_stream(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +227,9 @@ def test_a_row_of_tf32_below_its_floor_is_measured_again_in_tf32(
         multiply=lambda: allowed.append(torch.backends.cuda.matmul.allow_tf32) or right.multiply(),
     )
     floors = SimpleNamespace(
-        of=lambda *_: floor_of("H100 SXM", "tf32"), nominal=lambda *_: 494.7e12
+        of=lambda *_: floor_of("H100 SXM", "tf32"),
+        nominal=lambda *_: 494.7e12,
+        at_clock=lambda *_: None,
     )
     row = delivery.Delivery(
         card.device, floors, "a test", {"flop_per_s": 1e12}, pace="quick", conditions=lambda: nullcontext({}),

@@ -99,13 +99,14 @@ def time_alone(card: Card) -> Iterator[None]:
             of_rounds = ("call_s", "warm_up", "preparation_s")
             places += [(search, "calls_s"), (cache, "check_flush_worked"), (launch, "figures")]
             places += [
-                (ceilings.Ceilings, name) for name in ("_search", "zeros_ratio", "remeasure")
+                (ceilings.Ceilings, name) for name in ("_search", "rest_before", "remeasure")
             ]
             places += [(measuring, "run_rounds"), *((timing.CallTimer, name) for name in of_rounds)]
             # The card takes the same time in each round, and this Python some 50 times as long for it.
             short = rounds.Pace(0.0002, 0.0005, 0.002, 0.0001, width=0.04, most_rounds=10)
             stack.enter_context(patch.dict(rounds.PACES, quick=short))
             stack.enter_context(patch.object(rounds, "SETTLED_S", (0.002, 0.01)))
+            stack.enter_context(patch.object(rounds, "RESETTLED_S", (0.002, 0.01)))
             stack.enter_context(
                 patch.object(ceilings, "REST_S", 0.002)
             )  # of it a search for bursts makes its budget

@@ -89,10 +89,14 @@ def test_a_card_at_a_tenth_of_its_bf16_peak_is_red(tmp_path: Path) -> None:
     ceilings = [
         f"bench/test_matmul.py::test_ceiling[{dtype}-sustainable]" for dtype in ("bf16", "fp16")
     ]
-    run = run_on_card(tmp_path, "--card-share=bf16=0.1", *ceilings, "bench/test_launch.py")
+    # A square is no row of the floor, however well or badly it does.
+    square = "bench/test_matmul.py::test_matmul[bf16-square-1024]"
+    # Products of the simulated pace are short: the shortest kernel takes a tenth of their time.
+    shares = "--card-share=bf16=0.1", "--card-share=fp16=1.1"
+    run = run_on_card(tmp_path, *shares, square, *ceilings, "bench/test_launch.py")
     assert run.code == 1
     assert re.search(
-        r"^BELOW FLOOR +bf16 .* % of the dense peak \(at least 64 % .* below in ceiling",
+        r"^BELOW FLOOR +bf16 .* % of the dense peak \(at least 63 % .* below in ceiling",
         run.output,
         re.MULTILINE,
     )

@@ -1,69 +1,141 @@
-"""The state of the device around a measurement, and whether it was throttled or shared meanwhile.
+"""The state of the device before, during and after a measurement, and what disturbed it.
 
-A throttled or contended measurement is labelled, never dropped.
+A throttled or contended measurement is labelled, never dropped. Work at the default power limit
+is normal: its clock is a fact of the row, not a label.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from prooflops.machine.device import uuid_of
+from prooflops.machine.sampling import Sampler, sampler_of
 from prooflops_gate.machine import cpu, nvml
 from prooflops_gate.machine.contention import Watch
 
+POWER_CAP = "power cap"
+# A clock that is lower by less has not fallen: GPUs step by 15 MHz, below 1 %.
+LEAST_FALL = 0.03
+# Totals of the host, which slow it whatever the clock of its GPU is.
+OF_HOST = ("temperature", "quota of the container")
+ANOTHER_PROCESS = "another process uses this GPU"
+
+
+class Conditions(dict[str, Any]):
+    """The conditions of a measurement; complete when its block has ended."""
+
+    def __init__(self, before: dict[str, Any] | None = None, sampler: Sampler | None = None):
+        super().__init__(before=before or {})
+        self.sampler = sampler or Sampler(None)
+
+    @property
+    def rival(self) -> str:
+        """That another process used the GPU before the measurement, in words; else empty."""
+        return ANOTHER_PROCESS if self["before"].get("processes", 1) > 1 else ""
+
+    def start_rounds(self) -> None:
+        """Leaves out of `during` what was sampled so far."""
+        self.sampler.restart()
+
 
 @contextmanager
-def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[dict[str, Any]]:
-    """The conditions of the measurements in the block: a dictionary that is complete when the block has ended.
+def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Conditions]:
+    """The conditions of the measurements in the block.
 
-    `before` and `after` (see `state`), `contention` (see `prooflops_gate.machine.contention`), `throttled`,
-    `contended`, and `labels`: a sentence for each of the two that applies. `watch`: the one of the whole benchmark, if
-    one runs.
+    `before` and `after` (see `state`), `during` (see `prooflops.machine.sampling`; empty on a CPU),
+    `contention` (see `prooflops_gate.machine.contention`), and what `label_conditions` says of
+    them. `watch`: the one of the whole benchmark, if one runs.
     """
-    record: dict[str, Any] = {"before": state(device)}
+    record = Conditions(state(device), sampler_of(device))
     watch = watch or Watch()
-    yield record
+    record.sampler.start()
+    try:
+        yield record
+    finally:
+        record["during"] = record.sampler.stop()
     record["contention"] = watch.stop()
     record["after"] = state(device)
-    record |= label_conditions(record["before"], record["after"], record["contention"])
+    record.update(label_conditions(record))
 
 
-def label_conditions(
-    before: dict[str, Any], after: dict[str, Any], contention: dict[str, Any]
-) -> dict[str, Any]:
-    """Whether a measurement between two states was throttled or contended, and the labels that say so.
+def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
+    """What disturbed a measurement between two states: `throttled`, `contended`, `labels`, `facts`.
 
-    A reason that the driver gives at either end counts, and a total that grew in between.
+    Throttled: by heat, a hardware slowdown, a power brake, or a power limit below the default,
+    where the clock fell by more than 3 % or nobody names the clock; a CPU also by the quota of a
+    container. Reasons count that the driver gave meanwhile or, in records without samples, at
+    either end, and totals that grew. Facts: the clock under the default power limit, and a lower
+    limit that did not slow the work.
+
+    >>> limited = {"clock_mhz": 1490, "reasons": ["power cap"]}
+    >>> label_conditions({"before": {"highest_clock_mhz": 1980}, "during": limited})["facts"]
+    ['power-limited: 1.49 of 1.98 GHz']
     """
-    reasons = [
-        reason
-        for moment in (before, after)
-        for reason in moment.get("reasons", ())
-        if reason not in nvml.ASKED_FOR
-    ]
+    before, after, contention = (seen.get(key, {}) for key in ("before", "after", "contention"))
+    reasons = reasons_of(seen)
+    fell, ran = _clock(seen)
+    slowing = reasons if fell else [reason for reason in reasons if reason in OF_HOST]
+    throttled = [reason for reason in slowing if reason != POWER_CAP]
+    facts = []
+    limit, default = before.get("power_limit_w"), before.get("default_power_w")
+    lowered = f"power limit {limit:.0f} W, by default {default:.0f} W" if limit and default else ""
+    if lowered and limit < default:
+        slowed = POWER_CAP in reasons and fell
+        (throttled if slowed else facts).append(lowered)
+    elif POWER_CAP in reasons and fell:
+        facts.append("power-limited" + (f": {ran}" if ran else ""))
+    rivals = [str(contention.get("why") or "other work")] if contention.get("contended") else []
+    others = max(moment.get("processes", 1) for moment in (before, after)) - 1
+    if others > 0:
+        rivals.append(f"{ANOTHER_PROCESS} ({others})")
+    found = {"throttled": throttled, "contended": rivals}
+    labels = [f"{word}: {', '.join(why)}" for word, why in found.items() if why]
+    return {
+        "throttled": bool(throttled),
+        "contended": bool(rivals),
+        "other_processes": max(others, 0),
+        "labels": labels,
+        "facts": facts,
+    }
+
+
+def reasons_of(seen: Mapping[str, Any]) -> list[str]:
+    """Why the clock was not higher, by name, but for what somebody asked for."""
+    before, during, after = (seen.get(key) or {} for key in ("before", "during", "after"))
+    reasons = []
+    for moment in (during,) if during else (before, after):
+        reasons += moment.get("reasons", ())
     for key, total in after.get("totals", {}).items():
         if total > before.get("totals", {}).get(key, total):
             reasons.append(key)
-    throttled = list(dict.fromkeys(reasons))
-    rivals = [str(contention.get("why") or "other work")] if contention.get("contended") else []
-    if (others := max(moment.get("processes", 1) for moment in (before, after)) - 1) > 0:
-        rivals.append(f"{others} other process{'es' * (others > 1)} on the GPU")
-    found = (("throttled", throttled), ("contended", rivals))
-    labels = [f"{word}: {', '.join(why)}" for word, why in found if why]
-    return {"throttled": bool(throttled), "contended": bool(rivals), "labels": labels}
+    return [reason for reason in dict.fromkeys(reasons) if reason not in nvml.ASKED_FOR]
+
+
+def _clock(seen: Mapping[str, Any]) -> tuple[bool, str]:
+    """Whether a GPU's clock fell, or may have, and the clock beside the highest in words."""
+    before, during, after = (seen.get(key) or {} for key in ("before", "during", "after"))
+    highest = before.get("highest_clock_mhz")
+    clocks = [moment.get("clock_mhz") for moment in ((during,) if during else (before, after))]
+    known = [clock for clock in clocks if clock]
+    if not known or not highest:
+        return True, ""
+    clock = sum(known) / len(known)
+    return clock < (1 - LEAST_FALL) * highest, f"{clock / 1e3:.2f} of {highest / 1e3:.2f} GHz"
 
 
 def state(device: torch.device) -> dict[str, Any]:
-    """The settings and readings that decide the speed of `device` now, as far as they need no privileges.
+    """The settings and readings that decide the speed of `device` now, without privileges.
 
-    A CPU: `threads` of torch, `affinity` (the cores it may run on), `governor`, `clock_mhz`. A GPU: `clock_mhz`,
-    `memory_clock_mhz`, `power_w` (which NVIDIA averages over up to a second), `power_limit_w`, `temperature_c`,
-    `reasons` (why the clock is not higher, by name), `processes` that use it. `totals`: counters that grow while the
-    device is throttled. `unread`: readings that were not asked for, and why: none is no sign of a quiet device.
+    A CPU: `threads` of torch, `affinity` (the cores it may run on), `governor`, `clock_mhz`.
+    A GPU: `clock_mhz` and `highest_clock_mhz`, `memory_clock_mhz`, `power_w` (which NVIDIA averages
+    over up to a second), `power_limit_w` and `default_power_w`, `temperature_c`, `reasons` (why the
+    clock is not higher, by name), `processes` that use it. `totals`: counters that grow while the
+    device is throttled. `unread`: readings that were not asked for, and why: none is no sign of a
+    quiet device.
     """
     found = {"threads": torch.get_num_threads(), **cpu.state()}
     if device.type == "cuda":
@@ -73,17 +145,13 @@ def state(device: torch.device) -> dict[str, Any]:
 
 
 def _amd_state(device: torch.device) -> dict[str, Any]:
-    """By torch's own calls into amdsmi, in which power is in watts (NVML's is in milliwatts). Unrun."""
+    """By torch's own calls into amdsmi, in which power is in watts (NVML's is in mW). Unrun."""
     found: dict[str, Any] = {}
-    for name, call in (
-        ("clock_mhz", "clock_rate"),
-        ("power_w", "power_draw"),
-        ("temperature_c", "temperature"),
-    ):
+    calls = {"clock_mhz": "clock_rate", "power_w": "power_draw", "temperature_c": "temperature"}
+    for name, call in calls.items():
         try:
             found[name] = getattr(torch.cuda, call)(device)
-        except (
-            Exception
-        ):  # AmdSmiException is no RuntimeError; without amdsmi it is a ModuleNotFoundError
+        # AmdSmiException is no RuntimeError; without amdsmi it is a ModuleNotFoundError.
+        except Exception:
             continue
     return {**found, "unread": "reasons: torch does not ask amdsmi for them"}

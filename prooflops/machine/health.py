@@ -14,9 +14,10 @@ import torch
 from prooflops.machine.device import highest_clock_hz, uuid_of
 from prooflops_gate.machine import nvml
 
-LOW_CLOCK = 0.85  # of the highest; healthy cards under a power limit run at 80 to 90 % of it
+# Healthy cards under a power limit run at 80 to 90 % of the highest clock.
+LEAST_SHARE_OF_HIGHEST_CLOCK = 0.85
 HOT_C = 85
-LONG_WORDS = 64  # of a CPU affinity mask
+AFFINITY_WORDS = 64
 
 
 def readings(device: torch.device) -> dict[str, Any]:
@@ -33,13 +34,12 @@ def readings(device: torch.device) -> dict[str, Any]:
             "width": lambda lib: lib.nvmlDeviceGetCurrPcieLinkWidth(card),
             "possible_generation": lambda lib: lib.nvmlDeviceGetMaxPcieLinkGeneration(card),
             "possible_width": lambda lib: lib.nvmlDeviceGetMaxPcieLinkWidth(card),
-            "default_power_w": lambda lib: lib.nvmlDeviceGetPowerManagementDefaultLimit(card) / 1e3,
             "uncorrected_errors": lambda lib: lib.nvmlDeviceGetTotalEccErrors(
                 card, lib.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, lib.NVML_VOLATILE_ECC
             ),
             "rows_to_remap": lambda lib: bool(lib.nvmlDeviceGetRemappedRows(card)[2]),
             "mig": lambda lib: bool(lib.nvmlDeviceGetMigMode(card)[0]),
-            "near_cores": lambda lib: _cores(lib.nvmlDeviceGetCpuAffinity(card, LONG_WORDS)),
+            "near_cores": lambda lib: _cores(lib.nvmlDeviceGetCpuAffinity(card, AFFINITY_WORDS)),
         }
     )
 
@@ -53,23 +53,24 @@ def link(device: torch.device) -> dict[str, int]:
 
 def causes(device: torch.device, conditions: Mapping[str, Any], figure: str) -> list[str]:
     """What may have lowered a figure, in words; `conditions` are those of its measurement."""
-    state, found = conditions.get("after", {}), readings(device)
+    found = readings(device)
     return [
         *conditions.get("labels", ()),
-        *_clock(device, state, found),
+        *conditions.get("facts", ()),
+        *_clock(device, conditions),
         *_link(found, figure),
         *_defects(found),
     ]
 
 
-def _clock(device: torch.device, state: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+def _clock(device: torch.device, conditions: Mapping[str, Any]) -> list[str]:
+    """The clock and the heat, where they are unusual and no fact or label has named them."""
+    state = conditions.get("during") or conditions.get("after", {})
     words = []
     clock, highest = state.get("clock_mhz"), (highest_clock_hz(device) or 0) / 1e6
-    if clock and highest and clock < LOW_CLOCK * highest:
+    named = any("GHz" in fact for fact in conditions.get("facts", ()))
+    if clock and not named and clock < LEAST_SHARE_OF_HIGHEST_CLOCK * highest:
         words.append(f"clock {clock:.0f} of {highest:.0f} MHz")
-    limit, default = state.get("power_limit_w"), found.get("default_power_w")
-    if limit and default and limit < default:
-        words.append(f"power limit {limit:.0f} W, by default {default:.0f} W")
     if (state.get("temperature_c") or 0) >= HOT_C:
         words.append(f"temperature {state['temperature_c']:.0f} °C")
     return words

@@ -15,6 +15,7 @@ from prooflops.machine import device as machine
 from prooflops.machine import health
 from prooflops.machine.caches import Caches, caches_of
 from prooflops.machine.conditions import conditions as device_conditions
+from prooflops.machine.sampling import clock_share_of
 from prooflops.suite.floors import Floors
 from prooflops.suite.peaks import Peaks
 from prooflops.suite.ranks import RankPlugin
@@ -88,6 +89,18 @@ def causes(device: torch.device) -> Callable[[dict[str, Any], str], list[str]]:
 def bound_flop_per_s(device: torch.device) -> Callable[[str], float | None]:
     """Upper bound of measured arithmetic rates per dtype; None if unknown."""
     return functools.partial(machine.bound_flop_per_s, device)
+
+
+@pytest.fixture(scope="session")
+def clock_share(device: torch.device) -> Callable[[], float | None]:
+    """The clock of a GPU now, as a share of its highest; None if unknown."""
+    return clock_share_of(device)
+
+
+@pytest.fixture(scope="session")
+def at_clock(device: torch.device) -> Callable[[str, float], float | None]:
+    """FLOP/s of all units of the device by dtype and clock in Hz; None if unknown."""
+    return functools.partial(machine.flop_per_s_at_clock, device)
 
 
 @pytest.fixture(scope="session")

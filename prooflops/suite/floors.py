@@ -164,6 +164,10 @@ class Floors:
             pcie_bytes_per_s(link["possible_generation"], link["possible_width"]) if link else None
         )
 
+    def at_clock(self, dtype: str, clock_hz: float) -> float | None:
+        """FLOP/s of all units at a clock; None if unknown."""
+        return machine.flop_per_s_at_clock(self.device, dtype, clock_hz)
+
     def why_unknown(self, figure: str, floor: Floor | None) -> str:
         """Why a figure cannot be compared."""
         if figure == MFU:

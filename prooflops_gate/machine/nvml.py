@@ -102,20 +102,12 @@ def state(uuid: object) -> dict[str, Any]:
         return {"unread": f"NVML knows no device with UUID {uuid}"}
     card = card_of(gpu)
     readings: dict[str, Callable[[Any], Any]] = {
-        "clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM),
         "memory_clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM),
-        "power_w": lambda nvml: nvml.nvmlDeviceGetPowerUsage(card) / 1e3,
+        "highest_clock_mhz": lambda nvml: nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_SM),
         "power_limit_w": lambda nvml: nvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1e3,
+        "default_power_w": lambda nvml: nvml.nvmlDeviceGetPowerManagementDefaultLimit(card) / 1e3,
         "energy_j": lambda nvml: nvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1e3,
-        "temperature_c": lambda nvml: nvml.nvmlDeviceGetTemperature(
-            card, nvml.NVML_TEMPERATURE_GPU
-        ),
-        "reasons": lambda nvml: named_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(card)),
         "processes": lambda nvml: len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
-    }
-    # A driver before 535 knows the reasons by this name alone, even if nvidia-ml-py has the newer one.
-    older = {
-        "reasons": lambda nvml: named_reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(card))
     }
     totals: dict[str, Callable[[Any], Any]] = {
         "power cap": lambda nvml: (
@@ -125,7 +117,25 @@ def state(uuid: object) -> dict[str, Any]:
             nvml.nvmlDeviceGetViolationStatus(card, nvml.NVML_PERF_POLICY_THERMAL).violationTime
         ),
     }
-    return {**answers(older), **answers(readings), "totals": answers(totals)}
+    return {**moment(card), **answers(readings), "totals": answers(totals)}
+
+
+def moment(card: Any) -> dict[str, Any]:
+    """The readings of a card that change while it works: clock, power, temperature, reasons."""
+    readings: dict[str, Callable[[Any], Any]] = {
+        "clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM),
+        "power_w": lambda nvml: nvml.nvmlDeviceGetPowerUsage(card) / 1e3,
+        "temperature_c": lambda nvml: nvml.nvmlDeviceGetTemperature(
+            card, nvml.NVML_TEMPERATURE_GPU
+        ),
+        "reasons": lambda nvml: named_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(card)),
+    }
+    found = answers(readings)
+    if "reasons" not in found:
+        # A driver before 535 knows the reasons by this name alone, whatever nvidia-ml-py has.
+        older = {"reasons": lambda nvml: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(card)}
+        found |= {key: named_reasons(bits) for key, bits in answers(older).items()}
+    return found
 
 
 def answers(questions: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:

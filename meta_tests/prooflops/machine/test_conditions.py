@@ -1,6 +1,7 @@
 """Recorded files of Linux and a recorded driver of NVIDIA are read, labelled, and missing without an error."""
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import torch
 
 from prooflops.machine import device as devices
 from prooflops.machine.conditions import conditions, label_conditions, state
+from prooflops.machine.sampling import PERIOD_S, Sampler
 from prooflops_gate.machine import cpu, nvml
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -75,27 +77,89 @@ def test_a_host_is_read_from_its_files(host: Path, monkeypatch: pytest.MonkeyPat
 
 
 HOT = {"totals": {"temperature": 3}}
+# Rows of a healthy H200 at its default limit, and what a driver says of unhealthy ones.
+CARD = {"highest_clock_mhz": 1980, "power_limit_w": 700.0, "default_power_w": 700.0}
+LOWERED = CARD | {"power_limit_w": 400.0}
+CAPPED = {"reasons": ["power cap"]}
+SLOWED = {"clock_mhz": 1490.0, "reasons": ["power cap"]}
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "contention", "labels"),
+    ("before", "during", "after", "labels"),
     [
-        ({"reasons": ["idle", "application clocks"], **HOT, "processes": 1}, HOT, QUIET, []),
-        ({}, HOT, QUIET, []),  # no total was read before
-        ({}, {"reasons": ["power cap"]}, QUIET, ["throttled: power cap"]),
-        ({"reasons": ["power brake"]}, {"reasons": ["idle"]}, QUIET, ["throttled: power brake"]),
-        (HOT, {"totals": {"temperature": 4}}, QUIET, ["throttled: temperature"]),
-        ({"processes": 1}, {"processes": 3}, {"contended": True, "why": "steal 12 %"},
-         ["contended: steal 12 %, 2 other processes on the GPU"]),
+        ({"reasons": ["idle", "application clocks"], **HOT, "processes": 1}, {}, HOT, []),
+        # No total was read before.
+        ({}, {}, HOT, []),
+        (HOT, {}, {"totals": {"temperature": 4}}, ["throttled: temperature"]),
+        ({"reasons": ["power brake"]}, {}, {"reasons": ["idle"]}, ["throttled: power brake"]),
+        (CARD, SLOWED | {"reasons": ["power brake"]}, {}, ["throttled: power brake"]),
+        (CARD, SLOWED | {"reasons": ["temperature (hardware)"]}, {},
+         ["throttled: temperature (hardware)"]),
+        (CARD, {"clock_mhz": 1950.0, "reasons": ["power brake"]}, {}, []),
+        (LOWERED, SLOWED, {}, ["throttled: power limit 400 W, by default 700 W"]),
+        (CARD, SLOWED, {}, []),
+        ({}, {}, CAPPED, []),
+        ({"processes": 1}, {}, {"processes": 3}, ["contended: another process uses this GPU (2)"]),
     ],
 )  # fmt: skip
 def test_a_measurement_is_labelled_with_the_reason(
-    before: dict[str, Any], after: dict[str, Any], contention: dict[str, Any], labels: list[str]
+    before: dict[str, Any], during: dict[str, Any], after: dict[str, Any], labels: list[str]
 ) -> None:
-    found = label_conditions(before, after, contention)
+    seen = {"before": before, "during": during, "after": after, "contention": QUIET}
+    found = label_conditions(seen)
     assert found["labels"] == labels
     assert found["throttled"] == any("throttled" in label for label in labels)
     assert found["contended"] == any("contended" in label for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("before", "during", "after", "facts"),
+    [
+        (CARD, SLOWED, {}, ["power-limited: 1.49 of 1.98 GHz"]),
+        # A launch-bound product under a cap that takes nothing from it.
+        (CARD, {"clock_mhz": 1965.0, "reasons": ["power cap"]}, {}, []),
+        (LOWERED, {"clock_mhz": 1965.0}, {}, ["power limit 400 W, by default 700 W"]),
+        # A record of two states, without samples.
+        (CARD | CAPPED | {"clock_mhz": 1485}, {}, {"clock_mhz": 1665},
+         ["power-limited: 1.57 of 1.98 GHz"]),
+        (CAPPED | {"clock_mhz": 1485}, {}, {}, ["power-limited"]),
+    ],
+)  # fmt: skip
+def test_work_at_the_default_power_limit_is_a_fact_and_no_label(
+    before: dict[str, Any], during: dict[str, Any], after: dict[str, Any], facts: list[str]
+) -> None:
+    found = label_conditions({"before": before, "during": during, "after": after})
+    assert (found["facts"], found["throttled"]) == (facts, False)
+
+
+def test_other_work_on_the_host_is_named_beside_that_on_the_card() -> None:
+    busy = {"contended": True, "why": "steal 12 %"}
+    found = label_conditions({"before": {"processes": 3}, "contention": busy})
+    assert found["labels"] == ["contended: steal 12 %, another process uses this GPU (2)"]
+    assert found["other_processes"] == 2
+
+
+def test_a_card_is_sampled_during_the_rounds_and_not_in_its_warm_up() -> None:
+    clocks = iter([*range(1980, 1950, -10), *[1500] * 1000])
+    sampler = Sampler(lambda: {"clock_mhz": next(clocks), "power_w": 650.0, "reasons": []})
+    sampler.start()
+    while next(clocks) > 1500:
+        pass
+    sampler.restart()
+    time.sleep(3 * PERIOD_S)
+    found = sampler.stop()
+    assert found["samples"] >= 2
+    assert (found["clock_mhz"], found["least_clock_mhz"]) == (1500, 1500)
+    assert found["power_w"] == 650.0
+
+
+def test_rounds_shorter_than_a_period_have_one_sample_and_a_cpu_none() -> None:
+    short = Sampler(lambda: {"clock_mhz": 1755})
+    short.start()
+    assert short.stop()["clock_mhz"] == 1755
+    with conditions(CPU) as record:
+        pass
+    assert record["during"] == {}
 
 
 class Refused(Exception):

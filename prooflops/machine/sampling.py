@@ -1,0 +1,106 @@
+"""Samples a GPU while it works: clock, power, temperature, and why the clock is not higher."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from prooflops.machine.device import highest_clock_hz, uuid_of
+from prooflops_gate.machine import nvml
+
+Moment = Mapping[str, Any]
+
+PERIOD_S = 0.02
+# The first sample of rounds that take less than a period: the device works by then.
+FIRST_S = 0.005
+
+
+class Sampler:
+    """Reads the device every 20 ms, in a thread that sleeps in between; `read` None reads nothing.
+
+    NVML's calls leave Python's lock to the other threads, so they delay no launch.
+    """
+
+    def __init__(self, read: Callable[[], Moment] | None) -> None:
+        self._read = read
+        self._moments: list[Moment] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="sampler", daemon=True)
+
+    def start(self) -> None:
+        if self._read is not None:
+            self._thread.start()
+
+    def restart(self) -> None:
+        """Forgets the samples so far: they are of the warm-up."""
+        self._moments = []
+
+    def stop(self) -> dict[str, Any]:
+        """The samples in summary, of which there is one at least; empty without a reader."""
+        if self._read is None:
+            return {}
+        if not self._moments:
+            self._moments.append(self._read())
+        self._ended.set()
+        self._thread.join()
+        return summary(self._moments)
+
+    def _sample(self) -> None:
+        assert self._read is not None
+        wait_s = FIRST_S
+        while not self._ended.wait(wait_s):
+            self._moments.append(self._read())
+            wait_s = PERIOD_S
+
+
+def sampler_of(device: torch.device) -> Sampler:
+    """The sampler of `device`; it reads NVIDIA's GPUs, and nothing of other devices."""
+    if device.type != "cuda" or torch.version.hip or nvml.library() is None:
+        return Sampler(None)
+    gpu = nvml.handle(uuid_of(device))
+    if gpu is None:
+        return Sampler(None)
+    card = nvml.card_of(gpu)
+    return Sampler(lambda: nvml.moment(card))
+
+
+def clock_share_of(device: torch.device) -> Callable[[], float | None]:
+    """Reads the clock of a GPU, as a share of the highest; None where NVML names neither."""
+    highest_hz = highest_clock_hz(device) if device.type == "cuda" else None
+    gpu = nvml.handle(uuid_of(device)) if highest_hz else None
+    if highest_hz is None or gpu is None:
+        return lambda: None
+    card = nvml.card_of(gpu)
+
+    def share() -> float | None:
+        megahertz = nvml.ask(lambda lib: lib.nvmlDeviceGetClockInfo(card, lib.NVML_CLOCK_SM))
+        return megahertz * 1e6 / highest_hz if megahertz else None
+
+    return share
+
+
+def summary(moments: Iterable[Moment]) -> dict[str, Any]:
+    """The mean clock and power, the least clock, the highest temperature, and all reasons.
+
+    >>> one, other = {"clock_mhz": 1500, "reasons": ["power cap"]}, {"clock_mhz": 1600}
+    >>> summary([one, other])
+    {'samples': 2, 'clock_mhz': 1550.0, 'least_clock_mhz': 1500, 'reasons': ['power cap']}
+    """
+    kept = list(moments)
+    clocks, watts, degrees = (
+        [moment[key] for moment in kept if key in moment]
+        for key in ("clock_mhz", "power_w", "temperature_c")
+    )
+    found: dict[str, Any] = {"samples": len(kept)}
+    if clocks:
+        found |= {"clock_mhz": round(fmean(clocks), 1), "least_clock_mhz": min(clocks)}
+    if watts:
+        found["power_w"] = round(fmean(watts), 1)
+    if degrees:
+        found["temperature_c"] = max(degrees)
+    reasons = [reason for moment in kept for reason in moment.get("reasons", ())]
+    return found | {"reasons": list(dict.fromkeys(reasons))}
