@@ -1,5 +1,5 @@
 # make validate   checks the claims and measures this machine; writes the run record and the report
-# make evidence   the same in slices of 9 minutes, which may be killed; each call goes on; the result is kept in results/
+# make evidence   the same in slices of 9 minutes, each of which goes on; the result is kept in results/
 # make test       what a contributor and CI check: claims, benchmarks in their quick form, the suite's own tests, lint, types
 #                 side by side on the cores there are; each part prints when it ends
 # make prove      plants every fault, where make test plants a sample of 40 that the commit draws; and runs what else takes long
@@ -45,12 +45,11 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: validate evidence test prove setup docs gate-field $(CHECKS)
 
-# -p: given "--report /folder", pytest takes its rootdir from there, and never reads this folder's conftest.py
 validate:
-	@$(call ready) && exec "$$python" -m pytest -p prooflops_gate.plugin -p prooflops.plugin $(ARGS)
+	@$(call ready) && exec "$$python" -m prooflops.suite.runner $(ARGS)
 
 evidence:
-	@$(call ready) && exec "$$python" -m prooflops.suite.evidence $(ARGS)
+	@$(call ready) && exec "$$python" -m prooflops.suite.runner --out results --minutes 9 $(ARGS)
 
 test:
 	@$(call ready,--dev) && $(MAKE) --no-print-directory --keep-going $(SIDE_BY_SIDE) READY_PYTHON="$$python" $(CHECKS)

@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ROOT, SUITE, ChildRun, fork_pytest, new_house, recorded
+from meta_tests.conftest import (
+    ROOT,
+    SUITE,
+    ChildRun,
+    House,
+    child_environment,
+    fork_pytest,
+    new_house,
+    recorded,
+)
 from meta_tests.simulated_card.card import KERNEL_S, Card
 
 CANNOT_SHOW = tuple(recorded("simulated_card.txt"))
@@ -211,21 +222,61 @@ VERDICTS = {
 }
 
 
-def test_a_sticky_error_ends_the_run_and_only_refuted_claims_fail(tmp_path: Path) -> None:
+@pytest.fixture
+def house_on_a_card(tmp_path: Path) -> House:
     house = new_house(tmp_path)
     for claim in VERDICTS:
         house.claim(f"demo.{claim}")
     house.test(DEMO)
     (house.root / "meta_tests").mkdir()
     (house.root / "meta_tests" / "__init__.py").touch()
-    shutil.copytree(
-        ROOT / "meta_tests" / "simulated_card", house.root / "meta_tests" / "simulated_card"
-    )
-    run = house.run(
-        "-p", "meta_tests.simulated_card.plugin", "--device", "cuda", "--quick", path=house.root
-    )
+    card = "meta_tests/simulated_card"
+    shutil.copytree(ROOT / card, house.root / card)
+    return house
+
+
+ON_CARD = ("-p", "meta_tests.simulated_card.plugin", "--device", "cuda", "--quick")
+
+
+def test_a_lost_card_ends_plain_pytest_which_says_how_to_go_on(house_on_a_card: House) -> None:
+    run = house_on_a_card.run(*ON_CARD, path=house_on_a_card.root)
     assert "the device is lost: AcceleratorError" in run.output
     for claim, (verdict, reason) in VERDICTS.items():
         found = run.verdicts[f"demo.{claim}"]
         assert found["verdict"] == verdict, found
         assert reason in found["reason"]
+    go_on = re.search(
+        r"1 tests did not run, .*to go on: python -m (prooflops.*)$", run.output, re.MULTILINE
+    )
+    assert go_on, run.output
+    code, verdicts = run_in_processes(house_on_a_card, *go_on[1].split()[1:])
+    assert code == 1
+    assert verdicts["after"] == "holds", "the one test that was left"
+    assert verdicts["lost"] == "error"
+
+
+def test_a_lost_card_ends_no_run_of_the_runner(house_on_a_card: House) -> None:
+    code, verdicts = run_in_processes(house_on_a_card, *ON_CARD)
+    assert code == 1
+    assert verdicts == {
+        **{claim: verdict for claim, (verdict, _) in VERDICTS.items()},
+        "after": "holds",
+        "half": "holds",
+    }
+
+
+def run_in_processes(house: House, *arguments: str) -> tuple[int, dict[str, str]]:
+    """The exit code and the verdicts of a call of the runner."""
+    done = subprocess.run(
+        [sys.executable, "-m", "prooflops.suite.runner", *arguments],
+        cwd=house.root,
+        env=child_environment(house.root),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    print(done.stdout, done.stderr)
+    content = json.loads((house.root / "reports" / "verdicts.json").read_text())
+    return done.returncode, {
+        row["id"].removeprefix("demo."): row["verdict"] for row in content["claims"]
+    }

@@ -16,11 +16,19 @@ from prooflops.suite.registry import Registry, file_of
 from prooflops.suite.run import EVIDENCE, Run
 
 EXAMPLE_COUNTER = pytest.StashKey[list[int]]()
+# Fixtures of tests that measure time, or that take a share of the device's free memory.
+NEEDS_THE_MACHINE = frozenset({"benchmark", "sizing", "speed"})
 
 
 def claims_of(item: pytest.Item, marker: str = "claim") -> list[str]:
     """The distinct claim ids in a test's markers."""
     return list(dict.fromkeys(claim for each in item.iter_markers(marker) for claim in each.args))
+
+
+def runs_alone(item: pytest.Item) -> bool:
+    """Whether a test needs the machine for itself: by its fixtures, or by the marker `timed`."""
+    fixtures = NEEDS_THE_MACHINE.intersection(getattr(item, "fixturenames", ()))
+    return bool(fixtures) or item.get_closest_marker("timed") is not None
 
 
 def check_claims_exist(

@@ -37,7 +37,8 @@ from prooflops.suite.floors import Floors, committed_floors, reference_floors, s
 from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.registry import Registry, RegistryError, load_registry
 from prooflops.suite.report import terminal, writing
-from prooflops.suite.run import EVIDENCE, RUN, Evidence, Run
+from prooflops.suite.run import EVIDENCE, LOST, RUN, Evidence, Run
+from prooflops.suite.runner.hand_over import HandOver
 from prooflops.suite_root import PACKAGED_TESTS
 from prooflops_gate.console.progress import RunProgress
 from prooflops_gate.options import history_folder, refuse_unwritable
@@ -165,8 +166,10 @@ def pytest_configure(config: pytest.Config) -> None:
         run.notes += machine.unseen_gpus()
     if config.option.model is None:  # the user's own model keeps the user's settings
         run.notes += machine.ignore_tf32_override()
-    if not is_replicate() and (job is None or not job.rank):
+    speaks = not (is_replicate() or _is_of_a_runner(config))
+    if speaks and (job is None or not job.rank):
         config.pluginmanager.register(RunProgress(config), "prooflops.progress")
+        config.pluginmanager.register(HandOver(), "prooflops.hand_over")
     if job:
         config.pluginmanager.register(ranks.RankPlugin(config, job), "prooflops.suite.ranks")
     replicate = config.pluginmanager.get_plugin("prooflops_gate.replicate")
@@ -267,6 +270,11 @@ def _only_starts_others(config: pytest.Config) -> bool:
     return bool(config.pluginmanager.hasplugin("prooflops_gate.run"))
 
 
+def _is_of_a_runner(config: pytest.Config) -> bool:
+    """Whether this is a process of `prooflops.suite.runner`, which prints and writes the results itself."""
+    return bool(config.pluginmanager.hasplugin("prooflops.suite.runner.worker"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     # Claims use small tensors, which a second thread rarely speeds up. Threads waiting for one another cause most of
@@ -299,9 +307,7 @@ def pytest_runtest_makereport(
             crash_of(error) if call.when == "call" else f"{call.when}: {one_line(error)}"
         )
         if lost := machine.why_lost(item.config.stash[RUN].device):
-            evidence.crash = item.session.shouldfail = (
-                f"the device is lost: {lost} [after {item.nodeid}]"
-            )
+            evidence.crash = item.session.shouldfail = f"{LOST}{lost} [after {item.nodeid}]"
     result.evidence = asdict(evidence)  # type: ignore[attr-defined]  # as plain data, which xdist sends on
     if result.when == "teardown":  # JUnit's XML takes the properties of this report
         result.user_properties = [*result.user_properties, *evidence.properties]
@@ -380,7 +386,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     run.stopped = config.stash.get(PARTIAL, "")
     if config.option.collectonly or hasattr(config, "workerinput") or _only_starts_others(config):
         return
-    if not ranks.is_writer():
+    if not ranks.is_writer() or _is_of_a_runner(config):
         return
     # A run of only the user's model has its own page and keeps the last validation's report; so does a gate run.
     only_model = config.getoption("model", None) and not run.outcomes

@@ -13,8 +13,8 @@ import torch
 from prooflops.machine import device as machine
 from prooflops.suite.floors import Floors
 from prooflops.suite.peaks import Peaks
-from prooflops.suite.registry import Claim, Registry
-from prooflops.suite.verdicts import Outcome, Verdict, verdict_of
+from prooflops.suite.registry import Registry
+from prooflops.suite.verdicts import Outcome, Verdict, verdicts_of
 
 
 @dataclass
@@ -38,6 +38,8 @@ class Evidence:
 
 
 EVIDENCE = pytest.StashKey[Evidence]()
+# Begins the reason for which a session ends.
+LOST = "the device is lost: "
 LONGEST_REASON = 600
 
 
@@ -85,36 +87,22 @@ class Run:
 
     def verdicts(self) -> list[Verdict]:
         """Verdicts of this run's claims and of the on-record claims in their topics, in registry order."""
-        tested = {
-            claim for claims in self.chosen.values() for claim in claims
-        } | self.outcomes.keys()
-        topics = {claim.partition(".")[0] for claim in tested}
+        ran = {outcome.test for outcomes in self.outcomes.values() for outcome in outcomes}
+        outcomes = {claim: [*found] for claim, found in self.outcomes.items()}
+        unrun = self.unchosen()
+        for test, claims in self.chosen.items():
+            for claim in claims if test not in ran else ():
+                unrun.setdefault(claim, {})[test] = self.stopped or "the run ended before them"
+        tested = {claim for claims in self.chosen.values() for claim in claims}
+        return verdicts_of(self.registry, tested, outcomes, unrun, self.selected)
 
-        def concerned(claim: Claim) -> bool:
-            asked = claim.topic in topics if self.selected is None else claim.id in self.selected
-            return (asked and claim.on_record) or (
-                claim.id in tested and (asked or self.selected is None)
-            )
-
-        rows = self.registry.claims.values()
-        return [verdict_of(claim, self._outcomes(claim.id)) for claim in rows if concerned(claim)]
-
-    def _outcomes(self, claim: str) -> list[Outcome]:
-        """The outcomes of a claim's tests, including those that did not run."""
-        known = self.outcomes.get(claim, [])
-        ran = {outcome.test for outcome in known}
-        ended = self.stopped or "the run ended before them"
-        unrun = {
-            test: ended if test in self.chosen else why for test, why in self.tests[claim].items()
-        }
-        return [
-            *known,
-            *(
-                Outcome(test, "unrun", why, cases=0)
-                for test, why in unrun.items()
-                if test not in ran
-            ),
-        ]
+    def unchosen(self) -> dict[str, dict[str, str]]:
+        """Per claim, its tests that were not chosen to run, each with the reason."""
+        found = {}
+        for claim, tests in self.tests.items():
+            if left_out := {test: why for test, why in tests.items() if test not in self.chosen}:
+                found[claim] = left_out
+        return found
 
     @property
     def seconds(self) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from prooflops.suite.registry import Claim
+from prooflops.suite.registry import Claim, Registry
 
 DOES_NOT_APPLY = "does not apply"  # the claim says nothing about the user's model
 VERDICTS = ("holds", "holds if", "corrected", "FAILS", "error", "not checked", "on record")
@@ -64,6 +64,30 @@ class Verdict:
         """The verdict as a record keeps it: without the claim's row in the registry."""
         own = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
         return {"id": self.id, **own, "topic": self.claim.topic}
+
+
+def verdicts_of(
+    registry: Registry,
+    tested: Collection[str],
+    outcomes: Mapping[str, Sequence[Outcome]],
+    unrun: Mapping[str, Mapping[str, str]],
+    selected: Collection[str] | None = None,
+) -> list[Verdict]:
+    """Verdicts of the tested claims and of the on-record claims in their topics, in registry order.
+
+    `unrun` has per claim its tests that did not run, with the reasons; `selected` are the claims that --claim names.
+    """
+    tested = {*tested, *outcomes}
+    topics = {claim.partition(".")[0] for claim in tested}
+    found = []
+    for claim in registry.claims.values():
+        asked = claim.topic in topics if selected is None else claim.id in selected
+        if not asked or not (claim.id in tested or claim.on_record):
+            continue
+        missing = unrun.get(claim.id, {}).items()
+        without = [Outcome(test, "unrun", why, cases=0) for test, why in missing]
+        found.append(verdict_of(claim, [*outcomes.get(claim.id, ()), *without]))
+    return found
 
 
 def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:

@@ -1,4 +1,4 @@
-"""One file with all that a collection of evidence learns: JSON lines, each on the disk before the next test begins.
+"""One file with all that a run learns: JSON lines, each on the disk before the next test begins.
 
 slice       a call begins: number and commit; `over` where it ended by itself
 plan        the machine, the arguments, and each test with the claims that it settles
@@ -12,34 +12,35 @@ import json
 import os
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from prooflops_gate.run_state import plain_figure
 
-TASK = "PROOFLOPS_EVIDENCE"  # variable of a process of pytest: what it is to do
 RED = ("failed", "error", "timed out", "crashed")
 
 
 @dataclass(frozen=True)
 class EvidenceFile:
-    """Reads and writes one file of evidence."""
+    """Reads and writes the file of one run. Only the runner writes to it."""
 
     path: Path
 
     def append(self, event: str, **row: Any) -> None:
         """Appends one line and flushes it to the disk."""
-        line = json.dumps(
-            {"event": event, **row, "at": round(time.time(), 3)}, default=plain_figure
-        )
-        self.append_lines([line.encode()])
+        content = {"event": event, **row, "at": round(time.time(), 3)}
+        self.append_lines([json.dumps(content, default=plain_figure).encode()])
 
     def append_lines(self, lines: list[bytes]) -> None:
         with open(self.path, "ab+") as file:
             file.seek(max(file.tell() - 1, 0))
-            whole = file.read(1) in (b"", b"\n")  # else a kill cut off the last line
+            # A kill may have cut off the last line.
+            whole = file.read(1) in (b"", b"\n")
             file.write((b"" if whole else b"\n") + b"".join(line + b"\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
@@ -57,7 +58,7 @@ class EvidenceFile:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """The machine, the arguments and the tests; empty until the first process of pytest writes it."""
+        """The machine, the arguments and the tests; empty until the first process has collected."""
         return next(iter(self.rows("plan")), {})
 
     def ended(self) -> dict[str, dict[str, Any]]:
@@ -77,3 +78,21 @@ class EvidenceFile:
     def end_without_report(self, test: str, status: str, reason: str, log: str = "") -> None:
         """Records the end of a test whose own process did not."""
         self.append("end", test=test, status=status, reason=reason, outcomes=[], log=log)
+
+
+def new_file(folder: Path, name: str = "") -> Path:
+    """The path of a new file in a folder, named after the moment, or as given."""
+    name = name or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}"
+    paths = (folder / f"{name}-{number}.jsonl" for number in count(1))
+    return next(path for path in paths if not path.exists())
+
+
+def machine_of(plan: Mapping[str, Any]) -> str:
+    """The machine of a plan in words, as refusals name it.
+
+    >>> machine_of({"fingerprint": {"name": "NVIDIA H200", "device": "cuda", "torch": "2.11.0"}})
+    'NVIDIA H200 (cuda, torch 2.11.0)'
+    """
+    facts = plan["fingerprint"]
+    software = [f"{key} {facts[key]}" for key in ("driver", "torch") if facts.get(key)]
+    return f"{facts.get('name')} ({', '.join([str(facts.get('device')), *software])})"

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
-from prooflops import __version__
+from prooflops.suite.evidence import results
 from prooflops.suite.evidence.file import RED, EvidenceFile
 from prooflops.suite.evidence.whole_page import folded, whole_page
-from prooflops.suite.registry import Registry, load_registry
 from prooflops.suite.report.markdown import table
-from prooflops.suite.report.run_report import RunReport, run_report
+from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.tables import best_rates
-from prooflops.suite.verdicts import VERDICTS, Outcome, Verdict, verdict_of
+from prooflops.suite.verdicts import VERDICTS
 from prooflops_gate.console.tables import markdown_table
 from prooflops_gate.history.records import write_atomically
 
-ROOT = Path(__file__).resolve().parents[3]
 INDEX_DTYPES = ("fp32", "bf16", "fp8_e4m3")
 HEAD = """# Evidence
 
@@ -28,68 +23,12 @@ elsewhere here, and `make evidence ARGS=--index` writes its page. docs/validate.
 
 
 def write(file: EvidenceFile) -> RunReport:
-    """Writes the page beside the file and, where all tests have ended, the verdicts into it. Returns the report."""
-    registry, plan = load_registry(ROOT / "test_claims" / "registry"), file.plan
-    verdicts = verdicts_of(plan["tests"], file.ended(), registry)
-    record = record_of(file, verdicts)
-    report = run_report(
-        record, verdicts, registry, plan["headline"], record["prooflops"]["partial"]
-    )
-    if not report.partial and not file.rows("verdicts"):
-        file.append(
-            "verdicts",
-            verdicts={claim.id: [claim.verdict, claim.reason] for claim in report.claims},
-        )
+    """Writes the page beside the file. Returns the report."""
+    found = results.verdicts(file, results.registry_here())
+    report = results.report_of(file, results.record(file, found), found)
     text = "\n".join([whole_page(report), *own_lines(file)])
     write_atomically(file.path.with_suffix(".md"), text + "\n")
     return report
-
-
-def evidence_record(path: Path) -> dict[str, Any]:
-    """The record of one run that a file of evidence amounts to."""
-    file, registry = EvidenceFile(path), load_registry(ROOT / "test_claims" / "registry")
-    return record_of(file, verdicts_of(file.plan["tests"], file.ended(), registry))
-
-
-def record_of(file: EvidenceFile, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The file as the record of one run; it names no host."""
-    plan, slices, ended, left = file.plan, file.rows("slice"), file.ended(), len(file.remaining())
-    commits = dict.fromkeys(row["commit"] or "commit unknown" for row in slices)
-    return {
-        "datetime": datetime.fromtimestamp(slices[0]["at"], timezone.utc).isoformat(),
-        "commit_info": {"id": ", ".join(commits)},
-        "machine_info": {"node": file.path.stem},
-        "benchmarks": [bench for row in ended.values() for bench in row.get("benchmarks", ())],
-        "prooflops": {
-            **{key: plan[key] for key in ("fingerprint", "arguments", "pace", "peaks", "caches")},
-            "version": __version__,
-            "partial": f"{left} of {len(plan['tests'])} tests have not run yet" if left else "",
-            "verdicts": [verdict.as_dict() for verdict in verdicts],
-            "duration_s": round(sum(row.get("seconds", 0.0) for row in ended.values()), 1),
-        },
-    }
-
-
-def verdicts_of(
-    tests: dict[str, list[str]], ended: dict[str, dict[str, Any]], registry: Registry
-) -> list[Verdict]:
-    """A verdict for each claim of these tests. A test that has not run is unrun; one without a report is an error."""
-    outcomes: dict[str, list[Outcome]] = {}
-    for test, claims in tests.items():
-        found = [Outcome(test, "unrun", "never reached", cases=0)]
-        if row := ended.get(test):
-            found = [
-                Outcome(**{**each, "figures": tuple(each["figures"])}) for each in row["outcomes"]
-            ]
-            found = found or [Outcome(test, "error", row["reason"], cases=0)]
-        for claim in claims:
-            outcomes.setdefault(claim, []).extend(found)
-    rows = registry.claims.items()
-    return [
-        verdict_of(claim, outcomes.get(name, []))
-        for name, claim in rows
-        if name in outcomes or claim.on_record
-    ]
 
 
 def own_lines(file: EvidenceFile) -> list[str]:

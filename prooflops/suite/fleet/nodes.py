@@ -151,9 +151,9 @@ def _content(file: Path) -> Any:
     """The record in a file; a file of evidence has it in parts."""
     if file.suffix != ".jsonl":
         return json.loads(file.read_bytes())
-    from prooflops.suite.evidence.page import evidence_record
+    from prooflops.suite.evidence.results import record_of
 
-    return evidence_record(file)
+    return record_of(file)
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

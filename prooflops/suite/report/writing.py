@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from prooflops.suite.report import html, markdown
 from prooflops.suite.report.run_report import RunReport, run_report, verdicts_json
-from prooflops.suite.run import Run
 from prooflops_gate.history import records as history
 from prooflops_gate.history import run_record, trend
 from prooflops_gate.history.trend import Trend
 from prooflops_gate.options import settings
+
+if TYPE_CHECKING:
+    # It imports torch, which the runner does without.
+    from prooflops.suite.run import Run
 
 
 @dataclass(frozen=True)
@@ -49,28 +52,32 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
     report = run_report(content, verdicts, run.registry, lines, run.partial or run.selection)
     if not verdicts and not content["benchmarks"]:
         return FinishedRun(report, content, None, None, run.partial)
-    finished = FinishedRun(
-        report, content, folder, run_record.save(config, content, records), run.partial
-    )
+    record = run_record.save(config, content, records)
+    finished = FinishedRun(report, content, folder, record, run.partial)
+    return publish(finished, records, settings(config).exact)
+
+
+def publish(finished: FinishedRun, records: Path, exact: tuple[str, ...]) -> FinishedRun:
+    """Writes the pages of a run into its folder, if it has one, with the trends over the records."""
+    folder = finished.folder
     if folder is None:
         return finished
-    names = {bench["fullname"] for bench in content["benchmarks"]}
-    finished = replace(
-        finished, report=replace(report, trends=tuple(trends_of(config, records, report, names)))
-    )
+    names = {bench["fullname"] for bench in finished.content["benchmarks"]}
+    trends = trends_of(records, exact, finished.report, names)
+    finished = replace(finished, report=replace(finished.report, trends=tuple(trends)))
     try:
         write_pages(finished.report, folder)
-    except OSError as error:  # the terminal still shows the results
-        return replace(
-            finished, folder=None, unwritten=f"the report could not be written to {folder}: {error}"
+    except OSError as error:
+        # The terminal still shows the results.
+        why = f"the report could not be written to {folder}: {error}"
+        return replace(finished, folder=None, unwritten=why)
+    except Exception as error:
+        # An invalid figure: the run and its record are complete.
+        why = (
+            f"the report could not be made of {finished.record}: {type(error).__name__}: {error}; "
+            "this is a fault of the suite, please report it"
         )
-    except Exception as error:  # an invalid figure: the run and its record are complete
-        why = f"the report could not be made of {finished.record}: {type(error).__name__}: {error}"
-        return replace(
-            finished,
-            folder=None,
-            unwritten=f"{why}; this is a fault of the suite, please report it",
-        )
+        return replace(finished, folder=None, unwritten=why)
     return finished
 
 
@@ -82,12 +89,12 @@ def write_pages(report: RunReport, folder: Path) -> None:
 
 
 def trends_of(
-    config: pytest.Config, records: Path, report: RunReport, names: Collection[str]
+    records: Path, exact: tuple[str, ...], report: RunReport, names: Collection[str]
 ) -> list[Trend]:
     """The trends of these benchmarks over this machine's records, including this run; none from few records."""
     if not names:
         return []
     own = history.fingerprint_id(report.machine)
-    listed = history.summaries(records, settings(config).exact, only=own, newest=trend.LONGEST)
+    listed = history.summaries(records, exact, only=own, newest=trend.LONGEST)
     found = trend.long_enough([each for each in listed if isinstance(each, history.Summary)], names)
     return trend.with_verdicts(found, history.gate_verdicts(records, own))

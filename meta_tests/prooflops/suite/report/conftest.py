@@ -9,9 +9,8 @@ import pytest
 
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops_gate.history.test_trend import summary
+from prooflops.suite.evidence import results
 from prooflops.suite.evidence.file import EvidenceFile
-from prooflops.suite.evidence.page import record_of, verdicts_of
-from prooflops.suite.registry import load_registry
 from prooflops.suite.report.html import html
 from prooflops.suite.report.run_report import RunReport, run_report
 from prooflops.suite.verdicts import RED
@@ -21,16 +20,16 @@ from prooflops_gate.history.trend import trends, with_verdicts
 @pytest.fixture(scope="session")
 def report_of() -> Callable[..., RunReport]:
     """Makes the report of the evidence's record, each benchmark of which a function may change."""
-    registry = load_registry(ROOT / "test_claims" / "registry")
+    registry = results.registry_here()
     file = EvidenceFile(min((ROOT / "results").glob("*.jsonl")))
-    verdicts = verdicts_of(file.plan["tests"], file.ended(), registry)
+    verdicts = results.verdicts(file, registry)
 
     def made(
         change: Callable[[str, dict[str, Any], dict[str, Any]], None] = lambda name, info, stats: (
             None
         ),
     ) -> RunReport:
-        record = copy.deepcopy(record_of(file, verdicts))
+        record = copy.deepcopy(results.record(file, verdicts))
         for bench in record["benchmarks"]:
             change(bench["name"].removeprefix("test_"), bench["extra_info"], bench["stats"])
         return run_report(record, verdicts, registry, ["device: cpu", "torch 2.13.0"])

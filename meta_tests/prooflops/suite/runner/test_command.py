@@ -1,4 +1,4 @@
-"""A collection of evidence that is killed loses the running test alone, and another clone completes it, without git."""
+"""A run that is killed loses the running test alone, and another clone completes it, without git."""
 
 import json
 import random
@@ -40,6 +40,7 @@ def test_fails():
 def test_crashes():
     {}["bf16"]
 """
+PROCESSES = 2
 BENCHMARK = "def test_sum(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=5)"
 
 
@@ -50,13 +51,15 @@ class Story:
     file: EvidenceFile
     clone: House
     kills: int
+    killed: Path
     lines: list[bytes]  # after the last kill
     code: int
     output: str
 
 
 def call(clone: House, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
-    line = [sys.executable, "-m", "prooflops.suite.evidence", "--test-limit", "4", *arguments]
+    own = ["--test-limit", "4", "--processes", str(PROCESSES)]
+    line = [sys.executable, "-m", "prooflops.suite.runner", *own, *arguments]
     return subprocess.Popen(
         line,
         cwd=clone.root,
@@ -91,14 +94,16 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     lines = killed.lines()
     process = call(clones[1], "--resume", str(killed.path), "--out", str(last), PATH="/no-git")
     output, _ = process.communicate(timeout=200)
-    return Story(EvidenceFile(last), clones[1], request.param, lines, process.returncode, output)
+    return Story(
+        EvidenceFile(last), clones[1], request.param, killed.path, lines, process.returncode, output
+    )
 
 
 def test_a_kill_loses_nothing_but_the_running_test(story: Story) -> None:
     starts, ends = story.file.rows("start"), Counter(row["test"] for row in story.file.rows("end"))
     assert set(ends.values()) == {1}, "a test that had ended ran again"
-    assert len(starts) <= len(ends) + story.kills, (
-        "more was lost than the test that ran at each kill"
+    assert len(starts) <= len(ends) + PROCESSES * story.kills, (
+        "more was lost than the tests that ran at each kill"
     )
     assert story.lines == story.file.lines()[: len(story.lines)], "the other clone lost a line"
 
@@ -142,24 +147,27 @@ def test_the_page_and_the_index_are_made_of_the_file_alone(story: Story) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--out", "/proc/x/y.jsonl"), "cannot be written"),
-        (("--minutes", "1.5"), "--minutes must be above"),
-        (("--resume", "{last}", "--quick"), "was begun with"),
-        (("--resume", "{last}", "--out", "{other}"), "give another --out"),
+        ("--out /proc/x/y.jsonl", "cannot be written"),
+        ("--minutes 1.5", "--minutes must be above"),
+        ("--processes 0", "--processes at least 1"),
+        ("--resume {killed} --quick", "was begun with ['--device', 'cpu']"),
+        ("--resume {last}", "is complete: all 17 tests have ended"),
+        ("--resume {killed} --out {other}", "{other} is a run of H100 (cuda), and {killed} one of {here}"),
+        ("--resume {other}", "{other} is a run of H100 (cuda), and this machine is {here}"),
     ],
-)
-def test_it_is_refused(
-    story: Story, arguments: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
+)  # fmt: skip
+def test_it_is_refused(story: Story, arguments: str, message: str, tmp_path: Path) -> None:
+    plan = story.file.plan
     other = tmp_path / "other.jsonl"
-    plan = {
-        **story.file.plan,
-        "fingerprint": {"device": "cuda", "name": "H100"},
-        "tests": {"a": []},
+    elsewhere = {"fingerprint": {"device": "cuda", "name": "H100"}, "tests": {"a": []}}
+    other.write_text(json.dumps({**plan, **elsewhere}) + "\n")
+    known = {
+        "killed": str(story.killed),
+        "last": str(story.file.path),
+        "other": str(other),
+        "here": plan["fingerprint"]["name"] + " (cpu, torch",
     }
-    other.write_text(json.dumps(plan) + "\n")
-    process = call(
-        story.clone, *(word.format(last=story.file.path, other=other) for word in arguments)
-    )
+    process = call(story.clone, *(word.format(**known) for word in arguments.split()))
     output, _ = process.communicate(timeout=100)
-    assert (process.returncode, message in output) == (4, True), output
+    assert process.returncode == 4, output
+    assert message.format(**known) in output

@@ -1,0 +1,127 @@
+"""What a run's file amounts to: verdicts, the run record, and the report of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from prooflops import __version__
+from prooflops.suite.evidence.file import RED, EvidenceFile
+from prooflops.suite.registry import Registry, load_registry
+from prooflops.suite.report.run_report import RunReport, run_report
+from prooflops.suite.verdicts import Outcome, Verdict, verdicts_of
+from prooflops_gate.history.records import SCHEMA
+
+ROOT = Path(__file__).resolve().parents[3]
+# Whose fault a test may be that its process did not survive.
+FAULTS = {
+    "crashed": "a library below Python, the driver or the machine: its process ended",
+    "timed out": "unknown: it hung, or is too slow here",
+}
+
+
+def registry_here() -> Registry:
+    return load_registry(ROOT / "test_claims" / "registry")
+
+
+def outcomes_of(test: str, row: Mapping[str, Any]) -> list[Outcome]:
+    """The outcomes of a test that has ended; one without a report is an error."""
+    found = [Outcome(**{**each, "figures": tuple(each["figures"])}) for each in row["outcomes"]]
+    return found or [Outcome(test, "error", row["reason"], cases=0)]
+
+
+def verdicts(file: EvidenceFile, registry: Registry) -> list[Verdict]:
+    """A verdict for each claim of the run's tests; a claim of which tests are left is not checked."""
+    plan, ended = file.plan, file.ended()
+    outcomes: dict[str, list[Outcome]] = {}
+    unrun = {claim: dict(tests) for claim, tests in plan.get("unchosen", {}).items()}
+    for test, claims in plan["tests"].items():
+        for claim in claims:
+            if test in ended:
+                outcomes.setdefault(claim, []).extend(outcomes_of(test, ended[test]))
+            else:
+                unrun.setdefault(claim, {})[test] = stop_of(file) or "never reached"
+    tested = {claim for claims in plan["tests"].values() for claim in claims}
+    return verdicts_of(registry, tested, outcomes, unrun, plan.get("selected"))
+
+
+def stop_of(file: EvidenceFile) -> str:
+    """Why the last call stopped before its end; empty where it didn't."""
+    return str([{}, *file.rows("over")][-1].get("stopped") or "")
+
+
+def partial_of(file: EvidenceFile) -> str:
+    """How much of the run is left, and why; empty for a complete run."""
+    left, planned = len(file.remaining()), len(file.plan["tests"])
+    if not left:
+        return ""
+    if reason := stop_of(file):
+        return f"{reason}, after {planned - left} of {planned} tests"
+    return f"{left} of {planned} tests have not run yet"
+
+
+def red_tests(file: EvidenceFile) -> list[dict[str, Any]]:
+    """Each test that failed or crashed, with its claims, and whose fault a crash may be."""
+    tests, found = file.plan["tests"], []
+    for test, row in file.ended().items():
+        if row["status"] in RED:
+            faults = [each.get("fault") for each in row["outcomes"]]
+            fault = next(filter(None, faults), FAULTS.get(row["status"], ""))
+            facts = {key: row[key] for key in ("test", "status", "reason")}
+            found.append({**facts, "fault": fault, "claims": tests.get(test, [])})
+    return found
+
+
+def seconds_of(file: EvidenceFile) -> float:
+    """The time that the calls took, as far as their rows say."""
+    total, began, last = 0.0, 0.0, 0.0
+    for row in file.rows():
+        if row["event"] == "slice":
+            total += last - began
+            began = row["at"]
+        last = row["at"]
+    return round(total + last - began, 1)
+
+
+def record(file: EvidenceFile, found: Sequence[Verdict]) -> dict[str, Any]:
+    """The file as the record of one run, in pytest-benchmark's form; it names no host."""
+    plan, slices, ended = file.plan, file.rows("slice"), file.ended()
+    commits = dict.fromkeys(row["commit"] or "commit unknown" for row in slices)
+    began = datetime.fromtimestamp(slices[0]["at"], timezone.utc)
+    return {
+        "datetime": began.isoformat(),
+        "commit_info": {"id": ", ".join(commits)},
+        "machine_info": {"node": file.path.stem},
+        "version": "5.0.0",
+        "benchmarks": [bench for row in ended.values() for bench in row.get("benchmarks", ())],
+        "prooflops": {
+            **{key: plan[key] for key in ("fingerprint", "arguments", "pace", "peaks", "caches")},
+            "schema": SCHEMA,
+            "version": __version__,
+            "selection": plan.get("selection", ""),
+            "partial": partial_of(file),
+            "verdicts": [verdict.as_dict() for verdict in found],
+            "red_tests": red_tests(file),
+            "duration_s": seconds_of(file),
+        },
+    }
+
+
+def record_of(path: Path) -> dict[str, Any]:
+    """The record of one run that a file amounts to."""
+    file = EvidenceFile(path)
+    return record(file, verdicts(file, registry_here()))
+
+
+def report_of(
+    file: EvidenceFile, content: Mapping[str, Any], found: Sequence[Verdict]
+) -> RunReport:
+    """The report of a run, made of its file."""
+    lines = [*file.plan["headline"]]
+    partial = content["prooflops"]["partial"]
+    if partial:
+        lines.append(f"part of a run: {partial}")
+    whole = partial or content["prooflops"]["selection"]
+    return run_report(content, found, registry_here(), lines, whole)
