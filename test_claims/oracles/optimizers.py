@@ -1,7 +1,7 @@
-"""Optimizers written from their papers, in numpy and fp64, and torch's own fed with the same gradients.
+"""Optimizers written from their papers, and torch's own fed with the same gradients.
 
-Each reference takes the weights to start from and the gradients of the steps to come, and gives the weights after each
-step. The letters are the papers'.
+Each reference takes the weights to start from and the gradients of the steps to come, and gives the
+weights after each step; arrays of numpy and tensors will both do. The letters are the papers'.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def adagrad(
 ) -> Iterator[Array]:
     """Duchi, Hazan and Singer 2011, figure 1 with a diagonal H = delta + sqrt(sum of squares): delta is outside."""
     for t in range(1, len(gradients) + 1):
-        s = np.sqrt(initial_accumulator_value + sum(g**2 for g in gradients[:t]))
+        s = (sum(g**2 for g in gradients[:t]) + initial_accumulator_value) ** 0.5
         x = x - lr / (1 + (t - 1) * lr_decay) * gradients[t - 1] / (eps + s)
         yield x
 
@@ -73,11 +73,12 @@ def rmsprop(
     centered: bool = False,
 ) -> Iterator[Array]:
     """Hinton 2012 (lecture 6e, slide 29); centered and with momentum Graves 2013, equations 38 to 45 (eps aside)."""
-    mean_square, mean, step = (np.zeros_like(x) for _ in range(3))
+    mean_square = mean = step = 0.0 * x
     for g in gradients:
         mean_square = alpha * mean_square + (1 - alpha) * g**2
         mean = alpha * mean + (1 - alpha) * g
-        root = np.sqrt(mean_square - mean**2 if centered else mean_square)
+        variance = mean_square - mean**2 if centered else mean_square
+        root = variance**0.5
         step = momentum * step - lr * g / (root + eps)
         x = x + step
         yield x
@@ -98,14 +99,17 @@ def adam(
 
     `amsgrad` is Reddi, Kale and Kumar 2018, with torch's correction of the bias, which they leave out.
     """
-    m, v, largest = (np.zeros_like(theta) for _ in range(3))
+    m = v = largest = 0.0 * theta
     for t, f in enumerate(gradients, start=1):
         g = f if decoupled else f + weight_decay * theta
         m = betas[0] * m + (1 - betas[0]) * g
         v = betas[1] * v + (1 - betas[1]) * g**2
-        largest = np.maximum(largest, v)
-        correct_m, correct_v = ((1 - beta**t if bias_correction else 1.0) for beta in betas)
-        root = np.sqrt((largest if amsgrad else v) / correct_v)
+        if amsgrad:
+            largest = np.maximum(largest, v)
+        correct_m = correct_v = 1.0
+        if bias_correction:
+            correct_m, correct_v = 1 - betas[0] ** t, 1 - betas[1] ** t
+        root = ((largest if amsgrad else v) / correct_v) ** 0.5
         decay = lr * weight_decay * theta if decoupled else 0.0
         theta = theta - lr * (m / correct_m) / (root + eps) - decay
         yield theta

@@ -1,0 +1,412 @@
+"""The kernels that a training step calls, each beside its definition, and how near they come to it.
+
+A definition is written forward, as textbooks print it. It runs in fp64, where autograd derives its
+gradients, and `rounding.RunningError` bounds what a kernel may err by. Shapes, strides and values
+are drawn; the same ones each time.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from test_claims.oracles.rounding import FP32, TF32, Comparison, Precision, RunningError, compared
+from test_claims.strategies import TORCH_DTYPES
+
+Shape = tuple[int, ...]
+Call = Callable[..., Tensor]
+# Kernels change their way above these numbers of elements in a row, or in a tensor.
+SHORT, LONG_ROW, MANY, HUGE = SIZES = (200, 4_096, 65_536, 2**20)
+OUTPUTS = 24
+LAYOUTS = ("contiguous", "rows apart", "transposed", "every second")
+
+
+def no_others(_shape: Shape) -> tuple[Shape, ...]:
+    return ()
+
+
+def one_row(shape: Shape) -> tuple[Shape, ...]:
+    return (shape[-1:],)
+
+
+def two_rows(shape: Shape) -> tuple[Shape, ...]:
+    return 2 * one_row(shape)
+
+
+def as_large(shape: Shape) -> tuple[Shape, ...]:
+    return (shape,)
+
+
+def keys_and_values(shape: Shape) -> tuple[Shape, ...]:
+    return shape, shape
+
+
+def weight_and_bias(shape: Shape) -> tuple[Shape, ...]:
+    return (OUTPUTS, shape[-1]), (OUTPUTS,)
+
+
+def matrices(shape: Shape) -> tuple[Shape, ...]:
+    return ((*shape[:-2], shape[-1], OUTPUTS),)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Calls that all compute `definition`.
+
+    others: the shapes of the arguments behind the first one.
+    rounds: the passes whose intermediate results have the format of the arguments, not fp32.
+    adds: the passes whose sums have that format, not fp32; `adds_on_cpu`: on a CPU alone.
+    by_rows: a row of the result, and of its gradient, needs one row of the first argument alone.
+    width: of a row, where `elements` counts pairs of rows, as attention has them; four dimensions.
+    """
+
+    definition: Call
+    calls: tuple[Call, ...]
+    others: Callable[[Shape], tuple[Shape, ...]] = no_others
+    rounds: str = ""
+    adds: str = ""
+    adds_on_cpu: str = ""
+    by_rows: bool = True
+    width: int = 0
+    layouts: tuple[str, ...] = LAYOUTS
+
+
+KERNELS: dict[str, Kernel] = {}
+
+
+def computed_by(*calls: Call, **options: Any) -> Callable[[Call], Call]:
+    """Registers the decorated function as the definition of these calls."""
+
+    def register(definition: Call) -> Call:
+        KERNELS[definition.__name__] = Kernel(definition, calls, **options)
+        return definition
+
+    return register
+
+
+def linear_module(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    layer = nn.Linear(*weight.shape[::-1], device="meta")
+    return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
+
+
+def product_and_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.matmul(x, weight.mT) + bias
+
+
+@computed_by(
+    functional.linear, linear_module, product_and_bias, others=weight_and_bias, rounds="forward"
+)
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return x @ weight.mT + bias
+
+
+def batched_product(a: Tensor, b: Tensor) -> Tensor:
+    return torch.bmm(a.flatten(0, -3), b.flatten(0, -3)).unflatten(0, a.shape[:-2])
+
+
+@computed_by(
+    torch.matmul,
+    Tensor.__matmul__,
+    partial(torch.einsum, "...ij,...jk->...ik"),
+    batched_product,
+    others=matrices,
+)
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+def layer_norm_of_rows(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return functional.layer_norm(x, x.shape[-1:], weight, bias)
+
+
+@computed_by(layer_norm_of_rows, others=two_rows, rounds="backward", adds_on_cpu="backward")
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    variance = (centred * centred).mean(-1, keepdim=True)
+    return centred * (variance + 1e-5) ** -0.5 * weight + bias
+
+
+def rms_norm_of_rows(x: Tensor, weight: Tensor) -> Tensor:
+    return functional.rms_norm(x, x.shape[-1:], weight, 1e-5)
+
+
+@computed_by(rms_norm_of_rows, others=one_row)
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x * ((x * x).mean(-1, keepdim=True) + 1e-5) ** -0.5 * weight
+
+
+@computed_by(
+    partial(torch.softmax, dim=-1),
+    partial(Tensor.softmax, dim=-1),
+    partial(functional.softmax, dim=-1),
+    rounds="backward",
+)
+def softmax(x: Tensor) -> Tensor:
+    powers = (x - x.detach().amax(-1, keepdim=True)).exp()
+    return powers / powers.sum(-1, keepdim=True)
+
+
+@computed_by(
+    partial(torch.log_softmax, dim=-1),
+    partial(Tensor.log_softmax, dim=-1),
+    partial(functional.log_softmax, dim=-1),
+    rounds="forward backward",
+)
+def log_softmax(x: Tensor) -> Tensor:
+    shifted = x - x.detach().amax(-1, keepdim=True)
+    return shifted - shifted.exp().sum(-1, keepdim=True).log()
+
+
+def classes(x: Tensor) -> Tensor:
+    """A class for each row of `x`, one of its columns; they repeat, and are not in order."""
+    rows = x.numel() // x.shape[-1]
+    return torch.arange(rows, device=x.device) * 7 % x.shape[-1]
+
+
+def loss_of_classes(x: Tensor) -> Tensor:
+    return functional.cross_entropy(x.flatten(0, -2), classes(x))
+
+
+@computed_by(loss_of_classes, rounds="forward backward", by_rows=False)
+def cross_entropy(x: Tensor) -> Tensor:
+    return -log_softmax(x).flatten(0, -2).gather(1, classes(x)[:, None]).mean()
+
+
+@computed_by(functional.mse_loss, others=as_large, rounds="backward", by_rows=False)
+def mse_loss(x: Tensor, y: Tensor) -> Tensor:
+    difference = x - y
+    return (difference * difference).mean()
+
+
+fused_attention = partial(functional.scaled_dot_product_attention, is_causal=True)
+
+
+def attention_by_products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    with sdpa_kernel(SDPBackend.MATH):
+        return fused_attention(q, k, v)
+
+
+@computed_by(
+    fused_attention,
+    attention_by_products,
+    others=keys_and_values,
+    rounds="forward backward",
+    by_rows=False,
+    width=16,
+    # fused kernels take no others
+    layouts=("contiguous", "rows apart"),
+)
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    token = torch.arange(q.shape[-2])
+    past = token[:, None] >= token
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    powers = (scores - scores.detach().amax(-1, keepdim=True)).exp() * past
+    return powers / powers.sum(-1, keepdim=True) @ v
+
+
+@computed_by(functional.gelu)
+def gelu(x: Tensor) -> Tensor:
+    return x * 0.5 * (1 + (x * 2**-0.5).erf())
+
+
+@computed_by(partial(functional.gelu, approximate="tanh"))
+def gelu_by_tanh(x: Tensor) -> Tensor:
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+    return x * 0.5 * (1 + inner.tanh())
+
+
+@computed_by(functional.silu)
+def silu(x: Tensor) -> Tensor:
+    # x times the logistic function of it, whose slope cancels as that of tanh does
+    return x * 0.5 * (1 + (x * 0.5).tanh())
+
+
+@computed_by(torch.tanh, rounds="backward")
+def tanh(x: Tensor) -> Tensor:
+    return x.tanh()
+
+
+@computed_by(torch.relu, functional.relu)
+def relu(x: Tensor) -> Tensor:
+    return x * (x > 0)
+
+
+def lookups(table: Tensor) -> Tensor:
+    """Each row of a table three times, not in order."""
+    rows = table.numel() // table.shape[-1]
+    return torch.arange(3 * rows, device=table.device) * 7 % rows
+
+
+def embedded(table: Tensor) -> Tensor:
+    return functional.embedding(lookups(table), table.flatten(0, -2))
+
+
+def indexed(table: Tensor) -> Tensor:
+    return table.flatten(0, -2)[lookups(table)]
+
+
+@computed_by(embedded, indexed, rounds="backward", adds="backward", by_rows=False)
+def embedding(table: Tensor) -> Tensor:
+    return table.flatten(0, -2)[lookups(table)]
+
+
+@computed_by(partial(torch.sum, dim=-1), partial(Tensor.sum, dim=-1))
+def row_sum(x: Tensor) -> Tensor:
+    return x.sum(-1)
+
+
+@computed_by(partial(torch.mean, dim=-1), partial(Tensor.mean, dim=-1))
+def row_mean(x: Tensor) -> Tensor:
+    return x.mean(-1)
+
+
+@computed_by(torch.sum, Tensor.sum, by_rows=False)
+def total(x: Tensor) -> Tensor:
+    return x.sum()
+
+
+@computed_by(torch.linalg.vector_norm, torch.norm, Tensor.norm, rounds="backward", by_rows=False)
+def norm(x: Tensor) -> Tensor:
+    return (x * x).sum() ** 0.5
+
+
+@computed_by(torch.add, Tensor.__add__, others=one_row)
+def add(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
+@computed_by(torch.mul, Tensor.__mul__, others=one_row, rounds="backward")
+def multiply(x: Tensor, y: Tensor) -> Tensor:
+    return x * y
+
+
+@computed_by(partial(torch.pow, exponent=3), rounds="forward backward")
+def cube(x: Tensor) -> Tensor:
+    return x * x * x
+
+
+def half_turned(x: Tensor) -> Tensor:
+    first, second = x.tensor_split(2, dim=-1)
+    return torch.cat([-second, first], dim=-1)
+
+
+@computed_by(half_turned)
+def turn(x: Tensor) -> Tensor:
+    half = x.shape[-1] // 2 + x.shape[-1] % 2
+    return torch.cat([x[..., half:] * -1, x[..., :half]], dim=-1)
+
+
+@computed_by(torch.cos, rounds="backward")
+def cosine(x: Tensor) -> Tensor:
+    return x.cos()
+
+
+@computed_by(torch.sin, rounds="backward")
+def sine(x: Tensor) -> Tensor:
+    return x.sin()
+
+
+def drawn_shape(elements: int, width: int, rng: random.Random) -> Shape:
+    """Three or four dimensions with somewhat more elements, for LONG_ROW more in each row."""
+    leading = [rng.randint(2, 3) for _ in range(2 if width else rng.randint(1, 2))]
+    side = math.ceil(math.sqrt(elements / math.prod(leading)))
+    if width:
+        return (*leading, side + rng.randint(1, 7), width)
+    if elements == LONG_ROW:
+        return (*leading, 2, elements + rng.randint(1, 900))
+    return (*leading, side + rng.randint(1, 7), side + rng.randint(0, 5))
+
+
+def laid_out(x: Tensor, layout: str) -> Tensor:
+    """The same values in another layout."""
+    if layout == "rows apart" and x.dim() > 2:
+        return x.transpose(-3, -2).contiguous().transpose(-3, -2)
+    if layout == "transposed" and x.dim() > 1:
+        return x.mT.contiguous().mT
+    if layout == "every second":
+        return torch.stack([x, x], dim=-1).flatten(-2)[..., ::2]
+    return x
+
+
+def checked_rows(kernel: Kernel, elements: int, shape: Shape, rng: random.Random) -> Tensor:
+    """The rows that get a gradient; of HUGE tensors few, so that the others need not be computed."""
+    rows = shape[-2]
+    if elements < HUGE or not kernel.by_rows:
+        return torch.arange(rows)
+    inner = rng.sample(range(2, rows - 2), 20)
+    return torch.tensor([0, 1, *sorted(inner), rows - 2, rows - 1])
+
+
+def torch_dtype(precision: str) -> torch.dtype:
+    """What tensors of a precision are: TF32 is a way to multiply those of fp32."""
+    return TORCH_DTYPES["fp32" if precision == "tf32" else precision]
+
+
+def running_error(
+    kernel: Kernel,
+    passing: str,
+    precision: str,
+    device: torch.device,
+    after: RunningError | None = None,
+) -> RunningError:
+    """What bounds the errors of a kernel's forward or backward pass."""
+    own, products = Precision.of(torch_dtype(precision)), 0.0
+    if precision == "tf32":
+        products = 2 * TF32.unit
+    elif device.type == "cuda":
+        # torch lets cuBLAS round the partial sums of a product that it splits
+        products = own.unit
+    adds = kernel.adds + (kernel.adds_on_cpu if device.type == "cpu" else "")
+    results, accumulator = (own if passing in which else FP32 for which in (kernel.rounds, adds))
+    return RunningError(results, accumulator, products, after)
+
+
+def comparisons(
+    kernel: Kernel, precision: str, device: torch.device, elements: int
+) -> Iterator[Comparison]:
+    """The result and the gradients of each call of a kernel against its definition."""
+    name, dtype = kernel.definition.__name__, torch_dtype(precision)
+    rng = random.Random(f"{name} {precision} {elements}")
+    generator = torch.Generator().manual_seed(rng.randrange(2**31))
+    shape = drawn_shape(elements, kernel.width, rng)
+    shapes = (shape, *kernel.others(shape))
+    arguments = [torch.randn(each, generator=generator).to(dtype) for each in shapes]
+    rows, row_dim = checked_rows(kernel, elements, shape, rng), len(shape) - 2
+
+    first, *others = (x.double() for x in arguments)
+    exact = [first.index_select(row_dim, rows), *others]
+    for x in exact:
+        x.requires_grad_()
+    with running_error(kernel, "forward", precision, device) as forward:
+        result = kernel.definition(*exact)
+    above = (torch.rand(result.shape, generator=generator) + 0.5).to(dtype)
+    exact_above = above.double()
+    with running_error(kernel, "backward", precision, device, forward) as errors:
+        gradients = torch.autograd.grad(result, exact, exact_above)
+    should = [result.detach(), *gradients]
+
+    for call in kernel.calls:
+        layouts = [rng.choice(kernel.layouts) for _ in arguments]
+        leaves = []
+        for x, layout in zip(arguments, layouts, strict=True):
+            leaves.append(laid_out(x.to(device), layout).detach().requires_grad_())
+        result = call(*leaves)
+        if kernel.by_rows:
+            result = result.index_select(row_dim, rows.to(device))
+        result.backward(above.to(device))
+        got = [result, *(leaf.grad for leaf in leaves)]
+        if kernel.by_rows:
+            got[1] = got[1].index_select(row_dim, rows.to(device))
+        for place, (one, other) in enumerate(zip(got, should, strict=True)):
+            what = f"gradient of argument {place}" if place else "result"
+            said = f"{what} of {name} in {precision} [{shapes}, {', '.join(layouts)}]"
+            yield compared(said, one, other, errors.of(other))

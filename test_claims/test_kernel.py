@@ -1,0 +1,219 @@
+"""Claims about the kernels of a training step: what they err by, in the formats people train in."""
+
+from collections import deque
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from accounting.devices import has_dtype
+from accounting.models import DeepLinear, Transformer
+from test_claims.oracles import optimizers as papers
+from test_claims.oracles.dispatched import Recorded
+from test_claims.oracles.kernels import fp32_products
+from test_claims.oracles.rounding import Precision, RunningError, compared
+from test_claims.oracles.training_kernels import (
+    KERNELS,
+    LAYOUTS,
+    SHORT,
+    SIZES,
+    comparisons,
+    laid_out,
+)
+from test_claims.strategies import TORCH_DTYPES
+
+FORMATS = ("fp32", "bf16", "fp16")
+
+
+def formats(device):
+    """The formats that a training step can have on this device."""
+    return [name for name in FORMATS if has_dtype(device.type, name)]
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_within_rounding(results):
+    """That no result errs by more than its bound; names the three that do most."""
+    results = sorted(results, key=lambda each: -each.units)
+    beyond = [each for each in results if each.units > 1]
+    worst = "; ".join(map(str, beyond[:3]))
+    assert not beyond, f"{len(beyond)} of {len(results)} results are wrong: {worst}"
+    return results[0]
+
+
+@pytest.mark.claim("kernel.rounding")
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_errs_by_what_rounding_allows(device, record_figure, name):
+    """Result and gradients, of 3 and 4 dimensions, strided too, below and above each threshold."""
+    results = []
+    for precision in [*formats(device), *(["tf32"] if device.type == "cuda" else [])]:
+        with fp32_products("high" if precision == "tf32" else "highest"):
+            for elements in SIZES:
+                results += comparisons(KERNELS[name], precision, device, elements)
+    worst = assert_within_rounding(results)
+    record_figure(f"{name}: at most {worst.units:.2f} of the bound")
+
+
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, papers.sgd, {}, {}),
+    "momentum": (torch.optim.SGD, papers.heavy_ball, {"momentum": 0.9}, {}),
+    "adagrad": (torch.optim.Adagrad, papers.adagrad, {"eps": 1e-5}, {}),
+    "rmsprop": (torch.optim.RMSprop, papers.rmsprop, {"alpha": 0.9, "eps": 1e-5}, {}),
+    "adam": (torch.optim.Adam, papers.adam, {"betas": (0.9, 0.99), "eps": 1e-5}, {}),
+    "adamw": (
+        torch.optim.AdamW,
+        papers.adam,
+        {"betas": (0.9, 0.99), "eps": 1e-5, "weight_decay": 0.1},
+        {"decoupled": True},
+    ),
+}
+FEW = torch.tensor([*range(50), *range(-50, 0)])
+
+
+def updates(device, precision, name, foreach):
+    """Two steps on tensors of each size; of the elements, which do not meet, the first and last."""
+    optimizer, paper, options, only_of_the_paper = OPTIMIZERS[name]
+    dtype = TORCH_DTYPES[precision]
+    weights = [normal(elements, seed=elements).to(dtype) for elements in SIZES]
+    gradients = [(normal(2, len(w), seed=1) + 0.5).to(dtype) for w in weights]
+    parameters = [nn.Parameter(w.to(device, copy=True)) for w in weights]
+    stepper = optimizer(parameters, lr=0.25, foreach=foreach, **options)
+    for step in range(2):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient[step].to(device)
+        stepper.step()
+    for parameter, w, gradient in zip(parameters, weights, gradients, strict=True):
+        start, slopes = w[FEW].double(), [g[FEW].double() for g in gradient]
+        with RunningError(Precision.of(dtype)) as errors:
+            *_, should = paper(start, slopes, lr=0.25, **options, **only_of_the_paper)
+        what = f"{name} of {len(w)} elements in {precision}"
+        yield compared(what, parameter[FEW], should, errors.of(should))
+
+
+@pytest.mark.claim("kernel.optimizer")
+@pytest.mark.parametrize("foreach", [False, True], ids=["one by one", "all at once"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_update_errs_by_the_rounding_of_its_operations(device, name, foreach):
+    results = []
+    for precision in formats(device):
+        results += updates(device, precision, name, foreach)
+    assert_within_rounding(results)
+
+
+def clippings(device, precision):
+    """The norm of tensors of each size, and each scaled by it."""
+    dtype = TORCH_DTYPES[precision]
+    gradients = [normal(elements, seed=elements).to(dtype) for elements in SIZES]
+    parameters = [nn.Parameter(torch.zeros_like(g, device=device)) for g in gradients]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.to(device, copy=True)
+    norm = nn.utils.clip_grad_norm_(parameters, 1.0)
+    exact = [gradient.double() for gradient in gradients]
+    with RunningError(Precision.of(dtype)) as errors:
+        norms = torch.stack([(x * x).sum() ** 0.5 for x in exact])
+        total = (norms * norms).sum() ** 0.5
+        clipped = [x / (total + 1e-6) for x in exact]
+    yield compared(f"norm in {precision}", norm, total, errors.of(total))
+    for parameter, should in zip(parameters, clipped, strict=True):
+        what = f"gradient of {len(should)} elements clipped in {precision}"
+        yield compared(what, parameter.grad, should, errors.of(should))
+
+
+@pytest.mark.claim("kernel.optimizer")
+def test_clipping_errs_by_the_rounding_of_norms_and_scaling(device):
+    results = []
+    for precision in formats(device):
+        results += clippings(device, precision)
+    assert_within_rounding(results)
+
+
+def casts(device, source, target, layout):
+    """Magnitudes from 2^-20 on, which are subnormal in fp16, to 2^10."""
+    for elements in SIZES:
+        rows = normal(elements // 8 + 1, 8, seed=elements)
+        x = (rows * 2.0 ** torch.arange(-20, 12, 4)).to(TORCH_DTYPES[source])
+        got = laid_out(x.to(device), layout).to(TORCH_DTYPES[target])
+        what = f"a cast of {elements} elements, {layout}, from {source} to {target}"
+        yield compared(what, got, x.double())
+
+
+@pytest.mark.claim("kernel.cast")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_cast_errs_by_half_a_unit_in_the_last_place(device, layout):
+    results = []
+    for source, target in product(formats(device), repeat=2):
+        results += casts(device, source, target, layout)
+    assert_within_rounding(results)
+
+
+# These put values somewhere and compute none.
+PLACING = {
+    *("arange", "cat", "clone", "copy_", "detach", "expand", "full_like", "index", "lift_fresh"),
+    *("new_empty_strided", "new_zeros", "ones_like", "permute", "randn_like", "scatter", "select"),
+    *("slice", "split", "split_with_sizes", "stack", "t", "topk", "transpose", "unsqueeze"),
+    *("view", "_unsafe_view", "_reshape_alias", "zeros_like", "empty_like", "alias", "squeeze"),
+}
+SMALL = Transformer(vocab_size=50, layers=1, dim=16, heads=2, hidden=32)
+NETS = {
+    "decoder": SMALL,
+    "gated": replace(SMALL, norm="rmsnorm", gated=True, kv_heads=1),
+    "experts": replace(SMALL, experts=4, active_experts=2),
+    "learned positions": replace(SMALL, learned_positions=16, tied_embedding=True),
+    "linear": DeepLinear(dim=8, layers=2),
+}
+
+
+def computing(recorded):
+    """Names of the recorded operators that computed in another format than fp64."""
+    names = set()
+    for operator, read, made in recorded.calls:
+        low = [x for x in (*read, *made) if x.is_floating_point() and x.dtype != torch.float64]
+        names |= {operator.__name__} if low else set()
+    return names - PLACING
+
+
+def training_step(net, x, autocast):
+    """A whole step on `x`, token ids or features."""
+    optimizer = torch.optim.AdamW(net.parameters())
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=autocast):
+        y = net(x)
+        if x.is_floating_point():
+            loss = functional.mse_loss(y, torch.zeros_like(y))
+        else:
+            loss = functional.cross_entropy(y.flatten(0, 1), x.flatten())
+    loss.backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+
+
+@pytest.fixture(scope="module")
+def checked_operators(device):
+    """The operators that the kernels, updates, clippings and casts above dispatch."""
+    with Recorded() as recorded:
+        for precision in formats(device):
+            for kernel in KERNELS.values():
+                deque(comparisons(kernel, precision, device, SHORT))
+            deque(updates(device, precision, "adamw", foreach=False))
+            deque(updates(device, precision, "adamw", foreach=True))
+            deque(clippings(device, precision))
+            deque(casts(device, "fp32", precision, "contiguous"))
+    return computing(recorded)
+
+
+@pytest.mark.claim("kernel.rounding")
+@pytest.mark.parametrize("net", NETS)
+def test_a_training_step_calls_no_other_kernel(workloads, device, checked_operators, net):
+    for recipe in [*formats(device), "autocast"]:
+        dtype = TORCH_DTYPES.get(recipe, torch.float32)
+        built = workloads.build(NETS[net], device=device, dtype=dtype)
+        x = workloads.inputs(NETS[net], 2, 8, device=device)
+        x = x.to(dtype) if x.is_floating_point() else x
+        with Recorded() as recorded:
+            training_step(built, x, recipe == "autocast")
+        unchecked = sorted(computing(recorded) - checked_operators)
+        assert not unchecked, f"{recipe} steps call {unchecked}, whose errors go unseen"
