@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 
 import einops
 import numpy as np
@@ -201,6 +202,16 @@ def test_an_einsum_of_two_operands_is_one_product(device, equation, data):
         2 * math.prod(size.values()),
     )
     assert dispatched == should, f"{equation} dispatched {dispatched} FLOPs, not {should} [{size}]"
+
+
+@pytest.mark.claim("matmul.einsum-efficient")
+@pytest.mark.parametrize("equation", ["bij,bjk->bik", "...ij,...jk->...ik"])
+def test_an_einsum_takes_the_time_of_its_product(device, speed, equation):
+    batch, side = (4, 96) if device.type == "cpu" else (64, 512)
+    a, b = (torch.randn(batch, side, side, device=device) for _ in range(2))
+    what = f"einsum {equation} against bmm, in time"
+    einsum, bmm = partial(torch.einsum, equation, a, b), partial(torch.bmm, a, b)
+    speed.assert_slower(einsum, bmm, what, at_least=0.5, at_most=2)
 
 
 @pytest.mark.claim("matmul.einsum-efficient")

@@ -36,6 +36,21 @@ def einsum_contracts_from_right_to_left(einsum, equation, *operands):
     return torch._VF.einsum(equation, operands, path=path)
 
 
+@fault("matmul.einsum-efficient", instead_of="torch.einsum")
+def an_einsum_of_two_operands_is_twenty_times_slower(einsum, equation, *operands):
+    for _ in range(19 if len(operands) == 2 else 0):
+        torch._VF.einsum(equation, operands)
+    return torch._VF.einsum(equation, operands)
+
+
+@fault("matmul.einsum-efficient", instead_of="torch.einsum")
+def an_einsum_with_an_ellipsis_multiplies_element_by_element(einsum, equation, *operands):
+    if equation != "...ij,...jk->...ik":
+        return einsum(equation, *operands)
+    a, b = operands
+    return (a[..., :, :, None] * b[..., None, :, :]).sum(-2)
+
+
 @fault("matmul.4d-by-4d matmul.broadcast", instead_of="torch.Tensor.__matmul__")
 def every_element_of_a_batch_is_multiplied_by_the_first_matrix(matmul, a, b):
     product = matmul(a, b)

@@ -29,11 +29,11 @@ aten = torch.ops.aten
 Rule = Callable[..., Tensor]
 RULES: dict[Any, Rule] = {}
 # These put values elsewhere and change none, so they do the same to the bounds.
-MOVES = frozenset(
-    [aten.alias, aten.cat, aten.clone, aten.detach, aten.expand, aten.gather, aten.index]
-    + [aten.permute, aten.select, aten.slice, aten.slice_backward, aten.split, aten.squeeze]
-    + [aten.stack, aten.t, aten.transpose, aten.unsqueeze, aten.view, aten._unsafe_view]
-)
+MOVES = {
+    *(aten.alias, aten.cat, aten.clone, aten.detach, aten.expand, aten.gather, aten.index),
+    *(aten.permute, aten.select, aten.slice, aten.slice_backward, aten.split, aten.squeeze),
+    *(aten.stack, aten.t, aten.transpose, aten.unsqueeze, aten.view, aten._unsafe_view),
+}
 
 
 def sum_units(terms: int) -> float:
@@ -152,7 +152,9 @@ def _addition(errors: RunningError, _operation: Any, z: Tensor, x: Any, y: Any) 
 
 
 @rule_of(aten.rsub)
-def _subtraction_from(errors: RunningError, _operation: Any, z: Tensor, x: Tensor, _y: Any) -> Tensor:
+def _subtraction_from(
+    errors: RunningError, _operation: Any, z: Tensor, x: Tensor, _y: Any
+) -> Tensor:
     return errors.of(x) + errors.rounding(z)
 
 

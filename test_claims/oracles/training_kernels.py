@@ -337,6 +337,11 @@ def laid_out(x: Tensor, layout: str) -> Tensor:
     return x
 
 
+def layouts_of(kernel: Kernel, arguments: int, turn: int) -> list[str]:
+    """The layout of each argument; in as many turns as there are layouts each has them all."""
+    return [kernel.layouts[(turn + place) % len(kernel.layouts)] for place in range(arguments)]
+
+
 def checked_rows(kernel: Kernel, elements: int, shape: Shape, rng: random.Random) -> Tensor:
     """The rows that get a gradient; of HUGE tensors few, so that the others need not be computed."""
     rows = shape[-2]
@@ -394,9 +399,8 @@ def comparisons(
         gradients = torch.autograd.grad(result, exact, exact_above)
     should = [result.detach(), *gradients]
 
-    for call in kernel.calls:
-        layouts = [rng.choice(kernel.layouts) for _ in arguments]
-        leaves = []
+    for number, call in enumerate(kernel.calls):
+        layouts, leaves = layouts_of(kernel, len(arguments), number + SIZES.index(elements)), []
         for x, layout in zip(arguments, layouts, strict=True):
             leaves.append(laid_out(x.to(device), layout).detach().requires_grad_())
         result = call(*leaves)
