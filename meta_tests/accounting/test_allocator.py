@@ -1,9 +1,13 @@
-"""What the CUDA caching allocator charges, against the bounds of its rules and, on CUDA, the allocator.
+"""What the CUDA caching allocator charges and reserves, beside its rules and a card's record."""
 
-On the simulated card they are held against an allocator written after torch's own; on CUDA not yet run.
-"""
+from __future__ import annotations
 
+import json
 import os
+from collections import defaultdict
+from itertools import pairwise
+from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +15,130 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import allocator
+from accounting.allocator import Block, CachingAllocator, OutOfMemory
+from meta_tests.conftest import ROOT
 
 MIB = 2**20
+# Of one NVIDIA H200, torch 2.11, 26 November 2026.
+RECORD = json.loads((ROOT / "meta_tests/recorded/h200.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("row", RECORD["fresh"], ids=lambda row: str(row[0]))
+def test_a_request_from_an_empty_cache_costs_what_the_card_charged(row: list[int]) -> None:
+    request, charged, reserved, requested = row
+    simulated = CachingAllocator()
+    simulated.allocate(request)
+    got = simulated.allocated_bytes, simulated.reserved_bytes, simulated.requested_bytes
+    assert got == (charged, reserved, requested)
+    assert charged == allocator.charged_bytes(request)
+    assert reserved == allocator.segment_bytes(request)
+
+
+def run_sequence(simulated: CachingAllocator, sequence: list[list[Any]]) -> list[Block]:
+    """Follows the recorded requests and frees; returns the blocks that are left."""
+    live: dict[int, list[Block]] = defaultdict(list)
+    for number, (kind, request, charged, *reserved) in enumerate(sequence):
+        before = simulated.allocated_bytes, simulated.reserved_bytes
+        if kind == "a":
+            block = simulated.allocate(request)
+            assert block is not None
+            live[request].append(block)
+        else:
+            block = next(each for each in live[request] if each.size == -charged)
+            live[request].remove(block)
+            simulated.free(block)
+        got = simulated.allocated_bytes - before[0], simulated.reserved_bytes - before[1]
+        should = charged, *(reserved or [0])
+        assert got == should, f"event {number} ({kind} {request}) costs {got}, but {should}"
+    return [block for blocks in live.values() for block in blocks]
+
+
+def test_a_sequence_of_requests_and_frees_costs_what_the_card_charged() -> None:
+    assert len(RECORD["sequence"]) == 280
+    run_sequence(CachingAllocator(), RECORD["sequence"])
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "expandable": {"expandable_segments": True},
+    "never split": {"max_split_size_bytes": 40 * MIB},
+    "rounded": {"roundup_power2_divisions": 4},
+    "expandable and rounded": {"expandable_segments": True, "roundup_power2_divisions": 8},
+}
+
+
+@pytest.mark.parametrize("capacity", [None, 300 * MIB])
+@pytest.mark.parametrize("options", OPTIONS)
+@given(seed=st.integers(0, 10**6))
+def test_blocks_never_overlap_and_all_memory_comes_back(options, capacity, seed):
+    draw = Random(seed)
+    simulated = CachingAllocator(capacity, **OPTIONS[options])
+    live: list[Block] = []
+    for _ in range(150):
+        if live and draw.random() < 0.48:
+            simulated.free(live.pop(draw.randrange(len(live))))
+            continue
+        try:
+            live.append(simulated.allocate(int(2 ** draw.uniform(0, 26))))
+        except OutOfMemory:
+            assert capacity is not None, "a card without a limit was full"
+    spans = sorted((block.address, block.address + block.size) for block in live)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    assert all(block.size >= block.request for block in live)
+    assert simulated.allocated_bytes == sum(block.size for block in live)
+    assert simulated.allocated_bytes <= simulated.reserved_bytes <= (capacity or 2**60)
+    for block in live:
+        simulated.free(block)
+    simulated.empty_cache()
+    left = simulated.requested_bytes, simulated.allocated_bytes, simulated.reserved_bytes
+    assert left == (0, 0, 0)
+
+
+def test_a_full_card_empties_its_cache_before_it_refuses():
+    simulated = CachingAllocator(40 * MIB)
+    simulated.free(simulated.allocate(30 * MIB))
+    kept = simulated.allocate(36 * MIB)
+    assert (kept.size, simulated.reserved_bytes) == (36 * MIB, 36 * MIB)
+    with pytest.raises(OutOfMemory, match=r"do not fit: .* of capacity_bytes=41943040 are alloc"):
+        simulated.allocate(5 * MIB)
+
+
+def test_expandable_segments_map_pages_and_charge_exactly():
+    simulated = CachingAllocator(expandable_segments=True)
+    first = simulated.allocate(11 * MIB)
+    assert (first.size, simulated.reserved_bytes) == (11 * MIB, 20 * MIB)
+    simulated.allocate(15 * MIB)
+    assert simulated.reserved_bytes == 40 * MIB, "the segment should have grown by one page"
+    simulated.free(first)
+    simulated.empty_cache()
+    assert simulated.reserved_bytes == 40 * MIB, "no whole page is free"
+
+
+def test_a_block_beyond_max_split_size_is_kept_for_requests_that_nearly_fill_it():
+    simulated = CachingAllocator(max_split_size_bytes=64 * MIB)
+    simulated.free(simulated.allocate(100 * MIB))
+    small = simulated.allocate(30 * MIB)
+    assert simulated.reserved_bytes == 130 * MIB, "an oversized block was split"
+    large = simulated.allocate(90 * MIB)
+    assert (small.size, large.size) == (30 * MIB, 100 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("given_options", "message"),
+    [
+        ({"capacity_bytes": -1}, "capacity_bytes must be at least 0, got -1"),
+        ({"max_split_size_bytes": 20 * MIB}, "max_split_size_bytes must be at least 20971521"),
+        ({"roundup_power2_divisions": 0}, "roundup_power2_divisions must be at least 1, got 0"),
+    ],
+)
+def test_impossible_options_are_refused(given_options, message):
+    with pytest.raises(ValueError, match=message):
+        CachingAllocator(**given_options)
+    block = CachingAllocator().allocate(1)
+    other = CachingAllocator()
+    other.free(block)
+    with pytest.raises(ValueError, match="is free already"):
+        other.free(block)
 
 
 @given(request_bytes=st.integers(0, 64 * MIB), spare=st.integers(0, 100_000))
