@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from meta_tests.faults import fault, faults, stand_in
 from prooflops.predicted import TrainingStep, tracker
-from prooflops.predicted.ledger import Ledger, classes_of
+from prooflops.predicted.ledger import Ledger
+from prooflops.predicted.replay import classes_of
 
 TESTS = "meta_tests/prooflops/predicted/test_prediction.py"
 DRAWN = f"{TESTS}::test_transformers_are_predicted_without_scratch"
@@ -23,11 +24,11 @@ NOTICED = r"but should be|is off by|is too low|, but MeasuredBytes"
 def resized(name: str, size_of: Callable[[int], int]) -> Callable[..., Any]:
     """Replays the storages of one class with another size."""
 
-    def replayed(original: Any, ledger: Ledger, classes: dict[str, str]) -> Any:
+    def replayed(original: Any, ledger: Ledger, classes: dict[str, str], *rest: Any) -> Any:
         for number, storage_class in classes_of(ledger, classes).items():
             if storage_class == name:
                 ledger.storages[number].size = size_of(ledger.storages[number].size)
-        return original(ledger, classes)
+        return original(ledger, classes, *rest)
 
     return replayed
 

@@ -10,13 +10,14 @@ that have none; that of all others is measured with `scratch=True`, one call of 
 as `PredictedMemory.scratch`. Otherwise `PredictedMemory.unknown` names them, and peaks are lower bounds.
 """
 
-from prooflops.predicted.ledger import PredictedBytes
 from prooflops.predicted.prediction import PREDICTED_DEVICES, PredictedMemory, memory
+from prooflops.predicted.replay import HeldTensor, PredictedBytes
 from prooflops.predicted.training import CLASSES, TrainingStep, fake_copy
 
 __all__ = [
     "CLASSES",
     "PREDICTED_DEVICES",
+    "HeldTensor",
     "PredictedBytes",
     "PredictedMemory",
     "TrainingStep",

@@ -11,24 +11,21 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from accounting.allocator import cublas_workspace_bytes
+from accounting.allocator import CachingAllocator, cublas_workspace_bytes
 from accounting.checks import validated_choice
 from prooflops.measured.phases import Phases, highest
-from prooflops.predicted.fake_cuda import (
-    CHOICES,
-    FakeCudaMode,
-    FakeMode,
-    can_fake_cuda,
-    choices_of_cuda,
-)
-from prooflops.predicted.ledger import Ledger, PredictedBytes, replay
-from prooflops.predicted.tracker import Tracker
+from prooflops.predicted.cuda_choices import CHOICES, choices_of_cuda
+from prooflops.predicted.fake_cuda import FakeCudaMode, FakeMode, can_fake_cuda
+from prooflops.predicted.kernels import Kernel, Refusal
+from prooflops.predicted.ledger import Ledger
+from prooflops.predicted.replay import PredictedBytes, replay
+from prooflops.predicted.tracker import Tracker, Workspaces
 
 PREDICTED_DEVICES = ("cpu", "cuda")
 
@@ -36,11 +33,16 @@ PREDICTED_DEVICES = ("cpu", "cuda")
 class PredictedMemory(Phases[PredictedBytes]):
     """The predicted bytes of a block of code and of its phases; to be read after the block.
 
-    `peak_bytes` is without the scratch of kernels: see `peak_bytes_with_scratch`.
+    On the CPU `peak_bytes` is without the measured scratch of kernels: see
+    `peak_bytes_with_scratch`.
     """
 
     def __init__(
-        self, tracker: Tracker, classes: Mapping[str, str], workspace: int | None, has_device: bool
+        self,
+        tracker: Tracker,
+        classes: Mapping[str, str],
+        allocator: CachingAllocator | None,
+        has_device: bool,
     ) -> None:
         super().__init__("predicted")
         self._tracker = tracker
@@ -48,7 +50,10 @@ class PredictedMemory(Phases[PredictedBytes]):
         self._names = tracker.ledger.names
         self._has_device = has_device
         self._classes = classes
-        self._workspace = workspace
+        self._allocator = allocator
+        self._modules: dict[int, str] = {}
+        # Kept, so that no other module gets the address of one.
+        self._kept: list[nn.Module] = []
 
     def mark(self, name: str) -> None:
         """Ends the phase `name`, which began at the mark before or with the block."""
@@ -57,14 +62,25 @@ class PredictedMemory(Phases[PredictedBytes]):
         self._ledger.mark(name)
 
     def name(self, name: str, tensors: Iterable[Tensor]) -> None:
-        """Puts the storages of `tensors` into a class of that name, whichever phase allocated them."""
+        """Puts the storages of `tensors` into a class of that name, whichever phase made them."""
         for tensor in tensors:
-            self._ledger.name(name, tensor)
+            storage = self._ledger.storage_of(tensor)
+            if storage is not None:
+                storage.name = name
+
+    def name_modules(self, model: nn.Module) -> None:
+        """Names the modules of `model` in `peak_by_module`, and the owners of its parameters."""
+        self._kept.append(model)
+        for name, module in model.named_modules():
+            self._modules.setdefault(id(module), name or type(module).__name__)
+            own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+            for storage in filter(None, map(self._ledger.storage_of, own)):
+                storage.place = storage.place._replace(module=id(module))
 
     def _close(self, scratch: bool) -> None:
         if scratch:
             self._ledger.measure_scratch()
-        self._segments = replay(self._ledger, self._classes)
+        self._segments = replay(self._ledger, self._classes, self._modules, self._allocator)
 
     @property
     def peak_bytes_with_scratch(self) -> int | None:
@@ -72,39 +88,77 @@ class PredictedMemory(Phases[PredictedBytes]):
         return highest(segment.peak_bytes_with_scratch for segment in self._known())
 
     @property
+    def charged_peak_bytes(self) -> int | None:
+        """The most that `torch.cuda.memory_allocated` will read; None on the CPU."""
+        return highest(segment.charged_peak_bytes for segment in self._known())
+
+    @property
+    def reserved_peak_bytes(self) -> int | None:
+        """The most that `torch.cuda.memory_reserved` will read; None on the CPU."""
+        return highest(segment.reserved_peak_bytes for segment in self._known())
+
+    @property
+    def at_peak(self) -> PredictedBytes:
+        """The phase with the highest peak: its classes, modules and largest tensors at the peak."""
+        return max(self._known(), key=lambda segment: segment.peak_bytes)
+
+    @property
     def scratch(self) -> dict[str, int]:
-        """Operators whose kernels were measured to need scratch, with the most bytes that one call takes."""
+        """Operators whose kernels were measured to need scratch, with the most of one call."""
         most: Counter[str] = Counter()
         for call, kernel in (self._ledger.kernels or {}).items():
-            most[str(call.operator)] = max(most[str(call.operator)], kernel.scratch_bytes)
+            if isinstance(kernel, Kernel):
+                name = str(call.operator)
+                most[name] = max(most[name], kernel.scratch_bytes)
         return {name: taken for name, taken in most.items() if taken}
 
     @property
     def unknown(self) -> dict[str, int]:
-        """Operators whose scratch is not known, with the number of their calls: it may raise the peaks."""
-        if self._ledger.knows_scratch:
-            return {}
-        return dict(Counter(str(made.call.operator) for made in self._ledger.calls))
+        """What may raise the peaks and is not known: operators with scratch, with their calls."""
+        calls = Counter(str(made.call.operator) for made in self._ledger.unmeasured_calls())
+        workspaces = self._tracker.workspaces
+        if workspaces is not None and workspaces.unknown_calls:
+            calls["workspaces of cuBLAS: compute_capability is not given"] = (
+                workspaces.unknown_calls
+            )
+        return dict(calls)
 
     @property
-    def cublas_workspace_bytes(self) -> int | None:
-        """Bytes that torch keeps for cuBLAS after the first product, in no other figure; None if unknown."""
-        return self._workspace
+    def why_unknown(self) -> dict[str, str]:
+        """Why a kernel was not measured, by operator, where `scratch` asked for it."""
+        kernels = (self._ledger.kernels or {}).items()
+        return {
+            str(call.operator): each.reason for call, each in kernels if isinstance(each, Refusal)
+        }
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether peaks are at least these: something that may raise them is `unknown`."""
+        return bool(self.unknown)
 
     @property
     def choices(self) -> dict[str, str]:
-        """The kernels assumed for each operator where there is no CUDA device; empty otherwise."""
+        """The kernels assumed for each operator where there is no CUDA device; else empty."""
         return {} if self._has_device else dict(CHOICES)
 
     def __repr__(self) -> str:
         if self._segments is None:
             return "PredictedMemory(still predicting)"
-        at_least = "≥ " if self.unknown else ""
-        scratch = f", scratch={self.scratch}" if self.scratch else ""
-        unknown = f", unknown={self.unknown}" if self.unknown else ""
-        modelled = "" if self._has_device else ", modelled without a GPU: see choices"
-        levels = f"live_bytes={self.live_bytes}, peak_bytes={at_least}{self.peak_bytes}"
-        return f"PredictedMemory({levels}{scratch}{unknown}{modelled})"
+        at_least = "≥ " if self.is_lower_bound else ""
+        levels = [
+            f"live_bytes={self.live_bytes}",
+            f"peak_bytes={at_least}{self.peak_bytes}",
+        ]
+        if self.reserved_peak_bytes is not None:
+            levels.append(f"charged_peak_bytes={at_least}{self.charged_peak_bytes}")
+            levels.append(f"reserved_peak_bytes={at_least}{self.reserved_peak_bytes}")
+        if self.scratch:
+            levels.append(f"scratch={self.scratch}")
+        if self.unknown:
+            levels.append(f"unknown={self.unknown}")
+        if not self._has_device:
+            levels.append("modelled without a GPU: see choices")
+        return f"PredictedMemory({', '.join(levels)})"
 
 
 # --- the block ------------------------------------------------------------------------------------------------------
@@ -116,23 +170,31 @@ def memory(
     *,
     scratch: bool = False,
     compute_capability: tuple[int, int] | None = None,
+    workspaces: bool = True,
+    allocator: CachingAllocator | None = None,
     classes: Mapping[str, str] | None = None,
 ) -> Iterator[PredictedMemory]:
-    """The bytes that a block of code would allocate, free, hold and peak at on `device`, without allocating any.
+    """The bytes that a block of code would allocate, free, hold and peak at on `device`.
 
-    All tensors created in the block are fake; `fake_copy` makes a fake copy of a real module. Create the tensors on
-    `device`: no other is counted. `scratch` measures the temporary workspace of each operator that may need some, after
-    the block and once for each call with new shapes; the device must be present, with memory for one such call at a
-    time. `compute_capability` is that of an absent CUDA device, for the workspace of cuBLAS.
-    "cuda" needs no GPU: without one, the kernels that torch chooses for CUDA alone are modelled, and named in
-    `PredictedMemory.choices`; peaks are then lower bounds, and autocast and recurrent layers (cuDNN's) are refused.
+    All tensors created in the block are fake; `fake_copy` makes a fake copy of a real module.
+    Create the tensors on `device`: no other is counted. `scratch` measures the temporary workspace
+    of each operator that may need some, after the block and once for each call with new shapes, in
+    a process of its own; the device must be present, with memory for one such call at a time.
 
-    Domain of validity: eager code of one thread whose shapes do not depend on values. On the CPU live bytes are exact,
-    and peaks lack unmeasured scratch and some 12 bytes of boxed numbers. Python's collector of cycles is switched off,
-    as in `measured`. CUDA, with a GPU or without, has not yet been compared with a measurement.
+    "cuda" needs no GPU: without one, the kernels that torch chooses for CUDA alone are modelled,
+    and named in `PredictedMemory.choices`. `compute_capability` is that of the absent device, for
+    its choice of attention and the workspaces of cuBLAS. `workspaces=False` leaves these out, as in
+    a process that has made them before. `allocator` is torch's caching allocator as it begins, by
+    default an empty one without options; it is used up.
 
-    Raises ValueError for a device of another kind (meta: its tensors take other paths), RuntimeError where another
-    fake-tensor mode is active, the block reads a value, or scratch is to be measured on an absent device.
+    Domain of validity: eager code of one thread whose shapes do not depend on values. On the CPU
+    live bytes are exact, and peaks lack unmeasured scratch and some 12 bytes of boxed numbers. On
+    CUDA without a GPU: held against seven nets on one NVIDIA H200 (torch 2.11, 26 November 2026;
+    docs/predicted.md). Python's collector of cycles is switched off, as in `measured`.
+
+    Raises ValueError for a device of another kind (meta: its tensors take other paths),
+    RuntimeError where another fake-tensor mode is active, the block reads a value, or scratch is to
+    be measured on an absent device; OutOfMemory where the allocator's capacity does not suffice.
 
     >>> with memory("cpu") as held:
     ...     row = torch.ones(256)
@@ -144,25 +206,26 @@ def memory(
     """
     device = _target(device)
     ledger = Ledger(device.type)
-    has_device = device.type == "cpu" or can_fake_cuda()
+    is_cuda = device.type == "cuda"
+    has_device = not is_cuda or can_fake_cuda()
     if scratch and not has_device:
         raise RuntimeError(f"scratch=True measures kernels on {str(device)!r}, and there is none")
-    tracker = Tracker(ledger, scratch)
-    predicted = PredictedMemory(
-        tracker, classes or {}, _workspace_bytes(device, compute_capability), has_device
-    )
+    capability = _capability(device, compute_capability)
+    tracker = Tracker(ledger, scratch, _workspaces(capability) if is_cuda and workspaces else None)
+    simulated = (allocator or CachingAllocator()) if is_cuda else None
+    predicted = PredictedMemory(tracker, classes or {}, simulated, has_device)
     collecting = gc.isenabled()
     try:
         gc.disable()
         with ExitStack() as modes:
-            if device.type == "cuda":  # whose optimizers choose foreach, for tensors of these types
+            if is_cuda:
+                # Its optimizers choose foreach, for tensors of these types.
                 optimizers._foreach_supported_types.append(FakeTensor)
                 modes.callback(optimizers._foreach_supported_types.remove, FakeTensor)
-            if not has_device:
-                modes.enter_context(choices_of_cuda())
+                modes.enter_context(choices_of_cuda(capability, has_device))
             modes.enter_context(_clear_errors())
             modes.enter_context(FakeMode() if has_device else FakeCudaMode())
-            if device.type == "cpu":
+            if not is_cuda:
                 modes.enter_context(_random_states_seen(ledger))
             modes.enter_context(tracker.biases_in_place())
             modes.enter_context(tracker)
@@ -187,29 +250,24 @@ def _target(device: str | torch.device) -> torch.device:
     return device
 
 
-def _workspace_bytes(device: torch.device, capability: tuple[int, int] | None) -> int | None:
-    if device.type != "cuda":
-        return None
-    if capability is None and torch.cuda.is_available():
-        capability = torch.cuda.get_device_capability(device)
-    return None if capability is None else cublas_workspace_bytes(capability)
+def _capability(device: torch.device, given: tuple[int, int] | None) -> tuple[int, int] | None:
+    if given is None and device.type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_capability(device)
+    return given
+
+
+def _workspaces(capability: tuple[int, int] | None) -> Workspaces:
+    return Workspaces(None if capability is None else cublas_workspace_bytes(capability))
 
 
 @contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Says in our words why torch cannot go on; without a CUDA device it warns that autocast does nothing."""
+    """Says in our words why torch cannot go on."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*CUDA is not available")
         # copy.deepcopy asks a fake tensor for its address
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         try:
             yield
-        except UserWarning as error:
-            if "CUDA is not available" not in str(error):
-                raise
-            raise RuntimeError(
-                f"autocast on CUDA is predicted only where there is a GPU: {error}"
-            ) from error
         except (
             fake_tensor.DataDependentOutputException,
             fake_tensor.DynamicOutputShapeException,

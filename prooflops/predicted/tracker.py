@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,20 +14,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from accounting.allocator import CUBLASLT_WORKSPACE_BYTES
+from prooflops.predicted.calls import call_of
+from prooflops.predicted.cuda_scratch import PRODUCTS, scratch_sizes
 from prooflops.predicted.fake_cuda import can_fake_cuda
-from prooflops.predicted.ledger import CallMade, Ledger
-from prooflops.predicted.scratch import (
-    KEEPS_ITS_TERMS,
-    NEARLY_FAKED,
-    NORMS,
-    WRONGLY_FAKED,
-    call_of,
-    known_scratch,
-    with_real_sizes,
-    with_storage_of_terms,
-    with_strides_of_kernel,
-    with_tensors_of_norm,
-)
+from prooflops.predicted.fake_outputs import with_outputs_of_kernel
+from prooflops.predicted.ledger import WORKSPACES, CallMade, Ledger
+from prooflops.predicted.places import Places
+from prooflops.predicted.scratch import known_scratch
 
 # Autograd adds and scatters in place to a plain tensor that nothing else refers to; not to a fake one, which is a
 # subclass. If the first argument is freed at once, the two are the same storage in a real run.
@@ -50,15 +45,45 @@ SAVES_ITS_NUMBER = frozenset(
 BOXED_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 
+@dataclass
+class Workspaces:
+    """What cuBLAS and cuBLASLt keep on a card, from the first product of each thread's handle on."""
+
+    # None where the card is not known.
+    cublas_bytes: int | None
+    entered: set[tuple[str, bool]] = field(default_factory=set)
+    unknown_calls: int = 0
+
+    def enter(self, ledger: Ledger, func: Any, args: Any, in_backward: bool) -> None:
+        """Enters what this product is the first to need: autograd's thread has a handle of its own.
+
+        Source: CublasHandlePool.cpp and addmm_out_cuda_impl in Blas.cpp (torch 2.11); on one H200
+        33,554,432 bytes for each of two handles, and 1,048,576 at the first biased linear layer.
+        """
+        if self.cublas_bytes is None:
+            self.unknown_calls += 1
+            return
+        needed = {"cublas": self.cublas_bytes}
+        if func._opname == "addmm" and args[0].dim() == 1:
+            needed["cublaslt"] = CUBLASLT_WORKSPACE_BYTES
+        for name, size in needed.items():
+            if (name, in_backward) not in self.entered:
+                self.entered.add((name, in_backward))
+                ledger.lend(size, WORKSPACES)
+
+
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Enters the storages that each operation allocates into the ledger."""
 
-    def __init__(self, ledger: Ledger, measures: bool) -> None:
+    def __init__(self, ledger: Ledger, measures: bool, workspaces: Workspaces | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ledger = ledger
         self._measures = measures
+        self.workspaces = workspaces
+        self._places = Places()
         self._multiplied: tuple[weakref.ref[Tensor], int] | None = None
-        self._node = (-1, 0)  # of autograd that runs: its number, and that of storages before it
+        # Autograd's node that runs: its number, and the number of storages before it.
+        self._node = (-1, 0)
         self._in_linear = False
 
     @contextmanager
@@ -84,37 +109,54 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "profiler",
         ):  # only asks for a device, perhaps within an operation
             return func(*args, **kwargs)
-        ledger, on_cpu = self.ledger, self.ledger.device == "cpu"
         self.enter_boxed_number()
+        ledger, on_cpu = self.ledger, self.ledger.device == "cpu"
         ledger.moment += 1
+        ledger.operator, ledger.place = str(func), self._places.current()
         in_backward = torch._C._current_graph_task_id() != -1
-        successor_of = None
-        # A view keeps its base, so its storage has another reference.
-        may_succeed = func._opname in IN_PLACE_ON_PLAIN_TENSORS and not args[0]._is_view()
-        if may_succeed and (self._in_linear or (in_backward and _called_by_autograd())):
-            successor_of = ledger.number_of(args[0])
+        successor_of = self._successor(func, args, in_backward)
         before = len(ledger.storages)
         if in_backward and self._writes_in_place(func, args):
             func = getattr(_aten, f"{func._opname}_").Tensor
         is_scale = func is _aten._local_scalar_dense.default and _called_by_adafactor()
         out: Any = 1.0 if is_scale else func(*args, **kwargs)
-        if on_cpu:
-            out = _with_outputs_of_kernel(func, args, kwargs, out, self._measures)
+        out = with_outputs_of_kernel(func, args, kwargs, out, self._measures, ledger.device)
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
                 if on_cpu:
                     _refuse_unfakeable(tensor)
                 ledger.see(tensor, in_backward and torch.is_grad_enabled(), successor_of)
-        held = known_scratch(func, args, ledger.device, out)
-        if held:
-            ledger.lend(held)()
-        elif held is None:
-            outputs = tuple(range(before, len(ledger.storages)))
-            call = call_of(func, args, kwargs)
-            ledger.calls.append(CallMade(call, len(ledger.ends), len(ledger.events), outputs))
+        if self.workspaces is not None and func._opname in PRODUCTS:
+            self.workspaces.enter(ledger, func, args, in_backward)
+        self._enter_scratch(func, args, kwargs, out, before)
         if on_cpu and func in SAVES_ITS_NUMBER and type(args[1]) in BOXED_BYTES:
             self._multiplied = weakref.ref(out), BOXED_BYTES[type(args[1])]
         return out
+
+    def _successor(self, func: Any, args: Any, in_backward: bool) -> int | None:
+        """The storage that this operation would write to if its tensors were plain."""
+        # A view keeps its base, so its storage has another reference.
+        if func._opname not in IN_PLACE_ON_PLAIN_TENSORS or args[0]._is_view():
+            return None
+        if self._in_linear or (in_backward and _called_by_autograd()):
+            return self.ledger.number_of(args[0])
+        return None
+
+    def _enter_scratch(self, func: Any, args: Any, kwargs: Any, out: Any, before: int) -> None:
+        """Enters the scratch of the kernel where it is known, else the call, to be measured."""
+        ledger = self.ledger
+        sizes: Sequence[int] | None
+        if ledger.device == "cuda":
+            sizes = scratch_sizes(func, args, kwargs, out) if _is_on("cuda", args, out) else ()
+        else:
+            held = known_scratch(func, args, ledger.device, out)
+            sizes = None if held is None else (held,)
+        if sizes is not None:
+            ledger.lend_together([size for size in sizes if size])
+            return
+        outputs = tuple(range(before, len(ledger.storages)))
+        call = call_of(func, args, kwargs)
+        ledger.calls.append(CallMade(call, len(ledger.ends), len(ledger.events), outputs))
 
     def _writes_in_place(self, func: Any, args: Any) -> bool:
         """Whether a plain tensor's backward formula writes this result to its first operand, which it allocated."""
@@ -142,6 +184,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tensor.grad_fn.register_prehook(hook)
 
 
+def _is_on(device: str, *leaves: Any) -> bool:
+    """Whether a tensor among these is on the device; the optimizer's step counts are not."""
+    tensors = [leaf for leaf in tree_leaves(leaves) if isinstance(leaf, Tensor)]
+    return any(tensor.device.type == device for tensor in tensors)
+
+
 def _called_by_adafactor() -> bool:
     """Whether Adafactor asks for a norm or a step count, which scale its update and decide on no tensor."""
     frame: Any = sys._getframe(1)
@@ -150,26 +198,16 @@ def _called_by_adafactor() -> bool:
     return frame is not None
 
 
-def _with_outputs_of_kernel(func: Any, args: Any, kwargs: Any, out: Any, measures: bool) -> Any:
-    """`out` with the dtypes and sizes that the CPU's kernel returns, where fake tensors give others."""
-    name = func._schema.name
-    if name.startswith(NORMS):
-        return with_tensors_of_norm(func, args, out)
-    if name in KEEPS_ITS_TERMS:
-        return with_storage_of_terms(args, out)
-    if name in WRONGLY_FAKED or (measures and name in NEARLY_FAKED):
-        return with_real_sizes(call_of(func, args, kwargs), out, measures)
-    return with_strides_of_kernel(name, args, out) if "_backward" in name else out
-
-
 def _called_by_autograd() -> bool:
-    """Whether autograd's engine or a derivative formula in C++ made this call, and not Python code (a user's)."""
-    frame = sys._getframe(1).f_back
-    while frame is not None and frame.f_code.co_filename.endswith(
-        ("_dynamo/eval_frame.py", "torch/_compile.py")
-    ):
+    """Whether autograd's engine or a derivative formula in C++ made this call, not Python code."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.endswith(_BETWEEN):
         frame = frame.f_back
     return frame is None or frame.f_code.co_name == "_engine_run_backward"
+
+
+# Files whose frames lie between an operation and the code that called it.
+_BETWEEN = (__file__, "_dynamo/eval_frame.py", "torch/_compile.py")
 
 
 def _refuse_unfakeable(tensor: Tensor) -> None:

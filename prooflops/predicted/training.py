@@ -19,6 +19,7 @@ from accounting.checks import validated_int
 from accounting.optimizers import optimizer_of
 from prooflops import measured
 from prooflops.predicted.prediction import PredictedMemory, memory
+from prooflops.predicted.recurrent import flatten_parameters
 
 # The class of the bytes that each phase of a training step leaves allocated.
 CLASSES = {
@@ -70,9 +71,7 @@ class TrainingStep:
     autocast: torch.dtype | None = None
     device: str | torch.device = "cpu"
 
-    def predict(
-        self, *, scratch: bool = False, compute_capability: tuple[int, int] | None = None
-    ) -> PredictedMemory:
+    def predict(self, **options: Any) -> PredictedMemory:
         """The bytes of both steps without running them; the options and the domain of validity are those of `memory`.
 
         Raises ValueError for a batch that cannot be split into the micro-batches, and as `memory`.
@@ -81,10 +80,12 @@ class TrainingStep:
         classes = {
             name: CLASSES[name.removeprefix("second ").split()[0]] for name in self._phase_names()
         }
-        given: dict[str, Any] = {"scratch": scratch, "compute_capability": compute_capability}
-        with memory(self.device, classes=classes, **given) as held:
+        with memory(self.device, classes=classes, **options) as held:
             fake = fake_copy(model, self.device)
+            if torch.device(self.device).type == "cuda":
+                flatten_parameters(fake)
             held.name("buffers", fake.buffers())
+            held.name_modules(fake)
             held.mark("built")
             self._run(held.mark, fake)
         return held

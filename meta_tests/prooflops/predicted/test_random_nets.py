@@ -10,7 +10,8 @@ import torch
 
 from meta_tests.prooflops.predicted.predicting import both
 from meta_tests.prooflops.predicted.random_nets import RandomNet
-from prooflops.predicted import scratch, tracker
+from prooflops.predicted import kernels, scratch, tracker
+from prooflops.predicted.calls import Call
 
 NUMBERS_BYTES = 16  # of boxed numbers, which a kernel may hold beside its scratch
 Known = dict[str, tuple[int, int]]  # most bytes said to be known, and measured, of an operator
@@ -20,20 +21,22 @@ Known = dict[str, tuple[int, int]]  # most bytes said to be known, and measured,
 def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[Known]:
     """Measures every kernel, and compares those whose scratch is said to be known."""
     found: Known = {}
-    seen: set[scratch.Call] = set()
-    kernels_of_calls = scratch.kernels_of
+    seen: set[Call] = set()
+    kernels_of_calls = kernels.kernels_of
 
     def kernels_of(calls, device):
-        kernels = kernels_of_calls(calls, device)
-        for call in kernels.keys() - seen:
+        measured = kernels_of_calls(calls, device)
+        for call in measured.keys() - seen:
             args, kwargs = call.arguments()
-            said = scratch.known_scratch(call.operator, args, device, call.result(args, kwargs))
+            with torch.set_grad_enabled(call.grad_mode):
+                out = call.operator(*args, **kwargs)
+            said = scratch.known_scratch(call.operator, args, device, out)
             if said is not None:
-                now = said, kernels[call].scratch_bytes
+                now = said, measured[call].scratch_bytes
                 name = call.operator._opname
                 found[name] = max(found.get(name, now), now, key=lambda pair: pair[1] - pair[0])
-        seen.update(kernels)
-        return kernels
+        seen.update(measured)
+        return measured
 
     monkeypatch.setattr("prooflops.predicted.ledger.kernels_of", kernels_of)
     monkeypatch.setattr(

@@ -16,6 +16,8 @@ from meta_tests.prooflops.predicted.predicting import NETS, assert_alike, both, 
 from meta_tests.prooflops.predicted.random_nets import LOSSES
 from prooflops.measured import one_thread
 from prooflops.predicted import scratch
+from prooflops.predicted.calls import call_of
+from prooflops.predicted.kernels import kernels_of
 
 
 @pytest.mark.parametrize(
@@ -51,8 +53,8 @@ def test_the_matrices_that_a_product_copies_are_those_that_blas_cannot_read():
         x[:, ::2][:, :1],
     ):
         args = (matrix, torch.ones(matrix.shape[1], 64))
-        calls[scratch.call_of(product, args, {})] = scratch.known_scratch(product, args, "cpu") == 0
-    for call, kernel in scratch.kernels_of(calls, "cpu").items():
+        calls[call_of(product, args, {})] = scratch.known_scratch(product, args, "cpu") == 0
+    for call, kernel in kernels_of(calls, "cpu").items():
         assert calls[call] == (kernel.scratch_bytes == 0), (
             f"{call.leaves[0]} took {kernel}, but {calls[call]=}"
         )
@@ -167,10 +169,10 @@ def test_no_listed_operator_takes_more_scratch_than_is_said(layout: str) -> None
         except (KeyError, RuntimeError, TypeError, ValueError, IndexError):
             continue  # an overload that takes something else
         if known is not None:
-            said[scratch.call_of(operator, args, {})] = known + scratch.BLOCK * first.itemsize * (
+            said[call_of(operator, args, {})] = known + scratch.BLOCK * first.itemsize * (
                 layout == "transposed"
             )
-    for call, kernel in scratch.kernels_of(said, "cpu").items():
+    for call, kernel in kernels_of(said, "cpu").items():
         assert kernel.scratch_bytes <= said[call] + 64, (
             f"{call.operator} took {kernel}, but {said[call]=}"
         )

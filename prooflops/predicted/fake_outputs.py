@@ -1,0 +1,127 @@
+"""Outputs of CPU kernels that fake tensors get wrong: their dtypes, strides and sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from prooflops.predicted.calls import Call, call_of
+from prooflops.predicted.kernels import Kernel, Output, kernels_of
+
+# Fake tensors give oneDNN's LSTM wrong outputs: an empty workspace for the backward pass, one storage for the gradients
+# of both biases. A call of the kernel itself gives their sizes.
+WRONGLY_FAKED = frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"})
+# The CPU's kernel keeps an element more than its fake; a call of it is not worth a refusal where none is allowed.
+NEARLY_FAKED = frozenset({"aten::_embedding_bag"})
+# The kernels of norms return mean and deviation, and the gradients of weight and bias, in the dtype of the weights, the
+# gradient of the input in its own, in rows or with channels last; fake ones may have others.
+NORMS = ("aten::native_batch_norm", "aten::native_group_norm", "aten::native_layer_norm")
+
+# The kernels of these losses reduce their terms into the first of them, and so keep the storage of all; that of a sum
+# of patches starts as large as they are.
+KEEPS_ITS_TERMS = frozenset(
+    {
+        "aten::mse_loss",
+        "aten::smooth_l1_loss",
+        "aten::soft_margin_loss",
+        "aten::binary_cross_entropy",
+        "aten::col2im",
+    }
+)
+
+
+# Kernels of these losses have one implementation for both devices.
+KEEPS_ITS_TERMS_ON_CUDA = frozenset({"aten::mse_loss", "aten::smooth_l1_loss"})
+
+
+def with_strides_of_kernel(name: str, args: tuple[Any, ...], out: Any) -> Any:
+    """The gradient in the order of its kernel's loops; a fake one is composed, which may follow another operand."""
+    operands = [leaf for leaf in args if isinstance(leaf, Tensor) and leaf.dim()]
+    if (
+        not isinstance(out, Tensor)
+        or any(leaf.shape != out.shape for leaf in operands)
+        or not operands
+    ):
+        return out
+    in_rows = torch.empty(out.shape, device="meta").stride()
+    strides = in_rows if "softmax" in name else compute_elementwise_output_strides(*operands)
+    return (
+        out if out.stride() == strides else torch.empty_strided(out.shape, strides, dtype=out.dtype)
+    )
+
+
+def with_storage_of_terms(args: tuple[Any, ...], out: Tensor) -> Tensor:
+    """The loss or sum in a storage of as many elements as it reduces."""
+    terms = args[0].numel()
+    return out if out.numel() >= terms else out.new_empty(terms).as_strided(out.shape, out.stride())
+
+
+def with_tensors_of_norm(operator: Any, args: tuple[Any, ...], out: Any) -> Any:
+    """The outputs of a norm, or of its backward pass, in the dtypes and the order of its kernel on the CPU."""
+    given = {
+        argument.name: value
+        for argument, value in zip(operator._schema.arguments, args, strict=False)
+    }
+    (first, *others), of_input, weight = out, given["input"], given["weight"]
+    if not given.get("output_mask", (True,))[0]:
+        first = None
+    elif first is not None:
+        order = suggest_memory_format(of_input)
+        first = torch.empty(first.shape, dtype=of_input.dtype, memory_format=order)
+    dtype = of_input.dtype if weight is None else weight.dtype
+    return first, *(x if x is None else x.new_empty(x.shape, dtype=dtype) for x in others)
+
+
+def with_real_sizes(call: Call, out: Any, measures: bool) -> Any:
+    """`out` with the sizes that a call of the kernel returns."""
+    if not measures:
+        raise RuntimeError(
+            f"{call.operator} returns sizes that only the kernel knows: use scratch=True, "
+            "which runs it"
+        )
+    kernel = kernels_of([call], "cpu")[call]
+    if not isinstance(kernel, Kernel):
+        raise RuntimeError(f"{call.operator} cannot be run for its sizes: {kernel.reason}")
+    leaves, structure = tree_flatten(out)
+    real = map(_resized, leaves, kernel.outputs)
+    return tree_unflatten(list(real), structure)
+
+
+def _resized(fake: Any, real: Output | None) -> Any:
+    if not isinstance(fake, Tensor) or real is None:
+        return fake
+    storage = fake.new_empty(real.storage_bytes // fake.element_size())
+    return storage.as_strided(real.size, real.stride)
+
+
+def with_outputs_of_kernel(
+    func: Any, args: Any, kwargs: Any, out: Any, measures: bool, device: str
+) -> Any:
+    """`out` with the dtypes and sizes that the device's kernel returns, where fake ones differ."""
+    name = func._schema.name
+    if device == "cuda":
+        return with_outputs_of_cuda(name, args, out)
+    if name.startswith(NORMS):
+        return with_tensors_of_norm(func, args, out)
+    if name in KEEPS_ITS_TERMS:
+        return with_storage_of_terms(args, out)
+    if name in WRONGLY_FAKED or (measures and name in NEARLY_FAKED):
+        return with_real_sizes(call_of(func, args, kwargs), out, measures)
+    if "_backward" in name:
+        return with_strides_of_kernel(name, args, out)
+    return out
+
+
+def with_outputs_of_cuda(name: str, args: Any, out: Any) -> Any:
+    """The random state of memory-efficient attention is on the CPU, 16 bytes a call (one H200)."""
+    if name in KEEPS_ITS_TERMS_ON_CUDA:
+        return with_storage_of_terms(args, out)
+    if name != "aten::_scaled_dot_product_efficient_attention":
+        return out
+    *tensors, seed, offset = out
+    on_cpu = [torch.empty(each.shape, dtype=each.dtype) for each in (seed, offset)]
+    return (*tensors, *on_cpu)
