@@ -6,8 +6,10 @@ import sys
 from collections.abc import Iterable
 
 import pytest
+import torch
 from torch.autograd.gradcheck import GradcheckError
 
+OURS = ("accounting", "bench", "meta_tests", "prooflops", "prooflops_gate", "test_claims")
 # Exceptions that contradict a claim: from `assert`, `pytest.raises` and `gradcheck`.
 CONTRADICTIONS = (AssertionError, pytest.fail.Exception, GradcheckError)
 
@@ -30,6 +32,24 @@ def crash_of(error: BaseException) -> str:
     return "" if isinstance(error, CONTRADICTIONS) and not _is_of_torch(error) else one_line(error)
 
 
+def fault_of(error: BaseException) -> str:
+    """Whose fault a crash may be, by its type and by the package in which it was raised.
+
+    >>> fault_of(MemoryError()), fault_of(ModuleNotFoundError("triton"))
+    ('too little free memory', 'a package that is absent or does not fit')
+    """
+    if parts := getattr(error, "exceptions", ()):
+        return _joined(map(fault_of, parts))
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return "too little free memory"
+    if isinstance(error, ImportError):
+        return "a package that is absent or does not fit"
+    package = _module_of(error).partition(".")[0]
+    if package in OURS or package.startswith("test_") or not package:
+        return "this suite"
+    return f"{package}, or how this suite calls it"
+
+
 def _is_flaky(error: BaseException) -> bool:
     # Importing hypothesis takes a tenth of the start of a process that only measures; unimported, it raised nothing.
     errors = sys.modules.get("hypothesis.errors")
@@ -43,12 +63,17 @@ def one_line(error: BaseException) -> str:
 
 def _is_of_torch(error: BaseException) -> bool:
     """Whether an assertion inside torch failed, such as "Torch not compiled with CUDA enabled"."""
+    module = _module_of(error)
+    ours = module.startswith("torch.testing") or isinstance(error, GradcheckError)
+    return module.partition(".")[0] == "torch" and not ours
+
+
+def _module_of(error: BaseException) -> str:
+    """The module in which an exception was raised."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
-    module = str(trace.tb_frame.f_globals.get("__name__", "")) if trace else ""
-    ours = module.startswith("torch.testing") or isinstance(error, GradcheckError)
-    return module.partition(".")[0] == "torch" and not ours
+    return str(trace.tb_frame.f_globals.get("__name__", "")) if trace else ""
 
 
 def _joined(texts: Iterable[str]) -> str:

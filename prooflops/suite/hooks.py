@@ -32,7 +32,7 @@ from prooflops.suite.collection import (
     skip_without_hardware,
     use_device_clock,
 )
-from prooflops.suite.crashes import crash_of, one_line
+from prooflops.suite.crashes import crash_of, fault_of, one_line
 from prooflops.suite.floors import Floors, committed_floors, reference_floors, stated_floors
 from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.registry import Registry, RegistryError, load_registry
@@ -306,8 +306,10 @@ def pytest_runtest_makereport(
         evidence.crash = (
             crash_of(error) if call.when == "call" else f"{call.when}: {one_line(error)}"
         )
+        evidence.fault = fault_of(error) if evidence.crash else ""
         if lost := machine.why_lost(item.config.stash[RUN].device):
             evidence.crash = item.session.shouldfail = f"{LOST}{lost} [after {item.nodeid}]"
+            evidence.fault = "the device or its driver"
     result.evidence = asdict(evidence)  # type: ignore[attr-defined]  # as plain data, which xdist sends on
     if result.when == "teardown":  # JUnit's XML takes the properties of this report
         result.user_properties = [*result.user_properties, *evidence.properties]

@@ -25,7 +25,9 @@ class Evidence:
     figures: list[str] = field(default_factory=list)
     cases: int = 0
     unmet: str = ""  # the required hardware that this machine lacks
-    crash: str = ""  # the error that ended it, if it does not contradict its claims
+    # The error that ended it, if it does not contradict its claims, and whose fault that may be.
+    crash: str = ""
+    fault: str = ""
 
     @property
     def properties(self) -> list[tuple[str, object]]:
@@ -33,7 +35,7 @@ class Evidence:
         rows = [("claim", claim) for claim in self.claims] + [
             ("figure", figure) for figure in self.figures
         ]
-        rows += [(key, text) for key in ("unmet", "crash") if (text := getattr(self, key))]
+        rows += [(key, text) for key in ("unmet", "crash", "fault") if (text := getattr(self, key))]
         return [*rows, ("cases", self.cases)]
 
 
@@ -146,6 +148,7 @@ def outcome_of(report: pytest.TestReport) -> Outcome | None:
         test=report.nodeid,
         status=_status(report, evidence),
         reason=evidence.crash or _reason(report),
+        fault=evidence.fault,
         cases=evidence.cases,
         duration=report.duration,
         figures=tuple(evidence.figures),

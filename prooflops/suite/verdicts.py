@@ -34,6 +34,7 @@ class Outcome:
     duration: float = 0.0
     figures: tuple[str, ...] = ()
     known: bool = False  # a failure that --known-failures lists
+    fault: str = ""  # whose fault a crash may be
 
 
 @dataclass(frozen=True)
