@@ -4,6 +4,7 @@ from types import ModuleType
 
 import pytest
 
+from prooflops import copies
 from prooflops_gate import needs
 
 pytest_plugins = [
@@ -14,8 +15,13 @@ pytest_plugins = [
 ]
 
 
-def pytest_addoption() -> None:  # before the plugins above are imported
+def pytest_addoption() -> None:
+    """Runs before the plugins above are imported."""
     needs.check("the suite ('make setup' makes a .venv with its packages) needs", needs.SUITE)
+    try:
+        copies.refuse_another_accounting()
+    except ImportError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.fixture(scope="session")

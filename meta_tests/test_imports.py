@@ -57,6 +57,7 @@ def test_each_import_rule_sees_a_planted_violation(tmp_path: Path) -> None:
     [
         f"from accounting import {', '.join(FORMULAS)}",
         "from accounting.__main__ import main; main(['gpt2'])",
+        "import prooflops, prooflops.plugin",
         "import prooflops_gate.plugin",
         "import prooflops.suite.verdicts",
         "import prooflops_gate.history.records",

@@ -13,6 +13,7 @@ from collections.abc import Generator
 
 import pytest
 
+from prooflops.copies import refuse_another_accounting
 from prooflops.suite_root import SUITE_ROOT
 from prooflops_gate import needs
 from prooflops_gate.plugin import refuse_rootdir_paths, suggest_options
@@ -65,6 +66,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 def run_model(config: pytest.Config) -> int:
     """Runs pytest with the suite's plugins and tests, as a clone does, apart from this project's settings."""
     needs.check("--model needs", needs.SUITE)
+    try:
+        refuse_another_accounting()
+    except ImportError as error:
+        raise pytest.UsageError(str(error)) from None
     # Without settings of its own, pytest may have taken its rootdir from a path among the arguments.
     root = config.rootpath if config.inipath else config.invocation_params.dir
     own = [

@@ -16,7 +16,9 @@ import pytest
 
 import accounting
 import prooflops
+import prooflops_gate
 from prooflops import measured
+from prooflops.copies import other_copy
 from prooflops.machine import device as machine
 from prooflops.machine.caches import caches_of
 from prooflops.suite import ranks
@@ -197,14 +199,14 @@ def refuse_a_mix_of_copies(root: Path) -> None:
     """Stops a run whose tests come from a clone but whose code comes from an installed copy."""
     root = root.resolve()
     home = root.parents[1] if root == PACKAGED_TESTS.resolve() else root
-    for package in (accounting, prooflops):
-        origin = Path(str(package.__file__)).resolve()
-        if home not in origin.parents:
-            raise pytest.UsageError(
-                f"{package.__name__} was imported from {origin.parent}, but these tests are those of {root}: "
-                f"uninstall the other copy (pip uninstall prooflops), or install this one "
-                f"(pip install -e {root}/prooflops_gate -e {root})"
-            )
+    # An installed copy has the gate as a distribution of its own, perhaps elsewhere.
+    gate = () if home != root else (prooflops_gate,)
+    if other := other_copy((accounting, prooflops, *gate), home):
+        raise pytest.UsageError(
+            f"{other}, but these tests are those of {root}: uninstall the other copy "
+            "(pip uninstall prooflops prooflops-gate), or install this one "
+            f"(pip install -e {root}/prooflops_gate -e {root})"
+        )
 
 
 def known_failures(file: str | None, registry: Registry) -> frozenset[str]:
@@ -374,7 +376,9 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     run = config.stash[RUN]
-    origin = f"accounting and prooflops from {Path(str(accounting.__file__)).parents[1]}"
+    origin = (
+        f"accounting, prooflops and prooflops_gate from {Path(str(accounting.__file__)).parents[1]}"
+    )
     head = [f"device: {run.device}"] if _only_starts_others(config) else run.headline
     lines = [*head, f"pace: {run.pace} ({EXAMPLES[run.pace]} examples a property), {origin}"]
     width = terminal.width_of(sys.stdout.isatty())
