@@ -62,7 +62,7 @@ def difference(device, kinds, kept, cut=CUT, optimizer=torch.optim.AdamW):
 
 @pytest.mark.claim("ckpt.model-plus-optimizer")
 @pytest.mark.parametrize("kind", KINDS)
-def test_model_and_optimizer_do_not_resume_a_run_in_which_anything_else_moves(
+def test_model_and_optimizer_resume_no_run_in_which_anything_else_moves(
     device, record_figure, kind
 ):
     kinds = (kind,) if device.type == "cpu" or kind != "torch" else (kind, "accelerator")
@@ -91,7 +91,7 @@ def test_model_and_optimizer_do_not_resume_a_run_in_which_anything_else_moves(
         ),
     ],
 )
-def test_a_run_resumes_exactly_at_every_cut_where_all_its_state_is_restored(device, kinds):
+def test_a_run_resumes_exactly_at_every_cut_from_all_its_state(device, kinds):
     kinds = tuple(kind for kind in kinds if kind in kinds_on(device))
     off = [
         difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds), cut) for cut in range(STEPS + 1)
@@ -114,7 +114,7 @@ def test_without_any_one_part_the_run_goes_another_way(device, record_figure, lo
 
 @pytest.mark.claim("ckpt.optimizer-matters")
 @pytest.mark.parametrize("name", tensors.OPTIMIZERS)
-def test_dropping_the_state_of_an_optimizer_changes_training_unless_it_has_none(
+def test_dropping_an_optimizers_state_changes_training_if_it_has_any(
     device, record_figure, name
 ):
     optimizer = tensors.OPTIMIZERS[name]
@@ -132,7 +132,7 @@ def test_dropping_the_state_of_an_optimizer_changes_training_unless_it_has_none(
     every=st.integers(1, STEPS + 1), crashes=st.lists(st.integers(1, STEPS), max_size=2).map(sorted)
 )
 @example(every=4, crashes=[4, 4])
-def test_a_run_goes_on_from_its_last_checkpoint_and_ends_as_if_it_never_crashed(
+def test_a_run_goes_on_from_a_checkpoint_as_if_it_never_crashed(
     device, every, crashes
 ):
     kinds = kinds_on(device)
@@ -250,7 +250,7 @@ def test_what_is_no_tensor_and_no_plain_type_is_refused_by_default(thing):
 
 
 @pytest.mark.claim("ckpt.load")
-def test_a_model_of_another_shape_is_refused_and_an_optimizers_state_goes_by_position():
+def test_another_shape_is_refused_and_optimizer_state_goes_by_position():
     wide = nn.Linear(4, 2)
     narrow = nn.Linear(3, 2)
     with pytest.raises(RuntimeError, match="size mismatch"):

@@ -59,7 +59,7 @@ def token_arrays(draw, names=tuple(INTEGERS), least=0):
 
 @pytest.mark.claim("data.int-sequences")
 @given(text=st.text(min_size=1, max_size=30), length=sizes(1, 4))
-def test_a_text_is_a_sequence_of_integers_that_a_model_takes_and_that_give_the_text_back(
+def test_a_text_is_integers_that_a_model_takes_and_that_give_it_back(
     folder, device, text, length
 ):
     """Each byte of the text is a token, as in the vocabularies that every other is built on."""
@@ -132,7 +132,7 @@ def large_file(folder: Path) -> Iterator[tuple[Path, dict[int, int]]]:
 
 @pytest.mark.claim("data.memmap-lazy")
 @pytest.mark.needs("resource")  # not on Windows, where a file is sparse only on request
-def test_reading_64_tokens_of_a_file_larger_than_memory_leaves_as_many_pages_there(
+def test_reading_64_tokens_of_a_huge_file_leaves_as_many_pages(
     large_file, record_figure
 ):
     path, marks = large_file
@@ -243,7 +243,7 @@ def test_an_array_of_python_integers_does_not_take_what_does_not_fit(token):
 
 
 @pytest.mark.claim("data.llama-2.8tb")
-def test_2_8_terabytes_are_1_4_trillion_tokens_of_uint16_or_half_as_many_of_int32(folder):
+def test_2_8_terabytes_are_1_4_trillion_tokens_of_uint16(folder):
     tokens = 14 * 10**11
     vocabulary = 32_000
     stated = 28 * 10**11
@@ -294,7 +294,7 @@ def test_targets_are_the_inputs_shifted_by_one_token(folder, tokens, size, seed,
 
 @pytest.mark.claim("data.randint-bound")
 @given(length=sizes(1, 16), spare=st.integers(1, 20), seed=seeds)
-def test_every_start_that_randint_draws_leaves_a_full_window_and_one_more_would_not(
+def test_every_start_that_randint_draws_leaves_a_full_window(
     length, spare, seed
 ):
     tokens = np.arange(length + spare)
@@ -317,7 +317,7 @@ def test_every_start_that_randint_draws_leaves_a_full_window_and_one_more_would_
 
 
 @pytest.mark.claim("data.astype-int64", "data.int-sequences")
-def test_embedding_takes_int32_and_int64_and_targets_int64_so_that_int64_serves_both(device):
+def test_int64_serves_both_embedding_and_targets(device):
     table = torch.randn(4, 2, device=device)
     logits = torch.randn(3, 4, device=device)
     ids = [3, 0, 2]
@@ -564,7 +564,7 @@ def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(
 
 @pytest.mark.claim("data.pipeline-bottleneck")
 @pytest.mark.parametrize("times_a_step", [0.1, 20])
-def test_a_loader_that_reads_ahead_costs_time_only_where_it_is_slower_than_the_model(
+def test_a_loader_that_reads_ahead_costs_time_only_where_it_is_slower(
     device, speed, times_a_step
 ):
     """The model is busy whenever a batch is there, so that a step takes the longer of the two times."""

@@ -111,7 +111,7 @@ def test_values_come_back_from_the_device_bit_for_bit(device, pattern, dtype):
 
 @pytest.mark.claim("device.create-direct")
 @pytest.mark.parametrize("factory", COMPUTED)
-def test_creating_on_a_device_dispatches_no_copy_and_allocates_nothing_on_the_host(factory):
+def test_creating_on_a_device_dispatches_no_copy_and_takes_no_host_memory(factory):
     copies = crossings(lambda: FACTORIES[factory](device=META))
     with memory("cpu") as host:
         kept = FACTORIES[factory](device=META)
@@ -127,7 +127,7 @@ def test_creating_on_a_device_dispatches_no_copy_and_allocates_nothing_on_the_ho
 @pytest.mark.claim("device.create-direct")
 @pytest.mark.needs("cuda")
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_creating_on_the_gpu_traces_no_copy_from_the_host_unless_the_data_lie_there(factory, cuda):
+def test_creating_on_the_gpu_copies_nothing_but_data_of_the_host(factory, cuda):
     copies = host_to_device_copies(lambda: FACTORIES[factory](device=cuda))
     should = int(factory not in COMPUTED)
     assert copies == should, (
@@ -160,7 +160,7 @@ def test_zeros_then_to_fills_host_memory_and_copies_all_of_it(shape, dtype):
 
 @pytest.mark.claim("device.zeros-to-is-direct")
 @pytest.mark.needs("cuda")
-def test_zeros_then_to_traces_one_copy_from_the_host_and_the_direct_form_none(cuda):
+def test_zeros_then_to_traces_one_copy_and_the_direct_form_none(cuda):
     through_the_host = host_to_device_copies(lambda: torch.zeros(32, 32).to(cuda))
     direct = host_to_device_copies(lambda: torch.zeros(32, 32, device=cuda))
     assert (through_the_host, direct) == (1, 0), (
@@ -256,7 +256,7 @@ class Everything(nn.Module):
 
 @pytest.mark.claim("device.model-to-params-only")
 @pytest.mark.parametrize("target", ["device under test", "meta"])
-def test_a_model_takes_parameters_and_buffers_along_and_leaves_plain_tensors(device, target):
+def test_a_model_takes_parameters_and_buffers_along_not_plain_tensors(device, target):
     there = placed(target, device)
     model = Everything()
     model.weight.grad = torch.ones(2)
@@ -354,7 +354,7 @@ def test_an_operation_on_cpu_and_another_device_raises(operation, there):
 
 @pytest.mark.claim("device.assert-location")
 @pytest.mark.parametrize("operation", ["add", "compare", "maximum", "where"])
-def test_a_cpu_tensor_without_dimensions_mixes_with_any_device_and_a_type_is_no_device(
+def test_a_cpu_tensor_without_dimensions_mixes_with_any_device(
     device, operation
 ):
     mixed = CHECKED_ON_META[operation]
@@ -402,7 +402,7 @@ def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
 
 @pytest.mark.claim("device.parameters-resident")
 @given(widths=st.lists(sizes(most=12), min_size=2, max_size=5), batch=sizes(), steps=sizes(most=2))
-def test_steps_move_their_batches_alone_unless_the_parameters_live_on_the_host(
+def test_steps_move_batches_alone_unless_parameters_live_on_the_host(
     widths, batch, steps
 ):
     resident = linear_net(widths, META)

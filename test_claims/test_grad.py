@@ -131,7 +131,7 @@ def test_the_gradient_of_a_weight_is_d_by_batch_times_batch_by_k(b, d, k):
 )
 @pytest.mark.claim("grad.same-as-forward-misconception")
 @given(rows=shapes((1, 3), (1, 3)), widths=widths_of_nets, fed=st.booleans())
-def test_backward_costs_twice_the_forward_less_a_product_for_a_layer_fed_with_data(
+def test_backward_costs_twice_the_forward_less_a_product_where_data_enter(
     device, rows, widths, fed
 ):
     net = linear_net(widths, device)
@@ -171,7 +171,7 @@ def test_backward_over_forward_of_nets_fed_with_data(device, layers, per_forward
 
 
 @pytest.mark.claim("grad.single-layer-exercise", "grad.same-as-forward-misconception")
-def test_the_64_to_32_layer_costs_65_536_flops_both_ways_with_ordinary_data(device):
+def test_the_64_to_32_layer_costs_65_536_flops_both_ways_with_data(device):
     net = linear_net([64, 32], device)
     x = torch.rand(16, 64, device=device)
     for needed, backward in ((False, 65_536), (True, 2 * 65_536)):
@@ -203,7 +203,7 @@ def test_autograd_spends_as_much_on_a_layers_input_as_on_its_weight(device, b, d
 
 @pytest.mark.claim("grad.extra-activation-factor")
 @given(b=sizes(), widths=st.lists(sizes(2, 8), min_size=3, max_size=5))
-def test_storing_activations_costs_no_flops_and_recomputing_them_one_forward(device, b, widths):
+def test_storing_activations_costs_no_flops_recomputing_one_forward(device, b, widths):
     """The same net three times: as it is, with its activations stored twice over, with the input alone stored."""
     net = linear_net(widths, device)
     stored = []
@@ -274,7 +274,7 @@ def backpropagated(b, widths, input_needs_gradient):
 
 @pytest.mark.claim("grad.six-micro-ops", "grad.reason-param-only", "grad.six-multiply-adds")
 @given(b=sizes(most=4), widths=st.lists(sizes(most=4), min_size=2, max_size=4), fed=st.booleans())
-def test_each_weight_takes_three_multiplications_and_additions_per_example_and_two_where_data_enter(
+def test_each_weight_takes_three_multiply_adds_and_two_where_data_enter(
     b, widths, fed
 ):
     net = backpropagated(b, widths, input_needs_gradient=not fed)
@@ -372,7 +372,7 @@ def test_the_linear_model_with_target_5_has_gradient_1_2_3(device):
 
 @pytest.mark.claim("grad.graph-built-in-forward")
 @given(widths=widths_of_nets)
-def test_the_forward_pass_builds_the_graph_and_the_backward_pass_uses_it_up(device, widths):
+def test_the_forward_pass_builds_the_graph_and_backward_uses_it_up(device, widths):
     net = linear_net(widths, device)
     x = torch.rand(2, widths[0], device=device)
     with torch.no_grad():
@@ -438,7 +438,7 @@ def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype
     both=st.tuples(*[dtypes_among(["fp32", "bf16", "fp16"])] * 2),
 )
 @pytest.mark.parametrize("asked", [False, True])
-def test_it_has_them_where_the_parameter_is_broadcast_and_cast_unless_asked(
+def test_it_has_them_where_a_parameter_is_broadcast_and_cast(
     device, shape, rows, both, asked
 ):
     should, other = (TORCH_DTYPES[name] for name in both)
@@ -455,7 +455,7 @@ def test_it_has_them_where_the_parameter_is_broadcast_and_cast_unless_asked(
 
 @pytest.mark.claim("grad.no-manual")
 @given(widths=st.lists(sizes(1, 6), min_size=2, max_size=5), batch=sizes(1, 6), seed=seeds)
-def test_backward_of_a_loss_leaves_the_gradients_that_are_derived_by_hand_in_a_net(
+def test_backward_leaves_the_gradients_derived_by_hand_in_a_net(
     device, widths, batch, seed
 ):
     random = np.random.default_rng(seed)
@@ -503,7 +503,7 @@ def test_values_and_gradients_of_an_operator_are_those_of_its_definition(device,
 
 @pytest.mark.claim("grad.wallclock-3x")
 @pytest.mark.parametrize("times", [1, 2])
-def test_forward_and_backward_take_two_to_four_and_a_half_times_the_forward(
+def test_forward_and_backward_take_two_to_four_times_the_forward(
     device, sizing, speed, times
 ):
     """Three products against one, to half: libraries differ in how fast they multiply transposes."""

@@ -226,7 +226,7 @@ def test_bounds_of_three_deviations_leave_no_weight_beyond(device, seed, deviati
 
 @pytest.mark.claim("init.trunc-3")
 @given(seed=seeds, fan_in=st.integers(4, 2**14))
-def test_bounds_of_three_truncate_nothing_of_weights_with_a_small_deviation(device, seed, fan_in):
+def test_bounds_of_three_truncate_nothing_of_a_small_deviation(device, seed, fan_in):
     weights = truncated(device, seed, 1 / math.sqrt(fan_in), 3.0, 2**19)
     for beyond in (3, 4):
         bounds = share_bounds(math.erfc(beyond / math.sqrt(2)), len(weights))
