@@ -114,9 +114,7 @@ def test_without_any_one_part_the_run_goes_another_way(device, record_figure, lo
 
 @pytest.mark.claim("ckpt.optimizer-matters")
 @pytest.mark.parametrize("name", tensors.OPTIMIZERS)
-def test_dropping_an_optimizers_state_changes_training_if_it_has_any(
-    device, record_figure, name
-):
+def test_dropping_an_optimizers_state_changes_training_if_it_has_any(device, record_figure, name):
     optimizer = tensors.OPTIMIZERS[name]
     dropped = difference(device, (), ("model",), CUT, optimizer)
     kept = difference(device, (), MODEL_AND_OPTIMIZER, CUT, optimizer)
@@ -132,9 +130,7 @@ def test_dropping_an_optimizers_state_changes_training_if_it_has_any(
     every=st.integers(1, STEPS + 1), crashes=st.lists(st.integers(1, STEPS), max_size=2).map(sorted)
 )
 @example(every=4, crashes=[4, 4])
-def test_a_run_goes_on_from_a_checkpoint_as_if_it_never_crashed(
-    device, every, crashes
-):
+def test_a_run_goes_on_from_a_checkpoint_as_if_it_never_crashed(device, every, crashes):
     kinds = kinds_on(device)
     losses, weights, _ = uninterrupted(device, kinds)
     run = Training(device, kinds)

@@ -354,9 +354,7 @@ def test_an_operation_on_cpu_and_another_device_raises(operation, there):
 
 @pytest.mark.claim("device.assert-location")
 @pytest.mark.parametrize("operation", ["add", "compare", "maximum", "where"])
-def test_a_cpu_tensor_without_dimensions_mixes_with_any_device(
-    device, operation
-):
+def test_a_cpu_tensor_without_dimensions_mixes_with_any_device(device, operation):
     mixed = CHECKED_ON_META[operation]
     number = torch.tensor(2.0)
     for there in (META, placed("device under test", device)):
@@ -402,9 +400,7 @@ def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
 
 @pytest.mark.claim("device.parameters-resident")
 @given(widths=st.lists(sizes(most=12), min_size=2, max_size=5), batch=sizes(), steps=sizes(most=2))
-def test_steps_move_batches_alone_unless_parameters_live_on_the_host(
-    widths, batch, steps
-):
+def test_steps_move_batches_alone_unless_parameters_live_on_the_host(widths, batch, steps):
     resident = linear_net(widths, META)
     on_host = linear_net(widths)
     x = torch.ones(batch, widths[0])

@@ -63,9 +63,7 @@ def test_fp32_reads_a_pattern_as_1_sign_8_exponent_and_23_fraction_bits(pattern)
 @pytest.mark.claim("dtype.fp32-layout")
 @given(pattern=st.integers(0, 0x7F7FFFFE), eighths=st.integers(0, 8), sign=signs)
 @example(pattern=0x3F800000, eighths=4, sign=1)  # 1 + 2^-24: a tie, whose even neighbour is below
-def test_fp32_rounds_what_lies_between_two_values_to_nearest_even(
-    pattern, eighths, sign
-):
+def test_fp32_rounds_what_lies_between_two_values_to_nearest_even(pattern, eighths, sign):
     below, above = values_of_patterns(torch.float32, [pattern, pattern + 1], numbers.CPU).tolist()
     value = sign * (below + (above - below) / 8 * eighths)
     rounded = format_of("fp32").rounded(value)
@@ -113,9 +111,7 @@ def test_every_pattern_reads_as_the_fields_of_the_format_say(name, device):
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.claim(*c)) for n, c in LAYOUT_CLAIMS.items()]
 )
-def test_a_cast_rounds_values_midpoints_and_neighbours_to_nearest_even(
-    name, device
-):
+def test_a_cast_rounds_values_midpoints_and_neighbours_to_nearest_even(name, device):
     wrong = numbers.rounding_disagreement(format_of(name), device)
     assert not wrong, wrong
 
@@ -251,9 +247,7 @@ def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(
 @example(magnitude=1e-8, sign=1)
 @example(magnitude=2.98e-8, sign=1)
 @example(magnitude=3e-8, sign=-1)
-def test_fp16_makes_0_of_all_to_2_to_the_minus_25_and_bf16_of_none(
-    device, magnitude, sign
-):
+def test_fp16_makes_0_of_all_to_2_to_the_minus_25_and_bf16_of_none(device, magnitude, sign):
     got = cast_of(sign * magnitude, torch.float16, device)
     formula = format_of("fp16").rounded(sign * magnitude)
     should = sign * round(magnitude * 2**24) / 2**24
@@ -295,9 +289,7 @@ def test_of_23_fraction_bits_bf16_keeps_7_and_fp16_10_up_to_65520(device, fracti
 @example(value=1e-8, sign=1)
 @example(value=2.0**-126, sign=1)
 @example(value=2.0**127 * (2 - 2**-7), sign=-1)
-def test_normal_numbers_of_fp32_stay_normal_in_bf16_but_the_last(
-    device, value, sign
-):
+def test_normal_numbers_of_fp32_stay_normal_in_bf16_but_the_last(device, value, sign):
     bf16 = format_of("bf16")
     fp32 = format_of("fp32")
     off = abs(cast_of(sign * value, torch.bfloat16, device) / (sign * value) - 1)
@@ -346,9 +338,7 @@ def test_fp64_is_2_to_the_29_finer_than_fp32_which_holds_16_bit_floats():
 
 @pytest.mark.claim("dtype.lower-is-less-accurate")
 @given(m=sizes(32, 200), k=sizes(32, 200), n=sizes(32, 200), seed=seeds)
-def test_a_linear_layer_errs_by_a_third_of_eps_in_every_format(
-    device, m, k, n, seed
-):
+def test_a_linear_layer_errs_by_a_third_of_eps_in_every_format(device, m, k, n, seed):
     x = seeded(m, k, seed=seed)
     w = seeded(k, n, seed=seed + 1) / math.sqrt(k)
     exact = x.double() @ w.double()
@@ -392,9 +382,7 @@ def test_the_fewer_exponent_bits_a_format_has_the_sooner_a_value_leaves_it(devic
 
 @pytest.mark.claim("dtype.lower-is-faster")
 @pytest.mark.parametrize("times", [2, 3, 4])
-def test_a_large_bf16_matmul_is_faster_than_fp32_with_a_bf16_unit(
-    device, isa, speed, times
-):
+def test_a_large_bf16_matmul_is_faster_than_fp32_with_a_bf16_unit(device, isa, speed, times):
     if not has_bf16_unit(device, isa):
         pytest.skip(f"torch reports no bf16 unit on this device ({', '.join(isa) or device.type})")
     n = times * (256 if device.type == "cpu" else 2048)
@@ -516,9 +504,7 @@ def test_a_net_trains_in_16_bits_but_in_fp16_on_tiny_gradients(
     length=sizes(most=6000),
     dim=st.sampled_from([None, 0, 1]),
 )
-def test_a_tensor_of_16_bits_is_added_up_in_more_bits_and_rounded_once(
-    device, name, length, dim
-):
+def test_a_tensor_of_16_bits_is_added_up_in_more_bits_and_rounded_once(device, name, length, dim):
     values = torch.randint(0, 8, (length,))
     x = values.to(device, dtype_of(name))
     got = x.sum() if dim is None else torch.stack([x, x, x], 1 - dim).sum(dim)[1]
@@ -647,9 +633,7 @@ def test_most_operations_have_no_kernel_for_fp8_and_the_others_round(
 @given(exponent=st.integers(-100, 100) | st.integers(-17, 17), dtype=fp8s, seed=seeds)
 @example(exponent=-6, dtype=E4M3, seed=0)
 @example(exponent=-14, dtype=E5M2, seed=0)
-def test_a_cpu_multiplies_fp8_at_any_magnitude_if_it_is_scaled(
-    exponent, dtype, seed
-):
+def test_a_cpu_multiplies_fp8_at_any_magnitude_if_it_is_scaled(exponent, dtype, seed):
     of = torch.Generator().manual_seed(seed)
     (m, k, n), unit = (
         torch.randint(1, 41, (3,), generator=of).tolist(),

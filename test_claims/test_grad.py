@@ -274,9 +274,7 @@ def backpropagated(b, widths, input_needs_gradient):
 
 @pytest.mark.claim("grad.six-micro-ops", "grad.reason-param-only", "grad.six-multiply-adds")
 @given(b=sizes(most=4), widths=st.lists(sizes(most=4), min_size=2, max_size=4), fed=st.booleans())
-def test_each_weight_takes_three_multiply_adds_and_two_where_data_enter(
-    b, widths, fed
-):
+def test_each_weight_takes_three_multiply_adds_and_two_where_data_enter(b, widths, fed):
     net = backpropagated(b, widths, input_needs_gradient=not fed)
     layers = list(pairwise(widths))
     uses = b * sum(m * n for m, n in layers)
@@ -438,9 +436,7 @@ def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype
     both=st.tuples(*[dtypes_among(["fp32", "bf16", "fp16"])] * 2),
 )
 @pytest.mark.parametrize("asked", [False, True])
-def test_it_has_them_where_a_parameter_is_broadcast_and_cast(
-    device, shape, rows, both, asked
-):
+def test_it_has_them_where_a_parameter_is_broadcast_and_cast(device, shape, rows, both, asked):
     should, other = (TORCH_DTYPES[name] for name in both)
     parameter = torch.ones(shape, device=device, dtype=should, requires_grad=True)
     if asked and hasattr(parameter, "grad_dtype"):  # newer releases of torch have it
@@ -455,9 +451,7 @@ def test_it_has_them_where_a_parameter_is_broadcast_and_cast(
 
 @pytest.mark.claim("grad.no-manual")
 @given(widths=st.lists(sizes(1, 6), min_size=2, max_size=5), batch=sizes(1, 6), seed=seeds)
-def test_backward_leaves_the_gradients_derived_by_hand_in_a_net(
-    device, widths, batch, seed
-):
+def test_backward_leaves_the_gradients_derived_by_hand_in_a_net(device, widths, batch, seed):
     random = np.random.default_rng(seed)
     arrays = [random.normal(size=shape) for shape in ((batch, widths[0]), *pairwise(widths))]
     x, *weights = (torch.tensor(each, device=with_dtype(device, torch.float64)) for each in arrays)
@@ -503,9 +497,7 @@ def test_values_and_gradients_of_an_operator_are_those_of_its_definition(device,
 
 @pytest.mark.claim("grad.wallclock-3x")
 @pytest.mark.parametrize("times", [1, 2])
-def test_forward_and_backward_take_two_to_four_times_the_forward(
-    device, sizing, speed, times
-):
+def test_forward_and_backward_take_two_to_four_times_the_forward(device, sizing, speed, times):
     """Three products against one, to half: libraries differ in how fast they multiply transposes."""
     n = (
         160 + 32 * times
