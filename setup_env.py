@@ -26,7 +26,6 @@ REPOSITORY = Path(__file__).resolve().parent
 STAMP = "made-by-make.txt"
 # Modules whose name is not that of the package with _ for -.
 IMPORT_NAMES = {
-    "Jinja2": "jinja2",
     "import-linter": "importlinter",
     "nvidia-ml-py": "pynvml",
     "pyyaml": "yaml",

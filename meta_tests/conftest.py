@@ -89,13 +89,14 @@ def run_pytest(folder: Path, *arguments: str, path: Path | str = "", **variables
     return ChildRun(done.returncode, done.stdout)
 
 
-SUITE = "torch, torch._dynamo, scipy.stats, jinja2"  # what the suite's plugins and an optimizer of torch import
+SUITE = (
+    "torch, torch._dynamo, scipy.stats"  # what the suite's plugins and an optimizer of torch import
+)
 # Reads a folder, environments, lines of arguments and a folder for results; forks for each environment, side by side,
 # and each fork runs pytest for each line.
 FORKS = """
 import contextlib, gc, io, json, os, shlex, signal, sys
 import cpuinfo, pytest, {imported}
-{templates}
 cpu = cpuinfo.get_cpu_info()
 cpuinfo.get_cpu_info = lambda: {{**cpu}}  # of pytest-benchmark's records; it starts a score of processes
 with contextlib.redirect_stdout(io.StringIO()):  # imports pytest's plugins
@@ -131,28 +132,14 @@ for request in sys.stdin:
 """
 
 
-# The pages' templates are compiled once for all copies of the suite, not in each run: a quarter of a CPU second.
-TEMPLATES = """
-import functools
-class Compiled(jinja2.FileSystemBytecodeCache):
-    def get_cache_key(self, name, filename=None):
-        return name
-new = functools.partialmethod(jinja2.Environment.__init__, bytecode_cache=Compiled({folder!r}))
-jinja2.Environment.__init__ = new
-"""
-
-
 @functools.cache
 def _forks(imported: str) -> "subprocess.Popen[str]":
     # Where it is installed, its plugin imports it at the end of each run.
     plugins = ["-p", "hypothesis.strategies"] if importlib.util.find_spec("hypothesis") else []
-    compiled = tempfile.TemporaryDirectory()
-    atexit.register(compiled.cleanup)
-    templates = TEMPLATES.format(folder=compiled.name) if imported == SUITE else ""
     command = [
         sys.executable,
         "-c",
-        FORKS.format(imported=imported, plugins=plugins, templates=templates),
+        FORKS.format(imported=imported, plugins=plugins),
     ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(process.communicate)

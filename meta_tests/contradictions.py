@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 
-CONCLUSIONS = {"lead", "answer", "tile"}
+CONCLUSIONS = {"lead", "answer", "verdict"}
 LISTS = {"delivers", "limits", "unusual"}  # sections whose items are conclusions
+SHORT = "short"  # the section whose rows are conclusions
 PRODUCTS = ("matmul[", "ceiling[", "fast_accumulation[", "layer[")
 PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-ROUNDED = 1.006  # three digits are printed
+# Three digits are printed.
+ROUNDED = 1.006
 NOT_KNOWN = "not known"
 OF_CEILING = ("ridge point", "compute alone")  # follow from the ceiling
+# A kernel is held back by a roof of which it reaches this share.
+LEAST_SHARE_OF_A_ROOF = 50.0
+# Calls of a cache's stream that take fewer launches than this are launches.
+LAUNCHES = 3.0
+# Phases are timed apart from their step; beyond this they do not make up the step.
+WIDEST_GAP = 0.25
+DRAWING_WIDTH = 640.0
+HALF_A_CHARACTER = 3.0
 
 
 class Page(HTMLParser):
-    """The conclusions of a page, and the rows of its tables as dicts by the heads, below the id of their section."""
+    """The conclusions of a page, its tables as dicts by the heads below the id of their section."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.conclusions: list[str] = []
         self.tables: dict[str, list[dict[str, str]]] = {}
+        self.bars: list[dict[str, str]] = []
+        self.drawn: list[tuple[str, float, str]] = []  # class, x and text
         self._section, self._conclusion, self._head = "", "", [""]
         self._row: list[str] | None = None
+        self._bar = self._text = ""
+        self._at = 0.0
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -36,33 +50,50 @@ class Page(HTMLParser):
         ):
             self._conclusion = tag
             self.conclusions.append("")
+            if self._section == "delivers":
+                self.bars.append({})
+        elif tag == "span" and self.bars and self._section == "delivers":
+            self._bar = next(iter(classes & {"name", "figure", "share", "mark", "note"}), self._bar)
         elif tag == "thead":
             self._head = []
         elif tag == "tr":
             self._row = []
         elif tag in ("td", "th") and self._row is not None:
             self._row.append("")
+        elif tag == "text":
+            self._text, self._at = found.get("class") or "", float(found.get("x") or 0)
 
     def handle_endtag(self, tag: str) -> None:
         if tag == self._conclusion:
-            self._conclusion = ""
+            self._conclusion = self._bar = ""
+        elif tag == "text":
+            self._text = ""
         elif tag == "thead" and self._row is not None:
             self._head, self._row = self._row, None
-        elif (
-            tag == "tr"
-            and self._row is not None
-            and len(self._row) == len(self._head)
-            and self._row != self._head
-        ):
-            self.tables.setdefault(self._section, []).append(
-                dict(zip(self._head, self._row, strict=True))
-            )
+        elif tag == "tr" and self._row and self._row != self._head:
+            self._end_row(self._row)
+
+    def _end_row(self, row: list[str]) -> None:
+        if len(row) == len(self._head):
+            cells = dict(zip(self._head, row, strict=True))
+            self.tables.setdefault(self._section, []).append(cells)
+            if self._section == SHORT:
+                self.conclusions.append(" ".join(row))
 
     def handle_data(self, data: str) -> None:
         if self._conclusion:
             self.conclusions[-1] += data
+        if self._bar:
+            self.bars[-1][self._bar] = self.bars[-1].get(self._bar, "") + data
         if self._row:
             self._row[-1] += data.strip()
+        if self._text:
+            self.drawn.append((self._text, self._at, data))
+
+    def rows(self) -> Iterator[dict[str, str]]:
+        """The rows of all tables."""
+        for table in self.tables.values():
+            yield from table
 
 
 def rate(text: str) -> float:
@@ -77,10 +108,18 @@ def seconds(text: str) -> float:
     return float(found[1]) * {"": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9}[found[2]] if found else 0.0
 
 
+def percent(text: str) -> float | None:
+    """The first share of a text; None without one."""
+    found = re.search(r"([\d.]+) ?%", text)
+    return float(found[1]) if found else None
+
+
 def contradictions(text: str) -> list[str]:
     """What a page concludes against its own figures."""
     page = Page(text)
-    return [*_shares(page), *_best_rates(page), *_bandwidths(page), *_operators(page)]
+    checks = (_shares, _best_rates, _bandwidths, _operators, _delivery, _ceilings, _roofs,
+              _slower_dtypes, _launches, _throttled, _phases, _labels)  # fmt: skip
+    return [found for check in checks for found in check(page)]
 
 
 def _shares(page: Page) -> Iterable[str]:
@@ -91,31 +130,34 @@ def _shares(page: Page) -> Iterable[str]:
 
 
 def _best_rates(page: Page) -> Iterable[str]:
-    rows = {(row.get("benchmark") or row.get("product") or "", row.get("rate", "")) for rows in page.tables.values()
-            for row in rows}  # fmt: skip
+    rows = {
+        (row.get("benchmark") or row.get("product") or "", row.get("rate", ""))
+        for row in page.rows()
+    }
     for best in page.tables.get("rates", []):
         dtype = best["dtype"]
         for name, found in rows:
-            if (
-                name.startswith(PRODUCTS)
-                and f"[{dtype}-" in name
-                and rate(found) > ROUNDED * rate(best["rate"])
-            ):
+            is_product = name.startswith(PRODUCTS) and f"[{dtype}-" in name
+            if is_product and rate(found) > ROUNDED * rate(best["rate"]):
                 yield f"the best rate of {dtype} is {best['rate']}, but {name} has {found}"
         if not best["in"].startswith(PRODUCTS):
             yield f"the best rate of {dtype} is that of {best['in']}, which is no product"
 
 
 def _bandwidths(page: Page) -> Iterable[str]:
-    given = {found for text in page.conclusions
-             for found in re.findall(r"memory(?: gives|,)? ([\d.]+ [kMGT]?B/s)", text)}  # fmt: skip
-    if len(given) > 1:
+    given: set[str] = set()
+    for text in page.conclusions:
+        given.update(re.findall(r"memory(?: gives|,)? ([\d.]+ [kMGT]?B/s)", text))
+    if len(given) > 1 and not page.bars:
         yield f"the memory has several bandwidths: {', '.join(sorted(given))}"
     for row in page.tables.get("benchmarks", []):
         if "launch-bound" in row.get("notes", "") and row["rate"].endswith("B/s"):
             yield f"{row['benchmark']} is launch-bound, but has {row['rate']}"
-    caches = sorted((row["benchmark"], rate(row["rate"])) for row in page.tables.get("benchmarks", [])
-                    if row["benchmark"].startswith("stream[L"))  # fmt: skip
+    caches = sorted(
+        (row["benchmark"], rate(row["rate"]))
+        for row in page.tables.get("benchmarks", [])
+        if row["benchmark"].startswith("stream[L")
+    )
     for name, found in caches:
         farther = max((other for far, other in caches if far[:9] > name[:9]), default=0.0)
         if 0 < ROUNDED * found < farther:
@@ -123,9 +165,11 @@ def _bandwidths(page: Page) -> Iterable[str]:
 
 
 def _operators(page: Page) -> Iterable[str]:
-    rows = [row for table in page.tables.values() for row in table]
-    ceilings = [rate(found) for row in rows if row.get("time") == "MFU of own ceiling"
-                for found in re.findall(r"[\d.]+ [kMGTP]?FLOP/s", row["note"])]  # fmt: skip
+    rows = [*page.rows()]
+    ceilings = []
+    for row in rows:
+        if row.get("time") == "MFU of own ceiling":
+            ceilings += map(rate, re.findall(r"[\d.]+ [kMGTP]?FLOP/s", row["note"]))
     lead = next(iter(page.conclusions), "")
     for row in rows:
         if seconds(row.get("in operators", "")) > ROUNDED * seconds(row.get("time", "")):
@@ -137,4 +181,129 @@ def _operators(page: Page) -> Iterable[str]:
                 if each.get("time") in OF_CEILING and each["figure"] != NOT_KNOWN
             ]
             if given or NOT_KNOWN not in lead:
-                yield f"{row['operator']} runs at {row['rate']}, above the ceiling: {', '.join(given) or lead}"
+                named = ", ".join(given) or lead
+                yield f"{row['operator']} runs at {row['rate']}, above the ceiling: {named}"
+
+
+def _delivery(page: Page) -> Iterable[str]:
+    """One figure, one row, one floor; and the verdict that follows from them."""
+    rates = {row["benchmark"]: row["rate"] for row in page.tables.get("benchmarks", [])}
+    names = [bar.get("name", "") for bar in page.bars]
+    for name in {name for name in names if names.count(name) > 1}:
+        yield f"{name} stands {names.count(name)} times among the figures"
+    below = [bar["name"] for bar in page.bars if "BELOW FLOOR" in bar.get("mark", "")]
+    for bar in page.bars:
+        share, note = percent(bar.get("share", "")), bar.get("note", "")
+        floor = re.search(r"at least ([\d.]+) %", note)
+        if share is not None and floor and share < float(floor[1]) and bar["name"] not in below:
+            yield f"{bar['name']} has {share:g} %, its floor is {floor[1]} %, but it delivers"
+        row = re.search(r"in (\w+\[[^\]]+\])", note)
+        given = rate(bar.get("figure", ""))
+        found = rate(rates.get(row[1], "")) if row else 0.0
+        if (
+            given
+            and found
+            and not 1 / ROUNDED < given / found < ROUNDED
+            and "MFU" not in bar["name"]
+        ):
+            yield f"{bar['name']} is {bar['figure']}, but its row {row and row[1]} has {found:.3g}"
+    lead = next(iter(page.conclusions), "")
+    if "DELIVERS" in lead and below:
+        yield f"the verdict is {lead.strip()}, but below their floors are {', '.join(below)}"
+    for name in below:
+        if name not in lead:
+            yield f"{name} is below its floor, but the verdict is {lead.strip()}"
+
+
+def _ceilings(page: Page) -> Iterable[str]:
+    """The share of the own ceiling has one denominator a dtype, which no product exceeds."""
+    ceilings: dict[str, list[float]] = {}
+    for row in page.tables.get("benchmarks", []):
+        name, share = row["benchmark"], percent(row.get("of own ceiling", ""))
+        found = rate(row["rate"])
+        if share is None or not found or not name.startswith(PRODUCTS):
+            continue
+        # One that spreads too widely to conclude anything is no ceiling.
+        if share > 100 and "wide" not in row["spread"]:
+            yield f"{name} is at {share:g} % of the own ceiling, which is no ceiling then"
+        if share >= 20 and "wide" not in row["spread"]:
+            dtype = name.partition("[")[2].partition("-")[0].rstrip("]")
+            ceilings.setdefault(dtype, []).append(100 * found / share)
+    for dtype, group in ceilings.items():
+        if max(group) > (ROUNDED + 0.005) * min(group):
+            yield (
+                f"the own ceiling of {dtype} has several values: {min(group):.3g} and "
+                f"{max(group):.3g}"
+            )
+
+
+def _roofs(page: Page) -> Iterable[str]:
+    free = " ".join(text for text in page.conclusions if text.startswith("neither memory"))
+    for row in page.rows():
+        held = row.get("held by") or row.get("held back by") or ""
+        share = percent(row.get("of its roof") or row.get("share") or "")
+        if share is None or held.partition("-")[0] not in ("memory", "compute"):
+            continue
+        if share < LEAST_SHARE_OF_A_ROOF:
+            yield f"{row['kernel']} is held back by {held} at {share:g} % of its roof"
+        if row["kernel"] in free:
+            yield f"{row['kernel']} is {held}, but limited by neither memory nor arithmetic"
+
+
+def _slower_dtypes(page: Page) -> Iterable[str]:
+    peaks = {}
+    for row in page.tables.get("rates", []):
+        share = percent(row.get("of vendor peak", ""))
+        if share:
+            peaks[row["dtype"]] = rate(row["rate"]) / share
+    for text in page.conclusions:
+        found = re.search(r"(\w+) is multiplied slower than (\w+)", text)
+        if found and found[1] in peaks and found[2] in peaks:
+            if peaks[found[1]] < ROUNDED * peaks[found[2]]:
+                yield f"unusual, but the peaks say the same: {text.strip()}"
+
+
+def _launches(page: Page) -> Iterable[str]:
+    rows = page.tables.get("benchmarks", [])
+    launch = max(
+        (seconds(row["median"]) for row in rows if row["benchmark"] == "launch"), default=0
+    )
+    for row in rows:
+        is_cache = row["benchmark"].startswith("stream[L")
+        if is_cache and rate(row["rate"]) and seconds(row["median"]) < LAUNCHES * launch:
+            yield f"{row['benchmark']} takes {row['median']}, few launches, but has {row['rate']}"
+
+
+def _throttled(page: Page) -> Iterable[str]:
+    """Work at the power limit is normal: it alone makes no benchmark throttled."""
+    noted = [row.get("notes", "") for row in page.tables.get("benchmarks", [])]
+    throttled = [text for text in noted if "throttled" in text]
+    for text in page.conclusions:
+        if "were throttled" in text and text.split()[0] != str(len(throttled)):
+            yield f"{text.strip()}, but so many rows say it: {len(throttled)}"
+        if "throttled: power cap" in text:
+            yield f"the power limit alone is called throttling: {text.strip()}"
+
+
+def _phases(page: Page) -> Iterable[str]:
+    """The phases of a step add up to it, or neither is known."""
+    phases = [seconds(row["time"]) for row in page.rows() if "phase" in row and "time" in row]
+    whole = [seconds(row["figure"]) for row in page.rows() if row.get("time") == "step"]
+    if phases and whole and all(phases) and whole[0]:
+        if "compiled" not in " ".join(page.conclusions) and (
+            abs(sum(phases) / whole[0] - 1) > WIDEST_GAP + 0.02
+        ):
+            yield f"the phases take {sum(phases):.3g} s, but the step {whole[0]:.3g} s"
+    for row in page.rows():
+        over = row.get("parts over step")
+        if over and abs(float(over) - 1) > WIDEST_GAP and NOT_KNOWN not in row["whole step"]:
+            yield f"the parts of {row['step']} are {over} of the whole, but both are given"
+
+
+def _labels(page: Page) -> Iterable[str]:
+    """No label of an axis is cut off at the edge of its drawing."""
+    for kind, at, text in page.drawn:
+        half = HALF_A_CHARACTER * len(text)
+        left, right = {"x": (at - half, at + half), "y": (at - 2 * half, at)}.get(kind, (at, at))
+        if left < -1 or right > DRAWING_WIDTH + 1:
+            yield f"the label {text!r} is cut off"

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 GATE = ("numpy", "scipy")
-SUITE = ("torch", "hypothesis", "einops", "matplotlib", "jinja2")
+SUITE = ("torch", "hypothesis", "einops")
 
 
 def check(what: str, packages: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ def test_a_plain_run_pays_for_a_few_small_modules_and_leaves_nothing_behind(
             "def pytest_unconfigure():\n"
             "    import sys\n"
             "    ours = [name for name in sys.modules if name.split('.')[0] == 'prooflops_gate']\n"
-            "    heavy = sorted({'numpy', 'scipy', 'torch', 'pynvml', 'matplotlib'} & set(sys.modules))\n"
+            "    heavy = sorted({'numpy', 'scipy', 'torch', 'pynvml'} & set(sys.modules))\n"
             "    print('loaded', sorted(ours), heavy)\n"
         )
     run = run_pytest(

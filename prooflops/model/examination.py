@@ -252,7 +252,19 @@ class Examination:
                     engineering(rate, "FLOP/s") for rate in (each.flops / each.seconds, ceiling)
                 )
                 return "{} runs at {}, above the ceiling of {}".format(each.name, *rates)
+        if self.is_apart and breakdown:
+            phases = engineering(sum(breakdown.phases_s.values()), "s")
+            return f"it takes {engineering(self.step.seconds, 's')}, but its phases {phases} in all"
         return self.step.unknown
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the phases of the step, timed apart, do not add up to the step."""
+        breakdown: Breakdown | None = vars(self).get("breakdown")
+        if self.step is None or breakdown is None or breakdown.is_compiled:
+            return False
+        apart = abs(sum(breakdown.phases_s.values()) / self.step.seconds - 1)
+        return apart > max(self.step.spread, WIDEST_SPREAD)
 
     def record_step(self, **figures: Any) -> MeasuredStep:
         """Keeps the measured time of a step, with the fields of `MeasuredStep` but the two that follow from the model.

@@ -5,46 +5,42 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prooflops import __version__
-from prooflops.model.breakdown import Breakdown, ModuleRow
 from prooflops.model.examination import Examination
 from prooflops.model.step_memory import PEAK
 from prooflops.model.tables import (
     NOT_KNOWN,
     RULES,
-    Section,
     bound_sentence,
     bytes_text,
     comparison_section,
     count_text,
-    module_figures,
-    operators_section,
     per_second_text,
-    phase_name,
     seconds_text,
     sections_of,
 )
-from prooflops.suite.report import page
-from prooflops.suite.report.drawing import Table
-from prooflops.suite.report.html import Tile
-from prooflops.suite.report.terminal import width_of, wrapped
-from prooflops_gate.console.tables import markdown_table, share
+from prooflops_gate.console.tables import share
 from prooflops_gate.history import records as history
+from prooflops_gate.page import terminal as medium
+from prooflops_gate.page.html import html
+from prooflops_gate.page.markdown import markdown
+from prooflops_gate.page.section import Page, Section
 
-TEMPLATES = Path(__file__).with_name("templates")
 FACTS = ("inventory", "flops", "memory", "breakdown", "inference", "sweep")
-STEP_FIGURES = ("seconds", "spread", "rounds", "per_s", "mfu", "hfu", "mfu_of_ceiling", "share_of_ceiling", "intensity",
-                "ridge", "least_times_s", "bound")  # fmt: skip
+STEP_FIGURES = ("seconds", "spread", "rounds", "per_s", "mfu", "hfu", "mfu_of_ceiling",
+                "share_of_ceiling", "intensity", "ridge", "least_times_s", "bound")  # fmt: skip
 RATES = ("peak_flop_per_s", "ceiling_flop_per_s", "bytes_per_s", "overhead_s")
-MODULE_FIGURES = ("parameters", "FLOPs forward", "FLOPs backward", "kept", "forward", "backward")
-FIGURE = frozenset("0123456789+-")
-UNFOLDED = 1  # levels of the tree that are open at first
+FOOT = (
+    "FLOPs are counted from the operators that ran, bytes asked of the allocator, times taken by "
+    "the device's own clock."
+)
+BESIDE = " Beside this page lie the same as `.md`, and as `.json` for programs."
 
 
 def write_pages(
@@ -54,212 +50,140 @@ def write_pages(
     fingerprint: dict[str, Any],
     part: str = "",
 ) -> None:
-    """Writes the page and the facts of each model of which anything was computed; `part`: why the run stopped early."""
-    links = {each.user_model.spec: path_of(each, folder, "html").name for each in examinations}
+    """Writes the page and the facts of each model of which anything was computed.
+
+    `part`: why the run stopped early.
+    """
+    names = {each.user_model.spec: path_of(each, folder, "html").name for each in examinations}
     for examination in examinations:
-        if found := [*compared(examinations), *sections_of(examination)]:
-            examination.about["part"] = part and f"part of a run: {part}"
-            facts = json.dumps(as_json(examination, fingerprint), indent=1, default=str)
-            history.write_atomically(
-                path_of(examination, folder, "md"), markdown(examination, found, headline)
-            )
-            history.write_atomically(
-                path_of(examination, folder, "html"), html(examination, found, headline, links)
-            )
-            history.write_atomically(path_of(examination, folder, "json"), facts + "\n")
+        if not has_facts(examination):
+            continue
+        examination.about["part"] = part and f"part of a run: {part}"
+        page = page_of(examination, headline, names, compared(examinations))
+        facts = json.dumps(as_json(examination, fingerprint), indent=1, default=str)
+        history.write_atomically(path_of(examination, folder, "md"), markdown(page))
+        history.write_atomically(path_of(examination, folder, "html"), html(page))
+        history.write_atomically(path_of(examination, folder, "json"), facts + "\n")
+
+
+def has_facts(examination: Examination) -> bool:
+    """Whether anything was computed of the model."""
+    return bool(examination.step or examination.answers or {*FACTS} & vars(examination).keys())
 
 
 def path_of(examination: Examination, folder: Path, suffix: str) -> Path:
-    """`folder`/model-NAME.`suffix`, NAME being the value of `--model`: each model has a page of its own."""
+    """`folder`/model-NAME.`suffix`, by the value of `--model`: each model has a page of its own."""
     name = re.sub(r"[^\w.]+", "-", examination.user_model.spec).strip("-.")
     return folder / f"model-{name}.{suffix}"
 
 
 def compared(examinations: Sequence[Examination]) -> list[Section]:
-    """The table of several models side by side, if there are several and figures of all of them."""
+    """The table of several models side by side, if there are several and figures of all."""
     section = comparison_section(examinations)
     return [section] if len(examinations) > 1 and len(section.rows) > 1 else []
 
 
-def head(examination: Examination) -> list[str]:
-    return [
-        f"D = {examination.about['D']}",
-        *filter(None, [examination.about["notes"], examination.about["part"]]),
-    ]
+def page_of(
+    examination: Examination,
+    headline: Sequence[str],
+    names: Mapping[str, str],
+    before: Sequence[Section] = (),
+) -> Page:
+    """The page; `names` are the files of the run's pages by `--model`, empty for a page alone."""
+    about, spec = examination.about, examination.user_model.spec
+    step = examination.step
+    bound = bound_sentence(step, examination.unknown) if step else ""
+    lead = "; ".join(filter(None, [about["model"], bound, about["part"]]))
+    others = [f"`{name}`: {file}" for name, file in names.items() if name != spec]
+    facts = [("D", about["D"]), ("chosen", about["notes"] or "nothing: the factory says all")]
+    facts += [("machine", line) for line in headline]
+    return Page(
+        title=spec,
+        kind=f"prooflops {__version__} · one model, one training step",
+        lead=[f"{lead}.", *([f"Beside it: {', '.join(others)}."] if others else [])],
+        sections=[
+            Section("In short", short_rows(examination), anchor="short"),
+            *before,
+            *sections_of(examination),
+            Section("The model and the machine", facts, has_head=False),
+        ],
+        foot=FOOT + (BESIDE if names else ""),
+    )
+
+
+def short_rows(examination: Examination) -> list[list[str]]:
+    """The computed ones of the figures on top of the page."""
+    facts, rows = vars(examination), [["figure", "value", ""]]
+    if "inventory" in facts:
+        held = examination.inventory
+        rows.append(["parameters", count_text(held.parameters), bytes_text(held.bytes)])
+    if "flops" in facts:
+        flops = examination.flops
+        of_rule = f"{flops.executed / flops.rule('step'):.3g} x 6ND" if flops.rule("step") else ""
+        rows.append(["FLOPs a step", count_text(flops.executed), of_rule])
+    if "memory" in facts:
+        peak = examination.memory.row(PEAK)
+        known = peak.predicted_bytes is not None
+        predicted = f"predicted {bytes_text(peak.predicted_bytes)}" if known else "not predicted"
+        rows.append(["peak memory", bytes_text(peak.measured_bytes), predicted])
+    if step := examination.step:
+        unknown = examination.unknown
+        time = NOT_KNOWN if examination.is_apart else seconds_text(step.seconds)
+        rate = NOT_KNOWN if examination.is_apart else per_second_text(step.per_s, step.flops.unit)
+        rows.append(["time of a step", time, rate])
+        of_peak = f"{share(step.mfu, '')} of the vendor's peak"
+        of_peak = "the vendor's peak is not on record" if step.mfu is None else of_peak
+        own = "–" if unknown else share(step.mfu_of_ceiling, "-")
+        why = f"{NOT_KNOWN}: {unknown}" if unknown else of_peak
+        rows.append(["MFU of own ceiling", own, why])
+    return rows if len(rows) > 1 else []
 
 
 def print_pages(
     terminal: pytest.TerminalReporter, examinations: Sequence[Examination], folder: Path
 ) -> None:
     """Prints the pages at the end of the run, and the models side by side."""
-    width = width_of(bool(terminal.isatty))
+    width = medium.width_of(isatty=bool(terminal.isatty))
 
     def line(text: str) -> None:
-        for part in wrapped(text, width, "  "):
+        for part in medium.wrapped(text, width):
             terminal.write_line(part)
 
     def print_sections(sections: Sequence[Section]) -> None:
         for section in sections:
+            if section.is_empty or section.is_folded:
+                continue
             terminal.write_line("")
             terminal.write_line(section.title, bold=True)
-            for text in section.lines(width and width - 2):
+            for text in medium.section_lines(section, width and width - 2):
                 terminal.write_line(f"  {text}")
 
     for examination in examinations:
-        if found := list(sections_of(examination)):
+        if has_facts(examination):
+            about = examination.about
             terminal.section("your model")
-            for text in [examination.about["model"], *head(examination)]:
+            for text in (about["model"], f"D = {about['D']}", about["notes"], about["part"]):
                 line(text)
-            print_sections(found)
-            html_file, facts = (path_of(examination, folder, suffix) for suffix in ("html", "json"))
-            line(f"page: {html_file} and .md  facts: {facts}")
+            print_sections(list(sections_of(examination)))
+            page, facts = (path_of(examination, folder, suffix) for suffix in ("html", "json"))
+            line(f"page: {page} and .md  facts: {facts}")
     if side_by_side := compared(examinations):
         terminal.section("your models")
         print_sections(side_by_side)
-
-
-def markdown(examination: Examination, found: Sequence[Section], headline: list[str]) -> str:
-    """The page as Markdown."""
-    lines = [
-        f"# {examination.about['model']}",
-        "",
-        *(f"- {line}" for line in [*headline, *head(examination)]),
-        "",
-    ]
-    for section in found:
-        lines += [f"## {section.title}", "", *markdown_table(section.rows), ""]
-        lines += [*(f"- {remark}" for remark in section.remarks), ""]
-    return "\n".join(lines)
 
 
 def as_json(examination: Examination, fingerprint: dict[str, Any]) -> dict[str, Any]:
     """Every fact of the page, for programs."""
     content: dict[str, Any] = {"about": examination.about, "fingerprint": fingerprint}
     content["claims"] = [asdict(each) for each in examination.answers]
-    content |= {
-        name: asdict(vars(examination)[name]) for name in FACTS if name in vars(examination)
-    }
+    computed = vars(examination)
+    content |= {name: asdict(computed[name]) for name in FACTS if name in computed}
     if "flops" in content:
         flops = examination.flops
         rules = {name: flops.rule(phase) for phase, name in RULES.items()}
         content["flops"] |= {"model": flops.model, "executed": flops.executed, **rules}
     if step := examination.step:
-        figures, rates = (
-            {name: getattr(step, name) for name in names} for names in (STEP_FIGURES, RATES)
-        )
+        figures = {name: getattr(step, name) for name in STEP_FIGURES}
+        rates = {name: getattr(step, name) for name in RATES}
         content["step"] = {**figures, "unknown": examination.unknown, "rates": rates}
     return content
-
-
-@dataclass
-class Node:
-    """A module of the tree; its figures include its submodules."""
-
-    row: ModuleRow
-    figures: list[tuple[str, str]]
-    share: float  # of the time of the whole, in percent
-    children: list[Node] = field(default_factory=list)
-
-    @property
-    def own_name(self) -> str:
-        return (
-            self.row.name.rpartition(".")[2] if self.row.depth else self.row.name or self.row.kind
-        )
-
-
-def html(
-    examination: Examination,
-    sections: Sequence[Section],
-    headline: Sequence[str],
-    links: Mapping[str, str],
-) -> str:
-    """The page, in the style of the report; `links` are the run's pages by `--model`, empty for a page alone."""
-    breakdown = vars(examination).get("breakdown")
-    template = page.environment(TEMPLATES).get_template("model.html.j2")
-    return str(
-        template.render(
-            version=__version__,
-            spec=examination.user_model.spec,
-            about=examination.about,
-            lead=bound_sentence(examination.step, examination.unknown) if examination.step else "",
-            tiles=tiles(examination),
-            sections=[
-                (f"part-{number}", each, table_of(each)) for number, each in enumerate(sections)
-            ],
-            tree=tree(breakdown) if breakdown else [],
-            figures=MODULE_FIGURES,
-            phases=phases(breakdown) if breakdown else [],
-            operators=table_of(operators_section(breakdown, None)) if breakdown else None,
-            unfolded=UNFOLDED,
-            headline=headline,
-            is_alone=not links,
-            others={
-                spec: link for spec, link in links.items() if spec != examination.user_model.spec
-            },
-        )
-    )
-
-
-def table_of(section: Section) -> Table:
-    """The section's table; each column has a head, and a column without a figure is text."""
-    heads, *rows = section.rows
-    words = {
-        place
-        for place in range(1, len(heads))
-        if not any(row[place][:1] in FIGURE for row in rows if row[place])
-    }
-    words |= {len(heads) - 1} if section.text_column else set()
-    return Table([cell or "note" for cell in heads], rows, words=frozenset(words))
-
-
-def tiles(examination: Examination) -> list[Tile]:
-    """The computed ones of the figures on top of the page."""
-    facts, made = vars(examination), []
-    if "inventory" in facts:
-        held = examination.inventory
-        made.append(Tile(count_text(held.parameters), "parameters", bytes_text(held.bytes)))
-    if "flops" in facts:
-        flops = examination.flops
-        of_rule = f"{flops.executed / flops.rule('step'):.3g} x 6ND" if flops.rule("step") else ""
-        made.append(Tile(count_text(flops.executed), "FLOPs a step", of_rule))
-    if "memory" in facts:
-        peak = examination.memory.row(PEAK)
-        predicted = (
-            "not predicted"
-            if peak.predicted_bytes is None
-            else f"predicted {bytes_text(peak.predicted_bytes)}"
-        )
-        made.append(Tile(bytes_text(peak.measured_bytes), "peak memory", predicted))
-    if step := examination.step:
-        rate = per_second_text(step.per_s, step.flops.unit)
-        known = f"{share(step.mfu, '')} of the vendor's peak"
-        of_peak = "the vendor's peak is not on record" if step.mfu is None else known
-        made.append(Tile(seconds_text(step.seconds), "a step", rate))
-        if unknown := examination.unknown:
-            made.append(Tile("–", "MFU of own ceiling", f"{NOT_KNOWN}: {unknown}"))
-        else:
-            made.append(Tile(share(step.mfu_of_ceiling, "-"), "MFU of own ceiling", of_peak))
-    return made
-
-
-def phases(breakdown: Breakdown) -> list[tuple[str, str, float]]:
-    """Forward, backward and optimizer with their time, and their share of all three in percent."""
-    total = sum(breakdown.phases_s.values())
-    return [
-        (phase_name(name), seconds_text(time), 100 * time / total)
-        for name, time in breakdown.phases_s.items()
-    ]
-
-
-def tree(breakdown: Breakdown) -> list[Node]:
-    """The modules as a tree, below the two rows that make up the whole step."""
-    top: list[Node] = []
-    path: list[Node] = []
-    total = sum(row.seconds for row in breakdown.modules if not row.depth)
-    for row in breakdown.modules:
-        figures = list(zip(MODULE_FIGURES, module_figures(row), strict=True))
-        node = Node(row, figures, 100 * row.seconds / total if total else 0.0)
-        del path[row.depth :]
-        (path[-1].children if path else top).append(node)
-        path.append(node)
-    return top

@@ -26,9 +26,10 @@ from prooflops.model.breakdown import OUTSIDE
 from prooflops.model.examination import Examination
 from prooflops.model.factory import ModelError, naming, user_code
 from prooflops.model.step_memory import PEAK
-from prooflops.model.tables import bytes_text, sections_of
+from prooflops.model.tables import bytes_text
 from prooflops.model.user_model import UserModel, check_parameters, tried
 from prooflops_gate.console.tables import aligned
+from prooflops_gate.page.html import html as html_of
 
 Loss = Callable[[Any], Tensor]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -68,11 +69,8 @@ class ModelReport:
 
     def _page(self) -> str:
         device = self.examination.user_model.device
-        sections, headline = (
-            [*sections_of(self.examination)],
-            machine.headline(device, machine.fingerprint(device)),
-        )
-        return page.html(self.examination, sections, headline, {})
+        headline = machine.headline(device, machine.fingerprint(device))
+        return html_of(page.page_of(self.examination, headline, {}))
 
     def _repr_html_(self) -> str:
         return f'<iframe srcdoc="{html.escape(self._page())}" style="width: 100%; height: 40em; border: 0"></iframe>'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from prooflops.model.breakdown import PHASES, Breakdown, Inference, ModuleRow
@@ -12,53 +11,45 @@ from prooflops.model.examination import OVERHEAD, Examination, Inventory, Measur
 from prooflops.model.flop_difference import ExplainedFlops
 from prooflops.model.step_memory import HELD, PEAK, StepMemory
 from prooflops.model.sweep import Sweep
-from prooflops.suite.report.terminal import wrapped
 from prooflops.suite.verdicts import DOES_NOT_APPLY
-from prooflops_gate.console.tables import binary, engineering, fitted, share
+from prooflops_gate.console.tables import binary, engineering, share
+from prooflops_gate.page.plot import Axis, Block, Plot
+from prooflops_gate.page.section import ABSENT, Section
 
 RULES = {"forward": "2ND", "backward": "4ND", "step": "6ND"}
 LONGEST_LIST = 8
 MOST_ROWS = 10
 NOT_KNOWN = "not known"
+MEMORY_TITLE, STEP_TITLE = "memory, second step", "one training step"
 PHASES_TITLE, OPERATORS_TITLE = "forward, backward, optimizer", "operators by time"
-
-
-@dataclass(frozen=True)
-class Section:
-    """A table, and the remarks below it."""
-
-    title: str
-    rows: list[list[str]]
-    remarks: list[str]
-    text_column: bool = False  # whether the last column is text, flush left
-
-    def lines(self, width: int | None = None) -> list[str]:
-        """The table, then the remarks, wrapped to `width` columns."""
-        remarks = [line for remark in self.remarks for line in wrapped(remark, width, "  ")]
-        return [*fitted(self.rows, width, text_column=self.text_column), *remarks]
+MODULES_TITLE, TREE_TITLE = "modules by own time", "every module"
+MODULE_HEAD = ["parameters", "FLOPs forward", "FLOPs backward", "kept", "forward", "backward"]
+INDENT = "\u2003"  # of a module within another
 
 
 def sections_of(examination: Examination) -> Iterator[Section]:
-    """The sections of the facts that were computed, in the order of the page."""
+    """The sections of the page, always the same; one whose fact was not computed says so."""
     facts = vars(examination)
-    if "inventory" in facts:
-        yield inventory_section(examination.inventory)
-    if "flops" in facts:
-        yield flops_section(examination.flops)
-    if "memory" in facts:
-        yield memory_section(examination.memory)
-    if examination.step:
-        yield step_section(examination.step, examination.unknown)
-    if "breakdown" in facts:
-        yield phases_section(examination.breakdown, facts.get("memory"))
-        yield modules_section(examination.breakdown)
-        yield operators_section(examination.breakdown)
+    memory, breakdown = facts.get("memory"), facts.get("breakdown")
+    step, unknown = examination.step, examination.unknown
+    known = {
+        "parameters": "inventory" in facts and inventory_section(examination.inventory),
+        "FLOPs of one step": "flops" in facts and flops_section(examination.flops),
+        MEMORY_TITLE: memory and memory_section(memory),
+        STEP_TITLE: step and step_section(step, unknown, is_apart=examination.is_apart),
+        PHASES_TITLE: breakdown
+        and phases_section(breakdown, memory, is_known=not examination.is_apart),
+        MODULES_TITLE: breakdown and modules_section(breakdown),
+        OPERATORS_TITLE: breakdown and operators_section(breakdown),
+    }
+    for title, section in known.items():
+        yield section or Section(title, absent=ABSENT)
     if "inference" in facts:
         yield inference_section(examination.inference, *examination.tokens)
     if "sweep" in facts:
         yield sweep_section(examination.sweep)
-    if examination.answers:
-        yield answers_section(examination.answers)
+    yield answers_section(examination.answers)
+    yield tree_section(breakdown) if breakdown else Section(TREE_TITLE, absent=ABSENT)
 
 
 def bytes_text(value: float | None) -> str:
@@ -207,11 +198,14 @@ def memory_section(memory: StepMemory) -> Section:
         remarks.append(
             f"the caching allocator set aside {memory.charged_peak_bytes:,} B at the peak"
         )
-    return Section("memory, second step", rows, remarks)
+    return Section(MEMORY_TITLE, rows, remarks)
 
 
-def step_section(step: MeasuredStep, unknown: str = "") -> Section:
-    """The step's times and rates; shares, and times at the own ceilings, only where no figure contradicts another."""
+def step_section(step: MeasuredStep, unknown: str = "", *, is_apart: bool = False) -> Section:
+    """The step's times and rates; shares only where no figure contradicts another.
+
+    `is_apart`: its phases do not add up to it, so that its time is not known.
+    """
     flops = step.flops
 
     def shown(value: float | None, absent: str) -> str:
@@ -227,13 +221,13 @@ def step_section(step: MeasuredStep, unknown: str = "") -> Section:
         ["time", "figure", ""],
         [
             "step",
-            seconds_text(step.seconds),
+            NOT_KNOWN if is_apart else seconds_text(step.seconds),
             f"median of {step.rounds} rounds, IQR {step.spread:.1%}",
         ],
-        ["throughput", per_second_text(step.per_s, flops.unit), ""],
+        ["throughput", NOT_KNOWN if is_apart else per_second_text(step.per_s, flops.unit), ""],
         [
             "rate",
-            engineering(flops.model / step.seconds, "FLOP/s"),
+            NOT_KNOWN if is_apart else engineering(flops.model / step.seconds, "FLOP/s"),
             f"model FLOPs, in {', '.join(flops.by_dtype)}",
         ],
         [
@@ -269,7 +263,7 @@ def step_section(step: MeasuredStep, unknown: str = "") -> Section:
                 f"{'' if unknown else part}{reasons[name]}",
             ]
         )
-    return Section("one training step", rows, [bound_sentence(step, unknown)], text_column=True)
+    return Section(STEP_TITLE, rows, [bound_sentence(step, unknown)])
 
 
 def bound_sentence(step: MeasuredStep, unknown: str = "") -> str:
@@ -295,24 +289,39 @@ def _rates_text(rates: Mapping[str, float | None], flops: ExplainedFlops, whose:
     return f"{whose}: {', '.join(known + missing)}"
 
 
-def phases_section(breakdown: Breakdown, memory: StepMemory | None) -> Section:
+def phases_section(
+    breakdown: Breakdown, memory: StepMemory | None, *, is_known: bool = True
+) -> Section:
+    """The time of each phase; not known where the phases do not add up to the step."""
     rows = [["phase", "time", "share", "in operators", "calls", "peak memory"]]
     total = sum(breakdown.phases_s.values())
-    for name, seconds in breakdown.phases_s.items():
+    blocks, left = [], 0.0
+    for place, (name, seconds) in enumerate(breakdown.phases_s.items()):
         own = [each for each in breakdown.operators if each.phase == name]
-        in_operators, calls = (
-            sum(each.seconds for each in own),
-            f"{sum(each.calls for each in own):,}",
-        )
+        in_operators = sum(each.seconds for each in own)
+        calls = f"{sum(each.calls for each in own):,}"
         peak = bytes_text(memory.phase_peaks[name] if memory else None)
-        part = seconds_text(in_operators) if in_operators <= seconds else NOT_KNOWN
-        rows.append(
-            [phase_name(name), seconds_text(seconds), f"{seconds / total:.1%}", part, calls, peak]
-        )
-    remark = "phases and operators are timed in different steps; the rest of a phase is Python, autograd and dispatch"
+        time, share_of_all, part = NOT_KNOWN, NOT_KNOWN, NOT_KNOWN
+        if is_known:
+            time, share_of_all = seconds_text(seconds), f"{seconds / total:.1%}"
+            part = seconds_text(in_operators) if in_operators <= seconds else NOT_KNOWN
+            title = f"{phase_name(name)}: {time}, {share_of_all}"
+            blocks.append(Block(0, 1e3 * left, 1e3 * (left + seconds), title, place))
+        left += seconds
+        rows.append([phase_name(name), time, share_of_all, part, calls, peak])
+    remark = (
+        "phases and operators are timed in different steps; the rest of a phase is Python, "
+        "autograd and dispatch"
+    )
     if breakdown.is_compiled:
-        remark = "compiled: modules and operators are those of the code as it is written, timed uncompiled"
-    return Section(PHASES_TITLE, rows, [remark])
+        remark = (
+            "compiled: modules and operators are those of the code as it is written, timed "
+            "uncompiled"
+        )
+    legend = [phase_name(name) for name in breakdown.phases_s]
+    axis = Axis("ms", low=0.0)
+    plot = Plot(PHASES_TITLE, axis, Axis(rows=["step"]), blocks=blocks, legend=legend, height=120)
+    return Section(PHASES_TITLE, rows, [remark], plot if is_known else None)
 
 
 def modules_section(breakdown: Breakdown) -> Section:
@@ -333,9 +342,17 @@ def modules_section(breakdown: Breakdown) -> Section:
         name = row.name or "(the whole)"
         rows.append([name, row.kind, seconds_text(row.own_s), *module_figures(row)[:4], row.output])
     remark = f"of {len(breakdown.modules) - 1:,} modules these take most time of their own, forward and backward"
-    return Section(
-        "modules by own time", rows, [remark] if len(busy) >= len(rows) else [], text_column=True
-    )
+    return Section(MODULES_TITLE, rows, [remark] if len(busy) >= len(rows) else [])
+
+
+def tree_section(breakdown: Breakdown) -> Section:
+    """Every module with all that is inside it, in the order of the code."""
+    rows = [["module", "kind", "calls", *MODULE_HEAD, "output"]]
+    for row in breakdown.modules:
+        name = row.name.rpartition(".")[2] if row.depth else row.name or row.kind
+        cells = [INDENT * row.depth + name, row.kind, f"{row.calls:,}"]
+        rows.append([*cells, *module_figures(row), row.output])
+    return Section(TREE_TITLE, rows, is_folded=True)
 
 
 def module_figures(row: ModuleRow) -> list[str]:
@@ -367,9 +384,7 @@ def operators_section(breakdown: Breakdown, most: int | None = MOST_ROWS) -> Sec
 def inference_section(inference: Inference, tokens: int, unit: str) -> Section:
     rows = [["inference", "figure", "how"]]
     if inference.why_not:
-        return Section(
-            "inference", [*rows, ["not run", "-", inference.why_not]], [], text_column=True
-        )
+        return Section("inference", [*rows, ["not run", "-", inference.why_not]], [])
     seconds, flops = inference.seconds, inference.flops
     rows += [
         ["time", seconds_text(seconds), f"eval mode, inference mode, IQR {inference.spread:.1%}"],
@@ -377,7 +392,7 @@ def inference_section(inference: Inference, tokens: int, unit: str) -> Section:
         ["FLOPs", f"{flops:,}", engineering(flops / seconds, "FLOP/s")],
         ["activations", bytes_text(inference.activation_bytes), "at the peak, the output included"],
     ]
-    return Section("inference", rows, [], text_column=True)
+    return Section("inference", rows, [])
 
 
 def sweep_section(sweep: Sweep) -> Section:
@@ -404,7 +419,7 @@ def sweep_section(sweep: Sweep) -> Section:
         "predicted: " + (f"{sweep.argument}={sweep.predicted:,}" if sweep.predicted else "none"),
         *filter(None, [sweep.remark]),
     ]
-    return Section(f"the largest {sweep.argument} that fits", rows, remarks, text_column=True)
+    return Section(f"the largest {sweep.argument} that fits", rows, remarks)
 
 
 def answers_section(answers: list[Answer]) -> Section:
@@ -419,7 +434,7 @@ def answers_section(answers: list[Answer]) -> Section:
                 [each.claim, each.verdict, "; ".join(filter(None, [*each.figures, each.reason]))]
             )
     remarks = [f"{why}: {', '.join(ids)}" for why, ids in unsettled.items()]
-    return Section("claims of the registry", rows, remarks, text_column=True)
+    return Section("claims of the registry", rows, remarks)
 
 
 # Name, fact of the examination, unit, and the figure of that fact.

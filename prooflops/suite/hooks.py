@@ -44,6 +44,7 @@ from prooflops.suite.runner.hand_over import HandOver
 from prooflops.suite_root import PACKAGED_TESTS
 from prooflops_gate.console.progress import RunProgress
 from prooflops_gate.options import history_folder, refuse_unwritable
+from prooflops_gate.page.terminal import width_of, wrapped
 from prooflops_gate.run_state import PARTIAL, is_replicate
 
 pytest_plugins = ["prooflops.suite.fixtures"]
@@ -99,10 +100,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "in a folder, file or storage on one page, compare.html: machines, versions, bad nodes; may be repeated"
     )  # fmt: skip
     group.addoption(
-        "--report-price", metavar="NAME=USD", action="append", default=[], help="with --report-compare: the price of "
-        "an hour of a device, by a part of its name, such as H100=2.99"
-    )  # fmt: skip
-    group.addoption(
         "--known-failures",
         metavar="FILE",
         help="claims known to fail on this machine: one id a line, # comments",
@@ -120,8 +117,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if config.option.help or config.option.version:
         return None
-    if config.option.report_price and not config.option.report_compare:
-        raise pytest.UsageError("--report-price needs --report-compare")
     if not (config.option.collectonly or is_replicate()):
         refuse_unwritable("--report", Path(config.option.report), "folder")
         refuse_unwritable("the history", history_folder(config), "folder")
@@ -381,8 +376,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     )
     head = [f"device: {run.device}"] if _only_starts_others(config) else run.headline
     lines = [*head, f"pace: {run.pace} ({EXAMPLES[run.pace]} examples a property), {origin}"]
-    width = terminal.width_of(sys.stdout.isatty())
-    return [part for line in lines for part in terminal.wrapped(line, width, "  ")]
+    width = width_of(isatty=sys.stdout.isatty())
+    return [part for line in lines for part in wrapped(line, width)]
 
 
 @pytest.hookimpl(trylast=True)

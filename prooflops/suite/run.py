@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +64,7 @@ class Run:
     chosen: dict[str, list[str]] = field(
         default_factory=dict
     )  # the selected tests, each with its claims
+    red_tests: list[dict[str, Any]] = field(default_factory=list)
     ended: set[str] = field(default_factory=set)
     stopped: str = ""  # why the run ended early, if it did
     notes: list[str] = field(default_factory=list)  # on machine settings that this run ignores
@@ -84,8 +86,15 @@ class Run:
         if report.when == "teardown":
             self.ended.add(report.nodeid)
         if outcome := outcome_of(report):
-            for claim in evidence_of(report).claims:
+            claims = evidence_of(report).claims
+            for claim in claims:
                 self.outcomes[claim].append(outcome)
+            if outcome.status in ("failed", "error") and not outcome.known:
+                self._note_red(outcome, claims)
+
+    def _note_red(self, outcome: Outcome, claims: Sequence[str]) -> None:
+        facts = {key: getattr(outcome, key) for key in ("test", "status", "reason")}
+        self.red_tests.append({**facts, "fault": "", "claims": [*claims]})
 
     def verdicts(self) -> list[Verdict]:
         """Verdicts of this run's claims and of the on-record claims in their topics, in registry order."""

@@ -2,6 +2,7 @@
 
 slice       a call begins: number and commit; `over` where it ended by itself
 plan        the machine, the arguments, and each test with the claims that it settles
+fault       a red test whose cause was found in the suite afterwards, and why
 start, end  of a test; its end holds outcomes, figures and the log of a failure
 verdicts    one per claim, once all tests have ended
 """
@@ -22,6 +23,7 @@ from typing import Any
 
 from prooflops_gate.run_state import plain_figure
 
+SUITE = "the suite"
 RED = ("failed", "error", "timed out", "crashed")
 
 
@@ -62,8 +64,16 @@ class EvidenceFile:
         return next(iter(self.rows("plan")), {})
 
     def ended(self) -> dict[str, dict[str, Any]]:
-        """The end of each test, by test id."""
-        return {row["test"]: row for row in self.rows("end")}
+        """The end of each test, by test id.
+
+        A red one whose cause was found in the suite, which a row `fault` says, is an error of the
+        suite and contradicts nothing.
+        """
+        ended = {row["test"]: row for row in self.rows("end")}
+        for row in self.rows("fault"):
+            faulty = {"status": "error", "reason": row["why"], "outcomes": [], "fault": SUITE}
+            ended[row["test"]] = {**ended[row["test"]], **faulty}
+        return ended
 
     def unended(self) -> dict[str, int]:
         """The tests that started and did not end, with the number of their starts."""

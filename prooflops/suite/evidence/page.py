@@ -1,88 +1,96 @@
-"""The page about one file of evidence, made of that file alone, and the index that compares the files of a folder."""
+"""The pages about one file of evidence, made of that file alone, and the index of a folder."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from prooflops.suite.evidence import results
 from prooflops.suite.evidence.file import RED, EvidenceFile
-from prooflops.suite.evidence.whole_page import folded, whole_page
-from prooflops.suite.report.markdown import table
+from prooflops.suite.report import delivery
+from prooflops.suite.report.page import page_of
 from prooflops.suite.report.run_report import RunReport
-from prooflops.suite.report.tables import best_rates
+from prooflops.suite.report.tables import best_products, memory_stream
 from prooflops.suite.verdicts import VERDICTS
-from prooflops_gate.console.tables import markdown_table
+from prooflops_gate.console.tables import many, markdown_table
 from prooflops_gate.history.records import write_atomically
+from prooflops_gate.page.html import html
+from prooflops_gate.page.markdown import markdown
+from prooflops_gate.page.section import Page, Section, literal
 
 INDEX_DTYPES = ("fp32", "bf16", "fp8_e4m3")
+MACHINE = ("name", "driver", "torch", "python")
 HEAD = """# Evidence
 
-`make evidence` writes one file per run, `<name>.jsonl`, a page about it, and this index. Put a file that was collected
-elsewhere here, and `make evidence ARGS=--index` writes its page. docs/validate.md says what the lines are.
+`make evidence` writes one file per run, `<name>.jsonl`, pages about it, and this index. Put a file
+that was collected elsewhere here, and `make evidence ARGS=--index` writes its pages. docs/validate.md
+says what the lines are.
 """
 
 
 def write(file: EvidenceFile) -> RunReport:
-    """Writes the page beside the file. Returns the report."""
-    found = results.verdicts(file, results.registry_here())
-    report = results.report_of(file, results.record(file, found), found)
-    text = "\n".join([whole_page(report), *own_lines(file)])
-    write_atomically(file.path.with_suffix(".md"), text + "\n")
+    """Writes the pages beside the file. Returns the report."""
+    report = report_of(file)
+    page = page_of_file(file, report)
+    write_atomically(file.path.with_suffix(".md"), markdown(page))
+    write_atomically(file.path.with_suffix(".html"), html(page))
     return report
 
 
-def own_lines(file: EvidenceFile) -> list[str]:
-    """What a report does not say: slices, red tests, those never reached."""
-    rows, slices = file.ended().values(), len(file.rows("slice"))
-    red = [
-        [f"`{row['test']}`", row["status"], row["reason"]] for row in rows if row["status"] in RED
-    ]
-    lines = [
-        "## Tests",
-        "",
-        f"{len(rows)} ended. Slices: {slices}, of which killed: {slices - len(file.rows('over'))}.",
-    ]
-    lines += ["", *table([["red; the log is in the file", "", "reason"], *red]), ""]
-    left = [f"- `{test}`" for test in file.remaining()]
-    return lines + (folded(f"{len(left)} tests have not run yet", left) if left else [])
+def report_of(file: EvidenceFile) -> RunReport:
+    """The report of the run that a file amounts to."""
+    found = results.verdicts(file, results.registry_here())
+    return results.report_of(file, results.record(file, found), found)
+
+
+def page_of_file(file: EvidenceFile, report: RunReport) -> Page:
+    """The page of the run, and what a run does not say: slices, red tests, those never reached."""
+    page = page_of(report)
+    return replace(page, sections=[*page.sections, tests_section(file)])
+
+
+def tests_section(file: EvidenceFile) -> Section:
+    """How the tests ended: red ones with their reason, and those that have not run."""
+    rows, slices = file.ended().values(), file.rows("slice")
+    red = [each for each in rows if each["status"] in RED]
+    cells = [[f"`{each['test']}`", each["status"], literal(each["reason"])] for each in red]
+    killed = len(slices) - len(file.rows("over"))
+    left = [f"not run yet: `{test}`" for test in file.remaining()]
+    ended = f"{many(len(rows), 'test')} ended, {len(red)} of them red; the logs are in the file."
+    return Section(
+        "Tests",
+        [["test", "ended", "reason"], *cells] if cells else (),
+        left,
+        answer=f"{ended} {many(len(slices), 'slice')}, of which {killed} killed.",
+        anchor="tests",
+        is_folded=True,
+        absent="None is red.",
+    )
 
 
 def write_index(folder: Path) -> None:
     """Writes the pages of a folder's files, and its README.md with a row per file."""
-    head = [
-        "evidence",
-        "device",
-        "driver",
-        "torch",
-        "python",
-        "pace",
-        "tests run",
-        "red",
-        *VERDICTS,
+    head = ["evidence", "device", *MACHINE[1:], "pace", "verdict", "tests run", "red"]
+    head += [*VERDICTS, *(f"best {dtype}" for dtype in INDEX_DTYPES), "best memory"]
+    files = [EvidenceFile(path) for path in sorted(folder.glob("*.jsonl"))]
+    rows = [index_row(file) for file in files if file.plan]
+    text = "\n".join([HEAD, *markdown_table([head, *rows])]) + "\n"
+    write_atomically(folder / "README.md", text)
+
+
+def index_row(file: EvidenceFile) -> list[str]:
+    report, name, ended = write(file), file.path.stem, file.ended()
+    best = best_products(report.benchmarks)
+    stream = memory_stream(report.benchmarks)
+    red = sum(row["status"] in RED for row in ended.values())
+    return [
+        f"[{name}]({name}.md)",
+        *(str(report.machine.get(key) or "-") for key in MACHINE),
+        report.pace,
+        delivery.verdict(delivery.figures(report.benchmarks))[0].word,
+        f"{len(ended)} of {len(file.plan['tests'])}",
+        str(red),
+        *(str(report.counts[word] or "·") for word in VERDICTS),
+        *(best[dtype].rate_text if dtype in best else "-" for dtype in INDEX_DTYPES),
+        stream.rate_text if stream else "-",
     ]
-    rows = [[*head, *(f"best {dtype}" for dtype in INDEX_DTYPES), "best copy"]]
-    for file in [
-        file for path in sorted(folder.glob("*.jsonl")) if (file := EvidenceFile(path)).plan
-    ]:
-        report, name, ended = write(file), file.path.stem, file.ended()
-        best = {
-            dtype: bench.rate_text
-            for dtype, bench, _ in best_rates(report.benchmarks, report.peaks)
-        }
-        streams = [
-            bench
-            for bench in report.benchmarks
-            if bench.level == "memory" and bench.has("bytes_per_s")
-        ]
-        copy = max(streams, key=lambda bench: bench.number("bytes_per_s"), default=None)
-        rows.append([
-            f"[{name}]({name}.md)",
-            *(str(report.machine.get(key) or "-") for key in ("name", "driver", "torch", "python")),
-            report.pace,
-            f"{len(ended)} of {len(file.plan['tests'])}",
-            str(sum(row["status"] in RED for row in ended.values())),
-            *(str(report.counts[word] or "·") for word in VERDICTS),
-            *(best.get(dtype, "-") for dtype in INDEX_DTYPES),
-            copy.rate_text if copy else "-",
-        ])  # fmt: skip
-    write_atomically(folder / "README.md", "\n".join([HEAD, *markdown_table(rows)]) + "\n")

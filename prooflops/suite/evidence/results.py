@@ -68,7 +68,8 @@ def red_tests(file: EvidenceFile) -> list[dict[str, Any]]:
     for test, row in file.ended().items():
         if row["status"] in RED:
             faults = [each.get("fault") for each in row["outcomes"]]
-            fault = next(filter(None, faults), FAULTS.get(row["status"], ""))
+            known = FAULTS.get(row["status"], "")
+            fault = row.get("fault") or next(filter(None, faults), known)
             facts = {key: row[key] for key in ("test", "status", "reason")}
             found.append({**facts, "fault": fault, "claims": tests.get(test, [])})
     return found

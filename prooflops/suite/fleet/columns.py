@@ -10,12 +10,12 @@ from itertools import chain
 from statistics import median
 
 from prooflops.suite.fleet.nodes import NodeRun, short_name
+from prooflops.suite.report import delivery
 from prooflops.suite.report.measurement import Measurement
 from prooflops_gate.console.tables import engineering, share, times_as
 
 MOST_COLUMNS = 8  # of single runs; more are grouped
-EXA = 1e18
-HOUR_S = 3600.0
+DELIVERS = "DELIVERS"
 PART = "part of a run"
 UNCHECKED = "not checked"
 
@@ -125,8 +125,43 @@ def differing_claims(shown: Sequence[Column]) -> list[list[str]]:
     return [row for row in rows if "-" not in row[1:] and (len(set(row[1:])) > 1 or "×" in row[1])]
 
 
-def rates(shown: Sequence[Column], prices: Mapping[str, float]) -> list[list[str]]:
-    """Per dtype: the best rate of each column, its share of the vendor's peak, USD per 10^18 FLOPs."""
+def delivered(shown: Sequence[Column]) -> list[list[str]]:
+    """The verdict of each column, then each figure that has a floor in one of them."""
+    rows = [["verdict", *(_verdicts(column) for column in shown)]]
+    names: dict[str, None] = {}
+    for column in shown:
+        for run in column.runs:
+            names.update(dict.fromkeys(each.name for each in run.figures))
+    for name in names:
+        cells = [_figure_text(column, name) for column in shown]
+        rows.append([name, *cells])
+    return rows
+
+
+def _verdicts(column: Column) -> str:
+    """The verdict, or of several machines how many have which."""
+    found: Counter[str] = Counter()
+    for run in column.runs:
+        mark, text = delivery.verdict(run.figures)
+        found[mark.word if mark.word == DELIVERS else f"{mark.word}: {text.partition(';')[0]}"] += 1
+    if len(column.runs) == 1:
+        return next(iter(found))
+    return ", ".join(f"{word} ×{count}" for word, count in found.most_common())
+
+
+def _figure_text(column: Column, name: str) -> str:
+    """The figure of the column's median machine, marked where one is below its floor."""
+    found = [each for run in column.runs for each in run.figures if each.name == name]
+    if not found:
+        return "-"
+    middle = sorted(found, key=lambda each: each.entry["value"])[len(found) // 2]
+    below = sum(each.met is False for each in found)
+    marked = f" BELOW FLOOR{f' ×{below}' if len(found) > 1 else ''}" if below else ""
+    return delivery.value_text(middle) + marked
+
+
+def rates(shown: Sequence[Column]) -> list[list[str]]:
+    """Per dtype: the best rate of each column, and its share of the vendor's peak."""
     dtypes = dict.fromkeys(dtype for column in shown for run in column.runs for dtype in run.best)
     rows = []
     for dtype in dtypes:
@@ -135,21 +170,12 @@ def rates(shown: Sequence[Column], prices: Mapping[str, float]) -> list[list[str
             continue
         rows.append([f"{dtype}, best rate", *(bench.rate_text if bench else "-" for bench in best)])
         if any(bench and bench.has("mfu") for bench in best):
-            shares = [
-                share(bench.number("mfu") or None, "no peak on record") if bench else "-"
-                for bench in best
-            ]
-            rows.append([f"{dtype}, of the vendor's peak", *shares])
-        if prices:
-            speeds = [bench.arithmetic_rate if bench else None for bench in best]
-            usd = [
-                f"{prices[column.kind] / HOUR_S / speed * EXA:.3g}"
-                if speed and column.kind in prices
-                else "-"
-                for column, speed in zip(shown, speeds, strict=True)
-            ]
-            rows.append([f"{dtype}, USD per 10^18 FLOPs", *usd])
+            rows.append([f"{dtype}, of the vendor's peak", *map(_peak_share, best)])
     return rows
+
+
+def _peak_share(bench: Measurement | None) -> str:
+    return share(bench.number("mfu") or None, "no peak on record") if bench else "-"
 
 
 def times(shown: Sequence[Column]) -> list[list[str]]:
@@ -203,20 +229,3 @@ def changes(shown: Sequence[Column]) -> list[str]:
         text = text if both else "no benchmark was measured without contention in both"
         lines.append(f"{column.title}, against {shown[0].title}: {text}")
     return lines
-
-
-def validated_prices(given: Sequence[str], kinds: Sequence[str]) -> dict[str, float]:
-    """USD per hour by kind of device, from "H100=2.99". Each price must match exactly one kind, else ValueError."""
-    found: dict[str, float] = {}
-    for text in given:
-        name, _, number = text.rpartition("=")
-        fitting = [kind for kind in kinds if name and name.lower() in kind.lower()]
-        try:
-            value = float(number)
-        except ValueError:
-            value = -1.0
-        if len(fitting) != 1 or not 0 < value < 1e9:
-            raise ValueError(f"--report-price should be NAME=USD_PER_HOUR with a part of one device's name, got "
-                             f"{text!r}; devices here: {', '.join(kinds)}")  # fmt: skip
-        found[fitting[0]] = value
-    return found

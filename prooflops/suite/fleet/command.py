@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,18 +13,25 @@ from prooflops import __version__
 from prooflops.suite.fleet import columns as side_by_side
 from prooflops.suite.fleet.bad_nodes import CONFIRMED, OVERALL, SUSPECT, Fleet, Named, fleets
 from prooflops.suite.fleet.nodes import NodeRun, read_runs, short_name
-from prooflops.suite.report import page
-from prooflops.suite.report.drawing import Table
-from prooflops.suite.report.terminal import width_of, wrapped
-from prooflops_gate.console.tables import fitted, many, markdown_table, visible
+from prooflops_gate.console.tables import many
 from prooflops_gate.history import records as history
+from prooflops_gate.page.html import html
+from prooflops_gate.page.markdown import markdown
+from prooflops_gate.page.section import Page, Section
+from prooflops_gate.page.terminal import section_lines, width_of, wrapped
 
 MOST_PRINTED = 20  # machines named, or rows of a table, on the terminal
+CHANCE = "A healthy fleet has a machine named with a chance of 5 % in all; a second run confirms."
+FOOT = "“~”: within the spread of the two, which says nothing. Contended measurements are left out."
 
 
 def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
-    """Runs `--report-compare`. Returns 1 if two runs show a machine as bad. Raises UsageError for a bad argument."""
-    gc.disable()  # it would scan all loaded records repeatedly
+    """Runs `--report-compare`. Returns 1 if two runs show a machine as bad.
+
+    Raises UsageError for a bad argument.
+    """
+    # The collector would scan all loaded records repeatedly.
+    gc.disable()
     try:
         return compare(config, say)
     finally:
@@ -32,76 +39,106 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
 
 
 def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
+    # A glob gives many: all but the first are arguments of pytest.
+    sources = [*config.option.report_compare, *config.option.file_or_dir]
     try:
-        runs, unreadable = read_runs(
-            [*config.option.report_compare, *config.option.file_or_dir]
-        )  # a glob gives many
-        kinds = list(dict.fromkeys(run.kind for run in runs))
-        prices = side_by_side.validated_prices(config.option.report_price, kinds)
+        runs, unreadable = read_runs(sources)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     found = fleets(runs)
-    tables = {title: rows for title, rows in tables_of(runs, prices).items() if len(rows) > 1}
-    changed = side_by_side.changes(side_by_side.columns(runs))
-    if len(runs) > 1 and not changed and len({run.node for run in runs}) == 1:
-        changed = [
-            f"the newest of these {len(runs)} runs of one machine is shown: pytest --gate-history shows all"
-        ]
-    lines = [*changed, *headline(runs, found), *(f"unreadable: {line}" for line in unreadable)]
+    page = page_of(runs, found, unreadable)
     folder = Path(config.option.report)
-    html = page.render(
-        "fleet.html.j2",
-        version=__version__,
-        runs=runs,
-        changed=changed,
-        partial=partial_runs(runs),
-        fleets=[
-            (fleet, [(named, described(named)) for named in fleet.named])
-            for fleet in found
-            if len(fleet.nodes) > 1
-        ],
-        unreadable=unreadable,
-        tables={title: Table(rows[0], rows[1:]) for title, rows in tables.items()},
-        counts=counts(runs),
-        days=days_of(runs),
-    )
-    present("Runs compared", lines, tables, folder / "compare.md", say)
-    history.write_atomically(folder / "compare.html", html)
+    print_page(page, headline(runs, found), say)
+    history.write_atomically(folder / "compare.md", markdown(page))
+    history.write_atomically(folder / "compare.html", html(page))
     say(f"report: {folder}/compare.html")
     return int(any(named.state == CONFIRMED for fleet in found for named in fleet.named))
 
 
-def present(
-    title: str,
-    lines: Sequence[str],
-    tables: Mapping[str, list[list[str]]],
-    file: Path,
-    say: Callable[[str], None],
-) -> None:
-    """Prints lines and tables, and writes them to a file as Markdown."""
-    width = width_of(sys.stdout.isatty())
-    text = [f"# {title}", "", *(f"- {line}" for line in lines), ""]
-    for line in lines:
-        for part in wrapped(visible(line), width, "  "):
-            say(part)
-    for name, rows in tables.items():
-        text += [f"## {name}", "", *markdown_table(rows), ""]
-        for line in ("", name, *fitted(rows[: MOST_PRINTED + 1], width)):
-            say(visible(line))
-        if len(rows) > MOST_PRINTED + 1:
-            say(f"and {len(rows) - MOST_PRINTED - 1} more on the page")
-    history.write_atomically(file, "\n".join(text) + "\n")
+def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequence[str]) -> Page:
+    """The page: what changed, then the verdicts side by side, then each kind of machine."""
+    named = [fleet for fleet in found if fleet.named]
+    lead = [f"{line}." for line in changed(runs)]
+    for fleet in named:
+        verb = "is" if len(fleet.named) == 1 else "are"
+        count = f"{len(fleet.named)} of {len(fleet.nodes):,}"
+        lead.append(f"{fleet.kind}: {count} {verb} named slower than the others.")
+    return Page(
+        title=counts(runs),
+        kind=f"prooflops {__version__} · runs compared · {days_of(runs)}",
+        lead=lead,
+        warnings=[f"{line}." for line in partial_runs(runs)],
+        sections=[
+            *tables_of(runs),
+            *(fleet_section(fleet) for fleet in found if len(fleet.nodes) > 1),
+            Section("Not read", remarks=unreadable),
+        ],
+        foot=FOOT,
+    )
 
 
-def tables_of(runs: list[NodeRun], prices: dict[str, float]) -> dict[str, list[list[str]]]:
-    """The tables by title; an empty table has only its head."""
+def changed(runs: Sequence[NodeRun]) -> list[str]:
+    """What got slower or faster; of one run, that there is nothing to compare it with."""
+    lines = side_by_side.changes(side_by_side.columns(runs))
+    if len(runs) == 1:
+        return ["one run: there is no other to compare it with"]
+    if not lines and len({run.node for run in runs}) == 1:
+        newest = f"the newest of these {len(runs)} runs of one machine is shown"
+        return [f"{newest}: pytest --gate-history shows all"]
+    return lines
+
+
+def tables_of(runs: Sequence[NodeRun]) -> list[Section]:
+    """The tables that have rows, the verdicts first."""
     shown = side_by_side.columns(runs)
     head = [column.title for column in shown]
-    return {
-        f"Time, against {shown[0].title}": [["benchmark", *head], *side_by_side.times(shown)],
-        "Best rate of each dtype": [["dtype", *head], *side_by_side.rates(shown, prices)],
-        "Claims that differ": [["claim", *head], *side_by_side.differing_claims(shown)],
+    tables = {
+        "Does it deliver?": ["figure", *head],
+        f"Time, against {shown[0].title}": ["benchmark", *head],
+        "Best rate of each dtype": ["dtype", *head],
+        "Claims that differ": ["claim", *head],
     }
+    rows = (
+        side_by_side.delivered(shown),
+        side_by_side.times(shown),
+        side_by_side.rates(shown),
+        side_by_side.differing_claims(shown),
+    )
+    return [
+        Section(title, [first, *found])
+        for (title, first), found in zip(tables.items(), rows, strict=True)
+        if found
+    ]
+
+
+def fleet_section(fleet: Fleet) -> Section:
+    """The machines of one kind that are named, and what would have been."""
+    remarks = [f"in common: {line}" for line in fleet.named[0].common] if fleet.named else []
+    if fleet.faster:
+        remarks.append(f"faster than the others: {', '.join(fleet.faster)}")
+    limits = fleet.limits[0].upper() + fleet.limits[1:]
+    rows = [[named.state, named.node, described(named)] for named in fleet.named]
+    return Section(
+        fleet.kind,
+        [["", "machine", "why"], *rows] if rows else (),
+        [*remarks, f"{limits}. {CHANCE}"],
+    )
+
+
+def print_page(page: Page, lines: Sequence[str], say: Callable[[str], None]) -> None:
+    """Prints what changed, the machines named, and the tables' first rows."""
+    width = width_of(isatty=sys.stdout.isatty())
+    tables = [each for each in page.sections if each.rows and each.rows[0][0] != ""]
+    unread = [f"unreadable: {line}" for each in page.sections[-1:] for line in each.remarks]
+    for line in [*(each.rstrip(".") for each in page.lead), *lines, *unread]:
+        for part in wrapped(line, width):
+            say(part)
+    for table in tables:
+        rows = table.rows[: MOST_PRINTED + 1]
+        for line in ("", table.title, *section_lines(Section(table.title, rows), width)):
+            say(line)
+        if len(table.rows) > len(rows):
+            say(f"and {len(table.rows) - len(rows)} more on the page")
 
 
 def partial_runs(runs: Sequence[NodeRun]) -> list[str]:
@@ -113,33 +150,36 @@ def partial_runs(runs: Sequence[NodeRun]) -> list[str]:
     return parts[:MOST_PRINTED] + ([f"and {more} more are parts of a run"] if more > 0 else [])
 
 
-def headline(runs: list[NodeRun], found: list[Fleet]) -> list[str]:
+def headline(runs: Sequence[NodeRun], found: Sequence[Fleet]) -> list[str]:
     """The compared runs, the machines named, and the detection limits."""
-    lines = [f"{counts(runs)}, {days_of(runs)}"]
-    lines += partial_runs(runs)
+    lines = [f"{counts(runs)}, {days_of(runs)}", *partial_runs(runs)]
     for fleet in found:
-        if len(fleet.nodes) < 2:
-            continue
-        states = f"{summary(fleet)}; " if fleet.least or fleet.named else ""
-        lines.append(f"{fleet.kind}, {many(len(fleet.nodes), 'machine')}: {states}{fleet.limits}")
-        lines += [
-            f"{named.state}: {named.node}: {described(named)}"
-            for named in fleet.named[:MOST_PRINTED]
-        ]
-        if len(fleet.named) > MOST_PRINTED:
-            lines.append(f"and {len(fleet.named) - MOST_PRINTED} more, on the page")
-        if fleet.named and fleet.named[0].common:
-            lines.append(f"those named have in common: {'; '.join(fleet.named[0].common)}")
-        if fleet.faster:
-            lines.append(f"faster than the others: {', '.join(fleet.faster)}")
+        if len(fleet.nodes) > 1:
+            lines += _fleet_lines(fleet)
+    return lines
+
+
+def _fleet_lines(fleet: Fleet) -> list[str]:
+    states = f"{summary(fleet)}; " if fleet.least or fleet.named else ""
+    lines = [f"{fleet.kind}, {many(len(fleet.nodes), 'machine')}: {states}{fleet.limits}"]
+    shown = fleet.named[:MOST_PRINTED]
+    lines += [f"{named.state}: {named.node}: {described(named)}" for named in shown]
+    if len(fleet.named) > MOST_PRINTED:
+        lines.append(f"and {len(fleet.named) - MOST_PRINTED} more, on the page")
+    if fleet.named and fleet.named[0].common:
+        lines.append(f"those named have in common: {'; '.join(fleet.named[0].common)}")
+    if fleet.faster:
+        lines.append(f"faster than the others: {', '.join(fleet.faster)}")
     return lines
 
 
 def counts(runs: Sequence[NodeRun]) -> str:
+    if len(runs) == 1:
+        return f"one run of {runs[0].node}"
     return f"{many(len(runs), 'run')} of {many(len({run.node for run in runs}), 'machine')}"
 
 
-def days_of(runs: list[NodeRun]) -> str:
+def days_of(runs: Sequence[NodeRun]) -> str:
     """The first and the last day, or the only day."""
     days = sorted({run.date[:10] for run in runs})
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
@@ -147,25 +187,28 @@ def days_of(runs: list[NodeRun]) -> str:
 
 def summary(fleet: Fleet) -> str:
     states = [named.state for named in fleet.named]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    return counts or "none is named slower than the others"
+    found = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    return found or "none is named slower than the others"
 
 
 def described(named: Named) -> str:
     """Describes a named machine: its slowdown, the benchmarks, and the next step."""
     overall = named.slower.get(OVERALL)
     single = {name: each for name, each in named.slower.items() if name != OVERALL}
-    parts = (
-        [f"{overall.share:.1%} slower overall (named from {overall.least:.1%} on)"]
-        if overall
-        else []
-    )
+    parts = []
+    if overall:
+        parts.append(f"{overall.share:.1%} slower overall (named from {overall.least:.1%} on)")
     if single:
         worst = max(single, key=lambda name: single[name].share)
         most = f"most in {short_name(worst)} by {single[worst].share:.1%}"
         parts.append(f"slower in {len(single)} of {named.compared} benchmarks, {most}")
-    then = f"run it again at the same time as {named.beside}" if named.beside else "run it again"
-    if named.state != SUSPECT:
-        beside = f"beside {named.beside}" if named.beside else "without a good machine beside it"
-        then = f"a second run, {beside}, {'says the same' if named.state == 'bad' else 'does not say so'}"
-    return f"{'; '.join(parts)}; {then}"
+    return f"{'; '.join(parts)}; {_next_step(named)}"
+
+
+def _next_step(named: Named) -> str:
+    if named.state == SUSPECT:
+        beside = f" at the same time as {named.beside}" if named.beside else ""
+        return f"run it again{beside}"
+    beside = f"beside {named.beside}" if named.beside else "without a good machine beside it"
+    says = "says the same" if named.state == CONFIRMED else "does not say so"
+    return f"a second run, {beside}, {says}"

@@ -10,9 +10,11 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
+from prooflops.suite.evidence.results import record_of
+from prooflops.suite.report import delivery
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.reconciled import reconciled
-from prooflops.suite.report.tables import best_rates
+from prooflops.suite.report.tables import best_products
 from prooflops_gate.history.records import LARGEST, SMALLEST, is_ignored
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")
@@ -40,6 +42,7 @@ class NodeRun:
     best: Mapping[str, Measurement]  # by dtype, the fastest product
     traits: Mapping[str, str]  # possible explanations: fingerprint parts, benchmark labels
     verdicts: Mapping[str, str]  # by claim
+    figures: Sequence[delivery.Figure] = ()
     partial: str = ""
     source: str = ""
 
@@ -66,7 +69,8 @@ class NodeRun:
                 if _is_compared(bench, contended)
             },
             spreads={name: bench.spread for name, bench in benchmarks.items()},
-            best={dtype: bench for dtype, bench, _ in best_rates(rows)},
+            best=best_products(rows),
+            figures=tuple(delivery.figures(rows)),
             traits={
                 **dict(_flat("", fingerprint)),
                 **{
@@ -151,8 +155,6 @@ def _content(file: Path) -> Any:
     """The record in a file; a file of evidence has it in parts."""
     if file.suffix != ".jsonl":
         return json.loads(file.read_bytes())
-    from prooflops.suite.evidence.results import record_of
-
     return record_of(file)
 
 

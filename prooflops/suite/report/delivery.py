@@ -1,32 +1,59 @@
-"""Does the device deliver? One line a figure: the best measured, its share, and what healthy devices reach."""
+"""Does the device deliver? One verdict, and one row a figure: measured, share, floor, healthy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from accounting.devices.floors import Floor, compared
+from accounting.devices.floors import Floor, compared, shown
 from prooflops.suite.report.measurement import Measurement
+from prooflops_gate.console.tables import engineering
+from prooflops_gate.page.section import BAD, GOOD, OPEN, Bar, Mark
+
+# What a buyer pays for first, first.
+ORDER = (
+    "bf16", "fp8_e4m3", "fp8_e4m3 fast", "fp32", "tf32", "fp16", "copy", "scale", "add", "triad",
+    "sum", "dot", "mfu", "to-device", "to-host", "peer", "all-reduce", "launch", "fp64", "int8",
+)  # fmt: skip
+NAMES = {"mfu": "MFU of a step", "launch": "one launch", "fp8_e4m3": "fp8"}
+NAMES |= {"fp8_e4m3 fast": "fp8, fast sums", "to-device": "host to device"}
+NAMES |= {"to-host": "device to host", "peer": "card to card"}
+KINDS = {name: f"memory, {name}" for name in ("copy", "scale", "add", "triad", "sum", "dot")}
+MARKS = {
+    True: Mark("delivers", GOOD, "✓"),
+    False: Mark("BELOW FLOOR", BAD, "✕"),
+    None: Mark("not known", OPEN, "?"),
+}
+# A figure without a nominal rate fills this share of its bar at its floor.
+FLOOR_WITHOUT_NOMINAL = 0.75
+SAME_FIGURE = 1e-3
+NOT_COMPARED = "no floor of its figures is known"
 
 
 @dataclass(frozen=True)
-class Line:
-    """One figure of the device; `met` is None where it could not be compared."""
+class Figure:
+    """One figure of the device: of one row, compared with one floor; `met` None: not compared."""
 
     figure: str
     met: bool | None
     text: str
-    best: Mapping[str, Any] = field(default_factory=dict)  # the record's entry of the best row
+    row: Measurement | None = None
+    floor: Floor | None = None
     causes: tuple[str, ...] = ()  # why it falls short, as this machine shows
 
     @property
-    def word(self) -> str:
-        return {True: "delivers", False: "BELOW FLOOR", None: "not checked"}[self.met]
+    def name(self) -> str:
+        return NAMES.get(self.figure) or KINDS.get(self.figure, self.figure)
+
+    @property
+    def entry(self) -> Mapping[str, Any]:
+        """What the row's record says of the figure."""
+        return self.row.info["delivers"] if self.row else {}
 
     def as_dict(self) -> dict[str, Any]:
         """The figure for programs: see verdicts.schema.json."""
-        found = {key: self.best.get(key) for key in ("value", "unit", "share", "floor")}
+        found = {key: self.entry.get(key) for key in ("value", "unit", "share", "floor")}
         return {
             "figure": self.figure,
             "met": self.met,
@@ -36,57 +63,120 @@ class Line:
         }
 
 
-def lines(benchmarks: Sequence[Measurement]) -> list[Line]:
-    """A line for each figure with a floor, those below it first, then those that could not be compared, by reason."""
-    found = figures(benchmarks)
-    unknown: dict[str, list[str]] = {}
-    for line in found:
-        if line.met is None:
-            unknown.setdefault(line.text, []).append(line.figure)
-    compared = [line for line in found if line.met is not None]
-    apart = [Line(", ".join(names), None, reason) for reason, names in unknown.items()]
-    return [*sorted(compared, key=lambda line: bool(line.met)), *apart]
-
-
-def summary(found: Sequence[Line]) -> str:
-    """The lines in one sentence.
-
-    >>> summary([Line("bf16", False, ""), Line("fp16", True, ""), Line("launch", None, "")])
-    'BELOW FLOOR: bf16; 1 of 2 figures with a known floor is reached.'
-    """
-    below = [line.figure for line in found if line.met is False]
-    known = [line for line in found if line.met is not None]
-    if not known:
-        return "Whether it delivers is not checked: no floor of its figures is known."
-    reached = len(known) - len(below)
-    text = f"{reached} of {len(known)} figures with a known floor {'is' if reached == 1 else 'are'} reached."
-    return f"BELOW FLOOR: {', '.join(below)}; {text}" if below else f"Delivers: {text}"
-
-
-def figures(benchmarks: Sequence[Measurement]) -> list[Line]:
-    """A line for each figure. Of several rows of a figure the best counts; a row below its floor is named beside it."""
-    rows: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+def figures(benchmarks: Sequence[Measurement]) -> list[Figure]:
+    """The figures of a run, the important ones first."""
+    rows: dict[str, list[Measurement]] = {}
     for bench in benchmarks:
         entry = bench.info.get("delivers") or {}
         if "value" in entry:
-            rows.setdefault(str(entry["figure"]), []).append((bench.name, entry))
-    return [_line(figure, entries) for figure, entries in rows.items()]
+            rows.setdefault(str(entry["figure"]), []).append(bench)
+    found = [_figure(name, group) for name, group in rows.items()]
+    return sorted(found, key=lambda each: _place(each.figure))
 
 
-def _line(figure: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Line:
-    known = [(name, entry) for name, entry in rows if entry.get("met") is not None]
+def _place(figure: str) -> int:
+    return ORDER.index(figure) if figure in ORDER else len(ORDER)
+
+
+def _figure(name: str, rows: Sequence[Measurement]) -> Figure:
+    """One row decides: one below its floor, else the one with the strictest floor."""
+    known = [bench for bench in rows if bench.info["delivers"].get("met") is not None]
     if not known:
-        return Line(figure, None, str(rows[0][1].get("unknown", "")), rows[0][1])
-    is_time = known[0][1]["unit"] == "s"
-    best = (min if is_time else max)(
-        (entry for _, entry in known), key=lambda entry: entry["value"]
-    )
-    below = [(name, entry) for name, entry in known if not entry["met"]]
-    floor = Floor(
-        **{**best["floor"], "healthy": best["floor"]["healthy"] and tuple(best["floor"]["healthy"])}
-    )
-    text = f"{compared(best['value'], best['unit'], best['share'], floor)} ({floor})"
-    causes = tuple(dict.fromkeys(cause for _, entry in below for cause in entry.get("causes", ())))
+        best = max(rows, key=lambda bench: bench.info["delivers"]["value"])
+        return Figure(name, None, str(best.info["delivers"].get("unknown", "")), best)
+    below = [bench for bench in known if not bench.info["delivers"]["met"]]
+    decisive = max(below or known, key=_strictness)
+    entry = decisive.info["delivers"]
+    floor = floor_of_record(entry["floor"])
+    text = f"{compared(entry['value'], entry['unit'], entry['share'], floor)} ({floor})"
+    found = [cause for bench in below for cause in _causes(bench)]
+    causes = tuple(dict.fromkeys(found))
     if below:
-        text += f"; below in {', '.join(name for name, _ in below)}: {', '.join(causes) or 'no cause is shown'}"
-    return Line(figure, not below, text, best, causes)
+        names = ", ".join(bench.name for bench in below)
+        text += f"; below in {names}: {', '.join(causes) or 'no cause is shown'}"
+    return Figure(name, not below, text, decisive, floor, causes)
+
+
+def _strictness(bench: Measurement) -> tuple[float, float]:
+    """Orders rows by their floors; of equal floors by what was reached."""
+    entry = bench.info["delivers"]
+    sign = -1 if entry["unit"] == "s" else 1
+    return sign * entry["floor"]["limit"], sign * entry["value"]
+
+
+def _causes(bench: Measurement) -> list[str]:
+    """The causes as recorded; those of older records that are normal work are left out."""
+    found = [str(cause) for cause in bench.info["delivers"].get("causes", ())]
+    normal = "throttled: power cap"
+    return [cause for cause in found if cause != normal or normal in bench.labels]
+
+
+def floor_of_record(entry: Mapping[str, Any]) -> Floor:
+    """A floor as a record holds it."""
+    healthy = entry["healthy"] and tuple(entry["healthy"])
+    return Floor(**{**entry, "healthy": healthy})
+
+
+def verdict(found: Sequence[Figure]) -> tuple[Mark, str]:
+    """The one answer: a word, and of what or why.
+
+    >>> verdict([Figure("bf16", False, ""), Figure("fp16", True, "")])[1]
+    'bf16; 1 of 2 figures with a known floor is reached'
+    """
+    below = [each.name for each in found if each.met is False]
+    known = [each for each in found if each.met is not None]
+    reached = len(known) - len(below)
+    verb = "is" if reached == 1 else "are"
+    text = f"{reached} of {len(known)} figures with a known floor {verb} reached"
+    if below:
+        return Mark("BELOW FLOOR", BAD, "✕"), f"{', '.join(below)}; {text}"
+    if known:
+        return Mark("DELIVERS", GOOD, "✓"), text
+    why = NOT_COMPARED if found else "no benchmark with a floor ran"
+    return Mark("NOT KNOWN", OPEN, "?"), why
+
+
+def bars(found: Sequence[Figure], histories: Mapping[str, Sequence[float]]) -> list[Bar]:
+    """A bar a figure; `histories` are times in seconds by benchmark, oldest first."""
+    return [_bar(each, each.row, histories) for each in found if each.row]
+
+
+def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[float]]) -> Bar:
+    entry, floor = figure.entry, figure.floor
+    value = float(entry["value"])
+    of_peak = row.number("mfu") or row.number("mbu")
+    length = of_peak or None
+    share = f"{of_peak:.0%} of the peak" if of_peak else ""
+    limit = healthy = None
+    note = f"{figure.text or 'no floor is known'}; in `{row.name}`"
+    if floor is not None:
+        if entry.get("nominal"):
+            length, limit, healthy = float(entry["share"]), floor.limit, floor.healthy
+            share = shown(entry["share"], floor.of)
+        else:
+            length, limit = FLOOR_WITHOUT_NOMINAL * value / floor.limit, FLOOR_WITHOUT_NOMINAL
+            share = ""
+        note = f"{floor}; in `{row.name}`"
+    if figure.met is False:
+        note = f"{', '.join(figure.causes) or 'this machine shows no cause'}; {note}"
+    at_clock = ", ".join(row.facts)
+    return Bar(
+        name=figure.name,
+        value=value_text(figure),
+        length=length,
+        floor=limit,
+        healthy=healthy,
+        share=share,
+        note=f"{note}; {at_clock}" if at_clock else note,
+        mark=MARKS[figure.met],
+        history=tuple(1 / time_s for time_s in histories.get(row.fullname, ())),
+    )
+
+
+def value_text(figure: Figure) -> str:
+    """The figure as its row gives its rate; a time as a time."""
+    value, unit = float(figure.entry["value"]), str(figure.entry["unit"])
+    rate = figure.row.rate if figure.row else None
+    if unit != "s" and rate and abs(rate[0] / value - 1) < SAME_FIGURE:
+        return engineering(*rate)
+    return engineering(value, unit)

@@ -1,21 +1,30 @@
-"""The top of a report: the run in one sentence, unusual findings, and the machine's limits."""
+"""The run in one sentence, what limits the machine, and what is unusual about it and the run."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from prooflops.suite.peaks import published_mfu_text
-from prooflops.suite.report.measurement import Measurement
+from prooflops.suite.report.measurement import NEITHER, Measurement
 from prooflops.suite.report.run_report import RunReport
-from prooflops.suite.report.tables import best_rates, kernels_of, memory_stream
+from prooflops.suite.report.tables import best_products, kernels_of, memory_stream
 from prooflops_gate.console.tables import engineering
 
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
-FAR_BELOW = 0.5  # below this share of the roofs, neither roof is the limit
-POWER_LIMITED = 1.05  # speedup on zeros, which switch few transistors, that shows a power limit
-FEW_CACHES = 4.0  # in last-level cache sizes; smaller arrays are partly served by the caches
+# The instruction sets, by torch's names, that multiply a dtype on a CPU; without one it is
+# emulated.
+UNITS = {
+    "bf16": ("avx512_bf16", "amx_tile", "amx_bf16", "bf16"),
+    "fp16": ("avx512_fp16", "amx_fp16", "fp16_arith"),
+    "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "dot_prod", "i8mm"),
+    "fp8_e4m3": (),
+}
+# Speedup on zeros, which switch few transistors, that shows a power limit.
+POWER_LIMITED = 1.05
+# Arrays of fewer last-level caches are partly served by the caches.
+FEWEST_CACHES = 4.0
 USUAL_FLAGS = {
     "float32_matmul_precision": "highest",
     "deterministic": False,
@@ -28,18 +37,20 @@ def sentence(report: RunReport) -> str:
     counts = report.counts
     if not report.claims:
         return f"{len(report.benchmarks)} benchmarks were measured; no claim was checked."
-    hold, red = counts["holds"] + counts["holds if"], counts["FAILS"] + counts["error"]
-    settled = hold + counts["corrected"] + red
+    hold = counts["holds"] + counts["holds if"]
+    settled = hold + counts["corrected"] + counts["FAILS"]
     condition = f" ({counts['holds if']} of them under a condition)" if counts["holds if"] else ""
     parts = [f"{hold} hold{condition}"]
     if counts["corrected"]:
-        parts.append(
-            f"{counts['corrected']} {'is' if counts['corrected'] == 1 else 'are'} wrong as written"
-        )
-    parts.append(f"{red or 'none'} {'fails' if red < 2 else 'fail'} here")
+        verb = "is" if counts["corrected"] == 1 else "are"
+        parts.append(f"{counts['corrected']} {verb} wrong as written")
+    failing = counts["FAILS"]
+    parts.append(f"{failing or 'none'} {'fails' if failing < 2 else 'fail'} here")
     text = f"Of {settled} claims checked on this machine, {', '.join(parts[:-1])} and {parts[-1]}"
-    if unchecked := counts["not checked"]:
-        text += f"; {unchecked} could not be checked"
+    if counts["error"]:
+        text += f"; the tests of {counts['error']} ended by an error"
+    if counts["not checked"]:
+        text += f"; {counts['not checked']} could not be checked"
     return f"{text}."
 
 
@@ -54,51 +65,76 @@ def unusual(report: RunReport) -> list[str]:
 
 
 def _slow_dtypes(report: RunReport) -> Iterable[str]:
-    best = {dtype: bench for dtype, bench, _ in best_rates(report.benchmarks)}
+    best = best_products(report.benchmarks)
     unknown = []
     for narrow, wide in NARROWER.items():
-        if narrow in best and wide in best:
+        if narrow in best and wide in best and _should_be_faster(report, best, narrow, wide):
             pair = best[narrow], best[wide]
             ratio = (pair[0].arithmetic_rate or 0.0) / (pair[1].arithmetic_rate or 1.0)
-            is_wide, either_way = (
-                any(bench.is_wide for bench in pair),
-                (1 + pair[0].spread) * (1 + pair[1].spread),
-            )
+            either_way = (1 + pair[0].spread) * (1 + pair[1].spread)
+            is_wide = any(bench.is_wide for bench in pair)
             if is_wide and 1 / either_way <= ratio <= either_way:
                 unknown.append(f"{narrow} with {wide}")
             elif ratio < 1:
-                marked = (
-                    " (contended)" if any(bench.unsettled for bench in pair) and not is_wide else ""
-                )
+                is_contended = any(bench.unsettled for bench in pair) and not is_wide
                 about = f"about {ratio:.1g}" if is_wide else f"{ratio:.2g}"
-                yield f"{narrow} is multiplied slower than {wide}: at {about} times its rate{marked}"
+                yield (
+                    f"{narrow} is multiplied slower than {wide}: at {about} times its rate"
+                    f"{' (contended)' if is_contended else ''}"
+                )
     if unknown:
-        yield f"not known how the rates of these compare, as they spread too widely: {', '.join(unknown)}"
+        yield (
+            "not known how the rates of these compare, as they spread too widely: "
+            f"{', '.join(unknown)}"
+        )
+
+
+def _should_be_faster(
+    report: RunReport, best: Mapping[str, Measurement], narrow: str, wide: str
+) -> bool:
+    """Whether the narrower dtype has the higher peak; a CPU has none without a unit for it."""
+    peaks = [best[dtype].number("peak_flop_per_s") for dtype in (narrow, wide)]
+    if all(peaks):
+        return peaks[0] > peaks[1]
+    if report.machine.get("device") != "cpu" or narrow not in UNITS:
+        return True
+    sets = report.machine.get("isa") or ()
+    return any(unit in sets for unit in UNITS[narrow])
 
 
 def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    causes: Counter[str] = Counter(
-        label.partition(":")[0] for bench in benchmarks for label in {*bench.labels}
-    )
+    causes: Counter[str] = Counter()
+    for bench in benchmarks:
+        causes.update({label.partition(":")[0] for label in bench.labels})
     for cause, number in causes.most_common():
+        if cause in ("contended", "throttled"):
+            yield f"{number} of {len(benchmarks)} benchmarks were {cause}"
+        else:
+            yield f"{cause}: {number} of {len(benchmarks)} benchmarks"
+    wide = [bench for bench in benchmarks if bench.is_wide]
+    if wide:
         yield (
-            f"{number} of {len(benchmarks)} benchmarks were {cause}"
-            if cause in ("contended", "throttled")
-            else (f"{cause}: {number} of {len(benchmarks)} benchmarks")
+            f"{len(wide)} of {len(benchmarks)} benchmarks spread too widely to conclude anything "
+            "from them"
         )
-    if wide := [bench for bench in benchmarks if bench.is_wide]:
-        yield f"{len(wide)} of {len(benchmarks)} benchmarks spread too widely to conclude anything from them"
-    if above := [bench.name for bench in benchmarks if bench.unsettled.startswith("above")]:
-        yield f"not known what limits these, which exceed the highest ceiling or roof of this run: {first(above)}"
+    above = [bench.name for bench in benchmarks if bench.unsettled.startswith("above")]
+    if above:
+        yield (
+            "not known what limits these, which exceed the highest ceiling or roof of this run: "
+            f"{first(above)}"
+        )
 
 
 def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    multiples = [bench.number("cache_multiple") for bench in benchmarks if bench.level == "memory"
-                 and bench.has("cache_multiple")]  # fmt: skip
-    if multiples and min(multiples) < FEW_CACHES:
+    multiples = [
+        bench.number("cache_multiple")
+        for bench in benchmarks
+        if bench.level == "memory" and bench.has("cache_multiple")
+    ]
+    if multiples and min(multiples) < FEWEST_CACHES:
         yield (
-            f"the bandwidth of the memory was measured with arrays of {min(multiples):.1f} last-level caches, which "
-            "serve a part of it"
+            f"the bandwidth of the memory was measured with arrays of {min(multiples):.1f} "
+            "last-level caches, which serve a part of it"
         )
     for bench in benchmarks:
         if bench.number("zeros_ratio") > POWER_LIMITED:
@@ -112,15 +148,19 @@ def _settings(report: RunReport) -> Iterable[str]:
         if key in flags and flags[key] != usual:
             yield f"{key} is {flags[key]}, not {usual} as usual"
     if any(bench.info.get("mfu", 0) is None for bench in report.benchmarks):
-        yield f"no vendor peak is on record for {report.machine.get('name')}: shares are of the own ceiling"
+        yield (
+            f"no vendor peak is on record for {report.machine.get('name')}: shares are of the own "
+            "ceiling"
+        )
 
 
 def limits(report: RunReport) -> list[str]:
-    """The machine's limits, from uncontended measurements with a narrow spread; a maximum is one over all."""
+    """The machine's limits, from uncontended measurements with a narrow spread."""
     benchmarks = [bench for bench in report.benchmarks if not bench.unsettled]
     return [
         *_roofs(benchmarks),
         *_bandwidth(report.benchmarks),
+        *_power(benchmarks),
         *_training(report.benchmarks),
         *_data(benchmarks),
     ]
@@ -133,18 +173,33 @@ def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         ridge = median(bench.number("ridge") for bench in own)
         bounds = Counter(bench.bound for bench in own)
         listed = ", ".join(f"{number} {bound}" for bound, number in bounds.most_common())
-        yield f"{dtype}: below {ridge:.3g} FLOPs per byte the memory limits; of {len(own)} kernels {listed}"
-    if low := [
-        bench.name for bench in kernels if 0 < bench.number("share_of_attainable") < FAR_BELOW
-    ]:
-        yield f"neither memory nor arithmetic limits these, which reach less than half of either roof: {first(low)}"
+        yield (
+            f"{dtype}: below {ridge:.3g} FLOPs per byte the memory limits; of {len(own)} kernels "
+            f"{listed}"
+        )
+    low = [bench.name for bench in kernels if bench.bound == NEITHER]
+    if low:
+        yield (
+            "neither memory nor arithmetic limits these, which reach less than half of either "
+            f"roof: {first(low)}"
+        )
 
 
 def _bandwidth(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     if best := memory_stream(benchmarks):
         share = f", {best.number('mbu'):.0%} of the vendor's figure" if best.has("mbu") else ""
         marked = f", {best.unsettled}" if best.unsettled else ""
-        yield f"the memory gives {best.rate_text} at most ({best.case.partition('-')[2]}{marked}){share}"
+        kernel = best.case.partition("-")[2]
+        yield f"the memory gives {best.rate_text} at most ({kernel}{marked}){share}"
+
+
+def _power(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    """How many benchmarks ran at the power limit, and the lowest clock: normal work."""
+    limited = [fact for bench in benchmarks for fact in bench.facts if fact.startswith("power-lim")]
+    if limited:
+        lowest = min(limited)
+        clock = f", {lowest.partition(': ')[2]} at the lowest clock" if ": " in lowest else ""
+        yield f"{len(limited)} of {len(benchmarks)} benchmarks are power-limited{clock}: normal work"
 
 
 def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
@@ -164,13 +219,11 @@ def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
 
 
 def _step_figures(bench: Measurement) -> Iterable[str]:
-    """The longest part of a training step, its MFU, its tokens per second and their energy, as far as recorded."""
-    parts = {
-        key: bench.number(f"{key}_s")
-        for key in ("forward", "backward", "optimizer")
-        if bench.has(f"{key}_s")
-    }
-    if parts and (most := max(parts, key=lambda key: parts[key])):
+    """The longest part of a step, its MFU, its tokens per second and their energy."""
+    names = ("forward", "backward", "optimizer")
+    parts = {name: bench.number(f"{name}_s") for name in names if bench.has(f"{name}_s")}
+    if parts:
+        most = max(parts, key=lambda name: parts[name])
         yield f"{parts[most] / sum(parts.values()):.0%} of it {most}"
     unit = "token" if bench.case.startswith("transformer") else "example"
     if bench.has("mfu"):
@@ -187,13 +240,13 @@ def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         for bench in benchmarks
         if bench.family == "training_loop" and bench.info.get("bottleneck")
     ]
-    if found := Counter(str(bench.info["bottleneck"]) for bench in loops).most_common():
+    found = Counter(str(bench.info["bottleneck"]) for bench in loops).most_common()
+    if found:
         listed = ", ".join(f"{name} ({number} of {len(loops)})" for name, number in found)
         yield f"between data loading and step, the slower is: {listed}"
 
 
 def first(names: Sequence[str], number: int = 4) -> str:
     """The first names, and the number of the others."""
-    return ", ".join(names[:number]) + (
-        f" and {len(names) - number} more" if len(names) > number else ""
-    )
+    more = f" and {len(names) - number} more" if len(names) > number else ""
+    return ", ".join(names[:number]) + more

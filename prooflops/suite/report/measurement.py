@@ -9,18 +9,25 @@ from typing import Any
 
 from prooflops_gate.console.tables import engineering
 
-# Share of the median. A wider interquartile range or 95 % interval of the median allows no conclusion.
+# Share of the median. A wider interquartile range or 95 % interval of the median allows no
+# conclusion.
 WIDEST_SPREAD = 0.25
-CONTENDED = "contended"  # prefix of a label: other work competed for the cores
-EXCEEDS = 1 + 1e-6  # a share that is above 1 by more than rounding
-PRODUCTS = ("matmul", "ceiling", "fast_accumulation", "layer")  # families of matrix products
+# Prefix of a label: other work competed for the cores.
+CONTENDED = "contended"
+# A share that is above 1 by more than rounding.
+EXCEEDS = 1 + 1e-6
+# Families of matrix products.
+PRODUCTS = ("matmul", "ceiling", "fast_accumulation", "layer")
+NEITHER = "neither roof"
+# The parts of a step are timed apart, each until the device has ended it; the whole overlaps them.
+USUAL_OVERLAP = 1 / 6
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One benchmark of a record."""
+    """One benchmark of a record; its name is without "test_"."""
 
-    name: str  # without "test_"
+    name: str
     fullname: str
     median_s: float
     iqr_s: float
@@ -32,11 +39,11 @@ class Measurement:
         stats = bench["stats"]
         name = str(bench["name"])
         return cls(
-            name.removeprefix("test_"),
-            str(bench.get("fullname", name)),
-            float(stats["median"]),
-            float(stats["iqr"]),
-            bench.get("extra_info") or {},
+            name=name.removeprefix("test_"),
+            fullname=str(bench.get("fullname", name)),
+            median_s=float(stats["median"]),
+            iqr_s=float(stats["iqr"]),
+            info=bench.get("extra_info") or {},
         )
 
     def number(self, key: str) -> float:
@@ -74,13 +81,11 @@ class Measurement:
 
     @property
     def spread(self) -> float:
-        """The wider of the interquartile range and the median's 95 % interval, as a share of the median."""
+        """The wider of the interquartile range and the median's 95 % interval, of the median."""
         low, high = self.info.get("ci_low"), self.info.get("ci_high")
-        interval = (
-            (high - low) / self.median_s
-            if low is not None and high is not None and self.median_s
-            else 0.0
-        )
+        interval = 0.0
+        if low is not None and high is not None and self.median_s:
+            interval = (high - low) / self.median_s
         return max(self.iqr_share or 0.0, interval)
 
     @property
@@ -97,12 +102,12 @@ class Measurement:
         """Why it allows no conclusion, in a few words; empty if it does."""
         if self.is_wide:
             return "spread too wide"
-        for key, bound in (
-            ("share_of_ceiling", "its ceiling"),
-            ("share_of_attainable", "its roof"),
-        ):
+        apart = abs(self.number("parts_over_step") - 1)
+        if self.has("parts_over_step") and apart > max(self.spread, USUAL_OVERLAP):
+            return "its parts do not add up to it"
+        for key, bound in (("share_of_ceiling", "ceiling"), ("share_of_attainable", "roof")):
             if self.number(key) > EXCEEDS:
-                return f"above {bound}"
+                return f"above its {bound}"
         return CONTENDED * any(label.startswith(CONTENDED) for label in self.labels)
 
     @property
@@ -111,11 +116,11 @@ class Measurement:
 
         A launch-bound row has no bandwidth: its time is that of the launch.
         """
-        keys = (("flop_per_s", "FLOP/s"), ("op_per_s", "OP/s"), ("bytes_per_s", "B/s"))
-        for key, unit in keys[2:] if self.info.get("memory_level") else keys:
-            if (value := self.number(key)) > 0 and not (
-                unit == "B/s" and self.info.get("bound") == "launch"
-            ):
+        keys = [("flop_per_s", "FLOP/s"), ("op_per_s", "OP/s"), ("bytes_per_s", "B/s")]
+        for key, unit in keys[2:] if self.level else keys:
+            value = self.number(key)
+            is_of_launch = unit == "B/s" and self.info.get("bound") == "launch"
+            if value > 0 and not is_of_launch:
                 return value, unit
         return None
 
@@ -131,22 +136,13 @@ class Measurement:
 
     @property
     def bound(self) -> str:
-        """Its limit: "memory-bound", "compute-bound", "launch-bound"; else why that is unknown, or empty."""
+        """Its limit: "memory-bound", "neither roof"; else why that is unknown, or empty."""
         bound = self.info.get("bound")
         if not bound:
             return ""
-        return f"not known: {self.unsettled}" if self.unsettled else f"{bound}-bound"
-
-    @property
-    def method(self) -> str:
-        """The version of the method, the number of rounds, and the cache state."""
-        method, rounds = self.info.get("method"), self.info.get("rounds")
-        parts = [
-            f"method {method}" if method else "",
-            f"{rounds} rounds" if rounds else "",
-            self.cache,
-        ]
-        return ", ".join(filter(None, parts))
+        if self.unsettled:
+            return f"not known: {self.unsettled}"
+        return NEITHER if bound == NEITHER else f"{bound}-bound"
 
     @property
     def cache(self) -> str:
@@ -154,18 +150,27 @@ class Measurement:
         cache = str(self.info.get("cache") or "")
         return "" if cache == "as-is" else cache
 
+    def _conditions(self, key: str) -> list[str]:
+        conditions = self.info.get("conditions")
+        return list(conditions.get(key, ())) if isinstance(conditions, dict) else []
+
     @property
     def labels(self) -> list[str]:
         """Descriptions of competing work and slowdowns."""
-        conditions = self.info.get("conditions")
-        return list(conditions.get("labels", ())) if isinstance(conditions, dict) else []
+        return self._conditions("labels")
+
+    @property
+    def facts(self) -> list[str]:
+        """How the device worked meanwhile: "power-limited: 1.49 of 1.98 GHz"."""
+        found = self._conditions("facts")
+        if self.has("share_at_clock"):
+            found.append(f"{self.number('share_at_clock'):.0%} of the units at that clock")
+        return found
 
     @property
     def notes(self) -> str:
-        """A short note: cache state, limit, and the start of each label."""
+        """A short note: cache state, limit, clock, and the start of each label."""
         found = [self.cache, self.bound or self.unsettled, str(self.info.get("label") or "")]
-        return ", ".join(
-            filter(
-                None, dict.fromkeys([*found, *(label.partition(":")[0] for label in self.labels)])
-            )
-        )
+        found += self.facts
+        found += [label.partition(":")[0] for label in self.labels]
+        return ", ".join(filter(None, dict.fromkeys(found)))

@@ -1,7 +1,7 @@
-"""One figure for each quantity of a run: a dtype's ceiling, and the memory's bandwidth for a mix of reads and writes.
+"""One figure for each quantity of a run: a dtype's ceiling, and the memory's bandwidth for a mix.
 
-A later product may exceed the ceiling that an earlier row was compared with, and a stream the roof of a kernel. All
-rows are compared with the highest. What still exceeds it is no product or stream: its figures contradict each other.
+All rows are compared with the highest product of their dtype, in whichever order they ran. What
+exceeds it is no product: its figures contradict each other.
 """
 
 from __future__ import annotations
@@ -10,42 +10,46 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from prooflops.suite.report.measurement import Measurement
+from prooflops.suite.report.measurement import NEITHER, Measurement
+from prooflops.suite.report.reread import with_facts_of_conditions
 
-SAME_MIX = 0.05  # of the share of reads
+SAME_SHARE_OF_READS = 0.05
 SHARES_OF_CEILING = ("share_of_ceiling", "model_share_of_ceiling")
+# A kernel below this share of its roof is not held back by it.
+LEAST_SHARE_OF_A_ROOF = 0.5
 
 
 def reconciled(benchmarks: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """The benchmarks with the shares that follow from the highest ceilings and bandwidths of the run."""
-    rows = [*benchmarks]
-    ceilings: dict[tuple[str, str], float] = {}
-    for bench in rows:
-        reached = bench.arithmetic_rate if bench.is_product and not bench.is_wide else None
-        ceiling = max(bench.number("ceiling_flop_per_s"), reached or 0.0)
-        ceilings[_regime(bench)] = max(ceilings.get(_regime(bench), 0.0), ceiling)
-    streams = [
-        bench for bench in rows if bench.level == "memory" and bench.rate and not bench.is_wide
-    ]
+    """The benchmarks with shares of the highest ceilings and bandwidths of the run."""
+    rows = with_facts_of_conditions([*benchmarks])
+    ceilings = ceilings_of(rows)
+    streams = [each for each in rows if each.level == "memory" and each.rate and not each.is_wide]
     compared = [
-        replace(bench, info=_compared(bench, ceilings[_regime(bench)], streams)) for bench in rows
+        replace(bench, info=_compared(bench, ceilings.get(bench.dtype, 0.0), streams))
+        for bench in rows
     ]
     return tuple(_calls_apart(compared))
 
 
+def ceilings_of(benchmarks: Sequence[Measurement]) -> dict[str, float]:
+    """The one ceiling of each dtype: its fastest product; without one the recorded ceiling."""
+    reached: dict[str, float] = {}
+    recorded: dict[str, float] = {}
+    for bench in benchmarks:
+        dtype = bench.dtype
+        recorded[dtype] = max(recorded.get(dtype, 0.0), bench.number("ceiling_flop_per_s"))
+        if bench.is_product and not bench.is_wide:
+            reached[dtype] = max(reached.get(dtype, 0.0), bench.arithmetic_rate or 0.0)
+    return {**recorded, **reached}
+
+
 def _calls_apart(benchmarks: Sequence[Measurement]) -> Iterable[Measurement]:
-    """Marks streams of a cache that are slower than those of a farther one: it is their calls that take the time."""
+    """Marks streams of a cache that are slower than a farther one's: calls take their time."""
     caches = [bench for bench in benchmarks if bench.level.startswith("L") and bench.rate]
     for bench in benchmarks:
-        farther = max(
-            (each.number("bytes_per_s") for each in caches if each.level > bench.level), default=0.0
-        )
-        is_slower = bench in caches and bench.number("bytes_per_s") < farther
+        farther = [each.number("bytes_per_s") for each in caches if each.level > bench.level]
+        is_slower = bench in caches and bench.number("bytes_per_s") < max(farther, default=0.0)
         yield replace(bench, info={**bench.info, "bound": "launch"}) if is_slower else bench
-
-
-def _regime(bench: Measurement) -> tuple[str, str]:
-    return bench.dtype, str(bench.info.get("regime") or "sustainable")
 
 
 def _compared(
@@ -55,20 +59,36 @@ def _compared(
     if not before:
         return bench.info
     info = {**bench.info, "ceiling_flop_per_s": ceiling}
-    info |= {
-        key: bench.number(key) * before / ceiling for key in SHARES_OF_CEILING if bench.has(key)
-    }
+    for key in SHARES_OF_CEILING:
+        if bench.has(key):
+            info[key] = bench.number(key) * before / ceiling
     if bench.has("roof_bytes_per_s", "intensity", "flop_per_s"):
-        reads = bench.number("read_share")
-        alike = [
-            each.number("bytes_per_s")
-            for each in streams
-            if abs(each.number("read_share") - reads) <= SAME_MIX
-        ]
-        roof = max([bench.number("roof_bytes_per_s"), *alike])
-        attainable, ridge = min(ceiling, bench.number("intensity") * roof), ceiling / roof
-        info |= {"roof_bytes_per_s": roof, "attainable_flop_per_s": attainable, "ridge": ridge}
-        info["share_of_attainable"] = bench.number("flop_per_s") / attainable
-        if info.get("bound") in ("memory", "compute"):
-            info["bound"] = "memory" if bench.number("intensity") < ridge else "compute"
+        info |= _under_the_roofs(bench, ceiling, streams)
     return info
+
+
+def _under_the_roofs(
+    bench: Measurement, ceiling: float, streams: Iterable[Measurement]
+) -> dict[str, Any]:
+    """The kernel's place under the highest roofs, and which of them it is held back by."""
+    reads = bench.number("read_share")
+    alike = [
+        each.number("bytes_per_s")
+        for each in streams
+        if abs(each.number("read_share") - reads) <= SAME_SHARE_OF_READS
+    ]
+    roof = max([bench.number("roof_bytes_per_s"), *alike])
+    intensity, ridge = bench.number("intensity"), ceiling / roof
+    attainable = min(ceiling, intensity * roof)
+    share = bench.number("flop_per_s") / attainable
+    bound = bench.info.get("bound")
+    if bound in ("memory", "compute"):
+        bound = "memory" if intensity < ridge else "compute"
+        bound = bound if share >= LEAST_SHARE_OF_A_ROOF else NEITHER
+    return {
+        "roof_bytes_per_s": roof,
+        "attainable_flop_per_s": attainable,
+        "ridge": ridge,
+        "share_of_attainable": share,
+        "bound": bound,
+    }

@@ -6,7 +6,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +17,59 @@ from prooflops.suite.report.reconciled import reconciled
 from prooflops.suite.verdicts import RED, VERDICTS, Verdict
 from prooflops_gate.history.trend import Trend
 
-SCHEMA = 2  # of verdicts.json, raised for incompatible changes; 1 was a list without a head
+# Of verdicts.json, raised for incompatible changes; 1 was a list without a head.
+SCHEMA = 2
 SCHEMA_FILE = Path(__file__).with_name("verdicts.schema.json")
 VERSIONS = ("torch", "python", "driver", "cuda", "hip")
+OF_RUN = ("date", "duration_s", "command", "revision", "pace")
+OF_CLAIM = ("statement", "condition", "correction", "note")
+
+
+@dataclass(frozen=True)
+class RedTest:
+    """A test that did not pass: failed contradicts its claims; the others came to no answer."""
+
+    test: str
+    status: str
+    reason: str
+    fault: str = ""  # whose it may be, where that is known
+    claims: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> RedTest:
+        return cls(**{**row, "claims": tuple(row.get("claims", ()))})
+
+    @property
+    def is_contradiction(self) -> bool:
+        return self.status == "failed"
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """One run on one machine."""
+    """One run on one machine.
 
-    machine: Mapping[str, Any]  # the fingerprint
-    headline: tuple[str, ...]  # machine and software in a few lines, as pytest's header prints them
+    `machine` is the fingerprint, `headline` what pytest's header prints of it, `sources` those of
+    the claims by key, `red_tests` the tests that did not pass,
+    `peaks` those that are not the vendor's (see Peaks), `caches` bytes by level, `partial` why the
+    run is partial, `trends` those of its benchmarks over the records of this machine.
+    """
+
+    machine: Mapping[str, Any]
+    headline: tuple[str, ...]
     claims: tuple[Verdict, ...] = ()
-    sources: Mapping[str, Source] = field(default_factory=dict)  # of the claims, by key
+    sources: Mapping[str, Source] = field(default_factory=dict)
     benchmarks: tuple[Measurement, ...] = ()
-    peaks: Mapping[str, Mapping[str, float]] = field(
-        default_factory=dict
-    )  # not the vendor's, see Peaks
-    caches: Mapping[str, int] = field(default_factory=dict)  # bytes by level
+    red_tests: tuple[RedTest, ...] = ()
+    peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    caches: Mapping[str, int] = field(default_factory=dict)
     date: str = ""
     duration_s: float | None = None
     arguments: tuple[str, ...] = ()
     revision: str = ""
     version: str = ""
     pace: str = ""
-    partial: str = ""  # why the run is partial; empty for a whole one
-    trends: tuple[Trend, ...] = ()  # of its benchmarks, over the records of this machine
+    partial: str = ""
+    trends: tuple[Trend, ...] = ()
 
     @property
     def command(self) -> str:
@@ -51,9 +78,8 @@ class RunReport:
     @property
     def methods(self) -> tuple[str, ...]:
         """The versions of its methods of measurement."""
-        return tuple(
-            sorted({str(each.info["method"]) for each in self.benchmarks if "method" in each.info})
-        )
+        found = {str(each.info["method"]) for each in self.benchmarks if "method" in each.info}
+        return tuple(sorted(found))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -63,6 +89,16 @@ class RunReport:
 
     def with_verdicts(self, *verdicts: str) -> list[Verdict]:
         return [claim for claim in self.claims if claim.verdict in verdicts]
+
+    @property
+    def red_benchmarks(self) -> list[RedTest]:
+        """The tests without a claim that contradict something, such as a floor."""
+        return [each for each in self.red_tests if not each.claims and each.is_contradiction]
+
+    @property
+    def errors(self) -> list[RedTest]:
+        """The tests that crashed, hung or ended by another error."""
+        return [each for each in self.red_tests if not each.is_contradiction]
 
     @property
     def red(self) -> list[Verdict]:
@@ -97,19 +133,20 @@ def run_report(
     ours = record["prooflops"]
     commit = record.get("commit_info") or {}
     revision = str(commit.get("id") or "")
+    is_dirty = revision and commit.get("dirty")
     return RunReport(
         machine=ours["fingerprint"],
         headline=tuple(headline),
         claims=tuple(verdicts),
         sources=registry.sources,
         benchmarks=reconciled(map(Measurement.of, record["benchmarks"])),
+        red_tests=tuple(RedTest.of(row) for row in ours.get("red_tests", ())),
         peaks=ours["peaks"],
         caches=ours["caches"],
         date=str(record.get("datetime") or ""),
         duration_s=ours["duration_s"],
         arguments=tuple(map(str, ours["arguments"])),
-        revision=revision
-        + (" with uncommitted changes" if revision and commit.get("dirty") else ""),
+        revision=f"{revision} with uncommitted changes" if is_dirty else revision,
         version=ours["version"],
         pace=ours["pace"],
         partial=partial,
@@ -117,33 +154,34 @@ def run_report(
 
 
 def verdicts_json(report: RunReport) -> str:
-    """The text of verdicts.json, a run's results for programs; its form is public, see docs/validate.md."""
+    """The text of verdicts.json, a run's results for programs; see docs/validate.md for its form."""
+    figures = delivery.figures(report.benchmarks)
+    mark, text = delivery.verdict(figures)
     content = {
         "schema": SCHEMA,
         "prooflops": report.version,
-        **{
-            key: getattr(report, key)
-            for key in ("date", "duration_s", "command", "revision", "pace")
-        },
+        **{key: getattr(report, key) for key in OF_RUN},
         "whole": not report.partial,
         "partial": report.partial,
         "machine": dict(report.machine),
         "versions": {key: report.machine.get(key) for key in VERSIONS},
-        "delivers": [each.as_dict() for each in delivery.figures(report.benchmarks)],
+        "verdict": mark.word,
+        "verdict_text": text,
+        "delivers": [each.as_dict() for each in figures],
+        "red_tests": [asdict(each) for each in report.red_tests],
         "counts": report.counts,
-        "claims": [
-            {
-                **verdict.as_dict(),
-                **{
-                    key: getattr(verdict.claim, key)
-                    for key in ("statement", "condition", "correction", "note")
-                },
-                "sources": [
-                    {"title": source.title, "locator": source.locator, "url": source.url}
-                    for source in map(report.sources.__getitem__, verdict.claim.sources)
-                ],
-            }
-            for verdict in report.claims
-        ],
+        "claims": [_claim(report, each) for each in report.claims],
     }
     return json.dumps(content, indent=1, default=str) + "\n"
+
+
+def _claim(report: RunReport, verdict: Verdict) -> dict[str, Any]:
+    sources = [report.sources[key] for key in verdict.claim.sources]
+    return {
+        **verdict.as_dict(),
+        **{key: getattr(verdict.claim, key) for key in OF_CLAIM},
+        "sources": [
+            {"title": source.title, "locator": source.locator, "url": source.url}
+            for source in sources
+        ],
+    }

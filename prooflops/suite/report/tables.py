@@ -22,6 +22,15 @@ PLACED = (
     "ridge",
 )
 RATES_HEAD = ["dtype", "rate", "of vendor peak", "in", "spread"]
+BENCHMARKS_HEAD = [
+    "benchmark",
+    "median",
+    "spread",
+    "rate",
+    "of vendor peak",
+    "of own ceiling",
+    "notes",
+]
 NO_PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
@@ -31,45 +40,30 @@ def topic_table(claims: Sequence[Verdict]) -> list[list[str]]:
     for topic, group in [*by_topic(claims).items(), ("all", claims)]:
         count = Counter(claim.verdict for claim in group)
         cases = sum(claim.cases for claim in group)
-        rows.append(
-            [topic, str(len(group)), *(str(count[word] or "·") for word in VERDICTS), f"{cases:,}"]
-        )
+        numbers = [str(count[word] or "·") for word in VERDICTS]
+        rows.append([topic, str(len(group)), *numbers, f"{cases:,}"])
     return rows
 
 
 def benchmark_table(
     benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]] = NO_PEAKS
 ) -> list[list[str]]:
-    """One row per benchmark: name, median, IQR, rate, and share of the two ceilings.
+    """One row per benchmark, with the shares of both ceilings; a stream's peak is the bandwidth.
 
-    A last column has the notes, if any. A stream's peak is the vendor's bandwidth.
+    Without benchmarks there is no row.
     """
-    rows = [
-        ["benchmark", "median", "IQR", "rate", "of vendor peak (MFU)", "of own ceiling", "measured"]
-    ]
+    rows = []
     for bench in benchmarks:
-        spread = (
-            "-" if bench.iqr_share is None else f"{bench.iqr_share:.1%}" + " wide" * bench.is_wide
-        )
-        rows.append(
-            [
-                bench.name,
-                engineering(bench.median_s, "s"),
-                spread,
-                *rates_of(bench, peaks),
-                bench.notes,
-            ]
-        )
-    return rows if any(bench.notes for bench in benchmarks) else [row[:-1] for row in rows]
+        spread = spread_text(bench).partition(":")[0] + " wide" * bench.is_wide
+        time = engineering(bench.median_s, "s")
+        rows.append([bench.name, time, spread, *rates_of(bench, peaks), bench.notes])
+    return [BENCHMARKS_HEAD, *rows] if rows else []
 
 
 def rates_of(bench: Measurement, peaks: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Three cells: the rate, and its share of the vendor's peak and of the own ceiling."""
-    return [
-        bench.rate_text,
-        share_of_peak(bench.info, peaks),
-        share(bench.info.get("share_of_ceiling"), "-"),
-    ]
+    own = share(bench.info.get("share_of_ceiling"), "-")
+    return [bench.rate_text, share_of_peak(bench.info, peaks), own]
 
 
 def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
@@ -83,35 +77,29 @@ def memory_stream(benchmarks: Sequence[Measurement]) -> Measurement | None:
     return max(streams, key=lambda bench: bench.number("bytes_per_s"), default=None)
 
 
-def best_rates(
-    benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]] = NO_PEAKS
-) -> list[tuple[str, Measurement, list[str]]]:
-    """The fastest matrix product per dtype, with the cells of its row: dtype, rate, share of peak, name, spread.
+def best_products(benchmarks: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The fastest matrix product of each dtype, the fastest dtype first.
 
     Contention only lowers a rate, so that contended products take part, and are marked.
     """
     best: dict[str, Measurement] = {}
     for bench in benchmarks:
-        if (
-            bench.is_product
-            and bench.dtype
-            and _rate(bench) > (_rate(best[bench.dtype]) if bench.dtype in best else 0)
-        ):
-            best[bench.dtype] = bench
-    return [
-        (
-            dtype,
-            bench,
-            [
-                dtype,
-                bench.rate_text,
-                share_of_peak(bench.info, peaks),
-                bench.name,
-                spread_text(bench),
-            ],
-        )
-        for dtype, bench in sorted(best.items(), key=lambda each: _rate(each[1]), reverse=True)
-    ]
+        if bench.is_product and bench.dtype:
+            known = best.get(bench.dtype)
+            if known is None or _rate(bench) > _rate(known):
+                best[bench.dtype] = bench
+    return dict(sorted(best.items(), key=lambda item: -_rate(item[1])))
+
+
+def rates_table(
+    benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]] = NO_PEAKS
+) -> list[list[str]]:
+    """The best rate of each dtype; no row without a product."""
+    rows = []
+    for dtype, bench in best_products(benchmarks).items():
+        of_peak = share_of_peak(bench.info, peaks)
+        rows.append([dtype, bench.rate_text, of_peak, bench.name, spread_text(bench)])
+    return [RATES_HEAD, *rows] if rows else []
 
 
 def _rate(bench: Measurement) -> float:
@@ -121,3 +109,28 @@ def _rate(bench: Measurement) -> float:
 def spread_text(bench: Measurement) -> str:
     """The spread in percent, with the reason if it allows no conclusion."""
     return f"{bench.spread:.1%}" + (f": {bench.unsettled}" if bench.unsettled else "")
+
+
+def roofline_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
+    """One row per kernel: intensity by formula and as counted, and its place under the roofs."""
+    head = ["kernel", "FLOP/B", "counted", "reads", "attainable", "achieved", "share"]
+    rows = []
+    for bench in kernels_of(benchmarks):
+        counted = f"{bench.number('counted_intensity'):.3g}"
+        marked = " *" if bench.info.get("counted_otherwise") else ""
+        paper = bench.number("paper_ridge")
+        bound = bench.bound.removesuffix("-bound")
+        label = bench.info.get("roof_label")
+        rows.append([
+            bench.name,
+            f"{bench.number('intensity'):.3g}",
+            counted + marked,
+            f"{bench.number('read_share'):.0%}",
+            engineering(bench.number("attainable_flop_per_s"), "FLOP/s"),
+            engineering(bench.number("flop_per_s"), "FLOP/s"),
+            share(bench.number("share_of_attainable") or None, "-"),
+            f"{bound}, {label}" if label else bound,
+            f"{bench.number('ridge'):.3g}",
+            f"{paper:.3g}" if paper else "no peak on record",
+        ])  # fmt: skip
+    return [[*head, "held back by", "ridge", "on paper"], *rows] if rows else []

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from prooflops.suite.report import html, markdown
+from prooflops.suite.report.page import LARGEST_SHORT_PAGE_BYTES, page_of
 from prooflops.suite.report.run_report import RunReport, run_report, verdicts_json
 from prooflops_gate.history import records as history
 from prooflops_gate.history import run_record, trend
 from prooflops_gate.history.trend import Trend
 from prooflops_gate.options import settings
+from prooflops_gate.page.html import html
+from prooflops_gate.page.markdown import markdown
 
 if TYPE_CHECKING:
     # It imports torch, which the runner does without.
@@ -47,6 +49,7 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
         caches=run.caches,
         selection=run.selection,
         verdicts=[verdict.as_dict() for verdict in verdicts],
+        red_tests=run.red_tests,
     )
     lines = [*run.headline, *([f"part of a run: {run.partial}"] if run.partial else ())]
     report = run_report(content, verdicts, run.registry, lines, run.partial or run.selection)
@@ -83,9 +86,11 @@ def publish(finished: FinishedRun, records: Path, exact: tuple[str, ...]) -> Fin
 
 def write_pages(report: RunReport, folder: Path) -> None:
     """Writes verdicts.json, report.md and report.html. Raises OSError."""
+    page = page_of(report)
+    short = markdown(page, largest_bytes=LARGEST_SHORT_PAGE_BYTES)
     history.write_atomically(folder / "verdicts.json", verdicts_json(report))
-    history.write_atomically(folder / "report.md", markdown.markdown(report))
-    history.write_atomically(folder / "report.html", html.html(report))
+    history.write_atomically(folder / "report.md", short)
+    history.write_atomically(folder / "report.html", html(page))
 
 
 def trends_of(

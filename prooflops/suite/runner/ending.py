@@ -33,13 +33,13 @@ def conclude(
     if introduction:
         finished = store(content, finished, introduction)
     screen.failures([row for row in file.ended().values() if row["status"] in RED])
-    # It has what the summary uses of pytest's reporter.
-    terminal.print_summary(cast(Any, screen), finished, introduction.get("known", ()))
     write_evidence(file)
     red = ours["red_tests"]
     screen.write_line(f"{ran:,} tests ran; {sentence(red)}", red=bool(red), green=not red)
     if ours["partial"]:
         screen.write_line(f"{ours['partial']}; to go on: --resume {file.path}", yellow=True)
+    # Last the verdict. The screen has what the summary uses of pytest's reporter.
+    terminal.print_summary(cast(Any, screen), finished, introduction.get("known", ()))
     if interrupted:
         return 2
     return int(bool(red) or bool(finished.unwritten))

@@ -10,6 +10,7 @@ from typing import Any
 
 from prooflops.suite.evidence.file import RED
 from prooflops_gate.console.progress import minutes
+from prooflops_gate.page.terminal import width_of, wrapped
 
 # Between two lines about the progress.
 INTERVAL_S = 10.0
@@ -46,19 +47,14 @@ class Screen:
         print(text, flush=True)
 
     def section(self, title: str, **markup: bool) -> None:
-        from prooflops.suite.report.terminal import width_of
-
-        width = width_of(self.isatty) or 80
+        width = width_of(isatty=self.isatty) or 80
         self.write_line(f" {title} ".center(width, "="), **markup)
 
     # ---- the progress ---------------------------------------------------------------------------
 
     def begin(self, plan: Mapping[str, Any], left: Sequence[str]) -> None:
-        # Not at the start: it imports the report, while the processes of the tests import torch.
-        from prooflops.suite.report.terminal import width_of, wrapped
-
         for line in plan["headline"]:
-            for part in wrapped(line, width_of(self.isatty), "  "):
+            for part in wrapped(line, width_of(isatty=self.isatty)):
                 self.write_line(part)
         self._left = Counter(map(folder_of, left))
         self._total = len(plan["tests"])

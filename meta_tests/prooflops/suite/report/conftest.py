@@ -11,10 +11,11 @@ from meta_tests.conftest import ROOT
 from meta_tests.prooflops_gate.history.test_trend import summary
 from prooflops.suite.evidence import results
 from prooflops.suite.evidence.file import EvidenceFile
-from prooflops.suite.report.html import html
+from prooflops.suite.report.page import page_of
 from prooflops.suite.report.run_report import RunReport, run_report
 from prooflops.suite.verdicts import RED
 from prooflops_gate.history.trend import trends, with_verdicts
+from prooflops_gate.page.html import html
 
 
 @pytest.fixture(scope="session")
@@ -55,4 +56,4 @@ def report(report_of: Callable[..., RunReport]) -> RunReport:
 @pytest.fixture(scope="session")
 def page(report: RunReport) -> str:
     """Its report.html."""
-    return html(report)
+    return html(page_of(report))

@@ -4,8 +4,9 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 from prooflops.suite.registry import Claim, Source
-from prooflops.suite.report.html import html
+from prooflops.suite.report.page import page_of
 from prooflops.suite.report.run_report import RunReport
+from prooflops_gate.page.html import html
 
 HOSTILE = '</style></script><script>alert("1")</script><img src=x onerror=alert(1)>\u202e\u0000&amp; {{ 7*7 }}'
 
@@ -45,7 +46,7 @@ def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report: RunReport,
         benchmarks=tuple(benches), headline=(HOSTILE,), arguments=(HOSTILE,), revision=HOSTILE, partial=HOSTILE,
         trends=tuple(replace(each, name=HOSTILE) for each in report.trends),
     )  # fmt: skip
-    page = html(hostile)
+    page = html(page_of(hostile))
     found = Tags(page)
     assert [tag for tag, _ in found.tags].count("script") == 1
     assert {tag for tag, _ in found.tags} <= {tag for tag, _ in usual.tags} | {"strong"}

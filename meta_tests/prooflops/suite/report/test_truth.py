@@ -8,9 +8,16 @@ import pytest
 
 from accounting.devices.floors import floor_of
 from meta_tests.contradictions import Page, contradictions
-from prooflops.suite.report.html import html
-from prooflops.suite.report.markdown import LARGEST_BYTES, markdown
+from prooflops.suite.report.page import LARGEST_SHORT_PAGE_BYTES, page_of
 from prooflops.suite.report.run_report import RunReport, verdicts_json
+from prooflops_gate.page.html import html
+from prooflops_gate.page.markdown import markdown
+
+
+def short(report: RunReport) -> str:
+    """Its report.md."""
+    return markdown(page_of(report), largest_bytes=LARGEST_SHORT_PAGE_BYTES)
+
 
 ReportOf = Callable[..., RunReport]
 STEP, ROW = "step[deep-linear-bf16-eager]", "stream[L1-copy]"
@@ -69,7 +76,7 @@ def test_the_checker_sees_each_contradiction() -> None:
 
 def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of: ReportOf) -> None:
     report = report_of(busy)
-    page = html(report)
+    page = html(page_of(report))
     assert contradictions(page) == []
     rates = {row["dtype"]: row for row in Page(page).tables["rates"]}
     assert "contended" in rates["bf16"]["spread"]
@@ -87,7 +94,7 @@ def test_a_training_step_gives_examples_per_second_and_their_energy_beside_publi
             info |= {"mfu": 0.41, "tokens_per_s": 12345.6, "joules_per_token": 0.0123}
             stats["iqr"] = 0.0
 
-    conclusions = Page(html(report_of(trained))).conclusions
+    conclusions = Page(html(page_of(report_of(trained)))).conclusions
     step = next(each for each in conclusions if "(deep-linear-bf16-eager)" in each)
     assert step.endswith(", MFU 41%, 12,346 examples/s, 12.3 mJ per example"), step
     assert any(
@@ -100,7 +107,7 @@ def test_a_wide_spread_leads_to_no_conclusion(report_of: ReportOf) -> None:
     def wide(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
         stats["iqr"] = 1.08 * stats["median"]
 
-    page = html(report_of(wide))
+    page = html(page_of(report_of(wide)))
     assert contradictions(page) == []
     assert "fp16 is multiplied slower than fp32: at about 0.006 times its rate" in page
     assert "as they spread too widely: fp8_e4m3 with bf16, fp32 with fp64" in page
@@ -137,7 +144,7 @@ def delivering(report_of: ReportOf) -> RunReport:
 
 
 def test_the_page_begins_with_whether_the_machine_delivers(delivering: RunReport) -> None:
-    page, text = html(delivering), markdown(delivering)
+    page, text = html(page_of(delivering)), short(delivering)
     conclusions = Page(page).conclusions
     assert conclusions[0] == "BELOW FLOOR: copy; 1 of 2 figures with a known floor is reached."
     below, met, unknown = (conclusions[place].strip() for place in (1, 2, 3))
@@ -167,15 +174,14 @@ def test_the_short_page_fits_a_comment_whatever_fails(
 ) -> None:
     from dataclasses import replace
 
-    assert len(markdown(report).encode()) <= LARGEST_BYTES
+    assert len(short(report).encode()) <= LARGEST_SHORT_PAGE_BYTES
     failing = tuple(
         replace(each, verdict="FAILS", reason="2·m·n·k " * 120) for each in report.claims
     )
     few, text = (
-        markdown(replace(report, claims=(*failing[:end], *report.claims[end:])))
-        for end in (40, None)
+        short(replace(report, claims=(*failing[:end], *report.claims[end:]))) for end in (40, None)
     )
-    assert max(len(few.encode()), len(text.encode())) <= LARGEST_BYTES
+    assert max(len(few.encode()), len(text.encode())) <= LARGEST_SHORT_PAGE_BYTES
     assert "Cut here" in text
     assert all(f"| `{each.id}` |" in few for each in failing[:40])
     assert "## Machine and run" in few, "40 failing claims leave room for the rest"

@@ -1,0 +1,1 @@
+"""Pages: sections as values, and one renderer a medium. Standard library only."""

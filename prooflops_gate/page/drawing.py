@@ -1,0 +1,323 @@
+"""Draws plots and bars as SVG; style.css sets the colours, and each mark has its figures as a title.
+
+Coordinates are rounded to a tenth, so that the same plot gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from prooflops_gate.console.tables import engineering, visible
+from prooflops_gate.page.escape import escaped
+from prooflops_gate.page.plot import Axis, Block, Line, Plot, Point, Rule
+from prooflops_gate.page.section import Bar
+
+WIDTH = 640.0
+RIGHT = 16.0
+LEGEND_LINE = 18.0
+LABEL_LINE = 20.0  # for the labels of rules, on top
+BELOW = 46.0  # for ticks and the label of the x axis
+CHARACTER = 6.6  # width of one of size 12
+LONGEST_NAME = 34  # characters of a row's or a series' name
+SERIES = 8  # colours of style.css
+RADIUS = 4.5
+ROW_SHARE = 0.62  # of a row's height that a block fills
+MARGIN = 0.06  # of an axis's range, beyond the outermost marks
+# On an axis of fewer decades there are ticks at 2 and 5, too; on one of more at every second one.
+FEW_DECADES = 1.7
+MANY_DECADES = 6
+FEWEST_TICKS = 2
+SHAPES = (
+    "M{l} {y}A{r} {r} 0 1 0 {R} {y}A{r} {r} 0 1 0 {l} {y}Z",
+    "M{l} {t}H{R}V{b}H{l}Z",
+    "M{x} {t}L{R} {y}L{x} {b}L{l} {y}Z",
+    "M{x} {t}L{R} {b}H{l}Z",
+    "M{l} {t}H{R}L{x} {b}Z",
+    "M{l} {t}L{R} {y}L{l} {b}Z",
+    "M{R} {t}L{l} {y}L{R} {b}Z",
+    "M{x} {t}L{R} {t}L{R} {b}L{x} {b}L{l} {y}Z",
+)
+
+
+def name_of(text: str) -> str:
+    """A name beside an axis, shortened to leave room for the drawing."""
+    shown = visible(text)
+    return shown if len(shown) <= LONGEST_NAME else f"{shown[: LONGEST_NAME - 1]}…"
+
+
+class Scale:
+    """Places values of an axis between two coordinates."""
+
+    def __init__(self, axis: Axis, values: Sequence[float], start: float, end: float) -> None:
+        self.axis, self.start, self.end = axis, start, end
+        if axis.rows:
+            self.low, self.high = -0.5, len(axis.rows) - 0.5
+            return
+        known = [self._of(value) for value in values]
+        low = self._of(axis.low) if axis.low is not None else min(known, default=0.0)
+        high = self._of(axis.high) if axis.high is not None else max(known, default=1.0)
+        room = MARGIN * (high - low) or 0.5
+        self.low = low if axis.low is not None else low - room
+        self.high = high if axis.high is not None else high + room
+
+    def _of(self, value: float) -> float:
+        return math.log10(value) if self.axis.is_log else value
+
+    def __call__(self, value: float) -> float:
+        share = (self._of(value) - self.low) / ((self.high - self.low) or 1.0)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self) -> Sequence[float]:
+        """Round values within the axis, two at least."""
+        if self.axis.ticks is not None:
+            return self.axis.ticks
+        found = self._powers() if self.axis.is_log else []
+        if len(found) < FEWEST_TICKS:
+            low, high = self._value(self.low), self._value(self.high)
+            found = _round_steps(low, high)
+        return [tick for tick in found if self.low <= self._of(tick) <= self.high]
+
+    def _value(self, place: float) -> float:
+        return 10.0**place if self.axis.is_log else place
+
+    def _powers(self) -> list[float]:
+        decades = self.high - self.low
+        factors = (1, 2, 5) if decades < FEW_DECADES else (1,)
+        step = 1 if decades < MANY_DECADES else 2
+        found = []
+        for decade in range(math.floor(self.low), math.ceil(self.high) + 1):
+            if decade % step == 0:
+                found += [10.0**decade * factor for factor in factors]
+        return [tick for tick in found if self.low <= math.log10(tick) <= self.high]
+
+    def text(self, value: float) -> str:
+        return _tick(value, self.axis.unit)
+
+
+def _round_steps(low: float, high: float) -> list[float]:
+    """About five round values between two.
+
+    >>> _round_steps(0.0, 10.0)
+    [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    """
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [step * number for number in range(first, last + 1)]
+
+
+def _tick(value: float, unit: str) -> str:
+    """A tick's value without zeros behind the point.
+
+    >>> _tick(2e9, "B/s"), _tick(0.5, ""), _tick(100, "")
+    ('2 GB/s', '0.5', '100')
+    """
+    if not unit:
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    number, _, prefixed = engineering(value, unit).partition(" ")
+    return f"{float(number):g} {prefixed}"
+
+
+def svg(plot: Plot) -> str:
+    """A plot as SVG, with a title for those who do not see it."""
+    legend = [name_of(name) for name in plot.legend]
+    legend_rows = _legend_rows(legend)
+    top = 8.0 + LEGEND_LINE * len(legend_rows) + LABEL_LINE * any(each.label for each in plot.rules)
+    below = BELOW if plot.x.label else 12.0
+    xs, ys = _values(plot)
+    y = Scale(plot.y, ys, plot.height - below, top)
+    if plot.y.rows:
+        y.start, y.end = y.end, y.start
+    names = [name_of(name) for name in plot.y.rows] or [y.text(tick) for tick in y.ticks()]
+    left = 14.0 + CHARACTER * max(map(len, names), default=0)
+    x = Scale(plot.x, xs, left, WIDTH - RIGHT)
+    is_group = any(point.link for point in plot.points)
+    role = "group" if is_group else "img"
+    size = f"0 0 {WIDTH:g} {plot.height:g}"
+    parts = [
+        f'<svg viewBox="{size}" role="{role}" aria-label="{escaped(plot.title)}">',
+        *_legend(legend_rows, legend, WIDTH - RIGHT),
+        *_axes(plot, x, y, names),
+        *(_rule(rule, x, top, plot.height - below) for rule in plot.rules),
+        *(_line(line, x, y) for line in plot.lines),
+        *(_block(block, x, y) for block in plot.blocks),
+        *_points(plot.points, x, y),
+        "</svg>",
+    ]
+    return "".join(parts)
+
+
+def _values(plot: Plot) -> tuple[list[float], list[float]]:
+    spots = [spot for line in plot.lines for spot in line.spots]
+    spots += [(point.x, point.y) for point in plot.points]
+    xs = [x for x, _ in spots] + [rule.x for rule in plot.rules]
+    for block in plot.blocks:
+        xs += [block.start, block.end]
+    return xs, [y for _, y in spots]
+
+
+def _axes(plot: Plot, x: Scale, y: Scale, names: Sequence[str]) -> Iterator[str]:
+    bottom = max(y.start, y.end)
+    top = min(y.start, y.end)
+    places = range(len(plot.y.rows)) if plot.y.rows else y.ticks()
+    for place, name in zip(places, names, strict=True):
+        at = y(place)
+        yield f'<path class="grid" d="M{x.start:.1f} {at:.1f}H{x.end:.1f}"/>'
+        yield f'<text class="y" x="{x.start - 8:.1f}" y="{at + 4:.1f}">{escaped(name)}</text>'
+    if not plot.x.label:
+        return
+    for tick in x.ticks():
+        at = x(tick)
+        text = escaped(x.text(tick))
+        yield f'<path class="grid" d="M{at:.1f} {top:.1f}V{bottom:.1f}"/>'
+        yield f'<text class="x" x="{_inside(at, text):.1f}" y="{bottom + 16:.1f}">{text}</text>'
+    middle = (x.start + x.end) / 2
+    text = escaped(plot.x.label)
+    yield f'<text class="x" x="{_inside(middle, text):.1f}" y="{bottom + 36:.1f}">{text}</text>'
+
+
+def _inside(x: float, text: str) -> float:
+    """Where a centred text begins and ends within the drawing."""
+    half = CHARACTER * len(text) / 2
+    return min(max(x, half), WIDTH - half)
+
+
+def _rule(rule: Rule, x: Scale, top: float, bottom: float) -> str:
+    at = x(rule.x)
+    tone = f' class="rule {rule.tone}"' if rule.tone else ' class="rule"'
+    parts = []
+    if rule.has_line:
+        parts.append(f'<path{tone} d="M{at:.1f} {top:.1f}V{bottom:.1f}"/>')
+    if rule.has_dot:
+        parts.append(f'<circle{tone} cx="{at:.1f}" cy="{top - 4:.1f}" r="3"/>')
+    if rule.label:
+        text = escaped(name_of(rule.label))
+        parts.append(f'<text{tone} x="{_inside(at, text):.1f}" y="{top - 6:.1f}">{text}</text>')
+    title = f"<title>{escaped(rule.title)}</title>" if rule.title else ""
+    return f"<g>{title}{''.join(parts)}</g>"
+
+
+def _line(line: Line, x: Scale, y: Scale) -> str:
+    spots = " ".join(f"{x(spot[0]):.1f},{y(spot[1]):.1f}" for spot in line.spots)
+    kind = "faint" if line.series is None else f"s{line.series % SERIES}"
+    title = f"<title>{escaped(line.title)}</title>" if line.title else ""
+    return f'<polyline class="line {kind}" points="{spots}">{title}</polyline>'
+
+
+def _block(block: Block, x: Scale, y: Scale) -> str:
+    height = ROW_SHARE * abs(y(1) - y(0))
+    start, end = x(block.start), x(block.end)
+    return (
+        f'<rect class="block s{block.series % SERIES}" x="{start:.1f}" '
+        f'y="{y(block.row) - height / 2:.1f}" width="{max(end - start, 0.5):.1f}" '
+        f'height="{height:.1f}"><title>{escaped(block.title)}</title></rect>'
+    )
+
+
+def _points(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:
+    """The points, then their labels, each on the side where no other point stands."""
+    places = [(x(point.x), y(point.y)) for point in points]
+    for point, (left, height) in zip(points, places, strict=True):
+        drawn = _marker(point, left, height)
+        yield f'<a href="{escaped(point.link)}">{drawn}</a>' if point.link else drawn
+    for point, place in zip(points, places, strict=True):
+        if point.label:
+            beside = [other for other in places if other != place]
+            is_left = any(_would_cover(place, other) for other in beside)
+            is_left |= place[0] > x.end - CHARACTER * len(point.label) - 10
+            anchor, at = ("end", place[0] - 8) if is_left else ("start", place[0] + 8)
+            yield (
+                f'<text class="label" text-anchor="{anchor}" x="{at:.1f}" y="{place[1] + 4:.1f}">'
+                f"{escaped(point.label)}</text>"
+            )
+
+
+def _would_cover(place: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether another point lies where the label on the right would stand."""
+    return 0 <= other[0] - place[0] < 24 and abs(other[1] - place[1]) < 10
+
+
+def _marker(point: Point, x: float, y: float) -> str:
+    kind = f"point s{point.series % SERIES}" + " hollow" * point.is_hollow
+    shape = _shape(point.series, x, y)
+    return f'<path class="{kind}" d="{shape}"><title>{escaped(point.title)}</title></path>'
+
+
+def _shape(series: int, x: float, y: float) -> str:
+    """The outline of a series' marker: series differ by shape as well as by colour."""
+    edges = {"l": x - RADIUS, "R": x + RADIUS, "t": y - RADIUS, "b": y + RADIUS, "x": x, "y": y}
+    rounded = {name: f"{edge:.1f}" for name, edge in edges.items()}
+    return SHAPES[series % len(SHAPES)].format(r=RADIUS, **rounded)
+
+
+def _legend_rows(names: Sequence[str]) -> list[list[int]]:
+    """The series of each line of the legend, by their place."""
+    rows: list[list[int]] = []
+    room = 0.0
+    for place, name in enumerate(names):
+        width = 30 + CHARACTER * len(name)
+        if room < width:
+            rows.append([])
+            room = WIDTH - RIGHT
+        rows[-1].append(place)
+        room -= width
+    return rows
+
+
+def _legend(rows: Sequence[Sequence[int]], names: Sequence[str], right: float) -> Iterator[str]:
+    for number, row in enumerate(rows):
+        width = sum(30 + CHARACTER * len(names[place]) for place in row)
+        x, y = right - width, 14.0 + LEGEND_LINE * number
+        for place in row:
+            marker = _shape(place, x + 6, y - 4)
+            yield f'<path class="point s{place % SERIES}" d="{marker}"/>'
+            yield f'<text class="legend" x="{x + 16:.1f}" y="{y:.1f}">{escaped(names[place])}</text>'
+            x += 30 + CHARACTER * len(names[place])
+
+
+# ---- bars ----------------------------------------------------------------------------------------
+
+BAR_WIDTH, BAR_HEIGHT = 400.0, 22.0
+
+
+def bar_svg(bar: Bar) -> str:
+    """A bar with its floor as a tick and the healthy range as a band; the text beside it says the same."""
+    title = ", ".join(part for part in (f"{bar.name}: {bar.value}", bar.share, bar.note) if part)
+    tone = bar.mark.tone if bar.mark else "plain"
+    parts = [f'<rect class="room" x="0" y="4" width="{BAR_WIDTH:g}" height="14"/>']
+    if bar.healthy:
+        low, high = (_along(share) for share in bar.healthy)
+        parts.append(
+            f'<rect class="healthy" x="{low:.1f}" y="1" width="{high - low:.1f}" height="20"/>'
+        )
+    if bar.length is not None:
+        width = _along(bar.length)
+        parts.append(f'<rect class="value {tone}" x="0" y="6" width="{width:.1f}" height="10"/>')
+    if bar.floor is not None:
+        parts.append(f'<path class="floor" d="M{_along(bar.floor):.1f} 0V{BAR_HEIGHT:g}"/>')
+    return (
+        f'<svg class="bar" viewBox="0 0 {BAR_WIDTH:g} {BAR_HEIGHT:g}" preserveAspectRatio="none" '
+        f'aria-hidden="true"><title>{escaped(title)}</title>{"".join(parts)}</svg>'
+    )
+
+
+def _along(share: float) -> float:
+    return BAR_WIDTH * min(max(share, 0.0), 1.0)
+
+
+def sparkline_svg(values: Sequence[float]) -> str:
+    """A figure over the records of one machine, the newest on the right."""
+    low, high = min(values), max(values)
+    span = max(high - low, 0.04 * high) or 1.0  # noise of 1 % does not fill the height
+    middle = (high + low) / 2
+    step = 96 / max(len(values) - 1, 1)
+    spots = [
+        f"{2 + step * place:.1f},{12 - 18 * (value - middle) / span:.1f}"
+        for place, value in enumerate(values)
+    ]
+    return (
+        '<svg class="spark" viewBox="0 0 100 24" aria-hidden="true">'
+        f'<polyline class="line s0" points="{" ".join(spots)}"/></svg>'
+    )

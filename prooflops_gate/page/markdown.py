@@ -1,0 +1,120 @@
+"""Shows a page as Markdown: whole, or short for places that take little, such as a comment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prooflops_gate.console.tables import markdown_table
+from prooflops_gate.page.escape import markdown as plain
+from prooflops_gate.page.section import Bar, Headline, Page, Section
+
+CUT = "**Cut here:** the pages beside this one have the rest."
+BAR_HEAD = ["figure", "measured", "share", "verdict", "floor, and what healthy devices reach"]
+LONGEST_CELL = 300  # characters of a cell of a short page
+
+
+def markdown(page: Page, *, largest_bytes: int | None = None) -> str:
+    """The page as text; with `largest_bytes` a short one, without what is folded, cut at that size."""
+    is_short = largest_bytes is not None
+    kept: list[str] = []
+    room = (largest_bytes or 0) - len(CUT) - 4
+    for line in _lines(page, is_short=is_short):
+        room -= len(line.encode()) + 1
+        if is_short and room < 0:
+            return "\n".join([*kept, "", CUT, ""])
+        kept.append(line)
+    return "\n".join(kept)
+
+
+def _lines(page: Page, *, is_short: bool) -> Iterator[str]:
+    yield from (f"# {plain(page.title)}", "")
+    if page.headline:
+        yield from _headline(page.headline)
+    yield from _list(f"**{plain(each)}**" for each in page.warnings)
+    for each in page.lead:
+        yield from (plain(each), "")
+    for section in page.shown:
+        if not (is_short and section.is_folded):
+            yield from _section(section, 2, is_short=is_short)
+    if page.foot and not is_short:
+        yield from (plain(page.foot), "")
+
+
+def _headline(headline: Headline) -> Iterator[str]:
+    text = f": {plain(headline.text)}" if headline.text else ""
+    yield from (f"**{plain(headline.mark.word)}**{text}", "")
+    yield from (plain(" · ".join(headline.facts)), "")
+    if headline.command:
+        yield from (f"Repeat it: `{plain(headline.command)}`", "")
+
+
+def _section(section: Section, level: int, *, is_short: bool) -> Iterator[str]:
+    mark = f"{plain(section.mark.word)}: " if section.mark else ""
+    yield from (f"{'#' * level} {mark}{plain(section.title)}", "")
+    if section.answer:
+        yield from (plain(section.answer), "")
+    if section.is_empty:
+        yield from (section.absent, "")
+    elif section.is_folded:
+        count = len(section.rows) - section.has_head or len(section.parts)
+        yield from (f"<details><summary>Show {count:,}</summary>", "")
+        yield from _content(section, level, is_short=is_short)
+        yield from ("</details>", "")
+    else:
+        yield from _content(section, level, is_short=is_short)
+
+
+def _content(section: Section, level: int, *, is_short: bool) -> Iterator[str]:
+    if section.bars:
+        yield from (*markdown_table([BAR_HEAD, *map(_bar, section.bars)]), "")
+    if section.rows and not section.has_head:
+        yield from _list(f"{plain(name)}: {plain(value)}" for name, value in section.rows)
+    elif section.rows and not (is_short and section.plot):
+        yield from (*table(section.rows, LONGEST_CELL if is_short else None), "")
+    yield from _list(plain(each) for each in section.remarks)
+    if section.parts and all(_is_a_row(part) for group in section.parts for part in group.parts):
+        yield from _topics(section.parts, is_short=is_short)
+        return
+    for part in section.parts:
+        if not (is_short and part.is_folded):
+            yield from _section(part, level + 1, is_short=is_short)
+
+
+def _is_a_row(part: Section) -> bool:
+    return bool(part.mark) and part.is_folded and not part.has_head
+
+
+def _topics(topics: Sequence[Section], *, is_short: bool) -> Iterator[str]:
+    """Groups of marked parts, each group as a folded table."""
+    for topic in topics:
+        if is_short or not topic.parts:
+            continue
+        rows = [["", "statement", "facts"]]
+        for part in topic.parts:
+            facts = "; ".join(f"{name}: {value}" for name, value in part.rows)
+            rows.append([part.mark.word if part.mark else "", part.title, facts])
+        summary = f"{plain(topic.title)}: {len(topic.parts)}"
+        yield from (
+            f"<details><summary>{summary}</summary>",
+            "",
+            *table(rows),
+            "",
+            "</details>",
+            "",
+        )
+
+
+def _bar(bar: Bar) -> list[str]:
+    cells = [bar.name, bar.value, bar.share, bar.mark.word if bar.mark else "", bar.note]
+    return [plain(cell) for cell in cells]
+
+
+def _list(lines: Iterator[str]) -> Iterator[str]:
+    found = [f"- {line}" for line in lines]
+    if found:
+        yield from (*found, "")
+
+
+def table(rows: Sequence[Sequence[str]], longest: int | None = None) -> list[str]:
+    """A table whose first row is its head; cells are cut after `longest` characters."""
+    return markdown_table([[plain(cell)[:longest] for cell in row] for row in rows])

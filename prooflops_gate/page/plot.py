@@ -1,0 +1,77 @@
+"""A plot as values: two axes, and what is drawn between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of figures; with `rows` one of names, from the top."""
+
+    label: str = ""
+    unit: str = ""  # ticks have SI prefixes: "10 GB/s"
+    is_log: bool = False
+    rows: Sequence[str] = ()
+    low: float | None = None
+    high: float | None = None
+    ticks: Sequence[float] | None = None  # None: chosen
+
+
+@dataclass(frozen=True)
+class Point:
+    x: float
+    y: float
+    title: str
+    series: int = 0
+    is_hollow: bool = False
+    label: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line through spots; without a series a faint one."""
+
+    spots: Sequence[tuple[float, float]]
+    series: int | None = None
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A horizontal bar in a row."""
+
+    row: int
+    start: float
+    end: float
+    title: str
+    series: int = 0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A vertical line with a label on top; `tone` is a class of style.css."""
+
+    x: float
+    label: str = ""
+    title: str = ""
+    tone: str = ""
+    has_line: bool = True
+    has_dot: bool = False
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A drawing, its height in units of a 640 wide page."""
+
+    title: str
+    x: Axis
+    y: Axis
+    points: Sequence[Point] = ()
+    lines: Sequence[Line] = ()
+    blocks: Sequence[Block] = ()
+    rules: Sequence[Rule] = ()
+    legend: Sequence[str] = ()  # of the series, in their order
+    height: float = 380.0

@@ -1,0 +1,117 @@
+"""What a page says, as values. A renderer a medium shows them: html.py, markdown.py, terminal.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prooflops_gate.page.plot import Plot
+
+GOOD, BAD, OPEN, OTHER, PLAIN = "good", "bad", "open", "other", "plain"  # tones, colours of a page
+ABSENT = "Not measured in this run."
+NO_FIGURE = ("", "-", "–", "·")
+LONGEST_FIGURE = 3  # words, as in "1.2 ms !"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A word that stands out: in a colour, and with a shape for readers who do not see colours."""
+
+    word: str
+    tone: str = PLAIN
+    shape: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One figure beside its limits, all as shares of the bar's length."""
+
+    name: str
+    value: str
+    length: float | None = None
+    floor: float | None = None
+    healthy: tuple[float, float] | None = None
+    share: str = ""
+    note: str = ""
+    mark: Mark | None = None
+    history: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title, a table whose first row is its head, remarks and a plot; all but the title may be absent.
+
+    Text between two backticks is code; in HTML it links to the section that has it as its anchor.
+    """
+
+    title: str
+    rows: Sequence[Sequence[str]] = ()
+    remarks: Sequence[str] = ()
+    plot: Plot | None = None
+    bars: Sequence[Bar] = ()
+    answer: str = ""  # one sentence below the title
+    parts: Sequence[Section] = ()
+    anchor: str = ""
+    mark: Mark | None = None
+    is_folded: bool = False  # rows and parts are opened by the reader; left out of short pages
+    has_head: bool = True  # else each row is a name and a value
+    can_search: bool = False  # the parts of its parts are filtered by words and by mark
+    absent: str = ""  # said where there is nothing; empty: the section is left out
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.rows or self.remarks or self.plot or self.parts or self.bars)
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The first screen's answer: a word in a colour, of what and why, and how to repeat it."""
+
+    mark: Mark
+    text: str
+    facts: Sequence[str] = ()
+    command: str = ""
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.mark.word}: {self.text}" if self.text else self.mark.word
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page in any medium."""
+
+    title: str
+    kind: str
+    sections: Sequence[Section]
+    headline: Headline | None = None
+    lead: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # such as that it is a part of a run
+    foot: str = ""
+
+    @property
+    def shown(self) -> Sequence[Section]:
+        """The sections that have content, or that say why they have none."""
+        return [each for each in self.sections if not each.is_empty or each.absent]
+
+
+def literal(text: str) -> str:
+    """A text of others, whose backticks are no code."""
+    return text.replace("`", "'")
+
+
+def is_figure(cell: str) -> bool:
+    """Whether a cell is a number with at most a unit.
+
+    >>> is_figure("~ 1.42x"), is_figure("738 TFLOP/s"), is_figure("12 rounds, method 4")
+    (True, True, False)
+    """
+    return bool(re.match(r"[-+~<≥≤ ]*\d", cell)) and len(cell.split()) <= LONGEST_FIGURE
+
+
+def is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
+    """Whether a column below the head holds figures, at least in half of its cells that say something."""
+    said = [row[column] for row in rows[1:] if row[column] not in NO_FIGURE]
+    figures = [cell for cell in said if is_figure(cell)]
+    return (bool(figures) and 2 * len(figures) >= len(said)) or (not said and len(rows) > 1)
