@@ -94,7 +94,7 @@ def page_of(
     step = examination.step
     bound = bound_sentence(step, examination.unknown) if step else ""
     lead = "; ".join(filter(None, [about["model"], bound, about["part"]]))
-    others = [f"`{name}`: {file}" for name, file in names.items() if name != spec]
+    others = [f"{name}: `{file}`" for name, file in names.items() if name != spec]
     facts = [("D", about["D"]), ("chosen", about["notes"] or "nothing: the factory says all")]
     facts += [("machine", line) for line in headline]
     return Page(

@@ -352,7 +352,7 @@ def tree_section(breakdown: Breakdown) -> Section:
         name = row.name.rpartition(".")[2] if row.depth else row.name or row.kind
         cells = [INDENT * row.depth + name, row.kind, f"{row.calls:,}"]
         rows.append([*cells, *module_figures(row), row.output])
-    return Section(TREE_TITLE, rows, is_folded=True)
+    return Section(TREE_TITLE, rows, anchor="every-module", is_folded=True)
 
 
 def module_figures(row: ModuleRow) -> list[str]:

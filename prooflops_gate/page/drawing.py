@@ -284,7 +284,8 @@ BAR_WIDTH, BAR_HEIGHT = 400.0, 22.0
 
 def bar_svg(bar: Bar) -> str:
     """A bar with its floor as a tick and the healthy range as a band; the text beside it says the same."""
-    title = ", ".join(part for part in (f"{bar.name}: {bar.value}", bar.share, bar.note) if part)
+    said = (f"{bar.name}: {bar.value}", bar.share, bar.note.replace("`", ""))
+    title = ", ".join(part for part in said if part)
     tone = bar.mark.tone if bar.mark else "plain"
     parts = [f'<rect class="room" x="0" y="4" width="{BAR_WIDTH:g}" height="14"/>']
     if bar.healthy:

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from prooflops_gate.console.tables import visible
 
 CODE = re.compile(r"`([^`\n]+)`")
+FILE = re.compile(r"[\w][\w.-]*\.html")
 ADDRESS = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:)]")
 
 
@@ -22,7 +23,9 @@ def escaped(text: str, *, quote: bool = True) -> str:
 
 
 def inline(text: str, anchors: Collection[str] = ()) -> str:
-    """A text as HTML: code between backticks, which links to an anchor of its name; web addresses are links.
+    """A text as HTML: code between backticks, which links to an anchor or a page of its name.
+
+    Web addresses are links, too.
 
     >>> inline("see `a.b`, a<b", ["a.b"])
     'see <a href="#a.b"><code>a.b</code></a>, a&lt;b'
@@ -30,11 +33,16 @@ def inline(text: str, anchors: Collection[str] = ()) -> str:
     parts, end = [], 0
     for found in CODE.finditer(text):
         parts.append(_linked(text[end : found.start()]))
-        code = f"<code>{escaped(found[1])}</code>"
-        is_anchor = found[1] in anchors
-        parts.append(f'<a href="#{escaped(found[1])}">{code}</a>' if is_anchor else code)
+        parts.append(_code(found[1], anchors))
         end = found.end()
     return "".join([*parts, _linked(text[end:])])
+
+
+def _code(text: str, anchors: Collection[str]) -> str:
+    code = f"<code>{escaped(text)}</code>"
+    if text in anchors:
+        return f'<a href="#{escaped(text)}">{code}</a>'
+    return f'<a href="{escaped(text)}">{code}</a>' if FILE.fullmatch(text) else code
 
 
 def _linked(text: str) -> str:

@@ -34,7 +34,7 @@ def _lines(page: Page, *, is_short: bool) -> Iterator[str]:
     for each in page.lead:
         yield from (plain(each), "")
     for section in page.shown:
-        if not (is_short and section.is_folded):
+        if not (is_short and section.is_folded and section.has_head):
             yield from _section(section, 2, is_short=is_short)
     if page.foot and not is_short:
         yield from (plain(page.foot), "")
@@ -55,7 +55,7 @@ def _section(section: Section, level: int, *, is_short: bool) -> Iterator[str]:
         yield from (plain(section.answer), "")
     if section.is_empty:
         yield from (section.absent, "")
-    elif section.is_folded:
+    elif section.is_folded and not is_short:
         count = len(section.rows) - section.has_head or len(section.parts)
         yield from (f"<details><summary>Show {count:,}</summary>", "")
         yield from _content(section, level, is_short=is_short)

@@ -54,8 +54,8 @@ class Section:
     parts: Sequence[Section] = ()
     anchor: str = ""
     mark: Mark | None = None
-    is_folded: bool = False  # rows and parts are opened by the reader; left out of short pages
-    has_head: bool = True  # else each row is a name and a value
+    is_folded: bool = False  # the reader opens it; short pages have the facts of it alone
+    has_head: bool = True  # else each row is a fact: a name and a value
     can_search: bool = False  # the parts of its parts are filtered by words and by mark
     absent: str = ""  # said where there is nothing; empty: the section is left out
 
@@ -111,7 +111,10 @@ def is_figure(cell: str) -> bool:
 
 
 def is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
-    """Whether a column below the head holds figures, at least in half of its cells that say something."""
+    """Whether a column holds figures, and at most short words where there is none."""
     said = [row[column] for row in rows[1:] if row[column] not in NO_FIGURE]
     figures = [cell for cell in said if is_figure(cell)]
-    return (bool(figures) and 2 * len(figures) >= len(said)) or (not said and len(rows) > 1)
+    is_long = any(len(cell.split()) > LONGEST_FIGURE for cell in said)
+    if not said:
+        return len(rows) > 1
+    return 2 * len(figures) >= len(said) and not is_long

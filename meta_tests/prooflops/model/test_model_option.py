@@ -235,20 +235,17 @@ def test_the_variants_of_the_docs_are_set_side_by_side_and_swept(tmp_path: Path)
         assert f'href="model-nets.py-{other}.html"' in page
 
 
-def test_the_html_fits_fetches_nothing_and_its_tree_opens_by_keyboard(
+def test_the_html_fits_fetches_nothing_and_its_modules_open_by_keyboard(
     browser: Browser, examined_house: Path, examined: dict[str, Examined]
 ) -> None:
     assert examined
     file = examined_house / "gpt" / "model-zoo.gpt-factory.html"
     with browser.open(file) as opened:
         page = opened.page
-        assert page.locator(".module:not(.heads)").count() == 23, (
-            "2 blocks of 8 and 6 more, and what is outside"
-        )
-        block = page.locator("details.node", has_text="Block").last
+        rows = page.locator("#every-module tbody tr")
+        assert rows.count() == 23, "2 blocks of 8 and 6 more, and what is outside"
         assert not page.get_by_text("c_fc").last.is_visible()
-        page.locator("summary.module", has_text="ModuleList").press("Enter")
-        block.locator("summary").first.press("Enter")
+        page.locator("#every-module summary").press("Enter")
         assert page.get_by_text("c_fc").last.is_visible()
     with browser.open(file) as opened:
         opened.check(

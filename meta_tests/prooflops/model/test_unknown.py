@@ -46,6 +46,7 @@ CASES: dict[str, tuple[dict[str, Any], float, str]] = {
     "spread": ({"spread": 1.08}, 0.5, "its times spread by 108%"),
     "ceiling": ({}, 3.24, "it would be at 324% of its own ceiling"),
     "memory": ({"bytes_per_s": 1e3}, 0.5, "of the bandwidth of copies"),
+    "phases": ({}, 0.5, "but its phases"),
     "operator": ({}, 0.5, "aten.mm runs at 183 GFLOP/s, above the ceiling of"),
 }
 
@@ -69,7 +70,12 @@ def test_figures_that_contradict_each_other_are_not_known(
     )
     rate = 183e9 if case == "operator" else 1e6
     operators = (OperatorRow("aten.mm", "forward", 1, 1.0, int(rate)),)
-    examination.__dict__["breakdown"] = replace(examination.breakdown, operators=operators)
+    phases = {"forward": 0.3 * seconds, "backward": 0.6 * seconds, "update": 0.1 * seconds}
+    if case == "phases":
+        phases = dict.fromkeys(phases, seconds / 240)
+    examination.__dict__["breakdown"] = replace(
+        examination.breakdown, operators=operators, phases_s=phases
+    )
     page, step = page_of(examination, tmp_path)
     assert contradictions(page) == []
     lead = Page(page).conclusions[0]

@@ -19,7 +19,7 @@ ORDER = (
 NAMES = {"mfu": "MFU of a step", "launch": "one launch", "fp8_e4m3": "fp8"}
 NAMES |= {"fp8_e4m3 fast": "fp8, fast sums", "to-device": "host to device"}
 NAMES |= {"to-host": "device to host", "peer": "card to card"}
-KINDS = {name: f"memory, {name}" for name in ("copy", "scale", "add", "triad", "sum", "dot")}
+KINDS = {name: f"{name} (memory)" for name in ("copy", "scale", "add", "triad", "sum", "dot")}
 MARKS = {
     True: Mark("delivers", GOOD, "✓"),
     False: Mark("BELOW FLOOR", BAD, "✕"),
@@ -123,7 +123,7 @@ def verdict(found: Sequence[Figure]) -> tuple[Mark, str]:
     >>> verdict([Figure("bf16", False, ""), Figure("fp16", True, "")])[1]
     'bf16; 1 of 2 figures with a known floor is reached'
     """
-    below = [each.name for each in found if each.met is False]
+    below = [each.name.partition(" (")[0] for each in found if each.met is False]
     known = [each for each in found if each.met is not None]
     reached = len(known) - len(below)
     verb = "is" if reached == 1 else "are"

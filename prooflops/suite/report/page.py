@@ -140,7 +140,7 @@ def run_section(report: RunReport) -> Section:
         rows,
         anchor="run",
         has_head=False,
-        is_folded=False,
+        is_folded=True,
     )
 
 

@@ -33,7 +33,7 @@ def write_records(
 
 
 def config(tmp_path: Path, first: Path, *more: Path) -> Any:
-    option = {"report": str(tmp_path / "out"), "report_price": []}
+    option: dict[str, Any] = {"report": str(tmp_path / "out")}
     option |= {
         "report_compare": [str(first)],
         "file_or_dir": [*map(str, more)],

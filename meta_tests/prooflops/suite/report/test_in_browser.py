@@ -12,11 +12,11 @@ from prooflops.suite.report.run_report import RunReport
 # Leaves a row of each table, and a claim of each verdict: an accessibility checker looks at every element for long.
 ONE_OF_EACH = """() => {
     const seen = new Set();
-    for (const claim of document.querySelectorAll("details.claim")) {
-        if (seen.has(claim.dataset.verdict)) claim.remove();
-        seen.add(claim.dataset.verdict);
+    for (const claim of document.querySelectorAll("[data-mark]")) {
+        if (seen.has(claim.dataset.mark)) claim.remove();
+        seen.add(claim.dataset.mark);
     }
-    const many = "details.topic:not(:has(details)), tbody tr:nth-child(n+3), .corrections div:nth-child(n+3), svg g g";
+    const many = "#claims .folds > details:not(:has(details)), tbody tr:nth-child(n+3), svg path:nth-of-type(n+3)";
     document.querySelectorAll(many).forEach((each) => each.remove());
 }"""
 
@@ -37,7 +37,7 @@ def opened(browser: Browser, file: Path) -> Iterator[Opened]:
 def shown(page: Any) -> int:
     return int(
         page.evaluate(
-            "[...document.querySelectorAll('details.claim')].filter((e) => e.checkVisibility()).length"
+            "[...document.querySelectorAll('[data-mark]')].filter((e) => e.checkVisibility()).length"
         )
     )
 
@@ -60,11 +60,11 @@ def test_claims_are_found_as_one_types_and_by_their_verdict(
     assert 0 < few < 40
     assert page.locator("#shown").inner_text() == f"{few} of {len(report.claims)} claims"
     page.get_by_label("Search claims").fill("xyzzy")
-    assert (shown(page), page.locator("details.topic:visible").count()) == (0, 0)
+    assert (shown(page), page.locator("#claims .folds > details:visible").count()) == (0, 0)
     page.get_by_label("Search claims").fill("")
     page.locator("input[value=corrected]").check()
     assert shown(page) == report.counts["corrected"]
     page.keyboard.press("ArrowRight")  # to the next verdict
     assert page.evaluate("document.activeElement.value") == "FAILS"
     assert shown(page) == 1
-    page.locator("input[name=verdict]").first.check()
+    page.locator("input[name=mark]").first.check()

@@ -19,7 +19,7 @@ def test_the_files_of_a_run_say_the_same_and_the_same_run_gives_the_same_bytes(
     assert (tmp_path / "report.html").read_text() == page
     markdown = (tmp_path / "report.md").read_text()
     for claim in json.loads((tmp_path / "verdicts.json").read_text())["claims"]:
-        assert f'id="claim-{claim["id"]}"' in page
+        assert f'id="{claim["id"]}"' in page
         assert (
             claim["verdict"] not in ("FAILS", "error", "not checked")
             or f"{claim['id']}" in markdown
