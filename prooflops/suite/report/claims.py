@@ -60,6 +60,10 @@ def _error_rows(report: RunReport) -> list[list[str]]:
         why = f"{reason}; whose fault: {each.fault}" if each.fault else reason
         claims = ", ".join(f"`{claim}`" for claim in each.claims)
         rows.append([f"`{each.test}`", each.status, why, claims])
+    named = {claim for each in report.errors for claim in each.claims}
+    for verdict in report.with_verdicts("error"):
+        if verdict.id not in named:
+            rows.append(["", "error", literal(verdict.reason), f"`{verdict.id}`"])
     return rows
 
 
