@@ -61,9 +61,8 @@ def _error_rows(report: RunReport) -> list[list[str]]:
         claims = ", ".join(f"`{claim}`" for claim in each.claims)
         rows.append([f"`{each.test}`", each.status, why, claims])
     named = {claim for each in report.errors for claim in each.claims}
-    for verdict in report.with_verdicts("error"):
-        if verdict.id not in named:
-            rows.append(["", "error", literal(verdict.reason), f"`{verdict.id}`"])
+    unnamed = [each for each in report.with_verdicts("error") if each.id not in named]
+    rows += [["", "error", literal(each.reason), f"`{each.id}`"] for each in unnamed]
     return rows
 
 
