@@ -25,6 +25,8 @@ from prooflops.measured import alternating
 MODELS = tuple(ON_CPU)
 LEAST_JOULES = 50.0  # which a busy card takes in 0.1 s: its counter moves every 20 to 100 ms
 STEPS_UNTIL_IT_LEARNS = 5
+# A loss that falls by less may do so by chance; the scaler of fp16 skips two of the five steps.
+LEAST_FALL = 0.01
 PARTS_TIMED = {"quick": 5, "default": 10, "thorough": 30}
 PAIRS = {"quick": 3, "default": 11, "thorough": 31}
 MICRO_BATCHES = 4
@@ -39,13 +41,15 @@ Examined = tuple[float, Work]  # the loss of a first step, and the work of one
 
 
 def assert_it_learns(step: Step) -> float:
-    """The first loss of some steps on one batch. The last must be below it, and gradients finite."""
+    """The first loss of some steps on one batch. It must fall to the last, and gradients be finite."""
     for gradient in step.gradients():
         assert bool(gradient.isfinite().all()), (
             f"a gradient of {tuple(gradient.shape)} should be finite, but is not"
         )
     losses = [float(step()) for _ in range(STEPS_UNTIL_IT_LEARNS)]
-    assert losses[-1] < losses[0], f"the loss on one batch should fall, but went {losses}"
+    assert losses[-1] <= (1 - LEAST_FALL) * losses[0], (
+        f"the loss on one batch should fall by {LEAST_FALL:.0%}, but went {losses}"
+    )
     return losses[0]
 
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from accounting import models
@@ -25,7 +25,10 @@ Fitting = Callable[[int, Callable[[int], float], int], int]
 LEAST_BATCH = 4  # as many micro-batches are made of it
 RECIPES = ("fp32", "tf32", "bf16", "fp16")
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-LEARNING_RATE, WIDTH = 1e-3, 512  # up to that width
+# Of a transformer, up to this width; beyond it the rate falls in proportion.
+LEARNING_RATE, WIDTH = 1e-3, 512
+# Of a deep linear net, times its width and layers.
+CHANGE_PER_STEP = 0.5
 PARTS = ("forward", "backward", "optimizer")
 
 
@@ -84,12 +87,21 @@ def step_bytes(work: Workload) -> int:
     return 2 * training_bytes(models.parameter_count(work.model), 0) + saved
 
 
+def keep_variance(net: nn.Module) -> None:
+    """Draws the weights of linear layers so that each output has the variance of its input."""
+    for weight in net.parameters():
+        if weight.dim() == 2:
+            nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+
+
 class Step:
     """A whole training step on one fixed batch of random data; a call returns its loss.
 
-    AdamW as torch chooses to run it, gradients set to None after the update, a loss scaler for fp16. The learning rate
-    falls as the width grows: AdamW changes each weight by about it, so that a layer's output changes by width times as
-    much, and at 1e-3 a deep linear net of width 4096 diverges within three steps.
+    AdamW as torch chooses to run it, gradients set to None after the update, a loss scaler for fp16.
+    AdamW changes each weight by about the learning rate, and so a layer's output by as much times
+    its width; the changes of layers without anything in between multiply. A deep linear net begins
+    with layers that keep the variance of their input, since torch's own shrink it by 3 each, which
+    leaves 16 of them next to nothing to learn from.
     """
 
     def __init__(
@@ -114,6 +126,9 @@ class Step:
         else:
             self.targets = torch.randint(work.model.vocab_size, self.data.shape, device=device)
         rate = LEARNING_RATE * min(1.0, WIDTH / work.model.dim)
+        if isinstance(work.model, DeepLinear):
+            keep_variance(self.module)
+            rate = CHANGE_PER_STEP / (work.model.dim * work.model.layers)
         self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=rate)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe == "fp16")
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from accounting.devices import peak_flop_per_s
+from accounting.models import DeepLinear
 from bench.rounds import PACES
 from bench.tokens import sent
-from bench.training import ON_CPU, RECIPES, workload
+from bench.training import ON_CPU, RECIPES, Step, Workload, workload
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import Card
 
@@ -19,6 +20,23 @@ def test_no_pace_skips_a_step_on_the_card_that_it_is_sized_for(model: str, recip
     flops = workload(model, recipe, torch.device("cuda")).flops().hardware
     seconds = flops / (0.75 * (peak_flop_per_s("NVIDIA H100 80GB HBM3", recipe) or 0.0))
     assert seconds < min(pace.longest_call_s for pace in PACES.values())
+
+
+@pytest.mark.parametrize("skipped", [0, 2])
+def test_a_deep_linear_net_learns_though_a_scaler_skips_its_first_steps(skipped: int) -> None:
+    """As in fp16, whose scaler begins with a factor at which gradients overflow."""
+    step = Step(Workload(DeepLinear(dim=128, layers=16), batch=64), "fp32", torch.device("cpu"))
+    losses = []
+    for number in range(20):
+        loss = step.forward(step.data, step.targets)
+        step.backward(loss)
+        losses.append(loss.item())
+        if number < skipped:
+            step.optimizer.zero_grad()
+        else:
+            step.update()
+    assert losses[4] <= 0.9 * losses[0]
+    assert max(losses[5:]) <= losses[4], "a later step undid what earlier ones learnt"
 
 
 def test_a_pinned_batch_itself_is_copied_to_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
