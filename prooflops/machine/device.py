@@ -21,6 +21,7 @@ from torch.utils._triton import has_triton
 
 from accounting import devices
 from accounting.devices import Accelerator
+from prooflops.machine import cpu_clock
 from prooflops_gate.machine import cpu, nvml
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
@@ -375,20 +376,39 @@ def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
 
 
 def flop_per_s_at_clock(device: torch.device, dtype: str, clock_hz: float) -> float | None:
-    """The FLOP/s of all units of a GPU at a clock; None if its row of the peak table has none.
+    """The FLOP/s of all units at a clock; None if the peak table or the CPU's features tell none.
 
-    132 SMs of an H200 make 4096 FLOPs a clock in bf16: 838 TFLOP/s at 1.55 GHz.
+    132 SMs of an H200 make 4096 FLOPs a clock in bf16: 838 TFLOP/s at 1.55 GHz. Of a CPU the cores
+    that torch uses count, by the FLOPs per cycle of their widest units.
     """
-    return devices.clock_scaled_peak_flop_per_s(accelerator(device), dtype, clock_hz)
+    if device.type != "cpu":
+        return devices.clock_scaled_peak_flop_per_s(accelerator(device), dtype, clock_hz)
+    capabilities = cpu_capabilities()
+    if not capabilities:
+        return None
+    physical = int(capabilities.get("num_physical_cores") or os.cpu_count() or 1)
+    cores = min(physical, len(cpu.allowed_cores()), torch.get_num_threads())
+    units = cpu_clock.fma_units_512() if capabilities.get("avx512_f") else 2
+    return devices.cpu_peak_flop_per_s(capabilities, cores, clock_hz, dtype, units)
 
 
-def derived_bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
-    """Cores times FLOPs per cycle times highest clock of a CPU; None for others, or if the clock is unknown."""
-    return (
-        bound_flop_per_s(device, dtype)
-        if device.type == "cpu" and highest_clock_hz(device)
-        else None
-    )
+def running_peak_flop_per_s(device: torch.device, dtype: str) -> float | None:
+    """The FLOP/s of a CPU's units at the clock that runs now; None for others, or if unknown."""
+    if device.type != "cpu":
+        return None
+    try:
+        return flop_per_s_at_clock(device, dtype, cpu_clock.clock_hz())
+    except cpu_clock.NoClock:
+        return None
+
+
+def why_no_running_peak(dtype: str) -> str:
+    """What is missing for `running_peak_flop_per_s` of a CPU: its clock, or its instruction sets."""
+    try:
+        cpu_clock.clock_hz()
+    except cpu_clock.NoClock as error:
+        return f"the clock of this CPU is not known: {error}"
+    return f"the FLOPs per cycle in {dtype} of this CPU's instruction sets are not on record"
 
 
 def highest_clock_hz(device: torch.device) -> float | None:

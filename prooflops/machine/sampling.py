@@ -1,4 +1,4 @@
-"""Samples a GPU while it works: clock, power, temperature, and why the clock is not higher."""
+"""Samples a device at work: the clock; of a GPU also power, temperature, reasons of its clock."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from prooflops.machine import cpu_clock
 from prooflops.machine.device import highest_clock_hz, uuid_of
 from prooflops_gate.machine import nvml
 
@@ -57,8 +58,26 @@ class Sampler:
             wait_s = PERIOD_S
 
 
+class AfterWork(Sampler):
+    """Reads the clock of a CPU once, right after the work: AVX-512 and AMX lower it for a while.
+
+    A thread that reads it meanwhile would take a core from the work.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def stop(self) -> dict[str, Any]:
+        try:
+            return {"samples": 1, "clock_mhz": round(cpu_clock.clock_hz() / 1e6, 1)}
+        except cpu_clock.NoClock as error:
+            return {"unread": f"clock: {error}"}
+
+
 def sampler_of(device: torch.device) -> Sampler:
-    """The sampler of `device`; it reads NVIDIA's GPUs, and nothing of other devices."""
+    """The sampler of `device`: NVIDIA's GPUs while they work, a CPU afterwards, no other device."""
+    if device.type == "cpu":
+        return AfterWork()
     if device.type != "cuda" or torch.version.hip or nvml.library() is None:
         return Sampler(None)
     gpu = nvml.handle(uuid_of(device))

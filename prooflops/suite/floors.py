@@ -154,9 +154,8 @@ class Floors:
     def nominal(self, of: str, dtype: str = "") -> float | None:
         """The rate that a share is of, in FLOP/s or bytes per second; None if unknown."""
         if of == "peak":
-            return self.peaks.flop_per_s(dtype) or machine.derived_bound_flop_per_s(
-                self.device, dtype
-            )
+            on_record = self.peaks.flop_per_s(dtype)
+            return on_record or machine.running_peak_flop_per_s(self.device, dtype)
         if of == "bandwidth":
             return bandwidth_bytes_per_s(machine.accelerator(self.device))
         link = health.link(self.device) if of == "link" else {}
@@ -168,14 +167,14 @@ class Floors:
         """FLOP/s of all units at a clock; None if unknown."""
         return machine.flop_per_s_at_clock(self.device, dtype, clock_hz)
 
-    def why_unknown(self, figure: str, floor: Floor | None) -> str:
+    def why_unknown(self, figure: str, floor: Floor | None, dtype: str = "") -> str:
         """Why a figure cannot be compared."""
         if figure == MFU:
             return f"no floor is given (--floor mfu=0.4); published are {published_mfu_text()}"
         if floor is None:
             return "no floor is known for it on this device"
         if self.device.type == "cpu":
-            return "the system does not name the highest clock of this CPU, as in a virtual machine"
+            return machine.why_no_running_peak(dtype)
         return f"{NOMINAL[floor.of]} of this device is not on record"
 
     @staticmethod

@@ -70,18 +70,18 @@ class Peaks:
 
     @property
     def derived(self) -> dict[str, float]:
-        """A CPU's bounds per dtype at its highest clock, if the system reports it."""
+        """A CPU's peaks per dtype at the clock that runs, where its features tell them."""
         found = {
-            dtype: machine.derived_bound_flop_per_s(self.device, dtype) for dtype in MATRIX_DTYPES
+            dtype: machine.running_peak_flop_per_s(self.device, dtype) for dtype in MATRIX_DTYPES
         }
-        return {dtype: bound for dtype, bound in found.items() if bound}
+        return {dtype: peak for dtype, peak in found.items() if peak}
 
     def as_dict(self) -> dict[str, dict[str, float]]:
         """The peaks not from the vendor, by origin, for the record."""
         return {"by --peak": self.used, "derived": self.derived}
 
     def headline(self) -> list[str]:
-        """Header lines: the user's peaks, unused ones, and a CPU's bounds."""
+        """Header lines: the user's peaks, unused ones, and a CPU's derived ones."""
 
         def listed(peaks: Mapping[str, float]) -> str:
             return ", ".join(
@@ -95,7 +95,7 @@ class Peaks:
         )
         if bounds := self.derived:
             lines.append(
-                f"bound derived from cores x FLOP per clock x highest clock: {listed(bounds)}"
+                f"peak derived from cores x FLOP per clock x running clock: {listed(bounds)}"
             )
         return lines
 
@@ -111,7 +111,7 @@ def share_of_peak(extra: Mapping[str, Any], peaks: Mapping[str, Mapping[str, flo
         stated = extra.get("peak_flop_per_s") in peaks.get("by --peak", {}).values()
         return share(extra["mfu"], "-") + (" of --peak" if stated else "")
     bound, rate = peaks.get("derived", {}).get(str(extra.get("dtype"))), extra.get("flop_per_s")
-    return f"{share(rate / bound, '-')} of derived bound" if bound and rate else "no peak on record"
+    return f"{share(rate / bound, '-')} of derived peak" if bound and rate else "no peak on record"
 
 
 def published_mfu_text() -> str:
