@@ -419,13 +419,22 @@ def _mps(card: Card, kernels: Kernels) -> dict[str, Any]:
     }
 
 
+# Read on one H200: the clock of its memory, and what a process without tensors takes of it.
+MEMORY_MHZ = 3201
+CONTEXT_BYTES = 543_162_368
+
+
 def _nvml(card: Card) -> Any:
     """The part of pynvml that is asked."""
 
     def of(value: Any) -> Any:
         return lambda *_: value() if callable(value) else value
 
-    clock = int(card.row.clocks_mhz[1] or card.row.clocks_mhz[0] or 1500)
+    nominal, of_matrices = card.row.clocks_mhz
+    clock = int(of_matrices or nominal or 1500)
+    # A card's highest clock is that of its vector units: 1980 MHz of an H200.
+    highest = int(max(nominal or 0, of_matrices or 0) or 1620)
+    process = SimpleNamespace(pid=1, usedGpuMemory=CONTEXT_BYTES)
     reading = card.readings
     return SimpleNamespace(
         NVMLError=RuntimeError,
@@ -438,8 +447,10 @@ def _nvml(card: Card) -> Any:
         NVML_VOLATILE_ECC=0,
         nvmlSystemGetDriverVersion=of("580.00 (simulated)"),
         nvmlDeviceGetHandleByUUID=of(card.name),
-        nvmlDeviceGetMaxClockInfo=of(round(1.08 * clock)),
-        nvmlDeviceGetClockInfo=of(lambda: round(clock * card.rates.clock)),
+        nvmlDeviceGetMaxClockInfo=lambda _card, kind: MEMORY_MHZ if kind == 2 else highest,
+        nvmlDeviceGetClockInfo=lambda _card, kind: (
+            MEMORY_MHZ if kind == 2 else round(clock * card.rates.clock)
+        ),
         nvmlDeviceGetCurrentClocksEventReasons=of(lambda: reading["reasons"]),
         nvmlDeviceGetPowerUsage=of(lambda: round(1e3 * card.rates.joules_per_s)),
         nvmlDeviceGetTotalEnergyConsumption=of(
@@ -448,7 +459,7 @@ def _nvml(card: Card) -> Any:
         nvmlDeviceGetEnforcedPowerLimit=of(lambda: reading["power_limit"]),
         nvmlDeviceGetPowerManagementDefaultLimit=of(700_000),
         nvmlDeviceGetTemperature=of(lambda: reading["temperature"]),
-        nvmlDeviceGetComputeRunningProcesses=of(lambda: [1] * reading["processes"]),
+        nvmlDeviceGetComputeRunningProcesses=of(lambda: [process] * reading["processes"]),
         nvmlDeviceGetViolationStatus=of(SimpleNamespace(violationTime=0)),
         nvmlDeviceGetCurrPcieLinkGeneration=of(lambda: reading["generation"]),
         nvmlDeviceGetCurrPcieLinkWidth=of(lambda: reading["width"]),

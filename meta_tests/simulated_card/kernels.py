@@ -82,8 +82,9 @@ OVERWRITING = {
     aten.random_,
     aten.bernoulli_,
 }
-PRODUCTS = {aten.mm: "cublas", aten.bmm: "cublas", aten.baddbmm: "cublas", aten.addmm: "cublasLt"}
-WORKSPACE_BYTES = 32 * MIB
+PRODUCTS = {aten.mm, aten.bmm, aten.baddbmm, aten.addmm}
+# As one H200 took them: for each handle of cuBLAS, and for cuBLASLt, which adds a bias.
+WORKSPACE_BYTES = {"cublas": 32 * MIB, "cublasLt": MIB}
 NAMES = {
     getattr(torch, row.torch_name): name
     for name, row in FORMATS.items()
@@ -335,6 +336,15 @@ class Kernels(TorchDispatchMode):
 
     # ---- what it takes --------------------------------------------------------------------------------------------
 
+    def _take_workspaces(self, has_bias: bool) -> None:
+        """At the first product of a handle: the forward pass has one, autograd's thread another."""
+        in_backward = torch._C._current_graph_task_id() != -1
+        for library in ("cublas", "cublasLt") if has_bias else ("cublas",):
+            place = library, in_backward, self.card.stream.stream_id
+            if place not in self._workspaces:
+                taken = self.card.memory.allocate(WORKSPACE_BYTES[library])
+                self._workspaces[place] = taken
+
     def _charge(
         self,
         func: Any,
@@ -348,10 +358,8 @@ class Kernels(TorchDispatchMode):
         if func.is_view:
             self.card.let_pass(HOST_S)
         if not (func.is_view or packet in WITHOUT_KERNEL):
-            if library := PRODUCTS.get(packet):
-                place = library, self.card.stream.stream_id
-                if place not in self._workspaces:
-                    self._workspaces[place] = self.card.memory.allocate(WORKSPACE_BYTES)
+            if packet in PRODUCTS:
+                self._take_workspaces(has_bias=packet is aten.addmm and args[0].dim() == 1)
             name = NAMES.get(touched[0].dtype, "fp32") if touched else "fp32"
             name = "tf32" if name == "fp32" and packet in PRODUCTS and self.card.uses_tf32 else name
             overwritten = kwargs.get("out", args[0] if packet in OVERWRITING else None)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from accounting.allocator import charge_bounds, segment_bytes
 from bench import products
+from meta_tests.conftest import ROOT
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.caching import MIB, CachingAllocator
 from meta_tests.simulated_card.card import KERNEL_S, Card
 from prooflops import measured
+from prooflops_gate.machine import nvml
 from test_claims.oracles.scalars import Operations
+
+# Of one NVIDIA H200, torch 2.11, 26 November 2026.
+RECORD = json.loads((ROOT / "meta_tests/recorded/h200.json").read_text("utf-8"))
 
 
 @pytest.fixture
@@ -74,6 +82,68 @@ def test_the_allocator_charges_what_the_formulas_say():
         allocator.free(block)
     allocator.empty_cache()
     assert allocator.current("reserved_bytes") == 0
+
+
+def test_the_allocator_charges_what_a_card_charged():
+    """The sequence that was recorded on an H200, by an allocator that shares no code with ours."""
+    allocator = CachingAllocator(2**40)
+    live: dict[int, list[Any]] = defaultdict(list)
+    for number, (kind, request, charged, *reserved) in enumerate(RECORD["sequence"]):
+        names = "allocated_bytes", "reserved_bytes"
+        before = [allocator.current(name) for name in names]
+        if kind == "a":
+            live[request].append(allocator.allocate(request))
+        else:
+            block = next(each for each in live[request] if each.size == -charged)
+            live[request].remove(block)
+            allocator.free(block)
+        got = [allocator.current(name) - was for name, was in zip(names, before, strict=True)]
+        assert got == [charged, *(reserved or [0])], f"event {number} ({kind} {request}): {got}"
+
+
+def test_products_take_the_workspaces_that_a_card_took(card):
+    def taken(act: Callable[[], object]) -> int:
+        before = card.memory.current("requested_bytes")
+        out = act()
+        grown = card.memory.current("requested_bytes") - before
+        del out
+        return grown - 64 * 64 * 4
+
+    x = torch.ones(64, 64, device="cuda", requires_grad=True)
+    bias = torch.ones(64, device="cuda")
+    recorded = RECORD["workspaces"]
+    assert taken(lambda: x.detach() @ x.detach()) == recorded["torch.float32"]
+    linear = torch.nn.functional.linear
+    assert taken(lambda: linear(x.detach(), x.detach(), bias)) == recorded["torch.float32 linear"]
+    assert taken(lambda: x.detach() @ x.detach()) == 0
+    out = (x @ x).sum()
+    before = card.memory.current("requested_bytes")
+    out.backward()
+    grown = card.memory.current("requested_bytes") - before
+    assert grown >= recorded["torch.float32"], "autograd's thread has a handle of its own"
+
+
+def test_nvml_answers_as_on_an_h200():
+    made = Card("H200 SXM 141GB")
+    with simulated(made):
+        lib = nvml.library()
+        recorded = RECORD["nvml"]
+        read = {
+            "max_sm": lib.nvmlDeviceGetMaxClockInfo(None, lib.NVML_CLOCK_SM),
+            "max_mem": lib.nvmlDeviceGetMaxClockInfo(None, lib.NVML_CLOCK_MEM),
+            "clk_mem": lib.nvmlDeviceGetClockInfo(None, lib.NVML_CLOCK_MEM),
+            "default_limit": lib.nvmlDeviceGetPowerManagementDefaultLimit(None),
+            "limit": lib.nvmlDeviceGetEnforcedPowerLimit(None),
+            "reasons": lib.nvmlDeviceGetCurrentClocksEventReasons(None),
+            "procs": [
+                each.usedGpuMemory for each in lib.nvmlDeviceGetComputeRunningProcesses(None)
+            ],
+            "pcie_maxgen": lib.nvmlDeviceGetMaxPcieLinkGeneration(None),
+            "pcie_maxw": lib.nvmlDeviceGetMaxPcieLinkWidth(None),
+            "remapped": list(lib.nvmlDeviceGetRemappedRows(None)),
+            "mig": list(lib.nvmlDeviceGetMigMode(None)),
+        }
+    assert read == {name: recorded[name] for name in read}
 
 
 def test_int8_is_multiplied_at_full_rate(card):

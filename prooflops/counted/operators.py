@@ -233,6 +233,11 @@ def _normalisation_backward(weight: int, mask: int, _out: Any, *args: Any) -> in
     return steps * elements(args[1])
 
 
+def _cudnn_batch_norm_backward(_out: Any, x: Any, _grad: Any, *_: Any) -> int:
+    """As `_normalisation_backward` of all three gradients, which cuDNN always computes."""
+    return (2 + 8 + 2 + 1) * elements(x)
+
+
 def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, *rest: Any, **_: Any) -> int:
     """The running statistics, a few FLOPs per channel, are ignored."""
     if next((flag for flag in rest if isinstance(flag, bool)), True):  # in training
@@ -308,6 +313,7 @@ ELEMENTWISE_FORMULAS: dict[str, Formula] = {
     "native_layer_norm_backward": partial(_normalisation_backward, 5, 7),
     "native_group_norm_backward": partial(_normalisation_backward, 4, 9),
     "batch_norm_backward native_batch_norm_backward": partial(_normalisation_backward, 2, 9),
+    "cudnn_batch_norm_backward": _cudnn_batch_norm_backward,
     "native_batch_norm cudnn_batch_norm _native_batch_norm_legit _batch_norm_with_update": _batch_norm,
     "_native_batch_norm_legit_no_training": lambda out, x, weight, bias, *_: _batch_norm(
         out, x, weight, bias, False

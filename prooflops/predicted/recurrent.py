@@ -132,7 +132,7 @@ def _reserve_bytes(options: Options, out: Tensor) -> int:
 def _flat(params: Sequence[Tensor]) -> list[Tensor]:
     """Tensors like these, as parts of one storage."""
     storage = params[0].new_zeros(sum(each.numel() for each in params))
-    parts = storage.split([each.numel() for each in params])
+    parts = torch.split(storage, [each.numel() for each in params])
     return [part.view(each.shape) for part, each in zip(parts, params, strict=True)]
 
 

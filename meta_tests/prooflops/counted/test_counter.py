@@ -15,7 +15,9 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting.flops import linear_flops
 from meta_tests.prooflops.counted.counting import a, b, flops_of, net, products
-from prooflops import counted
+from meta_tests.prooflops.predicted.recorded_nets import NETS, convolutions
+from prooflops import counted, predicted
+from prooflops.predicted.fake_cuda import can_fake_cuda
 from test_claims.oracles import scalars
 
 
@@ -189,6 +191,23 @@ def test_fake_tensors_cost_the_same(outside: bool) -> None:
     assert (count.step, count.unknown) == (on_cpu.step, {}), (
         f"{count}, but real tensors cost {on_cpu}"
     )
+
+
+@pytest.mark.skipif(
+    torch.backends.cuda.is_built() and can_fake_cuda(), reason="this torch fakes CUDA itself"
+)
+def test_a_convolution_net_costs_what_was_counted_on_an_h200() -> None:
+    """cuDNN's batch norm costs what torch's own does; the record knew no backward of it."""
+    with predicted.memory("cuda"), counted.flops() as count:
+        step = NETS["conv"].step()
+        net = predicted.fake_copy(step.build(), "cuda")
+        out = net(torch.empty(16, 3, 128, 128, device="cuda"))
+        step.loss(out, torch.empty(16, dtype=torch.long, device="cuda")).backward()
+    assert (count.forward, count.backward, count.unknown) == (3649085440, 6065045504, {})
+    with counted.flops() as on_cpu:
+        out = convolutions()(torch.zeros(16, 3, 128, 128))
+        step.loss(out, torch.zeros(16, dtype=torch.long)).backward()
+    assert count.elementwise == on_cpu.elementwise
 
 
 @pytest.mark.needs("cuda")
