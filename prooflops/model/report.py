@@ -183,8 +183,8 @@ def _loss_on_copies(loss: FunctionType) -> FunctionType:
 
 
 def _input_copy(tensor: Tensor) -> Tensor:
-    """A leaf with the same values, or without values while memory is predicted with fake tensors."""
-    copied = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    if not isinstance(copied, FakeTensor):
-        copied.copy_(tensor.detach())
-    return copied.requires_grad_(tensor.requires_grad)
+    """A leaf that lies in memory as `tensor` does; without values while memory is predicted."""
+    try:
+        return predicted.copy_of(tensor, tensor.device)
+    except TypeError as error:
+        raise ModelError(f"model_report: {error}") from error

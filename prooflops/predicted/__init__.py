@@ -10,9 +10,10 @@ that have none; that of all others is measured with `scratch=True`, one call of 
 as `PredictedMemory.scratch`. Otherwise `PredictedMemory.unknown` names them, and peaks are lower bounds.
 """
 
+from prooflops.predicted.copies import copy_of, fake_copy
 from prooflops.predicted.prediction import PREDICTED_DEVICES, PredictedMemory, memory
 from prooflops.predicted.replay import HeldTensor, PredictedBytes
-from prooflops.predicted.training import CLASSES, TrainingStep, fake_copy
+from prooflops.predicted.training import CLASSES, TrainingStep
 
 __all__ = [
     "CLASSES",
@@ -21,6 +22,7 @@ __all__ = [
     "PredictedBytes",
     "PredictedMemory",
     "TrainingStep",
+    "copy_of",
     "fake_copy",
     "memory",
 ]

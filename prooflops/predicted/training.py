@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -12,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from accounting.checks import validated_int
 from accounting.optimizers import optimizer_of
 from prooflops import measured
+from prooflops.predicted.copies import copy_of, fake_copy
 from prooflops.predicted.prediction import PredictedMemory, memory
 from prooflops.predicted.recurrent import flatten_parameters
 
@@ -37,8 +36,8 @@ CLASSES = {
 class TrainingStep:
     """The first two training steps of a model, to be predicted or measured phase by phase.
 
-    `predict` calls `build()` on the meta device, and uses only shapes and dtypes of `inputs` (a tensor or several, for
-    the model) and `targets`. The steps are these:
+    `predict` calls `build()` on the meta device, and uses shapes, dtypes and strides of `inputs` (a
+    tensor or several, for the model) and `targets`, no values. The steps are these:
 
         for each micro-batch:  loss(model(inputs), targets).backward()     under autocast up to the loss
         optimizer.step()                               optimizer = optimizer(model.parameters()), made once
@@ -114,7 +113,7 @@ class TrainingStep:
         return ["built", "inputs", "optimizer", *once, *(f"second {name}" for name in once)]
 
     def _run(self, mark: Callable[[str], None], model: nn.Module) -> None:
-        batch = tree_map(lambda leaf: _like(leaf, self.device), (self.inputs, self.targets))
+        batch = tree_map(lambda leaf: _copied(leaf, self.device), (self.inputs, self.targets))
         mark("inputs")
         updates = None if self.optimizer is None else _built(self.optimizer, model)
         mark("optimizer")
@@ -137,46 +136,6 @@ class TrainingStep:
             mark(next(names))
             (model if updates is None else updates).zero_grad(set_to_none=True)
             mark(next(names))
-
-
-def fake_copy(module: nn.Module, device: str | torch.device) -> nn.Module:
-    """A copy of `module` with fake parameters and buffers on `device`, for the block of `memory`.
-
-    A module on the meta device takes no memory, whatever its size. Shared parameters and storages stay shared;
-    gradients are not copied. Raises TypeError for a parameter that is no plain tensor.
-    """
-    bases: dict[int, Tensor] = {}
-
-    def fake(tensor: Tensor) -> Tensor:
-        if (
-            type(tensor) not in (Tensor, nn.Parameter, nn.Buffer, FakeTensor)
-            or tensor.layout != torch.strided
-        ):
-            raise TypeError(
-                f"module must hold plain strided tensors, got a {type(tensor).__name__} ({tensor.layout})"
-            )
-        storage = tensor.untyped_storage()
-        if storage._cdata not in bases:
-            elements = storage.nbytes() // tensor.element_size()
-            bases[storage._cdata] = torch.empty(elements, dtype=tensor.dtype, device=device)
-        base = bases[storage._cdata].view(tensor.dtype)
-        copy = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(copy, requires_grad=tensor.requires_grad)
-        return copy.requires_grad_(tensor.requires_grad)
-
-    own = [
-        tensor
-        for part in module.modules()
-        for tensor in tree_leaves(vars(part))
-        if isinstance(tensor, Tensor)
-    ]
-    tensors = [*module.parameters(), *module.buffers(), *own]
-    with torch.no_grad():
-        memo: dict[int, Any] = {
-            id(tensor): fake(tensor) for tensor in {id(t): t for t in tensors}.values()
-        }
-    return deepcopy(module, memo)
 
 
 def _built(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
@@ -206,17 +165,8 @@ def _on(device: str | torch.device, build: Callable[[], nn.Module]) -> nn.Module
         return build()
 
 
-def _like(leaf: Any, device: str | torch.device) -> Any:
-    """A tensor of the same shape and dtype: of its values, or of zeros, which any table can look up, if it has none."""
-    if not isinstance(leaf, Tensor):
-        return leaf
-    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-        return torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
-    return (
-        torch.zeros_like(leaf, device=device)
-        if leaf.is_meta
-        else leaf.detach().to(device, copy=True)
-    )
+def _copied(leaf: Any, device: str | torch.device) -> Any:
+    return copy_of(leaf, device) if isinstance(leaf, Tensor) else leaf
 
 
 def _split(batch: Any, micro_batches: int) -> list[Any]:

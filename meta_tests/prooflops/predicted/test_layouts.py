@@ -1,0 +1,82 @@
+"""Inputs, targets and parameters are predicted as they lie in memory, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import prooflops
+from prooflops import predicted
+from prooflops.measured import one_thread
+
+
+def convolution(last: bool = False) -> nn.Module:
+    net = nn.Conv2d(64, 64, 3, padding=1)
+    return net.to(memory_format=torch.channels_last) if last else net
+
+
+@pytest.mark.parametrize("of_weights", [False, True])
+@pytest.mark.parametrize("of_inputs", [False, True])
+def test_channels_last_reaches_the_report(of_weights: bool, of_inputs: bool) -> None:
+    inputs = torch.randn(8, 64, 32, 32)
+    if of_inputs:
+        inputs = inputs.to(memory_format=torch.channels_last)
+    report = prooflops.model_report(convolution(of_weights), inputs)
+    assert report.predicted_peak_bytes == report.measured_peak_bytes
+    if of_weights and of_inputs:
+        # Measured without this suite, by torch's profiler.
+        assert report.measured_peak_bytes == 5_080_336
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": lambda x: x.t().contiguous().t(),
+    "every second row": lambda x: x.repeat(2, 1)[::2],
+    "columns of a wider one": lambda x: x.repeat(1, 3)[:, 64:128],
+    "rows behind others": lambda x: x.repeat(3, 1)[128:],
+    "expanded": lambda x: x[:1].expand_as(x),
+    "strides of 3": lambda x: torch.zeros(64 * 64 * 3).as_strided((64, 64), (192, 3)),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@one_thread()
+def test_any_stride_and_offset_of_inputs_and_targets_reaches_the_prediction(name: str) -> None:
+    inputs = LAYOUTS[name](torch.randn(64, 64))
+    targets = LAYOUTS[name](torch.randn(64, 64))
+    loss = nn.functional.l1_loss
+    step = predicted.TrainingStep(nn.Linear(64, 64), inputs, loss, targets)
+    guess, held = step.predict(scratch=True), step.measure()
+    storages = inputs.untyped_storage().nbytes() + targets.untyped_storage().nbytes()
+    assert held.phases["inputs"].allocated_bytes == storages
+    for phase, real in held.phases.items():
+        if phase == "built":
+            continue
+        # The module is built already, so its parameters are not among the measured bytes.
+        ours = guess.phases[phase].live_bytes - guess.phases["built"].live_bytes
+        assert ours == real.live_bytes, f"{phase}: {ours}, but should be {real}"
+
+
+def csr(x: Tensor) -> Tensor:
+    return x.relu().to_sparse_csr()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        (lambda x: x.relu().to_sparse(), r"sparse Tensor \(torch\.sparse_coo\)"),
+        (csr, r"sparse Tensor \(torch\.sparse_csr\)"),
+        (lambda x: torch.nested.nested_tensor([x, x[:2]]), "nested Tensor"),
+        (lambda x: torch.nested.nested_tensor([x], layout=torch.jagged), "nested NestedTensor"),
+    ],
+)
+def test_another_layout_is_refused_by_name(made: Callable[[Tensor], Tensor], kind: str) -> None:
+    inputs = made(torch.randn(8, 64))
+    message = f"a tensor of the inputs or targets must be plain and strided, got a {kind}"
+    with pytest.raises(TypeError, match=message):
+        predicted.TrainingStep(nn.Linear(64, 64), inputs, torch.mean).predict()
+    with pytest.raises(ValueError, match=message):
+        prooflops.model_report(nn.Linear(64, 64), inputs)
