@@ -10,7 +10,10 @@ from prooflops_gate.page.section import Bar, Headline, Page, Section
 
 CUT = "**Cut here:** the pages beside this one have the rest."
 BAR_HEAD = ["figure", "measured", "share", "verdict", "floor, and what healthy devices reach"]
-LONGEST_CELL = 300  # characters of a cell of a short page
+# Characters of a cell of a short page, and of the facts of a part in a folded table: the HTML page
+# has all.
+LONGEST_CELL = 300
+LONGEST_FACTS = 160
 
 
 def markdown(page: Page, *, largest_bytes: int | None = None) -> str:
@@ -92,7 +95,8 @@ def _topics(topics: Sequence[Section], *, is_short: bool) -> Iterator[str]:
         rows = [["", "statement", "facts"]]
         for part in topic.parts:
             facts = "; ".join(f"{name}: {value}" for name, value in part.rows)
-            rows.append([part.mark.word if part.mark else "", part.title, facts])
+            mark = part.mark.word if part.mark else ""
+            rows.append([mark, part.title, facts[:LONGEST_FACTS]])
         summary = f"{plain(topic.title)}: {len(topic.parts)}"
         yield from (
             f"<details><summary>{summary}</summary>",

@@ -75,11 +75,25 @@ def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
 def test_kept_evidence_is_compared_as_a_record_of_its_machine(tmp_path: Path) -> None:
     write_records(tmp_path / "first", RECORD, 1, 0, 0.0)
     said: list[str] = []
-    assert command.run(config(tmp_path, tmp_path / "first", ROOT / "results"), said.append) == 0
-    assert said[0].startswith(
-        "Intel(R) Xeon(R) Processor @ 2.50GHz, torch 2.13.0+cpu, against card, "
-    ), said
+    (evidence,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
+    assert command.run(config(tmp_path, tmp_path / "first", evidence), said.append) == 0
+    assert said[0].startswith("NVIDIA H200, torch 2.11.0+cu130, "), said
     assert said[1].startswith("2 runs of 2 machines, 2026-")
+    title = said.index("Does it deliver?")
+    head, verdicts = said[title + 1 : title + 3]
+    assert head.startswith("figure"), "the verdicts come first, side by side"
+    assert verdicts.split()[0] == "verdict"
+    assert verdicts.endswith("DELIVERS")
+    assert "NOT KNOWN" in verdicts
+
+
+def test_of_one_run_the_page_says_that_there_is_no_other(tmp_path: Path) -> None:
+    write_records(tmp_path / "first", RECORD, 1, 0, 0.0)
+    said: list[str] = []
+    assert command.run(config(tmp_path, tmp_path / "first"), said.append) == 0
+    assert said[0] == "one run: there is no other to compare it with"
+    page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+    assert "<h1>one run of node-0 cuda:1</h1>" in page
 
 
 def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path: Path) -> None:
