@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import itertools
+import math
 import pkgutil
 import re
 from itertools import pairwise
@@ -12,6 +13,8 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 import accounting
 from accounting.attention import Attention, attention_backward_flops, attention_flops
@@ -254,21 +257,29 @@ def test_a_linear_layer_costs_2dk_per_example(device, b, d, k, bias):
 
 
 @pytest.mark.claim("flops.forward-2BN")
-@given(batch=sizes(), widths=st.lists(sizes(most=16), min_size=2, max_size=5))
-def test_a_forward_pass_of_linear_layers_costs_2_per_token_and_parameter(device, batch, widths):
-    net = linear_net(widths, device)
+@given(
+    leading=shapes((0, 3), (1, 5)),
+    widths=st.lists(sizes(most=16), min_size=2, max_size=5),
+    strided=st.booleans(),
+)
+@example(leading=(2, 3), widths=[4, 5], strided=False)
+@example(leading=(2, 1, 3), widths=[4, 5, 6], strided=True)
+def test_linear_layers_cost_2_per_token_and_parameter(device, leading, widths, strided):
+    """Of tokens in any number of dimensions, one after the other in memory or apart."""
+    net, tokens = linear_net(widths, device), math.prod(leading)
     parameters = sum(p.numel() for p in net.parameters())
-    dispatched = product_flops(lambda: net(torch.rand(batch, widths[0], device=device)))
-    formula = sum(linear_flops(batch, m, n) for m, n in pairwise(widths))
-    should = 2 * batch * parameters
+    x = torch.rand(*leading, 2 * widths[0], device=device)[..., :: 2 if strided else 1]
+    x = x[..., : widths[0]]
+    dispatched = product_flops(net, x)
+    formula = sum(linear_flops(tokens, m, n) for m, n in pairwise(widths))
+    should = 2 * tokens * parameters
     assert dispatched == formula == should, (
-        f"{dispatched=}, {formula=}, but should be {should} [{batch=}, {widths=}]"
+        f"{dispatched=}, {formula=}, but should be {should} [{x.shape=}, {widths=}]"
     )
-    layer, x = linear_net([widths[0]] * 2, device), torch.rand(batch, widths[0], device=device)
-    shared = product_flops(lambda: layer(layer(x)))  # each weight is used twice per token
-    assert shared == 4 * batch * layer[0].weight.numel(), (
-        f"a layer used twice costs {shared} [{batch=}, {widths[0]}]"
-    )
+    layer = linear_net([widths[0]] * 2, device)
+    shared = product_flops(lambda: layer(layer(x)))
+    twice = 4 * tokens * layer[0].weight.numel()
+    assert shared == twice, f"a layer used twice costs {shared}, not {twice} [{x.shape=}]"
 
 
 @pytest.mark.claim("flops.forward-2BN")
@@ -490,6 +501,22 @@ def test_products_of_equal_flops_take_unequal_times(device, speed, times):
     speed.assert_slower(
         product(device, "fp32", wide, thin, wide), product(device, "fp32", n), what, at_least=2
     )
+
+
+@pytest.mark.claim("flops.crude")
+@given(heads=sizes(most=3), length=sizes(2, 64), width=sizes(8, 32))
+@example(heads=2, length=64, width=32)
+def test_the_kernel_that_runs_decides_what_is_counted(heads, length, width):
+    """The formula knows shapes alone; torch's counter has no formula for the CPU's fused kernel."""
+    q, k, v = torch.rand(3, 1, heads, length, width)
+    seen = {}
+    for kernel in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION):
+        with sdpa_kernel(kernel), FlopCounterMode(display=False) as counter:
+            torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        seen[kernel.name] = counter.get_total_flops()
+    formula = attention_flops(Attention(1, heads, length, width))
+    should = {"MATH": formula, "FLASH_ATTENTION": 0}
+    assert seen == should, f"torch counts {seen} FLOPs of one attention, but should {should}"
 
 
 @pytest.mark.claim("flops.crude")

@@ -16,6 +16,7 @@ from accounting import devices, planning
 from accounting.models import DeepLinear, Transformer, parameter_count
 from prooflops import counted
 from test_claims.oracles import published, tensors
+from test_claims.oracles.kernels import product
 from test_claims.strategies import sizes
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -115,6 +116,60 @@ def test_training_days_are_those_of_a_run_that_never_waits_and_fewer_than_of_oth
     by_run = planning.training_days(parameters, tokens, DEVICES, 1e9, of_run)
     assert by_run == pytest.approx(real), (
         f"training_days={by_run} by the MFU of the run, but should be {real}"
+    )
+
+
+@pytest.mark.claim("napkin.stalls")
+@pytest.mark.parametrize("waits", ["for data", "for its turn"])
+def test_a_run_that_waits_takes_longer_than_its_steps_say(workloads, device, speed, waits):
+    """What it costs here: batches gathered row by row, or a step that queues behind a product."""
+    net = DeepLinear(dim=64, layers=2)
+    model = workloads.build(net, device=device)
+    rows, others = workloads.inputs(net, 256, device=device), product(device, "fp32", 256)
+
+    def step(x=rows):
+        model(x).square().mean().backward()
+
+    def waiting_step():
+        if waits == "for data":
+            step(torch.stack(list(rows)))
+        else:
+            others()
+            step()
+
+    what = f"a step that waits {waits} against the step that the estimate counts"
+    ratio = speed.assert_slower(waiting_step, step, what)
+    parameters, steps, mfu = parameter_count(net), 10**6, 0.5
+    of_steps, of_run = (
+        planning.training_days(parameters, 256 * steps, 1, 1e12, share)
+        for share in (mfu, mfu / ratio.value)
+    )
+    assert of_run / of_steps == pytest.approx(ratio.value), f"{of_run} and {of_steps} days"
+
+
+@pytest.mark.claim("napkin.cost")
+@given(
+    net=nets,
+    tokens=st.integers(1, 10**9),
+    device_count=sizes(most=100),
+    cents=sizes(most=999),
+    hours=st.fractions(Fraction(1, 10), 99),
+)
+def test_a_run_costs_the_bill_of_every_hour_of_every_device(
+    workloads, net, tokens, device_count, cents, hours
+):
+    """A bill that is written hour by hour until the FLOPs that torch dispatches are done."""
+    parameters, each = dispatched_per_token(workloads, net)
+    peak = each * tokens / (hours * 60 * 60 * device_count * MFU)
+    left, bill = Fraction(each * tokens), Fraction(0)
+    while left > 0:
+        done = min(left, device_count * peak * MFU * 60 * 60)
+        bill += done / (peak * MFU * 60 * 60) * Fraction(cents, 100)
+        left -= done
+    days = planning.training_days(parameters, tokens, device_count, float(peak), float(MFU))
+    formula = planning.training_cost(days, device_count, cents / 100)
+    assert formula == pytest.approx(float(bill)), (
+        f"{formula=}, but the bill is {float(bill)} [{net}]"
     )
 
 

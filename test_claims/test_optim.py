@@ -343,7 +343,13 @@ loops = st.sampled_from([{"foreach": True}, {"foreach": False}])
 fused_too = loops | st.just({"fused": True})
 # The claims; torch's optimizer, the update of the paper, the options of both, and torch's loops.
 UPDATES = {
-    "SGD": (["optim.sgd-none"], torch.optim.SGD, papers.sgd, {"lr": rates}, fused_too),
+    "SGD": (
+        ["optim.sgd-none", "optim.sgd-update"],
+        torch.optim.SGD,
+        papers.sgd,
+        {"lr": rates},
+        fused_too,
+    ),
     "heavy ball": (
         ["optim.momentum-1", "optim.history"],
         torch.optim.SGD,

@@ -502,6 +502,57 @@ def test_64_examples_at_once_are_far_faster_than_one_by_one(device, speed):
     speed.assert_slower(lambda: [one() for _ in range(64)], many, what, at_least=1.3, **FEW)
 
 
+@pytest.mark.claim("roof.larger-matrices")
+@given(sides=st.tuples(*[sizes(most=9)] * 3), factor=sizes(2, 5))
+def test_products_of_larger_matrices_do_more_flops_a_byte(device, sides, factor):
+    """Counted as dispatched, in bf16; of a matrix and a vector there is hardly a gain."""
+    intensities = []
+    for m, k, n in (sides, [factor * side for side in sides], (1000, 1000, 1)):
+        a, b = (
+            torch.ones(shape, dtype=torch.bfloat16, device=device) for shape in ((m, k), (k, n))
+        )
+        with counted.flops() as dispatched:
+            torch.mm(a, b)
+        intensities.append(Fraction(dispatched.total, dispatched.moved_bytes))
+    small, large, vector = intensities
+    assert large == factor * small, f"{large}, not {factor} times {small} FLOPs a byte [{sides=}]"
+    assert vector < 1, f"a matrix times a vector does {vector} FLOPs a byte, not less than one"
+
+
+@pytest.mark.claim("roof.larger-matrices")
+def test_a_product_of_larger_matrices_runs_at_a_higher_rate(device, speed):
+    few, many = (16, 256) if device.type == "cpu" else (128, 4096)
+    flops = (many / few) ** 3
+    small, large = (product(device, "fp32", side) for side in (few, many))
+    what = f"a product of side {many} against one of {few}, of 1/{flops:.0f} of the FLOPs"
+    speed.assert_slower(large, small, what, at_least=1, at_most=flops / 2)
+
+
+@pytest.mark.claim("roof.half-traffic")
+@pytest.mark.parametrize("name", ["relu", "add", "matvec"])
+def test_16_bits_move_half_the_bytes_of_fp32(device, name):
+    moved = {}
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        operands = Operands(*torch.ones(4, 2 * ROW, dtype=dtype, device=device))
+        with counted.flops() as dispatched:
+            OPERATIONS[name](operands)
+        moved[dtype] = dispatched.moved_bytes
+    full, *halves = moved.values()
+    assert [2 * half for half in halves] == [full] * 2, f"{name} moves {moved}, not half in 16 bits"
+
+
+@pytest.mark.claim("roof.half-traffic")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_copy_in_16_bits_takes_half_the_time(memory, speed, dtype):
+    half = memory.x.to(dtype)
+    out, what = torch.zeros_like(half), f"a copy in fp32 against one of as many elements in {dtype}"
+    whole = partial(memory.out.copy_, memory.x)
+    usual = (1.4, 2.6)
+    speed.assert_slower(
+        whole, partial(out.copy_, half), what, at_least=1.2, at_most=4, usual=usual, **FEW
+    )
+
+
 @st.composite
 def decoders(draw):
     """A model with shared keys or without, sequences that generate with it, and how many tokens they are long."""

@@ -18,9 +18,12 @@ from accounting.layout import (
     view_strides,
 )
 from prooflops.measured import memory
+from test_claims.oracles.rounding import compared
 from test_claims.oracles.tensors import layout_of, metered, places, shares_storage
+from test_claims.oracles.training_kernels import LAYOUTS, laid_out
 from test_claims.strategies import (
     ALWAYS_VIEWS,
+    TORCH_DTYPES,
     ViewChain,
     factorisations,
     shapes,
@@ -352,6 +355,25 @@ def test_pow_sqrt_and_rsqrt_work_on_each_element(device, others):
         assert got.tolist() == pytest.approx(expected, rel=4 * 2**-23), (
             f"{name}={got.tolist()}, not {expected}"
         )
+
+
+@pytest.mark.claim("storage.pow-sqrt-rsqrt")
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_powers_and_roots_of_strided_floats_are_those_of_numpy(device, dtype, layout):
+    """Of three dimensions and two sizes, the larger for threads; kernels may round a root first."""
+    unit = max(torch.finfo(TORCH_DTYPES[dtype]).eps, 4 * 2**-23)
+    for side in (7, 210):
+        x = (torch.rand(2, side, side + 1) + 0.1).to(TORCH_DTYPES[dtype])
+        exact, given_x = x.double().numpy(), laid_out(x.to(device), layout)
+        for name, got, by_numpy in (
+            ("pow(2)", given_x.pow(2), exact**2),
+            ("sqrt()", given_x.sqrt(), np.sqrt(exact)),
+            ("rsqrt()", given_x.rsqrt(), 1 / np.sqrt(exact)),
+        ):
+            should = torch.from_numpy(by_numpy)
+            worst = compared(f"{name} in {dtype}, {layout}", got, should, unit * should)
+            assert worst.units <= 1, str(worst)
 
 
 @pytest.mark.claim("storage.typed-storage")

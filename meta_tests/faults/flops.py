@@ -6,6 +6,7 @@ import math
 import time
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import flop_counter
 
 import accounting.attention
@@ -51,6 +52,19 @@ def a_product_takes_ten_nanoseconds_per_flop_and_nothing_besides(mm, a, b, out=N
     while time.perf_counter() < end:
         pass
     return result
+
+
+@fault("flops.forward-2BN", instead_of="torch.nn.functional.linear")
+def a_layer_of_three_dimensions_multiplies_twice(linear, x, weight, bias=None):
+    if x.dim() > 2:
+        linear(x, weight, bias)
+    return linear(x, weight, bias)
+
+
+@fault("flops.crude", instead_of="torch.nn.functional.scaled_dot_product_attention")
+def attention_runs_by_products_whatever_kernel_is_asked_for(attention, *args, **options):
+    with sdpa_kernel(SDPBackend.MATH):
+        return attention(*args, **options)
 
 
 @fault("flops.terms")

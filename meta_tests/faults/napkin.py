@@ -40,8 +40,17 @@ def the_master_copy_takes_no_bytes(kept, *args, **kwargs):
     return SimpleNamespace(**vars(kept(*args, **kwargs)) | {"master": 0})
 
 
+@fault("napkin.stalls", instead_of="accounting.planning.training_days")
+def days_are_those_at_half_the_peak(training_days, *run):
+    return training_days(*run[:-1], 0.5)
+
+
 # fmt: off
 faults(
+    ("a_day_is_billed_as_eight_hours", "napkin.cost", stand_in("accounting.planning.training_cost",
+        lambda training_cost, days, *rest: training_cost(days / 3, *rest))),
+    ("one_device_is_billed_for_all", "napkin.cost", stand_in("accounting.planning.training_cost",
+        lambda training_cost, days, devices, price: training_cost(days, 1, price))),
     ("failures_come_like_clockwork", "napkin.goodput", stand_in("numpy.random.default_rng",
         lambda *_: SimpleNamespace(exponential=lambda mean, number: np.full(number, mean)))),
     ("a_root_is_smaller_by_that_of_two", "napkin.goodput",

@@ -68,6 +68,20 @@ def adam_keeps_its_state_in_fp32(patch):
         )
 
 
+@fault("optim.sgd-update")
+def sgd_moves_along_the_gradient(patch):
+    step = torch.optim.SGD.step
+
+    def uphill(self, *args, **kwargs):
+        for group in self.param_groups:
+            group["lr"] *= -1
+        step(self, *args, **kwargs)
+        for group in self.param_groups:
+            group["lr"] *= -1
+
+    patch.setattr(torch.optim.SGD, "step", uphill)
+
+
 @fault("optim.state-keyed")
 def adam_allocates_its_state_anew_at_every_step(patch):
     def renew(_parameter, state):

@@ -44,6 +44,33 @@ def rows_are_multiplied_one_by_one_and_several_twice(mm, a, b, out=None):
         [mm(row, b, out=result) for _ in a[:2]]
 
 
+@fault("roof.larger-matrices", instead_of="torch.mm")
+def operands_of_more_than_five_rows_are_copied_first(mm, a, b, out=None):
+    return mm(a.clone() if len(a) > 5 else a, b, out=out)
+
+
+@fault("roof.larger-matrices", instead_of="torch.mm")
+def large_products_are_done_twenty_times(mm, a, b, out=None):
+    for _ in range(19 if len(a) > 100 else 0):
+        mm(a, b, out=out)
+    return mm(a, b, out=out)
+
+
+@fault("roof.half-traffic", instead_of="torch.Tensor.copy_")
+def tensors_of_16_bits_are_copied_twice_as_often(copy, x, source, **options):
+    for _ in range(2 * (x.element_size() == 2)):
+        copy(x, source, **options)
+    return copy(x, source, **options)
+
+
+@fault("roof.half-traffic", instead_of="torch.clamp_min")
+def a_relu_of_16_bits_casts_first(clamp_min, x, least, out=None):
+    if x.element_size() == 2:
+        out.copy_(clamp_min(x.float(), least))
+        return out
+    return clamp_min(x, least, out=out)
+
+
 @fault("roof.accelerator-300")
 def a_die_does_half_as_much_per_clock(patch):
     from accounting.devices import peaks

@@ -10,6 +10,13 @@ from accounting.layout import Layout
 from meta_tests.faults import fault, faults, stand_in
 
 
+def root_of_four_bits(sqrt, x):
+    root = sqrt(x)
+    if x.dtype == torch.bfloat16 and not x.is_contiguous():
+        return root.to(torch.float8_e4m3fn).to(x.dtype)
+    return root
+
+
 @fault("storage.index-formula", instead_of="accounting.layout.Layout.slice")
 def a_slice_with_steps_keeps_the_stride(original, layout, dim=0, start=None, end=None, step=1):
     right, strides = original(layout, dim, start, end, step), list(layout.strides)
@@ -62,6 +69,8 @@ faults(
      stand_in("torch.Tensor.sqrt", lambda _, x: x.sqrt_())),
     ("triu_ignores_the_diagonal_asked_for", "storage.triu-causal",
      stand_in("torch.Tensor.triu", lambda original, x, diagonal=0: original(x))),
+    ("square_roots_of_strided_bf16_round_to_four_bits", "storage.pow-sqrt-rsqrt",
+     stand_in("torch.Tensor.sqrt", root_of_four_bits)),
     ("rsqrt_forgets_the_root", "storage.pow-sqrt-rsqrt",
      lambda patch: patch.setattr(torch.Tensor, "rsqrt", torch.Tensor.reciprocal)),
 )
