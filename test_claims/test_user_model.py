@@ -11,6 +11,8 @@ from prooflops import measured
 
 # A rule of thumb holds for a model that it meets within a tenth; the page has its difference, and the reasons, exactly.
 NAPKIN = 0.1
+# A share of a peak of a few hundred bytes is less than one boxed number.
+FEW_BYTES = 512
 
 
 def registered(module):
@@ -39,7 +41,7 @@ def storage_bytes_of(tensors):
 @pytest.fixture(scope="module")
 def stepped(user_model):
     """The model after a step (one test takes a second), its gradients still there."""
-    instance = user_model.fresh()
+    instance = user_model.instance
     instance.step()
     return instance
 
@@ -66,7 +68,7 @@ def state_bytes(user_model, stepped):
 def test_parameters_and_buffers_have_the_bytes_that_copies_of_them_take(
     user_model, memory_device, record_figure
 ):
-    tensors = registered(user_model.fresh().module)
+    tensors = registered(user_model.instance.module)
     with measured.memory(memory_device) as held:
         copies = [tensor.detach().clone() for tensor in tensors]
     record_figure(f"{held.live_bytes:,} B")
@@ -111,7 +113,8 @@ def test_gradients_take_as_much_as_the_parameters(
 def test_dropping_the_gradients_frees_what_zeroing_them_keeps(
     user_model, memory_device, record_figure
 ):
-    instance = user_model.fresh()
+    instance = user_model.instance
+    instance.optimizer.zero_grad(set_to_none=True)
     with measured.memory(memory_device) as held:
         instance.forward().backward()
         parameters = [each for group in instance.optimizer.param_groups for each in group["params"]]
@@ -351,8 +354,8 @@ def test_memory_is_predicted_to_within_a_percent(user_model, memory_device, what
             "scratch inside kernels is not known for all of these operators: the page shows both figures"
         )
     got, predicted = row.measured_bytes, row.predicted_bytes
-    assert got == pytest.approx(predicted, rel=0.01), (
-        f"{what}: {got} B, more than 1 % from {predicted} B"
+    assert got == pytest.approx(predicted, rel=0.01, abs=FEW_BYTES), (
+        f"{what}: {got} B, more than 1 % and {FEW_BYTES} B from {predicted} B"
     )
 
 
@@ -376,28 +379,23 @@ def test_where_it_goes_the_modules_have_the_flops_and_the_kept_tensors_of_the_st
         f"the modules have {got} FLOPs forward and backward, but should have {should}"
     )
     kept = sum(row.kept_bytes for row in of_all)
-    fits = kept <= 1.01 * held.measured_bytes or breakdown.is_compiled
+    fits = kept <= 1.01 * held.measured_bytes + FEW_BYTES or breakdown.is_compiled
     assert fits, (
         f"the modules keep {kept} B for the backward pass, but all that is held are {held.measured_bytes} B"
     )
-    assert user_model.inference.seconds > 0 or user_model.inference.why_not
 
 
 def test_the_largest_step_that_fits_is_the_predicted_one(user_model, memory_device):
     if not user_model.argument:
-        pytest.skip("no --model-sweep")
-    sweep = user_model.sweep
-    if (
-        sweep.found is None
-        or sweep.next_larger is None
-        or sweep.predicted is None
-        or memory_device.type != "cpu"
-    ):
+        pytest.skip("no --model-largest")
+    largest = user_model.largest
+    if not largest.is_predicted or largest.found is None or memory_device.type != "cpu":
         pytest.skip(
-            sweep.remark
-            or "the limit was not reached, or is that of an accelerator: the page shows the sizes"
+            largest.remark or "the limit is that of an accelerator: the page shows the sizes"
         )
-    near = abs(sweep.predicted - sweep.found) <= max(1, 0.02 * sweep.found)
-    assert near, (
-        f"{sweep.argument}={sweep.found} is the largest in {sweep.limit_bytes} B, predicted: {sweep.predicted}"
+    [trial] = [each for each in largest.trials if each.size == largest.found]
+    near = pytest.approx(trial.predicted_bytes, rel=0.01, abs=FEW_BYTES)
+    assert trial.measured_bytes == near, (
+        f"{largest.argument}={trial.size} takes {trial.measured_bytes} B, "
+        f"not the predicted {trial.predicted_bytes} B {trial.why_not}"
     )

@@ -89,6 +89,10 @@ def sized(batch: int = 8):
     )
 
 
+def looking_sized(batch: int = 8):
+    return Looking(16, 4), torch.randn(batch, 16)
+
+
 def hostile():
     model = nn.Sequential()
     for name in ("<script>alert(1)</script>", "\u202eb\"'><img src=x onerror=alert(1)>"):

@@ -14,11 +14,13 @@ from torch import Tensor
 
 from accounting.roofline import hfu, mfu, ridge_point
 from prooflops import measured
-from prooflops.model.breakdown import Breakdown, Inference, breakdown_of, inference_of
+from prooflops.counted.counter import uncompiled
+from prooflops.model.breakdown import Breakdown, CountedStep, breakdown_of, counted_step
 from prooflops.model.claims import Answer
-from prooflops.model.flop_difference import ExplainedFlops, flops_of
+from prooflops.model.flop_difference import ExplainedFlops
+from prooflops.model.largest import Largest, largest_of
+from prooflops.model.progress import Stages
 from prooflops.model.step_memory import StepMemory, bytes_of, memory_of, storage_bytes_of
-from prooflops.model.sweep import Sweep, sweep_of
 from prooflops.model.user_model import Instance, UserModel
 from prooflops.suite.report.measurement import CONTENDED, WIDEST_SPREAD
 from prooflops_gate.console.tables import engineering
@@ -179,30 +181,43 @@ class MeasuredStep:
 
 
 class Examination:
-    """The fixture `user_model`: fresh instances, and every fact about the model, computed when first asked for."""
+    """The fixture `user_model`: every fact about the model, computed when first asked for.
 
-    def __init__(self, user_model: UserModel, argument: str = "", limit: int | None = None) -> None:
+    `argument` of the factory is the one whose largest value is looked for, within `limit` bytes or
+    within those free. A factory may take seconds, so all checks that may share a model share one.
+    """
+
+    def __init__(
+        self,
+        user_model: UserModel,
+        argument: str = "",
+        limit: int | None = None,
+        stages: Stages | None = None,
+    ) -> None:
         self.user_model = user_model
-        self.argument, self.limit = (
-            argument,
-            limit,
-        )  # of the factory, to be swept; its bytes, or those free
+        self.argument, self.limit = argument, limit
         self.step: MeasuredStep | None = None
         self.answers: list[Answer] = []
+        self._stages = stages or Stages(lambda _: None)
 
     def fresh(self) -> Instance:
         """A model that no check has touched yet."""
         return self.user_model.fresh()
 
     @cached_property
+    def instance(self) -> Instance:
+        """The model that the checks share, perhaps after some steps."""
+        return self.user_model.built or self.fresh()
+
+    @cached_property
     def tokens(self) -> tuple[int, str]:
         """D and its unit."""
-        return self.fresh().tokens
+        return self.instance.tokens
 
     @cached_property
     def about(self) -> dict[str, str]:
         """The head of the page."""
-        instance = self.fresh()
+        instance = self.instance
         tokens, unit = instance.tokens
         name, tensor = instance.main_input
         module, optimizer = type(instance.module).__name__, type(instance.optimizer).__name__
@@ -217,27 +232,33 @@ class Examination:
 
     @cached_property
     def inventory(self) -> Inventory:
-        return inventory_of(self.fresh().module)
+        return inventory_of(self.instance.module)
+
+    @cached_property
+    def counted(self) -> CountedStep:
+        with self._stages.stage("counting the FLOPs of a step"), uncompiled():
+            return counted_step(self.instance)
 
     @cached_property
     def flops(self) -> ExplainedFlops:
-        return flops_of(self.fresh())
+        return self.counted.flops
 
     @cached_property
     def memory(self) -> StepMemory:
-        return memory_of(self.user_model)
+        with self._stages.stage("measuring and predicting the memory of two steps"):
+            return memory_of(self.user_model)
 
     @cached_property
     def breakdown(self) -> Breakdown:
-        return breakdown_of(self.user_model)
+        counted = self.counted
+        with self._stages.stage("timing each operator of a few steps"):
+            of_step = (self.instance, counted, self.user_model.device, self.user_model.is_compiled)
+            return breakdown_of(*of_step)
 
     @cached_property
-    def inference(self) -> Inference:
-        return inference_of(self.user_model)
-
-    @cached_property
-    def sweep(self) -> Sweep:
-        return sweep_of(self.user_model, self.argument, self.limit)
+    def largest(self) -> Largest:
+        with self._stages.stage(f"looking for the largest {self.argument} that fits"):
+            return largest_of(self.user_model, self.argument, self.limit)
 
     @property
     def unknown(self) -> str:

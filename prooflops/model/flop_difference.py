@@ -6,22 +6,18 @@ matrix). The rules give each parameter 2·D FLOPs forward and 4·D backward; its
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from accounting.formats import FORMATS
 from accounting.models import RULES, rule_flops
 from prooflops import counted
-from prooflops.counted.result import ELEMENTWISE as NO_PRODUCTS
-from prooflops.counted.rules import rule_of
-from prooflops.model.breakdown import newest_node
+from prooflops.model.tracer import newest_node
 from prooflops.model.user_model import Instance
 
 LOOK_UPS = frozenset(
@@ -107,36 +103,8 @@ class ExplainedFlops:
         return self.difference(phase) - explained
 
 
-def flops_of(instance: Instance) -> ExplainedFlops:
-    """Runs two training steps and counts the second: an optimizer may set itself up in its first."""
-    instance.step()
-    instance.optimizer.zero_grad(set_to_none=True)
-    with counted.flops() as passes, _Tracer(instance, passes) as tracer:
-        instance.forward().backward()  # type: ignore[no-untyped-call]
-    with counted.flops() as update, _Tracer(instance, update) as updating:
-        instance.optimizer.step()
-    tokens, unit = instance.tokens
-    return ExplainedFlops(
-        parameters=sum(each.numel() for each in tracer.parameters),
-        tokens=tokens,
-        unit=unit,
-        forward=passes.forward,
-        backward=passes.backward,
-        update=update.total,
-        recomputed=passes.recomputed,
-        parts=tuple(tracer.parts(tokens)),
-        by_dtype=dict(tracer.by_dtype),
-        moved_bytes=passes.moved_bytes + update.moved_bytes,
-        elementwise=passes.elementwise + update.elementwise,
-        operators=tracer.operators + updating.operators,
-        unknown={
-            name: passes.unknown.get(name, 0) + update.unknown.get(name, 0)
-            for name in sorted({*passes.unknown, *update.unknown})
-        },
-    )
-
-
-_Product = tuple[tuple[int, ...], int]  # its parameters, by index, and its FLOPs
+# The parameters of a product, by index, and its FLOPs.
+_Product = tuple[tuple[int, ...], int]
 
 
 @dataclass
@@ -151,52 +119,70 @@ class _ParameterUse:
     elementwise: bool = False
 
 
-class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Assigns every product to the parameter that is one of its factors; works beneath autograd, above the counter.
+class ProductsOfParameters:
+    """Assigns every product of a traced step to the parameter that is one of its factors.
 
-    A tensor is recognised by its storage as a parameter, or as computed from parameters alone (a cast, a transposed
-    copy). A gradient belongs to the product whose autograd node is running.
+    A tensor is recognised by its storage as a parameter, or as computed from parameters alone (a
+    cast, a transposed copy). A gradient belongs to the product whose autograd node is running.
     """
 
-    def __init__(self, instance: Instance, count: counted.CountedWork) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    def __init__(self, instance: Instance) -> None:
         self.parameters = list(instance.parameters.values())
         self.by_dtype: defaultdict[str, int] = defaultdict(int)
         self.checkpointed = self.fused_recomputed = self.operators = 0
-        self._count = count
         self._uses = [_ParameterUse() for _ in self.parameters]
         self._without_parameter = {"forward": 0, "backward": 0}
         self._of_node: defaultdict[int, list[_Product]] = defaultdict(list)
         self._spans: defaultdict[int, list[tuple[int, int, frozenset[int]]]] = defaultdict(list)
-        self._kept_alive: list[
-            Any
-        ] = []  # storages kept alive so that no other tensor gets their address
+        # Storages kept alive, so that no other tensor gets their address.
+        self._kept_alive: list[Any] = []
         for index, parameter in enumerate(self.parameters):
             self._add_origin(parameter, frozenset({index}))
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._overloadpacket.__name__.removesuffix("_")
-        has_products = rule_of(func).kind != NO_PRODUCTS  # reading the counter takes time
-        before = self._count.total if has_products else 0
-        out = func(*args, **(kwargs or {}))
-        flops = self._count.total - before if has_products else 0
-        tensors = _tensors((args, kwargs))
+    def explained(
+        self, instance: Instance, passes: counted.CountedWork, update: counted.CountedWork
+    ) -> ExplainedFlops:
+        """The FLOPs of the step that was seen, with the reasons of each difference."""
+        tokens, unit = instance.tokens
+        unknown = Counter(passes.unknown) + Counter(update.unknown)
+        return ExplainedFlops(
+            parameters=sum(each.numel() for each in self.parameters),
+            tokens=tokens,
+            unit=unit,
+            forward=passes.forward,
+            backward=passes.backward,
+            update=update.total,
+            recomputed=passes.recomputed,
+            parts=tuple(self.parts(tokens)),
+            by_dtype=dict(self.by_dtype),
+            moved_bytes=passes.moved_bytes + update.moved_bytes,
+            elementwise=passes.elementwise + update.elementwise,
+            operators=self.operators,
+            unknown=dict(sorted(unknown.items())),
+        )
+
+    def saw(
+        self, func: Any, given: list[Tensor], made: list[Tensor], phase: str, amount: int
+    ) -> None:
+        """Notes an operator that has run, with the FLOPs of its products."""
         self.operators += not func.is_view
-        if flops:
-            self.by_dtype[_dtype_of(name, tensors)] += flops
+        if phase == "update":
+            return
+        name = func._overloadpacket.__name__.removesuffix("_")
+        if amount:
+            self.by_dtype[_dtype_of(name, given)] += amount
         node = torch._C._current_autograd_node()
+        # Gradients run without grad mode, so with it a forward pass is recomputed.
+        is_recomputed = node is not None and torch.is_grad_enabled()
         if node is None:
-            self._forward(name, tensors, _tensors(out), flops)
-        elif (
-            flops and torch.is_grad_enabled()
-        ):  # gradients run without, so this is a recomputed forward pass
-            self.checkpointed += flops
-            self._of_node[newest_node()].append((self._factors(tensors), flops))
-        elif flops:
-            self._backward(node, tensors, _tensors(out), flops)
-        elif torch.is_grad_enabled():
-            self._track_derived(tensors, _tensors(out))
-        return out
+            self._forward(name, given, made, amount)
+        elif amount and is_recomputed:
+            self.checkpointed += amount
+            self._of_node[newest_node()].append((self._factors(given), amount))
+        elif amount:
+            self._backward(node, given, made, amount)
+        elif is_recomputed:
+            self._track_derived(given, made)
 
     def _forward(self, name: str, tensors: list[Tensor], outputs: list[Tensor], flops: int) -> None:
         if flops:
@@ -208,17 +194,20 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 use.products += 1
                 use.convolved |= name in CONVOLUTIONS
             self._without_parameter["forward"] += 0 if factors else flops
-            for index in {each for tensor in tensors for each in self._origin_of(tensor)} - {
-                *factors
-            }:
-                self._uses[index].elementwise = True  # a bias, or the scale of a weight
-        elif not self._track_derived(tensors, outputs) and any(
-            out.numel() for out in outputs
-        ):  # idle experts: none
-            for tensor in tensors:
-                for index in self._origin_of(tensor):
-                    self._uses[index].looked_up |= name in LOOK_UPS
-                    self._uses[index].elementwise |= name not in LOOK_UPS
+            # A bias, or the scale of a weight.
+            for index in self._origins(tensors) - {*factors}:
+                self._uses[index].elementwise = True
+            return
+        # Idle experts make nothing.
+        if self._track_derived(tensors, outputs) or not any(out.numel() for out in outputs):
+            return
+        for index in self._origins(tensors):
+            self._uses[index].looked_up |= name in LOOK_UPS
+            self._uses[index].elementwise |= name not in LOOK_UPS
+
+    def _origins(self, tensors: list[Tensor]) -> set[int]:
+        """The parameters that any of these tensors comes from."""
+        return set().union(*map(self._origin_of, tensors))
 
     def _backward(
         self, node: Any, tensors: list[Tensor], outputs: list[Tensor], flops: int
@@ -328,10 +317,6 @@ def _reason(use: _ParameterUse, once: int) -> str:
     if use.products > 1 and use.forward == use.products * once:
         return SHARED
     return PARTLY_USED if use.forward < once else REUSED
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 NAMES = {

@@ -14,13 +14,15 @@ from accounting.units import amount
 from prooflops.model.claims import MARKER, Answer, answer_of
 from prooflops.model.examination import Examination
 from prooflops.model.factory import ModelError
+from prooflops.model.largest import default_of
 from prooflops.model.page import print_pages, write_pages
-from prooflops.model.sweep import default_of
+from prooflops.model.progress import Stages
 from prooflops.model.user_model import load_user_model
 from prooflops.suite.collection import check_claims_exist, claims_of
 from prooflops.suite.registry import Registry
 from prooflops.suite.run import RUN, outcome_of
 from prooflops.suite.verdicts import DOES_NOT_APPLY, Outcome
+from prooflops_gate.console.progress import Progress
 from prooflops_gate.plugin import suggest_options
 
 _examinations = pytest.StashKey[dict[str, Examination]]()  # by the value of --model
@@ -33,18 +35,18 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "--model",
         metavar="FACTORY",
         action="append",
-        help="validate your own model, module:factory or path/to/file.py:factory; several are set side by side: see "
+        help="validate your own model, module:factory or path/to/file.py:factory, or several: see "
         "docs/your-model.md",
     )
     group.addoption(
-        "--model-sweep",
+        "--model-largest",
         metavar="ARGUMENT",
         help="with --model: the largest value of this argument of the factory, such as batch, whose step fits",
     )
     group.addoption(
         "--model-memory",
         metavar="BYTES",
-        help="with --model-sweep: the memory that a step may take, such as 4GiB (default: all that is free on an "
+        help="with --model-largest: the memory that a step may take, such as 4GiB (default: all that is free on an "
         "accelerator, 1 GiB on a CPU)",
     )
     parser.addini(
@@ -61,9 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", f"{MARKER}(id, ...): the claims of the registry that it settles for your model"
     )
     if config.option.model is None:
-        if config.option.model_sweep or config.option.model_memory:
+        if config.option.model_largest or config.option.model_memory:
             raise pytest.UsageError(
-                "--model-sweep and --model-memory are about a model: name it by --model"
+                "--model-largest and --model-memory are about a model: name it by --model"
             )
         return
     if config.option.claim:
@@ -98,15 +100,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _examination(config: pytest.Config, spec: str, device: torch.device) -> Examination:
-    user_model = load_user_model(spec, config.invocation_params.dir, device)
-    argument, memory = config.option.model_sweep, config.option.model_memory
+    stages = Stages(Progress(config, spec).always)
+    with stages.stage("building it twice and taking a step"):
+        user_model = load_user_model(spec, config.invocation_params.dir, device)
+    argument, memory = config.option.model_largest, config.option.model_memory
     if argument:
         default_of(user_model, argument)
     elif memory:
         raise ModelError(
-            "--model-memory limits --model-sweep: name its argument, such as --model-sweep batch"
+            "--model-memory limits --model-largest: name its argument, such as --model-largest batch"
         )
-    return Examination(user_model, argument, amount(memory, "--model-memory") if memory else None)
+    limit = amount(memory, "--model-memory") if memory else None
+    return Examination(user_model, argument, limit, stages)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

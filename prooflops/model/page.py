@@ -19,7 +19,6 @@ from prooflops.model.tables import (
     RULES,
     bound_sentence,
     bytes_text,
-    comparison_section,
     count_text,
     per_second_text,
     seconds_text,
@@ -32,7 +31,7 @@ from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
 from prooflops_gate.page.section import Page, Section
 
-FACTS = ("inventory", "flops", "memory", "breakdown", "inference", "sweep")
+FACTS = ("inventory", "flops", "memory", "breakdown", "largest")
 STEP_FIGURES = ("seconds", "spread", "rounds", "per_s", "mfu", "hfu", "mfu_of_ceiling",
                 "share_of_ceiling", "intensity", "ridge", "least_times_s", "bound")  # fmt: skip
 RATES = ("peak_flop_per_s", "ceiling_flop_per_s", "bytes_per_s", "overhead_s")
@@ -59,7 +58,7 @@ def write_pages(
         if not has_facts(examination):
             continue
         examination.about["part"] = part and f"part of a run: {part}"
-        page = page_of(examination, headline, names, compared(examinations))
+        page = page_of(examination, headline, names)
         facts = json.dumps(as_json(examination, fingerprint), indent=1, default=str)
         history.write_atomically(path_of(examination, folder, "md"), markdown(page))
         history.write_atomically(path_of(examination, folder, "html"), html(page))
@@ -77,17 +76,10 @@ def path_of(examination: Examination, folder: Path, suffix: str) -> Path:
     return folder / f"model-{name}.{suffix}"
 
 
-def compared(examinations: Sequence[Examination]) -> list[Section]:
-    """The table of several models side by side, if there are several and figures of all."""
-    section = comparison_section(examinations)
-    return [section] if len(examinations) > 1 and len(section.rows) > 1 else []
-
-
 def page_of(
     examination: Examination,
     headline: Sequence[str],
     names: Mapping[str, str],
-    before: Sequence[Section] = (),
 ) -> Page:
     """The page; `names` are the files of the run's pages by `--model`, empty for a page alone."""
     about, spec = examination.about, examination.user_model.spec
@@ -103,7 +95,6 @@ def page_of(
         lead=[f"{lead}.", *([f"Beside it: {', '.join(others)}."] if others else [])],
         sections=[
             Section("In short", short_rows(examination), anchor="short"),
-            *before,
             *sections_of(examination),
             Section("The model and the machine", facts, has_head=False),
         ],
@@ -167,9 +158,6 @@ def print_pages(
             print_sections(list(sections_of(examination)))
             page, facts = (path_of(examination, folder, suffix) for suffix in ("html", "json"))
             line(f"page: {page} and .md  facts: {facts}")
-    if side_by_side := compared(examinations):
-        terminal.section("your models")
-        print_sections(side_by_side)
 
 
 def as_json(examination: Examination, fingerprint: dict[str, Any]) -> dict[str, Any]:

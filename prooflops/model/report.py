@@ -22,11 +22,12 @@ from accounting.checks import validated_choice
 from prooflops import predicted
 from prooflops.machine import device as machine
 from prooflops.model import page
-from prooflops.model.breakdown import OUTSIDE
 from prooflops.model.examination import Examination
 from prooflops.model.factory import ModelError, naming, user_code
+from prooflops.model.progress import on_stderr
 from prooflops.model.step_memory import PEAK
 from prooflops.model.tables import bytes_text
+from prooflops.model.tracer import OUTSIDE
 from prooflops.model.user_model import UserModel, check_parameters, tried
 from prooflops_gate.console.tables import aligned
 from prooflops_gate.page.html import html as html_of
@@ -136,8 +137,11 @@ def model_report(
     with torch.enable_grad(), ExitStack() as stack:  # in a notebook gradients may be switched off
         stack.callback(random.setstate, random.getstate())
         stack.enter_context(torch.random.fork_rng(range(torch.cuda.device_count())))
-        examination = Examination(tried(UserModel(kind, factory, device, option="model_report of")))
-        for fact in ("inventory", "flops", "memory", "breakdown", "inference"):
+        stages = on_stderr(f"model_report of {kind}")
+        with stages.stage("building it twice and taking a step"):
+            user_model = tried(UserModel(kind, factory, device, option="model_report of"))
+        examination = Examination(user_model, stages=stages)
+        for fact in ("inventory", "flops", "memory", "breakdown"):
             getattr(examination, fact)
         notes = filter(None, [examination.about["notes"], *NOTES])
     examination.about = {**examination.about, "notes": "; ".join(notes)}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
-from prooflops.model.breakdown import PHASES, Breakdown, Inference, ModuleRow
+from prooflops.model.breakdown import Breakdown, ModuleRow
 from prooflops.model.claims import Answer
 from prooflops.model.examination import OVERHEAD, Examination, Inventory, MeasuredStep
 from prooflops.model.flop_difference import ExplainedFlops
-from prooflops.model.step_memory import HELD, PEAK, StepMemory
-from prooflops.model.sweep import Sweep
+from prooflops.model.largest import Largest
+from prooflops.model.step_memory import StepMemory
 from prooflops.suite.verdicts import DOES_NOT_APPLY
 from prooflops_gate.console.tables import binary, engineering, share
 from prooflops_gate.page.plot import Axis, Block, Plot
@@ -44,10 +43,8 @@ def sections_of(examination: Examination) -> Iterator[Section]:
     }
     for title, section in known.items():
         yield section or Section(title, absent=ABSENT)
-    if "inference" in facts:
-        yield inference_section(examination.inference, *examination.tokens)
-    if "sweep" in facts:
-        yield sweep_section(examination.sweep)
+    if "largest" in facts:
+        yield largest_section(examination.largest)
     yield answers_section(examination.answers)
     yield tree_section(breakdown) if breakdown else Section(TREE_TITLE, absent=ABSENT)
 
@@ -381,45 +378,26 @@ def operators_section(breakdown: Breakdown, most: int | None = MOST_ROWS) -> Sec
     return Section(OPERATORS_TITLE, rows, [f"and {more} more, in the .json"] if more > 0 else [])
 
 
-def inference_section(inference: Inference, tokens: int, unit: str) -> Section:
-    rows = [["inference", "figure", "how"]]
-    if inference.why_not:
-        return Section("inference", [*rows, ["not run", "-", inference.why_not]], [])
-    seconds, flops = inference.seconds, inference.flops
-    rows += [
-        ["time", seconds_text(seconds), f"eval mode, inference mode, IQR {inference.spread:.1%}"],
-        ["throughput", per_second_text(tokens / seconds, unit), "forward pass alone"],
-        ["FLOPs", f"{flops:,}", engineering(flops / seconds, "FLOP/s")],
-        ["activations", bytes_text(inference.activation_bytes), "at the peak, the output included"],
-    ]
-    return Section("inference", rows, [])
-
-
-def sweep_section(sweep: Sweep) -> Section:
-    rows = [
-        [
-            sweep.argument,
-            "predicted peak",
-            "measured peak",
-            "step",
-            f"{sweep.unit or 'tokens'}/s",
-            "",
-        ]
-    ]
-    for trial in sweep.trials:
-        rate = engineering(trial.tokens / trial.seconds, "").strip() if trial.seconds else "-"
-        note = "" if trial.seconds else trial.why_not or "does not fit"
+def largest_section(largest: Largest) -> Section:
+    rows = [[largest.argument, "predicted peak", "measured peak", ""]]
+    for trial in largest.trials:
         peaks = [bytes_text(trial.predicted_bytes), bytes_text(trial.measured_bytes)]
-        rows.append([f"{trial.size:,}", *peaks, seconds_text(trial.seconds), rate, note])
-    found = "none fits" if sweep.found is None else f"{sweep.argument}={sweep.found:,}"
-    larger = f" ({sweep.next_larger:,} does not)" if sweep.next_larger else ""
+        peak = trial.measured_bytes or trial.predicted_bytes
+        beyond = "does not fit" if peak and peak > largest.limit_bytes else ""
+        rows.append([f"{trial.size:,}", *peaks, trial.why_not or beyond])
+    found = "none fits"
+    if largest.found is not None:
+        found = f"{largest.argument}={largest.found:,}"
+    if largest.next_larger:
+        found += f" ({largest.next_larger:,} does not)"
+    how = "predicted, and measured once" if largest.is_predicted else "measured"
     remarks = [
-        f"limit: {binary(sweep.limit_bytes)}, {sweep.limit_of}",
-        f"largest found to fit: {found}{larger}",
-        "predicted: " + (f"{sweep.argument}={sweep.predicted:,}" if sweep.predicted else "none"),
-        *filter(None, [sweep.remark]),
+        f"limit: {binary(largest.limit_bytes)}, {largest.limit_of}",
+        f"largest that fits, {how}: {found}",
     ]
-    return Section(f"the largest {sweep.argument} that fits", rows, remarks)
+    if largest.remark:
+        remarks.append(largest.remark)
+    return Section(f"the largest {largest.argument} that fits", rows, remarks)
 
 
 def answers_section(answers: list[Answer]) -> Section:
@@ -435,55 +413,3 @@ def answers_section(answers: list[Answer]) -> Section:
             )
     remarks = [f"{why}: {', '.join(ids)}" for why, ids in unsettled.items()]
     return Section("claims of the registry", rows, remarks)
-
-
-# Name, fact of the examination, unit, and the figure of that fact.
-FIGURES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
-    ("parameters", "inventory", "", lambda inventory: inventory.parameters),
-    ("D", "flops", "", lambda flops: flops.tokens),
-    ("FLOPs of a step", "flops", "", lambda flops: flops.executed),
-    ("FLOPs for each of D", "flops", "", lambda flops: flops.executed / flops.tokens),
-    (HELD, "memory", "B", lambda memory: memory.row(HELD).measured_bytes),
-    (PEAK, "memory", "B", lambda memory: memory.row(PEAK).measured_bytes),
-    ("time of a step", "step", "s", lambda step: step.seconds),
-    ("D per second", "step", "", lambda step: step.per_s),
-    ("MFU of own ceiling, %", "mfu_of_ceiling", "", lambda share: 100 * share),
-    *(
-        (
-            f"time, {phase_name(each)}",
-            "breakdown",
-            "s",
-            lambda breakdown, each=each: breakdown.phases_s[each],
-        )
-        for each in PHASES
-    ),
-    ("time of inference", "inference", "s", lambda inference: inference.seconds),
-)
-
-
-def _fact(examination: Examination, name: str) -> Any:
-    if name != "mfu_of_ceiling":
-        return vars(examination).get(name)
-    return None if examination.unknown or not examination.step else examination.step.mfu_of_ceiling
-
-
-def comparison_section(examinations: Sequence[Examination]) -> Section:
-    """The figures of several models, a column each; of two models also their ratio."""
-    specs = [each.user_model.spec for each in examinations]
-    short = [spec.rpartition("/")[2] for spec in specs]
-    names = short if len({*short}) == len(specs) else specs
-    is_pair = len(names) == 2
-    rows = [["figure", *names, *(["second / first"] if is_pair else [])]]
-    for name, fact, unit, figure in FIGURES:
-        facts = [_fact(each, fact) for each in examinations]
-        if all(facts):
-            found = [figure(each) for each in facts]
-            ratio = [f"{found[1] / found[0]:.3g}x" if found[0] else "-"] if is_pair else []
-            rows.append(
-                [
-                    name,
-                    *(engineering(each, unit) if unit else count_text(each) for each in found),
-                    *ratio,
-                ]
-            )
-    return Section("side by side", rows, [])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,18 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Instance:
-    """One model fresh from the factory, on the device under test, ready for a training step."""
+    """One model fresh from the factory, on the device under test, ready for a training step.
+
+    `notes` are choices made for the user, for the page. `stated_tokens` is D, if the factory states it.
+    """
 
     module: nn.Module
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     optimizer: torch.optim.Optimizer
     loss: Callable[[Any], Tensor]
-    notes: tuple[str, ...]  # choices made for the user, for the page
-    stated_tokens: tuple[int, str] | None = None  # D, if the factory states it
+    notes: tuple[str, ...]
+    stated_tokens: tuple[int, str] | None = None
 
     def forward(self) -> Tensor:
         """The scalar that is differentiated."""
@@ -76,13 +79,18 @@ class Instance:
 
 @dataclass(frozen=True)
 class UserModel:
-    """The factory that `--model` names, or one that copies a module, on the device under test."""
+    """The factory that `--model` names, or one that copies a module, on the device under test.
+
+    `is_compiled` is true where a part of it is. `option` stands in front of `spec` in errors. `built`
+    is a model that no check has touched yet, left over from the trial.
+    """
 
     spec: str
     factory: Callable[[], Any]
     device: torch.device
-    is_compiled: bool = False  # all of it, or a part
-    option: str = "--model"  # stands in front of `spec` in errors
+    is_compiled: bool = False
+    option: str = "--model"
+    built: Instance | None = field(default=None, compare=False, repr=False)
 
     def fresh(self) -> Instance:
         """A model that no check has touched yet. Raises ModelError if the factory returns none."""
@@ -109,7 +117,8 @@ def tried(user_model: UserModel) -> UserModel:
         ):
             with user_code(f"the {action} of the {_name(trial.module)}"):
                 act()
-    again = {id(parameter) for parameter in user_model.fresh().module.parameters()}
+    built = user_model.fresh()
+    again = {id(parameter) for parameter in built.module.parameters()}
     if again & {id(parameter) for parameter in trial.module.parameters()}:
         raise ModelError(
             f"{user_model.option} {user_model.spec}: built twice, it has the same parameters; every check "
@@ -119,7 +128,8 @@ def tried(user_model: UserModel) -> UserModel:
     in_part = any(
         "_orig_mod" in each._modules or each.__dict__.get("_compiled_call_impl") for each in modules
     )
-    return replace(user_model, is_compiled=in_part or compiled_frames() > compiled)
+    is_compiled = in_part or compiled_frames() > compiled
+    return replace(user_model, is_compiled=is_compiled, built=built)
 
 
 def compiled_frames() -> int:
@@ -168,6 +178,20 @@ def validated_instance(returned: object) -> Instance:
 
 
 def check_parameters(module: nn.Module) -> None:
+    """Refuses a module that cannot be copied and trained here, naming what stands in the way."""
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            where = f"its part {name}" if name else f"the {_name(module)}"
+            raise ModelError(
+                f"{where} is TorchScript, which can be neither copied nor taken apart here; pass the "
+                "torch.nn.Module from which it was scripted or traced"
+            )
+    derived = [name for name, each in module.named_parameters() if not each.is_leaf]
+    if derived:
+        raise ModelError(
+            f"parameters computed from other tensors cannot be trained: {', '.join(derived[:5])}; "
+            "register leaf tensors, as torch.nn.Parameter(tensor.detach()) is"
+        )
     parameters = list(module.parameters())
     if not parameters:
         raise ModelError(f"the {_name(module)} has no parameters, so there is no training step")

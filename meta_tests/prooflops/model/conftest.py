@@ -23,9 +23,9 @@ SLOW = {
 }
 PLANTED = """
 from prooflops.model import examination, flop_difference, step_memory
-flop_difference._Tracer._track_derived = lambda self, tensors, outputs: False
-shares = flop_difference._Tracer._shares
-flop_difference._Tracer._shares = lambda self, factors, flops: shares(self, factors, flops - flops // 8)
+flop_difference.ProductsOfParameters._track_derived = lambda self, tensors, outputs: False
+shares = flop_difference.ProductsOfParameters._shares
+flop_difference.ProductsOfParameters._shares = lambda self, factors, flops: shares(self, factors, flops - flops // 8)
 wrong = lambda tensors: sum(tensor.numel() for tensor in tensors)
 examination.bytes_of = step_memory.bytes_of = step_memory.storage_bytes_of = wrong
 """

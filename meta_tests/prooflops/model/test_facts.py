@@ -7,8 +7,8 @@ import torch
 
 from meta_tests.conftest import ROOT
 from meta_tests.user_models.worked import PARAMETERS
+from prooflops.model.largest import MOST_TRIALS, largest, largest_of
 from prooflops.model.step_memory import measured_steps, memory_of
-from prooflops.model.sweep import MOST_TRIALS, largest
 from prooflops.model.user_model import UserModel, load_user_model
 
 CPU = torch.device("cpu")
@@ -40,6 +40,25 @@ def test_the_measured_steps_attend_without_cudnn_as_the_predicted_ones_do() -> N
     assert (before, seen, enabled()) == (True, {False}, True), (
         "cuDNN's attention is off during the steps alone"
     )
+
+
+def test_the_largest_size_that_fits_is_predicted_and_measured_once() -> None:
+    found = largest_of(loaded("own:sized"), "batch", 2 * 10**6)
+    assert found.is_predicted
+    measured = [each for each in found.trials if each.measured_bytes is not None]
+    assert [each.size for each in measured] == [found.found]
+    assert measured[0].measured_bytes == pytest.approx(measured[0].predicted_bytes, rel=0.01)
+    assert found.next_larger
+    assert found.found
+    assert 0 < found.next_larger - found.found <= max(1, 0.01 * found.found)
+
+
+def test_a_model_that_cannot_be_predicted_is_measured_at_growing_sizes() -> None:
+    found = largest_of(loaded("own:looking_sized"), "batch", 10**6)
+    assert (found.is_predicted, found.next_larger is not None) == (False, True)
+    assert "reads values" in found.remark
+    assert all(each.predicted_bytes is None for each in found.trials)
+    assert all(each.measured_bytes for each in found.trials)
 
 
 LIMIT = 10**6

@@ -109,8 +109,6 @@ def test_the_modules_and_operators_sum_to_the_step(
         "but for boxed numbers and the loss"
     )
     assert min(facts["breakdown"]["phases_s"].values()) > 0
-    assert facts["inference"]["flops"] == FORWARD[name]
-    assert 0 < facts["inference"]["activation_bytes"] < held
 
 
 def test_a_checkpointed_model_has_more_hfu_than_mfu(examined: dict[str, Examined]) -> None:
@@ -204,35 +202,39 @@ def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> 
     assert not missing, f"not on the page of gpt.py: {missing}"
 
 
-def test_the_variants_of_the_docs_are_set_side_by_side_and_swept(tmp_path: Path) -> None:
+def test_the_variants_of_the_docs_have_their_largest_batch(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "your-model.md").read_text()
     command = next(
         line for line in text.splitlines() if line.startswith("pytest --model nets.py:small")
     )
     root = model_house(tmp_path)
-    code = next(block for block in text.split("```python\n") if "def small(" in block).partition(
-        "```"
-    )[0]
-    (root / "nets.py").write_text(code)
+    _, _, code = text.partition("```python\nimport torch")
+    (root / "nets.py").write_text(f"import torch{code.partition('```')[0]}")
     arguments = command.removeprefix("pytest ").split()
-    run = fork_pytest(
-        root,
-        *arguments,
-        "--device=cpu",
-        "--quick",
-        "-k",
-        "where_it_goes or largest",
-        imported=SUITE,
-    )
+    options = ["--device=cpu", "--quick", "-k", "where_it_goes or largest"]
+    run = fork_pytest(root, *arguments, *options, imported=SUITE)
     assert run.code == 0, run.output
     assert "4 passed" in run.output
-    assert "your models" in run.output
     for name, other in (("small", "large"), ("large", "small")):
         facts = json.loads((root / "reports" / f"model-nets.py-{name}.json").read_text())
-        assert facts["sweep"]["found"] > 100
+        assert facts["largest"]["found"] > 100
         page = (root / "reports" / f"model-nets.py-{name}.html").read_text()
-        assert "second / first" in page
-        assert f'href="model-nets.py-{other}.html"' in page
+        assert f"model-nets.py-{other}.html" in page
+
+
+def test_a_model_of_a_few_bytes_passes(tmp_path: Path) -> None:
+    root = model_house(tmp_path)
+    (root / "few.py").write_text(
+        "import torch\n"
+        "def scale():\n    return torch.nn.Linear(1, 1), torch.ones(1, 1)\n"
+        "def bias():\n    return torch.nn.LayerNorm(2), torch.ones(2)\n"
+        "def table():\n    return torch.nn.Embedding(2, 2), torch.zeros(1, dtype=torch.long)\n"
+    )
+    models = [f"--model=few.py:{name}" for name in ("scale", "bias", "table")]
+    options = ["--device=cpu", "--quick", "-k", "percent or where_it_goes"]
+    run = fork_pytest(root, *models, *options, imported=SUITE)
+    assert run.code == 0, run.output
+    assert "9 passed" in run.output, run.output
 
 
 def test_the_html_fits_fetches_nothing_and_its_modules_open_by_keyboard(

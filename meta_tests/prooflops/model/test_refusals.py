@@ -38,11 +38,11 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "zoo.gpt:factory --model zoo.broken:alone": (
         "--model zoo.broken:alone: the factory returned a Linear alone",
     ),
-    "zoo.gpt:factory --model-sweep batch": (
-        "--model-sweep batch: must be an argument of zoo.gpt:factory",
+    "zoo.gpt:factory --model-largest batch": (
+        "--model-largest batch: must be an argument of zoo.gpt:factory",
     ),
-    "zoo.own:bag --model-sweep batch": ("none: give it one, such as def factory(batch=8)",),
-    "zoo.own:sized --model-sweep batch --model-memory much": (
+    "zoo.own:bag --model-largest batch": ("none: give it one, such as def factory(batch=8)",),
+    "zoo.own:sized --model-largest batch --model-memory much": (
         "--model-memory must be a number such as 15T",
         "'much'",
     ),

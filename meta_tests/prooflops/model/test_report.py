@@ -3,6 +3,7 @@
 import copy
 import random
 import re
+import time
 from functools import partial
 from pathlib import Path
 
@@ -70,6 +71,34 @@ def test_module_gradients_and_generators_stay_as_they_are() -> None:
     assert (module[2].weight.grad, inputs.grad, module.training) == (None, None, False)
     assert torch.equal(torch.get_rng_state(), generators[0])
     assert random.getstate() == generators[1]
+
+
+class Slow(nn.Linear):
+    def forward(self, x):
+        time.sleep(0.7)
+        return super().forward(x)
+
+
+def test_what_takes_more_than_two_seconds_says_what_it_does(capsys) -> None:
+    prooflops.model_report(Slow(2, 2), torch.randn(2, 2))
+    said = capsys.readouterr().err
+    assert "model_report of Slow: counting the FLOPs of a step" in said
+    assert "model_report of Slow: timing each operator of a few steps" in said
+
+
+def test_what_cannot_be_copied_and_trained_is_refused_by_its_name() -> None:
+    traced = torch.jit.trace(nn.Linear(WIDTH, 1), torch.ones(1, WIDTH))
+    for module, what in (
+        (torch.jit.script(nn.Linear(WIDTH, 1)), "the RecursiveScriptModule is TorchScript, "),
+        (nn.Sequential(traced), "its part 0 is TorchScript, .* pass the torch.nn.Module from"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            prooflops.model_report(module, torch.randn(BATCH, WIDTH))
+    derived = nn.Linear(WIDTH, 1)
+    del derived.weight
+    derived._parameters["weight"] = 2 * nn.Parameter(torch.ones(1, WIDTH))
+    with pytest.raises(ValueError, match=r"computed from other tensors .*: weight; register leaf"):
+        prooflops.model_report(derived, torch.randn(BATCH, WIDTH))
 
 
 def test_errors_name_what_was_given_and_what_is_valid() -> None:
