@@ -1,7 +1,7 @@
 """Number formats by torch and by the published specifications.
 
-The other side of every check of a format. Each `…_disagreement` returns a sentence about the first
-difference it finds, or None where all agrees.
+The other side of every check of a format. Each `…_disagreement` returns a sentence about the
+first difference it finds, or None where all agrees.
 """
 
 from __future__ import annotations
