@@ -1,8 +1,8 @@
 """Names the first slow commit since a good one, for each benchmark that got slower: `--gate-bisect GOOD`.
 
-git's own bisection chooses the commits, in a worktree of its own, where the user's checkout and a bisection in progress
-there are out of reach. Each commit is measured beside GOOD by pairs of processes, for all benchmarks whose first slow
-commit is not known yet, and is bad above half of the whole slowdown.
+git's own bisection chooses the commits, in a worktree of its own, where the user's checkout and a
+bisection in progress there are out of reach. Each commit is measured beside GOOD by pairs of processes,
+for all benchmarks whose first slow commit is not known yet, and is bad above half of the whole slowdown.
 """
 
 from __future__ import annotations
@@ -16,50 +16,59 @@ from pathlib import Path
 
 import pytest
 
-from prooflops_gate import decide, pairs, sides
-from prooflops_gate.count import Counting
-from prooflops_gate.history.comparison import Sides, seconds
-from prooflops_gate.history.rows import INSTRUCTIONS, TIME, Row, interval
-from prooflops_gate.instructions import MORE, UNSTEADY, Count
-from prooflops_gate.options import files_of
-from prooflops_gate.pace import FIRST
-from prooflops_gate.process import ReplicateFailed, Side, environment_of_git
-from prooflops_gate.schedule import Schedule
-from prooflops_gate.session import Session
+from prooflops_gate import sides
+from prooflops_gate.comparison import Comparison, Question, compare, exhaust, measured_in
+from prooflops_gate.instruments.counts import MORE, UNSTEADY, Count
+from prooflops_gate.instruments.exact import Sides
+from prooflops_gate.instruments.instructions import Instructions
+from prooflops_gate.instruments.pace import FIRST
+from prooflops_gate.instruments.time_rule import TimeRule, seconds
+from prooflops_gate.instruments.times import Times
+from prooflops_gate.process import environment_of_git
+from prooflops_gate.rows import INSTRUCTIONS, TIME, Row, interval, joined
+from prooflops_gate.selection import files_of
 from prooflops_gate.statistics import effects
 from prooflops_gate.statistics.decision_rule import Decision, Plan
 from prooflops_gate.statistics.effects import Effect
+from prooflops_gate.task import ReplicateFailed, Task
 
-LOOKS = (8, 16, 32)  # pairs
-LEVEL = 1 / 256  # at each look: eight pairs that agree
-ONLY_SKIPPED = 2  # git's exit code where commits that could not be decided are all that is left
+# The numbers of pairs after which a commit is looked at.
+LOOKS = (8, 16, 32)
+# At each look: eight pairs that agree.
+LEVEL = 1 / 256
+# git's exit code where commits that could not be decided are all that is left.
+ONLY_SKIPPED = 2
 FIRST_BAD, POSSIBLE = "# first bad commit: [", "# possible first bad commit: ["
 
 
 @dataclass(frozen=True)
-class HalfwayRule(decide.ReplicateRule):
-    """Whether a commit has more than half of the whole slowdown since GOOD (SLOWER), or less (SAME)."""
+class HalfwayRule(TimeRule):
+    """Whether a commit has more than half of the whole slowdown since GOOD (SLOWER), or less (SAME).
 
-    halves: Mapping[str, float] = field(default_factory=dict)  # ratios by benchmark
+    `halves` are ratios by benchmark.
+    """
 
-    def decision(self, name: str, sides: Sides, *_: float) -> Decision:
+    halves: Mapping[str, float] = field(default_factory=dict)
+
+    def decision(self, name: str, sides: Sides) -> Decision:
         before, after = map(seconds, sides)
+        half = self.halves[name]
         for look in self.plan.looks:
             effect = effects.paired(before[:look], after[:look], level=LEVEL)
             if look > len(after):
                 return Decision(None, look, effect)
-            if effect.low > self.halves[name] or effect.high < self.halves[name]:
-                return Decision(
-                    "SLOWER" if effect.low > self.halves[name] else "SAME", look, effect
-                )
+            if effect.low > half:
+                return Decision("SLOWER", look, effect)
+            if effect.high < half:
+                return Decision("SAME", look, effect)
         return Decision("INCONCLUSIVE", self.plan.looks[-1], effect)
 
 
 @dataclass(frozen=True)
 class Step:
-    """The result of a commit for one benchmark: a word of git's bisection, and why."""
+    """The result of a commit for one benchmark: a word of git's bisection (good, bad, skip), and why."""
 
-    word: str  # good, bad, skip
+    word: str
     effect: Effect | None = None
     why: str = ""
 
@@ -78,32 +87,20 @@ class Bisection:
     """
 
     def __init__(
-        self,
-        session: Session,
-        good: Side,
-        commit: str,
-        slow: Mapping[str, Effect],
-        more: Mapping[str, Count],
+        self, question: Question, commit: str, slow: Mapping[str, Effect], more: Mapping[str, Count]
     ) -> None:
-        self.session, self.good, self.good_commit, self.slow, self.more = (
-            session,
-            good,
-            commit,
-            slow,
-            more,
-        )
-        self.ratios = {name: each.ratio for name, each in slow.items()} | {
-            name: each.ratio for name, each in more.items()
-        }
-        root = session.here.root
+        self.question, self.good_commit, self.slow, self.more = question, commit, slow, more
+        self.ratios = {name: each.ratio for name, each in slow.items()}
+        self.ratios |= {name: each.ratio for name, each in more.items()}
+        root = question.here.root
         self.bad_commit = sides.commit_named(root, "HEAD") or ""
         whole = {name: Step("bad", effect) for name, effect in slow.items()}
         whole |= {name: Step("bad", why=str(each)) for name, each in more.items()}
-        self.steps = {self.bad_commit: whole}  # by commit, name
+        # By commit and benchmark.
+        self.steps = {self.bad_commit: whole}
         self.logs: dict[str, list[str]] = {}
-        self.tree = sides.checkout(
-            self.bad_commit, "the worktree of the bisection", root, session.replicates
-        )
+        label = "the worktree of the bisection"
+        self.tree = sides.checkout(self.bad_commit, label, root, question.processes)
         self.top = sides.repository_of(self.tree.root) or self.tree.root
 
     def culprits(self) -> dict[str, list[str]]:
@@ -154,70 +151,75 @@ class Bisection:
     def measured(self, commit: str, names: Sequence[str]) -> dict[str, Step]:
         """Compares GOOD and this commit, which is checked out, by pairs: a step for each of these benchmarks."""
         here = replace(self.tree, label=f"commit {commit[:9]}")
+        question = replace(
+            self.question,
+            here=here,
+            asked=f"--gate-bisect, at {commit[:9]}",
+            heard=lambda done: None,
+            began=time.monotonic(),
+        )
         timed = [name for name in names if name in self.slow]
         counted = [name for name in names if name not in self.slow]
-        return {
-            **(self.timed(here, commit, timed) if timed else {}),
-            **(self.counted(here, counted) if counted else {}),
-        }
+        found: dict[str, Step] = {}
+        if timed:
+            found |= self.timed(question, timed)
+        if counted:
+            found |= self.counted(question, counted)
+        return found
 
-    def counted(self, here: Side, names: Sequence[str]) -> dict[str, Step]:
+    def counted(self, question: Question, names: Sequence[str]) -> dict[str, Step]:
         """The steps by instructions: bad above half of what the whole takes more."""
-        session, lines = self.session, self.session.lines
-        if len(sides.existing(files_of(names), here)) < len(files_of(names)):
+        files, settings = files_of(names), question.settings
+        if len(sides.existing(files, question.here)) < len(files):
             return dict.fromkeys(names, Step("skip", why="the benchmark is not there"))
-        session.lines = []
-        counting = Counting(session, here, self.good, dict.fromkeys(names, 0.0), 0.0)
-        found = counting.run([], time.monotonic() + session.settings.budget_s)
-        why, session.lines = "; ".join(session.lines), lines
-        return {
-            name: Step(
-                "bad" if each.ratio > math.sqrt(self.ratios[name]) else "good", why=str(each)
-            )
-            if (each := found.get(name)) and each.verdict != UNSTEADY
-            else Step("skip", why=str(each or why))
-            for name in names
-        }
-
-    def timed(self, here: Side, commit: str, names: Sequence[str]) -> dict[str, Step]:
-        """The steps by time."""
-        session = self.session
-        both = pairs.Pairs(session, here, self.good, f"--gate-bisect, at {commit[:9]}")
-        halves = {name: math.sqrt(effect.ratio) for name, effect in self.slow.items()}
-        rule = HalfwayRule(
-            Plan(benchmarks=1, looks=LOOKS), session.settings.min_effect, halves=halves
+        counting = Instructions(
+            dict.fromkeys(names, 0.0),
+            settings.min_instructions,
+            0.0,
+            began=question.began,
+            ends=question.ends,
+            latest=question.ends,
         )
-        began = session.begun = time.monotonic()
         try:
-            first = both.take(names, FIRST)
-            schedule = Schedule(session, rule, both.take)
-            rows = {
-                row.name: row
-                for row in schedule.run(first, dict.fromkeys(first, ()), time.monotonic() - began)
-            }
+            exhaust(counting, question.pairs().take, settings.exact, question.say)
+        except ReplicateFailed as failed:
+            counting.fail(failed)
+        why = "; ".join(counting.explain().notes)
+        return {name: self.counted_step(name, counting.found.get(name), why) for name in names}
+
+    def counted_step(self, name: str, count: Count | None, why: str) -> Step:
+        if count is None or count.verdict == UNSTEADY:
+            return Step("skip", why=str(count or why))
+        is_bad = count.ratio > math.sqrt(self.ratios[name])
+        return Step("bad" if is_bad else "good", why=str(count))
+
+    def timed(self, question: Question, names: Sequence[str]) -> dict[str, Step]:
+        """The steps by time."""
+        pairs, exact = question.pairs(), question.settings.exact
+        halves = {name: math.sqrt(effect.ratio) for name, effect in self.slow.items()}
+        plan = Plan(benchmarks=1, looks=LOOKS)
+        rule = HalfwayRule(plan, question.settings.min_effect, halves=halves)
+        try:
+            first = measured_in(pairs.take(Task(tests=tuple(names), paces=FIRST)), exact)
+            times = Times(first.pairs, rule, question.ends)
+            times.measure(first, time.monotonic() - question.began)
+            exhaust(times, pairs.take, exact, question.say)
         except (ReplicateFailed, pytest.UsageError) as error:
-            return dict.fromkeys(
-                names, Step("skip", why=f"it cannot be run: {str(error).splitlines()[-1]}")
-            )
+            why = f"it cannot be run: {str(error).splitlines()[-1]}"
+            return dict.fromkeys(names, Step("skip", why=why))
         words = {"SLOWER": "bad", "SAME": "good"}
-        steps = {
-            name: Step(words.get(row.verdict, "skip"), row.effect) for name, row in rows.items()
-        }
-        return {
-            name: steps.get(name, Step("skip", why="the benchmark is not there, or failed"))
-            for name in names
-        }
+        steps = dict.fromkeys(names, Step("skip", why="the benchmark is not there, or failed"))
+        for row in times.decide():
+            steps[row.name] = Step(words.get(row.verdict, "skip"), row.effect)
+        return steps
 
     def evidence(self, name: str) -> list[str]:
         """The commits that were measured for a benchmark, the oldest first, and git's log of the bisection."""
         order = self.git(
             "rev-list", "--reverse", "--topo-order", f"{self.good_commit}..{self.bad_commit}"
         ).split()
-        steps = [
-            f"  {commit[:9]}  {self.steps[commit][name]}"
-            for commit in order
-            if name in self.steps.get(commit, {})
-        ]
+        measured = [commit for commit in order if name in self.steps.get(commit, {})]
+        steps = [f"  {commit[:9]}  {self.steps[commit][name]}" for commit in measured]
         return [*steps, f"  git bisect log: {'; '.join(self.logs[name])}"]
 
     def described(self, commit: str) -> str:
@@ -236,38 +238,38 @@ class Bisection:
         return done.stdout.strip()
 
 
-def bisect(session: Session, benchmarks: Sequence[str], text: str) -> list[Row]:
-    """The rows of these benchmarks beside a good revision; those of SLOWER ones name their first slow commit."""
-    root = session.here.root
-    commit = checked_good(text, root)
-    good = sides.checkout(commit, f"revision {text} ({commit[:9]})", root, session.replicates)
-    session.here = replace(session.here, paths=sides.import_paths(root, root))
-    rows, _ = pairs.compare(session, session.here, good, f"--gate-bisect {text}", benchmarks)
+def bisect(question: Question, commit: str) -> Comparison:
+    """Compares this side with a good revision; the rows of SLOWER benchmarks name their first slow commit."""
+    found = compare(question)
     slow = {
         row.name: row.effect
-        for row in rows
-        if row.quantity == TIME and row.verdict == "SLOWER" and row.effect
+        for row in found.rows
+        if row.is_time and row.verdict == "SLOWER" and row.effect
     }
-    counted = {
-        row.name: session.counts[row.name]
-        for row in rows
+    more = {
+        row.name: found.counts[row.name]
+        for row in found.rows
         if row.verdict == MORE and row.name not in slow
     }
-    if not slow and not counted:
-        session.lines.append(f"no benchmark is SLOWER than at {good.label}: nothing to bisect")
-        return rows
-    bisection = Bisection(session, good, commit, slow, counted)
-    culprits = bisection.culprits()
-    for said, names in culprits.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        session.lines += [f"{said}, for {names[0]}{more}:", *bisection.evidence(names[0])]
-    notes = {name: said for said, names in culprits.items() for name in names}
-    return [
-        replace(row, note="; ".join(filter(None, [notes[row.name], row.note])))
-        if row.quantity in (TIME, INSTRUCTIONS) and row.name in notes
-        else row
-        for row in rows
-    ]
+    if not slow and not more:
+        none = f"no benchmark is SLOWER than at {question.other.label}: nothing to bisect"
+        return replace(found, notes=(*found.notes, none))
+    bisection = Bisection(question, commit, slow, more)
+    notes = list(found.notes)
+    said_of: dict[str, str] = {}
+    for said, names in bisection.culprits().items():
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        notes += [f"{said}, for {names[0]}{others}:", *bisection.evidence(names[0])]
+        said_of |= dict.fromkeys(names, said)
+    rows = tuple(with_commit(row, said_of.get(row.name, "")) for row in found.rows)
+    return replace(found, rows=rows, notes=tuple(notes))
+
+
+def with_commit(row: Row, said: str) -> Row:
+    """The row of a time or of instructions with what is `said` of its first slow commit."""
+    if row.quantity in (TIME, INSTRUCTIONS):
+        return replace(row, note=joined(said, row.note))
+    return row
 
 
 def checked_good(text: str, root: Path) -> str:

@@ -1,6 +1,7 @@
 """Counts this checkout's instructions by fixed hash seeds, to store them and to compare them with stored ones.
 
-Without pairs: the count of a commit hardly depends on the machine. The n-th process has the n-th seed everywhere.
+Without pairs: the count of a commit hardly depends on the machine. The n-th process has the n-th seed
+everywhere.
 """
 
 from __future__ import annotations
@@ -8,101 +9,104 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from prooflops_gate import sides
-from prooflops_gate.count import BLIND
 from prooflops_gate.history import counts
 from prooflops_gate.history.counts import CountRecord
-from prooflops_gate.history.rows import INSTRUCTIONS, TIME, Row
-from prooflops_gate.instructions import FEWER, LOOKS, MORE, UNSTEADY, Count, decide, level_of, tally
-from prooflops_gate.options import files_of
-from prooflops_gate.process import Counted, OutOfTime, Replicate, ReplicateFailed
-from prooflops_gate.session import Session
+from prooflops_gate.instruments.counts import FEWER, LOOKS, MORE, Count, decide, level_of, tally
+from prooflops_gate.instruments.instructions import BLIND
+from prooflops_gate.options import Settings
+from prooflops_gate.process import Processes
+from prooflops_gate.selection import files_of
+from prooflops_gate.task import Counting, Layout, OutOfTime, Replicate, ReplicateFailed, Side, Task
 
-PROCESSES = LOOKS[1]
+MOST_PROCESSES = LOOKS[1]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The decisions beside stored counts, by benchmark, and what to say of them."""
+
+    found: Mapping[str, Count] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def counted_here(
-    session: Session, names: Sequence[str], seed: int, ends: float = math.inf
-) -> Replicate | None:
-    """A process of this side that counts these benchmarks; None, with a line that says why, where that fails.
-
-    None, without a line, where it would take until `ends`.
-    """
-    replicates = session.replicates
-    replicates.share_hash_seed(seed)
-    try:
-        files = sides.existing(files_of(names), session.here)
-        with replicates.until(ends):
-            return replicates.run([(session.here, files)], names, counted=Counted())[0]
-    except OutOfTime:
-        return None
-    except ReplicateFailed as failed:
-        session.lines.append(f"instructions are not counted: {str(failed).splitlines()[-1]}")
-        return None
+    names: Sequence[str], seed: int, processes: Processes, here: Side, ends: float = math.inf
+) -> Replicate:
+    """A process of this side that counts these benchmarks. Raises OutOfTime and ReplicateFailed."""
+    layout = Layout.fixed(seed)
+    task = Task(tests=tuple(names), counting=Counting(), layout=layout, ends=ends)
+    return processes.run([(here, sides.existing(files_of(names), here))], task)[0]
 
 
-def store(session: Session, names: Sequence[str]) -> None:
-    """Counts the benchmarks of this commit, and stores that beside the history of times."""
-    if session.settings.by == TIME:
-        return
+def store(
+    names: Sequence[str],
+    settings: Settings,
+    processes: Processes,
+    here: Side,
+    say: Callable[[str], None],
+) -> str:
+    """Counts the benchmarks of this commit, and stores that beside the history of times. What it did, in words."""
     taken: list[Replicate] = []
-    for seed in range(1, PROCESSES + 1):
-        session.progress.always(f"instructions: process {seed} of {PROCESSES}, under valgrind")
-        if (done := counted_here(session, names, seed)) is None:
-            return
-        taken.append(done)
-    record = record_of(session, taken)
-    with session.storing():
-        counts.append(session.settings.folder, without_libraries(taken[0].builds), record)
-    session.lines.append(
-        f"instructions of {len(record.counts)} benchmarks stored, for any machine with these builds"
-    )
+    for seed in range(1, MOST_PROCESSES + 1):
+        say(f"instructions: process {seed} of {MOST_PROCESSES}, under valgrind")
+        try:
+            taken.append(counted_here(names, seed, processes, here))
+        except ReplicateFailed as failed:
+            return f"instructions are not counted: {str(failed).splitlines()[-1]}"
+    record = record_of(taken, here, settings.record or "")
+    counts.append(settings.folder, without_libraries(taken[0].builds), record)
+    many = f"instructions of {len(record.counts)} benchmarks"
+    return f"{many} stored, for any machine with these builds"
 
 
-def record_of(session: Session, taken: Sequence[Replicate]) -> CountRecord:
+def record_of(taken: Sequence[Replicate], here: Side, baseline: str) -> CountRecord:
     """The counts of these processes, as far as all have them."""
     found = [done.counts or {} for done in taken]
-    shared = {
-        name: [max(each[name], 1) for each in found]
-        for name in found[0]
-        if all(name in each for each in found)
-    }
-    commit = sides.commit_of(session.here.root)
-    return CountRecord(commit, session.settings.record or "", shared, taken[0].builds["libraries"])
+    names = [name for name in found[0] if all(name in each for each in found)]
+    shared = {name: [max(each[name], 1) for each in found] for name in names}
+    commit = sides.commit_of(here.root)
+    return CountRecord(commit, baseline, shared, taken[0].builds["libraries"])
 
 
-def compare(session: Session, names: Sequence[str], ends: float) -> dict[str, Count]:
-    """The decisions beside the stored counts of the baseline, by benchmark; none where there are no such counts."""
-    settings = session.settings
+def compare(
+    names: Sequence[str],
+    settings: Settings,
+    processes: Processes,
+    here: Side,
+    say: Callable[[str], None],
+    ends: float,
+) -> Counted:
+    """The decisions beside the stored counts of the baseline; none where there are no such counts."""
     found: dict[str, Count] = {}
     taken: list[Replicate] = []
-    asked = len(names)
-    if settings.by == TIME or not counts.builds_in(settings.folder):
-        return found
     then: CountRecord | None = None
-    while names and len(taken) < PROCESSES and time.monotonic() < ends:
-        session.progress.always(
-            f"instructions: process {len(taken) + 1}, {len(names)} benchmarks under valgrind"
-        )
-        if (done := counted_here(session, names, len(taken) + 1, ends)) is None:
+    asked = len(names)
+    if not counts.builds_in(settings.folder):
+        return Counted()
+    while names and len(taken) < MOST_PROCESSES and time.monotonic() < ends:
+        say(f"instructions: process {len(taken) + 1}, {len(names)} benchmarks under valgrind")
+        try:
+            taken.append(counted_here(names, len(taken) + 1, processes, here, ends))
+        except OutOfTime:
             break
-        taken.append(done)
-        now = record_of(session, taken)
-        then = then or stored(settings.folder, done.builds, now, str(settings.baseline))
+        except ReplicateFailed as failed:
+            return Counted(notes=(f"instructions are not counted: {str(failed).splitlines()[-1]}",))
+        now = record_of(taken, here, "")
+        then = then or stored(settings.folder, taken[0].builds, now, str(settings.baseline))
         if then is None:
-            session.lines.append(
-                "instructions are not compared: none are stored with this Python, libc and processor"
-            )
-            break
+            none = "none are stored with this Python, libc and processor"
+            return Counted(notes=(f"instructions are not compared: {none}",))
         found |= decisions(then, now, settings.min_instructions)
         names = [name for name in now.counts if name in then.counts and name not in found]
-    if found and then:
-        beside = f"instructions of {len(found)} of {asked} benchmarks beside {then.commit}"
-        session.lines += [f"{beside}: {tally(found.values())}", BLIND]
-    return found
+    if not (found and then):
+        return Counted()
+    beside = f"instructions of {len(found)} of {asked} benchmarks beside {then.commit}"
+    return Counted(found, (f"{beside}: {tally(found.values())}", BLIND))
 
 
 def without_libraries(builds: Mapping[str, object]) -> dict[str, object]:
@@ -114,11 +118,11 @@ def stored(
     folder: Path, builds: Mapping[str, object], now: CountRecord, baseline: str
 ) -> CountRecord | None:
     """The newest counts of this baseline that compare with these."""
-    known = counts.read(folder, counts.builds_id(without_libraries(builds)))
-    fitting = [
-        each for each in known if each.compares_with(now) and baseline in ("latest", each.baseline)
-    ]
-    return fitting[-1] if fitting else None
+    newest = None
+    for each in counts.read(folder, counts.builds_id(without_libraries(builds))):
+        if each.compares_with(now) and baseline in ("latest", each.baseline):
+            newest = each
+    return newest
 
 
 def decisions(before: CountRecord, after: CountRecord, limit: float) -> dict[str, Count]:
@@ -127,24 +131,13 @@ def decisions(before: CountRecord, after: CountRecord, limit: float) -> dict[str
     level = level_of(len(names))
     found = {}
     for name in names:
-        both = list(
-            zip(before.counts[name], after.counts[name], strict=False)
-        )  # as many as both have
-        if (
-            count := decide([old for old, _ in both], [new for _, new in both], limit, level)
-        ) is not None:
+        # As many seeds as both have.
+        both = list(zip(before.counts[name], after.counts[name], strict=False))
+        old, new = [each for each, _ in both], [each for _, each in both]
+        count = decide(old, new, limit, level)
+        if count is not None:
             found[name] = count
     return found
-
-
-def rows_of(found: Mapping[str, Count]) -> list[Row]:
-    """The rows of counts without times."""
-    return [
-        Row(name, INSTRUCTIONS, *each.row_values, "INCONCLUSIVE", note="its count does not repeat")
-        if each.verdict == UNSTEADY
-        else Row(name, INSTRUCTIONS, *each.row_values, each.verdict)
-        for name, each in found.items()
-    ]
 
 
 def steps(folder: Path, limit: float) -> list[str]:
@@ -154,12 +147,17 @@ def steps(folder: Path, limit: float) -> list[str]:
         known = list(counts.read(folder, builds))
         lines.append(f"instructions of {len(known)} commits, with builds {builds}")
         for before, after in itertools.pairwise(known):
-            if not before.compares_with(after):
-                lines.append(f"  {after.moment} {after.commit}: not comparable, other libraries")
-                continue
-            lines += [
-                f"  {after.moment} {after.commit}: {count.ratio - 1:+.2%} instructions in {name}"
-                for name, count in sorted(decisions(before, after, limit).items())
-                if count.verdict in (MORE, FEWER)
-            ]
+            lines += step(before, after, limit)
+    return lines
+
+
+def step(before: CountRecord, after: CountRecord, limit: float) -> list[str]:
+    """A line for each benchmark that takes more or fewer instructions in the second commit."""
+    at = f"  {after.moment} {after.commit}:"
+    if not before.compares_with(after):
+        return [f"{at} not comparable, other libraries"]
+    lines = []
+    for name, count in sorted(decisions(before, after, limit).items()):
+        if count.verdict in (MORE, FEWER):
+            lines.append(f"{at} {count.ratio - 1:+.2%} instructions in {name}")
     return lines

@@ -1,4 +1,4 @@
-"""The gate's options and ini settings, checked before anything runs, and the tests that the command line selects."""
+"""The gate's options and ini settings, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import math
 import os
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,24 @@ from typing import Any
 import pytest
 
 from prooflops_gate import needs
-from prooflops_gate.run_state import is_benchmark
 
 HISTORY = ".prooflops/history"
 BUDGET_MIN = 10.0
 DIRECTIONS = ("slower", "faster", "both")
 MEMORY = ("fail", "show", "off")
 TIERS = ("time", "instructions", "both")
-UNDECIDED = ("fail", "pass")
+FAIL_OR_REPORT = ("fail", "report")
 ASKING = ("gate", "gate_baseline", "gate_versus", "gate_bisect", "gate_record", "gate_noise_floor")
-MIN_INSTRUCTIONS, ALLOWED_OPEN = "0.5%", "10%"
-INI = {  # by name: meaning and default
+MIN_INSTRUCTIONS = "0.5%"
+# What `gate_undecided = fail` means: a larger slowdown must be excluded.
+ALLOWED_OPEN = "10%"
+# By name: meaning and default.
+INI = {
     "gate_history": (
-        "folder of the run records, relative to the rootdir; the environment variable PROOFLOPS_HISTORY goes before it",
+        (
+            "folder of the run records, relative to the rootdir; the environment variable "
+            "PROOFLOPS_HISTORY goes before it"
+        ),
         HISTORY,
     ),
     "gate_exact": (
@@ -46,10 +51,6 @@ INI = {  # by name: meaning and default
         "smallest growth of memory that counts, if it is 4 KiB or more",
         "5%",
     ),
-    "gate_allow_inconclusive": (
-        "an INCONCLUSIVE benchmark passes where more than this is excluded; true: always, false: never",
-        "what gate_undecided says",
-    ),
     "gate_by": (
         f"what decides: {', '.join(TIERS)}; all but time need valgrind",
         "both where it is installed, else time",
@@ -62,27 +63,42 @@ INI = {  # by name: meaning and default
         "whether a benchmark fails that takes more instructions: fail or report",
         "report",
     ),
+    "gate_missing": (
+        "whether a benchmark fails whose test stands in the code and did not run: fail or report",
+        "fail",
+    ),
     "gate_undecided": (
-        f"what gate_allow_inconclusive is where it is not set: pass means true, with a warning; fail {ALLOWED_OPEN}",
+        (
+            "whether an INCONCLUSIVE benchmark passes: pass, with a warning; fail; or the slowdown "
+            f"that must be excluded, such as 20%; fail is {ALLOWED_OPEN}"
+        ),
         "pass",
     ),
     "gate_in_turn": (
-        "whether both processes of a pair live at once and run in turn; false where only one can, as with a port",
+        (
+            "whether both processes of a pair live at once and run in turn; false where only one can, "
+            "as with a port"
+        ),
         "true",
     ),
 }
-REPORT_ONLY = "report only: never fails for a verdict"  # a comparison without --gate
-FILES = ("json", "markdown")  # that are written of a comparison: --gate-json, ...
-COMPUTED = ("gate_allow_inconclusive", "gate_by")  # their defaults depend on other things
+# Of a comparison without --gate.
+REPORT_ONLY = "report only: never fails for a verdict"
+# That are written of a comparison: --gate-json, ...
+FILES = ("json", "markdown")
+# Its default depends on other things.
+COMPUTED = ("gate_by",)
 FLAGS = {
     "--gate": "fail on a confirmed regression, or on a change of an exact quantity",
-    "--gate-allow-inconclusive": "no INCONCLUSIVE benchmark fails, however little is known",
-    "--gate-portable": "compare with another machine, by portable ratios only",
     "--gate-noise-floor": "compare this code with itself: what can be detected here",
     "--gate-history": "list records and baselines, oldest first, and exit; --report=DIR: as a page, too",
 }
-VALUES = {  # by option: metavar and meaning
-    "--gate-baseline": ("NAME|latest|FILE", "compare with this baseline of the history"),
+# By option: metavar and meaning.
+VALUES = {
+    "--gate-baseline": (
+        "NAME|latest|FILE",
+        "compare with the commit of this baseline of the history",
+    ),
     "--gate-versus": ("PYTHON|DIR|REVISION", "compare with this other side, run side by side"),
     "--gate-bisect": (
         "GOOD",
@@ -108,9 +124,8 @@ VALUES = {  # by option: metavar and meaning
 def add_options(parser: pytest.Parser) -> None:
     """Declares the options and ini settings of the gate."""
     for name, (meaning, default) in INI.items():
-        parser.addini(
-            name, f"{meaning} (default: {default})", default="" if name in COMPUTED else default
-        )
+        value = "" if name in COMPUTED else default
+        parser.addini(name, f"{meaning} (default: {default})", default=value)
     group = parser.getgroup(
         "prooflops gate", "compare benchmarks with their history, or with another version"
     )
@@ -122,7 +137,11 @@ def add_options(parser: pytest.Parser) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of the gate, checked."""
+    """The options of the gate, checked.
+
+    An undecided benchmark passes where a change larger than `allowed_open` is excluded. `by` is one of
+    TIERS.
+    """
 
     gate: bool
     baseline: str | None
@@ -132,16 +151,15 @@ class Settings:
     replicates: int | None
     min_effect: float
     budget_s: float
-    allowed_open: float  # an undecided benchmark passes where a change larger than this is excluded
-    undecided_passes: bool  # whether only `gate_undecided` says that all pass
-    portable: bool
+    allowed_open: float
     noise_floor: bool
     direction: str
     memory: str
     min_memory_effect: float
-    by: str  # of TIERS
+    by: str
     min_instructions: float
     instructions_fail: bool
+    missing_fails: bool
     in_turn: bool
     exact: tuple[str, ...]
     folder: Path
@@ -151,12 +169,8 @@ class Settings:
     @property
     def orchestrated(self) -> bool:
         """Whether fresh processes do the measuring, and this one only starts them."""
-        return (
-            self.gate
-            or bool(self.versus or self.bisect)
-            or self.noise_floor
-            or (self.replicates or 1) > 1
-        )
+        has_side = bool(self.versus or self.bisect) or self.noise_floor
+        return self.gate or has_side or (self.replicates or 1) > 1
 
     @property
     def compares(self) -> bool:
@@ -182,7 +196,7 @@ def settings(config: pytest.Config) -> Settings:
     if _settings not in config.stash:
         try:
             found = _read(config)
-            _check_one_another(found, bool(config.getoption("gate_allow_inconclusive")))
+            _check_one_another(found)
             _check_paths(config)
             for name in FILES:
                 if path := getattr(found, name):
@@ -198,21 +212,29 @@ def settings(config: pytest.Config) -> Settings:
 
 
 def _read(config: pytest.Config) -> Settings:
-    option, ini = config.getoption, {name: str(config.getini(name)) for name in INI}
+    option = config.getoption
+    ini = {name: str(config.getini(name)) for name in INI}
     here = config.invocation_params.dir
-    if (record := option("gate_record")) is not None:
+    record, replicates = option("gate_record"), option("gate_replicates")
+    if record is not None:
         from prooflops_gate.history.records import check_name
 
         check_name(record)
-    replicates = option("gate_replicates")
 
     def named(name: str) -> tuple[str, str]:
         """The name and the text of an option, or else of the ini setting."""
         given = option(name)
-        return (name, ini[name]) if given is None else (f"--{name.replace('_', '-')}", given)
+        return (name, ini[name]) if given is None else (_flag(name.removeprefix("gate_")), given)
 
-    undecided = _one_of("gate_undecided", ini["gate_undecided"], UNDECIDED)
-    always, allowed = option("gate_allow_inconclusive"), ini["gate_allow_inconclusive"]
+    def chosen(name: str, valid: tuple[str, ...]) -> str:
+        """The text of an ini setting that is one of these."""
+        return _one_of(name, ini[name], valid)
+
+    files: dict[str, Path] = {}
+    for name in FILES:
+        path = option(f"gate_{name}")
+        if path is not None:
+            files[name] = here.joinpath(path).resolve()
     return Settings(
         gate=option("gate"),
         baseline=option("gate_baseline"),
@@ -222,63 +244,51 @@ def _read(config: pytest.Config) -> Settings:
         replicates=None if replicates is None else _count("--gate-replicates", replicates),
         min_effect=_share(*named("gate_min_effect")),
         budget_s=60 * _positive("--gate-budget", option("gate_budget") or str(BUDGET_MIN)),
-        allowed_open=math.inf
-        if always
-        else _allowed_open(
-            "gate_allow_inconclusive", allowed or {"pass": "true", "fail": ALLOWED_OPEN}[undecided]
-        ),
-        undecided_passes=undecided == "pass" and not (always or allowed),
-        portable=option("gate_portable"),
+        allowed_open=_allowed_open("gate_undecided", ini["gate_undecided"]),
         noise_floor=option("gate_noise_floor"),
-        direction=_one_of("gate_direction", ini["gate_direction"], DIRECTIONS),
-        memory=_one_of("gate_memory", ini["gate_memory"], MEMORY),
+        direction=chosen("gate_direction", DIRECTIONS),
+        memory=chosen("gate_memory", MEMORY),
         min_memory_effect=_share("gate_min_memory_effect", ini["gate_min_memory_effect"]),
         by=_tier(*named("gate_by"), asked=any(map(option, ASKING))),
         min_instructions=_share(*named("gate_min_instructions")),
-        instructions_fail=_one_of("gate_instructions", ini["gate_instructions"], ("fail", "report"))
-        == "fail",
-        in_turn=_one_of("gate_in_turn", ini["gate_in_turn"], ("true", "false")) == "true",
+        instructions_fail=chosen("gate_instructions", FAIL_OR_REPORT) == "fail",
+        missing_fails=chosen("gate_missing", FAIL_OR_REPORT) == "fail",
+        in_turn=chosen("gate_in_turn", ("true", "false")) == "true",
         exact=tuple(ini["gate_exact"].split()),
         folder=history_folder(config),
-        **{
-            name: here.joinpath(path).resolve()
-            for name in FILES
-            if (path := option(f"gate_{name}")) is not None
-        },
+        **files,
     )
 
 
-def _check_one_another(found: Settings, allow_inconclusive: bool) -> None:
-    sides = [
-        name for name in ("noise_floor", "baseline", "versus", "bisect") if getattr(found, name)
-    ]
-    files = [_flag(name) for name in FILES if getattr(found, name)]
-    impossible = {
-        f"{' and '.join(map(_flag, sides))} exclude each other: they name two things to compare with": len(
-            sides
-        )
-        > 1,
-        "--gate needs something to compare with: --gate-baseline NAME|latest|FILE, --gate-versus SIDE or "
-        "--gate-bisect GOOD": found.gate and not (found.baseline or found.versus or found.bisect),
-        "--gate-record stores a baseline and compares nothing: run it without --gate, --gate-versus, --gate-bisect "
-        "and --gate-noise-floor": found.record
-        and (found.versus or found.bisect or found.noise_floor or found.gate),
-        "--gate-record with --gate-replicates compares with nothing: run it without --gate-baseline": found.record
-        and found.baseline
-        and found.orchestrated,
-        "--gate-portable changes what --gate-baseline does, which is not given": found.portable
-        and not found.baseline,
-        "--gate-portable compares ratios of single runs: run it without --gate and --gate-replicates": found.portable
-        and found.orchestrated,
-        "--gate-allow-inconclusive changes what --gate does, which is not given": allow_inconclusive
-        and not found.gate,
-        f"{' and '.join(files)} write what a comparison found, and none is asked for: give --gate-versus SIDE, "
-        "--gate-baseline NAME, --gate-bisect GOOD or --gate-noise-floor": files
-        and not found.compares,
-    }
-    for why, applies in impossible.items():
+def _check_one_another(found: Settings) -> None:
+    for why, applies in _impossible(found).items():
         if applies:
             raise ValueError(why)
+
+
+def _impossible(found: Settings) -> Mapping[str, object]:
+    """Why options cannot stand together, and whether they do."""
+    names = ("noise_floor", "baseline", "versus", "bisect")
+    sides = [_flag(name) for name in names if getattr(found, name)]
+    files = [_flag(name) for name in FILES if getattr(found, name)]
+    has_other = bool(found.versus or found.bisect or found.noise_floor or found.gate)
+    return {
+        f"{' and '.join(sides)} exclude each other: they name two things to compare with": (
+            len(sides) > 1
+        ),
+        "--gate needs something to compare with: --gate-baseline NAME|latest|FILE, "
+        "--gate-versus SIDE or --gate-bisect GOOD": (
+            found.gate and not (found.baseline or found.versus or found.bisect)
+        ),
+        "--gate-record stores a baseline and compares nothing: run it without --gate, "
+        "--gate-versus, --gate-bisect and --gate-noise-floor": found.record and has_other,
+        "--gate-record with --gate-replicates compares with nothing: run it without "
+        "--gate-baseline": found.record and found.baseline and found.orchestrated,
+        f"{' and '.join(files)} write what a comparison found, and none is asked for: give "
+        "--gate-versus SIDE, --gate-baseline NAME, --gate-bisect GOOD or --gate-noise-floor": (
+            files and not found.compares
+        ),
+    }
 
 
 def _check_paths(config: pytest.Config) -> None:
@@ -325,10 +335,6 @@ def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
     if option("benchmark_skip", False) and "--benchmark-skip" in given:
         raise ValueError(
             "--benchmark-skip leaves nothing to compare: drop it, or the options of the gate"
-        )
-    if config.pluginmanager.hasplugin("dsession"):
-        raise ValueError(
-            "benchmarks are not measured under xdist, which shares the cores among its workers: add -n 0"
         )
     # By its options, not by its name: that depends on how it was loaded.
     if option("benchmark_disable", None) is None:
@@ -407,13 +413,13 @@ def _share(name: str, text: str) -> float:
 
 
 def _allowed_open(name: str, text: str) -> float:
-    """The change that must be excluded: a share; none for true, every one for false."""
-    if text.lower() in ("true", "false"):
-        return math.inf if text.lower() == "true" else 0.0
+    """The change that must be excluded: a share; none for `pass`."""
+    if text == "pass":
+        return math.inf
     try:
-        return _share(name, text)
+        return _share(name, ALLOWED_OPEN if text == "fail" else text)
     except ValueError as error:
-        raise ValueError(f"{error}; or true or false") from None
+        raise ValueError(f"{error}; or pass or fail") from None
 
 
 def _one_of(name: str, text: object, valid: tuple[str, ...]) -> str:
@@ -425,9 +431,8 @@ def _one_of(name: str, text: object, valid: tuple[str, ...]) -> str:
 def _tier(name: str, text: str, asked: bool) -> str:
     if not (text or asked):
         return "time"
-    from prooflops_gate.child.callgrind import (
-        is_usable,  # a run of pytest that asks for no gate loads no more of it
-    )
+    # A run of pytest that asks for no gate loads no more of it.
+    from prooflops_gate.child.callgrind import is_usable
 
     usable = is_usable()
     if not text:
@@ -465,56 +470,3 @@ def marker_settings(marker: pytest.Mark) -> dict[str, Any]:
     if not isinstance(given.get("ignore", False), bool):
         raise ValueError(f"ignore should be True or False, got {given['ignore']!r}")
     return given
-
-
-def files_of(ids: Sequence[str]) -> list[str]:
-    """The files of these tests, each once, in order."""
-    return list(dict.fromkeys(name.partition("::")[0] for name in ids))
-
-
-def selects_by_expression(config: pytest.Config) -> bool:
-    """Whether an expression, and not only paths and node ids, selects the tests."""
-    option = config.option
-    return bool(
-        option.keyword
-        or option.markexpr
-        or getattr(option, "deselect", None)
-        or getattr(option, "claim", None)
-    )
-
-
-def is_asked_for(name: str, config: pytest.Config) -> bool:
-    """Whether the paths and node ids of the command line cover a test of this name, existing or not.
-
-    So a benchmark that vanished from a file is missing, and one of another file is not. Where the last run selects the
-    tests (--lf, --sw), nothing else was asked for: the other side has no such past.
-    """
-    if getattr(config.option, "lf", False) or getattr(config.option, "stepwise", False):
-        return False
-    file, _, inside = name.partition("::")
-    path = (config.rootpath / file).resolve()
-    for argument in config.args:
-        given, _, wanted = argument.partition("::")
-        place = (config.invocation_params.dir / given).resolve()
-        if (not wanted and (place == path or place in path.parents)) or (
-            wanted
-            and place == path
-            and (inside == wanted or inside.startswith((wanted + "::", wanted + "[")))
-        ):
-            return True
-    return False
-
-
-def without_fixture(items: Sequence[pytest.Item]) -> str:
-    """Names the tests with the marker `benchmark` and without the fixture, which pytest-codspeed alone measures."""
-    names = [
-        item.nodeid
-        for item in items
-        if item.get_closest_marker("benchmark") and not is_benchmark(item)
-    ]
-    if not names:
-        return ""
-    return (
-        f"not compared: {len(names)} tests with the marker `benchmark` that do not use its fixture, the first "
-        f"{names[0]}; pytest-benchmark does not measure them: call benchmark(...) in them"
-    )

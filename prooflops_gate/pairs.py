@@ -1,170 +1,124 @@
-"""Compares two sides by pairs of processes, one of each, the order within the pairs alternating: ABBA.
+"""Takes pairs of processes, one of each side, the order within the pairs alternating: ABBA.
 
-The first pair runs one process after the other. In the next ones both live at the same time and run their benchmarks in
-turn (`prooflops_gate.child.turns`), where the machine has room for both.
+The first pair runs one process after the other. In the next ones both live at the same time and run
+their benchmarks in turn (`prooflops_gate.child.turns`), where the machine has room for both.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from prooflops_gate import count, pace, sides
+from prooflops_gate import sides
 from prooflops_gate.child import turns
-from prooflops_gate.history.comparison import is_memory_open
-from prooflops_gate.history.rows import INSTRUCTIONS, TIME, Row
-from prooflops_gate.instructions import Count
+from prooflops_gate.instruments.instructions import apart
 from prooflops_gate.machine import cpu
-from prooflops_gate.options import files_of
-from prooflops_gate.process import Paces, Replicate, ReplicateFailed, Side
-from prooflops_gate.schedule import Pair, Schedule
-from prooflops_gate.session import Session
-from prooflops_gate.where import explained
+from prooflops_gate.process import Processes
+from prooflops_gate.selection import files_of
+from prooflops_gate.task import Layout, Pair, Replicate, ReplicateFailed, Side, Task
 
-START_S, MORE = (
-    60.0,
-    4,
-)  # limit of a pair in turn, and times the first pair: a lock that one holds stops the other
+# The limit of a pair in turn, beside so many times the first pair: a lock that one holds stops the other.
+START_S, FIRST_PAIRS = 60.0, 4
 
 
 class Pairs:
-    """Processes of `here` beside those of `other`. `asked`: the option that names it; empty where both are `here`."""
+    """Processes of `here` beside those of `other`.
 
-    def __init__(self, session: Session, here: Side, other: Side, asked: str) -> None:
-        self.session, self.here, self.other, self.asked = session, here, other, asked
+    `asked` is the option that names the other side; empty where both are `here`. `heard` is called with
+    each process of this side that counts.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        here: Side,
+        other: Side,
+        asked: str,
+        heard: Callable[[Replicate], None],
+    ) -> None:
+        self.processes, self.here, self.other, self.asked = processes, here, other, asked
+        self.heard = heard
         self.here_first = False
-        self.in_turn_s = 0.0  # limit of a pair in turn; 0: one process after the other
+        # The limit of a pair in turn; 0: one process after the other.
+        self.in_turn_s = 0.0
+        self.notes: list[str] = []
 
-    def take(self, names: Sequence[str], paces: Paces) -> dict[str, Pair]:
-        """The next pair's times of these benchmarks, as far as both sides have them."""
-        old, new = (self.session.summary_of(done).benchmarks for done in self.pair(names, paces))
-        return {name: (old[name], new[name]) for name in new if name in old}
-
-    def pair(
-        self, names: Sequence[str], paces: Paces, targets: Sequence[str] | None = None
-    ) -> tuple[Replicate, Replicate]:
-        """A process of the other side, over all tests in `targets` if they are given, and one of this."""
-        self.session.replicates.share_hash_seed()
+    def take(self, task: Task, targets: Sequence[str] | None = None) -> Pair:
+        """The next pair; the other side runs all tests in `targets` if they are given."""
+        task = replace(task, layout=Layout.drawn())
+        if task.counting:
+            return self._counted(task)
         here_first, self.here_first = self.here_first, not self.here_first
-        if self.in_turn_s and (both := self._in_turn(names, paces, here_first)):
-            return both
+        if self.in_turn_s:
+            both = self._in_turn(task, here_first)
+            if both:
+                return both
         if here_first:
-            after = self.session.run(self.here, names, paces=paces)
-            return self._before(names, paces, targets), after
-        return self._before(names, paces, targets), self.session.run(self.here, names, paces=paces)
+            after = self.alone(self.here, task)
+            return Pair(self._before(task, targets), after)
+        return Pair(self._before(task, targets), self.alone(self.here, task))
 
-    def _in_turn(
-        self, names: Sequence[str], paces: Paces, here_first: bool
-    ) -> tuple[Replicate, Replicate] | None:
+    def alone(self, side: Side, task: Task) -> Replicate:
+        """One process of `side` on those files of the tests that exist there."""
+        done = self.processes.run([(side, files_there(side, task))], task)[0]
+        if side is self.here:
+            self.heard(done)
+        return done
+
+    def _in_turn(self, task: Task, here_first: bool) -> Pair | None:
         """Both processes at the same time; None, and never again, where a test or process fails then."""
         order = (self.here, self.other) if here_first else (self.other, self.here)
-        asked = [(side, sides.existing(files_of(names), side)) for side in order]
+        asked = [(side, files_there(side, task)) for side in order]
         try:
-            done = self.session.replicates.run(asked, names, paces=paces, limit_s=self.in_turn_s)
+            done = self.processes.run(asked, replace(task, limit_s=self.in_turn_s))
         except ReplicateFailed:
             done = []
-        if done and not any(
-            report.get("outcome") == "failed" for each in done for report in each.reports
-        ):
-            for each in done:
-                self.session.count(each)
-            return (done[1], done[0]) if here_first else (done[0], done[1])
+        if done and not any(each.failed for each in done):
+            pair = Pair(done[1], done[0]) if here_first else Pair(done[0], done[1])
+            self.heard(pair.after)
+            return pair
         self.in_turn_s = 0.0
-        self.session.lines.append(
-            "one process after the other: in turn, a test failed or waited for what the other side holds"
-        )
+        failed = "in turn, a test failed or waited for what the other side holds"
+        self.notes.append(f"one process after the other: {failed}")
         return None
 
-    def _before(
-        self, names: Sequence[str], paces: Paces, targets: Sequence[str] | None
-    ) -> Replicate:
+    def _before(self, task: Task, targets: Sequence[str] | None) -> Replicate:
         """A process of the other side. Raises UsageError with the option that named it, where it breaks."""
         try:
             if targets:
-                return self.session.replicates.run([(self.other, targets)], None, paces=paces)[0]
-            return self.session.run(self.other, names, paces=paces)
+                return self.processes.run([(self.other, targets)], replace(task, tests=None))[0]
+            return self.alone(self.other, task)
         except ReplicateFailed as failed:
             if not self.asked:
                 raise
             lacks = sides.lacking(self.other, self.here.root)
             raise pytest.UsageError(f"{self.asked}: {failed}{lacks}") from failed
 
-    def allow_turns(self, before: Replicate, after: Replicate) -> None:
-        """Has the next processes take turns, unless a setting forbids it, or the footprint of the first does."""
-        if not self.session.settings.in_turn:
-            return
-        if why := turns.why_not([before.footprint, after.footprint], cpu.free_bytes()):
-            self.session.lines.append(f"one process after the other: {why}")
+    def _counted(self, task: Task) -> Pair:
+        """Both processes at once where there are two cores, else one after the other."""
+        asked = [(side, files_there(side, task)) for side in (self.other, self.here)]
+        if len(cpu.allowed_cores()) > 1:
+            return Pair(*self.processes.run(asked, task))
+        tasks = apart(task, time.monotonic())
+        both = [self.processes.run([each], its)[0] for each, its in zip(asked, tasks, strict=True)]
+        return Pair(*both)
+
+    def allow_turns(self, first: Pair) -> None:
+        """Has the next processes take turns, unless the footprint of the first forbids it."""
+        why = turns.why_not([side.footprint for side in first], cpu.free_bytes())
+        if why:
+            self.notes.append(f"one process after the other: {why}")
         else:
-            self.in_turn_s = START_S + MORE * (before.wall_s + after.wall_s)
+            self.in_turn_s = START_S + FIRST_PAIRS * sum(side.wall_s for side in first)
 
 
-def compare(
-    session: Session,
-    here: Side,
-    other: Side,
-    asked: str,
-    benchmarks: Sequence[str],
-    *,
-    only: bool = False,
-) -> tuple[list[Row], str]:
-    """The rows of two sides, and the fingerprint of this one. `only`: compare these alone."""
-    pairs, began = Pairs(session, here, other, asked), time.monotonic()
-    session.progress.always("a first pair of processes shows how long the rest will take")
-    # The other side runs whole files first, with the same -k and -m: its benchmarks are not known yet.
-    targets = sides.targets(session.config, other) if asked and not only else None
-    before, after = pairs.pair(benchmarks, pace.FIRST, targets)
-    then, now = session.summary_of(before).benchmarks, session.summary_of(after).benchmarks
-    this = f"this side ({sides.commit_of(here.root)})"
-    session.title = f"{this} beside itself"
-    if asked:
-        sides.check_origins(before, after, here.root, asked)
-        then = {
-            name: timed for name, timed in then.items() if session.is_compared(name, benchmarks)
-        }
-        session.title = f"{other.label} (before) beside {this} (after)"
-    rounds_s: Mapping[str, float] = {name: now[name].time_s for name in now if name in then}
-    session.replicates.examined = list(rounds_s)
-    limit = session.settings.min_memory_effect
-    session.replicates.same_memory = [
-        name for name in rounds_s if not is_memory_open(then[name], now[name], limit)
-    ]
-    rule = session.rule(len(rounds_s), paired=True)
-    took_s, ends = time.monotonic() - began, session.ends
-    plan = pace.plan_of(before, after, rounds_s, rule.plan, ends - began, ends - time.monotonic())
-    session.progress.always(str(plan))
-    session.details.append(plan.detail)
-    session.replicates.repeated = plan.repeated
-    pairs.allow_turns(before, after)
-    by, counts = session.settings.by, dict[str, Count]()
-    if by != TIME and asked:
-        counting, began = (
-            count.Counting(session, here, other, rounds_s, plan.start_cpu_s),
-            time.monotonic(),
-        )
-        share = 1.0 if by == INSTRUCTIONS else count.share_of([*then.values(), *now.values()])
-        counts = session.counts = counting.run([before, after], began + share * (ends - began))
-        plan = plan.later(time.monotonic() - began)
-        equal = {name for name, each in counts.items() if each.verdict == "SAME"}
-        rule = session.rule(len(rounds_s), paired=True, equal=equal)
-    first: dict[str, Pair] = {name: (then.get(name), timed) for name, timed in now.items()}
-    stored = {name: [] if name in now else [timed] for name, timed in then.items()}
-    schedule = Schedule(session, rule, pairs.take, plan)
-    if by == INSTRUCTIONS and asked:
-        schedule.deadline = 0.0
-    rows = count.resolved(schedule.compare(first, stored, took_s), counts, session.smallest)
-    failed_there = {
-        report["nodeid"] for report in before.reports if report.get("outcome") == "failed"
-    }
-    rows = [
-        replace(row, note="it fails on the other side")
-        if row.verdict == "NEW" and row.quantity == TIME and row.name in failed_there
-        else row
-        for row in rows
-    ]
-    if asked:
-        rows = explained(session, here, other, rows, valgrind=bool(counts))
-    return rows, session.summary_of(after).fingerprint_id
+def files_there(side: Side, task: Task) -> list[str]:
+    """The files of a task's tests, as far as this side has them. Raises ReplicateFailed where it has none."""
+    files = files_of(task.tests or ())
+    there = sides.existing(files, side)
+    if not there:
+        raise ReplicateFailed(f"{side.label} has none of {', '.join(files)}")
+    return there

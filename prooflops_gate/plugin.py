@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from prooflops_gate.options import (
     settings,
 )
 from prooflops_gate.run_state import is_benchmark, is_replicate
+
+# The plugins that were switched off, as they disturb benchmarks.
+DISTURBING = pytest.StashKey[Sequence[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -55,13 +58,25 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "gate(min_effect=0.05, direction='slower', ignore=False): how the gate compares this benchmark, instead of its "
-        "ini settings; ignore: not at all, as where its work differs from run to run",
+        "gate(min_effect=0.05, direction='slower', ignore=False): how the gate compares this "
+        "benchmark, instead of its ini settings; ignore: not at all, as where its work differs from "
+        "run to run",
     )
-    if settings(config).orchestrated and not hasattr(config, "workerinput"):
+    chosen = settings(config)
+    if not chosen.used or hasattr(config, "workerinput"):
+        return
+    from prooflops_gate.child.options import switch_off
+
+    # Before xdist's own, which is the last, and before anything is collected.
+    disturbing = config.stash[DISTURBING] = switch_off(config.option)
+    if chosen.orchestrated:
         from prooflops_gate import run
 
-        run.configure(config, settings(config))
+        run.configure(config, chosen, disturbing)
+    else:
+        from prooflops_gate.child.whole_tests import WholeTests
+
+        config.pluginmanager.register(WholeTests(), "prooflops_gate.whole_tests")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -96,6 +111,11 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     from prooflops_gate.history import counts, listing
 
     folder, found, verbose = history_folder(config), settings(config), config.option.verbose > 0
+    if found.used:
+        raise pytest.UsageError(
+            "--gate-history lists what is stored, and compares nothing: run it without the gate's "
+            "other options"
+        )
     report = None
     if any(str(word).partition("=")[0] == "--report" for word in config.invocation_params.args):
         report = config.invocation_params.dir / config.getoption("report")
@@ -161,19 +181,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if not _is_recorded(config) or config.option.collectonly:
         return
-    if (
-        settings(config).baseline
-        and not settings(config).orchestrated
-        and not hasattr(config, "workerinput")
-    ):
+    chosen = settings(config)
+    if chosen.orchestrated:
+        return
+    if chosen.baseline and not hasattr(config, "workerinput"):
         from prooflops_gate import single_run
 
         benchmarks = [item.nodeid for item in session.items if is_benchmark(item)]
-        single_run.check_baseline(config, settings(config), benchmarks)
-    elif not settings(config).orchestrated and not config.pluginmanager.hasplugin("prooflops.run"):
+        single_run.check_baseline(config, chosen, benchmarks)
+    elif not config.pluginmanager.hasplugin("prooflops.run"):
         from prooflops_gate.history import run_record
 
-        run_record.plain_fingerprint()  # now, so that later imports do not change it
+        # Now, so that later imports do not change it.
+        run_record.plain_fingerprint()
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -205,7 +225,10 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
         if not is_replicate() and run_state.RECORD_PATH in config.stash:
             from prooflops_gate import single_run
 
-            single_run.finish(config, chosen, session.exitstatus)
+            names = config.stash[DISTURBING]
+            off = ", ".join(names)
+            said = f"this run went without {off}, which would disturb benchmarks" if off else ""
+            single_run.finish(config, chosen, session.exitstatus, said)
     if run_state.STORAGE_ERROR in config.stash and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     return result

@@ -1,207 +1,277 @@
-"""The gate: has anything got slower, or changed, beside a baseline or another version? Decided by fresh processes.
+"""The gate: has anything got slower, or changed, beside another version? Decided by fresh processes.
 
-This process runs no test and opens no device. It collects, runs the tests in processes of their own (`gate.process`)
-until each benchmark is decided (`gate.schedule`), and reports every test once: a regression is that test's failure.
+This process runs no test and opens no device. It collects, has two sides compared
+(`prooflops_gate.comparison`), and reports every test once: a regression is that test's failure. Of the
+gate's files this one alone prints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 
 import pytest
 
-from prooflops_gate import annotate, decide, pairs, report, sides, single_run
-from prooflops_gate.against_history import AgainstHistory
-from prooflops_gate.bisect import bisect
+from prooflops_gate import baseline, run_state, sides
+from prooflops_gate.bisect import bisect, checked_good
+from prooflops_gate.child.options import switch_off
+from prooflops_gate.comparison import (
+    Comparison,
+    Question,
+    Stopped,
+    compare,
+    refuse_without_benchmarks,
+)
+from prooflops_gate.console.progress import Progress
 from prooflops_gate.console.tables import many
-from prooflops_gate.history.comparison import claim_rows
-from prooflops_gate.history.rows import TIME, VERDICTS, Row, counts
-from prooflops_gate.options import REPORT_ONLY, Settings, files_of, without_fixture
-from prooflops_gate.process import Replicate, ReplicateFailed, Replicates
-from prooflops_gate.publish import BROKEN, INTERRUPTED, publish
-from prooflops_gate.recording import record, store_noise_floor
-from prooflops_gate.report import FINISHED, Result
-from prooflops_gate.run_state import is_benchmark, is_replicate
-from prooflops_gate.session import Session
-from prooflops_gate.wording import summary
+from prooflops_gate.history import records
+from prooflops_gate.instruments.exact import changed_claims
+from prooflops_gate.instruments.time_rule import plan_for
+from prooflops_gate.options import Settings
+from prooflops_gate.process import Processes
+from prooflops_gate.recording import record
+from prooflops_gate.report import github
+from prooflops_gate.report.files import publish
+from prooflops_gate.report.noise_table import noise_table
+from prooflops_gate.report.result import BROKEN, FINISHED, INTERRUPTED, Judge, Result
+from prooflops_gate.report.terminal import write_terminal
+from prooflops_gate.report.tests import Reports
+from prooflops_gate.rows import INSTRUCTIONS, Row
+from prooflops_gate.run_state import is_replicate
+from prooflops_gate.selection import Selection, files_of
+from prooflops_gate.task import Replicate, ReplicateFailed, Side, Task
+
+HERE = "this side"
 
 
-def configure(config: pytest.Config, settings: Settings) -> None:
+def configure(config: pytest.Config, settings: Settings, disturbing: Sequence[str]) -> None:
     """Makes this run start fresh processes instead of running tests."""
-    if not (is_replicate() or config.option.collectonly):
-        # pytest-cov's: this process runs no test, so --cov-fail-under in a project's addopts would fail it.
-        config.known_args_namespace.no_cov = True
-        config.pluginmanager.register(Gate(config, settings), "prooflops_gate.run")
+    if is_replicate() or config.option.collectonly:
+        return
+    # pytest-cov's: this process runs no test, so --cov-fail-under in a project's addopts would fail it.
+    switch_off(config.known_args_namespace)
+    config.pluginmanager.register(Gate(config, settings, disturbing), "prooflops_gate.run")
+
+
+def without(disturbing: Sequence[str]) -> str:
+    """That the gate's processes run without these plugins; empty where there are none."""
+    if not disturbing:
+        return ""
+    return (
+        f"the gate's processes run without {', '.join(disturbing)}, which would disturb benchmarks"
+    )
 
 
 class Gate:
     """One run of the gate, as a plugin of the parent's pytest."""
 
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
-        self.config, self.settings = config, settings
-        self.session: Session | None = None
-        self.broken = ""  # why this run did not end
-        self.final: Result | None = None
-        self.items: Sequence[pytest.Item] = ()
+    def __init__(
+        self, config: pytest.Config, settings: Settings, disturbing: Sequence[str]
+    ) -> None:
+        self.config, self.settings, self.disturbing = config, settings, disturbing
+        self.reports = Reports(config)
+        self.selection = Selection(config, ())
+        self.found: Comparison | None = None
+        self.newest: Replicate | None = None
+        # Why this run did not end.
+        self.broken = ""
+        self.result: Result | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             self.broken = f"{session.testsfailed} errors during collection"
             raise session.Interrupted(self.broken)
-        killed = Result(
-            "", status=INTERRUPTED, reason="it was killed"
-        )  # what a run leaves that cannot write more
-        publish(killed, self.config, self.settings)
-        self.items, settings = session.items, self.settings
-        with Replicates(
-            self.config, settings.budget_s, resources=settings.memory != "off"
-        ) as replicates:
-            found = self.session = Session(self.config, settings, replicates)
-            try:
-                self.measure(session, found)
-                found.store_verdicts()
-            except ReplicateFailed as failed:
-                self.broken = str(failed)
-                found.title = found.title or "not finished"
-                found.lines.append(self.broken)
-            except pytest.UsageError as refused:
-                self.broken = str(refused)
-                raise
-            found.reports.emit(session.items, found.rows, self.failing(), self.broken)
+        # What a run leaves that is killed, and cannot write more.
+        publish(Result("", status=INTERRUPTED, reason="it was killed"), self.config, self.settings)
+        self.selection = Selection(self.config, tuple(session.items))
+        with Processes(self.config, self.settings.budget_s) as processes:
+            self.found = self.compared(processes)
+            self.store_verdicts(self.found)
+        self.emit(self.selected(session))
         if self.broken:
             raise pytest.Session.Failed(self.broken.splitlines()[0])
         return True
 
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self.broken or exitstatus == pytest.ExitCode.INTERNAL_ERROR:
-            self.final = self.result(BROKEN, self.broken or "an internal error")
-        elif exitstatus == pytest.ExitCode.INTERRUPTED:
-            self.final = self.result(INTERRUPTED, str(session.shouldstop or "stopped by the user"))
-        else:
-            self.final = self.result(FINISHED)
-        publish(self.final, self.config, self.settings)
+    def compared(self, processes: Processes) -> Comparison:
+        """What was found; of a broken run why it broke, of one that was stopped what was decided by then."""
+        try:
+            found = self.measured(processes)
+        except Stopped as stopped:
+            self.found = stopped.comparison
+            raise
+        except ReplicateFailed as failed:
+            self.broken = str(failed)
+            found = Comparison("not finished", notes=(self.broken,))
+        except pytest.UsageError as refused:
+            self.broken = str(refused)
+            raise
+        return found.noting(without(self.disturbing))
 
-    def result(self, status: str, reason: str = "") -> Result:
-        """What was found so far, the worst rows first."""
-        if not (found := self.session):
-            return Result("", status=status, reason=reason)
-        rows = sorted(found.rows, key=lambda row: VERDICTS.index(row.verdict))
-        failing, settings = self.failing(), self.settings
-        warning, passing = self.passing_open(rows)
-        verdict = "fails" if failing else "passes"
-        if settings.reports_only:
-            last = "; ".join([counts(rows) or "nothing compared", found.effort, REPORT_ONLY])
-        elif settings.gate or settings.bisect or status != FINISHED:
-            last = summary(f"gate: {verdict if status == FINISHED else status}", rows, found.effort)
-        else:
-            last = found.effort
-        lines, failed = [*filter(None, [passing]), *found.lines], sorted(found.reports.failed)
-        return Result(
-            found.title,
-            rows,
-            failing,
-            warning,
-            lines,
-            found.details,
-            last,
-            found.table,
-            status,
-            reason,
-            failed,
+    def measured(self, processes: Processes) -> Comparison:
+        """Measures and compares as the options say."""
+        settings, selection, root = self.settings, self.selection, self.config.rootpath
+        here = Side(HERE, sys.executable, root)
+        # A CI log that is silent for minutes looks hung.
+        say = Progress(self.config, "gate", under_q=True).always
+        if settings.record or not settings.compares:
+            with self.storing():
+                return record(selection, settings, processes, here, say, self.heard)
+            return Comparison("nothing is recorded")
+        refuse_without_benchmarks(selection)
+        question = Question(
+            here=here,
+            other=here,
+            asked="",
+            selection=selection,
+            settings=settings,
+            processes=processes,
+            say=say,
+            heard=self.heard,
+            began=time.monotonic(),
         )
+        if settings.noise_floor:
+            return self.noise_floor(compare(question))
+        beside = replace(here, paths=sides.import_paths(root, root))
+        if settings.bisect:
+            commit = checked_good(settings.bisect, root)
+            label = f"revision {settings.bisect} ({commit[:9]})"
+            good = sides.checkout(commit, label, root, processes)
+            asked = f"--gate-bisect {settings.bisect}"
+            return bisect(replace(question, here=beside, other=good, asked=asked), commit)
+        if settings.versus:
+            other = sides.other_side(settings.versus, self.config, processes)
+            asked = f"--gate-versus {settings.versus}"
+            return self.with_claims(replace(question, here=beside, other=other, asked=asked))
+        return self.against_baseline(question, beside)
+
+    def against_baseline(self, question: Question, beside: Side) -> Comparison:
+        """Beside the commit of the baseline; where that cannot be run, a report beside its stored figures."""
+        settings, root = self.settings, self.config.rootpath
+        known = baseline.found(settings, root, self.selection.benchmarks)
+        if known.commit:
+            label = f"the baseline {known.name} ({known.commit[:9]})"
+            asked = f"--gate-baseline {known.name}"
+            try:
+                other = sides.checkout(known.commit, label, root, question.processes)
+                return self.with_claims(replace(question, here=beside, other=other, asked=asked))
+            except pytest.UsageError as error:
+                known = replace(known, why=str(error))
+        return baseline.report(
+            known,
+            self.selection,
+            settings,
+            question.processes,
+            question.here,
+            question.say,
+            self.heard,
+            question.ends,
+        )
+
+    def with_claims(self, question: Question) -> Comparison:
+        """Two sides compared, with the claims that their other tests settle."""
+        others = self.selection.others
+        if not others:
+            return compare(question)
+        pairs = question.pairs()
+        task = Task(tests=others, benchmarks_only=False)
+        question.say(f"{many(len(others), 'test')} beside the benchmarks")
+        mine = verdicts_of(pairs.alone(question.here, task))
+        found = compare(question)
+        if not mine or not sides.existing(files_of(others), question.other):
+            return found
+        theirs = verdicts_of(pairs.alone(question.other, task))
+        if not theirs:
+            return found.noting("claims are not compared: the other side reports no verdicts")
+        return replace(found, rows=(*found.rows, *changed_claims(theirs, mine)))
+
+    def noise_floor(self, found: Comparison) -> Comparison:
+        """The noise of each benchmark, and what a run finds at that noise."""
+        timed = [row for row in found.rows if row.is_time and row.effect]
+        directions = self.selection.directions(self.settings.direction)
+        # A slowdown that a run finds with the plan in force, however many pairs this estimate took.
+        plan = plan_for(len(timed), directions=directions)
+        alarm = f"at most {plan.alarm_rate:.0%} of whole gate runs alarm without a change"
+        table = noise_table(timed, plan, self.settings.min_effect, self.selection.smallest)
+        return replace(found, table=tuple(table), notes=(*found.notes, alarm))
+
+    def heard(self, done: Replicate) -> None:
+        """Keeps the reports of a process of this side."""
+        self.newest = done
+        self.reports.add(done)
+
+    def selected(self, session: pytest.Session) -> Sequence[pytest.Item]:
+        """The tests that are reported: a bisection runs the benchmarks alone."""
+        if self.settings.bisect:
+            benchmarks, names = set(self.selection.benchmarks), self.selection.names
+            session.items[:] = [item for item in session.items if names[item.nodeid] in benchmarks]
+        return session.items
+
+    def emit(self, items: Sequence[pytest.Item]) -> None:
+        found = self.found or Comparison("")
+        failing = self.judge.failing(found.rows)
+        names = self.selection.names
+        self.reports.emit(items, names, found.rows, failing, self.broken, found.left_out)
+
+    @property
+    def judge(self) -> Judge:
+        return Judge(self.settings, self.selection.markers)
+
+    def store_verdicts(self, found: Comparison) -> None:
+        """Appends the verdicts on times to this machine's history, where plots read them."""
+        if not (self.newest and self.newest.fingerprint):
+            return
+        verdicts = [verdict_of(row, found) for row in found.rows if row.is_time]
+        if not verdicts:
+            return
+        commit = (self.newest.record.get("commit_info") or {}).get("id")
+        content = {"commit": commit, "compared": found.title, "verdicts": verdicts}
+        with self.storing():
+            machine = records.fingerprint_id(self.newest.fingerprint)
+            records.append_verdicts(self.settings.folder, machine, content)
+
+    @contextmanager
+    def storing(self) -> Generator[None, None, None]:
+        """If the history cannot be written (a full disk, say), lets the run go on, report it, and fail."""
+        try:
+            yield
+        except OSError as error:
+            why = f"{self.settings.folder} could not be written: {error}"
+            self.config.stash[run_state.STORAGE_ERROR] = why
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        status, reason = FINISHED, ""
+        if self.broken or exitstatus == pytest.ExitCode.INTERNAL_ERROR:
+            status, reason = BROKEN, self.broken or "an internal error"
+        elif exitstatus == pytest.ExitCode.INTERRUPTED:
+            status, reason = INTERRUPTED, str(session.shouldstop or "stopped by the user")
+        found = self.found or Comparison("")
+        self.result = self.judge.result(found, sorted(self.reports.failed), status, reason)
+        publish(self.result, self.config, self.settings)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.final and self.final.title:
-            report.write_terminal(terminalreporter, self.final)
-            for line in annotate.commands(self.final.failing, self.final.warning, self.items):
-                terminalreporter.write_line(line)
-
-    def measure(self, session: pytest.Session, found: Session) -> None:
-        """Measures and compares as the options say."""
-        benchmarks = [item.nodeid for item in session.items if is_benchmark(item)]
-        rest = [item.nodeid for item in session.items if item.nodeid not in set(benchmarks)]
-        settings = self.settings
-        if settings.record or not settings.compares:
-            record(found, [*benchmarks, *rest])
+        result = self.result
+        if not (result and result.title):
             return
-        unmeasured = without_fixture(session.items)
-        if not benchmarks:
-            none = "the gate found no test with the fixture `benchmark` among those selected"
-            raise pytest.UsageError("; ".join(filter(None, [none, unmeasured])))
-        found.lines += [unmeasured] if unmeasured else []
-        if settings.bisect:
-            session.items[:] = [item for item in session.items if item.nodeid in set(benchmarks)]
-            found.rows = bisect(found, benchmarks, settings.bisect)
-            return
-        if settings.baseline:
-            single_run.baseline_of(
-                settings, "", benchmarks
-            )  # an unknown one is refused before anything runs
-        other, asked = found.here, ""
-        if settings.versus:
-            asked = f"--gate-versus {settings.versus}"
-            other = sides.other_side(settings.versus, self.config, found.replicates)
-            found.here = replace(
-                found.here, paths=sides.import_paths(found.here.root, found.here.root)
-            )
-        verdicts: dict[str, str] = {}
-        if rest:
-            found.say(f"{many(len(rest), 'test')} beside the benchmarks", 0, 1)
-            verdicts = verdicts_of(found.run(found.here, rest, benchmarks_only=False))
-        if settings.baseline:
-            history = AgainstHistory(found, benchmarks)
-            found.rows = history.compare()
-            before = {claim: was for each in history.then for claim, was in each.verdicts.items()}
-            found.rows += changed_claims(before, verdicts)
-            return
-        found.rows, fingerprint_id = pairs.compare(found, found.here, other, asked, benchmarks)
-        if settings.noise_floor:
-            store_noise_floor(found, fingerprint_id)
-        if verdicts and settings.versus and (there := sides.existing(files_of(rest), other)):
-            theirs = verdicts_of(
-                found.replicates.run([(other, there)], rest, benchmarks_only=False)[0]
-            )
-            found.rows += changed_claims(theirs, verdicts)
-            if not theirs:
-                found.lines.append("claims are not compared: the other side reports no verdicts")
+        write_terminal(terminalreporter, result)
+        places = github.places_of(self.selection.items, self.selection.names)
+        root = self.config.rootpath
+        for line in github.commands(result.failing, result.warning, places, root):
+            terminalreporter.write_line(line)
 
-    def failing(self) -> list[Row]:
-        """The rows that fail the gate."""
-        if not self.session:
-            return []
-        if self.settings.bisect:
-            return [
-                row for row in self.session.rows if row.quantity == TIME and row.verdict == "SLOWER"
-            ]
-        if not self.settings.gate:
-            return []
-        return [row for row in self.session.rows if self.fails(row, self.settings.allowed_open)]
 
-    def passing_open(self, rows: Sequence[Row]) -> tuple[str, str]:
-        """A warning of undecided benchmarks that pass, and a line on others; see `annotate.passing_open`."""
-        return (
-            annotate.passing_open(rows, self.settings, self.fails)
-            if self.settings.gate
-            else ("", "")
-        )
-
-    def fails(self, row: Row, allowed_open: float) -> bool:
-        """Whether a row fails the gate if undecided benchmarks pass where a larger change is excluded."""
-        found, settings = self.session, self.settings
-        own = found.markers.get(row.name, {}) if found else {}
-        direction = str(own.get("direction", settings.direction))
-        return decide.fails(
-            row, direction, allowed_open, settings.memory == "fail", settings.instructions_fail
-        )
+def verdict_of(row: Row, found: Comparison) -> dict[str, object]:
+    """What the history keeps of a verdict on a time."""
+    ratio = row.effect.ratio if row.effect else None
+    kept: dict[str, object] = {"name": row.name, "verdict": row.verdict, "ratio": ratio}
+    if row.name in found.counts:
+        kept[INSTRUCTIONS] = asdict(found.counts[row.name])
+    return kept
 
 
 def verdicts_of(done: Replicate) -> dict[str, str]:
     """The claims' verdicts of a process, where its suite gives any."""
     return {row["id"]: row["verdict"] for row in done.record["prooflops"].get("verdicts", [])}
-
-
-def changed_claims(before: Mapping[str, str], after: Mapping[str, str]) -> list[Row]:
-    """The claims whose verdict differs; those that only one side checked are not compared."""
-    return [row for row in claim_rows([before], [after]) if row.verdict == "CHANGED"]

@@ -17,31 +17,29 @@ from pathlib import Path
 import pytest
 
 from prooflops_gate.history.records import Summary
-from prooflops_gate.process import Replicate, Replicates, Side
+from prooflops_gate.process import Processes
+from prooflops_gate.task import Pair, Replicate, Side
 
 
 def import_paths(root: Path, here: Path) -> tuple[str, ...]:
     """The first folders on the import path of a side's processes, on both sides alike.
 
-    Under `root`, the counterparts of `here`, its `src`, and the folders of its repository that the .pth files of
-    editable installs name.
+    Under `root`, the counterparts of `here`, its `src`, and the folders of its repository that the .pth
+    files of editable installs name.
     """
     top = repository_of(here) or here
-    files = [
-        file for folder in site.getsitepackages() for file in sorted(Path(folder).glob("*.pth"))
-    ]
-    lines = [
-        line for file in files for line in file.read_text("utf-8", errors="replace").splitlines()
-    ]
+    lines = []
+    for folder in site.getsitepackages():
+        for file in sorted(Path(folder).glob("*.pth")):
+            lines += file.read_text("utf-8", errors="replace").splitlines()
     # Comments, code and relative paths lie under no folder.
-    folders = [here / "src", here, *(path for path in map(Path, lines) if path.is_relative_to(top))]
-    moved = dict.fromkeys(
-        Path(os.path.normpath(root / os.path.relpath(folder, here))) for folder in folders
-    )
-    return tuple(str(path) for path in moved if path.is_dir())
+    editable = [path for path in map(Path, lines) if path.is_relative_to(top)]
+    relative = [os.path.relpath(folder, here) for folder in (here / "src", here, *editable)]
+    moved = [Path(os.path.normpath(root / path)) for path in relative]
+    return tuple(str(path) for path in dict.fromkeys(moved) if path.is_dir())
 
 
-def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side:
+def other_side(text: str, config: pytest.Config, processes: Processes) -> Side:
     """The side that `--gate-versus` names. Raises UsageError for one that is unknown, or the same as this."""
     root = config.rootpath
     path = Path(text)
@@ -63,7 +61,7 @@ def other_side(text: str, config: pytest.Config, replicates: Replicates) -> Side
     found = shutil.which(text) if os.sep in text or text.startswith(("python", "pypy")) else None
     if found:
         return _interpreter(Path(found).absolute(), root, text)
-    return _revision(text, config, replicates)
+    return _revision(text, config, processes)
 
 
 def _same(text: str) -> pytest.UsageError:
@@ -130,7 +128,7 @@ def commit_of(root: Path) -> str:
     return commit + (" with changes" if is_changed(root) else "")
 
 
-def _revision(text: str, config: pytest.Config, replicates: Replicates) -> Side:
+def _revision(text: str, config: pytest.Config, processes: Processes) -> Side:
     root = config.rootpath
     top, commit = repository_of(root), commit_named(root, text)
     if top is None or not commit:
@@ -151,14 +149,14 @@ def _revision(text: str, config: pytest.Config, replicates: Replicates) -> Side:
         )
     if commit == commit_named(root, "HEAD") and not is_changed(root):
         raise _same(text)
-    return checkout(commit, f"revision {text} ({commit[:9]})", root, replicates)
+    return checkout(commit, f"revision {text} ({commit[:9]})", root, processes)
 
 
-def checkout(commit: str, label: str, root: Path, replicates: Replicates) -> Side:
+def checkout(commit: str, label: str, root: Path, processes: Processes) -> Side:
     """A commit of the repository around `root`, in a worktree of its own. Raises UsageError without such a folder."""
     top = repository_of(root)
     assert top, root
-    tree = replicates.worktree(top, commit)
+    tree = processes.worktree(top, commit)
     inside = tree / root.resolve().relative_to(top.resolve())
     if not inside.is_dir():
         raise pytest.UsageError(f"{label} has no folder {inside.relative_to(tree)}")
@@ -235,37 +233,42 @@ def existing(files: Sequence[str], side: Side) -> list[str]:
     return [file for file in dict.fromkeys(files) if (side.root / file).exists()]
 
 
-def check_origins(before: Replicate, after: Replicate, root: Path, asked: str) -> None:
+def check_origins(pair: Pair, root: Path, asked: str) -> None:
     """Refuses a comparison in which the other side ran this side's code, or either ran an installed copy of it."""
+    before, after = pair
     if before.side.root == after.side.root:
         if before.prefix == after.prefix:
-            raise pytest.UsageError(
-                f"{asked}: both sides are the same (--gate-noise-floor is for that)"
-            )
+            same = "both sides are the same (--gate-noise-floor is for that)"
+            raise pytest.UsageError(f"{asked}: {same}")
         return
     roots = [repository_of(side.root) or side.root for side in (before.side, after.side)]
-    if roots[0] == roots[1]:  # two folders of one repository
+    if roots[0] == roots[1]:
+        # Two folders of one repository.
         roots = [before.side.root, after.side.root]
     theirs, ours = (each.resolve() for each in roots)
     for done, own, foreign in ((before, theirs, ours), (after, ours, theirs)):
         for name, file in done.modules.items():
-            if [Path(file).is_relative_to(place) for place in (foreign, own, done.prefix)] == [
-                True,
-                False,
-                False,
-            ]:
+            if _is_foreign(Path(file), foreign, own, Path(done.prefix)):
                 raise pytest.UsageError(
                     f"{asked}: {done.side.label} (in {done.side.root}) imported {name} from {file}, "
                     "which is the other side's: both would run the same code; see PYTHONPATH"
                 )
-    built = [
-        [file for file in done.modules.values() if file.endswith((".so", ".pyd"))]
-        for done in (before, after)
-    ]
-    if before.side.fresh and built[1] and not built[0]:
+    theirs_built, ours_built = _built(before), _built(after)
+    if before.side.fresh and ours_built and not theirs_built:
         raise pytest.UsageError(
-            f"{asked}: this side imported the built extension {built[1][0]}, which a checkout of a revision lacks: "
-            f"other code would be compared; {BUILD_IT}"
+            f"{asked}: this side imported the built extension {ours_built[0]}, which a checkout of "
+            f"a revision lacks: other code would be compared; {BUILD_IT}"
         )
     if not before.modules and not after.modules:
         raise pytest.UsageError(f"{asked}: neither side imported anything from {root}")
+
+
+def _is_foreign(file: Path, foreign: Path, own: Path, prefix: Path) -> bool:
+    """Whether a file is the other side's: interpreters may lie within a checkout."""
+    is_own = file.is_relative_to(own) or file.is_relative_to(prefix)
+    return file.is_relative_to(foreign) and not is_own
+
+
+def _built(done: Replicate) -> list[str]:
+    """The compiled modules that a process imported."""
+    return [file for file in done.modules.values() if file.endswith((".so", ".pyd"))]

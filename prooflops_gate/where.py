@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from prooflops_gate import sides
-from prooflops_gate.console.tables import many
-from prooflops_gate.history.rows import Row
-from prooflops_gate.options import files_of
-from prooflops_gate.process import Counted, OutOfTime, Replicate, ReplicateFailed, Side
-from prooflops_gate.session import Session
+from prooflops_gate.rows import Row
+from prooflops_gate.task import Counting, OutOfTime, Pair, Replicate, ReplicateFailed, Task
 
-SHOWN = 5  # functions
-MOST = 10  # benchmarks
+MOST_FUNCTIONS = 5
+MOST_BENCHMARKS = 10
+# What callgrind or the interpreter put there: no function of anybody's.
 NAMELESS = re.compile(r"0x[0-9a-f]+|\?\?\?|\(below main\)")
-RECURSION = re.compile(r"'\d+$")  # callgrind's mark of a function that calls itself
+# The interpreter's own functions: all Python code runs in them.
+INTERPRETER = re.compile(r"_?Py[A-Z_]\w*|(cfunction|method_vectorcall|vectorcall)(_\w+)?")
+# callgrind's mark of a function that calls itself.
+RECURSION = re.compile(r"'\d+$")
 
 
 def by_function(dump: str) -> Counter[str]:
@@ -45,60 +44,63 @@ def by_function(dump: str) -> Counter[str]:
 
 
 def risen(before: Mapping[str, int], after: Mapping[str, int], unit: str) -> str:
-    """The functions whose counts rose most, the largest rise first.
+    """The functions whose counts rose most, the largest rise first, without those of the interpreter.
 
     >>> risen({"a": 10, "b": 5}, {"a": 12, "b": 5, "c": 4000}, "bytecodes")
     'c 0 -> 4,000 bytecodes, a 10 -> 12'
+    >>> risen({}, {"_PyEval_EvalFrameDefault": 900, "sum_of": 7}, "instructions")
+    'sum_of 0 -> 7 instructions'
     """
-    rises = {
-        name: count - before.get(name, 0)
-        for name, count in after.items()
-        if not NAMELESS.fullmatch(name)
-    }
-    names = sorted((name for name in rises if rises[name] > 0), key=lambda name: -rises[name])[
-        :SHOWN
-    ]
+    rises = {}
+    for name, count in after.items():
+        is_named = not (NAMELESS.fullmatch(name) or INTERPRETER.fullmatch(name))
+        if is_named and count > before.get(name, 0):
+            rises[name] = count - before.get(name, 0)
+    names = sorted(rises, key=lambda name: -rises[name])[:MOST_FUNCTIONS]
+    if not names:
+        return ""
     said = [f"{name} {before.get(name, 0):,} -> {after[name]:,}" for name in names]
-    return ", ".join([f"{said[0]} {unit}", *said[1:]]) if said else ""
+    return ", ".join([f"{said[0]} {unit}", *said[1:]])
 
 
-def where_it_went(name: str, before: Replicate, after: Replicate) -> str:
-    """The functions of a benchmark whose counts rose most: Python's by bytecodes, C's by instructions."""
-    old, new = (
-        by_function(Path(done.dumps[name]).read_text("utf-8", errors="replace"))
-        if name in done.dumps
-        else {}
-        for done in (before, after)
-    )
-    python = risen(before.steps.get(name, {}), after.steps.get(name, {}), "bytecodes")
-    return "; in C ".join(filter(None, [python, risen(old, new, "instructions")]))
+def where_it_went(test: str, pair: Pair) -> str:
+    """The functions of a test whose counts rose most: Python's by bytecodes, C's by instructions."""
+    before, after = pair
+    python = risen(before.steps.get(test, {}), after.steps.get(test, {}), "bytecodes")
+    c = risen(_of_c(test, before), _of_c(test, after), "instructions")
+    return "; in C ".join(filter(None, [python, c]))
+
+
+def _of_c(test: str, done: Replicate) -> Mapping[str, int]:
+    if test not in done.dumps:
+        return {}
+    return by_function(Path(done.dumps[test]).read_text("utf-8", errors="replace"))
+
+
+def worth_explaining(rows: Sequence[Row]) -> list[str]:
+    """The tests of the rows whose additional work is to be found."""
+    verdicts = ("SLOWER", "MORE INSTRUCTIONS")
+    names = [row.test or row.name for row in rows if row.verdict in verdicts]
+    return list(dict.fromkeys(names))[:MOST_BENCHMARKS]
 
 
 def explained(
-    session: Session, here: Side, other: Side, rows: Sequence[Row], *, valgrind: bool
+    rows: Sequence[Row], take: Callable[[Task], Pair], ends: float, *, has_valgrind: bool
 ) -> list[Row]:
-    """The rows; those that say SLOWER or MORE INSTRUCTIONS name the functions, where the budget has time for it."""
-    wanted = [row for row in rows if row.verdict in ("SLOWER", "MORE INSTRUCTIONS")]
-    names = list(dict.fromkeys(row.name for row in wanted))[:MOST]
-    if not names or time.monotonic() > session.ends:
+    """The rows; those that say SLOWER or MORE INSTRUCTIONS name the functions, where there is time for it."""
+    tests = worth_explaining(rows)
+    if not tests:
         return list(rows)
-    session.progress.always(
-        f"one more pair counts by function where the work of {many(len(names), 'benchmark')} went"
-    )
-    replicates = session.replicates
-    replicates.share_hash_seed()
-    asked = [(side, sides.existing(files_of(names), side)) for side in (other, here)]
+    counting = Counting(by_function=True, valgrind=has_valgrind)
     try:
-        with replicates.until(session.ends):
-            before, after = replicates.run(
-                asked, names, counted=Counted(by_function=True, valgrind=valgrind)
-            )
+        pair = take(Task(tests=tuple(tests), counting=counting, ends=ends))
     except (OutOfTime, ReplicateFailed):
         return list(rows)
-    where = {name: where_it_went(name, before, after) for name in names}
-    return [
-        replace(row, where=f"where it went: {where[row.name]}")
-        if row in wanted and where.get(row.name)
-        else row
-        for row in rows
-    ]
+    found = {test: where_it_went(test, pair) for test in tests}
+    return [_with_where(row, found.get(row.test or row.name, "")) for row in rows]
+
+
+def _with_where(row: Row, where: str) -> Row:
+    if row.verdict in ("SLOWER", "MORE INSTRUCTIONS") and where:
+        return replace(row, where=f"where it went: {where}")
+    return row

@@ -9,24 +9,23 @@ import pytest
 
 from meta_tests.conftest import ROOT, ChildRun, fork_pytest
 from meta_tests.prooflops_gate.forked_processes import FORKED
-from prooflops_gate.publish import SCHEMA_FILE
+from prooflops_gate.report.files import SCHEMA_FILE
 
 # The plan in force takes 13 pairs or more to confirm anything: these runs are about everything else, with four, and
 # neither wait for a core at full speed nor repeat a pair beside which others worked.
 QUICK = """
 import os
 if "PROOFLOPS_RECORD_TO" not in os.environ:
-    from prooflops_gate import decide, process, schedule
-    schedule.Schedule._may_repeat = lambda self, name: False
+    from prooflops_gate import comparison, process
+    from prooflops_gate.instruments import memory, times
+    times.Times._may_repeat = lambda self, name: False
     process.PATIENCE = process.PATIENCE_S = 0
     from prooflops_gate.statistics.decision_rule import Plan
-    def plan(benchmarks, *, paired=True, most=None, all_pairs=False, directions=1):
+    def plan(benchmarks, *, most=None, all_pairs=False, directions=1):
         looks = (most if all_pairs else 2,)
-        return Plan(benchmarks=1, looks=looks, alarm_rate=0.3, confirmation_level=0.3, confirming_pairs=2,
-                    shared_baseline=not paired)
-    decide.replicate_plan = plan
-    from prooflops_gate.history import comparison
-    comparison.FEWEST = 2
+        return Plan(benchmarks=1, looks=looks, alarm_rate=0.3, confirmation_level=0.3, confirming_pairs=2)
+    comparison.plan_for = plan
+    memory.FEWEST = 2
     if "FORKED_PROCESSES" in os.environ:
         from meta_tests.prooflops_gate.forked_processes import fork_processes
         fork_processes()

@@ -5,7 +5,6 @@ import math
 import re
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,11 @@ from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import Card
 from prooflops_gate.child.callgrind import is_usable
 from prooflops_gate.child.calls import call_traced
-from prooflops_gate.options import settings
-from prooflops_gate.process import Counted, Replicate, ReplicateFailed, Replicates, Side
-from prooflops_gate.session import HERE, Session
+from prooflops_gate.comparison import measured_in
+from prooflops_gate.instruments.time_rule import TimeRule, plan_for
+from prooflops_gate.instruments.times import Times
+from prooflops_gate.process import Processes
+from prooflops_gate.task import Counting, Layout, Pair, Replicate, ReplicateFailed, Side, Task
 from prooflops_gate.where import where_it_went
 
 BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}  # of every benchmark
@@ -42,11 +43,13 @@ class Children:
     def write(self, text: str) -> None:
         (self.root / "test_it.py").write_text(text)
 
-    def replicates(self, **options: Any) -> Replicates:
-        return Replicates(config_in(self.root, *self.options), limit_s=60, **options)
+    def processes(self, limit_s: float = 60.0) -> Processes:
+        return Processes(config_in(self.root, *self.options), limit_s)
 
-    def run(self, replicates: Replicates, ids: list[str] | None = None, **rest: Any) -> Replicate:
-        return replicates.run([(self.side, ["test_it.py"])], ids, **{"paces": BRIEF, **rest})[0]
+    def run(self, processes: Processes, tests: list[str] | None = None, **rest: Any) -> Replicate:
+        asked = None if tests is None else tuple(tests)
+        task = Task(tests=asked, **{"paces": BRIEF, "memory": None, **rest})
+        return processes.run([(self.side, ["test_it.py"])], task)[0]
 
 
 @pytest.fixture
@@ -88,8 +91,8 @@ def test_a_record_has_what_the_gate_compares_with_the_package_there_and_without(
     else:  # neither this package nor any that only this repository needs
         (children.root / "prooflops.py").write_text("raise ImportError('not on this side')\n")
         (children.root / "torch.py").write_text("raise ImportError('not on this side')\n")
-    with children.replicates() as replicates:
-        done = children.run(replicates, ["test_it.py::test_timed"])
+    with children.processes() as processes:
+        done = children.run(processes, ["test_it.py::test_timed"])
     assert (done.fingerprint is not None) == installed
     (benchmark,) = done.record["benchmarks"]
     assert (benchmark["fullname"], benchmark["extra_info"]["flops"]) == (
@@ -157,9 +160,9 @@ def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_f
     )  # not pytest-benchmark 5.0
     children.write(FORMS if has_teardown else FORMS.replace("teardown=lambda values: None, ", ""))
     children.options += [*WITH_PLUGIN, *given]
-    with children.replicates() as replicates:
-        done = children.run(replicates)
-        again = children.run(replicates, list(done.calls))
+    with children.processes() as processes:
+        done = children.run(processes)
+        again = children.run(processes, list(done.calls))
     assert set(outcomes(done)) == {"passed"}
     assert {name.partition("::")[2]: call["fixed"] for name, call in done.calls.items()} == {
         "test_async_by_a_fixture": bool(given),
@@ -167,6 +170,7 @@ def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_f
         "TestClass::test_in_a_class[two, with a space]": bool(given),
         "test_own": True,
         "test_pedantic_with_a_setup": True,
+        "test_marked_only": bool(given),
     }
     assert list(again.calls) == list(done.calls), (
         "the ids of the first process do not select the same tests"
@@ -223,15 +227,10 @@ def test_a_few_short_rounds_are_repeated_with_their_set_up_and_the_first_run_is_
     children.write(REPEATED)
     children.options += WITH_PLUGIN
     (children.root / "test_then.py").write_text(THEN)
-    with children.replicates() as replicates:
-        replicates.repeated = {
-            "test_it.py::test_short": 0.01,
-            "test_it.py::test_that_can_run_once": 1.0,
-        }
-        paces = {"": {"max_time": 0.3, "min_rounds": 2}}
-        (done,) = replicates.run(
-            [(children.side, ["test_it.py", "test_then.py"])], None, paces=paces
-        )
+    with children.processes() as processes:
+        repeated = {"test_it.py::test_short": 0.01, "test_it.py::test_that_can_run_once": 1.0}
+        task = Task(paces={"": {"max_time": 0.3, "min_rounds": 2}}, repeated=repeated)
+        (done,) = processes.run([(children.side, ["test_it.py", "test_then.py"])], task)
     assert outcomes(done) == ["passed"] * 3, done.reports
     rounds = {bench["name"]: bench["stats"]["rounds"] for bench in done.record["benchmarks"]}
     assert (rounds["test_short"], rounds["test_that_can_run_once"]) == (2 * 30, 2)
@@ -303,8 +302,8 @@ def test_a_process_has_the_options_that_pytest_reads_for_this_run_but_what_conce
     )
     children.write(SEEN)
     children.options += [*WITH_PLUGIN, *given.split()]
-    with children.replicates() as replicates:
-        found = extra(children.run(replicates))
+    with children.processes() as processes:
+        found = extra(children.run(processes))
     options = found["test_kept"]["seen"]
     assert {name: options[name] for name in seen} == seen
     assert found["test_kept"]["style"] == ("count" if "style" in given else "progress")
@@ -333,14 +332,14 @@ def test_processes_of_a_pair_share_a_hash_seed_and_compiled_modules_and_their_te
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
     monkeypatch.setenv("PYTEST_ADDOPTS", "--benchmark-warmup=off")
-    with children.replicates() as replicates:
+    with children.processes() as processes:
         found = []
         for _ in range(2):
-            replicates.share_hash_seed()
-            found += [extra(children.run(replicates))["test_timed"] for _ in range(2)]
+            layout = Layout.drawn()
+            found += [extra(children.run(processes, layout=layout))["test_timed"] for _ in range(2)]
         compiled = [
             file.name.partition(".")[0]
-            for file in replicates.folder.glob(f"bytecode/{children.root}/*.pyc")
+            for file in processes.folder.glob(f"bytecode/{children.root}/*.pyc")
         ]
     hashes = [each["hash"] for each in found]
     assert hashes[0] == hashes[1] != hashes[2] == hashes[3]
@@ -349,11 +348,9 @@ def test_processes_of_a_pair_share_a_hash_seed_and_compiled_modules_and_their_te
     assert compiled == ["test_it"]
     assert not list(children.root.rglob("*.pyc")), "the project asked for none in its folders"
     monkeypatch.setenv("PYTHONHASHSEED", "7")
-    with children.replicates() as replicates:
-        replicates.share_hash_seed()
-        assert extra(children.run(replicates))["test_timed"]["seen"][0] == "7", (
-            "the user's own is kept"
-        )
+    with children.processes() as processes:
+        found = [extra(children.run(processes, layout=Layout.drawn()))["test_timed"]]
+    assert found[0]["seen"][0] == "7", "the user's own is kept"
 
 
 @pytest.mark.parametrize(
@@ -375,12 +372,13 @@ def test_a_process_without_a_record_is_named_with_how_it_ended_and_what_it_print
     children: Children, test: str, why: str
 ) -> None:
     children.write(test)
-    with children.replicates() as replicates:
-        replicates._limit_s = 1.0 if "sleep" in test else 60.0
-        with pytest.raises(
+    with (
+        children.processes(1.0 if "sleep" in test else 60.0) as processes,
+        pytest.raises(
             ReplicateFailed, match=rf"(?s)^process 1 \(here: .* in {children.root}\) {why}"
-        ):
-            children.run(replicates)
+        ),
+    ):
+        children.run(processes)
 
 
 UNTIMED = """
@@ -443,8 +441,8 @@ def test_error(benchmark):
 
 def test_memory_is_measured_in_calls_that_are_made_anyway_and_not_timed(children: Children) -> None:
     children.write(UNTIMED)
-    with children.replicates() as replicates:
-        done = children.run(replicates)
+    with children.processes() as processes:
+        done = children.run(processes)
     assert set(outcomes(done)) == {"passed"}, [report["longrepr"] for report in done.reports]
     resources = {name: figures.get("gate_resources") for name, figures in extra(done).items()}
     found = {name: figures["memory"] for name, figures in resources.items() if figures}
@@ -455,10 +453,9 @@ def test_memory_is_measured_in_calls_that_are_made_anyway_and_not_timed(children
     assert 50_000 <= found["test_pedantic_iterations"] < 51_000
     assert 1000 <= found["test_pedantic_warm_up[3]"] < 2000
     children.write("def test_plain(benchmark):\n    benchmark(bytearray, 99)\n")
-    for options, same in (({"resources": False}, []), ({}, ["test_it.py::test_plain"])):
-        with children.replicates(**options) as replicates:
-            replicates.same_memory = same
-            assert "gate_resources" not in extra(children.run(replicates))["test_plain"]
+    with children.processes() as processes:
+        done = children.run(processes, memory=())
+    assert "gate_resources" not in extra(done)["test_plain"]
 
 
 def test_the_peak_of_a_cards_memory_is_above_what_is_held_once_garbage_is_gone() -> None:
@@ -495,16 +492,14 @@ def test_product(benchmark, waits):
 
 def test_the_gate_names_the_benchmarks_that_time_launches_alone(children: Children) -> None:
     children.write(ON_A_CARD)
-    children.side = replace(children.side, label=HERE)
-    config = config_in(children.root, "-p", "prooflops_gate.plugin")
-    with children.replicates() as replicates:
-        done = children.run(replicates)
-        session = Session(config, settings(config), replicates)
+    with children.processes() as processes:
+        done = children.run(processes)
     assert set(outcomes(done)) == {"passed"}, [report["longrepr"] for report in done.reports]
-    session.count(done)
-    assert [line.partition(": ")[0] for line in session.lines] == [
-        "test_it.py::test_product[False]"
-    ]
+    measured = measured_in(Pair(done, done), ())
+    times = Times(measured.pairs, TimeRule(plan_for(2)), ends=0.0)
+    times.measure(measured, 0.0)
+    said = [note.partition(": ")[0] for note in times.explain().notes]
+    assert said[0] == "test_it.py::test_product[False]"
 
 
 IN_TURN = """
@@ -563,8 +558,8 @@ def test_two_processes_run_one_test_at_a_time_with_its_fixtures_and_the_other_si
     children: Children,
 ) -> None:
     sides = both(children.root, IN_TURN, IN_TURN)
-    with children.replicates() as replicates:
-        done = replicates.run(sides, None, paces=BRIEF, limit_s=60)
+    with children.processes() as processes:
+        done = processes.run(sides, Task(paces=BRIEF))
     log = (children.root / "log").read_text().splitlines()
     turns_of = [side for side in "abbaab" for _ in "12"]
     assert [line[0] for line in log[:12]] == turns_of
@@ -583,17 +578,17 @@ def test_a_process_that_ends_or_waits_for_the_other_does_not_hang_the_pair(
 ) -> None:
     sides = both(children.root, one, one if one == LOCKED else IN_TURN)
     began = time.monotonic()
-    with children.replicates() as replicates, pytest.raises(ReplicateFailed):
-        replicates.run(sides, None, paces=BRIEF, limit_s=limit_s)
+    with children.processes() as processes, pytest.raises(ReplicateFailed):
+        processes.run(sides, Task(paces=BRIEF, limit_s=limit_s))
     assert time.monotonic() - began < most_s
 
 
 @pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
 def test_a_process_counts_the_benchmarks_that_begin_in_time(children: Children) -> None:
     children.write("def test_sum(benchmark):\n    benchmark(sum, range(1000))\n")
-    with children.replicates() as replicates:
+    with children.processes() as processes:
         late, early = (
-            children.run(replicates, counted=Counted(until))
+            children.run(processes, counting=Counting(until))
             for until in (time.monotonic(), math.inf)
         )
     assert late.counts == {}, "a benchmark was counted that began after the time for it"
@@ -618,11 +613,11 @@ def test_more_work_of_a_c_function_is_told_from_more_of_a_python_function(
     children: Children,
 ) -> None:
     done = []
-    with children.replicates() as replicates:
+    with children.processes() as processes:
         for size in (100, 200):
             children.write(SORTED.format(size=size))
-            done.append(children.run(replicates, counted=Counted(by_function=True)))
-        where = where_it_went("test_it.py::test_it", done[0], done[-1])
+            done.append(children.run(processes, counting=Counting(by_function=True)))
+        where = where_it_went("test_it.py::test_it", Pair(*done))
     steps = done[0].steps["test_it.py::test_it"]
     assert steps == done[1].steps["test_it.py::test_it"], (
         "as many bytecodes, whatever the C functions take"

@@ -16,17 +16,18 @@ from meta_tests.conftest import ROOT, ChildRun, recorded, run_pytest_for_each
 from meta_tests.prooflops_gate.outcomes import outcome
 from prooflops_gate.child import callgrind
 from prooflops_gate.history import records
-from prooflops_gate.options import Settings, is_asked_for, marker_settings
+from prooflops_gate.options import Settings, marker_settings
 from prooflops_gate.options import settings as gate_settings
+from prooflops_gate.selection import is_asked_for
 
-FLAGS = ("gate", "gate_allow_inconclusive", "gate_portable", "gate_noise_floor", "gate_history")
+FLAGS = ("gate", "gate_noise_floor", "gate_history")
 TEXTS = [
     f"gate_{each}"
     for each in "baseline versus bisect record replicates min_effect budget by min_instructions".split()
 ]
 INI = {
     "gate_history": ".prooflops", "gate_exact": "flops", "gate_min_effect": "3%", "gate_direction": "slower",
-    "gate_memory": "fail", "gate_min_memory_effect": "5%", "gate_allow_inconclusive": "",
+    "gate_memory": "fail", "gate_min_memory_effect": "5%", "gate_missing": "fail",
     "gate_in_turn": "true", "gate_by": "time", "gate_min_instructions": "0.5%", "gate_instructions": "report",
     "gate_undecided": "pass",
 }  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 from meta_tests.conftest import child_environment
 from meta_tests.prooflops_gate.foreign_repo import ALONE, PLUGINS, config_in, import_path, worktrees
-from prooflops_gate.process import Replicates
+from prooflops_gate.process import Processes
 
 
 def test_a_run_in_a_hook_of_git_leaves_the_staged_files(
@@ -20,7 +20,7 @@ def test_a_run_in_a_hook_of_git_leaves_the_staged_files(
     (foreign / "work.py").write_text("STEPS = 1\n")
     subprocess.run(["git", "add", "work.py"], cwd=foreign, check=True)
     monkeypatch.setenv("GIT_INDEX_FILE", str(foreign / ".git" / "index"))
-    with Replicates(config_in(foreign), limit_s=1.0) as processes:
+    with Processes(config_in(foreign), limit_s=1.0) as processes:
         assert "STEPS = 300" in (processes.worktree(foreign, "HEAD") / "work.py").read_text()
         with pytest.raises(pytest.UsageError, match=r"^no-such: git worktree: fatal: .*no-such"):
             processes.worktree(foreign, "no-such")

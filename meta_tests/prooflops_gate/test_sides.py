@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prooflops_gate import sides
-from prooflops_gate.process import Replicate, Side
+from prooflops_gate.task import Pair, Replicate, Side
 
 SAME = "both sides are the same"
 
@@ -52,18 +52,18 @@ def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Pat
 
     asked = "--gate-versus ../there"
     ours, theirs = foreign / "work.py", there / "work.py"
-    sides.check_origins(ran(there, theirs), ran(foreign, ours), foreign, asked)
-    sides.check_origins(ran(there, theirs), ran(foreign), foreign, asked)
-    sides.check_origins(ran(there), ran(foreign, ours), foreign, asked)
-    sides.check_origins(ran(foreign, ours), ran(foreign, ours, prefix="/other"), foreign, asked)
+    sides.check_origins(Pair(ran(there, theirs), ran(foreign, ours)), foreign, asked)
+    sides.check_origins(Pair(ran(there, theirs), ran(foreign)), foreign, asked)
+    sides.check_origins(Pair(ran(there), ran(foreign, ours)), foreign, asked)
+    sides.check_origins(
+        Pair(ran(foreign, ours), ran(foreign, ours, prefix="/other")), foreign, asked
+    )
     (foreign / "a").mkdir()
     (foreign / "b").mkdir()
-    sides.check_origins(
-        ran(foreign / "a", foreign / "a" / "m"), ran(foreign / "b", ours), foreign, asked
-    )
-    sides.check_origins(
-        ran(there, theirs, ours, prefix=str(foreign)), ran(foreign, ours), foreign, asked
-    )
+    within = Pair(ran(foreign / "a", foreign / "a" / "m"), ran(foreign / "b", ours))
+    sides.check_origins(within, foreign, asked)
+    of_prefix = Pair(ran(there, theirs, ours, prefix=str(foreign)), ran(foreign, ours))
+    sides.check_origins(of_prefix, foreign, asked)
     for before, after, why in (
         (ran(foreign, ours), ran(foreign, ours), SAME),
         (
@@ -80,7 +80,7 @@ def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Pat
         (ran(there), ran(foreign), f"neither side imported anything from {foreign}"),
     ):
         with pytest.raises(pytest.UsageError, match=f"^{asked}: .*{why}"):
-            sides.check_origins(before, after, foreign, asked)
+            sides.check_origins(Pair(before, after), foreign, asked)
 
 
 def test_a_checkout_has_what_a_build_wrote_beside_tracked_files(

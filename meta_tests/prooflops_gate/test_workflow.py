@@ -19,7 +19,7 @@ import yaml
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops_gate.foreign_repo import run_git
 from prooflops_gate.options import HISTORY
-from prooflops_gate.publish import MARK
+from prooflops_gate.report.files import MARK
 
 WORKFLOW = ROOT / "docs" / "workflows" / "gate.yml"
 JOBS = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]

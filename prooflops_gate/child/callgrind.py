@@ -127,7 +127,7 @@ def _plain(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-class Counter:
+class InstructionCounter:
     """Takes the place of timing in the fixture `benchmark`.
 
     `dumps`: beginning of the names of callgrind's dumps; without one, valgrind counts nothing. `by_function`: keeps the

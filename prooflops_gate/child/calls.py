@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,9 +25,6 @@ except ImportError:  # PyPy
 KEY = "gate_resources"  # of a benchmark's extra_info
 MEMORY = "memory"
 LAUNCHES = "gate_launches"  # key of the extra_info of a benchmark whose rounds end before the GPU has finished
-PROCESSES = (
-    5  # of a side, that measure memory: so many decide, and the first look at times takes eight
-)
 
 Figures = dict[str, int]
 
@@ -55,12 +52,12 @@ class UntimedCall:
         return self if self.rounds == self.warm_up else self.function
 
 
-def instrument(measures_memory: bool, speed: CoreSpeed, same: Sequence[str] = ()) -> None:
-    """Makes pytest-benchmark look at the core's speed before timed rounds, and measure calls that it doesn't time, but
-    of the benchmarks that are the `same`.
+def instrument(measures_memory: Callable[[], bool], speed: CoreSpeed) -> None:
+    """Makes pytest-benchmark look at the core's speed before timed rounds, and measure calls that it doesn't time.
 
-    The figures go to `extra_info`. With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is
-    measured, and only the looks before and after remain.
+    `measures_memory`: whether the memory of the test that runs is to be measured. The figures go to
+    `extra_info`. With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is measured,
+    and only the looks before and after remain.
     """
     if find_spec("pytest_benchmark") is None:
         return
@@ -78,7 +75,7 @@ def instrument(measures_memory: bool, speed: CoreSpeed, same: Sequence[str] = ()
         fixture: Any, method: Callable[..., Any], untimed: UntimedCall, args: Any, kwargs: Any
     ) -> Any:
         __tracebackhide__ = True
-        if fixture.fullname in same:
+        if not measures_memory():
             return method(fixture, untimed.function, *args, **kwargs)
         result = method(fixture, untimed, *args, **kwargs)
         if untimed.figures and fixture.stats:
@@ -128,8 +125,7 @@ def instrument(measures_memory: bool, speed: CoreSpeed, same: Sequence[str] = ()
         return timed
 
     cls._make_runner = runner
-    if measures_memory:
-        cls.__call__, cls.pedantic = call, call_pedantic
+    cls.__call__, cls.pedantic = call, call_pedantic
 
 
 def is_computing() -> bool:

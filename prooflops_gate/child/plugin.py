@@ -1,9 +1,10 @@
 """The plugin of a process that the gate started, loaded there by `-p`.
 
-The other side may have another Python, and another release of this package or none: the gate puts a folder first on its
-path that holds this package alone. This file and its imports use the standard library, pytest and pytest-benchmark. The
-plugin selects the tests that the gate asked for, because pytest stops at a node id on the command line that this side
-lacks, and adds the gate's data to the process's record, under the key `replicate`.
+The other side may have another Python, and another release of this package or none: the gate puts a
+folder first on its path that holds this package alone. This file and its imports use the standard
+library, pytest and pytest-benchmark. The plugin selects the tests that the gate asked for, because
+pytest stops at a node id on the command line that this side lacks. It writes the process's record,
+with the gate's data under the key `replicate`.
 """
 
 from __future__ import annotations
@@ -15,77 +16,94 @@ import math
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prooflops_gate.child.callgrind import Counter
+from prooflops_gate.child.callgrind import InstructionCounter
 from prooflops_gate.child.calls import instrument
 from prooflops_gate.child.repeats import Repeats, runs_in
 from prooflops_gate.child.turns import LAST, NEXT, Turn, footprint
+from prooflops_gate.child.whole_tests import WholeTests, marker_arguments
+from prooflops_gate.identity import folded, stable_names
 from prooflops_gate.machine.contention import Watch, without_own
 from prooflops_gate.machine.core_speed import CoreSpeed
+from prooflops_gate.run_state import RECORD as STASHED_RECORD
 from prooflops_gate.run_state import is_benchmark, plain_figure
 
 RECORD = "PROOFLOPS_RECORD_TO"
 TASK = "PROOFLOPS_GATE_TASK"
-ASKED = pytest.StashKey[dict[str, Any]]()  # the task
-GIVEN = pytest.StashKey[set[str]]()  # the keys of OPTIONS that the command line sets
-OPTIONS = {
-    "max_time": "--benchmark-max-time",
-    "min_rounds": "--benchmark-min-rounds",
-}  # options that the gate sets
+ASKED = pytest.StashKey[dict[str, Any]]()
+# The keys of OPTIONS that the command line sets.
+GIVEN = pytest.StashKey[set[str]]()
+# pytest-benchmark's options that the gate sets.
+OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-rounds"}
+# The key of a benchmark's extra_info with the name of its test.
+TEST = "gate_test"
 
 
 class Replicate:
     """Selects tests, paces the benchmarks among them, and collects the gate's data on them.
 
-    `given`: the keys of OPTIONS that the command line sets; they override `paces`, as does a benchmark's own marker.
+    Tests are called by their stable names. `given`: the keys of OPTIONS that the command line sets;
+    they override `paces`, as does a benchmark's own marker.
     """
 
     def __init__(self, task: dict[str, Any], given: set[str]) -> None:
-        self.ids: set[str] | None = None if task["ids"] is None else set(task["ids"])
+        self.tests: set[str] | None = None if task["tests"] is None else set(task["tests"])
         self.benchmarks_only: bool = task["benchmarks_only"]
         self.paces: dict[str, dict[str, Any]] = task["paces"]
         self.given, self.examined = given, set(task["examined"])
         fastest_s = math.inf if task["fastest_s"] is None else task["fastest_s"]
         self.speed, self.turn = CoreSpeed(fastest_s, task["patience_s"]), Turn(task["turn"])
-        self.fixed: set[str] = set()  # benchmarks whose seconds a marker or the command line sets
-        self.obeying: set[str] = (
-            set()
-        )  # benchmarks that choose their own rounds and asked for the pace
-        self.once_s: dict[str, float] = {}  # seconds that only the first process of a side takes
+        counting = task["counting"]
+        self.counter: InstructionCounter | None = None
+        self.count_until = math.inf
+        if counting:
+            self.counter = InstructionCounter(task["dumps"], counting["by_function"])
+            self.count_until = counting["until"]
+        self.memory: set[str] | None = None if task["memory"] is None else set(task["memory"])
+        runs = {
+            name: runs_in(self.chosen(name)["max_time"], test_s)
+            for name, test_s in task["repeated"].items()
+        }
+        self.repeats = Repeats(runs, self.name_of)
+        self.names: dict[str, str] = {}
+        self.collected: list[str] = []
+        self.current = ""
+        # Benchmarks whose seconds a marker or the command line sets.
+        self.fixed: set[str] = set()
+        # Benchmarks that choose their own rounds and asked for the pace.
+        self.obeying: set[str] = set()
+        # Seconds that only the first process of a side takes.
+        self.once_s: dict[str, float] = {}
         self.calls: dict[str, dict[str, Any]] = {}
-        self.calls_cpu_s = 0.0  # CPU time of these
-        counted = task["counted"] or {}  # in place of timing
-        self.counter = Counter(task["dumps"], counted["by_function"]) if counted else None
-        self.count_until: float = counted.get("until", math.inf)
-        self.repeats = Repeats(
-            {
-                name: runs_in(self.chosen(name)["max_time"], test_s)
-                for name, test_s in task["repeated"].items()
-            }
-        )
+        self.calls_cpu_s = 0.0
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
-        self.own_switches_per_s: dict[
-            str, float
-        ] = {}  # context switches caused by the looks at the cores
+        # Context switches caused by the looks at the cores.
+        self.own_switches_per_s: dict[str, float] = {}
         self.errors: list[str] = []
-        self.session: pytest.Session | None = None  # once it has ended
+        self.ended: pytest.Session | None = None
+
+    def name_of(self, item: pytest.Item) -> str:
+        """The name of a test that is the same in every process."""
+        return self.names.get(item.nodeid, item.nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
+        self.names = stable_names(item.nodeid for item in items)
+        self.collected = [self.name_of(item) for item in items if is_benchmark(item)]
         kept, dropped = list[pytest.Item](), list[pytest.Item]()
         for item in items:
-            is_asked = self.ids is None or item.nodeid in self.ids
-            (
-                kept if is_asked and (is_benchmark(item) or not self.benchmarks_only) else dropped
-            ).append(item)
+            is_asked = self.tests is None or self.name_of(item) in self.tests
+            is_kept = is_asked and (is_benchmark(item) or not self.benchmarks_only)
+            (kept if is_kept else dropped).append(item)
         if dropped:
             config.hook.pytest_deselected(items=dropped)
         items[:] = kept
@@ -94,14 +112,12 @@ class Replicate:
 
     def set_pace(self, item: pytest.Item) -> None:
         """Sets the gate's pace by a new closest marker, the only one that pytest-benchmark reads."""
-        own = item.get_closest_marker("benchmark")
-        args, kwargs = (own.args, own.kwargs) if own else ((), {})
-        if "max_time" in self.given or "max_time" in kwargs:
-            self.fixed.add(item.nodeid)
-        if pace := {
-            key: value for key, value in self.chosen(item.nodeid).items() if key not in self.given
-        }:
-            item.add_marker(pytest.mark.benchmark(*args, **{**pace, **kwargs}), append=False)
+        own = marker_arguments(item)
+        if "max_time" in self.given or "max_time" in own:
+            self.fixed.add(self.name_of(item))
+        chosen = self.chosen(self.name_of(item))
+        pace = {key: value for key, value in chosen.items() if key not in self.given}
+        item.add_marker(pytest.mark.benchmark(**{**pace, **own}), append=False)
 
     def chosen(self, name: str) -> dict[str, Any]:
         """The gate's pace of a benchmark."""
@@ -109,25 +125,28 @@ class Replicate:
 
     def is_fixed(self, item: pytest.Item) -> bool:
         """Whether the project itself, or the command line, says how long this benchmark runs."""
+        name = self.name_of(item)
         # No public name tells that a test called `benchmark.pedantic`, whose rounds no option changes.
         mode = getattr(getattr(item, "funcargs", {}).get("benchmark"), "_mode", None)
-        return item.nodeid in self.fixed or (
-            "pedantic" in str(mode) and item.nodeid not in self.obeying
-        )
+        return name in self.fixed or ("pedantic" in str(mode) and name not in self.obeying)
 
     def pace(self, item: pytest.Item) -> tuple[float, int, bool]:
         """A benchmark's seconds, its least rounds, and whether an earlier process of this side has checked it."""
-        marker = item.get_closest_marker("benchmark")
+        marker, option = item.get_closest_marker("benchmark"), item.config.option
         kwargs = marker.kwargs if marker else {}
-        self.obeying.add(item.nodeid)
-        seconds, rounds = (
-            kwargs.get(key, getattr(item.config.option, f"benchmark_{key}")) for key in OPTIONS
-        )
-        return float(seconds), int(rounds), item.nodeid in self.examined
+        self.obeying.add(self.name_of(item))
+        seconds = kwargs.get("max_time", option.benchmark_max_time)
+        rounds = kwargs.get("min_rounds", option.benchmark_min_rounds)
+        return float(seconds), int(rounds), self.name_of(item) in self.examined
 
     def leave_out(self, item: pytest.Item, seconds: float) -> None:
         """Leaves `seconds` out of the benchmark's time: later processes skip this work, as it is examined."""
-        self.once_s[item.nodeid] = self.once_s.get(item.nodeid, 0.0) + seconds
+        name = self.name_of(item)
+        self.once_s[name] = self.once_s.get(name, 0.0) + seconds
+
+    def measures_memory(self) -> bool:
+        """Whether the memory of the test that runs is asked for."""
+        return self.memory is None or self.current in self.memory
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -135,13 +154,13 @@ class Replicate:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, None]:
-        self.turn.wait(
-            NEXT
-        )  # before its fixtures are made, and before another plugin's timeout begins
+        # Before its fixtures are made, and before another plugin's timeout begins.
+        self.turn.wait(NEXT)
+        self.current = self.name_of(item)
         began = time.monotonic()
         yield
-        if item.nodeid in self.calls:
-            self.calls[item.nodeid]["test_s"] = time.monotonic() - began
+        if self.current in self.calls:
+            self.calls[self.current]["test_s"] = time.monotonic() - began
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
@@ -151,17 +170,15 @@ class Replicate:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
         if self.counter:
-            self.counter.name = item.nodeid
+            self.counter.name = self.current
         if self.counter or not is_benchmark(item):
             yield
             return
         # The prooflops plugin, where it is active, watches by itself and records the result.
-        watch = None if item.config.pluginmanager.hasplugin("prooflops_gate.plugin") else Watch()
-        began, began_cpu, own_switches = (
-            time.monotonic(),
-            time.process_time(),
-            self.speed.own_switches,
-        )
+        is_watched = item.config.pluginmanager.hasplugin("prooflops_gate.plugin")
+        watch = None if is_watched else Watch()
+        began, began_cpu = time.monotonic(), time.process_time()
+        own_switches, known = self.speed.own_switches, len(_benchmarks(item.config))
         if not self.repeats.current:
             self.speed.begin()
         self.speed.look()
@@ -169,50 +186,62 @@ class Replicate:
         self.speed.look(last=True)
         seconds = time.monotonic() - began
         self.calls_cpu_s += time.process_time() - began_cpu
-        once_s = self.once_s.get(item.nodeid, 0.0)
-        self.calls[item.nodeid] = {
+        name = self.current
+        once_s = self.once_s.get(name, 0.0)
+        self.calls[name] = {
             "seconds": seconds - once_s,
             "once_s": once_s,
             "fixed": self.is_fixed(item),
             "stretch_s": self.speed.stretch_s,
         }
-        self.own_switches_per_s[item.nodeid] = (self.speed.own_switches - own_switches) / seconds
+        self.own_switches_per_s[name] = (self.speed.own_switches - own_switches) / seconds
+        for bench in _benchmarks(item.config)[known:]:
+            bench.extra_info[TEST] = name
         if watch:
-            self.contention[item.nodeid] = watch.stop()
+            self.contention[name] = watch.stop()
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, None]:
         outcome = yield
-        report = outcome.get_result()
         if self.repeats.current:
             return
-        self.reports.append(
-            item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
-        )
+        report = outcome.get_result()
+        data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
+        self.reports.append(data | {"nodeid": self.name_of(item)})
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, None]:
         self.turn.wait(LAST)
         if "hypothesis" not in sys.modules:
-            # Hypothesis's plugin would import all of Hypothesis to print a summary: half of a small replicate's time.
+            # Hypothesis's plugin would import all of Hypothesis to print a summary: half of the time
+            # of a small replicate.
             session.config.pluginmanager.unregister(name="hypothesispytest")
         yield
-        # By now the prooflops plugin, where it is active, has written its record.
-        path = Path(os.environ[RECORD])
-        if path.exists():
-            record = json.loads(path.read_text(encoding="utf-8"))
-        else:
-            record = {"benchmarks": self.benchmarks(session.config), "prooflops": {}}
+        # By now the prooflops plugin, where it is active, has made its record.
+        made = session.config.stash.get(STASHED_RECORD, None)
+        record = made or {"benchmarks": self.benchmarks(session.config), "prooflops": {}}
+        name_benchmarks(record["benchmarks"])
         for bench in record["benchmarks"]:
-            own = self.own_switches_per_s.get(bench["fullname"], 0.0)
+            test = bench.get("test", bench["fullname"])
+            own = self.own_switches_per_s.get(test, 0.0)
             if contention := bench["extra_info"].get("contention"):
                 bench["extra_info"]["contention"] = without_own(contention, own)
-        record["replicate"] = {
+        record["replicate"] = self.data()
+        path = Path(os.environ[RECORD])
+        part = path.with_suffix(".part")
+        part.write_bytes(json.dumps(record, default=plain_figure).encode())
+        part.replace(path)
+        self.ended = session
+
+    def data(self) -> dict[str, Any]:
+        """The gate's data, for the record."""
+        return {
             "prefix": sys.prefix,
             "modules": modules(),
             "errors": self.errors,
             "reports": self.reports,
             "calls": self.calls,
+            "collected": self.collected,
             **(self.counter.result if self.counter else {"counts": None}),
             "fastest_s": self.speed.fastest_s,
             "was_fast": self.speed.was_fast,
@@ -221,34 +250,59 @@ class Replicate:
             "footprint": footprint(),
             "start_cpu_s": time.process_time() - self.calls_cpu_s,
         }
-        part = path.with_suffix(".part")
-        part.write_bytes(json.dumps(record, default=plain_figure).encode())
-        part.replace(path)
-        self.session = session
 
     def leave(self) -> None:
         """Ends the process without clearing its modules (0.5 to 1.2 s with torch). Called at exit, last."""
-        if self.session:
+        if self.ended:
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(self.session.exitstatus)
+            os._exit(self.ended.exitstatus)
 
     def benchmarks(self, config: pytest.Config) -> list[dict[str, Any]]:
         """The part of pytest-benchmark's JSON that the gate compares; used where the prooflops plugin is inactive."""
-        session = getattr(config, "_benchmarksession", None)
-        return [
-            {
-                "fullname": bench.fullname,
-                "stats": {"min": bench.stats.min},
-                "extra_info": {
-                    **bench.extra_info,
-                    "contention": self.contention.get(bench.fullname, {}),
-                },
-            }
-            for bench in (session.benchmarks if session else ())
-            if bench and not bench.has_error
-        ]
+        found = []
+        for bench in _benchmarks(config):
+            if not bench or bench.has_error:
+                continue
+            contention = self.contention.get(bench.extra_info.get(TEST, ""), {})
+            extra = {**bench.extra_info, "contention": contention}
+            stats = {"min": bench.stats.min}
+            found.append({"fullname": bench.fullname, "stats": stats, "extra_info": extra})
+        return found
+
+
+def _benchmarks(config: pytest.Config) -> list[Any]:
+    """pytest-benchmark's list of what it has measured so far."""
+    # No hook of pytest-benchmark hands out its session.
+    session = getattr(config, "_benchmarksession", None)
+    return session.benchmarks if session else []
+
+
+def name_benchmarks(benchmarks: list[dict[str, Any]]) -> None:
+    """Names each benchmark alike in every process, and where that is another name its test, under `test`.
+
+    A benchmark is called as its test, unless the project called it otherwise; several of one name in a
+    test are told apart by their position.
+
+    >>> found = [
+    ...     {"fullname": "t.py::f[0x7f0000000010]", "extra_info": {"gate_test": "t.py::f[0x…]#2"}},
+    ...     {"fullname": "sum of ten", "extra_info": {"gate_test": "t.py::g"}},
+    ... ]
+    >>> name_benchmarks(found)
+    >>> [(each["fullname"], each.get("test")) for each in found]
+    [('t.py::f[0x…]#2', None), ('sum of ten', 't.py::g')]
+    """
+    seen = Counter[str]()
+    for bench in benchmarks:
+        extra = bench.setdefault("extra_info", {})
+        given = folded(bench["fullname"])
+        test = extra.pop(TEST, given)
+        name = test if test.partition("#")[0] == given else given
+        seen[name] += 1
+        bench["fullname"] = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        if bench["fullname"] != test:
+            bench["test"] = test
 
 
 def modules() -> dict[str, str]:
@@ -297,12 +351,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "gate: known to strict markers where the plugin is not installed"
     )
-    task = config.stash[ASKED]
-    replicate = Replicate(task, config.stash[GIVEN])
+    replicate = Replicate(config.stash[ASKED], config.stash[GIVEN])
     if replicate.counter:
         replicate.counter.instrument()
     else:
-        instrument(task["measured"], replicate.speed, task["same_memory"])
-    atexit.register(replicate.leave)  # functions that the tests register run before it
+        instrument(replicate.measures_memory, replicate.speed)
+    # Functions that the tests register run before it.
+    atexit.register(replicate.leave)
     config.pluginmanager.register(replicate, "prooflops_gate.replicate")
     config.pluginmanager.register(replicate.repeats, "prooflops_gate.repeats")
+    if not config.pluginmanager.hasplugin("prooflops_gate.whole_tests"):
+        config.pluginmanager.register(WholeTests(), "prooflops_gate.whole_tests")

@@ -8,31 +8,31 @@ slowest. The first is reported; a later one that fails, as its state allows one 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 
-FEWEST = 10  # runs
+FEWEST_RUNS = 10
 
 
 def runs_in(seconds: float, test_s: float) -> int:
     """The number of runs of a test in so many seconds."""
-    return max(int(seconds / test_s), FEWEST)
+    return max(int(seconds / test_s), FEWEST_RUNS)
 
 
 class Repeats:
-    """`runs`: of a test, by node id. `current` is the node id of the test that is run again."""
+    """`runs`: of a test, by name. `current` is the id of the test that is run again."""
 
-    def __init__(self, runs: Mapping[str, int]) -> None:
-        self.runs, self.current = runs, ""
+    def __init__(self, runs: Mapping[str, int], name_of: Callable[[pytest.Item], str]) -> None:
+        self.runs, self.name_of, self.current = runs, name_of, ""
 
     @pytest.hookimpl
     def pytest_runtest_protocol(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> bool | None:
-        if item.nodeid not in self.runs or not isinstance(item, pytest.Function):
+        if self.name_of(item) not in self.runs or not isinstance(item, pytest.Function):
             return None
         session = getattr(item.config, "_benchmarksession", None)
         number = len(session.benchmarks) if session else 0
@@ -54,7 +54,7 @@ class Repeats:
         following = _copied(item)
         reports = runtestprotocol(item, nextitem=following)
         self.current = item.nodeid
-        for _ in range(self.runs[item.nodeid] - 1):
+        for _ in range(self.runs[self.name_of(item)] - 1):
             if not all(report.passed for report in reports):
                 break
             again, following = following, _copied(item)
@@ -70,10 +70,11 @@ def _copied(item: pytest.Function) -> pytest.Function:
 
 
 def _merge(benchmarks: list[Any], first: int) -> None:
-    """Adds the rounds of the later runs, from the one after `first` on, to those of the first."""
-    if len(benchmarks) > first + 1:
-        for bench in benchmarks[first + 1 :]:
-            if bench.fullname == benchmarks[first].fullname and not bench.has_error:
-                for seconds in bench.stats.data:
-                    benchmarks[first].stats.update(seconds)
-        del benchmarks[first + 1 :]
+    """Adds the rounds of the later runs, from the one after `first` on, to those of the first of that name."""
+    kept: dict[str, Any] = {}
+    for bench in benchmarks[first:]:
+        known = kept.setdefault(bench.fullname, bench)
+        if known is not bench and not bench.has_error:
+            for seconds in bench.stats.data:
+                known.stats.update(seconds)
+    benchmarks[first:] = kept.values()

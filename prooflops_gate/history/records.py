@@ -3,7 +3,6 @@
     <history>/<fingerprint>/<moment>-<unique>.json     one run; appended, written atomically, never edited
     <history>/<fingerprint>/baselines/<name>.json      which of these records a name stands for
     <history>/<fingerprint>/gate/<moment>-<unique>.json     the verdicts of one run of the gate
-    <history>/<fingerprint>/noise-floor.json           the noise and drift of this machine, by --gate-noise-floor
 
 No torch, numpy or scipy here: reading a history must be cheap.
 """
@@ -16,6 +15,7 @@ import math
 import os
 import re
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,14 +23,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from prooflops_gate.identity import folded
 from prooflops_gate.run_state import plain_figure
 
 SCHEMA = 1
-PORTABLE = ("mfu", "hfu", "share_of_ceiling")  # figures that mean the same on another machine
-SMALLEST, LARGEST = (
-    1e-18,
-    1e18,
-)  # of a time or ratio; beyond, it is a slip of its writer, and has no ratio to another
+# Of a time or figure; beyond, it is a slip of its writer, and has no ratio to another.
+SMALLEST, LARGEST = 1e-18, 1e18
+# A file that earlier releases kept among the records.
+NO_RECORD = "noise-floor.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 
 
@@ -132,39 +132,50 @@ def read(path: Path) -> dict[str, Any]:
 
 def record_files(folder: Path) -> list[Path]:
     """The files of all records under `folder`, oldest first."""
-    files = (path for path in folder.glob("*/*.json") if path.name != "noise-floor.json")
+    files = (path for path in folder.glob("*/*.json") if path.name != NO_RECORD)
     return sorted(files, key=lambda path: path.name)
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One benchmark of a record, as far as comparisons use it."""
+    """One benchmark of a record, as far as comparisons use it.
 
-    time_s: float  # its fastest round: interruptions only ever lengthen rounds
+    `time_s` is its fastest round: interruptions only ever lengthen rounds. `contended` is the competing
+    work, in words. `resources` are those of a call, such as memory. `slowness` is its core's: how many
+    times longer fixed work took; inf where it was contended otherwise. `test` is the test that measured
+    it. A launch ends before the GPU has finished.
+    """
+
+    time_s: float
     exact: Mapping[str, Any]
-    portable: Mapping[str, float]
     method: Any = None
-    contended: str = ""  # the competing work, in words
-    settings: Mapping[str, Any] | None = None  # the arguments of its marker `gate`
-    resources: Mapping[str, float] = field(default_factory=dict)  # of a call: memory, instructions
-    slowness: float = 1.0  # of its core: how many times longer fixed work took; inf where it was contended otherwise
+    contended: str = ""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    slowness: float = 1.0
+    test: str = ""
+    is_launch: bool = False
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One record, as far as comparisons use it."""
+    """One record, as far as comparisons use it.
+
+    `name` is the device's. `partial`: why the run ended before all of its tests had run. A `dirty` one
+    had files that differed from the commit. `pace`: how it was recorded, where that was not a plain run.
+    """
 
     path: Path
     moment: str
     fingerprint_id: str
-    name: str  # of the device
+    name: str
     torch: str
     commit: str
     benchmarks: Mapping[str, Timed]
     verdicts: Mapping[str, str]
-    partial: str = ""  # why the run ended before all of its tests had run
-    dirty: bool = False  # files differed from the commit
-    pace: Mapping[str, Any] | None = None  # how long each benchmark ran, where the gate chose it
+    partial: str = ""
+    dirty: bool = False
+    pace: str = ""
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def contended(self) -> bool:
@@ -176,41 +187,49 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
     try:
         ours = record["prooflops"]
         fingerprint, commit = ours.get("fingerprint", {}), record.get("commit_info") or {}
+        packages = fingerprint.get("packages") or {}
+        verdicts = {str(row["id"]): str(row["verdict"]) for row in ours.get("verdicts", [])}
         return Summary(
             path=path,
             moment=str(record.get("datetime", "")),
             fingerprint_id=fingerprint_id(fingerprint),
             name=str(fingerprint.get("name")),
-            torch=str(
-                fingerprint.get("torch") or (fingerprint.get("packages") or {}).get("torch") or ""
-            ),
+            torch=str(fingerprint.get("torch") or packages.get("torch") or ""),
             # pytest-benchmark calls the commit of a folder without version control so.
             commit=str(commit.get("id") or "").removeprefix("unversioned"),
-            benchmarks={
-                str(bench["fullname"]): timed
-                for bench in record["benchmarks"]
-                # A round may have taken no time by a coarse clock, or be no number.
-                if not is_ignored(bench)
-                and SMALLEST < (timed := _timed(bench, exact)).time_s < LARGEST
-            },
-            verdicts={str(row["id"]): str(row["verdict"]) for row in ours.get("verdicts", [])},
+            benchmarks=_benchmarks(record["benchmarks"], exact),
+            verdicts=verdicts,
             partial=str(ours.get("partial") or ""),
             dirty=bool(commit.get("dirty")),
             pace=_pace(ours.get("pace")),
+            fingerprint=dict(fingerprint),
         )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise UnreadableRecord(
-            f"{path}: not a record of this suite ({type(error).__name__}: {error})"
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        raise UnreadableRecord(f"{path}: not a record of this suite ({why})") from error
 
 
-def _pace(given: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:
-    if given is None or isinstance(given, str):  # the suite's own word, such as "quick"
-        return None
-    return {
-        name: {"max_time": float(each["max_time"]), "min_rounds": int(each["min_rounds"])}
-        for name, each in given.items()
-    }
+def _benchmarks(given: Sequence[Mapping[str, Any]], exact: Sequence[str]) -> dict[str, Timed]:
+    """The benchmarks by name; those equal after folding are told apart by their position."""
+    found: dict[str, Timed] = {}
+    seen = Counter[str]()
+    for bench in given:
+        fullname = str(bench["fullname"])
+        name = folded(fullname)
+        seen[name] += 1
+        if name != fullname and seen[name] > 1:
+            name = f"{name}#{seen[name]}"
+        timed = _timed(bench, exact, name)
+        # A round may have taken no time by a coarse clock, or be no number.
+        if not is_ignored(bench) and SMALLEST < timed.time_s < LARGEST:
+            found[name] = timed
+    return found
+
+
+def _pace(given: Mapping[str, Any] | str | None) -> str:
+    if given is None or isinstance(given, str):
+        return given or ""
+    return json.dumps(given, sort_keys=True)
 
 
 def is_ignored(bench: Mapping[str, Any]) -> bool:
@@ -218,27 +237,23 @@ def is_ignored(bench: Mapping[str, Any]) -> bool:
     return bool(((bench.get("extra_info") or {}).get("gate") or {}).get("ignore"))
 
 
-def _timed(bench: Mapping[str, Any], exact: Sequence[str]) -> Timed:
+def _timed(bench: Mapping[str, Any], exact: Sequence[str], name: str) -> Timed:
     extra = bench.get("extra_info") or {}
     contention = extra.get("contention") or {}
-    settings = extra.get("gate")
-    if settings and not 0 < (smallest := float(settings.get("min_effect", 0.5))) < 1:
-        raise ValueError(f"min_effect should be a share between 0 and 1, but is {smallest!r}")
-    numbers = {
-        key: float(extra[key]) for key in PORTABLE if isinstance(extra.get(key), (int, float))
-    }
+    contended, slowness = "", 1.0
+    if contention.get("contended"):
+        contended = str(contention.get("why") or "other work")
+        slowness = float(contention.get("slowness", math.inf))
     resources = {key: float(value) for key, value in (extra.get("gate_resources") or {}).items()}
     return Timed(
         time_s=float(bench["stats"]["min"]),
         exact={key: extra[key] for key in exact if key in extra},
-        portable={key: value for key, value in numbers.items() if SMALLEST < value < LARGEST},
         method=extra.get("method"),
-        contended=str(contention.get("why") or "other work") if contention.get("contended") else "",
-        settings=settings,
+        contended=contended,
         resources={key: value for key, value in resources.items() if 0 <= value < LARGEST},
-        slowness=float(contention.get("slowness", math.inf))
-        if contention.get("contended")
-        else 1.0,
+        slowness=slowness,
+        test=str(bench.get("test", name)),
+        is_launch=bool(extra.get("gate_launches")),
     )
 
 
@@ -361,33 +376,6 @@ def _records_of(file: Path, exact: Sequence[str]) -> list[Summary]:
         raise UnreadableRecord(
             f"{file}: one of its records is missing or unreadable: {error}"
         ) from error
-
-
-def noise_floors(folder: Path, own: str) -> dict[str, dict[str, Any]]:
-    """The noise floors that `--gate-noise-floor` stored for this fingerprint, per benchmark."""
-
-    def is_valid(row: Mapping[str, Any]) -> bool:
-        sessions, floor = row.get("sessions_s", []), row.get("floor")
-        return all(SMALLEST < time_s < LARGEST for time_s in sessions) and (
-            floor is None or 0 <= floor < LARGEST
-        )
-
-    try:
-        rows = json.loads((folder / own / "noise-floor.json").read_text(encoding="utf-8"))[
-            "benchmarks"
-        ]
-        return {str(name): dict(row) for name, row in rows.items() if is_valid(row)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
-
-
-def store_noise_floors(folder: Path, own: str, benchmarks: Mapping[str, Mapping[str, Any]]) -> Path:
-    """Stores a dictionary of plain figures per benchmark. Benchmarks that are not named keep theirs."""
-    path = folder / own / "noise-floor.json"
-    rows = {**noise_floors(folder, own), **{name: dict(row) for name, row in benchmarks.items()}}
-    stored = datetime.now(timezone.utc).isoformat()
-    write_atomically(path, json.dumps({"stored": stored, "benchmarks": rows}, indent=1) + "\n")
-    return path
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:

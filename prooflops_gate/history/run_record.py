@@ -20,6 +20,7 @@ from prooflops_gate.run_state import (
     CONTENTION,
     MARKERS,
     PARTIAL,
+    RECORD,
     RECORD_PATH,
     REPLICATE,
     STORAGE_ERROR,
@@ -64,11 +65,15 @@ def benchmark_json(config: pytest.Config) -> dict[str, Any]:
 def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path | None:
     """Writes the record into the history (a replicate's: to the file that its parent reads), and returns its path.
 
-    Where it cannot be written (a full disk, say) it returns None; the run says so at its end, and fails.
+    In a process of the gate, the child's plugin writes it, once. Where it cannot be written (a full
+    disk, say) it returns None; the run says so at its end, and fails.
     """
     target = os.environ.get(REPLICATE)
     try:
-        if target:
+        if config.pluginmanager.hasplugin("prooflops_gate.replicate"):
+            path = Path(str(target))
+            config.stash[RECORD] = content
+        elif target:
             path = Path(target)
             records.write_atomically(path, records.as_text(content))
         else:

@@ -29,17 +29,39 @@ class Trend:
 
 
 def trends(summaries: Sequence[Summary]) -> list[Trend]:
-    """The trend of every benchmark, per fingerprint and method of measuring; records are ordered by their moment."""
-    series: dict[tuple[str, str, str], list[Summary]] = {}
+    """The trend of every benchmark, per fingerprint and way of measuring; records are ordered by their moment.
+
+    Records of different methods or paces are never in one series: their times differ by what was done.
+    """
+    series: dict[tuple[str, ...], list[Summary]] = {}
     for each in sorted(summaries, key=lambda summary: (summary.moment, summary.path.name)):
         for name, timed in each.benchmarks.items():
-            series.setdefault((name, each.fingerprint_id, str(timed.method)), []).append(each)
+            key = (name, each.fingerprint_id, str(timed.method), each.pace)
+            series.setdefault(key, []).append(each)
     found = []
-    for (name, _, _), every in series.items():
+    for (name, *_), every in series.items():
         kept = tuple(every[-LONGEST:])
         times = tuple(each.benchmarks[name].time_s for each in kept)
-        found.append(Trend(name, kept, times, tuple(change_points(times))))
+        changes = [at_commit(kept, change) for change in change_points(times)]
+        found.append(Trend(name, kept, times, tuple(filter(None, changes))))
     return sorted(found, key=lambda trend: (trend.name, trend.records[-1].moment))
+
+
+def at_commit(records: Sequence[Summary], change: Change) -> Change | None:
+    """The change of level where the commit changed; None between records of one commit, which differ by the machine.
+
+    Ranks place a change one record beside the commit at times.
+    """
+    for index in (change.index, change.index + 1, change.index - 1):
+        if 0 < index < len(records) and is_other_code(records[index - 1], records[index]):
+            return replace(change, index=index)
+    return None
+
+
+def is_other_code(before: Summary, after: Summary) -> bool:
+    """Whether two records may be of different code; without version control nobody knows."""
+    is_known = before.commit and after.commit and not (before.dirty or after.dirty)
+    return not is_known or before.commit != after.commit
 
 
 def sparkline(times_s: Sequence[float]) -> str:

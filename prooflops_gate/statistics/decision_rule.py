@@ -25,7 +25,6 @@ from prooflops_gate.statistics.effects import (
     EFFICIENCY,
     Effect,
     paired,
-    unpaired,
     upper_normal_quantile,
 )
 
@@ -48,8 +47,7 @@ class Plan:
     """The error rates of a gate run: how many benchmarks, after how many pairs each look is taken, how often to alarm.
 
     `alarm_rate` bounds the share of whole gate runs on unchanged code with any false SLOWER (directions=2: or FASTER),
-    `miss_rate` per benchmark that of SAME on a change as large as the smallest effect. With `shared_baseline` (history)
-    the confirming batch meets the baseline of the suspicion: it is required, but does not lower the error rate.
+    `miss_rate` per benchmark that of SAME on a change as large as the smallest effect.
 
     >>> plan = Plan(benchmarks=20)
     >>> [f"{plan.level(look):.1e}" for look in range(len(plan.looks))]
@@ -63,14 +61,12 @@ class Plan:
     confirming_pairs: int = CONFIRMING_PAIRS
     miss_rate: float = 0.05
     directions: int = 1
-    shared_baseline: bool = False
 
     @property
     def screening_rate(self) -> float:
         """The chance at most that one benchmark is suspected, at any look, in one direction, without a change."""
-        repeated = 1.0 if self.shared_baseline else self.confirmation_level
         rate = self.alarm_rate * (1 - PLAIN_SHARE if self.plain_pairs else 1.0)
-        return min(0.4, rate / repeated) / self.benchmarks / self.directions
+        return min(0.4, rate / self.confirmation_level) / self.benchmarks / self.directions
 
     @property
     def plain_pairs(self) -> int:
@@ -86,7 +82,7 @@ class Plan:
         )
         pairs = max(in_all - self.looks[0], FEWEST_PLAIN)
         longer_way = self.looks[min(1, len(self.looks) - 1)] + self.confirming_pairs
-        return 0 if self.shared_baseline or self.looks[0] + pairs >= longer_way else pairs
+        return 0 if self.looks[0] + pairs >= longer_way else pairs
 
     def spent(self, look: int) -> float:
         """The part of `screening_rate` spent by the looks up to `look`, 0 the first: 2 - 2 Phi(z / sqrt(t))."""
@@ -171,7 +167,7 @@ def _beyond(ratio: float, min_effect: float) -> str | None:
 
 def same(effect: Effect, level: float, min_effect: float) -> bool:
     """Whether the interval at this level lies within `min_effect` of 1."""
-    low, high = effect.interval(level, drift=False)
+    low, high = effect.interval(level)
     return 1 / (1 + min_effect) < low and high < 1 + min_effect
 
 
@@ -180,8 +176,8 @@ def verdict(effect: Effect, plan: Plan, look: int, min_effect: float = MIN_EFFEC
 
     SLOWER: the interval at the look's level lies above 1, and the estimate is beyond 1 + min_effect; a change of
     min_effect itself is reported in about every third case. SAME: the interval at the look's miss level lies within
-    min_effect of 1, so a change of that size is missed with a chance of at most `plan.miss_rate`; in history mode a
-    change that a drift has hidden is not excluded. INCONCLUSIVE: neither, at the last look.
+    min_effect of 1, so a change of that size is missed with a chance of at most `plan.miss_rate`. INCONCLUSIVE:
+    neither, at the last look.
 
     >>> plan = Plan(benchmarks=1, looks=(12,))
     >>> times = [1.00, 1.01, 0.99, 1.02, 1.0, 0.98, 1.01, 1.0, 0.99, 1.01, 1.0, 1.02]
@@ -232,16 +228,11 @@ def decide(
     after: Sequence[float],
     plan: Plan,
     min_effect: float = MIN_EFFECT,
-    *,
-    floor: float | None = None,
-    common: float = 1.0,
 ) -> Decision:
     """The whole rule of a benchmark: looks, suspicion, confirmation by fresh pairs, verdict.
 
     A function of all times in the order taken; times after the deciding ones are ignored. A suspicion that isn't
-    confirmed goes on to the next look: the bound on false alarms, a sum over looks, includes that chance. In history
-    mode (`plan.shared_baseline`) `before` is the whole stored group, looks count processes of `after`, and `floor` and
-    `common` are those of `unpaired`.
+    confirmed goes on to the next look: the bound on false alarms, a sum over looks, includes that chance.
 
     >>> plan = Plan(benchmarks=1, looks=(8, 16), confirming_pairs=8)
     >>> decide([1.0] * 8, [1.01, 0.8, 1.3, 0.9, 1.2, 1.0, 0.9, 1.1], plan).wanted
@@ -252,8 +243,6 @@ def decide(
     """
 
     def compared(first: int, last: int, level: float) -> Effect:
-        if plan.shared_baseline:
-            return unpaired(before, after[first:last], level=level, floor=floor, common=common)
         return paired(before[first:last], after[first:last], level=level)
 
     suspicion = None

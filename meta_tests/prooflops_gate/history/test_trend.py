@@ -16,7 +16,7 @@ def summary(
     index: int, time_s: float, *, device: str = "cpu-1", method: int = 3, name: str = NAME
 ) -> Summary:
     moment = f"2026-11-{1 + index // 24:02d}T{index % 24:02d}:00:00"
-    timed = {name: Timed(time_s, {}, {}, method)}
+    timed = {name: Timed(time_s, {}, method)}
     return Summary(
         Path(f"{index:04d}.json"), moment, device, "Some CPU", "2.13.0", f"c{index:07d}", timed, {}
     )
@@ -50,6 +50,21 @@ def test_the_gates_verdicts_since_the_first_record_are_kept_beside_the_trend() -
 def test_another_machine_or_method_begins_a_series_of_its_own() -> None:
     summaries = [summary(0, 1.0), summary(1, 1.0, device="cpu-2"), summary(2, 1.0, method=4)]
     assert sorted(len(each.records) for each in trend.trends(summaries)) == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("commits", "changes"), [("a" * 24, 0), ("a" * 12 + "b" * 12, 1), ("", 1)])
+def test_a_step_needs_another_commit(commits: str, changes: int) -> None:
+    found = [
+        replace(summary(number, time_s), commit=commits[number : number + 1])
+        for number, time_s in enumerate(times((1.0, 12), (1.3, 12)))
+    ]
+    (shown,) = trend.trends(found)
+    assert len(shown.changes) == changes
+
+
+def test_records_of_another_pace_begin_a_series_of_their_own() -> None:
+    found = [summary(0, 1.0), replace(summary(1, 1.0), pace="quick"), summary(2, 1.0)]
+    assert sorted(len(each.records) for each in trend.trends(found)) == [1, 2]
 
 
 def test_trends_with_enough_records_come_the_changed_ones_first_and_the_newest_300_records_count() -> (

@@ -15,7 +15,6 @@ from prooflops_gate.statistics.decision_rule import (
     smallest_effect,
     verdict,
 )
-from prooflops_gate.statistics.effects import unpaired
 
 
 def alarms(
@@ -114,21 +113,6 @@ def test_a_suspicion_stands_only_if_fresh_pairs_repeat_it() -> None:
     assert confirmed("SLOWER", flat, flat, plan) == "SAME", (
         "what all pairs place within 3 % of 1 is the same"
     )
-
-
-def test_the_decision_between_sessions_is_that_of_the_rank_sums_with_drift_and_common_shift() -> (
-    None
-):
-    draw, plan = (
-        np.random.default_rng(21),
-        Plan(benchmarks=1, looks=(8,), confirming_pairs=4, shared_baseline=True),
-    )
-    before, after = list(draw.lognormal(0, 0.02, 9)), list(draw.lognormal(0.01, 0.02, 12))
-    decided = decide(before, after, plan, floor=0.05, common=1.02)
-    assert decided.effect == unpaired(
-        before, after[:8], level=plan.level(0), floor=0.05, common=1.02
-    )
-    assert decided.wanted == 8
 
 
 @pytest.mark.parametrize("looks", [(8,), (8, 16, 24, 32), (10, 12, 40), tuple(range(8, 60, 2))])

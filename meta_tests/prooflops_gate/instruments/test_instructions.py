@@ -16,22 +16,23 @@ from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT, child_environment
 from prooflops_gate.child.callgrind import RUNNING_ON_VALGRIND, request
-from prooflops_gate.count import Counting
-from prooflops_gate.counted_history import PROCESSES, steps
-from prooflops_gate.decide import fails
+from prooflops_gate.comparison import exhaust
+from prooflops_gate.counted_history import MOST_PROCESSES, steps
 from prooflops_gate.history.counts import CountRecord, append
-from prooflops_gate.history.rows import INSTRUCTIONS, TIME, Row
-from prooflops_gate.instructions import FEWER, MORE, UNSTEADY, Count, by_both, decide
+from prooflops_gate.instruments.counts import FEWER, MORE, UNSTEADY, Count, by_both, decide
+from prooflops_gate.instruments.instructions import Instructions
 from prooflops_gate.process import VALGRIND, interpreter_of
+from prooflops_gate.report.sentences import sentence
+from prooflops_gate.rows import INSTRUCTIONS, TIME, Row
 from prooflops_gate.statistics.effects import paired
-from prooflops_gate.wording import sentence
+from prooflops_gate.task import Pair
 
 LEVEL, LIMIT = 1e-5, 0.005
 NOISES = st.lists(st.integers(-40, 40), min_size=10, max_size=10)  # of 100,000 instructions: 0.04 %
 
 COUNTED = """
-from prooflops_gate.child.callgrind import Counter
-counter = Counter({dumps!r})
+from prooflops_gate.child.callgrind import InstructionCounter
+counter = InstructionCounter({dumps!r})
 for number in (1000, 2000):
     counter.name = str(number)
     counter.call(sum, (range(number),), {{}})
@@ -70,21 +71,20 @@ TWO_PAIRS = ["1 benchmark left open by instructions: 2 pairs had the time"]
 def test_a_look_at_counts_that_has_begun_ends_within_twice_its_share_and_the_budget(
     monkeypatch: pytest.MonkeyPatch, pair_s: float, budget_s: float, said: list[str]
 ) -> None:
-    now, lines = [0.0], list[str]()
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("prooflops_gate.comparison.time", clock)
+    record: Any = {"benchmarks": [], "prooflops": {}}
+    counted: Any = SimpleNamespace(counts={"a": 1000}, record=record)
 
-    def pair(*_: object) -> list[Any]:
+    def take(task: object) -> Pair:
         now[0] += pair_s
-        return [SimpleNamespace(counts={"a": 1000})] * 2
+        return Pair(counted, counted)
 
-    session: Any = SimpleNamespace(
-        progress=SimpleNamespace(always=lambda _: None), lines=lines, details=[],
-        settings=SimpleNamespace(min_instructions=LIMIT), ends=budget_s,
-    )  # fmt: skip
-    monkeypatch.setattr("prooflops_gate.count.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Counting, "pair", pair)
-    found = Counting(session, None, None, {"a": 0.01}, 0.1).run([], 200.0)  # type: ignore[arg-type]
-    assert bool(found) != bool(said)
-    assert [line for line in lines if "open" in line] == said
+    found = Instructions({"a": 0.01}, LIMIT, 0.1, 0.0, ends=200.0, latest=min(400.0, budget_s))
+    exhaust(found, take, (), lambda line: None)
+    assert [note for note in found.explain().notes if "open" in note] == said
+    assert bool(found.found) != bool(said)
 
 
 SAME, APART, FAR_APART = (
@@ -127,11 +127,17 @@ def test_time_that_is_open_is_the_same_with_the_same_instructions_unless_surely_
     )
 
 
-@pytest.mark.parametrize("fail", [True, False])
-def test_more_instructions_stop_the_gate_where_it_is_asked_to(fail: bool) -> None:
-    row = Row("a", INSTRUCTIONS, 1000, 2000, MORE)
-    assert fails(row, "slower", 0.1, guards_instructions=fail) is fail
-    assert "2.00 k" in sentence(row)
+def test_more_instructions_are_said_with_both_figures() -> None:
+    assert "2.00 k" in sentence(Row("a", INSTRUCTIONS, 1000, 2000, MORE))
+
+
+def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed() -> None:
+    effect = paired([1.0] * 16, [1.2 + each / 1000 for each in range(16)], level=0.01)
+    row = Row("a", TIME, 1.0, 1.2, "SLOWER", effect)
+    decided = by_both(row, Count(UNSTEADY, 1e6, [0.02, 0.04, 0.03]), 0.03, alone=True)
+    assert (decided.verdict, decided.by) == ("SLOWER", TIME)
+    assert "does not repeat" not in decided.note
+    assert not decided.note
 
 
 def test_a_request_is_nothing_on_a_bare_processor() -> None:
@@ -165,7 +171,7 @@ def test_the_history_names_the_commit_that_takes_one_percent_more(tmp_path: Path
     for number in range(10):
         size = {"sort": 1_000_000 if number < 6 else 1_010_000, "parse": 700_000}
         counts = {
-            name: [each + draw.randint(-500, 500) for _ in range(PROCESSES)]
+            name: [each + draw.randint(-500, 500) for _ in range(MOST_PROCESSES)]
             for name, each in size.items()
         }
         libraries = {"_json": 100, "numpy.core": 5 if number < 9 else 6}

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prooflops_gate.history.rows import (
+from prooflops_gate.rows import (
     INSTRUCTIONS,
     RESOURCES,
     SHOWN_LEVEL,
-    TIME,
     Row,
     counts,
     figures,
+    joined,
 )
 from prooflops_gate.statistics.effects import Effect
 
-FACTOR = 3  # from here on "4.1 times as slow" is plainer than "310 % slower"
+# From here on "4.1 times as slow" is plainer than "310 % slower".
+TIMES_AS = 3
 HINTS = {
-    "MISSING": "if this is intended, store a new baseline: --gate-record NAME",
-    "CHANGED": "if this is intended, store a new baseline: --gate-record NAME",
+    "MISSING": "its test stands in the code and did not run; the ini setting gate_missing = report "
+    "lets it pass",
+    "CHANGED": "if this is intended, merge: the next run compares with it",
     "MORE MEMORY": "if this is intended, the ini setting gate_memory = show reports it without failing",
     "MORE INSTRUCTIONS": "the ini setting gate_instructions = report lets it pass",
 }
@@ -40,7 +42,7 @@ def change(ratio: float) -> str:
     ('26 % slower', '20 % faster', '4.1 times as slow', 'as fast')
     """
     slower, size = ratio > 1, max(ratio, 1 / ratio)
-    if size > FACTOR:
+    if size > TIMES_AS:
         return f"{size:.1f} times as {'slow' if slower else 'fast'}"
     share = percent(ratio - 1 if slower else 1 - ratio)
     return "as fast" if share == "0.0 %" else f"{share} {'slower' if slower else 'faster'}"
@@ -76,73 +78,70 @@ def sentence(row: Row) -> str:
     't.py::test_a: flops is 2, but was 1, and is an exact quantity'
     """
     before, after = figures(row)
-    name = (
-        row.name
-        if row.quantity in (TIME, INSTRUCTIONS) or row.verdict.endswith("MEMORY")
-        else f"{row.name}:"
-    )
-    if row.verdict == "MISSING":
+    if row.verdict in ("MISSING", "GONE"):
         return f"{row.name} is gone: {row.quantity} was {before} before ({row.note})"
     if row.verdict == "NEW":
         return f"{row.name} is new: {row.quantity} {after}"
     if row.verdict == "CHANGED":
-        return f"{row.name}: {row.quantity} is {row.after}, but was {row.before}, and is an exact quantity"
-    if row.quantity in RESOURCES and row.verdict != "INCONCLUSIVE":
-        held, of = (
-            "takes" if row.quantity == INSTRUCTIONS else "holds",
-            row.quantity if "CUDA" in row.quantity else "",
-        )
-        return f"{row.name} {held} {row.verdict.lower()} a call: {before} -> {after} {of}".rstrip()
-    if row.quantity == INSTRUCTIONS:
-        return f"{name} is not decided by instructions, {before} -> {after}: {row.note}"
+        changed = f"{row.quantity} is {row.after}, but was {row.before}"
+        return f"{row.name}: {changed}, and is an exact quantity"
+    if row.quantity in RESOURCES:
+        return _of_resource(row, before, after)
     if row.effect is None:
-        return f"{name} is not decided: {row.note}"
-    figure = f"{change_within(row.effect)}, {before} -> {after}"
-    if row.by == INSTRUCTIONS:
-        return (
-            f"{name} is {row.verdict}: decided by its instructions ({row.note}); by time {figure}"
-        )
+        shown = f"{before} -> {after}, " if row.is_time and row.after is not None else ""
+        colon = "" if row.is_time else ":"
+        return f"{row.name}{colon} is not decided: {shown}{row.note}"
+    return _of_time(row, f"{change_within(row.effect)}, {before} -> {after}")
+
+
+def _of_resource(row: Row, before: str, after: str) -> str:
     if row.verdict == "INCONCLUSIVE":
-        return f"{name} is not decided: {figure}"
-    fresh = (
-        f": confirmed by {row.fresh} fresh {'processes' if row.effect.floor else 'pairs'}"
-        if row.fresh
-        else ""
-    )
-    return f"{name} is {figure}{fresh}"
+        return f"{row.name} is not decided by instructions, {before} -> {after}: {row.note}"
+    holds = "takes" if row.quantity == INSTRUCTIONS else "holds"
+    of = row.quantity if "CUDA" in row.quantity else ""
+    found = f"{row.name} {holds} {row.verdict.lower()} a call: {before} -> {after} {of}"
+    return found.rstrip()
+
+
+def _of_time(row: Row, figure: str) -> str:
+    if row.by == INSTRUCTIONS:
+        decided = f"decided by its instructions ({row.note}); by time {figure}"
+        return f"{row.name} is {row.verdict}: {decided}"
+    if row.verdict == "INCONCLUSIVE":
+        return f"{row.name} is not decided: {figure}"
+    fresh = f": confirmed by {row.fresh} fresh pairs" if row.fresh else ""
+    return f"{row.name} is {figure}{fresh}"
 
 
 def reason(row: Row) -> str:
     """The sentence of a row that fails its test, what else is known, and what to do."""
     note = row.note if row.effect and row.by != INSTRUCTIONS else ""
-    return "; ".join(
-        filter(
-            None, [f"{row.verdict}: {sentence(row)}", note, row.where, HINTS.get(row.verdict, "")]
-        )
-    )
+    return joined(f"{row.verdict}: {sentence(row)}", note, row.where, HINTS.get(row.verdict, ""))
 
 
 def unchanged(rows: Sequence[Row]) -> str:
     """What the rows that are SAME exclude: the largest change that any of them may hide."""
-    timed = [
-        row.effect.bounds(SHOWN_LEVEL) for row in rows if row.effect and row.by != INSTRUCTIONS
-    ]
+    timed = [row.effect for row in rows if row.effect and row.by != INSTRUCTIONS]
     counted = sum(row.by == INSTRUCTIONS for row in rows)
     said = []
     if timed:
-        widest = max(max(high - 1, 1 / low - 1) for low, high, _ in timed)
-        said.append(
-            f"any change is below {percent(widest)}" + (f" in {len(timed)}" if counted else "")
-        )
+        bounds = [effect.bounds(SHOWN_LEVEL) for effect in timed]
+        widest = max(max(high - 1, 1 / low - 1) for low, high, _ in bounds)
+        said.append(f"any change is below {percent(widest)}")
+        if counted:
+            said[-1] += f" in {len(timed)}"
     if counted:
         said.append(f"about as many instructions in {counted}")
     return ", ".join(said)
 
 
-def summary(verdict: str, rows: Sequence[Row], effort: str) -> str:
-    """The last line: the verdict on the run, the number of rows by verdict, the effort.
+def summary(verdict: str, failed: str, rows: Sequence[Row], effort: str) -> str:
+    """The last line: the verdict on the run, failed tests, the number of rows by verdict, the effort.
 
-    >>> summary("gate: fails", [Row("a", "flops", 1, 2, "CHANGED")], "1 pair in 5 s")
+    >>> summary("gate: fails", "", [Row("a", "flops", 1, 2, "CHANGED")], "1 pair in 5 s")
     'gate: fails: 1 CHANGED; 1 pair in 5 s'
+    >>> summary("gate: fails", "1 test failed", [Row("a", "time", 1, 1, "SAME")], "")
+    'gate: fails: 1 test failed, 1 SAME'
     """
-    return "; ".join(filter(None, [f"{verdict}: {counts(rows) or 'nothing compared'}", effort]))
+    found = ", ".join(filter(None, [failed, counts(rows)])) or "nothing compared"
+    return joined(f"{verdict}: {found}", effort)

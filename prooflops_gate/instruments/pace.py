@@ -14,36 +14,41 @@ from functools import cached_property
 
 from scipy.optimize import brentq
 
-from prooflops_gate.child.repeats import FEWEST, runs_in
+from prooflops_gate.child.repeats import FEWEST_RUNS, runs_in
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
-from prooflops_gate.process import Paces, Replicate
+from prooflops_gate.history.records import Timed
 from prooflops_gate.statistics.decision_rule import Plan
 from prooflops_gate.statistics.effects import Effect
+from prooflops_gate.task import Paces, Pair, Replicate
 
-LEAST_S, USUAL_S, MOST_S = (
-    0.005,
-    0.01,
-    0.2,
-)  # seconds of a benchmark in a process; USUAL_S where there are many
-SHARE = (
-    0.5  # of a process's start, and of a plain run of the suite, that its rounds may take together
-)
+# Seconds of a benchmark in a process; USUAL_S where there are many.
+LEAST_S, USUAL_S, MOST_S = 0.005, 0.01, 0.2
+# The share of a process's start, and of a plain run of the suite, that its rounds may take together.
+SHARE = 0.5
 ROUNDS = 3
-LONG_S = 0.1  # of a benchmark's rounds: one that takes longer runs once in a process, as more pairs say more
-ENOUGH = 12  # rounds of a benchmark, where they take no more than that
+# A benchmark whose rounds take longer runs once in a process, as more pairs say more.
+LONG_S = 0.1
+# Rounds of a benchmark, where they take no more than that.
+ENOUGH_ROUNDS = 12
 FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
-NOISY = 0.02  # standard deviation of a pair's log ratio, from which on a benchmark gets more time
-PLAIN = 10  # times as large as that: a change that needs no more than the least time
+# The standard deviation of a pair's log ratio from which on a benchmark gets more time.
+NOISY = 0.02
+# A change so many times as large as the noise needs no more than the least time.
+PLAIN_FACTOR = 10
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a benchmark in a process at the first pace, and what another pace would change."""
+    """Seconds of a benchmark in a process at the first pace, and what another pace would change.
+
+    `round_s` is its fastest round, 0 where its pace is fixed. `again_s` is the duration of its whole
+    test, where its few rounds are so short that this is run again, else 0.
+    """
 
     call_s: float
-    round_s: float = 0.0  # the fastest; 0 where its pace is fixed
-    again_s: float = 0.0  # duration of its whole test, where its few rounds are so short that this is run again; else 0
+    round_s: float = 0.0
+    again_s: float = 0.0
 
     @property
     def gains(self) -> bool:
@@ -51,39 +56,42 @@ class Cost:
         return self.again_s > 0 or 0 < self.round_s < LONG_S
 
     def rounds(self, most_s: float) -> int:
-        """The rounds of a process that take so long: ENOUGH at most, and at least one."""
-        return max(min(int(most_s / self.round_s), ENOUGH), 1) if self.round_s else ENOUGH
+        """The rounds of a process that take so long: ENOUGH_ROUNDS at most, and at least one."""
+        if not self.round_s:
+            return ENOUGH_ROUNDS
+        return max(min(int(most_s / self.round_s), ENOUGH_ROUNDS), 1)
 
     def at(self, seconds: float, most_s: float = LONG_S) -> float:
         """Seconds this benchmark adds to a process if each gets `seconds`, or up to `most_s` for its rounds."""
-        if (
-            0 < ROUNDS * self.round_s < USUAL_S
-        ):  # where three rounds take longer than the time, the rounds count
-            return max(self.call_s - USUAL_S, 0.0) + max(
-                seconds, self.rounds(most_s) * self.round_s
-            )
         if not self.round_s:
             return self.again_s * runs_in(seconds, self.again_s) if self.again_s else self.call_s
-        # pytest-benchmark calls it twice besides: to calibrate, and for its result.
-        return (
-            self.call_s * (max(self.rounds(most_s), int(seconds / self.round_s)) + 2) / (ROUNDS + 2)
-        )
+        if ROUNDS * self.round_s < USUAL_S:
+            rounds_s = max(seconds, self.rounds(most_s) * self.round_s)
+            return max(self.call_s - USUAL_S, 0.0) + rounds_s
+        # Three rounds take longer than the time, so their number counts. pytest-benchmark calls it twice
+        # besides: to calibrate, and for its result.
+        rounds = max(self.rounds(most_s), int(seconds / self.round_s))
+        return self.call_s * (rounds + 2) / (ROUNDS + 2)
 
 
 @dataclass(frozen=True)
 class PacePlan:
-    """The seconds of each benchmark and the number of pairs that follow from a first pair."""
+    """The seconds of each benchmark and the number of pairs that follow from a first pair.
+
+    `pairs` is the least number that decides anything, the first look; `most_pairs` that at which the
+    second look is confirmed: few need more. `budget_s` begins with the first pair, `left_s` is what
+    that left. `decides`: whether the pairs that --gate-replicates allows can decide anything.
+    `start_cpu_s` is the CPU time of a process but for its benchmarks: it does not wait for a core.
+    """
 
     costs: Mapping[str, Cost]
-    overhead_s: float  # of a process
-    pairs: int  # the least number that decides anything: the first look
-    most_pairs: int  # where the second look is confirmed; few need more
-    budget_s: float  # from the beginning of the first pair
-    left_s: float  # of that, after the first pair
-    decides: bool = True  # whether the pairs that --gate-replicates allows can decide anything
-    start_cpu_s: float = (
-        0.0  # CPU time of a process but for its benchmarks: it does not wait for a core
-    )
+    overhead_s: float
+    pairs: int
+    most_pairs: int
+    budget_s: float
+    left_s: float
+    decides: bool = True
+    start_cpu_s: float = 0.0
 
     def later(self, spent_s: float) -> PacePlan:
         """The same plan where something else has spent this time."""
@@ -105,10 +113,10 @@ class PacePlan:
         """Seconds of a benchmark's rounds, so that all take SHARE of a plain run of the suite, but a round each."""
         costs, most_s = self.costs.values(), LONG_S
         allowed_s = SHARE * (self.start_cpu_s + sum(cost.round_s for cost in costs))
-        while (
-            most_s > USUAL_S
-            and sum(cost.rounds(most_s) * cost.round_s for cost in costs) > allowed_s
-        ):
+        while most_s > USUAL_S:
+            taken_s = sum(cost.rounds(most_s) * cost.round_s for cost in costs)
+            if taken_s <= allowed_s:
+                break
             most_s *= 0.8
         return most_s
 
@@ -133,27 +141,13 @@ class PacePlan:
 
     def fitting_alone(self, left_s: float) -> list[str]:
         """The benchmarks that were too long, of which the least number of pairs fits into the time the others left."""
-        own = replace(
-            self,
-            costs={name: self.costs[name] for name in self.too_long},
-            budget_s=left_s,
-            left_s=left_s,
-        )
+        costs = {name: self.costs[name] for name in self.too_long}
+        own = replace(self, costs=costs, budget_s=left_s, left_s=left_s)
         return own.kept if own.fits(own.kept) else []
 
     def paces(self, effects: Mapping[str, Effect], to_go: int, left_s: float) -> Paces:
         """The pace of each benchmark for the next pair: more for noisy ones, the least for plain changes."""
-        # Fewer pairs than the first look's don't show the noise well enough.
-        shown = {
-            name: each
-            for name, each in effects.items()
-            if each.pairs >= self.pairs and not is_plain(each)
-        }
-        noisy = [
-            name
-            for name, each in shown.items()
-            if NOISY < each.noise < math.inf and self.costs[name].gains
-        ]
+        noisy = [name for name, each in effects.items() if self._gains_time(name, each)]
         each_s = self.each_s
         more_s = self.fitting_s(list(effects), left_s, to_go, self.usual_s(noisy))
         paces = {"": {"max_time": round(each_s, 4), "min_rounds": ROUNDS}}
@@ -164,6 +158,12 @@ class PacePlan:
                 seconds = LEAST_S
             paces[name] = {"max_time": round(seconds, 4), "min_rounds": min(rounds, ROUNDS)}
         return paces
+
+    def _gains_time(self, name: str, effect: Effect) -> bool:
+        """Whether a benchmark is noisy, so that more time helps."""
+        # Fewer pairs than the first look's don't show the noise well enough.
+        is_shown = effect.pairs >= self.pairs and not is_plain(effect)
+        return is_shown and NOISY < effect.noise < math.inf and self.costs[name].gains
 
     def fitting_s(self, names: Sequence[str], left_s: float, pairs: int, most_s: float) -> float:
         """Seconds per benchmark so that `pairs` pairs fit in `left_s`, between LEAST_S and `most_s`."""
@@ -194,24 +194,20 @@ class PacePlan:
         return int(1.2 * 2 * self.pairs * self.process_s(names, LEAST_S) / 60) + 1
 
     def __str__(self) -> str:
-        names, process_s = self.kept, self.process_s(self.kept, self.each_s)
-        pair_s = 2 * process_s
+        names = self.kept
         if not names:
             return "no benchmark was timed on both sides"
-        text = f"{many(len(names), 'benchmark')} in {minutes(process_s)} a process"
-        text += f": about {minutes(self.pairs * pair_s)} until the first decision"
+        text = f"{many(len(names), 'benchmark')}, {minutes(self.budget_s)} at most (--gate-budget)"
         if not self.decides:
-            return f"{text}, which decide nothing, whatever they show: leave out --gate-replicates"
+            return f"{text}: these pairs decide nothing, whatever they show: leave out --gate-replicates"
         if not self.fits(names):
-            text += f". At most {many(int(self.budget_s / pair_s), 'pair')} in {minutes(self.budget_s)}, and fewer "
-            text += (
-                f"than {self.pairs} decide nothing: give --gate-budget {self.minutes_for(names)}"
-            )
-            return f"{text}, or fewer benchmarks"
-        text += f", {minutes(self.budget_s)} at most (--gate-budget)"
+            needed = self.minutes_for(names)
+            fewer = f"fewer than {self.pairs} pairs fit into that, and they decide nothing"
+            return f"{text}: {fewer}: give --gate-budget {needed}, or fewer benchmarks"
         if self.too_long:
             least_s = min(self.costs[name].at(0) for name in self.too_long)
-            text += f"; {len(self.too_long)} that take {least_s:.1f} s or more get the time that is left then"
+            late = f"{len(self.too_long)} that take {least_s:.1f} s or more"
+            text += f"; {late} get the time that is left then"
         return text
 
     @property
@@ -219,48 +215,53 @@ class PacePlan:
         """The pace that follows, for -v."""
         own = sum(not cost.round_s for cost in self.costs.values())
         return (
-            f"{self.each_s:.2g} s for a benchmark in a process, {own} by their own rounds; {self.overhead_s:.1f} s for "
-            f"the start of a process; {self.pairs} pairs until the first decision"
+            f"{self.each_s:.2g} s for a benchmark in a process, {own} by their own rounds; "
+            f"{self.overhead_s:.1f} s for the start of a process; "
+            f"{self.pairs} pairs until the first decision"
         )
 
 
 def plan_of(
-    before: Replicate,
-    after: Replicate,
-    rounds_s: Mapping[str, float],
-    plan: Plan,
-    budget_s: float,
-    left_s: float,
+    pair: Pair, after: Mapping[str, Timed], plan: Plan, budget_s: float, left_s: float
 ) -> PacePlan:
-    """The plan that follows from a first pair. `rounds_s`: the fastest round of each benchmark that both sides have."""
-    # The smaller overhead of the two: a fresh checkout compiles its modules once.
-    overhead_s = min(
-        side.wall_s
-        - sum(float(call["seconds"]) + float(call["once_s"]) for call in side.calls.values())
-        for side in (before, after)
-    )
-    costs = {}
-    for name, round_s in rounds_s.items():
-        both = [side.calls[name] for side in (before, after) if name in side.calls]
-        fixed = bool(both and both[-1]["fixed"])
-        call_s = sum(float(call["seconds"]) for call in both) / max(len(both), 1)
-        test_s = min((float(call["test_s"]) for call in both), default=math.inf)
-        is_short = fixed and call_s < USUAL_S and FEWEST * test_s < MOST_S
-        costs[name] = Cost(call_s, 0.0 if fixed else round_s, test_s if is_short else 0.0)
+    """The plan that follows from a first pair. `after`: the times of each benchmark that both sides have."""
     looks, last = plan.looks, len(plan.looks) - 1
-    most = looks[:2][-1] + plan.confirming_pairs
-    decides = 0.5 ** looks[-1] <= max(plan.level(last), plan.miss_level(last))
-    start_cpu_s = min(before.start_cpu_s, after.start_cpu_s)
     return PacePlan(
-        costs, max(overhead_s, 0.0), looks[0], most, budget_s, left_s, decides, start_cpu_s
+        costs={name: cost_of(name, timed, pair) for name, timed in after.items()},
+        # The smaller overhead of the two: a fresh checkout compiles its modules once.
+        overhead_s=max(min(map(_overhead_s, pair)), 0.0),
+        pairs=looks[0],
+        most_pairs=looks[:2][-1] + plan.confirming_pairs,
+        budget_s=budget_s,
+        left_s=left_s,
+        decides=0.5 ** looks[-1] <= max(plan.level(last), plan.miss_level(last)),
+        start_cpu_s=min(side.start_cpu_s for side in pair),
     )
+
+
+def cost_of(name: str, timed: Timed, pair: Pair) -> Cost:
+    """What a benchmark took in a first pair."""
+    calls = [side.calls[timed.test] for side in pair if timed.test in side.calls]
+    is_fixed = bool(calls and calls[-1]["fixed"])
+    call_s = sum(float(call["seconds"]) for call in calls) / max(len(calls), 1)
+    test_s = min((float(call["test_s"]) for call in calls), default=math.inf)
+    is_short = is_fixed and call_s < USUAL_S and FEWEST_RUNS * test_s < MOST_S
+    # A test with a benchmark of another name may hold several: it is not run again.
+    is_short = is_short and name == timed.test
+    return Cost(call_s, 0.0 if is_fixed else timed.time_s, test_s if is_short else 0.0)
+
+
+def _overhead_s(side: Replicate) -> float:
+    inside_s = sum(float(call["seconds"]) + float(call["once_s"]) for call in side.calls.values())
+    return side.wall_s - inside_s
 
 
 def is_plain(effect: Effect) -> bool:
     """Whether every pair shows a change, so far out of the noise that few rounds will do.
 
     >>> from prooflops_gate.statistics.effects import paired
-    >>> [is_plain(paired([1.0] * 3, after, level=0.01)) for after in ([2.0, 2.1, 2.05], [0.5, 0.49, 0.48], [1.0] * 3)]
+    >>> sides = ([2.0, 2.1, 2.05], [0.5, 0.49, 0.48], [1.0] * 3)
+    >>> [is_plain(paired([1.0] * 3, after, level=0.01)) for after in sides]
     [True, True, False]
     """
-    return effect.in_every_pair and abs(math.log(effect.ratio)) > PLAIN * effect.noise
+    return effect.in_every_pair and abs(math.log(effect.ratio)) > PLAIN_FACTOR * effect.noise

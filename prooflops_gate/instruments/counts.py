@@ -1,4 +1,4 @@
-"""Decides by the instructions of both sides, and what time leaves open. No I/O.
+"""Decides by the instructions of both sides, and what time leaves open. Pure: no I/O, no clock.
 
 A count hardly depends on the machine or on its load, but on the hash seed and on addresses: 0.2 % in the median of
 cattrs' benchmarks, 2.5 % at worst. So counts are compared in pairs of processes that share a seed, and the spread of a
@@ -9,31 +9,39 @@ GPU, caches, and the width of vector instructions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median, stdev
 
 from scipy.special import stdtrit
 
-from prooflops_gate.history.rows import INSTRUCTIONS, SHOWN_LEVEL, TIME, Row
+from prooflops_gate.rows import INSTRUCTIONS, SHOWN_LEVEL, TIME, Row, joined
 
-LOOKS = (3, 6, 10)  # pairs
-LEAST = 50  # instructions: those of the counting itself vary by some ten
-TRIMMED = 5  # one pair in so many, on either side, does not speak against SAME
-ALARM_RATE = 0.01  # of whole runs on unchanged code, where log ratios are normal
+# The numbers of pairs after which counts are looked at.
+LOOKS = (3, 6, 10)
+# Smaller changes are those of the counting itself, which vary by some ten instructions.
+LEAST_INSTRUCTIONS = 50
+# One pair in so many, on either side, does not speak against SAME.
+TRIMMED_ONE_IN = 5
+# Of whole runs on unchanged code, where log ratios are normal.
+ALARM_RATE = 0.01
 MORE, FEWER = "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS"
 UNSTEADY = "NOT REPEATABLE"
-SMALL = 0.10  # a slowdown below it of one benchmark alone, with the same instructions, is laid to its memory's layout
+# A slowdown below it of one benchmark alone, with the same instructions, is laid to its memory's layout.
+SMALL_SLOWDOWN = 0.10
 PLACEMENT = "same instructions: placement, cache, waiting"
 
 
 @dataclass(frozen=True)
 class Count:
-    """What the pairs say of one benchmark's instructions."""
+    """What the pairs say of one benchmark's instructions.
 
-    verdict: str  # SAME, MORE, FEWER, UNSTEADY
+    `verdict` is SAME, MORE, FEWER or UNSTEADY; `logs` are the log ratios of the pairs.
+    """
+
+    verdict: str
     before: float
-    logs: Sequence[float]  # log ratios of the pairs
+    logs: Sequence[float]
 
     @property
     def ratio(self) -> float:
@@ -56,7 +64,8 @@ class Count:
 
     def __str__(self) -> str:
         spread = max(self.logs) - min(self.logs)
-        return f"{self.ratio - 1:+.2%} instructions in {len(self.logs)} pairs, which differ by {spread:.2%}"
+        pairs = f"in {len(self.logs)} pairs, which differ by {spread:.2%}"
+        return f"{self.ratio - 1:+.2%} instructions {pairs}"
 
 
 def decide(
@@ -79,9 +88,9 @@ def decide(
     logs = [math.log(new / old) for old, new in zip(before, after, strict=True)]
     for look in (look for look in LOOKS if look <= len(logs)):
         seen = sorted(logs[:look])
-        trimmed = look // TRIMMED
+        trimmed = look // TRIMMED_ONE_IN
         least, most, middle = seen[trimmed], seen[-1 - trimmed], median(seen)
-        bound = math.log1p(max(limit, LEAST / median(before[:look])))
+        bound = math.log1p(max(limit, LEAST_INSTRUCTIONS / median(before[:look])))
         verdict = None
         if -bound <= least and most <= bound:
             verdict = "SAME"
@@ -125,38 +134,70 @@ def level_of(benchmarks: int) -> float:
 def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> Row:
     """The row of a time, decided by time, or by instructions where time leaves it open.
 
-    `alone`: whether this is the one benchmark that time calls SLOWER. Instructions decide only what lies clear of
-    `smallest`: SAME within it, SLOWER and FASTER beyond 5/3 of it, and nothing where time excludes that. It is
-    SAME only where time leaves open whether it is slower by `smallest`: no count shows waiting. A count that does not
-    repeat within the limit of instructions may do so within `smallest`.
+    `alone`: whether this is the one benchmark that time calls SLOWER. Such a row is SAME where its
+    instructions are and it is slower by less than SMALL_SLOWDOWN.
     """
-    if count is None or row.effect is None:
+    if count is None or row.effect is None or not row.is_time:
         return row
-    note = "; ".join(filter(None, [str(count), row.note]))
-    low, high = row.effect.interval(SHOWN_LEVEL)
-    if count.verdict == UNSTEADY:
-        if row.verdict == "INCONCLUSIVE" and low <= 1 + smallest and count.is_within(smallest):
+    is_same = count.verdict == "SAME"
+    if row.verdict == "SLOWER" and is_same:
+        if alone and row.effect.ratio < 1 + SMALL_SLOWDOWN:
+            note = joined(f"alone slower by time, with the {PLACEMENT}", str(count), row.note)
             return replace(row, verdict="SAME", by=INSTRUCTIONS, note=note)
-        return replace(
-            row, note=f"{row.note}; {count}: the count does not repeat".removeprefix("; ")
-        )
-    if row.verdict == "SLOWER" and count.verdict == "SAME":
-        placed = f"{PLACEMENT}; {note}"
-        if alone and row.effect.ratio < 1 + SMALL:
-            return replace(
-                row,
-                verdict="SAME",
-                by=INSTRUCTIONS,
-                note=f"alone slower by time, with the {placed}",
-            )
-        return replace(row, by=TIME, note=placed)
+        return replace(row, by=TIME, note=joined(PLACEMENT, str(count), row.note))
     if row.verdict != "INCONCLUSIVE":
-        return replace(row, by=TIME, note=note)
+        # Time has decided: a count that scatters adds nothing.
+        said = "" if count.verdict == UNSTEADY else str(count)
+        return replace(row, by=TIME, note=joined(said, row.note))
+    verdict = by_count(count, row, smallest)
+    if verdict:
+        return replace(row, verdict=verdict, by=INSTRUCTIONS, note=joined(str(count), row.note))
+    if count.verdict == UNSTEADY:
+        return replace(row, note=joined(row.note, f"{count}: the count does not repeat"))
+    return replace(row, note=joined(str(count), row.note))
+
+
+def by_count(count: Count, row: Row, smallest: float) -> str:
+    """What the instructions of an open benchmark decide; empty where they decide nothing.
+
+    They decide only what lies clear of `smallest`: SAME within it, SLOWER and FASTER beyond 5/3 of it,
+    and nothing where time excludes that. It is SAME only where time leaves open whether it is slower by
+    `smallest`: no count shows waiting. A count that does not repeat within the limit of instructions
+    may do so within `smallest`.
+    """
+    assert row.effect
+    low, high = row.effect.interval(SHOWN_LEVEL)
+    may_be_same = low <= 1 + smallest
+    if count.verdict == UNSTEADY:
+        return "SAME" if may_be_same and count.is_within(smallest) else ""
     beyond = 1 + 5 / 3 * smallest
     if count.ratio > beyond and high > 1 + smallest:
-        return replace(row, verdict="SLOWER", by=INSTRUCTIONS, note=note)
+        return "SLOWER"
     if count.ratio < 1 / beyond:
-        return replace(row, verdict="FASTER", by=INSTRUCTIONS, note=note)
-    if abs(math.log(count.ratio)) < math.log1p(smallest) and low <= 1 + smallest:
-        return replace(row, verdict="SAME", by=INSTRUCTIONS, note=note)
-    return replace(row, note=note)
+        return "FASTER"
+    is_within = abs(math.log(count.ratio)) < math.log1p(smallest)
+    return "SAME" if is_within and may_be_same else ""
+
+
+def resolved(
+    rows: Sequence[Row], counts: Mapping[str, Count], smallest: Callable[[str], float]
+) -> list[Row]:
+    """The rows, times by what decides them, and a row for each number of instructions that changed.
+
+    `smallest`: the change of a benchmark's time that counts.
+    """
+    slower = [row.name for row in rows if row.is_time and row.verdict == "SLOWER"]
+    found = [
+        by_both(row, counts.get(row.name), smallest(row.name), alone=slower == [row.name])
+        for row in rows
+    ]
+    changed = {name: each for name, each in counts.items() if each.verdict in (MORE, FEWER)}
+    return found + [count_row(name, each) for name, each in changed.items()]
+
+
+def count_row(name: str, count: Count) -> Row:
+    """The row of a benchmark's instructions."""
+    if count.verdict == UNSTEADY:
+        note = "its count does not repeat"
+        return Row(name, INSTRUCTIONS, *count.row_values, "INCONCLUSIVE", note=note)
+    return Row(name, INSTRUCTIONS, *count.row_values, count.verdict)

@@ -14,17 +14,20 @@ import pytest
 from prooflops_gate import __version__, run_state
 from prooflops_gate.console.tables import markdown_table
 from prooflops_gate.history.records import write_atomically
-from prooflops_gate.history.rows import SHOWN_LEVEL, VERDICTS, Row
-from prooflops_gate.history.rows import table as table_of
 from prooflops_gate.options import Settings
-from prooflops_gate.report import FINISHED, Result, remedies, sections
-from prooflops_gate.wording import sentence
+from prooflops_gate.report.result import FINISHED, INTERRUPTED, Result
+from prooflops_gate.report.sentences import sentence
+from prooflops_gate.report.terminal import remedies, sections
+from prooflops_gate.rows import SHOWN_LEVEL, VERDICTS, Row
+from prooflops_gate.rows import table as table_of
 
-SCHEMA = 1  # of the JSON; whoever changes the form raises it
-MARK = "<!-- prooflops gate -->"  # by which a workflow finds the comment that it updates
-MOST_CHARACTERS, MOST_ROWS = 65_000, 100  # GitHub takes 65,536 characters in a comment
-SCHEMA_FILE = Path(__file__).with_name("gate.schema.json")
-INTERRUPTED, BROKEN = "interrupted", "broken"  # states of a Result that is not FINISHED
+# Of the JSON; whoever changes the form raises it.
+SCHEMA = 1
+# By it a workflow finds the comment that it updates.
+MARK = "<!-- prooflops gate -->"
+# GitHub takes 65,536 characters in a comment.
+MOST_CHARACTERS, MOST_ROWS = 65_000, 100
+SCHEMA_FILE = Path(__file__).parents[1] / "gate.schema.json"
 
 
 def publish(result: Result, config: pytest.Config, settings: Settings) -> None:

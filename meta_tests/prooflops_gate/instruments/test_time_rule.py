@@ -1,0 +1,170 @@
+"""What made-up replicates decide."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meta_tests.prooflops_gate.foreign_repo import config_in
+from prooflops_gate.history.records import Timed
+from prooflops_gate.instruments.time_rule import (
+    EXCLUDING,
+    OPEN,
+    TimeRule,
+    excludes,
+    look_at,
+    plan_for,
+)
+from prooflops_gate.options import settings
+from prooflops_gate.report.result import Judge
+from prooflops_gate.report.sentences import sentence
+from prooflops_gate.rows import Row
+from prooflops_gate.statistics.effects import paired
+
+
+def timed(time_s: float) -> Timed:
+    return Timed(time_s, {})
+
+
+def judge(root: Path, ini: str = "", **marker: Any) -> Judge:
+    """What stops a gate with these ini settings, where the test `a` has this marker."""
+    (root / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
+    words = ("-p", "prooflops_gate.plugin", "--gate", "--gate-versus", "HEAD")
+    return Judge(settings(config_in(root, *words)), {"a": marker})
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ini", "stops"),
+    [
+        ("SLOWER", "", True),
+        ("SLOWER", "gate_direction = faster", False),
+        ("FASTER", "gate_direction = both", True),
+        ("FASTER", "", False),
+        ("MISSING", "", True),
+        ("MISSING", "gate_missing = report", False),
+        ("GONE", "", False),
+        ("CHANGED", "", True),
+        ("INCONCLUSIVE", "", False),
+        ("INCONCLUSIVE", "gate_undecided = fail", True),
+        ("NEW", "", False),
+        ("MORE MEMORY", "", True),
+        ("MORE MEMORY", "gate_memory = show", False),
+        ("LESS MEMORY", "", False),
+        ("MORE INSTRUCTIONS", "", False),
+        ("MORE INSTRUCTIONS", "gate_instructions = fail", True),
+    ],
+)
+def test_what_stops_the_gate(tmp_path: Path, verdict: str, ini: str, stops: bool) -> None:
+    found = judge(tmp_path, ini)
+    assert bool(found.failing([Row("a", "time", 1.0, 2.0, verdict)])) is stops
+
+
+def test_a_skipped_test_and_an_open_claim_stop_nothing(tmp_path: Path) -> None:
+    found = judge(tmp_path, "gate_undecided = fail")
+    skipped = Row("a", "time", 1.0, None, "INCONCLUSIVE", note="skipped this time: later")
+    claim = Row("a.claim", "verdict", "holds", "not checked", "INCONCLUSIVE")
+    assert not found.failing([skipped, claim])
+
+
+def test_a_marker_sets_the_direction_of_its_benchmark(tmp_path: Path) -> None:
+    found = judge(tmp_path, direction="faster")
+    rows = [Row(name, "time", 1.0, 0.5, "FASTER") for name in ("a", "b")]
+    assert [row.name for row in found.failing(rows)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "direction", "allowed", "stops"),
+    [
+        ([1.0, 1.08], "slower", 0.1, False),
+        ([1.0, 1.08], "slower", 0.05, True),
+        ([1.0, 1.2], "slower", 0.1, True),
+        ([1.0, 0.8], "slower", 0.1, False),
+        ([1.0, 0.8], "faster", 0.1, True),
+        ([1.0, 0.8], "both", 0.1, True),
+        ([0.95, 1.05], "both", 0.1, False),
+    ],
+)
+def test_an_open_benchmark_passes_where_a_larger_change_is_excluded(
+    tmp_path: Path, ratios: list[float], direction: str, allowed: float, stops: bool
+) -> None:
+    found = judge(tmp_path, f"gate_undecided = {allowed}", direction=direction)
+    effect = paired([1.0] * 8, ratios * 4, level=0.01)
+    assert found.fails(Row("a", "time", 1.0, 1.0, "INCONCLUSIVE", effect), allowed) is stops
+    three = paired([1.0] * 3, [1.0, 1.01, 1.0], level=0.01)
+    unsure = Row("a", "time", 1.0, 1.0, "INCONCLUSIVE", three)
+    assert found.failing([unsure]), "three pairs give no bound that is sure enough"
+
+
+@pytest.mark.parametrize(
+    ("undecided", "ratios", "warning", "line"),
+    [
+        (
+            "pass",
+            [1.2, 1.0],
+            "2 undecided, of which 1 could hide a slowdown of 10%; gate_undecided",
+            "",
+        ),
+        ("pass", [1.05, 1.0], "", "2 INCONCLUSIVE passed: more than 10% is excluded"),
+        ("fail", [1.2, 1.0], "", "1 INCONCLUSIVE passed: more than 10% is excluded"),
+        ("fail", [1.2, 1.2], "", ""),
+    ],
+)
+def test_what_is_open_and_passes_is_warned_of_where_it_could_hide_a_slowdown(
+    tmp_path: Path, undecided: str, ratios: list[float], warning: str, line: str
+) -> None:
+    rows = [Row("decided", "time", 1.0, 1.0, "SAME")]
+    for number, ratio in enumerate(ratios):
+        effect = paired([1.0] * 8, [1.0, ratio] * 4, level=0.01)
+        rows.append(Row(str(number), "time", 1.0, 1.0, "INCONCLUSIVE", effect))
+    found = judge(tmp_path, f"gate_undecided = {undecided}").open_ones(rows)
+    for text, start in zip(found, (warning, line), strict=True):
+        assert text.startswith(start)
+        assert bool(text) is bool(start), text
+
+
+@pytest.mark.parametrize("most", [None, 1, 2])
+@pytest.mark.parametrize("ratio", [1.0, 1.489, 100.0])
+def test_one_pair_yields_no_verdict(most: int | None, ratio: float) -> None:
+    rule = TimeRule(plan_for(1, most=most), most=most)
+    (row,), _ = look_at({"a": ([timed(1.0)], [timed(ratio)])}, rule)
+    assert row.verdict == "INCONCLUSIVE"
+    assert "one pair excludes nothing" in row.note
+    assert "(one pair)" in sentence(row)
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "least", "most"), [(1.0, 0.95, 1.0), (1.1, 0.0, (1 + len(EXCLUDING)) * 0.0125)]
+)
+def test_more_pairs_of_an_undecided_benchmark_exclude_a_tenth_where_there_is_none_and_rarely_where_there_is(
+    slowdown: float, least: float, most: float
+) -> None:
+    rng, rule, runs = np.random.default_rng(7), TimeRule(plan_for(20)), 60
+    excluded = 0
+    for _ in range(runs):
+        before, after = (
+            [timed(speed * time) for time in rng.lognormal(0, 0.2, 324)]
+            for speed in (1.0, slowdown)
+        )
+        wanted = {"a": rule.plan.looks[0]}
+        while wanted:
+            pairs = wanted["a"]
+            (row,), wanted = look_at({"a": (before[:pairs], after[:pairs])}, rule)
+        assert row.verdict in ("INCONCLUSIVE", "SLOWER" if slowdown > 1 else ""), "at 28 % of noise"
+        excluded += row.verdict == "INCONCLUSIVE" and excludes(row.effect, "slower", OPEN)
+    assert least <= excluded / runs <= most
+
+
+def test_more_pairs_are_taken_only_where_those_that_fit_could_exclude_a_tenth() -> None:
+    spread = [timed(1.5 ** math.sin(number)) for number in range(32)]
+    both, rule = {"a": ([timed(1.0)] * 32, spread)}, TimeRule(plan_for(20))
+    assert look_at(both, rule)[1] == {"a": EXCLUDING[0]}
+    assert look_at(both, rule, fitting=100)[1] == {"a": EXCLUDING[0]}
+    (row,), wanted = look_at(both, rule, fitting=10)
+    assert not wanted
+    assert row.verdict == "INCONCLUSIVE"
+    assert not excludes(row.effect, "slower", OPEN)
+    assert not look_at(both, TimeRule(plan_for(20, most=50), most=50))[1], (
+        "--gate-replicates bounds them"
+    )

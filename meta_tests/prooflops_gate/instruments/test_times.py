@@ -1,0 +1,141 @@
+"""Times, on pairs that are made up: how many are taken, and when it ends."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from prooflops_gate.comparison import exhaust
+from prooflops_gate.history.records import Timed
+from prooflops_gate.instruments import Measured
+from prooflops_gate.instruments.pace import Cost, PacePlan
+from prooflops_gate.instruments.time_rule import TimeRule, plan_for
+from prooflops_gate.instruments.times import Times
+from prooflops_gate.rows import Row
+from prooflops_gate.statistics.effects import paired
+from prooflops_gate.task import OutOfTime, Pair, Replicate, Side, Task
+
+SIDE = Side("a", "python", None)  # type: ignore[arg-type]
+# The times of a benchmark's pair, by its number.
+Made = Callable[[str, int], tuple[Timed, Timed]]
+
+
+def timed(time_s: float, slowness: float = 1.0) -> Timed:
+    contended = "beside others" if slowness > 1 else ""
+    return Timed(time_s, {}, contended=contended, slowness=slowness)
+
+
+def replicate(times: dict[str, Timed]) -> Replicate:
+    """A process that measured these times."""
+    benchmarks = []
+    for name, each in times.items():
+        contention = {"contended": bool(each.contended), "slowness": each.slowness}
+        benchmarks.append(
+            {
+                "fullname": name,
+                "stats": {"min": each.time_s},
+                "extra_info": {"contention": contention},
+            }
+        )
+    return Replicate(SIDE, {"benchmarks": benchmarks, "prooflops": {}}, "", {}, [], {}, 1.0)
+
+
+class Run:
+    """Times of `names`, in which `made` says what each pair measures, and which takes no time."""
+
+    def __init__(
+        self, made: Made, names: Sequence[str] = "a", budget_s: float = 600.0, **rest: Any
+    ) -> None:
+        self.made, self.names = made, names
+        self.asked: list[Task] = []
+        rule = rest.pop("rule", TimeRule(plan_for(len(names))))
+        self.times = Times(names, rule, time.monotonic() + budget_s, **rest)
+
+    def take(self, task: Task) -> Pair:
+        self.asked.append(task)
+        pairs = {name: self.made(name, len(self.asked)) for name in task.tests or ()}
+        sides = [{name: pair[side] for name, pair in pairs.items()} for side in (0, 1)]
+        return Pair(*map(replicate, sides))
+
+    def run(self, took_s: float = 0.0) -> dict[str, Row]:
+        first = {name: self.made(name, 0) for name in self.names}
+        self.times.measure(Measured(None, first), took_s)  # type: ignore[arg-type]
+        exhaust(self.times, self.take, (), lambda line: None)
+        return {row.name: row for row in self.times.decide()}
+
+
+def test_each_benchmark_is_taken_until_it_is_decided() -> None:
+    ratios = {"same": 1.0, "twice": 2.0, "noisy": 1.0}
+
+    def made(name: str, number: int) -> tuple[Timed, Timed]:
+        noise = 1.5 ** (number * 7 % 32 / 16 - 1) if name == "noisy" else 1 + number % 3 / 1000
+        return timed(1.0), timed(ratios[name] * noise)
+
+    run = Run(made, list(ratios))
+    rows = run.run()
+    verdicts = {name: row.verdict for name, row in rows.items()}
+    assert verdicts == {"same": "SAME", "twice": "SLOWER", "noisy": "INCONCLUSIVE"}
+    taken = {name: len(run.times.sides[name][1]) for name in ratios}
+    assert taken == {"same": 8, "twice": 13, "noisy": 32}
+    assert len(run.asked) == 31, "the first is given"
+
+
+def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget() -> None:
+    run = Run(lambda name, number: (timed(1.0), timed(1.0)), budget_s=0.0)
+    rows = run.run(took_s=11.0)
+    assert (run.times.taken, rows["a"].verdict) == (1, "INCONCLUSIVE")
+    assert "the budget ended it (--gate-budget)" in rows["a"].note
+    spent = "the budget (--gate-budget) is spent: 1 benchmark left open by time"
+    assert spent in run.times.explain().notes
+
+
+@pytest.mark.parametrize(("each", "verdict"), [(1.001, "SAME"), (1.025, "INCONCLUSIVE")])
+def test_what_the_budget_ends_between_two_looks_is_looked_at_once_more(
+    each: float, verdict: str
+) -> None:
+    def made(name: str, number: int) -> tuple[Timed, Timed]:
+        if number == 13:
+            # The second look is at 16.
+            raise OutOfTime
+        # Of the first eight too many to decide.
+        return timed(1.0), timed(1.05 if number in (3, 6) else each)
+
+    run = Run(made)
+    rows = run.run()
+    assert (run.times.taken, rows["a"].verdict) == (13, verdict)
+    assert bool(run.times.left_open(rows.values())) is (verdict == "INCONCLUSIVE")
+
+
+def test_no_more_pairs_are_taken_than_replicates_allow_though_other_work_competed() -> None:
+    rule = TimeRule(plan_for(1, most=2), most=2)
+    run = Run(lambda name, number: (timed(1.0, 1.5), timed(1.0, 1.5)), rule=rule)
+    rows = run.run()
+    assert (run.times.taken, len(run.times.sides["a"][1])) == (2, 2)
+    assert "--gate-replicates ended it" in rows["a"].note
+
+
+@pytest.mark.parametrize(("call_s", "fits"), [(60.0, True), (100.0, False)])
+def test_a_benchmark_too_long_for_the_others_gets_the_time_they_leave(
+    call_s: float, fits: bool
+) -> None:
+    # Three of five calls: 36 and 60 s.
+    costs = {"a": Cost(1.0), "long": Cost(call_s, round_s=call_s / 5)}
+    plan = PacePlan(costs, overhead_s=1.0, pairs=8, most_pairs=34, budget_s=600.0, left_s=600.0)
+    assert plan.too_long == ["long"]
+    assert "; 1 that take " in str(plan)
+    effects = {"long": paired([1.0], [1.0], level=0.01)}
+    assert plan.paces(effects, 8, 600.0)["long"]["min_rounds"] == 1
+    run = Run(lambda name, number: (timed(1.0), timed(1.0)), ["a", "long"], plan=plan)
+    rows = run.run()
+    assert [task.tests for task in run.asked] == [("a",)] * 7 + [("long",)] * (7 if fits else 0)
+    assert rows["long"].verdict == ("SAME" if fits else "INCONCLUSIVE")
+    assert ("8 pairs do not fit into the budget" in rows["long"].note) is not fits
+
+
+# Ten rounds, all half of a start, a round each.
+@pytest.mark.parametrize(("number", "each_s"), [(1, 0.2), (10, 0.05), (50, 0.02)])
+def test_the_rounds_of_a_long_suite_are_fewer(number: int, each_s: float) -> None:
+    costs = {str(each): Cost(0.1, 0.02) for each in range(number)}
+    suite = PacePlan(costs, 1.0, 8, 34, 600.0, 600.0, start_cpu_s=1.0)
+    assert suite.paces({}, 8, 600.0)["0"]["max_time"] == pytest.approx(each_s)

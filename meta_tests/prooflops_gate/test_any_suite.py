@@ -1,0 +1,237 @@
+"""The gate takes a suite as it is: other plugins, other markers, ids that differ, tests that are gone."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from meta_tests.prooflops_gate.foreign_repo import INI, run, run_git
+
+ONE = "test_foreign.py::test_busy_loop"
+# The plan of these tests alarms on 30 % of runs: half as slow again is beyond its noise.
+VERSUS_HEAD = "--gate --gate-versus HEAD --gate-min-effect 0.5 --gate-replicates 4".split()
+# By module: the plugin as `-p` takes it, what a project's `addopts` hold, and its name.
+DISTURBING = {
+    "xdist": ("xdist.plugin", "-n 2 --dist loadfile", "xdist"),
+    "pytest_randomly": ("pytest_randomly", "", "pytest-randomly"),
+    "pytest_cov": ("pytest_cov.plugin", "--cov=work --cov-fail-under=100", "pytest-cov"),
+    "pytest_rerunfailures": ("pytest_rerunfailures", "--reruns 2", "pytest-rerunfailures"),
+    "pytest_timeout": ("pytest_timeout", "--timeout 0.001", "pytest-timeout"),
+    "pytest_repeat": ("pytest_repeat", "--count 3", "pytest-repeat"),
+    "pytest_forked": ("pytest_forked", "--forked", "pytest-forked"),
+}
+
+
+def touch(repo: Path) -> None:
+    """A change that nothing measures."""
+    (repo / "work.py").write_text((repo / "work.py").read_text() + "\n# changed\n")
+
+
+def write(repo: Path, tests: str) -> None:
+    """Commits these tests beside the others, and changes something that nothing measures."""
+    (repo / "test_more.py").write_text(tests)
+    run_git(repo, "add", "-A")
+    run_git(repo, "commit", "-qm", "tests")
+    touch(repo)
+
+
+@pytest.fixture(params=DISTURBING)
+def disturbing(request: pytest.FixtureRequest) -> tuple[str, str, str]:
+    """A plugin that disturbs benchmarks."""
+    if importlib.util.find_spec(request.param) is None:
+        pytest.skip(f"needs {request.param}, of the [dev] packages")
+    return DISTURBING[request.param]
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_plugins_that_disturb_benchmarks_are_off_and_that_is_said_once(
+    foreign: Path, disturbing: tuple[str, str, str], by_environment: bool
+) -> None:
+    plugin, options, name = disturbing
+    words, variables = f"-p {plugin} {options}", {}
+    if by_environment:
+        variables["PYTEST_ADDOPTS"] = words
+    else:
+        (foreign / "pytest.ini").write_text(INI.replace("addopts =", f"addopts = {words}"))
+        run_git(foreign, "commit", "-qam", "as it is")
+    touch(foreign)
+    done = run(foreign, ONE, *VERSUS_HEAD, **variables)
+    assert done.code == 0, done.output
+    assert re.search(r"^gate: passes: 1 (SAME|INCONCLUSIVE)", done.output, re.MULTILINE)
+    assert done.output.count(f"run without {name}, which would disturb") == 1, done.output
+
+
+@pytest.mark.parametrize("options", ["--gate-record main", "--gate-baseline main"])
+def test_a_plain_run_is_recorded_and_compared_without_xdist(foreign: Path, options: str) -> None:
+    pytest.importorskip("xdist", reason="needs xdist, of the [dev] packages")
+    words = "addopts = -p xdist.plugin -n 2"
+    assert run(foreign, ONE, "--gate-record", "main").code == 0
+    (foreign / "pytest.ini").write_text(INI.replace("addopts =", words))
+    done = run(foreign, ONE, *options.split())
+    assert done.code == 0, done.output
+    assert "this run went without xdist" in done.output
+    said = "baseline main: this run" if "record" in options else "test_busy_loop"
+    assert said in done.output.partition("compared with the history")[2], done.output
+
+
+MARKED = """
+import pytest
+import work
+
+pytestmark = pytest.mark.benchmark()
+
+def test_plain():
+    assert work.busy({steps}) is not None
+
+@pytest.mark.benchmark(group="rounds", max_rounds=4, warmup_time=1.0, min_time=0.5)
+@pytest.mark.parametrize("number", [1, 2])
+def test_with_parameters_and_a_fixture(tmp_path, number):
+    assert tmp_path.exists()
+    work.busy({steps} * number)
+
+@pytest.mark.benchmark(max_rounds=4)
+def test_fixture_and_marker(benchmark):
+    benchmark(work.busy, {steps})
+
+class TestInAClass:
+    def test_method(self):
+        work.busy({steps})
+"""
+MARKED_NAMES = {
+    "test_plain",
+    "test_with_parameters_and_a_fixture[1]",
+    "test_with_parameters_and_a_fixture[2]",
+    "test_fixture_and_marker",
+    "TestInAClass::test_method",
+}
+
+
+def test_a_test_with_the_marker_and_no_fixture_is_measured_whole(foreign: Path) -> None:
+    write(foreign, MARKED.format(steps=4000))
+    (foreign / "test_more.py").write_text(MARKED.format(steps=12000))
+    done = run(foreign, "test_more.py", *VERSUS_HEAD)
+    assert done.code == 1, done.output
+    slower = set(re.findall(r"^  test_more.py::(\S+) is .*slow", done.output, re.MULTILINE))
+    assert slower == MARKED_NAMES, done.output
+
+
+CHANGING_IDS = {
+    "an address": "import work\nfunctions = [lambda n=n: work.busy(n) for n in (300, 400)]\n"
+    "@pytest.mark.parametrize('f', functions, ids=str)\n"
+    "def test_it(benchmark, f):\n    benchmark(f)\n",
+    "a uuid": "import uuid\n@pytest.mark.parametrize('key', [str(uuid.uuid4()), uuid.uuid4().hex])\n"
+    "def test_it(benchmark, key):\n    benchmark(sum, map(ord, key))\n",
+    "a temporary folder": "import tempfile\n"
+    "@pytest.mark.parametrize('folder', [tempfile.mkdtemp(), tempfile.mkdtemp()])\n"
+    "def test_it(benchmark, folder):\n    benchmark(len, folder)\n",
+}
+
+
+@pytest.mark.parametrize("kind", CHANGING_IDS)
+def test_ids_that_differ_between_processes_are_paired_by_what_is_stable(
+    foreign: Path, kind: str
+) -> None:
+    write(foreign, f"import pytest\n{CHANGING_IDS[kind]}")
+    done = run(foreign, "test_more.py", *VERSUS_HEAD)
+    assert done.code == 0, done.output
+    assert "MISSING" not in done.output
+    assert re.search(r"^gate: passes: (2|1) (SAME|INCONCLUSIVE)", done.output, re.MULTILINE)
+    assert "2 passed" in done.output, done.output
+
+
+RANDOM = """
+import random
+import pytest
+
+@pytest.mark.parametrize("number", [random.random()])
+def test_random(benchmark, number):
+    benchmark(sum, range(300))
+
+def test_steady(benchmark):
+    benchmark(sum, range(300))
+"""
+
+
+def test_a_test_that_nothing_pairs_is_named_and_the_others_are_compared(foreign: Path) -> None:
+    write(foreign, RANDOM)
+    done = run(foreign, "test_more.py", *VERSUS_HEAD)
+    assert "not compared: 1 test whose id differs from process to process" in done.output
+    assert "test_more.py::test_random[0." in done.output
+    assert re.search(r"1 (SAME|INCONCLUSIVE)", done.output), done.output
+    assert "MISSING" not in done.output, done.output
+    assert done.code == 0, done.output
+
+
+RENAMED = """
+import copy
+import work
+
+def test_renamed(benchmark):
+    benchmark.fullname = benchmark.name = "a loop"
+    benchmark(work.busy, {steps})
+
+def test_several(benchmark):
+    copy.copy(benchmark)(work.busy, 4000)
+    second = copy.copy(benchmark)
+    second(work.busy, {steps})
+"""
+
+
+def test_a_benchmark_of_another_name_and_several_of_one_test_are_compared(foreign: Path) -> None:
+    write(foreign, RENAMED.format(steps=4000))
+    (foreign / "test_more.py").write_text(RENAMED.format(steps=12000))
+    done = run(foreign, "test_more.py", *VERSUS_HEAD)
+    assert done.code == 1, done.output
+    slower = set(re.findall(r"^  (.*?) is .*slow.*confirmed", done.output, re.MULTILINE))
+    assert slower == {"a loop", "test_more.py::test_several#2"}, done.output
+    assert "FAILED test_more.py::test_renamed" in done.output, done.output
+
+
+LEFT = """
+import pytest
+import work
+
+def test_stays(benchmark):
+    benchmark(work.busy)
+
+def test_leaves(benchmark):
+    benchmark(work.busy)
+
+@pytest.mark.parametrize("number", {numbers})
+def test_numbers(benchmark, number):
+    benchmark(work.busy, number)
+
+if {runs}:
+    def test_conditional(benchmark):
+        benchmark(work.busy)
+"""
+
+
+def test_what_a_change_removes_is_gone_and_what_stands_and_did_not_run_is_missing(
+    foreign: Path,
+) -> None:
+    write(foreign, LEFT.format(numbers=[300, 400], runs=True))
+    less = LEFT.format(numbers=[300], runs=True).replace("test_leaves", "test_is_renamed")
+    (foreign / "test_more.py").write_text(less)
+    done = run(foreign, "test_more.py", *VERSUS_HEAD)
+    assert done.code == 0, done.output
+    for name in ("test_leaves", "test_numbers[400]"):
+        assert f"test_more.py::{name} is gone" in done.output, done.output
+    assert "2 GONE" in done.output, done.output
+    (foreign / "test_more.py").write_text(LEFT.format(numbers=[300, 400], runs=False))
+    done = run(foreign, "test_more.py", *VERSUS_HEAD)
+    assert done.code == 1, done.output
+    assert "1 MISSING" in done.output, done.output
+    assert "gate_missing = report" in done.output, done.output
+    (foreign / "pytest.ini").write_text(f"{INI}gate_missing = report\n")
+    done = run(foreign, "test_more.py", *VERSUS_HEAD)
+    assert (done.code, "1 MISSING" in done.output) == (0, True), done.output
+
+
+def test_the_last_line_counts_a_test_that_failed_beside_the_benchmarks(foreign: Path) -> None:
+    write(foreign, "def test_broken():\n    assert False\n")
+    done = run(foreign, *VERSUS_HEAD)
+    assert done.code == 1, done.output
+    assert re.search(r"^gate: fails: 1 test failed, 1 ", done.output, re.MULTILINE), done.output
+    assert "gate: passes" not in done.output

@@ -1,0 +1,146 @@
+"""Exact quantities, claims and memory give the right rows, and nothing passes silently."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prooflops_gate import rows as tables
+from prooflops_gate.baseline import conditions, stored_rows
+from prooflops_gate.history.records import Summary, Timed
+from prooflops_gate.instruments.memory import memory_rows
+from prooflops_gate.rows import Row, counts
+
+NAN = float("nan")
+A, B = "bench/test_x.py::test_a", "bench/test_x.py::test_b"
+
+
+def side(
+    *processes: dict[str, Timed], device: str = "cpu-1", verdicts: dict[str, str] | None = None
+) -> list[Summary]:
+    return [
+        Summary(
+            Path(f"{device}-{index}.json"),
+            str(index),
+            device,
+            device,
+            "2.13.0",
+            "",
+            each,
+            verdicts or {},
+        )
+        for index, each in enumerate(processes)
+    ]
+
+
+def timed(time_s: float = 1.0, **exact: Any) -> Timed:
+    return Timed(time_s, exact)
+
+
+def compared(before: list[Summary], after: list[Summary]) -> dict[tuple[str, str], Row]:
+    rows = stored_rows(before, after, "of another session")
+    return {(row.name, row.quantity): row for row in rows}
+
+
+def test_times_of_another_session_are_reported_and_decide_nothing() -> None:
+    row = compared(side({A: timed(1.0)}), side({A: timed(9.0)}))[A, "time"]
+    assert (row.before, row.after, row.verdict) == (1.0, 9.0, "INCONCLUSIVE")
+    assert (row.note, row.effect) == ("of another session", None)
+    assert tables.table([row])[1][4] == "9.000", "the ratio is shown"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [(24, 24, "SAME"), (24, 25, "CHANGED"), (24, None, "MISSING"), (None, 24, "NEW"), (1, True, "CHANGED"),
+     (NAN, NAN, "SAME")],
+)  # fmt: skip
+def test_an_exact_quantity_is_compared_by_equality(
+    before: object, after: object, verdict: str
+) -> None:
+    old, new = ({} if value is None else {"flops": value} for value in (before, after))
+    row = compared(side({A: timed(**old)}), side({A: timed(**new)}))[A, "flops"]
+    assert (row.verdict, row.before, row.after) == (verdict, before, after)
+
+
+def test_a_quantity_that_differs_within_a_side_is_not_exact() -> None:
+    old = side({A: timed(peak_bytes=1)}, {A: timed(peak_bytes=2)})
+    row = compared(old, side({A: timed(peak_bytes=2)}))[A, "peak_bytes"]
+    assert row.verdict == "SAME"
+    assert "not an exact quantity" in row.note
+
+
+def test_missing_and_new_benchmarks_are_named() -> None:
+    found = compared(side({A: timed()}), side({B: timed()}))
+    assert (found[A, "time"].verdict, found[B, "time"].verdict) == ("MISSING", "NEW")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [("holds", "FAILS", "CHANGED"), ("holds", "not checked", "INCONCLUSIVE"), ("not checked", "holds", "NEW"),
+     ("not checked", "not checked", "SAME"), ("holds if", "corrected", "CHANGED")],
+)  # fmt: skip
+def test_a_claims_verdict_is_an_exact_quantity_unless_it_was_not_checked(
+    before: str, after: str, verdict: str
+) -> None:
+    row = compared(side({}, verdicts={"x.a": before}), side({}, verdicts={"x.a": after}))[
+        "x.a", "verdict"
+    ]
+    assert (row.before, row.after, row.verdict) == (before, after, verdict), row
+
+
+def test_one_process_that_checked_a_claim_settles_it_for_its_side() -> None:
+    old = side({}, verdicts={"x.a": "holds"})
+    new = [
+        *side({}, verdicts={"x.a": "not checked"}),
+        *side({}, verdicts={"x.a": "holds"}),
+        *side({}),
+    ]
+    assert compared(old, new)["x.a", "verdict"].verdict == "SAME"
+    assert compared(old, side({})) == {}, "a run without claims says nothing about them"
+
+
+def test_other_conditions_are_named() -> None:
+    (old,), (new,) = side({}), side({}, device="cpu-2")
+    assert "other conditions" in conditions(old, new)
+    assert conditions(old, old) == ""
+
+
+def group(key: str, values: list[float]) -> list[Timed]:
+    return [Timed(1.0, {}, resources={key: value}) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ([12_600] * 5, [25_200] * 5, "MORE MEMORY"),
+        ([25_200] * 5, [12_600] * 5, "LESS MEMORY"),
+        ([12_600] * 5, [12_600] * 5, None),
+        ([12_600] * 4, [25_200] * 8, None),  # too few processes to know that it is always so
+        ([1000] * 8, [5095] * 8, None),  # 5 times as much, and less than 4 KiB more
+        ([1_000_000] * 8, [1_049_999] * 8, None),  # 49 KB more, and less than 5 %
+        ([*[10_000] * 4, 24_000], [24_000, *[90_000] * 4], None),  # both sides have had 24,000
+    ],
+)
+def test_memory_is_reported_where_every_process_of_a_side_held_more(
+    before: list[float], after: list[float], verdict: str | None
+) -> None:
+    found = memory_rows({"a": (group("memory", before), group("memory", after))}, 0.05)
+    assert [row.verdict for row in found] == ([verdict] if verdict else [])
+
+
+def test_the_table_leaves_out_equal_figures_and_counts_the_worst_verdict_first() -> None:
+    old, new = timed(0.002, flops=24, bytes=8), timed(0.003, flops=25, bytes=8)
+    found = stored_rows(side({A: old}), side({A: new}), "")
+    table = tables.table(found)
+    assert [row[1] for row in table] == ["quantity", "time", "flops"]
+    assert (table[1][2:5], table[2][2:4]) == (["2.00 ms", "3.00 ms", "1.500"], ["24", "25"])
+    assert counts(found) == "1 CHANGED, 1 INCONCLUSIVE, 1 SAME"
+
+
+def test_a_missing_benchmark_whose_test_skipped_itself_is_inconclusive() -> None:
+    missing, other = (tables.one_sided(name, "time", 1, None) for name in "mo")
+    found = tables.with_skips([missing, other], {"m": "later"})
+    assert [(row.verdict, row.note) for row in found[:1]] == [
+        ("INCONCLUSIVE", "skipped this time: later")
+    ]
+    assert found[1] == other

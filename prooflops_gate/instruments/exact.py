@@ -1,0 +1,92 @@
+"""Exact quantities of the benchmarks, compared by equality: one process a side is enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from prooflops_gate.history.records import Timed
+from prooflops_gate.rows import VERDICT, Row, one_sided
+
+# Of a claim: its tests were skipped, or the noise hid the answer.
+NOT_CHECKED = "not checked"
+
+# One benchmark's processes, before and after.
+Sides = tuple[Sequence[Timed], Sequence[Timed]]
+
+
+def exact_rows(both: Mapping[str, Sides]) -> list[Row]:
+    """The exact quantities of these benchmarks; none of one that only a side has: it is NEW or MISSING as a whole."""
+    rows = []
+    for name, (before, after) in both.items():
+        if not (before and after):
+            continue
+        for key in dict.fromkeys(key for timed in (*after, *before) for key in timed.exact):
+            old = [timed.exact[key] for timed in before if key in timed.exact]
+            new = [timed.exact[key] for timed in after if key in timed.exact]
+            rows.append(_exact_row(name, key, _different(old), _different(new)))
+    return rows
+
+
+def claim_rows(
+    before: Sequence[Mapping[str, str]], after: Sequence[Mapping[str, str]]
+) -> list[Row]:
+    """The claims' verdicts in the processes of each side; none where no process of `after` checked any."""
+    if not any(after):
+        return []
+    rows = []
+    for claim in dict.fromkeys(claim for verdicts in (*after, *before) for claim in verdicts):
+        old = _different(each[claim] for each in before if claim in each)
+        new = _different(each[claim] for each in after if claim in each)
+        settled_old, settled_new = _settled(old), _settled(new)
+        if old and new and settled_old and not settled_new:
+            # Nothing is known to have changed.
+            note = "not checked this time: the run's report says why"
+            rows.append(Row(claim, VERDICT, settled_old[0], NOT_CHECKED, "INCONCLUSIVE", note=note))
+        elif old and new and settled_new and not settled_old:
+            rows.append(Row(claim, VERDICT, NOT_CHECKED, settled_new[0], "NEW"))
+        else:
+            rows.append(_exact_row(claim, VERDICT, settled_old or old, settled_new or new))
+    return rows
+
+
+def changed_claims(before: Mapping[str, str], after: Mapping[str, str]) -> list[Row]:
+    """The claims whose verdict differs; those that only one side checked are not compared."""
+    return [row for row in claim_rows([before], [after]) if row.verdict == "CHANGED"]
+
+
+def _settled(verdicts: Sequence[str]) -> list[str]:
+    return [verdict for verdict in verdicts if verdict != NOT_CHECKED]
+
+
+def _different(given: Iterable[Any]) -> list[Any]:
+    """The different values, in order; 1 and 1.0 are one, True and 1 are not, NaN is like any other NaN."""
+    found: list[Any] = []
+    for value in given:
+        if not any(_is_same(value, known) for known in found):
+            found.append(value)
+    return found
+
+
+def _is_same(value: Any, known: Any) -> bool:
+    if isinstance(value, float) and isinstance(known, float):
+        return value == known or (math.isnan(value) and math.isnan(known))
+    return bool(value == known) and isinstance(value, bool) == isinstance(known, bool)
+
+
+def _exact_row(name: str, key: str, before: list[Any], after: list[Any]) -> Row:
+    first, second = _shown(before), _shown(after)
+    if not before or not after:
+        return one_sided(name, key, first, second)
+    if len(before) > 1 or len(after) > 1:
+        # A figure that differs between runs of one side is no exact one: nothing can be said of its
+        # change.
+        new = [value for value in after if value not in before]
+        note = "differs from process to process: not an exact quantity"
+        return Row(name, key, first, second, "CHANGED" if new else "SAME", note=note)
+    return Row(name, key, first, second, "SAME" if _is_same(first, second) else "CHANGED")
+
+
+def _shown(values: list[Any]) -> Any:
+    return values[0] if len(values) == 1 else tuple(values) or None

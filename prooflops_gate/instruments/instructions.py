@@ -1,0 +1,175 @@
+"""Instructions: counts those of both sides' benchmarks, in pairs of processes under valgrind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from prooflops_gate.console.progress import minutes
+from prooflops_gate.console.tables import many
+from prooflops_gate.history.records import Timed
+from prooflops_gate.instruments import Explanation, Measured
+from prooflops_gate.instruments.counts import (
+    LOOKS,
+    UNSTEADY,
+    Count,
+    count_row,
+    decide,
+    level_of,
+    tally,
+)
+from prooflops_gate.machine import cpu
+from prooflops_gate.rows import Row
+from prooflops_gate.task import Counting, Pair, ReplicateFailed, Task
+
+# Times as long as without valgrind: start and imports, which are not instrumented, and a benchmark's
+# calls, three of four of them so.
+START_FACTOR, CALLS_FACTOR, START_S = 25, 150, 5.0
+# The share of the time left, where time decides, too; and beside other work, that no count notices.
+SHARE, BUSY_SHARE = 1 / 3, 2 / 3
+# Of a pair's time: the next pairs take a little longer or shorter.
+RESERVE = 0.1
+BLIND = (
+    "instructions don't show waiting, sockets, threads, GPUs, the width of vectors, "
+    "and where memory lies"
+)
+
+
+def share_of(timed: Collection[Timed]) -> float:
+    """The share of the time left that counting gets, by how much of the first pair ran beside other work.
+
+    >>> [share_of([Timed(1.0, {}, contended=said) for said in ("", "busy", busy)]) for busy in ("", "busy")]
+    [0.3333333333333333, 0.6666666666666666]
+    """
+    busy = sum(bool(each.contended) for each in timed)
+    return BUSY_SHARE if 2 * busy > len(timed) else SHARE
+
+
+class Instructions:
+    """The instructions of benchmarks, until `ends` on the monotonic clock; a look that has begun until `latest`.
+
+    `round_s` is the fastest round of each. `limit` is the smallest change that counts. `drivers` are
+    those of accelerators that the benchmarks load: none runs under valgrind.
+    """
+
+    def __init__(
+        self,
+        round_s: Mapping[str, float],
+        limit: float,
+        start_cpu_s: float,
+        began: float,
+        ends: float,
+        latest: float,
+        drivers: Collection[str] = (),
+    ) -> None:
+        self.limit, self.ends, self.latest = limit, ends, latest
+        self.at_once = len(cpu.allowed_cores()) > 1
+        self.costs_s = {name: CALLS_FACTOR * each_s for name, each_s in round_s.items()}
+        self.start_s = START_S + START_FACTOR * start_cpu_s
+        self.found: dict[str, Count] = {}
+        self.why_not = ""
+        self.pairs = 0
+        names = self.fitting(ends - began)
+        if drivers:
+            self.why_not, names = f"the benchmarks load {', '.join(drivers)}", []
+        elif not names and round_s:
+            self.why_not = f"a pair may take {minutes(self.pair_s([]))} under valgrind"
+        self.names = names
+        self.level = level_of(len(names))
+        self._taken: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in names}
+
+    def fitting(self, left_s: float) -> list[str]:
+        """The benchmarks whose first look fits into this time, the shortest first."""
+        names = sorted(self.costs_s, key=lambda name: self.costs_s[name])
+        while names and LOOKS[0] * self.pair_s(names) > left_s:
+            names.pop()
+        return names
+
+    def pair_s(self, names: Collection[str]) -> float:
+        """The expected duration of a pair with these benchmarks."""
+        process_s = self.start_s + sum(self.costs_s[name] for name in names)
+        return process_s if self.at_once else 2 * process_s
+
+    def next_task(self, now: float) -> Task | None:
+        if not self.names:
+            return None
+        # Without its first look a pair says nothing.
+        ends = self.latest if 0 < self.pairs < LOOKS[0] else self.ends
+        until = math.inf
+        if self.pairs == 0:
+            # The first pair counts as many benchmarks as the next ones have time for.
+            until = now + (1 - RESERVE) * (self.ends - now) / LOOKS[0]
+        return Task(tests=tuple(self.names), counting=Counting(until), ends=ends)
+
+    def progress(self) -> str:
+        return f"instructions: pair {self.pairs + 1}, {len(self.names)} benchmarks under valgrind"
+
+    def measure(self, measured: Measured, _: float) -> None:
+        before, after = (side.counts or {} for side in measured.pair)
+        self.pairs += 1
+        for name in self.names:
+            if name in before and name in after:
+                old, new = self._taken[name]
+                old.append(max(before[name], 1))
+                new.append(max(after[name], 1))
+            self._decide(name)
+        whole = {name for name in self.names if len(self._taken[name][0]) == self.pairs}
+        self.names = [name for name in self.names if name in whole and name not in self.found]
+
+    def fail(self, failed: ReplicateFailed) -> None:
+        """Ends the counting, as a process failed under valgrind."""
+        self.why_not = str(failed).splitlines()[-1]
+        self.names = []
+
+    def _decide(self, name: str, *, ended: bool = False) -> None:
+        count = decide(*self._taken[name], self.limit, self.level, ended=ended)
+        if count is not None:
+            self.found[name] = count
+
+    def close(self) -> None:
+        """Decides what the end of the time left open."""
+        for name in self.names:
+            self._decide(name, ended=True)
+
+    def decide(self) -> list[Row]:
+        self.close()
+        return [count_row(name, count) for name, count in self.found.items()]
+
+    def explain(self) -> Explanation:
+        self.close()
+        notes = []
+        if self.why_not:
+            notes.append(f"instructions are not counted: {self.why_not}")
+        left = sum(name not in self.found for name in self.names)
+        if left:
+            had = f"{many(self.pairs, 'pair')} had the time"
+            notes.append(f"{many(left, 'benchmark')} left open by instructions: {had}")
+        if self.found:
+            notes.append(BLIND)
+        if not self.costs_s:
+            return Explanation(tuple(notes))
+        unsteady = sum(count.verdict == UNSTEADY for count in self.found.values())
+        detail = (
+            f"instructions of {len(self.found)} of {len(self.costs_s)} benchmarks: "
+            f"{tally(self.found.values())}, {unsteady} do not repeat; time alone decides "
+            f"{len(self.costs_s) - len(self.found)} without a count; {self.pairs} pairs"
+        )
+        return Explanation(tuple(notes), (detail,))
+
+
+def apart(task: Task, now: float) -> tuple[Task, Task]:
+    """The tasks of two processes that count one after the other: each gets half of the time."""
+    assert task.counting
+    halfway = (now + task.counting.until) / 2
+    first = replace(task, counting=replace(task.counting, until=halfway))
+    return first, task
+
+
+def by_features(pair: Pair) -> str:
+    """Which packages, loaded by these processes, run other kernels under valgrind; empty where none does."""
+    names = {name for side in pair for name in side.footprint.get("by_features", ())}
+    if not names:
+        return ""
+    loaded = " and ".join(sorted(names))
+    return f"{loaded} may run other kernels under valgrind, by the processor's features"

@@ -1,0 +1,318 @@
+"""Decides on the times of a benchmark: several looks, a suspicion that must repeat, and what stays open.
+
+Pure: no I/O, no clock. The error rates are those of `statistics.decision_rule`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from prooflops_gate.history.records import Timed
+from prooflops_gate.instruments.exact import Sides
+from prooflops_gate.rows import SHOWN_LEVEL, TIME, Row, joined, one_sided
+from prooflops_gate.statistics import effects
+from prooflops_gate.statistics.decision_rule import (
+    CONFIRMING_PAIRS,
+    LOOKS,
+    MIN_EFFECT,
+    Decision,
+    Plan,
+    decide,
+    pairs_excluding,
+    pairs_needed,
+    same,
+    smallest_effect,
+)
+from prooflops_gate.statistics.effects import Effect
+
+# Pairs which, where all agree, reach the level of a confirmation, 1/32.
+FEWEST_CONFIRMING = 5
+# Beyond so many pairs a benchmark is too noisy for the question.
+MOST_ADVISED_PAIRS = 200
+# The change that time must exclude before the number of instructions decides.
+OPEN = 0.10
+# The numbers of pairs after which an undecided benchmark is looked at for a change of OPEN.
+EXCLUDING = (64, 96, 144, 216, 324)
+
+# What ended the run of an open benchmark.
+NOISE = "its noise exceeds the question"
+PAIRS = "--gate-replicates ended it"
+BUDGET = "the budget ended it (--gate-budget)"
+
+
+def plan_for(
+    benchmarks: int, *, most: int | None = None, all_pairs: bool = False, directions: int = 1
+) -> Plan:
+    """The error rates of a comparison in at most `most` pairs, confirming ones included where the rest suffice."""
+    plan = Plan(benchmarks=max(benchmarks, 1), directions=directions)
+    if most is None:
+        return plan
+    last, confirming = most, 0
+    if not all_pairs:
+        share = CONFIRMING_PAIRS / (LOOKS[-1] + CONFIRMING_PAIRS)
+        confirming = min(CONFIRMING_PAIRS, max(FEWEST_CONFIRMING, round(share * most)))
+        if 0.5 ** (most - confirming) <= plan.screening_rate:
+            last = most - confirming
+    looks = (*(look for look in plan.looks if look < last), last)
+    return replace(plan, looks=looks, confirming_pairs=confirming or plan.confirming_pairs)
+
+
+@dataclass(frozen=True)
+class TimeRule:
+    """Compares the pairs of a benchmark at each look of the plan.
+
+    `smallest_of` holds the smallest change that counts where a marker sets it, `most` bounds the pairs.
+    `all_pairs` takes them up to the last look, whatever is decided before, to estimate the noise.
+    Benchmarks in `equal` take the same number of instructions. More pairs are to exclude a change in
+    `direction`. `ended`: the budget did, perhaps between two looks.
+    """
+
+    plan: Plan
+    min_effect: float = MIN_EFFECT
+    smallest_of: Mapping[str, float] = field(default_factory=dict)
+    most: int | None = None
+    all_pairs: bool = False
+    equal: Container[str] = ()
+    direction: str = "slower"
+    ended: bool = False
+
+    def smallest(self, name: str) -> float:
+        """The smallest change of this benchmark that counts."""
+        return self.smallest_of.get(name, self.min_effect)
+
+    def decision(self, name: str, sides: Sides) -> Decision:
+        """The decision on one benchmark by the pairs taken so far."""
+        before, after = map(seconds, sides)
+        effect = effects.paired(before, after, level=self.plan.level(len(self.plan.looks) - 1))
+        if len(after) < self.plan.looks[0]:
+            return Decision(None, self.plan.looks[0], effect)
+        decision = decide(before, after, self.plan, self.smallest(name))
+        if self.all_pairs:
+            return replace(decision, effect=effect)
+        if name in self.equal:
+            decision = self.beside_instructions(name, decision, sides, effect)
+        if self.ended and decision.verdict is None and not decision.suspicion:
+            return self.last_look(name, decision, effect)
+        if decision.verdict == "INCONCLUSIVE":
+            return self.excluding(decision, before, after, effect)
+        return decision
+
+    def last_look(self, name: str, decision: Decision, effect: Effect) -> Decision:
+        """SAME where the pairs since the latest look allow it, at the level of their share of the plan's miss rate."""
+        latest = max(look for look in self.plan.looks if look <= effect.pairs)
+        share = (effect.pairs - latest) / self.plan.looks[-1]
+        if same(effect, self.plan.miss_rate * share, self.smallest(name)):
+            return replace(decision, verdict="SAME", wanted=effect.pairs, effect=effect)
+        return decision
+
+    def excluding(
+        self, decision: Decision, before: Sequence[float], after: Sequence[float], effect: Effect
+    ) -> Decision:
+        """The decision on a benchmark that the plan leaves open: more pairs, until these exclude a change of OPEN.
+
+        Only the newest look counts: where an earlier one excluded it, no more pairs were taken.
+        """
+        if self.most:
+            return decision
+        first = min(decision.wanted, len(after))
+        looks = [first, *(look for look in EXCLUDING if look > first)]
+        newest = max(look for look in looks if look <= len(after))
+        then = effect
+        if newest < len(after):
+            then = effects.paired(before[:newest], after[:newest], level=effect.level)
+        if excludes(then, self.direction, OPEN):
+            return replace(decision, wanted=newest, effect=then)
+        if newest < looks[-1]:
+            following = next(look for look in looks if look > newest)
+            return replace(decision, verdict=None, wanted=following, effect=effect, excluding=True)
+        return replace(decision, wanted=newest, effect=effect)
+
+    def beside_instructions(
+        self, name: str, decision: Decision, sides: Sides, effect: Effect
+    ) -> Decision:
+        """The decision on a benchmark that takes as many instructions: it must get slower in two fresh batches.
+
+        Open and not suspected, it is left to the instructions: at once with a change of OPEN excluded,
+        else at the second look, unless it is surely slower.
+        """
+        smallest = self.smallest(name)
+        if decision.verdict == "SLOWER":
+            return self.second_batch(decision, sides, effect, smallest)
+        is_small = abs(math.log(effect.ratio)) < math.log1p(smallest)
+        is_bounded = is_small and excludes(effect, "both", OPEN)
+        second_look = self.plan.looks[:2][-1]
+        is_surely_slower = effect.bounds(SHOWN_LEVEL)[0] > 1 + smallest
+        looked_twice = effect.pairs >= second_look and not is_surely_slower
+        is_unsuspected = decision.verdict is None and not decision.suspicion
+        if is_unsuspected and (is_bounded or looked_twice):
+            return replace(decision, verdict="INCONCLUSIVE", effect=effect)
+        return decision
+
+    def second_batch(
+        self, decision: Decision, sides: Sides, effect: Effect, smallest: float
+    ) -> Decision:
+        """SLOWER only if pairs after those that confirmed it show it once more."""
+        last = decision.wanted + self.plan.confirming_pairs
+        before, after = (seconds(side)[decision.wanted : last] for side in sides)
+        if len(after) < self.plan.confirming_pairs:
+            return replace(decision, verdict=None, wanted=last)
+        fresh = effects.paired(before, after, level=self.plan.confirmation_level)
+        stays = fresh.p_slower <= self.plan.confirmation_level and fresh.ratio > 1 + smallest
+        verdict = "SLOWER" if stays else "INCONCLUSIVE"
+        return replace(decision, verdict=verdict, wanted=last, effect=effect)
+
+    def advice(self, name: str, decision: Decision) -> str:
+        """Why a benchmark is open, and what would decide it, in words."""
+        ended_by = BUDGET if decision.verdict is None else NOISE
+        if self.most and decision.effect.pairs >= self.most:
+            ended_by = PAIRS
+        return joined(excluded(decision.effect), ended_by, self.remedy(name, decision))
+
+    def remedy(self, name: str, decision: Decision) -> str:
+        """How to decide it."""
+        effect, smallest = decision.effect, self.smallest(name)
+        if decision.verdict is None and not self.most:
+            return f"{effect.pairs} of {decision.wanted} pairs were taken"
+        needed = max(pairs_needed(effect, self.plan, smallest), decision.wanted)
+        if abs(math.log(effect.ratio)) > math.log1p(smallest) and decision.suspicion is None:
+            # A suspicion must repeat.
+            needed += self.plan.confirming_pairs
+        if needed > MOST_ADVISED_PAIRS and math.isfinite(effect.noise):
+            found = smallest_effect(effect.noise, self.plan, smallest)
+            return f"as noisy as this, changes are found from {found:.0%}: --gate-min-effect {found:.0%}"
+        return f"about {needed} pairs would decide (--gate-replicates {needed})"
+
+    def wanted(self, decision: Decision, fitting: float) -> int:
+        """The number of pairs at this benchmark's next look; 0 where it is decided, or where as many as
+        it takes to exclude a change of OPEN are more than those `fitting` into the time."""
+        if self.all_pairs:
+            return self.plan.looks[-1]
+        if decision.verdict is not None:
+            return 0
+        if decision.excluding:
+            needed = pairs_excluding(decision.effect, OPEN, SHOWN_LEVEL)
+            if needed > decision.effect.pairs + fitting:
+                return 0
+        return min(decision.wanted, self.most or decision.wanted)
+
+
+def seconds(side: Iterable[Timed]) -> list[float]:
+    """The times of these processes."""
+    return [timed.time_s for timed in side]
+
+
+def methods(sides: Sides) -> list[str]:
+    """The methods by which these processes measured."""
+    return list(dict.fromkeys(str(timed.method) for side in sides for timed in side))
+
+
+def look_at(
+    both: Mapping[str, Sides], rule: TimeRule, fitting: float = math.inf
+) -> tuple[list[Row], dict[str, int]]:
+    """A row for each benchmark, and the number of pairs at the next look of each undecided one.
+
+    `fitting`: the number of further pairs for which there is time.
+    """
+    rows, wanted = [], {}
+    for name, sides in both.items():
+        decision = None
+        if not all(sides):
+            wanted[name] = rule.plan.looks[0]
+        elif len(methods(sides)) == 1:
+            decision = rule.decision(name, sides)
+            wanted[name] = rule.wanted(decision, fitting)
+        if any(sides):
+            rows.append(time_row(name, sides, decision, rule))
+    still = {name: count for name, count in wanted.items() if count > len(both[name][1])}
+    return rows, still
+
+
+def time_row(name: str, sides: Sides, decision: Decision | None, rule: TimeRule) -> Row:
+    """The row of a benchmark's times. Without a decision, the sides were measured by two methods."""
+    before, after = (median(seconds(side)) if side else None for side in sides)
+    if before is None or after is None:
+        return one_sided(name, TIME, before, after)
+    notes = []
+    reached, effect, fresh = "INCONCLUSIVE", None, 0
+    if decision is None:
+        notes.append(f"the method of measuring changed ({' -> '.join(methods(sides))})")
+    else:
+        reached = decision.verdict or reached
+        effect, fresh = decision.effect, decision.fresh
+        if reached == "INCONCLUSIVE":
+            notes += open_notes(name, decision, rule)
+    contended = [timed.contended for side in sides for timed in side if timed.contended]
+    if contended:
+        of_all = f"{len(contended)} of {len(sides[0]) + len(sides[1])}"
+        notes.append(f"{of_all} processes contended: {contended[-1]}")
+    test = next(timed.test for side in sides for timed in side)
+    note = "; ".join(notes)
+    return Row(name, TIME, before, after, reached, effect, note, fresh=fresh, test=test)
+
+
+def open_notes(name: str, decision: Decision, rule: TimeRule) -> list[str]:
+    """Why a benchmark is open."""
+    noise, notes = decision.effect.noise, []
+    if decision.suspicion:
+        notes.append(f"suspected {decision.suspicion}, not confirmed")
+    known = math.isfinite(noise)
+    notes.append(f"noise {noise:.1%}" if known else "too few processes to know the noise")
+    return [*notes, rule.advice(name, decision)]
+
+
+def excludes(effect: Effect | None, direction: str, change: float) -> bool:
+    """Whether the pairs exclude a larger change in this direction, at the level of the bounds that are printed.
+
+    >>> from prooflops_gate.statistics.effects import paired
+    >>> excludes(paired([1.0] * 8, [1.0, 1.04] * 4, level=0.01), "slower", 0.05)
+    True
+    """
+    if effect is None or math.isinf(change):
+        return math.isinf(change)
+    low, high, level = effect.bounds(SHOWN_LEVEL)
+    slower, faster = high <= 1 + change, low >= 1 / (1 + change)
+    found = {"slower": slower, "faster": faster, "both": slower and faster}
+    return level <= SHOWN_LEVEL and found[direction]
+
+
+def excluded(effect: Effect) -> str:
+    """The largest slowdown that is not excluded, in words.
+
+    >>> from prooflops_gate.statistics.effects import paired
+    >>> excluded(paired([1.0] * 3, [1.0, 1.1, 1.2], level=0.01))
+    'slower by 20.0% at most (88% sure)'
+    """
+    _, high, level = effect.bounds(SHOWN_LEVEL)
+    if level >= 0.5:
+        return "one pair excludes nothing"
+    sure = f"({math.floor(100 * (1 - level) + 0.5)}% sure)"
+    return f"slower by {high - 1:.1%} at most {sure}" if high > 1 else f"not slower {sure}"
+
+
+def overall(both: Mapping[str, Sides]) -> Effect | None:
+    """The effect on the geometric mean of all benchmarks, from the pairs that all have; None where there are none."""
+    shared = [tuple(map(seconds, sides)) for sides in both.values() if all(sides)]
+    pairs = min((len(after) for _, after in shared), default=0)
+    if not pairs:
+        return None
+    means = []
+    for pair in range(pairs):
+        logs = [math.log(after[pair] / before[pair]) for before, after in shared]
+        means.append(math.exp(sum(logs) / len(logs)))
+    return effects.paired([1.0] * pairs, means, level=SHOWN_LEVEL)
+
+
+def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
+    """The slowdowns that 19 of 20 runs with this noise confirm, in words; smaller ones may be found, too."""
+    noises = sorted(row.effect.noise for row in rows if row.is_time and row.effect)
+    if not noises or not math.isfinite(noises[-1]):
+        return "too few pairs to know which slowdowns a run like this finds"
+    half, every = (
+        f"{100 * smallest_effect(noise, plan, min_effect):.0f} %"
+        for noise in (noises[len(noises) // 2], noises[-1])
+    )
+    where = f" in half of the benchmarks, {every} or more in all" if half != every else ""
+    return f"slowdowns that a run like this finds: {half} or more{where}"

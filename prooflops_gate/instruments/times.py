@@ -1,0 +1,206 @@
+"""Times: which benchmarks the next pair takes, at which pace, until each is decided.
+
+Pairs beside which other work competed are taken again while time allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from prooflops_gate.console.tables import many
+from prooflops_gate.history.records import Timed
+from prooflops_gate.instruments import Explanation, Measured
+from prooflops_gate.instruments.pace import FIRST, PacePlan
+from prooflops_gate.instruments.time_rule import (
+    EXCLUDING,
+    TimeRule,
+    found_from,
+    look_at,
+    overall,
+)
+from prooflops_gate.rows import Row, interval
+from prooflops_gate.task import Task
+
+# Of a benchmark, before and after.
+TimedPair = tuple[Timed, Timed]
+# Tries may give no time, where a benchmark is skipped, say: so many times its pairs at most.
+MOST_TRIES = 4
+UNSYNCHRONISED = (
+    "the GPU still works when a round ends, so launches alone are timed "
+    "(torch.cuda.synchronize() waits)"
+)
+
+ANY_TASK = Task()
+
+
+class Times:
+    """The times of benchmarks until `ends`, on the monotonic clock.
+
+    `plan` sets the pace of each pair, and puts off benchmarks that take too long until the others are
+    decided; without it all run at the first pace. `template` is what each task asks besides.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        rule: TimeRule,
+        ends: float,
+        plan: PacePlan | None = None,
+        template: Task = ANY_TASK,
+    ) -> None:
+        self.rule, self.ends, self.plan, self.template = rule, ends, plan, template
+        self.sides: dict[str, tuple[list[Timed], list[Timed]]] = {name: ([], []) for name in names}
+        # Benchmarks that are not taken with the others, and why.
+        self.given_up = plan.given_up() if plan else {}
+        # Those of them that get their own pairs, once the others are decided; unknown until then.
+        self.alone: list[str] | None = None
+        # The benchmarks that the next pair was asked for: still open if it was not taken.
+        self.open: Mapping[str, int] = {}
+        self.taken, self.took_s = 0, 0.0
+        self._tests: dict[str, str] = {}
+        self._left_s = math.inf
+        self._seen_quiet = False
+        self._tries = Counter[str]()
+        self._repeats = Counter[str]()
+        # Contended pairs that no row uses so far.
+        self._set_aside: dict[str, list[TimedPair]] = {}
+
+    def next_task(self, now: float) -> Task | None:
+        self._left_s = self.ends - now
+        fitting = self._left_s / self.took_s if self.took_s else math.inf
+        rows, wanted = look_at(self.sides, self.rule, fitting)
+        wanted = {
+            name: count
+            for name, count in wanted.items()
+            if self._tries[name] < MOST_TRIES * max(count, self.rule.plan.looks[0])
+        }
+        self.open = self._next(wanted)
+        if not self.open or self.taken == self.rule.most:
+            self.open = {}
+            return None
+        tests = tuple(dict.fromkeys(self._tests.get(name, name) for name in self.open))
+        paces = self._paces(rows) if self.plan else FIRST
+        return replace(self.template, tests=tests, paces=paces, ends=self.ends)
+
+    def _paces(self, rows: Iterable[Row]) -> Mapping[str, Mapping[str, float]]:
+        assert self.plan
+        effects = {row.name: row.effect for row in rows if row.effect and row.name in self.open}
+        missing = [count - self._kept(name) for name, count in self.open.items()]
+        to_go = max(self.rule.plan.confirming_pairs, *missing)
+        return self.plan.paces(effects, to_go, self._left_s)
+
+    def _next(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """Those whose turn it is: what the plan takes; then what is too long, if it fits; then the exclusions."""
+        others = {name: count for name, count in wanted.items() if name not in self.given_up}
+        planned = {name: count for name, count in others.items() if count not in EXCLUDING}
+        if planned:
+            return planned
+        if self.alone is None:
+            self.alone = self.plan.fitting_alone(self._left_s) if self.plan else []
+        alone = {name: count for name, count in wanted.items() if name in self.alone}
+        return alone or others
+
+    def progress(self) -> str:
+        least, most = min(self.open.values()), max(self.open.values())
+        until = f"{least}" if least == most else f"{least} to {most}"
+        again = ""
+        if self._repeats:
+            again = f", of which {min(map(self._kept, self.open))} count"
+        pairs = many(self.taken, "pair")
+        return f"{pairs}{again}: {len(self.open)} open, next decision at {until}"
+
+    def measure(self, measured: Measured, took_s: float) -> None:
+        asked = self.open or measured.pairs
+        self.taken, self.took_s = self.taken + 1, took_s
+        self._left_s -= took_s
+        self._tries.update(list(asked))
+        for name, pair in measured.pairs.items():
+            if name not in self.sides:
+                continue
+            self._tests[name] = pair[1].test or name
+            if not any(side.contended for side in pair):
+                self._seen_quiet = True
+                self._keep(name, pair)
+                continue
+            self._set_aside.setdefault(name, []).append(pair)
+            if self._may_repeat(name):
+                self._repeats[name] += 1
+            else:
+                self._keep(name, self._take_most_equal(name))
+
+    def _may_repeat(self, name: str) -> bool:
+        """Whether to repeat a contended pair: twice a benchmark, or, once any pair was quiet, a fourth as often as it
+        has kept pairs: a repeat costs as much as the pair that it replaces. Never if the repeat leaves too little time
+        for the pairs of the next look, or if --gate-replicates bounds their number."""
+        kept = self._kept(name)
+        to_go = max(self.rule.plan.looks[0], kept + 1) - kept
+        if self.rule.most or to_go * self.took_s > self._left_s:
+            return False
+        return self._repeats[name] < (max(2, kept // 4) if self._seen_quiet else 2)
+
+    def _take_most_equal(self, name: str) -> TimedPair:
+        """Removes and returns the contended pair with the most equal core speeds: the choice treats sides alike."""
+        pairs = self._set_aside[name]
+        chosen = min(reversed(pairs), key=inequality)
+        pairs.remove(chosen)
+        return chosen
+
+    def _kept(self, name: str) -> int:
+        return len(self.sides[name][1])
+
+    def _keep(self, name: str, pair: TimedPair) -> None:
+        for side, timed in zip(self.sides[name], pair, strict=True):
+            side.append(timed)
+
+    def decide(self) -> list[Row]:
+        for name in self._set_aside:
+            # All its pairs were contended, and its row says so.
+            if not self._kept(name):
+                self._keep(name, self._take_most_equal(name))
+        rows, _ = look_at(self.sides, replace(self.rule, ended=bool(self.open)))
+        left = self.given_up.keys() - set(self.alone or ())
+        return [
+            replace(row, note=self.given_up[row.name]) if row.name in left else row for row in rows
+        ]
+
+    def left_open(self, rows: Iterable[Row]) -> list[str]:
+        """The benchmarks that are open because the budget ended."""
+        return [row.name for row in rows if row.name in self.open and row.verdict == "INCONCLUSIVE"]
+
+    def explain(self) -> Explanation:
+        rows = self.decide()
+        notes, details = self._launches(), []
+        if left := self.left_open(rows):
+            notes.append(
+                f"the budget (--gate-budget) is spent: {many(len(left), 'benchmark')} left open by time"
+            )
+        if mean := overall(self.sides):
+            bounds = f"{mean.ratio:.3f} ({interval(mean)})"
+            details.append(f"all benchmarks together: {bounds}, geometric mean")
+            notes.append(found_from(rows, self.rule.plan, self.rule.min_effect))
+        if self._repeats:
+            repeated = many(self._repeats.total(), "measurement")
+            details.append(f"{repeated} repeated because other work competed")
+        return Explanation(tuple(notes), tuple(details))
+
+    def _launches(self) -> list[str]:
+        early = [
+            name
+            for name, (_, after) in self.sides.items()
+            if any(timed.is_launch for timed in after)
+        ]
+        return [f"{', '.join(early)}: {UNSYNCHRONISED}"] if early else []
+
+
+def inequality(pair: TimedPair) -> float:
+    """The core speed of the faster side over that of the slower.
+
+    >>> slow, slower = (Timed(1.0, {}, contended="slow", slowness=each) for each in (1.5, 1.8))
+    >>> round(inequality((slow, slower)), 2)
+    1.2
+    """
+    slow = [side.slowness for side in pair]
+    return max(slow) / min(slow) if math.isfinite(max(slow)) else math.inf

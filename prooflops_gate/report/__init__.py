@@ -1,0 +1,1 @@
+"""What the gate says of a comparison: sentences, the terminal, files, annotations, reports of tests."""

@@ -1,0 +1,152 @@
+"""What a run of the gate found and what that means: which rows fail it, and the last line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prooflops_gate.comparison import Comparison
+from prooflops_gate.console.tables import many
+from prooflops_gate.instruments.time_rule import OPEN, excludes
+from prooflops_gate.options import REPORT_ONLY, Settings
+from prooflops_gate.report.sentences import summary
+from prooflops_gate.rows import VERDICTS, Row, counts
+
+FINISHED, INTERRUPTED, BROKEN = "finished", "interrupted", "broken"
+DECIDED = ("SAME", "SLOWER", "FASTER")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A comparison with its consequences, or why it did not end.
+
+    `rows` are the worst first. `warning`: that this run passes although it left open too much. `last` is
+    the whole run in one line. `reason`: why the status is not FINISHED. `failed_tests` failed by
+    themselves.
+    """
+
+    title: str
+    rows: Sequence[Row] = ()
+    failing: Sequence[Row] = ()
+    warning: str = ""
+    lines: Sequence[str] = ()
+    details: Sequence[str] = ()
+    last: str = ""
+    table: Sequence[Sequence[str]] = ()
+    status: str = FINISHED
+    reason: str = ""
+    failed_tests: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Which rows fail a run, by its settings and the markers of its benchmarks."""
+
+    settings: Settings
+    markers: Mapping[str, Mapping[str, Any]]
+
+    def failing(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows that fail the gate."""
+        if self.settings.bisect:
+            return [row for row in rows if row.is_time and row.verdict == "SLOWER"]
+        if not self.settings.gate:
+            return []
+        return [row for row in rows if self.fails(row, self.settings.allowed_open)]
+
+    def fails(self, row: Row, allowed_open: float) -> bool:
+        """Whether a row fails the gate if undecided benchmarks pass where a larger change is excluded."""
+        settings = self.settings
+        own = self.markers.get(row.test or row.name, {})
+        direction = str(own.get("direction", settings.direction))
+        if row.verdict == "INCONCLUSIVE":
+            # A skipped test has no time.
+            return row.is_open and not excludes(row.effect, direction, allowed_open)
+        return row.verdict in failing_verdicts(settings, direction)
+
+    def result(
+        self,
+        found: Comparison,
+        failed_tests: Sequence[str],
+        status: str = FINISHED,
+        reason: str = "",
+    ) -> Result:
+        """What was found so far, and what that means."""
+        rows = sorted(found.rows, key=lambda row: VERDICTS.index(row.verdict))
+        failing = self.failing(rows)
+        warning, passing = self.open_ones(rows)
+        return Result(
+            title=found.title,
+            rows=rows,
+            failing=failing,
+            warning=warning,
+            lines=[*filter(None, [passing]), *found.notes],
+            details=found.details,
+            last=self.last_line(found, rows, failing, failed_tests, status),
+            table=found.table,
+            status=status,
+            reason=reason,
+            failed_tests=sorted(failed_tests),
+        )
+
+    def last_line(
+        self,
+        found: Comparison,
+        rows: Sequence[Row],
+        failing: Sequence[Row],
+        failed_tests: Sequence[str],
+        status: str,
+    ) -> str:
+        """The whole run in one line: a test that failed beside the benchmarks fails it, too."""
+        failed = f"{many(len(failed_tests), 'test')} failed" if failed_tests else ""
+        if self.settings.reports_only and status == FINISHED:
+            said = [failed, counts(rows) or "nothing compared", found.effort, REPORT_ONLY]
+            return "; ".join(filter(None, said))
+        if not (self.settings.gate or self.settings.bisect) and status == FINISHED:
+            return "; ".join(filter(None, [failed, found.effort]))
+        verdict = status
+        if status == FINISHED:
+            verdict = "fails" if failing or failed_tests else "passes"
+        return summary(f"gate: {verdict}", failed, rows, found.effort)
+
+    def open_ones(self, rows: Sequence[Row]) -> tuple[str, str]:
+        """A warning of undecided benchmarks that only pass as all do, or a line on others that pass.
+
+        Each may be empty.
+        """
+        settings = self.settings
+        is_open = [row for row in rows if row.is_open]
+        if not (settings.gate and is_open):
+            return "", ""
+        hiding = sum(self.fails(row, OPEN) for row in is_open)
+        if math.isinf(settings.allowed_open) and hiding:
+            change = "a slowdown" if settings.direction == "slower" else "a change"
+            warning = (
+                f"{len(is_open)} undecided, of which {hiding} could hide {change} of {OPEN:.0%}"
+            )
+            if not any(row.verdict in DECIDED for row in rows if row.is_time):
+                warning = f"this run decided nothing: {warning}"
+            return f"{warning}; gate_undecided = fail makes this red", ""
+        allowed = min(settings.allowed_open, OPEN)
+        passing = sum(not self.fails(row, settings.allowed_open) for row in is_open)
+        line = (
+            f"{passing} INCONCLUSIVE passed: more than {allowed:.0%} is excluded (gate_undecided)"
+        )
+        return "", line if passing else ""
+
+
+def failing_verdicts(settings: Settings, direction: str) -> set[str]:
+    """The verdicts that fail a gate which guards this direction."""
+    found = {"CHANGED"}
+    if settings.missing_fails:
+        found.add("MISSING")
+    if settings.memory == "fail":
+        found.add("MORE MEMORY")
+    if settings.instructions_fail:
+        found.add("MORE INSTRUCTIONS")
+    if direction in ("slower", "both"):
+        found.add("SLOWER")
+    if direction in ("faster", "both"):
+        found.add("FASTER")
+    return found

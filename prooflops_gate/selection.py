@@ -1,0 +1,139 @@
+"""Which tests a run selects, and whether a benchmark of the other side was asked for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prooflops_gate import run_state
+from prooflops_gate.identity import stable_names
+from prooflops_gate.run_state import is_benchmark
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The collected tests of this run by their stable names, and the settings of their markers `gate`."""
+
+    config: pytest.Config
+    items: tuple[pytest.Item, ...]
+
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """The stable name of each test, by its id."""
+        return stable_names(item.nodeid for item in self.items)
+
+    @cached_property
+    def benchmarks(self) -> tuple[str, ...]:
+        return tuple(self.names[item.nodeid] for item in self.items if is_benchmark(item))
+
+    @cached_property
+    def others(self) -> tuple[str, ...]:
+        """The tests that measure nothing."""
+        return tuple(self.names[item.nodeid] for item in self.items if not is_benchmark(item))
+
+    @cached_property
+    def markers(self) -> Mapping[str, Mapping[str, Any]]:
+        """The arguments of the marker `gate`, by test."""
+        given = self.config.stash.get(run_state.MARKERS, {})
+        return {self.names.get(node_id, node_id): row for node_id, row in given.items()}
+
+    @cached_property
+    def smallest(self) -> Mapping[str, float]:
+        """The smallest change that counts, of each test whose marker sets it."""
+        return {
+            name: float(row["min_effect"])
+            for name, row in self.markers.items()
+            if "min_effect" in row
+        }
+
+    def directions(self, direction: str) -> int:
+        """2 if the run or any marker asks for the direction "both", else 1."""
+        given = [direction, *(row.get("direction") for row in self.markers.values())]
+        return 2 if "both" in given else 1
+
+    def covers(self, test: str) -> bool:
+        """Whether this run asks for a test of the other side, which has no `ignore` in its marker."""
+        if self.markers.get(test, {}).get("ignore", False):
+            return False
+        return test in self.benchmarks or is_asked_for(test, self.config)
+
+
+def files_of(ids: Iterable[str]) -> list[str]:
+    """The files of these tests, each once, in order."""
+    return list(dict.fromkeys(name.partition("::")[0] for name in ids))
+
+
+def function_of(name: str) -> str:
+    """The test function of a test, without parameters.
+
+    >>> function_of("t.py::TestX::test_a[1-2]#3")
+    't.py::TestX::test_a'
+    """
+    return name.partition("[")[0].partition("#")[0]
+
+
+def is_in_code(root: Path, name: str) -> bool:
+    """Whether the function of this test stands in its file under `root`, in any class of that name."""
+    file, *inside = function_of(name).split("::")
+    try:
+        tree = ast.parse((root / file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    function = inside[-1] if inside else ""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(isinstance(node, kinds) and node.name == function for node in ast.walk(tree))
+
+
+def is_gone(name: str, here: Path, there: Path, collected: Sequence[str]) -> bool:
+    """Whether this change removed a test from the code, so that it cannot run here.
+
+    Its function is gone, or its parameters are: other tests of the function were collected, and its
+    file differs between the two sides.
+    """
+    if not is_in_code(here, name):
+        return True
+    if name in collected:
+        return False
+    siblings = {function_of(each) for each in collected}
+    return function_of(name) in siblings and _differs(name.partition("::")[0], here, there)
+
+
+def _differs(file: str, here: Path, there: Path) -> bool:
+    try:
+        return (here / file).read_bytes() != (there / file).read_bytes()
+    except OSError:
+        return True
+
+
+def selects_by_expression(config: pytest.Config) -> bool:
+    """Whether an expression, and not only paths and node ids, selects the tests."""
+    option = config.option
+    by_others = getattr(option, "deselect", None) or getattr(option, "claim", None)
+    return bool(option.keyword or option.markexpr or by_others)
+
+
+def is_asked_for(name: str, config: pytest.Config) -> bool:
+    """Whether the paths and node ids of the command line cover a test of this name, existing or not.
+
+    So a benchmark that vanished from a file is missing, and one of another file is not. Where the last
+    run selects the tests (--lf, --sw), nothing else was asked for: the other side has no such past.
+    """
+    if getattr(config.option, "lf", False) or getattr(config.option, "stepwise", False):
+        return False
+    file, _, inside = name.partition("::")
+    path = (config.rootpath / file).resolve()
+    for argument in config.args:
+        given, _, wanted = argument.partition("::")
+        place = (config.invocation_params.dir / given).resolve()
+        if not wanted and (place == path or place in path.parents):
+            return True
+        is_within = inside == wanted or inside.startswith((f"{wanted}::", f"{wanted}["))
+        if wanted and place == path and is_within:
+            return True
+    return False

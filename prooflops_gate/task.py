@@ -1,0 +1,159 @@
+"""What goes into a process of the gate, and what comes out of it: values that nobody changes."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# pytest-benchmark's options by test; those of all others stand under "".
+Paces = Mapping[str, Mapping[str, Any]]
+
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two things compared: which interpreter runs which checkout.
+
+    `paths` go first on PYTHONPATH. A `fresh` side was checked out for this run: it has neither built
+    extensions nor submodules.
+    """
+
+    label: str
+    python: str
+    root: Path
+    paths: tuple[str, ...] = ()
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class Counting:
+    """What a process counts in place of timing: instructions under valgrind, bytecodes by function.
+
+    No test begins after `until`. Without `valgrind` only bytecodes are counted.
+    """
+
+    until: float = math.inf
+    by_function: bool = False
+    valgrind: bool = True
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a process's objects lie: its hash seed, and the size of its environment modulo a page.
+
+    Both move memory, and with it times (Mytkowicz et al., ASPLOS 2009). The processes of a pair share
+    them, so their noise cancels. An empty seed lets each process draw its own, as Python does.
+    """
+
+    hash_seed: str = ""
+    environment_bytes: int = 0
+
+    @staticmethod
+    def drawn() -> Layout:
+        """Another layout each time."""
+        seed = int.from_bytes(os.urandom(4), "little")
+        return Layout(_seed_text(seed), random.randrange(PAGE_BYTES))
+
+    @staticmethod
+    def fixed(seed: int) -> Layout:
+        """The same layout on every machine."""
+        return Layout(_seed_text(seed))
+
+
+def _seed_text(seed: int) -> str:
+    return "" if "PYTHONHASHSEED" in os.environ else str(seed)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a process is asked: which tests it runs, at which pace, and what it measures.
+
+    `tests` are names by `identity.stable_names`; None asks for all. A process skips in `examined` tests
+    what an earlier one has checked. `repeated` holds the seconds of tests that run several times.
+    `memory` names the tests whose memory is measured, which costs up to 50 times a call; None: all.
+    No process outlives `ends`, on the monotonic clock, nor takes longer than `limit_s`.
+    """
+
+    tests: tuple[str, ...] | None = None
+    benchmarks_only: bool = True
+    paces: Paces = field(default_factory=dict)
+    examined: tuple[str, ...] = ()
+    repeated: Mapping[str, float] = field(default_factory=dict)
+    memory: tuple[str, ...] | None = ()
+    counting: Counting | None = None
+    layout: Layout = Layout()
+    ends: float = math.inf
+    limit_s: float = math.inf
+
+    def for_child(self) -> dict[str, Any]:
+        """The part that the child's plugin reads, as JSON takes it."""
+        counting = self.counting
+        return {
+            "tests": None if self.tests is None else list(self.tests),
+            "benchmarks_only": self.benchmarks_only,
+            "paces": self.paces,
+            "examined": list(self.examined),
+            "repeated": {} if counting else dict(self.repeated),
+            "memory": None if self.memory is None else list(self.memory),
+            "counting": counting and vars(counting),
+        }
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """One ended process and what it left.
+
+    `record` is pytest-benchmark's JSON with this project's part. `modules` are the files of what it
+    imported, without site-packages and the standard library; `collected` the benchmarks it found.
+    `calls` holds per test the seconds of its call, and whether its pace is fixed. `wall_s` leaves out
+    the turns of others, `start_cpu_s` is the CPU time of start, imports, collection and fixtures. The
+    last four are there where it counted: instructions, bytecodes by function, callgrind's files, and
+    the builds that ran (`callgrind.builds`).
+    """
+
+    side: Side
+    record: dict[str, Any]
+    prefix: str
+    modules: Mapping[str, str]
+    reports: list[dict[str, Any]]
+    calls: Mapping[str, Mapping[str, Any]]
+    wall_s: float
+    collected: tuple[str, ...] = ()
+    footprint: Mapping[str, Any] = field(default_factory=dict)
+    start_cpu_s: float = 0.0
+    counts: Mapping[str, int] | None = None
+    steps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    dumps: Mapping[str, str] = field(default_factory=dict)
+    builds: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> dict[str, Any] | None:
+        """The machine's fingerprint; None where the plugin was not active."""
+        found: dict[str, Any] | None = self.record["prooflops"].get("fingerprint")
+        return found
+
+    @property
+    def failed(self) -> set[str]:
+        """The tests that failed in it."""
+        return {report["nodeid"] for report in self.reports if report.get("outcome") == "failed"}
+
+
+class Pair(NamedTuple):
+    """A process of the other side, and one of this."""
+
+    before: Replicate
+    after: Replicate
+
+
+class ReplicateFailed(RuntimeError):
+    """A process ended without a record: the message says which, how, and its last output."""
+
+
+class OutOfTime(RuntimeError):
+    """The process was ended because the comparison's time is up."""
