@@ -63,10 +63,8 @@ def runner(foreign: Path, tmp_path: Path) -> dict[str, str]:
     if find_spec("pip") is None or find_spec("setuptools") is None:
         pytest.skip("needs pip and setuptools, to install without a network")
     tools, store, clone = tmp_path / "tools", tmp_path / "comments.json", tmp_path / "clone"
-    for name in ("accounting", "prooflops", "bench", "test_claims"):
-        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, clone)
+    ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+    shutil.copytree(ROOT / "prooflops_gate", clone, ignore=ignored)
     store.write_text('{"9": "of another"}')
     tools.mkdir()
     here = {
