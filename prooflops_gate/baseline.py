@@ -112,8 +112,9 @@ def report(
 ) -> Comparison:
     """Today's figures of one process beside the stored ones."""
     say("one process: the baseline's commit cannot be measured beside it")
-    task = Task(tests=selection.benchmarks, paces=FIRST)
-    files = sides.existing(files_of(selection.benchmarks), here)
+    tests = (*selection.benchmarks, *selection.others)
+    task = Task(tests=tests, benchmarks_only=False, paces=FIRST)
+    files = sides.existing(files_of(tests), here)
     done = processes.run([(here, files)], task)[0]
     heard(done)
     mine = records.summary_of(done.record, Path("replicate"), settings.exact)

@@ -249,7 +249,8 @@ class Gate:
         elif exitstatus == pytest.ExitCode.INTERRUPTED:
             status, reason = INTERRUPTED, str(session.shouldstop or "stopped by the user")
         found = self.found or Comparison("")
-        self.result = self.judge.result(found, sorted(self.reports.failed), status, reason)
+        failed = self.reports.failed | self.reports.not_run
+        self.result = self.judge.result(found, sorted(failed), status, reason)
         publish(self.result, self.config, self.settings)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -90,7 +90,7 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     assert 1 < slow["low"] <= slow["ratio"] <= slow["high"], (
         "on a busy machine three times the work can pass for two"
     )
-    assert "10 min at most (--gate-budget)" in done.output, "the plan is said"
+    assert "at most (--gate-budget)" in done.output, "the plan is said"
     assert worktrees(foreign) == 1, "the worktree of the other revision is still there"
     after = subprocess.run(
         ["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True
@@ -306,7 +306,7 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
     assert "baseline main: 3 records" in done.output
     change(foreign, "STEPS = 300", "STEPS = 1500")
     change(foreign, "total = 0", "total, held = 0, bytes(90_000)")
-    done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main", OMP_NUM_THREADS="7")
+    done = run(foreign, "test_foreign.py", "--gate", "--gate-baseline", "main")
     assert done.code == 1
     assert "the baseline main (" in done.output, done.output
     assert f"SLOWER: {ONE}" in done.output

@@ -33,8 +33,9 @@ class Reports:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.by_test: dict[str, list[pytest.TestReport]] = {}
-        # The tests that failed in any process; `emit` adds none.
+        # The tests that failed in any process, or in none, as none ran them.
         self.failed = set[str]()
+        self.not_run = set[str]()
 
     def __iter__(self) -> Iterator[pytest.TestReport]:
         return (report for reports in self.by_test.values() for report in reports)
@@ -79,6 +80,7 @@ class Reports:
                 reports = [skip(item.nodeid, item.location, UNPAIRED)]
             elif not reports:
                 reports = failure(item.nodeid, item.location, broken or NOT_RUN)[1:2]
+                self.not_run.add(name)
             for report in reports:
                 report.nodeid = item.nodeid
                 report.user_properties = [*report.user_properties, *properties.get(name, [])]
