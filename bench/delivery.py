@@ -107,9 +107,7 @@ class Delivery:
         value = amount / seconds if amount else seconds
         entry = {"figure": figure, "value": value, "unit": unit}
         if floor is None or (floor.of in NOMINAL and not nominal):
-            self._info["delivers"] = entry | {
-                "unknown": self._floors.why_unknown(figure, floor, dtype)
-            }
+            self._info["delivers"] = entry | {"unknown": self._floors.why_unknown(floor, dtype)}
             return
         conditions = self._info.get("conditions", {})
         at_clock = self._info.get("share_at_clock")

@@ -59,23 +59,30 @@ class Attention(nn.Module):
     that FlopCounterMode can count on any device (on the meta device it always does).
     """
 
-    def __init__(self, model: Transformer):
+    def __init__(self, model: Transformer, fused_qkv: bool = False):
         super().__init__()
         self.width = model.head_dim
         queries, keys = model.heads * self.width, model.kv_heads * self.width
-        self.query = nn.Linear(model.dim, queries, bias=model.qkv_bias)
-        self.key = nn.Linear(model.dim, keys, bias=model.qkv_bias)
-        self.value = nn.Linear(model.dim, keys, bias=model.qkv_bias)
+        self.widths = [queries, keys, keys]
+        if fused_qkv:
+            self.query_key_value = nn.Linear(model.dim, sum(self.widths), bias=model.qkv_bias)
+        else:
+            self.query = nn.Linear(model.dim, queries, bias=model.qkv_bias)
+            self.key = nn.Linear(model.dim, keys, bias=model.qkv_bias)
+            self.value = nn.Linear(model.dim, keys, bias=model.qkv_bias)
+        self.fused_qkv = fused_qkv
         self.out = nn.Linear(queries, model.dim, bias=model.out_bias)
         self.rotate = nn.Identity() if model.learned_positions else RotaryEmbedding()
         self.grouped = model.heads != model.kv_heads
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.fused_qkv:
+            projected = self.query_key_value(x).split(self.widths, dim=-1)
+        else:
+            projected = self.query(x), self.key(x), self.value(x)
         query, key, value = (
-            rearrange(
-                project(x), "batch token (head width) -> batch head token width", width=self.width
-            )
-            for project in (self.query, self.key, self.value)
+            rearrange(each, "batch token (head width) -> batch head token width", width=self.width)
+            for each in projected
         )
         mixed = functional.scaled_dot_product_attention(
             self.rotate(query), self.rotate(key), value, is_causal=True, enable_gqa=self.grouped
@@ -140,9 +147,9 @@ class MixtureOfExperts(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, model: Transformer):
+    def __init__(self, model: Transformer, fused_qkv: bool = False):
         super().__init__()
-        self.attention_norm, self.attention = norm(model), Attention(model)
+        self.attention_norm, self.attention = norm(model), Attention(model, fused_qkv)
         self.mlp_norm, self.mlp = (
             norm(model),
             MixtureOfExperts(model) if model.experts > 1 else MLP(model),
@@ -156,13 +163,13 @@ class Block(nn.Module):
 class TransformerNet(nn.Module):
     """Decoder-only transformer: token ids (batch, token) -> logits (batch, token, vocabulary)."""
 
-    def __init__(self, model: Transformer, checkpoint_every: int = 0):
+    def __init__(self, model: Transformer, checkpoint_every: int = 0, fused_qkv: bool = False):
         super().__init__()
         self.embedding = embedding(model.vocab_size, model.dim)
         self.positions = (
             embedding(model.learned_positions, model.dim) if model.learned_positions else None
         )
-        self.layers = nn.ModuleList(Block(model) for _ in range(model.layers))
+        self.layers = nn.ModuleList(Block(model, fused_qkv) for _ in range(model.layers))
         self.norm = norm(model)
         self.head = nn.Linear(model.dim, model.vocab_size, bias=False)
         if model.tied_embedding:
@@ -212,15 +219,19 @@ def build(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     checkpoint_every: int = 0,
+    fused_qkv: bool = False,
 ) -> nn.Module:
     """`model` as a torch module on `device` in `dtype`, its weights random; on "meta" any size fits.
 
     With `checkpoint_every` = k the activations inside every k layers are dropped in the forward pass and recomputed in
     the backward pass (the non-reentrant form; `torch.utils.checkpoint.set_checkpoint_early_stop` applies to it).
+    `fused_qkv`: a transformer's queries, keys and values come from one product, as fast nets have it.
     """
-    net = DeepLinearNet if isinstance(model, DeepLinear) else TransformerNet
+    every = validated_int("checkpoint_every", checkpoint_every)
     with torch.device(device):
-        return net(model, validated_int("checkpoint_every", checkpoint_every)).to(dtype)
+        if isinstance(model, DeepLinear):
+            return DeepLinearNet(model, every).to(dtype)
+        return TransformerNet(model, every, fused_qkv).to(dtype)
 
 
 def inputs(

@@ -1,12 +1,13 @@
 """What a healthy device delivers at least, per figure: the floors that the benchmarks assert, with sources.
 
 A floor in `floors.json` is a share of a nominal rate (`peak`: the dense peak of the dtype, `bandwidth`: the memory's,
-`link`: that of the host's or the peer's link), a rate (`B/s`) or a time (`s`). Where a range of healthy devices is
-published (`healthy`), or a threshold by which somebody accepts a node (`accepted`), the floor is
-its low end less a margin of 5 %, the allowance of SuperBench: other programs and hosts measured
-those. What one healthy device reached (`one`) is the floor less 10 %: another differs by 5 % and
-more. A row names the devices it is for, or a generation of them, or neither: such a wide floor
-finds defects of factors alone, and says so.
+`link`: that of the host's or the peer's link), a rate (`B/s`) or a time (`s`). Where a range of
+healthy devices is published (`healthy`), or a threshold by which somebody accepts a node
+(`accepted`), the floor is its low end less a margin of 5 %, the allowance of SuperBench: other
+programs and hosts measured those. What one healthy device reached (`one`) is the floor less 10 %:
+another differs by 5 % and more; what somebody's training run reached (`run`), less 15 %. A row
+names the devices it is for, or a generation of them, or neither: such a wide floor finds defects of
+factors alone, and says so.
 
 `one_at_clock` is the same as a share of what all units do at the clock that ran, which hardly moves
 with power and heat: a card must reach both.
@@ -28,6 +29,7 @@ _TABLE: dict[str, Any] = json.loads(
 _ROWS: list[dict[str, Any]] = _TABLE["rows"]
 MARGIN: float = _TABLE["margin"]
 MARGIN_OF_ONE: float = _TABLE["margin_of_one"]
+MARGIN_OF_RUN: float = _TABLE["margin_of_run"]
 
 
 def _words(cell: str) -> list[str]:
@@ -41,6 +43,7 @@ FIGURES: tuple[str, ...] = tuple(
 GROUPS = {
     "memory": ("copy", "scale", "add", "triad", "sum", "dot"),
     "link": ("to-device", "to-host"),
+    "mfu": ("mfu gpt2-124m", "mfu llama-1b"),
 }
 
 
@@ -80,6 +83,8 @@ class Floor(NamedTuple):
             return f"{least}; healthy {self.whose}: {low} to {high} %"
         if self.source == _TABLE["sources"]["one-h200"]:
             return f"{least}; one healthy H200, less {100 * MARGIN_OF_ONE:.0f} %"
+        if self.figure in GROUPS["mfu"] and self.whose:
+            return f"{least}; a published run, less {100 * MARGIN_OF_RUN:.0f} %"
         return f"{least}; {f'of {self.whose}' if self.whose else 'a wide floor'}"
 
 
@@ -148,6 +153,8 @@ def _floor(figure: str, row: dict[str, Any], whose: str) -> Floor:
     published = healthy[0] if healthy else row.get("accepted", 0.0) * row.get("part", 1.0)
     if published:
         limit = published * (1 - MARGIN)
+    elif "run" in row:
+        limit = row["run"] * (1 - MARGIN_OF_RUN)
     elif "one" in row:
         limit = _less(row["one"], row["of"])
     else:

@@ -30,7 +30,7 @@ SAMPLE = {
     "test_claims/test_storage.py": "making_views_allocates or contiguous_copies",
 }
 # Of several ranks; of a user's model, see below; torch.compile compiles nothing while a dispatch mode is active.
-ELSEWHERE = {"test_collectives.py", "test_user_model.py", "test_compile.py"}
+ELSEWHERE = {"test_collectives.py", "test_user_model.py", "test_compile.py", "test_mfu.py"}
 FILES = sorted(
     f"{room}/{path.name}"
     for room in ("bench", "test_claims")

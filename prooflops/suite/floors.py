@@ -24,12 +24,11 @@ from accounting.devices.floors import (
 )
 from prooflops.machine import device as machine
 from prooflops.machine import health
-from prooflops.suite.peaks import Peaks, published_mfu_text
+from prooflops.suite.peaks import Peaks
 
-MFU = "mfu"  # of a training step: it has a floor only where one is given
 # Units of figures whose floor may be no share.
 ABSOLUTE = {"launch": "s", "to-device": "B/s", "to-host": "B/s", "peer": "B/s", "all-reduce": "B/s"}
-VALID = (*FIGURES, MFU, *GROUPS)
+VALID = (*FIGURES, *GROUPS)
 
 
 def stated_floors(texts: Sequence[str]) -> dict[str, float]:
@@ -39,7 +38,7 @@ def stated_floors(texts: Sequence[str]) -> dict[str, float]:
     {'bf16': 0.7, 'to-device': 0.5, 'to-host': 0.5}
     >>> stated_floors(["bf17=0.7"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: --floor bf17=0.7: the figure must be one of bf16, fp16, ..., mfu, memory, link
+    ValueError: --floor bf17=0.7: the figure must be one of bf16, fp16, ..., memory, link, mfu
     >>> stated_floors(["bf16=70"])
     Traceback (most recent call last):
     ValueError: --floor bf16=70: the share of the nominal rate must be above 0 and at most 1
@@ -145,11 +144,7 @@ class Floors:
             return Floor(figure, value, self._unit(figure, value), None, "--floor", "--floor")
         if test in self.reference:
             return self.reference[test]
-        return (
-            None
-            if figure == MFU
-            else floor_of(machine.accelerator(self.device), figure, self.device.type)
-        )
+        return floor_of(machine.accelerator(self.device), figure, self.device.type)
 
     def nominal(self, of: str, dtype: str = "") -> float | None:
         """The rate that a share is of, in FLOP/s or bytes per second; None if unknown."""
@@ -167,10 +162,8 @@ class Floors:
         """FLOP/s of all units at a clock; None if unknown."""
         return machine.flop_per_s_at_clock(self.device, dtype, clock_hz)
 
-    def why_unknown(self, figure: str, floor: Floor | None, dtype: str = "") -> str:
+    def why_unknown(self, floor: Floor | None, dtype: str = "") -> str:
         """Why a figure cannot be compared."""
-        if figure == MFU:
-            return f"no floor is given (--floor mfu=0.4); published are {published_mfu_text()}"
         if floor is None:
             return "no floor is known for it on this device"
         if self.device.type == "cpu":

@@ -92,7 +92,7 @@ def test_the_share_of_a_row_on_a_cpu_is_that_of_the_clock_that_ran() -> None:
 def test_what_is_missing_for_a_peak_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     floors = Floors(CPU, Peaks(CPU))
     floor = floor_of(None, "fp32", "cpu")
-    assert "FLOPs per cycle in fp16" in floors.why_unknown("fp16", floor, "fp16")
+    assert "FLOPs per cycle in fp16" in floors.why_unknown(floor, "fp16")
 
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -101,7 +101,7 @@ def test_what_is_missing_for_a_peak_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(mmap, "mmap", refused)
     try:
         assert floors.nominal("peak", "fp32") is None
-        found = floors.why_unknown("fp32", floor, "fp32")
+        found = floors.why_unknown(floor, "fp32")
         with conditions(CPU) as record:
             pass
     finally:

@@ -1,0 +1,79 @@
+"""MFU of well-written training steps, which a card must reach. Unrun on a real card."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import pytest
+
+from accounting.roofline import Work, mfu
+from bench.test_training import joules_per_token
+from bench.well_written import (
+    NETS,
+    Batch,
+    WellWrittenStep,
+    largest_batch,
+    predicted_peak_bytes,
+    seconds_by_kind,
+)
+from prooflops import measured
+
+# A net takes half a minute to compile; a short run has the time for one.
+QUICK_NETS = ("gpt2-124m",)
+LEAST_FALL = 0.01
+STEPS_UNTIL_IT_LEARNS = 5
+
+
+@pytest.mark.needs("cuda", "sm>=8.0", "c++")
+@pytest.mark.parametrize("net", NETS)
+def test_mfu(net, device, pace, sizing, peak_flop_per_s, measure, delivery):
+    if measure.brief:
+        pytest.skip("no process of the gate compiles: it would take the gate's time")
+    if pace == "quick" and net not in QUICK_NETS:
+        pytest.skip(f"--quick compiles {', '.join(QUICK_NETS)} alone")
+    model, sequence = NETS[net]
+    size = largest_batch(
+        sizing.room_bytes(), lambda batch: predicted_peak_bytes(model, batch, sequence, device)
+    )
+    if not size:
+        pytest.skip("the prediction says that not even one sequence fits the free memory")
+    batch = Batch(model, size, sequence)
+    began = perf_counter()
+    step = WellWrittenStep(batch, device)
+    losses = [float(step())]
+    measure.declare(compile_s=perf_counter() - began, batch=size, tokens=batch.tokens)
+    losses += [float(step()) for _ in range(STEPS_UNTIL_IT_LEARNS)]
+    assert losses[-1] <= (1 - LEAST_FALL) * losses[0], (
+        f"the loss on one batch should fall by {LEAST_FALL:.0%}, but went {losses}"
+    )
+    flops, peak = batch.model_flops, peak_flop_per_s("bf16")
+    # Held against a ceiling that any step exceeds, so that the clock settles under it.
+    seconds = measure.work(
+        step,
+        Work(flops, 0),
+        dtype="bf16",
+        inputs=(step.tokens,),
+        launch=False,
+        counted=False,
+        ceiling=flops,
+    )
+    by_kind = seconds_by_kind(step, device)
+    measure.declare(
+        tokens_per_s=batch.tokens / seconds,
+        joules_per_token=joules_per_token(measure.info, batch.tokens),
+        model_flops=flops,
+        peak_flop_per_s=peak,
+        mfu=mfu(flops, seconds, peak),
+        seconds_by_kind=by_kind,
+        idle_s=max(seconds - sum(by_kind.values()), 0.0),
+        peak_bytes=measured_peak_bytes(step),
+    )
+    delivery.check(f"mfu {net}", flops, "FLOP/s", step, seconds=seconds, dtype="bf16")
+
+
+def measured_peak_bytes(step: WellWrittenStep) -> int:
+    """The most bytes that a step adds to its weights, state and inputs."""
+    with measured.memory(step.device) as memory:
+        step()
+        memory.mark("step")
+    return memory.phases["step"].peak_bytes

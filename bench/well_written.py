@@ -1,0 +1,151 @@
+"""Training steps as a performance engineer writes them: what a card should reach with a real net.
+
+bf16 by autocast over weights in fp32, forward pass and loss compiled as one, torch's fused attention
+and fused AdamW, a vocabulary of whole tiles, queries, keys and values by one product, no gradient
+accumulation, and the largest batch of a power of two that the prediction says will fit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from accounting import models
+from accounting.models import GPT2_SMALL, Transformer
+from bench.models import build, inputs
+from prooflops import measured, predicted
+
+VOCABULARY_OF_WHOLE_TILES = 50_304
+# The shape of TinyLlama, with 1.1 billion parameters.
+LLAMA_1B = Transformer(
+    vocab_size=32_000, layers=22, dim=2048, heads=32, kv_heads=4, hidden=5632,
+    gated=True, norm="rmsnorm",
+)  # fmt: skip
+GPT2_124M = replace(GPT2_SMALL, vocab_size=VOCABULARY_OF_WHOLE_TILES)
+# Each net with the length of its sequences.
+NETS = {"gpt2-124m": (GPT2_124M, 1024), "llama-1b": (LLAMA_1B, 2048)}
+# More gains nothing on a card of today, and takes longer.
+MOST_BATCH = 64
+LEARNING_RATE = 3e-4
+
+
+def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy in fp32, whatever autocast makes of the logits."""
+    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences of a net, and the FLOPs of a step on them."""
+
+    model: Transformer
+    size: int
+    sequence: int
+
+    @property
+    def tokens(self) -> int:
+        return self.size * self.sequence
+
+    @property
+    def model_flops(self) -> int:
+        """Forward and backward pass, attention at the pairs that the causal mask leaves: for MFU."""
+        return models.step_flops(self.model, self.size, self.sequence, pairs="causal").model
+
+
+def predicted_peak_bytes(model: Transformer, size: int, sequence: int, device: torch.device) -> int:
+    """The bytes of two eager steps, by fake tensors: a compiled step keeps no more."""
+    tokens = torch.empty(size, sequence, dtype=torch.long, device="meta")
+    step = predicted.TrainingStep(
+        partial(build, model, fused_qkv=True),
+        tokens,
+        loss=loss_of,
+        targets=tokens,
+        optimizer=partial(torch.optim.AdamW, fused=True),
+        autocast=torch.bfloat16,
+        device=device,
+    )
+    return step.predict().peak_bytes
+
+
+def largest_batch(
+    room_bytes: float, peak_bytes: Callable[[int], float], most: int = MOST_BATCH
+) -> int:
+    """The largest power of two that fits; 0 where not even 1 does.
+
+    What a step keeps grows in proportion to the batch, on top of weights and optimizer state: two
+    predictions tell all.
+
+    >>> largest_batch(100e9, lambda batch: 20e9 + 3e9 * batch)
+    16
+    """
+    one, two = peak_bytes(1), peak_bytes(2)
+    batch = most
+    while batch and one + (batch - 1) * (two - one) > room_bytes:
+        batch //= 2
+    return batch
+
+
+class WellWrittenStep:
+    """One step on one fixed batch of random tokens; a call returns its loss."""
+
+    recipe = "bf16"
+
+    def __init__(self, batch: Batch, device: torch.device) -> None:
+        torch.manual_seed(0)
+        self.device = device
+        self.module = build(batch.model, device=device, fused_qkv=True)
+        self.tokens = inputs(batch.model, batch.size, batch.sequence, device=device)
+        self.targets = torch.randint_like(self.tokens, batch.model.vocab_size)
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=LEARNING_RATE, fused=True)
+        self._loss = torch.compile(partial(forward_loss, self.module))
+
+    def __call__(self) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16):
+            loss = self._loss(self.tokens, self.targets)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+
+def forward_loss(module: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+    return loss_of(module(tokens), targets)
+
+
+# The kinds of kernels by their names, the first that fits; what triton fuses holds casts, too.
+KINDS = {
+    "attention": r"flash|fmha|sdpa|attention|cudnn::fusion",
+    "optimizer": r"adam|multi_tensor|foreach",
+    "products": r"gemm|nvjet|cutlass|cublas|xmma|wgmma|triton_.*mm",
+    "fused": r"triton",
+    "casts": r"float16_copy|direct_copy|convert",
+}
+
+
+def kind_of(kernel: str) -> str:
+    """The kind of a kernel by its name: products, attention, optimizer, casts, fused or other.
+
+    >>> [kind_of(name) for name in ("nvjet_tst_128x256", "flash_fwd_kernel", "triton_poi_fused_0")]
+    ['products', 'attention', 'fused']
+    """
+    fitting = (kind for kind, names in KINDS.items() if re.search(names, kernel, re.IGNORECASE))
+    return next(fitting, "other")
+
+
+def seconds_by_kind(step: Callable[[], object], device: torch.device) -> dict[str, float]:
+    """Seconds of a step's kernels by kind, by torch's profiler, the longest first."""
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as seen:
+        step()
+        measured.synchronise(device)
+    found: dict[str, float] = {}
+    for kernel in seen.key_averages():
+        kind = kind_of(kernel.key)
+        found[kind] = found.get(kind, 0.0) + kernel.self_device_time_total / 1e6
+    return dict(sorted(found.items(), key=lambda each: -each[1]))

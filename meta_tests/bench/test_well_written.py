@@ -1,0 +1,100 @@
+"""The steps whose MFU is asserted: their batch, their FLOPs, their kernels by kind, their floor."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting.models import Transformer, step_flops
+from bench.delivery import BelowFloor, Delivery
+from bench.models import build, inputs
+from bench.well_written import NETS, Batch, WellWrittenStep, kind_of, largest_batch
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import Card
+from prooflops import counted
+from prooflops.suite.floors import Floors, stated_floors
+from prooflops.suite.peaks import Peaks
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+TINY = Transformer(
+    vocab_size=128, layers=2, dim=64, heads=4, kv_heads=2, hidden=96, gated=True, norm="rmsnorm"
+)
+# Kernels of a step that an H200 ran (torch 2.11), and of compiled ones.
+KERNELS = {
+    "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_bias_TNT": "products",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x64": "attention",
+    "void cudnn::fusion::convert_dq_to_16bits<true>(void const*, void*, unsigned int": "attention",
+    "void cudnn::fusion::compute_dot_do_o_specialized<true, 64>(void const*": "attention",
+    "void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel": "casts",
+    "void at::native::(anonymous namespace)::CatArrayBatchedCopy<at::native": "other",
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<...FusedAdam": "optimizer",
+    "triton_red_fused__to_copy_add_native_layer_norm_3": "fused",
+    "Memset (Device)": "other",
+}
+
+
+@pytest.mark.parametrize(("kernel", "kind"), KERNELS.items())
+def test_the_time_of_a_step_goes_by_the_kinds_of_its_kernels(kernel: str, kind: str) -> None:
+    assert kind_of(kernel) == kind
+
+
+@given(st.floats(1e9, 5e10), st.floats(1e8, 1e10), st.floats(1e9, 2e11))
+def test_the_batch_is_the_largest_power_of_two_that_fits(
+    fixed: float, each: float, room: float
+) -> None:
+    batch = largest_batch(room, lambda size: fixed + each * size)
+    assert batch == 0 or fixed + each * batch <= room * (1 + 1e-9)
+    assert batch == 64 or fixed + each * max(2 * batch, 1) > room * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("fused_qkv", [False, True])
+def test_one_product_for_queries_keys_and_values_changes_no_flops(fused_qkv: bool) -> None:
+    net, tokens = build(TINY, fused_qkv=fused_qkv), inputs(TINY, 2, 16)
+    with counted.flops() as count:
+        net(tokens).float().sum().backward()
+    assert count.step.model == step_flops(TINY, 2, 16).model
+
+
+def test_a_well_written_step_learns_and_its_mfu_halves_the_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    batch = Batch(TINY, 4, 16)
+    step = WellWrittenStep(batch, CPU)
+    losses = [float(step()) for _ in range(8)]
+    assert losses[-1] < 0.99 * losses[0]
+    in_full = step_flops(TINY, 4, 16).model
+    # Of 16 tokens, 16 · 17 / 2 of 16 · 16 pairs of a query and a key are left by the mask.
+    attention = 3 * 4 * TINY.layers * 4 * 16**2 * TINY.heads * TINY.head_dim
+    assert in_full - batch.model_flops == attention - attention * 17 // 32
+
+
+@pytest.mark.parametrize(
+    ("net", "low", "enough"), [("gpt2-124m", 0.2, 0.3), ("llama-1b", 0.3, 0.4)]
+)
+def test_an_mfu_below_published_runs_is_red(net: str, low: float, enough: float) -> None:
+    assert net in NETS
+
+    def asserted(share: float, *stated: str) -> dict[str, Any]:
+        with simulated(Card(memory_bytes=2**28)):
+            info: dict[str, Any] = {}
+            floors = Floors(CUDA, Peaks(CUDA), stated_floors(stated))
+            row = Delivery(
+                CUDA, floors, "a test", info, pace="quick",
+                conditions=lambda: nullcontext({}), causes=lambda *_: [],
+            )  # fmt: skip
+            flops = 1e12
+            seconds = flops / (share * 989.4e12)
+            row.check(f"mfu {net}", flops, "FLOP/s", None, seconds=seconds, dtype="bf16")
+        return dict(info["delivers"])
+
+    assert asserted(enough)["met"]
+    with pytest.raises(BelowFloor, match=f"mfu {net} .*a published run, less 15 %"):
+        asserted(low)
+    with pytest.raises(BelowFloor, match="expected at least 95 %"):
+        asserted(enough, "mfu=0.95")
