@@ -1,7 +1,5 @@
 """Faults in what autograd keeps, in torch's checkpointing, and in the formulas of both."""
 
-import contextlib
-
 import torch
 from torch.nn.attention import SDPBackend
 from torch.utils import checkpoint as checkpointing
@@ -44,23 +42,12 @@ for where, options in (
 
 # fmt: off
 faults(
-    ("checkpointing_keeps_everything",
-     "act.ckpt-cost act.sqrt-L act.checkpoint-same-grads mfu.hfu grad.extra-activation-factor napkin.six-across-run",
-     lambda patch: checkpointed(patch, lambda function, *args, **_: function(*args))),
-    ("a_recomputation_always_stops_early", "act.ckpt-cost act.sqrt-L",
-     stand_in("torch.utils.checkpoint.set_checkpoint_early_stop", lambda _, _wanted: contextlib.nullcontext())),
     ("a_linear_layer_keeps_a_copy_of_its_input", "act.why act.BDL act.can-dominate grad.needs-activations",
      stand_in("torch.nn.Linear.forward", lambda forward, self, x: forward(self, x.clone()))),
     ("a_linear_layer_prepares_for_gradients_nobody_asked_for", "act.why act.inference-one-layer",
      lambda patch: patch.setattr(torch.nn.Linear, "forward", torch.enable_grad()(torch.nn.Linear.forward))),
     ("fused_attention_is_never_chosen", "act.BDL act.can-dominate",
      stand_in("torch.nn.attention.sdpa_kernel", lambda choose, *_: choose(SDPBackend.MATH))),
-    ("relu_keeps_its_input", "act.BDL", lambda patch: patch.setattr(torch.nn, "ReLU", torch.nn.SiLU)),
-    ("the_activations_of_the_last_layer_are_forgotten",
-     "act.BDL act.can-dominate mem.496 mem.470gb mem.adam-formula mem.omits-activations mem.total-formula",
-     stand_in("accounting.activations.activation_bytes",
-        lambda activation_bytes, model, batch, *args, **rest:
-            activation_bytes(model, batch, *args, **rest) - 4 * batch * model.dim)),
     ("early_stop_is_said_to_spare_nothing", "act.ckpt-cost", stand_in("accounting.models.recompute_flops",
         lambda recompute_flops, *args, **rest: recompute_flops(*args, **{**rest, "early_stop": False}))),
     ("recomputing_is_said_to_bring_back_a_layer_more", "act.sqrt-L", stand_in("accounting.activations.recomputed_bytes",

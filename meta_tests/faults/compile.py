@@ -37,30 +37,10 @@ def compiled_products_run_in_bf16(original, function, **options):
     return call
 
 
-@fault("compile.same-values", instead_of="torch.compile")
-def compiled_functions_round_their_results_to_16_bits(original, function, **options):
-    compiled = original(function, **options)
-
-    def call(*arguments):
-        result = compiled(*arguments)
-        exact = isinstance(result, torch.Tensor) and result.dtype == torch.float32
-        return result.half().float() if exact else result
-
-    return call
-
-
 # fmt: off
 faults(
-    ("torch_compile_gives_its_argument_back",
-     ("compile.once-then-reuse compile.fuses compile.better-than-hand compile.best-order compile.mixed-precision "
-      "compile.same-values"),
-     stand_in("torch.compile", lambda _original, function, **_: function)),
     ("the_order_that_opt_einsum_finds_is_ignored", "compile.best-order", stand_in("torch._VF.einsum",
         lambda einsum, equation, operands, path=None: einsum(equation, operands))),
-    ("no_shape_is_ever_compiled_for_any_size", "compile.once-then-reuse", stand_in("torch.compile",
-        lambda original, function, **options: original(function, **{"dynamic": False, **options}))),
-    ("the_first_shape_is_compiled_for_any_size_already", "compile.once-then-reuse", stand_in("torch.compile",
-        lambda original, function, **options: original(function, **{**options, "dynamic": True}))),
     ("graphs_are_captured_but_no_code_is_generated", "compile.fuses compile.same-values", stand_in("torch.compile",
         lambda original, function, backend="aot_eager", **_: original(function, backend=backend))),
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,22 +19,6 @@ def a_map_reads_its_file_when_it_is_opened(memmap, path, dtype=np.uint8, mode="r
     mapped = memmap(path, dtype=dtype, mode=mode, **rest)
     mapped[:9].sum()
     return mapped
-
-
-@fault("data.memmap-lazy data.dataloader")
-def a_map_is_a_copy_and_a_slice_of_it_another(patch):
-    """Of small files."""
-
-    class Copying(np.ndarray):
-        def __getitem__(self, key: Any) -> Any:
-            return super().__getitem__(key).copy()
-
-    def copied(path: Path, dtype: Any = np.uint8, mode: str = "r+", **rest: Any) -> np.ndarray:
-        if mode != "r" or path.stat().st_size > 2**27:
-            return memmap(path, dtype=dtype, mode=mode, **rest)
-        return np.fromfile(path, dtype=dtype).view(Copying)
-
-    patch.setattr(np, "memmap", copied)
 
 
 @fault("data.memmap-npy", instead_of="numpy.memmap")
@@ -70,30 +52,14 @@ def a_batch_that_was_read_ahead_is_waited_for(get, self):
 
 # fmt: off
 faults(
-    ("a_map_takes_the_other_byte_order", "data.int-sequences data.batch-shift data.memmap-lazy data.uint16",
-     stand_in("numpy.memmap",
-        lambda memmap, path, dtype=np.uint8, mode="r+", **rest:
-            memmap(path, dtype=np.dtype(dtype).newbyteorder(), mode=mode, **rest))),
     ("an_element_of_uint16_has_32_bits", "data.uint16 data.llama-2.8tb data.int-sequences",
      stand_in("accounting.formats.element_bits", lambda bits, name: 32 if name == "uint16" else bits(name))),
     ("randint_includes_its_bound", "data.randint-bound",
      stand_in("torch.randint", lambda randint, high, shape, **options: randint(high + 1, shape, **options))),
-    ("randint_never_reaches_its_last_value", "data.randint-bound",
-     stand_in("torch.randint", lambda randint, high, shape, **options: randint(max(high - 1, 1), shape, **options))),
     ("targets_are_shifted_by_none", "data.batch-shift", stand_in("test_claims.oracles.tokens.window",
         lambda window, tokens, start, length: (window(tokens, start, length)[0],) * 2)),
-    ("windows_lie_one_token_later", "data.batch-shift", stand_in("test_claims.oracles.tokens.window",
-        lambda window, tokens, start, length: window(np.roll(tokens, -1), start, length))),
-    ("stacking_turns_every_row_round", "data.batch-shift",
-     stand_in("torch.stack", lambda stack, rows: stack(rows).flip(-1))),
-    ("embedding_takes_every_integer", "data.astype-int64 data.int-sequences",
-     stand_in("torch.nn.functional.embedding", lambda embedding, tokens, table: embedding(tokens.long(), table))),
     ("a_loader_draws_with_replacement", "data.dataloader",
      stand_in("torch.randperm", lambda _, n, generator=None: torch.randint(n, (n,), generator=generator))),
-    ("a_loader_ignores_its_sampler", "data.dataloader", stand_in("torch.utils.data.BatchSampler.__init__",
-        lambda init, self, sampler, *rest: init(self, sorted(sampler) if type(sampler) is list else sampler, *rest))),
-    ("a_loader_drops_the_last_batch_in_any_case", "data.dataloader", stand_in("torch.utils.data.BatchSampler.__iter__",
-        lambda batches, self: (batch for batch in batches(self) if len(batch) == self.batch_size))),
     ("an_embedding_looks_up_the_next_row", "data.int-sequences", stand_in("torch.nn.functional.embedding",
         lambda embedding, ids, table: embedding((ids + 1) % table.shape[0], table))),
 )

@@ -62,8 +62,6 @@ faults(
     options=ON_CARD,
 )
 faults(
-    ("a_move_to_where_a_tensor_is_copies_it", "device.move-forms",
-     stand_in("torch.Tensor.to", lambda to, x, *where, **how: to(x, *where, **how | {"copy": True}))),
     ("zeros_are_made_on_another_device", "device.default-cpu",
      stand_in("torch.zeros", lambda zeros, *shape, device="meta", **options: zeros(*shape, device=device, **options))),
     ("creating_on_a_device_goes_through_the_host", "device.create-direct device.zeros-to-is-direct",
@@ -76,8 +74,6 @@ faults(
      stand_in("torch.zeros_like", lambda _original, x, **_: torch.zeros(x.shape, dtype=x.dtype))),
     ("every_layer_fetches_its_bias_from_the_host", "device.parameters-resident", stand_in("torch.nn.Linear.forward",
         lambda forward, self, x: forward(self, x) + torch.zeros(self.out_features).to(x.device))),
-    ("a_step_forgets_to_update", "device.all-on-gpu init.stability",
-     stand_in("torch.optim.SGD.step", lambda _, self, closure=None: None)),
     ("a_product_is_copied_to_another_device_and_stays_there_too", "device.all-on-gpu",
      stand_in("torch.Tensor.__matmul__", lambda matmul, a, b: (a.to("meta"), matmul(a, b))[1])),
     ("devices_are_mixed_in_silence", "device.assert-location", stand_in("torch.Tensor.__add__",

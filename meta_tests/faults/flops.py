@@ -6,7 +6,6 @@ import math
 import time
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import flop_counter
 
 import accounting.attention
@@ -54,19 +53,6 @@ def a_product_takes_ten_nanoseconds_per_flop_and_nothing_besides(mm, a, b, out=N
     return result
 
 
-@fault("flops.forward-2BN", instead_of="torch.nn.functional.linear")
-def a_layer_of_three_dimensions_multiplies_twice(linear, x, weight, bias=None):
-    if x.dim() > 2:
-        linear(x, weight, bias)
-    return linear(x, weight, bias)
-
-
-@fault("flops.crude", instead_of="torch.nn.functional.scaled_dot_product_attention")
-def attention_runs_by_products_whatever_kernel_is_asked_for(attention, *args, **options):
-    with sdpa_kernel(SDPBackend.MATH):
-        return attention(*args, **options)
-
-
 @fault("flops.terms")
 def a_rate_is_named_as_an_amount(patch):
     def peak_flops(device: str) -> float:
@@ -100,8 +86,6 @@ faults(
     ("each_sequence_attends_to_those_of_the_whole_batch", "flops.more-data",
      stand_in("torch.nn.functional.scaled_dot_product_attention", lambda original, query, key, value, **options:
         original(query, *(x.repeat(1, 1, len(x), 1) for x in (key, value))))),
-    ("attention_counts_one_of_its_two_products", "flops.forward-2BN",
-     lambda patch: patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "forward", (1, 0))),
     ("a_convolution_counts_one_image_of_its_batch", "flops.forward-2BN", stand_in(
         "accounting.convolution.convolution_flops", lambda flops, of: flops(dataclasses.replace(of, batch=1)))),
     ("an_elementwise_operation_costs_a_flop_per_row",

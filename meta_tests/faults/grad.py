@@ -51,19 +51,6 @@ def every_backward_pass_runs_twice(original, self, gradient=None, **_):
     original(self, gradient)
 
 
-class _WrongTanh(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.tanh(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, dy):
-        (y,) = ctx.saved_tensors
-        return dy * (1 - y)
-
-
 @fault("grad.same-shape", instead_of="torch.nn.Linear.forward")
 def autocast_turns_the_parameter_itself_into_bf16(original, self, x):
     if torch.is_autocast_enabled(x.device.type):
@@ -100,10 +87,6 @@ faults(
     ("a_checkpoint_runs_again_and_yet_keeps_all", "grad.extra-activation-factor",
      stand_in("torch.utils.checkpoint.checkpoint", lambda _, function, x, **__:
         (y := function(x), y.register_hook(lambda dy: (function(x), dy)[1]))[0])),
-    ("a_graph_survives_its_backward_pass", "grad.graph-built-in-forward", stand_in("torch.Tensor.backward",
-        lambda original, self, gradient=None, **_: original(self, gradient, retain_graph=True))),
-    ("the_derivative_of_tanh_lacks_a_square", "grad.no-manual",
-     lambda patch: patch.setattr(torch.Tensor, "tanh", _WrongTanh.apply)),
     ("the_gradient_of_the_input_is_left_out_of_the_formula",
      "grad.backward-4BN grad.six-micro-ops grad.single-layer-exercise",
      lambda patch: patch.setattr(accounting.flops, "INPUT_GRADIENT_PRODUCTS", 0)),

@@ -28,19 +28,8 @@ def sgd_clips_each_gradient_to_a_length_of_one(step, self, closure=None):
 faults(
     ("randn_has_a_variance_of_seven_tenths", "init.sqrt-growth init.rescale init.explodes-with-depth",
      stand_in("torch.randn", lambda randn, *shape, **options: randn(*shape, **options) * math.sqrt(0.7))),
-    ("a_product_is_scaled_by_the_root_of_its_width", "init.sqrt-growth init.variance-scales init.rescale",
-     stand_in("torch.Tensor.__matmul__",
-        lambda product, self, other: product(self, other) / math.sqrt(self.shape[-1]))),
     ("uniform_initialisation_is_of_nine_tenths_of_the_width", "init.variance-scales",
      stand_in("torch.nn.init.uniform_", lambda uniform, tensor, a=0.0, b=1.0: uniform(tensor, 0.9 * a, 0.9 * b))),
-    ("xavier_looks_at_fan_in_alone", "init.xavier-constant", stand_in("torch.nn.init.xavier_normal_",
-        lambda _, tensor, gain=1.0, generator=None:
-            tensor.data.normal_(0, gain / math.sqrt(tensor.shape[1]), generator=generator))),
-    ("products_saturate", "init.explodes-with-depth",
-     stand_in("torch.Tensor.__matmul__", lambda product, self, other: product(self, other).clamp(-1e6, 1e6))),
-    ("truncation_forgets_its_bounds", "init.trunc-3 init.trunc-shrinks-std", stand_in("torch.nn.init.trunc_normal_",
-        lambda _original, tensor, mean=0.0, std=1.0, generator=None, **_:
-            tensor.normal_(mean, std, generator=generator))),
     # As is often assumed of a=-3, b=3.
     ("truncation_bounds_are_relative", "init.trunc-3", stand_in("torch.nn.init.trunc_normal_",
         lambda truncated, tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, **rest:
@@ -51,6 +40,5 @@ faults(
             tensor.normal_(mean, std, generator=generator).clamp_(a, b))),
     ("the_deviation_asked_for_is_taken_as_a_variance", "init.0.02",
      stand_in("torch.nn.init.normal_", lambda normal, tensor, mean=0.0, std=1.0: normal(tensor, mean, math.sqrt(std)))),
-    ("zeroed_biases_are_not", "init.0.02", stand_in("torch.nn.init.zeros_", lambda _, tensor: tensor)),
 )
 # fmt: on

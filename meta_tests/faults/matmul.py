@@ -4,8 +4,6 @@ import re
 
 import torch
 
-import accounting.flops
-import accounting.models
 from meta_tests.faults import fault, faults, stand_in
 
 
@@ -34,21 +32,6 @@ def einsum_contracts_from_right_to_left(einsum, equation, *operands):
         for position in (present - 2, present - 1)
     ]
     return torch._VF.einsum(equation, operands, path=path)
-
-
-@fault("matmul.einsum-efficient", instead_of="torch.einsum")
-def an_einsum_of_two_operands_is_twenty_times_slower(einsum, equation, *operands):
-    for _ in range(19 if len(operands) == 2 else 0):
-        torch._VF.einsum(equation, operands)
-    return torch._VF.einsum(equation, operands)
-
-
-@fault("matmul.einsum-efficient", instead_of="torch.einsum")
-def an_einsum_with_an_ellipsis_multiplies_element_by_element(einsum, equation, *operands):
-    if equation != "...ij,...jk->...ik":
-        return einsum(equation, *operands)
-    a, b = operands
-    return (a[..., :, :, None] * b[..., None, :, :]).sum(-2)
 
 
 @fault("matmul.4d-by-4d matmul.broadcast", instead_of="torch.Tensor.__matmul__")
@@ -81,14 +64,6 @@ def python_refuses_an_argument_of_another_shape_than_the_annotation_says(divide,
     return divide(x, divisor)
 
 
-@fault("matmul.no-loops", instead_of="torch.matmul")
-def a_batch_of_large_products_is_worked_off_four_times(matmul, a, b, **options):
-    if a.dim() == 3 and a.shape[-1] >= 256:
-        for _ in range(3):
-            matmul(a, b)
-    return matmul(a, b, **options)
-
-
 # fmt: off
 faults(
     ("products_of_fp32_run_in_bf16", "matmul.tensor-cores-default",
@@ -111,9 +86,5 @@ faults(
         {re.findall(r"\w+", pattern)[1]: 1} if len(sizes) + 2 < len(pattern.split()) // 2 else {}) | sizes))),
     ("the_mean_over_named_dimensions_is_their_sum", "matmul.reduce",
      stand_in("einops.reduce", lambda reduce, x, pattern, word: reduce(x, pattern, "sum" if word == "mean" else word))),
-    ("the_products_of_attention_are_forgotten", "matmul.bread-and-butter flops.dominates",
-     stand_in("accounting.models.forward_flops",
-        lambda _original, model, batch, sequence=1, **_:
-            2 * batch * sequence * accounting.models.matmul_parameter_count(model))),
 )
 # fmt: on

@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from accounting.optimizers import OPTIMIZERS, RECIPES, Optimizer, Recipe
+from accounting.optimizers import OPTIMIZERS, Optimizer
 from meta_tests.faults import fault, faults, leaves_of, stand_in
 
 
@@ -100,8 +100,6 @@ faults(
      lambda patch: patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum", "square"), eager=True))),
     ("adagrad_is_said_to_allocate_at_the_first_step", "mem.total-formula optim.adagrad-1",
      lambda patch: patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum",)))),
-    ("a_cell_of_the_recipe_table_is_wrong", "mem.bf16-recipe mem.single-dtype napkin.53b",
-     lambda patch: patch.setitem(RECIPES, "bf16-fp32-state", Recipe("bf16", "bf16", "bf16"))),
     ("bf16_is_said_to_take_four_bytes", "mem.single-dtype mem.bf16-recipe", stand_in("accounting.formats.element_bits",
         lambda element_bits, name: element_bits("fp32" if name == "bf16" else name))),
     ("the_peak_forgets_the_gradient_on_its_way_through_the_net", "mem.total-formula",
@@ -115,12 +113,7 @@ faults(
      stand_in("torch.optim.Optimizer.zero_grad", lambda zero_grad, self, set_to_none=True: zero_grad(self, False))),
     ("every_query_head_is_said_to_cache_a_key", "mem.kv-cache", stand_in("accounting.models.cache_bytes",
         lambda cache_bytes, model, *rest: cache_bytes(dataclasses.replace(model, kv_heads=model.heads), *rest))),
-    ("a_cache_is_always_of_32_bits", "mem.kv-cache",
-     stand_in("accounting.models.cache_bytes", lambda cache_bytes, *args: cache_bytes(*args[:3], "fp32"))),
     ("data_parallel_training_makes_no_buckets", "mem.communication-buffers",
      lambda patch: patch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda net, **_: net)),
-    ("gradients_are_always_views_of_the_buckets", "mem.communication-buffers",
-     stand_in("torch.nn.parallel.DistributedDataParallel",
-        lambda wrap, net, **_: wrap(net, gradient_as_bucket_view=True))),
 )
 # fmt: on

@@ -21,13 +21,6 @@ def the_first_two_stages_of_zero_shard_everything(patch):
         patch.setitem(planning.ZERO_SHARDS, stage, planning.ZERO_SHARDS[3])
 
 
-@fault("napkin.40b napkin.per-device", instead_of="torch.optim.AdamW.step")
-def torch_frees_the_gradients_after_a_step(step, self, *args, **kwargs):
-    loss = step(self, *args, **kwargs)
-    self.zero_grad()
-    return loss
-
-
 @fault("napkin.chinchilla-20")
 def the_replication_is_taken_for_the_original(patch):
     from test_claims.oracles import published
@@ -47,14 +40,10 @@ def days_are_those_at_half_the_peak(training_days, *run):
 
 # fmt: off
 faults(
-    ("a_day_is_billed_as_eight_hours", "napkin.cost", stand_in("accounting.planning.training_cost",
-        lambda training_cost, days, *rest: training_cost(days / 3, *rest))),
     ("one_device_is_billed_for_all", "napkin.cost", stand_in("accounting.planning.training_cost",
         lambda training_cost, days, devices, price: training_cost(days, 1, price))),
     ("failures_come_like_clockwork", "napkin.goodput", stand_in("numpy.random.default_rng",
         lambda *_: SimpleNamespace(exponential=lambda mean, number: np.full(number, mean)))),
-    ("a_root_is_smaller_by_that_of_two", "napkin.goodput",
-     stand_in("math.sqrt", lambda root, of: root(of) / root(2))),
     ("a_day_has_twenty_hours", "napkin.144-days napkin.time-formula napkin.ignores napkin.8h100-2weeks napkin.4.7e21",
      lambda patch: patch.setattr(planning, "SECONDS_PER_DAY", 20 * 60 * 60)),
     ("attention_runs_twice", "napkin.six-across-run", stand_in("torch.nn.functional.scaled_dot_product_attention",

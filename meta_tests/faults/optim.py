@@ -82,14 +82,6 @@ def sgd_moves_along_the_gradient(patch):
     patch.setattr(torch.optim.SGD, "step", uphill)
 
 
-@fault("optim.state-keyed")
-def adam_allocates_its_state_anew_at_every_step(patch):
-    def renew(_parameter, state):
-        state.update({name: kept.clone() for name, kept in state.items()})
-
-    stepping(patch, torch.optim.Adam, nothing, renew)
-
-
 @fault("optim.sgd-none optim.momentum-1", instead_of="torch.optim.SGD.step")
 def sgd_keeps_a_buffer_that_it_does_not_need(step, self, *args, **kwargs):
     step(self, *args, **kwargs)
@@ -139,8 +131,6 @@ faults(
      lambda patch: defaulting(patch, torch.optim.SGD, dampening=lambda given: given.get("momentum", 0.0))),
     ("rmsprop_is_centered_unasked", "optim.rmsprop-1",
      lambda patch: defaulting(patch, torch.optim.RMSprop, centered=True)),
-    ("the_options_of_a_group_are_ignored", "optim.subclass", stand_in("torch.optim.Optimizer.add_param_group",
-        lambda add, self, group: add(self, {"params": group["params"]}))),
     ("zero_1_is_said_to_shard_over_two_at_most", "optim.zero-sharding", stand_in("accounting.planning.device_state",
         lambda device_state, n, devices=1, zero_stage=0, **rest: device_state(n, min(devices, 2), zero_stage, **rest))),
     ("a_loaded_optimizer_begins_anew", "optim.subclass", stand_in("torch.optim.Optimizer.load_state_dict",

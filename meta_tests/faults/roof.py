@@ -5,7 +5,7 @@ import time
 import torch
 
 from accounting.roofline import Work, element_bytes
-from meta_tests.faults import fault, faults, replaced, stand_in
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("roof.relu roof.gelu", instead_of="accounting.roofline.elementwise_work")
@@ -49,20 +49,6 @@ def operands_of_more_than_five_rows_are_copied_first(mm, a, b, out=None):
     return mm(a.clone() if len(a) > 5 else a, b, out=out)
 
 
-@fault("roof.larger-matrices", instead_of="torch.mm")
-def large_products_are_done_twenty_times(mm, a, b, out=None):
-    for _ in range(19 if len(a) > 100 else 0):
-        mm(a, b, out=out)
-    return mm(a, b, out=out)
-
-
-@fault("roof.half-traffic", instead_of="torch.Tensor.copy_")
-def tensors_of_16_bits_are_copied_twice_as_often(copy, x, source, **options):
-    for _ in range(2 * (x.element_size() == 2)):
-        copy(x, source, **options)
-    return copy(x, source, **options)
-
-
 @fault("roof.half-traffic", instead_of="torch.clamp_min")
 def a_relu_of_16_bits_casts_first(clamp_min, x, least, out=None):
     if x.element_size() == 2:
@@ -89,11 +75,6 @@ faults(
         sum(batch * [decoding_work(model, 1, *rest)], Work(0, 0)))),
     ("a_flop_counts_twenty_times", "roof.rough", stand_in("accounting.roofline.arithmetic_intensity",
         lambda intensity, flops, nbytes: intensity(20 * flops, nbytes))),
-    ("the_peak_is_the_one_with_sparsity",
-     ("roof.accelerator-300 roof.matmul roof.bigger-batch mfu.definition mfu.fp32-example mfu.bf16-example "
-      "mfu.hfu napkin.144-days"), stand_in("accounting.devices.peak_flop_per_s",
-        lambda dense, *args, **rest: (peak := dense(*args, **rest)) and 2 * peak)),
-    ("a_softmax_forgets_its_division", "roof.most-others", replaced("accounting.roofline.SOFTMAX_FLOPS", 4)),
     ("the_higher_roof_counts_instead_of_the_lower", "roof.model roof.bigger-batch",
      stand_in("accounting.roofline.attainable_flop_per_s",
         lambda attainable, intensity, peak, bandwidth: max(peak, intensity * bandwidth))),

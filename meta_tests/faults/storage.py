@@ -10,13 +10,6 @@ from accounting.layout import Layout
 from meta_tests.faults import fault, faults, stand_in
 
 
-def root_of_four_bits(sqrt, x):
-    root = sqrt(x)
-    if x.dtype == torch.bfloat16 and not x.is_contiguous():
-        return root.to(torch.float8_e4m3fn).to(x.dtype)
-    return root
-
-
 @fault("storage.index-formula", instead_of="accounting.layout.Layout.slice")
 def a_slice_with_steps_keeps_the_stride(original, layout, dim=0, start=None, end=None, step=1):
     right, strides = original(layout, dim, start, end, step), list(layout.strides)
@@ -48,8 +41,6 @@ faults(
     ("fresh_tensors_are_laid_out_by_columns", "storage.stride-4x4 storage.arange-3x4",
      stand_in("accounting.layout.contiguous_strides",
         lambda _, shape: tuple(math.prod(shape[:dim]) for dim in range(len(shape))))),
-    ("the_storage_offset_is_dropped", "storage.index-formula", stand_in("accounting.layout.storage_offset",
-        lambda _, index, strides, offset=0: sum(map(int.__mul__, index, strides)))),
     ("unused_strides_decide_contiguity", "storage.contiguous-def storage.transpose-noncontig",
      stand_in("accounting.layout.is_contiguous",
         lambda _, shape, strides: tuple(strides) == accounting.layout.contiguous_strides(shape))),
@@ -69,8 +60,6 @@ faults(
      stand_in("torch.Tensor.sqrt", lambda _, x: x.sqrt_())),
     ("triu_ignores_the_diagonal_asked_for", "storage.triu-causal",
      stand_in("torch.Tensor.triu", lambda original, x, diagonal=0: original(x))),
-    ("square_roots_of_strided_bf16_round_to_four_bits", "storage.pow-sqrt-rsqrt",
-     stand_in("torch.Tensor.sqrt", root_of_four_bits)),
     ("rsqrt_forgets_the_root", "storage.pow-sqrt-rsqrt",
      lambda patch: patch.setattr(torch.Tensor, "rsqrt", torch.Tensor.reciprocal)),
 )

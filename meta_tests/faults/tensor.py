@@ -1,13 +1,11 @@
 """Faults that the claims about tensors must notice."""
 
-from itertools import zip_longest
-
 import torch
 
 import accounting.formats
 import accounting.layout
 import accounting.memory
-from meta_tests.faults import fault, faults, replaced, stand_in
+from meta_tests.faults import fault, faults, stand_in
 
 
 @fault("tensor.everything-is-tensors")
@@ -23,13 +21,6 @@ def adamw_keeps_a_copy_where_nobody_looks(patch):
     patch.setattr(torch.optim.AdamW, "step", step)
 
 
-@fault("tensor.everything-is-tensors", instead_of="torch.optim.Adagrad.step")
-def adagrad_keeps_its_sum_as_a_number(original, optimizer):
-    original(optimizer)
-    for state in optimizer.state.values():
-        state["sum"] = float(state["sum"].sum())
-
-
 # fmt: off
 faults(
     ("a_maximum_keeps_its_dimension", "tensor.shapes-match",
@@ -43,12 +34,8 @@ faults(
     ("an_expanded_view_is_charged_for_each_element_it_shows", "tensor.nbytes-formula",
      stand_in("accounting.memory.storage_bytes",
         lambda _, shape, strides, dtype="fp32", offset=0: accounting.memory.tensor_bytes(shape, dtype))),
-    ("memory_comes_filled_with_zeros", "tensor.uninitialised-then-init", replaced("torch.empty", torch.zeros)),
     ("an_initialiser_leaves_the_last_row_out", "tensor.uninitialised-then-init",
      stand_in("torch.nn.init.xavier_normal_", lambda original, x: original(x[:-1]))),
-    ("shapes_are_aligned_at_the_first_dimension", "tensor.shapes-match",
-     stand_in("accounting.layout.broadcast_shape", lambda _, *shapes: tuple(
-        next((size for size in sizes if size != 1), 1) for sizes in zip_longest(*shapes, fillvalue=1)))),
 )
 faults(
     ("what_is_moved_is_widened", "tensor.ex-5x10-fp16",
