@@ -5,7 +5,8 @@
 3. It has no torch: `.venv`, apart from its packages, with the versions of constraints.txt.
 
 The torch found is validated as it is, so it is never replaced: a broken or too old one is an error.
-Only the standard library is used, as nothing else is there yet.
+A complete Python is known by its packages' metadata; torch is imported, which takes a second, where
+something is to be installed beside it. Only the standard library is used, as nothing else is there yet.
 """
 
 import argparse
@@ -60,7 +61,6 @@ class Interpreter:
     version: str
     site_folders: list[str]
     packages: dict[str, str]
-    torch_error: str
 
     def lacks(self, needs: list[Requirement]) -> list[Requirement]:
         return [need for need in needs if not need.is_met_by(self.packages.get(need.name))]
@@ -107,8 +107,8 @@ def has_nvidia_driver() -> bool:
 
 
 def self_portrait(names: list[str]) -> Interpreter:
-    """The Python that runs this file. Torch is imported: it breaks in ways that no metadata tell."""
-    packages, torch_error = {}, ""
+    """The Python that runs this file."""
+    packages: dict[str, str] = {}
     for name in names:
         module = IMPORT_NAMES.get(name, name.replace("-", "_"))
         spec = importlib.util.find_spec(module)
@@ -116,18 +116,13 @@ def self_portrait(names: list[str]) -> Interpreter:
         if spec is None or spec.origin is None:
             continue
         try:
-            if name == "torch":
-                packages[name] = str(__import__("torch").__version__)
-            else:
-                packages[name] = importlib.metadata.version(name)
+            packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             # Without metadata pytest doesn't find it as a plugin, nor pip its version.
             continue
-        except Exception as error:
-            torch_error = f"{type(error).__name__}: {error}"
     of_sites = re.compile(r"(site|dist)-packages$")
     folders = [path for path in sys.path[1:] if of_sites.search(path) and Path(path).is_dir()]
-    return Interpreter(sys.executable, sys.prefix, sys.version, folders, packages, torch_error)
+    return Interpreter(sys.executable, sys.prefix, sys.version, folders, packages)
 
 
 def interpreter(python: str, needs: list[Requirement]) -> Interpreter:
@@ -138,27 +133,30 @@ def interpreter(python: str, needs: list[Requirement]) -> Interpreter:
     except OSError as error:
         raise SetupError(f"{python} cannot be started: {error}") from None
     try:
-        # The last line: a torch may print at import.
-        return Interpreter(**json.loads(answer.stdout.splitlines()[-1]))
-    except (IndexError, ValueError):
-        died = f"{python} did not survive the import of torch (exit status {answer.returncode})"
-        raise SetupError(f"{died}: {answer.stderr.strip()[-1000:]}") from None
+        return Interpreter(**json.loads(answer.stdout))
+    except ValueError:
+        said = answer.stderr.strip()[-1000:]
+        raise SetupError(f"{python} ended with exit status {answer.returncode}: {said}") from None
 
 
 def refuse_unusable_torch(given: Interpreter, missing: list[Requirement]) -> None:
-    """Raises SetupError for a torch that cannot be imported, or is too old."""
+    """Raises SetupError for a torch that is too old, or cannot be imported."""
+    if "torch" not in given.packages:
+        return
     other = "name another Python: make PYTHON=/path/to/python ..."
-    if given.torch_error:
-        raise SetupError(
-            f"the torch of {given.executable} cannot be imported: {given.torch_error}\n"
-            f"It is left as it is. Repair it, or {other}"
-        )
-    too_old = [need for need in missing if need.name == "torch"]
-    if too_old and "torch" in given.packages:
+    if too_old := [need for need in missing if need.name == "torch"]:
         raise SetupError(
             f"{given.executable} has torch {given.packages['torch']}, but {too_old[0]} is needed, "
             f"and a torch that is there is never replaced. Upgrade it, or {other} "
             "(one without torch gets its own in .venv)"
+        )
+    # It breaks in ways that no metadata tell, such as by a CUDA library that is not there.
+    command = [given.executable, "-c", "import torch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SetupError(
+            f"the torch of {given.executable} cannot be imported (exit status {done.returncode}): "
+            f"{done.stderr.strip()[-1000:]}\nIt is left as it is. Repair it, or {other}"
         )
 
 
@@ -229,10 +227,10 @@ def ready_python(python: str, *extras: str, repository: Path = REPOSITORY) -> st
         # .venv is activated: go by the Python that it was made from.
         given = interpreter(made_of[0], needs)
     missing = given.lacks(needs)
-    refuse_unusable_torch(given, missing)
     if not missing:
         _say(f"{given.executable} has all packages that are needed, so nothing is installed")
         return given.executable
+    refuse_unusable_torch(given, missing)
 
     if (folder / "pyvenv.cfg").exists() and not stamp.exists():
         raise SetupError(
@@ -251,10 +249,9 @@ def ready_python(python: str, *extras: str, repository: Path = REPOSITORY) -> st
         stamp.write_text("", encoding="utf-8")
         # A torch that is not ours decides itself which versions go with it.
         install(own, given, lacking, [] if has_torch else ["--constraint", str(constraints)])
-        made = interpreter(own, needs)
-        if made.torch_error or made.lacks(needs):
-            lacking = made.lacks(needs)
-            raise SetupError(f"{own} still lacks packages: {made.torch_error or lacking}")
+        if still := interpreter(own, needs).lacks(needs):
+            names = ", ".join(map(str, still))
+            raise SetupError(f"{own} still lacks packages: {names}")
     stamp.write_text(f"{given.executable}\n{key}\n", encoding="utf-8")
     return own
 

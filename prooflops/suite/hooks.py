@@ -38,7 +38,6 @@ from prooflops.suite.crashes import crash_of, fault_of, one_line
 from prooflops.suite.floors import Floors, committed_floors, reference_floors, stated_floors
 from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.registry import Registry, RegistryError, load_registry
-from prooflops.suite.report import terminal, writing
 from prooflops.suite.run import EVIDENCE, LOST, RUN, Evidence, Run
 from prooflops.suite.runner.hand_over import HandOver
 from prooflops.suite_root import PACKAGED_TESTS
@@ -389,6 +388,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     if not ranks.is_writer() or _is_of_a_runner(config):
         return
+    # Not before: it imports what draws the pages.
+    from prooflops.suite.report import writing
+
     # A run of only the user's model has its own page and keeps the last validation's report; so does a gate run.
     only_model = config.getoption("model", None) and not run.outcomes
     config.stash[PARTIAL] = run.partial
@@ -407,6 +409,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if "prooflops.suite.report.writing" not in sys.modules:
+        return
+    from prooflops.suite.report import terminal, writing
+
     stash = terminalreporter.config.stash
     if writing.FINISHED in stash:
         terminal.print_summary(terminalreporter, stash[writing.FINISHED], stash[RUN].known)

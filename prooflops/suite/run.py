@@ -93,8 +93,8 @@ class Run:
                 self._note_red(outcome, claims)
 
     def _note_red(self, outcome: Outcome, claims: Sequence[str]) -> None:
-        facts = {key: getattr(outcome, key) for key in ("test", "status", "reason")}
-        self.red_tests.append({**facts, "fault": "", "claims": [*claims]})
+        facts = {key: getattr(outcome, key) for key in ("test", "status", "reason", "fault")}
+        self.red_tests.append({**facts, "claims": [*claims]})
 
     def verdicts(self) -> list[Verdict]:
         """Verdicts of this run's claims and of the on-record claims in their topics, in registry order."""
