@@ -7,6 +7,7 @@ and allows the test to begin: the runner has noted the start by then. An empty l
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import sys
@@ -73,6 +74,8 @@ class Worker:
             if stop:
                 break
             test = following
+        # pytest collects garbage five times at its end: not among all that has been imported.
+        gc.freeze()
         return True
 
     def _run(self, item: pytest.Item, following: pytest.Item | None) -> dict[str, Any]:
