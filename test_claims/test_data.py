@@ -403,6 +403,7 @@ def large_batches(pin_memory, floats):
 @pytest.mark.needs("cuda")
 @pytest.mark.parametrize("pin_memory", [True, False])
 @pytest.mark.parametrize("floats", BATCH_FLOATS)
+@pytest.mark.timed
 def test_batches_are_pinned_by_the_flag_and_copied_while_the_host_goes_on(
     device, record_figure, pin_memory, floats
 ):

@@ -443,6 +443,7 @@ def test_pinning_for_one_copy_is_slower_than_not_pinning(cuda, speed):
 
 
 @pytest.mark.claim("device.nonblocking-overlap")
+@pytest.mark.timed
 def test_a_non_blocking_copy_returns_early_only_from_pinned_memory(cuda, record_figure):
     pageable = torch.ones(COPIED_FLOATS)
     target = torch.empty(COPIED_FLOATS, device=cuda)

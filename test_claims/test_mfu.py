@@ -470,6 +470,7 @@ def standin(monkeypatch):
 
 
 @pytest.mark.claim("mfu.recipe")
+@pytest.mark.timed
 def test_a_timer_that_does_not_wait_for_the_device_reports_an_impossible_share(
     standin, record_figure
 ):
@@ -489,6 +490,7 @@ def test_a_timer_that_does_not_wait_for_the_device_reports_an_impossible_share(
 
 @pytest.mark.claim("mfu.recipe")
 @pytest.mark.parametrize("seconds", [0.003, 0.008, 0.02])
+@pytest.mark.timed
 def test_the_devices_own_clock_reports_the_share_of_the_time_that_each_kernel_ran(standin, seconds):
     ran_s = []
 
@@ -510,6 +512,7 @@ def test_the_devices_own_clock_reports_the_share_of_the_time_that_each_kernel_ra
 
 
 @pytest.mark.claim("mfu.recipe")
+@pytest.mark.timed
 def test_a_first_call_that_prepares_itself_is_left_to_the_warm_up(standin):
     prepared = []
 
@@ -539,6 +542,7 @@ def test_a_first_call_that_prepares_itself_is_left_to_the_warm_up(standin):
 
 @pytest.mark.claim("mfu.recipe")
 @pytest.mark.needs("cuda")
+@pytest.mark.timed
 def test_on_a_gpu_the_launch_alone_passes_for_a_share_above_one(
     device, bound_flop_per_s, record_figure
 ):

@@ -362,6 +362,7 @@ def test_published_utilisation_is_held_against_the_dense_peak(run):
 
 @pytest.mark.claim("spec.peak-is-bound")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.timed
 def test_no_product_here_exceeds_what_the_units_can_do(
     device, bound_flop_per_s, peak_flop_per_s, record_figure, dtype
 ):
@@ -434,6 +435,7 @@ def test_published_products_of_16_bits_outrun_what_the_vector_units_could_do(car
 
 @pytest.mark.claim("spec.tensor-core")
 @pytest.mark.needs("cuda", "sm>=8.0")
+@pytest.mark.timed
 def test_a_product_of_bf16_does_more_than_the_vector_units_could(
     device, peak_flop_per_s, record_figure
 ):
