@@ -251,6 +251,9 @@ def test_a_floor_separates_what_reaches_it_from_what_does_not(
     assert floor.healthy is None or floor.limit < floor.healthy[0] <= floor.healthy[1]
 
 
+H200 = next((ROOT / "results").glob("NVIDIA-H200-*.jsonl"))
+
+
 @pytest.mark.parametrize(
     ("options", "saying"),
     [
@@ -262,6 +265,10 @@ def test_a_floor_separates_what_reaches_it_from_what_does_not(
             "must be a run record or a file of make evidence: No such file",
         ),
         (["--reference=pyproject.toml"], "--reference pyproject.toml must be a run record"),
+        (
+            [f"--reference={H200}", "--device=cpu"],
+            "is the record of a NVIDIA H200 (cuda), and this device is a ",
+        ),
     ],
 )
 def test_impossible_floors_are_refused_before_anything_runs(

@@ -98,6 +98,36 @@ def reference_floors(file: str | Path) -> dict[str, Floor]:
     return floors
 
 
+def refuse_another_machine(file: str | Path, device: torch.device) -> None:
+    """Raises ValueError where a reference is the record of another kind of device, naming both.
+
+    A file that names no device is left to `reference_floors`.
+    """
+    here = f"{machine.name(device)} ({device.type})"
+    there = recorded_device(Path(file))
+    if there not in ("", here):
+        raise ValueError(
+            f"--reference {file} is the record of a {there}, and this device is a {here}: name the "
+            "record of a healthy machine of this kind"
+        )
+
+
+def recorded_device(file: Path) -> str:
+    """The device of a run record or of a run's file, as "name (kind)"; empty if none is named."""
+    try:
+        with file.open(encoding="utf-8") as text:
+            lines = islice(text, 5) if file.suffix == ".jsonl" else [text.read()]
+            rows = [json.loads(line) for line in lines]
+        for row in rows:
+            facts = row.get("prooflops", row).get("fingerprint")
+            if facts:
+                return f"{facts['name']} ({facts['device']})"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # No record, or a part of one.
+        return ""
+    return ""
+
+
 def _figure(bench: Mapping[str, Any]) -> Mapping[str, Any]:
     delivered: Mapping[str, Any] = bench.get("extra_info", {}).get("delivers", {})
     return delivered if "value" in delivered else {}

@@ -35,7 +35,13 @@ from prooflops.suite.collection import (
     use_device_clock,
 )
 from prooflops.suite.crashes import crash_of, fault_of, one_line
-from prooflops.suite.floors import Floors, committed_floors, reference_floors, stated_floors
+from prooflops.suite.floors import (
+    Floors,
+    committed_floors,
+    reference_floors,
+    refuse_another_machine,
+    stated_floors,
+)
 from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.registry import Registry, RegistryError, load_registry
 from prooflops.suite.run import EVIDENCE, LOST, RUN, Evidence, Run
@@ -145,6 +151,8 @@ def pytest_configure(config: pytest.Config) -> None:
         registry = load_registry(config.rootpath / "test_claims" / "registry")
         peaks = Peaks(device, stated_peaks([*(config.option.peak or config.getini("peak"))]))
         selected = registry.selected(config.option.claim) if config.option.claim else None
+        if config.option.reference:
+            refuse_another_machine(config.option.reference, device)
         floors = Floors(
             device,
             peaks,
