@@ -39,6 +39,8 @@ endif
 
 # Parts run side by side, and each has as many threads as there are cores: one that waits shall sleep, and not spin.
 $(CHECKS): export OMP_WAIT_POLICY ?= passive
+# A history is what its owner measured: the project's own tests, side by side and on a simulated card, record elsewhere.
+$(CHECKS): export PROOFLOPS_HISTORY ?= .prooflops/of-tests
 
 # The tests start hundreds of processes; without compiled files each of them would compile the suite for itself.
 export PYTHONDONTWRITEBYTECODE =

@@ -122,7 +122,7 @@ def test_a_record_keeps_the_nearest_markers_and_why_its_run_ended_early(
     assert record["prooflops"]["partial"] == why
     assert record["benchmarks"][0]["extra_info"]["gate"] == {"min_effect": 0.1, "direction": "both"}
     listed = plain_repo.run("--gate-history")
-    assert "1 records" in listed.output, listed.output
+    assert "1 record in" in listed.output, listed.output
     assert "passed" not in listed.output
 
 

@@ -1,6 +1,7 @@
-"""The workflow that docs/ci.md tells its readers to copy: every shell step of it runs, in a fresh folder.
+"""The workflows that docs/ci.md tells its readers to use: every shell step of them runs, in a fresh folder.
 
-Only what needs a network or GitHub is replaced: `apt-get` does nothing, `gh` keeps comments in a file.
+Only what needs a network, GitHub or GitLab is replaced: `apt-get` does nothing, `gh` and `curl` keep comments in a
+file.
 """
 
 import json
@@ -23,6 +24,8 @@ from prooflops_gate.report.files import MARK
 
 WORKFLOW = ROOT / "docs" / "workflows" / "gate.yml"
 JOBS = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
+ACTION = yaml.safe_load((ROOT / "prooflops_gate" / "action.yml").read_text(encoding="utf-8"))
+GITLAB = yaml.safe_load((ROOT / "docs" / "workflows" / "gate.gitlab-ci.yml").read_text("utf-8"))
 MODULE = '[project]\nname = "work"\nversion = "1"\n[tool.setuptools]\npy-modules = ["work"]\n'
 # In place of python3: a virtual environment with the packages that are here, whose pip needs no network.
 PYTHON = """#!{python}
@@ -54,6 +57,20 @@ else:
     comments[path.rpartition("comments/")[2] if "PATCH" in words else "20"] = Path(words[-1][6:]).read_text()
     store.write_text(json.dumps(comments))
 """
+# In place of curl: GitLab's notes of one merge request, in the same file.
+CURL = """#!{python}
+import json, sys
+from pathlib import Path
+store, words = Path({store!r}), sys.argv[1:]
+notes, address = json.loads(store.read_text()), words[-1]
+assert "PRIVATE-TOKEN: secret" in words and "/projects/7/merge_requests/5/notes" in address, words
+if "--data-urlencode" in words:
+    number = address.rpartition("/")[2] if "PUT" in words else "20"
+    notes[number] = Path(words[words.index("--data-urlencode") + 1].removeprefix("body@")).read_text()
+    store.write_text(json.dumps(notes))
+else:
+    print(json.dumps([dict(id=int(number), body=text) for number, text in notes.items()]))
+"""
 EXPRESSIONS = {"github.token": "t", "github.repository": "o/r", "github.event.number": "5"}
 
 
@@ -76,7 +93,9 @@ def runner(foreign: Path, tmp_path: Path) -> dict[str, str]:
     for name, script in {
         "python3": PYTHON.format(**here),
         "gh": GH.format(**here),
+        "curl": CURL.format(**here),
         "sudo": "#!/bin/sh\n",
+        "apt-get": "#!/bin/sh\n",
     }.items():
         (tools / name).write_text(script)
         (tools / name).chmod(0o755)
@@ -140,6 +159,65 @@ def test_every_shell_step_works_in_a_fresh_folder(
     done = shell(own[-1], here, runner)
     assert done.returncode == 1
     assert "gate: fails: 1 SLOWER" in done.stdout
+
+
+def changed_clone(foreign: Path, here: Path) -> None:
+    """A clone in which a benchmark got slower than on `main`."""
+    (foreign / "test_more.py").unlink()
+    (foreign / "pyproject.toml").write_text(MODULE)
+    for words in (["add", "-A"], ["commit", "-qm", "a package"], ["branch", "-qM", "main"]):
+        run_git(foreign, *words)
+    subprocess.run(["git", "clone", "-q", foreign, here], check=True)
+    work = here / "work.py"
+    work.write_text(work.read_text().replace("STEPS = 300", "STEPS = 1500"))
+    run_git(here, "commit", "-qam", "slower")
+
+
+def commented(tmp_path: Path) -> str:
+    """The one comment of the gate, beside another's."""
+    comments: dict[str, str] = json.loads((tmp_path / "comments.json").read_text())
+    assert list(comments) == ["9", "20"], "one comment, which the second run updates"
+    return comments["20"]
+
+
+def test_every_shell_step_of_the_action_works_in_a_fresh_folder(
+    foreign: Path, tmp_path: Path, runner: dict[str, str]
+) -> None:
+    here = tmp_path / "here"
+    changed_clone(foreign, here)
+    given = {f"inputs.{name}": each["default"] for name, each in ACTION["inputs"].items()}
+    given |= {"inputs.base": "origin/main", "inputs.options": "-p no:cacheprovider"}
+    steps = [step for step in ACTION["runs"]["steps"] if "run" in step]
+    for step in steps:
+        for name, value in given.items():
+            own = step.get("env", {})
+            step["env"] = {
+                key: text.replace(f"${{{{ {name} }}}}", value) for key, text in own.items()
+            }
+    environment = runner | {"GITHUB_ACTION_PATH": runner["PROOFLOPS"], "GITHUB_ACTIONS": "true"}
+    codes = [shell(step, here, environment).returncode for step in [*steps, steps[-1]]]
+    assert codes == [0, 0, 1, 0, 0], "to install, valgrind, compare, comment, and comment again"
+    assert "SLOWER (1)" in commented(tmp_path)
+    assert json.loads((tmp_path / "gate.json").read_text())["fails"]
+
+
+def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(
+    foreign: Path, tmp_path: Path, runner: dict[str, str]
+) -> None:
+    here = tmp_path / "here"
+    changed_clone(foreign, here)
+    job = GITLAB["gate"]
+    environment = runner | {
+        "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main",
+        "CI_API_V4_URL": "https://gitlab.invalid/api/v4",
+        "CI_PROJECT_ID": "7",
+        "CI_MERGE_REQUEST_IID": "5",
+        "GATE_TOKEN": "secret",
+    }
+    lines = [*job["before_script"], *job["script"], *job["after_script"], *job["after_script"]]
+    codes = [shell({"run": line}, here, environment).returncode for line in lines]
+    assert codes == [0, 0, 0, 1, 0, 0], "to install, valgrind, fetch, compare, comment, and again"
+    assert "SLOWER (1)" in commented(tmp_path)
 
 
 def test_the_workflow_has_the_whole_history_of_commits_and_restores_the_records_that_it_saved() -> (

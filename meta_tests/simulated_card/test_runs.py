@@ -54,7 +54,11 @@ def run_on_card(folder: Path, *arguments: str) -> ChildRun:
         "-rfEp",
         f"--report={folder}",
     ]
-    return fork_pytest(ROOT, *options, *arguments, imported=SUITE, path=ROOT)
+    # The history of this clone is what its owner measured.
+    elsewhere = str(folder / "history")
+    return fork_pytest(
+        ROOT, *options, *arguments, imported=SUITE, path=ROOT, PROOFLOPS_HISTORY=elsewhere
+    )
 
 
 def assert_holds(run: ChildRun, least: int = 1) -> None:

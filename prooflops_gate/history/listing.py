@@ -1,49 +1,60 @@
-"""The history on the terminal: records, baselines, and each benchmark's trend on demand."""
+"""The history on the terminal: records, baselines, what other tools have stored, and trends on demand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from prooflops_gate.console.tables import aligned
+from prooflops_gate.console.tables import aligned, many
 from prooflops_gate.history import records
+from prooflops_gate.history.elsewhere import stored_elsewhere
 from prooflops_gate.history.records import Summary, UnreadableRecord
 
 
 def print_history(
     folder: Path, exact: Sequence[str], *, verbose: bool, report: Path | None, root: Path
 ) -> int:
-    """Prints records and baselines; with `verbose` trends. Writes the page of the project in `root` into `report`."""
+    """Prints records and baselines, and with `verbose` trends.
+
+    Writes the page of the project in `root` into the folder `report`.
+    """
     listed = records.summaries(folder, exact)
-    print(f"{len(listed)} records in {folder}")
-    claims = any(
-        each.verdicts for each in listed if isinstance(each, Summary)
-    )  # other projects have none
+    readable = [each for each in listed if isinstance(each, Summary)]
+    # Other projects have no claims.
+    has_claims = any(each.verdicts for each in readable)
+    print(f"{many(len(listed), 'record')} in {folder}")
     for each in listed:
-        if isinstance(each, UnreadableRecord):
-            print(f"  unreadable, skipped: {each}")
-            continue
-        contended = "  contended" if each.contended else ""
-        print(
-            f"  {each.path.name}  {len(each.benchmarks):3d} benchmarks"
-            + (f"  {len(each.verdicts):3d} claims" if claims else "")
-            + f"  {', torch '.join(filter(None, [each.name, each.torch]))}  {each.commit[:10]}{contended}".rstrip()
-        )
+        print(f"  {listed_line(each, has_claims=has_claims)}")
     for name, files in records.baselines(folder).items():
         print(f"  baseline {name}: {', '.join(str(file.relative_to(folder)) for file in files)}")
-    readable = [each for each in listed if isinstance(each, Summary)]
+    shown = []
+    for tool, found in stored_elsewhere(root).items():
+        place = found[0].path.relative_to(root).parts[0]
+        print(f"{many(len(found), 'result')} of {tool} in {place}, read only")
+        shown += found
+    shown += readable
     if report:
         from prooflops_gate.history import page
 
-        for path in page.write_page(report, root.name, readable, page.address_of(root)):
+        for path in page.write_page(report, root.name, shown, page.address_of(root)):
             print(f"  written: {path}")
     if verbose:
-        from prooflops_gate.history import (
-            trend,  # imports numpy and scipy, which a plain list does without
-        )
+        # Imports numpy and scipy, which a plain list does without.
+        from prooflops_gate.history import trend
 
-        for identity, rows in trend.tables(readable).items():
+        for identity, rows in trend.tables(shown).items():
             print(f"\ntrend on {identity}")
             for line in aligned(rows):
                 print(f"  {line.rstrip()}")
     return 0
+
+
+def listed_line(record: Summary | UnreadableRecord, *, has_claims: bool) -> str:
+    """A record in a line."""
+    if isinstance(record, UnreadableRecord):
+        return f"unreadable, skipped: {record}"
+    machine = ", torch ".join(filter(None, [record.name, record.torch]))
+    parts = [record.path.name, f"{len(record.benchmarks):3d} benchmarks"]
+    parts += [f"{len(record.verdicts):3d} claims"] if has_claims else []
+    parts += [machine, record.commit[:10], "contended" if record.contended else ""]
+    return "  ".join(filter(None, parts))
