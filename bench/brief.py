@@ -1,7 +1,7 @@
 """The schedule of one of the gate's many processes, which compares the fastest round of each.
 
-There is no warm-up, because its rounds would not be the fastest; no search for a ceiling; no launch cost; no share of a
-peak. Later processes skip the examination that the first one made.
+There is no warm-up, because its rounds would not be the fastest; no search for a ceiling; no launch
+cost; no share of a peak. Later processes skip the examination that the first one made.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from bench.freed_memory import new_pages
 from bench.rounds import Pace
 from bench.timing import CallTimer, Result, Rounds, TimedCall
 
-# Where small blocks end up beside a large one, glibc finds no room for the next of its size, a few times: three rounds
-# of a layer norm with new pages each made 29 % of noise. A call of LONG_S has many blocks, and is not repeated.
+# Where small blocks end up beside a large one, glibc finds no room for the next of its size, a few
+# times: three rounds of a layer norm with new pages each made 29 % of noise. A call of LONG_S has
+# many blocks, and is not repeated.
 MOST_FIRST_CALLS, FEW_PAGES, LONG_S = 6, 16, 0.25
 PROBED_SHARE = 0.3  # the least share of the ceiling that a probed product reaches
 
@@ -26,9 +27,11 @@ PROBED_SHARE = 0.3  # the least share of the ceiling that a probed product reach
 class Asked:
     """The gate's request for one benchmark, see the fixture `gate_replicate`."""
 
-    seconds: float  # of rounds
+    # Spent on rounds.
+    seconds: float
     least_rounds: int
-    examined: bool = False  # by an earlier process
+    # An earlier process has examined the benchmark.
+    examined: bool = False
     leave_out: Callable[[float], None] = lambda seconds: (
         None
     )  # gets the seconds that examining took
@@ -52,7 +55,9 @@ class BriefSchedule:
         return found
 
     def skip_if_longer(self, flops: float, dtype: str, ceilings: Ceilings) -> None:
-        """Skips if this many FLOPs take too long whatever the ceiling is; the test itself times the rest."""
+        """Skips if this many FLOPs take too long whatever the ceiling is; the test itself times the
+        rest.
+        """
         if not self.asked.examined:
             self.pace.skip_if_longer(PROBED_SHARE * flops / ceilings.probed(dtype))
 

@@ -1,4 +1,6 @@
-"""How the caches of the device are emptied between the rounds of a cold benchmark, and whether that worked."""
+"""How the caches of the device are emptied between the rounds of a cold benchmark, and whether that
+worked.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,13 @@ import torch
 from prooflops import measured
 from prooflops.measured import alternating, median_interval
 
-LEAST_FLUSH_BYTES = 256 * 2**20  # of an accelerator
+LEAST_DEVICE_FLUSH_BYTES = 256 * 2**20
 LEAST_HIP_FLUSH_BYTES = (
     512 * 2**20
 )  # AMD's largest have a last level of 256 MiB that torch does not report
 UNKNOWN_CACHE_BYTES = 64 * 2**20  # assumed of a CPU whose caches nobody names
-# In a container the size the system names may be that of the whole host: a flush may cost no more than this.
+# In a container the size the system names may be that of the whole host: a flush may cost no more
+# than this.
 LARGEST_CPU_FLUSH_BYTES = 2**30
 LARGEST_SHARE_OF_MEMORY = 1 / 16
 
@@ -28,22 +31,27 @@ LARGEST_SHARE_OF_MEMORY = 1 / 16
 class Caches(Protocol):
     """The device's caches as the fixture `caches` has them, see `prooflops.machine.caches`."""
 
-    levels: Mapping[str, int]  # bytes by level, that all of the device's work can use
-    core_levels: Mapping[str, int]  # that one core can
+    # Bytes by level: those that all of the device's work can use, and those of one core.
+    levels: Mapping[str, int]
+    core_levels: Mapping[str, int]
     cores: int
-    memory_bytes: int | None  # of the host
+    # The host's.
+    memory_bytes: int | None
     last_level_bytes: int | None
 
 
 def flush_of(device: torch.device, caches: Caches, room_bytes: float = math.inf) -> Flush:
-    """The flush of these caches of `device`: its buffer has twice the last level, unless it had to be cut short.
+    """The flush of these caches of `device`: its buffer has twice the last level, unless it had to
+    be cut short.
 
-    At least 256 MiB on an accelerator, but at most a quarter of `room_bytes`. On a CPU at most 1 GiB and a sixteenth
-    of the memory.
+    At least 256 MiB on an accelerator, but at most a quarter of `room_bytes`. On a CPU at most 1
+    GiB and a sixteenth of the memory.
     """
     wanted, limit = 2 * (caches.last_level_bytes or UNKNOWN_CACHE_BYTES), room_bytes / 4
     if device.type != "cpu":
-        wanted = max(wanted, LEAST_HIP_FLUSH_BYTES if torch.version.hip else LEAST_FLUSH_BYTES)
+        wanted = max(
+            wanted, LEAST_HIP_FLUSH_BYTES if torch.version.hip else LEAST_DEVICE_FLUSH_BYTES
+        )
     else:
         limit = min(
             LARGEST_CPU_FLUSH_BYTES, (caches.memory_bytes or math.inf) * LARGEST_SHARE_OF_MEMORY
@@ -56,8 +64,9 @@ def flush_of(device: torch.device, caches: Caches, room_bytes: float = math.inf)
 class Flush:
     """Empties the caches of the device when called, in the current stream, and waits for nothing.
 
-    Every line of the buffer is read, changed and written: a plain fill of a large buffer may go around a CPU's caches
-    (glibc's and the compilers' streaming stores) and would leave them as they are.
+    Every line of the buffer is read, changed and written: a plain fill of a large buffer may go
+    around a CPU's caches (glibc's and the compilers' streaming stores) and would leave them as they
+    are.
     """
 
     buffer: torch.Tensor
@@ -74,11 +83,14 @@ class Flush:
         return self.buffer.nbytes
 
     def checked_figures(self) -> dict[str, Any]:
-        """Its size and effect, for the record. Raises AssertionError if a read takes no longer after it."""
+        """Its size and effect, for the record. Raises AssertionError if a read takes no longer
+        after it.
+        """
         __tracebackhide__ = True
         seen = self.check
         assert seen is None or not seen.still_hot, (
-            f"a cold benchmark flushes {self.bytes} bytes, but after that a read takes {seen} as long as from a warm "
+            f"a cold benchmark flushes {self.bytes} bytes, but after that a read takes {seen} as "
+            f"long as from a warm "
             "cache, and should take longer: the caches are still hot"
         )
         return {
@@ -96,15 +108,17 @@ class Flush:
 
 CHECKED_BYTES = 256 * 2**10  # read on a CPU whose second level nobody names
 CHECKED_PAIRS = 15
-# How many times longer the read takes from memory at least. A CPU's second level is several times as fast as that,
-# and noise reaches 1.4; a GPU's last level about twice as fast, less the launch.
+# How many times longer the read takes from memory at least. A CPU's second level is several times
+# as fast as that, and noise reaches 1.4; a GPU's last level about twice as fast, less the launch.
 LEAST_RATIO = {"cpu": 1.5}
 LEAST_RATIO_OF_OTHERS = 1.05
 
 
 @dataclass(frozen=True)
 class FlushCheck:
-    """Time of a read after the flush over that of the same read from a warm cache: median, and its 99 % interval."""
+    """Time of a read after the flush over that of the same read from a warm cache: median, and its
+    99 % interval.
+    """
 
     ratio: float
     low: float
@@ -124,7 +138,8 @@ class FlushCheck:
 def check_flush_worked(flush: Flush, device: torch.device, caches: Caches) -> FlushCheck | None:
     """Reads half a cache, warm and after the flush, in pairs; None where the device names no cache.
 
-    A CPU: half of one core's second level, on one thread. A GPU: half of its last level; of AMD's, torch names another.
+    A CPU: half of one core's second level, on one thread. A GPU: half of its last level; of AMD's,
+    torch names another.
     """
     if not caches.levels or (device.type == "cuda" and torch.version.hip):
         return None
@@ -136,7 +151,8 @@ def check_flush_worked(flush: Flush, device: torch.device, caches: Caches) -> Fl
 
     def read_s(reads_before: int) -> float:
         """Both reads follow a flush, so that an accelerator is busy while either is launched."""
-        flush()  # by all threads: a core's own caches are emptied by its own part of it
+        # All threads take part: a core's own caches are emptied by its own part.
+        flush()
         with (
             measured.one_thread()
         ):  # two that wait for one another drown the difference on a busy machine

@@ -1,11 +1,12 @@
-"""The best rates this machine was measured at, per dtype: the denominators of all shares of a ceiling.
+"""The best rates this machine was measured at, per dtype: the denominators of all shares of a
+ceiling.
 
 Two regimes, which are never mixed. *Sustainable*: the median call of steady work, the clock settled
-under it first. *Achievable*: the median of the five fastest calls after a rest, while an idle device
-still boosts. A GPU that is held at its power limit differs between them by a tenth and more, and so
-does the best k: each has its own search. A ceiling is at least every product of its run, and a burst
-no slower than steady work. On a CPU the sustainable one is all there is, unless `burst_ratio` shows
-a difference.
+under it first. *Achievable*: the median of the five fastest calls after a rest, while an idle
+device still boosts. A GPU that is held at its power limit differs between them by a tenth and more,
+and so does the best k: each has its own search. A ceiling is at least every product of its run, and
+a burst no slower than steady work. On a CPU the sustainable one is all there is, unless
+`burst_ratio` shows a difference.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class Ceilings:
         return self._flop_per_s[dtype, regime]
 
     def found(self, dtype: str, regime: str = "sustainable") -> search.Found:
-        """The fastest shape of the search. Raises Unsupported, and ValueError for an unknown regime."""
+        """The fastest shape of the search. Raises Unsupported, and ValueError for an unknown
+        regime.
+        """
         if regime not in REGIMES:
             raise ValueError(f"regime must be one of {', '.join(REGIMES)}, got {regime!r}")
         if (dtype, regime) not in self._found:
@@ -119,7 +122,9 @@ class Ceilings:
         return self._raise(dtype, regime, flop_per_s)
 
     def burst_ratio(self, dtype: str, pairs: int) -> tuple[float, float, float]:
-        """The achievable over the sustainable rate of one product, in turn, with its 95 % interval."""
+        """The achievable over the sustainable rate of one product, in turn, with its 95 %
+        interval.
+        """
         shape = self.found(dtype).shape
         multiply, _ = Operands(dtype, *shape, self._device).multiply(*shape)
         with Float32Products(dtype):
@@ -132,7 +137,9 @@ class Ceilings:
         return median(ratios), *(median_interval(ratios) or (0.0, math.inf))
 
     def rest_before(self, function: Callable[[], object]) -> Callable[[], None]:
-        """What precedes a timed burst: a rest, then untimed calls until the device works at full speed."""
+        """What precedes a timed burst: a rest, then untimed calls until the device works at full
+        speed.
+        """
         once_s = measured.time(function, self._device, warmup=1, rounds=2).median_s
         lead = max(1, math.ceil(LEAD_S / max(once_s, 1e-9)))
 
@@ -145,7 +152,9 @@ class Ceilings:
         return rest
 
     def space(self, dtype: str) -> search.Space:
-        """The shapes that take no longer than the pace allows, and whose operands fit the memory."""
+        """The shapes that take no longer than the pace allows, and whose operands fit the
+        memory.
+        """
         most_flops = self.probed(dtype) * self._pace.longest_call_s / 4
         # Two operands, the result, and two more while they are drawn, each in fp32.
         most_elements = self._room_bytes() / (5 * max(4, element_bytes(1, dtype)))

@@ -1,4 +1,6 @@
-"""Examines one call outside of the timed region: the FLOPs it dispatches, and the tensors it reads."""
+"""Examines one call outside of the timed region: the FLOPs it dispatches, and the tensors it
+reads.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from torch.utils._pytree import tree_leaves
 
 from prooflops import counted
 
-SAMPLE = 4096  # elements of an input that are looked at
-FEWEST_ELEMENTS = 64  # of an input that is looked at
+SAMPLED_ELEMENTS = 4096
+# A smaller input is not looked at.
+FEWEST_INPUT_ELEMENTS = 64
 LARGEST_SHARE = (
     0.25  # of a sample that one value may make up; of fp8 numbers drawn from a normal it is 4 %
 )
@@ -22,7 +25,9 @@ LARGEST_SHARE = (
 
 @dataclass(frozen=True)
 class Examined:
-    """One call, looked at: its result, the FLOPs of its products, its operators, and the tensors it read."""
+    """One call, looked at: its result, the FLOPs of its products, its operators, and the tensors it
+    read.
+    """
 
     result: object
     flops: int
@@ -84,15 +89,18 @@ def examine(function: Callable[[], object]) -> Examined:
 def assert_random(tensors: Iterable[torch.Tensor]) -> None:
     """Raises AssertionError if one value makes up more than a quarter of an input.
 
-    Zeros and constants switch hardly a transistor: a processor that is limited by its power multiplies them faster than
-    any data (on GPUs by a tenth and more), and sparse or repeated values may take shortcuts.
+    Zeros and constants switch hardly a transistor: a processor that is limited by its power
+    multiplies them faster than any data (on GPUs by a tenth and more), and sparse or repeated
+    values may take shortcuts.
     """
     __tracebackhide__ = True
     for tensor in tensors:
-        if tensor.numel() < FEWEST_ELEMENTS:
+        if tensor.numel() < FEWEST_INPUT_ELEMENTS:
             continue
         flat = tensor.detach().reshape(-1)
-        places = torch.randint(flat.numel(), (min(SAMPLE, flat.numel()),), device=flat.device)
+        places = torch.randint(
+            flat.numel(), (min(SAMPLED_ELEMENTS, flat.numel()),), device=flat.device
+        )
         # By their bits, for NaN is unequal to itself; + 0.0 makes one zero of the two.
         bits, counts = (
             (flat[places].cpu().double() + 0.0).view(torch.int64).unique(return_counts=True)
@@ -108,7 +116,9 @@ def assert_random(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def overwrite(examined: Examined) -> None:
-    """Fills the tensors that a call returned, and did not read, with NaN or the least integer: no right result."""
+    """Fills the tensors that a call returned, and did not read, with NaN or the least integer: no
+    right result.
+    """
     read = {_storage(tensor) for tensor in examined.inputs}
     for tensor in _tensors(examined.result):
         if _storage(tensor) in read or 0 in tensor.stride() or tensor.dtype == torch.bool:
@@ -125,8 +135,11 @@ def in_fp64(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def assert_declared(flops: int, examined: Examined) -> None:
-    """Raises AssertionError where the FLOPs that a benchmark declares are not those of the products it dispatches."""
+    """Raises AssertionError where the FLOPs that a benchmark declares are not those of the products
+    it dispatches.
+    """
     __tracebackhide__ = True
     assert flops == examined.flops, (
-        f"{flops} FLOPs are declared, but should be the {examined.flops} of the products that were dispatched"
+        f"{flops} FLOPs are declared, but should be the {examined.flops} of the products that "
+        f"were dispatched"
     )

@@ -1,4 +1,6 @@
-"""Fixtures of the benchmarks: how long they may take, the machine's own ceilings, and how one is measured."""
+"""Fixtures of the benchmarks: how long they may take, the machine's own ceilings, and how one is
+measured.
+"""
 
 import functools
 import importlib
@@ -19,15 +21,18 @@ from bench.rounds import PACES
 from bench.streams import Bandwidths, Size, memory_size
 from bench.timing import Schedule
 
-# Of the bound, beyond which a peak is not that of dense products: with sparsity the vendors state twice as much, while
-# the highest clock, for which the bound is, differs from the nominal one by a few percent.
+# Of the bound, beyond which a peak is not that of dense products: with sparsity the vendors state
+# twice as much, while the highest clock, for which the bound is, differs from the nominal one by a
+# few percent.
 LARGEST_PEAK = 1.5
 
 REPLICATE = "prooflops_gate.replicate"  # the plugin of a process of the gate
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Imports torch._dynamo in a process of the gate: the first optimizer step would take 1 s for it."""
+    """Imports torch._dynamo in a process of the gate: the first optimizer step would take 1 s for
+    it.
+    """
     steps = any(item.path.name == "test_training.py" for item in session.items)
     if steps and session.config.pluginmanager.hasplugin(REPLICATE):
         importlib.import_module("torch._dynamo")
@@ -35,13 +40,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def peak_flop_per_s(peak_flop_per_s, bound_flop_per_s) -> Callable[[str], float | None]:
-    """The vendor's dense peak for a dtype, see `prooflops.suite.hooks`, checked against the bound of the units."""
+    """The vendor's dense peak for a dtype, see `prooflops.suite.hooks`, checked against the bound
+    of the units.
+    """
 
     def dense(dtype: str) -> float | None:
         __tracebackhide__ = True
         peak, bound = peak_flop_per_s(dtype), bound_flop_per_s(dtype)
         assert peak is None or bound is None or peak <= LARGEST_PEAK * bound, (
-            f"a peak of {peak:.4g} FLOP/s in {dtype}, but its units do at most {bound:.4g}: is it the sparse one?"
+            f"a peak of {peak:.4g} FLOP/s in {dtype}, but its units do at most {bound:.4g}: is it "
+            f"the sparse one?"
         )
         return peak
 
@@ -57,7 +65,9 @@ def ceilings(device, pace, sizing, progress_of, clock_share) -> Ceilings:
 
 @pytest.fixture(scope="session")
 def flush(device, caches, sizing) -> Callable[[], Flush]:
-    """Makes the flush of the device's caches when first asked for: one buffer serves the whole run."""
+    """Makes the flush of the device's caches when first asked for: one buffer serves the whole
+    run.
+    """
     return functools.cache(lambda: flush_of(device, caches, sizing.room_bytes()))
 
 
@@ -69,7 +79,9 @@ def memory_arrays(device, pace, caches, sizing) -> Size:
 
 @pytest.fixture(scope="session")
 def bandwidths(device, pace, memory_arrays, progress_of) -> Bandwidths:
-    """The best bandwidths of this machine's memory by the share of reads, measured when first asked for."""
+    """The best bandwidths of this machine's memory by the share of reads, measured when first asked
+    for.
+    """
     return Bandwidths(device, PACES[pace], memory_arrays, progress_of("bandwidths"))
 
 
@@ -110,7 +122,9 @@ def measure(
 def delivery(
     request, gate_replicate, benchmark, device, pace, floors, conditions, causes
 ) -> Delivery:
-    """Asserts the floors of a benchmark's figures, see `bench.delivery`; not in a process of the gate."""
+    """Asserts the floors of a benchmark's figures, see `bench.delivery`; not in a process of the
+    gate.
+    """
     return Delivery(
         device, floors, request.node.nodeid, benchmark.extra_info,
         pace=pace, conditions=conditions, causes=causes, active=not gate_replicate,

@@ -1,4 +1,6 @@
-"""Whether the device delivers: a figure that falls short of its floor is measured again, then fails the benchmark."""
+"""Whether the device delivers: a figure that falls short of its floor is measured again, then fails
+the benchmark.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,11 @@ from accounting.devices.floors import NOMINAL, Floor, compared
 from bench.products import Float32Products, Product
 from prooflops import measured
 
-PAUSE_S = {
-    "quick": 0.5,
-    "default": 5.0,
-    "thorough": 10.0,
-}  # for a card to cool, and other work to end
+# A card cools meanwhile, and other work ends.
+PAUSE_S = {"quick": 0.5, "default": 5.0, "thorough": 10.0}
 ROUNDS_AGAIN = 15
-AGAIN_S = 1.0  # of calls, untimed, until the clock of an accelerator is that of steady work
+# Untimed calls, until the clock of an accelerator is that of steady work.
+AGAIN_S = 1.0
 
 
 class BelowFloor(AssertionError):
@@ -71,7 +71,9 @@ class Delivery:
     def product(
         self, dtype: str, case: Product, *, figure: str = "", seconds: float | None = None
     ) -> None:
-        """Asserts the floor of a product that was measured; `figure`: where not that of the dtype."""
+        """Asserts the floor of a product that was measured; `figure`: where not that of the
+        dtype.
+        """
         __tracebackhide__ = True
         flops = case.work.flops
         self.check(figure or dtype, flops, "FLOP/s", case.multiply, seconds=seconds, dtype=dtype)
@@ -153,7 +155,8 @@ class Delivery:
         if not found.met:
             got = compared(found.value, found.unit, found.share, found.floor, found.at_clock)
             raise BelowFloor(
-                f"BELOW FLOOR: {found.figure} {got}, expected {found.floor} [{found.floor.source}]; "
+                f"BELOW FLOOR: {found.figure} {got}, expected {found.floor} "
+                f"[{found.floor.source}]; "
                 f"this machine shows: {', '.join(causes) or 'no cause'}"
             )
 

@@ -1,9 +1,10 @@
 """Keeps the memory that a call frees for the next call, as an accelerator's allocator does.
 
-glibc gives a freed block of 32 MiB or more back to the operating system at once, and so it does with the top of its
-heap. The next call pays for new pages, each zeroed at its first touch: 15 % of a small transformer's step, more than
-half of a softmax that makes its result, and most of the noise of both. That is a figure of the allocator, not of the
-operator, so benchmarks leave it out; on an accelerator torch keeps freed memory anyway.
+glibc gives a freed block of 32 MiB or more back to the operating system at once, and so it does
+with the top of its heap. The next call pays for new pages, each zeroed at its first touch: 15 % of
+a small transformer's step, more than half of a softmax that makes its result, and most of the noise
+of both. That is a figure of the allocator, not of the operator, so benchmarks leave it out; on an
+accelerator torch keeps freed memory anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-# mallopt(3): how many blocks may be mapped each for itself, and how much free memory the top of the heap may keep.
+# mallopt(3): how many blocks may be mapped each for itself, and how much free memory the top of the
+# heap may keep.
 MMAP_MAX, TRIM_THRESHOLD = -4, -1
 BY_DEFAULT = {MMAP_MAX: 65536, TRIM_THRESHOLD: 128 * 2**10}
 KEEPING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}  # all from the heap, which gives nothing back
@@ -26,7 +28,8 @@ KEEPING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}  # all from the heap, which gives no
 
 @contextmanager
 def keep_freed_memory() -> Iterator[bool]:
-    """Within, this process keeps the memory it frees; yields whether the C library is glibc and accepted that.
+    """Within, this process keeps the memory it frees; yields whether the C library is glibc and
+    accepted that.
 
     At the end the memory goes back, and glibc has its default limits again.
     """
@@ -43,5 +46,7 @@ def keep_freed_memory() -> Iterator[bool]:
 
 
 def new_pages() -> int:
-    """How many pages this process has been given so far, 2 MiB each where the system makes them so; 0 on Windows."""
+    """How many pages this process has been given so far, 2 MiB each where the system makes them so;
+    0 on Windows.
+    """
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt if resource else 0

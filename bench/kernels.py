@@ -1,4 +1,6 @@
-"""The kernels of the roofline, from ReLU to a matrix times a vector: their call, their work by formula, their check."""
+"""The kernels of the roofline, from ReLU to a matrix times a vector: their call, their work by
+formula, their check.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,17 @@ from bench.streams import Stream
 
 PAGE = 4096  # bytes
 LAYER = (4096, 4096)  # the attention's output projection of Llama 3 8B
-# Rounding of one fused kernel in fp32, and the few units in the last place of an exponential or an error function.
+# Rounding of one fused kernel in fp32, and the few units in the last place of an exponential or an
+# error function.
 TOLERANCE = 64 * 2.0**-24
 
 
 def bound_of(intensity: float, ridge: float, launch_share: float = 0.0) -> str:
-    """The limit of an operation: "launch" if that takes half of its time, else "memory" below the ridge or "compute".
+    """The limit of an operation: "launch" if that takes half of its time, else "memory" below the
+    ridge or "compute".
 
-    By its place under the roofs, not by its distance from them: if its share of the attainable rate is low, the kernel
-    itself is the limit.
+    By its place under the roofs, not by its distance from them: if its share of the attainable rate
+    is low, the kernel itself is the limit.
 
     >>> bound_of(0.25, 295.0), bound_of(341.0, 295.0), bound_of(0.25, 295.0, launch_share=0.7)
     ('memory', 'compute', 'launch')
@@ -46,7 +50,9 @@ def bound_of(intensity: float, ridge: float, launch_share: float = 0.0) -> str:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: the call, its work by formula, and where counting has another convention, by how much and why."""
+    """One kernel: the call, its work by formula, and where counting has another convention, by how
+    much and why.
+    """
 
     run: Callable[[], Tensor]
     work: Work
@@ -59,7 +65,9 @@ class Kernel:
 
 
 def close_to(exact: Callable[[Tensor], Tensor], *inputs: Tensor) -> Callable[[Tensor], None]:
-    """A check of the first, the middle and the last rows against fp64; by the rows of the first input."""
+    """A check of the first, the middle and the last rows against fp64; by the rows of the first
+    input.
+    """
 
     def check(got: Tensor) -> None:
         __tracebackhide__ = True
@@ -69,7 +77,8 @@ def close_to(exact: Callable[[Tensor], Tensor], *inputs: Tensor) -> Callable[[Te
             wanted = exact(*(in_fp64(x[part]) for x in inputs))
             error = float(((in_fp64(got[part]) - wanted).abs() / wanted.abs().clamp_min(1.0)).max())
             assert error <= TOLERANCE, (  # a NaN fails
-                f"the result differs from fp64 by {error:.3g}, but rounding explains at most {TOLERANCE:.3g}"
+                f"the result differs from fp64 by {error:.3g}, but rounding explains at most "
+                f"{TOLERANCE:.3g}"
             )
 
     return check
@@ -91,7 +100,9 @@ def gelu_fused(x: Tensor, out: Tensor) -> Kernel:
 
 
 def gelu_composed(x: Tensor, out: Tensor) -> Kernel:
-    """x/√2, erf, +1, ·x, ·½: each reads and writes memory, one of them two arrays: 11 elements moved, not 2."""
+    """x/√2, erf, +1, ·x, ·½: each reads and writes memory, one of them two arrays: 11 elements
+    moved, not 2.
+    """
     work = Work(FLOPS_PER_ELEMENT["gelu"] * x.numel(), element_bytes(11 * x.numel(), "fp32"))
 
     def run() -> Tensor:
@@ -112,8 +123,9 @@ def softmax(x: Tensor, out: Tensor) -> Kernel:
 def half_a_page_apart(features: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Two random vectors in fp32: one begins with a page, the other in the middle of one.
 
-    A core predicts by the lower 12 bits of an address where in its cache it lies. On a Zen 4, layer norms whose weight
-    and bias began 64 or 128 bytes apart in these took 15.8 ms, others 10.3 ms: which, each process drew by lot.
+    A core predicts by the lower 12 bits of an address where in its cache it lies. On a Zen 4, layer
+    norms whose weight and bias began 64 or 128 bytes apart in these took 15.8 ms, others 10.3 ms:
+    which, each process drew by lot.
     """
     page = PAGE // 4  # elements
     apart = math.ceil(features / page) * page + page // 2
@@ -159,7 +171,8 @@ def matvec(x: Tensor, out: Tensor) -> Kernel:
             wrong = (in_fp64(found) - in_fp64(part) @ exact).abs() / (in_fp64(part).abs() @ size)
             error = float(wrong.max())
             assert error <= 4 * TOLERANCE, (
-                f"matvec differs from fp64 by {error:.3g} of the magnitudes, should by <= {4 * TOLERANCE:.3g}"
+                f"matvec differs from fp64 by {error:.3g} of the magnitudes, should by <= "
+                f"{4 * TOLERANCE:.3g}"
             )
 
     return Kernel(lambda: torch.mv(matrix, vector, out=product), matvec_work(*LAYER, "fp32"), check)

@@ -1,4 +1,6 @@
-"""The cost of launching: whether a function's time is that of its kernels or of handing them to the device."""
+"""The cost of launching: whether a function's time is that of its kernels or of handing them to the
+device.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,25 @@ import torch
 
 from prooflops import measured
 
-LAUNCH_SHARE = 0.5  # of the time: from here on an operation is bound by its launch
-ENQUEUED = 50  # calls at most: well below the thousand launches that a CUDA stream queues before it makes the host wait
-ENQUEUED_S = 0.05  # of work for the device
+# From this share of its time on an operation is bound by its launch.
+LAUNCH_SHARE = 0.5
+# Well below the thousand launches that a CUDA stream queues before it makes the host wait.
+MOST_ENQUEUED_CALLS = 50
+MOST_ENQUEUED_S = 0.05
 REPLAYED = 20
 
 
 def figures(
     function: Callable[[], object], seconds: float, operators: int | None, device: torch.device
 ) -> dict[str, Any]:
-    """The launch cost of a function that takes `seconds`: `launch_share`, `bound` where that is a half, and on CUDA
-    `enqueue_s` and `graph_s`.
+    """The launch cost of a function that takes `seconds`: `launch_share`, `bound` where that is a
+    half, and on CUDA `enqueue_s` and `graph_s`.
 
-    A CPU: the time of as many empty operators as the function dispatches, over its own; nothing where their number is
-    not known. CUDA: the host's time for handing over one call; where that is most of the time, the device waits for the
-    host between kernels, and the time of the kernels alone is that of a replayed graph. The function must neither wait
-    for the device nor leave it idle: of one that does, the host's time says nothing.
+    A CPU: the time of as many empty operators as the function dispatches, over its own; nothing
+    where their number is not known. CUDA: the host's time for handing over one call; where that is
+    most of the time, the device waits for the host between kernels, and the time of the kernels
+    alone is that of a replayed graph. The function must neither wait for the device nor leave it
+    idle: of one that does, the host's time says nothing.
     """
     if device.type == "cpu":
         if not operators:
@@ -37,7 +42,7 @@ def figures(
             "launch_share": share,
             **({"bound": "launch"} if share >= LAUNCH_SHARE else {}),
         }
-    calls = max(1, min(ENQUEUED, int(ENQUEUED_S / seconds)))
+    calls = max(1, min(MOST_ENQUEUED_CALLS, int(MOST_ENQUEUED_S / seconds)))
     measured.synchronise(device)
     start = perf_counter()
     for _ in range(calls):
@@ -53,7 +58,9 @@ def figures(
 
 @cache
 def empty_operator_s(device: torch.device, threads: int) -> float:
-    """Time of an operator that has nothing to do but to be dispatched: the addition of one element to another."""
+    """Time of an operator that has nothing to do but to be dispatched: the addition of one element
+    to another.
+    """
     x = torch.ones(1, device=device)
     out = torch.empty_like(x)
 
@@ -66,12 +73,16 @@ def empty_operator_s(device: torch.device, threads: int) -> float:
 
 @cache
 def stream_of_captures(device: torch.device) -> torch.cuda.Stream:
-    """One stream for all graphs: cuBLAS keeps a workspace for each that it was called in, 32 MiB on a Hopper."""
+    """One stream for all graphs: cuBLAS keeps a workspace for each that it was called in, 32 MiB on
+    a Hopper.
+    """
     return torch.cuda.Stream(device)
 
 
 def replay(function: Callable[[], object], device: torch.device) -> dict[str, Any]:
-    """`graph_s`: time of one call when a CUDA graph of 20 of them is replayed; where that fails, why. Unrun."""
+    """`graph_s`: time of one call when a CUDA graph of 20 of them is replayed; where that fails,
+    why. Unrun.
+    """
     current, aside = torch.cuda.current_stream(device), stream_of_captures(device)
     try:
         aside.wait_stream(current)

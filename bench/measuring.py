@@ -1,6 +1,7 @@
 """The fixture `measure`: times one benchmark by pytest-benchmark, checks it, and records its rates.
 
-`bench.timing` chooses the rounds, `bench.checks` examines a call, and `bench.rates` has the rates and their bounds.
+`bench.timing` chooses the rounds, `bench.checks` examines a call, and `bench.rates` has the rates
+and their bounds.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from prooflops.measured import median_interval
 METHOD = 5
 
 CACHES = ("as-is", "hot", "cold")
-HELD_UP = 3.0  # times the longest call: undisturbed, a step of small operators takes up to 3 times as at the ceiling
+# In longest calls: undisturbed, a step of small operators takes up to 3 times as at the ceiling.
+HELD_UP = 3.0
 TRIALS_OF_A_CALL = 3
 
 
@@ -84,7 +86,9 @@ class Measure:
         self.info.update(figures)
 
     def skip_if_slow(self, function: Callable[[], object]) -> None:
-        """Skips if a call takes too long, three times: the machine may have been slow during one."""
+        """Skips if a call takes too long, three times: the machine may have been slow during
+        one.
+        """
         seconds, limit_s = math.inf, self._schedule.pace.longest_call_s
         for _ in range(TRIALS_OF_A_CALL):
             seconds = min(seconds, self._timer.call_s(TimedCall(function))[0])
@@ -93,22 +97,26 @@ class Measure:
         self._schedule.pace.skip_if_longer(seconds)
 
     def skip_if_held_up(self, function: Callable[[], object]) -> None:
-        """Skips if a call takes `HELD_UP` times as long as allowed: the benchmark calls it 30 times and more.
+        """Skips if a call takes `HELD_UP` times as long as allowed: the benchmark calls it 30 times
+        and more.
 
-        Threads that wait for one another after each operator take 20 to 40 times as long beside busy processes, which
-        no ceiling shows. In a process of the gate this does nothing: its plan leaves out long benchmarks.
+        Threads that wait for one another after each operator take 20 to 40 times as long beside
+        busy processes, which no ceiling shows. In a process of the gate this does nothing: its plan
+        leaves out long benchmarks.
         """
         if self.brief:
             return
         self._began = perf_counter()
         limit_s = HELD_UP * self._schedule.pace.longest_call_s
-        # The median: a first call imports and allocates, and a single lucky one says little of the next.
+        # The median: a first call imports and allocates, and a single lucky one says little of the
+        # next.
         seconds = median(
             self._timer.call_s(TimedCall(function))[0] for _ in range(TRIALS_OF_A_CALL)
         )
         if seconds > limit_s:
             pytest.skip(
-                f"one call took {seconds:.2g} s, {limit_s:.2g} s are allowed: does other work hold it up?"
+                f"one call took {seconds:.2g} s, {limit_s:.2g} s are allowed: does other work "
+                f"hold it up?"
             )
 
     def skip_if_late(self) -> None:
@@ -116,7 +124,8 @@ class Measure:
         seconds, limit_s = perf_counter() - self._began, self._schedule.pace.longest_s
         if seconds > limit_s:
             pytest.skip(
-                f"it took {seconds:.2g} s so far, {limit_s:.2g} s are allowed: does other work hold it up?"
+                f"it took {seconds:.2g} s so far, {limit_s:.2g} s are allowed: does other work "
+                f"hold it up?"
             )
 
     def median_s(
@@ -131,18 +140,18 @@ class Measure:
     ) -> float:
         """Median time of `function` in seconds: warmed up, in rounds that the clock resolves.
 
-        `cache`: "hot", the operands are where the call before left them, and small enough to be in a cache; "cold", all
-        caches are flushed before each round, outside of the timed region and without waiting in between; "as-is",
-        nothing is done and nothing claimed.
-        `setup` is called before each round (before the flush), outside of the timed region. With it, and in cold
-        rounds, a round is one call, because pytest-benchmark allows no other.
-        `operators`: how many the function dispatches. None if unknown, or if the function itself waits for the device:
-        then the cost of launching is not measured.
-        `sustained_below_s`: a shorter call is warmed up until an accelerator's clock has settled under it.
-        `declared` goes to the record (see docs/measuring.md).
+        `cache`: "hot", the operands are where the call before left them, and small enough to be in
+        a cache; "cold", all caches are flushed before each round, outside of the timed region and
+        without waiting in between; "as-is", nothing is done and nothing claimed. `setup` is called
+        before each round (before the flush), outside of the timed region. With it, and in cold
+        rounds, a round is one call, because pytest-benchmark allows no other. `operators`: how many
+        the function dispatches. None if unknown, or if the function itself waits for the device:
+        then the cost of launching is not measured. `sustained_below_s`: a shorter call is warmed up
+        until an accelerator's clock has settled under it. `declared` goes to the record (see
+        docs/measuring.md).
 
-        Raises AssertionError for a time that is not positive, or much shorter than the device was busy: then it was not
-        waited for; ValueError for an unknown cache mode.
+        Raises AssertionError for a time that is not positive, or much shorter than the device was
+        busy: then it was not waited for; ValueError for an unknown cache mode.
         """
         __tracebackhide__ = True
         if cache not in CACHES:
@@ -205,15 +214,17 @@ class Measure:
         launch: bool = True,
         **declared: object,
     ) -> float:
-        """Median time of a function that does `work`, with its rates, and with all checks that are possible.
+        """Median time of a function that does `work`, with its rates, and with all checks that are
+        possible.
 
-        Outside of the timed region one call is examined: the FLOPs declared must be those of the products that it
-        dispatches (`counted=False`: not compared; None: where it dispatches any), the tensors it reads must be random
-        (`inputs`: look at these instead; `()`: at none). After the rounds the results of that call are overwritten, and
-        `check` gets those of one more: a function that has stopped working does not pass.
-        `launch=False`: the function waits for an accelerator itself, see `operators` of `median_s`.
-        `ceiling`: the machine's own sustainable one; a call near it is warmed up alike, see `bench.ceilings`.
-        `bytes_bound` is a rate that cannot be exceeded; that of FLOPs is the device's for `dtype`.
+        Outside of the timed region one call is examined: the FLOPs declared must be those of the
+        products that it dispatches (`counted=False`: not compared; None: where it dispatches any),
+        the tensors it reads must be random (`inputs`: look at these instead; `()`: at none). After
+        the rounds the results of that call are overwritten, and `check` gets those of one more: a
+        function that has stopped working does not pass. `launch=False`: the function waits for an
+        accelerator itself, see `operators` of `median_s`. `ceiling`: the machine's own sustainable
+        one; a call near it is warmed up alike, see `bench.ceilings`. `bytes_bound` is a rate that
+        cannot be exceeded; that of FLOPs is the device's for `dtype`.
         """
         __tracebackhide__ = True
         prepare = setup or (lambda: None)
@@ -236,12 +247,18 @@ class Measure:
 
         with Float32Products(dtype or "fp32"):
             seen = self.once(look)
+            launches_alone = launch or self._device.type == "cpu"
             seconds = self.median_s(
-                function, cache=cache, setup=setup,
-                operators=seen.operators if seen and (launch or self._device.type == "cpu") else None,
+                function,
+                cache=cache,
+                setup=setup,
+                operators=seen.operators if seen and launches_alone else None,
                 sustained_below_s=work.flops / (NEAR_CEILING * ceiling) if ceiling else 0.0,
-                dtype=dtype, flops=work.flops, bytes=work.bytes, **declared,
-            )  # fmt: skip
+                dtype=dtype,
+                flops=work.flops,
+                bytes=work.bytes,
+                **declared,
+            )
             if check is not None and seen is not None:
                 self.once(partial(look_again, seen, check))
         flop_bound = self._bound_flop_per_s(dtype) if dtype and work.flops else None
@@ -329,10 +346,11 @@ def run_rounds(
     timer: CallTimer,
     flush: Flush | None,
 ) -> int:
-    """Runs the rounds by pytest-benchmark's `pedantic`, the one form with a set-up outside of the timed region.
+    """Runs the rounds by pytest-benchmark's `pedantic`, the one form with a set-up outside of the
+    timed region.
 
-    Returns the number of calls, untimed ones included. Raises AssertionError if the caches were not flushed before each
-    cold round.
+    Returns the number of calls, untimed ones included. Raises AssertionError if the caches were not
+    flushed before each cold round.
     """
     __tracebackhide__ = True
 
@@ -350,7 +368,8 @@ def run_rounds(
     )
     if flush is not None and benchmark.stats is not None:
         assert flush.calls - flushed >= rounds.number, (
-            f"the caches were flushed {flush.calls - flushed} times, but should before each of {rounds.number} cold "
+            f"the caches were flushed {flush.calls - flushed} times, but should before each of "
+            f"{rounds.number} cold "
             "rounds"
         )
     is_led = before_round is not None and not call.is_prepared

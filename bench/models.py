@@ -1,7 +1,9 @@
-"""The workloads: the deep linear net and the decoder-only transformer of `accounting.models`, runnable.
+"""The workloads: the deep linear net and the decoder-only transformer of `accounting.models`,
+runnable.
 
-Every shape that `accounting.models` can describe is built here as plain torch, so that a formula can be
-checked by counting on the meta device at full size and by measuring on a real one at a reduced size.
+Every shape that `accounting.models` can describe is built here as plain torch, so that a formula
+can be checked by counting on the meta device at full size and by measuring on a real one at a
+reduced size.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ ROTARY_BASE = 10_000.0
 
 
 class DeepLinearNet(nn.Module):
-    """Linear layers one after the other, nothing between them: (batch, inputs) -> (batch, outputs)."""
+    """Linear layers one after the other, nothing between them: (batch, inputs) -> (batch,
+    outputs).
+    """
 
     def __init__(self, model: DeepLinear, checkpoint_every: int = 0):
         super().__init__()
@@ -37,7 +41,9 @@ class DeepLinearNet(nn.Module):
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotates each pair (i, i + width/2) of a query or key by position · base^(−2i/width): no parameters, no matmul."""
+    """Rotates each pair (i, i + width/2) of a query or key by position · base^(−2i/width): no
+    parameters, no matmul.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         *_, tokens, width = x.shape
@@ -53,10 +59,12 @@ class RotaryEmbedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention; heads / kv_heads query heads share each of the `kv_heads` key and value heads.
+    """Causal attention; heads / kv_heads query heads share each of the `kv_heads` key and value
+    heads.
 
-    The product itself is torch's scaled_dot_product_attention: under `sdpa_kernel(SDPBackend.MATH)` it runs as two bmm
-    that FlopCounterMode can count on any device (on the meta device it always does).
+    The product itself is torch's scaled_dot_product_attention: under `sdpa_kernel(SDPBackend.MATH)`
+    it runs as two bmm that FlopCounterMode can count on any device (on the meta device it always
+    does).
     """
 
     def __init__(self, model: Transformer, fused_qkv: bool = False):
@@ -106,12 +114,14 @@ class MLP(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Each token goes to its `active_experts` best experts: their outputs, weighted by the router, are summed.
+    """Each token goes to its `active_experts` best experts: their outputs, weighted by the router,
+    are summed.
 
-    The (token, expert) pairs are sorted by expert and each expert multiplies exactly its own rows, without padding and
-    without dropping any, so the experts together process tokens · active_experts rows however uneven the routing is.
-    The number of rows per expert depends on values. Meta and fake tensors have none: there all get equal shares.
-    Total FLOPs and the bytes kept for the backward pass do not depend on the shares.
+    The (token, expert) pairs are sorted by expert and each expert multiplies exactly its own rows,
+    without padding and without dropping any, so the experts together process tokens ·
+    active_experts rows however uneven the routing is. The number of rows per expert depends on
+    values. Meta and fake tensors have none: there all get equal shares. Total FLOPs and the bytes
+    kept for the backward pass do not depend on the shares.
     """
 
     def __init__(self, model: Transformer):
@@ -130,10 +140,12 @@ class MixtureOfExperts(nn.Module):
         rows = tokens[pairs_by_expert // self.active].split(self.rows_per_expert(expert_of_pair))
         outputs = torch.cat([expert(part) for expert, part in zip(self.experts, rows, strict=True)])
 
-        # The argsort of a permutation is its inverse: it restores the order of the (token, choice) pairs.
+        # The argsort of a permutation is its inverse: it restores the order of the (token, choice)
+        # pairs.
         outputs = outputs[pairs_by_expert.argsort()]
         outputs = rearrange(outputs, "(token choice) dim -> token choice dim", choice=self.active)
-        # A product and a sum, since torch would run an einsum as a batched matmul of width 1 and count its FLOPs.
+        # A product and a sum, since torch would run an einsum as a batched matmul of width 1 and
+        # count its FLOPs.
         weighted = outputs * rearrange(weights, "token choice -> token choice 1")
         return reduce(weighted, "token choice dim -> token dim", "sum").view_as(x)
 
@@ -184,12 +196,16 @@ class TransformerNet(nn.Module):
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether the tensor has values. Meta and fake tensors have none: the storage of both is on the meta device."""
+    """Whether the tensor has values. Meta and fake tensors have none: the storage of both is on the
+    meta device.
+    """
     return tensor.untyped_storage().device.type != "meta"
 
 
 def embedding(rows: int, dim: int) -> nn.Embedding:
-    """A look-up table with small entries: torch's, of deviation 1, would saturate the softmax behind a tied head."""
+    """A look-up table with small entries: torch's, of deviation 1, would saturate the softmax
+    behind a tied head.
+    """
     table = nn.Embedding(rows, dim)
     nn.init.normal_(table.weight, std=0.02)
     return table
@@ -203,7 +219,9 @@ def norm(model: Transformer) -> nn.Module:
 
 
 def through(layers: nn.ModuleList, x: Tensor, checkpoint_every: int = 0) -> Tensor:
-    """x after all `layers`; with checkpointing, only the input of every `checkpoint_every` layers is kept."""
+    """x after all `layers`; with checkpointing, only the input of every `checkpoint_every` layers
+    is kept.
+    """
     if not checkpoint_every:
         for layer in layers:
             x = layer(x)
@@ -221,11 +239,13 @@ def build(
     checkpoint_every: int = 0,
     fused_qkv: bool = False,
 ) -> nn.Module:
-    """`model` as a torch module on `device` in `dtype`, its weights random; on "meta" any size fits.
+    """`model` as a torch module on `device` in `dtype`, its weights random; on "meta" any size
+    fits.
 
-    With `checkpoint_every` = k the activations inside every k layers are dropped in the forward pass and recomputed in
-    the backward pass (the non-reentrant form; `torch.utils.checkpoint.set_checkpoint_early_stop` applies to it).
-    `fused_qkv`: a transformer's queries, keys and values come from one product, as fast nets have it.
+    With `checkpoint_every` = k the activations inside every k layers are dropped in the forward
+    pass and recomputed in the backward pass (the non-reentrant form;
+    `torch.utils.checkpoint.set_checkpoint_early_stop` applies to it). `fused_qkv`: a transformer's
+    queries, keys and values come from one product, as fast nets have it.
     """
     every = validated_int("checkpoint_every", checkpoint_every)
     with torch.device(device):
@@ -241,17 +261,20 @@ def inputs(
     *,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Random input: features (batch, inputs) for a deep linear net, token ids (batch, sequence) for a transformer."""
+    """Random input: features (batch, inputs) for a deep linear net, token ids (batch, sequence) for
+    a transformer.
+    """
     if isinstance(model, DeepLinear):
         return torch.randn(batch, model.inputs, device=device)
     return torch.randint(model.vocab_size, (batch, sequence), device=device)
 
 
 def reduced(model: Transformer, *, layers: int = 2, head_dim: int = 16) -> Transformer:
-    """`model` with the same proportions, small enough for any machine: `layers` blocks and at most 2 key heads.
+    """`model` with the same proportions, small enough for any machine: `layers` blocks and at most
+    2 key heads.
 
-    Unchanged: query heads per key head, the ratios of hidden, vocabulary and learned positions to dim, experts, norms
-    and biases.
+    Unchanged: query heads per key head, the ratios of hidden, vocabulary and learned positions to
+    dim, experts, norms and biases.
 
     >>> from accounting.models import LLAMA3_70B
     >>> small = reduced(LLAMA3_70B)

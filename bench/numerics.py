@@ -1,6 +1,8 @@
-"""What products keep of their numbers: subnormal ones, the bits of a fraction, the bits of a long sum.
+"""What products keep of their numbers: subnormal ones, the bits of a fraction, the bits of a long
+sum.
 
-Every number is a power of two, or 1 and a single further bit: no rounding explains a result that is not the exact one.
+Every number is a power of two, or 1 and a single further bit: no rounding explains a result that is
+not the exact one.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ LENGTH, COLUMNS, TERMS = (
     64,
     15,
 )  # of a sum; columns of the second operand, all alike; small terms of a sum
-# Bits of a sum's significand, at least. Hopper and Ada add fp8 to 1 + 13 bits (DeepSeek-V3, arXiv:2412.19437, section
-# 3.3.2; SageAttention2, arXiv:2411.10958); tensor cores add fp16, bf16 and tf32 to 24 (Fasi, Higham, Mikaitis and
-# Pranesh 2021, doi:10.7717/peerj-cs.330).
+# Bits of a sum's significand, at least. Hopper and Ada add fp8 to 1 + 13 bits (DeepSeek-V3,
+# arXiv:2412.19437, section 3.3.2; SageAttention2, arXiv:2411.10958); tensor cores add fp16, bf16
+# and tf32 to 24 (Fasi, Higham, Mikaitis and Pranesh 2021, doi:10.7717/peerj-cs.330).
 SUM_BITS = {"fp64": 53, "fp8_e4m3": 14, "fp8_e5m2": 14}
 FP32_SUM_BITS, FEWEST_BITS = 24, 12  # the default; fewer are not told apart
 
@@ -31,9 +33,10 @@ FP32_SUM_BITS, FEWEST_BITS = 24, 12  # the default; fewer are not told apart
 def may_flush(dtype: str, device: torch.device) -> bool:
     """Whether 0 is a legal outcome for a subnormal number, by what the format or the unit promises.
 
-    IEEE 754 keeps subnormals in fp64, fp32 and fp16, and OCP's specifications do in fp8 and fp4. Nobody promises it of
-    bf16 and tf32: AVX512_BF16 and AMX read and write them as 0 (Intel, Architecture Instruction Set Extensions,
-    TDPBF16PS). An MI200 does in fp16 too (AMD, MI200 MFMA behavior specifics), and Metal in any.
+    IEEE 754 keeps subnormals in fp64, fp32 and fp16, and OCP's specifications do in fp8 and fp4.
+    Nobody promises it of bf16 and tf32: AVX512_BF16 and AMX read and write them as 0 (Intel,
+    Architecture Instruction Set Extensions, TDPBF16PS). An MI200 does in fp16 too (AMD, MI200 MFMA
+    behavior specifics), and Metal in any.
     """
     if device.type == "cuda" and dtype == "fp16":
         return str(getattr(torch.cuda.get_device_properties(device), "gcnArchName", "")).startswith(
@@ -51,7 +54,8 @@ def powers(low: float, high: float) -> Tensor:
 def subnormals(
     what: str, got: Tensor, exact: Tensor, least_normal: float, zero_is_legal: bool
 ) -> str:
-    """Whether the columns of `got` are `exact`, "kept", or have 0 for each number below `least_normal`, "flushed".
+    """Whether the columns of `got` are `exact`, "kept", or have 0 for each number below
+    `least_normal`, "flushed".
 
     Raises AssertionError for anything else, and for flushed numbers where that is not legal.
     """
@@ -69,7 +73,9 @@ def subnormals(
 
 
 def operand(numbers: Tensor, dtype: str, device: torch.device) -> Tensor:
-    """The numbers in `dtype`, converted by the host; torch has no cast to fp4, which lies two patterns a byte."""
+    """The numbers in `dtype`, converted by the host; torch has no cast to fp4, which lies two
+    patterns a byte.
+    """
     form = format_of(dtype)
     if dtype == "fp4_e2m1" and isinstance(form, Format):
         values, places = numbers.unique(return_inverse=True)
@@ -85,7 +91,9 @@ def operand(numbers: Tensor, dtype: str, device: torch.device) -> Tensor:
 def probe(
     dtype: str, rows: Tensor, column: Tensor, device: torch.device, fast: bool = False
 ) -> Callable[[], Tensor]:
-    """The call that multiplies `rows` by columns that are all `column`; no unit multiplies two operands of e5m2."""
+    """The call that multiplies `rows` by columns that are all `column`; no unit multiplies two
+    operands of e5m2.
+    """
     second = "fp8_e4m3" if dtype == "fp8_e5m2" else dtype
     a = operand(torch.nn.functional.pad(rows, (0, 0, 0, -len(rows) % 16)), dtype, device)
     return multiplication(
@@ -108,7 +116,9 @@ def halves_and_ones(dtype: str, device: torch.device) -> Callable[[], Tensor]:
 
 @contextmanager
 def whole_sums() -> Iterator[None]:
-    """Within, cuBLAS keeps no part of a split sum in fp16 or bf16, which torch allows by default."""
+    """Within, cuBLAS keeps no part of a split sum in fp16 or bf16, which torch allows by
+    default.
+    """
     flags = torch.backends.cuda.matmul
     before = (
         flags.allow_fp16_reduced_precision_reduction,
@@ -168,9 +178,11 @@ def fraction_bits(dtype: str, device: torch.device) -> int:
 
 
 def sum_bits(dtype: str, apart: int, device: torch.device, fast: bool = False) -> int:
-    """Bits of the significand of sums of 1, 15 times 2^-b that lie `apart`, and -1 at the end, all times 2^14.
+    """Bits of the significand of sums of 1, 15 times 2^-b that lie `apart`, and -1 at the end, all
+    times 2^14.
 
-    15 · 2^-b, an odd number of them, is left if all were added in full: to b + 1 bits. A row for each b from 11.
+    15 · 2^-b, an odd number of them, is left if all were added in full: to b + 1 bits. A row for
+    each b from 11.
     """
     most = max(
         25, SUM_BITS.get(dtype, FP32_SUM_BITS) + 1
@@ -184,10 +196,11 @@ def sum_bits(dtype: str, apart: int, device: torch.device, fast: bool = False) -
 
 
 def kept_by_products(dtype: str, device: torch.device) -> dict[str, Any]:
-    """What products of `dtype` keep. Raises AssertionError where that is less than is promised or published.
+    """What products of `dtype` keep. Raises AssertionError where that is less than is promised or
+    published.
 
-    `sum_bits`: of small terms beside the large one, as the unit adds them; `long_sum_bits`: of terms far apart, as the
-    kernel adds the unit's sums; with `fast_`: of fp8 with use_fast_accum.
+    `sum_bits`: of small terms beside the large one, as the unit adds them; `long_sum_bits`: of
+    terms far apart, as the kernel adds the unit's sums; with `fast_`: of fp8 with use_fast_accum.
     """
     __tracebackhide__ = True
     kept: dict[str, Any] = subnormals_of_products(dtype, device)
@@ -202,8 +215,8 @@ def kept_by_products(dtype: str, device: torch.device) -> dict[str, Any]:
                 continue  # its numbers span too few powers of two
             kept["fast_" * fast + name] = bits = sum_bits(dtype, apart, device, fast)
             assert bits >= least, (
-                f"{dtype} products {apart} terms apart are added to {bits} bits, but should be to at least {least}"
-                + ", use_fast_accum" * fast
+                f"{dtype} products {apart} terms apart are added to {bits} bits, but should be to "
+                f"at least {least}" + ", use_fast_accum" * fast
             )
     flushed = " and ".join(
         key.removeprefix("subnormal_") for key, value in kept.items() if value == "flushed"

@@ -1,4 +1,6 @@
-"""Matrix products as the device runs them, one way per dtype, with a bound on the error each may have."""
+"""Matrix products as the device runs them, one way per dtype, with a bound on the error each may
+have.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
 
 
 class Unsupported(RuntimeError):
-    """The device (or this torch) does not multiply matrices of this dtype; the message is the reason."""
+    """The device (or this torch) does not multiply matrices of this dtype; the message is the
+    reason.
+    """
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,15 @@ class Product:
         return matmul_work(m, k, n, self.dtype, result=RESULTS.get(self.dtype))
 
     def check(self, result: Tensor) -> None:
-        """Raises AssertionError where a sample of `result` differs from fp64 by more than rounding can explain.
+        """Raises AssertionError where a sample of `result` differs from fp64 by more than rounding
+        can explain.
 
-        The operands are random and of both signs, so sums of their products are about R = √Σ(ab)² large. The
-        rounding of a partial sum is relative to R: √k times less than Σ|a||b|, which would let half of a result pass
-        from k = 16384 on. Allowed are two roundings of the accumulator for each of the k products (units that truncate
-        err to one side, so they add up), eight of partial sums kept in the result's format (split-k kernels do that),
-        and the rounding of the result. int8 is exact.
+        The operands are random and of both signs, so sums of their products are about R = √Σ(ab)²
+        large. The rounding of a partial sum is relative to R: √k times less than Σ|a||b|, which
+        would let half of a result pass from k = 16384 on. Allowed are two roundings of the
+        accumulator for each of the k products (units that truncate err to one side, so they add
+        up), eight of partial sums kept in the result's format (split-k kernels do that), and the
+        rounding of the result. int8 is exact.
         """
         __tracebackhide__ = True
         (m, k), n = self.a.shape, self.b.shape[1]
@@ -67,8 +73,10 @@ class Product:
         # `not <=` and not `>`: a NaN must fail.
         if not bool(difference <= bound):
             raise AssertionError(
-                f"a product of {self.dtype} differs from fp64 by {difference:.3g}, but rounding explains at most "
-                f"{bound:.3g} [got={got.flatten()[worst]:.6g}, exact={exact.flatten()[worst]:.6g}, {m=}, {k=}, {n=}]"
+                f"a product of {self.dtype} differs from fp64 by {difference:.3g}, but rounding "
+                f"explains at most "
+                f"{bound:.3g} [got={got.flatten()[worst]:.6g}, "
+                f"exact={exact.flatten()[worst]:.6g}, {m=}, {k=}, {n=}]"
             )
 
     def _relative_error(self, k: int) -> float:
@@ -79,18 +87,23 @@ class Product:
         if self.dtype == "fp32":
             return terms * 2.0**-24
         if self.dtype == "fp8_e4m3":
-            # Hopper adds 32 products at a time to an accumulator of 14 bits; results and partial sums are bf16.
+            # Hopper adds 32 products at a time to an accumulator of 14 bits; results and partial
+            # sums are bf16.
             return terms / 2 / 32 * 2.0**-13 + 8 * 2.0**-9
         return terms * 2.0**-24 + 8 * float(format_of(self.dtype).eps) / 2
 
 
 def lies_by_columns(dtype: str, device: torch.device) -> bool:
-    """Whether the second operand is transposed in memory: NVIDIA's kernels for int8 and fp8 want it so."""
+    """Whether the second operand is transposed in memory: NVIDIA's kernels for int8 and fp8 want it
+    so.
+    """
     return dtype == "fp8_e4m3" or (dtype == "int8" and device.type == "cuda")
 
 
 def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product:
-    """A product on `device`, tried once on a small case first. Raises Unsupported with the reason."""
+    """A product on `device`, tried once on a small case first. Raises Unsupported with the
+    reason.
+    """
     try:
         if dtype == "tf32":
             probe_tf32(device)
@@ -105,7 +118,9 @@ def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product
 
 
 def probe_tf32(device: torch.device) -> None:
-    """Raises Unsupported where fp32 products keep bits that tf32 has not: they would stand under the wrong peak."""
+    """Raises Unsupported where fp32 products keep bits that tf32 has not: they would stand under
+    the wrong peak.
+    """
     if device.type != "cuda":
         raise Unsupported("tf32 exists on CUDA devices only")
     x = torch.full((128, 128), 1 + 2.0**-12, device=device)
@@ -133,7 +148,8 @@ def _product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Produc
 
 
 def product_bytes(dtype: str, m: int, k: int, n: int) -> int:
-    """The most that a product holds at once: its operands and result, and the larger operand while it is drawn.
+    """The most that a product holds at once: its operands and result, and the larger operand while
+    it is drawn.
 
     All but int8 are drawn in fp32 first.
     """
@@ -144,11 +160,13 @@ def product_bytes(dtype: str, m: int, k: int, n: int) -> int:
 def multiplication(
     dtype: str, a: Tensor, b: Tensor, out: Tensor | None, *, fast: bool = False
 ) -> Callable[[], Tensor]:
-    """The call that multiplies two matrices of `dtype`, into `out` where the result has their dtype.
+    """The call that multiplies two matrices of `dtype`, into `out` where the result has their
+    dtype.
 
-    Whether fp32 is rounded to tf32 is up to the caller, who enters `Float32Products` around all calls: within one it
-    would be 1 to 3 µs of the host's time, which a small product takes no longer than.
-    `fast`: of fp8, sums are kept in the tensor core's own accumulator, 14 bits on a Hopper (use_fast_accum).
+    Whether fp32 is rounded to tf32 is up to the caller, who enters `Float32Products` around all
+    calls: within one it would be 1 to 3 µs of the host's time, which a small product takes no
+    longer than. `fast`: of fp8, sums are kept in the tensor core's own accumulator, 14 bits on a
+    Hopper (use_fast_accum).
     """
     if dtype == "int8":
         return lambda: torch._int_mm(a, b)
@@ -170,7 +188,8 @@ def multiplication(
 
 
 class Float32Products:
-    """Lets fp32 operands of matrix products on CUDA be rounded to tf32, or forbids it, while it is entered.
+    """Lets fp32 operands of matrix products on CUDA be rounded to tf32, or forbids it, while it is
+    entered.
 
     A class, because it is entered within the timed region, where a generator would take longer.
     """
@@ -187,7 +206,8 @@ class Float32Products:
 
 
 class Operands:
-    """Random operands of one dtype, large enough for every product up to (m, k) by (k, n), to be multiplied in part.
+    """Random operands of one dtype, large enough for every product up to (m, k) by (k, n), to be
+    multiplied in part.
 
     Allocating and filling operands takes longer than most products: a search would mostly do that.
     """

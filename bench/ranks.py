@@ -1,7 +1,9 @@
-"""Measuring on several ranks at once: the job's process groups, rounds that all ranks agree on, formulas, stragglers.
+"""Measuring on several ranks at once: the job's process groups, rounds that all ranks agree on,
+formulas, stragglers.
 
-The default group runs the measured work (NCCL on CUDA, gloo on a CPU). A second one, of gloo, has the barriers, the
-decisions of rank 0 and the figures: waiting ranks neither keep a card busy nor disturb the measured work.
+The default group runs the measured work (NCCL on CUDA, gloo on a CPU). A second one, of gloo, has
+the barriers, the decisions of rank 0 and the figures: waiting ranks neither keep a card busy nor
+disturb the measured work.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from prooflops.measured import synchronise
 
 TIMEOUT_S = 60.0  # a rank that is silent for so long is taken for dead
 BACKENDS = {"cuda": "nccl", "xpu": "xccl"}
-# Calls back to back in one round on an accelerator, where a launch would be seen in one alone; as in nccl-tests.
+# Calls back to back in one round on an accelerator, where a launch would be seen in one alone; as
+# in nccl-tests.
 CALLS = 20
 PILOT_ROUNDS = 5
 STRAGGLER_FACTOR = 1.25
@@ -33,7 +36,8 @@ STRAGGLER_ROUNDS = 0.75
 
 
 def sharded_rows(shape: Sequence[int], ranks: int, rank: int) -> int:
-    """Elements of a tensor that FSDP keeps on a rank: ⌈rows / ranks⌉ rows each, as torch.chunk, the last ones fewer.
+    """Elements of a tensor that FSDP keeps on a rank: ⌈rows / ranks⌉ rows each, as torch.chunk, the
+    last ones fewer.
 
     >>> [sharded_rows((10, 3), 4, rank) for rank in range(4)]
     [9, 9, 9, 3]
@@ -45,7 +49,8 @@ def sharded_rows(shape: Sequence[int], ranks: int, rank: int) -> int:
 
 
 def whole_shares(elements: Sequence[int], ranks: int) -> list[tuple[int, int]]:
-    """(elements, tensors) of each rank where whole tensors are dealt out, as ZeroRedundancyOptimizer does.
+    """(elements, tensors) of each rank where whole tensors are dealt out, as
+    ZeroRedundancyOptimizer does.
 
     The largest first, each to the rank that has least so far.
 
@@ -60,11 +65,12 @@ def whole_shares(elements: Sequence[int], ranks: int) -> list[tuple[int, int]]:
 
 
 def stragglers(own_s: Sequence[Sequence[float]]) -> list[int]:
-    """The ranks whose own work, before they wait for the others, takes longer than that of the others.
+    """The ranks whose own work, before they wait for the others, takes longer than that of the
+    others.
 
-    `own_s[rank][round]`. A rank straggles where the median of its rounds is beyond 1.25 times the median of the others'
-    medians, and three quarters of its rounds are beyond 1.25 times the others' median of the same round. One slow round
-    names nobody.
+    `own_s[rank][round]`. A rank straggles where the median of its rounds is beyond 1.25 times the
+    median of the others' medians, and three quarters of its rounds are beyond 1.25 times the
+    others' median of the same round. One slow round names nobody.
 
     >>> stragglers([[1.0] * 4, [1.5, 1.4, 1.5, 0.9]]), stragglers([[1.0] * 4, [1.0, 9.0, 1.0, 1.0]])
     ([1], [])
@@ -125,7 +131,9 @@ class Ranks:
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
-        """A block without communication; where it raises on any rank, all ranks raise, naming that one."""
+        """A block without communication; where it raises on any rank, all ranks raise, naming that
+        one.
+        """
         __tracebackhide__ = True
         error = None
         try:
@@ -152,9 +160,11 @@ class Ranks:
         }
 
     def arrivals(self, work: Callable[[], object], rounds: int) -> list[dict[str, Any]]:
-        """Per rank: the time of its own work, and by how much it came later to the barrier than the first rank.
+        """Per rank: the time of its own work, and by how much it came later to the barrier than the
+        first rank.
 
-        How late it came follows from how much less it waited there: clocks of different hosts are not compared.
+        How late it came follows from how much less it waited there: clocks of different hosts are
+        not compared.
         """
         own, waits = [], []
         for _ in range(rounds):
@@ -200,10 +210,12 @@ class Ranks:
         before: Callable[[], object],
         conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
     ) -> float:
-        """Runs the same number of rounds on all ranks, and returns the median round of the slowest rank in seconds.
+        """Runs the same number of rounds on all ranks, and returns the median round of the slowest
+        rank in seconds.
 
-        Rank 0 decides how many, by the pilot's rounds. On a CPU a round is one call, with `before` and a barrier ahead
-        of it; on an accelerator 20 calls back to back, with `before` ahead of them all.
+        Rank 0 decides how many, by the pilot's rounds. On a CPU a round is one call, with `before`
+        and a barrier ahead of it; on an accelerator 20 calls back to back, with `before` ahead of
+        them all.
         """
         calls = 1 if self.device.type == "cpu" else CALLS
         slowest = self._pilot(function, calls, timer, before)
@@ -273,14 +285,18 @@ class Ranks:
         return _slowest(self.gather(pilot))
 
     def name_stragglers(self, benchmark: Any, found: Sequence[dict[str, Any]]) -> None:
-        """Puts the arrivals of each rank into the record, and names those that the others wait for."""
+        """Puts the arrivals of each rank into the record, and names those that the others wait
+        for.
+        """
         ranks = benchmark.extra_info["ranks"]
         for row, arrival in zip(ranks, found, strict=True):
             row.update(own_s=arrival["own_s"], late_s=arrival["late_s"])
         usual = median(arrival["own_s"] for arrival in found)
         benchmark.extra_info["stragglers"] = [
-            f"rank {rank} ({ranks[rank]['host']}, {ranks[rank]['device']}) took {found[rank]['own_s']:.3g} s "
-            f"for its own work, the median rank {usual:.3g} s, and came {found[rank]['late_s']:.3g} s late"
+            f"rank {rank} ({ranks[rank]['host']}, {ranks[rank]['device']}) took "
+            f"{found[rank]['own_s']:.3g} s "
+            f"for its own work, the median rank {usual:.3g} s, and came "
+            f"{found[rank]['late_s']:.3g} s late"
             for rank in stragglers([arrival["rounds_s"] for arrival in found])
         ]
 

@@ -1,4 +1,6 @@
-"""A row's rates, judged by bounds from above, and its shares of a peak and a ceiling; floors: `bench.delivery`."""
+"""A row's rates, judged by bounds from above, and its shares of a peak and a ceiling; floors:
+`bench.delivery`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ def judged(
 ) -> dict[str, float]:
     """FLOP/s (of int8: operations per second), bytes/s and intensity, for the record.
 
-    Raises AssertionError for a rate that the units cannot reach at their highest clock: a measurement error.
+    Raises AssertionError for a rate that the units cannot reach at their highest clock: a
+    measurement error.
     """
     __tracebackhide__ = True
     rates = {"intensity": work.intensity} if work.bytes else {}
@@ -37,7 +40,8 @@ def judged(
     ):
         rate = amount / seconds
         assert bound is None or rate <= bound, (
-            f"{what}: measured {rate:.4g} {unit}, but its units do at most {bound:.4g}: the {wrong} or the clock are "
+            f"{what}: measured {rate:.4g} {unit}, but its units do at most {bound:.4g}: the "
+            f"{wrong} or the clock are "
             "wrong"
         )
         rates |= {figure: rate} if amount else {}
@@ -45,7 +49,8 @@ def judged(
 
 
 def share_of_units(rate: float, clock_mhz: float, units: float | None) -> dict[str, float]:
-    """The clock that ran, the FLOP/s of all units at that clock, and the share of it that is `rate`.
+    """The clock that ran, the FLOP/s of all units at that clock, and the share of it that is
+    `rate`.
 
     It tells a slow kernel from a slow clock, and hardly moves with power or heat.
 

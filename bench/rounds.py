@@ -9,11 +9,13 @@ from statistics import median, quantiles
 
 import pytest
 
-FEWEST_ROUNDS = 6  # with 5 there is no interval of 95 %
-FLAT = 0.02  # the largest change of the median at which a warm-up is over
+# Five have no interval of 95 %.
+FEWEST_ROUNDS = 6
+# The largest change of the median at which a warm-up is over.
+FLAT = 0.02
 FEWEST_WARM_ROUNDS = 9
-# On an accelerator at least and at most, until work that its power limit may slow has a steady rate:
-# the power is averaged, and the clock held down, over a good part of a second. Once a dtype.
+# On an accelerator at least and at most, until work that its power limit may slow has a steady
+# rate: the power is averaged, and the clock held down, over a good part of a second. Once a dtype.
 SETTLED_S = (1.0, 3.0)
 # The same for each row after that: the device rests for a tenth of a second between two rows.
 RESETTLED_S = (0.25, 1.0)
@@ -25,15 +27,19 @@ NEAR_CEILING = 0.5
 
 @dataclass(frozen=True)
 class Pace:
-    """The limits of one benchmark in seconds, and the width of its interval."""
+    """The limits of one benchmark in seconds, and the width of its interval.
 
-    warmup_s: float  # at least
+    `warmup_s` is the least; `measure_s` the most in rounds; `width` that of the median's interval,
+    as a share of the median; `longest_s` that of all calls of a step together.
+    """
+
+    warmup_s: float
     longest_warmup_s: float
-    measure_s: float  # at most, in rounds
+    measure_s: float
     longest_call_s: float
-    width: float  # of the interval of the median, as a share of it
+    width: float
     most_rounds: int = 1000
-    longest_s: float = math.inf  # of a benchmark that calls a step many times, all together
+    longest_s: float = math.inf
 
     def settled(self, kind: str) -> Pace:
         """The same with the warm-up of a sustainable rate; a CPU is warm after a few calls."""
@@ -76,15 +82,15 @@ def is_flat(rounds_s: Sequence[float]) -> bool:
 
 
 def rounds_for(width: float, pilot: Sequence[float], most: int) -> int:
-    """The number of rounds that makes the median's interval as narrow as `width`, by the pilot; at most `most`.
+    """The number of rounds that makes the median's interval as narrow as `width`, by the pilot; at
+    most `most`.
 
-    With n rounds the interval spans the quantiles 1/2 ± 0.98/√n. Their distance follows from the pilot's quartiles, in
-    proportion. The result is doubled, because the pilot is small.
+    With n rounds the interval spans the quantiles 1/2 ± 0.98/√n. Their distance follows from the
+    pilot's quartiles, in proportion. The result is doubled, because the pilot is small.
 
-    >>> rounds_for(0.02, [1.0] * 9, most=1000), rounds_for(0.02, [0.8, 0.9, 1.0, 1.1, 1.2], most=1000)
-    (6, 1000)
-    >>> rounds_for(0.02, [0.98, 0.99, 1.0, 1.01, 1.02], most=1000)
-    31
+    >>> spread = [0.98, 0.99, 1.0, 1.01, 1.02]
+    >>> [rounds_for(0.02, pilot, most=1000) for pilot in ([1.0] * 9, spread, [0.8, *spread, 1.2])]
+    [6, 31, 70]
     """
     lower, middle, upper = (
         quantiles(pilot, n=4, method="inclusive") if len(pilot) > 1 else [pilot[0]] * 3

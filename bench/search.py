@@ -1,10 +1,11 @@
 """Guided search for the shape (m, k, n) at which a device multiplies fastest.
 
-Not a grid: the sizes of the output are ranked by how well their tiles fill whole waves of the device's units (SMs or
-cores), in both orientations, because the transposed shape is another kernel; k is then searched apart, and so are the
-neighbours of the best. Short windows choose, and only the finalists are timed again, in turn and with windows that grow
-as they get fewer, so that the best of many noisy figures does not flatter itself. A window's figure is the lower
-quartile of its calls: interruptions only lengthen calls.
+Not a grid: the sizes of the output are ranked by how well their tiles fill whole waves of the
+device's units (SMs or cores), in both orientations, because the transposed shape is another kernel;
+k is then searched apart, and so are the neighbours of the best. Short windows choose, and only the
+finalists are timed again, in turn and with windows that grow as they get fewer, so that the best of
+many noisy figures does not flatter itself. A window's figure is the lower quartile of its calls:
+interruptions only lengthen calls.
 """
 
 from __future__ import annotations
@@ -24,12 +25,10 @@ from prooflops import measured
 Shape = tuple[int, int, int]
 Rate = Callable[[Shape, float], float]  # FLOP/s of a shape, by calls for some seconds
 
-SHARES = {
-    "outputs": 0.3,
-    "k": 0.45,
-    "neighbours": 0.6,
-}  # of the budget, at the end of each stage of the screening
-SCREENED = 100  # windows that the screening is cut into
+# The share of the budget that is spent at the end of each stage of the screening.
+SHARES = {"outputs": 0.3, "k": 0.45, "neighbours": 0.6}
+# Windows that the screening is cut into.
+SCREENED = 100
 FINALISTS = 6
 
 
@@ -75,7 +74,8 @@ def wave_efficiency(m: int, n: int, units: int, tile: tuple[int, int]) -> float:
 
 
 def outputs(space: Space, units: int, tiles: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """All (m, n): the first of the ranking of each tile and its transpose, then the second, and so on.
+    """All (m, n): the first of the ranking of each tile and its transpose, then the second, and so
+    on.
 
     A tile ranks by how well whole waves are filled, larger first among equals.
     """
@@ -131,10 +131,12 @@ def guided(
 def final(
     shapes: Sequence[Shape], seen: Mapping[Shape, float], rate: Rate, left_s: Callable[[], float]
 ) -> tuple[Shape, float]:
-    """The best of a few shapes and its rate, timed in turn, there and back; the worse half goes after every turn.
+    """The best of a few shapes and its rate, timed in turn, there and back; the worse half goes
+    after every turn.
 
-    Each turn takes the same time, so windows grow as the shapes get fewer. A shape's figure is the median of its own.
-    A turn that does not fit into the time left is not begun: then the rates in `seen` decide.
+    Each turn takes the same time, so windows grow as the shapes get fewer. A shape's figure is the
+    median of its own. A turn that does not fit into the time left is not begun: then the rates in
+    `seen` decide.
     """
     left = list(shapes)
     again: dict[Shape, list[float]] = {shape: [] for shape in left}
@@ -152,7 +154,8 @@ def final(
     return left[0], median(again[left[0]] or [seen[left[0]]])
 
 
-CPU_TILES = ((64, 64), (48, 32))  # of outputs: about the blocks of BLAS libraries
+# Tiles of outputs: about the blocks of BLAS libraries.
+CPU_TILES = ((64, 64), (48, 32))
 GPU_TILES = ((128, 256), (128, 128))
 
 
@@ -168,8 +171,8 @@ def units_of(device: torch.device) -> int:
 def space_of(
     device: torch.device, most_flops: float = math.inf, most_elements: float = math.inf
 ) -> Space:
-    """Sizes at which a device is fast: the largest product costs at most `most_flops`, its matrices at most
-    `most_elements` each."""
+    """Sizes at which a device is fast: the largest product costs at most `most_flops`, its matrices
+    at most `most_elements` each."""
     if device.type == "cpu":
         sizes: tuple[int, ...] = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
         deepest = sizes
@@ -195,7 +198,8 @@ def space_of(
 
 
 def whole_waves(units: int) -> set[int]:
-    """Sides of the outputs whose tiles are a whole wave, a tile a unit: 11 by 12 tiles of 128 x 256 on 132 SMs.
+    """Sides of the outputs whose tiles are a whole wave, a tile a unit: 11 by 12 tiles of 128 x 256
+    on 132 SMs.
 
     >>> sorted(whole_waves(132))
     [1408, 1536, 2816, 3072]

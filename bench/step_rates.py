@@ -1,4 +1,6 @@
-"""What the step of a user's model is compared with, and both once more where the figures contradict each other."""
+"""What the step of a user's model is compared with, and both once more where the figures contradict
+each other.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,10 +15,8 @@ from bench.streams import Bandwidths
 from prooflops import measured
 
 TIMES_AGAIN = 2
-ROUNDS, SECONDS = (
-    (5, 15),
-    2.0,
-)  # of a step, at least and at most; and spent on them, where the fewest take no longer
+# Rounds of a step, at least and at most, and the seconds for them where the fewest take no longer.
+ROUNDS, SECONDS = (5, 15), 2.0
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,9 @@ class StepRates:
     conditions: Callable[[], AbstractContextManager[dict[str, Any]]]
 
     def record(self, seconds: float, spread: float, rounds: int, labels: Sequence[str]) -> Any:
-        """Keeps the time of a step in the fixture `user_model`, beside the rates of the dtypes that it multiplies."""
+        """Keeps the time of a step in the fixture `user_model`, beside the rates of the dtypes that
+        it multiplies.
+        """
         formats = [dtype for dtype in self.user_model.flops.by_dtype if dtype in DTYPES]
         return self.user_model.record_step(
             seconds=seconds,
@@ -40,11 +42,14 @@ class StepRates:
             labels=tuple(labels),
             peak_flop_per_s={dtype: self.peak_flop_per_s(dtype) for dtype in formats},
             ceiling_flop_per_s={dtype: self._ceiling(dtype) for dtype in formats},
-            bytes_per_s=self.bandwidths.bytes_per_s(0.5),  # as of a copy, half of it reads
+            # As a copy has them, half are reads.
+            bytes_per_s=self.bandwidths.bytes_per_s(0.5),
         )
 
     def measure_until_known(self, step: Callable[[], object]) -> None:
-        """Measures the ceilings' products again, of which the faster counts, and the step, at most twice."""
+        """Measures the ceilings' products again, of which the faster counts, and the step, at most
+        twice.
+        """
         for _ in range(TIMES_AGAIN):
             if not self.user_model.unknown:
                 return

@@ -1,4 +1,5 @@
-"""The kernels of STREAM and BabelStream, how large their arrays are, and the bandwidths they measure.
+"""The kernels of STREAM and BabelStream, how large their arrays are, and the bandwidths they
+measure.
 
 Bytes are those of STREAM (`stream_work`): each array once, without the lines that a processor reads
 only to write into them.
@@ -22,24 +23,28 @@ from bench.rounds import Pace
 from prooflops import counted, measured
 
 SCALAR = 3.0
-WANTED_MULTIPLE = 4  # of the last-level cache, by each array: STREAM's rule
-# Of an accelerator's, whose bandwidth has a bound: the part of an earlier array left in the cache adds 1/16.
+# An array's size in last-level caches: STREAM's rule.
+WANTED_MULTIPLE = 4
+# Of an accelerator's, whose bandwidth has a bound: the part of an earlier array left in the cache
+# adds 1/16.
 WANTED_DEVICE_MULTIPLE = 16
-LARGEST_SHARE_OF_ROOM = (
-    1 / 6
-)  # by each array: four of them and temporary ones, beside the flush's buffer
-LARGEST_ARRAY_BYTES = {"quick": 2**27, "default": 2**28, "thorough": 2**31}  # on a CPU
+# Each array's: there are four and temporary ones, beside the flush's buffer.
+LARGEST_SHARE_OF_ROOM = 1 / 6
+LARGEST_CPU_ARRAY_BYTES = {"quick": 2**27, "default": 2**28, "thorough": 2**31}
 LARGEST_SHARE_OF_MEMORY = 1 / 32
-LEAST_DEVICE_ARRAY_BYTES = 2**29  # of an accelerator: some 100 µs and more
-LEAST_HIP_ARRAY_BYTES = (
-    WANTED_DEVICE_MULTIPLE * 2**28
-)  # AMD's largest have a last level of 256 MiB, untold by torch
+# They take an accelerator some 100 µs and more.
+LEAST_DEVICE_ARRAY_BYTES = 2**29
+# AMD's largest cards have a last level of 256 MiB, which torch does not tell.
+LEAST_HIP_ARRAY_BYTES = WANTED_DEVICE_MULTIPLE * 2**28
 MEMORY = "memory"
-# Of numbers about 1: they are added in blocks, and so the roundings grow with the logarithm of their number.
+# Of numbers about 1: they are added in blocks, and so the roundings grow with the logarithm of
+# their number.
 SUM_TOLERANCE = 256 * 2.0**-24
-# Of a library's dot product, which adds in some dozens of partial sums: 2.3e-4 was seen of 2^25 numbers by MKL.
+# Of a library's dot product, which adds in some dozens of partial sums: 2.3e-4 was seen of 2^25
+# numbers by MKL.
 DOT_TOLERANCE_PER_ELEMENT = 2.0**-24 / 512
-WINDOWS, WINDOW = 64, 2**14  # of an array that are checked
+# Windows of an array that are checked, and the elements of one.
+WINDOWS, WINDOW = 64, 2**14
 
 # Arrays read, arrays written, and FLOPs per element of the kernels of STREAM and BabelStream.
 STREAMS = {
@@ -53,14 +58,17 @@ STREAMS = {
 
 
 def stream_work(kernel: str, elements: int, dtype: str = "fp32") -> Work:
-    """FLOPs and bytes of a kernel of STREAM on arrays of `elements`, as STREAM counts them; see STREAMS.
+    """FLOPs and bytes of a kernel of STREAM on arrays of `elements`, as STREAM counts them; see
+    STREAMS.
 
-    Each array is counted once for being read or written. Not counted: the line that most processors read before they
-    write into it (write-allocate), which without streaming stores makes the real traffic of copy and scale 3/2, of add
-    and triad 4/3 of these bytes; so a true bandwidth is never below the one that follows.
+    Each array is counted once for being read or written. Not counted: the line that most processors
+    read before they write into it (write-allocate), which without streaming stores makes the real
+    traffic of copy and scale 3/2, of add and triad 4/3 of these bytes; so a true bandwidth is never
+    below the one that follows.
 
     Raises ValueError for an unknown kernel or dtype, or a negative number of elements.
-    Source: McCalpin, "Memory bandwidth and machine balance in current high performance computers", 1995.
+    Source: McCalpin, "Memory bandwidth and machine balance in current high performance computers",
+    1995.
 
     >>> stream_work("triad", 10**6), stream_work("copy", 10**6, "bf16")
     (Work(flops=2000000, bytes=12000000), Work(flops=0, bytes=4000000))
@@ -73,11 +81,12 @@ def stream_work(kernel: str, elements: int, dtype: str = "fp32") -> Work:
 
 
 def bandwidth_of_mix(read_share: float, measured: Mapping[float, float]) -> float:
-    """The bandwidth of traffic with this share of reads, from those `measured` at some shares: {share: bytes/s}.
+    """The bandwidth of traffic with this share of reads, from those `measured` at some shares:
+    {share: bytes/s}.
 
-    Between two measured shares the time per byte is interpolated, as if the traffic were made of both; beyond the
-    outermost it is that of the outermost. Reads and writes do not cost alike, so a kernel that mostly reads must be
-    held against a roof measured by reading.
+    Between two measured shares the time per byte is interpolated, as if the traffic were made of
+    both; beyond the outermost it is that of the outermost. Reads and writes do not cost alike, so a
+    kernel that mostly reads must be held against a roof measured by reading.
 
     >>> measured = {1.0: 80e9, 0.5: 40e9}
     >>> [bandwidth_of_mix(share, measured) / 1e9 for share in (1.0, 0.75, 0.5, 0.2)]
@@ -94,13 +103,14 @@ def bandwidth_of_mix(read_share: float, measured: Mapping[float, float]) -> floa
 
 @dataclass(frozen=True)
 class Size:
-    """The length of a row's arrays, their level of memory, and a label if that level is doubtful."""
+    """The length of a row's arrays, their level of memory, and a label if that level is
+    doubtful.
+    """
 
     elements: int
     level: str
-    multiple: (
-        float | None
-    )  # of the last-level cache, by one array; None where nobody names the cache
+    # An array's size in last-level caches; None where nobody names the cache.
+    multiple: float | None
     label: str = ""
 
 
@@ -112,16 +122,16 @@ def wanted_multiple(device: torch.device) -> int:
 def memory_size(
     device: torch.device, pace: str, caches: Caches, room_bytes: float = math.inf
 ) -> Size:
-    """Arrays of 4 (an accelerator: 16) times the last-level cache each, of fp32; shorter, and labelled, where that is
-    not to be had: together they fit `room_bytes`.
+    """Arrays of 4 (an accelerator: 16) times the last-level cache each, of fp32; shorter, and
+    labelled, where that is not to be had: together they fit `room_bytes`.
 
-    On a CPU each is at most LARGEST_ARRAY_BYTES at this pace and a 32nd of the memory: a container may name the last
-    level of its whole host, and can use only a part.
+    On a CPU each is at most LARGEST_CPU_ARRAY_BYTES at this pace and a 32nd of the memory: a
+    container may name the last level of its whole host, and can use only a part.
     """
     known = caches.last_level_bytes
     wanted = wanted_multiple(device) * (known or UNKNOWN_CACHE_BYTES)
     if device.type == "cpu":
-        limit = LARGEST_ARRAY_BYTES[pace]
+        limit = LARGEST_CPU_ARRAY_BYTES[pace]
         if caches.memory_bytes:
             limit = min(limit, int(caches.memory_bytes * LARGEST_SHARE_OF_MEMORY))
         size = min(wanted, limit)
@@ -141,9 +151,11 @@ def memory_size(
 
 
 def cache_size(level: str, arrays: int, known: Mapping[str, int]) -> Size | None:
-    """Arrays that together half fill a level of cache; None where the device names no such level, or the part is tiny.
+    """Arrays that together half fill a level of cache; None where the device names no such level,
+    or the part is tiny.
 
-    A row of L1 takes less time than an operator takes to be dispatched, and is labelled so by its launch share.
+    A row of L1 takes less time than an operator takes to be dispatched, and is labelled so by its
+    launch share.
 
     >>> cache_size("L2", 2, {"L1": 2**16, "L2": 2**21})
     Size(elements=131072, level='L2', multiple=0.25, label='')
@@ -188,7 +200,8 @@ class Stream:
         return {"copy": a, "scale": SCALAR * a, "add": a + b, "triad": a + SCALAR * b}[self.kernel]
 
     def check(self, got: Tensor) -> None:
-        """Raises AssertionError where the result is not that of fp64, but for rounding; of long arrays, in 64 windows.
+        """Raises AssertionError where the result is not that of fp64, but for rounding; of long
+        arrays, in 64 windows.
 
         Every product and sum may round once: copy never, scale and add once, triad twice.
         """
@@ -209,7 +222,8 @@ class Stream:
             found = in_fp64(got if got.dim() == 0 else got[window])
             error = float(((found - exact).abs() / exact.abs()).max())
             assert error <= tolerance, (  # a NaN fails
-                f"{self.kernel} differs from fp64 by {error:.3g}, but rounding explains at most {tolerance:.3g}"
+                f"{self.kernel} differs from fp64 by {error:.3g}, but rounding explains at most "
+                f"{tolerance:.3g}"
             )
 
 
@@ -223,7 +237,9 @@ def dot_tolerance(elements: int) -> float:
 
 
 class Arrays:
-    """Three arrays of random numbers about 1, shared by the kernels of one size. Positive: no sum cancels."""
+    """Three arrays of random numbers about 1, shared by the kernels of one size. Positive: no sum
+    cancels.
+    """
 
     def __init__(self, elements: int, device: torch.device) -> None:
         self.a, self.b = (torch.rand(elements, device=device) + 0.5 for _ in range(2))
@@ -246,7 +262,8 @@ class Arrays:
 def assert_bytes(
     work: Work, function: Callable[[], object], uncounted: int = 0
 ) -> counted.CountedWork:
-    """Raises AssertionError where the bytes declared are not those of the tensors that `function` reads and writes.
+    """Raises AssertionError where the bytes declared are not those of the tensors that `function`
+    reads and writes.
 
     `uncounted`: bytes of results that the formula leaves out.
     """
@@ -254,16 +271,19 @@ def assert_bytes(
     with counted.flops() as seen:
         function()
     assert seen.moved_bytes == work.bytes + uncounted, (
-        f"{work.bytes} bytes are declared (and {uncounted} left out), but should be the {seen.moved_bytes} of the "
+        f"{work.bytes} bytes are declared (and {uncounted} left out), but should be the "
+        f"{seen.moved_bytes} of the "
         "tensors that were read and written"
     )
     return seen
 
 
 class Bandwidths:
-    """The best bandwidths of this machine's memory in this run, by the share of the traffic that is read.
+    """The best bandwidths of this machine's memory in this run, by the share of the traffic that is
+    read.
 
-    The fixture `bandwidths`: the roofs of `bench/test_roofline.py`. Of kernels with the same share, the best counts.
+    The fixture `bandwidths`: the roofs of `bench/test_roofline.py`. Of kernels with the same share,
+    the best counts.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Bandwidth of the memory and of each level of cache, by the kernels of STREAM and BabelStream.
 
-In a memory row, each array has 4 times the size of the last-level cache (16 times on an accelerator), or a label says
-why not. A cache row measures one core with one thread: more threads would mostly wait for one another.
+In a memory row, each array has 4 times the size of the last-level cache (16 times on an
+accelerator), or a label says why not. A cache row measures one core with one thread: more threads
+would mostly wait for one another.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def test_stream(
             2 if kernel == "triad" else 1
         )  # the counter takes a + s·b for one FLOP
         assert seen.total + seen.elementwise == counted, (
-            f"{stream.work.flops} FLOPs are declared, but {seen.total + seen.elementwise} were counted"
+            f"{stream.work.flops} FLOPs are declared, but {seen.total + seen.elementwise} were "
+            f"counted"
         )
 
     measure.once(count)
@@ -64,7 +66,8 @@ def test_stream(
             stream.work,
             dtype="fp32",
             check=stream.check,
-            counted=False,  # `count` has checked them; of these kernels only dot is a matrix product
+            # `count` has checked them; of these kernels only dot is a matrix product.
+            counted=False,
             bytes_bound=bound_bytes_per_s if exceeds else None,
             cache="as-is" if level == MEMORY else "hot",
             memory_level=size.level,

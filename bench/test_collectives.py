@@ -1,4 +1,5 @@
-"""Several ranks: collectives, the scaling of steps, each rank's share of a sharded optimizer, and slow ranks.
+"""Several ranks: collectives, the scaling of steps, each rank's share of a sharded optimizer, and
+slow ranks.
 
 torchrun --nproc-per-node=2 -m pytest bench/test_collectives.py
 """
@@ -78,7 +79,9 @@ def ranks(job, device) -> Iterator[Ranks]:
 
 @pytest.fixture
 def timed(ranks, benchmark, device, pace, conditions) -> Callable[..., float]:
-    """Measures a function on all ranks, see `Ranks.timed`, by a clock that must wait for the device."""
+    """Measures a function on all ranks, see `Ranks.timed`, by a clock that must wait for the
+    device.
+    """
     run = partial(
         ranks.timed, benchmark, pace=PACES[pace], timer=clock(device), conditions=conditions
     )
@@ -100,7 +103,9 @@ def assert_waited(
     seconds: float,
     ranks: Ranks,
 ) -> None:
-    """Raises AssertionError on all ranks if a call takes less than half of the host's time until the device is idle."""
+    """Raises AssertionError on all ranks if a call takes less than half of the host's time until
+    the device is idle.
+    """
 
     def several() -> None:
         before()
@@ -117,14 +122,16 @@ def assert_waited(
             break
     with ranks.together("the clock"):
         assert seconds >= LEAST_WAITED_SHARE * least, (
-            f"a call takes {seconds:.3g} s, but {least:.3g} s until the device is idle: was it waited for?"
+            f"a call takes {seconds:.3g} s, but {least:.3g} s until the device is idle: was it "
+            f"waited for?"
         )
 
 
 def integers(elements: int, device: torch.device, rank: int) -> torch.Tensor:
     """Random integers in fp32, the same wherever they are made: their sums are exact in any order.
 
-    A block of random ones repeated: its length is prime, so a chunk that goes astray does not meet its own values.
+    A block of random ones repeated: its length is prime, so a chunk that goes astray does not meet
+    its own values.
     """
     generator = torch.Generator().manual_seed(rank)
     block = (
@@ -149,7 +156,8 @@ class TimedCollective:
             {"all-reduce": 0, "all-gather": elements, "reduce-scatter": self.part}[name],
             device=ranks.device,
         )
-        # Sums in place would outgrow fp32 when repeated without a refill; a mean is the same traffic.
+        # Sums in place would outgrow fp32 when repeated without a refill; a mean is the same
+        # traffic.
         self.repeated = dist.ReduceOp.AVG if ranks.backend == "nccl" else dist.ReduceOp.SUM
 
     def refill(self) -> None:
@@ -166,7 +174,9 @@ class TimedCollective:
             reduce_scatter(self.target, self.source, op=op)
 
     def check(self) -> None:
-        """Compares one call on all ranks with the result that each computes from the seeds of all."""
+        """Compares one call on all ranks with the result that each computes from the seeds of
+        all.
+        """
         self.refill()
         self.target.fill_(float("nan"))  # an earlier call's right result may be left there
         self.run(dist.ReduceOp.SUM)

@@ -1,4 +1,6 @@
-"""Loading batches of tokens from a memory-mapped file, against the consumption of a training step."""
+"""Loading batches of tokens from a memory-mapped file, against the consumption of a training
+step.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,25 @@ from bench.tokens import (
 from bench.training import Step, workload
 from prooflops import measured
 
-# Python 3.12 and later, where torch has threads: its loader forks, and its workers use none of them.
+# Python 3.12 and later, where torch has threads: its loader forks, and its workers use none of
+# them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 TOKENS = {"quick": 2**22, "default": 2**25, "thorough": 2**28}
 BATCH, SEQUENCE = 32, 1024
 STEPS = {"quick": 3, "default": 20, "thorough": 100}
 CHECKED = 4  # batches that are held against the file
-# Batches of a round. Two workers hand over two at a time: of single ones every other would seem to take no time.
+# Batches of a round. Two workers hand over two at a time: of single ones every other would seem to
+# take no time.
 BLOCK = 8
 WORKERS = (0, 1, 2)
 
 
 @pytest.fixture(scope="session")
 def token_file(tmp_path_factory, pace) -> Callable[[str], Path]:
-    """The file of a dtype, written when first asked for. Just written, so the system has it in memory."""
+    """The file of a dtype, written when first asked for. Just written, so the system has it in
+    memory.
+    """
     folder = tmp_path_factory.mktemp("tokens")
 
     def written(dtype: str) -> Path:
@@ -55,8 +61,8 @@ def token_file(tmp_path_factory, pace) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def appetite(device, sizing, pace, progress_of) -> Callable[[], float]:
-    """Tokens per second that the transformer of the training benchmarks consumes when it never waits for data, measured
-    when first asked for."""
+    """Tokens per second that the transformer of the training benchmarks consumes when it never
+    waits for data, measured when first asked for."""
 
     @functools.cache
     def rate() -> float:
@@ -145,7 +151,9 @@ def assert_first_batches(
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_training_loop(workers, device, sizing, pace, token_file, stream, measure):
-    """A step that takes its batch from the loader, beside the same step on a batch that is there already."""
+    """A step that takes its batch from the loader, beside the same step on a batch that is there
+    already.
+    """
     work = workload("transformer", "bf16", device, sizing.fitting)
     step, timer = Step(work, "bf16", device), measured.clock(device)
     batches = Batches(token_file("uint16"), "uint16", "random", work.batch, work.sequence)

@@ -1,4 +1,6 @@
-"""Throughput of matrix products per dtype: this machine's ceilings, squares, the shapes of a transformer's layers."""
+"""Throughput of matrix products per dtype: this machine's ceilings, squares, the shapes of a
+transformer's layers.
+"""
 
 from dataclasses import replace
 
@@ -87,7 +89,9 @@ def test_matmul(dtype, shape, device, pace, sizing, ceilings, measure):
 @pytest.mark.needs("sm>=8.9")
 @pytest.mark.parametrize("side", [1024, 4096, 8192])
 def test_fast_accumulation(side, device, sizing, ceilings, measure, delivery):
-    """fp8 as the squares above, but with use_fast_accum: a Hopper is faster with it, at 14 bits of accumulator."""
+    """fp8 as the squares above, but with use_fast_accum: a Hopper is faster with it, at 14 bits of
+    accumulator.
+    """
     sizing.require(product_bytes("fp8_e4m3", side, side, side))
     try:
         case = product("fp8_e4m3", side, side, side, device)
@@ -112,7 +116,8 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
         )
     if bursts and device.type == "cpu" and dtype not in BURSTS_ON_CPU:
         pytest.skip(
-            f"whether bursts differ from steady work is tried for {' and '.join(BURSTS_ON_CPU)} on a CPU"
+            f"whether bursts differ from steady work is tried for {' and '.join(BURSTS_ON_CPU)} "
+            f"on a CPU"
         )
     if bursts and device.type != "cpu" and pace == "quick" and dtype not in QUICK_BURSTS:
         pytest.skip(f"--quick looks for bursts in {', '.join(QUICK_BURSTS)}")
@@ -121,7 +126,8 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
             ratio, low, high = ceilings.burst_ratio(dtype, PAIRS[pace])
             if low <= 1:
                 pytest.skip(
-                    f"bursts are not faster than steady work here: {ratio:.3f} times [{low:.3f}, {high:.3f}]"
+                    f"bursts are not faster than steady work here: {ratio:.3f} times [{low:.3f}, "
+                    f"{high:.3f}]"
                 )
             measure.declare(burst_ratio=[ratio, low, high])
         found = ceilings.best(dtype, regime)

@@ -56,7 +56,8 @@ def test_cast(dtype, gradients, device, measure):
     )
 
     over = size > overflow_threshold(form)
-    # Infinity, the largest number or NaN: which of them is the policy of the format and of this version of torch.
+    # Infinity, the largest number or NaN: which of them is the policy of the format and of this
+    # version of torch.
     lost = ~(back.abs() < form.max) & over
     assert torch.equal(lost, over), (
         f"{int((over & ~lost).sum())} values beyond the largest {dtype} became smaller ones"
@@ -69,10 +70,12 @@ def test_cast(dtype, gradients, device, measure):
     )
     moved_by = float(torch.where(size < form.least_normal, (back - gradients).abs(), 0).max())
     assert moved_by <= form.least_subnormal / 2, (
-        f"{dtype} rounds a subnormal number by {moved_by:.3g}, should by <= {form.least_subnormal / 2:.3g}"
+        f"{dtype} rounds a subnormal number by {moved_by:.3g}, should by <= "
+        f"{form.least_subnormal / 2:.3g}"
     )
 
-    # More of each power of two than a vector has elements, and some over, which other code converts.
+    # More of each power of two than a vector has elements, and some over, which other code
+    # converts.
     small = powers(form.least_subnormal, form.least_normal)
     cast = (
         small.float()
@@ -98,7 +101,9 @@ def test_cast(dtype, gradients, device, measure):
 
 @pytest.mark.parametrize("dtype", PRODUCTS)
 def test_product(dtype, device, measure):
-    """Products keep subnormal numbers, every bit of a fraction, and sums of as many bits as their accumulator."""
+    """Products keep subnormal numbers, every bit of a fraction, and sums of as many bits as their
+    accumulator.
+    """
     with Float32Products(dtype), whole_sums():
         try:
             call = halves_and_ones(dtype, device)

@@ -1,9 +1,10 @@
-"""The roofline, measured: kernels from ReLU to saturated products, held against this machine's own roofs.
+"""The roofline, measured: kernels from ReLU to saturated products, held against this machine's own
+roofs.
 
-Each kernel's intensity follows from `accounting.roofline` and is counted as well. Its attainable rate is the lower of
-two roofs measured in the same run: the products' ceiling (`ceilings`), and its intensity times the bandwidth measured
-for the same mix of reads and writes (`bandwidths`). Operands below four last-level caches (an accelerator: 16) are
-measured cold.
+Each kernel's intensity follows from `accounting.roofline` and is counted as well. Its attainable
+rate is the lower of two roofs measured in the same run: the products' ceiling (`ceilings`), and its
+intensity times the bandwidth measured for the same mix of reads and writes (`bandwidths`). Operands
+below four last-level caches (an accelerator: 16) are measured cold.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def place(
             seen = assert_bytes(work, kernel.run, uncounted=kernel.more_bytes)
             found, wanted = seen.total + seen.elementwise, work.flops + kernel.more_flops
             assert found == wanted, (
-                f"{found} FLOPs are counted, but should be {wanted}: {work.flops} by formula, {kernel.more_flops:+d} "
+                f"{found} FLOPs are counted, but should be {wanted}: {work.flops} by formula, "
+                f"{kernel.more_flops:+d} "
                 f"by convention ({kernel.why or 'none differs'})"
             )
             return seen
@@ -129,9 +131,11 @@ def roofs(
     *,
     fits_cache: bool,
 ) -> tuple[float, float, str]:
-    """FLOP/s and bytes/s that bound a kernel with this share of reads; and which of them it exceeded.
+    """FLOP/s and bytes/s that bound a kernel with this share of reads; and which of them it
+    exceeded.
 
-    That one is measured again. A kernel whose operands fit a cache may well exceed the bandwidth of the memory.
+    That one is measured again. A kernel whose operands fit a cache may well exceed the bandwidth of
+    the memory.
     """
     work = kernel.work
     peak, roof = ceilings.flop_per_s(kernel.dtype), bandwidths.bytes_per_s(reads)

@@ -1,4 +1,6 @@
-"""Training steps: deep linear net and transformer, per dtype, eager and compiled, accumulated and checkpointed."""
+"""Training steps: deep linear net and transformer, per dtype, eager and compiled, accumulated and
+checkpointed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from prooflops import counted, measured, predicted
 from prooflops.measured import alternating
 
 MODELS = tuple(ON_CPU)
-LEAST_JOULES = 50.0  # which a busy card takes in 0.1 s: its counter moves every 20 to 100 ms
+# A busy card takes it in 0.1 s; its counter moves every 20 to 100 ms.
+LEAST_JOULES = 50.0
 STEPS_UNTIL_IT_LEARNS = 5
 # A loss that falls by less may do so by chance; the scaler of fp16 skips two of the five steps.
 LEAST_FALL = 0.01
@@ -42,7 +45,9 @@ Examined = tuple[float, Work]  # the loss of a first step, and the work of one
 
 
 def assert_it_learns(step: Step) -> float:
-    """The first loss of some steps on one batch. It must fall to the last, and gradients be finite."""
+    """The first loss of some steps on one batch. It must fall to the last, and gradients be
+    finite.
+    """
     for gradient in step.gradients():
         assert bool(gradient.isfinite().all()), (
             f"a gradient of {tuple(gradient.shape)} should be finite, but is not"
@@ -55,7 +60,9 @@ def assert_it_learns(step: Step) -> float:
 
 
 def counted_work(step: Step, expected_flops: int) -> Work:
-    """The FLOPs of a step by formula, which must be those counted, and the bytes its operators read and write."""
+    """The FLOPs of a step by formula, which must be those counted, and the bytes its operators read
+    and write.
+    """
     with counted.flops() as count:
         step()
     assert count.step.hardware == expected_flops, (
@@ -65,10 +72,17 @@ def counted_work(step: Step, expected_flops: int) -> Work:
 
 
 def record_rates(
-    measure: Measure, work: Workload, step: Step, flops: StepFlops, seconds: float, ceilings: Ceilings,
+    measure: Measure,
+    work: Workload,
+    step: Step,
+    flops: StepFlops,
+    seconds: float,
+    ceilings: Ceilings,
     peak: float | None,
-) -> None:  # fmt: skip
-    """Tokens per second, MFU and HFU against the vendor's peak, and the same shares of this machine's own ceiling."""
+) -> None:
+    """Tokens per second, MFU and HFU against the vendor's peak, and the same shares of this
+    machine's own ceiling.
+    """
     model, hardware = flops.model, flops.hardware
     shares = shares_of(step, Work(hardware, 0), seconds, step.recipe, "sustainable", ceilings, peak)
     measure.declare(**shares)
@@ -83,7 +97,9 @@ def record_rates(
 
 
 def joules_per_token(info: dict[str, Any], tokens: int) -> float | None:
-    """The card's energy over the rounds, per token; None without a counter, or where the rounds are too short."""
+    """The card's energy over the rounds, per token; None without a counter, or where the rounds are
+    too short.
+    """
     conditions = info["conditions"]
     before, after = (conditions.get(key, {}).get("energy_j") for key in ("before", "after"))
     if before is None or after is None or after - before < LEAST_JOULES:
@@ -147,7 +163,9 @@ def compiled_step(
     eager_loss: float,
     eager_gradients: list[torch.Tensor],
 ) -> tuple[Step, float]:
-    """A compiled step whose loss and gradients agree with the eager one's, and the seconds of compiling."""
+    """A compiled step whose loss and gradients agree with the eager one's, and the seconds of
+    compiling.
+    """
     torch.compiler.reset()
     step = Step(work, recipe, device, compiled=True)
     began = perf_counter()
@@ -157,7 +175,8 @@ def compiled_step(
     assert_close(gradients, eager_gradients, COMPILED_TOLERANCE[recipe], "compiled")
     loss = float(step())
     assert loss == pytest.approx(eager_loss, rel=COMPILED_TOLERANCE[recipe]), (
-        f"compiled, the loss of the first step is {loss}, but should be {eager_loss} within rounding"
+        f"compiled, the loss of the first step is {loss}, but should be {eager_loss} within "
+        f"rounding"
     )
     return step, compile_s
 
@@ -165,7 +184,9 @@ def compiled_step(
 def assert_close(
     got: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float, how: str
 ) -> None:
-    """Raises AssertionError where gradients differ, as a whole: a part may be rounding only, as is the keys' bias."""
+    """Raises AssertionError where gradients differ, as a whole: a part may be rounding only, as is
+    the keys' bias.
+    """
     one, other = (torch.cat([part.flatten().float() for part in each]) for each in (expected, got))
     difference = float((one - other).norm() / one.norm())
     assert difference <= tolerance, (
@@ -174,7 +195,9 @@ def assert_close(
 
 
 def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
-    """Median seconds of a step, which after all rounds must still have learnt; its FLOPs were compared already."""
+    """Median seconds of a step, which after all rounds must still have learnt; its FLOPs were
+    compared already.
+    """
     if examined is None:
         return measure.median_s(step, dtype=step.recipe)
     first_loss, work = examined
@@ -253,9 +276,11 @@ def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, m
 
 
 def step_memory(step: Step) -> dict[str, dict[str, Any]]:
-    """Bytes held at the end of each part of a later step, by their use, and the peak within the part.
+    """Bytes held at the end of each part of a later step, by their use, and the peak within the
+    part.
 
-    Activations are whatever is neither weight, gradient nor state: buffers of the loss and of the library included.
+    Activations are whatever is neither weight, gradient nor state: buffers of the loss and of the
+    library included.
     """
     weights, rows = [*step.module.parameters()], step.optimizer.state.values()
     state = [value for row in rows for value in row.values() if isinstance(value, torch.Tensor)]
@@ -313,7 +338,9 @@ def predicted_held_bytes(step: Step) -> int:
 
 
 def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, measure: Measure) -> float:
-    """How many times as long one step takes as another: the median over pairs, their order alternating."""
+    """How many times as long one step takes as another: the median over pairs, their order
+    alternating.
+    """
     timer = measured.clock(device)
 
     def seconds(step: Step) -> float:

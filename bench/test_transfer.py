@@ -1,4 +1,6 @@
-"""Transfers between the host and an accelerator. Unrun: no accelerator has been had yet; the arithmetic is tested."""
+"""Transfers between the host and an accelerator. Unrun: no accelerator has been had yet; the
+arithmetic is tested.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,10 @@ from bench.streams import assert_bytes
 from bench.transfers import DIRECTIONS, Transfer, beside, in_parts, overlap_share, transfer
 from prooflops import measured
 
-ELEMENTS = {"quick": 2**22, "default": 2**24, "thorough": 2**26}  # of fp32
+FP32_ELEMENTS = {"quick": 2**22, "default": 2**24, "thorough": 2**26}
 PARTS = 1024
-SIDE = 1024  # of the products that run beside a copy: each takes a small part of its time
+# Side of the products that run beside a copy: each takes a small part of its time.
+SIDE = 1024
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +48,7 @@ def measured_copy(
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageable"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_copy(direction, pinned, blocking, device, pace, measure, delivery):
-    case = transfer(direction, ELEMENTS[pace], device, pinned=pinned, blocking=blocking)
+    case = transfer(direction, FP32_ELEMENTS[pace], device, pinned=pinned, blocking=blocking)
     measured_copy(case, device, measure, direction=direction, pinned=pinned, blocking=blocking)
     if pinned and not blocking:
         delivery.check(direction, case.work.bytes, "B/s", case.run)
@@ -55,7 +58,7 @@ def test_peer(device, pace, measure, delivery):
     """A copy from the memory of this card to that of the next one. Unrun."""
     if device.type != "cuda" or torch.cuda.device_count() < 2:
         pytest.skip("needs a second card")
-    source = torch.randn(ELEMENTS[pace], device=device)
+    source = torch.randn(FP32_ELEMENTS[pace], device=device)
     target = torch.empty_like(
         source, device=f"cuda:{((device.index or 0) + 1) % torch.cuda.device_count()}"
     )
@@ -67,7 +70,7 @@ def test_peer(device, pace, measure, delivery):
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_many_small(direction, device, pace, measure):
     """The bytes of one copy in 1024 parts: the cost of each copy beyond its bytes."""
-    whole = transfer(direction, ELEMENTS[pace], device, pinned=True, blocking=False)
+    whole = transfer(direction, FP32_ELEMENTS[pace], device, pinned=True, blocking=False)
     one_s = measured.time(whole.run, device, warmup=3, rounds=11).median_s
     many_s = measured_copy(
         in_parts(whole, PARTS), device, measure, direction=direction, copies=PARTS
@@ -78,8 +81,10 @@ def test_many_small(direction, device, pace, measure):
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_overlap(direction, device, pace, measure):
-    """A copy in a stream of its own beside products that take about as long: how much of the shorter is hidden."""
-    case = transfer(direction, ELEMENTS[pace], device, pinned=True, blocking=False)
+    """A copy in a stream of its own beside products that take about as long: how much of the
+    shorter is hidden.
+    """
+    case = transfer(direction, FP32_ELEMENTS[pace], device, pinned=True, blocking=False)
     a, b = (torch.randn(SIDE, SIDE, device=device) for _ in range(2))
     out = torch.empty_like(a)
     assert_random([case.source, a, b])

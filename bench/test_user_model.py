@@ -1,4 +1,6 @@
-"""The time of one training step of the model that `--model` names; not collected without that option."""
+"""The time of one training step of the model that `--model` names; not collected without that
+option.
+"""
 
 import pytest
 

@@ -1,9 +1,10 @@
 """Times calls of a function: the first ones, the warm-up, and how many rounds follow.
 
-There are two stages (after Stein, "A two-sample test for a linear hypothesis whose power is independent of the
-variance", 1945). The last rounds of the warm-up are the pilot: they say how many rounds make the interval of the median
-as narrow as asked. Those are then run, as far as time allows, and the interval is computed from them alone. Stopping
-where it happens to be narrow would make it cover the median less often than it says.
+There are two stages (after Stein, "A two-sample test for a linear hypothesis whose power is
+independent of the variance", 1945). The last rounds of the warm-up are the pilot: they say how many
+rounds make the interval of the median as narrow as asked. Those are then run, as far as time
+allows, and the interval is computed from them alone. Stopping where it happens to be narrow would
+make it cover the median less often than it says.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from bench.ceilings import Ceilings
 from bench.rounds import FEWEST_ROUNDS, SAMPLED_S, Pace, is_flat, rounds_for
 from prooflops import measured
 
-SHORTEST_ROUND_S = 1e-4  # a thousand times the resolution of the host's clock
-SHORTEST_DEVICE_ROUND_S = (
-    1e-3  # of an accelerator: two hundred times the 5 µs for which it waits for the first launch
-)
-LONGEST_LEAD_S = 0.01  # beyond it the launch is less than a thousandth of the time
-MOST_SHORT_CALLS = 200  # as many as a queue of launches takes in before it makes the host wait
+# A thousand times the resolution of the host's clock.
+SHORTEST_ROUND_S = 1e-4
+# Two hundred times the 5 µs for which an accelerator waits for the first launch.
+SHORTEST_DEVICE_ROUND_S = 1e-3
+# Beyond it the launch is less than a thousandth of the time.
+LONGEST_LEAD_S = 0.01
+# A queue takes in some thousand launches before it makes the host wait.
+MOST_SHORT_CALLS = 200
 LEAST_WAITED_SHARE = 0.5
 TRIALS_OF_WAITING = 5
 
@@ -58,7 +61,9 @@ class TimedCall:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Seconds per call, the number of rounds to run, how many the time allows, and figures for the record."""
+    """Seconds per call, the number of rounds to run, how many the time allows, and figures for the
+    record.
+    """
 
     call_s: float
     number: int
@@ -73,7 +78,9 @@ class CallTimer:
         self.device, self.clock = device, clock
 
     def call_s(self, call: TimedCall) -> tuple[float, float]:
-        """Seconds of a call by the clock, the mean of several short ones, and their share of the host's time."""
+        """Seconds of a call by the clock, the mean of several short ones, and their share of the
+        host's time.
+        """
         seconds, share = self._calls_s(call, 1)
         if (
             call.setup is None and seconds < 2 * SHORTEST_ROUND_S
@@ -96,10 +103,12 @@ class CallTimer:
         return max(seconds / calls, 1e-9), seconds / max(perf_counter() - began, 1e-9)
 
     def first_calls(self, call: TimedCall) -> tuple[float, float]:
-        """Seconds of a call after one untimed call, and the share of the host's time that the clock saw of it.
+        """Seconds of a call after one untimed call, and the share of the host's time that the clock
+        saw of it.
 
-        The same calls are timed twice: by the clock, and by the host from an idle device to an idle device. The share
-        is small where the clock does not wait, or where work hides from it in another stream or thread.
+        The same calls are timed twice: by the clock, and by the host from an idle device to an idle
+        device. The share is small where the clock does not wait, or where work hides from it in
+        another stream or thread.
         """
         __tracebackhide__ = True
         self.call_s(call)  # imports, compiles, allocates
@@ -119,7 +128,9 @@ class CallTimer:
     def warm_up(
         self, call: TimedCall, calls: int, pace: Pace
     ) -> tuple[tuple[float, ...], dict[str, Any]]:
-        """Runs rounds until their median is flat or the time is up; returns the pilot's seconds per call."""
+        """Runs rounds until their median is flat or the time is up; returns the pilot's seconds per
+        call.
+        """
         rounds: list[float] = []
         began, elapsed, flat, looked_at = perf_counter(), 0.0, False, 0
         while (
@@ -145,10 +156,12 @@ class CallTimer:
         return perf_counter() - began
 
     def before_round(self, call: TimedCall, calls: int, call_s: float) -> Callable[[], None] | None:
-        """The preparation of a round; without one, on CUDA an untimed call that keeps the device busy.
+        """The preparation of a round; without one, on CUDA an untimed call that keeps the device
+        busy.
 
-        After each round pytest-benchmark subtracts two readings, which waits for the device. An idle device would run
-        the start event at once and then wait for the launch, some 5 µs that are not the function's.
+        After each round pytest-benchmark subtracts two readings, which waits for the device. An
+        idle device would run the start event at once and then wait for the launch, some 5 µs that
+        are not the function's.
         """
         if call.is_prepared:
             return call.prepare
@@ -162,7 +175,9 @@ class CallTimer:
 
 
 class Schedule:
-    """Chooses what precedes the rounds of a benchmark, and their number: here warm-up, checks and ceilings."""
+    """Chooses what precedes the rounds of a benchmark, and their number: here warm-up, checks and
+    ceilings.
+    """
 
     brief = False  # True in a process of the gate, see `bench.brief`
 

@@ -13,13 +13,10 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 VOCABULARY = 50_257
 DTYPES = {"uint16": np.uint16, "int32": np.int32}
 ORDERS = ("random", "sequential")
-MULTIPLIER, INCREMENT = (
-    40_503,
-    12_289,
-)  # of the sequence that stands for text: every token says where it is from
-NOTICED = (
-    0.1  # of a step; a worker's batch takes a moment to be handed over, however early it was made
-)
+# Of the sequence that stands for text: every token says where it is from.
+MULTIPLIER, INCREMENT = 40_503, 12_289
+# In steps: a worker's batch takes a moment to be handed over, however early it was made.
+NOTICED = 0.1
 
 
 def text(positions: np.ndarray) -> np.ndarray:
@@ -39,7 +36,8 @@ def write_tokens(path: Path, tokens: int, dtype: str, chunk: int = 2**22) -> Non
 class Batches(IterableDataset[tuple[Tensor, Tensor]]):
     """Endless batches (inputs, targets one token later) of windows of a memory-mapped file.
 
-    Each worker maps the file itself and draws its own random windows, or takes every n-th batch of the sequence.
+    Each worker maps the file itself and draws its own random windows, or takes every n-th batch of
+    the sequence.
     """
 
     def __init__(
@@ -110,15 +108,17 @@ def loader(
 
 
 def sent(tokens: Tensor, device: torch.device, vocabulary: int) -> Tensor:
-    """The tokens on `device`, copied from where the loader has put them, then brought below `vocabulary`."""
+    """The tokens on `device`, copied from where the loader has put them, then brought below
+    `vocabulary`.
+    """
     return tokens.to(device, non_blocking=True) % vocabulary
 
 
 def bottleneck(wait_s: float, step_s: float, *, overlapped: bool) -> str:
     """The slower part of a training loop: "loader" or "step".
 
-    Loading and stepping in turn, it is the loader where that takes the longer of both. Where workers load meanwhile
-    (`overlapped`), the step hides part of the loading: then it is the loader if a step waits by more than a tenth of
-    its own time.
+    Loading and stepping in turn, it is the loader where that takes the longer of both. Where
+    workers load meanwhile (`overlapped`), the step hides part of the loading: then it is the loader
+    if a step waits by more than a tenth of its own time.
     """
     return "loader" if wait_s > (NOTICED if overlapped else 1.0) * step_s else "step"

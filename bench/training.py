@@ -1,4 +1,6 @@
-"""A training step to be measured: a model of a size for the device, a recipe of dtypes, and the parts of the step."""
+"""A training step to be measured: a model of a size for the device, a recipe of dtypes, and the
+parts of the step.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ from accounting.models import GPT2_SMALL, DeepLinear, Transformer
 from bench.models import build, inputs, reduced
 from bench.products import Float32Products
 
-# `fitting(wanted, bytes_of, least)`: the size, halved until its bytes fit the memory, see `prooflops.suite.sizing`.
+# `fitting(wanted, bytes_of, least)`: the size, halved until its bytes fit the memory, see
+# `prooflops.suite.sizing`.
 Fitting = Callable[[int, Callable[[int], float], int], int]
-LEAST_BATCH = 4  # as many micro-batches are made of it
+# As many micro-batches are made of a batch.
+LEAST_BATCH = 4
 RECIPES = ("fp32", "tf32", "bf16", "fp16")
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # Of a transformer, up to this width; beyond it the rate falls in proportion.
@@ -46,7 +50,9 @@ class Workload:
         return self.batch * self.sequence
 
     def flops(self, checkpoint_every: int = 0) -> StepFlops:
-        """FLOPs of a step as torch runs it: fused attention, which computes its scores again in the backward pass."""
+        """FLOPs of a step as torch runs it: fused attention, which computes its scores again in the
+        backward pass.
+        """
         convention = "flash" if isinstance(self.model, Transformer) else "math"
         options = {"checkpoint_every": checkpoint_every, "early_stop": True}
         return models.step_flops(
@@ -63,7 +69,8 @@ ON_ACCELERATOR = {
     "deep-linear": Workload(DeepLinear(dim=4096, layers=16), batch=8192),
     "transformer": Workload(GPT2_SMALL, batch=16, sequence=1024),
 }
-IN_FP32_ON_ACCELERATOR = {  # which does a seventh of the FLOP/s in it, and less
+# An accelerator does a seventh of the FLOP/s in fp32, and less.
+IN_FP32_ON_ACCELERATOR = {
     "deep-linear": Workload(DeepLinear(dim=4096, layers=16), batch=1024),
     "transformer": Workload(GPT2_SMALL, batch=4, sequence=512),
 }
@@ -72,7 +79,9 @@ IN_FP32_ON_ACCELERATOR = {  # which does a seventh of the FLOP/s in it, and less
 def workload(
     name: str, recipe: str, device: torch.device, fitting: Fitting = lambda wanted, *_: wanted
 ) -> Workload:
-    """The workload of that name at a size for `device`, its batch halved until a step of it is `fitting`."""
+    """The workload of that name at a size for `device`, its batch halved until a step of it is
+    `fitting`.
+    """
     accelerated = IN_FP32_ON_ACCELERATOR if recipe == "fp32" else ON_ACCELERATOR
     work = (ON_CPU if device.type == "cpu" else accelerated)[name]
     batch = fitting(work.batch, lambda batch: step_bytes(replace(work, batch=batch)), LEAST_BATCH)
@@ -80,7 +89,9 @@ def workload(
 
 
 def step_bytes(work: Workload) -> int:
-    """About the most bytes of two steps in fp32 at once: activations, three times the logits, two states."""
+    """About the most bytes of two steps in fp32 at once: activations, three times the logits, two
+    states.
+    """
     saved = activation_bytes(work.model, work.batch, work.sequence)
     if isinstance(work.model, Transformer):
         saved += 3 * element_bytes(work.tokens * work.model.vocab_size)
@@ -97,11 +108,11 @@ def keep_variance(net: nn.Module) -> None:
 class Step:
     """A whole training step on one fixed batch of random data; a call returns its loss.
 
-    AdamW as torch chooses to run it, gradients set to None after the update, a loss scaler for fp16.
-    AdamW changes each weight by about the learning rate, and so a layer's output by as much times
-    its width; the changes of layers without anything in between multiply. A deep linear net begins
-    with layers that keep the variance of their input, since torch's own shrink it by 3 each, which
-    leaves 16 of them next to nothing to learn from.
+    AdamW as torch chooses to run it, gradients set to None after the update, a loss scaler for
+    fp16. AdamW changes each weight by about the learning rate, and so a layer's output by as much
+    times its width; the changes of layers without anything in between multiply. A deep linear net
+    begins with layers that keep the variance of their input, since torch's own shrink it by 3 each,
+    which leaves 16 of them next to nothing to learn from.
     """
 
     def __init__(
@@ -175,7 +186,9 @@ class Step:
         return found
 
     def part_times_s(self, timer: Callable[[], Any], steps: int) -> dict[str, float]:
-        """Median seconds of each part of a step, by a clock whose readings the device passes in turn."""
+        """Median seconds of each part of a step, by a clock whose readings the device passes in
+        turn.
+        """
         moments = []
         for _ in range(steps):
             start = timer()

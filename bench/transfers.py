@@ -1,7 +1,8 @@
-"""Copies between the host and an accelerator: their bytes, the cost of each, and the share that is hidden.
+"""Copies between the host and an accelerator: their bytes, the cost of each, and the share that is
+hidden.
 
-Bytes are those of the payload, once, as they cross the link. The reads and writes of the memories at its two ends, and
-the staging buffer through which a pageable copy goes, are not counted.
+Bytes are those of the payload, once, as they cross the link. The reads and writes of the memories
+at its two ends, and the staging buffer through which a pageable copy goes, are not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ DIRECTIONS = ("to-device", "to-host")
 
 
 def overlap_share(first_s: float, second_s: float, together_s: float) -> float:
-    """How much of the shorter of two activities was hidden behind the longer: 1 all of it, 0 one after the other.
+    """How much of the shorter of two activities was hidden behind the longer: 1 all of it, 0 one
+    after the other.
 
     Below 0 they hindered one another, above 1 the times do not belong together; neither is clipped.
 
@@ -42,7 +44,9 @@ class Transfer:
         return Work(0, self.source.nbytes)
 
     def check(self, got: Tensor) -> None:
-        """Raises AssertionError if the target differs from the source in any bit. The copy must be over."""
+        """Raises AssertionError if the target differs from the source in any bit. The copy must be
+        over.
+        """
         __tracebackhide__ = True
         wrong = int((got.cpu() != self.source.cpu()).sum())
         assert wrong == 0, f"{wrong} of {got.numel()} elements arrived changed"
@@ -51,7 +55,9 @@ class Transfer:
 def transfer(
     direction: str, elements: int, device: torch.device, *, pinned: bool, blocking: bool
 ) -> Transfer:
-    """A copy in one of the DIRECTIONS. Between pageable memory and a device none is really non-blocking."""
+    """A copy in one of the DIRECTIONS. Between pageable memory and a device none is really
+    non-blocking.
+    """
     ends: list[Any] = [{"pin_memory": pinned}, {"device": device}]
     at, to = ends if direction == "to-device" else reversed(ends)
     source, target = (

@@ -1,8 +1,8 @@
 """Training steps as a performance engineer writes them: what a card should reach with a real net.
 
-bf16 by autocast over weights in fp32, forward pass and loss compiled as one, torch's fused attention
-and fused AdamW, a vocabulary of whole tiles, queries, keys and values by one product, no gradient
-accumulation, and the largest batch of a power of two that the prediction says will fit.
+bf16 by autocast over weights in fp32, forward pass and loss compiled as one, torch's fused
+attention and fused AdamW, a vocabulary of whole tiles, queries, keys and values by one product, no
+gradient accumulation, and the largest batch of a power of two that the prediction says will fit.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Batch:
 
     @property
     def model_flops(self) -> int:
-        """Forward and backward pass, attention at the pairs that the causal mask leaves: for MFU."""
+        """Forward and backward pass, attention at the pairs that the causal mask leaves: for
+        MFU.
+        """
         return models.step_flops(self.model, self.size, self.sequence, pairs="causal").model
 
 

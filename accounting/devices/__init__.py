@@ -1,4 +1,6 @@
-"""Vendor figures of each accelerator: peaks per dtype, bandwidth, memory; and rates of CPUs by their features."""
+"""Vendor figures of each accelerator: peaks per dtype, bandwidth, memory; and rates of CPUs by
+their features.
+"""
 
 from accounting.devices.lookup import ACCELERATORS, device_called, device_named, device_of
 from accounting.devices.peaks import CPU_PATHS, FLOP_PER_CLOCK, ROWS, Accelerator, Figure
@@ -17,7 +19,8 @@ from accounting.devices.rates import (
 
 __all__ = [
     "ACCELERATORS", "CPU_PATHS", "FLOP_PER_CLOCK", "MATRIX_DTYPES", "ROWS", "Accelerator", "Figure",
-    "bandwidth_bytes_per_s", "clock_scaled_peak_flop_per_s", "cpu_flops_per_cycle", "cpu_peak_flop_per_s",
-    "device_called", "device_named", "device_of", "flop_per_s", "has_dtype", "memory_bytes", "nominal_clock_mhz",
+    "bandwidth_bytes_per_s", "clock_scaled_peak_flop_per_s", "cpu_flops_per_cycle",
+    "cpu_peak_flop_per_s", "device_called", "device_named", "device_of", "flop_per_s", "has_dtype",
+    "memory_bytes", "nominal_clock_mhz",
     "peak_flop_per_s",
 ]  # fmt: skip

@@ -1,13 +1,14 @@
-"""What a healthy device delivers at least, per figure: the floors that the benchmarks assert, with sources.
+"""What a healthy device delivers at least, per figure: the floors that the benchmarks assert, with
+sources.
 
-A floor in `floors.json` is a share of a nominal rate (`peak`: the dense peak of the dtype, `bandwidth`: the memory's,
-`link`: that of the host's or the peer's link), a rate (`B/s`) or a time (`s`). Where a range of
-healthy devices is published (`healthy`), or a threshold by which somebody accepts a node
-(`accepted`), the floor is its low end less a margin of 5 %, the allowance of SuperBench: other
-programs and hosts measured those. What one healthy device reached (`one`) is the floor less 10 %:
-another differs by 5 % and more; what somebody's training run reached (`run`), less 15 %. A row
-names the devices it is for, or a generation of them, or neither: such a wide floor finds defects of
-factors alone, and says so.
+A floor in `floors.json` is a share of a nominal rate (`peak`: the dense peak of the dtype,
+`bandwidth`: the memory's, `link`: that of the host's or the peer's link), a rate (`B/s`) or a time
+(`s`). Where a range of healthy devices is published (`healthy`), or a threshold by which somebody
+accepts a node (`accepted`), the floor is its low end less a margin of 5 %, the allowance of
+SuperBench: other programs and hosts measured those. What one healthy device reached (`one`) is the
+floor less 10 %: another differs by 5 % and more; what somebody's training run reached (`run`), less
+15 %. A row names the devices it is for, or a generation of them, or neither: such a wide floor
+finds defects of factors alone, and says so.
 
 `one_at_clock` is the same as a share of what all units do at the clock that ran, which hardly moves
 with power and heat: a card must reach both.
@@ -68,7 +69,9 @@ class Floor(NamedTuple):
     at_clock: float | None = None
 
     def is_met(self, value: float, at_clock: float | None = None) -> bool:
-        """Whether a share, rate or time does not fall short, nor the share at the clock that ran."""
+        """Whether a share, rate or time does not fall short, nor the share at the clock that
+        ran.
+        """
         if self.of == "s":
             return value <= self.limit
         slow = self.at_clock is not None and at_clock is not None and at_clock < self.at_clock
@@ -123,12 +126,15 @@ def compared(
 def floor_of(device: str | Accelerator | None, figure: str, kind: str = "cuda") -> Floor | None:
     """The floor of a figure on a device, by row or name; None where there is none.
 
-    The first that there is of: the device's own, its generation's, that of any device. `kind` is `torch.device.type`:
-    a CPU has floors of its own, as shares of the bound from its instruction sets, cores and clock.
+    The first that there is of: the device's own, its generation's, that of any device. `kind` is
+    `torch.device.type`: a CPU has floors of its own, as shares of the bound from its instruction
+    sets, cores and clock.
     Raises ValueError for an unknown figure.
 
-    >>> floor_of("H100 SXM", "to-device").limit, floor_of(None, "bf16", "cpu").limit, floor_of(None, "int8", "cpu")
-    (49400000000.0, 0.1, None)
+    >>> floor_of("H100 SXM", "to-device").limit, floor_of(None, "bf16", "cpu").limit
+    (49400000000.0, 0.1)
+    >>> floor_of(None, "int8", "cpu") is None
+    True
     """
     validated_choice("figure", figure, FIGURES)
     row = device_of(device)
@@ -176,7 +182,8 @@ PCIE_LANE_BYTES_PER_S = {1: 250e6, 2: 500e6, 3: 985e6, 4: 1969e6, 5: 3938e6, 6: 
 def pcie_bytes_per_s(generation: int, lanes: int) -> float:
     """Bandwidth of a PCI Express link in one direction: lanes · the generation's rate of a lane.
 
-    Encoding is deducted (8b/10b, from generation 3 on 128b/130b); headers of packets are not, which cost 10 to 15 %.
+    Encoding is deducted (8b/10b, from generation 3 on 128b/130b); headers of packets are not, which
+    cost 10 to 15 %.
     Raises ValueError for an unknown generation. Source: PCI-SIG, PCI Express base specification.
 
     >>> round(pcie_bytes_per_s(5, 16) / 1e9)

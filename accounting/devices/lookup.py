@@ -1,4 +1,6 @@
-"""Finds the row of a device: by the exact name from torch (`device_named`), or by a name as people write it."""
+"""Finds the row of a device: by the exact name from torch (`device_named`), or by a name as people
+write it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from difflib import get_close_matches
 from accounting.checks import validated_instance, validated_int
 from accounting.devices.peaks import ROWS, Accelerator
 
-ACCELERATORS: dict[str, Accelerator] = {row.label: row for row in ROWS}  # by the table's own label
+# By the table's own labels.
+ACCELERATORS: dict[str, Accelerator] = {row.label: row for row in ROWS}
 
 
 def device_named(
@@ -16,14 +19,16 @@ def device_named(
 ) -> Accelerator | None:
     """The row of the device that torch calls `name`, or None if it is not on record or not certain.
 
-    Names are compared exactly: `NVIDIA L4` is part of `NVIDIA L40S`, and a MIG slice is its card's name with a suffix.
-    `arch` is the compute capability ("9.0") or `gcnArchName`, `units` is `multi_processor_count` (XPU:
-    `max_compute_units`); a row with another one is not this device. AMD's names come from a file of the host, so arch
-    and units find those rows without the name, and `memory_bytes` separates MI300X from MI325X.
+    Names are compared exactly: `NVIDIA L4` is part of `NVIDIA L40S`, and a MIG slice is its card's
+    name with a suffix. `arch` is the compute capability ("9.0") or `gcnArchName`, `units` is
+    `multi_processor_count` (XPU: `max_compute_units`); a row with another one is not this device.
+    AMD's names come from a file of the host, so arch and units find those rows without the name,
+    and `memory_bytes` separates MI300X from MI325X.
 
     >>> device_named("NVIDIA A100-SXM4-80GB").label
     'A100 SXM4 80GB'
-    >>> device_named("NVIDIA A100-SXM4-80GB MIG 1g.10gb"), device_named("NVIDIA A100-SXM4-80GB", units=14)
+    >>> slice_of_it = device_named("NVIDIA A100-SXM4-80GB MIG 1g.10gb")
+    >>> slice_of_it, device_named("NVIDIA A100-SXM4-80GB", units=14)
     (None, None)
     >>> device_named("AMD Radeon Graphics", "gfx942:sramecc+:xnack-", 304, 274_877_906_944).label
     'MI325X'
@@ -48,13 +53,14 @@ def device_named(
 
 
 def device_called(name: str) -> Accelerator:
-    """The row that a person means: by its label, by torch's name, or by words that fit one row alone.
+    """The row that a person means: by its label, by torch's name, or by words that fit one row
+    alone.
 
-    Case, punctuation and the vendor's name do not matter: "A100-SXM4-80GB", "h100 pcie", "MI300X OAM", "TPU v5e". The
-    row must have all words, so "RTX 4090 D" or a MIG slice finds none. For planning; use `device_named` for a running
-    device.
-    Raises ValueError if no row fits, naming the nearest, or if several do, naming them; TypeError for other than a
-    string.
+    Case, punctuation and the vendor's name do not matter: "A100-SXM4-80GB", "h100 pcie", "MI300X
+    OAM", "TPU v5e". The row must have all words, so "RTX 4090 D" or a MIG slice finds none. For
+    planning; use `device_named` for a running device.
+    Raises ValueError if no row fits, naming the nearest, or if several do, naming them; TypeError
+    for other than a string.
 
     >>> device_called("H100 SXM").label, device_called("nvidia a100-sxm4-80gb").label
     ('H100 SXM5 80GB', 'A100 SXM4 80GB')
@@ -74,7 +80,9 @@ def device_called(name: str) -> Accelerator:
 
 
 def _rows_called(name: str) -> list[Accelerator]:
-    """The rows that a person's name fits: those with this label or name, else those with all its words."""
+    """The rows that a person's name fits: those with this label or name, else those with all its
+    words.
+    """
     wanted = _words(
         validated_instance("device", name, str).partition(":")[0]
     )  # gfx942:sramecc+:xnack-

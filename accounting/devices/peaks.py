@@ -1,17 +1,21 @@
-"""The peak table: the vendors' figures of each accelerator, with sources. Look devices up in `accounting.devices`.
+"""The peak table: the vendors' figures of each accelerator, with sources. Look devices up in
+`accounting.devices`.
 
-A figure in `peaks.json` is the rate of *one device as the framework sees it*: dense, without 2:4 sparsity, a fused
-multiply-add counted as 2. In TFLOP/s (int8: TOP/s), bandwidth in GB/s, clocks in MHz, of the vector and of the matrix
-units. An unsettled figure is absent, never filled by analogy, and so is one of a unit that the device lacks.
+A figure in `peaks.json` is the rate of *one device as the framework sees it*: dense, without 2:4
+sparsity, a fused multiply-add counted as 2. In TFLOP/s (int8: TOP/s), bandwidth in GB/s, clocks in
+MHz, of the vector and of the matrix units. An unsettled figure is absent, never filled by analogy,
+and so is one of a unit that the device lacks.
 
-A cell is a bare number if the vendor prints it as dense, else it names its kind: {"dense": d, "sparse": s} if both are
-printed; {"sparse": s} alone, of which half is used; {"card": c} for a card of two devices; {"derived": x} follows from
-units, clock and the rate of the die, like all peaks of a row without "peaks"; {"secondary": x} was read in a repository
-or on a page that is not the vendor's. Class of a row: P1 the vendor's text read directly, P2 a vendor's document quoted
-figure by figure, S secondary only.
+A cell is a bare number if the vendor prints it as dense, else it names its kind: {"dense": d,
+"sparse": s} if both are printed; {"sparse": s} alone, of which half is used; {"card": c} for a card
+of two devices; {"derived": x} follows from units, clock and the rate of the die, like all peaks of
+a row without "peaks"; {"secondary": x} was read in a repository or on a page that is not the
+vendor's. Class of a row: P1 the vendor's text read directly, P2 a vendor's document quoted figure
+by figure, S secondary only.
 
-Formats: `fp64` and `fp32` are the vector units, `fp64_tensor` and `fp32_tensor` the matrix units; `fp16` and `fp8`
-accumulate in fp32, `fp16_acc16` and `fp8_acc16` in fp16 (GeForce halves the former); `fp8_fnuz` is CDNA 3's encoding.
+Formats: `fp64` and `fp32` are the vector units, `fp64_tensor` and `fp32_tensor` the matrix units;
+`fp16` and `fp8` accumulate in fp32, `fp16_acc16` and `fp8_acc16` in fp16 (GeForce halves the
+former); `fp8_fnuz` is CDNA 3's encoding.
 """
 
 import json
@@ -35,7 +39,8 @@ DIVISORS = {
 
 
 class Figure(NamedTuple):
-    """A printed figure, its divisor to a dense figure per device, and the sparse figure printed beside it.
+    """A printed figure, its divisor to a dense figure per device, and the sparse figure printed
+    beside it.
 
     >>> str(Figure(1979, 2, "sparse")), Figure(1979, 2, "sparse").value
     ('1979 / 2', 989.5)
@@ -64,7 +69,8 @@ class Accelerator(NamedTuple):
     """
 
     label: str
-    # From NVIDIA/open-gpu-kernel-modules README.md @015742d, libdrm's amdgpu.ids, and programs' output.
+    # From NVIDIA/open-gpu-kernel-modules README.md @015742d, libdrm's amdgpu.ids, and programs'
+    # output.
     names: tuple[str, ...]
     arch: str  # compute capability, or gfx architecture
     die: str  # key of FLOP_PER_CLOCK
@@ -76,7 +82,8 @@ class Accelerator(NamedTuple):
     unit: str
     sources: tuple[str, ...]
     source_class: str  # P1 | P2 | S
-    clock_is_inferred: bool = False  # from the printed peak itself
+    # The clock follows from the printed peak itself.
+    clock_is_inferred: bool = False
     planning_only: bool = False  # torch itself does not run there: found by its label alone
     note: str = ""
 
@@ -87,7 +94,8 @@ class Accelerator(NamedTuple):
 
 
 class CpuPath(NamedTuple):
-    """FLOPs per cycle of one core (or of one unit that several cores share) on one kind of instruction.
+    """FLOPs per cycle of one core (or of one unit that several cores share) on one kind of
+    instruction.
 
     >>> [path.flops_per_cycle for path in CPU_PATHS if path.requires == ("amx_bf16",)]
     [{'bf16': 1024}]
@@ -113,7 +121,8 @@ def _figure(row: str, cell: Any) -> Figure:
     [(kind, printed)] = figures.items() if len(figures) == 1 else [("", None)]
     if kind not in DIVISORS or not isinstance(printed, (int, float)):
         raise ValueError(
-            f"peaks.json: a figure of {row!r} must be a number or one of {', '.join(DIVISORS)}, got {cell!r}"
+            f"peaks.json: a figure of {row!r} must be a number or one of {', '.join(DIVISORS)}, "
+            f"got {cell!r}"
         )
     return Figure(printed, DIVISORS[kind], kind, beside)
 
@@ -123,7 +132,8 @@ def _accelerator(cells: dict[str, Any]) -> Accelerator:
     label = cells["label"]
     if unknown := cells.keys() - set(Accelerator._fields):
         raise ValueError(
-            f"peaks.json: {label!r} has {sorted(unknown)}, valid are {', '.join(Accelerator._fields)}"
+            f"peaks.json: {label!r} has {sorted(unknown)}, valid are "
+            f"{', '.join(Accelerator._fields)}"
         )
     clocks = tuple(cells.get("clocks_mhz", (None, None)))
     peaks = cells.get("peaks")

@@ -1,9 +1,10 @@
 """The peak of a device per dtype, its bandwidth and its memory; and the peaks of CPUs.
 
-A device, slice or dtype without a figure on record has peak None: no other device's figure is used instead.
+A device, slice or dtype without a figure on record has peak None: no other device's figure is used
+instead.
 
->>> peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16") / 1e12, peak_flop_per_s("H100 PCIe", "bf16") / 1e12
-(989.4, 756.0)
+>>> [peak_flop_per_s(name, "bf16") / 1e12 for name in ("NVIDIA H100 80GB HBM3", "H100 PCIe")]
+[989.4, 756.0]
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from accounting.devices.lookup import device_of
 from accounting.devices.peaks import CPU_PATHS, TABLE, Accelerator, Figure
 from accounting.formats import FORMATS, Dtype, dtype_name
 
-# The columns of the table that hold the peak of each dtype, the preferred one first; by units and accumulator.
+# The columns of the table that hold the peak of each dtype, the preferred one first; by units and
+# accumulator.
 _COLUMNS: dict[str, dict[str, list[str]]] = TABLE["columns"]
 _MATRIX_COLUMNS = _COLUMNS["matrix"]
 MATRIX_DTYPES = tuple(_MATRIX_COLUMNS)  # those that a peak of matrix products can be stated for
@@ -41,8 +43,9 @@ _LACKING = {
 def has_dtype(kind: str, dtype: Dtype) -> bool:
     """Whether torch has tensors of this dtype on devices of this kind (`torch.device.type`).
 
-    Apple's GPUs have no fp64, and torch's back end for them no 8-bit floats. Whether a device multiplies a dtype is
-    another question: `peak_flop_per_s`. Raises ValueError for an unknown dtype.
+    Apple's GPUs have no fp64, and torch's back end for them no 8-bit floats. Whether a device
+    multiplies a dtype is another question: `peak_flop_per_s`. Raises ValueError for an unknown
+    dtype.
 
     >>> has_dtype("cuda", "fp64"), has_dtype("mps", "fp64"), has_dtype("mps", "bf16")
     (True, False, True)
@@ -57,14 +60,18 @@ def peak_flop_per_s(
     path: str = "matrix",
     accumulate: str = "fp32",
 ) -> float | None:
-    """The vendor's dense peak in FLOP/s (int8: operations/s) of a device, by row or name; None if not on record.
+    """The vendor's dense peak in FLOP/s (int8: operations/s) of a device, by row or name; None if
+    not on record.
 
-    `path="matrix"` uses the matrix units if there are any: fp64 on an A100 is 19.5 TFLOP/s. `path="vector"` (fp64 and
-    fp32 only) bounds elementwise kernels: 9.7. fp32 is true fp32; ask for tf32 if TF32 is allowed. `accumulate="fp16"`
-    is twice as fast on GeForce cards, but not torch.matmul's default.
-    Raises ValueError for an unknown dtype, and for a name that fits several devices, such as "H100", naming them.
+    `path="matrix"` uses the matrix units if there are any: fp64 on an A100 is 19.5 TFLOP/s.
+    `path="vector"` (fp64 and fp32 only) bounds elementwise kernels: 9.7. fp32 is true fp32; ask for
+    tf32 if TF32 is allowed. `accumulate="fp16"` is twice as fast on GeForce cards, but not
+    torch.matmul's default.
+    Raises ValueError for an unknown dtype, and for a name that fits several devices, such as
+    "H100", naming them.
 
-    >>> [peak_flop_per_s("NVIDIA GeForce RTX 4090", "fp16", accumulate=a) / 1e12 for a in ("fp32", "fp16")]
+    >>> card = "NVIDIA GeForce RTX 4090"
+    >>> [peak_flop_per_s(card, "fp16", accumulate=a) / 1e12 for a in ("fp32", "fp16")]
     [165.2, 330.3]
     """
     column = _column(device_of(device), dtype, path, accumulate)
@@ -80,10 +87,12 @@ def clock_scaled_peak_flop_per_s(
     path: str = "matrix",
     accumulate: str = "fp32",
 ) -> float | None:
-    """The peak at the clock that really ran: peak · clock / nominal clock. None without a peak or a nominal clock.
+    """The peak at the clock that really ran: peak · clock / nominal clock. None without a peak or a
+    nominal clock.
 
-    A card may exceed its nominal peak by its clock: the H100's 989.4 is at 1830 MHz, and the card boosts to 1980. No
-    measurement may exceed the scaled peak. Matrix and vector units may have different nominal clocks.
+    A card may exceed its nominal peak by its clock: the H100's 989.4 is at 1830 MHz, and the card
+    boosts to 1980. No measurement may exceed the scaled peak. Matrix and vector units may have
+    different nominal clocks.
     Raises ValueError for a clock that is not above 0 or an unknown dtype.
 
     >>> round(clock_scaled_peak_flop_per_s("NVIDIA H100 80GB HBM3", "bf16", 1980e6) / 1e12, 1)
@@ -98,7 +107,8 @@ def clock_scaled_peak_flop_per_s(
 
 
 def bandwidth_bytes_per_s(device: str | Accelerator | None) -> float | None:
-    """The vendor's memory bandwidth in bytes per second of a device, by row or name; None if not on record.
+    """The vendor's memory bandwidth in bytes per second of a device, by row or name; None if not on
+    record.
 
     >>> bandwidth_bytes_per_s("NVIDIA H100 80GB HBM3") / 1e9
     3350.0
@@ -108,7 +118,8 @@ def bandwidth_bytes_per_s(device: str | Accelerator | None) -> float | None:
 
 
 def memory_bytes(device: str | Accelerator | None) -> int | None:
-    """Bytes of a device's memory: its label's GB, which are in effect GiB; None unless it states one size.
+    """Bytes of a device's memory: its label's GB, which are in effect GiB; None unless it states
+    one size.
 
     The driver keeps about 1 %: an H100 of 80 GB offers 79.19 GiB.
 
@@ -160,12 +171,14 @@ def _column(
 def cpu_flops_per_cycle(
     features: Mapping[str, object] | Iterable[str], fma_units_512: int = 2
 ) -> dict[str, int]:
-    """The most FLOPs per cycle that one core's instruction sets allow, per dtype; a dtype without a figure is absent.
+    """The most FLOPs per cycle that one core's instruction sets allow, per dtype; a dtype without a
+    figure is absent.
 
-    Units · lanes · 2: two 512-bit units make 2 · 16 · 2 = 64 in fp32. CPUID does not state the number of units; the
-    default of 2 is an upper bound, twice too high on Zen 4 and client Xeons (pass 1). AVX512_BF16 is likewise the
-    fastest core's (128, Zen 5; Sapphire Rapids 32). Empty for Arm, whose features do not identify the core; see
-    `accounting.devices.CPU_PATHS`. `features`: `torch.cpu.get_capabilities()`, or names from it.
+    Units · lanes · 2: two 512-bit units make 2 · 16 · 2 = 64 in fp32. CPUID does not state the
+    number of units; the default of 2 is an upper bound, twice too high on Zen 4 and client Xeons
+    (pass 1). AVX512_BF16 is likewise the fastest core's (128, Zen 5; Sapphire Rapids 32). Empty for
+    Arm, whose features do not identify the core; see `accounting.devices.CPU_PATHS`. `features`:
+    `torch.cpu.get_capabilities()`, or names from it.
     Raises ValueError for units other than 1 and 2.
 
     >>> cpu_flops_per_cycle(["avx2", "fma3"])
@@ -200,8 +213,9 @@ def cpu_peak_flop_per_s(
 ) -> float | None:
     """The most FLOP/s of a CPU: cores · clock · FLOPs per cycle; None if the dtype has no figure.
 
-    The clock is the one held under this instruction mix: one Xeon ran AVX2 at 2.88, AMX at 2.78 and AVX-512 in fp32 at
-    2.48 GHz. `cores` are physical. In a virtual machine both are guesses; use the measured ceiling.
+    The clock is the one held under this instruction mix: one Xeon ran AVX2 at 2.88, AMX at 2.78 and
+    AVX-512 in fp32 at 2.48 GHz. `cores` are physical. In a virtual machine both are guesses; use
+    the measured ceiling.
     Raises ValueError for less than one core, a clock that is not above 0, or an unknown dtype.
 
     >>> cpu_peak_flop_per_s(["amx_bf16"], cores=56, clock_hz=2.46e9, dtype="bf16") / 1e12

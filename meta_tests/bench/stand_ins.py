@@ -21,7 +21,9 @@ SHORT = Pace(0.001, 0.003, 0.005, 1.0, width=0.05)
 
 
 class Rounds:
-    """Stands for pytest-benchmark's fixture: runs the rounds as its `pedantic` does, or says each takes `seconds`."""
+    """Stands for pytest-benchmark's fixture: runs the rounds as its `pedantic` does, or says each
+    takes `seconds`.
+    """
 
     def __init__(
         self, timer: Callable[[], Any] = perf_counter, seconds: float | None = None

@@ -70,7 +70,9 @@ WRONG: dict[str, Callable[[Product], torch.Tensor]] = {
 def test_a_wrong_product_fails_its_check_and_a_right_one_passes(
     dtype: str, k: int, wrong: str
 ) -> None:
-    """Roundings relative to the sum of magnitudes, not to the sum, would let half of a long result pass."""
+    """Roundings relative to the sum of magnitudes, not to the sum, would let half of a long result
+    pass.
+    """
     if (dtype, wrong) == ("int8", "not a number") or (k > 96 and wrong == "one term of k left out"):
         pytest.skip("integers have no NaN; one term of many is within rounding")
     case = supported(dtype, 16, k, 64)
@@ -107,8 +109,9 @@ SHARES = st.floats(0, 1)
 def test_the_bandwidth_of_a_mix_is_between_those_measured_beside_it(
     share: float, measured: dict[float, float]
 ) -> None:
-    beside = [measured[max((s for s in measured if s <= share), default=min(measured))],
-              measured[min((s for s in measured if s >= share), default=max(measured))]]  # fmt: skip
+    below = max((each for each in measured if each <= share), default=min(measured))
+    above = min((each for each in measured if each >= share), default=max(measured))
+    beside = measured[below], measured[above]
     found = bandwidth_of_mix(share, measured)
     assert min(beside) * (1 - 1e-9) <= found <= max(beside) * (1 + 1e-9)
     if share in measured:

@@ -1,4 +1,6 @@
-"""Does a card deliver? Degraded simulated cards are red and name the cause; healthy ones are not."""
+"""Does a card deliver? Degraded simulated cards are red and name the cause; healthy ones are
+not.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def check(
     stated: tuple[str, ...] = (),
     reference: Mapping[str, Floor] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Measures a figure on a card as the benchmarks do, and asserts its floor; what is recorded of it."""
+    """Measures a figure on a card as the benchmarks do, and asserts its floor; what is recorded of
+    it.
+    """
     with simulated(card):
         card.only_timed = True
         info: dict[str, Any] = {}
@@ -109,7 +113,8 @@ def degraded(shares: dict[str, float], readings: dict[str, int]) -> Card:
 
 
 WITHIN = ""
-# The figure, the rates that are lowered, NVML's readings, and what the message says; WITHIN: the margin allows it.
+# The figure, the rates that are lowered, NVML's readings, and what the message says; WITHIN: the
+# margin allows it.
 DEGRADATIONS: list[tuple[str, dict[str, float], dict[str, int], str]] = [
     *(
         (dtype, {dtype: 0.1}, {}, f"BELOW FLOOR: {dtype} .* % of the dense peak")

@@ -32,7 +32,9 @@ from prooflops.measured import median_interval
 def scripted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[list[float]], tuple[Callable[[], float], Any, list[int]]]:
-    """A clock, the host's as well, and a function that moves it by the next of `times`; the last one lasts for ever."""
+    """A clock, the host's as well, and a function that moves it by the next of `times`; the last
+    one lasts for ever.
+    """
 
     def use(times: list[float]) -> tuple[Callable[[], float], Any, list[int]]:
         now, calls = [0.0], [0]
@@ -104,9 +106,7 @@ def test_a_right_benchmark_passes_all_checks_and_records_its_rates() -> None:
     assert run.info["counted_flops"] == WORK.flops == run.info["flops"]
 
 
-def test_a_product_above_its_ceiling_has_that_measured_again_and_a_burst_leaves_the_steady_one() -> (
-    None
-):
+def test_a_product_above_its_ceiling_has_that_measured_again() -> None:
     case, ceilings = supported("fp32"), Ceilings(CPU, PACES["quick"])
     ceilings._flop_per_s |= {("fp32", "sustainable"): 1e6, ("fp32", "achievable"): 1e15}
     burst = steady(1e-3)
@@ -130,9 +130,10 @@ def test_on_a_card_neither_the_launch_nor_the_flush_is_in_the_time(mode: str) ->
     assert seconds == pytest.approx(2e-3 + KERNEL_S, abs=1e-6)
 
 
-# ---- on a card ---------------------------------------------------------------------------------------------------
+# ---- on a card ----
 
-SECOND = 1_700_000_000  # in the cycles of `_sleep`
+# A second in the cycles of `_sleep`.
+SECOND = 1_700_000_000
 
 
 @pytest.fixture
@@ -143,7 +144,9 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
 
 
 def test_a_long_call_on_a_card_is_made_once_to_be_timed(card: Card) -> None:
-    """Its launch takes microseconds of the host's time: dozens would be in the queue until the host looks."""
+    """Its launch takes microseconds of the host's time: dozens would be in the queue until the host
+    looks.
+    """
     calls: list[None] = []
     seconds, _ = CallTimer(card.device, measured.clock(card.device)).call_s(
         TimedCall(lambda: calls.append(torch.cuda._sleep(SECOND // 50)))
@@ -192,7 +195,9 @@ def test_all_graphs_are_captured_in_one_stream(card: Card, monkeypatch: pytest.M
 def test_fp32_is_rounded_in_rows_of_tf32_alone_and_no_call_says_so_itself(
     card: Card, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    """An image may allow tf32; and to enter the context takes the host longer than a small product takes the card."""
+    """An image may allow tf32; and to enter the context takes the host longer than a small product
+    takes the card.
+    """
     case = product(dtype, 64, 64, 64, card.device)
     run = Measure(Rounds(measured.clock(card.device)), card.device, Schedule(SHORT))
     entered, enter = [], Float32Products.__enter__
@@ -232,9 +237,14 @@ def test_a_row_of_tf32_below_its_floor_is_measured_again_in_tf32(
         at_clock=lambda *_: None,
     )
     row = delivery.Delivery(
-        card.device, floors, "a test", {"flop_per_s": 1e12}, pace="quick", conditions=lambda: nullcontext({}),
+        card.device,
+        floors,
+        "a test",
+        {"flop_per_s": 1e12},
+        pace="quick",
+        conditions=lambda: nullcontext({}),
         causes=lambda *_: [],
-    )  # fmt: skip
+    )
     with pytest.raises(delivery.BelowFloor, match="tf32 1 TFLOP"):
         row.product("tf32", case)
     assert {*allowed} == {True}

@@ -36,7 +36,9 @@ def test_the_bits_of_a_sum_are_those_of_the_accumulator(monkeypatch, bits, round
 
 
 def test_products_of_fp4_are_examined_where_a_device_multiplies_them(monkeypatch):
-    """No CPU does, so a stand-in unpacks the operands: the first of two in the lower half of the byte."""
+    """No CPU does, so a stand-in unpacks the operands: the first of two in the lower half of the
+    byte.
+    """
     values = torch.tensor([format_of("fp4_e2m1").decode(pattern) for pattern in range(16)])
 
     def unpacked(packed: Tensor) -> Tensor:

@@ -82,12 +82,23 @@ class Job:
 
 
 def job(folder: Path, planted: str, select: str, *, torchrun: bool = False) -> Job:
-    """Two ranks of bench/test_collectives.py on CPUs: by torchrun, or by setting its variables as a scheduler would."""
+    """Two ranks of bench/test_collectives.py on CPUs: by torchrun, or by setting its variables as a
+    scheduler would.
+    """
     (folder / "planted.py").write_text(planted + NO_MACHINE_INFO)
     kept = child_environment(folder, PROOFLOPS_HISTORY=str(folder / "history"), OMP_NUM_THREADS="1")
-    options = ["bench/test_collectives.py", "--quick", "--device", "cpu", "-p", "planted",
-               "--report", str(folder / "report"), "-o", f"cache_dir={folder / 'cache'}", "-k", select,
-               "--junitxml", str(folder / "junit.xml"), "--benchmark-json", str(folder / "bench.json")]  # fmt: skip
+    options = [
+        "bench/test_collectives.py",
+        "--quick",
+        "--device=cpu",
+        "-p",
+        "planted",
+        "-k",
+        select,
+    ]
+    options += ["--report", str(folder / "report"), "-o", f"cache_dir={folder / 'cache'}"]
+    options += ["--junitxml", str(folder / "junit.xml")]
+    options += ["--benchmark-json", str(folder / "bench.json")]
     if torchrun:
         command = [
             sys.executable,
@@ -153,9 +164,12 @@ def test_a_job_leaves_one_record_with_the_figures_of_every_rank(slow: Job) -> No
     assert record["prooflops"]["fingerprint"]["ranks"] == 2
     extras = {bench["name"]: bench["extra_info"] for bench in record["benchmarks"]}
     assert {name.partition("-4KiB")[0] for name in extras} >= {
-        "test_collective[all-reduce", "test_collective[all-gather", "test_collective[reduce-scatter",
-        "test_step[ddp]", "test_step[zero]",
-    }  # fmt: skip
+        "test_collective[all-reduce",
+        "test_collective[all-gather",
+        "test_collective[reduce-scatter",
+        "test_step[ddp]",
+        "test_step[zero]",
+    }
     for name, extra in extras.items():
         assert [rank["rank"] for rank in extra["ranks"]] == [0, 1], name
         assert extra["seconds"] >= max(rank["median_s"] for rank in extra["ranks"]) * 0.999, name

@@ -26,11 +26,12 @@ SPIKES, SPIKE = 0.1, (2.0, 8.0)  # a tenth of the windows are slower, by a facto
 
 
 class Machine:
-    """A simulated device with a clock of its own. The time a product takes has nothing of the search's own ranking.
+    """A simulated device with a clock of its own. The time a product takes has nothing of the
+    search's own ranking.
 
-    Efficiency grows with the product's volume over its surface, drops where the operands leave the cache, loses what
-    the last wave of its tiles leaves idle (tiles that are in no list of the search), and differs by up to 2 % from
-    shape to shape for no reason, as real kernels do.
+    Efficiency grows with the product's volume over its surface, drops where the operands leave the
+    cache, loses what the last wave of its tiles leaves idle (tiles that are in no list of the
+    search), and differs by up to 2 % from shape to shape for no reason, as real kernels do.
     """
 
     def __init__(self, kind: Kind, seed: int, spikes: float = SPIKES) -> None:
@@ -124,7 +125,9 @@ def searched(kind: Kind, seed: int) -> tuple[Machine, Found]:
 
 
 def shares(name: str) -> list[float]:
-    """The exact rate of what was found, as a share of the best of the space, for several seeds; the worst first."""
+    """The exact rate of what was found, as a share of the best of the space, for several seeds; the
+    worst first.
+    """
     kind = KINDS[name]
     best = max(map(Machine(kind, 0).exact, kind.space.shapes))
     found = (searched(kind, seed) for seed in range(SEEDS))
@@ -135,7 +138,9 @@ def shares(name: str) -> list[float]:
 def test_the_guided_search_finds_the_best_shape_in_a_twentieth_of_the_time_of_a_sweep(
     name: str,
 ) -> None:
-    """Half of the searches reach 99 % of the very best, and none less than 97 %, irregularities and spikes and all."""
+    """Half of the searches reach 99 % of the very best, and none less than 97 %, irregularities and
+    spikes and all.
+    """
     kind = KINDS[name]
     sweep_s = sum(
         max(WINDOW_S, 2 * math.prod(shape) / Machine(kind, 0).exact(shape))

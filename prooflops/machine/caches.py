@@ -16,14 +16,16 @@ from prooflops_gate.machine import cpu
 class Caches:
     """Bytes of data cache by level, `{"L1": ..., "L2": ..., "L3": ...}`; empty if unknown.
 
-    `levels` serve the whole device, `core_levels` one core of a CPU. In a virtual machine or a container both may be
-    the host's.
+    `levels` serve the whole device, `core_levels` one core of a CPU. In a virtual machine or a
+    container both may be the host's.
     """
 
     levels: Mapping[str, int] = field(default_factory=dict)
     core_levels: Mapping[str, int] = field(default_factory=dict)
-    cores: int = 1  # of a CPU, that this process may use
-    memory_bytes: int | None = None  # of the host
+    # A CPU's, that this process may use.
+    cores: int = 1
+    # The host's.
+    memory_bytes: int | None = None
 
     @property
     def last_level_bytes(self) -> int | None:

@@ -1,4 +1,6 @@
-"""The device under test, its properties and limits: the one place that asks torch about hardware."""
+"""The device under test, its properties and limits: the one place that asks torch about
+hardware.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def available() -> list[str]:
 
 
 def counts() -> dict[str, int]:
-    """The number of visible accelerators per kind, of kinds that can have several; opens no context on any."""
+    """The number of visible accelerators per kind, of kinds that can have several; opens no context
+    on any.
+    """
     return {kind: count for kind in SEVERAL if (count := getattr(torch, kind).device_count())}
 
 
@@ -69,7 +73,9 @@ def chosen(request: str | None) -> torch.device:
 
 
 def unseen_gpus() -> list[str]:
-    """A line that names the GPUs that NVIDIA's driver has and torch cannot use; none if torch can use one."""
+    """A line that names the GPUs that NVIDIA's driver has and torch cannot use; none if torch can
+    use one.
+    """
     names = [] if torch.cuda.is_available() else nvml.gpu_names()
     if not names:
         return []
@@ -83,8 +89,9 @@ def unseen_gpus() -> list[str]:
 def unmet(need: str, device: torch.device) -> str | None:
     """The reason why `device` does not meet `need`; None if it does.
 
-    Needs: `cpu`, `cuda`, `sm>=8.9` (compute capability), `gpus>=2`, `c++` (torch.compile's code generators: a compiler,
-    and triton for CUDA), or the name of an importable module. Raises ValueError for a need of no known form.
+    Needs: `cpu`, `cuda`, `sm>=8.9` (compute capability), `gpus>=2`, `c++` (torch.compile's code
+    generators: a compiler, and triton for CUDA), or the name of an importable module. Raises
+    ValueError for a need of no known form.
     """
     if need == "cpu":
         return None if device.type == "cpu" else "needs a CPU as the device under test"
@@ -114,9 +121,11 @@ def unmet(need: str, device: torch.device) -> str | None:
 
 
 def capability(device: torch.device) -> float:
-    """The compute capability of an NVIDIA GPU, such as 8.9; for an AMD one, that of the same formats in matrix units.
+    """The compute capability of an NVIDIA GPU, such as 8.9; for an AMD one, that of the same
+    formats in matrix units.
 
-    torch gives (9, 4) for gfx942, which multiplies bf16 as from 8.0 on, and another fp8 than e4m3fn, that of 8.9.
+    torch gives (9, 4) for gfx942, which multiplies bf16 as from 8.0 on, and another fp8 than
+    e4m3fn, that of 8.9.
     """
     if torch.version.hip is None:
         major, minor = torch.cuda.get_device_capability(device)
@@ -128,7 +137,9 @@ def capability(device: torch.device) -> float:
 
 
 def _lacks_compiler() -> str | None:
-    """The missing requirement of torch.compile's CPU kernels: a working compiler, or Python's headers."""
+    """The missing requirement of torch.compile's CPU kernels: a working compiler, or Python's
+    headers.
+    """
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if not shutil.which(compiler):
         return f"needs a C++ compiler ({compiler})"
@@ -141,7 +152,9 @@ def _lacks_compiler() -> str | None:
 
 @cache
 def _fails_to_compile(compiler: str, folder: str) -> str | None:
-    """The reason why this compiler fails in this folder, called as torch calls it: paths are not quoted."""
+    """The reason why this compiler fails in this folder, called as torch calls it: paths are not
+    quoted.
+    """
     try:
         with tempfile.TemporaryDirectory(dir=folder) as place:
             source = Path(place, "tried.cpp")
@@ -170,7 +183,8 @@ def name(device: torch.device) -> str:
     return cpu.name()
 
 
-# The features of a CPU that decide its rates: torch's name for each, and that of /proc/cpuinfo where it is another.
+# The features of a CPU that decide its rates: torch's name for each, and that of /proc/cpuinfo
+# where it is another.
 TELLING = {
     **dict.fromkeys(
         ("avx2", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "avx10_2"), ""
@@ -186,7 +200,9 @@ TELLING = {
 
 
 def isa(device: torch.device) -> list[str]:
-    """The matrix and vector features of a CPU that decide its rates; the compute capability of a GPU."""
+    """The matrix and vector features of a CPU that decide its rates; the compute capability of a
+    GPU.
+    """
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         return [f"sm_{major}{minor}"]
@@ -199,7 +215,9 @@ def isa(device: torch.device) -> list[str]:
 
 
 def cpu_capabilities() -> dict[str, Any]:
-    """The instruction sets of this CPU by torch's names; before torch 2.10, which cannot say, from /proc/cpuinfo."""
+    """The instruction sets of this CPU by torch's names; before torch 2.10, which cannot say, from
+    /proc/cpuinfo.
+    """
     capabilities = getattr(torch.cpu, "get_capabilities", None)
     if capabilities:
         return dict(capabilities())
@@ -217,9 +235,11 @@ def driver(device: torch.device) -> str | None:
 
 
 def why_lost(device: torch.device) -> str:
-    """The error of an accelerator that can no longer add two numbers; empty if it can, and for a CPU.
+    """The error of an accelerator that can no longer add two numbers; empty if it can, and for a
+    CPU.
 
-    A CUDA error other than a lack of memory is sticky: every later call of the process fails with it.
+    A CUDA error other than a lack of memory is sticky: every later call of the process fails with
+    it.
     """
     if device.type == "cpu":
         return ""
@@ -245,7 +265,9 @@ def memory_bytes(device: torch.device) -> int | None:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """The memory left for new tensors on `device`, including the blocks that torch keeps cached; None if unknown."""
+    """The memory left for new tensors on `device`, including the blocks that torch keeps cached;
+    None if unknown.
+    """
     if device.type == "cpu":
         return cpu.free_bytes()
     if device.type == "mps":
@@ -255,19 +277,21 @@ def free_bytes(device: torch.device) -> int | None:
         return None
     free, total = module.mem_get_info(device)
     reserved = module.memory_reserved(device)
-    # The share that PYTORCH_ALLOC_CONF or the process itself allows torch's allocator; not in each torch.
+    # The share that PYTORCH_ALLOC_CONF or the process itself allows torch's allocator; not in each
+    # torch.
     share = getattr(module, "get_per_process_memory_fraction", lambda device: 1.0)(device)
     return int(min(free, share * total - reserved) + reserved - module.memory_allocated(device))
 
 
 def flags() -> dict[str, Any]:
     """The settings of torch that change speed or precision."""
+    products = torch.backends.cuda.matmul
     return {
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "fp16_reduced_precision_reduction": torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
-        "bf16_reduced_precision_reduction": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        "fp16_reduced_precision_reduction": products.allow_fp16_reduced_precision_reduction,
+        "bf16_reduced_precision_reduction": products.allow_bf16_reduced_precision_reduction,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
     }
@@ -277,9 +301,11 @@ TF32_OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"  # NVIDIA's images set it
 
 
 def ignore_tf32_override() -> list[str]:
-    """Computes fp32 products in full precision, torch's default, also in the processes started from here.
+    """Computes fp32 products in full precision, torch's default, also in the processes started from
+    here.
 
-    Returns a line that says so if the environment asked for tf32: claims about fp32 would be tests of that variable.
+    Returns a line that says so if the environment asked for tf32: claims about fp32 would be tests
+    of that variable.
     """
     value = os.environ.pop(TF32_OVERRIDE, None)
     if torch.get_float32_matmul_precision() == "highest":
@@ -317,9 +343,10 @@ def headline(device: torch.device, facts: dict[str, Any]) -> list[str]:
     versions = [f"torch {facts['torch']}"]
     versions += [f"{key} {facts[key]}" for key in ("driver", "cuda", "hip") if facts[key]]
     flags = ", ".join(f"{key}={value}" for key, value in facts["flags"].items())
+    software = f"{', '.join(versions)}, python {facts['python']}"
     return [
         f"device: {device} = {count}{facts['name']}, {memory}, {' '.join(facts['isa'])}",
-        f"{', '.join(versions)}, python {facts['python']}, {facts['threads']} threads on {facts['cores']} cores",
+        f"{software}, {facts['threads']} threads on {facts['cores']} cores",
         f"flags: {flags}",
     ]
 
@@ -349,16 +376,20 @@ def accelerator(device: torch.device) -> Accelerator | None:
 
 
 def peak_flop_per_s(device: torch.device, dtype: str) -> float | None:
-    """The vendor's dense peak of this device for matrix products in `dtype`; None if none is on record."""
+    """The vendor's dense peak of this device for matrix products in `dtype`; None if none is on
+    record.
+    """
     return devices.peak_flop_per_s(accelerator(device), dtype)
 
 
 def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
-    """The rate that no measurement on this device can exceed: its units at their highest clock; None if unknown.
+    """The rate that no measurement on this device can exceed: its units at their highest clock;
+    None if unknown.
 
-    A GPU: the vendor's peak scaled from its nominal clock to the highest the driver allows. A CPU: physical cores times
-    the FLOPs per cycle of the widest unit it has, at the highest clock the system names, or that any CPU has. In a
-    virtual machine that bound is wide, and only catches errors of factors.
+    A GPU: the vendor's peak scaled from its nominal clock to the highest the driver allows. A CPU:
+    physical cores times the FLOPs per cycle of the widest unit it has, at the highest clock the
+    system names, or that any CPU has. In a virtual machine that bound is wide, and only catches
+    errors of factors.
     """
     if device.type == "cuda":
         clock = highest_clock_hz(device)
@@ -403,7 +434,9 @@ def running_peak_flop_per_s(device: torch.device, dtype: str) -> float | None:
 
 
 def why_no_running_peak(dtype: str) -> str:
-    """What is missing for `running_peak_flop_per_s` of a CPU: its clock, or its instruction sets."""
+    """What is missing for `running_peak_flop_per_s` of a CPU: its clock, or its instruction
+    sets.
+    """
     try:
         cpu_clock.clock_hz()
     except cpu_clock.NoClock as error:

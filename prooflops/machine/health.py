@@ -1,6 +1,8 @@
-"""What this machine shows as the cause of a low figure: clocks, limits, temperature, links, errors, rivals.
+"""What this machine shows as the cause of a low figure: clocks, limits, temperature, links, errors,
+rivals.
 
-Readings by NVML, each optional: a driver or another vendor that does not answer shows no cause. Unrun on a real card.
+Readings by NVML, each optional: a driver or another vendor that does not answer shows no cause.
+Unrun on a real card.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ AFFINITY_WORDS = 64
 
 
 def readings(device: torch.device) -> dict[str, Any]:
-    """Limits, links and errors of an NVIDIA card, as far as its driver answers; empty for other devices."""
+    """Limits, links and errors of an NVIDIA card, as far as its driver answers; empty for other
+    devices.
+    """
     if device.type != "cuda" or nvml.library() is None:
         return {}
     gpu = nvml.handle(uuid_of(device))
@@ -45,7 +49,9 @@ def readings(device: torch.device) -> dict[str, Any]:
 
 
 def link(device: torch.device) -> dict[str, int]:
-    """`generation`, `width`, and those `possible_`, of the card's PCI Express link; empty where NVML names none."""
+    """`generation`, `width`, and those `possible_`, of the card's PCI Express link; empty where
+    NVML names none.
+    """
     found = readings(device)
     keys = ("generation", "width", "possible_generation", "possible_width")
     return {key: int(found[key]) for key in keys} if all(found.get(key) for key in keys) else {}

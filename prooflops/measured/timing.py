@@ -15,7 +15,9 @@ from accounting.checks import validated_choice, validated_int
 
 
 class _DeviceMoment:
-    """A moment on a device's own time line. `later - earlier` waits until the device has reached both; in seconds."""
+    """A moment on a device's own time line. `later - earlier` waits until the device has reached
+    both; in seconds.
+    """
 
     __slots__ = ("_event",)
 
@@ -28,14 +30,17 @@ class _DeviceMoment:
 
 
 def clock(device: str | torch.device = "cpu") -> Callable[[], Any]:
-    """A timer of `device`: the difference of two of its readings is the time between them in seconds.
+    """A timer of `device`: the difference of two of its readings is the time between them in
+    seconds.
 
-    CUDA and XPU run asynchronously: a reading is an event in the current stream, and only the subtraction waits. On
-    MPS, a reading waits for the device and takes the host's clock. Fits pytest-benchmark's `timer` option. Resolution:
-    about 0.5 µs for events, below 0.1 µs on the host.
+    CUDA and XPU run asynchronously: a reading is an event in the current stream, and only the
+    subtraction waits. On MPS, a reading waits for the device and takes the host's clock. Fits
+    pytest-benchmark's `timer` option. Resolution: about 0.5 µs for events, below 0.1 µs on the
+    host.
 
-    Domain of validity: work of the current stream, and of no other. A device that is idle at the first reading also
-    waits for the next launch (some 5 µs on CUDA): give it work before, or time several calls at once.
+    Domain of validity: work of the current stream, and of no other. A device that is idle at the
+    first reading also waits for the next launch (some 5 µs on CUDA): give it work before, or time
+    several calls at once.
 
     Raises ValueError for a device without a clock (meta) or that torch does not see.
 
@@ -63,7 +68,8 @@ def clock(device: str | torch.device = "cpu") -> Callable[[], Any]:
 
 
 def synchronise(device: str | torch.device) -> None:
-    """Waits until all streams of `device` have done their work. A CPU's calls return only when done.
+    """Waits until all streams of `device` have done their work. A CPU's calls return only when
+    done.
 
     Raises ValueError for a device without a clock (meta) or that torch does not see.
 
@@ -105,11 +111,14 @@ class Timing:
 def time(
     fn: Callable[[], object], device: str | torch.device = "cpu", *, warmup: int, rounds: int
 ) -> Timing:
-    """Seconds that `fn()` takes on `device`, in `rounds` rounds after `warmup` calls that are not timed.
+    """Seconds that `fn()` takes on `device`, in `rounds` rounds after `warmup` calls that are not
+    timed.
 
-    On CUDA all run in the current stream, and the host may queue all rounds before the first has run.
+    On CUDA all run in the current stream, and the host may queue all rounds before the first has
+    run.
 
-    Domain of validity: as `clock`. `fn` must take longer than the resolution, and on CUDA than its launch.
+    Domain of validity: as `clock`. `fn` must take longer than the resolution, and on CUDA than its
+    launch.
 
     Raises ValueError for fewer than 2 rounds: one has no spread.
 
@@ -134,11 +143,13 @@ def alternating(
 ) -> Iterator[tuple[float, float]]:
     """Figures (one(), other()), without end, called in the order A B, B A, A B, ...
 
-    A drift with time (a clock that falls, another process that starts) then affects both sides alike.
+    A drift with time (a clock that falls, another process that starts) then affects both sides
+    alike.
 
     >>> from itertools import islice
     >>> order = []
-    >>> list(islice(alternating(lambda: order.append("A") or 1.0, lambda: order.append("B") or 2.0), 2)), order
+    >>> pairs = alternating(lambda: order.append("A") or 1.0, lambda: order.append("B") or 2.0)
+    >>> list(islice(pairs, 2)), order
     ([(1.0, 2.0), (1.0, 2.0)], ['A', 'B', 'B', 'A'])
     """
     while True:
@@ -151,12 +162,13 @@ def alternating(
 def median_interval(
     values: Iterable[float], confidence: float = 0.95
 ) -> tuple[float, float] | None:
-    """The confidence interval of the median between two order statistics; None where there are too few values for one.
+    """The confidence interval of the median between two order statistics; None where there are too
+    few values for one.
 
-    The number of values below the true median is binomial of n and 1/2, whatever the distribution, if the values are
-    independent. The interval is the narrowest whose chance of missing the median on each side is below
-    (1 - confidence) / 2; this needs 6 values at 95 %, 8 at 99 %. Equal to the interval of scipy.stats.quantile_test,
-    which takes a second to import.
+    The number of values below the true median is binomial of n and 1/2, whatever the distribution,
+    if the values are independent. The interval is the narrowest whose chance of missing the median
+    on each side is below (1 - confidence) / 2; this needs 6 values at 95 %, 8 at 99 %. Equal to the
+    interval of scipy.stats.quantile_test, which takes a second to import.
 
     Raises ValueError for a confidence that is not between 0 and 1.
     Source: Conover, "Practical Nonparametric Statistics", 3rd edition, 3.2.
@@ -168,7 +180,8 @@ def median_interval(
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
     ordered = sorted(values)
     size = len(ordered)
-    # Of the 2**size ways to fall below or above the median, `exactly` have `below` below, `at_most` have no more.
+    # Of the 2**size ways to fall below or above the median, `exactly` have `below` below, `at_most`
+    # have no more.
     below, exactly, at_most = 0, 1, 1
     while at_most / 2**size < (1 - confidence) / 2:
         exactly = exactly * (size - below) // (below + 1)
@@ -179,10 +192,11 @@ def median_interval(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limits torch's operators to one thread of the host inside the block, then restores the earlier number.
+    """Limits torch's operators to one thread of the host inside the block, then restores the
+    earlier number.
 
-    Threads that wait for one another are most of a busy machine's noise, and kernels hold scratch per thread. Other
-    libraries and the workers of a data loader keep their threads.
+    Threads that wait for one another are most of a busy machine's noise, and kernels hold scratch
+    per thread. Other libraries and the workers of a data loader keep their threads.
 
     >>> with one_thread():
     ...     torch.get_num_threads()

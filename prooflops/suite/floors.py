@@ -1,4 +1,6 @@
-"""The floors of this run: from --floor, a reference record, or the table of `accounting.devices.floors`."""
+"""The floors of this run: from --floor, a reference record, or the table of
+`accounting.devices.floors`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ VALID = (*FIGURES, *GROUPS)
 
 
 def stated_floors(texts: Sequence[str]) -> dict[str, float]:
-    """Floors as --floor states them. Raises ValueError for an unknown figure or an impossible value.
+    """Floors as --floor states them. Raises ValueError for an unknown figure or an impossible
+    value.
 
     >>> stated_floors(["bf16=0.7", "link=0.5"])
     {'bf16': 0.7, 'to-device': 0.5, 'to-host': 0.5}
@@ -71,8 +74,8 @@ def stated_floors(texts: Sequence[str]) -> dict[str, float]:
 def reference_floors(file: str | Path) -> dict[str, Floor]:
     """The floor of each benchmark of a healthy machine: its figure less its spread and the margin.
 
-    `file`: a run record, or a file of `make evidence`. Raises ValueError for another, or where no benchmark has a
-    figure with a floor.
+    `file`: a run record, or a file of `make evidence`. Raises ValueError for another, or where no
+    benchmark has a figure with a floor.
     """
     try:
         text = Path(file).read_text(encoding="utf-8")
@@ -93,7 +96,8 @@ def reference_floors(file: str | Path) -> dict[str, Floor]:
         ) from error
     if not floors:
         raise ValueError(
-            f"--reference {file}: none of its {len(benchmarks)} benchmarks has a figure with a floor"
+            f"--reference {file}: none of its {len(benchmarks)} benchmarks has a figure with a "
+            f"floor"
         )
     return floors
 
@@ -143,7 +147,9 @@ def _reference_floor(bench: Mapping[str, Any], file: str) -> Floor:
 
 
 def committed_floors(folder: Path, device: torch.device) -> dict[str, Floor]:
-    """Those of the newest evidence in `folder` of an accelerator of this name; empty without one, and for a CPU."""
+    """Those of the newest evidence in `folder` of an accelerator of this name; empty without one,
+    and for a CPU.
+    """
     if device.type == "cpu":
         return {}
     for file in sorted(folder.glob("*.jsonl"), key=lambda file: file.stem[-10:], reverse=True):
@@ -168,7 +174,9 @@ class Floors:
     reference: Mapping[str, Floor] = field(default_factory=dict)
 
     def of(self, figure: str, test: str) -> Floor | None:
-        """The floor of a figure that a test measures: the option's, the reference's, or the table's."""
+        """The floor of a figure that a test measures: the option's, the reference's, or the
+        table's.
+        """
         if figure in self.stated:
             value = self.stated[figure]
             return Floor(figure, value, self._unit(figure, value), None, "--floor", "--floor")

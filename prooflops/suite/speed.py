@@ -1,8 +1,9 @@
 """Tests whether one function is faster than another here: yes, no, or too noisy to tell.
 
-Timings on shared machines are noisy, so a claim about speed has three answers. The two functions are timed in
-interleaved pairs, which cancels drift; the ratio of each pair is one observation; the verdict rests on the exact
-order-statistics confidence interval of the median ratio, which assumes nothing of the noise's distribution.
+Timings on shared machines are noisy, so a claim about speed has three answers. The two functions
+are timed in interleaved pairs, which cancels drift; the ratio of each pair is one observation; the
+verdict rests on the exact order-statistics confidence interval of the median ratio, which assumes
+nothing of the noise's distribution.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ SAME_TIME = 1.05  # an interval that ends below shows no relevant difference
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of `slow` over time of `fast`: the median of paired ratios and its confidence interval."""
+    """Time of `slow` over time of `fast`: the median of paired ratios and its confidence
+    interval.
+    """
 
     value: float
     low: float
@@ -40,14 +43,16 @@ class Ratio:
         return 100 * (self.high - self.low) / 2 / self.value
 
     def __str__(self) -> str:
-        return f"{self.value:.2f}x ({self.low:.2f} to {self.high:.2f} at {CONFIDENCE:.0%}, {self.pairs} pairs)"
+        interval = f"{self.low:.2f} to {self.high:.2f} at {CONFIDENCE:.0%}"
+        return f"{self.value:.2f}x ({interval}, {self.pairs} pairs)"
 
 
 class Speed:
-    """The fixture `speed`: compares the times of two functions on the device under test, on one thread of the host.
+    """The fixture `speed`: compares the times of two functions on the device under test, on one
+    thread of the host.
 
-    Threads that wait for one another, and interruptions, cause most of a busy machine's noise. Blocks are short because
-    most short blocks fit between two interruptions.
+    Threads that wait for one another, and interruptions, cause most of a busy machine's noise.
+    Blocks are short because most short blocks fit between two interruptions.
     """
 
     def __init__(self, device: torch.device, record: Callable[[str], None]) -> None:
@@ -73,11 +78,12 @@ class Speed:
         budget_s: float = 2.0,
         all_threads: bool = False,
     ) -> Ratio:
-        """How many times longer `slow` takes than `fast`, both warmed up, in interleaved pairs of blocks.
+        """How many times longer `slow` takes than `fast`, both warmed up, in interleaved pairs of
+        blocks.
 
-        A block repeats its function until it lasts about `block_s`, a thousand times the timer's resolution; pairs are
-        limited to `pairs`, and to `budget_s` after the first 9. The host uses one thread, or `all_threads` if the claim
-        is about them.
+        A block repeats its function until it lasts about `block_s`, a thousand times the timer's
+        resolution; pairs are limited to `pairs`, and to `budget_s` after the first 9. The host uses
+        one thread, or `all_threads` if the claim is about them.
         """
         with contextlib.nullcontext() if all_threads else one_thread():
             calls = []
@@ -108,11 +114,13 @@ class Speed:
         usual: tuple[float, float] = (0, math.inf),
         **options: Any,
     ) -> Ratio:
-        """Asserts that `slow` takes `at_least` to `at_most` times as long as `fast`, and records the ratio.
+        """Asserts that `slow` takes `at_least` to `at_most` times as long as `fast`, and records
+        the ratio.
 
-        Holds if the whole interval lies within the bounds and within `usual`, the ratios that healthy machines showed.
-        Fails if it lies beyond a bound twice in a row, since a busy machine can distort one comparison; with `at_least`
-        1 also if it ends below 1.05, where the times are equal. Else the claim is not checked.
+        Holds if the whole interval lies within the bounds and within `usual`, the ratios that
+        healthy machines showed. Fails if it lies beyond a bound twice in a row, since a busy
+        machine can distort one comparison; with `at_least` 1 also if it ends below 1.05, where the
+        times are equal. Else the claim is not checked.
         """
         __tracebackhide__ = True
         absent_below, (low, high) = SAME_TIME if at_least == 1 else at_least, usual
@@ -135,5 +143,6 @@ class Speed:
         bound = next(
             bound for bound in (at_least, at_most, low, high) if ratio.low <= bound <= ratio.high
         )
-        left_open = f"({ratio.noise_percent:.0f} %) leaves open on which side of {bound:g} the ratio of times is"
-        pytest.skip(f"this machine's noise {left_open}: {claim}: {ratio}")
+        noise = f"this machine's noise ({ratio.noise_percent:.0f} %)"
+        side = f"on which side of {bound:g} the ratio of times is"
+        pytest.skip(f"{noise} leaves open {side}: {claim}: {ratio}")

@@ -1,4 +1,6 @@
-"""Recorded files of Linux and a recorded driver of NVIDIA are read, labelled, and missing without an error."""
+"""Recorded files of Linux and a recorded driver of NVIDIA are read, labelled, and missing without
+an error.
+"""
 
 import sys
 import time
@@ -31,7 +33,8 @@ CORE = {
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files of a Linux host of four cores."""
     files = {
-        "cpuinfo": "processor\t: 0\nmodel name\t: A CPU with 3: or so\ncpu MHz\t: 2596.1\nflags\t\t: fpu avx2\n"
+        "cpuinfo": "processor\t: 0\nmodel name\t: A CPU with 3: or so\ncpu MHz\t: "
+        "2596.1\nflags\t\t: fpu avx2\n"
         "processor\t: 1\ncpu MHz\t: 2000.1\n",
         "meminfo": "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n",
         "cgroup/cpu.stat": "usage_usec 17\nnr_throttled 2\nthrottled_usec 4200\n",
@@ -174,7 +177,9 @@ def answer(known: dict[Any, Any]) -> Any:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A driver with an H100, slowed by its power cap more and more, and a slice of it; it has no thermal account."""
+    """A driver with an H100, slowed by its power cap more and more, and a slice of it; it has no
+    thermal account.
+    """
     slowed_ns = iter(range(100))
     library = SimpleNamespace(
         NVMLError=Refused, NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2, NVML_TEMPERATURE_GPU=0, NVML_PERF_POLICY_POWER=0,
