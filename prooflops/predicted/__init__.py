@@ -11,6 +11,7 @@ as `PredictedMemory.scratch`. Otherwise `PredictedMemory.unknown` names them, an
 """
 
 from prooflops.predicted.copies import copy_of, fake_copy
+from prooflops.predicted.fits import Fit, fits, known_cards
 from prooflops.predicted.prediction import PREDICTED_DEVICES, PredictedMemory, memory
 from prooflops.predicted.replay import HeldTensor, PredictedBytes
 from prooflops.predicted.training import CLASSES, TrainingStep
@@ -18,11 +19,14 @@ from prooflops.predicted.training import CLASSES, TrainingStep
 __all__ = [
     "CLASSES",
     "PREDICTED_DEVICES",
+    "Fit",
     "HeldTensor",
     "PredictedBytes",
     "PredictedMemory",
     "TrainingStep",
     "copy_of",
     "fake_copy",
+    "fits",
+    "known_cards",
     "memory",
 ]

@@ -44,7 +44,7 @@ class Storage:
 
     size: int
     recomputed: bool = False
-    operator: str = ""
+    operator: object = ""
     place: Place = NOWHERE
     # Of its class, where it was given one.
     name: str | None = None
@@ -66,8 +66,11 @@ class Ledger:
         # None: not measured.
         self.kernels: dict[Call, Kernel | Refusal] | None = None
         self.moment = 0
+        # The place among the events of the last allocation.
+        self._last_allocation = 0
         # What the operation that is being entered is, and where it was called.
-        self.operator, self.place = "", NOWHERE
+        self.operator: object = ""
+        self.place = NOWHERE
         self._scratch_at: dict[tuple[int, int], int] = {}
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         # The first of a chain of storages that took one another over.
@@ -95,6 +98,7 @@ class Ledger:
     ) -> int:
         number = len(self.storages)
         self.storages.append(Storage(size, recomputed, self.operator, self.place))
+        self._last_allocation = len(self.events)
         self.events.append(Event(number, True, self.moment, successor_of))
         return number
 
@@ -105,17 +109,14 @@ class Ledger:
 
     def _free(self, number: int) -> None:
         """Enters the end of a storage, unless the operation just dispatched writes to it."""
-        for position in reversed(range(len(self.events))):
-            event = self.events[position]
-            if event is None or event.moment != self.moment:
-                break
-            if event.allocated:
-                size = self.storages[event.storage].size
-                if event.successor_of == number and size == self.storages[number].size:
-                    self._first[event.storage] = self._first.get(number, number)
-                    self.events[position] = None
-                    return
-                break
+        position = self._last_allocation
+        event = self.events[position] if self.events else None
+        if event is not None and event.moment == self.moment and event.successor_of == number:
+            is_same_size = self.storages[event.storage].size == self.storages[number].size
+            if is_same_size:
+                self._first[event.storage] = self._first.get(number, number)
+                self.events[position] = None
+                return
         self.events.append(Event(self._first.get(number, number), False, self.moment))
 
     def lend(self, size: int, name: str | None = None) -> Callable[[], None]:

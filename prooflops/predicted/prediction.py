@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from accounting.allocator import CachingAllocator, cublas_workspace_bytes
+from accounting.allocator import CachingAllocator, OutOfMemory, cublas_workspace_bytes
 from accounting.checks import validated_choice
 from prooflops.measured.phases import Phases, highest
 from prooflops.predicted.cuda_choices import CHOICES, choices_of_cuda
@@ -81,6 +81,19 @@ class PredictedMemory(Phases[PredictedBytes]):
         if scratch:
             self._ledger.measure_scratch()
         self._segments = replay(self._ledger, self._classes, self._modules, self._allocator)
+
+    def fits_into(self, capacity_bytes: int) -> bool:
+        """Whether torch's allocator gets through the block on CUDA with so much memory.
+
+        Segments are given back to the driver and asked for again where that makes room.
+        """
+        self._known()
+        allocator = CachingAllocator(capacity_bytes)
+        try:
+            replay(self._ledger, self._classes, self._modules, allocator)
+        except OutOfMemory:
+            return False
+        return True
 
     @property
     def peak_bytes_with_scratch(self) -> int | None:

@@ -6,10 +6,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from heapq import nlargest
 
 from accounting.allocator import Block, CachingAllocator
 from prooflops.measured.phases import PhaseBytes
-from prooflops.predicted.ledger import Event, Ledger
+from prooflops.predicted.ledger import Event, Ledger, Storage
 
 LARGEST_SHOWN = 10
 
@@ -111,7 +112,8 @@ def replay(
     for phase, end in enumerate(ledger.ends):
         figures, peak_at = _phase(ledger, phase, range(start, end), states)
         _advance(at_peaks, ledger.events[start:peak_at])
-        at_peak = _held(at_peaks.held, ledger, class_of, modules)
+        at_peak = list(at_peaks.held)
+        sizes = {number: ledger.storages[number].size for number in at_peak}
         _advance(at_peaks, ledger.events[peak_at:end])
         is_cuda = allocator is not None
         phases.append(
@@ -122,9 +124,11 @@ def replay(
                 peak_bytes=figures.peak,
                 peak_bytes_with_scratch=figures.peak_with_scratch,
                 live_by_class=_summed((class_of[n], ledger.storages[n].size) for n in states.held),
-                peak_by_class=_summed((each.in_class, each.held_bytes) for each in at_peak),
-                peak_by_module=_summed((each.module, each.held_bytes) for each in at_peak),
-                largest_at_peak=tuple(at_peak[:LARGEST_SHOWN]),
+                peak_by_class=_summed((class_of[n], size) for n, size in sizes.items()),
+                peak_by_module=_summed(
+                    (_module_of(ledger.storages[n], modules), size) for n, size in sizes.items()
+                ),
+                largest_at_peak=_largest(at_peak, ledger, class_of, modules),
                 charged_live_bytes=allocator.allocated_bytes if allocator else None,
                 charged_peak_bytes=figures.charged_peak if is_cuda else None,
                 reserved_live_bytes=allocator.reserved_bytes if allocator else None,
@@ -176,18 +180,23 @@ def _advance(states: Replayed, events: Iterable[Event | None]) -> None:
             states.follow(event)
 
 
-def _held(
+def _largest(
     numbers: Iterable[int], ledger: Ledger, class_of: Mapping[int, str], modules: Mapping[int, str]
-) -> list[HeldTensor]:
-    """The storages of these numbers, the largest first."""
+) -> tuple[HeldTensor, ...]:
+    """The largest of these storages, the largest first."""
     found = []
-    for number in numbers:
+    for number in nlargest(LARGEST_SHOWN, numbers, key=lambda each: ledger.storages[each].size):
         storage = ledger.storages[number]
-        module, line = storage.place
-        name = "" if module is None else modules.get(module, "")
-        text = "" if line is None else str(line)
-        found.append(HeldTensor(storage.size, class_of[number], storage.operator, name, text))
-    return sorted(found, key=lambda each: -each.held_bytes)
+        line = "" if storage.place.line is None else str(storage.place.line)
+        module = _module_of(storage, modules)
+        operator = str(storage.operator)
+        found.append(HeldTensor(storage.size, class_of[number], operator, module, line))
+    return tuple(found)
+
+
+def _module_of(storage: Storage, modules: Mapping[int, str]) -> str:
+    module = storage.place.module
+    return "" if module is None else modules.get(module, "")
 
 
 def _summed(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:

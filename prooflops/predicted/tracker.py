@@ -112,7 +112,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.enter_boxed_number()
         ledger, on_cpu = self.ledger, self.ledger.device == "cpu"
         ledger.moment += 1
-        ledger.operator, ledger.place = str(func), self._places.current()
+        ledger.operator = func
+        ledger.place = self._places.current()
         in_backward = torch._C._current_graph_task_id() != -1
         successor_of = self._successor(func, args, in_backward)
         before = len(ledger.storages)

@@ -1,0 +1,69 @@
+"""On which cards a training step fits: the allocator with the card's memory, without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from accounting.allocator import CachingAllocator, OutOfMemory
+from prooflops.predicted import TrainingStep
+from prooflops.predicted.fake_cuda import can_fake_cuda
+from prooflops.predicted.fits import fits, known_cards, usable_bytes
+
+pytestmark = pytest.mark.skipif(
+    torch.backends.cuda.is_built() and can_fake_cuda(), reason="this torch fakes CUDA itself"
+)
+
+
+def step_of(batch: int, width: int = 4096) -> TrainingStep:
+    net = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+    inputs = torch.empty(batch, 1024, width, device="meta")
+    return TrainingStep(net.to("meta"), inputs, torch.mean, optimizer=torch.optim.AdamW)
+
+
+def gets_through(step: TrainingStep, card: str) -> bool:
+    allocator = CachingAllocator(usable_bytes(card))
+    cuda = replace(step, device="cuda")
+    try:
+        cuda.predict(compute_capability=(8, 9), allocator=allocator)
+    except OutOfMemory:
+        return False
+    return True
+
+
+def test_the_largest_batch_fits_and_its_successor_does_not():
+    told: list[str] = []
+    (fit,) = fits(step_of(2), ["NVIDIA GeForce RTX 4090"], progress=told.append)
+    assert (fit.card, fit.fits, fit.unknown) == ("RTX 4090", True, {})
+    assert fit.spare_bytes == fit.usable_bytes - fit.reserved_bytes > 0
+    assert gets_through(step_of(fit.largest_batch), "RTX 4090")
+    assert not gets_through(step_of(fit.largest_batch + 1), "RTX 4090")
+    assert len(told) == len(set(told)) <= 12, f"a batch was predicted twice, or too many: {told}"
+
+
+def test_a_step_that_is_too_large_says_so_for_each_card():
+    found = fits(step_of(256, 8192), ["L4", "H200 SXM 141GB"], largest_batch=False)
+    assert [fit.fits for fit in found] == [False, True]
+    assert found[0].spare_bytes < 0 < found[1].spare_bytes
+    assert [fit.largest_batch for fit in found] == [None, None]
+
+
+def test_memory_is_what_torch_sees_less_the_context():
+    # Read on one H200 by cudaMemGetInfo: all of it, and what was free with no tensor yet.
+    total, free = 150_109_880_320, 149_557_477_376
+    assert usable_bytes("NVIDIA H200") == pytest.approx(free, rel=1e-4)
+    assert usable_bytes("NVIDIA H200") < total
+    assert known_cards().index("RTX 4090") < known_cards().index("H100 SXM5 80GB")
+
+
+def test_an_unknown_card_and_tensors_without_a_common_batch_are_refused():
+    with pytest.raises(ValueError, match="RTX 9999"):
+        fits(step_of(2), ["RTX 9999"])
+    with pytest.raises(ValueError, match=r"MI300X.*RTX 4090"):
+        fits(step_of(2), ["MI300X"])
+    uneven = replace(step_of(2), targets=torch.empty(3))
+    with pytest.raises(ValueError, match=r"must have one batch in common, got \[2, 3\]"):
+        fits(uneven, ["RTX 4090"])
