@@ -57,7 +57,7 @@ class Opened:
             page.emulate_media(color_scheme=theme, reduced_motion="reduce")
             background = page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert (background == "rgb(251, 251, 249)") is (theme == "light"), background
-            assert self.violations() == [], f"{name}, {theme}"
+            assert self.violations() == [], f"{name}, {theme}: {self.violations()}"
         assert self.complaints == []
         assert self.fetched == [file.as_uri()]
 

@@ -213,7 +213,7 @@ def _delivery(page: Page) -> Iterable[str]:
     if "DELIVERS" in lead and below:
         yield f"the verdict is {lead.strip()}, but below their floors are {', '.join(below)}"
     for name in below:
-        if name.partition(" (")[0] not in lead:
+        if name.removeprefix("memory ") not in lead:
             yield f"{name} is below its floor, but the verdict is {lead.strip()}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,14 @@ from prooflops_gate.page.section import BAD, GOOD, OPEN, Bar, Mark
 
 # What a buyer pays for first, first.
 ORDER = (
-    "bf16", "fp8_e4m3", "fp8_e4m3 fast", "fp32", "tf32", "fp16", "copy", "scale", "add", "triad",
-    "sum", "dot", "mfu", "to-device", "to-host", "peer", "all-reduce", "launch", "fp64", "int8",
+    "bf16", "fp8_e4m3", "fp8_e4m3 fast", "fp32", "tf32", "copy", "triad", "mfu", "to-device",
+    "to-host", "peer", "all-reduce", "launch", "fp64", "int8", "fp16", "scale", "add", "sum", "dot",
 )  # fmt: skip
+MEMORY = "memory "
 NAMES = {"mfu": "MFU of a step", "launch": "one launch", "fp8_e4m3": "fp8"}
 NAMES |= {"fp8_e4m3 fast": "fp8, fast sums", "to-device": "host to device"}
 NAMES |= {"to-host": "device to host", "peer": "card to card"}
-KINDS = {name: f"{name} (memory)" for name in ("copy", "scale", "add", "triad", "sum", "dot")}
+KINDS = {name: MEMORY + name for name in ("copy", "scale", "add", "triad", "sum", "dot")}
 MARKS = {
     True: Mark("delivers", GOOD, "✓"),
     False: Mark("BELOW FLOOR", BAD, "✕"),
@@ -123,7 +124,7 @@ def verdict(found: Sequence[Figure]) -> tuple[Mark, str]:
     >>> verdict([Figure("bf16", False, ""), Figure("fp16", True, "")])[1]
     'bf16; 1 of 2 figures with a known floor is reached'
     """
-    below = [each.name.partition(" (")[0] for each in found if each.met is False]
+    below = [each.name.removeprefix(MEMORY) for each in found if each.met is False]
     known = [each for each in found if each.met is not None]
     reached = len(known) - len(below)
     verb = "is" if reached == 1 else "are"
@@ -143,23 +144,16 @@ def bars(found: Sequence[Figure], histories: Mapping[str, Sequence[float]]) -> l
 
 def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[float]]) -> Bar:
     entry, floor = figure.entry, figure.floor
-    value = float(entry["value"])
     of_peak = row.number("mfu") or row.number("mbu")
     length = of_peak or None
     share = f"{of_peak:.0%} of the peak" if of_peak else ""
     limit = healthy = None
-    note = f"{figure.text or 'no floor is known'}; in `{row.name}`"
-    if floor is not None:
-        if entry.get("nominal"):
-            length, limit, healthy = float(entry["share"]), floor.limit, floor.healthy
-            share = shown(entry["share"], floor.of)
-        else:
-            length, limit = FLOOR_WITHOUT_NOMINAL * value / floor.limit, FLOOR_WITHOUT_NOMINAL
-            share = ""
-        note = f"{floor}; in `{row.name}`"
-    if figure.met is False:
-        note = f"{', '.join(figure.causes) or 'this machine shows no cause'}; {note}"
-    at_clock = ", ".join(row.facts)
+    if floor is not None and entry.get("nominal"):
+        length, limit, healthy = float(entry["share"]), floor.limit, floor.healthy
+        share = shown(entry["share"], floor.of)
+    elif floor is not None:
+        length = FLOOR_WITHOUT_NOMINAL * float(entry["value"]) / floor.limit
+        limit, share = FLOOR_WITHOUT_NOMINAL, ""
     return Bar(
         name=figure.name,
         value=value_text(figure),
@@ -167,10 +161,25 @@ def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[floa
         floor=limit,
         healthy=healthy,
         share=share,
-        note=f"{note}; {at_clock}" if at_clock else note,
+        note="; ".join(_notes(figure, row)),
         mark=MARKS[figure.met],
         history=tuple(1 / time_s for time_s in histories.get(row.fullname, ())),
     )
+
+
+def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
+    """Why it falls short, its floor, its row, and the clock that ran."""
+    floor = figure.floor
+    if figure.met is False:
+        yield ", ".join(figure.causes) or "this machine shows no cause"
+    if floor is None:
+        yield figure.text or "no floor is known"
+    else:
+        yield str(floor)
+        if figure.met and floor.healthy and figure.entry["share"] < floor.healthy[0]:
+            yield "below the healthy range, within the margin"
+    yield f"in `{row.name}`"
+    yield from row.facts
 
 
 def value_text(figure: Figure) -> str:

@@ -89,7 +89,7 @@ def _lead(report: RunReport) -> list[str]:
         lines.append(f"Red benchmarks: {', '.join(f'`{name}`' for name in names)}.")
     if report.errors:
         number = many(len(report.errors), "test")
-        lines.append(f"{number} ended by an error of the suite, which says nothing of the machine.")
+        lines.append(f"{number} ended by an error of the suite; that says nothing of the machine.")
     return lines
 
 

@@ -94,7 +94,7 @@ PLANTED = {
     "a verdict that hides a figure": (
         '</span>delivers</span><span class="note">at least 82 %',
         '</span>BELOW FLOOR</span><span class="note">at least 82 %',
-        "but below their floors are copy (memory)",
+        "but below their floors are memory copy",
     ),
 }
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from meta_tests import picture
 from meta_tests.browser import Browser, Opened
 from prooflops.suite.report.run_report import RunReport
 
@@ -45,6 +46,16 @@ def shown(page: Any) -> int:
 def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser: Browser, file: Path) -> None:
     with browser.open(file) as opened:
         opened.check(file, ONE_OF_EACH)
+
+
+def test_the_page_of_a_real_card_fits_and_is_accessible(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "h200.html"
+    file.write_text(picture.page(), encoding="utf-8")
+    with browser.open(file) as opened:
+        opened.check(file, ONE_OF_EACH)
+        rows = opened.page.locator(".bars li")
+        assert rows.count() == 18
+        assert rows.first.inner_text().startswith("bf16")
 
 
 def test_claims_are_found_as_one_types_and_by_their_verdict(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,7 +159,7 @@ def test_the_page_begins_with_whether_the_machine_delivers(delivering: RunReport
     assert "in stream[memory-copy]" in below["note"]
     assert unknown["note"] == "no floor is known; in stream[memory-add]"
     assert text.splitlines()[2] == f"**BELOW FLOOR**: {answer.partition(': ')[2]}"
-    parts = ("| bf16 |", "| copy (memory) |", "## What limits", "## Claims")
+    parts = ("| bf16 |", "| memory copy |", "## What limits", "## Claims")
     order = [text.index(part) for part in parts]
     assert order == sorted(order)
     rows = {row["figure"]: row for row in json.loads(verdicts_json(delivering))["delivers"]}
@@ -170,11 +171,18 @@ def test_the_page_begins_with_whether_the_machine_delivers(delivering: RunReport
     assert rows["copy"]["causes"] == ["throttled: heat"]
 
 
+def test_a_figure_has_the_history_of_this_machine_beside_it(
+    delivering: RunReport, report: RunReport
+) -> None:
+    row = next(each for each in delivering.benchmarks if each.name == "matmul[bf16-square-1024]")
+    trend = replace(report.trends[0], name=row.fullname)
+    assert '<svg class="spark"' not in html(page_of(delivering))
+    assert html(page_of(replace(delivering, trends=(trend,)))).count('<svg class="spark"') == 1
+
+
 def test_the_short_page_fits_a_comment_whatever_fails(
     report: RunReport, report_of: ReportOf
 ) -> None:
-    from dataclasses import replace
-
     assert len(short(report).encode()) <= LARGEST_SHORT_PAGE_BYTES
     failing = tuple(
         replace(each, verdict="FAILS", reason="2·m·n·k " * 120) for each in report.claims
