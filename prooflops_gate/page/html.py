@@ -199,7 +199,8 @@ def _table(rows: Sequence[Sequence[str]], caption: str, anchors: Collection[str]
         yield f'<th scope="col"{kind}>{inline(cell or "note", anchors)}</th>'
     yield "</tr></thead><tbody>"
     for row in rows[1:]:
-        cells = [f'<th scope="row"{kinds[0]}>{inline(row[0] or '–', anchors)}</th>']
+        name = inline(row[0] or "–", anchors)
+        cells = [f'<th scope="row"{kinds[0]}>{name}</th>']
         for cell, kind in zip(row[1:], kinds[1:], strict=True):
             cells.append(f"<td{kind}>{inline(cell, anchors)}</td>")
         yield f"<tr>{''.join(cells)}</tr>"
