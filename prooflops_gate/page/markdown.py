@@ -92,11 +92,12 @@ def _topics(topics: Sequence[Section], *, is_short: bool) -> Iterator[str]:
     for topic in topics:
         if is_short or not topic.parts:
             continue
-        rows = [["", "statement", "facts"]]
+        rows = [["name", "", "statement", "facts"]]
         for part in topic.parts:
-            facts = "; ".join(f"{name}: {value}" for name, value in part.rows)
+            own = [(name, value) for name, value in part.rows if value != f"`{part.anchor}`"]
+            facts = "; ".join(f"{name}: {value}" for name, value in own)
             mark = part.mark.word if part.mark else ""
-            rows.append([mark, part.title, facts[:LONGEST_FACTS]])
+            rows.append([f"`{part.anchor}`", mark, part.title, facts[:LONGEST_FACTS]])
         summary = f"{plain(topic.title)}: {len(topic.parts)}"
         yield from (
             f"<details><summary>{summary}</summary>",

@@ -258,4 +258,4 @@ def test_a_run_that_is_stopped_says_so_and_leaves_the_last_whole_report(
     found = verdicts_in(reports / "partial")
     assert found["demo.before"] == ("not checked", "1 of 2 tests ran: interrupted")
     assert found["demo.after"] == ("not checked", "0 of 1 tests ran: interrupted")
-    assert "- part of a run: interrupted" in (reports / "partial" / "report.md").read_text()
+    assert "**A part of a run: interrupted" in (reports / "partial" / "report.md").read_text()
