@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,13 +19,16 @@ from bench import cache, delivery, launch, measuring, timing
 from bench.ceilings import Ceilings
 from bench.measuring import METHOD, Measure
 from bench.products import Float32Products, product
-from bench.rounds import PACES, Pace, rounds_for
+from bench.rounds import PACES, SAMPLED_S, Pace, rounds_for
+from bench.search import rate_on
 from bench.timing import CallTimer, Schedule, TimedCall
 from meta_tests.bench.stand_ins import CPU, SHORT, Rounds, measure, steady, supported
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import KERNEL_S, Card
 from prooflops import measured
 from prooflops.machine.caches import caches_of
+from prooflops.machine.conditions import conditions
+from prooflops.machine.device import flop_per_s_at_clock
 from prooflops.measured import median_interval
 
 
@@ -165,6 +169,44 @@ def test_a_product_near_the_ceiling_runs_at_the_clock_of_the_ceiling(card: Card)
     ceiling = 1.001 * work.flops / slowed_s
     seconds = run.work(multiply, work, counted=False, ceiling=ceiling)
     assert work.flops / seconds <= ceiling, "the row ran at a burst's clock"
+    assert run.info["rounds"] * seconds >= SAMPLED_S, "its clock is sampled several times"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_device_that_another_process_keeps_busy_is_not_checked(
+    card: Card, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    """The clock sees 47 % of the time: its own work waits for that of the other process."""
+    card.readings["processes"] = processes
+    monkeypatch.setattr(CallTimer, "call_s", lambda self, call: (1e-3, 0.47))
+    run = Measure(
+        Rounds(measured.clock(card.device)),
+        card.device,
+        Schedule(SHORT),
+        conditions=partial(conditions, card.device),
+    )
+    expected = pytest.skip.Exception if processes > 1 else timing.NotWaitedFor
+    why = "another process uses this GPU" if processes > 1 else "the clock saw 47% of the time"
+    with pytest.raises(expected, match=why):
+        run.median_s(lambda: torch.cuda._sleep(1000))
+
+
+def test_the_clock_that_ran_stands_beside_the_rate_of_a_product(card: Card) -> None:
+    """An H100 at nine tenths of 1830 MHz: 132 SMs, each 4096 FLOPs a clock in bf16."""
+    card.rates.clock = 0.9
+    case = product("bf16", 512, 512, 512, card.device)
+    run = Measure(
+        Rounds(measured.clock(card.device)),
+        card.device,
+        Schedule(SHORT),
+        conditions=partial(conditions, card.device),
+        at_clock=partial(flop_per_s_at_clock, card.device),
+    )
+    seconds = run.work(case.multiply, case.work, dtype="bf16", launch=False)
+    info = run.info
+    assert info["clock_mhz"] == 1647
+    assert info["units_flop_per_s"] == pytest.approx(132 * 4096 * 1647e6, rel=1e-3)
+    assert info["share_at_clock"] == case.work.flops / seconds / info["units_flop_per_s"]
 
 
 def test_the_ceiling_is_at_least_every_product_of_its_run() -> None:
@@ -176,6 +218,26 @@ def test_the_ceiling_is_at_least_every_product_of_its_run() -> None:
     assert fast.info["share_of_ceiling"] == 1.0
     assert ceilings.flop_per_s("fp32") == case.work.flops / 1e-9 > searched
     assert ceilings.best("fp32").shape == case.shape
+
+
+def test_a_window_at_half_of_the_clock_says_the_same_of_a_shape() -> None:
+    """Windows of milliseconds cannot rank shapes where the clock follows half a second of power."""
+    now, clock = 0.0, 1.0
+
+    class Timed:
+        device = CPU
+
+        def multiply(self, *_: int) -> tuple[Callable[[], None], int]:
+            return call, 10**9
+
+    def call() -> None:
+        nonlocal now
+        now += 1e-3 / clock
+
+    rate = rate_on(Timed(), lambda: now, lambda: clock)  # type: ignore[arg-type]
+    fast = rate((1, 1, 1), 0.02)
+    clock = 0.5
+    assert rate((1, 1, 1), 0.02) == pytest.approx(fast) == pytest.approx(1e12)
 
 
 def test_all_graphs_are_captured_in_one_stream(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
