@@ -211,5 +211,6 @@ def test_the_sum_of_random_gradients_drifts_off_with_their_number_in_bf16(
     many = error(1024, torch.bfloat16)
     assert few < 0.02, f"sums of 64 in bf16 are off by {few:.2g}"
     assert many > max(least, 1.5 * few), f"sums of 64 and 1024 are off by {few:.2g} and {many:.2g}"
+
     fp32 = error(1024, torch.float32)
     assert fp32 < 1e-5, f"sums of 1024 in fp32 are off by {fp32}"

@@ -37,6 +37,7 @@ def in_segments(layers: Sequence[nn.Module], x: Tensor, segments: int, **options
         part = nn.Sequential(*layers[start : start + size])
         x = checkpoint(part, x, **{"use_reentrant": False, **options})
         start += size
+
     return x
 
 
@@ -55,6 +56,7 @@ def measured_peaks(layers: Sequence[nn.Module], x: Tensor, counts: Sequence[int]
             for tensor in (x, *parameters):
                 tensor.grad = None
             held.mark(str(segments))
+
     return {segments: held.phases[str(segments)].peak_bytes for segments in counts}
 
 
@@ -77,6 +79,7 @@ def peak_bytes(layers: int, segments: int, activation: int, weight: int = 0) -> 
             moments.append(activations * activation + 2 * weight)
         elif size > 1:
             moments.append((activations - 1) * activation + (behind + 2) * weight)
+
     return max(moments)
 
 
@@ -108,6 +111,7 @@ def deep_net(width, layers, function, device):
         parts.append(nn.Linear(width, width))
         if function is not None:
             parts.append(nn.LayerNorm(width) if function is nn.LayerNorm else function())
+
     return nn.Sequential(*parts, nn.Linear(width, 1)).to(device)
 
 
@@ -198,6 +202,7 @@ def test_what_is_kept_are_the_inputs_of_layers_whose_weights_learn(
     with torch.autograd.graph.saved_tensors_hooks(keep, twice_unless_a_weight):
         y = net(x)
     assert y.requires_grad == any(learning), f"the output needs a gradient: {y.requires_grad}"
+
     got = {tensor.data_ptr() for tensor in kept} - weights
     should = {x.data_ptr() for x, learns in zip(inputs, learning, strict=True) if learns}
     assert got == should, f"{len(got - should)} tensors too many, {len(should - got)} too few kept"
@@ -242,6 +247,7 @@ def test_inference_holds_the_input_and_output_of_one_layer(
     one = memory.tensor_bytes((batch, width))
     inference = held.phases["False"].peak_bytes
     assert inference == 2 * one, f"inference peaks at {inference} bytes, not at two activations"
+
     training = held.phases["True"].peak_bytes
     # The input of these is there until they return.
     at_work = function in (nn.ReLU, nn.Tanh, nn.Sigmoid)
@@ -263,6 +269,7 @@ def test_activations_grow_with_the_batch_until_they_dominate(
             y = net(x[:batch])
             held.mark(str(batch))
             del y
+
     stepper = torch.optim.AdamW(net.parameters())
     tensors.train(net, stepper, x[:1])
     state = tensors.parameter_bytes(net) + tensors.gradient_bytes(net)
@@ -271,6 +278,7 @@ def test_activations_grow_with_the_batch_until_they_dominate(
     for batch in batches:
         kept = held.phases[str(batch)].live_bytes - 4 * batch * model.outputs
         shares.append(kept / (kept + state))
+
     record_figure(f"shares at batches of {batches}: {[f'{share:.0%}' for share in shares]}")
     dominate = shares[0] < 1 / 2 < 0.9 < shares[-1]
     assert dominate, f"activations are {shares} of all, but should come to dominate"
@@ -291,6 +299,7 @@ def test_activations_grow_with_the_sequence(
         for tokens in (256, 512):
             x = workloads.inputs(SMALL, 1, tokens, device=metered_device)
             kept.append(kept_by(net, x))
+
     ratio = kept[1] / kept[0]
     record_figure(f"{ratio:.2f} times for twice the tokens")
     least, most = growth
@@ -317,6 +326,7 @@ def trained_in_segments(device, segments, dropout=0.3, seed=0, low="fp32", **opt
             y = in_segments(layers, x, segments, **options)
         y.float().pow(2).mean().backward()
         stepper.step()
+
     ends = [x.grad, *parameters, *(parameter.grad for parameter in parameters)]
     return torch.cat([end.detach().flatten() for end in ends])
 
@@ -356,10 +366,12 @@ def test_the_running_statistics_of_batch_norm_move_twice(device):
         x = torch.randn(32, 4).to(device).requires_grad_()
         in_segments([layer], x, segments).pow(2).sum().backward()
         ends[segments] = x.grad, layer[1].num_batches_tracked.item(), layer[1].running_mean
+
     (gradient, moved, mean), (again, moved_again, mean_again) = ends[0], ends[1]
     wrong = difference(again, gradient)
     assert not wrong, f"gradients with recomputation: {wrong}"
     assert (moved, moved_again) == (1, 2), f"the statistics move {moved} and {moved_again} times"
+
     ratio = (mean_again / mean).median().item()
     assert ratio == pytest.approx(1.9, rel=1e-4), f"the mean moves {ratio} as far, not 1 + 0.9"
 
@@ -378,6 +390,7 @@ def step_flops_in_segments(segments, early_stop, device, function=None, **option
     with counted.flops() as count, set_checkpoint_early_stop(early_stop):
         y = in_segments(layers, x, segments, **options)
         y.backward(torch.ones_like(y))
+
     return count.total / (BATCH * LAYERS * WIDTH**2)
 
 
@@ -422,6 +435,7 @@ def test_what_is_recomputed_is_what_the_formula_says(
             y = net(x)
             y.backward(torch.ones_like(y))
         totals.append(count.total)
+
     got = totals[1] - totals[0]
     formula = recompute_flops(model, batch, every=every, early_stop=early_stop)
     assert formula == got, f"recompute_flops={formula}, but should be {got}"
@@ -456,6 +470,7 @@ def test_the_peak_is_least_near_the_root_of_the_number_of_layers(
     for _ in range(number):
         layer = nn.Linear(width, width, bias=False) if number == 16 else nn.SiLU()
         layers.append(layer.to(memory_device))
+
     weight = sum(4 * parameter.numel() for parameter in layers[0].parameters())
     activation = 4 * batch * width
     x = torch.randn(batch, width, device=memory_device, requires_grad=True)
@@ -470,8 +485,10 @@ def test_the_peak_is_least_near_the_root_of_the_number_of_layers(
         f"{number} layers: least at {least} segments, {peaks[least] / activation:.1f} B·D"
     )
     assert abs(least - root) <= 1, f"the peak is least at {least} segments, not near {root}"
+
     near = peaks[root] < 1.05 * peaks[least]
     assert near, f"at {root} segments it is {peaks[root]}, but should be near {peaks[least]}"
+
     whole = number * activation
     beyond = min(peaks[1], peaks[number]) > whole
     assert beyond, f"at the ends it is {peaks[1]} and {peaks[number]}, not beyond {whole}"
@@ -494,5 +511,6 @@ def test_the_formula_of_kept_and_recomputed_bytes_is_least_there_too(number):
         peak = peak_bytes(number, number // every, activation)
         beyond = (peak - held[every]) / activation
         assert 1 <= beyond <= 2, f"the peak is {beyond} activations beyond {held[every]} [{every=}]"
+
     least = min(held, key=held.__getitem__)
     assert least == isqrt(number), f"it is least at every {least} layers, not {isqrt(number)}"

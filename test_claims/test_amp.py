@@ -51,6 +51,7 @@ def step(net, x, optimizer, dtype=None, scaler=None):
     with torch.autocast(x.device.type, dtype or torch.bfloat16, enabled=dtype is not None):
         y = net(x)
         loss = functional.mse_loss(y, x[:, : y.shape[1]])
+
     if scaler is None:
         loss.backward()
         optimizer.step()
@@ -58,6 +59,7 @@ def step(net, x, optimizer, dtype=None, scaler=None):
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+
     return y, loss
 
 
@@ -77,9 +79,11 @@ def test_under_autocast_all_that_is_kept_is_fp32_and_products_are_low(device, di
         dtypes = {tensor.dtype for tensor in held}
         assert dtypes == {torch.float32}, f"{name} are {dtypes}, but should be fp32 [{low}]"
         finer = any(tensors.difference(x, x.to(LOW[low]).float()) for x in held)
-        assert finer or name == "gradients", f"{name} hold no value finer than {low} [{dims=}]"
+        assert finer or name == "gradients", f"{name} hold no value finer than {low}"
+
     ran = set(products.product_dtypes)
     assert ran == {LOW[low]}, f"products ran in {ran}, not in {low}"
+
     got = y.dtype, loss.dtype
     assert got == (LOW[low], torch.float32), f"output and loss are in {got} [{low}]"
 
@@ -92,9 +96,10 @@ def test_training_with_low_products_follows_fp32(device, record_figure, compute,
     _, (first, *_, should) = low_precision.trained_net(device, hidden=hidden)
     _, (*_, got) = low_precision.trained_net(device, hidden=hidden, **low)
     record_figure(f"loss {first:.3f} to {should:.3f} in fp32, {got:.3f} with {compute} products")
-    assert should < 0.9 * first, f"the fp32 run did not learn: {first} to {should} [{hidden=}]"
+    assert should < 0.9 * first, f"the fp32 run did not learn: {first} to {should}"
+
     near = abs(got - should) < 0.2 * (first - should)
-    assert near, f"with {compute} the loss is {got}, but should be near {should} [{hidden=}]"
+    assert near, f"with {compute} the loss is {got}, but should be near {should}"
 
 
 class UnscaledFp8Linear(low_precision.Fp8Linear):
@@ -129,11 +134,12 @@ def test_fp8_trains_where_operands_are_in_range_as_they_are_or_scaled(
     ends = f"{fp32:.3f} in fp32, {scaled:.3f} in scaled and {unscaled:.3f} in unscaled fp8"
     record_figure(f"{hidden}: {first:.3f} to {ends}")
     near = abs(scaled - fp32) < 0.2 * (first - fp32)
-    assert near, f"the losses end at {ends}, but scaled should be near fp32 [{hidden=}]"
+    assert near, f"the losses end at {ends}, but scaled should be near fp32"
+
     # The biases alone, which are in no product, still learn a little.
     gained = (unscaled_first - unscaled) / (first - fp32)
     right = gained > 0.8 if trains else gained < 0.1
-    assert right, f"unscaled fp8 came {gained:.0%} of the way: {ends} [{hidden=}, {factor=}]"
+    assert right, f"unscaled fp8 came {gained:.0%} of the way: {ends}"
 
 
 @pytest.mark.claim("amp.recipe-bf16-params")
@@ -161,7 +167,7 @@ def test_beside_a_master_copy_all_but_the_state_is_in_bf16(device, dims, batch):
     for name, group in held.items():
         found = {tensor.dtype for tensor in group}
         should = {torch.float32 if name == "state" else torch.bfloat16}
-        assert found == should, f"{name} are in {found}, but should be in {should} [{dims=}]"
+        assert found == should, f"{name} are in {found}, but should be in {should}"
 
 
 @pytest.mark.claim("amp.recipe-bf16-params", "optim.fp32-state-needed")
@@ -186,12 +192,15 @@ def test_an_update_below_half_a_spacing_needs_a_repair_in_bf16(device, weight, u
         nearest = (nearest.float() - update).bfloat16()
         master = master - update
         stochastic = low_precision.stochastically_rounded(stochastic.float() - update)
+
     said = f"[{start=}, {update=}, {seed=}]"
     assert nearest.item() == predicted, f"bf16 ends at {nearest.item()}, not {predicted} {said}"
+
     # Below 1 the spacing is 2^-8, above it 2^-7: less than half the smaller one goes nowhere.
     stays = nearest.item() == start
     assert stays or update >= 2**-9, f"the update moved bf16 to {nearest.item()} {said}"
     assert master.item() == exact, f"the master copy is at {master.item()}, not {exact} {said}"
+
     # A rounding deviates by half a spacing of 2^-7 at most; seven deviations: once in 4e11.
     off = in_fp64(stochastic).mean().item() - exact
     noise = 2**-8 * math.sqrt(steps / copies)
@@ -323,12 +332,14 @@ def test_logits_cast_before_cross_entropy_give_the_loss_of_fp32(
     with torch.autocast(device.type, LOW[low]):
         cast_before = functional.cross_entropy(logits.float(), labels).item()
         as_they_are = functional.cross_entropy(logits, labels).item()
+
     wide = in_fp64(logits)
     chances = wide.exp() / wide.exp().sum(dim=1, keepdim=True)
     exact = -chances[range(rows), range(rows)].log().mean().item()
     record_figure(f"{low}: {as_they_are:.5f} as they are, {cast_before:.5f} cast, {exact:.5f}")
     off = abs(cast_before - exact)
     assert off < 1e-6 * exact, f"cast before, the loss is {cast_before}, but should be {exact}"
+
     # A log-probability is rounded to half a unit at most, its mean by no more.
     half_unit = torch.finfo(LOW[low]).eps / 2 if device.type == "cuda" else 1e-6
     off = abs(as_they_are - exact)
@@ -340,6 +351,7 @@ def deprecations(make):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         made = make()
+
     ends = FutureWarning, DeprecationWarning
     return made, [str(warning.message) for warning in caught if issubclass(warning.category, ends)]
 
@@ -356,9 +368,11 @@ def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
         _, (warned, *_) = deprecations(getattr(torch.cuda.amp, name))
         named = re.search(rf"torch\.amp\.{name}\('cuda'", warned)
         assert named, f"the warning names no successor: {warned}"
+
     for kind in ("cuda", device.type):
         made, warned = deprecations(partial(getattr(torch.amp, name), kind))
         assert not warned, f"torch.amp.{name}({kind!r}) warns: {warned}"
+
     enabled = made.is_enabled if name == "GradScaler" else made(partial(enabled_on, device))
     assert enabled(), f"torch.amp.{name}({device.type!r}) is not enabled on {device}"
 
@@ -379,12 +393,13 @@ def test_backward_products_run_low_too_and_gradients_end_in_fp32(device, dims, l
     for ran, products in ((forward, layers), (backward, 2 * layers - 1)):
         got = ran.product_dtypes
         should = [dtype] * 2 * products
-        assert got == should, f"operands were in {got}, but should be in {should} [{dims=}]"
+        assert got == should, f"operands were in {got}, but should be in {should}"
+
     for parameter in net.parameters():
         grad = parameter.grad
-        assert grad.dtype == torch.float32, f"a gradient is in {grad.dtype}, not fp32 [{dims=}]"
+        assert grad.dtype == torch.float32, f"a gradient is in {grad.dtype}, not fp32"
         finer = tensors.difference(grad, grad.to(dtype).float())
-        assert not finer, f"a gradient is finer than {low}: {finer} [{dims=}]"
+        assert not finer, f"a gradient is finer than {low}: {finer}"
 
 
 def off_by_low_operands(net, x, dtype, scale, backward):
@@ -407,10 +422,12 @@ def off_by_low_operands(net, x, dtype, scale, backward):
             layer.register_forward_pre_hook(
                 lambda _, given: given[0] + (through(given[0]) - given[0]).detach()
             )
+
     gradients = []
     for of in (cast, exact):
         (of(x.requires_grad_()).square().mean() * 1e-6).backward()
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in of.parameters()]))
+
     return tensors.relative_error(*gradients)
 
 
@@ -433,6 +450,7 @@ def test_gradients_are_lost_in_formats_that_do_for_activations(
     bound = row.eps / 2 * len(dims)
     assert 0 < forward < bound, f"activations in {name} move the gradients by {forward}"
     assert 0 < scaled < bound, f"scaled gradients in {name} are off by {scaled}, not {bound}"
+
     # The mean over the batch and the factor leave gradients below the least numbers of five bits.
     should_be_lost = row.exponent_bits < 8
     lost = as_they_are > 10 * bound if row.bits == 16 else as_they_are > 0.99
@@ -476,6 +494,7 @@ def test_the_scaler_skips_a_step_that_overflowed_and_finds_its_scale(device, ove
         if good == interval:
             scale = 2 * scale
             good = 0
+
     got = (scaler.get_scale(), weight.item())
     should = (scale, taken)
     assert got == should, f"scale and steps are {got}, not {should} [{overflows}, {interval=}]"
@@ -494,18 +513,21 @@ def test_a_bf16_nets_gradients_have_the_norm_of_fp32_and_are_clipped(device, dim
         net(x.to(net[0].weight.dtype)).square().mean().backward()
         gradients = [parameter.grad for parameter in net.parameters()]
         norms.append(math.sqrt(sum(in_fp64(grad).square().sum().item() for grad in gradients)))
+
     # Activations and gradients of each layer are rounded, and most of the errors cancel.
     within = len(dims) * UNIT_OF_BF16
     assert norms[0] == pytest.approx(norms[1], rel=within), (
-        f"gradients in bf16 have the norm {norms[0]}, those in fp32 {norms[1]} [{dims=}]"
+        f"gradients in bf16 have the norm {norms[0]}, those in fp32 {norms[1]}"
     )
+
     gradients = [parameter.grad for parameter in low.parameters()]
     said = nn.utils.clip_grad_norm_(low.parameters(), 0.5 * norms[0]).item()
     # Each tensor's norm and the whole are rounded to bf16 once.
     assert said == pytest.approx(norms[0], rel=4 * UNIT_OF_BF16), f"torch's norm is {said}"
+
     clipped = math.sqrt(sum(in_fp64(grad).square().sum().item() for grad in gradients))
     assert clipped == pytest.approx(0.5 * norms[0], rel=6 * UNIT_OF_BF16), (
-        f"clipped to half, gradients have the norm {clipped} of {norms[0]} [{dims=}]"
+        f"clipped to half, gradients have the norm {clipped} of {norms[0]}"
     )
 
 
@@ -531,11 +553,12 @@ def test_bf16_needs_clipping_where_fp32_does_at_a_batch_of_outliers(
             nn.utils.clip_grad_norm_(net.parameters(), most)
             optimizer.step()
             losses[most].append(loss.item())
+
     free = losses[math.inf]
     clipped = losses[1.0]
     record_figure(f"loss {free[19]:.2f}, then {free[21]:.0f} unclipped, {clipped[21]:.2f} clipped")
-    assert free[21] > 100 * free[0], f"unclipped, the loss goes only to {free[21]} [{seed=}]"
-    assert clipped[21] < clipped[0] / 2, f"clipped, the loss goes to {clipped[21]} [{seed=}]"
+    assert free[21] > 100 * free[0], f"unclipped, the loss goes only to {free[21]}"
+    assert clipped[21] < clipped[0] / 2, f"clipped, the loss goes to {clipped[21]}"
 
 
 @pytest.mark.claim("amp.ex-clip-bf16", "dtype.bf16-resolution", "dtype.bf16-suffices")
@@ -546,6 +569,7 @@ def test_a_sum_of_squares_kept_in_bf16_stands_still_at_256(device, number):
     for one in ones[:1000]:
         kept += one * one
     assert kept.item() == 256, f"1000 ones add up to {kept.item()} in bf16, but should to 256"
+
     parameter = nn.Parameter(ones)
     parameter.grad = ones
     norm = nn.utils.clip_grad_norm_([parameter], math.inf).item()
@@ -576,8 +600,10 @@ def test_scaled_gradients_must_be_unscaled_before_they_are_clipped(device, seed,
     assume(plain[0] > 1e-2)
     same = unscaled == pytest.approx(plain, rel=1e-5)
     assert same, f"unscaled, norm and step are {unscaled}, not {plain} [{seed=}]"
+
     should = pytest.approx(plain[0] * 2**exponent, rel=1e-5)
     assert scaled[0] == should, f"the scaled norm is {scaled[0]}, not {should} [{seed=}]"
+
     # Clipped to 1e-3 and only then divided by the scale: the step all but vanishes.
     far_below = scaled[1] < plain[1] / 2 ** (exponent - 2)
     assert far_below, f"the step is {scaled[1]}, not far below {plain[1]} [{seed=}]"
@@ -607,9 +633,11 @@ def test_autocast_halves_activations_and_keeps_copies_of_weights(
     weights = dim * dim * layers
     input_cast = batch * dim
     assert fp32 == element_bytes(activations, "fp32"), f"fp32 keeps {fp32} B {said}"
+
     should = element_bytes(activations + weights + input_cast, "bf16")
     formula = activation_bytes(model, batch, autocast="bf16")
     assert low == formula == should, f"autocast keeps {low} B, not {should}, {formula=} {said}"
+
     # B·L that are kept halve, against copies of D·L weights and of the input's B.
     gains = batch * (layers - 1) > dim * layers
     assert (low < fp32) == gains, f"autocast keeps {low} B, fp32 {fp32}, but {gains=} {said}"
@@ -629,9 +657,10 @@ def test_a_linear_layer_on_a_batch_of_32_takes_half_the_bytes_in_bf16(metered_de
             y = functional.linear(x, weight)
         taken[name] = held.live_bytes
         formula = element_bytes(dim * dim + 2 * 32 * dim, name)
-        assert taken[name] == formula, f"{name} takes {taken[name]} B, not {formula} [{dim=}]"
+        assert taken[name] == formula, f"{name} takes {taken[name]} B, not {formula}"
         del warm, weight, x, y
-    assert taken["fp32"] == 2 * taken["bf16"], f"bytes are {taken}, but should be 2 to 1 [{dim=}]"
+
+    assert taken["fp32"] == 2 * taken["bf16"], f"bytes are {taken}, but should be 2 to 1"
 
 
 def layer_in_fp32_and_bf16(device, width):
@@ -684,6 +713,7 @@ def test_for_small_layers_mixed_precision_is_slower_than_fp32(device, speed, wid
     # Of x, of two weights and biases, of the output for the loss; and back.
     casts = casts_of(fp32), casts_of(mixed)
     assert casts[0] == 0 < casts[1], f"fp32 and mixed precision cast {casts} tensors a step"
+
     what = f"two layers of width {width}, mixed precision against fp32"
     speed.assert_slower(mixed, fp32, what, at_least=0.9)
 
@@ -707,6 +737,7 @@ def test_for_large_layers_mixed_precision_gains_at_most_what_products_do(
     if product.high < 1:
         speed.assert_slower(mixed, fp32, f"{what}, mixed precision against fp32", **few)
         return
+
     # Products of other shapes go back, which may gain more.
     bounds = {"at_least": float(product.low > 2), "at_most": 2 * product.value}
     speed.assert_slower(fp32, mixed, f"{what}, fp32 against mixed precision", **bounds, **few)
@@ -727,9 +758,11 @@ def test_large_scores_need_another_dtype_or_attention_in_fp32(device, low, wide,
     dtypes = [LOW[low]] * 2 + [of_attention] * 4
     ran = products.product_dtypes
     assert ran == dtypes, f"products are of {ran}, not {dtypes} [{wide=}]"
+
     exact = (in_fp64(x) @ in_fp64(x).mT).softmax(-1) @ in_fp64(x)
     close = torch.allclose(in_fp64(got), exact, rtol=1e-5, atol=1e-5 * 2.0**exponent)
     assert close or not wide, f"attention in fp32 gives {got}, not {exact} [{exponent=}]"
+
     fits = bool(got.isfinite().all())
     should = low == "bf16" or wide or 3 + 2 * exponent < 16
     assert fits == should, f"in {low} attention is finite: {fits} [{wide=}, {exponent=}, {rows=}]"
@@ -742,5 +775,6 @@ def test_the_arxiv_number_of_the_paper_says_october_2017(pytestconfig):
     number = r'key = "mixed-precision-2017"[^\[]*arxiv\.org/abs/(\d\d)(\d\d)\.'
     got = re.search(number, text).groups()
     assert got == ("17", "10"), f"the paper's number says {got}, but should October 2017"
+
     stated = re.search(r"dates to (\d{4})", text).group(1)
     assert stated == "2017", f"the claim says {stated}, but the paper is of 2017"

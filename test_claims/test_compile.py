@@ -141,6 +141,7 @@ def graphs_after_each(sizes_, device, **options):
         counts.append(backend.compiled)
         wrong = difference(result, torch.full((size,), 3.0))
         assert not wrong, f"compiled, of {size} ones: {wrong}"
+
     return counts, backend.runs
 
 
@@ -186,6 +187,7 @@ def test_what_else_changes_compiles_once_more_and_is_then_reused_too(device, cha
         else:
             function(CHANGES[change](x))
         counts.append(backend.compiled)
+
     should = [1, 1, 2, 2, 2]
     assert counts == should, f"graphs after each call={counts}, but should be {should}"
 
@@ -225,14 +227,17 @@ def test_the_first_call_pays_for_the_compilation_and_the_others_do_not(
 def test_all_operations_become_one_that_allocates_its_result_alone(device, fused, x):
     function, as_one, operations, kernels = fused
     assert kernels == 1, f"{operations} operations became {kernels} kernels, but should one"
+
     eager = profiled_operators(function, x)
     left = profiled_operators(as_one, x)
     arithmetic = {f"aten::{name}" for name in ("mul", "add", "sub", "neg", "exp", "cos", "tanh")}
     assert len(arithmetic & set(eager)) > 2, (
         f"uncompiled it runs {sorted(eager)}, but should three of {arithmetic}"
     )
+
     apart = {name for name in left if name.removesuffix("_") in arithmetic}
     assert not apart, f"compiled it still runs {sorted(apart)}"
+
     if metered(device) != device:
         return
     with memory(device) as uncompiled:
@@ -269,6 +274,7 @@ def test_a_product_ordered_by_hand_beats_the_compiled_one(compiled_chain, matric
     a, b, c = matrices
     wrong = difference(compiled_chain(a, b, c), a @ (b @ c))
     assert not wrong, f"compiled against ordered by hand: {wrong}"
+
     claim = "a @ b @ c compiled against a @ (b @ c) by hand"
     speed.assert_slower(lambda: compiled_chain(a, b, c), lambda: a @ (b @ c), claim)
 
@@ -311,9 +317,11 @@ def test_a_chain_runs_from_the_left_unless_an_einsum_has_opt_einsum(function, en
         as_one = compiled_anew(function, *matrices)
         got = profiled_product_flops(as_one, *matrices)
         eager = profiled_product_flops(function, *matrices)
+
     left = sum(2 * widths[0] * m * n for m, n in pairwise(widths[1:]))
     best = least_flops(widths)
     assert best < left, f"{widths=} are cheapest from the left"
+
     should = best if enabled and function is einsum_chain else left
     assert got == eager == should, f"FLOPs compiled={got}, {eager=}, but should be {should}"
 
@@ -337,6 +345,7 @@ def compiled_products(device):
 def test_compiling_leaves_products_in_fp32(device, compiled_products, bit):
     result = compiled_products(*ones_and_a_bit(device, bit))
     assert result.dtype == torch.float32, f"the compiled product is in {result.dtype}"
+
     values = result.unique().tolist()
     assert values == [1 + 2.0**-bit], (
         f"compiled, 1 + 2^-{bit} became {values}: the product ran in less than fp32"
@@ -354,6 +363,7 @@ def test_autocast_lowers_the_precision_compiled_and_uncompiled(device):
         assert got == (torch.bfloat16, [1.0]), (
             f"{name} under autocast 1 + 2^-12 became {got}, but should be 1 in bf16"
         )
+
     assert backend.compiled == 1, f"{backend.compiled} graphs were compiled, but should be 1"
 
 
@@ -372,6 +382,7 @@ def test_compiled_and_uncompiled_agree_to_rounding_for_any_number(compiled_gelu,
     argument = first_million(patterns)
     wrong = difference(fused.isnan(), eager.isnan())
     assert not wrong, f"where compiled and uncompiled are NaN: {wrong}"
+
     valid = ~eager.isnan() & argument.isfinite()
     eps = torch.finfo(torch.float32).eps
     least = torch.finfo(torch.float32).tiny
@@ -382,6 +393,7 @@ def test_compiled_and_uncompiled_agree_to_rounding_for_any_number(compiled_gelu,
         worst = argument[valid][off.argmax()].item()
         times = off.max().item()
         assert times <= 1, f"gelu({worst}) {name} is {times:.1f} times 8 roundings off"
+
     same = (fused == eager)[valid].double().mean().item()
     record_figure(f"{1 - same:.2%} of a million results differ in some bit")
 
@@ -393,12 +405,15 @@ def test_fused_operations_keep_fp32_between_them(device, compiled_gelu_and_dropo
     eager = gelu(argument)
     exact = gelu(argument.float())
     assert fused.dtype == eager.dtype == torch.bfloat16, f"dtypes={fused.dtype} and {eager.dtype}"
+
     differ = (fused != eager).float().mean().item()
     errors = [(values.float() - exact).abs().mean().item() for values in (fused, eager)]
     record_figure(f"{differ:.0%} of the bf16 results differ; mean errors {errors}")
     assert differ > 0.01, f"{differ:.1%} of the bf16 results differ: no need to compare to rounding"
+
     smaller = errors[0] < errors[1]
     assert smaller, f"mean errors compiled and uncompiled={errors}, not smaller compiled"
+
     torch.testing.assert_close(fused, eager, rtol=2**-6, atol=2**-6)
 
 
@@ -416,11 +431,13 @@ def test_dropout_draws_other_numbers_unless_fallback_random_is_set(
     fused = after_seed(compiled_gelu_and_dropout, argument, ones)[1]
     differ = (fused != eager).float().mean().item()
     assert 0.4 < differ < 0.6, f"{differ:.1%} of the masks differ, not half as of independent ones"
+
     for name, mask in {"compiled": fused, "uncompiled": eager}.items():
         values = mask.unique().tolist()
         assert values == [0, 2], f"{name} dropout(ones) gives {values}, not 0 and 2"
         kept = (mask == 2).float().mean().item()
         assert 0.4 < kept < 0.6, f"{name} dropout keeps {kept:.1%}, but should keep half"
+
     fallback = compiled(fresh(dropout), ones, options={"fallback_random": True})
     with_fallback = after_seed(fallback, ones)
     uncompiled = after_seed(dropout, ones)

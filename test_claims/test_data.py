@@ -94,6 +94,7 @@ def test_a_raw_file_is_the_integers_one_after_the_other_and_nothing_else(folder,
     should = b"".join(parts)
     got = path.read_bytes()
     assert got == should, f"the file holds {got.hex()}, not {should.hex()} [{tokens.dtype}]"
+
     formula = tensor_bytes(tokens.shape, str(tokens.dtype))
     assert formula == len(got), f"tensor_bytes={formula}, but the file has {len(got)} bytes"
 
@@ -113,12 +114,14 @@ def large_file(folder: Path) -> Iterator[tuple[Path, dict[int, int]]]:
         np.memmap(path, dtype=np.int32, mode="r")
     except OSError as error:
         pytest.skip(f"no file of {nbytes / 2**30:.0f} GiB can be made and mapped: {error}")
+
     apart = path.stat().st_size // 4 // TOUCHED
     marks = {place * apart + 37 * place: 1000 + place for place in range(TOUCHED)}
     with open(path, "r+b") as file:
         for index, token in marks.items():
             file.seek(4 * index)
             file.write(token.to_bytes(4, sys.byteorder))
+
     yield path, marks
     path.unlink()
 
@@ -134,12 +137,15 @@ def test_reading_64_tokens_of_a_huge_file_leaves_as_many_pages(large_file, recor
     got = {index: int(tokens[index]) for index in marks}
     touched = resident_bytes(tokens)
     assert got == marks, f"the tokens read are {got}, but should be {marks}"
+
     nbytes = path.stat().st_size
     record_figure(f"of {nbytes / 2**30:.0f} GiB, {touched / 2**20:.1f} MiB are in memory")
     assert tokens.nbytes == nbytes, f"the mapped array has {tokens.nbytes} bytes, not {nbytes}"
+
     quarter_off = abs(quarter.nbytes - nbytes / 4)
     assert quarter_off < 8, f"the slice of a quarter has {quarter.nbytes} bytes of {nbytes}"
     assert opened == 0, f"opening brought {opened} bytes into memory, but should bring none"
+
     most = TOUCHED * READ_AROUND_BYTES
     assert touched <= most, f"64 tokens brought {touched} bytes into memory, not at most {most}"
 
@@ -154,6 +160,7 @@ def test_a_slice_of_a_mapped_file_is_a_view_of_it_and_a_cast_is_not(folder, star
     should = list(range(50))[start : start + length]
     assert part.tolist() == should, f"[{start}:{start + length}] is {part}"
     assert part.base is not None, "a slice of the mapped array is a copy of it"
+
     shared = np.shares_memory(part.astype(np.int64), tokens)
     assert not shared, "the cast slice still lies in the file's pages"
 
@@ -177,8 +184,10 @@ def test_np_memmap_reads_the_header_of_a_npy_file_as_tokens(folder, tokens):
     extra = header // tokens.itemsize
     mapped = len(as_written)
     assert mapped == len(tokens) + extra, f"mapped raw there are {mapped} of {len(tokens)} tokens"
+
     before = as_written[:extra].tobytes()
     assert before == contents[:header], "what comes before the tokens is not the header"
+
     of_1000 = extra, int.from_bytes(contents[:4], "little")
     right = len(tokens) < 1000 or of_1000 == (32, 1297436307)
     assert right, f"{of_1000}, but should be 32 tokens, first 1297436307"
@@ -200,6 +209,7 @@ def test_uint16_keeps_ids_below_65536_and_wraps_the_others_silently(folder, ids)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.array(ids).astype(np.uint16).tofile(path)
+
     got = np.memmap(path, dtype=np.uint16, mode="r").tolist()
     should = [token % 65536 for token in ids]
     assert got == should, f"the ids come back as {got}, but should come back as {should} [{ids=}]"
@@ -229,6 +239,7 @@ def test_2_8_terabytes_are_1_4_trillion_tokens_of_uint16(folder):
         got = path.stat().st_size // vocabulary * tokens
         formula = tensor_bytes((tokens,), dtype)
         assert got == formula == should, f"in {dtype} they take {got}, {formula=}, not {should} B"
+
     assert (vocabulary - 1).bit_length() <= element_bits("uint16"), "the last id does not fit"
 
 
@@ -248,6 +259,7 @@ def test_targets_are_the_inputs_shifted_by_one_token(folder, tokens, size, seed,
     got = [(of.dtype, of.shape) for of in (x, y)]
     should = (torch.int64, (size, length))
     assert got == [should, should], f"inputs and targets are {got}, but should both be {should}"
+
     wrong = difference(y[:, :-1], x[:, 1:])
     assert not wrong, f"targets against inputs one later: {wrong} [{size=}, {length=}, {seed=}]"
 
@@ -269,10 +281,12 @@ def test_every_start_that_randint_draws_leaves_a_full_window(length, spare):
     starts = {*drawn.tolist()}
     # One is missed once in e^50 / 20.
     assert starts == {*range(spare)}, f"the starts drawn are {starts}"
+
     for start in starts:
         x, y = window(tokens, start, length)
         got = len(x), len(y)
         assert got == (length, length), f"from {start} there are {got} of {length} tokens"
+
     _, y = window(tokens, spare, length)
     assert len(y) == length - 1, f"one start more leaves {len(y)} of {length} targets"
 
@@ -324,8 +338,10 @@ def test_a_tensor_over_a_read_only_file_warns_and_over_the_cast_does_not(folder)
             x, _ = window(tokens, 2, 3)
     finally:
         torch.set_warn_always(always)
+
     got = shared.tolist(), x.tolist()
     assert got == ([2, 3, 4], [2, 3, 4]), f"the windows are {got}, but should be 2, 3, 4"
+
     x += 1
     assert tokens[2:5].tolist() == [2, 3, 4], f"writing to the cast changed the file to {tokens}"
 
@@ -379,13 +395,17 @@ def test_two_workers_share_the_file_and_the_windows(folder):
             tokens[-2 * size * length :] = changed
             tokens.flush()
         batches.append(item)
+
     seen = torch.cat([item.index for item in batches]).tolist()
     assert seen == list(range(windows)), f"an epoch of two workers handed out {seen}"
+
     workers = {worker for item in batches for worker in item.worker.tolist()}
     assert workers == {0, 1}, f"the windows were read by workers {workers}, not by 0 and 1"
+
     processes = {process for item in batches for process in item.process.tolist()}
     others = processes - {os.getpid()}
     assert len(others) == 2, f"they were read by the processes {processes}, not by two others"
+
     last = {item.worker[0].item(): item.y[-1, -1].item() for item in batches[-2:]}
     assert last == {0: changed, 1: changed}, f"the workers read {last} at the end, not {changed}"
 

@@ -69,12 +69,14 @@ def cuda(device: torch.device) -> Iterator[torch.device]:
 def test_a_factory_makes_its_tensor_on_the_cpu(factory, default_device):
     where = made_by(factory).device
     assert where == torch.device("cpu"), f"torch.{factory} made its tensor on {where}"
+
     with META:
         inside = made_by(factory).device
     torch.set_default_device("meta")
     default = made_by(factory).device
     got = inside, default
     assert got == (META, META), f"torch.{factory} made {got}, but should meta both times"
+
     chosen = made_by(factory, device="cpu").device
     assert chosen == torch.device("cpu"), f"torch.{factory}(device='cpu') made {chosen}"
 
@@ -103,6 +105,7 @@ def test_values_come_back_from_the_device_bit_for_bit(device, pattern, dtype):
     if dtype == "bool":
         # Other patterns are no bool.
         pattern = bytes(byte & 1 for byte in pattern)
+
     home = torch.tensor(list(pattern), dtype=torch.uint8).view(TORCH_DTYPES[dtype])
     back = home.to(device, copy=True).to("cpu", copy=True)
     got = bytes(back.view(torch.uint8).tolist())
@@ -115,6 +118,7 @@ def test_creating_on_a_device_dispatches_no_copy_and_takes_no_host_memory(factor
     create = partial(made_by, factory, device=META)
     copies = crossings(create)
     assert copies == [], f"torch.{factory}(device='meta') made copies: {copies}"
+
     with memory("cpu") as host:
         kept = create()
     taken = host.allocated_bytes
@@ -142,10 +146,12 @@ def test_zeros_then_to_fills_host_memory_and_copies_all_of_it(shape, dtype):
     nbytes = tensor_bytes(shape, dtype)
     copied = [copy.nbytes for copy in crossings(through_the_host)]
     assert copied == [nbytes], f"zeros.to(device) copied {copied} B, but should copy {nbytes}"
+
     with memory("cpu") as host:
         through_the_host()
     taken = host.allocated_bytes
     assert taken == nbytes, f"it allocated {taken} B of host memory, not {nbytes}"
+
     with memory("cpu") as host:
         torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=META)
     taken = host.allocated_bytes
@@ -167,6 +173,7 @@ def test_one_matrix_moved_and_one_created_take_8192_bytes(device):
     with memory(metered(device)) as held:
         moved = home.to(metered(device), copy=True)
         created = torch.randn(32, 32, device=metered(device))
+
     formula = tensor_bytes(moved.shape) + tensor_bytes(created.shape)
     got = held.live_bytes
     assert got == formula == 8192, f"measured={got}, {formula=}, but both should be 8192"
@@ -199,8 +206,10 @@ def test_memory_allocated_rises_by_whole_blocks_and_falls_back(device, floats):
         should = rounded_bytes(x.nbytes)
         del x, elsewhere
         back = torch.cuda.memory_allocated() - before
+
     got = rise, back
     assert got == (should, 0), f"memory_allocated rose and fell to {got}, not to {should} and 0"
+
     allocated = before + rise
     assert reserved >= allocated, f"{reserved=} B is less than the {allocated} B allocated"
 
@@ -217,9 +226,11 @@ def test_empty_cache_gives_back_cached_blocks_and_frees_no_tensor(cuda):
     torch.cuda.empty_cache()
     after = torch.cuda.memory_allocated()
     assert after == allocated, f"memory_allocated went from {allocated} to {after}"
+
     fell = reserved - torch.cuda.memory_reserved()
     assert fell >= temporary_bytes, f"memory_reserved fell by {fell}, not {temporary_bytes}"
     assert live.sum().item() == 2**24, "a live tensor lost its values"
+
     del live
     fell = allocated - torch.cuda.memory_allocated()
     assert fell >= 2**26, f"deleting the last reference freed {fell} bytes, not the tensor's"
@@ -248,10 +259,13 @@ def test_a_model_takes_parameters_and_buffers_along_not_plain_tensors(device, ta
     held = dict([*model.named_parameters(), *model.named_buffers()])
     left = [name for name, tensor in held.items() if tensor.device != there]
     assert not left, f"model.to({there}) left {left} behind"
+
     buffers = {"running", "scratch", "inner.0.0.running_mean"}
     assert buffers <= set(held), f"not all buffers are there: {sorted(held)}"
+
     where = model.weight.grad.device
     assert where == there, f"the gradient is on {where}, but should be on {there}"
+
     stayed = {model.plain.device, model.listed[0].device}
     assert stayed == {torch.device("cpu")}, f"plain tensors went to {stayed}"
 
@@ -292,6 +306,7 @@ def test_only_a_fresh_factory_in_forward_must_be_told_the_device():
     x = torch.ones(4, 4, device=META)
     mask = torch.zeros(4, 4)
     assert mask.device == torch.device("cpu"), f"a fresh mask is on {mask.device}"
+
     with pytest.raises(RuntimeError, match="device"):
         x + mask
     moved = (x + torch.zeros(4, 4, device=x.device)).device
@@ -344,6 +359,7 @@ def test_a_cpu_tensor_without_dimensions_mixes_with_any_device(device, operation
         # A type alone is no device.
         by_type = x.device == torch.device(there.type)
         assert by_type == (there.index is None), f"on {there} its type equals it: {by_type}"
+
     with pytest.raises(RuntimeError, match="device"):
         checked_on_meta(torch.ones(3), number.to(META))[operation]()
     assert torch.device("cuda") != torch.device("cuda:0"), "no index equals that of a tensor"
@@ -364,12 +380,15 @@ def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
 
     copies = crossings(step)
     assert copies == [], f"the step copied between devices: {copies}"
+
     # The derivative of a sum of squares, by numpy.
     expected = start - 0.1 * 2 * x.numpy().T @ (x.numpy() @ start)
     close = np.allclose(w.detach().numpy(), expected, rtol=1e-4, atol=1e-4)
     assert close, "the step on the CPU differs from numpy's"
+
     where = {tensor.device.type for tensor in (x, w, w.grad)}
     assert where == {"cpu"}, f"tensors of the step are on {where}"
+
     allocated = torch.cuda.memory_allocated() - before
     assert allocated == 0, f"the step on the CPU allocated {allocated} bytes of GPU memory"
 
@@ -455,8 +474,10 @@ def test_a_non_blocking_copy_returns_early_only_from_pinned_memory(cuda, record_
     returned_s, copied_s, still_running = min(from_pinned)
     record_figure(f"host free after {returned_s * 1e6:.0f} us of a copy of {copied_s * 1e3:.1f} ms")
     assert still_running, f"a pinned copy of {copied_s:.4f} s was over when the call returned"
+
     early = returned_s < copied_s / 2
     assert early, f"the host was held {returned_s:.4f} of {copied_s:.4f} s of a pinned copy"
+
     returned_s, copied_s, _ = sorted(from_pageable)[4]
     late = returned_s > copied_s / 2
     assert late, f"the host was free after {returned_s:.4f} of {copied_s:.4f} s of a pageable copy"

@@ -58,6 +58,7 @@ def test_fp32_reads_a_pattern_as_1_sign_8_exponent_and_23_fraction_bits(pattern)
     read = values_of_patterns(torch.float32, [pattern], numbers.CPU).item()
     decoded = fp32.decode(pattern)
     assert (fp32.exponent_bits, fp32.fraction_bits) == (8, 23)
+
     same = decoded == read or (math.isnan(decoded) and math.isnan(read))
     assert same, f"decode={decoded!r}, but torch reads {read!r} [pattern={pattern:#010x}]"
 
@@ -92,9 +93,11 @@ def test_every_pattern_reads_as_the_fields_of_the_format_say(name, device):
     values = values_of_patterns(dtype_of(name), None, device)
     wrong = numbers.decode_disagreement(row, device) or numbers.published_disagreement(row)
     assert not wrong, wrong
+
     got = fields_counted(values, row.bits)
     fields = row.exponent_bits, row.fraction_bits
     assert got == fields == FIELDS[name], f"{got}, {fields=}, but should be {FIELDS[name]} bits"
+
     finite = values[values.isfinite()]
     normal = torch.finfo(dtype_of(name)).smallest_normal
     ends = finite.max().item(), normal, finite[finite > 0].min().item()
@@ -116,6 +119,7 @@ def test_bf16_is_the_upper_half_of_an_fp32_whose_exponent_it_has(device):
     bf16 = values_of_patterns(torch.bfloat16, None, device)
     wrong = numbers.difference("bf16", bf16, upper_halves, "pattern {:#06x}".format)
     assert not wrong, wrong
+
     normal = bf16[(bf16 >= format_of("fp32").least_normal) & bf16.isfinite()]
     binades = len(normal.frexp().exponent.unique())
     assert binades == 2**8 - 2, f"bf16 has {binades} binades, not all of 8 bits but zeros and ones"
@@ -146,6 +150,7 @@ def test_finfo_does_not_tell_where_underflow_begins(device):
     below = torch.finfo(torch.float16).smallest_normal / 1024
     got = cast_of(below, torch.float16, device)
     assert got == below == format_of("fp16").least_subnormal, f"fp16 makes {got} of {below}"
+
     with pytest.raises(TypeError):
         torch.finfo(torch.int8)
 
@@ -169,6 +174,7 @@ def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, e
         octaves[name] = math.log2(table[table.isfinite()].max() / table[table > 0].min())
         should = math.log2(row.max / row.least_subnormal)
         assert octaves[name] == pytest.approx(should), f"{name} has {octaves[name]} octaves"
+
     for what in (errors, octaves):
         half = what["fp8_e4m3"] < 0.6 * what["fp8_e5m2"]
         assert half, f"e4m3 should have half of e5m2's: {errors=}, {octaves=}"
@@ -187,6 +193,7 @@ def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(
     row = format_of("fp8_e4m3" if dtype == E4M3 else "fp8_e5m2")
     record_figure(f"{row.name} overflow: {policy}, infinity: {cast_of(math.inf, dtype, device)}")
     assert policy in policies, f"{row.name} overflows to {policy}, but should to one of {policies}"
+
     inside = cast(torch.tensor([row.max + 1, last, -last]), dtype, device).tolist()
     should = [row.max, row.max, -row.max]
     assert inside == should, f"casts below half a spacing past the maximum gave {inside}"
@@ -198,6 +205,7 @@ def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(
     ours = torch.tensor(rounded, dtype=torch.float64)
     wrong = numbers.difference(row.name, ours, cast(beyond, dtype, device), "value {}".format)
     assert not wrong, wrong
+
     infinity = cast_of(math.inf, dtype, device)
     assert infinity in (math.inf, row.max) or math.isnan(infinity), f"infinity becomes {infinity}"
     assert math.isnan(cast_of(math.nan, dtype, device))
@@ -223,6 +231,7 @@ def test_fp16_makes_0_of_all_to_2_to_the_minus_25_and_bf16_of_none(device, magni
     should = sign * round(magnitude * 2**24) / 2**24
     assert got == formula == should, f"fp16({value!r}) is {got!r}, {formula=}, not {should!r}"
     assert (got == 0) == (magnitude <= 2**-25), f"fp16 makes {got!r} of {value!r}"
+
     bf16 = cast_of(value, torch.bfloat16, device)
     assert abs(bf16 / value - 1) <= 2**-8, f"bf16 makes {bf16} of {value!r}"
 
@@ -268,6 +277,7 @@ def test_bf16_ends_four_thousandths_below_fp32_and_has_its_least_normal(device):
     should = (2 - 2**-7) / (2 - 2**-23)
     assert ratio == bf16.max / fp32.max == pytest.approx(should), f"ratio of maxima={ratio}"
     assert bf16.least_normal == fp32.least_normal
+
     for row, dtype, least in ((bf16, torch.bfloat16, 2.0**-133), (fp32, torch.float32, 2.0**-149)):
         casts = [cast_of(x, dtype, device) for x in (least, -least, least / 2)]
         should = [row.least_subnormal, -least, 0]
@@ -293,6 +303,7 @@ def test_fp64_is_2_to_the_29_finer_than_fp32_which_holds_16_bit_floats():
     finer = torch.finfo(torch.float32).eps / torch.finfo(torch.float64).eps
     ours = format_of("fp32").eps / format_of("fp64").eps
     assert finer == ours == 2**29, f"ratio of eps={finer}, {ours=}, but should be 2**29"
+
     for dtype in (torch.float16, torch.bfloat16):
         half = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
         numbers_of = ~half.isnan()
@@ -383,6 +394,7 @@ def test_activations_overflow_in_fp16_before_any_loss_is_scaled(device):
     fp16 = numbers.on_the_host(x.to(device).square())
     wrong = difference(fp16.isinf(), exact >= 65520)
     assert not wrong, f"which squares overflow: {wrong}"
+
     bf16 = numbers.on_the_host(x.to(device, torch.bfloat16).square())
     off_by = (bf16 / exact - 1).abs().max().item()
     assert off_by <= 2**-6, f"squares in bf16 are {bf16}, off by {off_by}"
@@ -443,6 +455,7 @@ def test_a_net_trains_in_16_bits_but_in_fp16_on_tiny_gradients(
     ends = f"{first:.3f} to {fp32:.3f} in fp32, {low:.3f} in {name}"
     record_figure(f"loss {ends} [times {loss_factor}, {hidden=}]")
     assert fp32 < 0.1 * first, f"in fp32 the loss fell only from {first} to {fp32}"
+
     gained = (low_first - low) / (first - fp32)
     trains = name == "bf16" or loss_factor == 1
     right = 0.8 < low / fp32 < 1.25 if trains else gained < 0.1
@@ -494,12 +507,15 @@ def test_with_fp16_by_default_adams_moments_are_fp16_and_it_divides_by_0(
         optimizer = adam([weight])
         optimizer.step()
         moments[dtype] = optimizer.state[weight]
+
     assert weight.dtype == torch.float16, f"the weight is {weight.dtype}"
+
     for name in ("exp_avg", "exp_avg_sq"):
         half = moments[torch.float16][name]
         assert half.dtype == torch.float16, f"{name} is {half.dtype}"
         wrong = difference(half, moments[torch.float32][name].half())
         assert not wrong, f"{name} against fp32, rounded: {wrong}"
+
     finite = bool(weight.isfinite().all())
     should = 0.001 * 4.0**log_size > 2**-25
     assert finite == should, f"{weight} after a gradient of 2^{log_size}"
@@ -512,9 +528,11 @@ def test_sheets_have_fp8_rates_from_compute_capability_8_9_on():
     for row in ROWS:
         if row.arch[0].isdigit():
             (having if peak_flop_per_s(row, "fp8_e4m3") else lacking).add(float(row.arch))
+
     from_8_9 = {arch for arch in having | lacking if arch >= 8.9}
     assert {8.9, 9.0} <= having <= from_8_9, f"{having} have fp8 rates"
     assert any(8 <= arch < 8.9 for arch in lacking), f"{lacking} have no fp8 rates"
+
     for row in ROWS:
         if row.arch.startswith("gfx"):
             has = any("fp8" in dtype for dtype in row.peaks)
@@ -568,6 +586,7 @@ def test_most_operations_have_no_kernel_for_fp8_and_the_others_round(device, sha
         assert should is not None, f"{name} fails in fp32, too"
         got = result_of(name, takes, narrow)
         assert got is None, f"{name} gives {got}, but should have no kernel"
+
     for name, takes in named(WITH_FP8):
         got = result_of(name, takes, narrow)
         if got is not None:
@@ -667,8 +686,10 @@ def test_nvfp4_loses_blocks_below_the_reach_of_its_scale():
 
     wrong = difference(lost("nvfp4"), below)
     assert not wrong, f"NVFP4 should lose the blocks 2^18.8 below the largest: {wrong}"
+
     count = int(lost("mxfp4").sum())
     assert count == 0, f"MXFP4 loses {count} blocks, but should keep all"
+
     # 254 binades of scales.
     ends = torch.tensor([[6 * 2.0**127], [2.0**-128]], dtype=torch.float64).expand(2, 32)
     wrong = difference(numbers.kept_by("mxfp4", ends), ends)
@@ -691,6 +712,7 @@ def values_of_a_cast_from_fp4(packed):
     if packed.device.type == "cpu":
         values = applied(torch.Tensor.float, packed)
         return None if values is None else values.numel()
+
     command = [sys.executable, "-c", CAST_FROM_FP4, str(packed.device)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     return int(ran.stdout) if ran.returncode == 0 else None
@@ -705,12 +727,15 @@ def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device, record
     packed = bits.view(dtype)
     wrong = difference(packed.t().contiguous().view(torch.uint8), bits.t())
     assert not wrong, f"bits of fp4, transposed: {wrong}"
+
     logical = 2 * packed.numel()
     held = packed.untyped_storage().nbytes()
     formula = logical * element_bits("fp4_e2m1") // 8
     assert held == formula == 256, f"{logical} fp4 values in {held} B, not in 256 ({formula=})"
+
     values = values_of_a_cast_from_fp4(packed)
     record_figure(f"a cast of {logical} values gives {values or 'none'}")
     assert values in (None, logical), f"a cast of {logical} fp4 values gives {values}"
+
     cast_to = applied(torch.ones(16).to, dtype)
     assert cast_to is None, f"a CPU casts to fp4: {cast_to}"

@@ -83,10 +83,12 @@ def test_a_gradient_is_one_product_more_at_two_flops_a_term(device, wanted, b, d
     formula = matmul_flops(m, inner, n)
     should = 2 * m * inner * n
     assert formula == tally.flops == should, f"{formula=}, but {tally.flops} were counted"
+
     dispatched = product_flops(net.gradient_of, getattr(net, wanted))
     if wanted == "w1":
         # The gradient of h1 is on the way.
         dispatched -= product_flops(net.gradient_of, net.h1)
+
     assert formula == dispatched, f"{formula=}, but autograd dispatched {dispatched} FLOPs"
 
 
@@ -102,6 +104,7 @@ def test_the_three_products_add_up_to_2bdd_plus_4bdk_and_dx_is_the_fourth(device
     weights_only = product_flops(net.gradient_of, net.w1, net.w2)
     should = 2 * b * d * d + 4 * b * d * k
     assert listed == weights_only == should, f"{listed=}, {weights_only=}, not {should}"
+
     with_x = product_flops(net.gradient_of, net.w1, net.w2, net.x)
     assert with_x == claimed == listed + matmul_flops(b, d, d), f"with dx it is {with_x}"
 
@@ -115,8 +118,10 @@ def test_the_gradient_of_a_weight_is_d_by_batch_times_batch_by_k(b, d, k):
     (dw,) = torch.autograd.grad(x @ weight, weight, dy)
     wrong = difference(dw, x.T @ dy)
     assert not wrong, f"autograd's gradient against xᵀ·dy: {wrong}"
+
     stated = (torch.empty(k, d) @ torch.empty(d, b)).shape
     assert stated == (k, b), f"(k × d) by (d × B) has shape {stated}, but should have {(k, b)}"
+
     same = stated == weight.shape
     assert same == (k == d == b), f"the stated product has {stated}, a weight {weight.shape}"
 
@@ -145,6 +150,7 @@ def test_backward_costs_twice_the_forward_less_a_product_where_data_enter(
     twice = 2 * forward - skipped
     assert backward == twice == 4 * b * n - skipped, f"{backward=}, {forward=}, {skipped=}"
     assert b == 1 or forward != 2 * n, f"a batch of {b} costs as much as one example"
+
     formula = 0
     for at, (m, k) in enumerate(layers):
         formula += linear_backward_flops(b, m, k, input_gradient=not fed or at > 0)
@@ -227,6 +233,7 @@ def test_storing_activations_costs_no_flops_recomputing_one_forward(device, b, w
     got = run(recomputing)
     should = x.nbytes, forward, backward + forward
     assert got == should, f"recomputed, bytes and FLOPs are {got}, not {should}"
+
     formula = sum(linear_step(b, *of, recomputed=True).recomputation for of in pairwise(widths))
     assert formula == forward, f"recomputation={formula}, but should be {forward}"
 
@@ -259,6 +266,7 @@ def backpropagated(b, widths, input_needs_gradient):
     for leaf, numbers in leaves:
         wrong = difference(leaf.grad, gradients(numbers))
         assert not wrong, f"autograd's gradient against the counted net's: {wrong}"
+
     return net
 
 
@@ -277,6 +285,7 @@ def test_each_weight_takes_three_multiply_adds_and_two_where_data_enter(b, width
         got = tally.multiplications, tally.additions
         should = uses - of_first if fed and phase == "inputs" else uses
         assert got == (should, should), f"{phase}: products and sums {got}, not {should} each"
+
     multiply_adds = sum(tally.multiplications for tally in tallies.values())
     assert fed or multiply_adds == 3 * uses, f"{uses} uses take {multiply_adds}, not 3 each"
 
@@ -301,6 +310,7 @@ def test_a_training_step_approaches_six_with_depth(workloads, device, layers, pr
     per_parameter = Fraction(flops, b * n)
     should = 6 - Fraction(2 * d * d, n)
     assert per_parameter == should, f"{per_parameter}, but should be 6 − 2·D²/N = {should}"
+
     got = f"{float(per_parameter):.2f}"
     assert got == printed, f"{got}, but should print as {printed}"
 
@@ -333,6 +343,7 @@ def test_the_linear_model_with_target_5_has_gradient_1_2_3(device):
     loss = 0.5 * (x @ w - 5).pow(2)
     loss.backward()
     assert loss.item() == 0.5, f"loss={loss.item()}, but should be ½·(6 − 5)²"
+
     # A weight by ±½: exact.
     by_difference = [((1 + by / 2) ** 2 - (1 - by / 2) ** 2) / 2 for by in (1, 2, 3)]
     got = w.grad.tolist()
@@ -357,11 +368,14 @@ def test_the_forward_pass_builds_the_graph_and_backward_uses_it_up(device, width
         node.register_prehook(lambda _, name=name: ran.append(name))
         inner = [of for of, _ in node.next_functions if of and "Accumulate" not in of.name()]
         node = inner[0] if inner else None
+
     products = [name for name in built if "mm" in name.lower() or "linear" in name.lower()]
     should = len(widths) - 1
     assert len(products) == should, f"the graph {built} has {products}, but should have {should}"
+
     y.backward()
     assert ran == built, f"the backward pass ran {ran}, but should run {built}, once each"
+
     with pytest.raises(RuntimeError, match="second time"):
         y.backward()
 
@@ -417,6 +431,7 @@ def test_it_has_them_where_a_parameter_is_broadcast_and_cast(
     (2 * parameter.expand(rows, *shape).to(other)).sum().backward()
     got = parameter.grad.dtype
     assert got == should, f"a gradient is {got}, but should be {should}"
+
     wrong = difference(parameter.grad, torch.full(shape, 2.0 * rows))
     assert not wrong, f"the gradient's {wrong}"
 

@@ -200,6 +200,7 @@ def test_bounds_of_three_deviations_leave_no_weight_beyond(device, deviation):
     largest = weights.abs().max().item()
     # The bounds are rounded to fp32.
     assert largest <= 3 * (1 + 1e-6), f"the largest weight is {largest} deviations"
+
     # Nothing more is cut: a thousandth of the rest lies between 2.9 and 3 deviations.
     inner = (tail(2.9) - tail(3)) / (1 - tail(3))
     got = in_fp64(weights.abs() > 2.9).mean().item()
@@ -225,6 +226,7 @@ def test_a_normal_truncated_at_three_keeps_0_98658_of_its_deviation(device, reco
     integral = math.sqrt(truncated_moment(2, 3.0))
     assert formula == pytest.approx(integral, rel=1e-9), f"{formula=}, but should be {integral}"
     assert round(formula, 5) == 0.98658, f"{formula=}, but should be 0.98658"
+
     got = root_mean_square(truncated(device, 0, 0.02, 0.06, 2**20))
     record_figure(f"{got:.4f} of the deviation is left")
     assert_within(got, truncated_deviation_bounds(3.0, 2**20), "the deviation that is left")
@@ -249,11 +251,14 @@ def test_outputs_of_a_002_layer_are_of_unit_size_only_near_fan_in_2500(device, f
     with torch.no_grad():
         of_zero = layer(torch.zeros(fan_in, device=device))
         got = root_mean_square(layer(unit_features(device, 1, fan_in)))
+
     assert not of_zero.any(), f"{of_zero.count_nonzero()} outputs for zero are not 0"
+
     low, high = deviation_bounds(0.02 * math.sqrt(fan_in), fan_out)
     assert_within(got, (low, high), "the outputs' deviation")
     shrinks = high < 1
     assert shrinks == (fan_in < 2500), f"sure to shrink: {shrinks}, {high=}"
+
     grows = low > 1
     assert grows == (fan_in > 2500), f"sure to grow: {grows}, {low=}"
 
@@ -275,6 +280,7 @@ def trained_losses(device, seed, layers, width, deviation, rate, steps=30):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+
     return losses
 
 
@@ -286,6 +292,7 @@ def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(device,
     first, *_, last = trained_losses(device, layers, layers, width, 1 / math.sqrt(width), 0.1)
     assert last < 0.7 * first, f"the loss went only from {first} to {last}"
     assert first < 10, f"the first loss is {first}, but should be near 2"
+
     # Two layers of unit weights may still learn at this rate.
     if layers > 2:
         naive = trained_losses(device, layers, layers, width, 1.0, 0.1)[-1]
@@ -309,5 +316,6 @@ def test_naive_nets_need_ever_smaller_rates_and_still_do_not_get_there(device, s
     eight, left = largest_rate(device, 8, seed)
     assert four <= 1e-3 * two, f"4 layers learn at {four}, nearly as 2 at {two}"
     assert eight <= 1e-6 * four, f"8 layers learn at {eight}, nearly as 4 at {four}"
+
     good = trained_losses(device, seed, 8, 64, 1 / 8, 0.1)[-1]
     assert left > 1e6 * good, f"from N(0, 1) the loss ends at {left}, rescaled at {good}"

@@ -88,6 +88,7 @@ class Regression:
             total = total + gradient if summed else gradient
             share = (1 + math.cos(math.pi * step / PERIOD)) / 2 if scheduled else 1.0
             weights = weights - RATE * share * total
+
         return weights
 
 
@@ -140,6 +141,7 @@ def net_after(device, calls, optimizer, steps, seed=0):
                 loss.backward()
             else:
                 getattr(stepper, call)()
+
     return nn.utils.parameters_to_vector(net.parameters()).tolist(), start
 
 
@@ -151,6 +153,7 @@ def test_three_places_for_zero_grad_train_alike_and_a_fourth_not_at_all(device, 
     (first, start), *others = ends
     assert first != start, f"the first loop did not train with {optimizer}"
     assert others == [(first, start)] * 2, f"with {optimizer} the three loops differ"
+
     dropped = ("forward", "backward", "zero_grad", "step")
     # Not AdamW, whose decay of the weights needs no gradient.
     if optimizer != "adamw":
@@ -248,15 +251,18 @@ def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, 
     layer.eval()
     wrong = difference(layer(x), x)
     assert not wrong, f"dropout in eval mode: {wrong} [{p=}]"
+
     layer.train()
     y = layer(x)
     dropped = in_fp64(y == 0).mean().item()
     # Six deviations of a binomial share: one false alarm in 5e8.
     near = abs(dropped - p) < 6 * math.sqrt(p * (1 - p) / len(x))
     assert near, f"{dropped:.3f} were dropped, not {p:.3f} [{seed=}]"
+
     kept = y[y != 0]
     scaled = torch.allclose(kept, torch.full_like(kept, 1 / (1 - p)))
     assert scaled, f"what is kept is not scaled by 1/(1 − {p})"
+
     y.sum().backward()
     # Kernels may round 1/(1 − p) otherwise in the backward pass: by one unit of fp32.
     off = (x.grad - y).abs().max().item()
@@ -292,12 +298,15 @@ def test_eval_stays_until_train_is_called_and_leaves_gradients_on(device):
     x = torch.ones(1, 64, device=device)
     assert net.training, "a fresh net is not in train mode"
     assert not torch.equal(net(x), net(x)), "in train mode two passes are alike despite dropout"
+
     net.eval()
     wrong = difference(net(x), net(x))
     assert not wrong, f"a second pass in eval mode: {wrong}"
     assert net(x).requires_grad, "eval mode turned gradients off"
+
     net(x).sum().backward()
     assert not net[1][0].training, "a backward pass switched back to train mode"
+
     net.train()
     assert net[1][0].training, "train() did not reach an inner layer"
 
@@ -311,6 +320,7 @@ def test_a_minimal_mixed_precision_loop_learns(device, record_figure, dtype, sca
     net, losses = trained_net(device, dtype, scaler=scaler, hidden=(width,), seed=seed)
     record_figure(f"{dtype}: loss {losses[0]:.1f} to {losses[-1]:.3f} in 60 steps")
     assert losses[-1] < losses[0] / 20, f"the loss fell only from {losses[0]} to {losses[-1]}"
+
     where = {tensor.device for p in net.parameters() for tensor in (p, p.grad)}
     should = torch.empty(0, device=device).device
     assert where == {should}, f"parameters and gradients are on {where}, not {device}"

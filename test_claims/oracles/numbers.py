@@ -91,11 +91,13 @@ def cast(values: torch.Tensor, dtype: torch.dtype, device: torch.device = CPU) -
     """
     # torch's casts to the small formats go through fp32: fp64 would be rounded twice.
     assert values.dtype == torch.float32
+
     given = values.to(with_dtype(device, dtype))
     together = on_the_host(given.to(dtype))
     few = on_the_host(given.flatten()[-7:].to(dtype))
     same = repr(few.tolist()) == repr(together.flatten()[-7:].tolist())
     assert same, f"a cast to {dtype} of the last 7 gives {few}, but of all {together.flatten()}"
+
     return together
 
 
@@ -147,6 +149,7 @@ def nearest_even(values: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
 def decoded(row: Format) -> torch.Tensor:
     """Our decoding of every pattern."""
     assert row.bits <= 16, f"{row.name} has {row.bits} bits: too many to decode all patterns"
+
     values = [row.decode(pattern) for pattern in range(1 << row.bits)]
     return torch.tensor(values, dtype=torch.float64)
 
@@ -182,6 +185,7 @@ def decode_disagreement(row: Format, device: torch.device = CPU) -> str | None:
     if row.name == "fp4_e2m1":
         should = torch.tensor([*E2M1_GRID, *(-value for value in E2M1_GRID)], dtype=torch.float64)
         return difference("fp4_e2m1 decode", decoded(row), should, label)
+
     # tf32 is fp32 with the low 13 fraction bits zero.
     dtype = torch.float32 if row.name == "tf32" else torch_dtype(row)
     shift = 13 if row.name == "tf32" else 0
@@ -190,6 +194,7 @@ def decode_disagreement(row: Format, device: torch.device = CPU) -> str | None:
     if row.bits <= 16:
         should = values_of_patterns(dtype, None, device)
         return difference(f"{row.name} decode", decoded(row), should, label)
+
     one = 1 << row.fraction_bits
     fractions = (0, 1, one // 2, one // 3, one - 1)
     # The sign included; 3 divides 2^n - 1, so that all ones is among them.
@@ -216,6 +221,7 @@ def rounding_disagreement(row: Format, device: torch.device = CPU) -> str | None
         should = nearest_even(probes.double(), grid)
         got = rounded(row, probes, "saturate")
         return difference("fp4_e2m1 rounding", got, should, lambda i: f"of {probes[i].item()!r}")
+
     dtype = torch_dtype(row)
     if dtype is None or row.bits > 16:
         return None
@@ -228,6 +234,7 @@ def rounding_disagreement(row: Format, device: torch.device = CPU) -> str | None
         # below. No specification says how e8m0 is rounded to: another device may do otherwise.
         probes = probes[(probes <= 2.0**-127) | (probes >= 1.5 * 2.0**-127)]
         device = CPU
+
     # Only of fp8 does the policy differ between versions; the 16-bit formats follow IEEE 754.
     policy = overflow_policy(dtype, device) if row.bits == 8 else "inf"
     got = rounded(row, probes, policy)
@@ -246,6 +253,7 @@ def published_disagreement(row: Format) -> str | None:
         should = getattr(published, field)
         if got != should:
             return f"{row.name}.{field}={got!r}, but should be {should!r}"
+
     if published.specials is None:
         return None
     values = decoded(row)
@@ -253,6 +261,7 @@ def published_disagreement(row: Format) -> str | None:
     if got != published.specials:
         should = published.specials
         return f"{row.name} has {got} infinities, NaNs and zeros, but should have {should}"
+
     infinities, nans, zeros = got
     has = (row.has_inf, row.has_nan, row.has_signed_zero)
     if has != (infinities > 0, nans > 0, zeros > 1):
@@ -271,6 +280,7 @@ def finfo_disagreement(row: Format) -> str | None:
         return (
             f"{row.name} is stored in {row.storage_bits} bits, but {dtype} packs {packed} in {bits}"
         )
+
     try:
         info = torch.finfo(dtype)
         least = ("max", -info.min) if row.signed else ("least_normal", info.min)
@@ -285,6 +295,7 @@ def finfo_disagreement(row: Format) -> str | None:
         if packed == 2 and dtype.is_floating_point:
             return None
         return f"{row.name}.torch_name={row.torch_name!r}, but that is no floating-point dtype"
+
     # torch says 0.125 of this one; two fraction bits make 0.25.
     if row.name != "fp8_e5m2fnuz":
         constants.append(("eps", info.eps))
@@ -292,6 +303,7 @@ def finfo_disagreement(row: Format) -> str | None:
         got = getattr(row, field)
         if got != should:
             return f"{row.name}.{field}={got!r}, but torch.finfo({dtype}) says {should!r}"
+
     return None
 
 
@@ -312,6 +324,7 @@ def integer_disagreement(row: IntegerFormat) -> str | None:
     if row.storage_bits != 8 * dtype.itemsize:
         bits = 8 * dtype.itemsize
         return f"{row.name} is stored in {row.storage_bits} bits, but {dtype} in {bits}"
+
     some = {0, 1, row.max - 1, row.max, row.max + 1, (1 << row.bits) - 1}
     patterns = sorted(pattern for pattern in some if not pattern >> row.bits)
     packed = b"".join(pattern.to_bytes(dtype.itemsize, "little") for pattern in patterns)
@@ -327,6 +340,7 @@ def disagreement(row: Format | IntegerFormat, device: torch.device = CPU) -> str
     if (row.torch_name is None) != (row.name in NOT_IN_TORCH):
         has = "has no" if row.torch_name else "has a"
         return f"{row.name}.torch_name={row.torch_name!r}, but torch {has} such dtype"
+
     if isinstance(row, IntegerFormat):
         return integer_disagreement(row)
     return (
@@ -344,6 +358,7 @@ def blocks_quantised(name: str, values: Sequence[float]) -> torch.Tensor:
     if element is not None:
         table = values_of_patterns(getattr(torch, element), None, CPU)[:128]
         grid = table[table.isfinite()]
+
     padded = torch.zeros(-(-len(values) // block_size) * block_size, dtype=torch.float64)
     padded[: len(values)] = torch.tensor(values, dtype=torch.float64)
     blocks = padded.view(-1, block_size)
@@ -357,6 +372,7 @@ def blocks_quantised(name: str, values: Sequence[float]) -> torch.Tensor:
             of_tensor = (largest.max() / (6 * 448)).float().double()
         of_block = (largest / 6 / of_tensor).clamp(max=448).float()
         scales = of_block.to(torch.float8_e4m3fn).double() * of_tensor
+
     quantised = nearest_even(blocks / scales.where(scales > 0, torch.inf), grid) * scales
     return quantised.flatten()[: len(values)]
 
@@ -379,6 +395,7 @@ def block_disagreement(row: BlockFormat, values: Sequence[float]) -> str | None:
         wrong = difference(row.name, got, should, "element {}".format)
         if wrong:
             return wrong
+
     return None
 
 

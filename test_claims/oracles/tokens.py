@@ -98,6 +98,7 @@ def resident_bytes(array: np.ndarray) -> int:
                     resident += int(line.split()[1]) * 1024
     except OSError:
         pytest.skip("needs Linux, which lists the pages of each mapping that are in memory")
+
     return resident
 
 
