@@ -21,13 +21,15 @@ import pytest
 
 from prooflops.suite import ranks
 from prooflops.suite.fleet.bad_nodes import Fleet, by_benchmark, fleets
-from prooflops.suite.fleet.command import headline, present
+from prooflops.suite.fleet.command import headline, print_page
 from prooflops.suite.fleet.nodes import NodeRun, short_name
 from prooflops.suite.verdicts import RED
 from prooflops_gate import cleanup_process
 from prooflops_gate.console.tables import engineering, times_as
 from prooflops_gate.history import records as history
 from prooflops_gate.options import history_folder, settings, words_for_children
+from prooflops_gate.page.markdown import markdown
+from prooflops_gate.page.section import Page, Section
 from prooflops_gate.process import DROPPED, PACKAGE
 from prooflops_gate.run_state import REPLICATE
 
@@ -191,7 +193,14 @@ def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) 
         for line in headline(each, found[phase])
     ]
     title = f"{len(cards)} cards, each alone and all at once"
-    present(title, [*lines, *failures(runs)], tables, folder / "cards.md", say)
+    page = Page(
+        title=title,
+        kind="prooflops · the cards of one machine",
+        lead=[*lines, *failures(runs)],
+        sections=[Section(name, rows) for name, rows in tables.items() if len(rows) > 1],
+    )
+    print_page(page, [], say)
+    history.write_atomically(folder / "cards.md", markdown(page))
     say(f"report: {folder}/cards.md")
     return int(any(run.code or run.record is None for run in runs))
 
