@@ -139,19 +139,18 @@ def _readable(tensor: Any) -> bool:
     return tensor.device.type != "meta" and not isinstance(tensor, FakeTensor)
 
 
+class UnreadableLengthsError(ValueError):
+    """Sequences lie one after the other, and where each ends stands on a device without values."""
+
+
 def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]:
-    """The lengths of the sequences of queries ("q") or keys ("k"); each the longest if they cannot be read (meta)."""
-    bounds, longest = (
-        next((arguments[name] for name in names if name in arguments), None)
-        for names in (
-            (f"cum_seq_{side}", f"cu_seqlens_{side}"),
-            (f"max_{side}", f"max_seqlen_{side}"),
-        )
-    )
+    """The lengths of the sequences of queries ("q") or keys ("k")."""
+    names = f"cum_seq_{side}", f"cu_seqlens_{side}"
+    bounds = next((arguments[name] for name in names if name in arguments), None)
     if bounds is None:
         return [int(operand.shape[1])] * int(operand.shape[0])
-    if bounds.device.type == "meta":
-        return [int(longest or 0)] * (int(bounds.shape[0]) - 1)
+    if not _readable(bounds):
+        raise UnreadableLengthsError(f"{names[0]} must have values, got {bounds}")
     places = [int(place) for place in bounds]
     return [end - start for start, end in pairwise(places)]
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from accounting.attention import attention_flops, attention_step
 from accounting.checks import validated_choice
-from prooflops.counted.attention import UnfusedMasks, attentions
+from prooflops.counted.attention import UnfusedMasks, UnreadableLengthsError, attentions
 from prooflops.counted.result import (
     BACKWARD,
     FORWARD,
@@ -168,7 +168,11 @@ class _Counter(TorchDispatchMode):
             figures[READ] += read + written if rule.gathers else read
             figures[WRITTEN] += written
         if rule.attention:
-            flops = self._attention(rule, args, kwargs)
+            try:
+                flops = self._attention(rule, args, kwargs)
+            except UnreadableLengthsError:
+                figures[UNKNOWN] += 1
+                return
         else:
             flops = rule.formula(out, *args, **kwargs)
             if rule.kind == PRODUCTS and flops:

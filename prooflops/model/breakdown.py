@@ -30,8 +30,9 @@ TIMED_STEPS = 2
 class ModuleRow:
     """A module, its submodules included.
 
-    `name` is as in named_modules, empty for the whole. `kept_bytes` are those of the tensors made in
-    it that are kept for the backward pass, each storage once. `own_s` is without the submodules.
+    `name` is as in named_modules, empty for the whole; a shared module has a row for each name.
+    `kept_bytes` are those of the tensors made in it that are kept for the backward pass, each
+    storage once. `own_s` is without the submodules.
     """
 
     name: str
@@ -163,7 +164,7 @@ def _module_rows(module: nn.Module, traced: Tracer, seconds: Counter[Key]) -> It
     for name, figures in own.items():
         for above in _with_ancestors(name):
             inclusive[above].update(figures)
-    for name, each in ((OUTSIDE, None), *module.named_modules()):
+    for name, each in ((OUTSIDE, None), *module.named_modules(remove_duplicate=False)):
         outputs, figures = traced.outputs[name], inclusive[name]
         parameters = each.parameters() if each is not None else ()
         yield ModuleRow(

@@ -61,7 +61,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Shapes by module.
         self.outputs: defaultdict[str, list[str]] = defaultdict(list)
         self.kept: Counter[str] = Counter()
-        self._names = {id(each): name for name, each in module.named_modules()}
+        # A module that several parents hold has as many names.
+        self._names: defaultdict[int, list[str]] = defaultdict(list)
+        for name, each in module.named_modules(remove_duplicate=False):
+            self._names[id(each)].append(name)
+        # How often each module was called by the call that runs, innermost last.
+        self._called: list[Counter[int]] = [Counter()]
         self._meter, self._observer = meter, observer
         self._running = [OUTSIDE]
         self._module_of_node: dict[int, str] = {}
@@ -104,12 +109,25 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _enter(self, module: nn.Module, _: Any) -> None:
-        self._running.append(self._names.get(id(module), self._running[-1]))
+        self._running.append(self._name_of(module))
+        self._called[-1][id(module)] += 1
+        self._called.append(Counter())
+
+    def _name_of(self, module: nn.Module) -> str:
+        """The name by which the running module holds this one; of several, the next in turn."""
+        running = self._running[-1]
+        names = self._names.get(id(module), [running])
+        within = [
+            name for name in names if running in ("", OUTSIDE) or name.startswith(f"{running}.")
+        ]
+        names = within or names
+        return names[self._called[-1][id(module)] % len(names)]
 
     def _leave(self, module: nn.Module, _: Any, output: Any) -> None:
-        self._running.pop()
+        name = self._running.pop()
+        self._called.pop()
         if id(module) in self._names and self.phase == "forward":
-            self.outputs[self._names[id(module)]].append(shapes_text(output))
+            self.outputs[name].append(shapes_text(output))
 
     def _keep(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()

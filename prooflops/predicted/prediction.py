@@ -236,7 +236,7 @@ def memory(
                 optimizers._foreach_supported_types.append(FakeTensor)
                 modes.callback(optimizers._foreach_supported_types.remove, FakeTensor)
                 modes.enter_context(choices_of_cuda(capability, has_device))
-            modes.enter_context(_clear_errors())
+            modes.enter_context(_clear_errors(ledger))
             modes.enter_context(FakeMode() if has_device else FakeCudaMode())
             if not is_cuda:
                 modes.enter_context(_random_states_seen(ledger))
@@ -274,7 +274,7 @@ def _workspaces(capability: tuple[int, int] | None) -> Workspaces:
 
 
 @contextmanager
-def _clear_errors() -> Iterator[None]:
+def _clear_errors(ledger: Ledger) -> Iterator[None]:
     """Says in our words why torch cannot go on."""
     with warnings.catch_warnings():
         # copy.deepcopy asks a fake tensor for its address
@@ -288,6 +288,14 @@ def _clear_errors() -> Iterator[None]:
             raise RuntimeError(
                 f"the block reads values, and fake tensors have none: {error}. Its bytes may depend on data: predict "
                 "it with that choice fixed, or measure it"
+            ) from error
+        except RuntimeError as error:
+            if "data is not allocated yet" not in str(error):
+                raise
+            raise RuntimeError(
+                f"an operator reads a tensor's memory, and fake tensors have none, behind "
+                f"{ledger.operator}: sparse constructors and foreign kernels do. Give it a fake "
+                "(torch.library.register_fake), use dense tensors, or measure the block"
             ) from error
         except AssertionError as error:
             if "FakeTensor" not in str(error):

@@ -124,6 +124,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = with_outputs_of_kernel(func, args, kwargs, out, self._measures, ledger.device)
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
+                _refuse_sparse(func, tensor)
                 if on_cpu:
                     _refuse_unfakeable(tensor)
                 ledger.see(tensor, in_backward and torch.is_grad_enabled(), successor_of)
@@ -216,4 +217,13 @@ def _refuse_unfakeable(tensor: Tensor) -> None:
         raise RuntimeError(
             f"the block makes a tensor on {str(tensor.device)!r}, which is not here, and torch would abort: predict "
             'the block for device="cuda"'
+        )
+
+
+def _refuse_sparse(func: Any, tensor: Tensor) -> None:
+    if tensor.layout != torch.strided:
+        raise RuntimeError(
+            f"{func} makes a sparse tensor ({tensor.layout}), whose bytes follow from its values: "
+            "predict the step with dense ones (Embedding and EmbeddingBag with sparse=False), or "
+            "measure it"
         )

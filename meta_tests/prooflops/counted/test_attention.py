@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
@@ -155,3 +157,18 @@ def test_sequences_one_after_the_other_attend_to_their_own_tokens_alone(
     assert count.total == 4 * 4 * 16 * scores, (
         f"{count.total}, but 4 heads of 16 over {scores} pairs are counted"
     )
+
+
+@pytest.mark.parametrize("mode", [nullcontext, FakeTensorMode])
+@pytest.mark.parametrize("name", ["_flash_attention_forward", "_efficient_attention_forward"])
+def test_packed_sequences_whose_lengths_have_no_values_are_unknown(name: str, mode: Any) -> None:
+    """They were counted as if each were as long as the longest."""
+    with mode(), counted.flops() as count:
+        x = torch.empty(1, 30, 4, 16, device="meta")
+        ends = torch.zeros(3, dtype=torch.int32, device="meta")
+        if name == "_flash_attention_forward":
+            packed = (x[0], x[0], x[0], ends, ends, 20, 20, 0.0, False, False)
+        else:
+            packed = (x, x, x, None, ends, ends, 20, 20, 0.0, 0)
+        getattr(torch.ops.aten, name)(*packed)
+    assert (count.total, count.unknown) == (0, {f"aten.{name}": 1})

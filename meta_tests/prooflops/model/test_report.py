@@ -79,6 +79,56 @@ class Slow(nn.Linear):
         return super().forward(x)
 
 
+def flops_by_name(net: nn.Module) -> dict[str, tuple[int, int]]:
+    report = prooflops.model_report(net, torch.randn(3, 100, requires_grad=True))
+    rows = report.examination.breakdown.modules
+    return {row.name: (row.forward_flops, row.backward_flops) for row in rows}
+
+
+def test_a_shared_module_has_the_calls_of_each_of_its_names() -> None:
+    once = 2 * 3 * 100 * 100, 4 * 3 * 100 * 100
+    shared = nn.Linear(100, 100)
+    parents = [nn.Sequential(shared, nn.Tanh()) for _ in range(3)]
+    found = flops_by_name(nn.Sequential(*parents))
+    names = ["0", "0.0", "1", "1.0", "2", "2.0"]
+    assert {name: found[name] for name in names} == dict.fromkeys(names, once)
+    twice = nn.Sequential(shared, nn.Tanh(), shared)
+    found = flops_by_name(twice)
+    assert (found["0"], found["2"]) == (once, once), "one parent holds it by two names"
+    pair = nn.Sequential(nn.Linear(100, 100), nn.Tanh())
+    found = flops_by_name(nn.Sequential(nn.Sequential(pair), nn.Sequential(pair)))
+    assert found["0.0.0"] == found["1.0.0"] == once, "a shared parent has its parts by each name"
+
+
+class Borrowing(nn.Module):
+    """Runs a module that it is given and does not hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.Linear(100, 100)
+
+    def forward(self, x: torch.Tensor, lent: nn.Module) -> torch.Tensor:
+        return lent(self.own(x))
+
+
+class Lending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lent = nn.Linear(100, 100)
+        self.child = Borrowing()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.child(self.lent(x), self.lent)
+
+
+def test_a_module_that_is_passed_to_a_child_has_its_calls() -> None:
+    once = 2 * 3 * 100 * 100, 4 * 3 * 100 * 100
+    found = flops_by_name(Lending())
+    assert found["lent"] == (2 * once[0], 2 * once[1])
+    assert found["child.own"] == found["child"] == once
+    assert found[""] == (3 * once[0], 3 * once[1])
+
+
 def test_what_takes_more_than_two_seconds_says_what_it_does(capsys) -> None:
     prooflops.model_report(Slow(2, 2), torch.randn(2, 2))
     said = capsys.readouterr().err

@@ -193,3 +193,54 @@ def test_requested_bytes_on_cuda_are_exact_and_charges_within_their_bounds(workl
         assert abs(ours.charged_live_bytes / real.charged_live_bytes - 1) < 0.02, (
             f"{name}: {ours.charged_live_bytes} bytes charged, but should be {real}"
         )
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+@pytest.mark.parametrize(
+    ("build", "dtype"),
+    [
+        (partial(nn.Embedding, 9, 4, sparse=True), torch.long),
+        (partial(nn.EmbeddingBag, 9, 4, sparse=True), torch.long),
+    ],
+)
+def test_an_operator_that_makes_sparse_tensors_is_named(build, dtype, scratch):
+    step = predicted.TrainingStep(build, torch.zeros(8, 4, dtype=dtype), torch.sum)
+    with pytest.raises(RuntimeError, match=r"^aten\.\S+ makes a sparse tensor .*sparse=False"):
+        step.predict(scratch=scratch)
+
+
+class Sparsely(nn.Module):
+    """Makes a sparse tensor in its forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sparse_coo_tensor(torch.zeros(2, 3, dtype=torch.long), self.linear(x)[0, :3])
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_an_operator_that_reads_a_tensors_memory_is_refused_in_our_words():
+    step = predicted.TrainingStep(Sparsely, torch.zeros(8, 4), torch.sum)
+    with pytest.raises(RuntimeError, match=r"reads a tensor's memory.* behind aten\."):
+        step.predict()
+
+
+class Solving(nn.Module):
+    """Solves a system of equations by its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve(self.weight, x)
+
+
+def test_a_kernel_that_refuses_made_up_values_is_unknown_and_says_why():
+    """The backward pass of linalg.solve takes pivots, which made-up ones are not."""
+    step = predicted.TrainingStep(Solving, torch.randn(8, 4), torch.sum)
+    guess = step.predict(scratch=True)
+    assert list(guess.unknown) == ["aten.linalg_lu_solve.default"]
+    assert "Error" in guess.why_unknown["aten.linalg_lu_solve.default"]
