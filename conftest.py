@@ -1,4 +1,4 @@
-"""Loads this suite's plugin, and the installed one where it is not installed; lends the claims the runnable models."""
+"""Loads the plugins of the suite and the gate; lends the claims the runnable models."""
 
 from types import ModuleType
 

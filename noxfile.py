@@ -1,7 +1,7 @@
-"""The oldest and newest versions that the suite is to run with: `nox`, or `nox -s gate -- FILE`; `nox -l` lists them.
+"""The oldest and newest versions with which the suite runs: `nox`, or `nox -s gate -- FILE`.
 
-What differs between versions of torch is a condition in the registry, not a failure. A Python or package that is not
-to be had is skipped.
+What differs between versions of torch is a condition in the registry, not a failure. A Python or
+package that is not to be had is skipped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ nox.options.error_on_missing_interpreters = False
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 OLDEST = {"pytest": "8.0.*", "pytest-benchmark": "5.0.*", "numpy": "1.23.*", "scipy": "1.11.*"}
 SUITE = {"torch": "2.6.*", "hypothesis": "6.100.*", "einops": "0.7.*", **OLDEST}
-# The installed part's own tests, without the suite's conftest.py; those that run the suite itself need torch.
+# The installed part's own tests, without the suite's conftest.py; those that run the suite itself
+# need torch.
 GATE = """-c /dev/null --rootdir=. --confcutdir=meta_tests/prooflops_gate -p prooflops_gate.plugin
     --deselect=meta_tests/prooflops_gate/test_gate.py::test_the_parent
     --deselect=meta_tests/prooflops_gate/console/test_console.py::test_the_line_disturbs -m""".split()
@@ -53,7 +54,9 @@ def gate_oldest(session: nox.Session) -> None:
     "torch", ["2.15.*", "2.13.*", "2.11.*"], ids=["torch-2.15", "torch-2.13", "torch-2.11"]
 )
 def suite(session: nox.Session, torch: str) -> None:
-    """The claims with the newest packages, and with the torch of images for GPUs: `nox -s "suite-3.12(torch-2.11)"`.
+    """The claims with the newest packages, and with the torch of images for GPUs.
+
+    One of them: `nox -s "suite-3.12(torch-2.11)"`.
 
     On Linux pip's torch is the build for CUDA, of some 3 GB, unless it is pointed to another index.
     """

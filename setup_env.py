@@ -1,12 +1,13 @@
-"""Finds or makes a Python that can run this repository and prints its path: the first step of every `make` target.
+"""Finds or makes a Python that can run this repository and prints its path, for each `make`.
 
-1. The Python that runs this file already has all packages: that Python itself. No venv, no pip, no network.
-2. It has torch but not all the rest: `.venv`, which sees its packages; pip adds what is missing there.
+1. The Python that runs this file has all packages: it is used as it is, without a network.
+2. It has torch but not all the rest: `.venv`, which sees its packages; pip adds what is missing.
 3. It has no torch: `.venv`, apart from its packages, with the versions of constraints.txt.
 
-The torch found is validated as it is, so it is never replaced: a broken or too old one is an error.
-A complete Python is known by its packages' metadata; torch is imported, which takes a second, where
-something is to be installed beside it. Only the standard library is used, as nothing else is there yet.
+The torch found is validated as it is, so it is never replaced: a broken or too old one is an
+error. A complete Python is known by its packages' metadata; torch is imported, which takes a
+second, where something is to be installed beside it. Only the standard library is used, as nothing
+else is there yet.
 """
 
 import argparse
@@ -163,7 +164,8 @@ def refuse_unusable_torch(given: Interpreter, missing: list[Requirement]) -> Non
 def make_venv(given: Interpreter, folder: Path, site_folders: list[str]) -> None:
     """Makes `.venv` anew from `given`, seeing the packages in `site_folders`.
 
-    `--system-site-packages` would show those of the base Python, also where `given` is itself an environment.
+    `--system-site-packages` would show those of the base Python, also where `given` is itself an
+    environment.
     """
     if folder.exists():
         # First, as without it a deletion that was killed is no environment of somebody else.
@@ -201,7 +203,7 @@ def install(python: str, given: Interpreter, needs: list[Requirement], options: 
 
 
 def _run(command: list[str], quiet: bool = False) -> int:
-    """The exit status of a command; what it prints goes to stderr, as stdout is for the one path."""
+    """The exit status of a command. It prints to stderr, as stdout is for the one path."""
     output = subprocess.DEVNULL if quiet else sys.stderr
     # Some images set PIP_USER, and a venv has no user folder.
     environment = {**os.environ, "PIP_USER": "0"}

@@ -1,4 +1,4 @@
-"""Refuses code of another copy: a package `accounting` that is not ours, a clone mixed with an installed copy."""
+"""Refuses another copy: an `accounting` that is not ours, an installed package beside a clone."""
 
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ PACKAGES = Path(__file__).resolve().parents[1]
 
 
 def refuse_another_accounting() -> None:
-    """Raises ImportError where `import accounting` would find, or has found, somebody else's package."""
+    """Raises ImportError where `import accounting` finds somebody else's package."""
     spec = find_spec("accounting")
     found = Path(spec.origin).resolve().parent if spec and spec.origin else None
     if found != PACKAGES / "accounting":

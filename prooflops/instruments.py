@@ -1,4 +1,4 @@
-"""The instruments under the names of the public face: FLOPs counted, bytes measured, bytes predicted."""
+"""The instruments under their public names: FLOPs counted, bytes measured, bytes predicted."""
 
 from prooflops.counted import CountedWork
 from prooflops.counted import flops as count

@@ -1,7 +1,8 @@
 """The installed pytest plugin: `--model` in any folder, with the suite's tests of a model.
 
-Loaded by every run of pytest where the package is installed. So it imports nothing at start but pytest and the standard
-library, and does nothing unless one of its options is given. In a clone conftest.py loads the suite's plugins itself.
+Loaded by every run of pytest where the package is installed. So it imports nothing at start but
+pytest and the standard library, and does nothing unless one of its options is given. In a clone
+conftest.py loads the suite's plugins itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from prooflops_gate.plugin import refuse_rootdir_paths, suggest_options
 SUITE_PLUGINS = ("prooflops_gate.plugin", "prooflops.suite.hooks", "prooflops.model.model_option")
 SUITE_PATHS = ("--report", "--report-compare", "--reference", "--known-failures")
 MODEL_TESTS = ("test_claims/test_user_model.py", "bench/test_user_model.py")
-# As the command `pytest`: the folder in which it is called is not searched for modules before all others.
+# As the command `pytest`: the folder in which it is called is not searched for modules before all
+# others.
 START = (
     "import sys; sys.path[:1] = []; sys.argv[0] = 'pytest'; import pytest; sys.exit(pytest.main())"
 )
@@ -36,20 +38,20 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
-    """Outside a clone `--model` is left to `run_model`, unless the project has an option of this name itself."""
+    """Leaves `--model` outside a clone to `run_model`, unless it is the project's own option."""
     yield
     if hasattr(early_config.option, "model"):
         return
     here = early_config.invocation_params.dir
     given = {word.partition("=")[0] for word in args}
-    if (
-        here / "test_claims" / "registry"
-    ).is_dir():  # a clone: pytest has read the conftest.py of another folder
+    # A clone: pytest has read the conftest.py of another folder.
+    if (here / "test_claims" / "registry").is_dir():
         refuse_rootdir_paths(here, args, ("--model",), suffix=":factory")
         refuse_rootdir_paths(here, args, SUITE_PATHS)
     elif "--model" in given:
         early_config.stash[_runs_a_model] = True
-        args.clear()  # pytest would refuse what it does not know
+        # It would be refused as what it does not know.
+        args.clear()
     else:
         for name in given.intersection(SUITE_PATHS):
             if not hasattr(early_config.option, name[2:].replace("-", "_")):
@@ -64,13 +66,14 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def run_model(config: pytest.Config) -> int:
-    """Runs pytest with the suite's plugins and tests, as a clone does, apart from this project's settings."""
+    """Runs pytest with the suite's plugins and tests, without the settings of this project."""
     needs.check("--model needs", needs.SUITE)
     try:
         refuse_another_accounting()
     except ImportError as error:
         raise pytest.UsageError(str(error)) from None
-    # Without settings of its own, pytest may have taken its rootdir from a path among the arguments.
+    # Without settings of its own, pytest may have taken its rootdir from a path among the
+    # arguments.
     root = config.rootpath if config.inipath else config.invocation_params.dir
     own = [
         *(
@@ -93,5 +96,6 @@ def run_model(config: pytest.Config) -> int:
     while True:
         try:
             return child.wait()
-        except KeyboardInterrupt:  # the child has it as well, and ends by itself
+        except KeyboardInterrupt:
+            # The child has it as well, and ends by itself.
             continue

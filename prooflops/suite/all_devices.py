@@ -1,6 +1,7 @@
 """`--device all`: validates each card alone, then all cards at once, and compares them.
 
-Each card runs in its own process. This process opens no device, because a context would hold memory on the cards.
+Each card runs in its own process. This process opens no device, because a context would hold
+memory on the cards.
 """
 
 from __future__ import annotations
@@ -67,19 +68,21 @@ def cards_of(counts: Mapping[str, int]) -> list[Card]:
 
 
 def run(config: pytest.Config, say: Callable[[str], None] = print) -> int | None:
-    """Runs `--device all`. Returns the exit status, or None for a single card, which this process then validates.
+    """Runs `--device all`.
+
+    Returns the exit status, or None for a single card, which this process then validates.
 
     Raises UsageError without a card, or with another option that starts processes.
     """
-    os.environ.setdefault(
-        "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
-    )  # torch then asks NVML instead of the CUDA runtime
+    # Torch then asks NVML instead of the CUDA runtime.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     from prooflops.machine import device as machine
 
     cards = cards_of(machine.counts())
     if not cards:
         raise pytest.UsageError(
-            f"--device all: this machine has no accelerator; valid here: {', '.join(machine.available())}"
+            "--device all: this machine has no accelerator; "
+            f"valid here: {', '.join(machine.available())}"
         )
     if ranks.job_rank():
         raise pytest.UsageError(
@@ -97,7 +100,7 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int | None
     return conclude(runs, folder, say)
 
 
-# ---- running -----------------------------------------------------------------------------------------------------
+# ---- running ------------------------------------------------------------------------------------
 
 
 def command_of(config: pytest.Config, folder: Path) -> list[str]:
@@ -161,11 +164,14 @@ def start(
         )
 
 
-# ---- results -----------------------------------------------------------------------------------------------------
+# ---- results ------------------------------------------------------------------------------------
 
 
 def store(runs: Sequence[CardRun], folder: Path) -> None:
-    """Adds the records to the history. Cards and phases stay separate: their differences are not noise."""
+    """Adds the records to the history.
+
+    Cards and phases stay separate: their differences are not noise.
+    """
     for run in runs:
         if run.record is not None:
             fingerprint = run.record["prooflops"]["fingerprint"]
@@ -174,7 +180,10 @@ def store(runs: Sequence[CardRun], folder: Path) -> None:
 
 
 def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) -> int:
-    """Prints and writes what sets a card apart: the tables, then the cards named. Returns 1 if a card's run failed."""
+    """Prints and writes what sets a card apart: the tables, then the cards named.
+
+    Returns 1 if a card's run failed.
+    """
     nodes = {
         phase: [node_run(run) for run in runs if run.phase == phase and run.record]
         for phase in (ALONE, AT_ONCE)

@@ -61,7 +61,8 @@ def check_claims_have_tests(
     if missing:
         rows = "".join(f"\n  {claim.id!r} of {file_of(claim.id)}" for claim in missing)
         raise pytest.UsageError(
-            f"claims that no test settles: mark a test in test_claims/ with @pytest.mark.claim(id){rows}"
+            "claims that no test settles: mark a test in test_claims/ with "
+            f"@pytest.mark.claim(id){rows}"
         )
 
 
@@ -112,8 +113,8 @@ def selection_of(config: pytest.Config) -> str:
 def note_all_tests(config: pytest.Config, run: Run, items: Iterable[pytest.Item]) -> None:
     """Records every test of each collected claim, with the reason to report if it does not run.
 
-    `items` are the collected tests, before deselection. Tests that the command line left out are looked up, because a
-    claim counts as checked only if all of its tests ran.
+    `items` are the collected tests, before deselection. Tests that the command line left out are
+    looked up, because a claim counts as checked only if all of its tests ran.
     """
     items = [*items]
     for item in items:
@@ -141,7 +142,7 @@ def _tests_in(collector: pytest.Collector) -> Iterator[pytest.Item]:
 
 
 def skip_without_hardware(item: pytest.Item, run: Run) -> None:
-    """Skips a test without the hardware that its `needs` marker, or each of its claims, requires."""
+    """Skips a test without the hardware that its marker `needs`, or each of its claims, requires."""
     needs_of_claims = [set(run.registry.claims[claim].needs) for claim in claims_of(item)]
     shared = set.intersection(*needs_of_claims) if needs_of_claims else set()
     own = {need for marker in item.iter_markers("needs") for need in marker.args}
@@ -161,13 +162,12 @@ def use_device_clock(item: pytest.Item, device: torch.device) -> None:
         return
     own = item.get_closest_marker("benchmark")
     options = {**(own.kwargs if own else {}), "timer": measured.clock(device)}
-    item.add_marker(
-        pytest.mark.benchmark(**options), append=False
-    )  # pytest-benchmark reads the closest marker only
+    # pytest-benchmark reads the closest marker only.
+    item.add_marker(pytest.mark.benchmark(**options), append=False)
 
 
 def count_examples(item: pytest.Item) -> None:
-    """Counts completed hypothesis examples by wrapping `inner_test`, hypothesis's documented hook."""
+    """Counts completed examples by wrapping `inner_test`, hypothesis's documented hook."""
     handle = getattr(getattr(item, "obj", None), "hypothesis", None)
     if handle is None or not isinstance(item, pytest.Function):
         return

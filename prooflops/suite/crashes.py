@@ -15,17 +15,18 @@ CONTRADICTIONS = (AssertionError, pytest.fail.Exception, GradcheckError)
 
 
 def crash_of(error: BaseException) -> str:
-    """The exception in one line if it is a crash; empty for a failed assertion, which contradicts the claim.
+    """The exception in one line if it is a crash; empty for a failed assertion.
 
-    Hypothesis raises one exception unchanged, and groups several. One failed assertion in a group contradicts the
-    claim. A failure that the same input does not reproduce does not.
+    Hypothesis raises one exception unchanged, and groups several. One failed assertion in a group
+    contradicts the claim. A failure that the same input does not reproduce does not.
 
     >>> crash_of(KeyError("bf16")), crash_of(AssertionError("3 is not 4"))
     ("KeyError: 'bf16'", '')
     """
     parts: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     if _is_flaky(error):
-        return f"failed once, and not again with the same input: {_joined(map(one_line, parts or (error,)))}"
+        found = _joined(map(one_line, parts or (error,)))
+        return f"failed once, and not again with the same input: {found}"
     if parts:
         crashes = [crash_of(part) for part in parts]
         return _joined(crashes) if all(crashes) else ""
@@ -51,7 +52,8 @@ def fault_of(error: BaseException) -> str:
 
 
 def _is_flaky(error: BaseException) -> bool:
-    # Importing hypothesis takes a tenth of the start of a process that only measures; unimported, it raised nothing.
+    # Importing hypothesis takes a tenth of the start of a process that only measures; unimported,
+    # it raised nothing.
     errors = sys.modules.get("hypothesis.errors")
     return errors is not None and isinstance(error, errors.Flaky)
 

@@ -28,7 +28,10 @@ from prooflops_gate.run_state import WATCH
 
 @pytest.fixture(scope="session")
 def device(pytestconfig: pytest.Config) -> torch.device:
-    """The device under test. It is made current, because graphs and pinned tensors use the current device."""
+    """The device under test.
+
+    It is made current, because graphs and pinned tensors use the current device.
+    """
     device = pytestconfig.stash[RUN].device
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
@@ -126,7 +129,7 @@ def speed(device: torch.device, record_figure: Callable[[str], None]) -> Speed:
 def conditions(
     device: torch.device, pytestconfig: pytest.Config
 ) -> Callable[[], AbstractContextManager[dict[str, Any]]]:
-    """`with conditions() as record:` the device's state before and after, see `prooflops.machine.conditions`."""
+    """`with conditions() as record:` the device's state, see `prooflops.machine.conditions`."""
     return lambda: device_conditions(device, pytestconfig.stash.get(WATCH, None))
 
 

@@ -1,4 +1,7 @@
-"""The hooks of the suite's pytest plugin, which the root conftest loads. Fixtures are in `fixtures.py`."""
+"""The hooks of the suite's pytest plugin, which the root conftest loads.
+
+Fixtures are in `fixtures.py`.
+"""
 
 from __future__ import annotations
 
@@ -57,14 +60,14 @@ pytest_plugins = ["prooflops.suite.fixtures"]
 EXAMPLES = {"quick": 20, "default": 100, "thorough": 1000}
 
 
-# ---- options -----------------------------------------------------------------------------------------------------
+# ---- options ------------------------------------------------------------------------------------
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("prooflops", "validate this machine")
     group.addoption(
         "--device",
-        help="cpu, cuda, cuda:1, mps, xpu, or all (each card); default: torch's accelerator, else cpu",
+        help="cpu, cuda, cuda:1, mps, xpu, or all (each card); default: an accelerator, else cpu",
     )
     group.addoption(
         "--quick", action="store_true", help="a fifth of the examples, short benchmarks"
@@ -77,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DTYPE=FLOP_PER_S",
         action="append",
         default=[],
-        help="a dense peak of this device where none is on record, such as bf16=989e12; may be repeated",
+        help="a dense peak of this device where none is on record, such as bf16=989e12; repeatable",
     )
     parser.addini("peak", "as --peak, one a line", type="linelist", default=[])
     group.addoption(
@@ -85,8 +88,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FIGURE=VALUE",
         action="append",
         default=[],
-        help="the least that this device must deliver, as a share of its nominal rate: bf16=0.7, memory=0.85, link=0.6 "
-        "(or bytes per second: link=52e9), mfu=0.4, and at most so many seconds: launch=1e-5; may be repeated",
+        help="the least that this device must deliver, as a share of its nominal rate: bf16=0.7, "
+        "memory=0.85, link=0.6 (or bytes per second: link=52e9), mfu=0.4, and at most so many "
+        "seconds: launch=1e-5; repeatable",
     )
     parser.addini("floor", "as --floor, one a line", type="linelist", default=[])
     group.addoption(
@@ -101,9 +105,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="folder of report.html, report.md and verdicts.json",
     )
     group.addoption(
-        "--report-compare", metavar="DIR", action="append", default=[], help="run nothing, and compare the run records "
-        "in a folder, file or storage on one page, compare.html: machines, versions, bad nodes; may be repeated"
-    )  # fmt: skip
+        "--report-compare",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="run nothing, and compare the run records in a folder, file or storage on one page, "
+        "compare.html: machines, versions, bad nodes; repeatable",
+    )
     group.addoption(
         "--known-failures",
         metavar="FILE",
@@ -132,7 +140,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if config.option.device != "all":
         return None
     from prooflops.suite import (
-        all_devices,  # before the run is configured, which would open the device
+        # Before the run is configured, which would open the device.
+        all_devices,
     )
 
     return all_devices.run(config)
@@ -168,7 +177,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(run, "prooflops.run")
     if device.type == "cpu":
         run.notes += machine.unseen_gpus()
-    if config.option.model is None:  # the user's own model keeps the user's settings
+    # The user's own model keeps the user's settings.
+    if config.option.model is None:
         run.notes += machine.ignore_tf32_override()
     speaks = not (is_replicate() or _is_of_a_runner(config))
     if speaks and (job is None or not job.rank):
@@ -185,7 +195,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def draw_examples(number: int) -> None:
     """Sets hypothesis's number of examples per property."""
-    import hypothesis  # takes a tenth of the start of a process that only measures
+    # Takes a tenth of the start of a process that only measures.
+    import hypothesis
 
     hypothesis.settings.register_profile(
         "prooflops",
@@ -217,20 +228,22 @@ def known_failures(file: str | None, registry: Registry) -> frozenset[str]:
         return frozenset()
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or no path
+    except (OSError, ValueError) as error:
+        # ValueError: no UTF-8, or no path.
         raise pytest.UsageError(
             f"--known-failures {file}: {getattr(error, 'strerror', error)}"
         ) from error
     listed = {line.partition("#")[0].strip() for line in lines} - {""}
     if unknown := sorted(listed - registry.claims.keys()):
+        examples = list(registry.claims)[:3]
         raise pytest.UsageError(
             f"--known-failures {file}: no claim is named {', '.join(unknown)}; "
-            f"valid are the ids of test_claims/registry, such as {', '.join(list(registry.claims)[:3])}"
+            f"valid are the ids of test_claims/registry, such as {', '.join(examples)}"
         )
     return frozenset(listed)
 
 
-# ---- collecting and running --------------------------------------------------------------------------------------
+# ---- collecting and running ---------------------------------------------------------------------
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -245,14 +258,16 @@ def pytest_collection_modifyitems(
 ) -> None:
     run = config.stash[RUN]
     check_claims_exist(run.registry, items)
-    if not session.testsfailed:  # pytest already reports collection errors
+    # pytest already reports collection errors.
+    if not session.testsfailed:
         check_claims_have_tests(config, run.registry, items)
     note_all_tests(config, run, items)
     for item in items:
         claims = claims_of(item)
         item.extra_keyword_matches.update(claims)
         if _only_starts_others(config):
-            continue  # the rest asks the device: left to the process that runs the test
+            # The rest asks the device: left to the process that runs the test.
+            continue
         item.stash[EVIDENCE] = Evidence(claims)
         skip_without_hardware(item, run)
         use_device_clock(item, run.device)
@@ -275,14 +290,14 @@ def _only_starts_others(config: pytest.Config) -> bool:
 
 
 def _is_of_a_runner(config: pytest.Config) -> bool:
-    """Whether this is a process of `prooflops.suite.runner`, which prints and writes the results itself."""
+    """Whether this is a process of `prooflops.suite.runner`, which writes the results itself."""
     return bool(config.pluginmanager.hasplugin("prooflops.suite.runner.worker"))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    # Claims use small tensors, which a second thread rarely speeds up. Threads waiting for one another cause most of
-    # the noise in time comparisons.
+    # Claims use small tensors, which a second thread rarely speeds up. Threads waiting for one
+    # another cause most of the noise in time comparisons.
     with measured.one_thread() if claims_of(item) else nullcontext():
         return (yield)
 
@@ -314,8 +329,10 @@ def pytest_runtest_makereport(
         if lost := machine.why_lost(item.config.stash[RUN].device):
             evidence.crash = item.session.shouldfail = f"{LOST}{lost} [after {item.nodeid}]"
             evidence.fault = "the device or its driver"
-    result.evidence = asdict(evidence)  # type: ignore[attr-defined]  # as plain data, which xdist sends on
-    if result.when == "teardown":  # JUnit's XML takes the properties of this report
+    # As plain data, which xdist sends on.
+    result.evidence = asdict(evidence)  # type: ignore[attr-defined]
+    # JUnit's XML takes the properties of this report.
+    if result.when == "teardown":
         result.user_properties = [*result.user_properties, *evidence.properties]
     if evidence.claims and result.failed:
         registry = item.config.stash[RUN].registry
@@ -327,7 +344,8 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
-    # The momentary clock is no property of the machine: it would differ between two runs of one machine.
+    # The momentary clock is no property of the machine: it would differ between two runs of one
+    # machine.
     for key in ("hz_actual", "hz_actual_friendly"):
         machine_info.get("cpu", {}).pop(key, None)
 
@@ -351,7 +369,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def end_run_on_sigint(session: pytest.Session) -> None:
-    """Ends the run after a test that swallows KeyboardInterrupt, as callbacks of torch or hypothesis do."""
+    """Ends the run after a test that swallows KeyboardInterrupt, as callbacks of torch do."""
     before = signal.getsignal(signal.SIGINT)
 
     def stop(number: int, frame: FrameType | None) -> object:
@@ -360,7 +378,11 @@ def end_run_on_sigint(session: pytest.Session) -> None:
 
     if callable(before):
         signal.signal(signal.SIGINT, stop)
-        session.config.add_cleanup(lambda: signal.signal(signal.SIGINT, before))  # type: ignore[arg-type]
+
+        def restore() -> None:
+            signal.signal(signal.SIGINT, before)
+
+        session.config.add_cleanup(restore)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -373,7 +395,7 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
     )
 
 
-# ---- reporting ---------------------------------------------------------------------------------------------------
+# ---- reporting ----------------------------------------------------------------------------------
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -399,7 +421,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     # Not before: it imports what draws the pages.
     from prooflops.suite.report import writing
 
-    # A run of only the user's model has its own page and keeps the last validation's report; so does a gate run.
+    # A run of only the user's model has its own page and keeps the last validation's report; so
+    # does a gate run.
     only_model = config.getoption("model", None) and not run.outcomes
     config.stash[PARTIAL] = run.partial
     run.selection = selection_of(config)
@@ -413,7 +436,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if finished.unwritten and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if finished.report.claims and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-        session.exitstatus = pytest.ExitCode.OK  # all that was asked for is on record
+        # All that was asked for is on record.
+        session.exitstatus = pytest.ExitCode.OK
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,7 +1,7 @@
-"""Runs the suite as one rank of a job: only rank 0 writes, and a rank that fails alone ends the job.
+"""Runs the suite as one rank of a job: rank 0 writes, and a rank that fails alone ends the job.
 
-torchrun or a scheduler launches the ranks. This module reads the five variables that torchrun sets. It imports no
-torch.
+torchrun or a scheduler launches the ranks. This module reads the five variables that torchrun
+sets. It imports no torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from prooflops_gate.console.tables import aligned, engineering
 from prooflops_gate.options import settings
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-GRACE_S = 2.0  # ranks that wait for the same rank fail within this time
+# Ranks that wait for the same rank fail within this time.
+GRACE_S = 2.0
 COMMUNICATION = ("gloo", "NCCL", "ProcessGroup", "Connection", "Timed out", "timed out")
 
 
@@ -38,7 +39,8 @@ def job_rank(environment: Mapping[str, str] | None = None) -> JobRank | None:
 
     Some clusters set RANK and WORLD_SIZE in every shell. Raises ValueError for invalid values.
 
-    >>> variables = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
+    >>> ranks = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+    >>> variables = {**ranks, "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
     >>> job_rank(variables), job_rank({"RANK": "3", "WORLD_SIZE": "4"})
     (JobRank(rank=3, size=4, local_rank=1), None)
     """
@@ -69,7 +71,8 @@ def device_of(request: str | None, own: JobRank, counts: Mapping[str, int]) -> s
     `counts`: visible devices per kind. A scheduler may show each rank only its own card.
     Raises ValueError if all ranks would share one card, or cards are too few.
 
-    >>> device_of(None, JobRank(3, 4, 1), {"cuda": 2}), device_of("cpu", JobRank(3, 4, 1), {"cuda": 2})
+    >>> rank = JobRank(3, 4, 1)
+    >>> device_of(None, rank, {"cuda": 2}), device_of("cpu", rank, {"cuda": 2})
     ('cuda:1', 'cpu')
     >>> device_of(None, JobRank(3, 4, 1), {"cuda": 1}), device_of(None, JobRank(3, 4, 1), {})
     ('cuda:0', None)
@@ -77,19 +80,24 @@ def device_of(request: str | None, own: JobRank, counts: Mapping[str, int]) -> s
     kind = request if request is not None else next(iter(counts), None)
     if kind is None or kind not in counts:
         if request is not None and ":" in request and own.size > 1:
-            raise ValueError(f"--device {request}: each rank takes the card of its local rank; say --device "
-                             f"{request.partition(':')[0]}, or nothing")  # fmt: skip
+            raise ValueError(
+                f"--device {request}: each rank takes the card of its local rank; "
+                f"say --device {request.partition(':')[0]}, or nothing"
+            )
         return request
     if own.local_rank >= counts[kind] > 1:
-        raise ValueError(f"rank {own.rank} is the local rank {own.local_rank}, but this machine has "
-                         f"{counts[kind]} {kind} devices: start at most {counts[kind]} ranks on it")  # fmt: skip
+        raise ValueError(
+            f"rank {own.rank} is the local rank {own.local_rank}, but this machine has "
+            f"{counts[kind]} {kind} devices: start at most {counts[kind]} ranks on it"
+        )
     return f"{kind}:{own.local_rank if counts[kind] > 1 else 0}"
 
 
 class RankPlugin:
     """The plugin of one rank of a job. The job's process group sets two attributes.
 
-    `publish_failure(text)` tells the other ranks that this one failed alone; `other_failures()` returns their failures.
+    `publish_failure(text)` tells the other ranks that this one failed alone; `other_failures()`
+    returns their failures.
     """
 
     def __init__(self, config: pytest.Config, own: JobRank) -> None:
@@ -115,7 +123,8 @@ class RankPlugin:
                 manager.unregister(name=name)
         for plugin in list(manager.get_plugins()):
             if type(plugin).__name__ == "LogXML":
-                plugin.logfile = os.devnull  # stays registered: it unregisters itself
+                # Stays registered: it unregisters itself.
+                plugin.logfile = os.devnull
         session = getattr(self._config, "_benchmarksession", None)
         for option in ("json", "save", "autosave"):
             if getattr(session, option, None):
@@ -134,9 +143,8 @@ class RankPlugin:
         ):
             return report
         self.failed_alone = True
-        text = f"{item.nodeid}: {call.excinfo.exconly() if call.excinfo else report.outcome}".splitlines()[
-            0
-        ]
+        why = call.excinfo.exconly() if call.excinfo else report.outcome
+        text = f"{item.nodeid}: {why}".splitlines()[0]
         own = f"rank {self.rank} of {self.size}"
         blamed = self._ranks_to_blame(text, call.excinfo.value if call.excinfo else None)
         report.sections += [("ranks", line) for line in blamed]
@@ -150,8 +158,8 @@ class RankPlugin:
     def _ranks_to_blame(self, text: str, error: BaseException | None) -> list[str]:
         """Publishes this failure; lists ranks that failed before, or never reported.
 
-        After a communication error, all waiting ranks report at about the same time. A rank that has not reported
-        within two seconds is the one they waited for.
+        After a communication error, all waiting ranks report at about the same time. A rank that
+        has not reported within two seconds is the one they waited for.
         """
         try:
             others = dict(self.other_failures())
@@ -164,7 +172,8 @@ class RankPlugin:
             while len(others) < self.size - 1 and time.monotonic() < until:
                 time.sleep(0.05)
                 others = dict(self.other_failures())
-        except Exception as lost:  # the store ended with its rank
+        except Exception as lost:
+            # The store ended with its rank.
             return [f"the other ranks cannot be asked: {str(lost).splitlines()[0]}"]
         silent = [rank for rank in range(self.size) if rank not in others and rank != self.rank]
         return [f"rank {rank} never reported: it hangs, or was killed" for rank in silent]
@@ -196,7 +205,8 @@ class RankPlugin:
                 capture.suspend_global_capture(in_=True)
             for line in self._output.getvalue().splitlines():
                 print(f"[rank {self.rank}] {line}", file=sys.stderr)
-        if self.failed_alone:  # a pending collective would keep the process alive
+        # A pending collective would keep the process alive.
+        if self.failed_alone:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self._status or 1)
@@ -205,7 +215,7 @@ class RankPlugin:
 def is_communication_error(error: BaseException | None) -> bool:
     """Whether an error comes from lost communication, and so probably from another rank.
 
-    >>> is_communication_error(RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer"))
+    >>> is_communication_error(RuntimeError("[gloo/pair.cc:553] Connection closed by peer"))
     True
     >>> is_communication_error(ValueError("3"))
     False
@@ -216,7 +226,7 @@ def is_communication_error(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and found
 
 
-# ---- printing about a job -------------------------------------------------------------------------------------------
+# ---- printing about a job -----------------------------------------------------------------------
 
 
 def table(benchmarks: Sequence[Mapping[str, Any]]) -> list[list[str]]:

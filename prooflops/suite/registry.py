@@ -15,7 +15,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-WRITTEN = ("holds", "holds-if", "wrong", "slip")  # slip: of one account, such as a misheard name
+# A slip is of one account, such as a misheard name.
+WRITTEN = ("holds", "holds-if", "wrong", "slip")
 KINDS = ("formula", "number", "behaviour", "example", "exercise", "practice", "spec", "record")
 
 
@@ -157,7 +158,8 @@ def load_registry(folder: Path) -> Registry:
             ValueError,
             TypeError,
             RecursionError,
-        ) as error:  # ValueError: no TOML, no UTF-8
+        ) as error:
+            # ValueError: no TOML, no UTF-8.
             raise RegistryError(f"{file}: {error}") from error
     for claim in claims.values():
         for key in claim.sources:

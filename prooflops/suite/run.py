@@ -1,4 +1,4 @@
-"""The state of one run: the device, the registry, and the outcome of each test that settles a claim."""
+"""The state of one run: the device, the registry, and the outcome of each test of a claim."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Evidence:
     claims: list[str]
     figures: list[str] = field(default_factory=list)
     cases: int = 0
-    unmet: str = ""  # the required hardware that this machine lacks
+    # The required hardware that this machine lacks.
+    unmet: str = ""
     # The error that ended it, if it does not contradict its claims, and whose fault that may be.
     crash: str = ""
     fault: str = ""
@@ -58,21 +59,22 @@ class Run:
     peaks: Peaks
     floors: Floors
     outcomes: defaultdict[str, list[Outcome]] = field(default_factory=lambda: defaultdict(list))
-    tests: defaultdict[str, dict[str, str]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )  # why each may not run
-    chosen: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # the selected tests, each with its claims
+    # By claim and test: why it may not run.
+    tests: defaultdict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    # The selected tests, each with its claims.
+    chosen: dict[str, list[str]] = field(default_factory=dict)
     red_tests: list[dict[str, Any]] = field(default_factory=list)
     ended: set[str] = field(default_factory=set)
-    stopped: str = ""  # why the run ended early, if it did
-    notes: list[str] = field(default_factory=list)  # on machine settings that this run ignores
-    fingerprint: dict[str, Any] = field(
-        default_factory=dict
-    )  # from the start: a lost device cannot be read
-    caches: dict[str, int] = field(default_factory=dict)  # bytes of data cache by level
-    selection: str = ""  # the command line's selection; empty for the whole suite
+    # Why the run ended early, if it did.
+    stopped: str = ""
+    # Settings of the machine that this run ignores.
+    notes: list[str] = field(default_factory=list)
+    # Read at the start: a lost device cannot be read.
+    fingerprint: dict[str, Any] = field(default_factory=dict)
+    # Bytes of data cache by level.
+    caches: dict[str, int] = field(default_factory=dict)
+    # The command line's selection; empty for the whole suite.
+    selection: str = ""
     began: float = field(default_factory=time.monotonic)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -97,7 +99,7 @@ class Run:
         self.red_tests.append({**facts, "claims": [*claims]})
 
     def verdicts(self) -> list[Verdict]:
-        """Verdicts of this run's claims and of the on-record claims in their topics, in registry order."""
+        """Verdicts of this run's claims, and of the on-record claims in their topics."""
         ran = {outcome.test for outcomes in self.outcomes.values() for outcome in outcomes}
         outcomes = {claim: [*found] for claim, found in self.outcomes.items()}
         unrun = self.unchosen()
@@ -177,15 +179,16 @@ def _reason(report: pytest.TestReport) -> str:
     """Why a test was skipped or failed, in one line."""
     if report.passed:
         return ""
-    if isinstance(report.longrepr, tuple):  # of a skipped test: file, line, reason
+    if isinstance(report.longrepr, tuple):
+        # A skipped test has file, line and reason.
         text = str(report.longrepr[2]).removeprefix("Skipped: ")
     else:
         crash = getattr(report.longrepr, "reprcrash", None)
         text = crash.message if crash else str(report.longrepr or "")
-    message = text.strip().partition("\nassert ")[0]  # the rest is pytest's explanation
-    if message.startswith(
-        "Failed: DID NOT "
-    ):  # pytest.raises and pytest.warns do not name the input
+    # The rest is pytest's explanation.
+    message = text.strip().partition("\nassert ")[0]
+    # pytest.raises and pytest.warns do not name the input.
+    if message.startswith("Failed: DID NOT "):
         message = (
             f"{message.partition(' Emitted warnings')[0]} [{report.nodeid.rpartition('::')[2]}]"
         )

@@ -10,7 +10,8 @@ import torch
 from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s
 from prooflops.machine import device as machine
 
-SHARE_OF_FREE = 0.75  # for one test's operands and results; workspaces and fragments need the rest
+# Share for one test's operands and results; workspaces and fragments need the rest.
+SHARE_OF_FREE = 0.75
 # For a device without a bandwidth on record: the fastest one, so that operands are never too small.
 FASTEST_BYTES_PER_S = max(bandwidth_bytes_per_s(row) or 0.0 for row in ACCELERATORS.values())
 
@@ -27,7 +28,9 @@ class Sizing:
         return float("inf") if free is None else SHARE_OF_FREE * free
 
     def fitting(self, wanted: int, bytes_of: Callable[[int], float], least: int = 1) -> int:
-        """Halves `wanted` until `bytes_of` it fits. Below `least`, skips and states the bytes needed.
+        """Halves `wanted` until `bytes_of` it fits.
+
+        Below `least`, skips and states the bytes needed.
 
         Raises ValueError unless 1 <= `least` <= `wanted`.
         """

@@ -9,7 +9,8 @@ from typing import Any
 
 from prooflops.suite.registry import Claim, Registry
 
-DOES_NOT_APPLY = "does not apply"  # the claim says nothing about the user's model
+# The claim says nothing about the user's model.
+DOES_NOT_APPLY = "does not apply"
 VERDICTS = ("holds", "holds if", "corrected", "FAILS", "error", "not checked", "on record")
 RED = ("FAILS", "error")
 # Where all tests pass. A slip is known from the record alone, whatever tests say of its correction.
@@ -26,15 +27,17 @@ class Outcome:
     """The result of one test of a claim."""
 
     test: str
-    # passed | failed | error (it crashed) | unmet (hardware it needs is absent) | skipped | unrun (it did not run)
-    # | not applicable (of a user's model: the claim says nothing about it)
+    # passed | failed | error (it crashed) | unmet (hardware it needs is absent) | skipped | unrun
+    # (it did not run) | not applicable (of a user's model: the claim says nothing about it)
     status: str
     reason: str = ""
     cases: int = 1
     duration: float = 0.0
     figures: tuple[str, ...] = ()
-    known: bool = False  # a failure that --known-failures lists
-    fault: str = ""  # whose fault a crash may be
+    # A failure that --known-failures lists.
+    known: bool = False
+    # Whose fault a crash may be.
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ def verdicts_of(
 ) -> list[Verdict]:
     """Verdicts of the tested claims and of the on-record claims in their topics, in registry order.
 
-    `unrun` has per claim its tests that did not run, with the reasons; `selected` are the claims that --claim names.
+    `unrun` has per claim its tests that did not run, with the reasons; `selected` are the claims
+    that --claim names.
     """
     tested = {*tested, *outcomes}
     topics = {claim.partition(".")[0] for claim in tested}
@@ -94,9 +98,10 @@ def verdicts_of(
 def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
     """One verdict from all outcomes of a claim's tests: the first of these that applies.
 
-    A test failed: FAILS. A test crashed: error. A test did not run, or was skipped: not checked. The claim says nothing
-    about the user's model: does not apply. Tests passed: the verdict of how the claim is written. Tests skipped for
-    hardware that only they need leave that verdict as it is, and are named in its reason.
+    A test failed: FAILS. A test crashed: error. A test did not run, or was skipped: not checked.
+    The claim says nothing about the user's model: does not apply. Tests passed: the verdict of how
+    the claim is written. Tests skipped for hardware that only they need leave that verdict as it
+    is, and are named in its reason.
     """
     by_status: defaultdict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:

@@ -33,7 +33,7 @@ def outcomes_of(test: str, row: Mapping[str, Any]) -> list[Outcome]:
 
 
 def verdicts(file: EvidenceFile, registry: Registry) -> list[Verdict]:
-    """A verdict for each claim of the run's tests; a claim of which tests are left is not checked."""
+    """A verdict for each claim of the run's tests; where tests are left it is not checked."""
     plan, ended = file.plan, file.ended()
     outcomes: dict[str, list[Outcome]] = {}
     unrun = {claim: dict(tests) for claim, tests in plan.get("unchosen", {}).items()}

@@ -44,7 +44,7 @@ LEFT_TO_PYTEST = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command. Returns pytest's codes: 0 no test failed, 1 one did, 2 interrupted, 4 refused."""
+    """Runs the command. Returns pytest's code: 1 a test failed, 2 interrupted, 4 refused."""
     options, rest = parser().parse_known_args(arguments)
     if is_left_to_pytest(rest):
         plugins = ["-p", "prooflops_gate.plugin", "-p", "prooflops.plugin"]
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def is_left_to_pytest(words: Sequence[str]) -> bool:
-    """Whether these arguments ask for something else than a run of tests in this machine's processes."""
+    """Whether these arguments ask pytest for something else than running tests here."""
     names = [word.partition("=")[0] for word in words]
     all_devices = "--device=all" in words or "--device all" in " ".join(words)
     gated = any(name.startswith("--gate") for name in names)
@@ -203,7 +203,10 @@ def held(file: EvidenceFile, resumed: Path | None) -> Iterator[int]:
 
 
 def take_over(file: EvidenceFile, resumed: EvidenceFile) -> None:
-    """Adds the lines of the run to resume. Raises Refused where the file holds another machine's run."""
+    """Adds the lines of the run to resume.
+
+    Raises Refused where the file holds another machine's run.
+    """
     if file.plan and machine_of(file.plan) != machine_of(resumed.plan):
         raise Refused(
             f"{file.path} is a run of {machine_of(file.plan)}, and {resumed.path} one of "

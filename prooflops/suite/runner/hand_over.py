@@ -1,4 +1,4 @@
-"""Leaves a plain run of pytest that has lost its device to the runner: its tests as a run's file."""
+"""Leaves a plain run of pytest that has lost its device to the runner, as the file of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prooflops.suite.runner.worker import end_of, introduction
 
 @dataclass(eq=False)
 class HandOver:
-    """The plugin that keeps the reports of a run, and says how to go on where its device was lost."""
+    """The plugin that keeps a run's reports, and says how to go on where its device was lost."""
 
     reports: dict[str, list[pytest.TestReport]] = field(default_factory=lambda: defaultdict(list))
     message: str = ""

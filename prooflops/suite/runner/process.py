@@ -77,7 +77,7 @@ class TestProcess:
         return self._child.poll() is not None
 
     def reports(self) -> list[dict[str, Any]] | None:
-        """What the process has reported since the last call; None once it has ended and all is read."""
+        """What the process reported since the last call; None once it has ended."""
         try:
             chunk = os.read(self._told, 1 << 20)
         except BlockingIOError:
@@ -88,7 +88,7 @@ class TestProcess:
         return [json.loads(line) for line in lines]
 
     def end(self) -> tuple[str, str]:
-        """How the process ended, and its output, with the stacks of all threads where it was killed."""
+        """How the process ended, and its output, with all stacks where it was killed."""
         code = self._child.wait()
         self.kill()
         self._register("ended", str(self._child.pid))

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable
 
 
 class Queue:
-    """Hands out tests: those of one file to one process where possible, and those that run alone at the end.
+    """Hands out tests, those of one file to one process where possible.
 
-    A process that has run tests of a file goes on with it, since they share fixtures. Another one takes the file with
-    the most tests left.
+    A process that has run tests of a file goes on with it, since they share fixtures. Another one
+    takes the file with the most tests left.
     """
 
     def __init__(self, tests: Iterable[str], alone: Collection[str]) -> None:

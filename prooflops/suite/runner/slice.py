@@ -1,4 +1,4 @@
-"""One call of the runner: runs what is left of a run's tests, and replaces each process that is lost."""
+"""One call of the runner: runs the tests that are left, and replaces each process that is lost."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Slice:
             self._advance(other)
 
     def _needs_another(self, lost: TestProcess) -> bool:
-        """Whether tests are left that no process will run, or that a lost one would have run beside others."""
+        """Whether tests are left that the living processes will not run, or not soon."""
         if self._queue is None or self.over or not len(self._queue):
             return False
         beside = len(self._queue) > len(self._queue.alone)
@@ -188,7 +188,10 @@ class Slice:
             self._note_lost(process.running, how, output[-20_000:])
 
     def _note_lost(self, test: str, how: str, log: str) -> None:
-        """Ends a test that timed out, or crashed, with its process. One that the slice cut off runs again."""
+        """Ends a test that timed out, or crashed, with its process.
+
+        One that the slice cut off runs again.
+        """
         if "Timeout (" not in log:
             found = ("crashed", f"its process ended with {how}")
         elif time.time() < self.task["ends_at"]:

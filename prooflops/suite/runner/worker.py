@@ -1,7 +1,8 @@
 """The pytest plugin of one process of a run: runs the tests that it is told, and reports each end.
 
-It reads the ids of tests line by line. The line behind a test's own names the test after it, whose fixtures may stay,
-and allows the test to begin: the runner has noted the start by then. An empty line ends the process.
+It reads the ids of tests line by line. The line behind a test's own names the test after it, whose
+fixtures may stay, and allows the test to begin: the runner has noted the start by then. An empty
+line ends the process.
 """
 
 from __future__ import annotations
@@ -170,7 +171,8 @@ def benchmarks_of(item: pytest.Item) -> list[dict[str, Any]]:
 
 def shortened(text: str) -> str:
     """A log without this machine's folder names; the middle of a very long log is omitted."""
-    for folder, name in ((os.getcwd(), "."), (sys.prefix, "<python>"), (str(Path.home()), "~")):  # noqa: PTH109
+    names = {os.getcwd(): ".", sys.prefix: "<python>", str(Path.home()): "~"}  # noqa: PTH109
+    for folder, name in names.items():
         text = text.replace(folder, name) if len(folder) > 1 else text
     left_out = len(text) - 2 * LONGEST_LOG_CHARACTERS
     if left_out <= 0:
