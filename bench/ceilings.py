@@ -28,8 +28,9 @@ from prooflops import measured
 from prooflops.measured import alternating, median_interval
 
 REGIMES = ("sustainable", "achievable")
-# Seconds of a search, in those of a benchmark's rounds.
-SEARCH = 10
+# Seconds of a search, in those of a benchmark's rounds; a CPU's space is small, and each of its
+# windows short.
+SEARCH = {"cpu": 5, "other": 10}
 # Windows of a search for bursts: the rests before them are not of its budget.
 RESTS = search.SCREENED
 # Side of the product that tells how large the others may be.
@@ -169,7 +170,8 @@ class Ceilings:
         space = self.space(dtype)
         operands = Operands(dtype, max(space.m), max(space.k), max(space.n), self._device)
         bursts = regime == "achievable"
-        budget_s = SEARCH * self._pace.measure_s + (RESTS * REST_S if bursts else 0.0)
+        times = SEARCH.get(self._device.type, SEARCH["other"])
+        budget_s = times * self._pace.measure_s + (RESTS * REST_S if bursts else 0.0)
         self._progress(f"searching for the {regime} one of {dtype}", budget_s)
         if not bursts:
             largest, _ = operands.multiply(*space.shapes[-1])

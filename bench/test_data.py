@@ -33,9 +33,9 @@ from prooflops import measured
 # them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
-TOKENS = {"quick": 2**22, "default": 2**25, "thorough": 2**28}
+TOKENS = {"quick": 2**22, "default": 2**24, "thorough": 2**28}
 BATCH, SEQUENCE = 32, 1024
-STEPS = {"quick": 3, "default": 20, "thorough": 100}
+STEPS = {"quick": 3, "default": 8, "thorough": 100}
 CHECKED = 4  # batches that are held against the file
 # Batches of a round. Two workers hand over two at a time: of single ones every other would seem to
 # take no time.

@@ -21,13 +21,14 @@ from bench.streams import assert_bytes
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
 TOKENS = 1024
-BURSTS_ON_CPU = ("fp32", "bf16")  # one whose units are the vector's, one whose may be the matrix's
+# Whose bursts a CPU is tried for: fp32 has the vector's units, bf16 may have the matrix's.
+BURSTS_ON_CPU = {"quick": ("fp32",), "default": ("fp32",), "thorough": ("fp32", "bf16")}
 # Of fp8 on CUDA: torch's default; `test_fast_accumulation` has the other.
 LABELS = {"fp8_e4m3": "use_fast_accum off"}
 # The side whose rate is held against the floor of fp8 with use_fast_accum.
 FAST_SIDE = 8192
-# A short run measures fewer shapes, each as well as a long one.
-QUICK_SHAPES = (
+# A short run measures fewer shapes, each as well as a long one; a CPU takes the time of a long one.
+FEW_SHAPES = (
     "square-256",
     "square-1024",
     "square-2048",
@@ -61,11 +62,16 @@ def labelled(dtype: str, device: torch.device) -> dict[str, str]:
     return {"label": LABELS[dtype]} if dtype in LABELS and device.type == "cuda" else {}
 
 
+def is_short(device: torch.device, pace: str) -> bool:
+    """Whether the run has the time for a few shapes alone."""
+    return pace == "quick" or (pace == "default" and device.type == "cpu")
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matmul(dtype, shape, device, pace, sizing, ceilings, measure):
-    if pace == "quick" and shape not in QUICK_SHAPES:
-        pytest.skip(f"--quick measures {', '.join(QUICK_SHAPES)}")
+    if is_short(device, pace) and shape not in FEW_SHAPES:
+        pytest.skip(f"a short run measures {', '.join(FEW_SHAPES)}; --thorough all")
     m, k, n = SHAPES[shape]
     sizing.require(product_bytes(dtype, m, k, n))
     try:
@@ -114,11 +120,8 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
         pytest.skip(
             "no process of the gate searches: another shape each time, which is not compared"
         )
-    if bursts and device.type == "cpu" and dtype not in BURSTS_ON_CPU:
-        pytest.skip(
-            f"whether bursts differ from steady work is tried for {' and '.join(BURSTS_ON_CPU)} "
-            f"on a CPU"
-        )
+    if bursts and device.type == "cpu" and dtype not in BURSTS_ON_CPU[pace]:
+        pytest.skip(f"on a CPU bursts are tried in {', '.join(BURSTS_ON_CPU[pace])}")
     if bursts and device.type != "cpu" and pace == "quick" and dtype not in QUICK_BURSTS:
         pytest.skip(f"--quick looks for bursts in {', '.join(QUICK_BURSTS)}")
     try:

@@ -22,7 +22,7 @@ from bench.streams import assert_bytes
 
 PRODUCTS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1")
 FORMATS = ("fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2")
-ELEMENTS = {"quick": 2**20, "default": 2**24, "thorough": 2**26}
+ELEMENTS = {"quick": 2**20, "default": 2**23, "thorough": 2**26}
 
 
 def overflow_threshold(form: Format) -> float:

@@ -31,7 +31,7 @@ STEPS_UNTIL_IT_LEARNS = 5
 # A loss that falls by less may do so by chance; the scaler of fp16 skips two of the five steps.
 LEAST_FALL = 0.01
 PARTS_TIMED = {"quick": 5, "default": 10, "thorough": 30}
-PAIRS = {"quick": 3, "default": 11, "thorough": 31}
+PAIRS = {"quick": 3, "default": 7, "thorough": 31}
 MICRO_BATCHES = 4
 # Difference of a micro-batched gradient from that of the whole batch: fp32, a thousand terms.
 ACCUMULATED_TOLERANCE = 1e-4

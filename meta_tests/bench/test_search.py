@@ -160,7 +160,7 @@ def test_the_guided_search_finds_the_best_shape_in_a_twentieth_of_the_time_of_a_
 def test_a_real_search_finds_a_shape_of_its_space_and_reports_its_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "SEARCH", 1)
+    monkeypatch.setitem(module.SEARCH, "cpu", 1)
     said: list[str] = []
     ceilings = Ceilings(CPU, SHORT, lambda text, ahead_s=0.0: said.append(text))
     found = ceilings.found("fp32")

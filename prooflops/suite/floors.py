@@ -19,6 +19,7 @@ from accounting.devices.floors import (
     FIGURES,
     GROUPS,
     MARGIN,
+    MARGIN_OF_ONE,
     NOMINAL,
     Floor,
     floor_of,
@@ -71,8 +72,8 @@ def stated_floors(texts: Sequence[str]) -> dict[str, float]:
     return floors
 
 
-def reference_floors(file: str | Path) -> dict[str, Floor]:
-    """The floor of each benchmark of a healthy machine: its figure less its spread and the margin.
+def reference_floors(file: str | Path, margin: float = MARGIN) -> dict[str, Floor]:
+    """The floor of each benchmark of a healthy machine: its figure less its spread and a margin.
 
     `file`: a run record, or a file of `make evidence`. Raises ValueError for another, or where no
     benchmark has a figure with a floor.
@@ -85,7 +86,7 @@ def reference_floors(file: str | Path) -> dict[str, Floor]:
         else:
             benchmarks = json.loads(text)["benchmarks"]
         floors = {
-            bench["fullname"]: _reference_floor(bench, str(file))
+            bench["fullname"]: _reference_floor(bench, str(file), margin)
             for bench in benchmarks
             if _figure(bench)
         }
@@ -137,9 +138,9 @@ def _figure(bench: Mapping[str, Any]) -> Mapping[str, Any]:
     return delivered if "value" in delivered else {}
 
 
-def _reference_floor(bench: Mapping[str, Any], file: str) -> Floor:
+def _reference_floor(bench: Mapping[str, Any], file: str, margin: float) -> Floor:
     figure = _figure(bench)
-    less = 1 - min(bench["stats"]["iqr"] / bench["stats"]["median"] + MARGIN, 0.5)
+    less = 1 - min(bench["stats"]["iqr"] / bench["stats"]["median"] + margin, 0.5)
     limit = figure["value"] / less if figure["unit"] == "s" else figure["value"] * less
     return Floor(
         figure["figure"], limit, figure["unit"], None, Path(file).stem, f"reference {file}"
@@ -158,7 +159,7 @@ def committed_floors(folder: Path, device: torch.device) -> dict[str, Floor]:
                 plans = (json.loads(line) for line in islice(lines, 5))
                 names = {str(row.get("fingerprint", {}).get("name")) for row in plans}
             if machine.name(device) in names:
-                return reference_floors(file)
+                return reference_floors(file, MARGIN_OF_ONE)
         except (OSError, ValueError):  # evidence without such figures, or cut off
             continue
     return {}
