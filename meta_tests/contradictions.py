@@ -168,7 +168,7 @@ def _bandwidths(page: Page) -> Iterable[str]:
 
 def _operators(page: Page) -> Iterable[str]:
     rows = [*page.rows()]
-    ceilings = []
+    ceilings: list[float] = []
     for row in rows:
         if row.get("time") == "MFU of own ceiling":
             ceilings += map(rate, re.findall(r"[\d.]+ [kMGTP]?FLOP/s", row["note"]))

@@ -1,4 +1,6 @@
-"""Draws docs/report.png, the first screen of the kept evidence of a GPU: `python -m meta_tests.picture`.
+"""Draws docs/report.png, the first screen of the kept evidence of a GPU.
+
+    python -m meta_tests.picture
 
 It needs Debian's Chromium. The picture holds a digest of what it shows, by which a test notices
 that the page says or looks otherwise by now.

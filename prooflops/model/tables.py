@@ -1,4 +1,4 @@
-"""The tables of a user's model, and the remarks below them: each makes a `Section` from one fact of the examination."""
+"""The sections of a user's model: a table and remarks of each fact of the examination."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ def inventory_section(inventory: Inventory) -> Section:
     remarks = [f"tied, counted once: {first_names(inventory.tied)}"] if inventory.tied else []
     if inventory.storage_bytes != inventory.bytes:
         remarks.append(
-            f"their storages hold {inventory.storage_bytes:,} B: some are parts of larger tensors, or share one"
+            f"their storages hold {inventory.storage_bytes:,} B: some are parts of larger tensors, "
+            "or share one"
         )
     return Section(f"N = {inventory.parameters:,} parameters", rows, remarks)
 
@@ -128,7 +129,8 @@ def flops_section(flops: ExplainedFlops) -> Section:
     remarks = [rule_remark(flops, phase) for phase in RULES]
     if any(flops.unexplained(phase) for phase in RULES):
         remarks.append(
-            f"NOT EXPLAINED: {', '.join(f'{phase} {flops.unexplained(phase):,}' for phase in RULES)}"
+            "NOT EXPLAINED: "
+            + ", ".join(f"{phase} {flops.unexplained(phase):,}" for phase in RULES)
         )
     if flops.recomputed:
         remarks.append(
@@ -136,7 +138,8 @@ def flops_section(flops: ExplainedFlops) -> Section:
         )
     if flops.update:
         remarks.append(
-            f"the optimizer's step multiplies matrices too: {flops.update:,} FLOPs, which no rule covers"
+            f"the optimizer's step multiplies matrices too: {flops.update:,} FLOPs, which no rule "
+            "covers"
         )
     remarks.append(
         f"elementwise operations and reductions, beside the products: {flops.elementwise:,} FLOPs"
@@ -148,7 +151,7 @@ def flops_section(flops: ExplainedFlops) -> Section:
 
 
 def rule_remark(flops: ExplainedFlops, phase: str) -> str:
-    """The distance of a rule of thumb from the model FLOPs, and from the executed ones if more ran."""
+    """The distance of a rule of thumb from the model FLOPs, and from those executed."""
     rule, needed, executed = flops.rule(phase), flops.needed(phase), flops.counted(phase)
     if not needed:
         return f"{RULES[phase]} does not apply: no product was counted"
@@ -338,7 +341,7 @@ def modules_section(breakdown: Breakdown) -> Section:
     for row in sorted(busy, key=lambda row: -row.own_s)[:MOST_ROWS]:
         name = row.name or "(the whole)"
         rows.append([name, row.kind, seconds_text(row.own_s), *module_figures(row)[:4], row.output])
-    remark = f"of {len(breakdown.modules) - 1:,} modules these take most time of their own, forward and backward"
+    remark = f"of {len(breakdown.modules) - 1:,} modules these take most time of their own"
     return Section(MODULES_TITLE, rows, [remark] if len(busy) >= len(rows) else [])
 
 
@@ -353,7 +356,7 @@ def tree_section(breakdown: Breakdown) -> Section:
 
 
 def module_figures(row: ModuleRow) -> list[str]:
-    """Parameters, FLOPs forward and backward, bytes kept, time forward and backward, all submodules included."""
+    """The figures of MODULE_HEAD, all submodules included."""
     counts = map(count_text, (row.parameters, row.forward_flops, row.backward_flops))
     return [
         *counts,
@@ -371,9 +374,8 @@ def operators_section(breakdown: Breakdown, most: int | None = MOST_ROWS) -> Sec
             engineering(each.flops / each.seconds, "FLOP/s") if each.flops and each.seconds else "-"
         )
         time = [seconds_text(each.seconds), f"{each.seconds / total:.1%}"]
-        rows.append([
-            each.name, each.phase, f"{each.calls:,}", *time, count_text(each.flops) if each.flops else "-", rate
-        ])  # fmt: skip
+        flops = count_text(each.flops) if each.flops else "-"
+        rows.append([each.name, each.phase, f"{each.calls:,}", *time, flops, rate])
     more = len(breakdown.operators) - len(rows) + 1
     return Section(OPERATORS_TITLE, rows, [f"and {more} more, in the .json"] if more > 0 else [])
 

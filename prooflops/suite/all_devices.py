@@ -29,6 +29,7 @@ from prooflops_gate import cleanup_process
 from prooflops_gate.console.tables import engineering, times_as
 from prooflops_gate.history import records as history
 from prooflops_gate.options import history_folder, settings, words_for_children
+from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
 from prooflops_gate.page.section import Page, Section
 from prooflops_gate.process import DROPPED, PACKAGE
@@ -210,7 +211,8 @@ def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) 
     )
     print_page(page, [], say)
     history.write_atomically(folder / "cards.md", markdown(page))
-    say(f"report: {folder}/cards.md")
+    history.write_atomically(folder / "cards.html", html(page))
+    say(f"report: {folder}/cards.html")
     return int(any(run.code or run.record is None for run in runs))
 
 

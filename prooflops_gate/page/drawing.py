@@ -1,4 +1,4 @@
-"""Draws plots and bars as SVG; style.css sets the colours, and each mark has its figures as a title.
+"""Draws plots and bars as SVG; style.css sets the colours, and titles give the figures.
 
 Coordinates are rounded to a tenth, so that the same plot gives the same bytes.
 """
@@ -273,7 +273,8 @@ def _legend(rows: Sequence[Sequence[int]], names: Sequence[str], right: float) -
         for place in row:
             marker = _shape(place, x + 6, y - 4)
             yield f'<path class="point s{place % SERIES}" d="{marker}"/>'
-            yield f'<text class="legend" x="{x + 16:.1f}" y="{y:.1f}">{escaped(names[place])}</text>'
+            name = escaped(names[place])
+            yield f'<text class="legend" x="{x + 16:.1f}" y="{y:.1f}">{name}</text>'
             x += 30 + CHARACTER * len(names[place])
 
 
@@ -283,7 +284,7 @@ BAR_WIDTH, BAR_HEIGHT = 400.0, 22.0
 
 
 def bar_svg(bar: Bar) -> str:
-    """A bar with its floor as a tick and the healthy range as a band; the text beside it says the same."""
+    """A bar with its floor as a tick and the healthy range as a band; the text says the same."""
     said = (f"{bar.name}: {bar.value}", bar.share, bar.note.replace("`", ""))
     title = ", ".join(part for part in said if part)
     tone = bar.mark.tone if bar.mark else "plain"

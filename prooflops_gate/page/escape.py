@@ -1,4 +1,4 @@
-"""Makes any text safe for a page: markup is shown as text, and control characters are written out."""
+"""Makes any text safe for a page: markup and control characters are shown as text."""
 
 from __future__ import annotations
 

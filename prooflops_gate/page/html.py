@@ -1,4 +1,4 @@
-"""Shows a page as one HTML file that fetches nothing, with its style, and its script where it is searched."""
+"""Shows a page as one HTML file that fetches nothing, with its style and script in it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _section(section: Section, name: str, anchors: Collection[str]) -> Iterator[
 
 
 def _kind(section: Section) -> str:
-    """The attribute `class`: whether it is searched, and whether its plot stands beside its table."""
+    """The attribute `class`: whether it is searched, and whether it has a plot."""
     words = ["searched"] * section.can_search + ["drawn"] * bool(section.plot)
     return f' class="{" ".join(words)}"' if words else ""
 

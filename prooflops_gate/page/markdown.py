@@ -17,7 +17,7 @@ LONGEST_FACTS = 160
 
 
 def markdown(page: Page, *, largest_bytes: int | None = None) -> str:
-    """The page as text; with `largest_bytes` a short one, without what is folded, cut at that size."""
+    """The page as text; with `largest_bytes` a short one, cut at that size."""
     is_short = largest_bytes is not None
     kept: list[str] = []
     room = (largest_bytes or 0) - len(CUT) - 4

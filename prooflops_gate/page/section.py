@@ -1,4 +1,4 @@
-"""What a page says, as values. A renderer a medium shows them: html.py, markdown.py, terminal.py."""
+"""What a page says, as values, which html.py, markdown.py and terminal.py show."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Section:
-    """A title, a table whose first row is its head, remarks and a plot; all but the title may be absent.
+    """A title, a table whose first row is its head, remarks and a plot; most may be absent.
 
     Text between two backticks is code; in HTML it links to the section that has it as its anchor.
     """

@@ -23,8 +23,8 @@ MACHINE = ("name", "driver", "torch", "python")
 HEAD = """# Evidence
 
 `make evidence` writes one file per run, `<name>.jsonl`, pages about it, and this index. Put a file
-that was collected elsewhere here, and `make evidence ARGS=--index` writes its pages. docs/validate.md
-says what the lines are.
+that was collected elsewhere here, and `make evidence ARGS=--index` writes its pages.
+docs/validate.md says what the lines are.
 """
 
 

@@ -1,8 +1,8 @@
 """Names slow machines of one kind, and states the smallest slowdown it would name.
 
-In a healthy fleet, the chance that any machine is named is 5 %. Half of it is spent on the median deviation over all
-benchmarks, half on single benchmarks; see `prooflops_gate.statistics.outliers`. A named machine is a suspect until
-a second run confirms it, ideally beside a good machine.
+In a healthy fleet, the chance that any machine is named is 5 %. Half of it is spent on the median
+deviation over all benchmarks, half on single benchmarks; see `prooflops_gate.statistics.outliers`.
+A named machine is a suspect until a second run confirms it, ideally beside a good machine.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def by_benchmark(runs: Mapping[str, NodeRun]) -> Times:
 
 
 def compare(times: Times) -> dict[str, dict[str, Deviation]]:
-    """Each machine's deviation per benchmark that enough machines ran, and over all under OVERALL."""
+    """Each machine's deviation per benchmark that enough ran, and over all under OVERALL."""
     nodes = {name: list(row) for name, row in times.items() if len(row) >= FEWEST}
     if not nodes:
         return {}
@@ -217,7 +217,8 @@ def second_try(
 ) -> tuple[str, str] | None:
     """Whether the newest run confirms the slowdown, and the good machines it is compared with.
 
-    Without a good machine's second run, the fleet's first runs serve; a later clock or driver change shifts these.
+    Without a good machine's second run, the fleet's first runs serve; a later change of clocks or
+    drivers shifts these.
     """
     if node not in again:
         return None

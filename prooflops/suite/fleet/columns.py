@@ -17,7 +17,7 @@ from prooflops_gate.console.tables import engineering, share, times_as
 MOST_COLUMNS = 8  # of single runs; more are grouped
 DELIVERS = "DELIVERS"
 PART = "part of a run"
-UNCHECKED = "not checked"
+UNSETTLED = ("not checked", "error")
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,15 @@ class Column:
         return found
 
     def verdict(self, claim: str) -> str:
-        """The verdict or, where machines differ, the number of machines per verdict; "-" where none checked it."""
+        """The verdict, or how many machines have which; "-" where none settled it.
+
+        A crashed test settles nothing.
+        """
         counts = Counter(
             {
                 verdict: n
                 for verdict, n in self.verdicts.get(claim, {}).items()
-                if verdict != UNCHECKED
+                if verdict not in UNSETTLED
             }
         )
         if len(counts) == 1:
@@ -78,8 +81,7 @@ def columns(runs: Sequence[NodeRun]) -> list[Column]:
     """Columns for these runs, oldest first. Titles show only the differences."""
     if len(runs) <= MOST_COLUMNS:
         groups = [[run] for run in runs]
-        described = [{"kind": run.kind, "node": run.node, **run.software, "date": run.date[:19],
-                      "extent": PART * bool(run.partial) or "whole run"} for run in runs]  # fmt: skip
+        described = [_described(run) for run in runs]
     else:
         newest: dict[tuple[str, ...], dict[str, NodeRun]] = {}
         for run in runs:
@@ -95,8 +97,16 @@ def columns(runs: Sequence[NodeRun]) -> list[Column]:
     ]
 
 
+def _described(run: NodeRun) -> dict[str, str]:
+    extent = PART if run.partial else "whole run"
+    moment = {"date": run.date[:19], "extent": extent}
+    return {"kind": run.kind, "node": run.node, **run.software, **moment}
+
+
 def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Titles of the fields that differ; the date only if no other field separates two rows, no host of its own kind.
+    """Titles of the fields that differ; the date only if no other field separates two rows.
+
+    A host that is the only one of its kind is named by its kind.
 
     >>> distinguishing([{"node": "a", "torch": "2.6"}, {"node": "a", "torch": "2.7"}])
     ['torch 2.6', 'torch 2.7']
@@ -181,8 +191,8 @@ def _peak_share(bench: Measurement | None) -> str:
 def times(shown: Sequence[Column]) -> list[list[str]]:
     """Each benchmark's time in the first column that has one, and the ratio to it in the others.
 
-    A benchmark that only one of several columns measured is left out. "~" marks a ratio within the wider of both
-    spreads: no difference was found.
+    A benchmark that only one of several columns measured is left out. "~" marks a ratio within the
+    wider of both spreads: no difference was found.
     """
     rows = []
     for name in dict.fromkeys(name for column in shown for name in column.spreads):
@@ -199,7 +209,7 @@ def times(shown: Sequence[Column]) -> list[list[str]]:
 
 
 def compared(first: Column, column: Column, name: str) -> tuple[float, bool]:
-    """The ratio of two columns' times of a benchmark, 0 without both; whether it is within the wider spread."""
+    """The ratio of two columns' times, 0 without both; whether it is within the wider spread."""
     before, after = first.time_s(name), column.time_s(name)
     ratio = after / before if before and after else 0.0
     return ratio, abs(ratio - 1) <= max(each.spreads.get(name, 0.0) for each in (first, column))

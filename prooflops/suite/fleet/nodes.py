@@ -48,7 +48,7 @@ class NodeRun:
 
     @classmethod
     def of(cls, record: Any, source: str, *, contended: bool = False) -> NodeRun:
-        """Reads a record, with contended times if asked. Raises one of NO_RECORD for any other object."""
+        """Reads a record, with contended times if asked. Raises one of NO_RECORD for others."""
         ours, fingerprint = record["prooflops"], record["prooflops"]["fingerprint"]
         card = fingerprint.get("card") or (
             fingerprint["device"] if ":" in str(fingerprint.get("device")) else ""
@@ -120,8 +120,11 @@ def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
                     f"{name}: not a record of this suite ({type(error).__name__}: {error})"
                 )
         if len(runs) == before:
-            raise ValueError(f"--report-compare {source}: no record of this suite in it; valid: a folder, a file, or a "
-                             "storage of pytest-benchmark (file://..., elasticsearch+https://...)")  # fmt: skip
+            valid = "a folder, a file, or a storage of pytest-benchmark"
+            raise ValueError(
+                f"--report-compare {source}: no record of this suite in it; valid: {valid} "
+                "(file://..., elasticsearch+https://...)"
+            )
     return sorted(runs, key=lambda run: run.date), unreadable
 
 

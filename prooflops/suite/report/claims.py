@@ -1,4 +1,4 @@
-"""The claims of a run as sections: what fails, what ended by an error, what is wrong as it circulates."""
+"""The claims of a run as sections: those that fail, errors, corrections, and all by topic."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _claim_rows(claims: Sequence[Verdict]) -> list[list[str]]:
 
 
 def claims_section(report: RunReport) -> Section:
-    """All claims by topic, folded, with a search; before them the counts, and what is not checked."""
+    """All claims by topic, folded, with a search; before them counts, and what is unchecked."""
     left_open = [
         f"not checked, {literal(reason)}: {', '.join(f'`{name}`' for name in names)}"
         for reason, names in unchecked(report.claims)

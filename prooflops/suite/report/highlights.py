@@ -199,7 +199,8 @@ def _power(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     if limited:
         lowest = min(limited)
         clock = f", {lowest.partition(': ')[2]} at the lowest clock" if ": " in lowest else ""
-        yield f"{len(limited)} of {len(benchmarks)} benchmarks are power-limited{clock}: normal work"
+        number = f"{len(limited)} of {len(benchmarks)}"
+        yield f"{number} benchmarks are power-limited{clock}: normal work"
 
 
 def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:

@@ -28,9 +28,9 @@ KERNELS = (
     "of reads, both of this run. *: counted by another convention, see counted_otherwise."
 )
 SPREAD = (
-    "Time by the device's own clock. Spread: the wider of the rounds' quartiles and of the median's "
-    "95 % interval, as a share of the median; from 25 % on nothing is concluded. Own ceiling: the "
-    "fastest product of the dtype in this run."
+    "Time by the device's own clock. Spread: the wider of the rounds' quartiles and of the "
+    "median's 95 % interval, as a share of the median; from 25 % on nothing is concluded. Own "
+    "ceiling: the fastest product of the dtype in this run."
 )
 
 

@@ -154,7 +154,7 @@ def run_report(
 
 
 def verdicts_json(report: RunReport) -> str:
-    """The text of verdicts.json, a run's results for programs; see docs/validate.md for its form."""
+    """The text of verdicts.json, a run's results for programs; docs/validate.md has its form."""
     figures = delivery.figures(report.benchmarks)
     mark, text = delivery.verdict(figures)
     content = {

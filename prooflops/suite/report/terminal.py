@@ -1,4 +1,4 @@
-"""Prints the end of a run: benchmarks, claims that fail or are not settled, and last the verdict."""
+"""Prints the end of a run: benchmarks, claims that fail or are open, and last the verdict."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ FINISHED = pytest.StashKey[FinishedRun]()
 
 
 def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Path) -> FinishedRun:
-    """Writes the record of a run with a claim or a benchmark, and the report if there is a folder."""
+    """Writes the record of a run that has any result, and the report if there is a folder."""
     verdicts = run.verdicts()
     content = run_record.record_of(
         config,
@@ -61,7 +61,7 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
 
 
 def publish(finished: FinishedRun, records: Path, exact: tuple[str, ...]) -> FinishedRun:
-    """Writes the pages of a run into its folder, if it has one, with the trends over the records."""
+    """Writes the pages of a run into its folder, if it has one, with the trends over records."""
     folder = finished.folder
     if folder is None:
         return finished
@@ -96,7 +96,7 @@ def write_pages(report: RunReport, folder: Path) -> None:
 def trends_of(
     records: Path, exact: tuple[str, ...], report: RunReport, names: Collection[str]
 ) -> list[Trend]:
-    """The trends of these benchmarks over this machine's records, including this run; none from few records."""
+    """The trends of these benchmarks over this machine's records, if there are enough."""
     if not names:
         return []
     own = history.fingerprint_id(report.machine)
