@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def record(file: EvidenceFile, found: Sequence[Verdict]) -> dict[str, Any]:
         "datetime": began.isoformat(),
         "commit_info": {"id": ", ".join(commits)},
         "machine_info": {"node": file.path.stem},
-        "version": "5.0.0",
+        "version": version("pytest-benchmark"),
         "benchmarks": [bench for row in ended.values() for bench in row.get("benchmarks", ())],
         "prooflops": {
             **{key: plan[key] for key in ("fingerprint", "arguments", "pace", "peaks", "caches")},

@@ -132,7 +132,8 @@ def unfinished_in(folder: Path, arguments: Sequence[str]) -> Path | None:
 
 def shown(path: Path) -> str:
     """A path as one types it here."""
-    return os.path.relpath(path)
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def run(file: EvidenceFile, options: argparse.Namespace, given: Sequence[str]) -> int:

@@ -135,7 +135,9 @@ class Slice:
                 f"{self.file.path} is a run of {machine_of(plan)}, and this machine is "
                 f"{machine_of(introduction['plan'])}: give another --out"
             )
-        self.introduction = {**introduction, **self.introduction}
+        # One process alone has looked up what goes into the head of a record.
+        if introduction["head"] or not self.introduction:
+            self.introduction = introduction
         if self._queue is None:
             for test, starts in self.file.unended().items():
                 if starts >= MOST_STARTS:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -171,3 +172,20 @@ def test_it_is_refused(story: Story, arguments: str, message: str, tmp_path: Pat
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 4, output
     assert message.format(**known) in output
+
+
+def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path: Path) -> None:
+    house = new_house(tmp_path)
+    house.claim("demo.holds")
+    house.test('@pytest.mark.claim("demo.holds")\ndef test_first(): ...')
+    house.test("import time\n\ndef test_long():\n    time.sleep(100)")
+    file = EvidenceFile(tmp_path / "run.jsonl")
+    process = call(house, "--out", str(file.path), "--device", "cpu", "--test-limit", "90")
+    while process.poll() is None and not any("long" in test for test in file.unended()):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, output
+    assert f"interrupted, after 1 of 2 tests; to go on: --resume {file.path}" in output
+    assert file.rows("over")[-1]["stopped"] == "interrupted"
+    assert [*file.ended()] == ["test_claims/test_demo.py::test_first"]
