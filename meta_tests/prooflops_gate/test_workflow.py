@@ -24,7 +24,7 @@ from prooflops_gate.report.files import MARK
 
 WORKFLOW = ROOT / "docs" / "workflows" / "gate.yml"
 JOBS = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
-ACTION = yaml.safe_load((ROOT / "prooflops_gate" / "action.yml").read_text(encoding="utf-8"))
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 GITLAB = yaml.safe_load((ROOT / "docs" / "workflows" / "gate.gitlab-ci.yml").read_text("utf-8"))
 MODULE = '[project]\nname = "work"\nversion = "1"\n[tool.setuptools]\npy-modules = ["work"]\n'
 # In place of python3: a virtual environment with the packages that are here, whose pip needs no network.
@@ -81,7 +81,7 @@ def runner(foreign: Path, tmp_path: Path) -> dict[str, str]:
         pytest.skip("needs pip and setuptools, to install without a network")
     tools, store, clone = tmp_path / "tools", tmp_path / "comments.json", tmp_path / "clone"
     ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
-    shutil.copytree(ROOT / "prooflops_gate", clone, ignore=ignored)
+    shutil.copytree(ROOT / "prooflops_gate", clone / "prooflops_gate", ignore=ignored)
     store.write_text('{"9": "of another"}')
     tools.mkdir()
     here = {
@@ -107,7 +107,7 @@ def runner(foreign: Path, tmp_path: Path) -> dict[str, str]:
         "PATH": f"{tools}:{tmp_path / 'env' / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(tmp_path / "path"),
         "PYTEST_ADDOPTS": "-p quick_plan",
-        "PROOFLOPS": str(clone),
+        "PROOFLOPS": str(clone / "prooflops_gate"),
         "GITHUB_BASE_REF": "main",
         "GITHUB_REPOSITORY": "o/r",
         "RUNNER_TEMP": str(tmp_path),
@@ -194,7 +194,7 @@ def test_every_shell_step_of_the_action_works_in_a_fresh_folder(
             step["env"] = {
                 key: text.replace(f"${{{{ {name} }}}}", value) for key, text in own.items()
             }
-    environment = runner | {"GITHUB_ACTION_PATH": runner["PROOFLOPS"], "GITHUB_ACTIONS": "true"}
+    environment = runner | {"GITHUB_ACTION_PATH": str(tmp_path / "clone"), "GITHUB_ACTIONS": "true"}
     codes = [shell(step, here, environment).returncode for step in [*steps, steps[-1]]]
     assert codes == [0, 0, 1, 0, 0], "to install, valgrind, compare, comment, and comment again"
     assert "SLOWER (1)" in commented(tmp_path)

@@ -32,7 +32,7 @@ from prooflops_gate.identity import folded, stable_names
 from prooflops_gate.machine.contention import Watch, without_own
 from prooflops_gate.machine.core_speed import CoreSpeed
 from prooflops_gate.run_state import RECORD as STASHED_RECORD
-from prooflops_gate.run_state import is_benchmark, plain_figure
+from prooflops_gate.run_state import is_benchmark, is_whole_benchmark, plain_figure
 
 RECORD = "PROOFLOPS_RECORD_TO"
 TASK = "PROOFLOPS_GATE_TASK"
@@ -73,6 +73,7 @@ class Replicate:
         self.repeats = Repeats(runs, self.name_of)
         self.names: dict[str, str] = {}
         self.collected: list[str] = []
+        self.whole: set[str] = set()
         self.current = ""
         # Benchmarks whose seconds a marker or the command line sets.
         self.fixed: set[str] = set()
@@ -107,6 +108,7 @@ class Replicate:
         if dropped:
             config.hook.pytest_deselected(items=dropped)
         items[:] = kept
+        self.whole = {self.name_of(item) for item in filter(is_whole_benchmark, kept)}
         for item in filter(is_benchmark, kept):
             self.set_pace(item)
 
@@ -145,8 +147,12 @@ class Replicate:
         self.once_s[name] = self.once_s.get(name, 0.0) + seconds
 
     def measures_memory(self) -> bool:
-        """Whether the memory of the test that runs is asked for."""
-        return self.memory is None or self.current in self.memory
+        """Whether the memory of the test that runs is asked for.
+
+        Not that of whole tests, which may allocate so often that tracing takes minutes.
+        """
+        is_asked = self.memory is None or self.current in self.memory
+        return is_asked and self.current not in self.whole
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
