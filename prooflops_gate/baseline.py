@@ -1,7 +1,8 @@
 """A baseline is a commit: it is checked out and measured beside this side.
 
-Where the commit cannot be had, its stored figures are reported beside today's. Then exact quantities and
-instructions are compared, and times decide nothing: between two sessions lies whatever the machine did.
+Where the commit cannot be had, its stored figures are reported beside today's. Then exact
+quantities and instructions are compared, and times decide nothing: between two sessions lies
+whatever the machine did.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def found(settings: Settings, root: Path, benchmarks: Collection[str], own: str 
 
 
 def commit_of(then: Sequence[Summary], root: Path) -> tuple[str, str]:
-    """The commit of these records, or why it cannot be checked out beside this side; one of them is empty."""
+    """The commit of these records, or why it cannot be checked out beside this side.
+
+    One of them is empty.
+    """
     commits = {each.commit for each in then}
     commit = next(iter(commits))
     why = ""
@@ -70,7 +74,10 @@ def commit_of(then: Sequence[Summary], root: Path) -> tuple[str, str]:
 
 
 def stored_rows(then: Sequence[Summary], now: Sequence[Summary], note: str) -> list[Row]:
-    """The rows of stored records beside today's: times are reported, with `note`, and decide nothing."""
+    """The rows of stored records beside today's.
+
+    Times are reported, with `note`, and decide nothing.
+    """
     names = dict.fromkeys(name for each in (*now, *then) for name in each.benchmarks)
     both = {name: (_timed(then, name), _timed(now, name)) for name in names}
     rows = []

@@ -1,8 +1,11 @@
-"""Names the first slow commit since a good one, for each benchmark that got slower: `--gate-bisect GOOD`.
+"""Names the first slow commit since a good one, for each benchmark that got slower.
+
+`--gate-bisect GOOD`.
 
 git's own bisection chooses the commits, in a worktree of its own, where the user's checkout and a
-bisection in progress there are out of reach. Each commit is measured beside GOOD by pairs of processes,
-for all benchmarks whose first slow commit is not known yet, and is bad above half of the whole slowdown.
+bisection in progress there are out of reach. Each commit is measured beside GOOD by pairs of
+processes, for all benchmarks whose first slow commit is not known yet, and is bad above half of the
+whole slowdown.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ FIRST_BAD, POSSIBLE = "# first bad commit: [", "# possible first bad commit: ["
 
 @dataclass(frozen=True)
 class HalfwayRule(TimeRule):
-    """Whether a commit has more than half of the whole slowdown since GOOD (SLOWER), or less (SAME).
+    """Whether a commit has more than half of the whole slowdown since GOOD (SLOWER), or less
+    (SAME).
 
     `halves` are ratios by benchmark.
     """
@@ -66,7 +70,10 @@ class HalfwayRule(TimeRule):
 
 @dataclass(frozen=True)
 class Step:
-    """The result of a commit for one benchmark: a word of git's bisection (good, bad, skip), and why."""
+    """The result of a commit for one benchmark.
+
+    A word of git's bisection (good, bad, skip), and why.
+    """
 
     word: str
     effect: Effect | None = None
@@ -81,7 +88,8 @@ class Step:
 
 
 class Bisection:
-    """The commits between `good` and the one that is checked out, for the benchmarks that got slower in between.
+    """The commits between `good` and the one that is checked out, for the benchmarks that got
+    slower in between.
 
     `more`: those that take more instructions, and are not shown to be slower.
     """
@@ -112,7 +120,10 @@ class Bisection:
         return found
 
     def first_slow(self, name: str, open_: Sequence[str]) -> str:
-        """Bisects for one benchmark; the result in words. `open_`: benchmarks to be measured with it."""
+        """Bisects for one benchmark; the result in words.
+
+        `open_`: benchmarks to be measured with it.
+        """
         self.bisect("start", self.bad_commit, self.good_commit)
         last = ""
         while not (found := self.found()):
@@ -133,7 +144,10 @@ class Bisection:
         return f"the first slow commit is one of {len(found)}, as others could not be decided"
 
     def bisect(self, *words: str) -> None:
-        """A step of git's bisection: checks another commit out, without files that tests and Python left there."""
+        """A step of git's bisection.
+
+        Checks another commit out, without files that tests and Python left there.
+        """
         self.git("reset", "--quiet", "--hard")
         self.git("bisect", *words)
         self.git("clean", "-ffdxq")
@@ -149,7 +163,10 @@ class Bisection:
         return []
 
     def measured(self, commit: str, names: Sequence[str]) -> dict[str, Step]:
-        """Compares GOOD and this commit, which is checked out, by pairs: a step for each of these benchmarks."""
+        """Compares GOOD and this commit, which is checked out, by pairs.
+
+        A step for each of these benchmarks.
+        """
         here = replace(self.tree, label=f"commit {commit[:9]}")
         question = replace(
             self.question,
@@ -214,7 +231,9 @@ class Bisection:
         return steps
 
     def evidence(self, name: str) -> list[str]:
-        """The commits that were measured for a benchmark, the oldest first, and git's log of the bisection."""
+        """The commits that were measured for a benchmark, the oldest first, and git's log of the
+        bisection.
+        """
         order = self.git(
             "rev-list", "--reverse", "--topo-order", f"{self.good_commit}..{self.bad_commit}"
         ).split()
@@ -228,7 +247,10 @@ class Bisection:
         )
 
     def git(self, *words: str) -> str:
-        """git's output in the worktree, which is named: in a hook the environment names the user's own."""
+        """git's output in the worktree, which is named.
+
+        In a hook the environment names the user's own.
+        """
         place = ["-C", str(self.top), f"--git-dir={self.top / '.git'}", f"--work-tree={self.top}"]
         done = subprocess.run(
             ["git", *place, *words], capture_output=True, text=True, env=environment_of_git()
@@ -239,7 +261,10 @@ class Bisection:
 
 
 def bisect(question: Question, commit: str) -> Comparison:
-    """Compares this side with a good revision; the rows of SLOWER benchmarks name their first slow commit."""
+    """Compares this side with a good revision.
+
+    The rows of SLOWER benchmarks name their first slow commit.
+    """
     found = compare(question)
     slow = {
         row.name: row.effect
@@ -273,7 +298,10 @@ def with_commit(row: Row, said: str) -> Row:
 
 
 def checked_good(text: str, root: Path) -> str:
-    """The commit that `--gate-bisect` names. Raises UsageError where none lies between it and a clean checkout."""
+    """The commit that `--gate-bisect` names.
+
+    Raises UsageError where none lies between it and a clean checkout.
+    """
     wrong = ""
     commit = sides.commit_named(root, text)
     if sides.repository_of(root) is None:

@@ -1,8 +1,11 @@
-"""Cleans up after a gate run, however it ended: runs as a process of its own, which outlives even a killed parent.
+"""Cleans up after a gate run, however it ended.
 
-The parent writes lines to its standard input: `folder PATH`, `worktree REPOSITORY PATH`, `group PID`, `ended PID`. When
-that input ends (the parent is done, or dead), it kills the processes still alive and removes worktrees and folders. No
-other code cleans up, so every run exercises it. Standard library only; nothing of the suite is imported.
+Runs as a process of its own, which outlives even a killed parent.
+
+The parent writes lines to its standard input: `folder PATH`, `worktree REPOSITORY PATH`, `group
+PID`, `ended PID`. When that input ends (the parent is done, or dead), it kills the processes still
+alive and removes worktrees and folders. No other code cleans up, so every run exercises it.
+Standard library only; nothing of the suite is imported.
 """
 
 import os
@@ -18,7 +21,10 @@ from pathlib import Path
 
 @contextmanager
 def running() -> Iterator[Callable[..., None]]:
-    """Starts this file as a process, and gives the function that writes a line to it; at the end it has cleaned up."""
+    """Starts this file as a process, and gives the function that writes a line to it.
+
+    At the end it has cleaned up.
+    """
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__],
         stdin=subprocess.PIPE,

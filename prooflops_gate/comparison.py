@@ -47,9 +47,9 @@ STOPPED = "the run was stopped before it was decided"
 class Comparison:
     """What a run found: a row per quantity of each benchmark, and what to say of the whole run.
 
-    `title` names the two sides. `notes` stand below the rows, `details` below these under -v. `effort`
-    is what it took. A `table` is printed in place of the rows. `counts` are instructions by benchmark.
-    `left_out` are tests whose ids differ from process to process: nothing pairs them.
+    `title` names the two sides. `notes` stand below the rows, `details` below these under -v.
+    `effort` is what it took. A `table` is printed in place of the rows. `counts` are instructions
+    by benchmark. `left_out` are tests whose ids differ from process to process: nothing pairs them.
     """
 
     title: str
@@ -78,9 +78,9 @@ class Stopped(KeyboardInterrupt):
 class Question:
     """What is compared: this side beside another, by the tests that were selected.
 
-    `asked` is the option that names the other side; empty where both are this one. `benchmarks` are to
-    be compared; `targets` are the paths in which the other side is searched for more of them. `say`
-    takes a line of progress, `heard` each process of this side.
+    `asked` is the option that names the other side; empty where both are this one. `benchmarks` are
+    to be compared; `targets` are the paths in which the other side is searched for more of them.
+    `say` takes a line of progress, `heard` each process of this side.
     """
 
     here: Side
@@ -141,7 +141,7 @@ def exhaust(
     exact: Sequence[str],
     say: Callable[[str], None],
 ) -> None:
-    """Takes the pairs that an instrument asks for, until it asks for none, or another does not fit."""
+    """Takes the pairs that an instrument asks for, until it asks for none or no more fits."""
     took_s, said_at = 0.0, -math.inf
     while task := instrument.next_task(time.monotonic()):
         began = time.monotonic()
@@ -159,7 +159,10 @@ def exhaust(
 
 
 def compare(question: Question) -> Comparison:
-    """Compares two sides. Raises Stopped where the user stops it, with the verdicts reached so far."""
+    """Compares two sides.
+
+    Raises Stopped where the user stops it, with the verdicts reached so far.
+    """
     pairs, settings = question.pairs(), question.settings
     question.say("a first pair of processes shows what there is to compare")
     began = time.monotonic()
@@ -199,7 +202,10 @@ def compare(question: Question) -> Comparison:
 
 
 def take_first(question: Question, pairs: Pairs) -> Pair:
-    """The first pair, in which the other side runs whole files: its benchmarks are not known yet."""
+    """The first pair, in which the other side runs whole files.
+
+    Its benchmarks are not known yet.
+    """
     memory = None if question.settings.memory != "off" else ()
     task = Task(tests=question.selection.benchmarks, paces=FIRST, memory=memory)
     targets = None
@@ -242,7 +248,10 @@ class Riding:
 def count(
     question: Question, measured: Measured, pace: PacePlan, take: Callable[[Task], Pair]
 ) -> Instructions:
-    """Counts the instructions of these benchmarks, where that is asked for; a share of the time left is for it."""
+    """Counts the instructions of these benchmarks, where that is asked for.
+
+    A share of the time left is for it.
+    """
     settings, now = question.settings, time.monotonic()
     is_asked = settings.by != TIME and bool(question.asked)
     both = [timed for pair in measured.pairs.values() for timed in pair]

@@ -1,7 +1,8 @@
-"""Counts this checkout's instructions by fixed hash seeds, to store them and to compare them with stored ones.
+"""Counts this checkout's instructions by fixed hash seeds, to store them and to compare them with
+stored ones.
 
-Without pairs: the count of a commit hardly depends on the machine. The n-th process has the n-th seed
-everywhere.
+Without pairs: the count of a commit hardly depends on the machine. The n-th process has the n-th
+seed everywhere.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def store(
     here: Side,
     say: Callable[[str], None],
 ) -> str:
-    """Counts the benchmarks of this commit, and stores that beside the history of times. What it did, in words."""
+    """Counts the benchmarks of this commit, and stores that beside the history of times.
+
+    What it did, in words.
+    """
     taken: list[Replicate] = []
     for seed in range(1, MOST_PROCESSES + 1):
         say(f"instructions: process {seed} of {MOST_PROCESSES}, under valgrind")
@@ -81,7 +85,10 @@ def compare(
     say: Callable[[str], None],
     ends: float,
 ) -> Counted:
-    """The decisions beside the stored counts of the baseline; none where there are no such counts."""
+    """The decisions beside the stored counts of the baseline.
+
+    None where there are no such counts.
+    """
     found: dict[str, Count] = {}
     taken: list[Replicate] = []
     then: CountRecord | None = None
@@ -110,7 +117,10 @@ def compare(
 
 
 def without_libraries(builds: Mapping[str, object]) -> dict[str, object]:
-    """The builds that name a history's folder; libraries are compared record by record, as far as both import them."""
+    """The builds that name a history's folder.
+
+    Libraries are compared record by record, as far as both import them.
+    """
     return {key: each for key, each in builds.items() if key != "libraries"}
 
 
@@ -141,7 +151,9 @@ def decisions(before: CountRecord, after: CountRecord, limit: float) -> dict[str
 
 
 def steps(folder: Path, limit: float) -> list[str]:
-    """A line for each change of instructions between two commits that were recorded one after the other."""
+    """A line for each change of instructions between two commits that were recorded one after the
+    other.
+    """
     lines = []
     for builds in counts.builds_in(folder):
         known = list(counts.read(folder, builds))

@@ -9,7 +9,9 @@ import pytest
 
 @pytest.hookspec(firstresult=True)
 def pytest_gate_fingerprint(config: pytest.Config) -> dict[str, Any] | None:
-    """Everything that must be equal for two runs' timings to be comparable. Replaces what the plugin finds by itself.
+    """Everything that must be equal for two runs' timings to be comparable.
+
+    Replaces what the plugin finds by itself.
 
     def pytest_gate_fingerprint(config):
         return {"name": "rack 7", "firmware": open("/etc/firmware").read()}

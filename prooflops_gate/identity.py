@@ -1,9 +1,9 @@
 """Names of tests that are the same in every process.
 
-A test's id may hold an address (`ids=str` over functions), a uuid or a temporary folder, which differ
-from process to process. Its name here has these folded, and tests of one function that are equal then
-are told apart by their position. A test whose id holds none of these is called by its id.
-Standard library only: the child's plugin imports it, too.
+A test's id may hold an address (`ids=str` over functions), a uuid or a temporary folder, which
+differ from process to process. Its name here has these folded, and tests of one function that are
+equal then are told apart by their position. A test whose id holds none of these is called by its
+id. Standard library only: the child's plugin imports it, too.
 """
 
 from __future__ import annotations

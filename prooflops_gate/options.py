@@ -76,8 +76,8 @@ INI = {
     ),
     "gate_in_turn": (
         (
-            "whether both processes of a pair live at once and run in turn; false where only one can, "
-            "as with a port"
+            "whether both processes of a pair live at once and run in turn; false where only one "
+            "can, as with a port"
         ),
         "true",
     ),
@@ -91,7 +91,7 @@ COMPUTED = ("gate_by",)
 FLAGS = {
     "--gate": "fail on a confirmed regression, or on a change of an exact quantity",
     "--gate-noise-floor": "compare this code with itself: what can be detected here",
-    "--gate-history": "list records and baselines, oldest first, and exit; --report=DIR: as a page, too",
+    "--gate-history": "list records and baselines, and exit; --report=DIR: as a page, too",
 }
 # By option: metavar and meaning.
 VALUES = {
@@ -139,8 +139,8 @@ def add_options(parser: pytest.Parser) -> None:
 class Settings:
     """The options of the gate, checked.
 
-    An undecided benchmark passes where a change larger than `allowed_open` is excluded. `by` is one of
-    TIERS.
+    An undecided benchmark passes where a change larger than `allowed_open` is excluded. `by` is one
+    of TIERS.
     """
 
     gate: bool
@@ -192,7 +192,10 @@ _settings = pytest.StashKey[Settings]()
 
 
 def settings(config: pytest.Config) -> Settings:
-    """The options of the gate. Raises UsageError for an impossible one, naming its value and valid ones."""
+    """The options of the gate.
+
+    Raises UsageError for an impossible one, naming its value and valid ones.
+    """
     if _settings not in config.stash:
         try:
             found = _read(config)
@@ -292,7 +295,10 @@ def _impossible(found: Settings) -> Mapping[str, object]:
 
 
 def _check_paths(config: pytest.Config) -> None:
-    """Refuses a path as a word of its own: before pytest knows our options, it may take its rootdir from it."""
+    """Refuses a path as a word of its own.
+
+    Before pytest knows our options, it may take its rootdir from it.
+    """
     given = list(itertools.pairwise(_given(config)))
     here = config.invocation_params.dir.resolve()
     for name in ("baseline", "versus", "bisect", *FILES):
@@ -303,18 +309,21 @@ def _check_paths(config: pytest.Config) -> None:
                 name in ("versus", "bisect") and path.exists()
             ):
                 raise ValueError(
-                    f"{_flag(name)} {text}: write {_flag(name)}={text}, or pytest takes its rootdir there"
+                    f"{_flag(name)} {text}: write {_flag(name)}={text}, or pytest takes its "
+                    "rootdir there"
                 )
 
 
 def refuse_unwritable(name: str, path: Path, kind: str) -> None:
-    """Stops a run whose results could not be written at its end. `kind`: whether `path` is a file or a folder."""
+    """Stops a run whose results could not be written at its end.
+
+    `kind`: whether `path` is a file or a folder.
+    """
     folder = path if kind == "folder" else path.parent
     there = next(each for each in (folder, *folder.parents) if each.exists())
     try:
-        if (
-            kind == "file" and path.exists() and not path.is_file()
-        ):  # a folder, or a device, which would be replaced
+        # A folder, or a device, which would be replaced.
+        if kind == "file" and path.exists() and not path.is_file():
             raise OSError(errno.EEXIST, "it is no regular file")
         with tempfile.TemporaryFile(dir=there):
             pass
@@ -325,7 +334,8 @@ def refuse_unwritable(name: str, path: Path, kind: str) -> None:
 
 def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
     option = config.getoption
-    # A project's `addopts` often disable benchmarks for its plain runs: the gate's processes ignore that.
+    # A project's `addopts` often disable benchmarks for its plain runs: the gate's processes ignore
+    # that.
     given = _given(config) if orchestrated else ["--benchmark-disable", "--benchmark-skip"]
     disabled = option("benchmark_disable", False) and not option("benchmark_enable", False)
     if disabled and "--benchmark-disable" in given:
@@ -344,7 +354,7 @@ def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
 
 
 def _given(config: pytest.Config) -> list[str]:
-    """The words of the command line and of PYTEST_ADDOPTS, without those of the project's ini file."""
+    """The words of the command line and of PYTEST_ADDOPTS, without those of the ini file."""
     return [
         *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
         *map(str, config.invocation_params.args),
@@ -352,10 +362,11 @@ def _given(config: pytest.Config) -> list[str]:
 
 
 def words_for_children(config: pytest.Config, cache: Path) -> list[str]:
-    """This run's command line for a child, in which `child.options` takes back what concerns the parent alone.
+    """This run's command line for a child, in which `child.options` takes back what concerns the
+    parent alone.
 
-    pytest's order: the ini setting `addopts`, the environment, the user's words. The gate's own options are left out: a
-    child may run in an environment without this package.
+    pytest's order: the ini setting `addopts`, the environment, the user's words. The gate's own
+    options are left out: a child may run in an environment without this package.
     """
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in FLAGS:
@@ -445,7 +456,10 @@ def _tier(name: str, text: str, asked: bool) -> str:
 
 
 def history_folder(config: pytest.Config) -> Path:
-    """The folder of records: PROOFLOPS_HISTORY, or the ini setting `gate_history`, relative to the rootdir."""
+    """The folder of records.
+
+    PROOFLOPS_HISTORY, or the ini setting `gate_history`, relative to the rootdir.
+    """
     return config.rootpath / (
         os.environ.get("PROOFLOPS_HISTORY") or str(config.getini("gate_history"))
     )

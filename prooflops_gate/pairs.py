@@ -20,15 +20,16 @@ from prooflops_gate.process import Processes
 from prooflops_gate.selection import files_of
 from prooflops_gate.task import Layout, Pair, Replicate, ReplicateFailed, Side, Task
 
-# The limit of a pair in turn, beside so many times the first pair: a lock that one holds stops the other.
+# The limit of a pair in turn, beside so many times the first pair: a lock that one holds stops the
+# other.
 START_S, FIRST_PAIRS = 60.0, 4
 
 
 class Pairs:
     """Processes of `here` beside those of `other`.
 
-    `asked` is the option that names the other side; empty where both are `here`. `heard` is called with
-    each process of this side that counts.
+    `asked` is the option that names the other side; empty where both are `here`. `heard` is called
+    with each process of this side that counts.
     """
 
     def __init__(
@@ -69,7 +70,10 @@ class Pairs:
         return done
 
     def _in_turn(self, task: Task, here_first: bool) -> Pair | None:
-        """Both processes at the same time; None, and never again, where a test or process fails then."""
+        """Both processes at the same time.
+
+        None, and never again, where a test or process fails then.
+        """
         order = (self.here, self.other) if here_first else (self.other, self.here)
         asked = [(side, files_there(side, task)) for side in order]
         try:
@@ -86,7 +90,10 @@ class Pairs:
         return None
 
     def _before(self, task: Task, targets: Sequence[str] | None) -> Replicate:
-        """A process of the other side. Raises UsageError with the option that named it, where it breaks."""
+        """A process of the other side.
+
+        Raises UsageError with the option that named it, where it breaks.
+        """
         try:
             if targets:
                 return self.processes.run([(self.other, targets)], replace(task, tests=None))[0]
@@ -116,7 +123,10 @@ class Pairs:
 
 
 def files_there(side: Side, task: Task) -> list[str]:
-    """The files of a task's tests, as far as this side has them. Raises ReplicateFailed where it has none."""
+    """The files of a task's tests, as far as this side has them.
+
+    Raises ReplicateFailed where it has none.
+    """
     files = files_of(task.tests or ())
     there = sides.existing(files, side)
     if not there:

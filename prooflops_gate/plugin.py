@@ -1,7 +1,7 @@
 """The installed pytest plugin: history and gate for anybody's pytest-benchmark tests.
 
-Loaded by every run of pytest where the package is installed. So it imports nothing at start but pytest and the standard
-library, and does nothing unless one of its options is given.
+Loaded by every run of pytest where the package is installed. So it imports nothing at start but
+pytest and the standard library, and does nothing unless one of its options is given.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "gate(min_effect=0.05, direction='slower', ignore=False): how the gate compares this "
-        "benchmark, instead of its ini settings; ignore: not at all, as where its work differs from "
-        "run to run",
+        "benchmark, instead of its ini settings; ignore: not at all, as where its work differs "
+        "from run to run",
     )
     chosen = settings(config)
     if not chosen.used or hasattr(config, "workerinput"):
@@ -83,7 +83,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
-    """Takes the option `--report` of `--gate-history`, unless the project has an option of this name itself."""
+    """Takes the option `--report` of `--gate-history`, unless the project has an option of this
+    name itself.
+    """
     yield
     if "--gate-history" in args and not hasattr(early_config.option, "report"):
         parser.addoption("--report", help="folder of the history's page")
@@ -101,7 +103,8 @@ def refuse_rootdir_paths(
             and not (here / path).resolve().is_relative_to(here)
         ):
             raise pytest.UsageError(
-                f"{name} {path}: write {name}={path}{suffix}, or pytest takes its rootdir from the path"
+                f"{name} {path}: write {name}={path}{suffix}, or pytest takes its rootdir from the "
+                "path"
             )
 
 
@@ -124,7 +127,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         folder, found.exact, verbose=verbose, report=report, root=config.rootpath
     )
     if counts.builds_in(folder):
-        from prooflops_gate import counted_history  # imports scipy
+        # Imports scipy.
+        from prooflops_gate import counted_history
 
         print("\n".join(counted_history.steps(folder, found.min_instructions)))
     return code
@@ -143,7 +147,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_recorded(config: pytest.Config) -> bool:
-    """Whether this run leaves a record: by an option, or because this suite's own plugin keeps all of its runs."""
+    """Whether this run leaves a record.
+
+    By an option, or because this suite's own plugin keeps all of its runs.
+    """
     return (
         settings(config).used or is_replicate() or config.pluginmanager.hasplugin("prooflops.run")
     )
@@ -151,11 +158,12 @@ def _is_recorded(config: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session")
 def gate_replicate(pytestconfig: pytest.Config) -> Any:
-    """The gate's pace for benchmarks that choose their own rounds, in a process that the gate paces; else None.
+    """The gate's pace for benchmarks that choose their own rounds, in a process that the gate
+    paces; else None.
 
-    `gate_replicate.pace(request.node)` is the seconds to take, the fewest rounds, and whether an earlier process has
-    checked the benchmark. `gate_replicate.leave_out(request.node, seconds)` reports the seconds of such checks, which
-    later processes skip.
+    `gate_replicate.pace(request.node)` is the seconds to take, the fewest rounds, and whether an
+    earlier process has checked the benchmark. `gate_replicate.leave_out(request.node, seconds)`
+    reports the seconds of such checks, which later processes skip.
     """
     found = pytestconfig.pluginmanager.get_plugin("prooflops_gate.replicate")
     return found if found and found.paces else None
@@ -198,7 +206,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
-    # After every other plugin's own (the suite writes its record there), and before the terminal's summary.
+    # After every other plugin's own (the suite writes its record there), and before the terminal's
+    # summary.
     config = session.config
     interrupted = session.exitstatus in (
         pytest.ExitCode.INTERRUPTED,
@@ -215,7 +224,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     ):
         return result
     if session.exitstatus == pytest.ExitCode.USAGE_ERROR:
-        return result  # refused: nothing ran
+        # Refused: nothing ran.
+        return result
     chosen = settings(config)
     if (chosen.used and not chosen.orchestrated) or is_replicate():
         if run_state.RECORD_PATH not in config.stash:

@@ -1,8 +1,8 @@
 """Fresh processes of pytest, of this checkout or another side, and what each leaves.
 
-Nothing of them outlives the run: the cleanup process (`prooflops_gate.cleanup_process`) removes them,
-their files and the worktree of another revision after success, an error, ^C or a kill alike. The
-user's working tree is never touched.
+Nothing of them outlives the run: the cleanup process (`prooflops_gate.cleanup_process`) removes
+them, their files and the worktree of another revision after success, an error, ^C or a kill alike.
+The user's working tree is never touched.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class _Started(NamedTuple):
 
 
 class Processes:
-    """Starts processes, one alone or several that take turns; a context that leaves none of them behind.
+    """Starts processes, one alone or several that take turns.
+
+    A context that leaves none of them behind.
 
     It remembers of each side how fast its cores have run, as each Python has its own fixed work.
     """
@@ -131,9 +133,9 @@ class Processes:
     def run(self, asked: Sequence[tuple[Side, Sequence[str]]], task: Task) -> list[Replicate]:
         """A process for each side over its files, which does this task.
 
-        Several live at the same time and run their tests in turn, the first side beginning; those that
-        count wait for no turn. Raises ReplicateFailed for one that crashed, took too long, or could
-        not collect, and OutOfTime where the task's end was reached.
+        Several live at the same time and run their tests in turn, the first side beginning; those
+        that count wait for no turn. Raises ReplicateFailed for one that crashed, took too long, or
+        could not collect, and OutOfTime where the task's end was reached.
         """
         limit_s = min(task.limit_s, self._limit_s, task.ends - time.monotonic())
         started: list[_Started] = []
@@ -198,11 +200,15 @@ class Processes:
         return _Started(number, side, process, record, output, began)
 
     def _of_python(self, task: Task) -> dict[str, str]:
-        """Variables for the child's Python: the hash seed, and a place for bytecode where none is written."""
+        """Variables for the child's Python.
+
+        The hash seed, and a place for bytecode where none is written.
+        """
         seed = task.layout.hash_seed
         variables = {"PYTHONHASHSEED": seed} if seed else {}
         if os.environ.get(NO_BYTECODE) and BYTECODE not in os.environ:
-            # Otherwise each process compiles all its imports anew: 5 s with torch. Many images set it.
+            # Otherwise each process compiles all its imports anew: 5 s with torch. Many images set
+            # it.
             variables |= {NO_BYTECODE: "", BYTECODE: str(self.folder / "bytecode")}
         return variables
 
@@ -213,7 +219,10 @@ class Processes:
         return [side.python, "-m", "pytest", *plugins, *words, *place]
 
     def _ini(self, side: Side) -> list[str]:
-        """The side's counterpart of this run's ini file; where it has none, the file itself if `-c` names it."""
+        """The side's counterpart of this run's ini file.
+
+        Where it has none, the file itself if `-c` names it.
+        """
         ini, root = self._config.inipath, self._config.rootpath
         if ini and ini.is_relative_to(root):
             theirs = side.root / ini.relative_to(root)
@@ -222,7 +231,10 @@ class Processes:
         return ["-c", str(ini)] if ini and self._config.option.inifilename else []
 
     def _environment(self, side: Side) -> dict[str, str]:
-        """The environment, with PYTHONPATH: the link, the side's folders, then the given ones, moved to this side."""
+        """The environment, with PYTHONPATH.
+
+        The link, the side's folders, then the given ones, moved to this side.
+        """
         inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         moved = [_moved(path, self._config.rootpath, side.root) for path in inherited]
         paths = os.pathsep.join([str(self._plugins), *side.paths, *moved])
@@ -253,7 +265,8 @@ class Processes:
         self._fastest_s[side.label] = fastest_s
         _label_slow(record["benchmarks"], found["calls"], fastest_s)
         wall_s -= found["idle_s"]
-        # Without a moment at full speed, waiting was useless: the core may have slowed down for good.
+        # Without a moment at full speed, waiting was useless: the core may have slowed down for
+        # good.
         self._patience_s /= 2
         if found["was_fast"]:
             self._patience_s = PATIENCE * (wall_s - found["waited_s"])
@@ -285,7 +298,9 @@ class Processes:
 def _label_slow(
     benchmarks: Sequence[dict[str, Any]], calls: Mapping[str, Mapping[str, Any]], fastest_s: float
 ) -> None:
-    """Labels the benchmarks during which the core never ran at the best speed that any process of this side saw."""
+    """Labels the benchmarks during which the core never ran at the best speed that any process of
+    this side saw.
+    """
     for bench in benchmarks:
         test = bench.get("test", bench["fullname"])
         stretch_s: Any = calls.get(test, {}).get("stretch_s")
@@ -300,14 +315,20 @@ def _label_slow(
 
 
 def _size(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Bytes that a process finds at the beginning of its stack: the words of its command, and its environment."""
+    """Bytes that a process finds at the beginning of its stack.
+
+    The words of its command, and its environment.
+    """
     words = (*command, *itertools.chain(*environment.items()))
     return sum(len(os.fsencode(word)) + 1 for word in words)
 
 
 @cache
 def interpreter_of(python: str) -> str:
-    """The program behind `python`, which may be a shell script, as pyenv's: valgrind would count the shell."""
+    """The program behind `python`, which may be a shell script, as pyenv's.
+
+    Valgrind would count the shell.
+    """
     with open(shutil.which(python) or python, "rb") as file:
         if file.read(2) != b"#!":
             return python
@@ -318,7 +339,10 @@ def interpreter_of(python: str) -> str:
 
 @contextmanager
 def fixed_addresses() -> Iterator[None]:
-    """Starts processes without random placement of memory; where a container forbids it, counts scatter a little."""
+    """Starts processes without random placement of memory.
+
+    Where a container forbids it, counts scatter a little.
+    """
     personality = ctypes.CDLL(None).personality
     before = personality(ASK)
     personality(before | FIXED_ADDRESSES)
@@ -329,7 +353,10 @@ def fixed_addresses() -> Iterator[None]:
 
 
 def environment_of_git() -> dict[str, str]:
-    """For git in another worktree: in a hook this names the user's index, and a checkout would overwrite it."""
+    """For git in another worktree.
+
+    In a hook this names the user's index, and a checkout would overwrite it.
+    """
     return {key: value for key, value in os.environ.items() if key != "GIT_INDEX_FILE"}
 
 

@@ -34,7 +34,10 @@ def record(
     say: Callable[[str], None],
     heard: Callable[[Replicate], None],
 ) -> Comparison:
-    """Runs these tests in N processes, and stores those as a baseline if a name is given. Raises OSError."""
+    """Runs these tests in N processes, and stores those as a baseline if a name is given.
+
+    Raises OSError.
+    """
     tests = (*selection.benchmarks, *selection.others)
     if not tests:
         why = "no test is selected, and a baseline of none lets everything pass"
@@ -69,7 +72,9 @@ def record(
 
 
 def spread_table(taken: Mapping[str, Sequence[Timed]]) -> list[Sequence[str]]:
-    """The median time of each benchmark in the processes of one session, and how far they lie apart."""
+    """The median time of each benchmark in the processes of one session, and how far they lie
+    apart.
+    """
     rows: list[Sequence[str]] = [HEAD]
     for name, group in taken.items():
         times = [timed.time_s for timed in group]

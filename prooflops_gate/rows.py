@@ -1,4 +1,7 @@
-"""The rows of a comparison: one quantity of one benchmark or claim, before and after, and the table of them."""
+"""The rows of a comparison.
+
+One quantity of one benchmark or claim, before and after, and the table of them.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,9 @@ class Row:
 
     `quantity` is "time", "instructions", "memory", the "verdict" of a claim, or the key of an exact
     figure. `effect` is that of a time, above 1 is worse. `by` is the quantity that decided, where
-    there were two. `fresh` pairs confirmed a verdict after it was suspected. `where` names the functions
-    that take more than before, `test` the test that measured it, where that has another name.
+    there were two. `fresh` pairs confirmed a verdict after it was suspected. `where` names the
+    functions that take more than before, `test` the test that measured it, where that has another
+    name.
     """
 
     name: str
@@ -73,7 +77,10 @@ def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
 
 
 def with_skips(rows: Iterable[Row], reasons: Mapping[str, str]) -> list[Row]:
-    """The rows, with INCONCLUSIVE for MISSING where the test was skipped: `reasons` by test vary from run to run."""
+    """The rows, with INCONCLUSIVE for MISSING where the test was skipped.
+
+    `reasons` by test vary from run to run.
+    """
     found = []
     for row in rows:
         if row.verdict == "MISSING" and row.name in reasons:
@@ -116,7 +123,9 @@ def _cells(row: Row) -> list[str]:
 
 
 def interval(effect: Effect) -> str:
-    """The bounds of an effect as text. With too few pairs for its level, a lower confidence is named.
+    """The bounds of an effect as text.
+
+    With too few pairs for its level, a lower confidence is named.
 
     >>> from prooflops_gate.statistics.effects import paired
     >>> interval(paired([1.0] * 3, [1.0, 1.1, 1.2], level=0.01))

@@ -1,8 +1,10 @@
-"""The gate: has anything got slower, or changed, beside another version? Decided by fresh processes.
+"""The gate.
+
+Has anything got slower, or changed, beside another version? Decided by fresh processes.
 
 This process runs no test and opens no device. It collects, has two sides compared
-(`prooflops_gate.comparison`), and reports every test once: a regression is that test's failure. Of the
-gate's files this one alone prints.
+(`prooflops_gate.comparison`), and reports every test once: a regression is that test's failure. Of
+the gate's files this one alone prints.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def configure(config: pytest.Config, settings: Settings, disturbing: Sequence[st
     """Makes this run start fresh processes instead of running tests."""
     if is_replicate() or config.option.collectonly:
         return
-    # pytest-cov's: this process runs no test, so --cov-fail-under in a project's addopts would fail it.
+    # pytest-cov's: this process runs no test, so --cov-fail-under in a project's addopts would fail
+    # it.
     switch_off(config.known_args_namespace)
     config.pluginmanager.register(Gate(config, settings, disturbing), "prooflops_gate.run")
 
@@ -97,7 +100,10 @@ class Gate:
         return True
 
     def compared(self, processes: Processes) -> Comparison:
-        """What was found; of a broken run why it broke, of one that was stopped what was decided by then."""
+        """What was found.
+
+        Of a broken run why it broke, of one that was stopped what was decided by then.
+        """
         try:
             found = self.measured(processes)
         except Stopped as stopped:
@@ -149,7 +155,10 @@ class Gate:
         return self.against_baseline(question, beside)
 
     def against_baseline(self, question: Question, beside: Side) -> Comparison:
-        """Beside the commit of the baseline; where that cannot be run, a report beside its stored figures."""
+        """Beside the commit of the baseline.
+
+        Where that cannot be run, a report beside its stored figures.
+        """
         settings, root = self.settings, self.config.rootpath
         known = baseline.found(settings, root, self.selection.benchmarks)
         if known.commit:
@@ -235,7 +244,9 @@ class Gate:
 
     @contextmanager
     def storing(self) -> Generator[None, None, None]:
-        """If the history cannot be written (a full disk, say), lets the run go on, report it, and fail."""
+        """If the history cannot be written (a full disk, say), lets the run go on, report it, and
+        fail.
+        """
         try:
             yield
         except OSError as error:

@@ -48,7 +48,9 @@ def is_whole_benchmark(item: pytest.Item) -> bool:
 
 
 def plain_figure(value: object) -> object:
-    """For `json.dumps(default=...)`: a scalar of numpy or torch as its number, anything else as text.
+    """For the argument `default` of `json.dumps`.
+
+    A scalar of numpy or torch as its number, anything else as text.
 
     >>> plain_figure(b"a")
     "b'a'"

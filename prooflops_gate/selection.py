@@ -18,7 +18,9 @@ from prooflops_gate.run_state import is_benchmark
 
 @dataclass(frozen=True)
 class Selection:
-    """The collected tests of this run by their stable names, and the settings of their markers `gate`."""
+    """The collected tests of this run by their stable names, and the settings of their markers
+    `gate`.
+    """
 
     config: pytest.Config
     items: tuple[pytest.Item, ...]
@@ -58,7 +60,7 @@ class Selection:
         return 2 if "both" in given else 1
 
     def covers(self, test: str) -> bool:
-        """Whether this run asks for a test of the other side, which has no `ignore` in its marker."""
+        """Whether this run asks for a test of the other side, and no marker says `ignore`."""
         if self.markers.get(test, {}).get("ignore", False):
             return False
         return test in self.benchmarks or is_asked_for(test, self.config)
@@ -79,7 +81,7 @@ def function_of(name: str) -> str:
 
 
 def is_in_code(root: Path, name: str) -> bool:
-    """Whether the function of this test stands in its file under `root`, in any class of that name."""
+    """Whether the function of this test stands in its file under `root`."""
     file, *inside = function_of(name).split("::")
     try:
         tree = ast.parse((root / file).read_text(encoding="utf-8"))
@@ -119,10 +121,12 @@ def selects_by_expression(config: pytest.Config) -> bool:
 
 
 def is_asked_for(name: str, config: pytest.Config) -> bool:
-    """Whether the paths and node ids of the command line cover a test of this name, existing or not.
+    """Whether the paths and node ids of the command line cover a test of this name, existing or
+    not.
 
-    So a benchmark that vanished from a file is missing, and one of another file is not. Where the last
-    run selects the tests (--lf, --sw), nothing else was asked for: the other side has no such past.
+    So a benchmark that vanished from a file is missing, and one of another file is not. Where the
+    last run selects the tests (--lf, --sw), nothing else was asked for: the other side has no such
+    past.
     """
     if getattr(config.option, "lf", False) or getattr(config.option, "stepwise", False):
         return False

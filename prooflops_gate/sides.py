@@ -1,7 +1,10 @@
-"""The other side of a side-by-side comparison: another interpreter, another checkout, or a git revision.
+"""The other side of a side-by-side comparison.
 
-Its processes must import *its* code. They start in its folder, with it (and its `src`) first on the path, before an
-installed or editable copy. Their imports are checked afterwards, and this side's code there is refused.
+Another interpreter, another checkout, or a git revision.
+
+Its processes must import *its* code. They start in its folder, with it (and its `src`) first on the
+path, before an installed or editable copy. Their imports are checked afterwards, and this side's
+code there is refused.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ from prooflops_gate.task import Pair, Replicate, Side
 def import_paths(root: Path, here: Path) -> tuple[str, ...]:
     """The first folders on the import path of a side's processes, on both sides alike.
 
-    Under `root`, the counterparts of `here`, its `src`, and the folders of its repository that the .pth
-    files of editable installs name.
+    Under `root`, the counterparts of `here`, its `src`, and the folders of its repository that the
+    .pth files of editable installs name.
     """
     top = repository_of(here) or here
     lines = []
@@ -40,14 +43,18 @@ def import_paths(root: Path, here: Path) -> tuple[str, ...]:
 
 
 def other_side(text: str, config: pytest.Config, processes: Processes) -> Side:
-    """The side that `--gate-versus` names. Raises UsageError for one that is unknown, or the same as this."""
+    """The side that `--gate-versus` names.
+
+    Raises UsageError for one that is unknown, or the same as this.
+    """
     root = config.rootpath
     path = Path(text)
     if path.is_dir():
+        # A virtual environment's folder means its interpreter.
         for inside in (
             "bin/python",
             "Scripts/python.exe",
-        ):  # a virtual environment's folder means its interpreter
+        ):
             if (path / "pyvenv.cfg").is_file() and (path / inside).exists():
                 return _interpreter(path / inside, root, text)
         if path.resolve() == root.resolve():
@@ -144,8 +151,8 @@ def _revision(text: str, config: pytest.Config, processes: Processes) -> Side:
             else f"no git repository ({_why_none(root)})"
         )
         raise pytest.UsageError(
-            f"--gate-versus {text}: no folder, no interpreter, and {where}; valid: an interpreter or a virtual "
-            "environment, the folder of another checkout, or a git revision"
+            f"--gate-versus {text}: no folder, no interpreter, and {where}; valid: an interpreter "
+            "or a virtual environment, the folder of another checkout, or a git revision"
         )
     if commit == commit_named(root, "HEAD") and not is_changed(root):
         raise _same(text)
@@ -153,7 +160,10 @@ def _revision(text: str, config: pytest.Config, processes: Processes) -> Side:
 
 
 def checkout(commit: str, label: str, root: Path, processes: Processes) -> Side:
-    """A commit of the repository around `root`, in a worktree of its own. Raises UsageError without such a folder."""
+    """A commit of the repository around `root`, in a worktree of its own.
+
+    Raises UsageError without such a folder.
+    """
     top = repository_of(root)
     assert top, root
     tree = processes.worktree(top, commit)
@@ -165,7 +175,9 @@ def checkout(commit: str, label: str, root: Path, processes: Processes) -> Side:
 
 
 def _copy_generated(top: Path, tree: Path) -> str:
-    """Gives a tree the ignored Python files beside tracked ones, such as a version that a build wrote; says which."""
+    """Gives a tree the ignored Python files beside tracked ones, such as a version that a build
+    wrote; says which.
+    """
     ignored = (
         git(top, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory") or ""
     )
@@ -184,7 +196,9 @@ BUILD_IT = "build a second checkout and give --gate-versus its folder"
 
 
 def lacking(other: Side, root: Path) -> str:
-    """Built files that the checkout at `root` has and a fresh one lacks, as the likely reason of a failure there."""
+    """Built files that the checkout at `root` has and a fresh one lacks, as the likely reason of a
+    failure there.
+    """
     built = (
         git(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--", "*.so", "*.pyd")
         or ""
@@ -200,7 +214,10 @@ def lacking(other: Side, root: Path) -> str:
 
 
 def commit_of_records(then: Sequence[Summary], root: Path) -> tuple[str, str]:
-    """The commit of these records, or why it cannot be checked out beside this side; one of them is empty."""
+    """The commit of these records, or why it cannot be checked out beside this side.
+
+    One of them is empty.
+    """
     commits = {each.commit for each in then}
     if commits == {""} or repository_of(root) is None:
         return "", "not under git"
@@ -217,7 +234,10 @@ def commit_of_records(then: Sequence[Summary], root: Path) -> tuple[str, str]:
 
 
 def targets(config: pytest.Config, other: Side) -> list[str]:
-    """The paths that the other side collects at first: the arguments of this run, as far as they exist there."""
+    """The paths that the other side collects at first.
+
+    The arguments of this run, as far as they exist there.
+    """
     base, root = config.invocation_params.dir, config.rootpath.resolve()
     paths = [(base / argument.partition("::")[0]).resolve() for argument in config.args]
     found = [str(path.relative_to(root)) for path in paths if path.is_relative_to(root)]
@@ -234,7 +254,9 @@ def existing(files: Sequence[str], side: Side) -> list[str]:
 
 
 def check_origins(pair: Pair, root: Path, asked: str) -> None:
-    """Refuses a comparison in which the other side ran this side's code, or either ran an installed copy of it."""
+    """Refuses a comparison in which the other side ran this side's code, or either ran an installed
+    copy of it.
+    """
     before, after = pair
     if before.side.root == after.side.root:
         if before.prefix == after.prefix:
@@ -250,8 +272,8 @@ def check_origins(pair: Pair, root: Path, asked: str) -> None:
         for name, file in done.modules.items():
             if _is_foreign(Path(file), foreign, own, Path(done.prefix)):
                 raise pytest.UsageError(
-                    f"{asked}: {done.side.label} (in {done.side.root}) imported {name} from {file}, "
-                    "which is the other side's: both would run the same code; see PYTHONPATH"
+                    f"{asked}: {done.side.label} (in {done.side.root}) imported {name} from {file},"
+                    " which is the other side's: both would run the same code; see PYTHONPATH"
                 )
     theirs_built, ours_built = _built(before), _built(after)
     if before.side.fresh and ours_built and not theirs_built:

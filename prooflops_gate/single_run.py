@@ -1,4 +1,7 @@
-"""One plain run of pytest reported beside a baseline, or stored as one: the options of the gate without replicates."""
+"""One plain run of pytest reported beside a baseline, or stored as one.
+
+The options of the gate without replicates.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,8 @@ def finish(config: pytest.Config, settings: Settings, status: int, disturbing: s
     path = config.stash[run_state.RECORD_PATH]
     lines = config.stash[OUTCOME] = [disturbing] if disturbing else []
     if settings.baseline:
-        # Read back, because JSON turns a tuple into a list, and this run is compared with stored ones.
+        # Read back, because JSON turns a tuple into a list, and this run is compared with stored
+        # ones.
         mine = records.read_summary(path, settings.exact)
         lines += report(config, settings, mine, status)
     if not settings.record:

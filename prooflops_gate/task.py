@@ -20,8 +20,8 @@ PAGE_BYTES = 4096
 class Side:
     """One of the two things compared: which interpreter runs which checkout.
 
-    `paths` go first on PYTHONPATH. A `fresh` side was checked out for this run: it has neither built
-    extensions nor submodules.
+    `paths` go first on PYTHONPATH. A `fresh` side was checked out for this run: it has neither
+    built extensions nor submodules.
     """
 
     label: str
@@ -47,8 +47,9 @@ class Counting:
 class Layout:
     """Where a process's objects lie: its hash seed, and the size of its environment modulo a page.
 
-    Both move memory, and with it times (Mytkowicz et al., ASPLOS 2009). The processes of a pair share
-    them, so their noise cancels. An empty seed lets each process draw its own, as Python does.
+    Both move memory, and with it times (Mytkowicz et al., ASPLOS 2009). The processes of a pair
+    share them, so their noise cancels. An empty seed lets each process draw its own, as Python
+    does.
     """
 
     hash_seed: str = ""
@@ -74,10 +75,10 @@ def _seed_text(seed: int) -> str:
 class Task:
     """What a process is asked: which tests it runs, at which pace, and what it measures.
 
-    `tests` are names by `identity.stable_names`; None asks for all. A process skips in `examined` tests
-    what an earlier one has checked. `repeated` holds the seconds of tests that run several times.
-    `memory` names the tests whose memory is measured, which costs up to 50 times a call; None: all.
-    No process outlives `ends`, on the monotonic clock, nor takes longer than `limit_s`.
+    `tests` are names by `identity.stable_names`; None asks for all. A process skips in `examined`
+    tests what an earlier one has checked. `repeated` holds the seconds of tests that run several
+    times. `memory` names the tests whose memory is measured, which costs up to 50 times a call;
+    None: all. No process outlives `ends`, on the monotonic clock, nor takes longer than `limit_s`.
     """
 
     tests: tuple[str, ...] | None = None
@@ -111,10 +112,10 @@ class Replicate:
 
     `record` is pytest-benchmark's JSON with this project's part. `modules` are the files of what it
     imported, without site-packages and the standard library; `collected` the benchmarks it found.
-    `calls` holds per test the seconds of its call, and whether its pace is fixed. `wall_s` leaves out
-    the turns of others, `start_cpu_s` is the CPU time of start, imports, collection and fixtures. The
-    last four are there where it counted: instructions, bytecodes by function, callgrind's files, and
-    the builds that ran (`callgrind.builds`).
+    `calls` holds per test the seconds of its call, and whether its pace is fixed. `wall_s` leaves
+    out the turns of others, `start_cpu_s` is the CPU time of start, imports, collection and
+    fixtures. The last four are there where it counted: instructions, bytecodes by function,
+    callgrind's files, and the builds that ran (`callgrind.builds`).
     """
 
     side: Side

@@ -1,4 +1,7 @@
-"""Says in which functions the additional work of a benchmark lies: one more pair of processes counts by function."""
+"""Says in which functions the additional work of a benchmark lies.
+
+One more pair of processes counts by function.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ RECURSION = re.compile(r"'\d+$")
 
 
 def by_function(dump: str) -> Counter[str]:
-    """The instructions of each C function, without those it calls, from the text of a dump of callgrind.
+    """The instructions of each C function, without those it calls, from the text of a dump of
+    callgrind.
 
     >>> by_function("fn=(1) a\\n0 5\\ncfn=(2) b'2\\ncalls=1 0\\n0 70\\n0 2\\nfn=(2)\\n0 70\\n")
     Counter({'b': 70, 'a': 7})
@@ -44,7 +48,8 @@ def by_function(dump: str) -> Counter[str]:
 
 
 def risen(before: Mapping[str, int], after: Mapping[str, int], unit: str) -> str:
-    """The functions whose counts rose most, the largest rise first, without those of the interpreter.
+    """The functions whose counts rose most, the largest rise first, without those of the
+    interpreter.
 
     >>> risen({"a": 10, "b": 5}, {"a": 12, "b": 5, "c": 4000}, "bytecodes")
     'c 0 -> 4,000 bytecodes, a 10 -> 12'
@@ -64,7 +69,10 @@ def risen(before: Mapping[str, int], after: Mapping[str, int], unit: str) -> str
 
 
 def where_it_went(test: str, pair: Pair) -> str:
-    """The functions of a test whose counts rose most: Python's by bytecodes, C's by instructions."""
+    """The functions of a test whose counts rose most.
+
+    Python's by bytecodes, C's by instructions.
+    """
     before, after = pair
     python = risen(before.steps.get(test, {}), after.steps.get(test, {}), "bytecodes")
     c = risen(_of_c(test, before), _of_c(test, after), "instructions")
@@ -87,7 +95,10 @@ def worth_explaining(rows: Sequence[Row]) -> list[str]:
 def explained(
     rows: Sequence[Row], take: Callable[[Task], Pair], ends: float, *, has_valgrind: bool
 ) -> list[Row]:
-    """The rows; those that say SLOWER or MORE INSTRUCTIONS name the functions, where there is time for it."""
+    """The rows.
+
+    Those that say SLOWER or MORE INSTRUCTIONS name the functions, where there is time for it.
+    """
     tests = worth_explaining(rows)
     if not tests:
         return list(rows)

@@ -7,7 +7,9 @@ from prooflops_gate.history import records
 
 
 class Foreign:
-    """A repository with a benchmark and a conftest of its own, and runs of pytest with the plugin in it."""
+    """A repository with a benchmark and a conftest of its own, and runs of pytest with the plugin
+    in it.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -23,7 +25,8 @@ class Foreign:
             f"def {name}(benchmark, request):\n"
             "    assert request.config.getoption('--device') == 'tpu'\n"
             f"    benchmark.extra_info['flops'] = {flops}\n"
-            "    benchmark.extra_info['bytes'] = (1, 2)\n"  # a list in JSON: unchanged all the same
+            # A list in JSON: unchanged all the same.
+            "    benchmark.extra_info['bytes'] = (1, 2)\n"
             "    benchmark.pedantic(sum, args=([1, 2],), rounds=5, iterations=10)\n"
         )
 

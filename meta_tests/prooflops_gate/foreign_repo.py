@@ -11,8 +11,9 @@ from meta_tests.conftest import ROOT, ChildRun, fork_pytest
 from meta_tests.prooflops_gate.forked_processes import FORKED
 from prooflops_gate.report.files import SCHEMA_FILE
 
-# The plan in force takes 13 pairs or more to confirm anything: these runs are about everything else, with four, and
-# neither wait for a core at full speed nor repeat a pair beside which others worked.
+# The plan in force takes 13 pairs or more to confirm anything: these runs are about everything
+# else, with four, and neither wait for a core at full speed nor repeat a pair beside which others
+# worked.
 QUICK = """
 import os
 if "PROOFLOPS_RECORD_TO" not in os.environ:

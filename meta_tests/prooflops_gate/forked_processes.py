@@ -1,4 +1,7 @@
-"""The gate's processes as forks of the one that starts them, which has imported pytest: half a CPU second less each."""
+"""The gate's processes as forks of the one that starts them, which has imported pytest.
+
+Half a CPU second less each.
+"""
 
 import os
 import signal
@@ -12,8 +15,10 @@ from typing import Any
 
 import pytest
 
-FORKED = "FORKED_PROCESSES"  # set in the environment of a run whose processes are forks
-HERE = frozenset(sys.modules)  # before the run imports anything of the repository
+# Set in the environment of a run whose processes are forks.
+FORKED = "FORKED_PROCESSES"
+# Before the run imports anything of the repository.
+HERE = frozenset(sys.modules)
 
 
 class Fork:
@@ -64,7 +69,9 @@ def _run_and_exit(arguments: Sequence[str], cwd: Path, env: dict[str, str], outp
 
 
 def fork_processes() -> None:
-    """Has the gate of this process fork every run of pytest by the same Python, and start whatever else it starts."""
+    """Has the gate of this process fork every run of pytest by the same Python, and start whatever
+    else it starts.
+    """
     from prooflops_gate import process
 
     def popen(command: Sequence[str], **options: Any) -> Any:

@@ -9,7 +9,10 @@ T = TypeVar("T")
 
 
 def outcome(kind: type[Exception], call: Callable[[], T]) -> tuple[T | None, str]:
-    """What the call returned, and the text of its refusal, empty without one; any other exception is not caught."""
+    """What the call returned, and the text of its refusal, empty without one.
+
+    Any other exception is not caught.
+    """
     try:
         return call(), ""
     except kind as error:

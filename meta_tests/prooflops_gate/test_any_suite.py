@@ -1,4 +1,7 @@
-"""The gate takes a suite as it is: other plugins, other markers, ids that differ, tests that are gone."""
+"""The gate takes a suite as it is.
+
+Other plugins, other markers, ids that differ, tests that are gone.
+"""
 
 import importlib.util
 import re
@@ -208,7 +211,7 @@ if {runs}:
 """
 
 
-def test_what_a_change_removes_is_gone_and_what_stands_and_did_not_run_is_missing(
+def test_what_a_change_removes_is_gone_and_what_did_not_run_is_missing(
     foreign: Path,
 ) -> None:
     write(foreign, LEFT.format(numbers=[300, 400], runs=True))

@@ -1,4 +1,6 @@
-"""The first slow commit of each benchmark, in a repository of six commits, and what cannot be walked."""
+"""The first slow commit of each benchmark, in a repository of six commits, and what cannot be
+walked.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def state(repo: Path) -> list[str]:
 
 @pytest.fixture
 def six_commits(tmp_path: Path) -> Path:
-    """Good, then the worst's slowdown, one that cannot be imported, one without a change, and the other's, twice."""
+    """Good, then the worst's slowdown, one that cannot be imported, one without a change, and the
+    other's, twice.
+    """
     repo = tmp_path / "repo"
     repo.mkdir()
     (repo / "pytest.ini").write_text(INI)
@@ -77,14 +81,15 @@ def six_commits(tmp_path: Path) -> Path:
     return repo
 
 
-def test_the_first_slow_commit_of_each_benchmark_is_named_and_the_users_repository_is_left_alone(
+def test_the_first_slow_commit_is_named_and_the_repository_left_alone(
     six_commits: Path,
 ) -> None:
     commits = git(
         six_commits, "rev-list", "--reverse", "--abbrev-commit", "--abbrev=9", "HEAD"
     ).split()
     good, worst, broken, _, other, _ = commits
-    git(six_commits, "bisect", "start")  # one of the user's own, in progress
+    # One of the user's own, in progress.
+    git(six_commits, "bisect", "start")
     mine = state(six_commits)
 
     index = str(six_commits / ".git" / "index")
@@ -107,7 +112,7 @@ def test_the_first_slow_commit_of_each_benchmark_is_named_and_the_users_reposito
     assert worktrees(six_commits) == 1, "a worktree is left"
 
 
-def test_nothing_slower_is_said_and_what_cannot_be_walked_is_refused_before_anything_runs(
+def test_nothing_slower_is_said_and_what_cannot_be_walked_is_refused(
     six_commits: Path,
 ) -> None:
     done = run(six_commits, "--gate-bisect", "HEAD~1", "-k", "worst", *LARGE)
@@ -146,7 +151,7 @@ def test_nothing_is_left_of_a_bisection_that_is_cut_off(six_commits: Path, tmp_p
 
 @pytest.mark.prove
 @pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
-def test_the_first_commit_that_takes_two_percent_more_instructions_is_named(
+def test_the_first_commit_with_two_percent_more_instructions_is_named(
     six_commits: Path,
 ) -> None:
     good, *_ = git(six_commits, "rev-list", "--reverse", "HEAD~2").split()

@@ -1,4 +1,7 @@
-"""A fresh process of the gate: it runs the tests asked for, at the pace asked for, and leaves a record."""
+"""A fresh process of the gate.
+
+It runs the tests asked for, at the pace asked for, and leaves a record.
+"""
 
 import inspect
 import math
@@ -25,7 +28,8 @@ from prooflops_gate.process import Processes
 from prooflops_gate.task import Counting, Layout, Pair, Replicate, ReplicateFailed, Side, Task
 from prooflops_gate.where import where_it_went
 
-BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}  # of every benchmark
+# Of every benchmark.
+BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}
 WITH_PLUGIN = ("-p", "prooflops_gate.plugin")
 
 
@@ -82,13 +86,14 @@ def test_not_asked_for(benchmark):
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_a_record_has_what_the_gate_compares_with_the_package_there_and_without(
+def test_a_record_has_what_the_gate_compares_with_and_without_the_package(
     children: Children, installed: bool
 ) -> None:
     children.write(TIMED)
     if installed:
         children.options += WITH_PLUGIN
-    else:  # neither this package nor any that only this repository needs
+    else:
+        # Neither this package nor any that only this repository needs.
         (children.root / "prooflops.py").write_text("raise ImportError('not on this side')\n")
         (children.root / "torch.py").write_text("raise ImportError('not on this side')\n")
     with children.processes() as processes:
@@ -152,12 +157,11 @@ def test_marked_only():
 
 
 @pytest.mark.parametrize("given", [(), ("--benchmark-max-time=0.003",)])
-def test_every_form_of_a_benchmark_is_measured_and_paced_unless_its_rounds_are_fixed(
+def test_every_form_of_a_benchmark_is_measured_and_paced(
     children: Children, given: tuple[str, ...]
 ) -> None:
-    has_teardown = (
-        "teardown" in inspect.signature(BenchmarkFixture.pedantic).parameters
-    )  # not pytest-benchmark 5.0
+    # Not pytest-benchmark 5.0.
+    has_teardown = "teardown" in inspect.signature(BenchmarkFixture.pedantic).parameters
     children.write(FORMS if has_teardown else FORMS.replace("teardown=lambda values: None, ", ""))
     children.options += [*WITH_PLUGIN, *given]
     with children.processes() as processes:
@@ -221,7 +225,7 @@ def test_then(benchmark):
 """
 
 
-def test_a_few_short_rounds_are_repeated_with_their_set_up_and_the_first_run_is_reported(
+def test_a_few_short_rounds_are_repeated_with_their_set_up(
     children: Children,
 ) -> None:
     children.write(REPEATED)
@@ -293,7 +297,7 @@ def test_that_fails():
         ),
     ],
 )
-def test_a_process_has_the_options_that_pytest_reads_for_this_run_but_what_concerns_the_parent_alone(
+def test_a_process_has_this_runs_options_but_what_is_the_parents_alone(
     children: Children, given: str, seen: dict[str, Any]
 ) -> None:
     (children.root / "conftest.py").write_text(OPTIONS)
@@ -325,7 +329,7 @@ def test_timed(benchmark):
 """
 
 
-def test_processes_of_a_pair_share_a_hash_seed_and_compiled_modules_and_their_tests_see_neither(
+def test_a_pair_shares_a_hash_seed_and_bytecode_and_its_tests_see_neither(
     children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     children.write(ENVIRONMENT)
@@ -368,7 +372,7 @@ def test_processes_of_a_pair_share_a_hash_seed_and_compiled_modules_and_their_te
         ("import sys\nprint('last words')\nsys.exit(3)", "ended with exit code"),
     ],
 )
-def test_a_process_without_a_record_is_named_with_how_it_ended_and_what_it_printed(
+def test_a_process_without_a_record_is_named_with_what_it_printed(
     children: Children, test: str, why: str
 ) -> None:
     children.write(test)
@@ -458,7 +462,7 @@ def test_memory_is_measured_in_calls_that_are_made_anyway_and_not_timed(children
     assert "gate_resources" not in extra(done)["test_plain"]
 
 
-def test_the_peak_of_a_cards_memory_is_above_what_is_held_once_garbage_is_gone() -> None:
+def test_the_peak_of_a_cards_memory_is_above_what_is_held() -> None:
     figures: dict[str, Any] = {}
     with simulated(Card(memory_bytes=2**28)):
         cycle: list[Any] = [torch.empty(2**24, device="cuda")]
@@ -554,7 +558,7 @@ def both(root: Path, a: str, b: str) -> list[tuple[Side, list[str]]]:
     return [(side, ["test_it.py"]) for side in sides]
 
 
-def test_two_processes_run_one_test_at_a_time_with_its_fixtures_and_the_other_side_first_with_each(
+def test_two_processes_run_one_test_at_a_time_in_turn(
     children: Children,
 ) -> None:
     sides = both(children.root, IN_TURN, IN_TURN)

@@ -1,4 +1,7 @@
-"""The gate in a small foreign repository, in real processes: verdicts, exit codes, and what is left behind."""
+"""The gate in a small foreign repository, in real processes.
+
+Verdicts, exit codes, and what is left behind.
+"""
 
 import json
 import re
@@ -23,13 +26,12 @@ def change(repo: Path, old: str, new: str) -> None:
     work.write_text(work.read_text().replace(old, new))
 
 
-def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_and_what_is_unchanged_does_not(
+def test_a_slowdown_an_exact_change_and_a_failure_each_stop_the_gate(
     foreign: Path, tmp_path: Path
 ) -> None:
     (foreign / "test_more.py").write_text(MORE.format(name="new_name", steps=1200))
-    (foreign / "pytest.ini").write_text(
-        INI.replace("addopts =", "addopts = --benchmark-disable")
-    )  # as many have
+    # As many have.
+    (foreign / "pytest.ini").write_text(INI.replace("addopts =", "addopts = --benchmark-disable"))
     change(foreign, "STEPS = 300", "STEPS = 301")
     junit, page, written = (
         tmp_path / "junit.xml",
@@ -98,11 +100,11 @@ def test_a_slowdown_a_rename_an_exact_change_and_a_failure_each_stop_the_gate_an
     assert after == before, f"the user's working tree was touched: {after!r}, before {before!r}"
 
 
-def test_a_run_that_decides_nothing_says_so_at_the_start_and_passes_with_a_warning_unless_that_fails(
+def test_a_run_that_decides_nothing_says_so_and_passes_with_a_warning(
     foreign: Path,
 ) -> None:
-    # A process of either side sleeps for 60 rounds of 0.03 s. The first pair fits into 6.6 s where a start takes up to
-    # 1.5 s, and a second one nowhere.
+    # A process of either side sleeps for 60 rounds of 0.03 s. The first pair fits into 6.6 s where
+    # a start takes up to 1.5 s, and a second one nowhere.
     (foreign / "work.py").write_text(
         "import time\nSTEPS = 300\ndef busy(steps=0):\n    time.sleep(0.03)\n"
     )
@@ -142,7 +144,10 @@ def test_a_run_that_decides_nothing_says_so_at_the_start_and_passes_with_a_warni
 
 
 def check_comment(text: str) -> None:
-    """The comment of the first test's run: marked, a sentence a row, figures folded, and nothing that Markdown eats."""
+    """The comment of the first test's run.
+
+    Marked, a sentence a row, figures folded, and nothing that Markdown eats.
+    """
     mark, title, *_ = text.splitlines()
     assert (mark, title.partition(":")[0]) == ("<!-- prooflops gate -->", "### gate")
     found, where = (
@@ -201,10 +206,11 @@ HANGING = "test_more.py::test_hangs"
 
 
 @pytest.mark.parametrize("in_turn", ["true", "false"])
-def test_a_pair_that_hangs_is_ended_with_the_budget_and_leaves_its_benchmark_open(
+def test_a_pair_that_hangs_ends_with_the_budget_and_leaves_it_open(
     foreign: Path, tmp_path: Path, in_turn: str
 ) -> None:
-    starts, budget_s = tmp_path / "starts", 6.0  # a pair takes 0.3 s
+    # A pair takes 0.3 s.
+    starts, budget_s = tmp_path / "starts", 6.0
     (foreign / "test_more.py").write_text(HANGS.format(starts=str(starts)))
     (foreign / "pytest.ini").write_text(INI + f"gate_in_turn = {in_turn}\ngate_undecided = fail\n")
     run_git(foreign, "commit", "-qam", "hangs")
@@ -300,7 +306,8 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
 def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
     foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # of whoever runs this test
+    # Of whoever runs this test.
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     done = run(foreign, "test_foreign.py", "--gate-record", "main", "--gate-replicates", "3")
     assert done.code == 0
     assert "baseline main: 3 records" in done.output
@@ -319,7 +326,7 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
     assert said["ratio"] > 1, said
 
 
-def test_a_baseline_whose_commit_cannot_be_had_is_reported_and_times_decide_nothing(
+def test_a_baseline_whose_commit_cannot_be_had_is_only_reported(
     foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -375,7 +382,7 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
 """
 
 
-def test_the_parent_asks_the_device_nothing_and_leaves_report_and_records_alone(
+def test_the_parent_asks_the_device_nothing_and_writes_no_report(
     house: House,
 ) -> None:
     with open(house.root / "conftest.py", "a", encoding="utf-8") as conftest:

@@ -1,4 +1,7 @@
-"""The options, ini settings and markers of the gate: understood, or refused by their name before anything runs."""
+"""The options, ini settings and markers of the gate.
+
+Understood, or refused by their name before anything runs.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +159,7 @@ def test_an_impossible_option_is_refused_before_anything_runs(
         ("tests/test_a.py::test_x", ["tests/test_b.py", "other"], False),
     ],
 )
-def test_a_benchmark_of_the_other_side_is_missing_only_where_the_command_line_covers_it(
+def test_a_benchmark_is_missing_only_where_the_command_line_covers_it(
     tmp_path: Path, name: str, arguments: list[str], asked: bool
 ) -> None:
     config = config_of(tmp_path, {})

@@ -1,4 +1,7 @@
-"""The plugin in a repository that knows nothing of this suite: it costs next to nothing, and records when asked to."""
+"""The plugin in a repository that knows nothing of this suite.
+
+It costs next to nothing, and records when asked to.
+"""
 
 import json
 import os
@@ -15,7 +18,7 @@ MODULES = ("hookspecs", "needs", "options", "plugin", "run_state")
 LOADED = ["prooflops_gate", *(f"prooflops_gate.{name}" for name in MODULES)]
 
 
-def test_a_plain_run_pays_for_a_few_small_modules_and_leaves_nothing_behind(
+def test_a_plain_run_loads_a_few_small_modules_and_leaves_nothing(
     plain_repo: Foreign,
 ) -> None:
     with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
@@ -26,9 +29,8 @@ def test_a_plain_run_pays_for_a_few_small_modules_and_leaves_nothing_behind(
             "    heavy = sorted({'numpy', 'scipy', 'torch', 'pynvml'} & set(sys.modules))\n"
             "    print('loaded', sorted(ours), heavy)\n"
         )
-    run = run_pytest(
-        plain_repo.root, "-p", "prooflops_gate.plugin", path=ROOT
-    )  # a process that has imported nothing
+    # A process that has imported nothing.
+    run = run_pytest(plain_repo.root, "-p", "prooflops_gate.plugin", path=ROOT)
     assert f"loaded {LOADED} []" in run.output
     assert not (plain_repo.root / ".prooflops").exists()
 

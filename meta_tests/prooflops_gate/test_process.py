@@ -58,7 +58,8 @@ def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, 
 
     try:
         until(lambda: worktrees(foreign) == 2 and alive(), "a worktree and a child of this side")
-        time.sleep(0.2)  # until the child is registered
+        # Until the child is registered.
+        time.sleep(0.2)
     finally:
         parent.send_signal(signal.Signals[how])
         parent.wait()

@@ -115,10 +115,14 @@ def group(key: str, values: list[float]) -> list[Timed]:
         ([12_600] * 5, [25_200] * 5, "MORE MEMORY"),
         ([25_200] * 5, [12_600] * 5, "LESS MEMORY"),
         ([12_600] * 5, [12_600] * 5, None),
-        ([12_600] * 4, [25_200] * 8, None),  # too few processes to know that it is always so
-        ([1000] * 8, [5095] * 8, None),  # 5 times as much, and less than 4 KiB more
-        ([1_000_000] * 8, [1_049_999] * 8, None),  # 49 KB more, and less than 5 %
-        ([*[10_000] * 4, 24_000], [24_000, *[90_000] * 4], None),  # both sides have had 24,000
+        # Too few processes to know that it is always so.
+        ([12_600] * 4, [25_200] * 8, None),
+        # 5 times as much, and less than 4 KiB more.
+        ([1000] * 8, [5095] * 8, None),
+        # 49 KB more, and less than 5 %.
+        ([1_000_000] * 8, [1_049_999] * 8, None),
+        # Both sides have had 24,000.
+        ([*[10_000] * 4, 24_000], [24_000, *[90_000] * 4], None),
     ],
 )
 def test_memory_is_reported_where_every_process_of_a_side_held_more(
@@ -128,7 +132,7 @@ def test_memory_is_reported_where_every_process_of_a_side_held_more(
     assert [row.verdict for row in found] == ([verdict] if verdict else [])
 
 
-def test_the_table_leaves_out_equal_figures_and_counts_the_worst_verdict_first() -> None:
+def test_the_table_leaves_out_equal_figures_and_counts_the_worst_first() -> None:
     old, new = timed(0.002, flops=24, bytes=8), timed(0.003, flops=25, bytes=8)
     found = stored_rows(side({A: old}), side({A: new}), "")
     table = tables.table(found)

@@ -98,7 +98,7 @@ def test_a_checkout_has_what_a_build_wrote_beside_tracked_files(
     assert {each.name for each in (tmp_path / "tree").rglob("*")} == {"env", "version.py"}
 
 
-def test_the_packages_of_a_repository_that_are_installed_editable_are_imported_from_each_side(
+def test_editable_packages_are_imported_from_each_side(
     foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other"
@@ -118,8 +118,9 @@ def test_the_packages_of_a_repository_that_are_installed_editable_are_imported_f
     monkeypatch.setattr("site.getsitepackages", lambda: [str(tmp_path / "site")])
     for root in (foreign, other):
         assert sides.import_paths(root, foreign) == (str(root), str(root / "part" / "src"))
+        # The rootdir is a folder of the repository.
         in_tests = (
             str(root / "tests"),
             str(root / "part" / "src"),
-        )  # the rootdir is a folder of the repository
+        )
         assert sides.import_paths(root / "tests", foreign / "tests") == in_tests

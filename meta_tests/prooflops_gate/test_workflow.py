@@ -1,7 +1,9 @@
-"""The workflows that docs/ci.md tells its readers to use: every shell step of them runs, in a fresh folder.
+"""The workflows that docs/ci.md tells its readers to use.
 
-Only what needs a network, GitHub or GitLab is replaced: `apt-get` does nothing, `gh` and `curl` keep comments in a
-file.
+Every shell step of them runs, in a fresh folder.
+
+Only what needs a network, GitHub or GitLab is replaced: `apt-get` does nothing, `gh` and `curl`
+keep comments in a file.
 """
 
 import json
@@ -27,7 +29,8 @@ JOBS = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 GITLAB = yaml.safe_load((ROOT / "docs" / "workflows" / "gate.gitlab-ci.yml").read_text("utf-8"))
 MODULE = '[project]\nname = "work"\nversion = "1"\n[tool.setuptools]\npy-modules = ["work"]\n'
-# In place of python3: a virtual environment with the packages that are here, whose pip needs no network.
+# In place of python3: a virtual environment with the packages that are here, whose pip needs no
+# network.
 PYTHON = """#!{python}
 import subprocess, sys
 from pathlib import Path
@@ -121,9 +124,8 @@ def shell(
     own = {name: str(text) for name, text in step.get("env", {}).items()}
     for name, value in EXPRESSIONS.items():
         own = {key: text.replace(f"${{{{ {name} }}}}", value) for key, text in own.items()}
-    command = step["run"].replace(
-        "--gate-replicates 16", "--gate-replicates 3"
-    )  # a good baseline takes a minute
+    # A good baseline takes a minute.
+    command = step["run"].replace("--gate-replicates 16", "--gate-replicates 3")
     environment = {**environment, **own}
     done = subprocess.run(
         ["bash", "-e", "-c", command], cwd=folder, env=environment, capture_output=True, text=True
@@ -220,9 +222,7 @@ def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(
     assert "SLOWER (1)" in commented(tmp_path)
 
 
-def test_the_workflow_has_the_whole_history_of_commits_and_restores_the_records_that_it_saved() -> (
-    None
-):
+def test_the_workflow_has_all_commits_and_restores_the_records_it_saved() -> None:
     for name, job in JOBS.items():
         assert job["steps"][0]["with"] == {"fetch-depth": 0}, (
             f"{name} has no other commit to run beside"

@@ -1,8 +1,8 @@
 """Counts the instructions of a benchmark's call under valgrind's callgrind, without a compiler.
 
-A client request is a sequence of instructions that does nothing on a processor, and that valgrind recognises: its
-marker, and a pointer to the request and its five arguments (valgrind.h, a stable interface). Here a few bytes in an
-executable page hold it, called through ctypes.
+A client request is a sequence of instructions that does nothing on a processor, and that valgrind
+recognises: its marker, and a pointer to the request and its five arguments (valgrind.h, a stable
+interface). Here a few bytes in an executable page hold it, called through ctypes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from prooflops_gate.child.steps import traced
 
 RUNNING_ON_VALGRIND = 0x1001
-DUMP, ZERO, START, STOP = (0x43540000 + number for number in (0, 1, 4, 5))  # "CT": callgrind
+# "CT": callgrind.
+DUMP, ZERO, START, STOP = (0x43540000 + number for number in (0, 1, 4, 5))
 # long request(long default, const uint64_t words[6]), by machine.
 CODE = {
     # mov rax, rsi; mov rdx, rdi; rol rdi by 3, 13, 61, 51; xchg rbx, rbx; mov rax, rdx; ret
@@ -32,11 +32,12 @@ CODE = {
     # mov x3, x0; mov x4, x1; ror x12, x12 by 3, 13, 51, 61; orr x10, x10, x10; mov x0, x3; ret
     "aarch64": "e30300aa e40301aa 8c0dcc93 8c35cc93 8ccdcc93 8cf5cc93 4a010aaa e00303aa c0035fd6",
 }
-WARM_UP = 3  # calls before the one that is counted
+# Calls before the one that is counted.
+WARM_UP = 3
 EMPTY_CALLS = 5
-METHOD = (
-    1  # raised when a call is counted in another way: counts of different methods are not compared
-)
+# Raised when a call is counted in another way: counts of different methods are not compared.
+METHOD = 1
+# Of those, valgrind shows some.
 FEATURES = {
     "avx",
     "avx2",
@@ -47,8 +48,9 @@ FEATURES = {
     "bmi1",
     "bmi2",
     "erms",
-}  # of those, valgrind shows some
-_kept: list[Any] = []  # the memory of requests that were made
+}
+# The memory of requests that were made.
+_kept: list[Any] = []
 FIXTURES = ("pytest_benchmark.fixture", "pytest_codspeed.plugin")
 
 
@@ -62,7 +64,10 @@ def is_usable() -> bool:
 
 
 def builds() -> dict[str, Any]:
-    """The interpreter, the C library and the processor's features that choose among their code; compiled modules."""
+    """The interpreter, the C library and the processor's features that choose among their code.
+
+    Compiled modules.
+    """
     try:
         flags = set(
             Path("/proc/cpuinfo")
@@ -96,8 +101,9 @@ def builds() -> dict[str, Any]:
 def scatter() -> None:
     """Takes and frees memory as the hash seed chooses, before the tests are imported.
 
-    Otherwise a change anywhere in the code moves all objects alike in every process, and what hashes by address, or
-    finds another free block, takes up to 2 % more or less instructions in all of them: no spread would show it.
+    Otherwise a change anywhere in the code moves all objects alike in every process, and what
+    hashes by address, or finds another free block, takes up to 2 % more or less instructions in all
+    of them: no spread would show it.
     """
     draw = random.Random(hash("layout"))
     blocks = [bytes(draw.randrange(512)) for _ in range(draw.randrange(1000, 5000))]
@@ -105,7 +111,9 @@ def scatter() -> None:
 
 
 def request(number: int) -> Callable[[], int]:
-    """The function that makes a client request; it returns valgrind's answer, and 0 on a bare processor.
+    """The function that makes a client request.
+
+    It returns valgrind's answer, and 0 on a bare processor.
 
     Raises OSError on a machine without CODE, or where no page may be executable.
     """
@@ -130,15 +138,20 @@ def _plain(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 class InstructionCounter:
     """Takes the place of timing in the fixture `benchmark`.
 
-    `dumps`: beginning of the names of callgrind's dumps; without one, valgrind counts nothing. `by_function`: keeps the
-    dumps, and counts the bytecodes of each Python function in one more call.
+    `dumps`: beginning of the names of callgrind's dumps; without one, valgrind counts nothing.
+    `by_function`: keeps the dumps, and counts the bytecodes of each Python function in one more
+    call.
     """
 
     def __init__(self, dumps: str, by_function: bool = False) -> None:
-        self.counts: dict[str, int] = {}  # by benchmark
-        self.steps: dict[str, dict[str, int]] = {}  # by benchmark and function
-        self.files: dict[str, str] = {}  # dumps by benchmark
-        self.name = ""  # of the benchmark that runs
+        # By benchmark.
+        self.counts: dict[str, int] = {}
+        # By benchmark and function.
+        self.steps: dict[str, dict[str, int]] = {}
+        # Dumps by benchmark.
+        self.files: dict[str, str] = {}
+        # Of the benchmark that runs.
+        self.name = ""
         self._dumps, self._dumped = dumps, 0
         self._by_function = by_function
         self._calls = [
@@ -156,14 +169,17 @@ class InstructionCounter:
         self._empty = min(self.counted(int, (), {})[1] for _ in range(EMPTY_CALLS))
 
     def counted(self, function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, int]:
-        """The result of one call without garbage collection, and its instructions less those of an empty one."""
+        """The result of one call without garbage collection, and its instructions less those of an
+        empty one.
+        """
         (start, zero, dump, stop), collects = self._requests, gc.isenabled()
         gc.disable()
         start()
         try:
             zero()
             result = function(*args, **kwargs)
-            dump()  # before STOP, which would leave an empty one
+            # Before STOP, which would leave an empty one.
+            dump()
         finally:
             stop()
             if collects:
@@ -216,12 +232,13 @@ class InstructionCounter:
     def instrument(self) -> None:
         """Makes the fixtures of pytest-benchmark and pytest-codspeed count."""
         for name in FIXTURES:
-            try:
-                cls: Any = import_module(name).BenchmarkFixture
-            except (ImportError, AttributeError):
+            # Where the plugin is active, its module is there.
+            cls: Any = getattr(sys.modules.get(name), "BenchmarkFixture", None)
+            if cls is None:
                 continue
             cls.__call__ = lambda _, function, *args, **kwargs: self.call(function, args, kwargs)
             cls.pedantic = lambda _, target, *args, **kwargs: self.call_pedantic(
                 target, *args, **kwargs
             )
-            cls._mode = "counted"  # otherwise pytest-benchmark warns that the fixture is unused
+            # Otherwise pytest-benchmark warns that the fixture is unused.
+            cls._mode = "counted"

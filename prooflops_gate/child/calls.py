@@ -1,9 +1,9 @@
 """Hooks into pytest-benchmark: looks at the core between rounds, and the memory of a call.
 
-Measured is a call that pytest-benchmark makes anyway and doesn't time: the one whose result `benchmark(function)`
-returns, that of `pedantic` with several iterations, or one of three or more warm-up rounds of `pedantic`, neither the
-first nor the last. So the function is called as often as without the gate, the call is warm, and the timed rounds call
-the function itself.
+Measured is a call that pytest-benchmark makes anyway and doesn't time: the one whose result
+`benchmark(function)` returns, that of `pedantic` with several iterations, or one of three or more
+warm-up rounds of `pedantic`, neither the first nor the last. So the function is called as often as
+without the gate, the call is warm, and the timed rounds call the function itself.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from prooflops_gate.machine.core_speed import CoreSpeed
 
 try:
     import tracemalloc
-except ImportError:  # PyPy
+except ImportError:
+    # PyPy.
     tracemalloc = None  # type: ignore[assignment]
 
-KEY = "gate_resources"  # of a benchmark's extra_info
+# Of a benchmark's extra_info.
+KEY = "gate_resources"
 MEMORY = "memory"
-LAUNCHES = "gate_launches"  # key of the extra_info of a benchmark whose rounds end before the GPU has finished
+# Key of the extra_info of a benchmark whose rounds end before the GPU has finished.
+LAUNCHES = "gate_launches"
 
 Figures = dict[str, int]
 
@@ -34,16 +37,19 @@ class UntimedCall:
 
     def __init__(self, function: Callable[..., Any], warm_up: int = 0) -> None:
         self.function = function
-        self.warm_up = warm_up  # the warm-up round that it measures, counted from 1; 0: none
+        # The warm-up round that it measures, counted from 1; 0: none.
+        self.warm_up = warm_up
         self.rounds = 0
-        self.figures: Figures = {}  # of the last call
+        # Of the last call.
+        self.figures: Figures = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         self.figures = {}
         result = call_traced(self.figures, self.function, *args, **kwargs)
         if inspect.isgenerator(result) or inspect.isawaitable(result) or inspect.isasyncgen(result):
-            self.figures = {}  # its work is still to be done
+            # Its work is still to be done.
+            self.figures = {}
         return result
 
     def in_round(self) -> Callable[..., Any]:
@@ -53,18 +59,20 @@ class UntimedCall:
 
 
 def instrument(measures_memory: Callable[[], bool], speed: CoreSpeed) -> None:
-    """Makes pytest-benchmark look at the core's speed before timed rounds, and measure calls that it doesn't time.
+    """Makes pytest-benchmark look at the core's speed before timed rounds, and measure calls that
+    it doesn't time.
 
     `measures_memory`: whether the memory of the test that runs is to be measured. The figures go to
-    `extra_info`. With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is measured,
-    and only the looks before and after remain.
+    `extra_info`. With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is
+    measured, and only the looks before and after remain.
     """
     if find_spec("pytest_benchmark") is None:
         return
     from pytest_benchmark import fixture
 
     cls: Any = getattr(fixture, "BenchmarkFixture", None)
-    # No public hook runs between two rounds, or tells a timed round from a call for the function's result.
+    # No public hook runs between two rounds, or tells a timed round from a call for the function's
+    # result.
     plain, pedantic, make_runner = (
         getattr(cls, name, None) for name in ("__call__", "pedantic", "_make_runner")
     )
@@ -96,9 +104,8 @@ def instrument(measures_memory: Callable[[], bool], speed: CoreSpeed) -> None:
         chosen = warm_ups - 1 if isinstance(warm_ups, int) and warm_ups > 2 else 0
         return run(self, pedantic, UntimedCall(target, chosen), args, kwargs)
 
-    timing: Any = (
-        None  # the name of the benchmark that is timed; `pedantic` makes a runner for each round
-    )
+    # The name of the benchmark that is timed; `pedantic` makes a runner for each round.
+    timing: Any = None
 
     def runner(self: Any, function_to_benchmark: Any, *args: Any) -> Any:
         is_ours = isinstance(function_to_benchmark, UntimedCall)
@@ -110,12 +117,12 @@ def instrument(measures_memory: Callable[[], bool], speed: CoreSpeed) -> None:
             nonlocal timing
             __tracebackhide__ = True
             stats = getattr(self, "stats", None)
-            if (
-                name := getattr(stats, "fullname", None)
-            ) != timing:  # not when its test is run again
+            # Not when its test is run again.
+            if (name := getattr(stats, "fullname", None)) != timing:
                 timing = name
                 speed.begin()
-            if stats is not None:  # it is None while the benchmark is calibrated
+            # It is None while the benchmark is calibrated.
+            if stats is not None:
                 speed.look()
             result = run(*args, **kwargs)
             if stats is not None and is_computing():
@@ -129,7 +136,10 @@ def instrument(measures_memory: Callable[[], bool], speed: CoreSpeed) -> None:
 
 
 def is_computing() -> bool:
-    """Whether torch's GPU still works on what was launched: the clock has stopped too early then."""
+    """Whether torch's GPU still works on what was launched.
+
+    The clock has stopped too early then.
+    """
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     # Only the current device: asking another would make a context on it.
     return cuda is not None and cuda.is_initialized() and not cuda.current_stream().query()
@@ -140,20 +150,19 @@ def call_traced(
 ) -> Any:
     """Calls `function`, and adds its peak of memory above that before the call to `figures`.
 
-    "memory": from Python's allocators, numpy's arrays included; they don't see that of other C libraries, such as
-    torch's tensors on the CPU. "CUDA memory": from torch's allocator on all devices, where CUDA is in use.
+    "memory": from Python's allocators, numpy's arrays included; they don't see that of other C
+    libraries, such as torch's tensors on the CPU. "CUDA memory": from torch's allocator on all
+    devices, where CUDA is in use.
     """
-    if (
-        tracemalloc is None or tracemalloc.is_tracing()
-    ):  # the project's own tracing would be disturbed
+    # The project's own tracing would be disturbed.
+    if tracemalloc is None or tracemalloc.is_tracing():
         return function(*args, **kwargs)
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     # No device unless a test has imported torch and used a GPU.
     devices = range(cuda.device_count()) if cuda is not None and cuda.is_initialized() else ()
     if gc.isenabled():
-        gc.collect(
-            1
-        )  # from here on the young generations are collected at the same points in every process
+        # From here on the young generations are collected at the same points in every process.
+        gc.collect(1)
     held = sum(cuda.memory_allocated(device) for device in devices)
     for device in devices:
         cuda.reset_peak_memory_stats(device)

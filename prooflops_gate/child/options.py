@@ -1,4 +1,7 @@
-"""The plugin of a process with its parent's command line: takes back what concerns the parent alone."""
+"""The plugin of a process with its parent's command line.
+
+Takes back what concerns the parent alone.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import Any
 
 import pytest
 
-# By attribute of `config.option`. Files of reports, selection by the last run, early ends, debuggers;
-# and switched-off benchmarks, as projects' `addopts` often have them for plain runs.
+# By attribute of `config.option`. Files of reports, selection by the last run, early ends,
+# debuggers; and switched-off benchmarks, as projects' `addopts` often have them for plain runs.
 PARENTS: dict[str, Any] = {
     "xmlpath": None,
     "report_log": None,
@@ -72,7 +75,10 @@ def switch_off(option: Any) -> list[str]:
 
 
 def is_asked_for(name: str, option: Any) -> bool:
-    """Whether the options of a run ask for this plugin; pytest-randomly shuffles wherever it is installed."""
+    """Whether the options of a run ask for this plugin.
+
+    Pytest-randomly shuffles wherever it is installed.
+    """
     asked = {
         "xdist": ("numprocesses", "tx"),
         "pytest-cov": ("cov_source",),

@@ -113,7 +113,7 @@ class Replicate:
             self.set_pace(item)
 
     def set_pace(self, item: pytest.Item) -> None:
-        """Sets the gate's pace by a new closest marker, the only one that pytest-benchmark reads."""
+        """Sets the gate's pace by a new closest marker, the one that pytest-benchmark reads."""
         own = marker_arguments(item)
         if "max_time" in self.given or "max_time" in own:
             self.fixed.add(self.name_of(item))
@@ -128,12 +128,15 @@ class Replicate:
     def is_fixed(self, item: pytest.Item) -> bool:
         """Whether the project itself, or the command line, says how long this benchmark runs."""
         name = self.name_of(item)
-        # No public name tells that a test called `benchmark.pedantic`, whose rounds no option changes.
+        # No public name tells that a test called `benchmark.pedantic`, whose rounds no option
+        # changes.
         mode = getattr(getattr(item, "funcargs", {}).get("benchmark"), "_mode", None)
         return name in self.fixed or ("pedantic" in str(mode) and name not in self.obeying)
 
     def pace(self, item: pytest.Item) -> tuple[float, int, bool]:
-        """A benchmark's seconds, its least rounds, and whether an earlier process of this side has checked it."""
+        """A benchmark's seconds, its least rounds, and whether an earlier process of this side has
+        checked it.
+        """
         marker, option = item.get_closest_marker("benchmark"), item.config.option
         kwargs = marker.kwargs if marker else {}
         self.obeying.add(self.name_of(item))
@@ -142,7 +145,10 @@ class Replicate:
         return float(seconds), int(rounds), self.name_of(item) in self.examined
 
     def leave_out(self, item: pytest.Item, seconds: float) -> None:
-        """Leaves `seconds` out of the benchmark's time: later processes skip this work, as it is examined."""
+        """Leaves `seconds` out of the benchmark's time.
+
+        Later processes skip this work, as it is examined.
+        """
         name = self.name_of(item)
         self.once_s[name] = self.once_s.get(name, 0.0) + seconds
 
@@ -219,8 +225,8 @@ class Replicate:
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, None]:
         self.turn.wait(LAST)
         if "hypothesis" not in sys.modules:
-            # Hypothesis's plugin would import all of Hypothesis to print a summary: half of the time
-            # of a small replicate.
+            # Hypothesis's plugin would import all of Hypothesis to print a summary: half of the
+            # time of a small replicate.
             session.config.pluginmanager.unregister(name="hypothesispytest")
         yield
         # By now the prooflops plugin, where it is active, has made its record.
@@ -258,7 +264,10 @@ class Replicate:
         }
 
     def leave(self) -> None:
-        """Ends the process without clearing its modules (0.5 to 1.2 s with torch). Called at exit, last."""
+        """Ends the process without clearing its modules (0.5 to 1.2 s with torch).
+
+        Called at exit, last.
+        """
         if self.ended:
             logging.shutdown()
             sys.stdout.flush()
@@ -266,7 +275,10 @@ class Replicate:
             os._exit(self.ended.exitstatus)
 
     def benchmarks(self, config: pytest.Config) -> list[dict[str, Any]]:
-        """The part of pytest-benchmark's JSON that the gate compares; used where the prooflops plugin is inactive."""
+        """The part of pytest-benchmark's JSON that the gate compares.
+
+        Used where the prooflops plugin is inactive.
+        """
         found = []
         for bench in _benchmarks(config):
             if not bench or bench.has_error:
@@ -286,10 +298,11 @@ def _benchmarks(config: pytest.Config) -> list[Any]:
 
 
 def name_benchmarks(benchmarks: list[dict[str, Any]]) -> None:
-    """Names each benchmark alike in every process, and where that is another name its test, under `test`.
+    """Names each benchmark alike in every process, and where that is another name its test, under
+    `test`.
 
-    A benchmark is called as its test, unless the project called it otherwise; several of one name in a
-    test are told apart by their position.
+    A benchmark is called as its test, unless the project called it otherwise; several of one name
+    in a test are told apart by their position.
 
     >>> found = [
     ...     {"fullname": "t.py::f[0x7f0000000010]", "extra_info": {"gate_test": "t.py::f[0x…]#2"}},
@@ -312,7 +325,9 @@ def name_benchmarks(benchmarks: list[dict[str, Any]]) -> None:
 
 
 def modules() -> dict[str, str]:
-    """Name and file of every imported module outside site-packages, the standard library and this linked package."""
+    """Name and file of every imported module outside site-packages, the standard library and this
+    linked package.
+    """
     library, linked = str(Path(os.__file__).resolve().parent), f"{__name__.partition('.')[0]}."
     found = {}
     for name, module in list(sys.modules.items()):

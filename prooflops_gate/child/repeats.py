@@ -1,8 +1,10 @@
-"""Runs a short benchmark with rounds of its own again and again, its whole test with set-up and fixtures.
+"""Runs a short benchmark with rounds of its own again and again, its whole test with set-up and
+fixtures.
 
-`benchmark.pedantic` with one round of a microsecond says nothing of a process: interrupts and cold caches are of that
-size. Only the fastest round counts, so the test is run several times, as often on both sides, since first runs are the
-slowest. The first is reported; a later one that fails, as its state allows one run alone, only ends the repeating.
+`benchmark.pedantic` with one round of a microsecond says nothing of a process: interrupts and cold
+caches are of that size. Only the fastest round counts, so the test is run several times, as often
+on both sides, since first runs are the slowest. The first is reported; a later one that fails, as
+its state allows one run alone, only ends the repeating.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Repeats:
         number = len(session.benchmarks) if session else 0
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         self._run_all(item)
-        # What later tests do not need is torn down with the last run, and an error then is this test's.
+        # What later tests do not need is torn down with the last run, and an error then is this
+        # test's.
         call = pytest.CallInfo.from_call(
             lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown"
         )
@@ -63,14 +66,18 @@ class Repeats:
 
 
 def _copied(item: pytest.Function) -> pytest.Function:
-    """The same test with a request of its own, for pytest tears down no fixture that the next test needs."""
+    """The same test with a request of its own, for pytest tears down no fixture that the next test
+    needs.
+    """
     other = copy.copy(item)
     other._initrequest()
     return other
 
 
 def _merge(benchmarks: list[Any], first: int) -> None:
-    """Adds the rounds of the later runs, from the one after `first` on, to those of the first of that name."""
+    """Adds the rounds of the later runs, from the one after `first` on, to those of the first of
+    that name.
+    """
     kept: dict[str, Any] = {}
     for bench in benchmarks[first:]:
         known = kept.setdefault(bench.fullname, bench)

@@ -1,4 +1,7 @@
-"""Counts the bytecodes that each Python function executes during a call: exact, and on every version of Python."""
+"""Counts the bytecodes that each Python function executes during a call.
+
+Exact, and on every version of Python.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from typing import Any
 
 
 def traced(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, dict[str, int]]:
-    """The result of a call in this thread, and the number of bytecodes by Python function, without those it calls."""
+    """The result of a call in this thread, and the number of bytecodes by Python function, without
+    those it calls.
+    """
     counts = Counter[CodeType]()
 
     def enter(frame: FrameType, *_: Any) -> Any:
@@ -37,7 +42,10 @@ def traced(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, d
 
 
 def _name(code: CodeType) -> str:
-    """File and name of a function; the file from where imports find it, so that it is the same on both sides."""
+    """File and name of a function.
+
+    The file from where imports find it, so that it is the same on both sides.
+    """
     homes = sorted({str(Path.cwd()), *sys.path}, key=len, reverse=True)
     file = code.co_filename
     short = next(

@@ -1,7 +1,9 @@
-"""Two processes that live at the same time and run their tests in turn: one of the first, two of the second, and so on.
+"""Two processes that live at the same time and run their tests in turn.
 
-Sides that measure the same benchmark within a second are disturbed alike by other guests (docs/gate-study.md). While
-one process has its turn, the other waits for a message.
+One of the first, two of the second, and so on.
+
+Sides that measure the same benchmark within a second are disturbed alike by other guests
+(docs/gate-study.md). While one process has its turn, the other waits for a message.
 """
 
 from __future__ import annotations
@@ -17,50 +19,54 @@ from typing import Any
 
 try:
     import resource
-except ImportError:  # Windows
+except ImportError:
+    # Windows.
     resource = None  # type: ignore[assignment]
 
-NEXT, LAST, GO = b"n", b"l", b"g"  # "my next test", "my end", and the answer
-LOOK_S = 0.5  # between two looks whether a silent process still runs
+# "my next test", "my end", and the answer.
+NEXT, LAST, GO = b"n", b"l", b"g"
+# Between two looks whether a silent process still runs.
+LOOK_S = 0.5
 MAPPED = Path("/proc/self/maps")
 # An accelerator's free memory sizes the benchmarks, and a waiting process holds some of it.
 DRIVERS = ("libcuda.so", "libamdhip64.so", "libze_loader.so", "libhsa-runtime64.so")
-BY_FEATURES = (
-    "numpy",
-    "numba",
-    "torch",
-    "jax",
-)  # loaded: they choose kernels by the features of the processor
-MOST_MEMORY = 0.5  # of the free memory, for both processes
+# Loaded: they choose kernels by the features of the processor.
+BY_FEATURES = ("numpy", "numba", "torch", "jax")
+# Of the free memory, for both processes.
+MOST_MEMORY = 0.5
 
 
 class Turn:
-    """In a process: waits until it is its turn. `channel`: the descriptor of a socket; None, where it runs alone."""
+    """In a process: waits until it is its turn.
+
+    `channel`: the descriptor of a socket; None, where it runs alone.
+    """
 
     def __init__(self, channel: int | None) -> None:
         self.waited_s = 0.0
         self._channel = None if channel is None else socket.socket(fileno=channel)
         if self._channel:
-            self._channel.set_inheritable(
-                False
-            )  # processes that the tests start would keep it open
+            # Processes that the tests start would keep it open.
+            self._channel.set_inheritable(False)
 
     def wait(self, for_what: bytes) -> None:
         """Ends the turn before, and waits for one for the next test, or for the end."""
         if not self._channel:
             return
         began = time.monotonic()
-        with suppress(OSError):  # the parent is gone: nobody else waits for a turn
+        # The parent is gone: nobody else waits for a turn.
+        with suppress(OSError):
             self._channel.sendall(for_what)
             self._channel.recv(1)
         self.waited_s += time.monotonic() - began
 
 
 def alternate(channels: Sequence[socket.socket], runs: Callable[[int], bool], until: float) -> None:
-    """Gives the processes behind these channels a turn each until all are at their end, then lets all end.
+    """Gives the processes behind these channels a turn each until all are at their end, then lets
+    all end.
 
-    The first begins with its first test, the next with its second, and so on: ABBA. `runs`: whether a process still
-    runs. `until`: when to stop, on the clock of `time.monotonic`.
+    The first begins with its first test, the next with its second, and so on: ABBA. `runs`: whether
+    a process still runs. `until`: when to stop, on the clock of `time.monotonic`.
     """
     turns_of = dict.fromkeys(range(len(channels)), 0)
     waiting, ending = set[int](), list[int]()
@@ -75,7 +81,8 @@ def alternate(channels: Sequence[socket.socket], runs: Callable[[int], bool], un
             _let_go(channels[turn])
         busy = {channels[each]: each for each in turns_of.keys() - waiting}
         for channel in select.select([*busy], [], [], LOOK_S)[0]:
-            each, message = busy[channel], b""  # empty where the process has ended
+            # Empty where the process has ended.
+            each, message = busy[channel], b""
             with suppress(OSError):
                 message = channel.recv(1)
             if message == NEXT:
@@ -90,12 +97,16 @@ def alternate(channels: Sequence[socket.socket], runs: Callable[[int], bool], un
 
 
 def _let_go(channel: socket.socket) -> None:
-    with suppress(OSError):  # the process has ended: the next look says so
+    # The process has ended: the next look says so.
+    with suppress(OSError):
         channel.sendall(GO)
 
 
 def footprint() -> dict[str, Any]:
-    """This process's peak memory, the accelerator's driver that it has loaded (None: unknown), and BY_FEATURES."""
+    """This process's peak memory, the accelerator's driver that it has loaded (None.
+
+    Unknown), and BY_FEATURES.
+    """
     try:
         mapped = MAPPED.read_text(encoding="utf-8", errors="replace")
     except OSError:

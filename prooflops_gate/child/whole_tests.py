@@ -1,4 +1,7 @@
-"""Measures whole tests: those with the marker `benchmark` that do not use its fixture, as pytest-codspeed does."""
+"""Measures whole tests.
+
+Those with the marker `benchmark` that do not use its fixture, as pytest-codspeed does.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ import pytest
 
 from prooflops_gate.run_state import is_whole_benchmark
 
-# Arguments of the marker that pytest-benchmark refuses. `max_rounds` is obeyed; how long to warm up,
-# and for how long to measure at least, is the gate's to choose.
+# Arguments of the marker that pytest-benchmark refuses. `max_rounds` is obeyed; how long to warm
+# up, and for how long to measure at least, is the gate's to choose.
 OF_CODSPEED = ("max_rounds", "warmup_time")
 MOST_ROUNDS = 12
 # So little time that the number of rounds alone decides.
@@ -33,7 +36,8 @@ class WholeTests:
 def marker_arguments(item: pytest.Item) -> dict[str, Any]:
     """The arguments of the test's own marker `benchmark`, as pytest-benchmark takes them.
 
-    `min_time` is a round's in pytest-benchmark, and all rounds' in pytest-codspeed: there it is left out.
+    `min_time` is a round's in pytest-benchmark, and all rounds' in pytest-codspeed: there it is
+    left out.
     """
     marker = item.get_closest_marker("benchmark")
     given = dict(marker.kwargs) if marker else {}

@@ -9,18 +9,19 @@ from contextlib import nullcontext
 
 import pytest
 
-LONG_S = 3.0  # between two lines
-LONG_RUN_S = 10.0  # from here on a run says how much of it is left
-LEAST_ENDED = (
-    0.05  # share of a folder's tests; the first ones are slow, as they import the packages of all
-)
+# Between two lines.
+LONG_S = 3.0
+# From here on a run says how much of it is left.
+LONG_RUN_S = 10.0
+# Share of a folder's tests; the first ones are slow, as they import the packages of all.
+LEAST_ENDED = 0.05
 
 
 class Progress:
-    """Called with a text, prints it on the terminal if the last line is 3 s old, or will be before the next call.
+    """Prints a text on the terminal if the last line is 3 s old, or will be before the next call.
 
-    Under -q only with `under_q`. It is a line of its own, written past pytest's capture, so that neither the dots of a
-    run nor the captured output of a test are disturbed.
+    Under -q only with `under_q`. It is a line of its own, written past pytest's capture, so that
+    neither the dots of a run nor the captured output of a test are disturbed.
     """
 
     def __init__(
@@ -39,7 +40,10 @@ class Progress:
         self._printed_at = now()
 
     def __call__(self, text: str, ahead_s: float = 0.0) -> None:
-        """Prints `text`, unless it is too early; `ahead_s`: seconds of work without a line that begin now."""
+        """Prints `text`, unless it is too early.
+
+        `ahead_s`: seconds of work without a line that begin now.
+        """
         if self._now() - self._printed_at + ahead_s >= LONG_S:
             self.always(text + (f", about {ahead_s:.0f} s" if ahead_s else ""))
 
@@ -50,19 +54,18 @@ class Progress:
         self._printed_at = self._now()
         with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():
             self._terminal.ensure_newline()
-            if (
-                getattr(self._terminal, "_tw", None) and self._terminal._tw.width_of_current_line
-            ):  # a dot after a line
+            # A dot after a line.
+            if getattr(self._terminal, "_tw", None) and self._terminal._tw.width_of_current_line:
                 self._terminal.write_line("")
             self._terminal.write_line(f"  {self._name}: {text}", bold=True)
             self._terminal.flush()
 
 
 class RunProgress:
-    """Pytest plugin: says in a run of more than 10 s how many tests have ended and how long the rest will take.
+    """Says in a run of more than 10 s how many tests have ended and how long the rest will take.
 
-    The estimate is made per folder, from its ended tests, and left out for a folder with too few of these. A line
-    appears every 10 s, later at every fifth of the elapsed time.
+    The estimate is made per folder, from its ended tests, and left out for a folder with too few of
+    these. A line appears every 10 s, later at every fifth of the elapsed time.
     """
 
     def __init__(self, config: pytest.Config, now: Callable[[], float] = time.monotonic) -> None:
@@ -75,7 +78,8 @@ class RunProgress:
         self._left = Counter(_folder(item.nodeid) for item in session.items)
         self._began = self._ended_at = self._printed_at = self._now()
 
-    @pytest.hookimpl(trylast=True)  # after the dot of the test
+    # After the dot of the test.
+    @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         folder, now = _folder(nodeid), self._now()
         self._ended[folder] += 1

@@ -1,4 +1,7 @@
-"""Figures with units, visible texts; tables as text, Markdown and in colour. Imports nothing slow."""
+"""Figures with units, visible texts; tables as text, Markdown and in colour.
+
+Imports nothing slow.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,15 @@ COLOURS = {
     "SLOWER": "red", "MORE MEMORY": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green",
     "LESS MEMORY": "green", "INCONCLUSIVE": "yellow", "MORE INSTRUCTIONS": "yellow",
 }  # fmt: skip
-NARROWEST = 5  # columns that wrapping leaves of a cell
+# Columns that wrapping leaves of a cell.
+NARROWEST = 5
 
 
 class Wrapper(textwrap.TextWrapper):
-    """Wraps between words, and within a name after one of its marks: "layer1.", "downsample"; "matmul[", "bf16"."""
+    """Wraps between words, and within a name after one of its marks.
+
+    "layer1.", "downsample"; "matmul[", "bf16".
+    """
 
     wordsep_re = re.compile(r"(\s+)|(?<=\w[-./_\[])(?=[A-Za-z]{2})")
 
@@ -77,7 +84,8 @@ def many(count: int, noun: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Writes out control and direction characters, which would reorder or break the text around them.
+    """Writes out control and direction characters, which would reorder or break the text around
+    them.
 
     >>> visible("a" + chr(0x202e) + "b" + chr(7)), visible("naïve")
     ('a<U+202E>b<U+0007>', 'naïve')
@@ -117,9 +125,12 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def fitted(
     rows: Sequence[Sequence[str]], width: int | None, *, text_column: bool = False
 ) -> list[str]:
-    """As `aligned`; where that is wider than `width`, with the head wrapped, and the widest columns, until it fits.
+    """As `aligned`.
 
-    Words are broken only where they cannot stand side by side. With `text_column` the last column is flush left, too.
+    Where that is wider than `width`, with the head wrapped, and the widest columns, until it fits.
+
+    Words are broken only where they cannot stand side by side. With `text_column` the last column
+    is flush left, too.
 
     >>> fitted([["benchmark", "rate"], ["matmul of a large matrix", "1 GFLOP/s"]], 24)
     ['benchmark           rate', 'matmul of a    1 GFLOP/s', 'large matrix']
@@ -150,8 +161,9 @@ def fitted(
             Wrapper(max(size, 1)).wrap(cell) or [""] for cell, size in zip(row, widths, strict=True)
         ]
         for parts in itertools.zip_longest(*cells, fillvalue=""):
-            padded = (part.ljust(size) if column in left else part.rjust(size)
-                      for column, (part, size) in enumerate(zip(parts, widths, strict=True)))  # fmt: skip
+            padded = []
+            for column, (part, size) in enumerate(zip(parts, widths, strict=True)):
+                padded.append(part.ljust(size) if column in left else part.rjust(size))
             lines.append("  ".join(padded).rstrip())
     return lines
 

@@ -1,8 +1,11 @@
-"""Instructions of commits in the history: they hardly depend on the machine, but on the interpreter and libraries.
+"""Instructions of commits in the history.
 
-    <history>/instructions/<builds>/<moment>-<unique>.json     the counts of one commit, by fixed hash seeds
+They hardly depend on the machine, but on the interpreter and libraries.
 
-Counts of two commits compare wherever the builds are the same, on another runner, too. No numpy or scipy here.
+    <history>/instructions/<builds>/<moment>-<unique>.json     the counts of one commit
+
+Counts of two commits compare wherever the builds are the same, on another runner, too. No numpy or
+scipy here.
 """
 
 from __future__ import annotations
@@ -24,11 +27,12 @@ class CountRecord(NamedTuple):
     """The counts of one commit."""
 
     commit: str
-    baseline: str  # the name under which it was stored
-    counts: Mapping[str, Sequence[int]]  # by benchmark, one a hash seed
-    libraries: Mapping[
-        str, int
-    ]  # size of the file by compiled module: those that the benchmarks import
+    # The name under which it was stored.
+    baseline: str
+    # By benchmark, one a hash seed.
+    counts: Mapping[str, Sequence[int]]
+    # Size of the file by compiled module: those that the benchmarks import.
+    libraries: Mapping[str, int]
     moment: str = ""
 
     def compares_with(self, other: CountRecord) -> bool:

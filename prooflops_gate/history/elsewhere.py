@@ -1,12 +1,14 @@
-"""Reads what other tools have stored of a project: asv, pytest-benchmark and pytest-codspeed. Nothing is written.
+"""Reads what other tools have stored of a project: asv, pytest-benchmark and pytest-codspeed.
+
+Nothing is written.
 
     .asv/results/<machine>/<commit>-<environment>.json, and benchmarks.json beside the machines
     .benchmarks/<machine>/<number>_<commit>_<moment>.json
     .codspeed/results_<milliseconds>.json
 
 Each file becomes a summary, whose fingerprint and pace are its tool's: no series mixes two tools. A
-figure is the fastest round where a tool keeps it; asv keeps the median. Truncated and foreign files are
-passed over.
+figure is the fastest round where a tool keeps it; asv keeps the median. Truncated and foreign files
+are passed over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The history on the terminal: records, baselines, what other tools have stored, and trends on demand."""
+"""The history on the terminal.
+
+Records, baselines, what other tools have stored, and trends on demand.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Run records: pytest-benchmark's JSON with the claims' verdicts and the machine's fingerprint beside it.
+"""Run records.
 
-    <history>/<fingerprint>/<moment>-<unique>.json     one run; appended, written atomically, never edited
+Pytest-benchmark's JSON with the claims' verdicts and the machine's fingerprint beside it.
+
+    <history>/<fingerprint>/<moment>-<unique>.json     one run; written atomically, never edited
     <history>/<fingerprint>/baselines/<name>.json      which of these records a name stands for
     <history>/<fingerprint>/gate/<moment>-<unique>.json     the verdicts of one run of the gate
 
@@ -52,9 +54,12 @@ def fingerprint_id(fingerprint: Mapping[str, Any]) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes `text` so that a reader sees the old file or the whole new one, never a part, whatever happens."""
+    """Writes `text` so that a reader sees the old file or the whole new one, never a part, whatever
+    happens.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The name is unique to this writer: two of them may aim at one path. It does not end in .json: no reader takes it.
+    # The name is unique to this writer: two of them may aim at one path. It does not end in .json:
+    # no reader takes it.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
     try:
         with open(unfinished, "w", encoding="utf-8") as file:
@@ -62,14 +67,12 @@ def write_atomically(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-        with suppress(
-            OSError
-        ):  # Windows opens no folders, and some network file systems don't sync them
+        # Windows opens no folders, and some network file systems don't sync them.
+        with suppress(OSError):
             descriptor = os.open(path.parent, os.O_RDONLY)
             try:
-                os.fsync(
-                    descriptor
-                )  # a renamed file is safe from a power cut only with its new name
+                # A renamed file is safe from a power cut only with its new name.
+                os.fsync(descriptor)
             finally:
                 os.close(descriptor)
     finally:
@@ -82,14 +85,17 @@ def new_file(folder: Path) -> Path:
 
 
 def append(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Path:
-    """Adds one record under the folder of its fingerprint and returns its path; no record is ever overwritten."""
+    """Adds one record under the folder of its fingerprint and returns its path.
+
+    No record is ever overwritten.
+    """
     path = new_file(folder / fingerprint_id(fingerprint))
     write_atomically(path, as_text(record))
     return path
 
 
 def append_verdicts(folder: Path, own: str, content: Mapping[str, Any]) -> None:
-    """Stores the verdicts of a run of the gate beside this fingerprint's records, if there are any."""
+    """Stores the verdicts of a run of the gate beside this fingerprint's records, if any."""
     if (folder / own).is_dir():
         stored = {"datetime": datetime.now(timezone.utc).isoformat(), **content}
         write_atomically(new_file(folder / own / "gate"), as_text(stored))
@@ -109,19 +115,23 @@ def gate_verdicts(folder: Path, own: str) -> Iterator[tuple[str, str, Mapping[st
 
 
 def as_text(record: Mapping[str, Any]) -> str:
-    """A record as it is written: JSON, one line a value, so that a difference of two can be read."""
+    """A record as it is written.
+
+    JSON, one line a value, so that a difference of two can be read.
+    """
     return json.dumps(record, indent=1, default=plain_figure) + "\n"
 
 
 def read(path: Path) -> dict[str, Any]:
     """The record in `path`. Raises UnreadableRecord for a truncated or foreign file."""
+    # ValueError: no JSON, no UTF-8, or a number beyond Python's.
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (
         OSError,
         ValueError,
         RecursionError,
-    ) as error:  # ValueError: no JSON, no UTF-8, or a number beyond Python's
+    ) as error:
         raise UnreadableRecord(f"{path}: {error}") from error
     if not isinstance(record, dict) or "benchmarks" not in record or "prooflops" not in record:
         raise UnreadableRecord(
@@ -140,10 +150,10 @@ def record_files(folder: Path) -> list[Path]:
 class Timed:
     """One benchmark of a record, as far as comparisons use it.
 
-    `time_s` is its fastest round: interruptions only ever lengthen rounds. `contended` is the competing
-    work, in words. `resources` are those of a call, such as memory. `slowness` is its core's: how many
-    times longer fixed work took; inf where it was contended otherwise. `test` is the test that measured
-    it. A launch ends before the GPU has finished.
+    `time_s` is its fastest round: interruptions only ever lengthen rounds. `contended` is the
+    competing work, in words. `resources` are those of a call, such as memory. `slowness` is its
+    core's: how many times longer fixed work took; inf where it was contended otherwise. `test` is
+    the test that measured it. A launch ends before the GPU has finished.
     """
 
     time_s: float
@@ -160,8 +170,9 @@ class Timed:
 class Summary:
     """One record, as far as comparisons use it.
 
-    `name` is the device's. `partial`: why the run ended before all of its tests had run. A `dirty` one
-    had files that differed from the commit. `pace`: how it was recorded, where that was not a plain run.
+    `name` is the device's. `partial`: why the run ended before all of its tests had run. A `dirty`
+    one had files that differed from the commit. `pace`: how it was recorded, where that was not a
+    plain run.
     """
 
     path: Path
@@ -283,13 +294,17 @@ def check_name(name: str) -> str:
     """Validates a baseline's name, and returns it. Raises ValueError."""
     if not _NAME.fullmatch(name) or name == "latest" or name.endswith(".json"):
         raise ValueError(
-            f"a baseline's name is letters, digits and . _ + - (up to 80, not 'latest', no '.json'), got {name!r}"
+            "a baseline's name is letters, digits and . _ + - (up to 80, not 'latest', no '.json'), "
+            f"got {name!r}"
         )
     return name
 
 
 def store_baseline(name: str, files: Sequence[Path]) -> Path:
-    """Stores these records, all in the folder of one fingerprint, as the baseline `name`; its old records stay."""
+    """Stores these records, all in the folder of one fingerprint, as the baseline `name`.
+
+    Its old records stay.
+    """
     check_name(name)
     folders = {file.parent for file in files}
     if len(folders) != 1:
@@ -307,7 +322,10 @@ def store_baseline(name: str, files: Sequence[Path]) -> Path:
 
 
 def baselines(folder: Path) -> dict[str, list[Path]]:
-    """The named baselines under `folder`: for each name, its files, one for each fingerprint that has it."""
+    """The named baselines under `folder`.
+
+    For each name, its files, one for each fingerprint that has it.
+    """
     found: dict[str, list[Path]] = {}
     for path in sorted(folder.glob("*/baselines/*.json")):
         found.setdefault(path.stem, []).append(path)
@@ -317,12 +335,16 @@ def baselines(folder: Path) -> dict[str, list[Path]]:
 def baseline(
     folder: Path, wanted: str, own: str, exact: Sequence[str], benchmarks: Collection[str] = ()
 ) -> list[Summary]:
-    """The records that `wanted` stands for: a name, "latest" (this fingerprint's newest) or a record's file.
+    """The records that `wanted` stands for.
 
-    "latest" prefers, among the newest whole runs, the one with most of these `benchmarks`; it skips interrupted runs.
+    A name, "latest" (this fingerprint's newest) or a record's file.
 
-    `own` is the fingerprint in force; where it has no baseline of that name, that of another fingerprint is returned,
-    for the caller to refuse. Raises UnknownBaseline, naming those there are, and UnreadableRecord.
+    "latest" prefers, among the newest whole runs, the one with most of these `benchmarks`; it skips
+    interrupted runs.
+
+    `own` is the fingerprint in force; where it has no baseline of that name, that of another
+    fingerprint is returned, for the caller to refuse. Raises UnknownBaseline, naming those there
+    are, and UnreadableRecord.
     """
     if wanted == "latest":
         files = sorted(
@@ -331,9 +353,8 @@ def baseline(
             reverse=True,
         )
         best, most = None, -1
-        for (
-            path
-        ) in files:  # this fingerprint's newest, else any fingerprint's, which the caller refuses
+        # This fingerprint's newest, else any fingerprint's, which the caller refuses.
+        for path in files:
             with suppress(UnreadableRecord):
                 found = read_summary(path, exact)
                 if found.partial:
@@ -357,7 +378,8 @@ def baseline(
     there = ", ".join(baselines(folder)) or "none"
     raise UnknownBaseline(
         f"--gate-baseline {wanted}: no baseline of that name in {folder}, and no file; "
-        f"valid: latest, the file of a record, or a stored name ({there}); --gate-record NAME stores one"
+        f"valid: latest, the file of a record, or a stored name ({there}); "
+        "--gate-record NAME stores one"
     )
 
 

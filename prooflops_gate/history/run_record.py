@@ -1,4 +1,7 @@
-"""The record of one run of pytest: pytest-benchmark's JSON with the machine's fingerprint, and where it is kept."""
+"""The record of one run of pytest.
+
+Pytest-benchmark's JSON with the machine's fingerprint, and where it is kept.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,20 @@ from prooflops_gate.run_state import (
 )
 
 SETTING_VARIABLES = (
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "PYTHONHASHSEED",
-)  # fmt: skip
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "PYTHONHASHSEED",
+)
 PACKAGES = ("torch", "numpy", "scipy", "pytest-benchmark")
 
 
 def benchmark_json(config: pytest.Config) -> dict[str, Any]:
-    """The run in pytest-benchmark's own JSON form, made by its own hooks; no benchmarks where it is switched off."""
+    """The run in pytest-benchmark's own JSON form, made by its own hooks.
+
+    No benchmarks where it is switched off.
+    """
     # No hook of pytest-benchmark hands out its session.
     session = getattr(config, "_benchmarksession", None)
     if session is None:
@@ -46,7 +56,8 @@ def benchmark_json(config: pytest.Config) -> dict[str, Any]:
     content: dict[str, Any] = hook.pytest_benchmark_generate_json(
         config=config,
         benchmarks=[bench for bench in session.benchmarks if bench],
-        # A benchmark of a microsecond has a hundred thousand rounds a second, which nothing compares.
+        # A benchmark of a microsecond has a hundred thousand rounds a second, which nothing
+        # compares.
         include_data=config.option.benchmark_save_data
         or config.pluginmanager.hasplugin("prooflops.run"),
         machine_info=machine,
@@ -63,7 +74,9 @@ def benchmark_json(config: pytest.Config) -> dict[str, Any]:
 
 
 def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path | None:
-    """Writes the record into the history (a replicate's: to the file that its parent reads), and returns its path.
+    """Writes the record into the history, and returns its path.
+
+    That of a replicate goes to the file that its parent reads.
 
     In a process of the gate, the child's plugin writes it, once. Where it cannot be written (a full
     disk, say) it returns None; the run says so at its end, and fails.
@@ -88,7 +101,10 @@ def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path |
 
 
 def record_of(config: pytest.Config, **facts: Any) -> dict[str, Any]:
-    """The record of a run: pytest-benchmark's JSON, and this project's section with `facts` in it."""
+    """The record of a run.
+
+    It is pytest-benchmark's JSON, and this project's section with `facts` in it.
+    """
     content = benchmark_json(config)
     content["prooflops"] = {
         "schema": records.SCHEMA,
@@ -103,7 +119,10 @@ def record_of(config: pytest.Config, **facts: Any) -> dict[str, Any]:
 
 
 def fingerprint(config: pytest.Config) -> dict[str, Any]:
-    """Everything that must be equal for two runs' timings to be comparable; plugins and conftests may add to it."""
+    """Everything that must be equal for two runs' timings to be comparable.
+
+    Plugins and conftests may add to it.
+    """
     facts: dict[str, Any] = dict(
         config.hook.pytest_gate_fingerprint(config=config) or plain_fingerprint()
     )

@@ -10,28 +10,31 @@ from prooflops_gate.console.tables import engineering, markdown_table
 from prooflops_gate.history.records import Summary
 from prooflops_gate.statistics.change_points import FEWEST, SMALLEST, Change, change_points
 
-LONGEST = 300  # records looked at, the newest ones
+# Records looked at, the newest ones.
+LONGEST = 300
 BARS = "▁▂▃▄▅▆▇█"
 HEAD = ["benchmark", "records", "first", "last", "trend", "changes of level"]
 
 
 @dataclass(frozen=True)
 class Trend:
-    """One benchmark over the records of one fingerprint and one method of measuring, oldest first."""
+    """One benchmark over the records of one fingerprint and one way of measuring, oldest first."""
 
     name: str
     records: tuple[Summary, ...]
     times_s: tuple[float, ...]
     changes: tuple[Change, ...]
-    verdicts: tuple[
-        tuple[str, str], ...
-    ] = ()  # of the gate, oldest first: moment and "SLOWER 1.104"
+    # Of the gate, oldest first: moment and "SLOWER 1.104".
+    verdicts: tuple[tuple[str, str], ...] = ()
 
 
 def trends(summaries: Sequence[Summary]) -> list[Trend]:
-    """The trend of every benchmark, per fingerprint and way of measuring; records are ordered by their moment.
+    """The trend of every benchmark, per fingerprint and way of measuring.
 
-    Records of different methods or paces are never in one series: their times differ by what was done.
+    Records are ordered by their moment.
+
+    Records of different methods or paces are never in one series: their times differ by what was
+    done.
     """
     series: dict[tuple[str, ...], list[Summary]] = {}
     for each in sorted(summaries, key=lambda summary: (summary.moment, summary.path.name)):
@@ -48,7 +51,9 @@ def trends(summaries: Sequence[Summary]) -> list[Trend]:
 
 
 def at_commit(records: Sequence[Summary], change: Change) -> Change | None:
-    """The change of level where the commit changed; None between records of one commit, which differ by the machine.
+    """The change of level where the commit changed.
+
+    None between records of one commit, which differ by the machine.
 
     Ranks place a change one record beside the commit at times.
     """
@@ -115,7 +120,9 @@ def tables(summaries: Sequence[Summary]) -> dict[str, list[list[str]]]:
 
 
 def long_enough(summaries: Sequence[Summary], names: Collection[str]) -> list[Trend]:
-    """The trends of the benchmarks of these names that have enough records for a change to show, changed ones first."""
+    """The trends of the benchmarks of these names that have enough records for a change to show,
+    changed ones first.
+    """
     found = [
         each for each in trends(summaries) if each.name in names and len(each.records) >= 2 * FEWEST
     ]
@@ -125,7 +132,10 @@ def long_enough(summaries: Sequence[Summary], names: Collection[str]) -> list[Tr
 def with_verdicts(
     found: Sequence[Trend], said: Iterable[tuple[str, str, Mapping[str, Any]]]
 ) -> list[Trend]:
-    """The trends with the gate's verdicts since their first record; `said` is from `records.gate_verdicts`."""
+    """The trends with the gate's verdicts since their first record.
+
+    `said` is from `records.gate_verdicts`.
+    """
     by_name: dict[str, list[tuple[str, str]]] = {}
     for moment, name, row in said:
         ratio = row.get("ratio")

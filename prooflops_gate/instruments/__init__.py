@@ -1,7 +1,9 @@
-"""What an instrument of the gate is: it measures pairs of processes, decides on benchmarks, and explains.
+"""What an instrument of the gate is.
 
-`times` and `instructions` ask for pairs; `memory` rides on those of times. The one loop that takes the
-pairs is in `prooflops_gate.comparison`.
+It measures pairs of processes, decides on benchmarks, and explains.
+
+`times` and `instructions` ask for pairs; `memory` rides on those of times. The one loop that takes
+the pairs is in `prooflops_gate.comparison`.
 """
 
 from __future__ import annotations

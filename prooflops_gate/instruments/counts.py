@@ -1,9 +1,10 @@
 """Decides by the instructions of both sides, and what time leaves open. Pure: no I/O, no clock.
 
-A count hardly depends on the machine or on its load, but on the hash seed and on addresses: 0.2 % in the median of
-cattrs' benchmarks, 2.5 % at worst. So counts are compared in pairs of processes that share a seed, and the spread of a
-benchmark's ratio over the pairs says whether its count decides anything. What no count shows: waiting, threads, the
-GPU, caches, and the width of vector instructions.
+A count hardly depends on the machine or on its load, but on the hash seed and on addresses: 0.2 %
+in the median of cattrs' benchmarks, 2.5 % at worst. So counts are compared in pairs of processes
+that share a seed, and the spread of a benchmark's ratio over the pairs says whether its count
+decides anything. What no count shows: waiting, threads, the GPU, caches, and the width of vector
+instructions.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ TRIMMED_ONE_IN = 5
 ALARM_RATE = 0.01
 MORE, FEWER = "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS"
 UNSTEADY = "NOT REPEATABLE"
-# A slowdown below it of one benchmark alone, with the same instructions, is laid to its memory's layout.
+# A slowdown below it of one benchmark alone, with the same instructions, is laid to its memory's
+# layout.
 SMALL_SLOWDOWN = 0.10
 PLACEMENT = "same instructions: placement, cache, waiting"
 
@@ -71,18 +73,23 @@ class Count:
 def decide(
     before: Sequence[int], after: Sequence[int], limit: float, level: float, ended: bool = False
 ) -> Count | None:
-    """The decision by pairs of counts, before[i] beside after[i]; None: take pairs up to the next of LOOKS.
+    """The decision by pairs of counts, before[i] beside after[i]; None.
 
-    SAME: all pairs within `limit`, but for one in TRIMMED on either side. From the second look on, as what has two
-    values agrees with itself in three pairs, MORE and FEWER: the median is beyond it, and Student's t excludes 0 at
-    `level`. UNSTEADY: the pairs disagree beyond the limit in both directions, or nothing else holds at the last look,
-    or, where counting has `ended` after the first, by all pairs.
+    Take pairs up to the next of LOOKS.
+
+    SAME: all pairs within `limit`, but for one in TRIMMED on either side. From the second look on,
+    as what has two values agrees with itself in three pairs, MORE and FEWER: the median is beyond
+    it, and Student's t excludes 0 at `level`. UNSTEADY: the pairs disagree beyond the limit in both
+    directions, or nothing else holds at the last look, or, where counting has `ended` after the
+    first, by all pairs.
 
     >>> decide([10**5] * 3, [10**5, 100_100, 10**5], 0.005, 1e-4).verdict
     'SAME'
-    >>> decide([10**5] * 6, [101_000, 101_010, 101_000, 101_000, 100_990, 101_000], 0.005, 1e-4).verdict
+    >>> after = [101_000, 101_010, 101_000, 101_000, 100_990, 101_000]
+    >>> decide([10**5] * 6, after, 0.005, 1e-4).verdict
     'MORE INSTRUCTIONS'
-    >>> [decide([10**5] * 3, [98_000, 10**5, 102_000], 0.005, 1e-4, ended=ended) is None for ended in (False, True)]
+    >>> apart = [98_000, 10**5, 102_000]
+    >>> [decide([10**5] * 3, apart, 0.005, 1e-4, ended=ended) is None for ended in (False, True)]
     [True, False]
     """
     logs = [math.log(new / old) for old, new in zip(before, after, strict=True)]
@@ -160,10 +167,10 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
 def by_count(count: Count, row: Row, smallest: float) -> str:
     """What the instructions of an open benchmark decide; empty where they decide nothing.
 
-    They decide only what lies clear of `smallest`: SAME within it, SLOWER and FASTER beyond 5/3 of it,
-    and nothing where time excludes that. It is SAME only where time leaves open whether it is slower by
-    `smallest`: no count shows waiting. A count that does not repeat within the limit of instructions
-    may do so within `smallest`.
+    They decide only what lies clear of `smallest`: SAME within it, SLOWER and FASTER beyond 5/3 of
+    it, and nothing where time excludes that. It is SAME only where time leaves open whether it is
+    slower by `smallest`: no count shows waiting. A count that does not repeat within the limit of
+    instructions may do so within `smallest`.
     """
     assert row.effect
     low, high = row.effect.interval(SHOWN_LEVEL)

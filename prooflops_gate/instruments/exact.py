@@ -17,7 +17,10 @@ Sides = tuple[Sequence[Timed], Sequence[Timed]]
 
 
 def exact_rows(both: Mapping[str, Sides]) -> list[Row]:
-    """The exact quantities of these benchmarks; none of one that only a side has: it is NEW or MISSING as a whole."""
+    """The exact quantities of these benchmarks; none of one that only a side has.
+
+    It is NEW or MISSING as a whole.
+    """
     rows = []
     for name, (before, after) in both.items():
         if not (before and after):
@@ -32,7 +35,10 @@ def exact_rows(both: Mapping[str, Sides]) -> list[Row]:
 def claim_rows(
     before: Sequence[Mapping[str, str]], after: Sequence[Mapping[str, str]]
 ) -> list[Row]:
-    """The claims' verdicts in the processes of each side; none where no process of `after` checked any."""
+    """The claims' verdicts in the processes of each side.
+
+    None where no process of `after` checked any.
+    """
     if not any(after):
         return []
     rows = []
@@ -61,7 +67,10 @@ def _settled(verdicts: Sequence[str]) -> list[str]:
 
 
 def _different(given: Iterable[Any]) -> list[Any]:
-    """The different values, in order; 1 and 1.0 are one, True and 1 are not, NaN is like any other NaN."""
+    """The different values, in order.
+
+    1 and 1.0 are one, True and 1 are not, NaN is like any other NaN.
+    """
     found: list[Any] = []
     for value in given:
         if not any(_is_same(value, known) for known in found):

@@ -23,8 +23,8 @@ from prooflops_gate.machine import cpu
 from prooflops_gate.rows import Row
 from prooflops_gate.task import Counting, Pair, ReplicateFailed, Task
 
-# Times as long as without valgrind: start and imports, which are not instrumented, and a benchmark's
-# calls, three of four of them so.
+# Times as long as without valgrind: start and imports, which are not instrumented, and a
+# benchmark's calls, three of four of them so.
 START_FACTOR, CALLS_FACTOR, START_S = 25, 150, 5.0
 # The share of the time left, where time decides, too; and beside other work, that no count notices.
 SHARE, BUSY_SHARE = 1 / 3, 2 / 3
@@ -37,20 +37,24 @@ BLIND = (
 
 
 def share_of(timed: Collection[Timed]) -> float:
-    """The share of the time left that counting gets, by how much of the first pair ran beside other work.
+    """The share of the time left that counting gets, by how much of the first pair ran beside other
+    work.
 
-    >>> [share_of([Timed(1.0, {}, contended=said) for said in ("", "busy", busy)]) for busy in ("", "busy")]
-    [0.3333333333333333, 0.6666666666666666]
+    >>> quiet, busy = Timed(1.0, {}), Timed(1.0, {}, contended="busy")
+    >>> round(share_of([quiet, busy]), 2), round(share_of([busy, busy]), 2)
+    (0.33, 0.67)
     """
     busy = sum(bool(each.contended) for each in timed)
     return BUSY_SHARE if 2 * busy > len(timed) else SHARE
 
 
 class Instructions:
-    """The instructions of benchmarks, until `ends` on the monotonic clock; a look that has begun until `latest`.
+    """The instructions of benchmarks, until `ends` on the monotonic clock.
 
-    `round_s` is the fastest round of each. `limit` is the smallest change that counts. `drivers` are
-    those of accelerators that the benchmarks load: none runs under valgrind.
+    A look that has begun until `latest`.
+
+    `round_s` is the fastest round of each. `limit` is the smallest change that counts. `drivers`
+    are those of accelerators that the benchmarks load: none runs under valgrind.
     """
 
     def __init__(
@@ -167,7 +171,10 @@ def apart(task: Task, now: float) -> tuple[Task, Task]:
 
 
 def by_features(pair: Pair) -> str:
-    """Which packages, loaded by these processes, run other kernels under valgrind; empty where none does."""
+    """Which packages, loaded by these processes, run other kernels under valgrind.
+
+    Empty where none does.
+    """
     names = {name for side in pair for name in side.footprint.get("by_features", ())}
     if not names:
         return ""

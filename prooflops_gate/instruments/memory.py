@@ -1,7 +1,8 @@
 """The memory that a call holds: measured in an untimed call of the first processes of each side.
 
-MORE MEMORY needs every process of one side to exceed every one of the other. A figure with two values
-agrees within each of two sides of five, and differs between them, with a chance of 1 in 1024 at most.
+MORE MEMORY needs every process of one side to exceed every one of the other. A figure with two
+values agrees within each of two sides of five, and differs between them, with a chance of 1 in 1024
+at most.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ LEAST_BYTES = 4096
 
 
 class Memory:
-    """The memory of benchmarks. It asks for no process of its own: the processes that time measure it, too."""
+    """The memory of benchmarks.
+
+    It asks for no process of its own: the processes that time measure it, too.
+    """
 
     def __init__(self, min_effect: float, is_measured: bool = True) -> None:
         self.min_effect, self.is_measured = min_effect, is_measured
@@ -71,7 +75,9 @@ def _lies_above(low: Sequence[float], high: Sequence[float], min_effect: float) 
 
 
 def is_memory_open(before: Timed, after: Timed, min_effect: float) -> bool:
-    """Whether a call may hold more or less memory, by one process of each side: more of them can only refute it.
+    """Whether a call may hold more or less memory, by one process of each side.
+
+    More of them can only refute it.
 
     >>> held = [Timed(1.0, {}, resources={"memory": each}) for each in (100_000, 104_000, 106_000)]
     >>> [is_memory_open(held[0], each, 0.05) for each in held]
@@ -85,7 +91,9 @@ def is_memory_open(before: Timed, after: Timed, min_effect: float) -> bool:
 
 
 def memory_rows(both: Mapping[str, Sides], min_effect: float) -> list[Row]:
-    """A row per benchmark and kind of memory of which every process of one side lies above every one of the other."""
+    """A row per benchmark and kind of memory of which every process of one side lies above every
+    one of the other.
+    """
     rows = []
     for name, (before, after) in both.items():
         for key in MEMORY:

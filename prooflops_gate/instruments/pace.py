@@ -1,8 +1,10 @@
-"""How long each benchmark runs in a process of a comparison, and how many pairs of processes the budget allows.
+"""How long each benchmark runs in a process of a comparison, and how many pairs of processes the
+budget allows.
 
-Only the fastest round of each benchmark in a process counts, so a second per benchmark, as pytest-benchmark takes it,
-says hardly more than a fiftieth of one; many processes decide. The first pair runs at `FIRST` and shows the duration of
-a round, and the overhead of a process: its start, imports and collection. From these the rest is planned.
+Only the fastest round of each benchmark in a process counts, so a second per benchmark, as
+pytest-benchmark takes it, says hardly more than a fiftieth of one; many processes decide. The first
+pair runs at `FIRST` and shows the duration of a round, and the overhead of a process: its start,
+imports and collection. From these the rest is planned.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from prooflops_gate.task import Paces, Pair, Replicate
 
 # Seconds of a benchmark in a process; USUAL_S where there are many.
 LEAST_S, USUAL_S, MOST_S = 0.005, 0.01, 0.2
-# The share of a process's start, and of a plain run of the suite, that its rounds may take together.
+# The share of a process's start, and of a plain run of the suite, that its rounds may take
+# together.
 SHARE = 0.5
 ROUNDS = 3
 # A benchmark whose rounds take longer runs once in a process, as more pairs say more.
@@ -42,8 +45,8 @@ PLAIN_FACTOR = 10
 class Cost:
     """Seconds of a benchmark in a process at the first pace, and what another pace would change.
 
-    `round_s` is its fastest round, 0 where its pace is fixed. `again_s` is the duration of its whole
-    test, where its few rounds are so short that this is run again, else 0.
+    `round_s` is its fastest round, 0 where its pace is fixed. `again_s` is the duration of its
+    whole test, where its few rounds are so short that this is run again, else 0.
     """
 
     call_s: float
@@ -62,14 +65,16 @@ class Cost:
         return max(min(int(most_s / self.round_s), ENOUGH_ROUNDS), 1)
 
     def at(self, seconds: float, most_s: float = LONG_S) -> float:
-        """Seconds this benchmark adds to a process if each gets `seconds`, or up to `most_s` for its rounds."""
+        """Seconds this benchmark adds to a process if each gets `seconds`, or up to `most_s` for
+        its rounds.
+        """
         if not self.round_s:
             return self.again_s * runs_in(seconds, self.again_s) if self.again_s else self.call_s
         if ROUNDS * self.round_s < USUAL_S:
             rounds_s = max(seconds, self.rounds(most_s) * self.round_s)
             return max(self.call_s - USUAL_S, 0.0) + rounds_s
-        # Three rounds take longer than the time, so their number counts. pytest-benchmark calls it twice
-        # besides: to calibrate, and for its result.
+        # Three rounds take longer than the time, so their number counts. pytest-benchmark calls it
+        # twice besides: to calibrate, and for its result.
         rounds = max(self.rounds(most_s), int(seconds / self.round_s))
         return self.call_s * (rounds + 2) / (ROUNDS + 2)
 
@@ -78,9 +83,9 @@ class Cost:
 class PacePlan:
     """The seconds of each benchmark and the number of pairs that follow from a first pair.
 
-    `pairs` is the least number that decides anything, the first look; `most_pairs` that at which the
-    second look is confirmed: few need more. `budget_s` begins with the first pair, `left_s` is what
-    that left. `decides`: whether the pairs that --gate-replicates allows can decide anything.
+    `pairs` is the least number that decides anything, the first look; `most_pairs` that at which
+    the second look is confirmed: few need more. `budget_s` begins with the first pair, `left_s` is
+    what that left. `decides`: whether the pairs that --gate-replicates allows can decide anything.
     `start_cpu_s` is the CPU time of a process but for its benchmarks: it does not wait for a core.
     """
 
@@ -99,7 +104,10 @@ class PacePlan:
 
     @cached_property
     def too_long(self) -> list[str]:
-        """The benchmarks without which the others can have the least number of pairs; none where nothing helps."""
+        """The benchmarks without which the others can have the least number of pairs.
+
+        None where nothing helps.
+        """
         names = sorted(self.costs, key=lambda name: self.costs[name].at(LEAST_S))
         fitting = next((count for count in range(len(names), 0, -1) if self.fits(names[:count])), 0)
         return names[fitting:] if fitting else []
@@ -110,7 +118,9 @@ class PacePlan:
 
     @cached_property
     def most_s(self) -> float:
-        """Seconds of a benchmark's rounds, so that all take SHARE of a plain run of the suite, but a round each."""
+        """Seconds of a benchmark's rounds, so that all take SHARE of a plain run of the suite, but
+        a round each.
+        """
         costs, most_s = self.costs.values(), LONG_S
         allowed_s = SHARE * (self.start_cpu_s + sum(cost.round_s for cost in costs))
         while most_s > USUAL_S:
@@ -140,13 +150,18 @@ class PacePlan:
         }
 
     def fitting_alone(self, left_s: float) -> list[str]:
-        """The benchmarks that were too long, of which the least number of pairs fits into the time the others left."""
+        """The benchmarks that were too long, of which the least number of pairs fits into the time
+        the others left.
+        """
         costs = {name: self.costs[name] for name in self.too_long}
         own = replace(self, costs=costs, budget_s=left_s, left_s=left_s)
         return own.kept if own.fits(own.kept) else []
 
     def paces(self, effects: Mapping[str, Effect], to_go: int, left_s: float) -> Paces:
-        """The pace of each benchmark for the next pair: more for noisy ones, the least for plain changes."""
+        """The pace of each benchmark for the next pair.
+
+        More for noisy ones, the least for plain changes.
+        """
         noisy = [name for name, each in effects.items() if self._gains_time(name, each)]
         each_s = self.each_s
         more_s = self.fitting_s(list(effects), left_s, to_go, self.usual_s(noisy))
@@ -166,7 +181,9 @@ class PacePlan:
         return is_shown and NOISY < effect.noise < math.inf and self.costs[name].gains
 
     def fitting_s(self, names: Sequence[str], left_s: float, pairs: int, most_s: float) -> float:
-        """Seconds per benchmark so that `pairs` pairs fit in `left_s`, between LEAST_S and `most_s`."""
+        """Seconds per benchmark so that `pairs` pairs fit in `left_s`, between LEAST_S and
+        `most_s`.
+        """
         allowed_s = left_s / (2 * max(pairs, 1))
         if self.process_s(names, LEAST_S) >= allowed_s:
             return LEAST_S
@@ -177,7 +194,10 @@ class PacePlan:
         )
 
     def usual_s(self, names: Sequence[str]) -> float:
-        """Seconds per benchmark so that these together take SHARE of a process's start: less would save little."""
+        """Seconds per benchmark so that these together take SHARE of a process's start.
+
+        Less would save little.
+        """
         gaining = sum(self.costs[name].gains for name in names)
         return min(max(SHARE * self.start_cpu_s / max(gaining, 1), USUAL_S), MOST_S)
 
@@ -199,7 +219,8 @@ class PacePlan:
             return "no benchmark was timed on both sides"
         text = f"{many(len(names), 'benchmark')}, {minutes(self.budget_s)} at most (--gate-budget)"
         if not self.decides:
-            return f"{text}: these pairs decide nothing, whatever they show: leave out --gate-replicates"
+            nothing = "these pairs decide nothing, whatever they show"
+            return f"{text}: {nothing}: leave out --gate-replicates"
         if not self.fits(names):
             needed = self.minutes_for(names)
             fewer = f"fewer than {self.pairs} pairs fit into that, and they decide nothing"
@@ -224,7 +245,10 @@ class PacePlan:
 def plan_of(
     pair: Pair, after: Mapping[str, Timed], plan: Plan, budget_s: float, left_s: float
 ) -> PacePlan:
-    """The plan that follows from a first pair. `after`: the times of each benchmark that both sides have."""
+    """The plan that follows from a first pair.
+
+    `after`: the times of each benchmark that both sides have.
+    """
     looks, last = plan.looks, len(plan.looks) - 1
     return PacePlan(
         costs={name: cost_of(name, timed, pair) for name, timed in after.items()},

@@ -1,4 +1,6 @@
-"""Decides on the times of a benchmark: several looks, a suspicion that must repeat, and what stays open.
+"""Decides on the times of a benchmark.
+
+Several looks, a suspicion that must repeat, and what stays open.
 
 Pure: no I/O, no clock. The error rates are those of `statistics.decision_rule`.
 """
@@ -46,7 +48,9 @@ BUDGET = "the budget ended it (--gate-budget)"
 def plan_for(
     benchmarks: int, *, most: int | None = None, all_pairs: bool = False, directions: int = 1
 ) -> Plan:
-    """The error rates of a comparison in at most `most` pairs, confirming ones included where the rest suffice."""
+    """The error rates of a comparison in at most `most` pairs, confirming ones included where the
+    rest suffice.
+    """
     plan = Plan(benchmarks=max(benchmarks, 1), directions=directions)
     if most is None:
         return plan
@@ -64,10 +68,10 @@ def plan_for(
 class TimeRule:
     """Compares the pairs of a benchmark at each look of the plan.
 
-    `smallest_of` holds the smallest change that counts where a marker sets it, `most` bounds the pairs.
-    `all_pairs` takes them up to the last look, whatever is decided before, to estimate the noise.
-    Benchmarks in `equal` take the same number of instructions. More pairs are to exclude a change in
-    `direction`. `ended`: the budget did, perhaps between two looks.
+    `smallest_of` holds the smallest change that counts where a marker sets it, `most` bounds the
+    pairs. `all_pairs` takes them up to the last look, whatever is decided before, to estimate the
+    noise. Benchmarks in `equal` take the same number of instructions. More pairs are to exclude a
+    change in `direction`. `ended`: the budget did, perhaps between two looks.
     """
 
     plan: Plan
@@ -101,7 +105,9 @@ class TimeRule:
         return decision
 
     def last_look(self, name: str, decision: Decision, effect: Effect) -> Decision:
-        """SAME where the pairs since the latest look allow it, at the level of their share of the plan's miss rate."""
+        """SAME where the pairs since the latest look allow it, at the level of their share of the
+        plan's miss rate.
+        """
         latest = max(look for look in self.plan.looks if look <= effect.pairs)
         share = (effect.pairs - latest) / self.plan.looks[-1]
         if same(effect, self.plan.miss_rate * share, self.smallest(name)):
@@ -111,7 +117,9 @@ class TimeRule:
     def excluding(
         self, decision: Decision, before: Sequence[float], after: Sequence[float], effect: Effect
     ) -> Decision:
-        """The decision on a benchmark that the plan leaves open: more pairs, until these exclude a change of OPEN.
+        """The decision on a benchmark that the plan leaves open.
+
+        More pairs, until these exclude a change of OPEN.
 
         Only the newest look counts: where an earlier one excluded it, no more pairs were taken.
         """
@@ -133,10 +141,12 @@ class TimeRule:
     def beside_instructions(
         self, name: str, decision: Decision, sides: Sides, effect: Effect
     ) -> Decision:
-        """The decision on a benchmark that takes as many instructions: it must get slower in two fresh batches.
+        """The decision on a benchmark that takes as many instructions.
 
-        Open and not suspected, it is left to the instructions: at once with a change of OPEN excluded,
-        else at the second look, unless it is surely slower.
+        It must get slower in two fresh batches.
+
+        Open and not suspected, it is left to the instructions: at once with a change of OPEN
+        excluded, else at the second look, unless it is surely slower.
         """
         smallest = self.smallest(name)
         if decision.verdict == "SLOWER":
@@ -182,12 +192,16 @@ class TimeRule:
             needed += self.plan.confirming_pairs
         if needed > MOST_ADVISED_PAIRS and math.isfinite(effect.noise):
             found = smallest_effect(effect.noise, self.plan, smallest)
-            return f"as noisy as this, changes are found from {found:.0%}: --gate-min-effect {found:.0%}"
+            least = f"changes are found from {found:.0%}"
+            return f"as noisy as this, {least}: --gate-min-effect {found:.0%}"
         return f"about {needed} pairs would decide (--gate-replicates {needed})"
 
     def wanted(self, decision: Decision, fitting: float) -> int:
-        """The number of pairs at this benchmark's next look; 0 where it is decided, or where as many as
-        it takes to exclude a change of OPEN are more than those `fitting` into the time."""
+        """The number of pairs at this benchmark's next look.
+
+        0 where it is decided, or where as many as it takes to exclude a change of OPEN are more
+        than those `fitting` into the time.
+        """
         if self.all_pairs:
             return self.plan.looks[-1]
         if decision.verdict is not None:
@@ -231,7 +245,10 @@ def look_at(
 
 
 def time_row(name: str, sides: Sides, decision: Decision | None, rule: TimeRule) -> Row:
-    """The row of a benchmark's times. Without a decision, the sides were measured by two methods."""
+    """The row of a benchmark's times.
+
+    Without a decision, the sides were measured by two methods.
+    """
     before, after = (median(seconds(side)) if side else None for side in sides)
     if before is None or after is None:
         return one_sided(name, TIME, before, after)
@@ -264,7 +281,8 @@ def open_notes(name: str, decision: Decision, rule: TimeRule) -> list[str]:
 
 
 def excludes(effect: Effect | None, direction: str, change: float) -> bool:
-    """Whether the pairs exclude a larger change in this direction, at the level of the bounds that are printed.
+    """Whether the pairs exclude a larger change in this direction, at the level of the bounds that
+    are printed.
 
     >>> from prooflops_gate.statistics.effects import paired
     >>> excludes(paired([1.0] * 8, [1.0, 1.04] * 4, level=0.01), "slower", 0.05)
@@ -293,7 +311,10 @@ def excluded(effect: Effect) -> str:
 
 
 def overall(both: Mapping[str, Sides]) -> Effect | None:
-    """The effect on the geometric mean of all benchmarks, from the pairs that all have; None where there are none."""
+    """The effect on the geometric mean of all benchmarks, from the pairs that all have.
+
+    None where there are none.
+    """
     shared = [tuple(map(seconds, sides)) for sides in both.values() if all(sides)]
     pairs = min((len(after) for _, after in shared), default=0)
     if not pairs:
@@ -306,7 +327,10 @@ def overall(both: Mapping[str, Sides]) -> Effect | None:
 
 
 def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
-    """The slowdowns that 19 of 20 runs with this noise confirm, in words; smaller ones may be found, too."""
+    """The slowdowns that 19 of 20 runs with this noise confirm, in words.
+
+    Smaller ones may be found, too.
+    """
     noises = sorted(row.effect.noise for row in rows if row.is_time and row.effect)
     if not noises or not math.isfinite(noises[-1]):
         return "too few pairs to know which slowdowns a run like this finds"

@@ -39,8 +39,8 @@ ANY_TASK = Task()
 class Times:
     """The times of benchmarks until `ends`, on the monotonic clock.
 
-    `plan` sets the pace of each pair, and puts off benchmarks that take too long until the others are
-    decided; without it all run at the first pace. `template` is what each task asks besides.
+    `plan` sets the pace of each pair, and puts off benchmarks that take too long until the others
+    are decided; without it all run at the first pace. `template` is what each task asks besides.
     """
 
     def __init__(
@@ -93,7 +93,10 @@ class Times:
         return self.plan.paces(effects, to_go, self._left_s)
 
     def _next(self, wanted: Mapping[str, int]) -> dict[str, int]:
-        """Those whose turn it is: what the plan takes; then what is too long, if it fits; then the exclusions."""
+        """Those whose turn it is.
+
+        What the plan takes; then what is too long, if it fits; then the exclusions.
+        """
         others = {name: count for name, count in wanted.items() if name not in self.given_up}
         planned = {name: count for name, count in others.items() if count not in EXCLUDING}
         if planned:
@@ -132,9 +135,12 @@ class Times:
                 self._keep(name, self._take_most_equal(name))
 
     def _may_repeat(self, name: str) -> bool:
-        """Whether to repeat a contended pair: twice a benchmark, or, once any pair was quiet, a fourth as often as it
-        has kept pairs: a repeat costs as much as the pair that it replaces. Never if the repeat leaves too little time
-        for the pairs of the next look, or if --gate-replicates bounds their number."""
+        """Whether to repeat a contended pair.
+
+        Twice a benchmark, or, once any pair was quiet, a fourth as often as it has kept pairs: a
+        repeat costs as much as the pair that it replaces. Never if the repeat leaves too little
+        time for the pairs of the next look, or if --gate-replicates bounds their number.
+        """
         kept = self._kept(name)
         to_go = max(self.rule.plan.looks[0], kept + 1) - kept
         if self.rule.most or to_go * self.took_s > self._left_s:
@@ -142,7 +148,10 @@ class Times:
         return self._repeats[name] < (max(2, kept // 4) if self._seen_quiet else 2)
 
     def _take_most_equal(self, name: str) -> TimedPair:
-        """Removes and returns the contended pair with the most equal core speeds: the choice treats sides alike."""
+        """Removes and returns the contended pair with the most equal core speeds.
+
+        The choice treats sides alike.
+        """
         pairs = self._set_aside[name]
         chosen = min(reversed(pairs), key=inequality)
         pairs.remove(chosen)
@@ -174,9 +183,8 @@ class Times:
         rows = self.decide()
         notes, details = self._launches(), []
         if left := self.left_open(rows):
-            notes.append(
-                f"the budget (--gate-budget) is spent: {many(len(left), 'benchmark')} left open by time"
-            )
+            open_ = many(len(left), "benchmark")
+            notes.append(f"the budget (--gate-budget) is spent: {open_} left open by time")
         if mean := overall(self.sides):
             bounds = f"{mean.ratio:.3f} ({interval(mean)})"
             details.append(f"all benchmarks together: {bounds}, geometric mean")

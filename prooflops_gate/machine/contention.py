@@ -1,7 +1,9 @@
-"""Whether this process had the cores it wanted while something ran, or other work competed for them.
+"""Whether this process had the cores it wanted while something ran, or other work competed for
+them.
 
-Standard library only, and cheap: it is read around every benchmark of every repo. Exact on Linux; other systems give a
-part of the figures. A contended measurement is not dropped: the gate repeats the replicate, or labels it.
+Standard library only, and cheap: it is read around every benchmark of every repo. Exact on Linux;
+other systems give a part of the figures. A contended measurement is not dropped: the gate repeats
+the replicate, or labels it.
 """
 
 from __future__ import annotations
@@ -15,32 +17,38 @@ from prooflops_gate.machine import cpu
 
 try:
     import resource
-except ImportError:  # Windows
+except ImportError:
+    # Windows.
     resource = None  # type: ignore[assignment]
 
 STAT = Path("/proc/stat")
 
-# A measurement is contended if others take more than this. On an idle machine the system itself takes 1 to 3 % of a
-# core; one other busy process takes a whole one, and a benchmark of several threads then runs up to 8 times slower.
-# From 8 cores on the limit is a share of them: a host's own work (a kernel thread for each core, monitoring) grows with
-# its cores, and a 32nd of them costs a benchmark that uses all of them 3 %.
+# A measurement is contended if others take more than this. On an idle machine the system itself
+# takes 1 to 3 % of a core; one other busy process takes a whole one, and a benchmark of several
+# threads then runs up to 8 times slower. From 8 cores on the limit is a share of them: a host's own
+# work (a kernel thread for each core, monitoring) grows with its cores, and a 32nd of them costs a
+# benchmark that uses all of them 3 %.
 OTHERS_CORES = 0.25
 OTHERS_SHARE = 1 / 32
 STEAL_SHARE = 0.05
 SWITCHES_PER_S = 100.0
-CHILDREN_CORES = 0.01  # from here on the process's own children may have preempted it
-SHORTEST_S = 0.1  # the kernel counts in hundredths of a second: a shorter time has no rates
-BUSY = (0, 1, 2, 5, 6)  # columns of /proc/stat: user, nice, system, irq, softirq; not idle, iowait
+# From here on the process's own children may have preempted it.
+CHILDREN_CORES = 0.01
+# The kernel counts in hundredths of a second: a shorter time has no rates.
+SHORTEST_S = 0.1
+# Columns of /proc/stat: user, nice, system, irq, softirq; not idle, iowait.
+BUSY = (0, 1, 2, 5, 6)
 
 
 class Watch:
     """Watches from `start()` to `stop()`, which returns these figures.
 
-    load: processes that ran or waited for a core, over the last minute · steal: the share of the machine's time that a
-    hypervisor gave to others · cores: that this process may use · others_cores: cores that other processes kept busy ·
-    involuntary_switches_per_s: how often this process was preempted · cpu_over_wall: cores used by this process, its
-    children and the other ranks of its job on this host · children_cores: the same without this process · contended,
-    and why in words.
+    load: processes that ran or waited for a core, over the last minute · steal: the share of the
+    machine's time that a hypervisor gave to others · cores: that this process may use ·
+    others_cores: cores that other processes kept busy · involuntary_switches_per_s: how often this
+    process was preempted · cpu_over_wall: cores used by this process, its children and the other
+    ranks of its job on this host · children_cores: the same without this process · contended, and
+    why in words.
     """
 
     def __init__(self, stat: Path = STAT) -> None:
@@ -69,7 +77,8 @@ class Watch:
             "cpu_over_wall": round(own, 3),
             "children_cores": round(children, 3),
         }
-        if self._switches is not None and wall >= SHORTEST_S:  # once in a millisecond is no rate
+        # Once in a millisecond is no rate.
+        if self._switches is not None and wall >= SHORTEST_S:
             seen["involuntary_switches_per_s"] = round(
                 ((involuntary_switches() or 0) - self._switches) / wall, 1
             )
@@ -87,7 +96,8 @@ def label_contention(seen: dict[str, Any]) -> dict[str, Any]:
 
     >>> label_contention({"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 3.0})
     {'contended': True, 'why': 'other processes kept 1.00 cores busy'}
-    >>> label_contention({"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 3.0, "cores": 128})
+    >>> seen = {"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 3.0, "cores": 128}
+    >>> label_contention(seen)
     {'contended': False, 'why': ''}
     >>> label_contention({"others_cores": None, "steal": None, "involuntary_switches_per_s": None})
     {'contended': False, 'why': ''}
@@ -120,22 +130,28 @@ def without_own(seen: dict[str, Any], switches_per_s: float) -> dict[str, Any]:
 
 
 def _own_s() -> tuple[float, float]:
-    """CPU time of this process, its children and the other ranks of its job; and the same without this process.
+    """CPU time of this process, its children and the other ranks of its job.
+
+    And the same without this process.
 
     Neither a data loader's workers nor the other ranks are competitors.
     """
     times, process = os.times(), os.getpid()
     others = times.children_user + times.children_system + sum(map(_tree_s, _children(process)))
     if os.environ.get("LOCAL_WORLD_SIZE", "1") not in ("", "0", "1"):
-        # torchrun is the parent of all ranks on this host. With it, because a rank that has ended is in its times.
+        # torchrun is the parent of all ranks on this host. With it, because a rank that has ended
+        # is in its times.
         others += _tree_s(os.getppid(), without=process)
     return times.user + times.system + others, others
 
 
 def _tree_s(process: int, without: int | None = None) -> float:
-    """CPU time of a process, the children it has waited for, those that live, and theirs; zero if unknown."""
-    # Behind the name, which may hold anything, the 12th to 15th words are utime and stime of the process, then of the
-    # children it has waited for.
+    """CPU time of a process, the children it has waited for, those that live, and theirs.
+
+    Zero if unknown.
+    """
+    # Behind the name, which may hold anything, the 12th to 15th words are utime and stime of the
+    # process, then of the children it has waited for.
     words = cpu.text(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
     if len(words) <= 14:
         return 0.0
@@ -155,7 +171,10 @@ def involuntary_switches() -> int | None:
 
 
 def _ticks(stat: Path) -> list[int] | None:
-    """The first line of /proc/stat: ticks of user, nice, system, idle, iowait, irq, softirq, steal."""
+    """The first line of /proc/stat.
+
+    Ticks of user, nice, system, idle, iowait, irq, softirq, steal.
+    """
     words = cpu.text(stat).partition("\n")[0].split()[1:9]
     return (
         [int(word) for word in words] if words and all(word.isdigit() for word in words) else None

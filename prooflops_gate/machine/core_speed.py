@@ -1,8 +1,10 @@
-"""Whether this core runs at its full speed now, and where a benchmark uses several, the others as well.
+"""Whether this core runs at its full speed now, and where a benchmark uses several, the others as
+well.
 
-A core of a virtual machine often shares its silicon with another guest: for milliseconds to seconds it then runs at
-half its speed, which neither the load nor the time stolen shows. A short piece of fixed work does, and another core is
-often fast meanwhile. Standard library only: it is copied beside the gate's processes.
+A core of a virtual machine often shares its silicon with another guest: for milliseconds to seconds
+it then runs at half its speed, which neither the load nor the time stolen shows. A short piece of
+fixed work does, and another core is often fast meanwhile. Standard library only: it is copied
+beside the gate's processes.
 """
 
 from __future__ import annotations
@@ -17,53 +19,66 @@ from time import perf_counter, process_time, thread_time
 
 from prooflops_gate.machine.contention import involuntary_switches
 
-# The fixed work: a table's byte for each of these, in C and within the core's own caches, some 10 µs. Not a loop of
-# Python: on AMD's Zen 4 an empty one took 1.04 to 1.25 times as long as its fastest while other work ran at full speed,
-# from process to process and moment to moment, and was slow by the bound below in 79 of 100 such moments; this in 3.
+# The fixed work: a table's byte for each of these, in C and within the core's own caches, some 10
+# µs. Not a loop of Python: on AMD's Zen 4 an empty one took 1.04 to 1.25 times as long as its
+# fastest while other work ran at full speed, from process to process and moment to moment, and was
+# slow by the bound below in 79 of 100 such moments; this in 3.
 BYTES, TABLE = bytes(range(256)) * 64, bytes(reversed(range(256)))
-# Work that takes this much longer than its fastest is slow. At full speed 99 of 100 are within 1.05; on a core whose
-# twin is busy it takes 1.5 to 2 times as long.
+# Work that takes this much longer than its fastest is slow. At full speed 99 of 100 are within
+# 1.05; on a core whose twin is busy it takes 1.5 to 2 times as long.
 SLOW = 1.15
-EVERY_S = 0.002  # between two looks while a benchmark runs: 2 % of its time
-ENOUGH = (
-    5  # stretches at full speed: 10 ms of rounds (only the fastest counts), or five long rounds
-)
-PATIENCE_S = 1.0  # the default total time that a process waits for full speed
-SEVERAL = (
-    1.2  # cores that a stretch keeps busy: from here on threads that wait for the slowest of them
-)
-MOST_CORES = 8  # that are looked at, or moved to: each takes some 60 µs, of many one is slow at any time, or far away
+# Between two looks while a benchmark runs: 2 % of its time.
+EVERY_S = 0.002
+# Stretches at full speed: 10 ms of rounds (only the fastest counts), or five long rounds.
+ENOUGH = 5
+# The default total time that a process waits for full speed.
+PATIENCE_S = 1.0
+# Cores that a stretch keeps busy: from here on threads that wait for the slowest of them.
+SEVERAL = 1.2
+# That are looked at, or moved to: each takes some 60 µs, of many one is slow at any time, or far
+# away.
+MOST_CORES = 8
 
 
 class CoreSpeed:
-    """Looks for full speed before a benchmark and between its rounds: on another core, where that is slow, or later.
-    Keeps how fast a benchmark's best stretch was.
+    """Looks for full speed before a benchmark and between its rounds.
 
-    `fastest_s`: of the work, as far as earlier processes know it. It falls as faster ones are seen. `patience_s`: that
-    the whole process waits at most, `waited_s`: that it has. `was_fast`: whether the core ever ran at full speed.
+    On another core, where that is slow, or later. Keeps how fast a benchmark's best stretch was.
+
+    `fastest_s`: of the work, as far as earlier processes know it. It falls as faster ones are seen.
+    `patience_s`: that the whole process waits at most, `waited_s`: that it has. `was_fast`: whether
+    the core ever ran at full speed.
     """
 
     def __init__(self, fastest_s: float = math.inf, patience_s: float = PATIENCE_S) -> None:
         self.fastest_s, self.was_fast = fastest_s, False
         self.patience_s, self.waited_s = patience_s, 0.0
-        self._others: OtherCores | None = None  # made when a benchmark first uses several
+        # Made when a benchmark first uses several.
+        self._others: OtherCores | None = None
         self._moves = 0
-        self.own_switches = 0  # how often looking at those has preempted threads of this process
+        # How often looking at those has preempted threads of this process.
+        self.own_switches = 0
         self.begin()
 
     def begin(self) -> None:
         """A new benchmark."""
-        self.stretch_s = math.inf  # the slower work of those before and after the fastest stretch
-        self._fast = 0  # stretches
+        # The slower work of those before and after the fastest stretch.
+        self.stretch_s = math.inf
+        # Stretches.
+        self._fast = 0
         self._last_s, self._looked_at = math.inf, -math.inf
+        # Looked at beside this one, as this benchmark uses several.
         self._cores, self._cpu_s = (
             0,
             process_time(),
-        )  # looked at beside this one, as this benchmark uses several
+        )
 
     def look(self, *, last: bool = False) -> None:
-        """Before a round, and `last` after all: ends the stretch since the look before, and waits where that is slow
-        and there are not ENOUGH fast ones yet."""
+        """Before a round, and `last` after all.
+
+        Ends the stretch since the look before, and waits where that is slow and there are not
+        ENOUGH fast ones yet.
+        """
         now = perf_counter()
         if now - self._looked_at < EVERY_S * (1 + self._cores) and not last:
             return
@@ -82,7 +97,8 @@ class CoreSpeed:
         """Works until it is fast, on one core after another, or the patience has come to an end."""
         began = now = perf_counter()
         while work_s > SLOW * self.fastest_s and self.waited_s + now - began < self.patience_s:
-            if not self._cores:  # several are used: no other is free
+            # Several are used: no other is free.
+            if not self._cores:
                 self._moves += 1
                 move(self._moves)
             work_s, now = self._work(), perf_counter()
@@ -90,8 +106,10 @@ class CoreSpeed:
         return work_s
 
     def _work(self) -> float:
-        """The faster of two: an interrupt does not hit both. Where another core that is used is slower, as long as
-        this one would take at its speed."""
+        """The faster of two: an interrupt does not hit both.
+
+        Where another core that is used is slower, as long as this one would take at its speed.
+        """
         work_s = min(_timed_work(perf_counter), _timed_work(perf_counter))
         self.fastest_s = min(self.fastest_s, work_s)
         if self._others and self._cores:
@@ -103,17 +121,24 @@ class CoreSpeed:
 
 
 def few_cores() -> list[int]:
-    """The cores that this thread may use; none where the system has no affinities, or there are too many cores."""
+    """The cores that this thread may use.
+
+    None where the system has no affinities, or there are too many cores.
+    """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return cores if len(cores) <= MOST_CORES else []
 
 
 def move(turn: int) -> None:
-    """Moves this thread to one of its few cores, the next one with each turn. It may use them all again at once: the
-    system moves no thread that runs without a reason, such as other work there."""
+    """Moves this thread to one of its few cores, the next one with each turn.
+
+    It may use them all again at once: the system moves no thread that runs without a reason, such
+    as other work there.
+    """
     cores = few_cores()
     if len(cores) > 1:
-        with suppress(OSError):  # refused: it stays
+        # Refused: it stays.
+        with suppress(OSError):
             os.sched_setaffinity(0, {cores[turn % len(cores)]})
             os.sched_setaffinity(0, cores)
 
@@ -143,12 +168,15 @@ class OtherCores:
         return slowest
 
     def _answer(self, core: int) -> None:
-        with suppress(OSError):  # then it says how fast some core is
-            os.sched_setaffinity(0, {core})  # of this thread alone
+        # Then it says how fast some core is.
+        with suppress(OSError):
+            # Of this thread alone.
+            os.sched_setaffinity(0, {core})
         while True:
             self._asked[core].get()
-            # By its own CPU time, as the benchmark's threads may still wait there. In virtual machines that clock at
-            # times tells far too little: the median, for the fastest counts from then on.
+            # By its own CPU time, as the benchmark's threads may still wait there. In virtual
+            # machines that clock at times tells far too little: the median, for the fastest counts
+            # from then on.
             self._answers.put((core, sorted(_timed_work(thread_time) for _ in range(3))[1]))
 
 
@@ -159,7 +187,9 @@ def _timed_work(clock: Callable[[], float]) -> float:
 
 
 def slow_core(stretch_s: float | None, fastest_s: float) -> str:
-    """In words, where even the fastest stretch of a benchmark was slow; empty where it was not, or nothing is known.
+    """In words, where even the fastest stretch of a benchmark was slow.
+
+    Empty where it was not, or nothing is known.
 
     >>> slow_core(20e-6, 10e-6)
     'this core ran at 50% of its speed'

@@ -1,7 +1,9 @@
-"""Readings of the host from its operating system: the CPU, its memory, the cores that this process may use.
+"""Readings of the host from its operating system.
 
-Standard library only: the installed part of the plugin and the gate's processes read here too. A file that is absent or
-forbidden is an unknown figure, never an error.
+The CPU, its memory, the cores that this process may use.
+
+Standard library only: the installed part of the plugin and the gate's processes read here too. A
+file that is absent or forbidden is an unknown figure, never an error.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ CPUINFO = Path("/proc/cpuinfo")
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 SYSTEM = Path("/sys/devices/system/cpu")
-SAMPLED_CORES = 8  # reading one clock takes 10 ms on some kernels
+# Reading one clock takes 10 ms on some kernels.
+SAMPLED_CORES = 8
 
 
 def text(file: Path) -> str:
     """The text of a system file, stripped; empty if unreadable."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:  # absent, forbidden, or of a process that has ended meanwhile
+    except OSError:
+        # Absent, forbidden, or of a process that has ended meanwhile.
         return ""
 
 
@@ -53,7 +57,10 @@ def memory_bytes() -> int | None:
 
 
 def free_bytes() -> int | None:
-    """The memory left for new tensors: Linux's MemAvailable, within this container's limit; else `memory_bytes`."""
+    """The memory left for new tensors.
+
+    Linux's MemAvailable, within this container's limit; else `memory_bytes`.
+    """
     available, limit = _value(MEMINFO, "MemAvailable:"), text(CGROUP / "memory.max")
     left = [available * 1024] if available is not None else []
     left += (
@@ -73,7 +80,9 @@ def _value(file: Path, key: str) -> int | None:
 
 
 def state() -> dict[str, Any]:
-    """`affinity`, `governor`, mean `clock_mhz` of the allowed cores, and `totals` (see `throttle_totals`)."""
+    """`affinity`, `governor`, mean `clock_mhz` of the allowed cores, and `totals` (see
+    `throttle_totals`).
+    """
     cores = allowed_cores()
     sampled = cores[:: max(1, len(cores) // SAMPLED_CORES)][:SAMPLED_CORES]
     folders = [SYSTEM / f"cpu{core}" / "cpufreq" for core in sampled]
@@ -93,16 +102,19 @@ def state() -> dict[str, Any]:
 
 
 def throttle_totals(cores: Sequence[int]) -> dict[str, float]:
-    """Counters that grow while the CPU is slowed down, by its temperature (Intel) or by the quota of a container."""
+    """Counters that grow while the CPU is slowed down, by its temperature (Intel) or by the quota
+    of a container.
+    """
     hot = [
         text(SYSTEM / f"cpu{core}" / "thermal_throttle" / "core_throttle_count") for core in cores
     ]
     counts = [int(count) for count in hot if count.isdigit()]
     totals: dict[str, float] = {"temperature": sum(counts)} if counts else {}
+    # Of the second and of the first version of cgroups.
     for key in (
         "throttled_usec",
         "throttled_time",
-    ):  # of the second and of the first version of cgroups
+    ):
         if (quota := _value(CGROUP / "cpu.stat", key)) is not None:
             totals["quota of the container"] = quota
     return totals
@@ -127,8 +139,12 @@ def highest_clock_hz() -> float | None:
 
 
 def cache_bytes(cores: Collection[int]) -> dict[str, int]:
-    """Bytes of data cache by level under `cores`, such as {"L1": ...}; a cache that several share counts once."""
-    found: dict[tuple[str, str], int] = {}  # by level and by the group of cores that share it
+    """Bytes of data cache under `cores`, by level, such as "L1".
+
+    A cache that several cores share counts once.
+    """
+    # By level and by the group of cores that share it.
+    found: dict[tuple[str, str], int] = {}
     for core in sorted(cores):
         for folder in sorted((SYSTEM / f"cpu{core}" / "cache").glob("index*")):
             level, kind, sharing, size = (

@@ -1,7 +1,7 @@
 """NVML, NVIDIA's management library: started once, and read without opening a context on a GPU.
 
-Standard library, and pynvml if it is installed: the installed part of the plugin reads here too. A question that the
-driver refuses has no answer, and is no error.
+Standard library, and pynvml if it is installed: the installed part of the plugin reads here too. A
+question that the driver refuses has no answer, and is no error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def library() -> Any:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # no package or another of that name, no library, driver or permission: each has its own error
+    except Exception:
+        # No package or another of that name, no library, driver or permission: each has its own
+        # error.
         return None
     return pynvml
 
@@ -46,7 +48,8 @@ def ask(question: Callable[[Any], T]) -> T | None:
         return None
     try:
         return question(nvml)
-    except (nvml.NVMLError, AttributeError):  # an older pynvml lacks some of the functions
+    except (nvml.NVMLError, AttributeError):
+        # An older pynvml lacks some of the functions.
         return None
 
 
@@ -68,7 +71,10 @@ def gpu_names() -> list[str]:
 
 
 def handle(uuid: object) -> Any:
-    """NVML's handle of the GPU or MIG slice with this UUID, as torch gives it; None if the driver knows none."""
+    """NVML's handle of the GPU or MIG slice with this UUID, as torch gives it.
+
+    None if the driver knows none.
+    """
     found = ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
     return (
         ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")) if found is None else found
@@ -76,7 +82,10 @@ def handle(uuid: object) -> Any:
 
 
 def card_of(handle: Any) -> Any:
-    """The whole card of a MIG slice, which alone has clocks, power and temperature; else the handle itself."""
+    """The whole card of a MIG slice, which alone has clocks, power and temperature.
+
+    Else the handle itself.
+    """
     card = ask(lambda nvml: nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
     return handle if card is None else card
 
@@ -93,7 +102,8 @@ def highest_clock_hz(uuid: object) -> float | None:
 def state(uuid: object) -> dict[str, Any]:
     """Clocks, power, temperature, reasons and `totals` of a GPU, as `conditions.state` has them.
 
-    A MIG slice has its own processes; the rest is its card's. Readings that the driver refuses are left out.
+    A MIG slice has its own processes; the rest is its card's. Readings that the driver refuses are
+    left out.
     """
     if library() is None:
         return {"unread": "no NVML"}

@@ -1,1 +1,4 @@
-"""What the gate says of a comparison: sentences, the terminal, files, annotations, reports of tests."""
+"""What the gate says of a comparison.
+
+Sentences, the terminal, files, annotations, reports of tests.
+"""

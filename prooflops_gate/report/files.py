@@ -1,4 +1,7 @@
-"""Writes the result of a comparison to files: JSON, described by `gate.schema.json`, and Markdown for people."""
+"""Writes the result of a comparison to files.
+
+JSON, described by `gate.schema.json`, and Markdown for people.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ SCHEMA_FILE = Path(__file__).parents[1] / "gate.schema.json"
 
 
 def publish(result: Result, config: pytest.Config, settings: Settings) -> None:
-    """Writes the files that the options ask for; where one cannot be written, the run says so and fails."""
+    """Writes the files that the options ask for.
+
+    Where one cannot be written, the run says so and fails.
+    """
     try:
         write(result, settings)
     except OSError as error:
@@ -52,7 +58,10 @@ def write(result: Result, settings: Settings) -> None:
 
 
 def markdown(result: Result) -> str:
-    """A comment for a pull request: a sentence for each row that is not SAME, the figures folded."""
+    """A comment for a pull request.
+
+    A sentence for each row that is not SAME, the figures folded.
+    """
     head = [MARK, f"### {result.last or 'gate'}", "", _escaped(result.title or result.reason), ""]
     head += [f"**Warning: {_escaped(result.warning)}**", ""] if result.warning else []
     said: list[str] = [*markdown_table(result.table), ""] if result.table else []

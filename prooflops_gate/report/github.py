@@ -22,8 +22,8 @@ def commands(
 ) -> list[str]:
     """The lines from which a GitHub runner makes annotations; none elsewhere.
 
-    They stand at the function whose work rose most, where one is known, else at the benchmark: `places`
-    has the file and line of each test. GitHub's paths begin at the top of the repository.
+    They stand at the function whose work rose most, where one is known, else at the benchmark:
+    `places` has the file and line of each test. GitHub's paths begin at the top of the repository.
     """
     if os.environ.get("GITHUB_ACTIONS") != "true":
         return []
@@ -47,7 +47,9 @@ def places_of(
 
 
 def risen_function(where: str, root: Path) -> tuple[Path, int] | None:
-    """File and line of the first function of this checkout that the text names as "lib.py:Class.method 1 -> 2"."""
+    """File and line of the first function of this checkout that the text names as
+    "lib.py:Class.method 1 -> 2".
+    """
     for file, name in re.findall(r"([^\s:]+\.py):(\S+) [\d,]+ -> ", where):
         parts = [part for part in name.split(".") if not part.startswith("<")]
         if not parts:

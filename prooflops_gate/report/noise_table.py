@@ -1,4 +1,7 @@
-"""The noise of each benchmark on this machine, and the slowdowns that are found at it: `--gate-noise-floor`."""
+"""The noise of each benchmark on this machine, and the slowdowns that are found at it.
+
+`--gate-noise-floor`.
+"""
 
 from __future__ import annotations
 

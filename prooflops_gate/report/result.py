@@ -22,9 +22,9 @@ DECIDED = ("SAME", "SLOWER", "FASTER")
 class Result:
     """A comparison with its consequences, or why it did not end.
 
-    `rows` are the worst first. `warning`: that this run passes although it left open too much. `last` is
-    the whole run in one line. `reason`: why the status is not FINISHED. `failed_tests` failed by
-    themselves.
+    `rows` are the worst first. `warning`: that this run passes although it left open too much.
+    `last` is the whole run in one line. `reason`: why the status is not FINISHED. `failed_tests`
+    failed by themselves.
     """
 
     title: str
@@ -56,7 +56,9 @@ class Judge:
         return [row for row in rows if self.fails(row, self.settings.allowed_open)]
 
     def fails(self, row: Row, allowed_open: float) -> bool:
-        """Whether a row fails the gate if undecided benchmarks pass where a larger change is excluded."""
+        """Whether a row fails the gate if undecided benchmarks pass where a larger change is
+        excluded.
+        """
         settings = self.settings
         own = self.markers.get(row.test or row.name, {})
         direction = str(own.get("direction", settings.direction))
@@ -111,7 +113,8 @@ class Judge:
         return summary(f"gate: {verdict}", failed, rows, found.effort)
 
     def open_ones(self, rows: Sequence[Row]) -> tuple[str, str]:
-        """A warning of undecided benchmarks that only pass as all do, or a line on others that pass.
+        """A warning of undecided benchmarks that only pass as all do, or a line on others that
+        pass.
 
         Each may be empty.
         """

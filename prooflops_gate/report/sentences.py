@@ -1,4 +1,6 @@
-"""Says a row of a comparison in one sentence, and a whole run in one more, for people who know no statistics."""
+"""Says a row of a comparison in one sentence, and a whole run in one more, for people who know no
+statistics.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ HINTS = {
     "MISSING": "its test stands in the code and did not run; the ini setting gate_missing = report "
     "lets it pass",
     "CHANGED": "if this is intended, merge: the next run compares with it",
-    "MORE MEMORY": "if this is intended, the ini setting gate_memory = show reports it without failing",
+    "MORE MEMORY": "if this is intended, the ini setting gate_memory = show only reports it",
     "MORE INSTRUCTIONS": "the ini setting gate_instructions = report lets it pass",
 }
 
@@ -62,7 +64,8 @@ def change_within(effect: Effect) -> str:
         return f"{change(effect.ratio)} (one pair)"
     first, last = (change(low), change(high)) if effect.ratio > 1 else (change(high), change(low))
     number, _, unit = first.partition(" ")
-    if unit == last.partition(" ")[2]:  # said once: 22 to 35 %
+    # Said once: 22 to 35 %.
+    if unit == last.partition(" ")[2]:
         first, last = (
             number,
             last.removesuffix(" slower").removesuffix(" faster").partition(" times")[0],
@@ -136,7 +139,9 @@ def unchanged(rows: Sequence[Row]) -> str:
 
 
 def summary(verdict: str, failed: str, rows: Sequence[Row], effort: str) -> str:
-    """The last line: the verdict on the run, failed tests, the number of rows by verdict, the effort.
+    """The last line.
+
+    The verdict on the run, failed tests, the number of rows by verdict, the effort.
 
     >>> summary("gate: fails", "", [Row("a", "flops", 1, 2, "CHANGED")], "1 pair in 5 s")
     'gate: fails: 1 CHANGED; 1 pair in 5 s'

@@ -1,4 +1,7 @@
-"""Says a comparison on the terminal: a sentence for each row that is not SAME, and one last line."""
+"""Says a comparison on the terminal.
+
+A sentence for each row that is not SAME, and one last line.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,10 @@ MOST_NAMED = 3
 def sections(rows: Sequence[Row], most: float = MOST_LINES) -> list[tuple[str, list[str]]]:
     """The rows by verdict, the worst first: a heading, and what is said of those that are not SAME.
 
-    >>> sections([Row("t.py::test_a", "flops", 1, 2, "CHANGED"), Row("b", "bytes", 1, 1, "SAME")])
-    [('CHANGED (1)', ['t.py::test_a: flops is 2, but was 1, and is an exact quantity']), ('SAME (1)', [])]
+    >>> rows = [Row("t.py::test_a", "flops", 1, 2, "CHANGED"), Row("b", "bytes", 1, 1, "SAME")]
+    >>> changed, same = sections(rows)
+    >>> changed
+    ('CHANGED (1)', ['t.py::test_a: flops is 2, but was 1, and is an exact quantity'])
     """
     found = []
     for verdict in VERDICTS:
@@ -84,7 +89,10 @@ def reason_of(row: Row) -> str:
 
 
 def why(row: Row) -> str:
-    """Why an open benchmark is open, and where the work went: a failure's own text names all functions."""
+    """Why an open benchmark is open, and where the work went.
+
+    A failure's own text names all functions.
+    """
     if row.where:
         return f"; {row.where.partition(', ')[0] if row.verdict == 'SLOWER' else row.where}"
     reason = reason_of(row)
@@ -104,7 +112,10 @@ def remedies(rows: Sequence[Row]) -> list[str]:
 
 
 def write_terminal(terminal: pytest.TerminalReporter, result: Result) -> None:
-    """Prints a sentence for each row that is not SAME under its verdict, and one last line; with -v all there is."""
+    """Prints a sentence for each row that is not SAME under its verdict, and one last line.
+
+    With -v all there is.
+    """
     terminal.section(f"gate: {result.title}")
     is_verbose, lines = terminal.verbosity > 0, [*result.lines]
     if result.warning:

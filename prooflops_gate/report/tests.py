@@ -1,4 +1,7 @@
-"""Reports each test of a gate run once: its own outcome, and the gate's verdict on its benchmark."""
+"""Reports each test of a gate run once.
+
+Its own outcome, and the gate's verdict on its benchmark.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ UNPAIRED = "not compared: its id differs from process to process"
 
 
 def properties_of(row: Row) -> list[tuple[str, object]]:
-    """A row as JUnit properties of its test: gate.time = SLOWER, gate.time.ratio = 1.1, its bounds, its noise."""
+    """A row as JUnit properties of its test.
+
+    Gate.time = SLOWER, gate.time.ratio = 1.1, its bounds, its noise.
+    """
     found: dict[str, object] = {"": row.verdict, ".before": row.before, ".after": row.after}
     if row.effect:
         found |= {f".{key}": getattr(row.effect, key) for key in ("ratio", "low", "high", "noise")}
@@ -62,7 +68,9 @@ class Reports:
         broken: str,
         left_out: Collection[str] = (),
     ) -> None:
-        """Reports each test once; `failing` rows fail theirs, and `broken` (no record, why) all without a report.
+        """Reports each test once.
+
+        `failing` rows fail theirs, and `broken` (no record, why) all without a report.
 
         Those in `left_out` are skipped, as nothing pairs them.
         """

@@ -1,9 +1,10 @@
 """Where the level of a series of times changed.
 
-A change point splits a series where the ranks before and after differ most: the largest standardised rank sum over all
-splits (Pettitt, Applied Statistics 28 (1979) 126), compared with that of shuffled ranks, then repeated within both
-parts (Scott and Knott, Biometrics 30 (1974) 507). One slow run is no change of level. A series of unchanged code gets a
-change point in at most `LEVEL` of cases if its runs are exchangeable; a machine that drifts does change its level.
+A change point splits a series where the ranks before and after differ most: the largest
+standardised rank sum over all splits (Pettitt, Applied Statistics 28 (1979) 126), compared with
+that of shuffled ranks, then repeated within both parts (Scott and Knott, Biometrics 30 (1974) 507).
+One slow run is no change of level. A series of unchanged code gets a change point in at most
+`LEVEL` of cases if its runs are exchangeable; a machine that drifts does change its level.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from prooflops_gate.statistics.effects import Floats
 
 LEVEL = 0.01
 SHUFFLES = 1999
-FEWEST = 4  # records on each side of a change point
-SMALLEST = 0.03  # smaller changes are not reported
+# Records on each side of a change point.
+FEWEST = 4
+# Smaller changes are not reported.
+SMALLEST = 0.03
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of level: `index` is the first record at the new one, `ratio` the new median over the old."""
+    """A change of level.
+
+    `index` is the first record at the new one, `ratio` the new median over the old.
+    """
 
     index: int
     ratio: float
@@ -35,8 +41,8 @@ class Change:
 def change_points(times_s: Sequence[float]) -> list[Change]:
     """Where the level of a series changed, oldest first.
 
-    A part is searched on only where its own split is significant; a split by less than SMALLEST is not reported.
-    A step needs about 9 records to be found reliably.
+    A part is searched on only where its own split is significant; a split by less than SMALLEST is
+    not reported. A step needs about 9 records to be found reliably.
 
     >>> change_points([1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.2, 1.21, 1.19, 1.22, 1.2, 1.18])
     [Change(index=6, ratio=1.2)]
@@ -53,7 +59,8 @@ def change_points(times_s: Sequence[float]) -> list[Change]:
         least = min(changes, key=lambda change: abs(math.log(change.ratio)), default=None)
         if least is None or abs(math.log(least.ratio)) > math.log1p(SMALLEST):
             return changes
-        splits.remove(least.index)  # its two parts count as one level
+        # Its two parts count as one level.
+        splits.remove(least.index)
 
 
 def _splits(times: Floats, start: int) -> list[int]:
@@ -79,7 +86,10 @@ def _ranks(times: Floats) -> Floats:
 
 
 def _rank_statistics(ranks: Floats) -> Floats:
-    """For each row and each split with FEWEST on both sides: the rank sum's distance from its mean, standardised."""
+    """For each row and each split with FEWEST on both sides.
+
+    The rank sum's distance from its mean, standardised.
+    """
     size = ranks.shape[1]
     before = np.arange(FEWEST, size - FEWEST + 1)
     sums = np.cumsum(ranks, axis=1)[:, before - 1]
@@ -91,9 +101,8 @@ def _rank_statistics(ranks: Floats) -> Floats:
 @lru_cache(maxsize=1024)
 def _null(size: int) -> Floats:
     """The largest statistic of each of SHUFFLES shuffled series: it depends on the length alone."""
-    shuffle = np.random.default_rng(
-        size
-    )  # seeded, so that the same history always has the same changes
+    # Seeded, so that the same history always has the same changes.
+    shuffle = np.random.default_rng(size)
     ranks = shuffle.permuted(np.tile(np.arange(1.0, size + 1), (SHUFFLES, 1)), axis=1)
     largest: Floats = _rank_statistics(ranks).max(axis=1)
     return largest

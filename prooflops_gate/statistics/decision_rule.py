@@ -1,16 +1,19 @@
-"""The rule of the gate for one benchmark (slower, faster, the same, or too noisy to know), and its error rates.
+"""The rule of the gate for one benchmark (slower, faster, the same, or too noisy to know), and its
+error rates.
 
-A gate run looks at its data several times, for many benchmarks, and repeats its suspicions. At most `alarm_rate` of
-whole runs on unchanged code alarm:
+A gate run looks at its data several times, for many benchmarks, and repeats its suspicions. At most
+`alarm_rate` of whole runs on unchanged code alarm:
 
-    chance that any of m benchmarks alarms <= sum over benchmarks of (chance to be suspected at any look)
-                                                                   x (chance to be confirmed by a fresh batch)
-                                           <= m x (screening rate / m) x confirmation level = alarm_rate
+    chance that any of m benchmarks alarms
+        <= sum over benchmarks of (chance to be suspected at any look)
+                                x (chance to be confirmed by a fresh batch)
+        <= m x (screening rate / m) x confirmation level = alarm_rate
 
-PLAIN_SHARE of that rate pays for changes so plain that every pair of the first look and of some fresh ones shows them.
-The first factor is spent over the looks by the O'Brien-Fleming type function of Lan and DeMets (Biometrika 70 (1983)
-659, equation 5); each look gets its increment as its nominal level: by Bonferroni's inequality valid whatever the
-dependence between the looks. The second factor is exact because the batch is fresh.
+PLAIN_SHARE of that rate pays for changes so plain that every pair of the first look and of some
+fresh ones shows them. The first factor is spent over the looks by the O'Brien-Fleming type function
+of Lan and DeMets (Biometrika 70 (1983) 659, equation 5); each look gets its increment as its
+nominal level: by Bonferroni's inequality valid whatever the dependence between the looks. The
+second factor is exact because the batch is fresh.
 """
 
 from __future__ import annotations
@@ -28,26 +31,27 @@ from prooflops_gate.statistics.effects import (
     upper_normal_quantile,
 )
 
-LOOKS = (
-    8,
-    16,
-    24,
-    32,
-)  # pairs seen at each look; 8 is the first number at which anything can be decided
+# Pairs seen at each look; 8 is the first number at which anything can be decided.
+LOOKS = (8, 16, 24, 32)
 CONFIRMING_PAIRS = 18
 CONFIRMATION_LEVEL = 0.05
 ALARM_RATE = 0.01
 MIN_EFFECT = 0.03
-PLAIN_SHARE = 0.1  # of the alarm rate
-FEWEST_PLAIN = 5  # fresh pairs, however few benchmarks there are
+# Of the alarm rate.
+PLAIN_SHARE = 0.1
+# Fresh pairs, however few benchmarks there are.
+FEWEST_PLAIN = 5
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The error rates of a gate run: how many benchmarks, after how many pairs each look is taken, how often to alarm.
+    """The error rates of a gate run.
 
-    `alarm_rate` bounds the share of whole gate runs on unchanged code with any false SLOWER (directions=2: or FASTER),
-    `miss_rate` per benchmark that of SAME on a change as large as the smallest effect.
+    How many benchmarks, after how many pairs each look is taken, how often to alarm.
+
+    `alarm_rate` bounds the share of whole gate runs on unchanged code with any false SLOWER
+    (directions=2: or FASTER), `miss_rate` per benchmark that of SAME on a change as large as the
+    smallest effect.
 
     >>> plan = Plan(benchmarks=20)
     >>> [f"{plan.level(look):.1e}" for look in range(len(plan.looks))]
@@ -64,18 +68,22 @@ class Plan:
 
     @property
     def screening_rate(self) -> float:
-        """The chance at most that one benchmark is suspected, at any look, in one direction, without a change."""
+        """The chance at most that one benchmark is suspected, at any look, in one direction,
+        without a change.
+        """
         rate = self.alarm_rate * (1 - PLAIN_SHARE if self.plain_pairs else 1.0)
         return min(0.4, rate / self.confirmation_level) / self.benchmarks / self.directions
 
     @property
     def plain_pairs(self) -> int:
-        """The fresh pairs that confirm a change in every pair of the first look, if each shows it too; 0: none do.
+        """The fresh pairs that confirm a change in every pair of the first look, if each shows it
+        too; 0: none do.
 
-        Without a change the chance of n pairs that all show the same is 2^-n, for each benchmark and direction.
+        Without a change the chance of n pairs that all show the same is 2^-n, for each benchmark
+        and direction.
 
-        >>> Plan(benchmarks=1).plain_pairs, Plan(benchmarks=64).plain_pairs, Plan(benchmarks=500).plain_pairs
-        (5, 8, 11)
+        >>> [Plan(benchmarks=number).plain_pairs for number in (1, 64, 500)]
+        [5, 8, 11]
         """
         in_all = math.ceil(
             math.log2(self.benchmarks * self.directions / (PLAIN_SHARE * self.alarm_rate))
@@ -85,7 +93,10 @@ class Plan:
         return 0 if self.looks[0] + pairs >= longer_way else pairs
 
     def spent(self, look: int) -> float:
-        """The part of `screening_rate` spent by the looks up to `look`, 0 the first: 2 - 2 Phi(z / sqrt(t))."""
+        """The part of `screening_rate` spent by the looks up to `look`, 0 the first.
+
+        2 - 2 Phi(z / sqrt(t)).
+        """
         share = self.looks[look] / self.looks[-1]
         return 2 * float(ndtr(-upper_normal_quantile(self.screening_rate / 2) / math.sqrt(share)))
 
@@ -103,10 +114,11 @@ class Plan:
 
 
 def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> int:
-    """The number of pairs that would decide an open comparison, if estimate and noise stay the same.
+    """The number of pairs that would decide an open comparison, if estimate and noise stay the
+    same.
 
-    An estimate beyond min_effect must be distinguished from 1, one within it from min_effect; one on the limit, which
-    nothing decides, is taken to lie a tenth of min_effect beside it.
+    An estimate beyond min_effect must be distinguished from 1, one within it from min_effect; one
+    on the limit, which nothing decides, is taken to lie a tenth of min_effect beside it.
     """
     last, limit = len(plan.looks) - 1, math.log1p(min_effect)
     size = abs(math.log(effect.ratio))
@@ -114,7 +126,8 @@ def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> 
         level, distance = plan.level(last), size
     else:
         level, distance = plan.miss_level(last), max(limit - size, limit / 10)
-    fewest = math.ceil(-math.log2(level))  # fewer pairs of one sign don't reach the level
+    # Fewer pairs of one sign don't reach the level.
+    fewest = math.ceil(-math.log2(level))
     if not math.isfinite(effect.noise):
         return max(fewest, plan.looks[-1])
     return max(
@@ -124,7 +137,8 @@ def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> 
 
 
 def pairs_excluding(effect: Effect, change: float, level: float) -> float:
-    """The number of pairs that would exclude a change of this size, at a bound's level, if there is none.
+    """The number of pairs that would exclude a change of this size, at a bound's level, if there is
+    none.
 
     >>> noisy = paired([1.0] * 10, [1.0, 1.6, 0.8, 1.2, 0.7, 1.3, 0.9, 1.1, 1.4, 0.6], level=0.01)
     >>> round(noisy.noise, 2), round(pairs_excluding(noisy, 0.1, 0.0125))
@@ -136,13 +150,14 @@ def pairs_excluding(effect: Effect, change: float, level: float) -> float:
 def smallest_effect(
     noise: float, plan: Plan, min_effect: float = MIN_EFFECT, power: float = 0.95
 ) -> float:
-    """The smallest slowdown that a whole gate run finds with probability `power`, at a pair's noise, as a fraction.
+    """The smallest slowdown that a whole gate run finds with probability `power`, at a pair's
+    noise, as a fraction.
 
-    It must pass the last look, the confirmation and the limit on the estimate, together with at least `power`; normal
-    noise. The machine's noise floor is this at its own A/A noise.
+    It must pass the last look, the confirmation and the limit on the estimate, together with at
+    least `power`; normal noise. The machine's noise floor is this at its own A/A noise.
 
-    >>> round(smallest_effect(0.02, Plan(benchmarks=20)), 3), round(smallest_effect(0.07, Plan(benchmarks=20)), 3)
-    (0.041, 0.068)
+    >>> [round(smallest_effect(noise, Plan(benchmarks=20)), 3) for noise in (0.02, 0.07)]
+    [0.041, 0.068]
     """
     each = upper_normal_quantile((1 - power) / 3)
 
@@ -172,12 +187,14 @@ def same(effect: Effect, level: float, min_effect: float) -> bool:
 
 
 def verdict(effect: Effect, plan: Plan, look: int, min_effect: float = MIN_EFFECT) -> str | None:
-    """The verdict of a look: SLOWER and FASTER (suspected, to be confirmed), SAME, INCONCLUSIVE; None is "go on".
+    """The verdict of a look.
 
-    SLOWER: the interval at the look's level lies above 1, and the estimate is beyond 1 + min_effect; a change of
-    min_effect itself is reported in about every third case. SAME: the interval at the look's miss level lies within
-    min_effect of 1, so a change of that size is missed with a chance of at most `plan.miss_rate`. INCONCLUSIVE:
-    neither, at the last look.
+    SLOWER and FASTER (suspected, to be confirmed), SAME, INCONCLUSIVE; None is "go on".
+
+    SLOWER: the interval at the look's level lies above 1, and the estimate is beyond 1 +
+    min_effect; a change of min_effect itself is reported in about every third case. SAME: the
+    interval at the look's miss level lies within min_effect of 1, so a change of that size is
+    missed with a chance of at most `plan.miss_rate`. INCONCLUSIVE: neither, at the last look.
 
     >>> plan = Plan(benchmarks=1, looks=(12,))
     >>> times = [1.00, 1.01, 0.99, 1.02, 1.0, 0.98, 1.01, 1.0, 0.99, 1.01, 1.0, 1.02]
@@ -198,10 +215,11 @@ def verdict(effect: Effect, plan: Plan, look: int, min_effect: float = MIN_EFFEC
 def confirmed(
     suspicion: str, fresh: Effect, pooled: Effect, plan: Plan, min_effect: float = MIN_EFFECT
 ) -> str:
-    """The final verdict on a suspicion ("SLOWER", "FASTER"), after `plan.confirming_pairs` fresh pairs.
+    """The final verdict on a suspicion ("SLOWER", "FASTER"), after `plan.confirming_pairs` fresh
+    pairs.
 
-    It stands where the fresh pairs alone repeat it: estimated beyond min_effect, at `plan.confirmation_level`.
-    Otherwise SAME where all pairs together allow it, else INCONCLUSIVE.
+    It stands where the fresh pairs alone repeat it: estimated beyond min_effect, at
+    `plan.confirmation_level`. Otherwise SAME where all pairs together allow it, else INCONCLUSIVE.
     """
     p = fresh.p_slower if suspicion == "SLOWER" else fresh.p_faster
     if p <= plan.confirmation_level and _beyond(fresh.ratio, min_effect) == suspicion:
@@ -213,14 +231,23 @@ def confirmed(
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision after the pairs taken so far: a final verdict, or how many pairs to take before the next look."""
+    """The decision after the pairs taken so far.
 
-    verdict: str | None  # None: go on
-    wanted: int  # pairs in all; with a verdict, those that it used
-    effect: Effect  # of all those pairs
-    suspicion: str | None = None  # in the course of confirmation, or confirmed
-    excluding: bool = False  # whether more pairs are only to exclude a large change: no other verdict comes of them
-    fresh: int = 0  # pairs after the suspicion that confirmed the verdict
+    A final verdict, or how many pairs to take before the next look.
+    """
+
+    # None: go on.
+    verdict: str | None
+    # Pairs in all; with a verdict, those that it used.
+    wanted: int
+    # Of all those pairs.
+    effect: Effect
+    # In the course of confirmation, or confirmed.
+    suspicion: str | None = None
+    # Whether more pairs are only to exclude a large change: no other verdict comes of them.
+    excluding: bool = False
+    # Pairs after the suspicion that confirmed the verdict.
+    fresh: int = 0
 
 
 def decide(
@@ -231,8 +258,9 @@ def decide(
 ) -> Decision:
     """The whole rule of a benchmark: looks, suspicion, confirmation by fresh pairs, verdict.
 
-    A function of all times in the order taken; times after the deciding ones are ignored. A suspicion that isn't
-    confirmed goes on to the next look: the bound on false alarms, a sum over looks, includes that chance.
+    A function of all times in the order taken; times after the deciding ones are ignored. A
+    suspicion that isn't confirmed goes on to the next look: the bound on false alarms, a sum over
+    looks, includes that chance.
 
     >>> plan = Plan(benchmarks=1, looks=(8, 16), confirming_pairs=8)
     >>> decide([1.0] * 8, [1.01, 0.8, 1.3, 0.9, 1.2, 1.0, 0.9, 1.1], plan).wanted

@@ -1,10 +1,13 @@
-"""How many times longer one side takes than the other, and how sure that is: Wilcoxon's signed ranks.
+"""How many times longer one side takes than the other, and how sure that is.
+
+Wilcoxon's signed ranks.
 
 The replicate is a process: each contributes one figure per benchmark, its fastest round, as rounds
-within a process share its memory layout and its moment. Two sides are compared in pairs of processes
-in ABBA order. The test is exact and assumes no distribution, only that the sides of a pair are
-exchangeable without a change. Times are positive and finite: `history.records` reads no others.
-scipy.stats lacks the null distribution that intervals need, and its import takes half a second.
+within a process share its memory layout and its moment. Two sides are compared in pairs of
+processes in ABBA order. The test is exact and assumes no distribution, only that the sides of a
+pair are exchangeable without a change. Times are positive and finite: `history.records` reads no
+others. scipy.stats lacks the null distribution that intervals need, and its import takes half a
+second.
 
 Sources: Wilcoxon, Biometrics Bulletin 1 (1945) 80; Hodges and Lehmann, Annals of Mathematical
 Statistics 34 (1963) 598; Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3.1-3.3
@@ -52,10 +55,10 @@ def signed_rank_null(n: int) -> Floats:
 class Effect:
     """How many times longer `after` takes than `before`, and how sure that is.
 
-    `ratio` is the Hodges-Lehmann estimate of after / before. Each bound errs with a chance of at most
-    `level`; `low` is 0 and `high` inf where too few pairs allow none. `p_slower` is the chance of at
-    least this evidence for "slower" without a change. `noise` is the standard deviation of a pair's
-    log ratio, as signed ranks see it: 0.03 is 3 %.
+    `ratio` is the Hodges-Lehmann estimate of after / before. Each bound errs with a chance of at
+    most `level`; `low` is 0 and `high` inf where too few pairs allow none. `p_slower` is the chance
+    of at least this evidence for "slower" without a change. `noise` is the standard deviation of a
+    pair's log ratio, as signed ranks see it: 0.03 is 3 %.
     """
 
     ratio: float
@@ -80,7 +83,8 @@ class Effect:
         return math.exp(low), math.exp(high)
 
     def bounds(self, level: float) -> tuple[float, float, float]:
-        """The bounds at `level`, or at the least level that the number of pairs allows, and that level.
+        """The bounds at `level`, or at the least level that the number of pairs allows, and that
+        level.
 
         Never infinite: the extremes of three pairs, say, err with a chance of 1/8 each.
 
@@ -103,13 +107,16 @@ _every_two = lru_cache(maxsize=64)(np.triu_indices)
 
 
 def paired(before: Sequence[float], after: Sequence[float], *, level: float) -> Effect:
-    """The effect from pairs of processes, before[i] beside after[i]: Wilcoxon's signed ranks of the log ratios.
+    """The effect from pairs of processes, before[i] beside after[i].
+
+    Wilcoxon's signed ranks of the log ratios.
 
     The order within the pairs should alternate: a drift then enters successive pairs with opposite
     signs, and changes neither estimate nor test. Up to 29 % of the pairs may be arbitrarily wrong
     before the estimate follows them.
 
-    >>> effect = paired([1.0] * 9, [1.10, 1.11, 1.09, 1.10, 1.12, 1.08, 1.10, 1.10, 9.9], level=0.01)
+    >>> after = [1.10, 1.11, 1.09, 1.10, 1.12, 1.08, 1.10, 1.10, 9.9]
+    >>> effect = paired([1.0] * 9, after, level=0.01)
     >>> round(effect.ratio, 3), round(effect.p_slower, 4)
     (1.1, 0.002)
     """

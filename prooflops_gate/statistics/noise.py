@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import ndtri  # scipy.stats would take half a second to import
+
+# scipy.stats would take half a second to import.
+from scipy.special import ndtri
 
 
 def spread(times_s: Sequence[float]) -> float:
-    """The relative standard deviation of a normal distribution with the same median distance from the median (MAD).
+    """The relative standard deviation of a normal distribution with the same median distance from
+    the median (MAD).
 
     A few outliers have no influence.
 

@@ -14,7 +14,7 @@ from prooflops_gate.console.tables import (
 )
 
 
-def test_figures_have_three_digits_and_a_prefix_and_bytes_one_decimal_and_a_binary_one() -> None:
+def test_figures_have_three_digits_and_a_prefix_and_bytes_a_binary_one() -> None:
     times = {0.5e-9: "0.5 ns", 999.96e-6: "1.00 ms", 0.9995: "1.00 s", 9.995: "10.0 s", 99.95: "100 s",
              12.34e15: "12.3 Ps", -2.5: "-2.50 s", 0.0: "0 s"}  # fmt: skip
     assert {value: engineering(value, "s") for value in times} == times
@@ -67,7 +67,7 @@ LEAST = [
 @pytest.mark.parametrize(
     ("width", "lines"), [(None, WHOLE), (33, WHOLE), (15, WORDS), (11, LEAST), (8, LEAST)]
 )
-def test_a_table_is_as_wide_as_the_terminal_unless_its_columns_would_vanish(
+def test_a_table_is_as_wide_as_the_terminal_unless_columns_would_vanish(
     width: int | None, lines: list[str]
 ) -> None:
     assert (
@@ -100,7 +100,7 @@ class Terminal:
 @pytest.mark.parametrize(
     ("verbosity", "under_q", "printed"), [(0, False, True), (-1, False, False), (-1, True, True)]
 )
-def test_a_line_appears_every_three_seconds_at_most_and_under_q_where_asked_for(
+def test_a_line_appears_every_three_seconds_at_most_and_under_q_if_asked(
     verbosity: int, under_q: bool, printed: bool
 ) -> None:
     class Config:

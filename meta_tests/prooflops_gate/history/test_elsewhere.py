@@ -50,7 +50,7 @@ def test_years_of_asv_are_a_trend_with_the_commit_of_a_step(tmp_path: Path) -> N
     assert (step.index, step.ratio) == (12, pytest.approx(1.3, rel=0.01))
 
 
-def test_files_of_pytest_benchmark_and_codspeed_are_read_and_mixed_with_nothing(
+def test_pytest_benchmark_and_codspeed_are_read_and_not_mixed(
     tmp_path: Path,
 ) -> None:
     stats = {"fullname": "t.py::test_a", "stats": {"min": 0.5}}

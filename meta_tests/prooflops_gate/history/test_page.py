@@ -1,4 +1,7 @@
-"""The page and the badge of `--gate-history --report=DIR`: each record is a point, and no text of it is markup."""
+"""The page and the badge of `--gate-history --report=DIR`.
+
+Each record is a point, and no text of it is markup.
+"""
 
 import json
 import re
@@ -18,7 +21,9 @@ ADDRESS = "https://example.org/o/r"
 def written(
     folder: Path, *levels: float, name: str = "test_b.py::test_b", address: str = ADDRESS
 ) -> tuple[str, str]:
-    """The page and the badge's message of a benchmark with 12 records on each of these levels, beside a hostile one."""
+    """The page and the badge's message of a benchmark with 12 records on each of these levels,
+    beside a hostile one.
+    """
     series = times(*((level, 12) for level in levels))
     summaries = [
         replace(
@@ -38,7 +43,7 @@ def written(
     return page.read_text().partition("<main")[2], f"{content['message']}: {content['color']}"
 
 
-def test_each_record_is_a_point_linked_by_its_commit_and_each_change_of_level_a_line(
+def test_each_record_is_a_linked_point_and_each_change_of_level_a_line(
     tmp_path: Path,
 ) -> None:
     text, badge = written(tmp_path, 1.0, 1.3)
@@ -87,7 +92,7 @@ def test_the_page_fits_and_is_accessible_and_fetches_nothing(
         opened.check(tmp_path / "history.html", "null")
 
 
-def test_a_command_writes_them_and_refuses_a_folder_that_it_could_not_write(
+def test_a_command_writes_them_and_refuses_a_folder_it_cannot_write(
     plain_repo: Foreign,
 ) -> None:
     for _ in range(2):

@@ -1,4 +1,7 @@
-"""Run records survive kills, two writers, full disks and foreign files; any JSON is compared or refused by name."""
+"""Run records survive kills, two writers, full disks and foreign files.
+
+Any JSON is compared or refused by name.
+"""
 
 from __future__ import annotations
 
@@ -98,10 +101,11 @@ def test_a_time_without_a_ratio_is_left_out_of_every_comparison(least: float) ->
     assert list(records.summary_of(record, PATH, []).benchmarks) == ["a", "b[bf16]", "b[fp32]"]
 
 
-def test_what_runs_of_the_gate_said_is_read_in_order_and_foreign_files_are_passed_over(
+def test_verdicts_are_read_in_order_and_foreign_files_passed_over(
     tmp_path: Path,
 ) -> None:
-    records.append_verdicts(tmp_path, "mine", {})  # the machine has no records
+    # The machine has no records.
+    records.append_verdicts(tmp_path, "mine", {})
     assert not list(tmp_path.iterdir())
     (tmp_path / "mine").mkdir()
     for verdict in ("SAME", "SLOWER"):
@@ -125,7 +129,7 @@ def test_a_baseline_without_all_of_its_records_is_refused(tmp_path: Path) -> Non
         records.baseline(tmp_path, "main", "", [])
 
 
-def test_latest_is_this_machines_newest_record_that_has_most_of_the_benchmarks(
+def test_latest_is_this_machines_newest_record_with_most_benchmarks(
     tmp_path: Path,
 ) -> None:
     def stored(name: str, *benchmarks: str) -> Path:
@@ -171,7 +175,8 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     assert len(records.record_files(tmp_path)) == 60
 
 
-# It names each record once it is stored; the record is mostly text, so that storing it is mostly writing.
+# It names each record once it is stored; the record is mostly text, so that storing it is mostly
+# writing.
 WRITER = """
 import sys
 from pathlib import Path
@@ -288,7 +293,8 @@ def changed(draw: st.DrawFn, tree: dict[str, Any]) -> Any:
                 part[last] = draw(VALUES)
             else:
                 del part[last]
-        except (LookupError, TypeError):  # an earlier change deleted or replaced it
+        except (LookupError, TypeError):
+            # An earlier change deleted or replaced it.
             continue
     return found
 

@@ -1,4 +1,7 @@
-"""The trend of each benchmark: one series per machine and method, its changes named by record and commit."""
+"""The trend of each benchmark.
+
+One series per machine and method, its changes named by record and commit.
+"""
 
 import re
 from dataclasses import replace
@@ -38,7 +41,7 @@ def test_few_records_are_said_to_be_too_few() -> None:
     assert [*row[1:4], row[-1]] == ["7", "1.00 s", "2.00 s", "too few records"]
 
 
-def test_the_gates_verdicts_since_the_first_record_are_kept_beside_the_trend() -> None:
+def test_verdicts_since_the_first_record_are_kept_beside_the_trend() -> None:
     found = trend.trends([summary(index, 1.0) for index in range(12)])
     rows = [
         ("2026-10-31T23:59:59", 1.2),
@@ -70,9 +73,7 @@ def test_records_of_another_pace_begin_a_series_of_their_own() -> None:
     assert sorted(len(each.records) for each in trend.trends(found)) == [1, 2]
 
 
-def test_trends_with_enough_records_come_the_changed_ones_first_and_the_newest_300_records_count() -> (
-    None
-):
+def test_changed_trends_come_first_and_the_newest_300_records_count() -> None:
     series = {
         "steady": [1.0] * 8,
         "few": [1.0] * 7,

@@ -28,7 +28,8 @@ from prooflops_gate.statistics.effects import paired
 from prooflops_gate.task import Pair
 
 LEVEL, LIMIT = 1e-5, 0.005
-NOISES = st.lists(st.integers(-40, 40), min_size=10, max_size=10)  # of 100,000 instructions: 0.04 %
+# Of 100,000 instructions: 0.04 %.
+NOISES = st.lists(st.integers(-40, 40), min_size=10, max_size=10)
 
 COUNTED = """
 from prooflops_gate.child.callgrind import InstructionCounter
@@ -68,7 +69,7 @@ TWO_PAIRS = ["1 benchmark left open by instructions: 2 pairs had the time"]
     ("pair_s", "budget_s", "said"),
     [(50, 600, []), (90, 600, []), (150, 600, TWO_PAIRS), (90, 200, TWO_PAIRS)],
 )
-def test_a_look_at_counts_that_has_begun_ends_within_twice_its_share_and_the_budget(
+def test_a_look_at_counts_ends_within_twice_its_share_and_the_budget(
     monkeypatch: pytest.MonkeyPatch, pair_s: float, budget_s: float, said: list[str]
 ) -> None:
     now = [0.0]
@@ -114,7 +115,7 @@ def test_counts_that_scatter_hide_the_smallest_slowdown_once_in_a_hundred(pairs:
         (1.02, APART, "SAME"), (2.0, APART, "INCONCLUSIVE"), (1.02, FAR_APART, "INCONCLUSIVE"),
     ],
 )  # fmt: skip
-def test_time_that_is_open_is_the_same_with_the_same_instructions_unless_surely_slower(
+def test_open_times_are_same_by_instructions_unless_surely_slower(
     slower: float, count: tuple[str, list[float]], verdict: str
 ) -> None:
     effect = paired(

@@ -111,7 +111,7 @@ def test_an_open_benchmark_passes_where_a_larger_change_is_excluded(
         ("fail", [1.2, 1.2], "", ""),
     ],
 )
-def test_what_is_open_and_passes_is_warned_of_where_it_could_hide_a_slowdown(
+def test_what_is_open_and_passes_is_warned_of_where_it_may_hide_much(
     tmp_path: Path, undecided: str, ratios: list[float], warning: str, line: str
 ) -> None:
     rows = [Row("decided", "time", 1.0, 1.0, "SAME")]
@@ -137,7 +137,7 @@ def test_one_pair_yields_no_verdict(most: int | None, ratio: float) -> None:
 @pytest.mark.parametrize(
     ("slowdown", "least", "most"), [(1.0, 0.95, 1.0), (1.1, 0.0, (1 + len(EXCLUDING)) * 0.0125)]
 )
-def test_more_pairs_of_an_undecided_benchmark_exclude_a_tenth_where_there_is_none_and_rarely_where_there_is(
+def test_more_pairs_exclude_a_tenth_where_there_is_none_and_rarely_else(
     slowdown: float, least: float, most: float
 ) -> None:
     rng, rule, runs = np.random.default_rng(7), TimeRule(plan_for(20)), 60
@@ -156,7 +156,7 @@ def test_more_pairs_of_an_undecided_benchmark_exclude_a_tenth_where_there_is_non
     assert least <= excluded / runs <= most
 
 
-def test_more_pairs_are_taken_only_where_those_that_fit_could_exclude_a_tenth() -> None:
+def test_more_pairs_are_taken_only_where_they_could_exclude_a_tenth() -> None:
     spread = [timed(1.5 ** math.sin(number)) for number in range(32)]
     both, rule = {"a": ([timed(1.0)] * 32, spread)}, TimeRule(plan_for(20))
     assert look_at(both, rule)[1] == {"a": EXCLUDING[0]}

@@ -107,7 +107,7 @@ def test_what_the_budget_ends_between_two_looks_is_looked_at_once_more(
     assert bool(run.times.left_open(rows.values())) is (verdict == "INCONCLUSIVE")
 
 
-def test_no_more_pairs_are_taken_than_replicates_allow_though_other_work_competed() -> None:
+def test_no_more_pairs_are_taken_than_replicates_allow_on_a_busy_machine() -> None:
     rule = TimeRule(plan_for(1, most=2), most=2)
     run = Run(lambda name, number: (timed(1.0, 1.5), timed(1.0, 1.5)), rule=rule)
     rows = run.run()

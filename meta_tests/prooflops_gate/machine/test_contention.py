@@ -15,7 +15,8 @@ from prooflops_gate.machine import contention
 from prooflops_gate.machine.contention import Watch, label_contention
 
 WORK = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
-HAS_WORKED = f"{WORK}\nprint(end='x', flush=True)\nimport sys\nsys.stdin.read()"  # and lives on
+# And lives on.
+HAS_WORKED = f"{WORK}\nprint(end='x', flush=True)\nimport sys\nsys.stdin.read()"
 
 
 @given(
@@ -33,7 +34,8 @@ def test_each_sign_above_its_limit_is_contention_and_is_said_in_words(
         "other processes kept": others > max(0.25, cores / 32),
         "the hypervisor took": steal > 0.05,
         "was preempted": switches > 100
-        and children < 0.01,  # by its own children it is no contention
+        # By its own children it is no contention.
+        and children < 0.01,
     }
     assert found["contended"] is any(signs.values())
     assert all((text in found["why"]) is seen for text, seen in signs.items())
@@ -51,7 +53,8 @@ def test_what_others_do_meanwhile_is_reported(
     file = stat_file(tmp_path / "stat", user=0, steal=0)
     watch = Watch(file)
     time.sleep(0.2)
-    stat_file(file, user=40, steal=10)  # 0.4 s of work in 0.2 s
+    # 0.4 s of work in 0.2 s.
+    stat_file(file, user=40, steal=10)
     seen = watch.stop()
     assert seen["contended"]
     assert 0.3 < seen["others_cores"] <= 2.0, (

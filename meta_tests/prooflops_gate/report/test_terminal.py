@@ -1,4 +1,7 @@
-"""What is said of a comparison: one line for what has one reason, and nothing that contradicts itself."""
+"""What is said of a comparison.
+
+One line for what has one reason, and nothing that contradicts itself.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""What the tests of the statistics share: simulated sides, and how often an event may occur among simulated runs."""
+"""What the tests of the statistics share.
+
+Simulated sides, and how often an event may occur among simulated runs.
+"""
 
 import math
 from collections.abc import Sequence

@@ -24,7 +24,9 @@ def alarms(
     *,
     decide_run: Callable[[np.ndarray, np.ndarray], bool] | None = None,
 ) -> int:
-    """The benchmarks that alarm among so many without a change, each with noise of 3 % and an outlier in twenty."""
+    """The benchmarks that alarm among so many without a change, each with noise of 3 % and an
+    outlier in twenty.
+    """
     draw, count = np.random.default_rng(seed), 0
     pairs = plan.looks[-1] + plan.confirming_pairs
     for _ in range(runs):
@@ -82,7 +84,8 @@ def test_a_change_as_large_as_the_limit_is_rarely_called_the_same() -> None:
         (1.10, 0.03, "SLOWER"),
         (1 / 1.10, 0.03, "FASTER"),
         (1.00, 0.03, "SAME"),
-        (1.02, 0.005, "SAME"),  # surely slower, and surely by less than 3 %
+        # Surely slower, and surely by less than 3 %.
+        (1.02, 0.005, "SAME"),
         (1.00, 0.30, "INCONCLUSIVE"),
         (1.10, 0.90, "INCONCLUSIVE"),
     ],
@@ -135,8 +138,9 @@ def test_the_looks_spend_the_screening_rate_and_no_more(
 
 
 def test_spending_is_the_table_of_lan_and_demets() -> None:
-    # O'Brien-Fleming type at one-sided 0.025 and five equal looks has boundaries 4.8769, 3.3569, 2.6803, 2.2898, 2.0310
-    # (Reboussin, DeMets, Kim, Lan, Controlled Clinical Trials 21 (2000) 190); nothing is spent before the first.
+    # O'Brien-Fleming type at one-sided 0.025 and five equal looks has boundaries 4.8769, 3.3569,
+    # 2.6803, 2.2898, 2.0310 (Reboussin, DeMets, Kim, Lan, Controlled Clinical Trials 21 (2000)
+    # 190); nothing is spent before the first.
     plan = Plan(
         benchmarks=1,
         looks=(1, 2, 3, 4, 5),

@@ -1,7 +1,8 @@
 """Effects: their intervals cover as often as they say, and outliers and drift do not move them.
 
-Simulations have fixed seeds. A bound on a simulated rate is the rate that should hold plus what chance adds in so many
-runs with a probability of one in a thousand (`most`), so another seed would pass as well.
+Simulations have fixed seeds. A bound on a simulated rate is the rate that should hold plus what
+chance adds in so many runs with a probability of one in a thousand (`most`), so another seed would
+pass as well.
 """
 
 import itertools
@@ -63,7 +64,8 @@ def test_the_estimate_stays_where_a_quarter_of_the_pairs_goes_astray() -> None:
 
 
 def test_drift_cancels_within_abba_and_not_without() -> None:
-    drift = 0.01 * np.arange(64)  # each process takes 1 % longer than the one before
+    # Each process takes 1 % longer than the one before.
+    drift = 0.01 * np.arange(64)
     quads = np.arange(64).reshape(-1, 4)
     abba = (drift[quads[:, [0, 3]]].ravel(), drift[quads[:, [1, 2]]].ravel())
     abab = (drift[quads[:, [0, 2]]].ravel(), drift[quads[:, [1, 3]]].ravel())

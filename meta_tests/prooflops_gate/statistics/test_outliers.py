@@ -18,10 +18,14 @@ from prooflops_gate.statistics.outliers import (
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([1.0, 1.0, 1.0, 1.02], []),  # z is infinite, but the share is small
-        ([1.0, 1.1, 1.2, 1.3, 1.4], []),  # far apart, but so are all
-        ([1.0, 1.01, 0.99, 0.8], [3]),  # a faster one is an outlier too
-        ([1.0, 1.0, 2.0], []),  # three are too few
+        # Z is infinite, but the share is small.
+        ([1.0, 1.0, 1.0, 1.02], []),
+        # Far apart, but so are all.
+        ([1.0, 1.1, 1.2, 1.3, 1.4], []),
+        # A faster one is an outlier too.
+        ([1.0, 1.01, 0.99, 0.8], [3]),
+        # Three are too few.
+        ([1.0, 1.0, 2.0], []),
         ([1.0, 1.0, 1.0, 1.5, 1.0, 1.0, 1.0, 1.5], [3, 7]),
     ],
 )
@@ -42,11 +46,12 @@ def test_a_healthy_fleet_has_a_machine_named_as_often_as_stated(
         freedom, (4000, machines))  # fmt: skip
     far = np.abs(fleets - np.median(fleets, axis=1, keepdims=True))
     beyond = far.max(axis=1) > threshold(machines, LEVEL, freedom) * 1.4826 * np.median(far, axis=1)
-    # Of 4,000 at 5 % one standard deviation is 0.35 %; above 64 machines the limit is on the safe side.
+    # Of 4,000 at 5 % one standard deviation is 0.35 %; above 64 machines the limit is on the safe
+    # side.
     assert 0.015 <= beyond.mean() <= 0.062, beyond.mean()
 
 
-def test_the_tail_is_read_off_the_fast_side_which_bad_machines_do_not_reach() -> None:
+def test_the_tail_is_read_off_the_side_that_bad_machines_do_not_reach() -> None:
     random = np.random.default_rng(3)
     normal, heavy = random.standard_normal(20_000), random.standard_t(3, 20_000)
     slow = normal.copy()
@@ -60,13 +65,17 @@ def test_the_tail_is_read_off_the_fast_side_which_bad_machines_do_not_reach() ->
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([5.0, 1.0, 0.5, 0.2], 2.0),  # one beyond the limit, and twice as far as the next
-        ([5.0, 3.0, 2.0, 0.2], 2.0),  # three beyond it
+        # One beyond the limit, and twice as far as the next.
+        ([5.0, 1.0, 0.5, 0.2], 2.0),
+        # Three beyond it.
+        ([5.0, 3.0, 2.0, 0.2], 2.0),
         (
             [5.0, 2.6, 2.4, 2.2, 1.9],
             10.0,
-        ),  # no gap: a further one would have to be twice as far as the farthest
-        ([1.9, 0.5, 0.5, 0.2], 3.8),  # a gap, but not beyond the limit
+            # No gap: a further one would have to be twice as far as the farthest.
+        ),
+        # A gap, but not beyond the limit.
+        ([1.9, 0.5, 0.5, 0.2], 3.8),
         ([0.9, 0.5, 0.5, 0.2], 2.0),
     ],
 )
