@@ -414,4 +414,5 @@ def answers_section(answers: list[Answer]) -> Section:
                 [each.claim, each.verdict, "; ".join(filter(None, [*each.figures, each.reason]))]
             )
     remarks = [f"{why}: {', '.join(ids)}" for why, ids in unsettled.items()]
-    return Section("claims of the registry", rows, remarks)
+    table = rows if len(rows) > 1 else ()
+    return Section("claims of the registry", table, remarks, absent=ABSENT)

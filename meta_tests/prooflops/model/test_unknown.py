@@ -14,6 +14,7 @@ from prooflops.model.breakdown import OperatorRow
 from prooflops.model.examination import Examination
 from prooflops.model.page import write_pages
 from prooflops.model.user_model import load_user_model
+from prooflops_gate.page.section import ABSENT
 
 # A step at 12 MFLOP/s, far longer than its launches.
 QUIET = {"spread": 0.02, "rounds": 20, "peak_flop_per_s": {"fp32": None}}
@@ -27,6 +28,20 @@ def examination() -> Examination:
     assert examination.flops.executed
     assert examination.breakdown.operators
     return examination
+
+
+def test_the_page_has_the_same_sections_whatever_was_computed(
+    examination: Examination, tmp_path: Path
+) -> None:
+    few = Examination(examination.user_model)
+    assert few.inventory.parameters
+    pages = []
+    for name, each in {"few": few, "many": examination}.items():
+        write_pages([each], tmp_path / name, ["device: cpu"], {})
+        (file,) = (tmp_path / name).glob("*.html")
+        pages.append(file.read_text(encoding="utf-8"))
+    assert pages[0].count("<section") == pages[1].count("<section")
+    assert pages[0].count(ABSENT) > pages[1].count(ABSENT)
 
 
 def page_of(examination: Examination, folder: Path) -> tuple[str, dict[str, str]]:
