@@ -20,7 +20,8 @@ from bench.timing import CallTimer, Result, Rounds, TimedCall
 # times: three rounds of a layer norm with new pages each made 29 % of noise. A call of LONG_S has
 # many blocks, and is not repeated.
 MOST_FIRST_CALLS, FEW_PAGES, LONG_S = 6, 16, 0.25
-PROBED_SHARE = 0.3  # the least share of the ceiling that a probed product reaches
+# The least share of the ceiling that a probed product reaches.
+PROBED_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,8 @@ class Asked:
     least_rounds: int
     # An earlier process has examined the benchmark.
     examined: bool = False
-    leave_out: Callable[[float], None] = lambda seconds: (
-        None
-    )  # gets the seconds that examining took
+    # Gets the seconds that examining took.
+    leave_out: Callable[[float], None] = lambda seconds: None
 
 
 @dataclass(frozen=True)

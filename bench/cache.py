@@ -18,10 +18,10 @@ from prooflops import measured
 from prooflops.measured import alternating, median_interval
 
 LEAST_DEVICE_FLUSH_BYTES = 256 * 2**20
-LEAST_HIP_FLUSH_BYTES = (
-    512 * 2**20
-)  # AMD's largest have a last level of 256 MiB that torch does not report
-UNKNOWN_CACHE_BYTES = 64 * 2**20  # assumed of a CPU whose caches nobody names
+# AMD's largest have a last level of 256 MiB that torch does not report.
+LEAST_HIP_FLUSH_BYTES = 512 * 2**20
+# Assumed of a CPU whose caches nobody names.
+UNKNOWN_CACHE_BYTES = 64 * 2**20
 # In a container the size the system names may be that of the whole host: a flush may cost no more
 # than this.
 LARGEST_CPU_FLUSH_BYTES = 2**30
@@ -106,7 +106,8 @@ class Flush:
         return check_flush_worked(self, self.buffer.device, self.caches)
 
 
-CHECKED_BYTES = 256 * 2**10  # read on a CPU whose second level nobody names
+# Read on a CPU whose second level nobody names.
+CHECKED_BYTES = 256 * 2**10
 CHECKED_PAIRS = 15
 # How many times longer the read takes from memory at least. A CPU's second level is several times
 # as fast as that, and noise reaches 1.4; a GPU's last level about twice as fast, less the launch.
@@ -124,7 +125,8 @@ class FlushCheck:
     low: float
     high: float
     read_bytes: int
-    least: float  # the smallest ratio that a flush should reach
+    # The smallest ratio that a flush should reach.
+    least: float
 
     @property
     def still_hot(self) -> bool:
@@ -153,16 +155,16 @@ def check_flush_worked(flush: Flush, device: torch.device, caches: Caches) -> Fl
         """Both reads follow a flush, so that an accelerator is busy while either is launched."""
         # All threads take part: a core's own caches are emptied by its own part.
         flush()
-        with (
-            measured.one_thread()
-        ):  # two that wait for one another drown the difference on a busy machine
+        # Two that wait for one another drown the difference on a busy machine.
+        with measured.one_thread():
             for _ in range(reads_before):
                 data.sum()
             start = timer()
             data.sum()
             return float(timer() - start)
 
-    read_s(reads_before=2)  # untimed: imports and allocates
+    # Untimed: imports and allocates.
+    read_s(reads_before=2)
     pairs = islice(
         alternating(lambda: read_s(reads_before=2), lambda: read_s(reads_before=0)), CHECKED_PAIRS
     )

@@ -18,9 +18,8 @@ from prooflops import counted
 SAMPLED_ELEMENTS = 4096
 # A smaller input is not looked at.
 FEWEST_INPUT_ELEMENTS = 64
-LARGEST_SHARE = (
-    0.25  # of a sample that one value may make up; of fp8 numbers drawn from a normal it is 4 %
-)
+# One value may make up a quarter of a sample; of fp8 numbers drawn from a normal it is 4 %.
+LARGEST_SHARE = 0.25
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from bench.timing import Schedule
 # few percent.
 LARGEST_PEAK = 1.5
 
-REPLICATE = "prooflops_gate.replicate"  # the plugin of a process of the gate
+# The plugin of a process of the gate.
+REPLICATE = "prooflops_gate.replicate"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -32,7 +32,8 @@ class Figure:
     """A measured figure, and the floor and nominal rate it is compared with."""
 
     figure: str
-    value: float  # FLOP/s, bytes per second or seconds
+    # FLOP/s, bytes per second or seconds.
+    value: float
     unit: str
     floor: Floor
     # The rate that the floor is a share of.

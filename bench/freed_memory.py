@@ -23,7 +23,8 @@ except ImportError:  # Windows
 # heap may keep.
 MMAP_MAX, TRIM_THRESHOLD = -4, -1
 BY_DEFAULT = {MMAP_MAX: 65536, TRIM_THRESHOLD: 128 * 2**10}
-KEEPING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}  # all from the heap, which gives nothing back
+# All memory comes from the heap, which gives nothing back.
+KEEPING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}
 
 
 @contextmanager

@@ -26,8 +26,9 @@ from bench.checks import in_fp64
 from bench.launch import LAUNCH_SHARE
 from bench.streams import Stream
 
-PAGE = 4096  # bytes
-LAYER = (4096, 4096)  # the attention's output projection of Llama 3 8B
+PAGE_BYTES = 4096
+# The attention's output projection of Llama 3 8B.
+LAYER = (4096, 4096)
 # Rounding of one fused kernel in fp32, and the few units in the last place of an exponential or an
 # error function.
 TOLERANCE = 64 * 2.0**-24
@@ -57,10 +58,12 @@ class Kernel:
     run: Callable[[], Tensor]
     work: Work
     check: Callable[[Tensor], None]
-    more_flops: int = 0  # counted, than the formula says
+    # FLOPs and bytes that are counted beyond the formula's.
+    more_flops: int = 0
     more_bytes: int = 0
     why: str = ""
-    label: str = ""  # a cost in its time that is not the kernel's
+    # A cost in its time that is not the kernel's.
+    label: str = ""
     dtype: str = "fp32"
 
 
@@ -76,7 +79,8 @@ def close_to(exact: Callable[[Tensor], Tensor], *inputs: Tensor) -> Callable[[Te
             part = slice(start, min(start + 64, rows))
             wanted = exact(*(in_fp64(x[part]) for x in inputs))
             error = float(((in_fp64(got[part]) - wanted).abs() / wanted.abs().clamp_min(1.0)).max())
-            assert error <= TOLERANCE, (  # a NaN fails
+            # A NaN fails.
+            assert error <= TOLERANCE, (
                 f"the result differs from fp64 by {error:.3g}, but rounding explains at most "
                 f"{TOLERANCE:.3g}"
             )
@@ -127,7 +131,7 @@ def half_a_page_apart(features: int, device: torch.device) -> tuple[Tensor, Tens
     norms whose weight and bias began 64 or 128 bytes apart in these took 15.8 ms, others 10.3 ms:
     which, each process drew by lot.
     """
-    page = PAGE // 4  # elements
+    page = PAGE_BYTES // 4
     apart = math.ceil(features / page) * page + page // 2
     held = torch.randn(page + apart + features, device=device)
     start = -held.data_ptr() // 4 % page

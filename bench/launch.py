@@ -86,9 +86,8 @@ def replay(function: Callable[[], object], device: torch.device) -> dict[str, An
     current, aside = torch.cuda.current_stream(device), stream_of_captures(device)
     try:
         aside.wait_stream(current)
-        with torch.cuda.stream(
-            aside
-        ):  # lazy initialisation must precede the capture, in another stream
+        # Lazy initialisation must precede the capture, in another stream.
+        with torch.cuda.stream(aside):
             for _ in range(3):
                 function()
         current.wait_stream(aside)
@@ -98,6 +97,7 @@ def replay(function: Callable[[], object], device: torch.device) -> dict[str, An
             for _ in range(REPLAYED):
                 function()
     except RuntimeError as error:
-        torch.cuda.set_stream(current)  # a capture that fails leaves its own stream the current one
+        # A capture that fails leaves its own stream the current one.
+        torch.cuda.set_stream(current)
         return {"graph_s": None, "graph_failed": str(error).splitlines()[0]}
     return {"graph_s": measured.time(graph.replay, device, warmup=3, rounds=21).median_s / REPLAYED}

@@ -354,7 +354,8 @@ def run_rounds(
     """
     __tracebackhide__ = True
 
-    def one() -> None:  # pedantic would keep the result, and free it outside of the timed region
+    # Pedantic would keep the result, and free it outside of the timed region.
+    def one() -> None:
         call.function()
 
     flushed = flush.calls if flush else 0

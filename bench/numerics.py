@@ -18,16 +18,17 @@ from torch import Tensor
 from accounting.formats import Format, format_of
 from bench.products import RESULTS, Unsupported, multiplication, probe_tf32
 
-LENGTH, COLUMNS, TERMS = (
-    4096,
-    64,
-    15,
-)  # of a sum; columns of the second operand, all alike; small terms of a sum
+# Terms of a sum, and the small ones among them.
+LENGTH, TERMS = 4096, 15
+# Columns of the second operand, all alike.
+COLUMNS = 64
 # Bits of a sum's significand, at least. Hopper and Ada add fp8 to 1 + 13 bits (DeepSeek-V3,
 # arXiv:2412.19437, section 3.3.2; SageAttention2, arXiv:2411.10958); tensor cores add fp16, bf16
 # and tf32 to 24 (Fasi, Higham, Mikaitis and Pranesh 2021, doi:10.7717/peerj-cs.330).
 SUM_BITS = {"fp64": 53, "fp8_e4m3": 14, "fp8_e5m2": 14}
-FP32_SUM_BITS, FEWEST_BITS = 24, 12  # the default; fewer are not told apart
+FP32_SUM_BITS = 24
+# Fewer are not told apart.
+FEWEST_BITS = 12
 
 
 def may_flush(dtype: str, device: torch.device) -> bool:
@@ -154,7 +155,8 @@ def subnormals_of_products(dtype: str, device: torch.device) -> dict[str, str]:
     assert isinstance(result, Format)
     legal = may_flush(dtype, device)
     numbers = powers(form.least_subnormal, 2 * form.least_normal)
-    up = max(1.0, 2 * result.least_normal / form.least_subnormal)  # so that no result is subnormal
+    # So that no result is subnormal.
+    up = max(1.0, 2 * result.least_normal / form.least_subnormal)
     got = one_term(dtype, numbers, up, device) / up
     found = {
         "subnormal_operands": subnormals(f"{dtype} operand", got, numbers, form.least_normal, legal)
@@ -162,7 +164,8 @@ def subnormals_of_products(dtype: str, device: torch.device) -> dict[str, str]:
     if form.least_subnormal**2 >= result.least_normal:
         return found
     numbers = powers(result.least_subnormal, 2 * result.least_normal)
-    down = 2.0 ** (math.log2(result.least_subnormal) // 2)  # so that no operand is subnormal
+    # So that no operand is subnormal.
+    down = 2.0 ** (math.log2(result.least_subnormal) // 2)
     got = one_term(dtype, numbers / down, down, device)
     return found | {
         "subnormal_results": subnormals(f"{dtype} result", got, numbers, result.least_normal, legal)
@@ -184,9 +187,8 @@ def sum_bits(dtype: str, apart: int, device: torch.device, fast: bool = False) -
     15 · 2^-b, an odd number of them, is left if all were added in full: to b + 1 bits. A row for
     each b from 11.
     """
-    most = max(
-        25, SUM_BITS.get(dtype, FP32_SUM_BITS) + 1
-    )  # of e4m3, 2^-25 is the least with normal operands
+    # 2^-25 is the least that e4m3 reaches with normal operands.
+    most = max(25, SUM_BITS.get(dtype, FP32_SUM_BITS) + 1)
     small = powers(2.0 ** (14 - most), 2.0 ** (15 - FEWEST_BITS)).flip(0)
     rows, column = torch.zeros(len(small), LENGTH).double(), torch.full((LENGTH,), 2.0**-5).double()
     rows[:, apart : apart * TERMS + 1 : apart] = (small / column[1])[:, None]
@@ -212,7 +214,8 @@ def kept_by_products(dtype: str, device: torch.device) -> dict[str, Any]:
     for fast in (False, True) if dtype.startswith("fp8") and device.type == "cuda" else (False,):
         for name, apart in (("sum_bits", 1), ("long_sum_bits", LENGTH // (TERMS + 1))):
             if dtype == "fp4_e2m1":
-                continue  # its numbers span too few powers of two
+                # Its numbers span too few powers of two.
+                continue
             kept["fast_" * fast + name] = bits = sum_bits(dtype, apart, device, fast)
             assert bits >= least, (
                 f"{dtype} products {apart} terms apart are added to {bits} bits, but should be to "

@@ -15,7 +15,8 @@ from accounting.roofline import Work, matmul_work
 
 # Of the products whose result is wider than their operands.
 RESULTS = {"int8": "int32", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16", "fp4_e2m1": "bf16"}
-SCALES_BYTES = {"fp8_e4m3": 2 * 4}  # one of fp32 for each operand, which no formula mentions
+# Each operand has a scale in fp32, which no formula mentions.
+SCALES_BYTES = {"fp8_e4m3": 2 * 4}
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
 
 
@@ -170,9 +171,8 @@ def multiplication(
     """
     if dtype == "int8":
         return lambda: torch._int_mm(a, b)
-    if (
-        dtype == "fp4_e2m1"
-    ):  # NVFP4: a scale for 16 elements, which are 8 bytes, in tiles of 128 by 4 scales
+    # NVFP4: a scale for 16 elements, which are 8 bytes, in tiles of 128 by 4 scales.
+    if dtype == "fp4_e2m1":
         scales = [
             torch.ones(-(-x.shape[0] // 128) * -(-x.shape[1] // 32) * 512, device=a.device)
             for x in (a, b.t())

@@ -25,7 +25,8 @@ from bench.measuring import METHOD
 from bench.rounds import FEWEST_ROUNDS, Pace, rounds_for
 from prooflops.measured import synchronise
 
-TIMEOUT_S = 60.0  # a rank that is silent for so long is taken for dead
+# A rank that is silent for so long is taken for dead.
+TIMEOUT_S = 60.0
 BACKENDS = {"cuda": "nccl", "xpu": "xccl"}
 # Calls back to back in one round on an accelerator, where a launch would be seen in one alone; as
 # in nccl-tests.
@@ -95,7 +96,8 @@ def stragglers(own_s: Sequence[Sequence[float]]) -> list[int]:
 class Disagreement(AssertionError):
     """Raised on all ranks alike, so that the job can go on with the next test."""
 
-    on_all_ranks = True  # `prooflops.suite.ranks` ends the job for any other error
+    # `prooflops.suite.ranks` ends the job for any other error.
+    on_all_ranks = True
 
 
 class Ranks:

@@ -23,7 +23,8 @@ from bench.products import Operands
 from prooflops import measured
 
 Shape = tuple[int, int, int]
-Rate = Callable[[Shape, float], float]  # FLOP/s of a shape, by calls for some seconds
+# FLOP/s of a shape, by calls for some seconds.
+Rate = Callable[[Shape, float], float]
 
 # The share of the budget that is spent at the end of each stage of the screening.
 SHARES = {"outputs": 0.3, "k": 0.45, "neighbours": 0.6}

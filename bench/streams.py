@@ -164,7 +164,8 @@ def cache_size(level: str, arrays: int, known: Mapping[str, int]) -> Size | None
         return None
     half = known[level] // 2
     inner = max((known[other] for other in known if other < level), default=0)
-    if half <= inner:  # nothing tells this level from the one within it
+    # Nothing tells this level from the one within it.
+    if half <= inner:
         return None
     elements = half // arrays // 4
     return Size(elements, level, 4 * elements / max(known.values()))
@@ -221,7 +222,8 @@ class Stream:
             exact = self.expected(window)
             found = in_fp64(got if got.dim() == 0 else got[window])
             error = float(((found - exact).abs() / exact.abs()).max())
-            assert error <= tolerance, (  # a NaN fails
+            # A NaN fails.
+            assert error <= tolerance, (
                 f"{self.kernel} differs from fp64 by {error:.3g}, but rounding explains at most "
                 f"{tolerance:.3g}"
             )

@@ -45,21 +45,18 @@ def test_stream(
 
     def count() -> None:
         __tracebackhide__ = True
-        seen = assert_bytes(
-            stream.work, stream.run, uncounted=0 if written else 4
-        )  # the scalar result
-        counted = stream.work.flops // (
-            2 if kernel == "triad" else 1
-        )  # the counter takes a + s·b for one FLOP
+        # The scalar result.
+        seen = assert_bytes(stream.work, stream.run, uncounted=0 if written else 4)
+        # The counter takes a + s·b for one FLOP.
+        counted = stream.work.flops // (2 if kernel == "triad" else 1)
         assert seen.total + seen.elementwise == counted, (
             f"{stream.work.flops} FLOPs are declared, but {seen.total + seen.elementwise} were "
             f"counted"
         )
 
     measure.once(count)
-    exceeds = (
-        level == MEMORY and (size.multiple or 0) > 1
-    )  # one array alone does not fit the last level
+    # One array alone does not fit the last level.
+    exceeds = level == MEMORY and (size.multiple or 0) > 1
     with nullcontext() if level == MEMORY else one_thread():
         seconds = measure.work(
             stream.run,

@@ -47,9 +47,8 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 FEWEST_ARRIVALS = 8
 FEWEST_ARRIVALS_OF_MANY_CALLS = 3
-MOST_LOOKS = (
-    8  # arrivals of 4 KiB are over in a millisecond, which another process can take as a whole
-)
+# Arrivals of 4 KiB are over in a millisecond, which another process can take as a whole.
+MOST_LOOKS = 8
 
 
 # Of each rank, in steps that are not all launches.
@@ -118,7 +117,8 @@ def assert_waited(
             several, FEWEST_ARRIVALS if calls == 1 else FEWEST_ARRIVALS_OF_MANY_CALLS
         )
         least = min(least, *(time / calls for arrival in arrivals for time in arrival["rounds_s"]))
-        if seconds >= LEAST_WAITED_SHARE * least:  # which all ranks find alike
+        # All ranks find this alike.
+        if seconds >= LEAST_WAITED_SHARE * least:
             break
     with ranks.together("the clock"):
         assert seconds >= LEAST_WAITED_SHARE * least, (
@@ -178,11 +178,11 @@ class TimedCollective:
         all.
         """
         self.refill()
-        self.target.fill_(float("nan"))  # an earlier call's right result may be left there
+        # An earlier call's right result may be left there.
+        self.target.fill_(float("nan"))
         self.run(dist.ReduceOp.SUM)
-        got = (
-            self.source if self.name == "all-reduce" else self.target
-        ).clone()  # now: a late result is wrong
+        # Now: a late result is wrong.
+        got = (self.source if self.name == "all-reduce" else self.target).clone()
         with self.ranks.together(f"{self.name} of {self.size} bytes"):
             every = (
                 integers(self.own.numel(), got.device, rank) for rank in range(self.ranks.size)
@@ -228,7 +228,8 @@ def test_collective(name, size, ranks, timed, benchmark, device, pace, sizing, d
             delivery.check(name, moved_bytes, "B/s", None, seconds=seconds)
 
 
-Wrap = Callable[[nn.Module, Ranks], tuple[nn.Module, Any]]  # the model and its optimizer
+# The model and its optimizer.
+Wrap = Callable[[nn.Module, Ranks], tuple[nn.Module, Any]]
 
 
 class Training:
@@ -277,7 +278,8 @@ def ddp(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
 
 
 def zero(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
-    from torch.distributed.optim import ZeroRedundancyOptimizer  # its import warns of torch.jit
+    # Its import warns of torch.jit.
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = replicated(net, ranks)
     return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-5)
@@ -311,9 +313,8 @@ def why_not(ranks: Ranks) -> str | None:
 
 def held_by(optimizer: Any) -> int:
     """Bytes of the optimizer's state on this rank."""
-    own = getattr(
-        optimizer, "optim", optimizer
-    )  # the ZeroRedundancyOptimizer has one of its own for its share
+    # The ZeroRedundancyOptimizer has one of its own for its share.
+    own = getattr(optimizer, "optim", optimizer)
     tensors = [
         value for state in own.state.values() for value in state.values() if torch.is_tensor(value)
     ]

@@ -36,7 +36,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 TOKENS = {"quick": 2**22, "default": 2**24, "thorough": 2**28}
 BATCH, SEQUENCE = 32, 1024
 STEPS = {"quick": 3, "default": 8, "thorough": 100}
-CHECKED = 4  # batches that are held against the file
+# Batches that are held against the file.
+CHECKED = 4
 # Batches of a round. Two workers hand over two at a time: of single ones every other would seem to
 # take no time.
 BLOCK = 8
@@ -70,7 +71,8 @@ def appetite(device, sizing, pace, progress_of) -> Callable[[], float]:
         window_s = 4 * PACES[pace].measure_s
         progress_of("appetite")("training steps", window_s)
         step = Step(work, "bf16", device)
-        step()  # allocates
+        # Allocates.
+        step()
         return work.tokens / median(calls_s(step, measured.clock(device), window_s))
 
     return rate
@@ -120,7 +122,8 @@ def test_batches(dtype, order, workers, device, pace, token_file, appetite, stre
         block, dtype=dtype, bytes=BLOCK * BATCH * (SEQUENCE + 1) * itemsize(dtype)
     )
     if measure.brief:
-        return  # the gate compares times
+        # The gate compares times.
+        return
     rate = BLOCK * BATCH * SEQUENCE / seconds
     measure.declare(
         workers=workers,
@@ -173,7 +176,8 @@ def test_training_loop(workers, device, sizing, pace, token_file, stream, measur
     measure.skip_if_held_up(loaded)
     seconds = measure.median_s(loaded)
     if measure.brief:
-        return  # the gate compares times
+        # The gate compares times.
+        return
     waits, loops = [], []
     for turn in range(STEPS[pace]):
         measure.progress(f"step {turn + 1} of {STEPS[pace]}")

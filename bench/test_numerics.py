@@ -47,10 +47,9 @@ def test_cast(dtype, gradients, device, measure):
     assert_random([gradients])
     size, back = gradients.abs(), gradients.to(target).float()
 
-    zeros, flushed = (
-        int((back == 0).sum()),
-        int((size <= form.least_subnormal / 2).sum()),
-    )  # ties go to the even zero
+    zeros = int((back == 0).sum())
+    # Ties go to the even zero.
+    flushed = int((size <= form.least_subnormal / 2).sum())
     assert zeros == flushed, (
         f"{zeros} of {len(back)} values became 0 in {dtype}, but {flushed} should"
     )

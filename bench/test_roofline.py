@@ -25,7 +25,8 @@ from bench.kernels import KERNELS, Kernel, bound_of
 from bench.streams import Bandwidths, assert_bytes, wanted_multiple
 from prooflops import counted
 
-ROW = 1024  # elements that softmax and layer norm work on
+# Softmax and layer norm work on so many elements at a time.
+ROW = 1024
 BATCHES = (1, 4, 16, 64, 256, 1024)
 PRODUCT_DTYPES = ("fp32", "bf16")
 
@@ -49,9 +50,8 @@ def weights(device) -> Iterator[dict[str, products.Product]]:
 @pytest.fixture(scope="module")
 def rows(device, bandwidths, gate_replicate) -> Iterator[tuple[Tensor, Tensor]]:
     """Random rows, each array as long as those of the bandwidths, and as many to write into."""
-    assert (
-        gate_replicate or bandwidths.measured
-    )  # before, while their arrays have the room; the gate needs them not
+    # Measured before, while their arrays have the room; the gate does not need them.
+    assert gate_replicate or bandwidths.measured
     shape = (bandwidths.size.elements // ROW, ROW)
     made = [torch.randn(shape, device=device), torch.rand(shape, device=device)]
     yield made[0], made[1]
@@ -95,7 +95,8 @@ def place(
             **({"label": kernel.label} if kernel.label else {}),
         )
         if measure.brief or seen is None:
-            return  # the gate compares times
+            # The gate compares times.
+            return
         reads = seen.read_bytes / seen.moved_bytes
         peak, roof, remeasured = roofs(
             kernel, seconds, reads, ceilings, bandwidths, fits_cache=not long

@@ -41,7 +41,8 @@ COMPILED_TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 2e-2, "fp16": 1e-2}
 # The lecture's own example: (16384, 32768) by (32768, 8192).
 LECTURE = (16384, 32768, 8192)
 
-Examined = tuple[float, Work]  # the loss of a first step, and the work of one
+# The loss of a first step, and the work of one.
+Examined = tuple[float, Work]
 
 
 def assert_it_learns(step: Step) -> float:
@@ -137,7 +138,8 @@ def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per
     else:
         seconds = step_s(measure, step, measure.once(examine))
     if measure.brief:
-        return  # the gate compares times
+        # The gate compares times.
+        return
     record_rates(measure, work, step, flops, seconds, ceilings, peak_flop_per_s(recipe))
     parts = step.part_times_s(measured.clock(device), PARTS_TIMED[pace])
     # Near 1 on a quiet machine: the parts are the whole step.
@@ -169,7 +171,8 @@ def compiled_step(
     torch.compiler.reset()
     step = Step(work, recipe, device, compiled=True)
     began = perf_counter()
-    gradients = step.gradients()  # compiles forward and backward
+    # Compiles forward and backward.
+    gradients = step.gradients()
     measured.synchronise(device)
     compile_s = perf_counter() - began
     assert_close(gradients, eager_gradients, COMPILED_TOLERANCE[recipe], "compiled")
@@ -230,7 +233,8 @@ def test_accumulation(model, device, sizing, pace, measure):
     examined = measure.once(examine)
     if measure.brief:
         step_s(measure, step, examined)
-        return  # the gate compares times
+        # The gate compares times.
+        return
     ratio = time_ratio(step, Step(work, "fp32", device), device, PAIRS[pace], measure)
     seconds = step_s(measure, step, examined)
     measure.declare(
@@ -260,7 +264,8 @@ def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, m
     examined = measure.once(examine)
     if measure.brief:
         step_s(measure, steps[every], examined)
-        return  # the gate compares times
+        # The gate compares times.
+        return
     foreseen = {every: predicted_held_bytes(step) for every, step in steps.items()}
     ratio = time_ratio(steps[every], steps[0], device, PAIRS[pace], measure)
     seconds = step_s(measure, steps[every], examined)

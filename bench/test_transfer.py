@@ -36,9 +36,8 @@ def measured_copy(
         measured.synchronise(device)
         case.check(got)
 
-    assert_bytes(
-        case.work, case.run, uncounted=case.work.bytes
-    )  # read at one end, written at the other
+    # Read at one end, written at the other.
+    assert_bytes(case.work, case.run, uncounted=case.work.bytes)
     return measure.work(
         case.run, case.work, dtype="fp32", check=check, counted=False, launch=False, **declared
     )
@@ -75,7 +74,8 @@ def test_many_small(direction, device, pace, measure):
     many_s = measured_copy(
         in_parts(whole, PARTS), device, measure, direction=direction, copies=PARTS
     )
-    beyond_bytes_s = (many_s - one_s) / (PARTS - 1)  # of each copy
+    # What each copy takes beyond its bytes.
+    beyond_bytes_s = (many_s - one_s) / (PARTS - 1)
     measure.declare(one_copy_s=one_s, copy_overhead_s=beyond_bytes_s, slower=many_s / one_s)
 
 
@@ -99,7 +99,8 @@ def test_overlap(direction, device, pace, measure):
     compute_s = measured.time(compute, device, warmup=2, rounds=11).median_s
     both = beside(device, compute, case.run)
     together_s = measure.median_s(both, dtype="fp32", bytes=case.work.bytes, direction=direction)
-    measured.synchronise(device)  # or the host would write while a copy to it goes on
+    # Otherwise the host would write while a copy to it goes on.
+    measured.synchronise(device)
     for each in (case.target, out):
         each.fill_(float("nan"))
     both()

@@ -82,9 +82,8 @@ class CallTimer:
         host's time.
         """
         seconds, share = self._calls_s(call, 1)
-        if (
-            call.setup is None and seconds < 2 * SHORTEST_ROUND_S
-        ):  # the first has said how many are short
+        # The first has said how many are short.
+        if call.setup is None and seconds < 2 * SHORTEST_ROUND_S:
             return self._calls_s(
                 call, min(math.ceil(2 * SHORTEST_ROUND_S / seconds), MOST_SHORT_CALLS)
             )
@@ -111,7 +110,8 @@ class CallTimer:
         another stream or thread.
         """
         __tracebackhide__ = True
-        self.call_s(call)  # imports, compiles, allocates
+        # Imports, compiles, allocates.
+        self.call_s(call)
         best, fastest = 0.0, math.inf
         for _ in range(TRIALS_OF_WAITING):
             seconds, share = self.call_s(call)
@@ -142,7 +142,8 @@ class CallTimer:
                 call.function()
             rounds.append(max((self.clock() - start) / calls, 1e-9))
             elapsed = perf_counter() - began
-            if len(rounds) > 1.1 * looked_at:  # a look sorts them all
+            # A look sorts them all.
+            if len(rounds) > 1.1 * looked_at:
                 flat, looked_at = is_flat(rounds), len(rounds)
         return tuple(rounds[len(rounds) // 3 :]), {"warmup_s": elapsed, "flat": flat}
 
@@ -168,7 +169,8 @@ class CallTimer:
         if self.device.type != "cuda" or calls > 1 or call_s > LONGEST_LEAD_S:
             return None
 
-        def lead() -> None:  # pytest-benchmark takes a set-up's result for arguments
+        # pytest-benchmark takes a set-up's result for arguments.
+        def lead() -> None:
             call.function()
 
         return lead
@@ -179,7 +181,8 @@ class Schedule:
     ceilings.
     """
 
-    brief = False  # True in a process of the gate, see `bench.brief`
+    # True in a process of the gate, see `bench.brief`.
+    brief = False
 
     def __init__(
         self, pace: Pace, progress: Callable[..., None] = lambda text, ahead_s=0.0: None

@@ -60,10 +60,11 @@ def transfer(
     """
     ends: list[Any] = [{"pin_memory": pinned}, {"device": device}]
     at, to = ends if direction == "to-device" else reversed(ends)
+    # Never equal before the copy.
     source, target = (
         torch.randn(elements, **at),
         torch.rand(elements, **to),
-    )  # never equal before the copy
+    )
     return Transfer(lambda: target.copy_(source, non_blocking=not blocking), source, target)
 
 

@@ -18,7 +18,7 @@ from meta_tests.bench.stand_ins import supported
 from prooflops import counted
 
 
-def test_what_a_function_writes_is_no_input_of_it_and_views_are_no_operators() -> None:
+def test_what_a_function_writes_is_no_input_and_views_are_no_operators() -> None:
     x, out = torch.randn(256), torch.zeros(256)
     for function, operators in (
         (lambda: torch.relu(torch.add(x, x, out=out)), 2),
@@ -89,7 +89,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> k
     return kernels.KERNELS[request.param](torch.randn(128, 1024), torch.rand(128, 1024))
 
 
-def test_a_kernel_does_the_work_that_it_declares_and_a_wrong_result_is_caught(
+def test_a_kernel_does_its_declared_work_and_a_wrong_result_is_caught(
     kernel: kernels.Kernel,
 ) -> None:
     with counted.flops() as seen:

@@ -231,7 +231,7 @@ def test_beside_another_process_a_low_figure_is_not_checked() -> None:
     assert check(degraded({}, {"processes": 2}), "bf16")["met"], "an idle one takes nothing"
 
 
-def test_an_unknown_peak_is_not_checked_and_an_options_floor_goes_before_the_table() -> None:
+def test_an_unknown_peak_is_not_checked_and_an_option_goes_first() -> None:
     card = Card(memory_bytes=2**31)
     card.name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
     assert check(card, "bf16")["unknown"] == "the dense peak of this device is not on record"

@@ -135,7 +135,7 @@ def shares(name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_guided_search_finds_the_best_shape_in_a_twentieth_of_the_time_of_a_sweep(
+def test_the_search_finds_the_best_shape_in_a_twentieth_of_a_sweep(
     name: str,
 ) -> None:
     """Half of the searches reach 99 % of the very best, and none less than 97 %, irregularities and

@@ -27,7 +27,8 @@ from prooflops.machine import cpu_clock
 from prooflops_gate.machine import cpu, nvml
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
-SEVERAL = ("cuda", "xpu")  # a machine can have several of these
+# A machine can have several of these.
+SEVERAL = ("cuda", "xpu")
 _NEED = re.compile(r"(?P<what>sm|gpus)>=(?P<least>\d+(\.\d+)?)")
 
 
@@ -244,7 +245,8 @@ def why_lost(device: torch.device) -> str:
     if device.type == "cpu":
         return ""
     try:
-        (torch.ones(1, device=device) + 1).item()  # waits for all that was started before
+        # Waits for all that was started before.
+        (torch.ones(1, device=device) + 1).item()
     except torch.OutOfMemoryError:
         return ""
     except Exception as error:  # each back end has its own
@@ -273,7 +275,8 @@ def free_bytes(device: torch.device) -> int | None:
     if device.type == "mps":
         return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     module = getattr(torch, device.type)
-    if not hasattr(module, "mem_get_info"):  # not in each torch for XPU
+    # Not in each torch for XPU.
+    if not hasattr(module, "mem_get_info"):
         return None
     free, total = module.mem_get_info(device)
     reserved = module.memory_reserved(device)
@@ -297,7 +300,8 @@ def flags() -> dict[str, Any]:
     }
 
 
-TF32_OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"  # NVIDIA's images set it
+# NVIDIA's images set it.
+TF32_OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
 
 
 def ignore_tf32_override() -> list[str]:
@@ -351,9 +355,8 @@ def headline(device: torch.device, facts: dict[str, Any]) -> list[str]:
     ]
 
 
-FASTEST_CPU_CLOCK_HZ = (
-    6.2e9  # Intel Core i9-14900KS, the highest boost clock any CPU on sale is specified for
-)
+# Intel Core i9-14900KS, the highest boost clock any CPU on sale is specified for.
+FASTEST_CPU_CLOCK_HZ = 6.2e9
 
 
 def accelerator(device: torch.device) -> Accelerator | None:

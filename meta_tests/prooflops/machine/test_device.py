@@ -63,7 +63,7 @@ def test_tf32_that_the_environment_asks_for_is_taken_back_and_said(
         torch.set_float32_matmul_precision(before)
 
 
-def test_equal_machines_have_equal_fingerprints_and_another_thread_count_another_one() -> None:
+def test_equal_machines_have_equal_fingerprints() -> None:
     before = devices.fingerprint(CPU)
     assert before == devices.fingerprint(CPU)
     threads = torch.get_num_threads()
