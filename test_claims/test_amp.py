@@ -331,7 +331,9 @@ def test_logits_cast_before_cross_entropy_give_the_loss_of_fp32(
     labels = torch.arange(rows).to(device)
     with torch.autocast(device.type, LOW[low]):
         cast_before = functional.cross_entropy(logits.float(), labels).item()
-        as_they_are = functional.cross_entropy(logits, labels).item()
+        loss = functional.cross_entropy(logits, labels)
+    assert loss.dtype == torch.float32, f"the loss of {low} logits is in {loss.dtype}"
+    as_they_are = loss.item()
 
     wide = in_fp64(logits)
     chances = wide.exp() / wide.exp().sum(dim=1, keepdim=True)
