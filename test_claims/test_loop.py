@@ -272,7 +272,7 @@ def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, 
 @pytest.mark.claim("loop.train-mode")
 @given(seed=seeds, features=sizes(), rows=sizes(2, 8))
 @example(seed=0, features=300, rows=64)
-def test_batch_norm_uses_the_batch_in_train_mode_and_what_it_learnt_in_eval(
+def test_batch_norm_uses_the_batch_in_train_mode_and_statistics_in_eval(
     device, seed, features, rows
 ):
     generator = torch.Generator().manual_seed(seed)

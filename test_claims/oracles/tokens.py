@@ -1,4 +1,4 @@
-"""A language model's data: token files, windows and batches of them, and the memory that reading them takes."""
+"""A language model's data: token files, windows, batches, and the memory that reading takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 
 def window(tokens: Any, start: int, length: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of one example, cast to int64: the tokens from `start` on, and the ones after each of them."""
+    """Inputs and targets of one example in int64: tokens from `start` on, and those after each."""
     x, y = (tokens[begin : begin + length].astype(np.int64) for begin in (start, start + 1))
     return torch.from_numpy(x), torch.from_numpy(y)
 
@@ -45,7 +45,8 @@ class Item(NamedTuple):
 class TokenWindows(Dataset[Item]):
     """The windows of a file of int32 tokens, one after the other.
 
-    Each process opens the file for itself, at the first window it reads; workers are sent only the path.
+    Each process opens the file for itself, at the first window it reads; workers are sent only the
+    path.
     """
 
     def __init__(self, path: Path, length: int):
@@ -66,7 +67,10 @@ class TokenWindows(Dataset[Item]):
 
 
 def fresh(path: Path) -> Path:
-    """The path, of no file now: an earlier one that is still mapped is left as it is, where truncating would crash."""
+    """The path, of no file now.
+
+    An earlier file that is still mapped is left as it is: truncating it would crash.
+    """
     path.unlink(missing_ok=True)
     return path
 
@@ -79,10 +83,10 @@ def sparse_file(path: Path, nbytes: int) -> Path:
 
 
 def resident_bytes(array: np.ndarray) -> int:
-    """The bytes in memory of the mappings that hold `array`: a file's own mapping, or the heap's around it.
+    """The bytes in memory of the mappings that hold `array`: a file's own, or the heap's around it.
 
-    Of these mappings alone, because the system takes pages of others away while a test runs. Skips where the system
-    does not list them.
+    Not of all the process, from which the system takes other pages away while a test runs. Skips
+    where the system does not list them.
     """
     start = array.__array_interface__["data"][0]
     resident = 0

@@ -1,4 +1,4 @@
-"""A training run that can have every kind of state there is, and can be saved and restored part by part."""
+"""A training run with every kind of state there is, saved and restored part by part."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ def kinds_on(device: torch.device) -> tuple[str, ...]:
 
 
 class Training:
-    """A regression with AdamW, or another optimizer, in which only the `kinds` asked for change from step to step.
+    """A regression in which only the `kinds` asked for change from step to step.
 
-    step: the loss is weighted with a ramp over the steps. scheduler: the rate falls. scaler: fp16 with a loss scale
-    that begins too high, grows and is cut. data: shuffled batches, else the whole set. torch, numpy, python: noise
-    drawn from the process's generators. Dropout draws from the generator of the device.
+    step: the loss is weighted with a ramp over the steps. scheduler: the rate falls. scaler: fp16
+    with a loss scale that begins too high, grows and is cut. data: shuffled batches, else the whole
+    set. torch, numpy, python: noise drawn from the process's generators. Dropout draws from the
+    generator of the device.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class Training:
         torch.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002 - data pipelines draw from the global generator
         random.seed(seed)
-        generator = torch.Generator().manual_seed(0)  # the same data, whatever the seed of the run
+        # The same data, whatever the seed of the run.
+        generator = torch.Generator().manual_seed(0)
         self.x = torch.randn(EXAMPLES, WIDTH, generator=generator)
         self.y = self.x.square().mean(dim=1, keepdim=True)
         dropping = ("torch" if device.type == "cpu" else "accelerator") in self.kinds
@@ -56,7 +58,7 @@ class Training:
         )
         self.net = nn.Sequential(*layers).to(device)
         self.optimizer = optimizer(self.net.parameters(), lr=0.02)
-        # Not ExponentialLR: the rate alone, which is saved with the optimizer, is all the state that has.
+        # Not ExponentialLR: its state is the rate alone, which is saved with the optimizer.
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=20)
         self.scaler = torch.amp.GradScaler(
             device.type, init_scale=2.0**18, growth_interval=3, enabled="scaler" in self.kinds
@@ -99,7 +101,7 @@ class Training:
 
     def restored(self, checkpoint: bytes, names: Iterable[str]) -> Training:
         """This run, continued from the named parts of a checkpoint."""
-        # Generators' states live on the host; load_state_dict moves the rest to where the parameters are.
+        # Generators' states live on the host; load_state_dict moves the rest to the parameters.
         saved = torch.load(io.BytesIO(checkpoint), map_location="cpu", weights_only=False)
         for name in names:
             self.parts[name][1](saved[name])
@@ -120,7 +122,8 @@ class Training:
         if "torch" in self.kinds:
             x = x + 0.1 * torch.randn(x.shape)
         if "numpy" in self.kinds:
-            x = x + torch.from_numpy(np.random.normal(0.0, 0.1, x.shape)).float()  # noqa: NPY002 - the global one
+            noise = np.random.normal(0.0, 0.1, x.shape)  # noqa: NPY002 - the global one
+            x = x + torch.from_numpy(noise).float()
         if "python" in self.kinds:
             x = x * random.uniform(0.9, 1.1)
         with torch.autocast(self.device.type, torch.float16, enabled=self.scaler.is_enabled()):
@@ -134,9 +137,8 @@ class Training:
         scale = self.scaler.get_scale()
         self.scaler.update()
         self.steps += 1
-        if (
-            "scheduler" in self.kinds and self.scaler.get_scale() >= scale
-        ):  # the optimizer's step was not skipped
+        stepped = self.scaler.get_scale() >= scale
+        if stepped and "scheduler" in self.kinds:
             self.scheduler.step()
         return loss.item()
 
@@ -152,7 +154,8 @@ class Training:
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Leaves the global generators of torch, numpy and Python as they were."""
-    ours, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002
+    ours = np.random.get_state()  # noqa: NPY002
+    pythons = random.getstate()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         try:
             yield
