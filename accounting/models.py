@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Protocol
 
 from accounting.checks import (
@@ -29,7 +28,6 @@ from accounting.families import (
     DeepLinear,
     Transformer,
     from_config,
-    with_adapters,
 )
 from accounting.flops import (
     FORWARD_PRODUCTS,
@@ -39,10 +37,8 @@ from accounting.flops import (
     StepFlops,
 )
 from accounting.formats import Dtype
-from accounting.memory import ModelState, element_bytes, model_state
-from accounting.optimizers import Optimizer, Recipe, recipe_of
+from accounting.memory import element_bytes
 from accounting.parts import (
-    OPERANDS,
     AttentionLayers,
     Lengths,
     LinearMaps,
@@ -54,9 +50,9 @@ from accounting.roofline import Work
 
 __all__ = [
     "GPT2_SMALL", "GPT2_XL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "RULES", "DeepLinear", "Model",
-    "Transformer", "active_parameter_count", "backward_flops", "cache_bytes", "decoding_work", "fine_tuning_state",
+    "Transformer", "active_parameter_count", "backward_flops", "cache_bytes", "decoding_work",
     "forward_flops", "from_config", "matmul_parameter_count", "parameter_count", "parameter_counts",
-    "recompute_flops", "rule_flops", "step_flops", "trainable_parameter_count", "with_adapters",
+    "recompute_flops", "rule_flops", "step_flops",
 ]  # fmt: skip
 
 
@@ -148,40 +144,6 @@ def matmul_parameter_count(model: Model) -> int:
     return sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps)
 
 
-@checked(model=validated_model)
-def trainable_parameter_count(model: Model) -> int:
-    """Parameters that are not frozen: those with gradients, optimizer state and master copies.
-
-    >>> trainable_parameter_count(with_adapters(LLAMA3_8B, rank=16))
-    6815744
-    """
-    return parameter_count(model) - sum(each.parameters * each.frozen for each in _stored(model))
-
-
-@checked(model=validated_model)
-def fine_tuning_state(
-    model: Model,
-    optimizer: str | Optimizer = "adamw",
-    recipe: str | Recipe = "fp32",
-    frozen_dtype: Dtype | None = None,
-) -> ModelState:
-    """Bytes of model state if some parameters are frozen: frozen ones are only stored, in `frozen_dtype`.
-
-    `frozen_dtype` None is the recipe's own; a 4-bit one stands for QLoRA. Ignored: the scales of a quantised format.
-
-    >>> fine_tuning_state(with_adapters(LLAMA3_8B, rank=16), recipe="bf16-fp32-master").total / 1e9
-    16.1695744
-    """
-    trained = trainable_parameter_count(model)
-    state, dtype = (
-        model_state(trained, optimizer, recipe),
-        frozen_dtype or recipe_of(recipe).parameters,
-    )
-    return replace(
-        state, parameters=state.parameters + element_bytes(parameter_count(model) - trained, dtype)
-    )
-
-
 @checked("batch", model=validated_model, latents=validated_bool)
 def cache_bytes(
     model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True
@@ -255,8 +217,8 @@ def backward_flops(
 ) -> int:
     """FLOPs of a backward pass: twice the forward, minus the gradients that nothing needs.
 
-    Each product y = x·w has two gradients of its own size, dw and dx. A frozen matrix has no dw; nothing below the
-    first trained parameter has a dx. A deep linear net whose data needs no gradient skips dx of its first layer,
+    Each product y = x·w has two gradients of its own size, dw and dx. Nothing below the first
+    parameter has a dx. A deep linear net whose data needs no gradient skips dx of its first layer,
     2·batch·inputs·dim. In a transformer every product has both, since the embedding below is trained (by additions,
     not products). `convention` is the attention's: see `accounting.attention.attention_backward_flops`.
     Raises ValueError for an `input_gradient` of token ids.
@@ -269,10 +231,11 @@ def backward_flops(
     trained, flops = _trained(model, input_gradient), 0
     for maps in model.linear_maps:
         of_a_layer = maps.product_flops(batch, sequence) // maps.layers
-        flops += 0 if maps.frozen else WEIGHT_GRADIENT_PRODUCTS * of_a_layer * maps.layers
+        flops += WEIGHT_GRADIENT_PRODUCTS * of_a_layer * maps.layers
         flops += INPUT_GRADIENT_PRODUCTS * of_a_layer * _layers_fed(maps, trained)
     for each in model.attentions:
-        flops += _attention_backward(each, trained, batch, sequence, pairs, convention)
+        whole = each.backward_flops(batch, sequence, pairs, convention)
+        flops += whole // each.layers * _layers_fed(each, trained)
     return flops
 
 
@@ -392,32 +355,13 @@ def _trained(model: Model, input_gradient: bool) -> list[Part]:
             "input_gradient must be False for a model of token ids, which have none, got True"
         )
     data = [Part("data", place=-1)] if input_gradient else []
-    return data + [each for each in _stored(model) if each.parameters and not each.frozen]
+    return data + [each for each in _stored(model) if each.parameters]
 
 
 def _layers_fed(part: Part, trained: list[Part]) -> int:
     """In how many of its layers `part` needs an input gradient: in all, in all but the first, or in none."""
     first = min((each.place for each in trained), default=part.block_end + 1)
     return part.layers if first < part.place else (part.layers - 1) * (first <= part.block_end)
-
-
-def _attention_backward(
-    each: AttentionLayers,
-    trained: list[Part],
-    batch: int,
-    sequence: Lengths,
-    pairs: str,
-    convention: str,
-) -> int:
-    """FLOPs of attention's gradients; in the first layer only of the operands that follow a trained part."""
-    before = {getattr(part, "name", "") for part in trained if part.place < each.place}
-    needed = frozenset(before) if before <= OPERANDS else OPERANDS
-    layers = _layers_fed(each, trained)
-    if needed == OPERANDS:
-        return each.backward_flops(batch, sequence, pairs, convention)
-    whole = each.backward_flops(batch, sequence, pairs, convention) // each.layers
-    first = replace(each, layers=1).backward_flops(batch, sequence, pairs, convention, needed)
-    return whole * (layers - bool(needed)) + first
 
 
 @checked("parameters", "tokens")

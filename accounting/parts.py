@@ -18,7 +18,6 @@ from accounting.flops import MULTIPLY_ADD_FLOPS
 
 # Tokens of a sequence; of a counted model with an encoder the tokens of each stream, "source" and "tokens".
 Lengths = int | Mapping[str, int]
-OPERANDS = frozenset({"query", "key", "value"})
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,6 @@ class Part:
     layers: int = 1
     place: int = 0
     block_end: int = 0
-    frozen: bool = False
 
     @property
     def parameters(self) -> int:
@@ -69,7 +67,7 @@ class LinearMaps(Part):
         validate_fields(
             self, "in_features", "out_features", "layers", "copies", "uses", "place", "block_end"
         )
-        validate_fields(self, flags=["bias", "ends_layer", "frozen"])
+        validate_fields(self, flags=["bias", "ends_layer"])
 
     @property
     def weights(self) -> int:
@@ -113,7 +111,7 @@ class OtherParameters(Part):
 
     def __post_init__(self) -> None:
         validate_fields(self, "elements", "layers", "place", "block_end", "longest")
-        validate_fields(self, flags=["looked_up", "frozen"])
+        validate_fields(self, flags=["looked_up"])
 
     @property
     def parameters(self) -> int:
@@ -146,7 +144,7 @@ class AttentionLayers(Part):
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
         sizes = ("heads", "head_dim", "kv_heads", "value_dim", "window")
-        validate_fields(self, *sizes, "layers", "place", "block_end", flags=["frozen"])
+        validate_fields(self, *sizes, "layers", "place", "block_end")
         self.shape(1, 1, 1)
 
     def shape(self, batch: int, queries: int, keys: int, pairs: str = "full") -> Attention:
@@ -174,21 +172,10 @@ class AttentionLayers(Part):
         sequence: Lengths,
         pairs: str,
         convention: str,
-        needed: frozenset[str] = OPERANDS,
     ) -> int:
-        """FLOPs of the gradients of the `needed` operands, of all layers.
-
-        "flash" computes all of them or none.
-        """
+        """FLOPs of the gradients of queries, keys and values, of all layers."""
         tokens = length("tokens", sequence)
-        shape = self.shape(batch, tokens, tokens, pairs)
-        if needed and (needed == OPERANDS or convention == "flash"):
-            return attention_backward_flops(shape, convention)
-        # dq = ds·k, dk = dsᵀ·q; dp = do·vᵀ for either, dv = pᵀ·do
-        of_key_width = len(needed - {"value"})
-        of_value_width = bool(needed - {"value"}) + ("value" in needed)
-        widths = of_key_width * self.head_dim + of_value_width * self.value_dim
-        return MULTIPLY_ADD_FLOPS * shape.scores * widths
+        return attention_backward_flops(self.shape(batch, tokens, tokens, pairs), convention)
 
     def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:
         """FLOPs of one further token after `context`; with `latents` every head attends to those."""

@@ -21,7 +21,6 @@ from accounting.families.networks import (
     Built,
     DeepLinear,
     Transformer,
-    with_adapters,
 )
 
 __all__ = [
@@ -43,5 +42,4 @@ __all__ = [
     "mixture",
     "mlp",
     "other",
-    "with_adapters",
 ]

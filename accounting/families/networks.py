@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from accounting.checks import checked, validate_fields, validated_choice, validated_int
+from accounting.checks import validate_fields, validated_choice, validated_int
 from accounting.families.layers import attention, embedding, head, linear, mixture, mlp, other
 from accounting.parts import Parts
 
 NORMS = ("layernorm", "rmsnorm")
-
-
-@checked("rank")
-def with_adapters(model: Any, rank: int, targets: Collection[str] = ("query", "value")) -> Parts:
-    """LoRA: `model` frozen, and beside each linear map named in `targets` two trained ones of rank `rank`.
-
-    A target of in × out gets rank·(in + out) parameters. Nothing before the first target needs a gradient.
-    Raises ValueError for a target that no linear map is called. Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
-
-    >>> sum(maps.parameters for maps in with_adapters(LLAMA3_8B, rank=16).linear_maps if not maps.frozen)
-    6815744
-    """
-    adapted = []
-    for target in targets:
-        validated_choice("targets", target, {maps.name for maps in model.linear_maps if maps.name})
-    for maps in (
-        model.linear_maps
-    ):  # at even places, so that the second matrix of an adapter stands behind the first
-        first = {"place": 2 * maps.place, "block_end": 2 * maps.block_end + 1}
-        adapted.append(replace(maps, frozen=True, **first))
-        if maps.name in targets:
-            rest: dict[str, Any] = {"part": "adapters", "bias": False, "ends_layer": False, **first}
-            adapted.append(replace(maps, out_features=rank, **rest))
-            adapted.append(replace(maps, in_features=rank, **rest | {"place": 2 * maps.place + 1}))
-    attentions, others = (
-        tuple(
-            replace(each, frozen=True, place=2 * each.place, block_end=2 * each.block_end + 1)
-            for each in parts
-        )
-        for parts in (model.attentions, model.other_parameters)
-    )
-    return Parts(tuple(adapted), attentions, others)
 
 
 class Built:

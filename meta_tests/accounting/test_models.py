@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
@@ -23,7 +23,7 @@ from accounting.models import (
     parameter_counts,
     step_flops,
 )
-from bench.models import build, inputs, reduced
+from bench.models import build, inputs
 from prooflops import measured
 
 PRESETS = {
@@ -155,52 +155,6 @@ def test_flops_of_any_model_are_those_counted(
     assert got == should, (
         f"forward, all={got}, but should be {should} [{model}, {batch=}, {sequence=}, {options}]"
     )
-
-
-class Adapted(nn.Module):
-    """A frozen linear map with two trained ones of low rank beside it."""
-
-    def __init__(self, frozen: nn.Linear, rank: int):
-        super().__init__()
-        self.frozen = frozen
-        self.low = nn.Sequential(
-            nn.Linear(frozen.in_features, rank, bias=False),
-            nn.Linear(rank, frozen.out_features, bias=False),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.frozen(x) + self.low(x)
-
-
-@pytest.mark.parametrize(
-    "targets", [("query", "value"), ("value",), ("out",), ("query", "key", "value", "down")]
-)
-@pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B], ids=["gpt2", "llama3"])
-def test_a_step_of_adapters_costs_what_is_counted_of_a_frozen_net(
-    preset: Transformer, targets: tuple[str, ...]
-):
-    model = reduced(preset, layers=3)
-    net, formula = (
-        build(model).requires_grad_(False),
-        models.with_adapters(model, rank=5, targets=targets),
-    )
-    for block in net.layers:
-        for name, maps in [*block.attention.named_children(), *block.mlp.named_children()]:
-            if name in targets:
-                setattr(
-                    block.attention if hasattr(block.attention, name) else block.mlp,
-                    name,
-                    Adapted(maps, 5),
-                )
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        net(inputs(model, 2, 8)).float().square().sum().backward()
-    trained = sum(parameter.numel() for parameter in net.parameters() if parameter.requires_grad)
-    got = models.trainable_parameter_count(formula), step_flops(formula, 2, 8).model
-    assert got == (trained, counter.get_total_flops()), (
-        f"{got}, but should be {trained}, {counter.get_total_flops()}"
-    )
-    state = models.fine_tuning_state(formula, frozen_dtype="bf16")
-    assert state.total == 16 * trained + 2 * parameter_count(model), f"{state}"
 
 
 def test_latents_are_what_is_cached_and_attended_to_at_inference():

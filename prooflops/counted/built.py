@@ -31,7 +31,7 @@ from accounting.families.config import content_of
 from accounting.families.config import from_config as decoder_from_config
 from accounting.families.decoders import MODEL_TYPES, WITHOUT_SIZE, UnreadError
 from accounting.flops import StepFlops
-from accounting.parts import OPERANDS, Lengths, LinearMaps, OtherParameters, Part, Parts, length
+from accounting.parts import Lengths, LinearMaps, OtherParameters, Part, Parts, length
 from prooflops.counted.counter import flops
 from prooflops.counted.repeated import each_kind_once
 
@@ -280,7 +280,6 @@ class CountedProducts(Part):
         sequence: Lengths,
         pairs: str,
         _convention: str,
-        _needed: frozenset[str] = OPERANDS,
     ) -> int:
         return self._step(batch, sequence, pairs).backward - models.backward_flops(
             self.run.parts, batch, sequence

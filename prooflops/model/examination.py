@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accounting.devices.peaks import Accelerator
 from accounting.roofline import hfu, mfu, ridge_point
 from prooflops import measured
 from prooflops.counted.counter import uncompiled
 from prooflops.model.breakdown import Breakdown, CountedStep, breakdown_of, counted_step
 from prooflops.model.claims import Answer
+from prooflops.model.fits import Fits, fits_of
 from prooflops.model.flop_difference import ExplainedFlops
 from prooflops.model.largest import Largest, largest_of
 from prooflops.model.progress import Stages
@@ -184,7 +186,8 @@ class Examination:
     """The fixture `user_model`: every fact about the model, computed when first asked for.
 
     `argument` of the factory is the one whose largest value is looked for, within `limit` bytes or
-    within those free. A factory may take seconds, so all checks that may share a model share one.
+    within those free; `cards` are those that `fits` asks about, by default the usual ones. A factory
+    may take seconds, so all checks that may share a model share one.
     """
 
     def __init__(
@@ -193,8 +196,10 @@ class Examination:
         argument: str = "",
         limit: int | None = None,
         stages: Stages | None = None,
+        cards: tuple[Accelerator, ...] = (),
     ) -> None:
         self.user_model = user_model
+        self.cards = cards
         self.argument, self.limit = argument, limit
         self.step: MeasuredStep | None = None
         self.answers: list[Answer] = []
@@ -254,6 +259,11 @@ class Examination:
         with self._stages.stage("timing each operator of a few steps"):
             of_step = (self.instance, counted, self.user_model.device, self.user_model.is_compiled)
             return breakdown_of(*of_step)
+
+    @cached_property
+    def fits(self) -> Fits:
+        with self._stages.stage("predicting which cards it fits on"):
+            return fits_of(self.user_model, self.instance, self.argument, self.cards)
 
     @cached_property
     def largest(self) -> Largest:

@@ -44,6 +44,11 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         help="with --model: the largest value of this argument of the factory, such as batch, whose step fits",
     )
     group.addoption(
+        "--fits",
+        action="store_true",
+        help="with --model: which cards a step fits on, predicted; with --model-largest also the largest value there",
+    )
+    group.addoption(
         "--model-memory",
         metavar="BYTES",
         help="with --model-largest: the memory that a step may take, such as 4GiB (default: all that is free on an "
@@ -63,9 +68,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", f"{MARKER}(id, ...): the claims of the registry that it settles for your model"
     )
     if config.option.model is None:
-        if config.option.model_largest or config.option.model_memory:
+        if config.option.model_largest or config.option.model_memory or config.option.fits:
             raise pytest.UsageError(
-                "--model-largest and --model-memory are about a model: name it by --model"
+                "--model-largest, --model-memory and --fits are about a model: name it by --model"
             )
         return
     if config.option.claim:
@@ -200,6 +205,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return  # without a fingerprint it is the parent of a gate run, which examines nothing
     examinations = config.stash[_examinations]
     for spec, examination in examinations.items():
+        if config.option.fits and not run.partial:
+            _ = examination.fits
         examination.answers = config.stash[_answers].in_order(spec)
     write_pages(
         [*examinations.values()],

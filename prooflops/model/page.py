@@ -31,7 +31,7 @@ from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
 from prooflops_gate.page.section import Page, Section
 
-FACTS = ("inventory", "flops", "memory", "breakdown", "largest")
+FACTS = ("inventory", "flops", "memory", "breakdown", "largest", "fits")
 STEP_FIGURES = ("seconds", "spread", "rounds", "per_s", "mfu", "hfu", "mfu_of_ceiling",
                 "share_of_ceiling", "intensity", "ridge", "least_times_s", "bound")  # fmt: skip
 RATES = ("peak_flop_per_s", "ceiling_flop_per_s", "bytes_per_s", "overhead_s")

@@ -24,9 +24,10 @@ from prooflops.machine import device as machine
 from prooflops.model import page
 from prooflops.model.examination import Examination
 from prooflops.model.factory import ModelError, naming, user_code
+from prooflops.model.fits import cuda_card
 from prooflops.model.progress import on_stderr
 from prooflops.model.step_memory import PEAK
-from prooflops.model.tables import bytes_text
+from prooflops.model.tables import bytes_text, fits_section
 from prooflops.model.tracer import OUTSIDE
 from prooflops.model.user_model import UserModel, check_parameters, tried
 from prooflops_gate.console.tables import aligned
@@ -76,6 +77,13 @@ class ModelReport:
     def _repr_html_(self) -> str:
         return f'<iframe srcdoc="{html.escape(self._page())}" style="width: 100%; height: 40em; border: 0"></iframe>'
 
+    def _fits_lines(self) -> list[str]:
+        if "fits" not in vars(self.examination):
+            return []
+        section = fits_section(self.examination.fits)
+        table = aligned(section.rows) if section.rows else []
+        return ["", *table, *section.remarks]
+
     def __str__(self) -> str:
         rows = [["module", "type", "parameters", "FLOPs forward", "FLOPs backward"]]
         for each in self.examination.breakdown.modules:
@@ -89,6 +97,7 @@ class ModelReport:
             f"FLOPs forward {self.flops_forward:,}, 2ND = {self.rule_2nd:,}",
             f"FLOPs of a step {self.flops_step:,}, 6ND = {self.rule_6nd:,}",
             f"peak memory {bytes_text(self.measured_peak_bytes)}, predicted {bytes_text(self.predicted_peak_bytes)}",
+            *self._fits_lines(),
         ])  # fmt: skip
 
 
@@ -97,8 +106,12 @@ def model_report(
     inputs: Any,
     optimizer: str | MakeOptimizer | None = None,
     loss: Loss | None = None,
+    device: str | None = None,
 ) -> ModelReport:
     """Counts, measures and predicts a training step of a copy of `module`, on the device of its parameters.
+
+    `device` names a card that need not be here, such as "NVIDIA H100 80GB HBM3": the report then
+    says whether the step fits there, predicted to the block of torch's allocator.
 
     `inputs` is a tensor, a tuple of arguments or a dict of keyword arguments. `optimizer` is a name from torch.optim,
     a class, or a function of the parameters; None is AdamW. `loss` is a function of the output; None takes the
@@ -116,12 +129,13 @@ def model_report(
                 f"module must be a torch.nn.Module, got {str(module)[:100]} of type {kind}"
             )
         check_parameters(module)
-        make_optimizer, device = _optimizer_maker(optimizer), next(module.parameters()).device
+        make_optimizer, here = _optimizer_maker(optimizer), next(module.parameters()).device
+        cards = (cuda_card(device),) if device else ()
 
     def factory() -> tuple[Any, ...]:
         with user_code("copying the module"):
             is_fake = isinstance(torch.empty(0), FakeTensor)  # while memory is predicted
-            copied = predicted.fake_copy(module, device) if is_fake else copy.deepcopy(module)
+            copied = predicted.fake_copy(module, here) if is_fake else copy.deepcopy(module)
         given = tree_map_only(
             Tensor, _input_copy, dict(inputs) if isinstance(inputs, Mapping) else inputs
         )
@@ -139,9 +153,10 @@ def model_report(
         stack.enter_context(torch.random.fork_rng(range(torch.cuda.device_count())))
         stages = on_stderr(f"model_report of {kind}")
         with stages.stage("building it twice and taking a step"):
-            user_model = tried(UserModel(kind, factory, device, option="model_report of"))
-        examination = Examination(user_model, stages=stages)
-        for fact in ("inventory", "flops", "memory", "breakdown"):
+            user_model = tried(UserModel(kind, factory, here, option="model_report of"))
+        examination = Examination(user_model, stages=stages, cards=cards)
+        facts = ["inventory", "flops", "memory", "breakdown", *(["fits"] if device else [])]
+        for fact in facts:
             getattr(examination, fact)
         notes = filter(None, [examination.about["notes"], *NOTES])
     examination.about = {**examination.about, "notes": "; ".join(notes)}

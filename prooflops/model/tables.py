@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from prooflops.model.breakdown import Breakdown, ModuleRow
 from prooflops.model.claims import Answer
 from prooflops.model.examination import OVERHEAD, Examination, Inventory, MeasuredStep
+from prooflops.model.fits import Fits
 from prooflops.model.flop_difference import ExplainedFlops
 from prooflops.model.largest import Largest
 from prooflops.model.step_memory import StepMemory
@@ -45,6 +46,8 @@ def sections_of(examination: Examination) -> Iterator[Section]:
         yield section or Section(title, absent=ABSENT)
     if "largest" in facts:
         yield largest_section(examination.largest)
+    if "fits" in facts:
+        yield fits_section(examination.fits)
     yield answers_section(examination.answers)
     yield tree_section(breakdown) if breakdown else Section(TREE_TITLE, absent=ABSENT)
 
@@ -378,6 +381,25 @@ def operators_section(breakdown: Breakdown, most: int | None = MOST_ROWS) -> Sec
         rows.append([each.name, each.phase, f"{each.calls:,}", *time, flops, rate])
     more = len(breakdown.operators) - len(rows) + 1
     return Section(OPERATORS_TITLE, rows, [f"and {more} more, in the .json"] if more > 0 else [])
+
+
+def fits_section(fits: Fits) -> Section:
+    """A row per card: what it offers, what the step will reserve there, and what is left."""
+    largest = [f"largest {fits.argument}"] if fits.argument else []
+    rows = [["card", "it offers", "step reserves", "to spare", "", *largest]]
+    for each in fits.cards:
+        offers, reserves = binary(each.usable_bytes), binary(each.reserved_bytes)
+        fit = "fits" if each.spare_bytes >= 0 else "does not fit"
+        spare = binary(each.spare_bytes) if each.spare_bytes >= 0 else "-"
+        found = [f"{each.largest:,}" if each.largest else "none"] if largest else []
+        rows.append([each.card, offers, reserves, spare, fit, *found])
+    how = "predicted: the most that torch.cuda.max_memory_reserved will read in two steps"
+    remarks = [f"{how}; a card offers 99 % of its memory, less 0.5 GB for the context"]
+    if fits.is_lower_bound:
+        remarks.append("the workspace of some kernels is not known: a step reserves at least this")
+    if fits.remark:
+        remarks = [fits.remark]
+    return Section("cards that it fits on", rows if fits.cards else [], remarks)
 
 
 def largest_section(largest: Largest) -> Section:

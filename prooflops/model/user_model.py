@@ -94,11 +94,18 @@ class UserModel:
 
     def fresh(self) -> Instance:
         """A model that no check has touched yet. Raises ModelError if the factory returns none."""
-        torch.manual_seed(SEED)
-        with naming(self.spec, self.option):
-            with user_code("the factory"):
-                returned = self.factory()
-            return on_device(validated_instance(returned), self.device)
+        return instance_of(self)
+
+
+def instance_of(user_model: UserModel) -> Instance:
+    """A model fresh from the factory; on the meta device it has no values."""
+    torch.manual_seed(SEED)
+    on_meta = user_model.device.type == "meta"
+    with naming(user_model.spec, user_model.option):
+        with user_code("the factory"):
+            returned = user_model.factory()
+        instance = validated_instance(returned, allow_meta=on_meta)
+        return instance if on_meta else on_device(instance, user_model.device)
 
 
 def load_user_model(spec: str, folder: Path, device: torch.device) -> UserModel:
@@ -138,7 +145,7 @@ def compiled_frames() -> int:
     return int(dynamo.counters["frames"]["ok"]) if dynamo else 0
 
 
-def validated_instance(returned: object) -> Instance:
+def validated_instance(returned: object, *, allow_meta: bool = False) -> Instance:
     """The result of a factory as a model. Raises ModelError that names the fault and the valid forms."""
     if isinstance(returned, nn.Module):
         raise ModelError(
@@ -152,7 +159,7 @@ def validated_instance(returned: object) -> Instance:
     module, inputs, optimizer, loss, tokens = [*returned, None, None, None][:5]
     if not isinstance(module, nn.Module):
         raise ModelError(f"module must be a torch.nn.Module, got a {type(module).__name__}")
-    check_parameters(module)
+    check_parameters(module, allow_meta=allow_meta)
     arguments, keywords = _inputs(inputs)
     notes = []
     if not module.training:
@@ -177,7 +184,7 @@ def validated_instance(returned: object) -> Instance:
     )
 
 
-def check_parameters(module: nn.Module) -> None:
+def check_parameters(module: nn.Module, *, allow_meta: bool = False) -> None:
     """Refuses a module that cannot be copied and trained here, naming what stands in the way."""
     for name, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
@@ -207,7 +214,8 @@ def check_parameters(module: nn.Module) -> None:
         raise ModelError(
             f"none of the {len(parameters)} parameters of the {_name(module)} requires a gradient"
         )
-    if meta := [name for name, each in module.named_parameters() if each.is_meta]:
+    meta = [name for name, each in module.named_parameters() if each.is_meta]
+    if meta and not allow_meta:
         raise ModelError(
             f"parameters on the meta device hold no values: {', '.join(meta[:5])}; build on a real device"
         )
