@@ -23,7 +23,13 @@ from accounting.models import Model, active_parameter_count, cache_bytes, parame
 from accounting.optimizers import OPTIMIZERS
 from accounting.parallel import ZERO_SHARDS
 from accounting.parts import Lengths, Parts
-from accounting.planning import SECONDS_PER_DAY, device_state, training_s
+from accounting.planning import (
+    SECONDS_PER_DAY,
+    device_state,
+    fewest_devices,
+    training_s,
+    usable_bytes,
+)
 from accounting.units import amount, with_unit
 
 # Short names of presets.
@@ -35,6 +41,9 @@ KNOWN = {
     "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
 }
 USUAL_SEQUENCE = 8192
+USUAL_DEVICE = "H100 SXM"
+# Cards that --fits tells of.
+CARDS = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB", "H200 SXM 141GB")
 NEEDED = "transformers 5 or later, torch and prooflops: pip install prooflops transformers"
 # A label, its text, and the same figures for programs.
 Lines = Iterator[tuple[str, str, dict[str, Any]]]
@@ -42,6 +51,7 @@ EXAMPLES = """examples:
   python -m accounting llama-3-70b --devices 1024 --tokens 15T
   python -m accounting path/to/config.json --device A100-SXM4-80GB --sequence 4096 --mfu 0.5
   python -m accounting Qwen/Qwen3-8B --devices 8 --tokens 300B --json
+  python -m accounting meta-llama/Llama-3.2-1B --fits --sequence 1024
 """
 
 
@@ -58,8 +68,8 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("model", help=f"{known}; a config.json or its folder; a name that transformers finds")
     ignored = "a key of the config that changes no size"
     add("--ignore", action="append", default=[], metavar="KEY", help=ignored)
-    called = "as you would call it: 'A100-SXM4-80GB' (default: %(default)s)"
-    add("--device", default="H100 SXM", help=called)
+    called = f"as you would call it: 'A100-SXM4-80GB' (default: {USUAL_DEVICE})"
+    add("--device", help=called)
     add("--devices", default="1", help="how many (default: %(default)s)")
     add("--tokens", default="1T", help="of the whole run: 15T, 300B (default: %(default)s)")
     add("--batch", help="sequences a step (default: one for each device)")
@@ -70,6 +80,10 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     recipe = "dtypes of the model state (default: %(default)s)"
     add("--recipe", default="bf16-fp32-gradients-master", help=recipe)
     add("--optimizer", default="adamw", help="default: %(default)s")
+    cards = (
+        "instead: the cards, or the --device, that a training step fits on, and how many it takes"
+    )
+    add("--fits", action="store_true", help=cards)
     add("--json", action="store_true", help="print the figures for programs")
     return parser.parse_args(words)
 
@@ -127,7 +141,7 @@ def count(name: str, figure: str) -> int:
 def napkin(asked: argparse.Namespace) -> Lines:
     """The lines of the answer. Raises ValueError, naming what is valid."""
     model, config = model_called(asked.model, asked.ignore)
-    device = device_called(asked.device)
+    device = device_called(asked.device or USUAL_DEVICE)
     contexts = [table.longest for table in model.other_parameters if table.longest]
     if stated := config.get("max_position_embeddings", config.get("n_positions")):
         contexts.append(stated)
@@ -138,6 +152,10 @@ def napkin(asked: argparse.Namespace) -> Lines:
     if active < parameters:
         shown += f", of which a token meets {active:,}"
     yield "parameters", shown, {"parameters": parameters, "active_parameters": active}
+    if asked.fits:
+        cards = (device.label,) if asked.device else CARDS
+        yield from fitting(asked, model, config, sequence, cards)
+        return
     yield from of_run(asked, model, device, sequence, longest)
     yield from held(asked, model, sequence)
     yield from sharded(asked, parameters, device)
@@ -230,6 +248,55 @@ def sharded(asked: argparse.Namespace, parameters: int, device: Any) -> Lines:
         yield label, shown, figures
 
 
+def fitting(
+    asked: argparse.Namespace,
+    model: Parts,
+    config: Mapping[str, Any],
+    sequence: int,
+    cards: tuple[str, ...],
+) -> Lines:
+    """The largest batch on one card, predicted; and the fewest devices for one sequence, by formula."""
+    yield "sequence", f"{sequence:,} tokens", {"sequence": sequence}
+    predicted, why_not = predicted_fits(config, sequence, cards)
+    parameters = parameter_count(model)
+    try:
+        saved = activation_bytes(model, 1, sequence, "bf16", checkpoint_every=1)
+    except ValueError:
+        saved = 0
+    for card in cards:
+        usable = usable_bytes(memory_bytes(card) or 0)
+        figures: dict[str, Any] = {"usable_bytes": usable}
+        if found := predicted.get(card):
+            reserves = f"one sequence reserves {with_unit(found.reserved_bytes, 'B')}"
+            shown = f"{reserves} of {with_unit(usable, 'B')}; largest batch {found.largest:,}"
+            figures |= {"reserved_bytes": found.reserved_bytes, "largest_batch": found.largest}
+            yield card, shown, {f"{card}, predicted": figures}
+        for stage, what in ((1, "ZeRO stage 1"), (3, "FSDP")):
+            least = fewest_devices(parameters, saved, usable, stage, asked.optimizer, asked.recipe)
+            devices = "more than 1,024 devices" if least is None else counted(least, "device")
+            shown = f"by formula, {asked.optimizer} in {asked.recipe}: {what} takes {devices}"
+            yield card, shown, {f"{card}, {what}, by formula": least}
+    formula = "state, and the inputs of layers that are recomputed: a lower bound"
+    how = "the peak of reserved bytes in two steps in bf16 with AdamW, nothing recomputed"
+    yield "predicted", why_not or how, {}
+    yield "by formula", formula, {}
+
+
+def predicted_fits(
+    config: Mapping[str, Any], sequence: int, cards: tuple[str, ...]
+) -> tuple[dict[str, Any], str]:
+    """What one card holds, by card, from transformers' net; or why it is unknown."""
+    try:
+        from prooflops.model.of_config import fits_of_config
+
+        fits = fits_of_config(config, sequence, cards)
+    except ImportError as error:
+        return {}, f"one card is not predicted: that needs {NEEDED} ({error})"
+    except ValueError as error:
+        return {}, f"one card is not predicted: {error}"
+    return {each.card: each for each in fits.cards}, fits.remark
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Prints the figures; 2 where something asked for is not valid."""
     asked = arguments(words)
@@ -239,7 +306,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"python -m accounting: {error}", file=sys.stderr)
         return 2
     if asked.json:
-        figures = {"model": asked.model, "device": asked.device}
+        figures = {"model": asked.model, "device": asked.device or USUAL_DEVICE}
         for _, _, of_line in lines:
             figures |= of_line
         print(json.dumps(figures, indent=1))

@@ -17,6 +17,9 @@ from accounting.models import rule_flops
 from accounting.optimizers import Optimizer, Recipe
 from accounting.parallel import ZERO_SHARDS
 
+# An H200 offers 99.1 % of its label to torch; the context of a process takes 0.5 GB there.
+SHARE_THAT_TORCH_SEES = 0.99
+CONTEXT_BYTES = 500_000_000
 SECONDS_PER_HOUR = 60 * 60
 SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
 
@@ -164,3 +167,37 @@ def largest_model_parameters(
         else:
             most = middle - 1
     return fitting
+
+
+@checked("memory_bytes")
+def usable_bytes(memory_bytes: int) -> int:
+    """What a process can allocate of a card: its memory as torch sees it, less the context.
+
+    >>> round(usable_bytes(80 * 2**30) / 2**30, 1)
+    78.7
+    """
+    return int(memory_bytes * SHARE_THAT_TORCH_SEES) - CONTEXT_BYTES
+
+
+@checked("parameters", "beside_bytes", "memory_bytes")
+def fewest_devices(
+    parameters: int,
+    beside_bytes: int,
+    memory_bytes: int,
+    zero_stage: int,
+    optimizer: str | Optimizer = "adamw",
+    recipe: str | Recipe = "fp32",
+) -> int | None:
+    """The least power of two up to 1,024 of devices whose shards fit; None where none does.
+
+    `beside_bytes` of activations are whole on each device. A lower bound: see `device_state`.
+
+    >>> [fewest_devices(70 * 10**9, 0, 80 * 10**9, stage) for stage in (1, 3)]
+    [None, 16]
+    """
+    for exponent in range(11):
+        devices = 2**exponent
+        state = device_state(parameters, devices, zero_stage, optimizer, recipe)
+        if state.total + beside_bytes <= memory_bytes:
+            return devices
+    return None

@@ -129,7 +129,7 @@ def test_the_same_figures_are_printed_for_programs_and_the_help_has_examples(cap
         for line in capsys.readouterr().out.splitlines()
         if line.startswith("  python -m accounting ")
     ]
-    assert len(examples) == 3
+    assert len(examples) == 4
     for line in examples[:1]:
         assert main(line.partition("accounting ")[2].split()) == 0
 
@@ -173,3 +173,26 @@ def test_what_is_not_valid_is_named_with_what_is(capsys, words, message):
     said = capsys.readouterr()
     assert not said.out
     assert re.search(message, said.err), said.err
+
+
+def test_cards_are_predicted_from_transformers_net_and_devices_by_formula(
+    capsys, tmp_path, monkeypatch
+):
+    pytest.importorskip("transformers")
+    small = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    (tmp_path / "config.json").write_text(config("meta-llama/Llama-3.1-8B", **small, **heads))
+    words = [str(tmp_path), "--fits", "--sequence", "256", "--device", "RTX 4090"]
+    assert main([*words, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    card = figures["RTX 4090, predicted"]
+    # Logits of 256 tokens and 128,256 words in bf16, and in fp32 with their gradient.
+    one = 256 * 128_256 * 4
+    assert card["largest_batch"] > 1
+    assert one < card["reserved_bytes"] < card["usable_bytes"] < 24 * 2**30
+    assert card["largest_batch"] * one < card["usable_bytes"]
+    assert figures["RTX 4090, FSDP, by formula"] == 1
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    said = printed(capsys, "llama-3-70b", "--fits", "--device", "H100 SXM")
+    assert said["predicted"].startswith("one card is not predicted: that needs transformers 5")
+    assert "FSDP takes 32 devices" in said["H100 SXM5 80GB"]

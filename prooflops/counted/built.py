@@ -572,6 +572,29 @@ def from_library(values: Mapping[str, Any]) -> CountedModel:
     return _counted_model(net, version, values, ignored)
 
 
+def net_of(values: Mapping[str, Any]) -> nn.Module:
+    """The net that transformers builds of a config, on the meta device, as it trains.
+
+    Attention is torch's fused one, and experts are multiplied in groups.
+    """
+    import transformers
+
+    name = str(values.get("model_type"))
+    version = f"transformers {transformers.__version__}"
+    if name not in transformers.CONFIG_MAPPING:
+        raise ValueError(f"{version} does not know model_type {name!r}")
+    with _errors_named(version):
+        config, _ = _config(transformers.CONFIG_MAPPING[name], values)
+        config.use_cache = False
+        config._attn_implementation = "sdpa"
+        with torch.device("meta"):
+            net = _maker(transformers, config, values)(config)
+    for module in net.modules():
+        if hasattr(module, "config"):
+            module.config._experts_implementation = "grouped_mm"
+    return net
+
+
 def _of_diffusers(values: Mapping[str, Any]) -> CountedModel:
     """The net of a config of diffusers, which runs if its inputs are a sample, a time and tokens of a condition."""
     diffusers: Any = import_module("diffusers")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from accounting import planning
 from accounting.devices import ROWS, device_called, memory_bytes
 from accounting.devices.peaks import Accelerator
 from prooflops import predicted
@@ -31,9 +32,6 @@ USUAL_CARDS = (
     "H200 SXM 141GB",
     "B200",
 )
-# An H200 offers 99.1 % of its label to torch; the context of a process takes 0.5 GB there.
-SHARE_THAT_TORCH_SEES = 0.99
-CONTEXT_BYTES = 500_000_000
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def usable_bytes(card: Accelerator) -> int:
     memory = memory_bytes(card)
     if memory is None:
         raise ValueError(f"device must have one size of memory on record, got {card.label}")
-    return int(memory * SHARE_THAT_TORCH_SEES) - CONTEXT_BYTES
+    return planning.usable_bytes(memory)
 
 
 def predicted_on_cuda(instance: Instance, arch: str) -> predicted.PredictedMemory:

@@ -1,0 +1,43 @@
+"""Models of a transformers config as users train them: in 16 bits, with AdamW, on labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+
+from accounting.devices import ROWS
+from prooflops.counted import built
+from prooflops.model.fits import Fits, fits_of, without_values
+from prooflops.model.user_model import UserModel
+
+
+def fits_of_config(values: Mapping[str, Any], sequence: int, cards: tuple[str, ...]) -> Fits:
+    """The largest batch of so many tokens whose training step fits on each of the cards, predicted.
+
+    Parameters, gradients and AdamW's state are in bf16, attention is torch's fused one, and nothing
+    is recomputed. Raises ValueError for a config that transformers does not train on tokens alone.
+    """
+
+    def factory(batch: int = 1) -> tuple[Any, ...]:
+        net = built.net_of(values).to(torch.bfloat16).train()
+        ids = torch.zeros(batch, sequence, dtype=torch.long)
+        return net, {"input_ids": ids, "labels": ids}, torch.optim.AdamW(net.parameters())
+
+    model = UserModel(
+        str(values.get("model_type")), factory, torch.device("cpu"), option="config of"
+    )
+    rows = tuple(row for row in ROWS if row.label in cards)
+    with _masks_without_values():
+        return fits_of(model, without_values(model), "batch", rows)
+
+
+@contextmanager
+def _masks_without_values() -> Iterator[None]:
+    """transformers would read positions to see whether sequences are packed."""
+    packed = "transformers.masking_utils.find_packed_sequence_indices"
+    with mock.patch(packed, return_value=None, create=True):
+        yield
