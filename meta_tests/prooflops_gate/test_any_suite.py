@@ -43,7 +43,7 @@ def write(repo: Path, tests: str) -> None:
 def disturbing(request: pytest.FixtureRequest) -> tuple[str, str, str]:
     """A plugin that disturbs benchmarks."""
     if importlib.util.find_spec(request.param) is None:
-        pytest.skip(f"needs {request.param}, of the [dev] packages")
+        pytest.skip(f"needs {request.param}: pip install -e prooflops_gate[plugins]")
     return DISTURBING[request.param]
 
 
@@ -67,7 +67,7 @@ def test_plugins_that_disturb_benchmarks_are_off_and_that_is_said_once(
 
 @pytest.mark.parametrize("options", ["--gate-record main", "--gate-baseline main"])
 def test_a_plain_run_is_recorded_and_compared_without_xdist(foreign: Path, options: str) -> None:
-    pytest.importorskip("xdist", reason="needs xdist, of the [dev] packages")
+    pytest.importorskip("xdist", reason="needs xdist: pip install -e prooflops_gate[plugins]")
     words = "addopts = -p xdist.plugin -n 2"
     assert run(foreign, ONE, "--gate-record", "main").code == 0
     (foreign / "pytest.ini").write_text(INI.replace("addopts =", words))
