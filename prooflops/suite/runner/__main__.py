@@ -55,8 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         page.write_index(RESULTS)
         return 0
     try:
-        file = chosen_file(options, rest)
-        return run(file, options, rest)
+        return run(chosen_file(options, rest), options, rest)
     except Refused as error:
         print(error, file=sys.stderr)
         return 4
@@ -124,8 +123,7 @@ def unfinished_in(folder: Path, arguments: Sequence[str]) -> Path | None:
     """The newest unfinished run of these arguments, or of any."""
     for path in sorted(folder.glob("*.jsonl"), reverse=True):
         file = EvidenceFile(path)
-        plan = file.plan
-        if not plan or (file.remaining() and list(arguments) in ([], plan["arguments"])):
+        if file.remaining() and list(arguments) in ([], file.plan["arguments"]):
             return path
     return None
 
@@ -141,6 +139,7 @@ def run(file: EvidenceFile, options: argparse.Namespace, given: Sequence[str]) -
     began = time.time()
     length_s = 60 * options.minutes - MARGIN_S if options.minutes else FOREVER_S
     screen = Screen()
+    is_new = not file.path.exists()
     screen.verbosity = sum(word in ("-v", "--verbose") for word in given)
     with held(file, options.resume) as lock, cleanup_process.running() as register:
         arguments = arguments_of(file, given)
@@ -158,9 +157,12 @@ def run(file: EvidenceFile, options: argparse.Namespace, given: Sequence[str]) -
             part.run()
         except KeyboardInterrupt:
             part.stopped = "interrupted"
+        finally:
+            if is_new and not file.plan:
+                # Nothing has run, so that there is nothing to go on with.
+                file.path.unlink()
         if not file.plan:
-            why = part.stopped or "the slice ended before the tests were collected"
-            raise Refused(f"{why}: nothing has run")
+            raise Refused(f"{part.stopped or 'the time was over'} before the tests were collected")
         file.append("over", slice=number, stopped=part.stopped)
     # After the tests, as it imports what draws the pages.
     from prooflops.suite.runner import ending

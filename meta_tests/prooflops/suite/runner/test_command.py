@@ -151,6 +151,8 @@ def test_the_page_and_the_index_are_made_of_the_file_alone(story: Story) -> None
         ("--out /proc/x/y.jsonl", "cannot be written"),
         ("--minutes 1.5", "--minutes must be above"),
         ("--processes 0", "--processes at least 1"),
+        ("--resume", "there is no unfinished run in"),
+        ("--claim demo.nothing", "pytest did not begin: exit status 4"),
         ("--resume {killed} --quick", "was begun with ['--device', 'cpu']"),
         ("--resume {last}", "is complete: all 17 tests have ended"),
         ("--resume {killed} --out {other}", "{other} is a run of H100 (cuda), and {killed} one of {here}"),
@@ -171,6 +173,7 @@ def test_it_is_refused(story: Story, arguments: str, message: str, tmp_path: Pat
     process = call(story.clone, *(word.format(**known) for word in arguments.split()))
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 4, output
+    assert not [*story.clone.root.glob(".prooflops/runs/*")], "a run that never began is left"
     assert message.format(**known) in output
 
 
