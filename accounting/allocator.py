@@ -48,7 +48,8 @@ SEGMENT_ROUNDING_BYTES = 2 * 2**20
 # With max_split_size_mb: how much larger than a request an unsplit block may be.
 NON_SPLIT_ROUNDING_BYTES = 20 * 2**20
 
-# torch's defaults for cuBLAS, in the KiB · count of CUBLAS_WORKSPACE_CONFIG: 4096 · 2 + 16 · 8, and 4096 · 8.
+# torch's defaults for cuBLAS, in the KiB · count of CUBLAS_WORKSPACE_CONFIG: 4096 · 2 + 16 · 8, and
+# 4096 · 8.
 CUBLAS_WORKSPACE_BYTES = 4096 * 1024 * 2 + 16 * 1024 * 8
 CUBLAS_WORKSPACE_BYTES_HOPPER_ON = 4096 * 1024 * 8
 # Of cuBLASLt, which adds the bias of a linear layer: the 1024 KiB of CUBLASLT_WORKSPACE_SIZE.
@@ -57,7 +58,8 @@ CUBLASLT_WORKSPACE_BYTES = 1024 * 1024
 
 @checked("request")
 def rounded_bytes(request: int) -> int:
-    """Bytes of the smallest block for a request: ⌈request / 512⌉ · 512; 0 for a tensor without bytes.
+    """Bytes of the smallest block for a request: ⌈request / 512⌉ · 512; 0 for a tensor without
+    bytes.
 
     The least charge, and the exact one up to 1 MiB. A 4-byte step count on the device costs 512.
 
@@ -68,10 +70,12 @@ def rounded_bytes(request: int) -> int:
 
 
 def segment_bytes(request: int) -> int:
-    """Bytes taken from the driver if no free block fits: 2 MiB, 20 MiB, or the request rounded up to 2 MiB.
+    """Bytes taken from the driver if no free block fits: 2 MiB, 20 MiB, or the request rounded up
+    to 2 MiB.
 
-    `memory_reserved` grows by this. Requests up to 1 MiB share segments of 2 MiB, those below 10 MiB segments of 20
-    MiB; a larger one gets its own. Expandable segments map pages of 2 or 20 MiB instead (not modelled).
+    `memory_reserved` grows by this. Requests up to 1 MiB share segments of 2 MiB, those below 10
+    MiB segments of 20 MiB; a larger one gets its own. Expandable segments map pages of 2 or 20 MiB
+    instead (not modelled).
 
     >>> [segment_bytes(mib * 2**20) // 2**20 for mib in (0, 1, 2, 10, 11)]
     [0, 2, 20, 10, 12]
@@ -88,12 +92,13 @@ def segment_bytes(request: int) -> int:
 
 @checked("block", expandable_segments=validated_bool)
 def charged_bytes(request: int, block: int | None = None, expandable_segments: bool = False) -> int:
-    """Growth of `memory_allocated` for a request served from a free `block`, by default from a fresh segment.
+    """Growth of `memory_allocated` for a request served from a free `block`, by default from a
+    fresh segment.
 
-    The block is split, and the rounded request charged, if enough remains: 512 bytes in the small pool, more than 1 MiB
-    in the large one. Otherwise the whole block is charged: 11 MiB from a fresh segment of 12 costs 12. With expandable
-    segments every block is split.
-    Raises ValueError if the block is too small or not a multiple of 512.
+    The block is split, and the rounded request charged, if enough remains: 512 bytes in the small
+    pool, more than 1 MiB in the large one. Otherwise the whole block is charged: 11 MiB from a
+    fresh segment of 12 costs 12. With expandable segments every block is split. Raises ValueError
+    if the block is too small or not a multiple of 512.
 
     >>> charged_bytes(11 * 2**20) // 2**20, charged_bytes(11 * 2**20, expandable_segments=True) // 2**20
     (12, 11)
@@ -114,9 +119,9 @@ def charged_bytes(request: int, block: int | None = None, expandable_segments: b
 def charge_bounds(request: int, expandable_segments: bool = False) -> tuple[int, int]:
     """Least and greatest charge for a request, whatever was allocated and freed before.
 
-    Both are the rounded request up to 1 MiB, and always with expandable segments. Above, a reused block that exceeds
-    the request by up to 1 MiB is handed out whole. Bounds of several tensors add up; a difference of two
-    `memory_allocated` readings lies between the sums.
+    Both are the rounded request up to 1 MiB, and always with expandable segments. Above, a reused
+    block that exceeds the request by up to 1 MiB is handed out whole. Bounds of several tensors add
+    up; a difference of two `memory_allocated` readings lies between the sums.
 
     >>> charge_bounds(1000)
     (1024, 1024)
@@ -127,7 +132,8 @@ def charge_bounds(request: int, expandable_segments: bool = False) -> tuple[int,
 
 
 def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | None = None) -> int:
-    """Bytes of the workspace that torch allocates for cuBLAS: 32 MiB on Hopper and Blackwell, 8,519,680 before.
+    """Bytes of the workspace that torch allocates for cuBLAS: 32 MiB on Hopper and Blackwell,
+    8,519,680 before.
 
     It is allocated at the first matmul of each handle and stream, kept (per call from torch 2.15),
     and counts in `memory_allocated`: warm up before taking a difference. A training step has two
@@ -135,9 +141,8 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | No
     33,554,432 each). The first linear layer with a bias adds CUBLASLT_WORKSPACE_BYTES. `config` is
     the value of CUBLAS_WORKSPACE_CONFIG, pairs of :KiB:count that replace the default. Not
     modelled: ROCm (32 MiB, 128 on MI300 and MI350), and older torch, which gives 32 MiB only to
-    compute capability 9.0.
-    Raises ValueError for a config of another form, and for a capability that is not a pair of integers.
-    Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
+    compute capability 9.0. Raises ValueError for a config of another form, and for a capability
+    that is not a pair of integers. Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
 
     >>> cublas_workspace_bytes((9, 0)), cublas_workspace_bytes((8, 0)), cublas_workspace_bytes((8, 0), ":4096:8")
     (33554432, 8519680, 33554432)
@@ -161,7 +166,8 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | No
 
 
 def power2_rounded_bytes(request: int, divisions: int) -> int:
-    """Bytes of a request under roundup_power2_divisions: the next of `divisions` steps of an octave.
+    """Bytes of a request under roundup_power2_divisions: the next of `divisions` steps of an
+    octave.
 
     Between 2ⁿ and 2ⁿ⁺¹ a size is rounded up to a multiple of 2ⁿ / divisions, so that slightly
     different sizes share blocks. Requests up to 512 · divisions are rounded to 512 as always.

@@ -1,7 +1,8 @@
-"""Shows the card to Python: the attributes of tensors, the functions of `torch.cuda` or `torch.mps`, NVML.
+"""Shows the card to Python: the attributes of tensors, the functions of `torch.cuda` or
+`torch.mps`, NVML.
 
-The patches last as long as the block, and reach what asks torch at call time. The host's clock reaches those modules
-that import `time.perf_counter` within the block.
+The patches last as long as the block, and reach what asks torch at call time. The host's clock
+reaches those modules that import `time.perf_counter` within the block.
 """
 
 from __future__ import annotations

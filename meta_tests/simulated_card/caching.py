@@ -1,6 +1,8 @@
-"""The bookkeeping of a caching allocator: blocks of 512 bytes, segments of 2 and 20 MiB, reuse, splits, a limit.
+"""The bookkeeping of a caching allocator: blocks of 512 bytes, segments of 2 and 20 MiB, reuse,
+splits, a limit.
 
-Written after c10/cuda/CUDACachingAllocator.cpp, not after `accounting.allocator`, which is held against it.
+Written after c10/cuda/CUDACachingAllocator.cpp, not after `accounting.allocator`, which is held
+against it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ _COUNTED = ("requested_bytes", "allocated_bytes", "reserved_bytes", "allocation"
 
 @dataclass(eq=False)
 class Block:
-    """A part of a segment; `size` is what it charges, `requested` what its tensor asked for, None where it is free."""
+    """A part of a segment; `size` is what it charges, `requested` what its tensor asked for, None
+    where it is free.
+    """
 
     address: int
     size: int
@@ -28,7 +32,9 @@ class Block:
 
 
 class CachingAllocator:
-    """Hands out addresses and keeps the counters of `torch.cuda.memory_stats`; holds no memory itself."""
+    """Hands out addresses and keeps the counters of `torch.cuda.memory_stats`; holds no memory
+    itself.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -48,7 +54,8 @@ class CachingAllocator:
         small = size <= MIB
         free = [block for segment in self._segments for block in segment if block.requested is None]
         fitting = [block for block in free if block.size >= size and block.small == small]
-        # The smallest that fits, the lowest address of those; a tensor below 20 MiB takes no part of a large segment.
+        # The smallest that fits, the lowest address of those; a tensor below 20 MiB takes no part
+        # of a large segment.
         block = min(
             fitting, key=lambda block: (block.size, block.address), default=None
         ) or self._grow(size, small)

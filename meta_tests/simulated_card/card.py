@@ -1,4 +1,6 @@
-"""The simulated card: its rates, queues, clocks, memory and error, and counts of what it was asked for."""
+"""The simulated card: its rates, queues, clocks, memory and error, and counts of what it was asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +128,9 @@ class Card:
         return self.queue_now() + self._python_s / SLOWNESS
 
     def queue_now(self) -> float:
-        """The host's time as the queue sees it: launches, waits and sleep, however busy this machine is."""
+        """The host's time as the queue sees it: launches, waits and sleep, however busy this
+        machine is.
+        """
         (wall_s, ran_s, sleeps), before = self._host(), self._looked
         self._looked = wall_s, ran_s, sleeps
         if self._within:
@@ -162,7 +166,9 @@ class Card:
     # ---- the queue ----
 
     def launch(self, seconds: float) -> float:
-        """Puts a kernel of so many seconds at full clock into the current stream; returns when it will have run."""
+        """Puts a kernel of so many seconds at full clock into the current stream; returns when it
+        will have run.
+        """
         self.check()
         self.counts.operations += 1
         self.let_pass(1 / self.rates.launches_per_s)
@@ -172,7 +178,9 @@ class Card:
         return self.stream.ready_s
 
     def copy(self, nbytes: int, pinned: bool, to_host: bool) -> float:
-        """Puts a copy over the link into the current stream, at any clock; returns when it will have run."""
+        """Puts a copy over the link into the current stream, at any clock; returns when it will
+        have run.
+        """
         rates = self.rates
         pinned_rate = rates.to_host_bytes_per_s if to_host else rates.link_bytes_per_s
         rate = pinned_rate if pinned else rates.pageable_bytes_per_s
@@ -217,7 +225,9 @@ class Card:
         )
 
     def from_memory(self, moved: dict[int, int]) -> int:
-        """The bytes that the memory moves for these storages; the cache's count by their shorter time."""
+        """The bytes that the memory moves for these storages; the cache's count by their shorter
+        time.
+        """
         size = sum(
             nbytes // (CACHE_SPEED if key in self._cached else 1) for key, nbytes in moved.items()
         )

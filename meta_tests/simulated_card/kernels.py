@@ -1,7 +1,9 @@
-"""Runs operators in the card's place: which tensors live there, what a kernel takes, when the host has to wait.
+"""Runs operators in the card's place: which tensors live there, what a kernel takes, when the host
+has to wait.
 
-A tensor on the card is a tensor of the CPU to C++, so that autograd, views, strides and storages are torch's own. That
-its storage belongs to the card is known here, by the storage, and shown by `meta_tests.simulated_card.api`.
+A tensor on the card is a tensor of the CPU to C++, so that autograd, views, strides and storages
+are torch's own. That its storage belongs to the card is known here, by the storage, and shown by
+`meta_tests.simulated_card.api`.
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ class Kernels(TorchDispatchMode):
         self._workspaces: dict[tuple[str, int], Block | None] = {}
         self._to_host = False
 
-    # ---- where tensors live ---------------------------------------------------------------------------------------
+    # ---- where tensors live ----------------------------------------------------------------------
 
     def has(self, tensor: Tensor) -> bool:
         try:
@@ -167,7 +169,7 @@ class Kernels(TorchDispatchMode):
         finally:
             self._to_host = False
 
-    # ---- operators ------------------------------------------------------------------------------------------------
+    # ---- operators -------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with self.card.in_its_place():
@@ -237,7 +239,8 @@ class Kernels(TorchDispatchMode):
         self.card.let_pass(HOST_S + (0.0 if func.is_view else work_s / torch.get_num_threads()))
         if pinned:
             self.pin(out)
-        # torch.zeros says pin_memory=False; a factory that C++ calls with the options of a tensor does not.
+        # torch.zeros says pin_memory=False; a factory that C++ calls with the options of a tensor
+        # does not.
         within = kwargs.get("layout") is not None and pinned is None
         dense = isinstance(out, Tensor) and out.layout == torch.strided
         if dense and (within or any(self._is_born_within(x) for x in operands)):
@@ -295,7 +298,9 @@ class Kernels(TorchDispatchMode):
     def _only_timed(
         self, func: Any, args: Any, kwargs: dict[str, Any], operands: list[Tensor]
     ) -> Any:
-        """A result without values, in a comparison of times, for what would take the CPU long; None for other calls."""
+        """A result without values, in a comparison of times, for what would take the CPU long; None
+        for other calls.
+        """
         large = self.card.only_timed and sum(x.nbytes for x in operands) > MIB
         if not large or func.is_view or func.overloadpacket in WAITING | WITHOUT_KERNEL:
             return None
@@ -310,7 +315,9 @@ class Kernels(TorchDispatchMode):
         )
 
     def _copied(self, func: Any, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
-        """A copy to or from the host, which waits unless it is not to block and the host's side is pinned."""
+        """A copy to or from the host, which waits unless it is not to block and the host's side is
+        pinned.
+        """
         made = func.overloadpacket is aten._to_copy
         source = args[0] if made else args[1]
         arrives = here or (not made and self.has(args[0]))
@@ -334,7 +341,7 @@ class Kernels(TorchDispatchMode):
             self.card.synchronise(ready_s)
         return out
 
-    # ---- what it takes --------------------------------------------------------------------------------------------
+    # ---- what it takes ---------------------------------------------------------------------------
 
     def _take_workspaces(self, has_bias: bool) -> None:
         """At the first product of a handle: the forward pass has one, autograd's thread another."""
@@ -386,7 +393,9 @@ def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
 
 
 def _moved_bytes(tensors: Iterable[Tensor]) -> Counter[int]:
-    """By the id of each storage, at least a sector of 32 bytes an element where no two elements are neighbours."""
+    """By the id of each storage, at least a sector of 32 bytes an element where no two elements are
+    neighbours.
+    """
     moved: Counter[int] = Counter()
     for x in tensors:
         if x.layout == torch.strided:

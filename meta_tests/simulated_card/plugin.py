@@ -1,6 +1,8 @@
-"""Runs claims and benchmarks on the simulated card: `-p meta_tests.simulated_card.plugin --device cuda`.
+"""Runs claims and benchmarks on the simulated card: `-p meta_tests.simulated_card.plugin --device
+cuda`.
 
-A test that has the device under test, passes, and never touched the card has measured the CPU: it fails.
+A test that has the device under test, passes, and never touched the card has measured the CPU: it
+fails.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ def small_steps() -> dict[str, Any]:
 
 @contextmanager
 def time_alone(card: Card) -> Iterator[None]:
-    """Has comparisons of times, which look at no value, leave large kernels uncomputed, and benchmarks be short."""
+    """Has comparisons of times, which look at no value, leave large kernels uncomputed, and
+    benchmarks be short.
+    """
     from prooflops.suite.speed import Speed
 
     def without_values(timed: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,7 +85,9 @@ def time_alone(card: Card) -> Iterator[None]:
         return call
 
     def briefly(ratio: Callable[..., Any]) -> Callable[..., Any]:
-        """The card's clock has next to no noise: so few pairs of short blocks tell what 61 tell elsewhere."""
+        """The card's clock has next to no noise: so few pairs of short blocks tell what 61 tell
+        elsewhere.
+        """
         return lambda *arguments, **options: ratio(
             *arguments, **{**options, "pairs": 9, "block_s": 3e-5}
         )
@@ -102,7 +108,8 @@ def time_alone(card: Card) -> Iterator[None]:
                 (ceilings.Ceilings, name) for name in ("_search", "rest_before", "remeasure")
             ]
             places += [(measuring, "run_rounds"), *((timing.CallTimer, name) for name in of_rounds)]
-            # The card takes the same time in each round, and this Python some 50 times as long for it.
+            # The card takes the same time in each round, and this Python some 50 times as long for
+            # it.
             short = rounds.Pace(0.0002, 0.0005, 0.002, 0.0001, width=0.04, most_rounds=10)
             stack.enter_context(patch.dict(rounds.PACES, quick=short))
             stack.enter_context(patch.object(rounds, "SETTLED_S", (0.002, 0.01)))

@@ -1,4 +1,6 @@
-"""Claims and benchmarks on the simulated card: a sample of those that need one, and all of them with `make prove`."""
+"""Claims and benchmarks on the simulated card: a sample of those that need one, and all of them
+with `make prove`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ SAMPLE = {
     "test_claims/test_device.py": "8192_bytes or empty_cache or waited_for",
     "test_claims/test_storage.py": "making_views_allocates or contiguous_copies",
 }
-# Of several ranks; of a user's model, see below; torch.compile compiles nothing while a dispatch mode is active.
+# Of several ranks; of a user's model, see below; torch.compile compiles nothing while a dispatch
+# mode is active.
 ELSEWHERE = {"test_collectives.py", "test_user_model.py", "test_compile.py", "test_mfu.py"}
 FILES = sorted(
     f"{room}/{path.name}"

@@ -1,7 +1,9 @@
-"""Attention, counted by one of two conventions: all pairs of query and key, or the pairs that the mask leaves.
+"""Attention, counted by one of two conventions: all pairs of query and key, or the pairs that the
+mask leaves.
 
-The shapes of its arguments describe a fused kernel. Unfused attention is dispatched as plain products, which
-`UnfusedMasks` recognises. The mask itself, a tensor or FlexAttention's blocks, is read to count its pairs.
+The shapes of its arguments describe a fused kernel. Unfused attention is dispatched as plain
+products, which `UnfusedMasks` recognises. The mask itself, a tensor or FlexAttention's blocks, is
+read to count its pairs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from accounting.attention import Attention
 
-# --- fused kernels ----------------------------------------------------------------------------------------------------
+# --- fused kernels --------------------------------------------------------------------------------
 
 _SCALED = """
 _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
@@ -37,9 +39,11 @@ ATTENTION = frozenset((*_FORWARD, *_BACKWARD, *FLEX))
 
 
 def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> list[Attention]:
-    """The shapes that a call of the kernel `name` (in `ATTENTION`) attends over; `arguments` by their schema's names.
+    """The shapes that a call of the kernel `name` (in `ATTENTION`) attends over; `arguments` by
+    their schema's names.
 
-    There are several where sequences of different lengths lie one after the other, or where a causal mask splits one.
+    There are several where sequences of different lengths lie one after the other, or where a
+    causal mask splits one.
     """
     query, key, value = (arguments[each] for each in ("query", "key", "value"))
     dense = name.startswith("_scaled_dot_product") or name in FLEX
@@ -63,13 +67,15 @@ def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> 
             else mask_share(_mask_tensor(arguments))
         )
         return shapes if left == 1 else [_of_pairs(shape, left) for shape in shapes]
-    # The dense kernels see torch's mask, which starts at the first key; the others end at the last one.
+    # The dense kernels see torch's mask, which starts at the first key; the others end at the last
+    # one.
     at_end = not dense if arguments.get("is_causal") else mask == 2
     return [part for shape in shapes for part in unmasked(shape, at_end)]
 
 
 def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
-    """The pairs that a causal mask leaves: query i sees the first i keys, or with `at_end` the last query all keys.
+    """The pairs that a causal mask leaves: query i sees the first i keys, or with `at_end` the last
+    query all keys.
 
     The two differ where there are more keys than queries. Queries beyond the last key see all keys.
     """
@@ -81,7 +87,9 @@ def unmasked(whole: Attention, at_end: bool = False) -> list[Attention]:
 
 
 def _of_pairs(whole: Attention, share: Fraction) -> Attention:
-    """Attention over a share of the pairs that no window or triangle describes, as queries of one key each."""
+    """Attention over a share of the pairs that no window or triangle describes, as queries of one
+    key each.
+    """
     return replace(whole, batch=1, heads=1, query_length=int(whole.scores * share), key_length=1)
 
 
@@ -92,9 +100,11 @@ def _mask_tensor(arguments: Mapping[str, Any]) -> Any:
 
 
 def mask_share(mask: Any) -> Fraction:
-    """The share of pairs that a mask leaves: its true values, or those above the lowest number of its dtype.
+    """The share of pairs that a mask leaves: its true values, or those above the lowest number of
+    its dtype.
 
-    Reads the mask once, and waits for its device. Where it cannot be read (on the meta device) all pairs count.
+    Reads the mask once, and waits for its device. Where it cannot be read (on the meta device) all
+    pairs count.
     """
     if mask is None or not _readable(mask) or not mask.numel():
         return Fraction(1)
@@ -104,7 +114,8 @@ def mask_share(mask: Any) -> Fraction:
 
 @torch.no_grad()
 def flex_share(blocks: Sequence[Any]) -> Fraction:
-    """The share of pairs that FlexAttention's mask leaves: full blocks whole, partial ones pair by pair.
+    """The share of pairs that FlexAttention's mask leaves: full blocks whole, partial ones pair by
+    pair.
 
     `blocks` is BlockMask.as_tuple(), followed by the tensors that the mask's function reads.
     """
@@ -155,7 +166,7 @@ def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]
     return [end - start for start, end in pairwise(places)]
 
 
-# --- masked attention on the unfused path -----------------------------------------------------------------------------
+# --- masked attention on the unfused path ---------------------------------------------------------
 
 ATTEND = functional.scaled_dot_product_attention
 UNMASKED_SHARE = "prooflops.counted: unmasked share"  # under this key a node of autograd keeps it
@@ -163,11 +174,13 @@ _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 class UnfusedMasks(TorchFunctionMode):
-    """Finds the share of a product that belongs to the pairs left by a mask of attention, forward and backward.
+    """Finds the share of a product that belongs to the pairs left by a mask of attention, forward
+    and backward.
 
-    Unfused attention multiplies all pairs, and the mask then discards some. A function mode does not reach into
-    functions that it was asked about (nn.MultiheadAttention, backward()). Replacing the name in torch.nn.functional
-    does not reach modules that imported the function before. So this does both.
+    Unfused attention multiplies all pairs, and the mask then discards some. A function mode does
+    not reach into functions that it was asked about (nn.MultiheadAttention, backward()). Replacing
+    the name in torch.nn.functional does not reach modules that imported the function before. So
+    this does both.
     """
 
     def __init__(self) -> None:
@@ -188,7 +201,9 @@ class UnfusedMasks(TorchFunctionMode):
         return self.attend(*args, **kwargs or {}) if func is ATTEND else func(*args, **kwargs or {})
 
     def attend(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs scaled dot-product attention and notes the share of its products that the mask leaves."""
+        """Runs scaled dot-product attention and notes the share of its products that the mask
+        leaves.
+        """
         given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
         share = Fraction(1) if self._running is not None else _given_share(given)
         if share == 1:

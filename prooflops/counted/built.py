@@ -1,4 +1,5 @@
-"""Models of any config that transformers knows: built without memory on fake tensors, and counted as they run.
+"""Models of any config that transformers knows: built without memory on fake tensors, and counted
+as they run.
 
 Parameters are those of the library's modules, FLOPs those of a counted step: exact for its code, in
 seconds instead of a millisecond. Remote code is never run. `from_config` asks the formulas of
@@ -41,7 +42,8 @@ ATTENTION = {"flash": "kept by flash attention", "unfused": "eager"}
 DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 # Tokens of the two runs from which a cache of any length follows.
 SHORT_CONTEXTS = (8, 16)
-# Nets that loop over tokens, for seconds a token: what they keep is a polynomial of the tokens, of degree 2.
+# Nets that loop over tokens, for seconds a token: what they keep is a polynomial of the tokens, of
+# degree 2.
 LOOPS, FEW = ("mamba", "falcon_mamba", "jamba"), 4
 # A parameter's part: the first whose pattern its path has.
 PARTS = {
@@ -69,12 +71,13 @@ TASKS = (
 
 @dataclass(frozen=True, eq=False)
 class CountedModel(Parts):
-    """The parts of a model that a library builds. `source` names its class and the library's version.
+    """The parts of a model that a library builds. `source` names its class and the library's
+    version.
 
-    Attention and experts run as plain products, each token with the experts chosen for it, over all pairs of query and
-    key. A model of text and images runs on its text alone, unless it compares the two. `ignored` are the keys of the
-    config that the library does not know. Corrections of a router, buffers there, are the part "corrections": published
-    counts include them.
+    Attention and experts run as plain products, each token with the experts chosen for it, over all
+    pairs of query and key. A model of text and images runs on its text alone, unless it compares
+    the two. `ignored` are the keys of the config that the library does not know. Corrections of a
+    router, buffers there, are the part "corrections": published counts include them.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -123,7 +126,9 @@ class Run:
         )
 
     def saved_bytes(self, batch: int, sequence: int, attention: str) -> int:
-        """Bytes that autograd keeps of a forward pass, each storage once, without parameters, inputs and logits."""
+        """Bytes that autograd keeps of a forward pass, each storage once, without parameters,
+        inputs and logits.
+        """
         if (key := (batch, sequence, attention)) not in self._saved_bytes:
             try:
                 self._use(
@@ -142,7 +147,9 @@ class Run:
         return self._saved_bytes[key]
 
     def _use(self, attention: str = "eager", experts: str = "batched_mm") -> None:
-        """Chooses how attention and experts run: by default as plain products, which all are counted."""
+        """Chooses how attention and experts run: by default as plain products, which all are
+        counted.
+        """
         for config in (getattr(module, "config", None) for module in self.net.modules()):
             if config is not None and hasattr(config, "_attn_implementation"):
                 config._attn_implementation, config._experts_implementation = attention, experts
@@ -175,8 +182,8 @@ class Run:
     def cached(self, context: Lengths) -> int:
         """Elements that the library's own cache keeps of one sequence.
 
-        Of a long one they follow from two short runs: each tensor of the cache is constant, or grows
-        with the tokens, up to its window.
+        Of a long one they follow from two short runs: each tensor of the cache is constant, or
+        grows with the tokens, up to its window.
         """
         tokens, source = (
             length("tokens", context),
@@ -250,7 +257,8 @@ def _cache_layers(cache: Any) -> list[Any]:
 
 
 def _extrapolated(at: list[int], tokens: int) -> int:
-    """The polynomial of degree 2 through the values at FEW, 2 FEW and 3 FEW, by Newton's differences, in integers.
+    """The polynomial of degree 2 through the values at FEW, 2 FEW and 3 FEW, by Newton's
+    differences, in integers.
 
     >>> _extrapolated([3 * n * n + n for n in (FEW, 2 * FEW, 3 * FEW)], 1000)
     3001000
@@ -265,7 +273,9 @@ def _extrapolated(at: list[int], tokens: int) -> int:
 
 @dataclass(frozen=True)
 class CountedProducts(Part):
-    """The FLOPs of a counted model beyond those of its linear maps, so that both add up to the count."""
+    """The FLOPs of a counted model beyond those of its linear maps, so that both add up to the
+    count.
+    """
 
     run: Run
 
@@ -300,7 +310,9 @@ class CountedProducts(Part):
 
 
 class FlashAttention(torch.autograd.Function):
-    """Keeps what flash attention keeps, on any device: queries, keys, values, results, and a number per query."""
+    """Keeps what flash attention keeps, on any device: queries, keys, values, results, and a number
+    per query.
+    """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -323,11 +335,13 @@ def _flash(
     return FlashAttention.apply(query, key, value), None  # type: ignore[no-untyped-call]
 
 
-# --- inputs -----------------------------------------------------------------------------------------------------------
+# --- inputs ---------------------------------------------------------------------------------------
 
 
 def _inputs(net: Any, batch: int, sequence: Lengths) -> dict[str, Tensor]:
-    """One input of each shape that the config states, by the name of the model's main input; text where it has text."""
+    """One input of each shape that the config states, by the name of the model's main input; text
+    where it has text.
+    """
     names, config = signature(net.forward).parameters, net.config
     if "sample" in names:  # of diffusers
         side, width = (config.get(key) or 0 for key in ("sample_size", "cross_attention_dim"))
@@ -411,11 +425,12 @@ def _tensors(found: Any) -> Iterator[Tensor]:
             yield from _tensors(each)
 
 
-# --- parameters -------------------------------------------------------------------------------------------------------
+# --- parameters -----------------------------------------------------------------------------------
 
 
 def _stored(net: Any, untied: bool) -> Iterator[LinearMaps | OtherParameters]:
-    """The parts of each module, in their order; a matrix that stands elsewhere already has no copies.
+    """The parts of each module, in their order; a matrix that stands elsewhere already has no
+    copies.
 
     But for an `untied` head: T5 ties it until weights are loaded, whatever the config says.
     """
@@ -495,14 +510,15 @@ def _part(path: str) -> str:
     )
 
 
-# --- building ---------------------------------------------------------------------------------------------------------
+# --- building -------------------------------------------------------------------------------------
 
 
 def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str] = ()) -> Parts:
     """The model of any config that the formulas or else transformers or diffusers know.
 
-    Arguments are those of `accounting.families.from_config`. Warns of keys that the library ignores.
-    Raises ValueError for what neither reads, and where the library that would be asked is missing.
+    Arguments are those of `accounting.families.from_config`. Warns of keys that the library
+    ignores. Raises ValueError for what neither reads, and where the library that would be asked is
+    missing.
     """
     content = content_of(config, text_only, ignore)
     try:
@@ -536,8 +552,8 @@ def from_library(values: Mapping[str, Any]) -> CountedModel:
     """The model of a config's values as transformers, or diffusers, builds it.
 
     Raises ValueError for a type that the library does not know, for values that it refuses, and for
-    keys of a decoder that neither the formulas nor the library read; ImportError without it. Warns of
-    other keys that the library ignores.
+    keys of a decoder that neither the formulas nor the library read; ImportError without it. Warns
+    of other keys that the library ignores.
     """
     if "_class_name" in values:
         return _of_diffusers(values)
@@ -596,7 +612,9 @@ def net_of(values: Mapping[str, Any]) -> nn.Module:
 
 
 def _of_diffusers(values: Mapping[str, Any]) -> CountedModel:
-    """The net of a config of diffusers, which runs if its inputs are a sample, a time and tokens of a condition."""
+    """The net of a config of diffusers, which runs if its inputs are a sample, a time and tokens of
+    a condition.
+    """
     diffusers: Any = import_module("diffusers")
     version, kind = (
         f"diffusers {diffusers.__version__}",
@@ -721,7 +739,9 @@ def _value_at(values: Mapping[str, Any], key: str) -> Any:
 
 
 def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callable[[Any], nn.Module]:
-    """What builds the architecture that the config names, or else the first task's that the type has."""
+    """What builds the architecture that the config names, or else the first task's that the type
+    has.
+    """
     for architecture in values.get("architectures") or ():
         own: Any = getattr(transformers, str(architecture), None)
         if own is not None and getattr(own, "config_class", None) is type(config):

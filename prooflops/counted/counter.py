@@ -38,49 +38,52 @@ from prooflops.counted.tensors import NotStridedError, bytes_of, tensors_in
 COMPLEX_FACTOR = 4
 
 PAIRS = ("full", "causal")
-# The first checkpoint or optimizer imports torch._dynamo, which then multiplies tensors. Where modes have this, their
-# first operator imports it, unseen by them.
+# The first checkpoint or optimizer imports torch._dynamo, which then multiplies tensors. Where
+# modes have this, their first operator imports it, unseen by them.
 IMPORTS_DYNAMO_UNSEEN = hasattr(TorchDispatchMode, "_should_skip_dynamo")
 
 
 @contextmanager
 def flops(pairs: str = "full") -> Iterator[CountedWork]:
-    """The FLOPs and bytes of the operations dispatched within the block, on any device, `meta` included.
+    """The FLOPs and bytes of the operations dispatched within the block, on any device, `meta`
+    included.
 
-    Applies torch's own FLOP formulas to the operators that autograd, modules and composite functions finally dispatch,
-    so the backward pass is counted and not assumed to be twice the forward. `prooflops.counted.operators` adds or
-    corrects what torch's FlopCounterMode lacks: mv, dot, addmv, addr, products in place, bilinear layers, int8 and
-    scaled products, sparse ones, the CPU's fused attention, recurrent layers, grouped convolutions, linear systems,
-    complex numbers.
+    Applies torch's own FLOP formulas to the operators that autograd, modules and composite
+    functions finally dispatch, so the backward pass is counted and not assumed to be twice the
+    forward. `prooflops.counted.operators` adds or corrects what torch's FlopCounterMode lacks: mv,
+    dot, addmv, addr, products in place, bilinear layers, int8 and scaled products, sparse ones, the
+    CPU's fused attention, recurrent layers, grouped convolutions, linear systems, complex numbers.
 
     Conventions:
     - A multiply-add is 2 FLOPs, a complex one 8; an integer product counts as one of floating-point numbers.
     - Attention counts all pairs of query and key, masked or not. With pairs="causal" it counts the pairs that the mask
-      leaves, windows included: `is_causal=True`, a mask given to scaled_dot_product_attention as a tensor (each call
-      reads it once, and waits for its device; on the meta device it can't be read, and saves nothing), or a BlockMask
-      of FlexAttention. Kernels execute more: all pairs under a tensor, whole blocks under a BlockMask. Masks that a
-      model adds to the scores by itself are not seen.
+      leaves, windows included: `is_causal=True`, a mask given to scaled_dot_product_attention as a
+      tensor (each call reads it once, and waits for its device; on the meta device it can't be
+      read, and saves nothing), or a BlockMask of FlexAttention. Kernels execute more: all pairs
+      under a tensor, whole blocks under a BlockMask. Masks that a model adds to the scores by
+      itself are not seen.
     - The backward pass of a fused kernel is 5 products; one of them recomputes the scores. That of the unfused path
       is 4. Padding of a convolution is counted as data. A product's bias is ignored.
     - Elementwise operations and reductions are one FLOP per element of the largest tensor they read or write, whatever
-      the function; a fused one (softmax, layer norm, GELU, SiLU, a fused optimizer) as many as it fuses:
-      `accounting.roofline.FLOPS_PER_ELEMENT`. Those without a floating-point tensor are none. Copies, casts, views,
-      gathers and random numbers are none.
+      the function; a fused one (softmax, layer norm, GELU, SiLU, a fused optimizer) as many as it
+      fuses: `accounting.roofline.FLOPS_PER_ELEMENT`. Those without a floating-point tensor are
+      none. Copies, casts, views, gathers and random numbers are none.
     - Forward is everything outside a backward pass, the optimizer's step and a loss included. Recomputed is what Python
-      code inside a backward pass computes with gradients enabled: torch's checkpointing of either kind, and other
-      libraries'. With retain_graph=True only torch's is recognised.
+      code inside a backward pass computes with gradients enabled: torch's checkpointing of either
+      kind, and other libraries'. With retain_graph=True only torch's is recognised.
     - An operator reads every tensor once (an expanded one by its own elements) and writes every result once: the
       traffic of memory if nothing is fused, cached or read twice.
 
-    Domain of validity: shape formulas of the operators dispatched in this thread and the autograd threads it starts.
-    That catches a wrong formula of a model, not a wrong formula of an operator. Not seen: other threads, other
-    processes, numpy, and elementwise work inside a fused product (softmax in fused attention, gates of an LSTM).
-    `unknown` lists the operators without a formula (custom kernels, sums of sparse tensors). A function under
-    torch.compile runs and counts uncompiled within the block, and compiled after it. Blocks may be nested; each counts
-    all that happens within it.
+    Domain of validity: shape formulas of the operators dispatched in this thread and the autograd
+    threads it starts. That catches a wrong formula of a model, not a wrong formula of an operator.
+    Not seen: other threads, other processes, numpy, and elementwise work inside a fused product
+    (softmax in fused attention, gates of an LSTM). `unknown` lists the operators without a formula
+    (custom kernels, sums of sparse tensors). A function under torch.compile runs and counts
+    uncompiled within the block, and compiled after it. Blocks may be nested; each counts all that
+    happens within it.
 
-    Raises ValueError for another convention of `pairs`; NotImplementedError for FlexAttention on torch 2.6, which hands
-    it to no mode.
+    Raises ValueError for another convention of `pairs`; NotImplementedError for FlexAttention on
+    torch 2.6, which hands it to no mode.
 
     >>> layer = torch.nn.Linear(3, 4, bias=False)
     >>> with flops() as count:
@@ -101,7 +104,9 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Runs functions under torch.compile as they are written: modes and hooks cannot see into compiled ones."""
+    """Runs functions under torch.compile as they are written: modes and hooks cannot see into
+    compiled ones.
+    """
     if "torch._dynamo" not in sys.modules:  # imported by torch.compile; it takes a second
         yield
         return
@@ -180,7 +185,9 @@ class _Counter(TorchDispatchMode):
         figures[rule.kind] += flops
 
     def _count_sparse(self, figures: list[int], rule: Rule, out: Any, args: Any) -> None:
-        """Enters an operator that moves sparse tensors, or multiplies by one; another one is unknown."""
+        """Enters an operator that moves sparse tensors, or multiplies by one; another one is
+        unknown.
+        """
         try:
             read, written = stored_bytes(args), stored_bytes(out)
             flops = 0 if rule.formula is nothing else sparse_flops(rule.operator, out, args)
@@ -197,7 +204,9 @@ class _Counter(TorchDispatchMode):
             figures[figure] += amount
 
     def _attention(self, rule: Rule, args: Any, kwargs: Any) -> int:
-        """The FLOPs of a fused kernel's call; the scores that its backward pass recomputes are entered as such."""
+        """The FLOPs of a fused kernel's call; the scores that its backward pass recomputes are
+        entered as such.
+        """
         if rule.schema is None:  # FlexAttention: a mask, and the tensors that its function reads
             mask = next(each for each in args[3:] if isinstance(each, tuple))
             arguments = {
@@ -233,11 +242,14 @@ def _branch(predicate: Any, true: Any, false: Any, operands: Any) -> Any:
 
 
 def _updated_bytes(rule: Rule, args: Any) -> int:
-    """Bytes of the arguments that an operator without a result writes to (foreach in place, fused optimizers)."""
+    """Bytes of the arguments that an operator without a result writes to (foreach in place, fused
+    optimizers).
+    """
     if rule.schema is None:
         return 0
     arguments = zip(args, rule.schema.arguments, strict=False)
-    # The gradients of a fused optimizer are marked as written because it may unscale them; it hardly ever does.
+    # The gradients of a fused optimizer are marked as written because it may unscale them; it
+    # hardly ever does.
     return bytes_of([value for value, of in arguments if of.is_write and of.name != "grads"])
 
 
@@ -247,7 +259,8 @@ def _phase() -> int:
         return FORWARD
     if not torch.is_grad_enabled():
         return BACKWARD
-    # A gradient is computed without a graph of its own, unless for a second derivative: that may keep the first graph.
+    # A gradient is computed without a graph of its own, unless for a second derivative: that may
+    # keep the first graph.
     if torch._C._autograd._get_current_graph_task_keep_graph():
         return RECOMPUTED if _within_checkpoint() else BACKWARD
     return BACKWARD if _dispatched_by_node() else RECOMPUTED
@@ -257,7 +270,9 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def _dispatched_by_node() -> bool:
-    """Whether a node of the graph dispatched this operator, and not Python code that the node called."""
+    """Whether a node of the graph dispatched this operator, and not Python code that the node
+    called.
+    """
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_engine_run_backward":
         file = frame.f_code.co_filename

@@ -1,14 +1,16 @@
-"""FLOPs of single dispatched operators, for those that torch's own counter leaves out or gets wrong.
+"""FLOPs of single dispatched operators, for those that torch's own counter leaves out or gets
+wrong.
 
-A formula takes an operator's result and its arguments, and reads nothing but their shapes, so it holds for tensors of
-every device, `meta` included. To add one, decorate a function with the operator's name:
+A formula takes an operator's result and its arguments, and reads nothing but their shapes, so it
+holds for tensors of every device, `meta` included. To add one, decorate a function with the
+operator's name:
 
     @operator("aten.mv")
     def mv(_out, matrix, _vector):
         return 2 * elements(matrix)
 
-A multiply-add is two FLOPs. The bias of a product is ignored, as torch ignores that of `addmm`: one addition per output
-against 2k.
+A multiply-add is two FLOPs. The bias of a product is ignored, as torch ignores that of `addmm`: one
+addition per output against 2k.
 """
 
 from __future__ import annotations
@@ -39,11 +41,13 @@ KINDS = {"products": PRODUCTS, "elementwise": ELEMENTWISE}
 def operator(*names: str, kind: str = "products") -> Callable[[Formula], Formula]:
     """Makes the decorated function the FLOP formula of the operators `names`, such as "aten.mv".
 
-    The formula is called with the result, then with the operator's arguments in the order of its schema. A name covers
-    all overloads and the form in place (`aten.addmv_`). `kind` is the figure that the FLOPs are counted in: "products"
-    are sums of multiply-adds, comparable to 2mkn, "elementwise" is everything else.
+    The formula is called with the result, then with the operator's arguments in the order of its
+    schema. A name covers all overloads and the form in place (`aten.addmv_`). `kind` is the figure
+    that the FLOPs are counted in: "products" are sums of multiply-adds, comparable to 2mkn,
+    "elementwise" is everything else.
 
-    Raises ValueError for a name without a namespace, one that has a formula already, and another kind.
+    Raises ValueError for a name without a namespace, one that has a formula already, and another
+    kind.
 
     >>> import torch
     >>> @operator("mylib.outer_add", kind="elementwise")
@@ -75,7 +79,7 @@ def elements(tensor: Any) -> int:
     return int(prod(tensor.shape))
 
 
-# --- products: sums of multiply-adds, comparable to 2mkn --------------------------------------------------------------
+# --- products: sums of multiply-adds, comparable to 2mkn ------------------------------------------
 
 
 def _product(place: int) -> Formula:
@@ -84,16 +88,19 @@ def _product(place: int) -> Formula:
 
 
 def _grouped_product(_out: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """Groups of rows, of columns or of terms, each with a matrix of its own; every group padded in full."""
+    """Groups of rows, of columns or of terms, each with a matrix of its own; every group padded in
+    full.
+    """
     groups = int(a.shape[0]) if len(a.shape) == len(b.shape) == 3 else 1
     return 2 * groups * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
 
 
 def _convolution_backward(_out: Any, grad_output: Any, x: Any, weight: Any, *rest: Any) -> int:
-    """Each of the two gradients pairs the same factors as the forward convolution does, whatever the groups.
+    """Each of the two gradients pairs the same factors as the forward convolution does, whatever
+    the groups.
 
-    A weight has only 1/groups of the input channels. Torch's formula takes the input's channels instead, and so counts
-    the gradient of the weight `groups` times.
+    A weight has only 1/groups of the input channels. Torch's formula takes the input's channels
+    instead, and so counts the gradient of the weight `groups` times.
     """
     _bias_sizes, _stride, _padding, _dilation, transposed, _output_padding, _groups, output_mask = (
         rest
@@ -114,9 +121,11 @@ def _trilinear(
     summed: Any,
     *_: Any,
 ) -> int:
-    """Σ a·b·c, a bilinear layer or a gradient of it: first a·b, summed over the dimensions that c lacks, then times c.
+    """Σ a·b·c, a bilinear layer or a gradient of it: first a·b, summed over the dimensions that c
+    lacks, then times c.
 
-    `expand_x` are the dimensions of the whole sum that x lacks. Where nothing is summed there are no additions.
+    `expand_x` are the dimensions of the whole sum that x lacks. Where nothing is summed there are
+    no additions.
     """
     sizes: dict[int, int] = {}
     for operand, lacking in ((a, expand_a), (b, expand_b), (c, expand_c)):
@@ -132,7 +141,9 @@ def _trilinear(
 
 
 def _recurrent(_out: Any, x: Any, *rest: Any) -> int:
-    """Every matrix of weights meets every token once: one list of weights (cuDNN), or two tensors (oneDNN)."""
+    """Every matrix of weights meets every token once: one list of weights (cuDNN), or two tensors
+    (oneDNN).
+    """
     weights = rest[0] if isinstance(rest[0], (list, tuple)) else rest[:2]
     tokens = elements(x) // int(x.shape[-1])
     return 2 * tokens * sum(elements(weight) for weight in weights if len(weight.shape) == 2)
@@ -144,7 +155,9 @@ def _solved(out: Any, matrix: Any) -> int:
 
 
 def _lu(_out: Any, matrix: Any, *_: Any, **__: Any) -> int:
-    """LU factorisation: each of k pivots updates the rows below it, one column less each time; 2/3·n³ of a square."""
+    """LU factorisation: each of k pivots updates the rows below it, one column less each time;
+    2/3·n³ of a square.
+    """
     rows, columns = map(int, matrix.shape[-2:])
     k = min(rows, columns)
     return int(prod(matrix.shape[:-2])) * (
@@ -153,7 +166,9 @@ def _lu(_out: Any, matrix: Any, *_: Any, **__: Any) -> int:
 
 
 def _fused_layer(weights: slice, _out: Any, x: Any, *rest: Any, **_: Any) -> int:
-    """Attention with its maps, or a whole layer of an encoder: every matrix meets every token; scores and values."""
+    """Attention with its maps, or a whole layer of an encoder: every matrix meets every token;
+    scores and values.
+    """
     batch, tokens, width = map(int, x.shape)
     matrices = sum(elements(each) for each in rest[weights] if len(getattr(each, "shape", ())) == 2)
     return 2 * batch * tokens * (matrices + 2 * tokens * width)
@@ -198,8 +213,9 @@ PRODUCT_FORMULAS: dict[str, Formula] = {
     "_cudnn_rnn_backward mkldnn_rnn_layer_backward": lambda *args: 2 * _recurrent(*args),
 }
 
-# --- elementwise operations and reductions: one FLOP per element and function -----------------------------------------
-# A fused operator counts as many functions as it fuses, so that a fused and an unfused layer cost the same.
+# --- elementwise operations and reductions: one FLOP per element and function ---------------------
+# A fused operator counts as many functions as it fuses, so that a fused and an unfused layer cost
+# the same.
 
 
 def _per_element(flops: int, place: int) -> Formula:
@@ -214,15 +230,17 @@ def _log_softmax(_out: Any, x: Any, dim: int, *_: Any) -> int:
 def _normalisation(statistics: int, weight: int, out: Any, *args: Any) -> int:
     """Mean, subtract, square, mean, times 1/sqrt(variance + eps); then times weight, plus bias.
 
-    `statistics` is the place in the result of one number for each group that is normalised together: one sum and one
-    square root. `weight` is the place of the weight; the bias follows it.
+    `statistics` is the place in the result of one number for each group that is normalised
+    together: one sum and one square root. `weight` is the place of the weight; the bias follows it.
     """
     steps = 5 + sum(args[place] is not None for place in (weight, weight + 1))
     return steps * elements(args[0]) + 2 * elements(out[statistics])
 
 
 def _normalisation_backward(weight: int, mask: int, _out: Any, *args: Any) -> int:
-    """The normalised input again (2); the gradient of input (7, or 8 with a weight), weight (2) and bias (1)."""
+    """The normalised input again (2); the gradient of input (7, or 8 with a weight), weight (2) and
+    bias (1).
+    """
     of_input, of_weight, of_bias = map(bool, args[mask])
     steps = (
         2 * (of_input or of_weight)
@@ -261,7 +279,9 @@ def _activation(name: str, table: dict[str, int]) -> Formula:
 
 
 def _pooling(dimensions: int, out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
-    """Every element of a window is read once: a comparison or an addition; in the backward pass, one addition each."""
+    """Every element of a window is read once: a comparison or an addition; in the backward pass,
+    one addition each.
+    """
     window = int(prod(sizes)) if len(sizes) == dimensions else int(sizes[0]) ** dimensions
     return window * elements(out[0] if isinstance(out, tuple) else out)
 
@@ -278,7 +298,9 @@ def _index_put(
 
 
 def _optimizer(flops: int, _out: Any, params: Any, *_: Any, **options: Any) -> int:
-    """One FLOP more for each option, and two for momentum after the first step, as torch's loop over tensors does."""
+    """One FLOP more for each option, and two for momentum after the first step, as torch's loop
+    over tensors does.
+    """
     extra = sum(
         bool(options.get(name)) for name in ("weight_decay", "amsgrad", "maximize", "nesterov")
     )

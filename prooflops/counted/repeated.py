@@ -1,7 +1,8 @@
 """Counts a net whose layers repeat without running each of them.
 
-Layers of one class, equal sizes and equal inputs dispatch the same operators. Two of them run, forward and at once
-backward; the others hand on the second one's results, and its figures are added for each of them.
+Layers of one class, equal sizes and equal inputs dispatch the same operators. Two of them run,
+forward and at once backward; the others hand on the second one's results, and its figures are added
+for each of them.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ class Through(torch.autograd.Function):
 
 @contextmanager
 def each_kind_once(net: nn.Module, measured: Measure) -> Iterator[list[Any]]:
-    """Within the block, repeated layers of `net` are skipped; the list gets the figures of each layer skipped.
+    """Within the block, repeated layers of `net` are skipped; the list gets the figures of each
+    layer skipped.
 
-    `measured()` is a context that gives the figures of what runs in it. Holds for layers that hand on what they compute
-    by their results alone.
+    `measured()` is a context that gives the figures of what runs in it. Holds for layers that hand
+    on what they compute by their results alone.
     """
     skipped: list[Any] = []
     runs: dict[Any, list[Any]] = {}

@@ -1,4 +1,6 @@
-"""How the calls of an operator are counted: its formula, its kind of work, and which of its bytes move."""
+"""How the calls of an operator are counted: its formula, its kind of work, and which of its bytes
+move.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ from prooflops.counted.operators import OPERATORS, Formula, elements
 from prooflops.counted.result import ELEMENTWISE, PRODUCTS, UNKNOWN
 from prooflops.counted.tensors import tensors_in
 
-# Kinds of operators that need no formula of their own. "data movement" only creates, copies, casts, reorders or
-# describes data (views and their copies are recognised by their schema). "untouched" ones allocate, resize or describe.
-# Of "first unread" ones the first argument only gives shape and dtype, or is overwritten; "gathers" read only as many
-# elements of it as they return. "layout" asks about a tensor's layout: a subclass (nested tensors) answers itself.
+# Kinds of operators that need no formula of their own. "data movement" only creates, copies, casts,
+# reorders or describes data (views and their copies are recognised by their schema). "untouched"
+# ones allocate, resize or describe. Of "first unread" ones the first argument only gives shape and
+# dtype, or is overwritten; "gathers" read only as many elements of it as they return. "layout" asks
+# about a tensor's layout: a subclass (nested tensors) answers itself.
 KINDS: dict[str, frozenset[str]] = {
     kind: frozenset(names)
     for kind, names in json.loads(
@@ -77,7 +80,9 @@ def _rule(func: Any) -> Rule:
 
 @cache
 def rule_of_own_kernel(func: Any, device_type: str) -> Rule | None:
-    """The rule of an operator composed of others, if this kind of device has a kernel of its own for it."""
+    """The rule of an operator composed of others, if this kind of device has a kernel of its own
+    for it.
+    """
     key = torch._C._dispatch_key_for_device(device_type)
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
     return rule_of_kernel(func) if has_kernel else None
@@ -179,7 +184,9 @@ def _one_call_if_it_reads_a_tensor(_out: Any, *args: Any, **kwargs: Any) -> int:
 
 
 def _largest(out: Any, *args: Any, **kwargs: Any) -> int:
-    """Elements of the largest tensor read or written: a reduction's input, the result of a broadcast."""
+    """Elements of the largest tensor read or written: a reduction's input, the result of a
+    broadcast.
+    """
     tensors = tensors_in((out, args, kwargs))
     if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
         return 0

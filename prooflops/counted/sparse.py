@@ -1,4 +1,6 @@
-"""What products with a sparse matrix cost: their FLOPs and bytes follow from the elements that it stores."""
+"""What products with a sparse matrix cost: their FLOPs and bytes follow from the elements that it
+stores.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ PARTS = {
 
 
 def sparse_flops(operator: str, out: Any, args: Any) -> int | None:
-    """Each stored element meets a row or a column of the dense factor; None for two sparse factors, and no product.
+    """Each stored element meets a row or a column of the dense factor; None for two sparse factors,
+    and no product.
 
     In a sampled product it is the result that stores them: each is a row times a column.
     """
@@ -43,7 +46,9 @@ def sparse_flops(operator: str, out: Any, args: Any) -> int | None:
 
 
 def stored_bytes(tree: Any) -> int:
-    """Bytes of dense tensors, and of the elements and indices of sparse ones. Raises NotStridedError for others."""
+    """Bytes of dense tensors, and of the elements and indices of sparse ones. Raises
+    NotStridedError for others.
+    """
     return sum(bytes_of(part) for tensor in tensors_in(tree) for part in _parts(tensor))
 
 

@@ -24,7 +24,8 @@ def tensors_in(tree: Any) -> list[torch.Tensor]:
 
 
 def bytes_of(tree: Any) -> int:
-    """Bytes of the distinct elements of these tensors: an expanded tensor has fewer than its shape says.
+    """Bytes of the distinct elements of these tensors: an expanded tensor has fewer than its shape
+    says.
 
     Raises NotStridedError for a sparse or nested tensor.
     """

@@ -30,8 +30,8 @@ _MARK = "prooflops.measured: "
 class MeasuredBytes(PhaseBytes):
     """The measured bytes of one phase of a block of code, as tensors requested them.
 
-    `charged_…` are the whole blocks that the caching allocator set aside, as torch.cuda.memory_allocated reports them;
-    None on the CPU.
+    `charged_…` are the whole blocks that the caching allocator set aside, as
+    torch.cuda.memory_allocated reports them; None on the CPU.
     """
 
     earlier_freed_bytes: int = (
@@ -77,23 +77,27 @@ _measuring: list[str] = []  # the device of the block that is being measured: th
 def memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemory]:
     """The bytes that a block of code allocates, frees, holds and peaks at on `device`, exactly.
 
-    CPU: torch's profiler reports every request to torch's allocator; a free is matched with the allocation at its
-    address. One profiler session spans all phases, or figures would depend on blocks that an earlier session saw. The
-    first session of a process takes about 1.6 s, the next ones about 1 ms, and each event some 10 µs: time nothing in
-    the block.
-    CUDA and XPU: the caching allocator's own counters, read between phases; resets the device's peak statistics.
+    CPU: torch's profiler reports every request to torch's allocator; a free is matched with the
+    allocation at its address. One profiler session spans all phases, or figures would depend on
+    blocks that an earlier session saw. The first session of a process takes about 1.6 s, the next
+    ones about 1 ms, and each event some 10 µs: time nothing in the block.
 
-    Domain of validity: requests to torch's allocator by this thread and the autograd threads it starts. On the CPU
-    other Python threads, `from_numpy` and other foreign memory, shared memory and the buffers of BLAS are invisible. On
-    CUDA all threads count, but not the CUDA context, other processes, or libraries with allocators of their own. The
-    workspaces of cuBLAS come from torch's allocator at the first product: warm up before.
-    Keep tensors from before the block alive. Freed inside, they lower `live_bytes` on CUDA. On the CPU they are only in
-    `earlier_freed_bytes`, a hint: the profiler knows only addresses that an earlier session saw, with their sizes then.
-    Python's collector of cycles is off in the block, or it would free at unpredictable moments: a cycle counts as live
-    until the block collects it itself.
+    CUDA and XPU: the caching
+    allocator's own counters, read between phases; resets the device's peak statistics.
 
-    Raises ValueError for a device that holds no bytes (meta), is absent, or keeps no such account (mps), RuntimeError
-    where another measurement, a profiler or a fake-tensor mode is active, or a profiler was run inside the block.
+    Domain of validity: requests to torch's allocator by this thread and the autograd threads it
+    starts. On the CPU other Python threads, `from_numpy` and other foreign memory, shared memory
+    and the buffers of BLAS are invisible. On CUDA all threads count, but not the CUDA context,
+    other processes, or libraries with allocators of their own. The workspaces of cuBLAS come from
+    torch's allocator at the first product: warm up before. Keep tensors from before the block
+    alive. Freed inside, they lower `live_bytes` on CUDA. On the CPU they are only in
+    `earlier_freed_bytes`, a hint: the profiler knows only addresses that an earlier session saw,
+    with their sizes then. Python's collector of cycles is off in the block, or it would free at
+    unpredictable moments: a cycle counts as live until the block collects it itself.
+
+    Raises ValueError for a device that holds no bytes (meta), is absent, or keeps no such account
+    (mps), RuntimeError where another measurement, a profiler or a fake-tensor mode is active, or a
+    profiler was run inside the block.
 
     >>> with memory("cpu") as held:
     ...     row = torch.ones(256)
@@ -156,7 +160,8 @@ def _meter_of(device: torch.device) -> _CpuMeter | _CachingAllocatorMeter:
 
 
 class _Event(NamedTuple):
-    """One report of the CPU allocator: `size` bytes allocated at `address`, or freed if negative."""
+    """One report of the CPU allocator: `size` bytes allocated at `address`, or freed if negative.
+    """
 
     address: int
     size: int
@@ -178,7 +183,8 @@ class _CpuMeter:
             raise RuntimeError(
                 "a profiler is active: the CPU's bytes need a profiler session of their own; stop it first"
             )
-        # With acc_events torch 2.10 to 2.12 do not warn that a later cycle, of which there is none, clears the events.
+        # With acc_events torch 2.10 to 2.12 do not warn that a later cycle, of which there is none,
+        # clears the events.
         self._session = profile(
             activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
         )
@@ -200,7 +206,8 @@ class _CpuMeter:
         with TemporaryDirectory() as folder:
             path = Path(folder, "trace.json")
             self._session.export_chrome_trace(str(path))
-            # Timestamps are nanoseconds since long ago, written in microseconds: a float would round them.
+            # Timestamps are nanoseconds since long ago, written in microseconds: a float would
+            # round them.
             trace = json.loads(
                 path.read_text(encoding="utf-8", errors="replace"), parse_float=Decimal
             )["traceEvents"]

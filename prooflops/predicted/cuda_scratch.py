@@ -76,7 +76,7 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-# --- products: cuBLAS keeps its workspace, which is a class of its own ------------------------------
+# --- products: cuBLAS keeps its workspace, which is a class of its own ----------------------------
 
 
 @of("mm", "addmm", "bmm", "baddbmm")
@@ -94,7 +94,7 @@ def _is_ready(matrix: Tensor) -> bool:
     return by_rows or by_columns or 0 in matrix.shape or down == 0
 
 
-# --- reductions ------------------------------------------------------------------------------------
+# --- reductions -----------------------------------------------------------------------------------
 
 
 @of("sum", "mean", "amax", "amin", "prod", "linalg_vector_norm", "any", "all")
@@ -146,7 +146,7 @@ def embedding_dense_backward(given: Given) -> tuple[int, ...] | None:
     return _copies(given["grad_output"])
 
 
-# --- attention -------------------------------------------------------------------------------------
+# --- attention ------------------------------------------------------------------------------------
 
 
 @of("_scaled_dot_product_efficient_attention")

@@ -2,8 +2,8 @@
 
 Autograd, in C++, asks the driver for the stream of every CUDA tensor, fake ones too, and torch
 aborts where there is no driver. So fake CUDA tensors report the meta device, which has no streams,
-to C++, and CUDA to Python code and the optimizers; tensors that C++ creates "on meta" are created on
-CUDA. C++ then no longer chooses the kernels that it chooses for CUDA alone: `cuda_choices` does.
+to C++, and CUDA to Python code and the optimizers; tensors that C++ creates "on meta" are created
+on CUDA. C++ then no longer chooses the kernels that it chooses for CUDA alone: `cuda_choices` does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _META = torch.device("meta")
 
 @cache
 def can_fake_cuda() -> bool:
-    """Whether autograd takes fake CUDA tensors: always with a GPU, and in some builds of torch for CUDA without one.
+    """Whether autograd takes fake CUDA tensors: always with a GPU, and in some builds of torch for
+    CUDA without one.
 
     A torch built for the CPU alone would abort the process, so nothing is tried there.
     """
@@ -38,8 +39,8 @@ def can_fake_cuda() -> bool:
 class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Torch's mode, except that `copy.deepcopy` of a tensor does not copy it.
 
-    Torch 2.13 copies the mode with the tensor, and two modes do not mix: layers that are copies, as those of
-    nn.Transformer, would not run.
+    Torch 2.13 copies the mode with the tensor, and two modes do not mix: layers that are copies, as
+    those of nn.Transformer, would not run.
     """
 
     def __deepcopy__(self, memo: dict[int, object]) -> FakeMode:

@@ -12,17 +12,19 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from prooflops.predicted.calls import Call, call_of
 from prooflops.predicted.kernels import Kernel, Output, kernels_of
 
-# Fake tensors give oneDNN's LSTM wrong outputs: an empty workspace for the backward pass, one storage for the gradients
-# of both biases. A call of the kernel itself gives their sizes.
+# Fake tensors give oneDNN's LSTM wrong outputs: an empty workspace for the backward pass, one
+# storage for the gradients of both biases. A call of the kernel itself gives their sizes.
 WRONGLY_FAKED = frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"})
-# The CPU's kernel keeps an element more than its fake; a call of it is not worth a refusal where none is allowed.
+# The CPU's kernel keeps an element more than its fake; a call of it is not worth a refusal where
+# none is allowed.
 NEARLY_FAKED = frozenset({"aten::_embedding_bag"})
-# The kernels of norms return mean and deviation, and the gradients of weight and bias, in the dtype of the weights, the
-# gradient of the input in its own, in rows or with channels last; fake ones may have others.
+# The kernels of norms return mean and deviation, and the gradients of weight and bias, in the dtype
+# of the weights, the gradient of the input in its own, in rows or with channels last; fake ones may
+# have others.
 NORMS = ("aten::native_batch_norm", "aten::native_group_norm", "aten::native_layer_norm")
 
-# The kernels of these losses reduce their terms into the first of them, and so keep the storage of all; that of a sum
-# of patches starts as large as they are.
+# The kernels of these losses reduce their terms into the first of them, and so keep the storage of
+# all; that of a sum of patches starts as large as they are.
 KEEPS_ITS_TERMS = frozenset(
     {
         "aten::mse_loss",
@@ -39,7 +41,9 @@ KEEPS_ITS_TERMS_ON_CUDA = frozenset({"aten::mse_loss", "aten::smooth_l1_loss"})
 
 
 def with_strides_of_kernel(name: str, args: tuple[Any, ...], out: Any) -> Any:
-    """The gradient in the order of its kernel's loops; a fake one is composed, which may follow another operand."""
+    """The gradient in the order of its kernel's loops; a fake one is composed, which may follow
+    another operand.
+    """
     operands = [leaf for leaf in args if isinstance(leaf, Tensor) and leaf.dim()]
     if (
         not isinstance(out, Tensor)
@@ -61,7 +65,9 @@ def with_storage_of_terms(args: tuple[Any, ...], out: Tensor) -> Tensor:
 
 
 def with_tensors_of_norm(operator: Any, args: tuple[Any, ...], out: Any) -> Any:
-    """The outputs of a norm, or of its backward pass, in the dtypes and the order of its kernel on the CPU."""
+    """The outputs of a norm, or of its backward pass, in the dtypes and the order of its kernel on
+    the CPU.
+    """
     given = {
         argument.name: value
         for argument, value in zip(operator._schema.arguments, args, strict=False)

@@ -1,7 +1,8 @@
 """On which cards a training step fits, with how much to spare, and the largest batch for each.
 
-The step is predicted for each kind of card without a GPU, and its requests and frees are run through
-torch's caching allocator with the memory of the card: a step fits if the allocator gets through.
+The step is predicted for each kind of card without a GPU, and its requests and frees are run
+through torch's caching allocator with the memory of the card: a step fits if the allocator gets
+through.
 """
 
 from __future__ import annotations

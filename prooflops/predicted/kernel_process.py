@@ -1,4 +1,6 @@
-"""The process that calls kernels with made-up values: `python -m prooflops.predicted.kernel_process CONNECTION`."""
+"""The process that calls kernels with made-up values: `python -m prooflops.predicted.kernel_process
+CONNECTION`.
+"""
 
 from __future__ import annotations
 

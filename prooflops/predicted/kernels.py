@@ -1,7 +1,8 @@
-"""What a kernel really takes and returns: one call of it, with made-up values, in a process of its own.
+"""What a kernel really takes and returns: one call of it, with made-up values, in a process of its
+own.
 
-A kernel that reads its arguments as addresses, sizes or states may crash on values that no program would give it. A
-crash ends that process alone, and the call is then unknown.
+A kernel that reads its arguments as addresses, sizes or states may crash on values that no program
+would give it. A crash ends that process alone, and the call is then unknown.
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ def kernels_of(calls: Iterable[Call], device: str) -> dict[Call, Kernel | Refusa
 
 
 def _measured_together(calls: Sequence[Call], device: str) -> list[Kernel | Refusal]:
-    """One measurement for all; where the process is lost, one for each, so that one alone is refused."""
+    """One measurement for all; where the process is lost, one for each, so that one alone is
+    refused.
+    """
     if not calls:
         return []
     found = _answer([_request_of(call) for call in calls], device)

@@ -174,7 +174,7 @@ class PredictedMemory(Phases[PredictedBytes]):
         return f"PredictedMemory({', '.join(levels)})"
 
 
-# --- the block ------------------------------------------------------------------------------------------------------
+# --- the block ------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,12 +1,13 @@
 """cuDNN's LSTM, GRU and RNN on fake tensors: what they allocate, return and keep.
 
-torch's own fake of `_cudnn_rnn` keeps no reserve space and cannot be differentiated, so these layers
-are entered here, with a GPU and without. The reserve space that the backward pass reads holds, for
-each layer, the gates and the cell of every step, and the output of each layer but the last.
-Held against one LSTM on one NVIDIA H200 (torch 2.11, cuDNN 9.19, 26 November 2026), whose live bytes
-come out exactly in all phases; for GRU and RNN the reserve is at least what is said. The workspace
-that a call takes and frees is known to cuDNN alone: it is named in `PredictedMemory.unknown`.
-Source: _cudnn_rnn and _cudnn_rnn_backward in aten/src/ATen/native/cudnn/RNN.cpp (torch 2.13).
+torch's own fake of `_cudnn_rnn` keeps no reserve space and cannot be differentiated, so these
+layers are entered here, with a GPU and without. The reserve space that the backward pass reads
+holds, for each layer, the gates and the cell of every step, and the output of each layer but the
+last. Held against one LSTM on one NVIDIA H200 (torch 2.11, cuDNN 9.19, 26 November 2026), whose
+live bytes come out exactly in all phases; for GRU and RNN the reserve is at least what is said. The
+workspace that a call takes and frees is known to cuDNN alone: it is named in
+`PredictedMemory.unknown`. Source: _cudnn_rnn and _cudnn_rnn_backward in
+aten/src/ATen/native/cudnn/RNN.cpp (torch 2.13).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Temporary workspace ("scratch") per operator: which operators have none, and a measurement for the others.
+"""Temporary workspace ("scratch") per operator: which operators have none, and a measurement for
+the others.
 
-A kernel may hold scratch from its call until it returns: an unfolded image, a block per thread, a packed matrix. It
-does not follow from the shapes, so one call of the operator is measured (`prooflops.predicted.kernels`).
+A kernel may hold scratch from its call until it returns: an unfolded image, a block per thread, a
+packed matrix. It does not follow from the shapes, so one call of the operator is measured
+(`prooflops.predicted.kernels`).
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 BLOCK = 60 * 60  # elements through which a matrix is copied transposed
-# On the CPU these hold next to nothing beyond their outputs: boxed numbers, a number per thread in a sum, a `BLOCK` in
-# a transposed copy. The same is true of their in-place forms, whose names end in _. Those that
-# "copy" hold a copy of each operand that is not contiguous; what the "contiguous" ones do with such is not known.
+# On the CPU these hold next to nothing beyond their outputs: boxed numbers, a number per thread in
+# a sum, a `BLOCK` in a transposed copy. The same is true of their in-place forms, whose names end
+# in _. Those that "copy" hold a copy of each operand that is not contiguous; what the "contiguous"
+# ones do with such is not known.
 WITHOUT_SCRATCH: dict[str, list[str]] = json.loads(
     Path(__file__).with_name("without_scratch.json").read_text(encoding="utf-8")
 )
 CHOOSE = frozenset({"where", "masked_fill"})  # by a condition
-# None in 32 and 64 bits only: some cast 16-bit numbers first, and oneDNN packs 16-bit matrices (with AVX-512).
+# None in 32 and 64 bits only: some cast 16-bit numbers first, and oneDNN packs 16-bit matrices
+# (with AVX-512).
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 
 
@@ -41,7 +45,8 @@ def known_scratch(operator: Any, args: Any, device: str, out: Any = None) -> int
     ):
         return None  # of a mean that is a tensor, unlike normal_
     if is_pointwise or name in WITHOUT_SCRATCH["of one dtype"]:
-        # Operands of other dtypes, and integers of which the function is none, are cast first; a condition is not.
+        # Operands of other dtypes, and integers of which the function is none, are cast first; a
+        # condition is not.
         made = [
             leaf
             for leaf in tree_leaves(out)

@@ -23,15 +23,16 @@ from prooflops.predicted.ledger import WORKSPACES, CallMade, Ledger
 from prooflops.predicted.places import Places
 from prooflops.predicted.scratch import known_scratch
 
-# Autograd adds and scatters in place to a plain tensor that nothing else refers to; not to a fake one, which is a
-# subclass. If the first argument is freed at once, the two are the same storage in a real run.
+# Autograd adds and scatters in place to a plain tensor that nothing else refers to; not to a fake
+# one, which is a subclass. If the first argument is freed at once, the two are the same storage in
+# a real run.
 IN_PLACE_ON_PLAIN_TENSORS = frozenset({"add", "index_put", "scatter", "scatter_add"})
 
 # The backward formula of this loss writes in place for plain tensors, throughout its own storages.
 IN_PLACE_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": frozenset({"sub", "mul"})}
 
-# These save their second factor for the gradient of the first; a Python number becomes a tensor of its own, a boxed
-# number, which no dispatch mode sees.
+# These save their second factor for the gradient of the first; a Python number becomes a tensor of
+# its own, a boxed number, which no dispatch mode sees.
 _aten = torch.ops.aten
 SAVES_ITS_NUMBER = frozenset(
     {
@@ -88,7 +89,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def biases_in_place(self) -> Iterator[None]:
-        """Notes when a linear layer runs, which adds its bias in place to a plain product, but not to a fake one."""
+        """Notes when a linear layer runs, which adds its bias in place to a plain product, but not
+        to a fake one.
+        """
         linear = _aten.linear.default
 
         def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
@@ -161,7 +164,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ledger.calls.append(CallMade(call, len(ledger.ends), len(ledger.events), outputs))
 
     def _writes_in_place(self, func: Any, args: Any) -> bool:
-        """Whether a plain tensor's backward formula writes this result to its first operand, which it allocated."""
+        """Whether a plain tensor's backward formula writes this result to its first operand, which
+        it allocated.
+        """
         node = torch._C._current_autograd_node()
         if node is not None and node._sequence_nr() != self._node[0]:
             self._node = node._sequence_nr(), len(self.ledger.storages)
@@ -170,7 +175,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (self.ledger.number_of(args[0]) or 0) >= self._node[1]
 
     def enter_boxed_number(self) -> None:
-        """Enters the number that the last product saved, once autograd has created the node that keeps it."""
+        """Enters the number that the last product saved, once autograd has created the node that
+        keeps it.
+        """
         if self._multiplied is None:
             return
         product, size = self._multiplied
@@ -193,7 +200,9 @@ def _is_on(device: str, *leaves: Any) -> bool:
 
 
 def _called_by_adafactor() -> bool:
-    """Whether Adafactor asks for a norm or a step count, which scale its update and decide on no tensor."""
+    """Whether Adafactor asks for a norm or a step count, which scale its update and decide on no
+    tensor.
+    """
     frame: Any = sys._getframe(1)
     while frame is not None and not frame.f_code.co_filename.endswith("torch/optim/_adafactor.py"):
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""A training step: its bytes predicted, without running or building the model, or measured, by the same code."""
+"""A training step: its bytes predicted, without running it, or measured, by the same code."""
 
 from __future__ import annotations
 
@@ -39,19 +39,23 @@ class TrainingStep:
     `predict` calls `build()` on the meta device, and uses shapes, dtypes and strides of `inputs` (a
     tensor or several, for the model) and `targets`, no values. The steps are these:
 
-        for each micro-batch:  loss(model(inputs), targets).backward()     under autocast up to the loss
-        optimizer.step()                               optimizer = optimizer(model.parameters()), made once
-        zero_grad()
+        updates = optimizer(model.parameters())                         once
+        loss(model(inputs), targets).backward()                         for each micro-batch
+        updates.step()
+        updates.zero_grad()
 
-    Phases: "built" (without temporaries of initialisation), "inputs", "optimizer" (its constructor), then "forward",
-    "backward" ("forward 1" and so on if there are several micro-batches), "step" and "zero_grad", and the same again
-    with "second" before the name: the first step allocates the optimizer's state, the second is like all later ones.
-    `live_by_class` and `peak_by_class` of a phase name parameters, buffers, inputs, activations (everything that the
-    forward pass leaves, the loss included), gradients, optimizer state (master copies of the parameters too),
-    recomputed and temporaries.
+    Autocast covers the forward pass up to the loss.
+    Phases: "built" (without temporaries of initialisation), "inputs", "optimizer" (its
+    constructor), then "forward", "backward" ("forward 1" and so on if there are several
+    micro-batches), "step" and "zero_grad", and the same again with "second" before the name: the
+    first step allocates the optimizer's state, the second is like all later ones. `live_by_class`
+    and `peak_by_class` of a phase name parameters, buffers, inputs, activations (everything that
+    the forward pass leaves, the loss included), gradients, optimizer state (master copies of the
+    parameters too), recomputed and temporaries.
 
-    `optimizer` gets the parameters: `partial(torch.optim.AdamW, foreach=True)`, or one of your own that keeps master
-    weights in fp32. A name of `accounting.optimizers.OPTIMIZERS` stands for torch's class with its defaults.
+    `optimizer` gets the parameters: `partial(torch.optim.AdamW, foreach=True)`, or one of your own
+    that keeps master weights in fp32. A name of `accounting.optimizers.OPTIMIZERS` stands for
+    torch's class with its defaults.
 
     >>> net = lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     >>> step = TrainingStep(net, torch.empty(8, 64), loss=torch.mean, optimizer=torch.optim.AdamW).predict()
@@ -71,7 +75,8 @@ class TrainingStep:
     device: str | torch.device = "cpu"
 
     def predict(self, **options: Any) -> PredictedMemory:
-        """The bytes of both steps without running them; the options and the domain of validity are those of `memory`.
+        """The bytes of both steps without running them; the options and the domain of validity are
+        those of `memory`.
 
         Raises ValueError for a batch that cannot be split into the micro-batches, and as `memory`.
         """
@@ -92,7 +97,8 @@ class TrainingStep:
     def measure(self) -> measured.MeasuredMemory:
         """The bytes of both steps, run and measured by `prooflops.measured.memory`.
 
-        A `build` that is a module already is not copied, so its parameters are not among the bytes, and it is trained.
+        A `build` that is a module already is not copied, so its parameters are not among the bytes,
+        and it is trained.
         """
         with measured.memory(self.device) as held:
             model = (
@@ -170,7 +176,9 @@ def _copied(leaf: Any, device: str | torch.device) -> Any:
 
 
 def _split(batch: Any, micro_batches: int) -> list[Any]:
-    """The batch split into `micro_batches` along the first dimension of each of its tensors, as views."""
+    """The batch split into `micro_batches` along the first dimension of each of its tensors, as
+    views.
+    """
     validated_int("micro_batches", micro_batches, minimum=1)
     leaves, structure = tree_flatten(batch)
     sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in leaves if isinstance(leaf, Tensor)}

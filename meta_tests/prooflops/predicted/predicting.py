@@ -118,7 +118,9 @@ def assert_alike(
     scratch_bytes: int = 0,
     given: str = "",
 ) -> None:
-    """Live bytes to the byte and peaks to 1 %, at every phase; `scratch_bytes` may be missing from a peak besides."""
+    """Live bytes to the byte and peaks to 1 %, at every phase; `scratch_bytes` may be missing from
+    a peak besides.
+    """
     assert list(guess.phases) == list(held.phases)
     for name, real in held.phases.items():
         ours = guess.phases[name]

@@ -1,4 +1,6 @@
-"""Predictions for CUDA without a GPU, compared with the CPU where the device does not matter, and with formulas."""
+"""Predictions for CUDA without a GPU, compared with the CPU where the device does not matter, and
+with formulas.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 RANDOM_STATE_BYTES_OF_FLASH = 24 if torch.__version__ >= (2, 7) else 16
-# Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on the CPU always.
+# Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on
+# the CPU always.
 ALIKE: dict[str, Callable[[], nn.Module]] = {
     "linear": partial(nn.Linear, 64, 64),
     "layer norm": partial(nn.LayerNorm, 64),
@@ -96,7 +99,9 @@ def test_activations_in_bf16_on_cuda_differ_from_the_cpu_where_the_kernels_do(wo
 
 
 def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, of_values=None):
-    """The operators of a step of attention, and the bytes that its forward pass keeps beside its operands."""
+    """The operators of a step of attention, and the bytes that its forward pass keeps beside its
+    operands.
+    """
     with predicted.memory("cuda") as held:
         query = torch.empty(2, 4, 10, width, dtype=dtype, device="cuda", requires_grad=True)
         key = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")

@@ -1,4 +1,6 @@
-"""Predicted bytes beside measured ones and the formulas: live exactly, peaks within 1 %; and where prediction ends."""
+"""Predicted bytes beside measured ones and the formulas: live exactly, peaks within 1 %; and where
+prediction ends.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Nets of a grammar, drawn by a seed: no peak is predicted too low, and no workspace that is said to be known."""
+"""Nets of a grammar, drawn by a seed: no peak is predicted too low, and no workspace that is said
+to be known.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[Known]:
 
 
 def share_of(seed: int) -> float:
-    """The highest predicted peak of the net's phases over the measured one, after a look at each phase."""
+    """The highest predicted peak of the net's phases over the measured one, after a look at each
+    phase.
+    """
     net = RandomNet(seed)
     torch.manual_seed(seed)
     options = {

@@ -1,4 +1,6 @@
-"""Temporary workspace of kernels: named, measured, and next to none for the operators listed as scratch-free."""
+"""Temporary workspace of kernels: named, measured, and next to none for the operators listed as
+scratch-free.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_peak_is_too_low_only_where_an_operator_is_named_unknown(name: str, layout: str) -> None:
-    """The gradient of each function is contiguous, expanded, transposed, sliced or cast; then its input is."""
+    """The gradient of each function is contiguous, expanded, transposed, sliced or cast; then its
+    input is.
+    """
     for functions in ([FUNCTIONS[name], LAYOUTS[layout]], [LAYOUTS[layout], FUNCTIONS[name]]):
         build = partial(of_functions, *functions)
         guess, held = both(build, torch.randn(256, 64), loss=torch.sum, scratch=False)
