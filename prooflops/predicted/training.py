@@ -62,7 +62,7 @@ class TrainingStep:
     >>> {name: step.phases[name].live_bytes for name in ("built", "inputs", "second forward", "second backward")}
     {'built': 16900, 'inputs': 18948, 'second forward': 54816, 'second backward': 69664}
     >>> step.phases["second step"].live_by_class
-    {'parameters': 16900, 'inputs': 2048, 'gradients': 16900, 'optimizer state': 33816}
+    {'parameters': 16900, 'inputs': 2048, 'optimizer state': 33816, 'gradients': 16900}
     """
 
     build: Callable[[], nn.Module] | nn.Module

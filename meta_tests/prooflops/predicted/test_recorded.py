@@ -115,6 +115,7 @@ def test_attention_in_16_bits_is_cudnns_on_hopper_and_flash_before() -> None:
     dispatched = [each.replace("::", ".") for each in RECORD["attention in bf16"]]
     on_hopper = predicted("gpt-bf16").unknown
     named = {name.removesuffix(".default") for name in on_hopper}
+    assert len(named) == 2, f"{named} should be attention and its backward pass"
     assert named <= set(dispatched), f"{named} are dispatched, but the card ran {dispatched}"
     on_ampere = NETS["gpt-bf16"].step().predict(compute_capability=(8, 0))
     assert on_ampere.unknown == {}, "flash attention has a formula for what it takes"
