@@ -160,8 +160,7 @@ def _meter_of(device: torch.device) -> _CpuMeter | _CachingAllocatorMeter:
 
 
 class _Event(NamedTuple):
-    """One report of the CPU allocator: `size` bytes allocated at `address`, or freed if negative.
-    """
+    """One report of the CPU allocator: `size` bytes allocated at `address`, or freed if negative."""
 
     address: int
     size: int
