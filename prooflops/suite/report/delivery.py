@@ -13,12 +13,14 @@ from prooflops_gate.page.section import BAD, GOOD, OPEN, Bar, Mark
 
 # What a buyer pays for first, first.
 ORDER = (
-    "bf16", "fp8_e4m3", "fp8_e4m3 fast", "fp32", "tf32", "copy", "triad", "mfu", "to-device",
-    "to-host", "peer", "all-reduce", "launch", "fp64", "int8", "fp16", "scale", "add", "sum", "dot",
+    "bf16", "fp8_e4m3", "fp8_e4m3 fast", "fp32", "tf32", "copy", "triad", "mfu gpt2-124m",
+    "mfu llama-1b", "mfu", "to-device", "to-host", "peer", "all-reduce", "launch", "fp64", "int8",
+    "fp16", "scale", "add", "sum", "dot",
 )  # fmt: skip
 MEMORY = "memory "
 NAMES = {"mfu": "MFU of a step", "launch": "one launch", "fp8_e4m3": "fp8"}
 NAMES |= {"fp8_e4m3 fast": "fp8, fast sums", "to-device": "host to device"}
+NAMES |= {"mfu gpt2-124m": "MFU, GPT-2 124M", "mfu llama-1b": "MFU, Llama 1B"}
 NAMES |= {"to-host": "device to host", "peer": "card to card"}
 KINDS = {name: MEMORY + name for name in ("copy", "scale", "add", "triad", "sum", "dot")}
 MARKS = {
@@ -146,7 +148,7 @@ def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[floa
     entry, floor = figure.entry, figure.floor
     of_peak = row.number("mfu") or row.number("mbu")
     length = of_peak or None
-    share = f"{of_peak:.0%} of the peak" if of_peak else ""
+    share = f"{100 * of_peak:.0f} % of the peak" if of_peak else ""
     limit = healthy = None
     if floor is not None and entry.get("nominal"):
         length, limit, healthy = float(entry["share"]), floor.limit, floor.healthy
