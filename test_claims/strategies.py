@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hypothesis import example
+from hypothesis import example, settings
 from hypothesis import strategies as st
 
 from accounting.devices import has_dtype
@@ -47,6 +47,10 @@ def in_fp64(x: torch.Tensor) -> torch.Tensor:
     """The values in fp64, on the host where the device has none."""
     return x.to(with_dtype(x.device)).double()
 
+
+# A fifth of the pace's examples, for a property whose every example costs tensors or a net: they
+# find what a size, a dtype or a layout decides, and the rest of the draws repeat it.
+fewer = settings(max_examples=max(10, settings.default.max_examples // 5))
 
 seeds = st.integers(0, 2**31)
 # Tensors without elements matter, but as a rare case: everything after one is empty too.

@@ -27,7 +27,12 @@ from test_claims.oracles.dispatched import forward_and_backward, linear_net, pro
 from test_claims.oracles.kernels import OPERATIONS, Operands, product
 from test_claims.oracles.scalars import Operations, integers
 from test_claims.oracles.tensors import difference
-from test_claims.strategies import shapes, sizes, stretched
+from test_claims.strategies import (
+    fewer,
+    shapes,
+    sizes,
+    stretched,
+)
 
 
 @pytest.mark.claim("flops.matmul-2mnk", "flops.reason-per-output", "flops.add-mul-misconception")
@@ -55,6 +60,7 @@ def test_matmul_costs_a_multiplication_and_an_addition_per_term(m, k, n):
 
 
 @pytest.mark.claim("flops.matmul-2mnk", "matmul.einsum-efficient")
+@fewer
 @given(m=sizes(2, 16), k=sizes(2, 16), n=sizes(2, 16), huge=st.booleans())
 def test_torch_dispatches_2mkn_flops_whatever_the_call(device, m, k, n, huge):
     m, k, n, device = (m**5, k**5, n**5, "meta") if huge else (m, k, n, device)
@@ -428,6 +434,7 @@ def test_a_block_of_12_d_squared_weights_costs_6_times_1_plus_s_over_6d_per_weig
 
 
 @pytest.mark.claim("flops.more-data")
+@fewer
 @given(
     batch=sizes(most=3),
     length=sizes(most=24),

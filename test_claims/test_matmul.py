@@ -24,7 +24,13 @@ from test_claims.oracles.kernels import fp32_products
 from test_claims.oracles.operators import by_loops, einsums
 from test_claims.oracles.scalars import integers
 from test_claims.oracles.tensors import difference
-from test_claims.strategies import seldom, shapes, sizes, stretched
+from test_claims.strategies import (
+    fewer,
+    seldom,
+    shapes,
+    sizes,
+    stretched,
+)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +221,7 @@ def test_an_einsum_takes_the_time_of_its_product(device, speed, equation):
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
+@fewer
 @given(
     widths=st.lists(sizes(2, 9), min_size=4, max_size=6), batch=shapes((0, 1), (2, 3))
 )  # of 1: no product

@@ -14,7 +14,12 @@ from accounting.allocator import rounded_bytes
 from accounting.models import DeepLinear, parameter_count
 from prooflops import measured
 from test_claims.oracles import tensors
-from test_claims.strategies import TORCH_DTYPES, dtypes_among, sizes
+from test_claims.strategies import (
+    TORCH_DTYPES,
+    dtypes_among,
+    fewer,
+    sizes,
+)
 
 nets = st.builds(
     DeepLinear,
@@ -56,6 +61,7 @@ def held_bytes(workloads, device, model, batch, optimizer, dtype=torch.float32, 
         pytest.param("sgd", 8, marks=pytest.mark.claim("optim.adam-doubles")),
     ],
 )
+@fewer
 @given(model=nets)
 def test_fp32_training_holds_so_many_bytes_per_parameter(
     workloads, metered_device, optimizer, each, model
@@ -137,6 +143,7 @@ def test_the_lectures_example_takes_496_bytes_and_640_with_adam(
 
 
 @pytest.mark.claim("mem.adam-formula", "mem.omits-activations")
+@fewer
 @given(model=nets, batch=sizes(most=8))
 def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(
     workloads, metered_device, model, batch
@@ -151,6 +158,7 @@ def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(
 
 
 @pytest.mark.claim("mem.single-dtype")
+@fewer
 @given(model=few_nets, batch=st.sampled_from([1, 6]), dtype=dtypes_among(["fp64", "fp32", "bf16"]))
 def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(
     workloads, metered_device, model, batch, dtype
@@ -217,6 +225,7 @@ def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(
 
 
 @pytest.mark.claim("mem.grads-equal-params")
+@fewer
 @given(model=nets, frozen=st.booleans())
 def test_gradients_take_the_bytes_of_the_trained_parameters_until_zero_grad(
     workloads, metered_device, model, frozen
@@ -293,6 +302,7 @@ def test_each_class_counts_while_it_is_alive(workloads, memory_device, optimizer
 
 
 @pytest.mark.claim("mem.grads-freed")
+@fewer
 @given(model=nets, batch=sizes(most=12))
 @example(
     model=DeepLinear(dim=9, layers=3, inputs=10), batch=1
@@ -342,6 +352,7 @@ def test_freed_gradients_lower_no_peak_that_the_optimizers_step_makes(
 
 
 @pytest.mark.claim("mem.total-formula", "mem.adam-formula")
+@fewer
 @given(model=wide_nets, batch=sizes(most=24), optimizer=st.sampled_from(["adagrad", "adam"]))
 def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(
     workloads, metered_device, model, batch, optimizer

@@ -22,7 +22,10 @@ from prooflops import counted, measured
 from test_claims.oracles import published
 from test_claims.oracles.dispatched import counting, linear_net
 from test_claims.oracles.kernels import product
-from test_claims.strategies import sizes
+from test_claims.strategies import (
+    fewer,
+    sizes,
+)
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
 SOCKET_BUFFER_BYTES = (
@@ -97,6 +100,7 @@ def recomputing(device, batch, widths, layers):
 
 
 @pytest.mark.claim("mfu.hfu", "mfu.low-causes")
+@fewer
 @given(batch=sizes(), widths=some_widths, layers=sizes(0, 4), seconds=st.floats(0.01, 100))
 def test_recomputing_all_makes_hfu_four_thirds_of_mfu_and_layers_a_share(
     device, batch, widths, layers, seconds

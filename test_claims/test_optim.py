@@ -17,7 +17,13 @@ from accounting.planning import device_state
 from prooflops import measured
 from test_claims.oracles import optimizers as papers
 from test_claims.oracles import sharding, tensors
-from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes, sizes
+from test_claims.strategies import (
+    TORCH_DTYPES,
+    dtypes_among,
+    fewer,
+    shapes,
+    sizes,
+)
 
 FLOATS = ["fp64", "fp32", "bf16", "fp16"]
 rates = st.sampled_from([1e-4, 0.01, 0.5])
@@ -47,6 +53,7 @@ KEEPING = [
 
 
 @pytest.mark.parametrize(("optimizer", "buffers"), KEEPING)
+@fewer
 @given(tensor_shapes=several_shapes, dtype=dtypes_among(FLOATS))
 def test_the_allocator_sees_so_many_copies_appear(
     metered_device, optimizer, buffers, tensor_shapes, dtype
@@ -221,6 +228,7 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(
 
 @pytest.mark.claim("optim.state-same-dtype", "optim.state-fp32-auto", "amp.recipe-bf16-params")
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
+@fewer
 @given(
     shape=shapes(),
     in_=st.lists(dtypes_among(FLOATS), min_size=1, max_size=3),
@@ -560,6 +568,7 @@ def test_an_own_subclass_trains_a_net_by_groups_and_resumes(device):
 @pytest.mark.parametrize(
     ("options", "kept"), [({"set_to_none": True}, 0), ({}, 0), ({"set_to_none": False}, 1)]
 )
+@fewer
 @given(
     elements=st.lists(st.integers(1, 5000), min_size=4, max_size=6),
     names=st.lists(st.sampled_from(sorted(tensors.OPTIMIZERS)), min_size=2, max_size=2),
@@ -608,6 +617,7 @@ def groups():
 
 
 @pytest.mark.claim("optim.zero-sharding")
+@fewer
 @given(devices=st.integers(2, 9), each=st.integers(1, 3), more=st.integers(0, 3), width=sizes(1, 4))
 def test_of_any_number_of_devices_each_keeps_its_part_of_the_state_and_all_else(
     groups, devices, each, more, width

@@ -13,7 +13,10 @@ from torch.nn import functional
 
 from accounting.models import Transformer
 from accounting.parallel import Collective, Parallelism, collectives, device_parameters
-from test_claims.strategies import sizes
+from test_claims.strategies import (
+    fewer,
+    sizes,
+)
 
 
 @pytest.mark.claim("parallel.all-reduce")
@@ -80,6 +83,7 @@ def test_a_pipeline_idles_for_stages_less_one_over_micro_batches(
 @pytest.mark.parametrize(
     ("among", "off"), [((0, 1, 2, 3), 0), ((0,), 1), ((3,), -1)], ids=["even", "home", "away"]
 )
+@fewer
 @given(
     ranks=st.sampled_from([1, 2, 4]),
     active=sizes(most=3),
@@ -173,6 +177,7 @@ def shared(ranks, block, x, reduced):
 
 
 @pytest.mark.claim("parallel.tensor")
+@fewer
 @given(ranks=st.sampled_from([1, 2, 4]), width=sizes(1, 4), batch=sizes(1, 3), tokens=sizes(1, 5))
 def test_ranks_all_reduce_the_activations_four_times_a_layer(
     workloads, ranks, width, batch, tokens

@@ -13,7 +13,12 @@ from prooflops import measured
 from test_claims.oracles import low_precision
 from test_claims.oracles.low_precision import PER_CHANNEL, PER_TENSOR, fresh_loss, quantised
 from test_claims.oracles.tensors import relative_error
-from test_claims.strategies import in_fp64, seeds, sizes
+from test_claims.strategies import (
+    fewer,
+    in_fp64,
+    seeds,
+    sizes,
+)
 
 granularities = st.sampled_from([PER_CHANNEL, PER_TENSOR])
 
@@ -122,6 +127,7 @@ def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(
 
 
 @pytest.mark.claim("quant.smaller")
+@fewer
 @given(rows=sizes(1, 40), pairs=sizes(1, 200), seed=seeds)
 def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(
     device, rows, pairs, seed

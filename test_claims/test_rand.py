@@ -15,7 +15,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from test_claims.oracles.training import Training, generators_kept, kinds_on
-from test_claims.strategies import TORCH_DTYPES, dtypes_among, sizes
+from test_claims.strategies import (
+    TORCH_DTYPES,
+    dtypes_among,
+    fewer,
+    sizes,
+)
 
 seeds = st.integers(0, 2**32 - 2)  # numpy's range, less one
 STEPS, ROOT = 3, Path(__file__).resolve().parents[1]
@@ -45,6 +50,7 @@ def random_run(device, seed):
 
 
 @pytest.mark.claim("rand.fixed-seed")
+@fewer
 @given(seed=seeds, bit=sizes(0, 31))
 def test_two_runs_from_one_seed_are_the_same_bit_for_bit_and_those_from_two_or_without_one_differ(
     device, seed, bit
@@ -98,6 +104,7 @@ def stream_of(library, seed, draws):
 
 
 @pytest.mark.claim("rand.three-libs")
+@fewer
 @given(
     first=seeds,
     second=seeds,
@@ -154,6 +161,7 @@ def test_torchs_seed_is_handed_on_to_all_cuda_devices(seed):
 
 
 @pytest.mark.claim("rand.cuda-seed-all")
+@fewer
 @given(seed=seeds)
 def test_torchs_seed_alone_reproduces_the_stream_of_the_device(device, seed):
     streams = []
@@ -202,6 +210,7 @@ def test_each_gpu_is_seeded_by_torchs_seed_and_by_cudas_alone(seed, other):
 
 
 @pytest.mark.claim("rand.separate-seeds")
+@fewer
 @given(
     seed=seeds,
     order=st.lists(st.sampled_from(["global", "first", "second"]), min_size=3, max_size=12),
@@ -286,6 +295,7 @@ programs = st.tuples(
 
 
 @pytest.mark.claim("rand.sources", "rand.separate-seeds")
+@fewer
 @given(seed=seeds, varied=st.sampled_from(SOURCES), program=programs)
 def test_each_source_varies_alone_with_its_seed_and_changes_the_training(
     device, seed, varied, program

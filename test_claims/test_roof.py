@@ -36,7 +36,11 @@ from test_claims.oracles.kernels import (
     product,
 )
 from test_claims.oracles.operators import NEW
-from test_claims.strategies import TORCH_DTYPES, sizes
+from test_claims.strategies import (
+    TORCH_DTYPES,
+    fewer,
+    sizes,
+)
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
 IN_CACHE = 2**15  # elements; three operands of 128 KiB stay in the cache of one core
@@ -608,6 +612,7 @@ def test_a_cache_of_keys_and_values_suffices_and_takes_the_bytes_of_the_formula(
 
 
 @pytest.mark.claim("roof.decode-speed", "roof.inference")
+@fewer
 @given(drawn=decoders())
 def test_a_step_of_generation_reads_the_weights_once_for_all_and_the_cache_of_each(
     workloads, device, drawn

@@ -26,6 +26,7 @@ from test_claims.strategies import (
     TORCH_DTYPES,
     ViewChain,
     factorisations,
+    fewer,
     shapes,
     sizes,
     view_chains,
@@ -103,6 +104,7 @@ def test_every_chain_of_views_follows_the_layout_formulas_at_every_step(device, 
 
 
 @pytest.mark.claim("storage.metadata")
+@fewer
 @given(chain=view_chains())
 def test_an_allocation_with_shape_strides_and_offset_is_all_there_is_to_a_tensor(device, chain):
     x = chain.tensor(device)
@@ -115,6 +117,7 @@ def test_an_allocation_with_shape_strides_and_offset_is_all_there_is_to_a_tensor
 
 
 @pytest.mark.claim("storage.contiguous-def")
+@fewer
 @given(chain=view_chains())
 @with_each_operation
 def test_contiguous_means_that_iteration_walks_the_storage_place_by_place(device, chain):
@@ -144,6 +147,7 @@ def test_a_transposed_matrix_is_contiguous_only_where_a_dimension_has_fewer_than
 
 
 @pytest.mark.claim("storage.contiguous-copies")
+@fewer
 @given(chain=view_chains())
 @with_each_operation
 def test_contiguous_copies_exactly_those_that_are_not_contiguous(device, chain):
@@ -164,6 +168,7 @@ def test_contiguous_copies_exactly_those_that_are_not_contiguous(device, chain):
 
 
 @pytest.mark.claim("storage.slices-are-views", "storage.metadata")
+@fewer
 @given(shape=shapes((1, 4), (1, 4)), data=st.data())
 def test_an_index_of_integers_and_slices_shares_the_storage(device, shape, data):
     x, bound = ViewChain(shape, ()).base(device), st.none() | st.integers(-6, 6)
@@ -178,6 +183,7 @@ def test_an_index_of_integers_and_slices_shares_the_storage(device, shape, data)
 
 
 @pytest.mark.claim("storage.slices-are-views")
+@fewer
 @given(shape=shapes((1, 3), (1, 4)), data=st.data())
 def test_lists_index_tensors_and_masks_copy(device, shape, data):
     x, dim = ViewChain(shape, ()).base(device), data.draw(sizes(0, len(shape) - 1))
@@ -220,6 +226,7 @@ def test_transposing_exchanges_two_strides_and_copies_nothing(device, shape, dat
 
 
 @pytest.mark.claim("storage.mutation-propagates")
+@fewer
 @given(chain=view_chains(operations=ALWAYS_VIEWS))
 def test_a_write_through_any_view_shows_in_the_base_at_its_offset_and_one_through_the_base_in_the_view(
     device, chain
@@ -249,6 +256,7 @@ def test_a_write_through_any_view_shows_in_the_base_at_its_offset_and_one_throug
     "storage.reshape-noncontig-always-copies",
     "storage.view-raises",
 )
+@fewer
 @given(chain=view_chains(), data=st.data())
 def test_reshape_copies_exactly_where_view_raises(device, chain, data):
     x = chain.tensor(device)
@@ -278,6 +286,7 @@ def test_reshape_copies_exactly_where_view_raises(device, chain, data):
 
 
 @pytest.mark.claim("storage.elementwise-new")
+@fewer
 @given(chain=view_chains().filter(lambda chain: chain.tensor().numel()))
 def test_elementwise_operations_allocate_unless_in_place_given_an_out_or_doing_nothing(
     device, chain
@@ -406,6 +415,7 @@ def chained_views(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.claim("storage.views-free")
+@fewer
 @given(chain=view_chains(operations=ALWAYS_VIEWS))
 def test_making_views_allocates_nothing(device, chain):
     base = chain.base(metered(device))
