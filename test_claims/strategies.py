@@ -71,7 +71,9 @@ def shapes(
 
 @st.composite
 def stretched(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape that broadcasts with `shape`, and with others drawn here: any tail of it, sizes replaced by 1."""
+    """A shape that broadcasts with `shape`, and with others drawn here: any tail of it, sizes
+    replaced by 1.
+    """
     tail = shape[draw(st.integers(0, len(shape))) :]
     return tuple(1 if draw(st.booleans()) else size for size in tail)
 
@@ -113,7 +115,9 @@ class ViewStep:
 
 @dataclass(frozen=True)
 class ViewChain:
-    """A fresh tensor whose every value is its place in the storage, and the view operations applied to it in turn."""
+    """A fresh tensor whose every value is its place in the storage, and the view operations applied
+    to it in turn.
+    """
 
     shape: tuple[int, ...]
     steps: tuple[ViewStep, ...]
@@ -242,7 +246,9 @@ def applicable(operations: tuple[str, ...], x: torch.Tensor) -> list[str]:
 def view_steps(
     draw: st.DrawFn, x: torch.Tensor, operations: tuple[str, ...] = VIEW_OPERATIONS
 ) -> ViewStep:
-    """One of the operations that can be applied to `x`; a view that torch refuses is drawn as a reshape."""
+    """One of the operations that can be applied to `x`; a view that torch refuses is drawn as a
+    reshape.
+    """
     name = draw(st.sampled_from(applicable(operations, x)))
     step = ViewStep(name, draw(_STEPS[name][1](x)))
     if name != "view":
@@ -258,7 +264,9 @@ def view_steps(
 def view_chains(
     draw: st.DrawFn, most_steps: int = 5, operations: tuple[str, ...] = VIEW_OPERATIONS
 ) -> ViewChain:
-    """Chains of view operations; after each step torch itself, not a formula, decides which steps can follow."""
+    """Chains of view operations; after each step torch itself, not a formula, decides which steps
+    can follow.
+    """
     dims, least = draw(st.sampled_from([2, 3, 4, 1, 0])), 0 if draw(seldom) else 1
     chain = ViewChain(draw(shapes((dims, dims), (least, 5))), ())
     x = chain.base()

@@ -53,9 +53,7 @@ from test_claims.strategies import (
     ],
     ids=str,
 )
-def test_each_matrix_of_the_first_two_dimensions_is_multiplied_by_its_partner(
-    device, a_shape, b_shape, shape
-):
+def test_each_matrix_of_a_batch_is_multiplied_by_its_partner(device, a_shape, b_shape, shape):
     a, b = integers(*a_shape, device=device), integers(*b_shape, device=device)
     reference = (a.cpu().numpy()[..., None] * b.cpu().numpy()[..., None, :, :]).sum(
         -2
@@ -124,7 +122,9 @@ def test_one_matrix_is_applied_to_every_token_of_every_sequence(device, b, s, m,
 
 
 def loop_and_batch(device, number, m, k, n):
-    """So many products of (m, k) by (k, n), each with a matrix of its own: in a Python loop, and as one batch."""
+    """So many products of (m, k) by (k, n), each with a matrix of its own: in a Python loop, and as
+    one batch.
+    """
     x, w = integers(number, m, k, device=device), integers(number, k, n, device=device)
     looped, batched = (torch.empty(number, m, n, device=device) for _ in range(2))
 
@@ -225,9 +225,7 @@ def test_an_einsum_takes_the_time_of_its_product(device, speed, equation):
 @given(
     widths=st.lists(sizes(2, 9), min_size=4, max_size=6), batch=shapes((0, 1), (2, 3))
 )  # of 1: no product
-def test_a_chain_is_contracted_from_left_to_right_and_with_opt_einsum_in_the_cheapest_order(
-    device, widths, batch
-):
+def test_a_chain_runs_from_the_left_or_with_opt_einsum_as_is_cheapest(device, widths, batch):
     letters, before = "abcdef"[: len(widths)], "z" * len(batch)
     terms = ",".join(f"{before}{row}{column}" for row, column in itertools.pairwise(letters))
     equation = f"{terms}->{before}{letters[0]}{letters[-1]}"
@@ -250,7 +248,7 @@ def test_a_chain_is_contracted_from_left_to_right_and_with_opt_einsum_in_the_che
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
-def test_written_out_in_the_best_order_a_chain_costs_one_million_flops_and_not_34(device):
+def test_a_chain_in_its_best_order_costs_one_million_flops_and_not_34(device):
     a, b, c = (torch.rand(shape, device=device) for shape in ((256, 256), (256, 256), (256, 4)))
     by_hand = product_flops(lambda: torch.einsum("ij,jl->il", a, torch.einsum("jk,kl->jl", b, c)))
     left, best = (
@@ -285,7 +283,9 @@ def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products():
 @pytest.mark.claim("matmul.tensor-cores-default")
 @given(bit=st.integers(1, 23), rows=st.sampled_from([16, 64, 128]))
 def test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32(device, bit, rows):
-    """Times a permutation each product has one term: TF32, with 10 bits of fraction, would round 1 + 2^-11 to 1."""
+    """Times a permutation each product has one term: TF32, with 10 bits of fraction, would round 1
+    + 2^-11 to 1.
+    """
     x = torch.full((rows, rows), 1 + 2.0**-bit, device=device)
     order = torch.eye(rows, device=device)[torch.randperm(rows, device=device)]
     got = (x @ order).unique().tolist()
@@ -330,7 +330,8 @@ def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast, 
     )
 
 
-# FLOPs an element: GELU by tanh; maximum, subtract, exp, sum, divide; mean, subtract, square, mean, divide.
+# FLOPs an element: GELU by tanh; maximum, subtract, exp, sum, divide; mean, subtract, square, mean,
+# divide.
 BY_HAND = {
     "add": 1,
     "mul": 1,
@@ -380,9 +381,7 @@ def test_products_are_nearly_all_of_gpt2s_flops(workloads, record_figure):
 
 
 @pytest.mark.claim("matmul.bread-and-butter", "flops.dominates")
-def test_the_share_of_products_grows_with_the_width_and_is_below_half_in_the_narrowest_net(
-    workloads, record_figure
-):
+def test_the_share_of_products_grows_with_the_width(workloads, record_figure):
     shares = []
     for width in (1, 2, 4, 16, 64):
         model = Transformer(

@@ -43,7 +43,8 @@ def test_reduce_does_to_the_dimensions_it_leaves_out_what_its_word_says(device, 
             )
             close = torch.allclose(got.cpu(), should, rtol=1e-6, atol=1e-6)
             assert close, (
-                f"{word}={got.tolist()}, but {other} gives {should.tolist()} [{pattern!r} of {shape}]"
+                f"{word}={got.tolist()}, but {other} gives {should.tolist()} [{pattern!r} of "
+                f"{shape}]"
             )
 
 
@@ -70,7 +71,9 @@ def test_heads_are_split_off_transformed_alone_and_merged_again(device, b, s, he
 
 @st.composite
 def patterns(draw, most_axes=4):
-    """Sizes of some axes, a grouping of them as they lie, another permutation of them, and its grouping."""
+    """Sizes of some axes, a grouping of them as they lie, another permutation of them, and its
+    grouping.
+    """
     axes = "abcd"[: draw(st.integers(1, most_axes))]
     size = {axis: draw(st.integers(1, 3)) for axis in axes}
     return size, draw(_grouped(axes)), draw(st.permutations(axes).flatmap(_grouped))

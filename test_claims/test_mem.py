@@ -1,4 +1,6 @@
-"""Training memory totals: bytes that the allocator holds, for tensors known or not, against the formulas."""
+"""Training memory totals: bytes that the allocator holds, for tensors known or not, against the
+formulas.
+"""
 
 import gc
 import time
@@ -37,7 +39,9 @@ few_nets = st.builds(DeepLinear, dim=st.sampled_from([1, 7]), layers=sizes(most=
 
 
 def held_bytes(workloads, device, model, batch, optimizer, dtype=torch.float32, activations=True):
-    """Bytes held after a training step, but for data and step counts; and a next step's activations if wanted."""
+    """Bytes held after a training step, but for data and step counts; and a next step's activations
+    if wanted.
+    """
     x = workloads.inputs(model, batch, device=device).to(dtype)
 
     def train():
@@ -80,9 +84,7 @@ def test_fp32_training_holds_so_many_bytes_per_parameter(
 @pytest.mark.needs("cuda")
 @given(model=nets)
 @tensors.without_collector()
-def test_memory_allocated_rises_by_the_blocks_of_four_tensors_per_parameter(
-    workloads, device, model
-):
+def test_memory_allocated_rises_by_blocks_of_four_tensors_a_parameter(workloads, device, model):
     """Of tensors up to 1 MiB, whose blocks are those of the formula whatever was allocated before."""
     tensors.warm_up(device)
     x = workloads.inputs(model, 2, device=device)
@@ -99,8 +101,10 @@ def test_memory_allocated_rises_by_the_blocks_of_four_tensors_per_parameter(
 
 
 @pytest.mark.claim("mem.4gb-per-1b")
-def test_a_billion_parameters_take_four_gigabytes_as_weights_and_sixteen_in_training():
-    """The net is really built, of a billion parameters, on the meta device, where tensors have sizes and no memory."""
+def test_a_billion_parameters_take_4_gb_as_weights_and_16_in_training():
+    """The net is really built, of a billion parameters, on the meta device, where tensors have
+    sizes and no memory.
+    """
     net = torch.nn.Linear(10**5, 10**4, bias=False, device="meta")
     stepper = torch.optim.AdamW(net.parameters())
     net(torch.empty(1, 10**5, device="meta")).sum().backward()
@@ -172,7 +176,9 @@ def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(
 
 
 def recipe_bytes(workloads, device, model, recipe):
-    """Bytes per class after one step of an optimizer that keeps the recipe's dtypes; the allocator holds no more."""
+    """Bytes per class after one step of an optimizer that keeps the recipe's dtypes; the allocator
+    holds no more.
+    """
     dtypes = optimizers.recipe_of(recipe)
     gradients, state, parameters = (
         TORCH_DTYPES[name] for name in (dtypes.gradients, dtypes.state, dtypes.parameters)
@@ -227,7 +233,7 @@ def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(
 @pytest.mark.claim("mem.grads-equal-params")
 @fewer
 @given(model=nets, frozen=st.booleans())
-def test_gradients_take_the_bytes_of_the_trained_parameters_until_zero_grad(
+def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(
     workloads, metered_device, model, frozen
 ):
     net, x = (
@@ -255,12 +261,16 @@ def test_gradients_take_the_bytes_of_the_trained_parameters_until_zero_grad(
 
 
 def step_counts(device, net, optimizer=""):
-    """Of how many parameters the scalars lie on the device: on the CPU of all, elsewhere of ASGD's alone."""
+    """Of how many parameters the scalars lie on the device: on the CPU of all, elsewhere of ASGD's
+    alone.
+    """
     return len(list(net.parameters())) if device.type == "cpu" or optimizer == "asgd" else 0
 
 
 def train_two_steps(workloads, device, model, batch, optimizer, set_to_none=True):
-    """Bytes of each phase of building a net and training it for two steps, all phases in one measurement."""
+    """Bytes of each phase of building a net and training it for two steps, all phases in one
+    measurement.
+    """
     with measured.memory(device) as held:
         net = workloads.build(model, device=device)
         stepper = tensors.OPTIMIZERS[optimizer](net.parameters())
@@ -307,7 +317,7 @@ def test_each_class_counts_while_it_is_alive(workloads, memory_device, optimizer
 @example(
     model=DeepLinear(dim=9, layers=3, inputs=10), batch=1
 )  # falls by less than half of the gradients
-def test_freed_gradients_give_back_their_bytes_until_the_next_backward_pass(
+def test_freed_gradients_give_back_their_bytes_until_the_next_backward(
     workloads, metered_device, model, batch
 ):
     tensors.warm_up(metered_device)
@@ -326,7 +336,8 @@ def test_freed_gradients_give_back_their_bytes_until_the_next_backward_pass(
     fall = max(kept[moment].peak_bytes for moment in moments) - max(
         freed[moment].peak_bytes for moment in moments
     )
-    # Kept ones are there beside all activations, the tensors of the loss, and the gradient that is to be added next.
+    # Kept ones are there beside all activations, the tensors of the loss, and the gradient that is
+    # to be added next.
     weight, output = model.dim * max(model.dim, model.inputs, model.outputs), batch * model.outputs
     most = min(gradients, activation_bytes(model, batch) + 4 * (weight + 5 * output + 2))
     assert 0 < fall <= most, (
@@ -427,11 +438,12 @@ def process_group():
 @pytest.mark.claim("mem.communication-buffers")
 @pytest.mark.parametrize(("width", "layers"), [(16, 1), (40, 3), (7, 5)])
 @pytest.mark.parametrize("gradients_are_buckets", [None, False, True])
-def test_the_buckets_of_data_parallel_training_take_the_bytes_of_the_gradients(
+def test_the_buckets_of_data_parallel_take_the_bytes_of_the_gradients(
     process_group, monkeypatch, memory_device, gradients_are_buckets, width, layers
 ):
-    # Leaves out to send the first parameters and their shapes around: gloo's threads free its copies some time later,
-    # which this thread does not see. The parameter init_sync does the same, and is newer than torch 2.6.
+    # Leaves out to send the first parameters and their shapes around: gloo's threads free its
+    # copies some time later, which this thread does not see. The parameter init_sync does the same,
+    # and is newer than torch 2.6.
     for sent in ("_sync_module_states", "_verify_param_shape_across_processes"):
         monkeypatch.setattr(torch.nn.parallel.distributed, sent, lambda *_, **__: None)
     x = torch.ones(4, width, device=memory_device)
@@ -451,9 +463,11 @@ def test_the_buckets_of_data_parallel_training_take_the_bytes_of_the_gradients(
             held.mark(f"step {step}")
     each = tensors.parameter_bytes(net)
     live = {moment: phase.live_bytes for moment, phase in held.phases.items()}
-    # The first step makes the gradients. After any one, a thread of gloo's may not have freed its copy of a bucket yet.
+    # The first step makes the gradients. After any one, a thread of gloo's may not have freed its
+    # copy of a bucket yet.
     got = [live["net"], live["wrapped"], min(live[f"step {step}"] for step in range(1, 6))]
-    # Parameters, buckets and gradients; where the gradients are views of the buckets, no more than without buckets.
+    # Parameters, buckets and gradients; where the gradients are views of the buckets, no more than
+    # without buckets.
     should = [
         times * each
         for times in {None: (1, 1, 2), False: (1, 2, 3), True: (1, 2, 2)}[gradients_are_buckets]

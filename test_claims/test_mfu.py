@@ -1,4 +1,6 @@
-"""Utilisation: simulated and published runs against the formula, clocks that must wait, and causes of a low share."""
+"""Utilisation: simulated and published runs against the formula, clocks that must wait, and causes
+of a low share.
+"""
 
 import socket
 import time
@@ -51,8 +53,10 @@ def shares_of_peak():
     idle_s=st.floats(0, 100),
     peak=st.integers(10**9, 10**15),
 )
-def test_mfu_is_the_share_of_their_time_that_devices_at_their_peak_would_work(busy_s, idle_s, peak):
-    """Devices that work at their peak or not at all, until the last is done and an idle time has passed."""
+def test_mfu_is_the_share_of_time_that_devices_at_their_peak_would_work(busy_s, idle_s, peak):
+    """Devices that work at their peak or not at all, until the last is done and an idle time has
+    passed.
+    """
     seconds = max(busy_s) + idle_s
     flops = round(sum(busy * peak for busy in busy_s))
     share = sum(busy / seconds for busy in busy_s) / len(busy_s)
@@ -66,7 +70,7 @@ def test_mfu_is_the_share_of_their_time_that_devices_at_their_peak_would_work(bu
 @pytest.mark.parametrize(
     "run", published.RUNS, ids=lambda run: f"{run.model} {run.sequence} {run.dtype} {run.card}"
 )
-def test_mfu_of_a_published_run_is_the_one_that_was_printed_and_hfu_is_four_thirds_of_it_where_it_recomputed(
+def test_mfu_and_hfu_of_a_published_run_are_those_printed(
     run,
 ):
     flops = 60 * run.flops_per_token * run.tokens_per_s
@@ -85,7 +89,9 @@ some_widths = st.lists(sizes(), min_size=2, max_size=5)
 
 
 def recomputing(device, batch, widths, layers):
-    """Counted FLOPs of one training step without and with recomputation of the first layers: (model, hardware)."""
+    """Counted FLOPs of one training step without and with recomputation of the first layers:
+    (model, hardware).
+    """
     net, x = (
         linear_net(widths, device),
         torch.rand(batch, widths[0], device=device, requires_grad=True),
@@ -160,9 +166,7 @@ def test_products_that_attention_leaves_out_count_as_done(device, blocks, block,
 
 @pytest.mark.claim("mfu.term-for-kernel")
 @given(m=sizes(), widths=some_widths)
-def test_for_a_single_product_the_models_flops_are_the_kernels_but_not_for_a_training_run(
-    device, m, widths
-):
+def test_the_models_flops_are_the_kernels_for_a_single_product_alone(device, m, widths):
     k, n = widths[:2]
     with counting() as counter:
         torch.rand(m, k, device=device) @ torch.rand(k, n, device=device)
@@ -180,7 +184,7 @@ def test_for_a_single_product_the_models_flops_are_the_kernels_but_not_for_a_tra
 
 
 @pytest.mark.claim("mfu.target")
-def test_half_the_peak_is_reached_by_the_best_runs_typical_of_a100s_alone_and_a_twentieth_passed_by_all(
+def test_the_best_runs_reach_half_the_peak_and_all_pass_a_twentieth(
     record_figure,
 ):
     large = [percent for percent, _ in published.LARGE_RUNS.values()]
@@ -194,7 +198,8 @@ def test_half_the_peak_is_reached_by_the_best_runs_typical_of_a100s_alone_and_a_
     everything = [*large, *(run.mfu for run in published.RUNS)]
     good = sum(percent >= 50 for percent in everything)
     record_figure(
-        f"published: {min(everything)} to {max(everything)} %, {good} of {len(everything)} reach 50 %"
+        f"published: {min(everything)} to {max(everything)} %, {good} of {len(everything)} reach "
+        f"50 %"
     )
     assert min(everything) > 5, (
         f"the least published MFU is {min(everything)} %, but should be far above 5 %"
@@ -212,7 +217,7 @@ def test_half_the_peak_is_reached_by_the_best_runs_typical_of_a100s_alone_and_a_
 
 
 @pytest.mark.claim("mfu.never-near-one")
-def test_no_published_training_run_comes_near_one_and_some_single_products_do(record_figure):
+def test_no_published_run_comes_near_one_and_some_products_do(record_figure):
     runs = [percent / 100 for percent, _ in published.LARGE_RUNS.values()]
     runs += [run.mfu / 100 for run in published.RUNS] + [run.hfu / 100 for run in published.RUNS]
     near = {name: round(share, 2) for name, share in shares_of_peak().items() if share > 0.9}
@@ -240,7 +245,7 @@ def test_no_published_training_run_comes_near_one_and_some_single_products_do(re
 
 @pytest.mark.claim("mfu.never-near-one")
 @pytest.mark.parametrize("times", [1, 2, 4])
-def test_a_whole_training_step_stays_away_from_the_rate_of_its_own_products(device, speed, times):
+def test_a_training_step_stays_away_from_the_rate_of_its_products(device, speed, times):
     dim, batch, dtype = (
         (128, 16, torch.float32) if device.type == "cpu" else (2048, 512, torch.bfloat16)
     )
@@ -312,7 +317,8 @@ def test_the_product_in_0_03_s_has_a_higher_rate_and_a_lower_share(example_flops
     assert bf16 < fp32, f"mfu={bf16:.3f} in bf16, but should be below {fp32:.2f}"
     tf32 = published.H100_FP32_WITH_TF32_ALLOWED * 1e12 / peak_flop_per_s(H100, "fp32")
     assert tf32 > 6, (
-        f"with tf32 allowed products of fp32 reach {tf32:.1f} of its peak, but should be far above it"
+        f"with tf32 allowed products of fp32 reach {tf32:.1f} of its peak, but should be far above "
+        f"it"
     )
 
 
@@ -328,8 +334,11 @@ def test_a_well_fed_product_of_bf16_has_no_lower_share_than_one_of_fp32(record_f
 @pytest.mark.claim("mfu.higher-if-matmul")
 @pytest.mark.parametrize("times", [1, 2])
 def test_norms_and_activations_between_the_products_lower_the_utilisation(device, speed, times):
-    """Even where their own FLOPs count as the model's: they take more of the time than of the FLOPs."""
-    # On an accelerator more rows than its cache holds, of so few columns that a norm takes long beside a product.
+    """Even where their own FLOPs count as the model's: they take more of the time than of the
+    FLOPs.
+    """
+    # On an accelerator more rows than its cache holds, of so few columns that a norm takes long
+    # beside a product.
     rows, dim, dtype = (
         (128, 64, torch.float32) if device.type == "cpu" else (2**16, 512, torch.bfloat16)
     )
@@ -387,7 +396,9 @@ def test_many_tiny_operations_lower_it(device, speed, each):
 @pytest.mark.claim("mfu.low-causes")
 @pytest.mark.parametrize("width", [128, 256])
 def test_communication_lowers_it(device, speed, width):
-    """Each step sends its gradients through a socket and back, as another process would have to get them."""
+    """Each step sends its gradients through a socket and back, as another process would have to get
+    them.
+    """
     net, x = linear_net((width, width), device), torch.rand(8, width, device=device)
     here, there = socket.socketpair()
 
@@ -423,17 +434,19 @@ def test_the_same_flops_in_another_shape_take_far_longer(device, speed, times):
 
 
 @pytest.mark.claim("mfu.benchmark-yourself")
-def test_no_card_gains_from_bf16_what_the_peaks_promise_and_no_share_is_common(record_figure):
+def test_no_card_gains_from_bf16_what_the_peaks_promise(record_figure):
     shares = shares_of_peak()
     gains = {
         name: shares[name[:-4] + "bf16"] / share for name, share in shares.items() if "fp32" in name
     }
     record_figure(
-        f"shares of the peak {min(shares.values()):.2f} to {max(shares.values()):.2f}; gains: {gains}"
+        f"shares of the peak {min(shares.values()):.2f} to {max(shares.values()):.2f}; gains: "
+        f"{gains}"
     )
     kept = {card: gain for card, gain in gains.items() if abs(gain - 1) < 0.01}
     assert not kept, (
-        f"from fp32 to bf16 these cards gain {kept} of what is promised, but should gain more or less"
+        f"from fp32 to bf16 these cards gain {kept} of what is promised, but should gain more or "
+        f"less"
     )
     assert 2 * min(shares.values()) < max(shares.values()), (
         f"the shares should differ twofold, but are {shares}"
@@ -448,7 +461,9 @@ KERNEL_S, KERNEL_FLOPS, STANDIN_PEAK = (
 
 
 class Event:
-    """A moment in a stream that works behind the host, with the methods of torch.cuda.Event that a clock needs."""
+    """A moment in a stream that works behind the host, with the methods of torch.cuda.Event that a
+    clock needs.
+    """
 
     def __init__(self, enable_timing=True):
         self.reached = None
@@ -465,7 +480,9 @@ class Event:
 
 @pytest.fixture
 def standin(monkeypatch):
-    """A stand-in for a CUDA device: a thread that runs kernels in order, and torch.cuda's events in it."""
+    """A stand-in for a CUDA device: a thread that runs kernels in order, and torch.cuda's events in
+    it.
+    """
     with ThreadPoolExecutor(1) as stream:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -475,9 +492,7 @@ def standin(monkeypatch):
 
 @pytest.mark.claim("mfu.recipe")
 @pytest.mark.timed
-def test_a_timer_that_does_not_wait_for_the_device_reports_an_impossible_share(
-    standin, record_figure
-):
+def test_a_timer_that_does_not_wait_reports_an_impossible_share(standin, record_figure):
     share, launches = 0.0, 0
     while share <= 1 and launches < 100:  # a busy host can hold a launch up, not all of them
         start = time.perf_counter()
@@ -495,7 +510,7 @@ def test_a_timer_that_does_not_wait_for_the_device_reports_an_impossible_share(
 @pytest.mark.claim("mfu.recipe")
 @pytest.mark.parametrize("seconds", [0.003, 0.008, 0.02])
 @pytest.mark.timed
-def test_the_devices_own_clock_reports_the_share_of_the_time_that_each_kernel_ran(standin, seconds):
+def test_the_devices_own_clock_reports_the_share_of_each_kernel(standin, seconds):
     ran_s = []
 
     def kernel():

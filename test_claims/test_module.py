@@ -17,7 +17,9 @@ FLOATING = sorted(name for name, dtype in TORCH_DTYPES.items() if dtype.is_float
 
 
 def exact_dtype(device):
-    """fp64, or fp32 where the device has none: the sums of products here stay below 2^24, up to which it is exact."""
+    """fp64, or fp32 where the device has none: the sums of products here stay below 2^24, up to
+    which it is exact.
+    """
     return torch.float64 if has_dtype(device.type, torch.float64) else torch.float32
 
 
@@ -79,7 +81,7 @@ def test_a_parameter_is_a_tensor_that_needs_a_gradient_and_shares_its_data(devic
 
 
 @pytest.mark.claim("module.parameter")
-def test_a_module_lists_loads_and_moves_parameters_and_neither_plain_tensors_nor_those_in_a_list(
+def test_a_module_lists_loads_and_moves_parameters_but_no_plain_tensors(
     device,
 ):
     holder = Holder(torch.ones(3, device=device))
@@ -146,9 +148,7 @@ def linear_layers(widths, bias, device="meta"):
 @pytest.mark.claim("module.param-formula-notes")
 @given(inputs=sizes(), dim=sizes(most=12), layers=sizes(), outputs=sizes(), bias=st.booleans())
 @example(inputs=4, dim=8, layers=1, outputs=3, bias=True)  # 67, but as written 59
-def test_each_layer_with_a_bias_adds_its_outputs_and_not_the_last_one_alone(
-    inputs, dim, layers, outputs, bias
-):
+def test_each_layer_with_a_bias_adds_its_outputs(inputs, dim, layers, outputs, bias):
     widths, net = [inputs, *[dim] * layers, outputs], DeepLinear(dim, layers, outputs, inputs, bias)
     counted, weights = (
         real_parameter_count(linear_layers(widths, bias)),
@@ -203,7 +203,7 @@ def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(
 @given(
     model=st.builds(DeepLinear, sizes(), sizes(most=4), inputs=sizes()), batch=sizes(), seed=seeds
 )
-def test_the_output_is_the_product_with_each_layers_matrix_and_then_the_heads(
+def test_the_output_is_the_product_with_each_matrix_and_the_heads(
     workloads, device, model, batch, seed
 ):
     net = workloads.build(model, device=device, dtype=exact_dtype(device))

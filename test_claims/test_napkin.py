@@ -1,4 +1,6 @@
-"""Napkin estimates: exact fractions, a run simulated token by token, real tensors and counted FLOPs against them."""
+"""Napkin estimates: exact fractions, a run simulated token by token, real tensors and counted FLOPs
+against them.
+"""
 
 import math
 from datetime import timedelta
@@ -31,7 +33,9 @@ nets = st.builds(DeepLinear, dim=st.integers(1, 16), layers=st.integers(1, 4))
 
 
 def dispatched_per_token(workloads, net):
-    """Parameters of a net, and the FLOPs that torch dispatches to train it on one token, on the meta device."""
+    """Parameters of a net, and the FLOPs that torch dispatches to train it on one token, on the
+    meta device.
+    """
     model = workloads.build(net, device="meta")
     with counted.flops() as count:
         model(torch.empty(1, net.inputs, device="meta", requires_grad=True)).sum().backward()
@@ -47,7 +51,9 @@ def flops_per_token(workloads):
 
 
 def simulated_days(flops_per_token, tokens, device_count, peak, mfu, stalled_s_per_day=0):
-    """Days until a run that trains day by day has seen all its tokens; it stands still for a part of each day."""
+    """Days until a run that trains day by day has seen all its tokens; it stands still for a part
+    of each day.
+    """
     tokens_per_day = device_count * peak * mfu / flops_per_token * (ONE_DAY_S - stalled_s_per_day)
     day = 0
     while tokens > tokens_per_day:
@@ -81,7 +87,7 @@ def test_a_70b_model_on_15t_tokens_takes_1024_h100s_144_days(
 
 @pytest.mark.claim("napkin.time-formula")
 @given(net=nets, tokens=st.integers(1, 10**10), peak=st.integers(10**9, 10**12), data=st.data())
-def test_training_days_are_those_of_a_simulated_run_of_the_flops_dispatched(
+def test_training_days_are_those_of_a_run_of_the_flops_dispatched(
     workloads, net, tokens, peak, data
 ):
     device_count, mfu = data.draw(sizes(most=100)), data.draw(st.fractions(Fraction(1, 100), 1))
@@ -97,9 +103,7 @@ def test_training_days_are_those_of_a_simulated_run_of_the_flops_dispatched(
 @given(
     net=nets, tokens=st.integers(1, 10**10), stalls=st.tuples(*[st.integers(0, 5 * 60 * 60)] * 4)
 )
-def test_training_days_are_those_of_a_run_that_never_waits_and_fewer_than_of_others(
-    workloads, net, tokens, stalls
-):
+def test_training_days_are_those_of_a_run_that_never_waits(workloads, net, tokens, stalls):
     """Seconds of each day go to communication, checkpoints, failures and data."""
     parameters, each = dispatched_per_token(workloads, net)
     formula = planning.training_days(parameters, tokens, DEVICES, 1e9, float(MFU))
@@ -195,7 +199,7 @@ def test_joules_per_token_are_the_watts_of_a_simulated_run_over_its_tokens(
 
 
 @pytest.mark.claim("napkin.energy-per-token")
-def test_the_mfu_of_steps_gives_less_energy_than_the_card_hours_of_llama_3_405b():
+def test_the_mfu_of_steps_gives_less_energy_than_llamas_card_hours():
     parameters, (hours, watts) = (
         published.LLAMA3_405B_PARAMETERS,
         published.LLAMA3_405B_HOURS_AND_WATTS,
@@ -211,14 +215,16 @@ def test_the_mfu_of_steps_gives_less_energy_than_the_card_hours_of_llama_3_405b(
 
 
 def goodput(save_s, between_failures_s, every_s, failures=10**6):
-    """The useful share of a run that repeats what it did since its last save, by failures that are drawn."""
+    """The useful share of a run that repeats what it did since its last save, by failures that are
+    drawn.
+    """
     until_failure = np.random.default_rng(0).exponential(between_failures_s, failures)
     return every_s * (until_failure // (every_s + save_s)).sum() / until_failure.sum()
 
 
 @pytest.mark.claim("napkin.goodput")
 @given(save_s=st.floats(1, 600), rarity=st.floats(1e3, 1e5))
-def test_a_run_loses_least_when_it_saves_every_root_of_twice_save_times_mtbf(save_s, rarity):
+def test_a_run_loses_least_when_it_saves_every_root_of_2_save_s_mtbf(save_s, rarity):
     mtbf = rarity * save_s
     best_s = math.sqrt(2 * save_s * mtbf)
     kept = {factor: goodput(save_s, mtbf, factor * best_s, 10**5) for factor in (0.8, 1, 1.25)}
@@ -239,7 +245,7 @@ def test_a_run_loses_least_when_it_saves_every_root_of_twice_save_times_mtbf(sav
 
 
 @pytest.mark.claim("napkin.goodput")
-def test_where_saving_takes_half_the_time_between_failures_the_rule_saves_too_seldom():
+def test_where_saving_is_slow_the_rule_saves_too_seldom():
     by_rule, sooner = (goodput(0.5, 1.0, every) for every in (1.0, 0.7))
     assert sooner > 1.02 * by_rule, (
         f"saving every 0.7 keeps {sooner:.3f}, the rule's every 1.0 {by_rule:.3f}"
@@ -258,9 +264,7 @@ def optimal_ratio(fit, flops):
 @pytest.mark.parametrize(
     ("approach", "least", "most"), [("1", 20, 22.4), ("2", 19.2, 29.2), ("3", 23, 143)]
 )
-def test_the_papers_tables_have_about_20_tokens_per_parameter_but_not_the_third(
-    approach, least, most
-):
+def test_all_but_the_third_table_have_about_20_tokens_per_parameter(approach, least, most):
     table = published.COMPUTE_OPTIMAL[approach]
     for parameters, flops, tokens in table:
         formula = planning.rule_flops("step", int(parameters), int(tokens))
@@ -276,7 +280,7 @@ def test_the_papers_tables_have_about_20_tokens_per_parameter_but_not_the_third(
 
 @pytest.mark.claim("napkin.chinchilla-20")
 @given(log_flops=st.floats(19, 26))
-def test_the_least_loss_at_a_budget_has_about_20_tokens_per_parameter_by_the_corrected_fit_alone(
+def test_the_corrected_fit_alone_gives_about_20_tokens_per_parameter(
     log_flops,
 ):
     corrected, printed = (
@@ -382,7 +386,9 @@ def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
 
 @cache
 def held_per_parameter(workloads, device, dtype, optimizer):
-    """Bytes of parameters, gradients, optimizer state and activations of a real net, for each parameter."""
+    """Bytes of parameters, gradients, optimizer state and activations of a real net, for each
+    parameter.
+    """
     net = DeepLinear(dim=32, layers=2)
     model, x = (
         workloads.build(net, device=device, dtype=dtype),

@@ -1,4 +1,6 @@
-"""Optimizers and their state: torch's own against updates written from the papers, and the bytes that they keep."""
+"""Optimizers and their state: torch's own against updates written from the papers, and the bytes
+that they keep.
+"""
 
 from functools import partial
 from itertools import pairwise, product
@@ -218,7 +220,8 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(
     for (p, name), buffer in before.items():
         same = stepper.state[p][name] is buffer
         assert same, (
-            f"three steps later another buffer is kept, but should be the same [{optimizer}, {name}]"
+            f"three steps later another buffer is kept, but should be the same [{optimizer}, "
+            f"{name}]"
         )
     keys = list(stepper.state_dict()["state"])
     assert keys == [*range(len(parameters))], (
@@ -276,7 +279,8 @@ def test_a_state_brought_in_fp32_is_cast_to_the_parameters_dtype(device, optimiz
         assert not wrong, f"{name}, loaded from fp32: {wrong} [{dtype=}]"
 
 
-# The averages that each keeps, with the power of the gradients and the place of the factor; the claims.
+# The averages that each keeps, with the power of the gradients and the place of the factor; the
+# claims.
 AVERAGES = [
     (
         torch.optim.Adam,
@@ -436,7 +440,8 @@ def test_nesterovs_acceleration_is_another_update(device, task, lr, momentum, lo
 def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task, momentum):
     _, gradients = task.arrays()
     ages = np.arange(task.steps)[::-1]
-    # The first gradient enters undampened, so that the weights of the average add up to 1 from the first step on.
+    # The first gradient enters undampened, so that the weights of the average add up to 1 from the
+    # first step on.
     weights = {
         0.0: momentum**ages,
         momentum: np.where(ages == task.steps - 1, 1, 1 - momentum) * momentum**ages,
@@ -450,7 +455,8 @@ def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task,
                 np.abs(states[tensor]["momentum_buffer"].cpu().numpy() - should).max() / task.scale
             )
             assert error < 1e-11, (
-                f"the buffer is {error:.1g} from the weighted sum [{task}, {momentum=}, {dampening=}]"
+                f"the buffer is {error:.1g} from the weighted sum [{task}, {momentum=}, "
+                f"{dampening=}]"
             )
 
 
@@ -492,7 +498,7 @@ def test_adagrad_keeps_the_sum_of_squares_and_is_not_adam(device, task, lr, init
 @pytest.mark.claim("optim.adam-combo")
 @given(seed=st.integers(0, 2**32 - 1), betas=st.tuples(averages, averages))
 @example(seed=0, betas=(0.9, 0.999))  # 3.16
-def test_momentum_and_rmsprop_without_the_correction_take_another_first_step(device, seed, betas):
+def test_without_the_correction_the_first_step_is_another(device, seed, betas):
     task = papers.Task(shapes=((50,),), steps=1, scale=1.0, seed=seed)
     options = {"lr": 1e-3, "betas": betas, "eps": 1e-8}
     start = task.arrays()[0][0]
@@ -619,10 +625,12 @@ def groups():
 @pytest.mark.claim("optim.zero-sharding")
 @fewer
 @given(devices=st.integers(2, 9), each=st.integers(1, 3), more=st.integers(0, 3), width=sizes(1, 4))
-def test_of_any_number_of_devices_each_keeps_its_part_of_the_state_and_all_else(
+def test_each_of_many_devices_keeps_its_part_of_the_state_and_all_else(
     groups, devices, each, more, width
 ):
-    """Whole tensors are dealt out, so that the fullest has a part of a tensor more; all of one that is large."""
+    """Whole tensors are dealt out, so that the fullest has a part of a tensor more; all of one that
+    is large.
+    """
     alike, inputs = [width] * (each * devices + more), f"[{devices=}, {each=}, {more=}, {width=}]"
     elements = len(alike) * width**2
     formula = device_state(elements, devices, zero_stage=1, optimizer="adam")
@@ -647,7 +655,7 @@ def test_of_any_number_of_devices_each_keeps_its_part_of_the_state_and_all_else(
 
 
 @pytest.mark.claim("optim.zero-sharding")
-def test_the_shards_of_two_processes_add_up_to_the_state_and_train_as_one_does(groups):
+def test_two_processes_shard_the_state_and_train_as_one_does(groups):
     nets = (8, 8, 8, 8), (16, 4, 4)
     for widths, ranks in zip(nets, sharding.ranks(*nets), strict=True):
         alone = sharding.net_of(widths)
@@ -675,10 +683,10 @@ LINKS = {
 @pytest.mark.claim("optim.fp32-state-needed", "amp.recipe-bf16-params", "dtype.bf16-suffices")
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("link", LINKS)
-def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired_and_learns_from_0_on(
-    device, link, seed
-):
-    """Half a spacing, near 1 in bf16 as near 8 in fp16, is above each update there, and near 0 far below."""
+def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired(device, link, seed):
+    """Half a spacing, near 1 in bf16 as near 8 in fp16, is above each update there, and near 0 far
+    below.
+    """
     torch.manual_seed(seed)
     (of, lr), width = LINKS[link], 8 << seed
     x, way = torch.randn(256, width).to(device), torch.linspace(0.02, 0.15, width).to(device)
@@ -709,7 +717,9 @@ def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired_and_learns_
 
 @pytest.mark.claim("optim.fp32-state-needed")
 def test_a_second_moment_in_bf16_never_decays(device):
-    """0.999 times a number is within half a spacing of it, so one large gradient rules all later steps."""
+    """0.999 times a number is within half a spacing of it, so one large gradient rules all later
+    steps.
+    """
     gradients, left = torch.logspace(-6, 4, 100), {}
     for dtype in (torch.bfloat16, torch.float32):
         parameter = torch.nn.Parameter(torch.ones(100, device=device, dtype=dtype))

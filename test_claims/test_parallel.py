@@ -1,4 +1,6 @@
-"""Claims about training on many devices: ranks that compute in one process, and the bytes that they send."""
+"""Claims about training on many devices: ranks that compute in one process, and the bytes that they
+send.
+"""
 
 from contextlib import nullcontext
 from fractions import Fraction
@@ -144,7 +146,9 @@ def test_tokens_go_to_their_experts_and_back_unless_at_home(
 
 
 def shared(ranks, block, x, reduced):
-    """A block whose ranks each have some heads and columns; `reduced` gets the arrays that they all-reduce."""
+    """A block whose ranks each have some heads and columns; `reduced` gets the arrays that they
+    all-reduce.
+    """
 
     def summed(x, between, columns, rows):
         x = x.view_as(x)

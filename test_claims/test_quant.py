@@ -28,7 +28,9 @@ def gaussian(seed, *shape, device="cpu"):
 
 
 def uniform_noise(weight, bits, granularity):
-    """The relative error if each rounding error were uniform over one step Δ: √(mean Δ²/12) over the weights' rms."""
+    """The relative error if each rounding error were uniform over one step Δ: √(mean Δ²/12) over
+    the weights' rms.
+    """
     steps = in_fp64(low_precision.scales_of(weight, bits, granularity))
     return (
         math.sqrt(steps.square().mean().item() / 12) / in_fp64(weight).square().mean().sqrt().item()
@@ -166,7 +168,9 @@ def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(
 
 
 class WeightOnly:
-    """A product with quantised weights that are never written out: torch's own kernel, int8 on a CPU, int4 on CUDA."""
+    """A product with quantised weights that are never written out: torch's own kernel, int8 on a
+    CPU, int4 on CUDA.
+    """
 
     def __init__(self, device, width):
         if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
@@ -256,7 +260,7 @@ def test_a_large_batch_gains_less_than_one_token(weight_only, speed, record_figu
 @pytest.mark.claim("quant.easier-than-training")
 @pytest.mark.parametrize("bits", [8, 6, 4])
 @each_target
-def test_quantising_after_training_loses_less_than_training_with_nothing_wider(
+def test_quantising_afterwards_loses_less_than_training_in_few_bits(
     device, record_figure, target, bits
 ):
     after, within = (
@@ -273,7 +277,7 @@ def test_quantising_after_training_loses_less_than_training_with_nothing_wider(
 
 @pytest.mark.claim("quant.easier-than-training")
 @each_target
-def test_training_with_a_wide_copy_behind_two_bits_beats_quantising_afterwards(
+def test_training_two_bits_with_a_wide_copy_beats_quantising_afterwards(
     device, record_figure, target
 ):
     after, aware = (

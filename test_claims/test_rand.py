@@ -43,7 +43,9 @@ def deterministic() -> Iterator[None]:
 
 
 def random_run(device, seed):
-    """Losses and weights of a short training run with dropout, shuffled batches and noise from every generator."""
+    """Losses and weights of a short training run with dropout, shuffled batches and noise from
+    every generator.
+    """
     kinds = [kind for kind in kinds_on(device) if kind not in ("scaler", "scheduler")]
     run = Training(device, kinds, seed=seed)
     return run.losses(STEPS), run.weights()
@@ -52,9 +54,7 @@ def random_run(device, seed):
 @pytest.mark.claim("rand.fixed-seed")
 @fewer
 @given(seed=seeds, bit=sizes(0, 31))
-def test_two_runs_from_one_seed_are_the_same_bit_for_bit_and_those_from_two_or_without_one_differ(
-    device, seed, bit
-):
+def test_two_runs_from_one_seed_are_the_same_bit_for_bit(device, seed, bit):
     another = seed ^ 1 << bit
     (losses, weights), (again, same), (others, other) = (
         random_run(device, of) for of in (seed, seed, another)
@@ -171,7 +171,8 @@ def test_torchs_seed_alone_reproduces_the_stream_of_the_device(device, seed):
         streams.append(torch.randn(5, device=device).tolist())
     same = streams[0] == streams[1] == streams[2]
     assert same, (
-        f"twice alone and once with manual_seed_all, torch.manual_seed gave {streams} on {device} [{seed=}]"
+        f"twice alone and once with manual_seed_all, torch.manual_seed gave {streams} on {device} "
+        f"[{seed=}]"
     )
 
 
@@ -185,7 +186,8 @@ def test_cudas_seed_leaves_the_cpus_stream_as_it_is(seed, other):
     torch.cuda.manual_seed_all(other)
     got.append(torch.rand(3).tolist())
     assert got == should, (
-        f"around cuda.manual_seed_all({other}) the CPU drew {got}, but should draw {should} [{seed=}]"
+        f"around cuda.manual_seed_all({other}) the CPU drew {got}, but should draw {should} "
+        f"[{seed=}]"
     )
 
 
@@ -266,7 +268,8 @@ def traced_run(device, seed_of, width, batch_size, optimizer, activation, share)
     dropout.register_forward_hook(
         lambda _, __, output: trace["dropout"].append((output != 0).tolist())
     )
-    # A wider net needs smaller steps: where training diverges an activation gives zeros that no dropout made.
+    # A wider net needs smaller steps: where training diverges an activation gives zeros that no
+    # dropout made.
     optimizer = optimizer(net.parameters(), lr=1 / width)
     data = torch.linspace(-1, 1, 96).reshape(24, 4)
     torch.manual_seed(seed_of["dropout"])
@@ -355,16 +358,15 @@ def test_an_examples_result_depends_on_the_batch_it_is_computed_in(device, recor
         )
         furthest = max(furthest, off)
     record_figure(
-        f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch, by up to {furthest:.1e}"
+        f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch, by up to "
+        f"{furthest:.1e}"
     )
     if not differing:  # MKL has a setting for that
         pytest.skip("this library keeps one order of its sums for all batches")
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")
-def test_deterministic_mode_refuses_what_is_undefined_and_fills_what_is_uninitialised(
-    device, deterministic
-):
+def test_deterministic_mode_refuses_the_undefined_and_fills_the_rest(device, deterministic):
     """Two values for one place: which of them wins is not defined."""
     x, index, values = (torch.tensor(of, device=device) for of in ([0.0, 0.0], [1, 1], [3.0, 4.0]))
     with pytest.raises(RuntimeError, match="deterministic"):
@@ -390,14 +392,15 @@ def sums_by_index(device, runs=20):
 
 @pytest.mark.claim("rand.as-well-as-you-can")
 @pytest.mark.needs("cuda")
-def test_atomic_additions_are_the_same_from_run_to_run_in_deterministic_mode(
+def test_atomic_additions_are_the_same_each_run_in_deterministic_mode(
     device, deterministic, record_figure
 ):
     fixed = sums_by_index(device)
     torch.use_deterministic_algorithms(False)
     free = sums_by_index(device)
     record_figure(
-        f"{len({tuple(of) for of in free})} results in {len(free)} runs of index_add_, 1 if deterministic"
+        f"{len({tuple(of) for of in free})} results in {len(free)} runs of index_add_, 1 if "
+        f"deterministic"
     )
     assert all(of == fixed[0] for of in fixed), (
         "in deterministic mode the same sums differ from run to run"

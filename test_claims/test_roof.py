@@ -1,4 +1,6 @@
-"""Roofline: intensities against counted operations and real bytes, bounds against simulations, limits measured here."""
+"""Roofline: intensities against counted operations and real bytes, bounds against simulations,
+limits measured here.
+"""
 
 import math
 from dataclasses import replace
@@ -52,7 +54,9 @@ float_dtypes = st.sampled_from(["fp32", "bf16", "fp16", "fp64"])
 
 @pytest.fixture(scope="module")
 def memory(device, sizing):
-    """Operands beyond the cache of a core: 64 MiB each on a CPU; on a GPU 1 GiB, or less if that does not fit."""
+    """Operands beyond the cache of a core: 64 MiB each on a CPU; on a GPU 1 GiB, or less if that
+    does not fit.
+    """
     wanted = 2**24 if device.type == "cpu" else 2**28
     return Operands.of(
         sizing.fitting(wanted, lambda elements: 4 * 6 * elements, least=2**22), device
@@ -73,14 +77,16 @@ def meta(*shapes, dtype="fp32"):
 
 
 def ridge(row, dtype):
-    """FLOPs per byte from which a device of the table can reach its peak, or None where a figure is missing."""
+    """FLOPs per byte from which a device of the table can reach its peak, or None where a figure is
+    missing.
+    """
     peak, bandwidth = peak_flop_per_s(row, dtype), bandwidth_bytes_per_s(row)
     return None if peak is None or bandwidth is None else roofline.ridge_point(peak, bandwidth)
 
 
 @pytest.mark.claim("roof.definition")
 @given(m=sizes(most=5), k=sizes(most=5), n=sizes(most=5), dtype=float_dtypes)
-def test_intensity_is_the_operations_done_over_the_bytes_of_each_operand_once(m, k, n, dtype):
+def test_intensity_is_the_operations_over_the_bytes_of_each_operand(m, k, n, dtype):
     tally = scalars.Operations()
     scalars.matmul(tally.array(torch.ones(m, k)), tally.array(torch.ones(k, n)))
     tensors = meta((m, k), (k, n), (m, n), dtype=dtype)
@@ -101,7 +107,9 @@ def test_intensity_is_the_operations_done_over_the_bytes_of_each_operand_once(m,
 
 
 def flops_while_a_byte_moves(row, column, nbytes=10**9):
-    """FLOPs of a device's units while `nbytes` arrive, over these bytes, by clock cycles; no printed peak is used."""
+    """FLOPs of a device's units while `nbytes` arrive, over these bytes, by clock cycles; no
+    printed peak is used.
+    """
     cycles = nbytes / bandwidth_bytes_per_s(row) * row.clocks_mhz[column != "fp32"] * 1e6
     return cycles * row.units * FLOP_PER_CLOCK[row.die][column] / nbytes
 
@@ -138,7 +146,9 @@ def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(
 
 
 def simulated_s(work, peak, bandwidth, steps=64):
-    """Seconds of a device that fetches a part while it works on the part before: a pipeline of many equal parts."""
+    """Seconds of a device that fetches a part while it works on the part before: a pipeline of many
+    equal parts.
+    """
     fetched = done = Fraction(0)
     for _ in range(steps):
         fetched += Fraction(work.bytes, steps) / bandwidth
@@ -153,10 +163,10 @@ rates = st.integers(10**6, 10**15)
 @pytest.mark.claim("roof.model", "roof.below-is-memory-bound", "roof.mfu-min-one")
 @given(work=works, peak=rates, bandwidth=rates)
 @example(work=Work(2953, 10), peak=989_400, bandwidth=3350)
-def test_the_bound_is_the_time_of_a_pipeline_that_overlaps_fetching_and_arithmetic(
-    work, peak, bandwidth
-):
-    """The pipeline takes the longer of the two, and a 64th of the shorter until its first part has arrived."""
+def test_the_bound_is_the_time_of_a_pipeline_that_overlaps(work, peak, bandwidth):
+    """The pipeline takes the longer of the two, and a 64th of the shorter until its first part has
+    arrived.
+    """
     fetching, arithmetic = Fraction(work.bytes, bandwidth), Fraction(work.flops, peak)
     simulated = simulated_s(work, peak, bandwidth)
     attainable = roofline.attainable_flop_per_s(work.intensity, peak, bandwidth)
@@ -201,7 +211,9 @@ BEYOND_THE_ROOF = {"add": ["roof.below-is-memory-bound", "roof.most-others", "ro
 
 @marked(LOW_INTENSITY | BEYOND_THE_ROOF | {"dot": ["roof.dot"]})
 def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, memory, name):
-    """The same arithmetic is faster on operands in a cache, or where all fit into one, it takes the time of a copy."""
+    """The same arithmetic is faster on operands in a cache, or where all fit into one, it takes the
+    time of a copy.
+    """
     operation, elements = OPERATIONS[name], memory.x.numel()
     faster = 0.0
     if memory.x.device.type == "cpu":
@@ -254,7 +266,9 @@ def test_nothing_beats_the_roof_of_its_own_mix_of_reads_and_writes(memory, speed
 
 
 def work_by_definition(definition, *arguments, dtype="bf16"):
-    """What numpy does for a definition, one FLOP for each element that a function meets; operands and result once."""
+    """What numpy does for a definition, one FLOP for each element that a function meets; operands
+    and result once.
+    """
     done = []
 
     class Tallied(np.ndarray):
@@ -324,7 +338,7 @@ DEFINED = {
 
 @pytest.mark.claim("roof.most-others")
 @pytest.mark.parametrize("name", DEFINED)
-def test_what_is_no_product_is_counted_with_about_the_flops_of_its_definition(name):
+def test_what_is_no_product_counts_about_the_flops_of_its_definition(name):
     with counted.flops() as dispatched:
         NEW[name].call(*NEW[name].arguments("cpu", dtype=torch.bfloat16))
     done, got = DEFINED[name].flops, dispatched.elementwise
@@ -336,7 +350,7 @@ def test_what_is_no_product_is_counted_with_about_the_flops_of_its_definition(na
 
 @pytest.mark.claim("roof.most-others", "roof.gelu", "roof.relu")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
-def test_what_is_no_product_lies_below_the_ridge_of_the_vector_units_of_every_accelerator(row):
+def test_what_is_no_product_lies_below_the_ridge_of_vector_units(row):
     peak, bandwidth = peak_flop_per_s(row, "fp32", path="vector"), bandwidth_bytes_per_s(row)
     if peak is None or bandwidth is None:
         assert ridge(row, "bf16") is None or ridge(row, "bf16") > 30, (
@@ -352,7 +366,7 @@ def test_what_is_no_product_lies_below_the_ridge_of_the_vector_units_of_every_ac
 
 @pytest.mark.claim("roof.gelu")
 @given(n=st.integers(1, 2000))
-def test_a_fused_gelu_moves_the_bytes_of_a_relu_and_one_by_hand_many_times_as_many(device, n):
+def test_a_fused_gelu_moves_the_bytes_of_a_relu_one_by_hand_many_more(device, n):
     on, moved = Operands.of(n, device), []
     for operation in (OPERATIONS["gelu"], OPERATIONS["relu"], gelu_by_hand):
         with counted.flops() as dispatched:
@@ -445,7 +459,7 @@ def test_a_square_product_does_n_thirds_flops_per_byte_in_16_bits(n, dtype):
 
 
 @pytest.mark.claim("roof.matmul")
-def test_on_an_h100_a_square_product_of_bf16_can_reach_the_peak_from_887_on():
+def test_an_h100_can_reach_its_bf16_peak_from_squares_of_887_on():
     least = next(
         n for n in range(1, 2000) if roofline.matmul_work(n, n, n).intensity >= ridge(H100, "bf16")
     )
@@ -483,7 +497,7 @@ def test_intensity_grows_with_the_batch_up_to_that_of_the_matrix(batch, k, n):
 
 
 @pytest.mark.claim("roof.bigger-batch")
-def test_an_h100_needs_a_batch_of_about_300_for_a_wide_layer_and_gains_nothing_beyond():
+def test_an_h100_needs_a_batch_of_about_300_for_a_wide_layer():
     of = {batch: roofline.matmul_work(batch, 8192, 8192).intensity for batch in range(1, 1000)}
     least = next(batch for batch in of if of[batch] >= ridge(H100, "bf16"))
     assert 295 < least < 330, (
@@ -559,7 +573,9 @@ def test_a_copy_in_16_bits_takes_half_the_time(memory, speed, dtype):
 
 @st.composite
 def decoders(draw):
-    """A model with shared keys or without, sequences that generate with it, and how many tokens they are long."""
+    """A model with shared keys or without, sequences that generate with it, and how many tokens
+    they are long.
+    """
     kv_heads, groups, width = draw(sizes(most=3)), draw(sizes(most=3)), draw(sizes(most=5))
     norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
     heads = {
@@ -581,7 +597,9 @@ def decoders(draw):
 
 
 def decoded(workloads, device, model, batch, tokens, dtype="fp32"):
-    """The decoder after all `tokens` but the last, the last ones, and what the whole net says of them at once."""
+    """The decoder after all `tokens` but the last, the last ones, and what the whole net says of
+    them at once.
+    """
     net = workloads.build(model, device=device, dtype=TORCH_DTYPES[dtype])
     ids = workloads.inputs(model, batch, tokens, device=device)
     decoder = Decoder(net)
@@ -592,9 +610,7 @@ def decoded(workloads, device, model, batch, tokens, dtype="fp32"):
 
 @pytest.mark.claim("mem.kv-cache")
 @given(drawn=decoders(), dtype=st.sampled_from(["fp32", "bf16"]))
-def test_a_cache_of_keys_and_values_suffices_and_takes_the_bytes_of_the_formula(
-    workloads, device, drawn, dtype
-):
+def test_a_cache_of_keys_and_values_suffices_and_takes_its_bytes(workloads, device, drawn, dtype):
     model, batch, tokens = drawn
     decoder, last, should = decoded(workloads, device, *drawn, dtype)
     got, within = (
@@ -614,9 +630,7 @@ def test_a_cache_of_keys_and_values_suffices_and_takes_the_bytes_of_the_formula(
 @pytest.mark.claim("roof.decode-speed", "roof.inference")
 @fewer
 @given(drawn=decoders())
-def test_a_step_of_generation_reads_the_weights_once_for_all_and_the_cache_of_each(
-    workloads, device, drawn
-):
+def test_generation_reads_the_weights_once_and_the_cache_of_each(workloads, device, drawn):
     (model, batch, tokens), said = drawn, f"[{drawn}]"
     decoder, last, _ = decoded(workloads, device, *drawn)
     work, new_entry = (
@@ -661,7 +675,7 @@ def test_one_token_lies_below_every_ridge_and_a_prompt_of_thousands_above(worklo
 
 @pytest.mark.claim("roof.rough")
 @pytest.mark.parametrize("factor", [0.5, 2])
-def test_a_wrong_factor_of_two_in_the_bytes_changes_no_verdict_of_the_lecture(factor):
+def test_a_factor_of_two_in_the_bytes_changes_no_verdict(factor):
     n, units = ROW, flops_while_a_byte_moves(H100, "bf16")
     exact = {
         "relu": (n, 4 * n),

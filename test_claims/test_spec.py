@@ -1,4 +1,6 @@
-"""Specifications: printed peaks against the chip's own units and clocks, printed totals against the formulas."""
+"""Specifications: printed peaks against the chip's own units and clocks, printed totals against the
+formulas.
+"""
 
 import math
 import re
@@ -54,7 +56,7 @@ def measured_share(card, dtype):
     "row", [row for row in ROWS if row.die == "GA100"], ids=lambda row: row.label
 )
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_every_a100_has_312_dense_teraflop_per_s_of_its_tensor_cores_in_16_bits(row, dtype):
+def test_every_a100_has_312_dense_teraflop_per_s_in_16_bits(row, dtype):
     units = rederived(108 * 4, 256, 1410)  # 108 SMs of 4 tensor cores
     assert tera(row, dtype) == 312, (
         f"the peak of {row.label} is {tera(row, dtype)}, but should be 312 [{dtype}]"
@@ -113,7 +115,8 @@ def test_1979_is_neither_another_h100_nor_another_dtype_with_sparsity():
     )
     near = [name for name, figure in others.items() if figure == pytest.approx(1979, rel=0.1)]
     assert not near, (
-        f"with sparsity {near} come to {others}, but only the SXM board in 16 bits should come to 1979"
+        f"with sparsity {near} come to {others}, but only the SXM board in 16 bits should come to "
+        f"1979"
     )
     fp8 = tera(H100, "fp8_e4m3")
     assert fp8 == pytest.approx(1979, abs=0.5), (
@@ -146,7 +149,7 @@ def test_like_for_like_an_h100_does_three_times_an_a100_not_six():
     [row for row in ROWS if any(of.sparse for of in row.peaks.values())],
     ids=lambda row: row.label,
 )
-def test_where_both_are_printed_dense_is_exactly_half_of_sparse_but_for_fp4_of_a_b300(row):
+def test_dense_is_half_of_sparse_but_for_fp4_of_a_b300(row):
     """Within rounding; one row has figures at two clocks, 1.2 % apart."""
     times = {
         dtype: figure.sparse / figure.value for dtype, figure in row.peaks.items() if figure.sparse
@@ -160,7 +163,7 @@ def test_where_both_are_printed_dense_is_exactly_half_of_sparse_but_for_fp4_of_a
 
 @pytest.mark.claim("spec.halved-in-practice", "spec.sparsity-unused")
 @pytest.mark.parametrize("card", published.PRODUCTS, ids=lambda card: card.card)
-def test_practice_keeps_far_more_than_half_of_the_dense_peak_and_no_more_than_half_of_the_one_with_sparsity(
+def test_practice_keeps_more_than_half_of_the_dense_peak_alone(
     card,
 ):
     most = (
@@ -223,7 +226,7 @@ def test_the_fewer_bits_the_higher_the_peak_of_every_accelerator(row):
 
 
 @pytest.mark.claim("spec.dtype-dependent", "spec.fp8-faster")
-def test_the_h100_doubles_its_peak_with_each_halving_of_the_bits_and_jumps_from_vector_to_matrix_units():
+def test_the_h100_doubles_its_peak_with_each_halving_of_the_bits():
     peaks = [tera(H100, dtype) for dtype in ("fp32", "tf32", "bf16", "fp8_e4m3")]
     steps = [round(fast / slow, 2) for slow, fast in pairwise(peaks)]
     assert steps == [7.39, 2.0, 2.0], (
@@ -303,7 +306,9 @@ def test_this_device_has_the_memory_that_its_label_says(device, record_figure):
 
 
 def of_patterns(patterns, dtype=torch.float16):
-    """A matrix with a group of four for each pattern: values of both signs where its four bits are 1."""
+    """A matrix with a group of four for each pattern: values of both signs where its four bits are
+    1.
+    """
     values = (
         torch.randint(1, 100, (*patterns.shape, 4))
         * torch.tensor([1, -1])[torch.randint(2, (*patterns.shape, 4))]
@@ -316,9 +321,7 @@ def of_patterns(patterns, dtype=torch.float16):
     drawn=st.sets(st.integers(0, 15), min_size=1),
     dtype=st.sampled_from(["fp16", "bf16", "int8", "fp32"]),
 )
-def test_only_two_values_of_each_group_of_four_survive_compression_and_in_fp32_one_of_each_pair(
-    drawn, dtype
-):
+def test_two_values_of_each_four_survive_compression(drawn, dtype):
     # torch's own compression, in a module that a later torch may move
     conversions = pytest.importorskip("torch.sparse._semi_structured_conversions")
     dense = of_patterns(
@@ -338,7 +341,7 @@ def test_only_two_values_of_each_group_of_four_survive_compression_and_in_fp32_o
 @pytest.mark.claim("spec.sparsity-2of4")
 @pytest.mark.needs("cuda", "sm>=8.0")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of SparseSemiStructuredTensor")
-def test_a_sparse_product_is_right_for_two_values_in_four_and_wrong_for_three(device):
+def test_a_sparse_product_is_right_for_two_values_in_four_not_three(device):
     x = torch.randn(128, 128, device=device, dtype=torch.float16)
     for pattern, right in ((0b1010, True), (0b1011, False)):
         weight = of_patterns(torch.full((128, 32), pattern)).to(device)
@@ -385,7 +388,7 @@ def test_no_product_here_exceeds_what_the_units_can_do(
 @pytest.mark.claim("spec.peak-is-bound", "spec.h100-989")
 @pytest.mark.parametrize("card", published.PRODUCTS, ids=lambda card: card.card)
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
-def test_published_products_obey_the_peak_of_their_dtype_at_a_clock_the_card_can_hold(card, dtype):
+def test_published_products_obey_the_peak_at_a_clock_the_card_can_hold(card, dtype):
     row = ACCELERATORS[card.card]
     if peak_flop_per_s(row, dtype) is None:
         assert (card.card, dtype) == ("H20", "fp32"), f"{card.card} should have a peak for {dtype}"
@@ -405,7 +408,7 @@ def test_published_products_obey_the_peak_of_their_dtype_at_a_clock_the_card_can
 
 
 @pytest.mark.claim("spec.peak-is-bound")
-def test_a_nominal_peak_is_exceeded_where_clock_or_dtype_is_not_the_one_it_is_stated_for():
+def test_a_nominal_peak_is_exceeded_at_another_clock_or_dtype():
     geforce = next(card for card in published.PRODUCTS if card.card == "RTX 4090")
     share = measured_share(geforce, "bf16")
     assert share > 1, f"the RTX 4090 reaches {share:.2f} of its nominal peak, but should exceed it"
@@ -424,8 +427,10 @@ def test_a_nominal_peak_is_exceeded_where_clock_or_dtype_is_not_the_one_it_is_st
 @pytest.mark.parametrize(
     "card", [of for of in published.PRODUCTS if of.card != "H20"], ids=lambda card: card.card
 )
-def test_published_products_of_16_bits_outrun_what_the_vector_units_could_do(card):
-    """Vector units do up to 256 multiply-adds of 16 bits a clock: twice those of fp32, on an A100 four times."""
+def test_published_products_of_16_bits_outrun_the_vector_units(card):
+    """Vector units do up to 256 multiply-adds of 16 bits a clock: twice those of fp32, on an A100
+    four times.
+    """
     row = ACCELERATORS[card.card]
     most = rederived(row.units, 256, row.clocks_mhz[0])
     assert card.fp32 < most < min(card.fp16, card.bf16), (
@@ -487,7 +492,7 @@ def test_323_flops_do_not_even_make_one_token_and_3_14e23_make_the_run():
 
 
 @pytest.mark.claim("spec.gpt4")
-def test_the_estimate_for_gpt_4_is_marked_as_one_and_follows_from_the_reported_run():
+def test_the_estimate_for_gpt_4_follows_from_the_reported_run():
     estimate = published.TRAINING["GPT-4"]
     least, most = (
         planning.affordable_flops(days, published.GPT4_DEVICES, peak_flop_per_s(A100, "bf16"), mfu)

@@ -1,4 +1,6 @@
-"""Claims about storage: a tensor is strides over an allocation; which operations view it, and which copy."""
+"""Claims about storage: a tensor is strides over an allocation; which operations view it, and which
+copy.
+"""
 
 import math
 
@@ -60,7 +62,7 @@ def test_twelve_numbers_in_3_rows_have_strides_4_and_1_and_view_as_4_rows(device
 
 
 @pytest.mark.claim("storage.index-formula")
-def test_element_1_2_of_a_4x4_matrix_lies_at_6_and_a_column_needs_the_storage_offset(device):
+def test_element_1_2_of_a_4x4_matrix_lies_at_6(device):
     x = torch.arange(16, device=device).reshape(4, 4)
     formula = storage_offset((1, 2), x.stride())
     assert formula == x[1, 2].item() == 6, (
@@ -106,7 +108,7 @@ def test_every_chain_of_views_follows_the_layout_formulas_at_every_step(device, 
 @pytest.mark.claim("storage.metadata")
 @fewer
 @given(chain=view_chains())
-def test_an_allocation_with_shape_strides_and_offset_is_all_there_is_to_a_tensor(device, chain):
+def test_allocation_shape_strides_and_offset_are_all_of_a_tensor(device, chain):
     x = chain.tensor(device)
     empty = torch.empty(0, dtype=x.dtype, device=device)
     rebuilt = empty.set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
@@ -133,7 +135,7 @@ def test_contiguous_means_that_iteration_walks_the_storage_place_by_place(device
 
 @pytest.mark.claim("storage.transpose-noncontig")
 @given(m=sizes(0), n=sizes(0))
-def test_a_transposed_matrix_is_contiguous_only_where_a_dimension_has_fewer_than_2(device, m, n):
+def test_a_transposed_matrix_is_contiguous_only_if_a_dimension_is_short(device, m, n):
     x = torch.empty(m, n, device=device).t()
     expected, layout = min(m, n) < 2, contiguous_layout((m, n)).transpose(0, 1)
     for of, y, formula, should in (
@@ -163,7 +165,8 @@ def test_contiguous_copies_exactly_those_that_are_not_contiguous(device, chain):
     )
     as_should = layout_of(y) == contiguous_layout(x.shape) if copied else y is x
     assert as_should, (
-        f"contiguous() {copied=} to {layout_of(y)}, or made another tensor over the storage [{chain!r}]"
+        f"contiguous() {copied=} to {layout_of(y)}, or made another tensor over the storage "
+        f"[{chain!r}]"
     )
 
 
@@ -228,9 +231,7 @@ def test_transposing_exchanges_two_strides_and_copies_nothing(device, shape, dat
 @pytest.mark.claim("storage.mutation-propagates")
 @fewer
 @given(chain=view_chains(operations=ALWAYS_VIEWS))
-def test_a_write_through_any_view_shows_in_the_base_at_its_offset_and_one_through_the_base_in_the_view(
-    device, chain
-):
+def test_a_write_through_a_view_shows_in_the_base_and_the_reverse(device, chain):
     base = chain.base(device)
     view = base
     for step in chain.steps:
@@ -288,9 +289,7 @@ def test_reshape_copies_exactly_where_view_raises(device, chain, data):
 @pytest.mark.claim("storage.elementwise-new")
 @fewer
 @given(chain=view_chains().filter(lambda chain: chain.tensor().numel()))
-def test_elementwise_operations_allocate_unless_in_place_given_an_out_or_doing_nothing(
-    device, chain
-):
+def test_elementwise_operations_allocate_unless_told_otherwise(device, chain):
     x, other = (chain.tensor(device).float() - 2.5 for _ in range(2))
     before = x.tolist()
     new = {
@@ -329,13 +328,14 @@ def test_elementwise_operations_allocate_unless_in_place_given_an_out_or_doing_n
     )
     kept = [shares_storage(x, y) for y in same]
     assert all(kept), (
-        f"in place twice, with out=, a cast to the same dtype, dropout of 0: {kept}, but should all share"
+        f"in place twice, with out=, a cast to the same dtype, dropout of 0: {kept}, but should "
+        f"all share"
     )
 
 
 @pytest.mark.claim("storage.triu-causal")
 @given(length=sizes(1, 8))
-def test_triu_above_the_diagonal_is_true_where_a_key_lies_in_a_querys_future(device, length):
+def test_triu_is_true_where_a_key_lies_in_a_querys_future(device, length):
     mask = torch.ones(length, length, device=device).triu(diagonal=1).bool()
     future = [[key > query for key in range(length)] for query in range(length)]
     assert mask.tolist() == future, f"mask={mask.tolist()}, but should be {future} [{length=}]"
@@ -435,7 +435,8 @@ def test_making_views_allocates_nothing(device, chain):
 def test_making_views_takes_a_time_that_does_not_grow_with_their_size(
     device, sizing, speed, record_figure
 ):
-    # Eleven views take the host some 20 µs; reading and writing the clone takes an accelerator a millisecond.
+    # Eleven views take the host some 20 µs; reading and writing the clone takes an accelerator a
+    # millisecond.
     wanted = (
         2**23 if device.type == "cpu" else 2 ** round(math.log2(sizing.bytes_moved_in(1e-3) / 8))
     )

@@ -28,7 +28,9 @@ from test_claims.strategies import (
 
 
 def storages(kept: list[object], device: torch.device) -> int:
-    """Bytes of the storages on `device` under the tensors kept, each storage once; None counts nothing."""
+    """Bytes of the storages on `device` under the tensors kept, each storage once; None counts
+    nothing.
+    """
     others = [x for x in kept if x is not None and not isinstance(x, torch.Tensor)]
     assert not others, f"these are kept, but are no tensors: {others}"
     there = [x.untyped_storage() for x in kept if x is not None and x.device.type == device.type]
@@ -95,7 +97,7 @@ def test_a_4x8_tensor_takes_128_bytes(device):
 
 
 @pytest.mark.claim("tensor.gpt3-ffn")
-def test_a_feed_forward_matrix_of_gpt_3_takes_2304_mib_which_are_2_25_gib_and_2_42_gb():
+def test_a_feed_forward_matrix_of_gpt_3_takes_2304_mib():
     counted = torch.empty(12288, 4 * 12288, device="meta").nbytes
     formula = tensor_bytes((12288, 4 * 12288), "fp32")
     assert formula == counted == 2_415_919_104, f"tensor_bytes={formula}, but should be {counted}"
@@ -109,7 +111,7 @@ def test_a_feed_forward_matrix_of_gpt_3_takes_2304_mib_which_are_2_25_gib_and_2_
 @pytest.mark.claim("tensor.half-and-quarter", "dtype.fp8-bytes", "dtype.bf16-same-bytes")
 @given(shape=shapes())
 @example(shape=(1000,))
-def test_16_bit_floats_take_half_and_8_bit_floats_a_quarter_of_the_bytes_of_fp32(device, shape):
+def test_16_bit_floats_take_half_the_bytes_8_bit_floats_a_quarter(device, shape):
     fp32 = torch.empty(shape, dtype=torch.float32, device=device).untyped_storage().nbytes()
     for dtype, size in (
         ("fp16", 2),
@@ -130,7 +132,7 @@ def test_16_bit_floats_take_half_and_8_bit_floats_a_quarter_of_the_bytes_of_fp32
 
 
 @pytest.mark.claim("tensor.ex-5x10-fp16")
-def test_moving_100_bytes_to_a_gpu_charges_a_block_of_512_and_frees_nothing_here(device):
+def test_moving_100_bytes_to_a_gpu_charges_a_block_of_512(device):
     here = torch.ones(5, 10, dtype=torch.float16)
     with memory(device) as held:
         there = here.to(device)
@@ -149,9 +151,7 @@ def test_moving_100_bytes_to_a_gpu_charges_a_block_of_512_and_frees_nothing_here
 
 @pytest.mark.claim("tensor.default-float32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_what_is_told_no_dtype_takes_the_default_and_integers_and_numpys_arrays_do_not(
-    device, default_dtype, dtype
-):
+def test_what_is_told_no_dtype_takes_the_default_unless_it_has_one(device, default_dtype, dtype):
     assert default_dtype == torch.float32, (
         f"the default was {default_dtype}, but should be torch.float32"
     )
@@ -253,7 +253,7 @@ def test_allocating_without_values_writes_none(device, sizing, speed):
 
 @pytest.mark.claim("tensor.shapes-match")
 @given(drawn=npst.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, min_side=0, max_side=4))
-def test_the_shape_of_an_elementwise_result_is_the_broadcast_of_its_operands(device, drawn):
+def test_an_elementwise_result_has_the_broadcast_shape(device, drawn):
     first, second = drawn.input_shapes
     x, y = torch.ones(first, device=device), torch.ones(second, device=device)
     formula, should = broadcast_shape(first, second), np.broadcast_shapes(first, second)
@@ -279,7 +279,7 @@ def test_the_shape_of_an_elementwise_result_is_the_broadcast_of_its_operands(dev
 @given(
     drawn=npst.mutually_broadcastable_shapes(signature=np.matmul.signature, max_dims=2, max_side=4)
 )
-def test_the_shape_of_a_product_follows_from_its_matrices_vectors_and_batches(device, drawn):
+def test_a_products_shape_follows_from_matrices_vectors_and_batches(device, drawn):
     x, y = (torch.ones(shape, device=device) for shape in drawn.input_shapes)
     should = np.matmul(*map(np.ones, drawn.input_shapes)).shape
     for result in (x @ y, torch.matmul(x, y)):
@@ -290,9 +290,7 @@ def test_the_shape_of_a_product_follows_from_its_matrices_vectors_and_batches(de
 
 @pytest.mark.claim("tensor.shapes-match")
 @given(shape=shapes((1, 4), (1, 4)), keep=st.booleans(), data=st.data())
-def test_the_shape_of_a_reduction_lacks_the_dimensions_reduced_or_has_1_there_if_told(
-    device, shape, keep, data
-):
+def test_a_reduction_lacks_the_dimensions_reduced_or_has_1_there(device, shape, keep, data):
     x, dims = (
         torch.ones(shape, device=device),
         data.draw(npst.valid_tuple_axes(len(shape), min_size=1)),
@@ -311,7 +309,7 @@ def test_the_shape_of_a_reduction_lacks_the_dimensions_reduced_or_has_1_there_if
 
 @pytest.mark.claim("tensor.shapes-match")
 @given(values=st.lists(st.booleans(), min_size=1, max_size=9))
-def test_how_many_values_are_true_decides_the_shape_of_nonzero_and_of_a_mask(device, values):
+def test_the_number_of_true_values_decides_the_shape_of_nonzero(device, values):
     mask = torch.tensor(values, device=device)
     found = mask.nonzero().shape, torch.ones(len(values), device=device)[mask].shape
     assert found == ((sum(values), 1), (sum(values),)), (
@@ -323,9 +321,7 @@ def test_how_many_values_are_true_decides_the_shape_of_nonzero_and_of_a_mask(dev
 @given(first=shapes(), second=shapes())
 @example(first=(2, 3), second=(2,))
 @example(first=(2, 3), second=(3,))
-def test_shapes_that_do_not_match_are_refused_by_the_formula_exactly_when_torch_refuses_them(
-    device, first, second
-):
+def test_shapes_are_refused_by_the_formula_exactly_when_by_torch(device, first, second):
     def refused(result, *operands):
         try:
             result(*operands)

@@ -13,7 +13,9 @@ from test_claims.oracles.dispatched import Recorded
 
 @dataclass
 class Decoder:
-    """Feeds `net`, of learned positions, one token per sequence at a time; keeps the keys and values of each layer."""
+    """Feeds `net`, of learned positions, one token per sequence at a time; keeps the keys and
+    values of each layer.
+    """
 
     net: nn.Module
     layers: list[list[Tensor]] = field(default_factory=list)
@@ -43,7 +45,9 @@ class Decoder:
         return attention.out(mixed.reshape(len(x), -1))
 
     def bytes_among(self, recorded: Recorded) -> int:
-        """Bytes of parameters and caches that recorded operations read, each once; of tables only a row is read."""
+        """Bytes of parameters and caches that recorded operations read, each once; of tables only a
+        row is read.
+        """
         read = {x.untyped_storage()._cdata for _, operands, _ in recorded.calls for x in operands}
         tables = (self.net.embedding.weight, self.net.positions.weight)
         weights = [x for x in self.net.parameters() if all(x is not table for table in tables)]

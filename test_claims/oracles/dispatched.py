@@ -25,7 +25,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 @contextmanager
 def counting() -> Iterator[FlopCounterMode]:
-    """Counts with `get_total_flops()`; attention runs as two products: fused CPU kernels are not counted."""
+    """Counts with `get_total_flops()`; attention runs as two products: fused CPU kernels are not
+    counted.
+    """
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         yield counter
 
@@ -39,7 +41,9 @@ def product_flops(function: Callable[..., object], *arguments: object) -> int:
 
 @contextmanager
 def opt_einsum(*, enabled: bool = True) -> Iterator[None]:
-    """Has an einsum ask for its order; numpy's search of all orders answers for opt_einsum, which need not be there."""
+    """Has an einsum ask for its order; numpy's search of all orders answers for opt_einsum, which
+    need not be there.
+    """
 
     def contract_path(equation: str, *operands: Tensor, optimize: str) -> tuple[Any, str]:
         return np.einsum_path(
@@ -66,7 +70,9 @@ def linear_net(widths: Sequence[int], device: torch.device | str = "cpu") -> tor
 
 
 def forward_and_backward(net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[int, int]:
-    """Product FLOPs of net(x), and of its backward pass from a gradient of ones (so that no loss is counted)."""
+    """Product FLOPs of net(x), and of its backward pass from a gradient of ones (so that no loss is
+    counted).
+    """
     with counting() as forward:
         y = net(x)
     with counting() as backward:
@@ -75,12 +81,15 @@ def forward_and_backward(net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[in
 
 
 PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
-# These read values on one device and write them on another; `empty_like(x, device=...)` only looks at the shape.
+# These read values on one device and write them on another; `empty_like(x, device=...)` only looks
+# at the shape.
 COPIES = {torch.ops.aten._to_copy, torch.ops.aten.copy, torch.ops.aten.copy_}
 
 
 class Recorded(TorchDispatchMode):
-    """Records the dispatched operations within: the operation, the tensors that it reads, and those that it makes."""
+    """Records the dispatched operations within: the operation, the tensors that it reads, and those
+    that it makes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +126,9 @@ def crossings(function: Callable[[], Any]) -> list[Tensor]:
 
 
 def host_to_device_copies(function: Callable[[], Any]) -> int:
-    """The copies from host to device in the CUDA trace of a call. Skips where the trace lacks even a kernel."""
+    """The copies from host to device in the CUDA trace of a call. Skips where the trace lacks even
+    a kernel.
+    """
     cuda = torch.profiler.ProfilerActivity.CUDA
     untraced = "torch's profiler traces no kernel here: CUPTI is absent, or another profiler has it"
     if cuda not in torch.profiler.supported_activities():
@@ -135,7 +146,9 @@ def host_to_device_copies(function: Callable[[], Any]) -> int:
 
 
 def fresh(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function under a name that torch.compile has not seen: it remembers shapes by file, line and name."""
+    """The same function under a name that torch.compile has not seen: it remembers shapes by file,
+    line and name.
+    """
     assert isinstance(function, types.FunctionType)
     code = function.__code__.replace(co_name=f"{function.__name__}_{secrets.token_hex(4)}")
     return types.FunctionType(
@@ -144,7 +157,8 @@ def fresh(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Graphs:
-    """A backend of torch.compile that counts the graphs it is given and their runs, and runs them as they are.
+    """A backend of torch.compile that counts the graphs it is given and their runs, and runs them
+    as they are.
 
     It generates no code: tracing, guards and reuse can be tested without a compiler.
     """
@@ -167,7 +181,9 @@ class Graphs:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A function compiled for arguments like those it was first called with, and how long that call took."""
+    """A function compiled for arguments like those it was first called with, and how long that call
+    took.
+    """
 
     function: Callable[..., Any]
     first_call_s: float
@@ -177,12 +193,15 @@ class Compiled:
 
 
 def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> Compiled:
-    """`function` compiled by torch.compile's own backend; AssertionError where nothing was compiled."""
+    """`function` compiled by torch.compile's own backend; AssertionError where nothing was
+    compiled.
+    """
     from torch._dynamo.utils import (
         counters,  # the import takes a second, and the other functions do not need it
     )
 
-    # Not each test has the need `c++`, which asks for a compiler too: a CPU needs none for products alone.
+    # Not each test has the need `c++`, which asks for a compiler too: a CPU needs none for products
+    # alone.
     if (
         any(argument.is_cuda for argument in arguments if isinstance(argument, torch.Tensor))
         and not has_triton()
@@ -200,7 +219,9 @@ def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> C
 
 
 def profiled_operators(function: Callable[..., Any], *arguments: Any) -> dict[str, int]:
-    """The operators of torch that a call runs, and the FLOPs that the profiler computes of each kind."""
+    """The operators of torch that a call runs, and the FLOPs that the profiler computes of each
+    kind.
+    """
     cpu = [ProfilerActivity.CPU]
     with profile(activities=cpu, record_shapes=True, with_flops=True, acc_events=True) as profiler:
         function(*arguments)

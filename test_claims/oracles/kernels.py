@@ -46,7 +46,9 @@ def flop_per_s(
 
 @contextmanager
 def fp32_products(precision: str = "highest") -> Iterator[None]:
-    """Products of fp32 within: in fp32, or with "high" in TF32 where the device has it, whatever the default is."""
+    """Products of fp32 within: in fp32, or with "high" in TF32 where the device has it, whatever
+    the default is.
+    """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
@@ -110,7 +112,8 @@ OPERATIONS: dict[str, Callable[[Operands], object]] = {
     "softmax": lambda on: torch.softmax(on.x.view(-1, ROW), -1, out=on.out.view(-1, ROW)),
     "layer norm": lambda on: layer_norm(on.x.view(-1, ROW), (ROW,), on.y[:ROW], on.y[:ROW]),
 }
-# The tensors of full length that an operation reads and writes: only those of the same mix share a bandwidth.
+# The tensors of full length that an operation reads and writes: only those of the same mix share a
+# bandwidth.
 MIXES = {
     "one read, one written": ("relu", "negative", "scale"),
     "two read, one written": ("add", "multiply", "maximum"),
@@ -121,7 +124,9 @@ FULL_TENSORS |= {"sum": 1, "largest": 1, "dot": 2, "matvec": 1}
 
 
 def empty_host_cache() -> None:
-    """Gives back the pinned blocks that torch keeps for later tensors and that no copy is using any more."""
+    """Gives back the pinned blocks that torch keeps for later tensors and that no copy is using any
+    more.
+    """
     public = getattr(
         torch.accelerator, "empty_host_cache", None
     )  # newer than the oldest torch here
@@ -129,7 +134,9 @@ def empty_host_cache() -> None:
 
 
 def timed_copy(target: torch.Tensor, source: torch.Tensor) -> tuple[float, float, bool]:
-    """Seconds until a non_blocking copy returned, seconds it took on the device, and whether it then still ran."""
+    """Seconds until a non_blocking copy returned, seconds it took on the device, and whether it
+    then still ran.
+    """
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start = time.perf_counter()

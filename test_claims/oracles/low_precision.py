@@ -20,8 +20,9 @@ NETS = {"wide": (128,), "deep": (32, 32, 32)}  # hidden widths, beside the usual
 def stochastically_rounded(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """fp32 values as bf16, up or down at random, so that the expected value is the value itself.
 
-    bf16 is the upper half of an fp32 pattern: a random number added to the lower half carries into the upper one with
-    just the probability of rounding away from zero; then the lower half is cut off.
+    bf16 is the upper half of an fp32 pattern: a random number added to the lower half carries into
+    the upper one with just the probability of rounding away from zero; then the lower half is cut
+    off.
     """
     noise = torch.randint(
         0, 2**16, x.shape, dtype=torch.int32, device=x.device, generator=generator
@@ -46,10 +47,11 @@ def trained_net(
     steps: int = 60,
     seed: int = 0,
 ) -> tuple[nn.Sequential, list[float]]:
-    """A net of such layers trained by Adam, under autocast where a dtype is given; the net and its losses.
+    """A net of such layers trained by Adam, under autocast where a dtype is given; the net and its
+    losses.
 
-    Kept, as several claims look at the same run. The factor makes the gradients small; Adam's update does not depend
-    on it, as long as there are gradients.
+    Kept, as several claims look at the same run. The factor makes the gradients small; Adam's
+    update does not depend on it, as long as there are gradients.
     """
     torch.manual_seed(seed)
     net = layers(hidden, layer).to(device)
@@ -69,7 +71,9 @@ def trained_net(
 
 
 def through_fp8(x: Tensor, dtype: torch.dtype, scaled: bool) -> Tensor:
-    """The values an fp8 tensor holds; where `scaled`, with one scale that brings its largest value near the maximum."""
+    """The values an fp8 tensor holds; where `scaled`, with one scale that brings its largest value
+    near the maximum.
+    """
     largest = float(x.abs().max())
     limit = torch.finfo(dtype).max
     scale = 2.0 ** math.floor(math.log2(limit / largest)) if scaled and largest else 1.0
@@ -92,7 +96,8 @@ class _Fp8Product(torch.autograd.Function):
 
 
 class Fp8Linear(nn.Linear):
-    """A linear layer whose three products have fp8 operands, e4m3 forward and e5m2 for gradients, and an fp32 sum.
+    """A linear layer whose three products have fp8 operands, e4m3 forward and e5m2 for gradients,
+    and an fp32 sum.
 
     fp8 units compute the same; rounding the operands and multiplying in fp32 works on any device.
     """
@@ -127,7 +132,9 @@ PER_TENSOR = "per tensor"
 
 
 def scales_of(weight: Tensor, bits: int, granularity: str) -> Tensor:
-    """Largest magnitude over the largest integer, 2^(bits - 1) - 1: of each output channel, or of the whole tensor."""
+    """Largest magnitude over the largest integer, 2^(bits - 1) - 1: of each output channel, or of
+    the whole tensor.
+    """
     largest = weight.detach().abs().amax(dim=1)
     return (largest if granularity == PER_CHANNEL else largest.max().expand_as(largest)) / (
         2 ** (bits - 1) - 1
@@ -155,7 +162,9 @@ def unpacked_int4(packed: Tensor) -> Tensor:
 
 
 class QuantisedLinear(nn.Linear):
-    """A linear layer that computes with its weight in `bits` bits, and trains the fp32 weight behind it."""
+    """A linear layer that computes with its weight in `bits` bits, and trains the fp32 weight
+    behind it.
+    """
 
     bits = 32
 
@@ -183,7 +192,8 @@ def fitted(
 ) -> nn.Sequential:
     """A net fitted to one of TARGETS by AdamW with weights in `bits` bits.
 
-    With a `master` copy the weights are kept in fp32 and rounded for each use; without, only the rounded ones are kept.
+    With a `master` copy the weights are kept in fp32 and rounded for each use; without, only the
+    rounded ones are kept.
     """
     torch.manual_seed(0)
     layers = (

@@ -161,10 +161,12 @@ def differences(operator: Operator, above: Array, step: float = 1e-6) -> Iterato
 
 
 def by_loops(equation: str, *operands: torch.Tensor) -> torch.Tensor:
-    """The einsum by its definition: for each place of the output the sum, over every index it lacks, of the products.
+    """The einsum by its definition: for each place of the output the sum, over every index it
+    lacks, of the products.
 
-    As torch reads the equation: `...` are dimensions aligned from the right, a size of 1 stretches, a repeated letter
-    takes the diagonal; without `->` the output is the ellipsis and then the letters that occur once, in order.
+    As torch reads the equation: `...` are dimensions aligned from the right, a size of 1 stretches,
+    a repeated letter takes the diagonal; without `->` the output is the ellipsis and then the
+    letters that occur once, in order.
     """
     left, arrow, right = equation.replace(" ", "").partition("->")
     labels = [_labels(term, x.dim()) for term, x in zip(left.split(","), operands, strict=True)]
@@ -214,7 +216,9 @@ LETTERS = "ijkl"
 def einsums(
     draw: st.DrawFn, operands: tuple[int, int] = (1, 3), plain: bool = False
 ) -> tuple[str, list[Any]]:
-    """An equation over four letters and an ellipsis, and shapes; unless `plain` with diagonals, or no output."""
+    """An equation over four letters and an ellipsis, and shapes; unless `plain` with diagonals, or
+    no output.
+    """
     size = dict(zip(LETTERS, draw(st.tuples(*[st.integers(1, 3)] * len(LETTERS))), strict=True))
     batch = tuple(
         draw(

@@ -32,7 +32,9 @@ def sgd(x: Array, gradients: Sequence[Array], lr: float) -> Iterator[Array]:
 
 
 def heavy_ball(x: Array, gradients: Sequence[Array], lr: float, momentum: float) -> Iterator[Array]:
-    """Polyak 1964, equation 9: each step adds a part of the previous step. No buffer, two positions."""
+    """Polyak 1964, equation 9: each step adds a part of the previous step. No buffer, two
+    positions.
+    """
     before = x
     for g in gradients:
         x, before = x - lr * g + momentum * (x - before), x
@@ -40,7 +42,9 @@ def heavy_ball(x: Array, gradients: Sequence[Array], lr: float, momentum: float)
 
 
 def nesterov(y: Array, gradients: Sequence[Array], lr: float, momentum: float) -> Iterator[Array]:
-    """Nesterov 1983: a plain step x from a point y ahead, where the gradients are taken; gives the points y."""
+    """Nesterov 1983: a plain step x from a point y ahead, where the gradients are taken; gives the
+    points y.
+    """
     before = y
     for g in gradients:
         x = y - lr * g
@@ -56,7 +60,9 @@ def adagrad(
     lr_decay: float = 0.0,
     initial_accumulator_value: float = 0.0,
 ) -> Iterator[Array]:
-    """Duchi, Hazan and Singer 2011, figure 1 with a diagonal H = delta + sqrt(sum of squares): delta is outside."""
+    """Duchi, Hazan and Singer 2011, figure 1 with a diagonal H = delta + sqrt(sum of squares):
+    delta is outside.
+    """
     for t in range(1, len(gradients) + 1):
         s = (sum(g**2 for g in gradients[:t]) + initial_accumulator_value) ** 0.5
         x = x - lr / (1 + (t - 1) * lr_decay) * gradients[t - 1] / (eps + s)
@@ -72,7 +78,9 @@ def rmsprop(
     momentum: float = 0.0,
     centered: bool = False,
 ) -> Iterator[Array]:
-    """Hinton 2012 (lecture 6e, slide 29); centered and with momentum Graves 2013, equations 38 to 45 (eps aside)."""
+    """Hinton 2012 (lecture 6e, slide 29); centered and with momentum Graves 2013, equations 38 to
+    45 (eps aside).
+    """
     mean_square = mean = step = 0.0 * x
     for g in gradients:
         mean_square = alpha * mean_square + (1 - alpha) * g**2
@@ -95,9 +103,11 @@ def adam(
     bias_correction: bool = True,
     amsgrad: bool = False,
 ) -> Iterator[Array]:
-    """Kingma and Ba 2014, algorithm 1; weight decay as in algorithm 2 of Loshchilov and Hutter 2017, times lr.
+    """Kingma and Ba 2014, algorithm 1; weight decay as in algorithm 2 of Loshchilov and Hutter
+    2017, times lr.
 
-    `amsgrad` is Reddi, Kale and Kumar 2018, with torch's correction of the bias, which they leave out.
+    `amsgrad` is Reddi, Kale and Kumar 2018, with torch's correction of the bias, which they leave
+    out.
     """
     m = v = largest = 0.0 * theta
     for t, f in enumerate(gradients, start=1):
@@ -117,7 +127,9 @@ def adam(
 
 @dataclass(frozen=True)
 class Task:
-    """Tensors to be optimized, and the gradient of each at every step; its printed form reproduces it."""
+    """Tensors to be optimized, and the gradient of each at every step; its printed form reproduces
+    it.
+    """
 
     shapes: tuple[tuple[int, ...], ...]
     steps: int
@@ -143,7 +155,9 @@ class Task:
     def torchs(
         self, optimizer: Callable[..., torch.optim.Optimizer], device: torch.device, **options: Any
     ) -> tuple[list[Path], States]:
-        """The same steps by an optimizer of torch, in fp64, all tensors in one optimizer; and the state it keeps."""
+        """The same steps by an optimizer of torch, in fp64, all tensors in one optimizer; and the
+        state it keeps.
+        """
         device = with_dtype(device)
         weights, gradients = self.arrays()
         parameters = [torch.nn.Parameter(torch.tensor(w, device=device)) for w in weights]
@@ -156,7 +170,8 @@ class Task:
             for parameter, path, gradient in zip(parameters, paths, gradients, strict=True):
                 path.append(parameter.detach().cpu().numpy().copy())
                 left = np.array(parameter.grad.tolist())
-                # Of all tensors at once, torch adds Nesterov's momentum to the gradients themselves.
+                # Of all tensors at once, torch adds Nesterov's momentum to the gradients
+                # themselves.
                 same = options.get("nesterov") or np.array_equal(left, gradient[step])
                 assert same, f"a step changed its gradient {gradient[step]} to {left}"
         return paths, [stepper.state[parameter] for parameter in parameters]
@@ -174,7 +189,9 @@ tasks = st.builds(
 
 
 def disagreement(got: list[Path], should: list[Path], tolerance: float = 1e-11) -> str | None:
-    """The first step at which two runs differ by more than rounding, as a sentence; None where they agree."""
+    """The first step at which two runs differ by more than rounding, as a sentence; None where they
+    agree.
+    """
     for tensor, (path, other) in enumerate(zip(got, should, strict=True)):
         for step, (one, two) in enumerate(zip(path, other, strict=True), start=1):
             error = np.abs(one - two)
@@ -182,7 +199,8 @@ def disagreement(got: list[Path], should: list[Path], tolerance: float = 1e-11) 
             size = max(abs(two[place]), 1.0)
             if not error[place] <= tolerance * size:
                 return (
-                    f"after step {step} tensor {tensor} is {one[place]!r} at {tuple(map(int, place))}, "
+                    f"after step {step} tensor {tensor} is {one[place]!r} at "
+                    f"{tuple(map(int, place))}, "
                     f"but should be {two[place]!r}"
                 )
     return None
@@ -195,7 +213,9 @@ def descended(
     steps: int = 100,
     lr: float = 1e-3,
 ) -> torch.Tensor:
-    """Weights after `steps` steps of SGD: kept in a dtype, or in a 16-bit one with one of the two repairs."""
+    """Weights after `steps` steps of SGD: kept in a dtype, or in a 16-bit one with one of the two
+    repairs.
+    """
     dtype, _, repair = keeping.partition(", ")
     weights = torch.nn.Parameter(start.to(TORCH_DTYPES[dtype], copy=True))
     stepper, master = torch.optim.SGD([weights], lr=lr), start.clone()
@@ -214,7 +234,9 @@ def descended(
 
 
 class OwnAdagrad(torch.optim.Optimizer):
-    """AdaGrad as the lecture writes it: a loop over the groups, p.grad, self.state[p], eps inside the root."""
+    """AdaGrad as the lecture writes it: a loop over the groups, p.grad, self.state[p], eps inside
+    the root.
+    """
 
     def __init__(self, parameters: Any, lr: float = 0.01, eps: float = 1e-5) -> None:
         super().__init__(parameters, {"lr": lr, "eps": eps})

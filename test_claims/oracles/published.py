@@ -1,7 +1,9 @@
-"""Figures from papers, vendors' customers and laws: training runs, measured products, models, thresholds.
+"""Figures from papers, vendors' customers and laws: training runs, measured products, models,
+thresholds.
 
-Tables are in published.toml, typed in from the sources, which are named by their keys in test_claims/registry. No
-machine can settle these figures; the claims hold them against one another and against the formulas.
+Tables are in published.toml, typed in from the sources, which are named by their keys in
+test_claims/registry. No machine can settle these figures; the claims hold them against one another
+and against the formulas.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ COMPUTE_OPTIMAL, LOSSES, LARGE_RUNS = (
 
 
 class Model(NamedTuple):
-    """A row of table D.1 (gpt3-2020): parameters in millions, petaFLOP/s-days and FLOPs, all for 300 billion tokens."""
+    """A row of table D.1 (gpt3-2020): parameters in millions, petaFLOP/s-days and FLOPs, all for
+    300 billion tokens.
+    """
 
     name: str
     millions: int
@@ -50,7 +54,8 @@ class TrainingFlops(NamedTuple):
 
 
 TRAINING = {name: TrainingFlops(*row) for name, row in TABLES["training"].items()}
-# The reports that Epoch AI's estimate rests on: 25,000 A100s for 90 to 100 days at an MFU of 0.32 to 0.36.
+# The reports that Epoch AI's estimate rests on: 25,000 A100s for 90 to 100 days at an MFU of 0.32
+# to 0.36.
 GPT4_DEVICES, GPT4_DAYS, GPT4_MFU = 25_000, (90, 100), (0.32, 0.36)
 LLAMA3_405B_PARAMETERS, LLAMA3_405B_TOKENS = 405 * 10**9, 15_600 * 10**9
 LLAMA3_405B_HOURS_AND_WATTS = 30_840_000, 700  # of its H100s, and of each at most (llama3.1-card)
@@ -74,7 +79,9 @@ THRESHOLDS = {law: Threshold(**row) for law, row in TABLES["thresholds"].items()
 
 
 class Products(NamedTuple):
-    """TFLOP/s that torch's own products were measured at on a card (source: torch-product-measurements)."""
+    """TFLOP/s that torch's own products were measured at on a card (source:
+    torch-product-measurements).
+    """
 
     card: str
     fp32: float
@@ -87,7 +94,9 @@ H100_FP32_WITH_TF32_ALLOWED = 403.74  # TFLOP/s, of another contributor's H100
 
 
 class Run(NamedTuple):
-    """A run of an MPT model (mpt-benchmarks): the figures behind its utilisation, and the percentages printed."""
+    """A run of an MPT model (mpt-benchmarks): the figures behind its utilisation, and the
+    percentages printed.
+    """
 
     model: str
     parameters: int
@@ -104,7 +113,9 @@ class Run(NamedTuple):
 
     @property
     def flops_per_token(self) -> int:
-        """6N plus attention: four products of width `dim` with every token, forward and twice backward."""
+        """6N plus attention: four products of width `dim` with every token, forward and twice
+        backward.
+        """
         return 6 * self.parameters + 3 * self.layers * 2 * 2 * self.dim * self.sequence
 
 

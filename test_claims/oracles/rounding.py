@@ -1,8 +1,9 @@
-"""How far a kernel may lie from the exact result: a definition run in fp64, and a bound of its rounding errors.
+"""How far a kernel may lie from the exact result: a definition run in fp64, and a bound of its
+rounding errors.
 
-Running error analysis (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.3):
-each operation passes on the errors of its operands and adds its own. `RunningError` works below
-autograd, so that a definition that is written forward bounds its gradients too.
+Running error analysis (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section
+3.3): each operation passes on the errors of its operands and adds its own. `RunningError` works
+below autograd, so that a definition that is written forward bounds its gradients too.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ TF32 = Precision(2.0**-11)
 class RunningError(TorchDispatchMode):
     """Bounds the error of each fp64 result within, were it computed in these precisions.
 
-    `results` is that of every intermediate result, `accumulator` that of partial sums. `products` is
-    what a product errs by besides, as a share of the sum of magnitudes. `after` hands on what an
+    `results` is that of every intermediate result, `accumulator` that of partial sums. `products`
+    is what a product errs by besides, as a share of the sum of magnitudes. `after` hands on what an
     earlier one knows.
     """
 

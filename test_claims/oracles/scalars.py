@@ -1,7 +1,9 @@
-"""A number that counts its own multiplications and additions, and products, nets and attention built of it.
+"""A number that counts its own multiplications and additions, and products, nets and attention
+built of it.
 
-Arrays of such numbers are numpy object arrays: numpy broadcasts them and calls the number's own operators. Products
-are written as the loops of their definition, so the count does not depend on any formula.
+Arrays of such numbers are numpy object arrays: numpy broadcasts them and calls the number's own
+operators. Products are written as the loops of their definition, so the count does not depend on
+any formula.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ class Number:
 def integers(
     *shape: int, device: torch.device | str = "cpu", requires_grad: bool = False
 ) -> torch.Tensor:
-    """Random small integers as float32, whose sums and products are exact in any order and precision."""
+    """Random small integers as float32, whose sums and products are exact in any order and
+    precision.
+    """
     return torch.randint(-3, 4, shape, device=device).float().requires_grad_(requires_grad)
 
 
@@ -83,7 +87,9 @@ def tensor(numbers: np.ndarray | Number) -> torch.Tensor:
 
 
 def inner_product(a: Iterable[Number], b: Iterable[Number], start: Number | None = None) -> Number:
-    """Σ a·b into the accumulator `start`; without one the first addition is a copy (one FLOP fewer)."""
+    """Σ a·b into the accumulator `start`; without one the first addition is a copy (one FLOP
+    fewer).
+    """
     total = start
     for left, right in zip(a, b, strict=True):
         total = left * right if total is None else total + left * right
@@ -92,7 +98,9 @@ def inner_product(a: Iterable[Number], b: Iterable[Number], start: Number | None
 
 
 def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a @ b by its definition: one inner product per element of the result; leading dimensions broadcast."""
+    """a @ b by its definition: one inner product per element of the result; leading dimensions
+    broadcast.
+    """
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = np.broadcast_to(a, batch + a.shape[-2:]), np.broadcast_to(b, batch + b.shape[-2:])
     result = np.empty((*batch, a.shape[-2], b.shape[-1]), dtype=object)
@@ -120,7 +128,9 @@ def total(numbers: np.ndarray, axis: int) -> np.ndarray:
 def contract(
     a: tuple[str, np.ndarray], b: tuple[str, np.ndarray], result: str
 ) -> tuple[str, np.ndarray]:
-    """One step of an einsum; indices found in one operand alone and not in the result are summed out of it first."""
+    """One step of an einsum; indices found in one operand alone and not in the result are summed
+    out of it first.
+    """
     (a_indices, a_values), (b_indices, b_values) = (
         _without_lone(operand, set(other[0]) | set(result)) for operand, other in ((a, b), (b, a))
     )
@@ -182,7 +192,9 @@ def _mapped(function: Callable[[Number], Number], x: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Node:
-    """A number in a net: its value, the products it is the sum of, and its gradient once that flows back."""
+    """A number in a net: its value, the products it is the sum of, and its gradient once that flows
+    back.
+    """
 
     value: Number
     terms: Sequence[tuple[Node, Node]] = ()  # (input, weight) of each product
@@ -192,10 +204,11 @@ class Node:
 
 @dataclass
 class Net:
-    """Linear layers without biases, one after the other, run forward and backward on counted numbers.
+    """Linear layers without biases, one after the other, run forward and backward on counted
+    numbers.
 
-    Each phase has its own tally. Nothing here knows of matrices: every sum keeps its terms, and passes its gradient on
-    along each of them, x += w·dy and w += x·dy.
+    Each phase has its own tally. Nothing here knows of matrices: every sum keeps its terms, and
+    passes its gradient on along each of them, x += w·dy and w += x·dy.
     """
 
     weights: list[list[list[Node]]]  # of each layer: [input][output]
@@ -260,11 +273,13 @@ def attention(
     output_gradient: torch.Tensor,
     flash: bool,
 ) -> tuple[list[np.ndarray], Operations, Operations]:
-    """Scaled dot-product attention, forward and backward, visiting only the pairs that the mask lets through.
+    """Scaled dot-product attention, forward and backward, visiting only the pairs that the mask
+    lets through.
 
-    All operands are (head, position, width); a key head serves as many query heads as there are of them for each. The
-    output and the gradients of query, key and value; the products' operations forward, and backward. Softmax, scale and
-    its gradient run on plain floats: they are no products.
+    All operands are (head, position, width); a key head serves as many query heads as there are of
+    them for each. The output and the gradients of query, key and value; the products' operations
+    forward, and backward. Softmax, scale and its gradient run on plain floats: they are no
+    products.
     """
     heads, queries, width = query.shape
     keys, group = key.shape[1], heads // key.shape[0]

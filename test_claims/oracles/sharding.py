@@ -1,6 +1,7 @@
 """Data-parallel training that shards the optimizer's state between processes (ZeRO, stage 1).
 
-Two are real processes. Of more, this process is one after another, in a fake group, whose collectives return at once.
+Two are real processes. Of more, this process is one after another, in a fake group, whose
+collectives return at once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ TIMEOUT_S = 120  # a busy machine imports torch in a fraction of it
 
 @dataclass(frozen=True)
 class Rank:
-    """The bytes of parameters, gradients and state that one process holds after two steps of Adam, and its weights."""
+    """The bytes of parameters, gradients and state that one process holds after two steps of Adam,
+    and its weights.
+    """
 
     held: tuple[int, int, int]
     weights: list[float]
@@ -47,7 +50,9 @@ def train(parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optim
 
 
 def trained(widths: Sequence[int]) -> Rank:
-    """This process as a rank of the group that it is in, after training the net with a sharded Adam."""
+    """This process as a rank of the group that it is in, after training the net with a sharded
+    Adam.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the import compiles scripts
         from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -63,7 +68,9 @@ def trained(widths: Sequence[int]) -> Rank:
 
 
 def fake_ranks(widths: Sequence[int], devices: int) -> list[Rank]:
-    """All ranks of a fake group of so many, each by itself: what it holds is right, but not its weights."""
+    """All ranks of a fake group of so many, each by itself: what it holds is right, but not its
+    weights.
+    """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     held = []
@@ -101,7 +108,8 @@ def ranks(*nets: Sequence[int], processes: int = 2) -> list[list[Rank]]:
 
 def train_sharded(rank: int, folder: str, processes: int, nets: Sequence[Sequence[int]]) -> None:
     """One rank: trains each net and writes the bytes it holds."""
-    # A store rather than a file:// address, whose percent-encoded spaces and umlauts torch does not decode.
+    # A store rather than a file:// address, whose percent-encoded spaces and umlauts torch does not
+    # decode.
     store = torch.distributed.FileStore(f"{folder}/rendezvous", processes)
     torch.distributed.init_process_group("gloo", store=store, world_size=processes, rank=rank)
     held = [astuple(trained(widths)) for widths in nets]

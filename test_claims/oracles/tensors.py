@@ -1,4 +1,6 @@
-"""The bytes, storages and values of real tensors: parameters, gradients, optimizer state, saved activations."""
+"""The bytes, storages and values of real tensors: parameters, gradients, optimizer state, saved
+activations.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def shares_storage(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def places(x: torch.Tensor) -> torch.Tensor:
-    """Where each element of `x` lies in its storage, found by numbering the storage and looking through `x`."""
+    """Where each element of `x` lies in its storage, found by numbering the storage and looking
+    through `x`.
+    """
     numbered = torch.arange(x.untyped_storage().nbytes() // x.element_size(), device=x.device)
     return numbered.as_strided(x.shape, x.stride(), x.storage_offset())
 
@@ -39,7 +43,9 @@ def metered(device: torch.device) -> torch.device:
 
 
 def difference(got: torch.Tensor, should: torch.Tensor) -> str:
-    """A sentence about the first difference of two tensors; empty where shape and every value are equal."""
+    """A sentence about the first difference of two tensors; empty where shape and every value are
+    equal.
+    """
     if got.shape != should.shape:
         return f"shape={tuple(got.shape)}, but should be {tuple(should.shape)}"
     wrong = (got.cpu() != should.cpu()).nonzero().tolist()
@@ -49,7 +55,8 @@ def difference(got: torch.Tensor, should: torch.Tensor) -> str:
     return f"{len(wrong)} of {got.numel()} values differ, at {at} it is {got[at]:g}, but should be {should[at]:g}"
 
 
-# Optimizers that need sparse gradients, a closure, matrices alone, or the shapes of the tensors to know their state.
+# Optimizers that need sparse gradients, a closure, matrices alone, or the shapes of the tensors to
+# know their state.
 PARTICULAR = {"sparse-adam", "lbfgs", "muon", "adafactor"}
 # torch's own optimizers under the names of `accounting.optimizers.OPTIMIZERS`.
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -90,7 +97,9 @@ def state_bytes(optimizer: torch.optim.Optimizer, step_counts: bool = False) -> 
 
 
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor, steps: int = 1) -> None:
-    """`steps` training steps that minimise the mean square of the output; the last one's gradients stay."""
+    """`steps` training steps that minimise the mean square of the output; the last one's gradients
+    stay.
+    """
     for _ in range(steps):
         optimizer.zero_grad()
         net(batch).float().pow(2).mean().backward()
@@ -99,10 +108,11 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor, steps
 
 @torch.enable_grad()
 def warm_up(device: torch.device) -> None:
-    """Has cuBLAS take its workspace, and cuBLASLt, which multiplies where a bias is added, perhaps one of its own.
+    """Has cuBLAS take its workspace, and cuBLASLt, which multiplies where a bias is added, perhaps
+    one of its own.
 
-    Both come from the allocator, for this thread and for the one that runs the backward pass, and are kept. That thread
-    also lets go of the graph before, which one that failed leaves there.
+    Both come from the allocator, for this thread and for the one that runs the backward pass, and
+    are kept. That thread also lets go of the graph before, which one that failed leaves there.
     """
     for bias in (False, True):
         x = torch.ones(64, 8, device=device, requires_grad=True)
@@ -111,7 +121,9 @@ def warm_up(device: torch.device) -> None:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Within, Python's collector of cycles frees no tensor of earlier tests between two readings of an allocator."""
+    """Within, Python's collector of cycles frees no tensor of earlier tests between two readings of
+    an allocator.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -122,10 +134,11 @@ def without_collector() -> Iterator[None]:
 
 
 def held_after(device: torch.device, *steps: Callable[[], Any]) -> tuple[list[Any], list[int]]:
-    """The result of each step, all of them kept, and the bytes that the allocator has handed out and not got back then.
+    """The result of each step, all of them kept, and the bytes that the allocator has handed out
+    and not got back then.
 
-    The allocator also counts what is in no tensor that the caller knows of. They are the bytes that were requested:
-    `memory_allocated` adds what its blocks round up.
+    The allocator also counts what is in no tensor that the caller knows of. They are the bytes that
+    were requested: `memory_allocated` adds what its blocks round up.
     """
     results = []
     warm_up(device)
@@ -141,15 +154,19 @@ def held_after(device: torch.device, *steps: Callable[[], Any]) -> tuple[list[An
 
 
 def graph_bytes(device: torch.device, forward: Callable[[], Tensor]) -> int:
-    """Bytes that the allocator holds for the backward pass through `forward()`, whose result is let go."""
+    """Bytes that the allocator holds for the backward pass through `forward()`, whose result is let
+    go.
+    """
     _, (held,) = held_after(device, lambda: forward().grad_fn)
     return held
 
 
 class RecipeAdamW(torch.optim.Optimizer):
-    """AdamW whose gradients, moments and master copies have dtypes of their own, which torch.optim does not offer.
+    """AdamW whose gradients, moments and master copies have dtypes of their own, which torch.optim
+    does not offer.
 
-    Gradients of another dtype than the parameters are summed in `main_grad` as they arrive, and `grad` is dropped.
+    Gradients of another dtype than the parameters are summed in `main_grad` as they arrive, and
+    `grad` is dropped.
     """
 
     def __init__(
@@ -203,7 +220,9 @@ def stepped(
     device: torch.device | str = "cpu",
     *dtypes: str,
 ) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
-    """Parameters of these shapes in each dtype (fp32), and an optimizer after two steps on random gradients."""
+    """Parameters of these shapes in each dtype (fp32), and an optimizer after two steps on random
+    gradients.
+    """
     each = [(shape, TORCH_DTYPES[dtype]) for dtype in dtypes or ["fp32"] for shape in shapes]
     parameters = [
         nn.Parameter(torch.ones(shape, device=device, dtype=dtype)) for shape, dtype in each
