@@ -133,7 +133,8 @@ class ViewChain:
         return x
 
     def __repr__(self) -> str:
-        return f"torch.arange({math.prod(self.shape)}).reshape({self.shape}){''.join(map(repr, self.steps))}"
+        base = f"torch.arange({math.prod(self.shape)}).reshape({self.shape})"
+        return base + "".join(map(repr, self.steps))
 
 
 def _dims(x: torch.Tensor) -> st.SearchStrategy[int]:

@@ -549,12 +549,13 @@ def test_strassens_algorithm_does_other_operations_than_are_counted():
 
 
 MISNOMERS = re.compile(
-    r"(?<![A-Z_])[GMTP]?FLOPS(?![A-Z_])|FLOPs/s|(?i:flops_(?:per_s|rate)|flops?ps)\b|(?<![a-z])[gmtp]flops\b"
+    r"(?<![A-Z_])[GMTP]?FLOPS(?![A-Z_])|FLOPs/s"
+    r"|(?i:flops_(?:per_s|rate)|flops?ps)\b|(?<![a-z])[gmtp]flops\b"
 )
 
 
 def stated(member):
-    """Name and annotation of what a public function or class takes (or has as a field) and gives."""
+    """Name and annotation of what a public function or class takes, has as a field, and gives."""
     own = (
         [getattr(each, "fget", each) for each in vars(member).values()]
         if inspect.isclass(member)

@@ -222,9 +222,7 @@ def test_an_einsum_takes_the_time_of_its_product(device, speed, equation):
 
 @pytest.mark.claim("matmul.einsum-efficient")
 @fewer
-@given(
-    widths=st.lists(sizes(2, 9), min_size=4, max_size=6), batch=shapes((0, 1), (2, 3))
-)  # of 1: no product
+@given(widths=st.lists(sizes(2, 9), min_size=4, max_size=6), batch=shapes((0, 1), (2, 3)))
 def test_a_chain_runs_from_the_left_or_with_opt_einsum_as_is_cheapest(device, widths, batch):
     letters, before = "abcdef"[: len(widths)], "z" * len(batch)
     terms = ",".join(f"{before}{row}{column}" for row, column in itertools.pairwise(letters))

@@ -85,7 +85,7 @@ def test_fp32_training_holds_so_many_bytes_per_parameter(
 @given(model=nets)
 @tensors.without_collector()
 def test_memory_allocated_rises_by_blocks_of_four_tensors_a_parameter(workloads, device, model):
-    """Of tensors up to 1 MiB, whose blocks are those of the formula whatever was allocated before."""
+    """Of tensors up to 1 MiB: their blocks follow the formula whatever was allocated before."""
     tensors.warm_up(device)
     x = workloads.inputs(model, 2, device=device)
     gc.collect()

@@ -147,18 +147,19 @@ def test_products_that_attention_leaves_out_count_as_done(device, blocks, block,
     off = (got - should).abs().max().item()
     assert off < 1e-12, f"by blocks attention is off by {off:.2g} [{blocks=}, {block=}, {width=}]"
     done, model = int(counter.get_total_flops()), attention_flops(Attention(1, 1, tokens, width))
+    # The seconds of a device that does `rate` of its peak.
     peak = 1e6
-    seconds = done / (rate * peak)  # of a device that does so much of its peak
+    seconds = done / (rate * peak)
     of_model, of_hardware = mfu(model, seconds, peak), mfu(done, seconds, peak)
     assert of_hardware == pytest.approx(rate), (
         f"the device does {of_hardware} of its peak, but should do {rate}"
     )
-    credited = Fraction(
-        2 * blocks, blocks + 1
-    )  # all pairs of blocks over those on and below the diagonal
+    # All pairs of blocks, over those on and below the diagonal.
+    credited = Fraction(2 * blocks, blocks + 1)
     should_be = pytest.approx(rate * credited)
     assert of_model == should_be, f"mfu={of_model}, not {credited} times {rate} [{blocks=}]"
-    if should_be != 1:  # where rounding decides
+    # At 1 rounding would decide.
+    if should_be != 1:
         assert (of_model > 1) == (rate * credited > 1), (
             f"mfu={of_model} is on the other side of 1 than {should_be}"
         )
@@ -300,9 +301,7 @@ def test_the_product_in_0_03_s_has_a_higher_rate_and_a_lower_share(example_flops
     record_figure(f"{example_flops / BF16_S:.2e} FLOP/s, {bf16:.3f} of the dense peak")
     for dtype, seconds, share in (("fp32", FP32_S, fp32), ("bf16", BF16_S, bf16)):
         clock_mhz = H100.clocks_mhz[dtype == "bf16"]
-        cycles = example_flops / (
-            H100.units * FLOP_PER_CLOCK[H100.die][dtype]
-        )  # in which every unit multiplies
+        cycles = example_flops / (H100.units * FLOP_PER_CLOCK[H100.die][dtype])
         busy = cycles / (clock_mhz * 1e6) / seconds
         assert share == pytest.approx(busy, rel=2e-3), (
             f"mfu={share}, but the units are busy for {busy} [{dtype}]"

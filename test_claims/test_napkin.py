@@ -236,9 +236,8 @@ def test_a_run_loses_least_when_it_saves_every_root_of_2_save_s_mtbf(save_s, rar
         f"{1 - kept[1]:.4f} is lost, {lost:.2f} times the root of 2 · save time / MTBF"
     )
     every_s = best_s * np.geomspace(0.5, 2, 1001)
-    best = every_s[
-        (every_s / np.expm1((every_s + save_s) / mtbf)).argmax()
-    ]  # by the mean of what a failure leaves
+    mean_kept = every_s / np.expm1((every_s + save_s) / mtbf)
+    best = every_s[mean_kept.argmax()]
     assert best == pytest.approx(best_s, rel=0.02), (
         f"saving is best every {best} s, but should be every {best_s}"
     )

@@ -514,7 +514,7 @@ def test_without_the_correction_the_first_step_is_another(device, seed, betas):
 @pytest.mark.claim("optim.adam-combo")
 @given(task=papers.tasks.filter(lambda task: task.steps > 1))
 def test_rmsprop_with_torchs_momentum_is_not_adam(device, task):
-    """There the momentum is one of scaled gradients, here the average of the gradients is scaled."""
+    """There the scaled gradients are averaged, here the average of the gradients is scaled."""
     rmsprop, _ = task.torchs(torch.optim.RMSprop, device, lr=0.01, alpha=0.999, momentum=0.9)
     adam = task.reference(papers.adam, lr=0.01, betas=(0.9, 0.999), eps=1e-8)
     assert papers.disagreement(rmsprop, adam), (

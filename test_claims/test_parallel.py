@@ -24,7 +24,7 @@ from test_claims.strategies import (
 @pytest.mark.claim("parallel.all-reduce")
 @given(ranks=sizes(most=9), each=sizes(0, 5))
 def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(workloads, ranks, each):
-    parts = np.random.default_rng(0).integers(-9, 9, (ranks, ranks, each))  # of each rank
+    parts = np.random.default_rng(0).integers(-9, 9, (ranks, ranks, each))
     should, sent_bytes = parts.sum(axis=0), 0
     for turn in range(2 * (ranks - 1)):  # sums go around, then what is complete
         moved = [parts[rank, (rank - turn) % ranks].copy() for rank in range(ranks)]
@@ -62,11 +62,8 @@ def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(worklo
 def test_a_pipeline_idles_for_stages_less_one_over_micro_batches(
     stages, micro_batches, passes_s, send_s, slow_s
 ):
-    free_s, done_s, busy_s = (
-        [0] * stages,
-        [0] * micro_batches,
-        0,
-    )  # of a stage, of a micro-batch up to here, of all
+    # When each stage is free, how far each micro-batch is done, and the work of all.
+    free_s, done_s, busy_s = [0] * stages, [0] * micro_batches, 0
     for seconds, order in zip(passes_s, (range(stages), range(stages)[::-1]), strict=True):
         for stage in order:
             for number in range(micro_batches):
@@ -110,7 +107,8 @@ def test_tokens_go_to_their_experts_and_back_unless_at_home(
     )
     token = torch.arange(4 * tokens).repeat_interleave(active)
     expert = torch.tensor(among).repeat(len(token) // len(among))
-    away, sent = expert * ranks // 4 > 0, []  # of the tokens of rank 0, which has the first experts
+    # The tokens of rank 0, which has the first experts.
+    away, sent = expert * ranks // 4 > 0, []
 
     def crossing(x):  # forward what leaves the rank or comes back to it, and its gradient
         sent.append(x[away])
@@ -152,7 +150,8 @@ def shared(ranks, block, x, reduced):
 
     def summed(x, between, columns, rows):
         x = x.view_as(x)
-        x.register_hook(reduced.append)  # of its gradient each rank has a summand
+        # Each rank has a summand of its gradient.
+        x.register_hook(reduced.append)
         parts = zip(
             *(layer.weight.chunk(ranks) for layer in columns),
             rows.weight.chunk(ranks, dim=1),

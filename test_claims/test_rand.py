@@ -75,7 +75,10 @@ def test_two_runs_from_one_seed_are_the_same_bit_for_bit(device, seed, bit):
 
 @pytest.mark.claim("rand.fixed-seed")
 def test_another_process_repeats_a_run_from_its_seed():
-    program = "import torch; from test_claims.test_rand import random_run; print(random_run(torch.device('cpu'), 7))"
+    program = (
+        "import torch; from test_claims.test_rand import random_run;"
+        "print(random_run(torch.device('cpu'), 7))"
+    )
     there = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout
@@ -150,7 +153,7 @@ def test_a_run_needs_the_seed_of_each_library_it_draws_from_and_no_other(device,
 @pytest.mark.claim("rand.cuda-seed-all")
 @given(seed=seeds)
 def test_torchs_seed_is_handed_on_to_all_cuda_devices(seed):
-    """Whether there are any or not: without one the call is remembered until CUDA is used, if ever."""
+    """Whether there are any or not: without one the call is remembered until CUDA is used."""
     heard = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "manual_seed_all", heard.append)
@@ -240,7 +243,8 @@ def test_interleaved_streams_each_give_what_they_give_alone(device, seed, order)
         f"interleaved as {order} the streams are {together}, but should be {alone} [{seed=}]"
     )
     one_for_all = []
-    for more in (0, 1):  # with one seed, a draw more at the beginning changes every other
+    # With one seed, a draw more at the beginning changes every other.
+    for more in (0, 1):
         generator("global")
         one_for_all.append(
             [torch.rand(2, device=device).tolist() for _ in range(more + len(order))][more:]
@@ -255,7 +259,7 @@ SOURCES = ("init", "dropout", "order", "augmentation")
 
 
 def traced_run(device, seed_of, width, batch_size, optimizer, activation, share):
-    """The draws of each source of randomness in a short run with a seed for each, and the losses."""
+    """The draws of each source of randomness in a short run with seeds, and the losses."""
     init, order, augmentation = (
         torch.Generator().manual_seed(seed_of[of]) for of in ("init", "order", "augmentation")
     )
@@ -323,7 +327,7 @@ def test_each_source_varies_alone_with_its_seed_and_changes_the_training(
 @pytest.mark.claim("rand.as-well-as-you-can")
 @given(seed=seeds, dtype=dtypes_among(["fp32", "fp64", "bf16", "fp16"]))
 def test_a_sum_in_another_order_rounds_otherwise(device, seed, dtype):
-    """Two large terms that cancel, and a small one that is lost where it meets one of them first."""
+    """Two large terms that cancel, and a small one that is lost beside either."""
     generator = torch.Generator().manual_seed(seed)
     small = (1 + torch.rand(1, generator=generator)).to(TORCH_DTYPES[dtype]).to(device) / 8
     large = torch.full_like(small, 1 / torch.finfo(small.dtype).eps)

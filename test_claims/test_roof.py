@@ -243,13 +243,11 @@ def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, me
 )
 def test_nothing_beats_the_roof_of_its_own_mix_of_reads_and_writes(memory, speed, mix, name):
     """Times are in those of the yardstick, so its bandwidth is the bytes that it moves in one."""
-    others = [
-        each for each in MIXES[mix] if each != name
-    ]  # of which the one that moves the most bytes per second
-    other = min(
-        others,
-        key=lambda each: speed.seconds(lambda: OPERATIONS[each](memory), 2) / FULL_TENSORS[each],
-    )
+
+    def seconds_per_byte(each):
+        return speed.seconds(lambda: OPERATIONS[each](memory), 2) / FULL_TENSORS[each]
+
+    other = min(set(MIXES[mix]) - {name}, key=seconds_per_byte)
     nbytes = {each: FULL_TENSORS[each] * memory.x.nbytes for each in (name, other)}
     work = Work(memory.x.numel(), nbytes[name])
     bound = roofline.least_time_s(
@@ -437,7 +435,8 @@ def test_a_matrix_times_a_vector_does_at_most_one_flop_per_byte_in_16_bits(m, k,
 def test_a_matrix_times_a_vector_takes_longer_than_a_product_of_its_flops(device, memory, speed):
     """Each element is used once: the time is that of reading the matrix, not of the arithmetic."""
     side = math.ceil(memory.x.numel() ** (1 / 3))
-    what = f"a matrix of {memory.x.numel():,} elements times a vector against a product of the same FLOPs"
+    matrix = f"a matrix of {memory.x.numel():,} elements"
+    what = f"{matrix} times a vector against a product of the same FLOPs"
     speed.assert_slower(
         lambda: OPERATIONS["matvec"](memory),
         product(device, "fp32", side),

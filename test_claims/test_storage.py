@@ -82,7 +82,8 @@ def test_element_1_2_of_a_4x4_matrix_lies_at_6(device):
 @with_each_operation
 def test_every_chain_of_views_follows_the_layout_formulas_at_every_step(device, chain):
     x, layout = chain.base(device), contiguous_layout(chain.shape)
-    contents = list(range(x.numel()))  # of the storage, place by place
+    # What the storage holds, place by place.
+    contents = list(range(x.numel()))
     for step in chain.steps:
         after, formula = step.of(x), step.of(layout)
         if not shares_storage(x, after):

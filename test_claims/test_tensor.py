@@ -224,11 +224,11 @@ def test_every_byte_that_training_holds_lies_in_a_tensor(device, optimizer, n, w
 @given(shape=shapes((2, 2), (2, 16)), dtype=st.sampled_from([torch.float32, torch.float64]))
 def test_initialisers_fill_the_memory_that_is_there(device, shape, dtype):
     fixed = {"constant": (0.5,), "zeros": (), "ones": (), "eye": ()}
-    drawing = "uniform normal trunc_normal xavier_uniform xavier_normal kaiming_uniform kaiming_normal orthogonal"
+    drawing = "uniform normal trunc_normal xavier_uniform xavier_normal"
+    drawing += " kaiming_uniform kaiming_normal orthogonal"
     for name in (*fixed, *drawing.split()):
-        x = torch.full(
-            shape, math.nan, dtype=dtype, device=with_dtype(device, dtype)
-        )  # as may be left in memory
+        # NaN may be left in memory.
+        x = torch.full(shape, math.nan, dtype=dtype, device=with_dtype(device, dtype))
         place, fill = x.data_ptr(), partial(getattr(nn.init, f"{name}_"), x, *fixed.get(name, ()))
         first, second = ((fill(), x.clone())[1] for _ in range(2))
         assert not first.isnan().any(), (

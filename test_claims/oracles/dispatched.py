@@ -233,7 +233,7 @@ def profiled_operators(function: Callable[..., Any], *arguments: Any) -> dict[st
 
 
 def profiled_product_flops(function: Callable[..., Any], *arguments: Any) -> int:
-    """FLOPs of the matrix products that a call runs, compiled or not, computed by torch's profiler."""
+    """FLOPs of the matrix products that a call runs, compiled or not, by torch's profiler."""
     products = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
     return sum(
         flops

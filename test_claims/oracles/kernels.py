@@ -58,7 +58,7 @@ def fp32_products(precision: str = "highest") -> Iterator[None]:
 
 
 def scaled_fp8_product(x: Tensor, w: Tensor, scale_x: float, scale_w: float) -> Tensor:
-    """`x` (m, k) times the transpose of `w` (n, k), both of fp8 and each times its scale, in bf16."""
+    """`x` (m, k) times the transpose of `w` (n, k), in bf16; both are fp8, each with its scale."""
     scales = (torch.tensor(scale, device=x.device) for scale in (scale_x, scale_w))
     return torch._scaled_mm(x, w.t(), *scales, out_dtype=torch.bfloat16)
 

@@ -89,9 +89,9 @@ class _Fp8Product(torch.autograd.Function):
         return operands[0] @ operands[1].T
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
-        gradient = through_fp8(gradient, E5M2, ctx.scaled)
+        gradient = through_fp8(gradients[0], E5M2, ctx.scaled)
         return gradient @ weight, gradient.T @ x, None
 
 
@@ -142,7 +142,7 @@ def scales_of(weight: Tensor, bits: int, granularity: str) -> Tensor:
 
 
 def quantised(weight: Tensor, bits: int, granularity: str = PER_CHANNEL) -> Tensor:
-    """`weight` (outputs, inputs) rounded to this many bits; its gradient passes straight through."""
+    """`weight` (outputs, inputs) rounded to so many bits; its gradient passes straight through."""
     scales = scales_of(weight, bits, granularity).contiguous()
     top = 2 ** (bits - 1) - 1
     zeros = torch.zeros_like(scales, dtype=torch.int32)
@@ -150,7 +150,7 @@ def quantised(weight: Tensor, bits: int, granularity: str = PER_CHANNEL) -> Tens
 
 
 def packed_int4(integers: Tensor) -> Tensor:
-    """Integers from -8 to 7, an even number of them in each row, two to a byte, the first one low."""
+    """Integers from -8 to 7, two to a byte, the first one low; their number in a row is even."""
     low, high = (integers.to(torch.uint8) & 15).view(len(integers), -1, 2).unbind(-1)
     return low | high << 4
 

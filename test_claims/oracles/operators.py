@@ -1,4 +1,4 @@
-"""The operators of the lecture's programs beside their definitions in numpy, and einsums by loops."""
+"""The operators of the lecture's programs and their definitions in numpy; einsums by loops."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ VIEWS = {
 
 
 def differences(operator: Operator, above: Array, step: float = 1e-6) -> Iterator[Array]:
-    """The gradient of Σ above · definition with respect to each argument, by central differences."""
+    """The gradient of Σ above · definition by each argument, from central differences."""
     numbers = operator.numbers()
     for argument in numbers:
         gradient = np.zeros_like(argument)

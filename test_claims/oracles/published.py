@@ -58,7 +58,8 @@ TRAINING = {name: TrainingFlops(*row) for name, row in TABLES["training"].items(
 # to 0.36.
 GPT4_DEVICES, GPT4_DAYS, GPT4_MFU = 25_000, (90, 100), (0.32, 0.36)
 LLAMA3_405B_PARAMETERS, LLAMA3_405B_TOKENS = 405 * 10**9, 15_600 * 10**9
-LLAMA3_405B_HOURS_AND_WATTS = 30_840_000, 700  # of its H100s, and of each at most (llama3.1-card)
+# Hours of all its H100s, and the watts of each at most (llama3.1-card).
+LLAMA3_405B_HOURS_AND_WATTS = 30_840_000, 700
 
 
 class Threshold(NamedTuple):

@@ -119,7 +119,7 @@ def _is_real(x: Any) -> bool:
 
 
 def _place(x: Tensor) -> tuple[Any, ...]:
-    """Tells a value apart by where it lies: autograd hands a saved result back as another object."""
+    """Where a value lies tells it apart: autograd hands a saved one back as another object."""
     return x.data_ptr(), tuple(x.shape), x.stride()
 
 

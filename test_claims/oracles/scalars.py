@@ -211,7 +211,8 @@ class Net:
     passes its gradient on along each of them, x += w·dy and w += x·dy.
     """
 
-    weights: list[list[list[Node]]]  # of each layer: [input][output]
+    # For each layer a row for each input, with a weight for each output.
+    weights: list[list[list[Node]]]
     forward: Operations = field(default_factory=Operations)
     weight_gradient: Operations = field(default_factory=Operations)
     input_gradient: Operations = field(default_factory=Operations)
@@ -228,7 +229,7 @@ class Net:
         return Node(Number(value, self.forward), needs_gradient=needs_gradient)
 
     def run(self, x: list[list[Node]], output_gradient: torch.Tensor) -> list[list[Node]]:
-        """Forward over the batch `x`, then backward from the gradient of the outputs; the outputs."""
+        """Forward over the batch `x`, backward from the gradient of the outputs; gives them."""
         sums: list[Node] = []
         rows = x
         for matrix in self.weights:

@@ -45,7 +45,7 @@ def train(parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optim
     """Two steps on the mean square of all parameters."""
     for _ in range(2):
         optimizer.zero_grad()
-        sum((parameter**2).mean() for parameter in parameters).backward()  # type: ignore[union-attr]
+        torch.stack([parameter.square().mean() for parameter in parameters]).sum().backward()
         optimizer.step()
 
 

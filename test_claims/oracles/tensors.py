@@ -52,7 +52,8 @@ def difference(got: torch.Tensor, should: torch.Tensor) -> str:
     if not wrong:
         return ""
     at = tuple(wrong[0])
-    return f"{len(wrong)} of {got.numel()} values differ, at {at} it is {got[at]:g}, but should be {should[at]:g}"
+    said = f"{len(wrong)} of {got.numel()} values differ"
+    return f"{said}, at {at} it is {got[at]:g}, but should be {should[at]:g}"
 
 
 # Optimizers that need sparse gradients, a closure, matrices alone, or the shapes of the tensors to
@@ -142,9 +143,8 @@ def held_after(device: torch.device, *steps: Callable[[], Any]) -> tuple[list[An
     """
     results = []
     warm_up(device)
-    gc.collect(
-        0
-    )  # what is garbage already shall not be freed in the block, where only the block's own is collected
+    # Garbage of before shall not be freed in the block, where only the block's own is collected.
+    gc.collect(0)
     with measured.memory(device) as held:
         for number, step in enumerate(steps):
             results.append(step())

@@ -343,7 +343,7 @@ def layouts_of(kernel: Kernel, arguments: int, turn: int) -> list[str]:
 
 
 def checked_rows(kernel: Kernel, elements: int, shape: Shape, rng: random.Random) -> Tensor:
-    """The rows that get a gradient; of HUGE tensors few, so that the others need not be computed."""
+    """The rows that get a gradient: few of HUGE tensors, so that no others need be computed."""
     rows = shape[-2]
     if elements < HUGE or not kernel.by_rows:
         return torch.arange(rows)
