@@ -86,7 +86,8 @@ def factorisations(draw: st.DrawFn, elements: int, most_dims: int = 4) -> tuple[
         shape.insert(draw(st.integers(0, len(shape))), 0)
         return tuple(shape)
     result = [1] * draw(st.integers(1 if elements > 1 else 0, most_dims))
-    remainder, divisor = elements, 2
+    remainder = elements
+    divisor = 2
     while remainder > 1:
         while remainder % divisor:
             divisor += 1
@@ -149,8 +150,11 @@ def _select(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
 
 @st.composite
 def _slice(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
-    dim, bound = draw(_dims(x)), st.none() | st.integers(-6, 6)
-    start, end, step = draw(bound), draw(bound), draw(st.integers(1, 3))
+    dim = draw(_dims(x))
+    bound = st.none() | st.integers(-6, 6)
+    start = draw(bound)
+    end = draw(bound)
+    step = draw(st.integers(1, 3))
     if not range(*slice(start, end, step).indices(x.shape[dim])) and not draw(seldom):
         start, end = end, start
     return dim, start, end, step
@@ -196,7 +200,8 @@ def _diagonal(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
 @st.composite
 def _as_strided(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     room = x.untyped_storage().nbytes() // x.element_size() - 1
-    shape, strides = list(draw(shapes((0, 3), (1, 4)))), []
+    shape = list(draw(shapes((0, 3), (1, 4))))
+    strides = []
     for size in shape:
         strides.append(draw(st.integers(0, room // (size - 1) if size > 1 else room)))
         room -= (size - 1) * strides[-1]
@@ -268,7 +273,8 @@ def view_chains(
     """Chains of view operations; after each step torch itself, not a formula, decides which steps
     can follow.
     """
-    dims, least = draw(st.sampled_from([2, 3, 4, 1, 0])), 0 if draw(seldom) else 1
+    dims = draw(st.sampled_from([2, 3, 4, 1, 0]))
+    least = 0 if draw(seldom) else 1
     chain = ViewChain(draw(shapes((dims, dims), (least, 5))), ())
     x = chain.base()
     for _ in range(draw(st.integers(0, most_steps))):

@@ -40,7 +40,9 @@ from test_claims.strategies import (
 @pytest.mark.claim("flops.matmul-2mnk", "flops.reason-per-output", "flops.add-mul-misconception")
 @given(m=sizes(), k=sizes(), n=sizes())
 def test_matmul_costs_a_multiplication_and_an_addition_per_term(m, k, n):
-    operations, a, b = Operations(), integers(m, k), integers(k, n)
+    operations = Operations()
+    a = integers(m, k)
+    b = integers(k, n)
     product = scalars.matmul(operations.array(a), operations.array(b))
     assert not (wrong := difference(scalars.tensor(product), a @ b)), (
         f"the oracle's own product: {wrong}"
@@ -50,7 +52,8 @@ def test_matmul_costs_a_multiplication_and_an_addition_per_term(m, k, n):
     assert formula == operations.flops, (
         f"{formula=}, but {operations.flops} were counted [{m=}, {k=}, {n=}]"
     )
-    per_output, least = 2 * product.size, Operations()
+    per_output = 2 * product.size
+    least = Operations()
     assert k == 1 or operations.flops != per_output, (
         f"2 FLOPs per output would be {per_output} [{m=}, {k=}, {n=}]"
     )
@@ -66,11 +69,9 @@ def test_matmul_costs_a_multiplication_and_an_addition_per_term(m, k, n):
 @given(m=sizes(2, 16), k=sizes(2, 16), n=sizes(2, 16), huge=st.booleans())
 def test_torch_dispatches_2mkn_flops_whatever_the_call(device, m, k, n, huge):
     m, k, n, device = (m**5, k**5, n**5, "meta") if huge else (m, k, n, device)
-    a, b, c = (
-        integers(m, k, device=device),
-        integers(k, n, device=device),
-        integers(n, device=device),
-    )
+    a = integers(m, k, device=device)
+    b = integers(k, n, device=device)
+    c = integers(n, device=device)
     formula = matmul_flops(m, k, n)
     for name, call in {
         "a @ b": lambda: a @ b,
@@ -94,7 +95,9 @@ def test_a_batch_costs_the_product_of_each_of_its_elements(device, batch, m, k, 
     every element.
     """
     a_shape, b_shape = ((*data.draw(stretched(batch)), *last) for last in ((m, k), (k, n)))
-    operations, a, b = Operations(), integers(*a_shape), integers(*b_shape)
+    operations = Operations()
+    a = integers(*a_shape)
+    b = integers(*b_shape)
     product = scalars.matmul(operations.array(a), operations.array(b))
     assert not (wrong := difference(scalars.tensor(product), a @ b)), (
         f"the oracle's own product: {wrong}"
@@ -121,8 +124,10 @@ def test_a_batch_costs_the_product_of_each_of_its_elements(device, batch, m, k, 
     ],
 )
 def test_the_worked_products_cost_what_torch_dispatches(device, a_shape, b_shape, number):
-    a, b = torch.rand(a_shape, device=device), torch.rand(b_shape, device=device)
-    dispatched, formula = product_flops(lambda: a @ b), broadcast_matmul_flops(a_shape, b_shape)
+    a = torch.rand(a_shape, device=device)
+    b = torch.rand(b_shape, device=device)
+    dispatched = product_flops(lambda: a @ b)
+    formula = broadcast_matmul_flops(a_shape, b_shape)
     assert formula == dispatched == number, (
         f"{formula=}, {dispatched=}, but both should be {number}"
     )
@@ -133,7 +138,8 @@ def test_the_worked_products_cost_what_torch_dispatches(device, a_shape, b_shape
 @example(sides=(3, 3, 3), factor=2)
 def test_a_product_grows_with_the_cube_an_addition_with_the_square(device, sides, factor):
     def costs(m, k, n):
-        a, b = torch.rand(m, k, device=device), torch.rand(k, n, device=device)
+        a = torch.rand(m, k, device=device)
+        b = torch.rand(k, n, device=device)
         with counted.flops() as elementwise:
             a + a
         return product_flops(lambda: a @ b), elementwise.elementwise
@@ -160,8 +166,10 @@ def test_adding_multiplying_or_relu_costs_one_flop_per_element(device, dims):
     x_shape, y_shape = (
         tuple(size if operand in have else 1 for size, have in dims) for operand in "xy"
     )
-    x, y = integers(*x_shape, device=device), integers(*y_shape, device=device)
-    formula, said = elementwise_flops(x_shape, y_shape), f"{x_shape} and {y_shape}"
+    x = integers(*x_shape, device=device)
+    y = integers(*y_shape, device=device)
+    formula = elementwise_flops(x_shape, y_shape)
+    said = f"{x_shape} and {y_shape}"
     for name, operation in {"add": lambda a, b: a + b, "multiply": lambda a, b: a * b}.items():
         tally = Operations()
         values = operation(tally.array(x), tally.array(y))
@@ -181,10 +189,12 @@ def test_adding_multiplying_or_relu_costs_one_flop_per_element(device, dims):
 @pytest.mark.claim("flops.elementwise")
 @given(shape=shapes((1, 3), (1, 5)))
 def test_gelu_costs_nine_flops_per_element(shape):
-    x, tally = torch.randn(shape), Operations()
+    x = torch.randn(shape)
+    tally = Operations()
     values = scalars.tensor(scalars.gelu(tally.array(x)))
     torch.testing.assert_close(values, torch.nn.functional.gelu(x, approximate="tanh"))
-    formula, should = elementwise_flops(x.shape, flops_per_element=9), 9 * x.numel()
+    formula = elementwise_flops(x.shape, flops_per_element=9)
+    should = 9 * x.numel()
     assert tally.flops == formula == should, (
         f"GELU takes {tally.flops} operations, {formula=}, not {should}"
     )
@@ -211,7 +221,9 @@ def test_squaring_a_1024x512_matrix_costs_524_288_flops(device):
 @pytest.mark.claim("flops.example-ratio")
 @given(m=sizes(), k=sizes(), n=sizes())
 def test_a_product_is_dearer_than_a_square_by_twice_its_output_width(m, k, n):
-    product, square, a = Operations(), Operations(), integers(m, k)
+    product = Operations()
+    square = Operations()
+    a = integers(m, k)
     scalars.matmul(product.array(a), product.array(integers(k, n)))
     _ = square.array(a) * square.array(a)
     assert product.flops == 2 * n * square.flops, (
@@ -229,17 +241,17 @@ def test_a_product_is_dearer_than_a_square_by_twice_its_output_width(m, k, n):
 def test_the_128_to_64_layer_costs_the_worked_number_without_its_bias(
     device, batch, number, bias_additions
 ):
-    layer, x = torch.nn.Linear(128, 64, device=device), torch.rand(batch, 128, device=device)
-    dispatched, formula = product_flops(lambda: layer(x)), linear_flops(batch, 128, 64)
+    layer = torch.nn.Linear(128, 64, device=device)
+    x = torch.rand(batch, 128, device=device)
+    dispatched = product_flops(lambda: layer(x))
+    formula = linear_flops(batch, 128, 64)
     assert formula == dispatched == number, (
         f"linear_flops={formula}, dispatched {dispatched}, not {number} [{batch=}]"
     )
     tally = Operations()
     scalars.linear(tally.array(x[:1]), tally.array(layer.weight), tally.array(layer.bias))
-    got, should = (
-        (linear_flops(batch, 128, 64, bias=True), batch * tally.flops),
-        number + bias_additions,
-    )
+    got = (linear_flops(batch, 128, 64, bias=True), batch * tally.flops)
+    should = number + bias_additions
     assert set(got) == {should}, (
         f"with bias formula and count are {got}, but should both be {should} [{batch=}]"
     )
@@ -248,7 +260,10 @@ def test_the_128_to_64_layer_costs_the_worked_number_without_its_bias(
 @pytest.mark.claim("flops.linear-2DK")
 @given(b=sizes(), d=sizes(), k=sizes(), bias=st.booleans())
 def test_a_linear_layer_costs_2dk_per_example(device, b, d, k, bias):
-    tally, x, weight, added = Operations(), integers(b, d), integers(k, d), integers(k)
+    tally = Operations()
+    x = integers(b, d)
+    weight = integers(k, d)
+    added = integers(k)
     y = scalars.linear(tally.array(x), tally.array(weight), tally.array(added) if bias else None)
     reference = torch.nn.functional.linear(x, weight, added if bias else None)
     assert not (wrong := difference(scalars.tensor(y), reference)), (
@@ -274,7 +289,8 @@ def test_a_linear_layer_costs_2dk_per_example(device, b, d, k, bias):
 @example(leading=(2, 1, 3), widths=[4, 5, 6], strided=True)
 def test_linear_layers_cost_2_per_token_and_parameter(device, leading, widths, strided):
     """Of tokens in any number of dimensions, one after the other in memory or apart."""
-    net, tokens = linear_net(widths, device), math.prod(leading)
+    net = linear_net(widths, device)
+    tokens = math.prod(leading)
     parameters = sum(p.numel() for p in net.parameters())
     x = torch.rand(*leading, 2 * widths[0], device=device)[..., :: 2 if strided else 1]
     x = x[..., : widths[0]]
@@ -296,10 +312,8 @@ def test_an_embedding_is_looked_up_at_no_flops(record_figure):
         torch.nn.Embedding(50_000, 64), torch.nn.Linear(64, 1562, bias=False)
     ).to("meta")
     tokens = torch.zeros(7, dtype=torch.int64, device="meta")
-    dispatched, parameters = (
-        product_flops(lambda: net(tokens)),
-        sum(p.numel() for p in net.parameters()),
-    )
+    dispatched = product_flops(lambda: net(tokens))
+    parameters = sum(p.numel() for p in net.parameters())
     assert dispatched == 2 * 7 * (parameters - 50_000 * 64), (
         f"the embedding cost {dispatched} FLOPs"
     )
@@ -349,20 +363,22 @@ def test_attention_adds_products_that_have_no_parameters(device, batch, length, 
 @pytest.mark.claim("flops.two-layer", "flops.two-layer-DxD")
 @given(b=sizes(), d=sizes(), k=sizes())
 def test_a_net_of_d_by_d_and_d_by_k_costs_2bdd_plus_2bdk(device, b, d, k):
-    tally, x, w1, w2 = Operations(), integers(b, d), integers(d, d), integers(d, k)
+    tally = Operations()
+    x = integers(b, d)
+    w1 = integers(d, d)
+    w2 = integers(d, k)
     y = scalars.matmul(scalars.matmul(tally.array(x), tally.array(w1)), tally.array(w2))
     assert not (wrong := difference(scalars.tensor(y), x @ w1 @ w2)), (
         f"the oracle's own net: {wrong}"
     )
-    formula, claimed = matmul_flops(b, d, d) + matmul_flops(b, d, k), 2 * b * d * d + 2 * b * d * k
+    formula = matmul_flops(b, d, d) + matmul_flops(b, d, k)
+    claimed = 2 * b * d * d + 2 * b * d * k
     assert formula == tally.flops == claimed, (
         f"{formula=}, counted {tally.flops}, not {claimed} [{b=}, {d=}, {k=}]"
     )
     x, w1, w2, square = (of.to(device) for of in (x, w1, w2, integers(d, d)))
-    dispatched, of_squares = (
-        product_flops(lambda: x @ w1 @ w2),
-        product_flops(lambda: x @ w1 @ square),
-    )
+    dispatched = product_flops(lambda: x @ w1 @ w2)
+    of_squares = product_flops(lambda: x @ w1 @ square)
     assert dispatched == claimed, (
         f"with a D × K matrix: {dispatched}, but should be {claimed} [{b=}, {d=}, {k=}]"
     )
@@ -390,12 +406,14 @@ def test_a_net_of_d_by_d_and_d_by_k_costs_2bdd_plus_2bdk(device, b, d, k):
 def test_a_block_costs_six_per_weight_and_twelve_per_pair(
     workloads, device, heads, head_dim, ratio, batch, length
 ):
-    d, hidden = heads * 2 * head_dim, ratio * head_dim
+    d = heads * 2 * head_dim
+    hidden = ratio * head_dim
     model = Transformer(vocab_size=2, layers=1, dim=d, heads=heads, hidden=hidden)
     block = workloads.build(model, device=device).layers[0]
     x = torch.ones(batch, length, d, device=device, requires_grad=True)
     forward, backward = forward_and_backward(block, x)
-    step, weights = forward + backward, 4 * d * d + 2 * d * hidden
+    step = forward + backward
+    weights = 4 * d * d + 2 * d * hidden
     assert backward == 2 * forward, (
         f"the backward pass costs {backward / forward} times the forward, not 2"
     )
@@ -404,10 +422,8 @@ def test_a_block_costs_six_per_weight_and_twelve_per_pair(
         f"a step costs {step} FLOPs, but should cost {should} [{model}, {batch=}, {length=}]"
     )
     shape = Attention(batch, heads, length, d // heads)
-    formula, beyond = (
-        attention_flops(shape) + attention_backward_flops(shape),
-        step - 6 * weights * batch * length,
-    )
+    formula = attention_flops(shape) + attention_backward_flops(shape)
+    beyond = step - 6 * weights * batch * length
     assert formula == beyond, (
         f"attention costs {formula} by formula, but {beyond} FLOPs are beyond 6 a weight"
     )
@@ -424,10 +440,8 @@ def test_a_block_costs_6_times_1_plus_s_over_6d_per_weight(workloads, device, le
     forward, backward = forward_and_backward(
         block, torch.ones(1, length, d, device=device, requires_grad=True)
     )
-    got, should = (
-        (forward, forward + backward),
-        (figure / 3 * weights * length, figure * weights * length),
-    )
+    got = (forward, forward + backward)
+    should = (figure / 3 * weights * length, figure * weights * length)
     assert got == pytest.approx(should, rel=1e-12), (
         f"forward and step cost {got} FLOPs, but should cost {should}"
     )
@@ -453,11 +467,9 @@ def test_data_cost_in_proportion_and_length_between_that_and_the_square(
     def trained(rows, tokens):
         return sum(forward_and_backward(net, workloads.inputs(model, rows, tokens, device="meta")))
 
-    once, more, longer = (
-        trained(batch, length),
-        trained(factor * batch, length),
-        trained(batch, factor * length),
-    )
+    once = trained(batch, length)
+    more = trained(factor * batch, length)
+    longer = trained(batch, factor * length)
     assert more == factor * once, (
         f"{factor} times the data cost {more / once} times the FLOPs [{batch=}, {length=}]"
     )
@@ -528,7 +540,9 @@ def test_the_kernel_that_runs_decides_what_is_counted(heads, length, width):
 
 @pytest.mark.claim("flops.crude")
 def test_strassens_algorithm_does_other_operations_than_are_counted():
-    tally, x, y = Operations(), integers(2, 2), integers(2, 2)
+    tally = Operations()
+    x = integers(2, 2)
+    y = integers(2, 2)
     (a, b), (c, d) = tally.array(x)
     (e, f), (g, h) = tally.array(y)
     p = [
@@ -576,10 +590,8 @@ def test_the_accounting_names_amounts_and_rates_apart():
     files = (
         file for of in ("accounting", "bench", "prooflops") for file in (suite / of).rglob("*.py")
     )
-    names, wrong = (
-        0,
-        [name for file in files for name in MISNOMERS.findall(file.read_text(encoding="utf-8"))],
-    )
+    names = 0
+    wrong = [name for file in files for name in MISNOMERS.findall(file.read_text(encoding="utf-8"))]
     for info in pkgutil.walk_packages(accounting.__path__, "accounting."):
         module = importlib.import_module(info.name)
         members = [

@@ -88,7 +88,8 @@ def updates(device, precision, name, foreach):
             parameter.grad = gradient[step].to(device)
         stepper.step()
     for parameter, w, gradient in zip(parameters, weights, gradients, strict=True):
-        start, slopes = w[FEW].double(), [g[FEW].double() for g in gradient]
+        start = w[FEW].double()
+        slopes = [g[FEW].double() for g in gradient]
         with RunningError(Precision.of(dtype)) as errors:
             *_, should = paper(start, slopes, lr=0.25, **options, **only_of_the_paper)
         what = f"{name} of {len(w)} elements in {precision}"

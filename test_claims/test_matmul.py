@@ -54,7 +54,8 @@ from test_claims.strategies import (
     ids=str,
 )
 def test_each_matrix_of_a_batch_is_multiplied_by_its_partner(device, a_shape, b_shape, shape):
-    a, b = integers(*a_shape, device=device), integers(*b_shape, device=device)
+    a = integers(*a_shape, device=device)
+    b = integers(*b_shape, device=device)
     reference = (a.cpu().numpy()[..., None] * b.cpu().numpy()[..., None, :, :]).sum(
         -2
     )  # term by term
@@ -79,8 +80,10 @@ def test_the_last_two_dimensions_multiply_and_all_before_broadcast(
     device, batch, m, k, n, empty, data
 ):
     k = 0 if empty else k
-    a_shape, b_shape = (*data.draw(stretched(batch)), m, k), (*data.draw(stretched(batch)), k, n)
-    a, b = integers(*a_shape, device=device), integers(*b_shape, device=device)
+    a_shape = (*data.draw(stretched(batch)), m, k)
+    b_shape = (*data.draw(stretched(batch)), k, n)
+    a = integers(*a_shape, device=device)
+    b = integers(*b_shape, device=device)
     said = f"[{a_shape} @ {b_shape}]"
     wrong = difference(a @ b, by_loops("...mk,...kn->...mn", a, b))
     assert not wrong, f"a @ b: {wrong} {said}"
@@ -102,10 +105,8 @@ def test_the_last_two_dimensions_multiply_and_all_before_broadcast(
     n=sizes(),
 )
 def test_batch_sizes_that_differ_where_neither_is_1_are_refused(device, unequal, after, m, k, n):
-    a, b = (
-        integers(unequal[0], *after, m, k, device=device),
-        integers(unequal[1], *after, k, n, device=device),
-    )
+    a = integers(unequal[0], *after, m, k, device=device)
+    b = integers(unequal[1], *after, k, n, device=device)
     with pytest.raises(RuntimeError, match="must match"):
         a @ b
 
@@ -113,7 +114,8 @@ def test_batch_sizes_that_differ_where_neither_is_1_are_refused(device, unequal,
 @pytest.mark.claim("matmul.bsm-mk")
 @given(b=sizes(), s=sizes(), m=sizes(), k=sizes(most=4))
 def test_one_matrix_is_applied_to_every_token_of_every_sequence(device, b, s, m, k):
-    x, w = integers(b, s, m, device=device), integers(m, k, device=device)
+    x = integers(b, s, m, device=device)
+    w = integers(m, k, device=device)
     y = x @ w
     assert y.shape == (b, s, k), f"shape={tuple(y.shape)}, but should be {(b, s, k)}"
     for sequence, token in itertools.product(range(b), range(s)):
@@ -125,7 +127,8 @@ def loop_and_batch(device, number, m, k, n):
     """So many products of (m, k) by (k, n), each with a matrix of its own: in a Python loop, and as
     one batch.
     """
-    x, w = integers(number, m, k, device=device), integers(number, k, n, device=device)
+    x = integers(number, m, k, device=device)
+    w = integers(number, k, n, device=device)
     looped, batched = (torch.empty(number, m, n, device=device) for _ in range(2))
 
     def loop():
@@ -161,7 +164,8 @@ def test_a_loop_over_large_products_takes_about_as_long_as_their_batch(device, s
 @pytest.mark.claim("matmul.einsum-equals-transpose")
 @given(b=sizes(), s=sizes(), t=sizes(), h=sizes())
 def test_named_dimensions_say_what_transpose_says_by_position(device, b, s, t, h):
-    x, y = integers(b, s, h, device=device), integers(b, t, h, device=device)
+    x = integers(b, s, h, device=device)
+    y = integers(b, t, h, device=device)
     reference = by_loops("bsh,bth->bst", x, y)
     queries, keys, scores = "batch query hidden", "batch key hidden", "batch query key"
     for name, product in {
@@ -203,10 +207,8 @@ def test_an_einsum_of_two_operands_is_one_product(device, equation, data):
         [size[letter] for letter in of] for of in equation.partition("->")[0].split(",")
     )
     operands = torch.rand(first, device=device), torch.rand(second, device=device)
-    dispatched, should = (
-        product_flops(torch.einsum, equation, *operands),
-        2 * math.prod(size.values()),
-    )
+    dispatched = product_flops(torch.einsum, equation, *operands)
+    should = 2 * math.prod(size.values())
     assert dispatched == should, f"{equation} dispatched {dispatched} FLOPs, not {should} [{size}]"
 
 
@@ -216,7 +218,8 @@ def test_an_einsum_takes_the_time_of_its_product(device, speed, equation):
     batch, side = (4, 96) if device.type == "cpu" else (64, 512)
     a, b = (torch.randn(batch, side, side, device=device) for _ in range(2))
     what = f"einsum {equation} against bmm, in time"
-    einsum, bmm = partial(torch.einsum, equation, a, b), partial(torch.bmm, a, b)
+    einsum = partial(torch.einsum, equation, a, b)
+    bmm = partial(torch.bmm, a, b)
     speed.assert_slower(einsum, bmm, what, at_least=0.5, at_most=2)
 
 
@@ -224,7 +227,8 @@ def test_an_einsum_takes_the_time_of_its_product(device, speed, equation):
 @fewer
 @given(widths=st.lists(sizes(2, 9), min_size=4, max_size=6), batch=shapes((0, 1), (2, 3)))
 def test_a_chain_runs_from_the_left_or_with_opt_einsum_as_is_cheapest(device, widths, batch):
-    letters, before = "abcdef"[: len(widths)], "z" * len(batch)
+    letters = "abcdef"[: len(widths)]
+    before = "z" * len(batch)
     terms = ",".join(f"{before}{row}{column}" for row, column in itertools.pairwise(letters))
     equation = f"{terms}->{before}{letters[0]}{letters[-1]}"
     operands = [torch.rand(*batch, *shape, device=device) for shape in itertools.pairwise(widths)]
@@ -272,7 +276,8 @@ def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products():
         f"import torch; of = torch.backends; print({defaults})",
     ]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    got, should = ran.stdout.strip(), "highest False True"
+    got = ran.stdout.strip()
+    should = "highest False True"
     assert got == should, (
         f"precision of fp32 products, TF32 in them and in convolutions: {got}, not {should}"
     )
@@ -314,14 +319,16 @@ def test_allowing_tf32_rounds_products_of_fp32_to_its_10_bits(device):
 def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast, peak_flop_per_s):
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32}[fast]
     a, b = (torch.randn(4096, 4096, device=device) for _ in range(2))
-    low_a, low_b = a.to(dtype), b.to(dtype)
+    low_a = a.to(dtype)
+    low_b = b.to(dtype)
 
     def with_tensor_cores():
         with fp32_products("high" if fast == "tf32" else "highest"):
             low_a @ low_b
 
     # A GeForce's tensor cores multiply tf32 no faster than its other units multiply fp32.
-    high, low = peak_flop_per_s(fast), peak_flop_per_s("fp32")
+    high = peak_flop_per_s(fast)
+    low = peak_flop_per_s("fp32")
     at_least = min(1.5, 0.75 * high / low) if high and low else 1.5
     speed.assert_slower(
         lambda: a @ b, with_tensor_cores, f"fp32 by default against {fast}", at_least=at_least
@@ -343,15 +350,14 @@ BY_HAND = {
 
 def forward_share(workloads, model, sequence):
     """The share of the forward FLOPs that products have, counted on the meta device."""
-    net, x = (
-        workloads.build(model, device="meta"),
-        workloads.inputs(model, 1, sequence, device="meta"),
-    )
+    net = workloads.build(model, device="meta")
+    x = workloads.inputs(model, 1, sequence, device="meta")
     with counted.flops() as count:
         net(x)
     with counting() as torchs, Recorded() as recorded:
         net(x)
-    formula, products = forward_flops(model, 1, sequence), torchs.get_total_flops()
+    formula = forward_flops(model, 1, sequence)
+    products = torchs.get_total_flops()
     others = 0
     for operation, read, made in recorded.calls:
         name = str(operation).partition(".")[2]

@@ -22,16 +22,15 @@ from test_claims.strategies import shapes, sizes
 @pytest.mark.claim("matmul.reduce")
 @given(shape=shapes((1, 4), (1, 4)), data=st.data())
 def test_reduce_does_to_the_dimensions_it_leaves_out_what_its_word_says(device, shape, data):
-    x, names = integers(*shape, device=device), "batch token head hidden".split()[: len(shape)]
+    x = integers(*shape, device=device)
+    names = "batch token head hidden".split()[: len(shape)]
     kept = data.draw(st.lists(st.sampled_from(names), unique=True, max_size=len(names) - 1))
     gone = [at for at, name in enumerate(names) if name not in kept]
     order = [[name for name in names if name in kept].index(name) for name in kept]
     pattern = f"{' '.join(names)} -> {' '.join(kept)}"
     for word in ("sum", "mean", "max", "min"):
-        got, method = (
-            einops.reduce(x, pattern, word),
-            {"max": "amax", "min": "amin"}.get(word, word),
-        )
+        got = einops.reduce(x, pattern, word)
+        method = {"max": "amax", "min": "amin"}.get(word, word)
         numpys = np.transpose(getattr(np, word)(x.cpu().numpy(), axis=tuple(gone)), order)
         torchs = getattr(x, method)(gone if len(gone) > 1 else gone[0]).permute(order)
         for other, should in {
@@ -52,7 +51,8 @@ def test_reduce_does_to_the_dimensions_it_leaves_out_what_its_word_says(device, 
 @given(b=sizes(), s=sizes(), heads=sizes(most=4), hidden=sizes(most=4))
 @example(b=2, s=3, heads=2, hidden=4)
 def test_heads_are_split_off_transformed_alone_and_merged_again(device, b, s, heads, hidden):
-    x, w = integers(b, s, heads * hidden, device=device), integers(hidden, hidden, device=device)
+    x = integers(b, s, heads * hidden, device=device)
+    w = integers(hidden, hidden, device=device)
     split = einops.rearrange(x, "... (heads hidden) -> ... heads hidden", heads=heads)
     other = einops.rearrange(x, "... (hidden heads) -> ... heads hidden", heads=heads)
     transformed = einops.einsum(split, w, "... hidden, hidden to -> ... to")
@@ -120,11 +120,10 @@ def test_rearranging_back_gives_every_element_its_place_again(device, pattern):
 @pytest.mark.claim("matmul.rearrange-ambiguous")
 @given(factors=st.lists(sizes(most=3), min_size=2, max_size=4))
 def test_a_split_needs_the_size_of_all_factors_but_one(device, factors):
-    size, width = dict(zip("abcd", factors, strict=False)), math.prod(factors)
-    x, pattern = (
-        torch.arange(2 * width, device=device).view(2, width),
-        f"x ({' '.join(size)}) -> x {' '.join(size)}",
-    )
+    size = dict(zip("abcd", factors, strict=False))
+    width = math.prod(factors)
+    x = torch.arange(2 * width, device=device).view(2, width)
+    pattern = f"x ({' '.join(size)}) -> x {' '.join(size)}"
     for known in itertools.combinations(size.items(), len(size) - 1):
         wrong = difference(einops.rearrange(x, pattern, **dict(known)), x.view(2, *factors))
         assert not wrong, f"split where {known} are given: {wrong} [{size}]"

@@ -133,7 +133,8 @@ def test_a_billion_parameters_take_4_gb_as_weights_and_16_in_training():
 def test_the_lectures_example_takes_496_bytes_and_640_with_adam(
     workloads, metered_device, optimizer, total
 ):
-    model, batch = DeepLinear(dim=4, layers=2), 2
+    model = DeepLinear(dim=4, layers=2)
+    batch = 2
     got = held_bytes(workloads, metered_device, model, batch, optimizer)
     formula = memory.training_bytes(
         parameter_count(model), activation_bytes(model, batch), optimizer
@@ -153,7 +154,8 @@ def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(
     workloads, metered_device, model, batch
 ):
     got = held_bytes(workloads, metered_device, model, batch, "adam")
-    n, activations = parameter_count(model), batch * model.dim * model.layers
+    n = parameter_count(model)
+    activations = batch * model.dim * model.layers
     formula = memory.training_bytes(n, activation_bytes(model, batch), "adam")
     assert got == 4 * (n + 3 * n + activations), (
         f"{got} bytes are held, not 4·(4·{n} + {activations}) [{model}]"
@@ -221,10 +223,12 @@ SAID = {
 def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(
     workloads, metered_device, model, recipe
 ):
-    got, n = recipe_bytes(workloads, metered_device, model, recipe), parameter_count(model)
+    got = recipe_bytes(workloads, metered_device, model, recipe)
+    n = parameter_count(model)
     formula = memory.model_state(n, "adamw", recipe)
     assert got == formula, f"{recipe} holds {got}, but should hold {formula} [{model}]"
-    each, said = memory.bytes_per_parameter(recipe=recipe), SAID[recipe]
+    each = memory.bytes_per_parameter(recipe=recipe)
+    said = SAID[recipe]
     assert got.total / n == each == said, (
         f"{recipe} holds {got.total / n} a parameter, {each=}, not {said} [{model}]"
     )
@@ -236,10 +240,8 @@ def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(
 def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(
     workloads, metered_device, model, frozen
 ):
-    net, x = (
-        workloads.build(model, device=metered_device),
-        workloads.inputs(model, 2, device=metered_device),
-    )
+    net = workloads.build(model, device=metered_device)
+    x = workloads.inputs(model, 2, device=metered_device)
     net.layers[0].requires_grad_(not frozen)
     stepper = torch.optim.SGD(net.parameters())
     parameters = tensors.parameter_bytes(net) - frozen * 4 * model.inputs * model.dim
@@ -294,9 +296,11 @@ def train_two_steps(workloads, device, model, batch, optimizer, set_to_none=True
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("optimizer", tensors.OPTIMIZERS)
 def test_each_class_counts_while_it_is_alive(workloads, memory_device, optimizer, set_to_none):
-    model, batch = DeepLinear(dim=16, layers=3, outputs=2, inputs=8), 5
+    model = DeepLinear(dim=16, layers=3, outputs=2, inputs=8)
+    batch = 5
     phases, net = train_two_steps(workloads, memory_device, model, batch, optimizer, set_to_none)
-    n, counts = parameter_count(model), step_counts(memory_device, net, optimizer)
+    n = parameter_count(model)
+    counts = step_counts(memory_device, net, optimizer)
     alive = (
         activation_bytes(model, batch)
         + memory.tensor_bytes((batch, model.outputs))
@@ -325,10 +329,8 @@ def test_freed_gradients_give_back_their_bytes_until_the_next_backward(
         train_two_steps(workloads, metered_device, model, batch, "sgd", free)[0]
         for free in (True, False)
     )
-    gradients, moments = (
-        4 * parameter_count(model),
-        ("zero_grad", "second forward", "second backward"),
-    )
+    gradients = 4 * parameter_count(model)
+    moments = ("zero_grad", "second forward", "second backward")
     given_back = [kept[moment].live_bytes - freed[moment].live_bytes for moment in moments]
     assert given_back == [gradients, gradients, 0], (
         f"{given_back} bytes less at {moments} [{model}, {batch=}]"
@@ -338,7 +340,8 @@ def test_freed_gradients_give_back_their_bytes_until_the_next_backward(
     )
     # Kept ones are there beside all activations, the tensors of the loss, and the gradient that is
     # to be added next.
-    weight, output = model.dim * max(model.dim, model.inputs, model.outputs), batch * model.outputs
+    weight = model.dim * max(model.dim, model.inputs, model.outputs)
+    output = batch * model.outputs
     most = min(gradients, activation_bytes(model, batch) + 4 * (weight + 5 * output + 2))
     assert 0 < fall <= most, (
         f"the peak falls by {fall} of {gradients} bytes, at most by {most} [{model}, {batch=}]"
@@ -371,7 +374,8 @@ def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(
     tensors.warm_up(metered_device)
     phases, net = train_two_steps(workloads, metered_device, model, batch, optimizer)
     peak = max(phases["second forward"].peak_bytes, phases["second backward"].peak_bytes)
-    n, activations = parameter_count(model), activation_bytes(model, batch)
+    n = parameter_count(model)
+    activations = activation_bytes(model, batch)
     state = memory.optimizer_state_bytes(n, optimizer, tensors=step_counts(metered_device, net))
     formula = deep_linear_peak_bytes(model, batch, model_state_bytes=4 * n + state)
     assert peak == formula, f"the peak is {peak} bytes, but should be {formula} [{model}, {batch=}]"

@@ -92,10 +92,8 @@ def recomputing(device, batch, widths, layers):
     """Counted FLOPs of one training step without and with recomputation of the first layers:
     (model, hardware).
     """
-    net, x = (
-        linear_net(widths, device),
-        torch.rand(batch, widths[0], device=device, requires_grad=True),
-    )
+    net = linear_net(widths, device)
+    x = torch.rand(batch, widths[0], device=device, requires_grad=True)
     totals = []
     for again in (0, layers):
         with set_checkpoint_early_stop(False), counting() as counter:
@@ -112,7 +110,8 @@ def test_recomputing_all_makes_hfu_four_thirds_of_mfu_and_layers_a_share(
     device, batch, widths, layers, seconds
 ):
     model, hardware = recomputing(device, batch, widths, layers)
-    utilisation, of_hardware = mfu(model, seconds, 1e9), hfu(model, hardware - model, seconds, 1e9)
+    utilisation = mfu(model, seconds, 1e9)
+    of_hardware = hfu(model, hardware - model, seconds, 1e9)
     products = [2 * batch * m * n for m, n in pairwise(widths)]
     times = (
         Fraction(sum(products[:layers]), sum(products)) / 3 + 1
@@ -146,11 +145,13 @@ def test_products_that_attention_leaves_out_count_as_done(device, blocks, block,
     )[0]
     off = (got - should).abs().max().item()
     assert off < 1e-12, f"by blocks attention is off by {off:.2g} [{blocks=}, {block=}, {width=}]"
-    done, model = int(counter.get_total_flops()), attention_flops(Attention(1, 1, tokens, width))
+    done = int(counter.get_total_flops())
+    model = attention_flops(Attention(1, 1, tokens, width))
     # The seconds of a device that does `rate` of its peak.
     peak = 1e6
     seconds = done / (rate * peak)
-    of_model, of_hardware = mfu(model, seconds, peak), mfu(done, seconds, peak)
+    of_model = mfu(model, seconds, peak)
+    of_hardware = mfu(done, seconds, peak)
     assert of_hardware == pytest.approx(rate), (
         f"the device does {of_hardware} of its peak, but should do {rate}"
     )
@@ -250,11 +251,13 @@ def test_a_training_step_stays_away_from_the_rate_of_its_products(device, speed,
     dim, batch, dtype = (
         (128, 16, torch.float32) if device.type == "cpu" else (2048, 512, torch.bfloat16)
     )
-    dim, batch = times * dim, times * batch
+    dim = times * dim
+    batch = times * batch
     net = nn.Sequential(
         *(layer for _ in range(3) for layer in (nn.Linear(dim, dim), nn.LayerNorm(dim), nn.GELU()))
     )
-    net, x = net.to(device, dtype), torch.randn(batch, dim, device=device, dtype=dtype)
+    net = net.to(device, dtype)
+    x = torch.randn(batch, dim, device=device, dtype=dtype)
     optimizer = torch.optim.AdamW(net.parameters())
     multiply = product(device, "fp32" if dtype == torch.float32 else "bf16", batch, dim, dim)
 
@@ -372,8 +375,10 @@ def test_norms_and_activations_between_the_products_lower_the_utilisation(device
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_product_of_little_work_per_byte_lowers_it(device, speed, times):
     """Bandwidth: the same FLOPs, row by row, fetch the matrix once a row."""
-    rows, dim = 32, times * (512 if device.type == "cpu" else 4096)
-    x, weight = torch.rand(rows, dim, device=device), torch.rand(dim, dim, device=device)
+    rows = 32
+    dim = times * (512 if device.type == "cpu" else 4096)
+    x = torch.rand(rows, dim, device=device)
+    weight = torch.rand(dim, dim, device=device)
     what = f"{rows} rows times a matrix, one by one, against all at once"
     speed.assert_slower(
         lambda: [x[i : i + 1] @ weight for i in range(rows)], lambda: x @ weight, what, at_least=1.2
@@ -398,7 +403,8 @@ def test_communication_lowers_it(device, speed, width):
     """Each step sends its gradients through a socket and back, as another process would have to get
     them.
     """
-    net, x = linear_net((width, width), device), torch.rand(8, width, device=device)
+    net = linear_net((width, width), device)
+    x = torch.rand(8, width, device=device)
     here, there = socket.socketpair()
 
     def step():
@@ -496,10 +502,8 @@ def test_a_timer_that_does_not_wait_reports_an_impossible_share(standin, record_
     while share <= 1 and launches < 100:  # a busy host can hold a launch up, not all of them
         start = time.perf_counter()
         standin.submit(lambda: time.sleep(KERNEL_S))
-        share, launches = (
-            max(share, mfu(KERNEL_FLOPS, time.perf_counter() - start, STANDIN_PEAK)),
-            launches + 1,
-        )
+        share = max(share, mfu(KERNEL_FLOPS, time.perf_counter() - start, STANDIN_PEAK))
+        launches = launches + 1
     record_figure(f"launch timed on a stand-in device: {share:.0f} times the peak")
     assert share > 1, (
         f"mfu={share:.2f} from a timer that does not wait, but should be impossible, above 1"
@@ -520,10 +524,8 @@ def test_the_devices_own_clock_reports_the_share_of_each_kernel(standin, seconds
         ran_s.append(time.perf_counter() - start)
 
     rounds = measured.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=9)
-    share, should = (
-        mfu(KERNEL_FLOPS, rounds.median_s, STANDIN_PEAK),
-        KERNEL_FLOPS / median(ran_s[1:]) / STANDIN_PEAK,
-    )
+    share = mfu(KERNEL_FLOPS, rounds.median_s, STANDIN_PEAK)
+    should = KERNEL_FLOPS / median(ran_s[1:]) / STANDIN_PEAK
     assert 0.8 * should < share <= should, (
         f"mfu={share:.3f} by the device's clock, but should be {should:.3f}"
     )
@@ -564,7 +566,8 @@ def test_a_first_call_that_prepares_itself_is_left_to_the_warm_up(standin):
 def test_on_a_gpu_the_launch_alone_passes_for_a_share_above_one(
     device, bound_flop_per_s, record_figure
 ):
-    multiply, flops = product(device, "fp32", 8192), matmul_flops(8192, 8192, 8192)
+    multiply = product(device, "fp32", 8192)
+    flops = matmul_flops(8192, 8192, 8192)
     true = min(measured.time(multiply, device, warmup=2, rounds=5).times_s)
     start = time.perf_counter()
     multiply()

@@ -87,7 +87,8 @@ def test_a_module_lists_loads_and_moves_parameters_but_no_plain_tensors(
     holder = Holder(torch.ones(3, device=device))
     net = nn.Sequential(nn.ModuleDict({"in": nn.ModuleList([holder])}))
     holder.tracked = nn.Parameter(2 * holder.tracked.detach())  # takes the place of the first
-    named, saved = sorted(name for name, _ in net.named_parameters()), sorted(net.state_dict())
+    named = sorted(name for name, _ in net.named_parameters())
+    saved = sorted(net.state_dict())
     should = [f"0.in.0.{name}" for name in ("frozen", "listed.0", "tracked")]
     assert named == should, f"the parameters are {named}, but should be {should}"
     assert saved == ["0.in.0.buffer", *should], (
@@ -149,12 +150,12 @@ def linear_layers(widths, bias, device="meta"):
 @given(inputs=sizes(), dim=sizes(most=12), layers=sizes(), outputs=sizes(), bias=st.booleans())
 @example(inputs=4, dim=8, layers=1, outputs=3, bias=True)  # 67, but as written 59
 def test_each_layer_with_a_bias_adds_its_outputs(inputs, dim, layers, outputs, bias):
-    widths, net = [inputs, *[dim] * layers, outputs], DeepLinear(dim, layers, outputs, inputs, bias)
-    counted, weights = (
-        real_parameter_count(linear_layers(widths, bias)),
-        sum(m * n for m, n in pairwise(widths)),
-    )
-    corrected, formula = weights + bias * sum(widths[1:]), parameter_count(net)
+    widths = [inputs, *[dim] * layers, outputs]
+    net = DeepLinear(dim, layers, outputs, inputs, bias)
+    counted = real_parameter_count(linear_layers(widths, bias))
+    weights = sum(m * n for m, n in pairwise(widths))
+    corrected = weights + bias * sum(widths[1:])
+    formula = parameter_count(net)
     assert corrected == formula == counted, (
         f"{corrected=}, {formula=}, but should be {counted} [{widths=}, {bias=}]"
     )

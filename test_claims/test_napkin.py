@@ -23,7 +23,10 @@ from test_claims.strategies import sizes
 
 H100 = "NVIDIA H100 80GB HBM3"
 DENSE_PEAK = Fraction(1979 * 10**12, 2)  # the lecture's: printed with sparsity, halved
-PARAMETERS, TOKENS, DEVICES, MFU = 70 * 10**9, 15 * 10**12, 1024, Fraction(1, 2)
+PARAMETERS = 70 * 10**9
+TOKENS = 15 * 10**12
+DEVICES = 1024
+MFU = Fraction(1, 2)
 ONE_DAY_S = int(timedelta(days=1).total_seconds())
 
 ONLY_PRODUCTS = DeepLinear(dim=16, layers=4)
@@ -90,7 +93,8 @@ def test_a_70b_model_on_15t_tokens_takes_1024_h100s_144_days(
 def test_training_days_are_those_of_a_run_of_the_flops_dispatched(
     workloads, net, tokens, peak, data
 ):
-    device_count, mfu = data.draw(sizes(most=100)), data.draw(st.fractions(Fraction(1, 100), 1))
+    device_count = data.draw(sizes(most=100))
+    mfu = data.draw(st.fractions(Fraction(1, 100), 1))
     parameters, each = dispatched_per_token(workloads, net)
     simulated = float(simulated_days(each, tokens, device_count, peak, mfu))
     formula = planning.training_days(parameters, tokens, device_count, float(peak), float(mfu))
@@ -129,7 +133,8 @@ def test_a_run_that_waits_takes_longer_than_its_steps_say(workloads, device, spe
     """What it costs here: batches gathered row by row, or a step that queues behind a product."""
     net = DeepLinear(dim=64, layers=2)
     model = workloads.build(net, device=device)
-    rows, others = workloads.inputs(net, 256, device=device), product(device, "fp32", 256)
+    rows = workloads.inputs(net, 256, device=device)
+    others = product(device, "fp32", 256)
 
     def step(x=rows):
         model(x).square().mean().backward()
@@ -143,7 +148,9 @@ def test_a_run_that_waits_takes_longer_than_its_steps_say(workloads, device, spe
 
     what = f"a step that waits {waits} against the step that the estimate counts"
     ratio = speed.assert_slower(waiting_step, step, what)
-    parameters, steps, mfu = parameter_count(net), 10**6, 0.5
+    parameters = parameter_count(net)
+    steps = 10**6
+    mfu = 0.5
     of_steps, of_run = (
         planning.training_days(parameters, 256 * steps, 1, 1e12, share)
         for share in (mfu, mfu / ratio.value)
@@ -165,7 +172,8 @@ def test_a_run_costs_the_bill_of_every_hour_of_every_device(
     """A bill that is written hour by hour until the FLOPs that torch dispatches are done."""
     parameters, each = dispatched_per_token(workloads, net)
     peak = each * tokens / (hours * 60 * 60 * device_count * MFU)
-    left, bill = Fraction(each * tokens), Fraction(0)
+    left = Fraction(each * tokens)
+    bill = Fraction(0)
     while left > 0:
         done = min(left, device_count * peak * MFU * 60 * 60)
         bill += done / (peak * MFU * 60 * 60) * Fraction(cents, 100)
@@ -370,7 +378,8 @@ def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
     norms = sum(
         parameter.numel() for parameter in model.parameters() if parameter.dim() == 1
     )  # 6ND counts those too
-    n, d = parameter_count(net), net.dim
+    n = parameter_count(net)
+    d = net.dim
     least, most = {
         "optimizer": (8 * n, 14 * n),  # Adam's operations, two in one or each alone
         "attention": (3 * net.layers * 2 * 2 * sequence**2 * d - 6 * norms * sequence,) * 2,
@@ -389,10 +398,8 @@ def held_per_parameter(workloads, device, dtype, optimizer):
     parameter.
     """
     net = DeepLinear(dim=32, layers=2)
-    model, x = (
-        workloads.build(net, device=device, dtype=dtype),
-        workloads.inputs(net, 4, device=device).to(dtype),
-    )
+    model = workloads.build(net, device=device, dtype=dtype)
+    x = workloads.inputs(net, 4, device=device).to(dtype)
     stepper = optimizer(model.parameters())
     tensors.train(model, stepper, x)
     held = [
@@ -407,11 +414,9 @@ def held_per_parameter(workloads, device, dtype, optimizer):
 
 
 IN_40B, IN_53B = ({"marks": pytest.mark.claim(claim)} for claim in ("napkin.40b", "napkin.53b"))
-ADAMW, FP32, BF16 = (
-    partial(tensors.RecipeAdamW, gradients=torch.bfloat16),
-    torch.float32,
-    torch.bfloat16,
-)
+ADAMW = partial(tensors.RecipeAdamW, gradients=torch.bfloat16)
+FP32 = torch.float32
+BF16 = torch.bfloat16
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,8 @@ def test_the_allocator_sees_so_many_copies_appear(
 
 @pytest.mark.claim("optim.state-ON")
 def test_the_state_of_adamw_becomes_half_of_all_that_training_holds(metered_device):
-    shares, step_counts = [], 4 if metered_device.type == "cpu" else 0
+    shares = []
+    step_counts = 4 if metered_device.type == "cpu" else 0
     for width in (8, 32, 128, 256):
         with torch.device(metered_device):
             net = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, width))
@@ -112,10 +113,8 @@ def test_the_state_of_adamw_becomes_half_of_all_that_training_holds(metered_devi
             stepper.step,
             lambda net=net, x=x: net(x).grad_fn,
         )
-        got, should = (
-            after - before,
-            8 * 2 * width * (width + 1) + optimizers.STEP_BYTES * step_counts,
-        )
+        got = after - before
+        should = 8 * 2 * width * (width + 1) + optimizers.STEP_BYTES * step_counts
         formula = memory.optimizer_state_bytes(
             2 * width * (width + 1), "adamw", tensors=step_counts
         )
@@ -240,10 +239,8 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(
 def test_each_buffer_of_adam_is_like_its_parameter(
     device, metered_device, optimizer, shape, in_, amsgrad
 ):
-    build, steps = (
-        partial(optimizer, amsgrad=amsgrad),
-        optimizers.STEP_BYTES if metered_device.type == "cpu" else 0,
-    )
+    build = partial(optimizer, amsgrad=amsgrad)
+    steps = optimizers.STEP_BYTES if metered_device.type == "cpu" else 0
     parameters, stepper = tensors.stepped(build, [shape], device, *in_)
     for parameter, name in product(
         parameters, ["exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * amsgrad]
@@ -271,7 +268,8 @@ def test_a_state_brought_in_fp32_is_cast_to_the_parameters_dtype(device, optimiz
     brought["state"][0].update(moments)
     stepper.load_state_dict(brought)
     for name, moment in moments.items():
-        got, should = stepper.state[parameter][name], moment.to(parameter.dtype)
+        got = stepper.state[parameter][name]
+        should = moment.to(parameter.dtype)
         assert got.dtype == should.dtype, (
             f"{name} is loaded as {got.dtype}, but should be {should.dtype}"
         )
@@ -485,7 +483,8 @@ def test_adagrad_keeps_the_sum_of_squares_and_is_not_adam(device, task, lr, init
         torch.optim.Adagrad, device, lr=lr, initial_accumulator_value=initial
     )
     for state, history in zip(states, task.arrays()[1], strict=True):
-        got, squares = state["sum"].cpu().numpy(), initial + sum(g**2 for g in history)
+        got = state["sum"].cpu().numpy()
+        squares = initial + sum(g**2 for g in history)
         assert np.allclose(got, squares, rtol=1e-12, atol=0), (
             f"the sum is {got}, but should be {squares} [{task}]"
         )
@@ -541,16 +540,18 @@ def test_an_own_subclass_trains_a_net_by_groups_and_resumes(device):
         net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(
             device
         )
-        x, unused = (
-            torch.randn(64, 3, device=device),
-            torch.nn.Parameter(torch.ones(2, device=device)),
-        )
-        body, rest = list(net[0].parameters()), [*net[2].parameters(), unused]
+        x = torch.randn(64, 3, device=device)
+        unused = torch.nn.Parameter(torch.ones(2, device=device))
+        body = list(net[0].parameters())
+        rest = [*net[2].parameters(), unused]
         groups = [{"params": body, "lr": 0.1}, {"params": rest, "lr": 0.0}]
-        stepper, head, losses = papers.OwnAdagrad(groups), net[2].weight.clone(), []
+        stepper = papers.OwnAdagrad(groups)
+        head = net[2].weight.clone()
+        losses = []
         for turn in range(60):
             if turn == cut:
-                state, stepper = stepper.state_dict(), papers.OwnAdagrad(groups)
+                state = stepper.state_dict()
+                stepper = papers.OwnAdagrad(groups)
                 stepper.load_state_dict(state)
             stepper.zero_grad()
             loss = (net(x) - x.sum(1, keepdim=True)).pow(2).mean()
@@ -601,10 +602,8 @@ def test_zero_grad_frees_its_own_gradients_unless_told_to_keep_them(
     freed = [
         before.live_bytes - after.live_bytes for before, after in pairwise(held.phases.values())
     ]
-    should, inputs = (
-        [4 * (1 - kept) * sum(elements[turn::2]) for turn in (0, 1)],
-        f"[{options}, {elements}, {names}]",
-    )
+    should = [4 * (1 - kept) * sum(elements[turn::2]) for turn in (0, 1)]
+    inputs = f"[{options}, {elements}, {names}]"
     assert freed == should, (
         f"the zero_grad() of two optimizers free {freed} bytes, but should free {should} {inputs}"
     )
@@ -631,7 +630,8 @@ def test_each_of_many_devices_keeps_its_part_of_the_state_and_all_else(
     """Whole tensors are dealt out, so that the fullest has a part of a tensor more; all of one that
     is large.
     """
-    alike, inputs = [width] * (each * devices + more), f"[{devices=}, {each=}, {more=}, {width=}]"
+    alike = [width] * (each * devices + more)
+    inputs = f"[{devices=}, {each=}, {more=}, {width=}]"
     elements = len(alike) * width**2
     formula = device_state(elements, devices, zero_stage=1, optimizer="adam")
     *kept, states = zip(*(rank.held for rank in sharding.fake_ranks(alike, devices)), strict=True)
@@ -661,7 +661,8 @@ def test_two_processes_shard_the_state_and_train_as_one_does(groups):
         alone = sharding.net_of(widths)
         stepper = torch.optim.Adam(alone, lr=1e-2)
         sharding.train(alone, stepper)
-        total, whole = sum(rank.held[2] for rank in ranks), tensors.state_bytes(stepper)
+        total = sum(rank.held[2] for rank in ranks)
+        whole = tensors.state_bytes(stepper)
         assert total == whole, (
             f"the shards add up to {total} bytes, but should add up to {whole} [{widths}]"
         )
@@ -689,7 +690,8 @@ def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired(device, lin
     """
     torch.manual_seed(seed)
     (of, lr), width = LINKS[link], 8 << seed
-    x, way = torch.randn(256, width).to(device), torch.linspace(0.02, 0.15, width).to(device)
+    x = torch.randn(256, width).to(device)
+    way = torch.linspace(0.02, 0.15, width).to(device)
 
     def left(keeping, begin=1.0):
         def loss(weights):
@@ -720,7 +722,8 @@ def test_a_second_moment_in_bf16_never_decays(device):
     """0.999 times a number is within half a spacing of it, so one large gradient rules all later
     steps.
     """
-    gradients, left = torch.logspace(-6, 4, 100), {}
+    gradients = torch.logspace(-6, 4, 100)
+    left = {}
     for dtype in (torch.bfloat16, torch.float32):
         parameter = torch.nn.Parameter(torch.ones(100, device=device, dtype=dtype))
         stepper = torch.optim.Adam([parameter], lr=1e-3, betas=(0.9, 0.999), foreach=False)

@@ -25,7 +25,8 @@ from test_claims.strategies import (
 @given(ranks=sizes(most=9), each=sizes(0, 5))
 def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(workloads, ranks, each):
     parts = np.random.default_rng(0).integers(-9, 9, (ranks, ranks, each))
-    should, sent_bytes = parts.sum(axis=0), 0
+    should = parts.sum(axis=0)
+    sent_bytes = 0
     for turn in range(2 * (ranks - 1)):  # sums go around, then what is complete
         moved = [parts[rank, (rank - turn) % ranks].copy() for rank in range(ranks)]
         for rank, part in enumerate(moved):
@@ -63,7 +64,9 @@ def test_a_pipeline_idles_for_stages_less_one_over_micro_batches(
     stages, micro_batches, passes_s, send_s, slow_s
 ):
     # When each stage is free, how far each micro-batch is done, and the work of all.
-    free_s, done_s, busy_s = [0] * stages, [0] * micro_batches, 0
+    free_s = [0] * stages
+    done_s = [0] * micro_batches
+    busy_s = 0
     for seconds, order in zip(passes_s, (range(stages), range(stages)[::-1]), strict=True):
         for stage in order:
             for number in range(micro_batches):
@@ -72,7 +75,8 @@ def test_a_pipeline_idles_for_stages_less_one_over_micro_batches(
                 busy_s += seconds + slow_s * (stage == 0)
     idle = Fraction(stages * max(free_s), busy_s) - 1
     formula = Parallelism(pipeline=stages, micro_batches=micro_batches).bubble
-    off, more = float(idle) - formula, stages > 1 and (send_s or (slow_s and micro_batches > 1))
+    off = float(idle) - formula
+    more = stages > 1 and (send_s or (slow_s and micro_batches > 1))
     assert off > 1e-9 if more else abs(off) < 1e-9, (
         f"{formula=}, but {float(idle)} [{stages=}, {micro_batches=}]"
     )
@@ -101,24 +105,21 @@ def test_tokens_go_to_their_experts_and_back_unless_at_home(
         "experts": 4,
         "active_experts": active,
     }
-    model, split = (
-        Transformer(layers=layers, learned_positions=8, **mixture),
-        Parallelism(data=ranks, expert=ranks),
-    )
+    model = Transformer(layers=layers, learned_positions=8, **mixture)
+    split = Parallelism(data=ranks, expert=ranks)
     token = torch.arange(4 * tokens).repeat_interleave(active)
     expert = torch.tensor(among).repeat(len(token) // len(among))
     # The tokens of rank 0, which has the first experts.
-    away, sent = expert * ranks // 4 > 0, []
+    away = expert * ranks // 4 > 0
+    sent = []
 
     def crossing(x):  # forward what leaves the rank or comes back to it, and its gradient
         sent.append(x[away])
         x.register_hook(lambda gradient: sent.append(gradient[away]))
         return x
 
-    x, experts = (
-        torch.ones(4 * tokens, model.dim, requires_grad=True),
-        torch.rand(4, model.dim, model.dim),
-    )
+    x = torch.ones(4 * tokens, model.dim, requires_grad=True)
+    experts = torch.rand(4, model.dim, model.dim)
     for _ in range(layers):
         results = crossing(x[token])[:, None] @ experts[expert]
         x = torch.zeros_like(x).index_add(0, token, crossing(results[:, 0]))
@@ -128,16 +129,15 @@ def test_tokens_go_to_their_experts_and_back_unless_at_home(
         for each in collectives(model, split, ranks, 4 * tokens, "fp32")
         if each.kind == "expert"
     ]
-    formula, should = sum(each.sent_bytes for each in of_experts), sum(part.nbytes for part in sent)
+    formula = sum(each.sent_bytes for each in of_experts)
+    should = sum(part.nbytes for part in sent)
     right = (formula > should) - (formula < should) == off * (ranks > 1)
     assert right, (
         f"{formula=} bytes, but {should} leave the rank [{ranks=}, {active=}, {tokens=}, {among=}]"
     )
     named = workloads.build(model, device="meta").named_parameters()
-    whole, held = (
-        sum(p.numel() for name, p in named if ".experts." in name),
-        device_parameters(model, split)[1],
-    )
+    whole = sum(p.numel() for name, p in named if ".experts." in name)
+    held = device_parameters(model, split)[1]
     assert held * ranks == whole, (
         f"a device holds {held} of {whole} parameters of experts, not 1/{ranks}"
     )
@@ -174,7 +174,8 @@ def shared(ranks, block, x, reduced):
             .flatten(2)
         )
 
-    of, gelu = block.attention, partial(functional.gelu, approximate="tanh")
+    of = block.attention
+    gelu = partial(functional.gelu, approximate="tanh")
     x = x + summed(block.attention_norm(x), attended, (of.query, of.key, of.value), of.out)
     return x + summed(block.mlp_norm(x), gelu, (block.mlp.up,), block.mlp.down)
 
@@ -194,7 +195,8 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(
         "learned_positions": 8,
     }
     one, two = (Transformer(layers=layers, **options) for layers in (1, 2))
-    block, reduced = workloads.build(one).layers[0], []
+    block = workloads.build(one).layers[0]
+    reduced = []
     x = torch.randn(batch, tokens, one.dim, requires_grad=True)
     results = block(x), shared(ranks, block, x, reduced)
     gradients = (torch.autograd.grad(y.square().sum(), (x, *block.parameters())) for y in results)
@@ -207,7 +209,8 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(
         sum(each.times * each.bytes for each in collectives(of, split, batch, tokens, "fp32"))
         for of in (one, two)
     ]
-    formula, should = sent[1] - sent[0], sum(array.nbytes for array in reduced) * (ranks > 1)
+    formula = sent[1] - sent[0]
+    should = sum(array.nbytes for array in reduced) * (ranks > 1)
     assert formula == should == 16 * x.numel() * (ranks > 1), (
         f"{formula=}, but {should} bytes are reduced [{ranks=}]"
     )

@@ -72,7 +72,8 @@ LOSSES[2] = ((0.75, 0.9), (0.9, 1.0))
 def test_eight_bits_lose_less_than_a_percent_and_four_more_than_a_tenth(
     device, record_figure, bits
 ):
-    weight, x = gaussian(0, 256, 512, device=device), gaussian(1, 64, 512, device=device)
+    weight = gaussian(0, 256, 512, device=device)
+    x = gaussian(1, 64, 512, device=device)
     for granularity, (least, most) in zip((PER_CHANNEL, PER_TENSOR), LOSSES[bits], strict=True):
         got = relative_error(x @ quantised(weight, bits, granularity).T, x @ weight.T)
         record_figure(f"{bits} bits {granularity}: {got:.2%}")
@@ -243,7 +244,8 @@ def test_a_large_batch_gains_less_than_one_token(weight_only, speed, record_figu
         return speed.ratio(lambda: wide @ weight_only.wide.T, lambda: weight_only.product(x))
 
     for _ in range(2):  # a busy machine can blur one comparison
-        one, many = gain(1), gain(64)
+        one = gain(1)
+        many = gain(64)
         apart = one.low > many.high or one.high < many.low
         if apart:
             break
@@ -263,10 +265,8 @@ def test_a_large_batch_gains_less_than_one_token(weight_only, speed, record_figu
 def test_quantising_afterwards_loses_less_than_training_in_few_bits(
     device, record_figure, target, bits
 ):
-    after, within = (
-        loss_after(device, target, bits),
-        fresh_loss(trained(device, target, bits, master=False), target),
-    )
+    after = loss_after(device, target, bits)
+    within = fresh_loss(trained(device, target, bits, master=False), target)
     record_figure(
         f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained in them"
     )
@@ -280,10 +280,8 @@ def test_quantising_afterwards_loses_less_than_training_in_few_bits(
 def test_training_two_bits_with_a_wide_copy_beats_quantising_afterwards(
     device, record_figure, target
 ):
-    after, aware = (
-        loss_after(device, target, 2),
-        low_precision.with_bits(trained(device, target, 2), 2),
-    )
+    after = loss_after(device, target, 2)
+    aware = low_precision.with_bits(trained(device, target, 2), 2)
     within = fresh_loss(aware, target)
     record_figure(
         f"2 bits: loss {after:.4f} quantised after training, {within:.4f} trained with an fp32 copy"

@@ -23,7 +23,8 @@ from test_claims.strategies import (
 )
 
 seeds = st.integers(0, 2**32 - 2)  # numpy's range, less one
-STEPS, ROOT = 3, Path(__file__).resolve().parents[1]
+STEPS = 3
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -140,10 +141,8 @@ def test_a_run_needs_the_seed_of_each_library_it_draws_from_and_no_other(device,
         return run.losses(STEPS)
 
     others = [kind for kind in LIBRARIES if kind not in (library, "torch")]
-    same, other = (
-        losses(LIBRARIES, 1) == losses(LIBRARIES, 1),
-        losses(LIBRARIES, 1) == losses(LIBRARIES, 2),
-    )
+    same = losses(LIBRARIES, 1) == losses(LIBRARIES, 1)
+    other = losses(LIBRARIES, 1) == losses(LIBRARIES, 2)
     unused = losses(others, 1) == losses(others, 2)
     assert same, f"with one seed of {library} a run gave two results"
     assert not other, f"two seeds of {library} gave one result, though the run draws from it"
@@ -233,10 +232,8 @@ def test_interleaved_streams_each_give_what_they_give_alone(device, seed, order)
         alone[name] = [
             torch.rand(2, generator=own, device=device).tolist() for _ in range(order.count(name))
         ]
-    generators, together = (
-        {name: generator(name) for name in set(order)},
-        {name: [] for name in set(order)},
-    )
+    generators = {name: generator(name) for name in set(order)}
+    together = {name: [] for name in set(order)}
     for name in order:
         together[name].append(torch.rand(2, generator=generators[name], device=device).tolist())
     assert together == alone, (
@@ -263,7 +260,8 @@ def traced_run(device, seed_of, width, batch_size, optimizer, activation, share)
     init, order, augmentation = (
         torch.Generator().manual_seed(seed_of[of]) for of in ("init", "order", "augmentation")
     )
-    hidden, head = nn.Linear(4, width), nn.Linear(width, 1)
+    hidden = nn.Linear(4, width)
+    head = nn.Linear(width, 1)
     for parameter in (*hidden.parameters(), *head.parameters()):
         nn.init.normal_(parameter, std=0.5, generator=init)
     trace = {"init": hidden.weight.tolist(), "dropout": [], "order": [], "augmentation": []}
@@ -291,10 +289,8 @@ def traced_run(device, seed_of, width, batch_size, optimizer, activation, share)
     return trace, losses
 
 
-either, activations = (
-    st.sampled_from([torch.optim.SGD, torch.optim.Adam]),
-    [nn.Sigmoid, nn.Tanh, nn.Softplus],
-)
+either = st.sampled_from([torch.optim.SGD, torch.optim.Adam])
+activations = [nn.Sigmoid, nn.Tanh, nn.Softplus]
 shares = st.sampled_from([0.2, 0.5, 0.7])
 programs = st.tuples(
     st.integers(32, 64), st.sampled_from([4, 6, 12]), either, st.sampled_from(activations), shares
@@ -331,7 +327,8 @@ def test_a_sum_in_another_order_rounds_otherwise(device, seed, dtype):
     generator = torch.Generator().manual_seed(seed)
     small = (1 + torch.rand(1, generator=generator)).to(TORCH_DTYPES[dtype]).to(device) / 8
     large = torch.full_like(small, 1 / torch.finfo(small.dtype).eps)
-    first, second = (large + small) - large, (large - large) + small
+    first = (large + small) - large
+    second = (large - large) + small
     assert first.item() != second.item(), (
         f"both orders of {large} + {small} − {large} give {first} [{dtype=}]"
     )
@@ -344,12 +341,15 @@ PRODUCTS = [(rows, inner) for rows in (2, 7, 32, 256) for inner in (16, 100, 102
 
 @pytest.mark.claim("rand.as-well-as-you-can")
 def test_an_examples_result_depends_on_the_batch_it_is_computed_in(device, record_figure):
-    differing, furthest = [], 0.0
+    differing = []
+    furthest = 0.0
     for rows, inner in PRODUCTS:
         generator = torch.Generator().manual_seed(rows * inner)
         a = torch.randn(rows, inner, generator=generator).to(device)
         w = torch.randn(inner, 64, generator=generator).to(device)
-        together, again, alone = (a @ w)[:1], (a @ w)[:1], a[:1] @ w
+        together = (a @ w)[:1]
+        again = (a @ w)[:1]
+        alone = a[:1] @ w
         assert torch.equal(together, again), (
             f"the same product gave two results [{rows=}, {inner=}]"
         )

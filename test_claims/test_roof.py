@@ -80,7 +80,8 @@ def ridge(row, dtype):
     """FLOPs per byte from which a device of the table can reach its peak, or None where a figure is
     missing.
     """
-    peak, bandwidth = peak_flop_per_s(row, dtype), bandwidth_bytes_per_s(row)
+    peak = peak_flop_per_s(row, dtype)
+    bandwidth = bandwidth_bytes_per_s(row)
     return None if peak is None or bandwidth is None else roofline.ridge_point(peak, bandwidth)
 
 
@@ -132,7 +133,8 @@ def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(
 ):
     row = ACCELERATORS[label]
     units = {"fp16": "bf16", "fp8_e4m3": "fp8"}.get(dtype, dtype)  # those that multiply it
-    formula, done = ridge(row, dtype), flops_while_a_byte_moves(row, units)
+    formula = ridge(row, dtype)
+    done = flops_while_a_byte_moves(row, units)
     assert formula == pytest.approx(float(printed)), (
         f"ridge_point={formula}, but should be {float(printed)}"
     )
@@ -167,10 +169,12 @@ def test_the_bound_is_the_time_of_a_pipeline_that_overlaps(work, peak, bandwidth
     """The pipeline takes the longer of the two, and a 64th of the shorter until its first part has
     arrived.
     """
-    fetching, arithmetic = Fraction(work.bytes, bandwidth), Fraction(work.flops, peak)
+    fetching = Fraction(work.bytes, bandwidth)
+    arithmetic = Fraction(work.flops, peak)
     simulated = simulated_s(work, peak, bandwidth)
     attainable = roofline.attainable_flop_per_s(work.intensity, peak, bandwidth)
-    least_s, tolerance = work.flops / attainable, 1 + 1e-9
+    least_s = work.flops / attainable
+    tolerance = 1 + 1e-9
     assert least_s <= simulated * tolerance, (
         f"at {attainable=} FLOP/s it takes {least_s} s, above {float(simulated)}"
     )
@@ -214,10 +218,12 @@ def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, me
     """The same arithmetic is faster on operands in a cache, or where all fit into one, it takes the
     time of a copy.
     """
-    operation, elements = OPERATIONS[name], memory.x.numel()
+    operation = OPERATIONS[name]
+    elements = memory.x.numel()
     faster = 0.0
     if memory.x.device.type == "cpu":
-        few, calls = memory.first(IN_CACHE), elements // IN_CACHE
+        few = memory.first(IN_CACHE)
+        calls = elements // IN_CACHE
         in_cache = speed.ratio(
             lambda: operation(memory), lambda: [operation(few) for _ in range(calls)], **FEW
         )
@@ -319,7 +325,8 @@ def test_a_formula_has_the_flops_and_bytes_of_its_definition(name, rows, width, 
 def test_an_operation_takes_far_longer_than_a_product_of_its_flops(device, speed, memory, name):
     on = memory.first(2**22) if device.type == "cpu" else memory
     flops = FORMULAS[name](tuple(on.x.view(-1, ROW).shape)).flops
-    operation, side = OPERATIONS[name.replace("_", " ")], math.ceil((flops / 2) ** (1 / 3))
+    operation = OPERATIONS[name.replace("_", " ")]
+    side = math.ceil((flops / 2) ** (1 / 3))
     what = f"{name} against a product of its {flops:.2g} FLOPs"
     speed.assert_slower(
         lambda: operation(on), product(device, "fp32", side), what, at_least=2, **FEW
@@ -339,7 +346,8 @@ DEFINED = {
 def test_what_is_no_product_counts_about_the_flops_of_its_definition(name):
     with counted.flops() as dispatched:
         NEW[name].call(*NEW[name].arguments("cpu", dtype=torch.bfloat16))
-    done, got = DEFINED[name].flops, dispatched.elementwise
+    done = DEFINED[name].flops
+    got = dispatched.elementwise
     assert dispatched.total == 0, f"{name} is counted as a product of {dispatched.total} FLOPs"
     assert done / 2.5 <= got <= 2.5 * done, (
         f"{name} is counted with {got} FLOPs, but by definition does {done}"
@@ -349,7 +357,8 @@ def test_what_is_no_product_counts_about_the_flops_of_its_definition(name):
 @pytest.mark.claim("roof.most-others", "roof.gelu", "roof.relu")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
 def test_what_is_no_product_lies_below_the_ridge_of_vector_units(row):
-    peak, bandwidth = peak_flop_per_s(row, "fp32", path="vector"), bandwidth_bytes_per_s(row)
+    peak = peak_flop_per_s(row, "fp32", path="vector")
+    bandwidth = bandwidth_bytes_per_s(row)
     if peak is None or bandwidth is None:
         assert ridge(row, "bf16") is None or ridge(row, "bf16") > 30, (
             f"{row.label} has a ridge of {ridge(row, 'bf16')}"
@@ -365,7 +374,8 @@ def test_what_is_no_product_lies_below_the_ridge_of_vector_units(row):
 @pytest.mark.claim("roof.gelu")
 @given(n=st.integers(1, 2000))
 def test_a_fused_gelu_moves_the_bytes_of_a_relu_one_by_hand_many_more(device, n):
-    on, moved = Operands.of(n, device), []
+    on = Operands.of(n, device)
+    moved = []
     for operation in (OPERATIONS["gelu"], OPERATIONS["relu"], gelu_by_hand):
         with counted.flops() as dispatched:
             operation(on)
@@ -399,7 +409,8 @@ def test_a_dot_product_does_at_most_half_a_flop_per_byte_in_16_bits(n, dtype):
     tally = scalars.Operations()
     scalars.inner_product(tally.array(torch.ones(n)), tally.array(torch.ones(n)))
     strict = Fraction(tally.flops, sum(tensor.nbytes for tensor in meta((n,), (n,), dtype=dtype)))
-    work, limit = roofline.dot_work(n, dtype), Fraction(8, element_bits(dtype))
+    work = roofline.dot_work(n, dtype)
+    limit = Fraction(8, element_bits(dtype))
     assert strict == Fraction(2 * n - 1, 2 * n * element_bits(dtype) // 8), (
         f"a dot product of {n} counts {strict}"
     )
@@ -450,7 +461,8 @@ def test_a_matrix_times_a_vector_takes_longer_than_a_product_of_its_flops(device
 @given(n=st.integers(1, 10**5), dtype=float_dtypes)
 def test_a_square_product_does_n_thirds_flops_per_byte_in_16_bits(n, dtype):
     nbytes = sum(tensor.nbytes for tensor in meta(*[(n, n)] * 3, dtype=dtype))
-    formula, intensity = roofline.matmul_work(n, n, n, dtype).intensity, Fraction(2 * n**3, nbytes)
+    formula = roofline.matmul_work(n, n, n, dtype).intensity
+    intensity = Fraction(2 * n**3, nbytes)
     third = Fraction(n, 3) * 16 / element_bits(dtype)
     assert pytest.approx(formula) == intensity == third, (
         f"{formula=}, {intensity=}, not {third} [{n=}, {dtype=}]"
@@ -480,10 +492,8 @@ def test_a_product_of_twice_the_side_takes_eight_times_as_long_not_four(device, 
 @given(batch=st.integers(1, 10**4), k=st.integers(1, 10**4), n=st.integers(1, 10**4))
 def test_intensity_grows_with_the_batch_up_to_that_of_the_matrix(batch, k, n):
     nbytes = sum(tensor.nbytes for tensor in meta((batch, k), (k, n), (batch, n), dtype="bf16"))
-    formula, intensity = (
-        roofline.matmul_work(batch, k, n).intensity,
-        Fraction(2 * batch * k * n, nbytes),
-    )
+    formula = roofline.matmul_work(batch, k, n).intensity
+    intensity = Fraction(2 * batch * k * n, nbytes)
     assert formula == pytest.approx(float(intensity)), (
         f"{formula=}, but should be {intensity} [{batch=}, {k=}, {n=}]"
     )
@@ -562,7 +572,8 @@ def test_16_bits_move_half_the_bytes_of_fp32(device, name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_copy_in_16_bits_takes_half_the_time(memory, speed, dtype):
     half = memory.x.to(dtype)
-    out, what = torch.zeros_like(half), f"a copy in fp32 against one of as many elements in {dtype}"
+    out = torch.zeros_like(half)
+    what = f"a copy in fp32 against one of as many elements in {dtype}"
     whole = partial(memory.out.copy_, memory.x)
     usual = (1.4, 2.6)
     speed.assert_slower(
@@ -575,7 +586,9 @@ def decoders(draw):
     """A model with shared keys or without, sequences that generate with it, and how many tokens
     they are long.
     """
-    kv_heads, groups, width = draw(sizes(most=3)), draw(sizes(most=3)), draw(sizes(most=5))
+    kv_heads = draw(sizes(most=3))
+    groups = draw(sizes(most=3))
+    width = draw(sizes(most=5))
     norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
     heads = {
         "heads": groups * kv_heads,
@@ -612,17 +625,13 @@ def decoded(workloads, device, model, batch, tokens, dtype="fp32"):
 def test_a_cache_of_keys_and_values_suffices_and_takes_its_bytes(workloads, device, drawn, dtype):
     model, batch, tokens = drawn
     decoder, last, should = decoded(workloads, device, *drawn, dtype)
-    got, within = (
-        decoder.step(last),
-        {"rtol": 1e-3, "atol": 1e-4} if dtype == "fp32" else {"rtol": 0.1, "atol": 0.1},
-    )
+    got = decoder.step(last)
+    within = {"rtol": 1e-3, "atol": 1e-4} if dtype == "fp32" else {"rtol": 0.1, "atol": 0.1}
     torch.testing.assert_close(
         got, should, **within, msg=f"decoded with a cache: {got}, not {should}"
     )
-    held, formula = (
-        sum(x.nbytes for kept in decoder.layers for x in kept),
-        cache_bytes(model, batch, tokens, dtype),
-    )
+    held = sum(x.nbytes for kept in decoder.layers for x in kept)
+    formula = cache_bytes(model, batch, tokens, dtype)
     assert formula == held, f"cache_bytes={formula}, but the caches take {held} bytes [{drawn}]"
 
 
@@ -632,10 +641,8 @@ def test_a_cache_of_keys_and_values_suffices_and_takes_its_bytes(workloads, devi
 def test_generation_reads_the_weights_once_and_the_cache_of_each(workloads, device, drawn):
     (model, batch, tokens), said = drawn, f"[{drawn}]"
     decoder, last, _ = decoded(workloads, device, *drawn)
-    work, new_entry = (
-        decoding_work(model, batch, tokens - 1, "fp32"),
-        cache_bytes(model, batch, 1, "fp32"),
-    )
+    work = decoding_work(model, batch, tokens - 1, "fp32")
+    new_entry = cache_bytes(model, batch, 1, "fp32")
     with Recorded() as recorded:
         flops = product_flops(decoder.step, last)
     read = decoder.bytes_among(recorded) - new_entry
@@ -675,7 +682,8 @@ def test_one_token_lies_below_every_ridge_and_a_prompt_of_thousands_above(worklo
 @pytest.mark.claim("roof.rough")
 @pytest.mark.parametrize("factor", [0.5, 2])
 def test_a_factor_of_two_in_the_bytes_changes_no_verdict(factor):
-    n, units = ROW, flops_while_a_byte_moves(H100, "bf16")
+    n = ROW
+    units = flops_while_a_byte_moves(H100, "bf16")
     exact = {
         "relu": (n, 4 * n),
         "gelu": (5 * n, 4 * n),

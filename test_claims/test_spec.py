@@ -88,7 +88,8 @@ def test_other_figures_of_the_a100_are_not_312(row):
 @pytest.mark.claim("spec.h100-1979", "spec.h100-989", "spec.tensor-core")
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_the_h100_has_989_dense_and_twice_that_with_sparsity_in_16_bits(dtype):
-    dense, sparse = tera(H100, dtype), printed_sparse(H100.peaks[dtype])
+    dense = tera(H100, dtype)
+    sparse = printed_sparse(H100.peaks[dtype])
     units = rederived(132 * 4, 512, 1830)
     assert dense == pytest.approx(units, rel=1e-3), (
         f"the dense peak is {dense}, but its units give {units:.1f}"
@@ -126,10 +127,8 @@ def test_1979_is_neither_another_h100_nor_another_dtype_with_sparsity():
 
 @pytest.mark.claim("spec.mixed-comparison")
 def test_like_for_like_an_h100_does_three_times_an_a100_not_six():
-    dense, units = (
-        tera(H100, "bf16") / tera(A100, "bf16"),
-        rederived(132, 512, 1830) / rederived(108, 256, 1410),
-    )
+    dense = tera(H100, "bf16") / tera(A100, "bf16")
+    units = rederived(132, 512, 1830) / rederived(108, 256, 1410)
     sparse = printed_sparse(H100.peaks["bf16"]) / printed_sparse(A100.peaks["bf16"])
     mixed = printed_sparse(H100.peaks["bf16"]) / tera(A100, "bf16")
     assert dense == pytest.approx(sparse, rel=1e-3), (
@@ -345,7 +344,8 @@ def test_a_sparse_product_is_right_for_two_values_in_four_not_three(device):
     x = torch.randn(128, 128, device=device, dtype=torch.float16)
     for pattern, right in ((0b1010, True), (0b1011, False)):
         weight = of_patterns(torch.full((128, 32), pattern)).to(device)
-        got, should = torch.sparse.to_sparse_semi_structured(weight) @ x, weight @ x
+        got = torch.sparse.to_sparse_semi_structured(weight) @ x
+        should = weight @ x
         error = ((got - should).norm() / should.norm()).item()
         assert (error < 0.01) == right, (
             f"the sparse product errs by {error:.1%} [{pattern:04b} in each group of four]"
@@ -370,7 +370,8 @@ def test_no_product_here_exceeds_what_the_units_can_do(
     device, bound_flop_per_s, peak_flop_per_s, record_figure, dtype
 ):
     sides = (64, 128, 256) if device.type == "cpu" else (LARGE // 4, LARGE // 2)
-    bound, peak = bound_flop_per_s(dtype), peak_flop_per_s(dtype)
+    bound = bound_flop_per_s(dtype)
+    peak = peak_flop_per_s(dtype)
     with fp32_products():
         rate = max(flop_per_s(device, dtype, side) for side in sides)
     record_figure(
@@ -417,7 +418,8 @@ def test_a_nominal_peak_is_exceeded_at_another_clock_or_dtype():
         f"an SXM board reaches {sxm} TFLOP/s, and should exceed the PCIe board's peak"
     )
     tf32 = published.H100_FP32_WITH_TF32_ALLOWED
-    low, high = 6 * tera(H100, "fp32"), tera(H100, "tf32")
+    low = 6 * tera(H100, "fp32")
+    high = tera(H100, "tf32")
     assert low < tf32 < high, (
         f"{tf32} TFLOP/s of 'fp32' should be above six times its peak, {low}, below tf32's {high}"
     )
@@ -444,7 +446,8 @@ def test_published_products_of_16_bits_outrun_the_vector_units(card):
 def test_a_product_of_bf16_does_more_than_the_vector_units_could(
     device, peak_flop_per_s, record_figure
 ):
-    rate, vector = flop_per_s(device, "bf16", LARGE), peak_flop_per_s("fp32")
+    rate = flop_per_s(device, "bf16", LARGE)
+    vector = peak_flop_per_s("fp32")
     record_figure(f"bf16 product: {rate / 1e12:.0f} TFLOP/s")
     if vector is not None:
         assert rate > vector, (
@@ -459,7 +462,8 @@ def test_six_n_d_gives_the_flops_that_the_paper_prints_for_each_gpt_3(model):
     assert formula == pytest.approx(float(model.flops), rel=0.005), (
         f"6ND={formula:.3e}, but printed is {model.flops}"
     )
-    days, printed = formula / (1e15 * 24 * 60 * 60), float(model.petaflop_s_days)
+    days = formula / (1e15 * 24 * 60 * 60)
+    printed = float(model.petaflop_s_days)
     assert days == pytest.approx(printed, rel=0.01), (
         f"that is {days:.3g} PF-days, but printed are {printed}"
     )

@@ -43,7 +43,8 @@ def test_a_fresh_4x4_matrix_has_strides_4_and_1(device, make):
     down, right = (
         (y.data_ptr() - x.data_ptr()) // x.element_size() for y in (x[1, 0], x[0, 1])
     )  # counted in memory
-    strides, formula = x.stride(), contiguous_strides((4, 4))
+    strides = x.stride()
+    formula = contiguous_strides((4, 4))
     assert strides == (down, right) == formula == (4, 1), (
         f"{strides=}, {formula=}, {down=}, {right=}, not (4, 1)"
     )
@@ -81,14 +82,17 @@ def test_element_1_2_of_a_4x4_matrix_lies_at_6(device):
 @given(chain=view_chains())
 @with_each_operation
 def test_every_chain_of_views_follows_the_layout_formulas_at_every_step(device, chain):
-    x, layout = chain.base(device), contiguous_layout(chain.shape)
+    x = chain.base(device)
+    layout = contiguous_layout(chain.shape)
     # What the storage holds, place by place.
     contents = list(range(x.numel()))
     for step in chain.steps:
-        after, formula = step.of(x), step.of(layout)
+        after = step.of(x)
+        formula = step.of(layout)
         if not shares_storage(x, after):
             contents = [contents[place] for place in layout.offsets()]
-        x, layout = after, formula
+        x = after
+        layout = formula
         said = f"[{step!r} in {chain!r}]"
         assert layout_of(x) == formula, f"formula={formula}, but should be {layout_of(x)} {said}"
         sought = [formula.offset_of(*index) for index in np.ndindex(*formula.shape)]
@@ -138,7 +142,8 @@ def test_contiguous_means_that_iteration_walks_the_storage_place_by_place(device
 @given(m=sizes(0), n=sizes(0))
 def test_a_transposed_matrix_is_contiguous_only_if_a_dimension_is_short(device, m, n):
     x = torch.empty(m, n, device=device).t()
-    expected, layout = min(m, n) < 2, contiguous_layout((m, n)).transpose(0, 1)
+    expected = min(m, n) < 2
+    layout = contiguous_layout((m, n)).transpose(0, 1)
     for of, y, formula, should in (
         ("it", x, layout, expected),
         ("its transpose", x.t(), layout.transpose(0, 1), True),
@@ -175,13 +180,15 @@ def test_contiguous_copies_exactly_those_that_are_not_contiguous(device, chain):
 @fewer
 @given(shape=shapes((1, 4), (1, 4)), data=st.data())
 def test_an_index_of_integers_and_slices_shares_the_storage(device, shape, data):
-    x, bound = ViewChain(shape, ()).base(device), st.none() | st.integers(-6, 6)
+    x = ViewChain(shape, ()).base(device)
+    bound = st.none() | st.integers(-6, 6)
     entries = [
         sizes(-size, size - 1) | st.builds(slice, bound, bound, sizes(1, 3)) for size in shape
     ]
     index = data.draw(st.tuples(*entries[: data.draw(sizes(1, len(shape)))]))
     for of in (index, index[0]):
-        y, numpys = x[of], x.cpu().numpy()[of].tolist()
+        y = x[of]
+        numpys = x.cpu().numpy()[of].tolist()
         assert shares_storage(x, y), f"x[{of}] copied [{shape=}]"
         assert y.tolist() == numpys, f"x[{of}]={y.tolist()}, but should be {numpys} [{shape=}]"
 
@@ -190,9 +197,11 @@ def test_an_index_of_integers_and_slices_shares_the_storage(device, shape, data)
 @fewer
 @given(shape=shapes((1, 3), (1, 4)), data=st.data())
 def test_lists_index_tensors_and_masks_copy(device, shape, data):
-    x, dim = ViewChain(shape, ()).base(device), data.draw(sizes(0, len(shape) - 1))
+    x = ViewChain(shape, ()).base(device)
+    dim = data.draw(sizes(0, len(shape) - 1))
     rows = data.draw(st.lists(sizes(0, shape[dim] - 1), min_size=1, max_size=4))
-    index, before = torch.tensor(rows, device=device), (slice(None),) * dim
+    index = torch.tensor(rows, device=device)
+    before = (slice(None),) * dim
     for of in (*before, rows), (*before, index), x >= data.draw(sizes(0, x.numel() - 1)):
         assert not shares_storage(x, x[of]), (
             f"x[{of}] shares x's storage, so the condition is not needed [{shape=}]"
@@ -375,7 +384,8 @@ def test_powers_and_roots_of_strided_floats_are_those_of_numpy(device, dtype, la
     unit = max(torch.finfo(TORCH_DTYPES[dtype]).eps, 4 * 2**-23)
     for side in (7, 210):
         x = (torch.rand(2, side, side + 1) + 0.1).to(TORCH_DTYPES[dtype])
-        exact, given_x = x.double().numpy(), laid_out(x.to(device), layout)
+        exact = x.double().numpy()
+        given_x = laid_out(x.to(device), layout)
         for name, got, by_numpy in (
             ("pow(2)", given_x.pow(2), exact**2),
             ("sqrt()", given_x.sqrt(), np.sqrt(exact)),
@@ -389,7 +399,8 @@ def test_powers_and_roots_of_strided_floats_are_those_of_numpy(device, dtype, la
 @pytest.mark.claim("storage.typed-storage")
 def test_comparing_typed_storages_warns_and_untyped_storages_do_not(device, recwarn):
     x = torch.arange(12, device=device).reshape(3, 4)
-    column, copy = x[:, 1], x.clone()
+    column = x[:, 1]
+    copy = x.clone()
     # torch warns of typed storages once a process.
     vars(torch.storage._warn_typed_storage_removal).pop("has_warned", None)
     with pytest.warns(UserWarning, match="TypedStorage is deprecated"):
@@ -442,7 +453,8 @@ def test_making_views_takes_a_time_that_does_not_grow_with_their_size(
         2**23 if device.type == "cpu" else 2 ** round(math.log2(sizing.bytes_moved_in(1e-3) / 8))
     )
     elements = sizing.fitting(wanted, lambda elements: 4 * 2 * elements, least=2**23)
-    small, large = torch.zeros(2**3, device=device), torch.zeros(elements, device=device)
+    small = torch.zeros(2**3, device=device)
+    large = torch.zeros(elements, device=device)
     ratio = speed.ratio(lambda: chained_views(large), lambda: chained_views(small))
     record_figure(f"views of {elements // 8:,} times the elements: {ratio}")
     assert ratio.low < 2, (
@@ -491,6 +503,7 @@ def test_summing_a_column_is_slower_than_summing_its_contiguous_copy(device, siz
 @pytest.mark.claim("storage.contiguous-for-speed")
 @pytest.mark.parametrize("n", [512, 1024])
 def test_a_product_with_a_transposed_matrix_is_not_worth_a_contiguous_copy(device, speed, n):
-    transposed, vector = torch.rand(n, n, device=device).t(), torch.rand(n, device=device)
+    transposed = torch.rand(n, n, device=device).t()
+    vector = torch.rand(n, device=device)
     what = f"copying a transposed matrix of side {n} for one product over multiplying it as it is"
     speed.assert_slower(lambda: transposed.contiguous() @ vector, lambda: transposed @ vector, what)

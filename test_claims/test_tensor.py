@@ -41,7 +41,8 @@ def storages(kept: list[object], device: torch.device) -> int:
 @given(shape=shapes() | shapes((1, 3), (0, 99)), dtype=dtypes)
 def test_a_fresh_tensor_takes_its_elements_times_their_bytes(device, shape, dtype):
     x = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device)
-    formula, storage = tensor_bytes(shape, dtype), x.untyped_storage().nbytes()
+    formula = tensor_bytes(shape, dtype)
+    storage = x.untyped_storage().nbytes()
     assert formula == storage, (
         f"tensor_bytes={formula}, but should be {storage} [{shape=}, {dtype=}]"
     )
@@ -50,7 +51,8 @@ def test_a_fresh_tensor_takes_its_elements_times_their_bytes(device, shape, dtyp
 
 @pytest.mark.claim("tensor.nbytes-formula")
 def test_the_allocator_is_asked_for_exactly_the_bytes_of_the_values(device):
-    shape, kept = (3, 5, 7), []
+    shape = (3, 5, 7)
+    kept = []
     with memory(metered(device)) as held:
         for name, dtype in TORCH_DTYPES.items():
             kept.append(torch.empty(shape, dtype=dtype, device=metered(device)))
@@ -80,7 +82,8 @@ def test_views_have_other_bytes_than_their_storage(device):
 def test_a_strided_tensor_takes_the_extent_of_its_strides(device, chain):
     x = chain.tensor(device)
     alone = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
-    formula, storage = storage_bytes(x.shape, x.stride(), "int64"), alone.untyped_storage().nbytes()
+    formula = storage_bytes(x.shape, x.stride(), "int64")
+    storage = alone.untyped_storage().nbytes()
     assert formula == storage, f"storage_bytes={formula}, but should be {storage} [{chain!r}]"
 
 
@@ -125,7 +128,8 @@ def test_16_bit_floats_take_half_the_bytes_8_bit_floats_a_quarter(device, shape)
         assert 4 // size * smaller == fp32, (
             f"{dtype} takes {smaller} bytes of fp32's {fp32} [{shape=}]"
         )
-        formula, should = tensor_bytes(shape, dtype), size * math.prod(shape)
+        formula = tensor_bytes(shape, dtype)
+        should = size * math.prod(shape)
         assert formula == smaller == should, (
             f"tensor_bytes={formula}, {smaller=}, not {should} [{shape=}, {dtype=}]"
         )
@@ -137,7 +141,8 @@ def test_moving_100_bytes_to_a_gpu_charges_a_block_of_512(device):
     with memory(device) as held:
         there = here.to(device)
     for x, place in ((here, "cpu"), (there, device.type)):
-        got, formula = x.untyped_storage().nbytes(), tensor_bytes((5, 10), "fp16")
+        got = x.untyped_storage().nbytes()
+        formula = tensor_bytes((5, 10), "fp16")
         assert got == formula == 100, (
             f"{got} bytes on {place} and by formula {formula}, but should be 100"
         )
@@ -229,7 +234,8 @@ def test_initialisers_fill_the_memory_that_is_there(device, shape, dtype):
     for name in (*fixed, *drawing.split()):
         # NaN may be left in memory.
         x = torch.full(shape, math.nan, dtype=dtype, device=with_dtype(device, dtype))
-        place, fill = x.data_ptr(), partial(getattr(nn.init, f"{name}_"), x, *fixed.get(name, ()))
+        place = x.data_ptr()
+        fill = partial(getattr(nn.init, f"{name}_"), x, *fixed.get(name, ()))
         first, second = ((fill(), x.clone())[1] for _ in range(2))
         assert not first.isnan().any(), (
             f"{name} left {first.isnan().sum()} of {x.numel()} values unset"
@@ -255,8 +261,10 @@ def test_allocating_without_values_writes_none(device, sizing, speed):
 @given(drawn=npst.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, min_side=0, max_side=4))
 def test_an_elementwise_result_has_the_broadcast_shape(device, drawn):
     first, second = drawn.input_shapes
-    x, y = torch.ones(first, device=device), torch.ones(second, device=device)
-    formula, should = broadcast_shape(first, second), np.broadcast_shapes(first, second)
+    x = torch.ones(first, device=device)
+    y = torch.ones(second, device=device)
+    formula = broadcast_shape(first, second)
+    should = np.broadcast_shapes(first, second)
     assert formula == should, (
         f"broadcast_shape={formula}, but should be {should} [{first=}, {second=}]"
     )
@@ -291,10 +299,8 @@ def test_a_products_shape_follows_from_matrices_vectors_and_batches(device, draw
 @pytest.mark.claim("tensor.shapes-match")
 @given(shape=shapes((1, 4), (1, 4)), keep=st.booleans(), data=st.data())
 def test_a_reduction_lacks_the_dimensions_reduced_or_has_1_there(device, shape, keep, data):
-    x, dims = (
-        torch.ones(shape, device=device),
-        data.draw(npst.valid_tuple_axes(len(shape), min_size=1)),
-    )
+    x = torch.ones(shape, device=device)
+    dims = data.draw(npst.valid_tuple_axes(len(shape), min_size=1))
     for names, of in (
         (("sum", "mean", "amax", "logsumexp"), dims),
         (("prod", "argmax", "all"), dims[0]),

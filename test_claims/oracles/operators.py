@@ -58,7 +58,10 @@ def windows(x: Array) -> Array:
     return sliding_window_view(x, (3, 2), axis=(2, 3))
 
 
-M, X, Y, SEQUENCE = (3, 4), (4, 2), (3, 4), (2, 3, 4)
+M = (3, 4)
+X = (4, 2)
+Y = (3, 4)
+SEQUENCE = (2, 3, 4)
 INDEX = np.array([[0, 2, 2], [1, 0, 3]])
 CLASSES = np.array([1, 0, 3])
 
@@ -152,7 +155,8 @@ def differences(operator: Operator, above: Array, step: float = 1e-6) -> Iterato
     for argument in numbers:
         gradient = np.zeros_like(argument)
         for place in np.ndindex(argument.shape):
-            value, sides = argument[place], []
+            value = argument[place]
+            sides = []
             for argument[place] in (value + step, value - step):
                 sides.append((above * operator.definition(*numbers)).sum())
             argument[place] = value
@@ -185,7 +189,8 @@ def by_loops(equation: str, *operands: torch.Tensor) -> torch.Tensor:
     values = [x.tolist() for x in operands]
     result = np.empty([sizes[label] for label in output], dtype=object)
     for at in np.ndindex(result.shape):
-        place, total = dict(zip(output, at, strict=True)), 0.0
+        place = dict(zip(output, at, strict=True))
+        total = 0.0
         for inner in itertools.product(*(range(sizes[label]) for label in summed)):
             place.update(zip(summed, inner, strict=True))
             factors = zip(values, labels, operands, strict=True)
@@ -226,7 +231,8 @@ def einsums(
             | st.lists(st.integers(1, 2), min_size=3, max_size=4)
         )
     )
-    terms, shapes = [], []
+    terms = []
+    shapes = []
     for _ in range(draw(st.integers(*operands))):
         letters = draw(st.lists(st.sampled_from(LETTERS), min_size=1, max_size=3, unique=plain))
         dots = draw(st.integers(0, len(batch))) if draw(st.booleans()) else None

@@ -48,7 +48,8 @@ def nesterov(y: Array, gradients: Sequence[Array], lr: float, momentum: float) -
     before = y
     for g in gradients:
         x = y - lr * g
-        y, before = x + momentum * (x - before), x
+        y = x + momentum * (x - before)
+        before = x
         yield y
 
 
@@ -118,7 +119,8 @@ def adam(
             largest = np.maximum(largest, v)
         correct_m = correct_v = 1.0
         if bias_correction:
-            correct_m, correct_v = 1 - betas[0] ** t, 1 - betas[1] ** t
+            correct_m = 1 - betas[0] ** t
+            correct_v = 1 - betas[1] ** t
         root = ((largest if amsgrad else v) / correct_v) ** 0.5
         decay = lr * weight_decay * theta if decoupled else 0.0
         theta = theta - lr * (m / correct_m) / (root + eps) - decay
@@ -218,7 +220,8 @@ def descended(
     """
     dtype, _, repair = keeping.partition(", ")
     weights = torch.nn.Parameter(start.to(TORCH_DTYPES[dtype], copy=True))
-    stepper, master = torch.optim.SGD([weights], lr=lr), start.clone()
+    stepper = torch.optim.SGD([weights], lr=lr)
+    master = start.clone()
     generator = torch.Generator(start.device).manual_seed(0)
     for _ in range(steps):
         weights.grad = gradient(weights.detach())

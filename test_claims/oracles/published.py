@@ -21,11 +21,9 @@ else:
     import tomli as tomllib
 
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-COMPUTE_OPTIMAL, LOSSES, LARGE_RUNS = (
-    TABLES["compute_optimal"],
-    TABLES["loss"],
-    TABLES["large_runs"],
-)
+COMPUTE_OPTIMAL = TABLES["compute_optimal"]
+LOSSES = TABLES["loss"]
+LARGE_RUNS = TABLES["large_runs"]
 
 
 class Model(NamedTuple):
@@ -56,8 +54,11 @@ class TrainingFlops(NamedTuple):
 TRAINING = {name: TrainingFlops(*row) for name, row in TABLES["training"].items()}
 # The reports that Epoch AI's estimate rests on: 25,000 A100s for 90 to 100 days at an MFU of 0.32
 # to 0.36.
-GPT4_DEVICES, GPT4_DAYS, GPT4_MFU = 25_000, (90, 100), (0.32, 0.36)
-LLAMA3_405B_PARAMETERS, LLAMA3_405B_TOKENS = 405 * 10**9, 15_600 * 10**9
+GPT4_DEVICES = 25_000
+GPT4_DAYS = (90, 100)
+GPT4_MFU = (0.32, 0.36)
+LLAMA3_405B_PARAMETERS = 405 * 10**9
+LLAMA3_405B_TOKENS = 15_600 * 10**9
 # Hours of all its H100s, and the watts of each at most (llama3.1-card).
 LLAMA3_405B_HOURS_AND_WATTS = 30_840_000, 700
 

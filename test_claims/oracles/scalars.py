@@ -59,7 +59,8 @@ class Number:
         self.operations.additions += 1
         return Number(self.value - float(other), self.operations)
 
-    __rmul__, __radd__ = __mul__, __add__
+    __rmul__ = __mul__
+    __radd__ = __add__
 
     def __float__(self) -> float:
         return float(self.value)
@@ -102,10 +103,12 @@ def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     broadcast.
     """
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a, b = np.broadcast_to(a, batch + a.shape[-2:]), np.broadcast_to(b, batch + b.shape[-2:])
+    a = np.broadcast_to(a, batch + a.shape[-2:])
+    b = np.broadcast_to(b, batch + b.shape[-2:])
     result = np.empty((*batch, a.shape[-2], b.shape[-1]), dtype=object)
     for *at, i, j in np.ndindex(result.shape):
-        row, column = a[(*at, i)], b[(*at, slice(None), j)]
+        row = a[(*at, i)]
+        column = b[(*at, slice(None), j)]
         result[(*at, i, j)] = inner_product(row, column, _operations(a, b).zero())
     return result
 
@@ -283,19 +286,21 @@ def attention(
     products.
     """
     heads, queries, width = query.shape
-    keys, group = key.shape[1], heads // key.shape[0]
-    forward, backward = _operations(query), Operations()
+    keys = key.shape[1]
+    group = heads // key.shape[0]
+    forward = _operations(query)
+    backward = Operations()
 
     def number(x: float) -> Number:
         return Number(x, backward)
 
-    output, gradient_of = (
-        np.zeros((heads, queries, value.shape[2])),
-        [np.zeros(x.shape) for x in (query, key, value)],
-    )
+    output = np.zeros((heads, queries, value.shape[2]))
+    gradient_of = [np.zeros(x.shape) for x in (query, key, value)]
     dq, dk, dv = gradient_of
     for head, i in np.ndindex(heads, queries):
-        q, k, v = query[head, i], key[head // group], value[head // group]
+        q = query[head, i]
+        k = key[head // group]
+        v = value[head // group]
         seen = range(keys - queries + i + 1 if causal else keys)
         scores = np.array(
             [float(inner_product(q, k[j], forward.zero())) for j in seen]

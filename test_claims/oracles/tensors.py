@@ -205,10 +205,8 @@ class RecipeAdamW(torch.optim.Optimizer):
             for name in ("exp_avg", "exp_avg_sq"):
                 kept.setdefault(name, torch.zeros_like(parameter, dtype=self.dtype))
             gradient = kept.get("main_grad", parameter.grad).to(self.dtype)
-            average, square = (
-                kept["exp_avg"].lerp_(gradient, 0.1),
-                kept["exp_avg_sq"].lerp_(gradient**2, 0.001),
-            )
+            average = kept["exp_avg"].lerp_(gradient, 0.1)
+            square = kept["exp_avg_sq"].lerp_(gradient**2, 0.001)
             weights = kept.get("master", parameter)
             weights.sub_((1e-3 * average / (square.sqrt() + 1e-8)).to(weights.dtype))
             parameter.copy_(weights)

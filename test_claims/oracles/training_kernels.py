@@ -364,7 +364,8 @@ def running_error(
     after: RunningError | None = None,
 ) -> RunningError:
     """What bounds the errors of a kernel's forward or backward pass."""
-    own, products = Precision.of(torch_dtype(precision)), 0.0
+    own = Precision.of(torch_dtype(precision))
+    products = 0.0
     if precision == "tf32":
         products = 2 * TF32.unit
     elif device.type == "cuda":
@@ -379,13 +380,15 @@ def comparisons(
     kernel: Kernel, precision: str, device: torch.device, elements: int
 ) -> Iterator[Comparison]:
     """The result and the gradients of each call of a kernel against its definition."""
-    name, dtype = kernel.definition.__name__, torch_dtype(precision)
+    name = kernel.definition.__name__
+    dtype = torch_dtype(precision)
     rng = random.Random(f"{name} {precision} {elements}")
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
     shape = drawn_shape(elements, kernel.width, rng)
     shapes = (shape, *kernel.others(shape))
     arguments = [torch.randn(each, generator=generator).to(dtype) for each in shapes]
-    rows, row_dim = checked_rows(kernel, elements, shape, rng), len(shape) - 2
+    rows = checked_rows(kernel, elements, shape, rng)
+    row_dim = len(shape) - 2
 
     first, *others = (x.double() for x in arguments)
     exact = [first.index_select(row_dim, rows), *others]
@@ -400,7 +403,8 @@ def comparisons(
     should = [result.detach(), *gradients]
 
     for number, call in enumerate(kernel.calls):
-        layouts, leaves = layouts_of(kernel, len(arguments), number + SIZES.index(elements)), []
+        layouts = layouts_of(kernel, len(arguments), number + SIZES.index(elements))
+        leaves = []
         for x, layout in zip(arguments, layouts, strict=True):
             leaves.append(laid_out(x.to(device), layout).detach().requires_grad_())
         result = call(*leaves)
