@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import itemgetter, methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,95 +72,136 @@ def on(x: Tensor, index: Array) -> Tensor:
     return torch.from_numpy(index).to(x.device)
 
 
+def linear(x: Array, weight: Array, bias: Array) -> Array:
+    return x @ weight.T + bias
+
+
+def convolution(x: Array, weight: Array) -> Array:
+    return np.einsum("nchwij,ocij->nohw", windows(x), weight)
+
+
+def layer_norm_of_four(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return functional.layer_norm(x, (4,), weight, bias)
+
+
+def root_of_squares(x: Array) -> Array:
+    return np.sqrt((x**2).sum(1))
+
+
+def log_shares(x: Array) -> Array:
+    return np.log(exp_shares(x))
+
+
+def positive_replaced(x: Tensor) -> Tensor:
+    return x.masked_fill(x > 0, 2.0)
+
+
+def numpys_positive_replaced(x: Array) -> Array:
+    return np.where(x > 0, 2.0, x)
+
+
+def embedded(table: Tensor) -> Tensor:
+    return functional.embedding(on(table, INDEX), table)
+
+
+def gelu(x: Array) -> Array:
+    return x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def loss_of_classes(x: Tensor) -> Tensor:
+    return functional.cross_entropy(x, on(x, CLASSES))
+
+
+def cross_entropy(x: Array) -> Array:
+    return -log_shares(x)[range(len(x)), CLASSES].mean()
+
+
+def mean_square(x: Array, y: Array) -> Array:
+    return ((x - y) ** 2).mean()
+
+
+def gathered(x: Tensor) -> Tensor:
+    return torch.gather(x, 1, on(x, INDEX))
+
+
+def root_of_exp(x: Tensor) -> Tensor:
+    return torch.sqrt(torch.exp(x))
+
+
+def numpys_root_of_exp(x: Array) -> Array:
+    return np.sqrt(np.exp(x))
+
+
+def side_by_side(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([x, y], 1)
+
+
+def numpys_side_by_side(x: Array, y: Array) -> Array:
+    return np.concatenate([x, y], 1)
+
+
 NEW = {
-    "matmul": Operator(lambda a, b: torch.matmul(a, b), np.matmul, (M, X)),
-    "bmm": Operator(lambda a, b: torch.bmm(a, b), np.matmul, (SEQUENCE, (2, 4, 2))),
-    "mv": Operator(lambda a, b: torch.mv(a, b), np.matmul, (M, (4,))),
-    "einsum": Operator(lambda a, b: torch.einsum("ij,jk->ik", a, b), np.matmul, (M, X)),
-    "linear": Operator(
-        lambda x, w, b: functional.linear(x, w, b), lambda x, w, b: x @ w.T + b, (M, (2, 4), (2,))
-    ),
-    "conv2d": Operator(
-        lambda x, w: functional.conv2d(x, w),
-        lambda x, w: np.einsum("nchwij,ocij->nohw", windows(x), w),
-        ((2, 3, 5, 4), (2, 3, 3, 2)),
-    ),
-    "layer_norm": Operator(
-        lambda x, w, b: functional.layer_norm(x, (4,), w, b), normalised, (M, (4,), (4,))
-    ),
-    "softmax": Operator(lambda x: torch.softmax(x, -1), exp_shares, (M,)),
-    "log_softmax": Operator(
-        lambda x: torch.log_softmax(x, -1), lambda x: np.log(exp_shares(x)), (M,)
-    ),
+    "matmul": Operator(torch.matmul, np.matmul, (M, X)),
+    "bmm": Operator(torch.bmm, np.matmul, (SEQUENCE, (2, 4, 2))),
+    "mv": Operator(torch.mv, np.matmul, (M, (4,))),
+    "einsum": Operator(partial(torch.einsum, "ij,jk->ik"), np.matmul, (M, X)),
+    "linear": Operator(functional.linear, linear, (M, (2, 4), (2,))),
+    "conv2d": Operator(functional.conv2d, convolution, ((2, 3, 5, 4), (2, 3, 3, 2))),
+    "layer_norm": Operator(layer_norm_of_four, normalised, (M, (4,), (4,))),
+    "softmax": Operator(partial(torch.softmax, dim=-1), exp_shares, (M,)),
+    "log_softmax": Operator(partial(torch.log_softmax, dim=-1), log_shares, (M,)),
     "attention": Operator(
-        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        partial(functional.scaled_dot_product_attention, is_causal=True),
         causal_attention,
         (SEQUENCE,) * 3,
     ),
-    "triu": Operator(lambda x: torch.triu(x, diagonal=1), lambda x: np.triu(x, 1), (M,)),
-    "where": Operator(lambda x: x.masked_fill(x > 0, 2.0), lambda x: np.where(x > 0, 2.0, x), (M,)),
-    "embedding": Operator(
-        lambda w: functional.embedding(on(w, INDEX), w), lambda w: w[INDEX], ((4, 3),)
-    ),
-    "gelu": Operator(
-        lambda x: functional.gelu(x),
-        lambda x: x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
-        (M,),
-    ),
-    "relu": Operator(lambda x: torch.relu(x), lambda x: np.maximum(x, 0), (M,)),
-    "tanh": Operator(lambda x: x.tanh(), np.tanh, (M,)),
-    "cross_entropy": Operator(
-        lambda x: functional.cross_entropy(x, on(x, CLASSES)),
-        lambda x: -np.log(exp_shares(x))[range(len(x)), CLASSES].mean(),
-        (M,),
-    ),
-    "mse_loss": Operator(
-        lambda x, y: functional.mse_loss(x, y), lambda x, y: ((x - y) ** 2).mean(), (M, Y)
-    ),
-    "cumsum": Operator(lambda x: torch.cumsum(x, 1), lambda x: np.cumsum(x, 1), (M,)),
-    "sum": Operator(lambda x: torch.sum(x, 0), lambda x: x.sum(0), (M,)),
-    "mean": Operator(lambda x: torch.mean(x, 0), lambda x: x.mean(0), (M,)),
-    "amax": Operator(lambda x: torch.amax(x, 1), lambda x: x.max(1), (M,)),
-    "norm": Operator(
-        lambda x: torch.linalg.vector_norm(x, dim=1), lambda x: np.sqrt((x**2).sum(1)), (M,)
-    ),
-    "gather": Operator(
-        lambda x: torch.gather(x, 1, on(x, INDEX)),
-        lambda x: np.take_along_axis(x, INDEX, 1),
-        ((2, 4),),
-    ),
-    "add": Operator(lambda x, y: x + y, np.add, (M, Y)),
-    "sub": Operator(lambda x, y: x - y, np.subtract, (M, Y)),
-    "mul": Operator(lambda x, y: x * y, np.multiply, (M, Y)),
-    "div": Operator(lambda x, y: x / y, np.divide, (M, Y)),
-    "sqrt": Operator(lambda x: torch.sqrt(torch.exp(x)), lambda x: np.sqrt(np.exp(x)), (M,)),
-    "pow": Operator(lambda x: x.pow(3), lambda x: x**3, (M,)),
-    "cat": Operator(
-        lambda x, y: torch.cat([x, y], 1), lambda x, y: np.concatenate([x, y], 1), (M, Y)
-    ),
-    "clone": Operator(lambda x: torch.clone(x), np.copy, (M,)),
-    "cast": Operator(lambda x: x.float(), np.copy, (M,)),
+    "triu": Operator(partial(torch.triu, diagonal=1), partial(np.triu, k=1), (M,)),
+    "where": Operator(positive_replaced, numpys_positive_replaced, (M,)),
+    "embedding": Operator(embedded, itemgetter(INDEX), ((4, 3),)),
+    "gelu": Operator(functional.gelu, gelu, (M,)),
+    "relu": Operator(torch.relu, partial(np.maximum, 0), (M,)),
+    "tanh": Operator(torch.Tensor.tanh, np.tanh, (M,)),
+    "cross_entropy": Operator(loss_of_classes, cross_entropy, (M,)),
+    "mse_loss": Operator(functional.mse_loss, mean_square, (M, Y)),
+    "cumsum": Operator(partial(torch.cumsum, dim=1), partial(np.cumsum, axis=1), (M,)),
+    "sum": Operator(partial(torch.sum, dim=0), partial(np.sum, axis=0), (M,)),
+    "mean": Operator(partial(torch.mean, dim=0), partial(np.mean, axis=0), (M,)),
+    "amax": Operator(partial(torch.amax, dim=1), partial(np.max, axis=1), (M,)),
+    "norm": Operator(partial(torch.linalg.vector_norm, dim=1), root_of_squares, (M,)),
+    "gather": Operator(gathered, partial(np.take_along_axis, indices=INDEX, axis=1), ((2, 4),)),
+    "add": Operator(operator.add, np.add, (M, Y)),
+    "sub": Operator(operator.sub, np.subtract, (M, Y)),
+    "mul": Operator(operator.mul, np.multiply, (M, Y)),
+    "div": Operator(operator.truediv, np.divide, (M, Y)),
+    "sqrt": Operator(root_of_exp, numpys_root_of_exp, (M,)),
+    "pow": Operator(methodcaller("pow", 3), methodcaller("__pow__", 3), (M,)),
+    "cat": Operator(side_by_side, numpys_side_by_side, (M, Y)),
+    "clone": Operator(torch.clone, np.copy, (M,)),
+    "cast": Operator(torch.Tensor.float, np.copy, (M,)),
 }
 
+EVERY_OTHER_COLUMN = (slice(1, None), slice(None, None, 2))
 VIEWS = {
-    "index": Operator(lambda x: x[1:, ::2], lambda x: x[1:, ::2], (M,)),
-    "view": Operator(lambda x: x.view(4, 3), lambda x: x.reshape(4, 3), (M,)),
-    "transpose": Operator(lambda x: x.transpose(0, 1), np.transpose, (M,)),
-    "expand": Operator(lambda x: x.expand(2, 3, 4), lambda x: np.broadcast_to(x, SEQUENCE), (M,)),
-    "contiguous": Operator(lambda x: x.contiguous(), np.copy, (M,)),
+    "index": Operator(itemgetter(EVERY_OTHER_COLUMN), itemgetter(EVERY_OTHER_COLUMN), (M,)),
+    "view": Operator(methodcaller("view", 4, 3), methodcaller("reshape", 4, 3), (M,)),
+    "transpose": Operator(methodcaller("transpose", 0, 1), np.transpose, (M,)),
+    "expand": Operator(
+        methodcaller("expand", SEQUENCE), partial(np.broadcast_to, shape=SEQUENCE), (M,)
+    ),
+    "contiguous": Operator(torch.Tensor.contiguous, np.copy, (M,)),
 }
 
 
-def differences(operator: Operator, above: Array, step: float = 1e-6) -> Iterator[Array]:
+def differences(of: Operator, above: Array, step: float = 1e-6) -> Iterator[Array]:
     """The gradient of Σ above · definition by each argument, from central differences."""
-    numbers = operator.numbers()
+    numbers = of.numbers()
     for argument in numbers:
         gradient = np.zeros_like(argument)
         for place in np.ndindex(argument.shape):
             value = argument[place]
             sides = []
             for argument[place] in (value + step, value - step):
-                sides.append((above * operator.definition(*numbers)).sum())
+                sides.append((above * of.definition(*numbers)).sum())
             argument[place] = value
             gradient[place] = (sides[0] - sides[1]) / (2 * step)
         yield gradient
@@ -177,24 +220,25 @@ def by_loops(equation: str, *operands: torch.Tensor) -> torch.Tensor:
     sizes: dict[str, int] = {}
     for term, x in zip(labels, operands, strict=True):
         for label, size in zip(term, x.shape, strict=True):
-            sizes[label] = size if sizes.get(label, 1) == 1 else sizes[label]
-    dots = sorted((label for label in sizes if label.isdigit()), key=int, reverse=True)
+            if sizes.get(label, 1) == 1:
+                sizes[label] = size
+    dots = sorted(filter(str.isdigit, sizes), key=int, reverse=True)
+    output = dots + sorted(x for x in sizes if x.isalpha() and left.count(x) == 1)
     if arrow:
-        output = _labels(right, len(right.replace("...", "")) + ("..." in right) * len(dots))
-    else:
-        output = dots + sorted(
-            label for label in sizes if label.isalpha() and left.count(label) == 1
-        )
+        letters = len(right.replace("...", ""))
+        output = _labels(right, letters + ("..." in right) * len(dots))
     summed = [label for label in sizes if label not in output]
     values = [x.tolist() for x in operands]
     result = np.empty([sizes[label] for label in output], dtype=object)
     for at in np.ndindex(result.shape):
         place = dict(zip(output, at, strict=True))
         total = 0.0
-        for inner in itertools.product(*(range(sizes[label]) for label in summed)):
+        for inner in np.ndindex(*(sizes[label] for label in summed)):
             place.update(zip(summed, inner, strict=True))
-            factors = zip(values, labels, operands, strict=True)
-            total += math.prod(_element(value, term, x.shape, place) for value, term, x in factors)
+            product = 1.0
+            for value, term, x in zip(values, labels, operands, strict=True):
+                product *= _element(value, term, x.shape, place)
+            total += product
         result[at] = total
     return torch.tensor(result.astype(float), dtype=torch.float32)
 
@@ -224,38 +268,41 @@ def einsums(
     """An equation over four letters and an ellipsis, and shapes; unless `plain` with diagonals, or
     no output.
     """
-    size = dict(zip(LETTERS, draw(st.tuples(*[st.integers(1, 3)] * len(LETTERS))), strict=True))
-    batch = tuple(
-        draw(
-            st.lists(st.integers(1, 3), max_size=2)
-            | st.lists(st.integers(1, 2), min_size=3, max_size=4)
-        )
-    )
+    size = {letter: draw(st.integers(1, 3)) for letter in LETTERS}
+    few = st.lists(st.integers(1, 3), max_size=2)
+    many = st.lists(st.integers(1, 2), min_size=3, max_size=4)
+    batch = draw(few | many)
     terms = []
     shapes = []
     for _ in range(draw(st.integers(*operands))):
         letters = draw(st.lists(st.sampled_from(LETTERS), min_size=1, max_size=3, unique=plain))
-        dots = draw(st.integers(0, len(batch))) if draw(st.booleans()) else None
+        own = [size[letter] for letter in letters]
+        if not plain:
+            own = draw(_stretching(letters, own))
         at = draw(st.integers(0, len(letters)))
-        once = [
-            letters.count(letter) == 1 and not plain and draw(st.integers(0, 7)) == 7
-            for letter in letters
-        ]
-        own = [1 if one else size[letter] for letter, one in zip(letters, once, strict=True)]
-        tail = (
-            []
-            if dots is None
-            else [n if plain or draw(st.booleans()) else 1 for n in batch[len(batch) - dots :]]
-        )
-        terms.append(
-            "".join(letters[:at]) + ("" if dots is None else "...") + "".join(letters[at:])
-        )
+        dots, tail = "", []
+        if draw(st.booleans()):
+            dots, tail = "...", batch[len(batch) - draw(st.integers(0, len(batch))) :]
+        if not plain:
+            tail = [draw(st.sampled_from([n, 1])) for n in tail]
+        terms.append("".join([*letters[:at], dots, *letters[at:]]))
         shapes.append((*own[:at], *tail, *own[at:]))
     left = ",".join(terms)
     if not plain and draw(st.integers(0, 2)) == 2:
         return left, shapes
     letters = sorted(set(left) - set(",."))
     output = draw(st.lists(st.sampled_from(letters), unique=True, max_size=3))
-    if "..." in left and draw(st.integers(0, 7)) < 7:  # else its dimensions are summed too
+    # Now and then the output lacks the dimensions of the ellipsis, so that they are summed too.
+    if "..." in left and draw(st.integers(0, 7)) < 7:
         output.insert(draw(st.integers(0, len(output))), "...")
     return f"{left}->{''.join(output)}", shapes
+
+
+@st.composite
+def _stretching(draw: st.DrawFn, letters: list[str], own: list[int]) -> list[int]:
+    """The sizes of a term, of which one that occurs once is seldom 1, and stretches."""
+    once = [letters.count(letter) == 1 and draw(st.integers(0, 7)) == 7 for letter in letters]
+    for place, stretches in enumerate(once):
+        if stretches:
+            own[place] = 1
+    return own
