@@ -48,9 +48,13 @@ def in_fp64(x: torch.Tensor) -> torch.Tensor:
     return x.to(with_dtype(x.device)).double()
 
 
-# A fifth of the pace's examples, for a property whose every example costs tensors or a net: they
-# find what a size, a dtype or a layout decides, and the rest of the draws repeat it.
-fewer = settings(max_examples=max(10, settings.default.max_examples // 5))
+def fewer(test: Callable[..., Any]) -> Callable[..., Any]:
+    """A fifth of the pace's examples, for a property whose every example costs tensors or a net.
+
+    Sizes, dtypes and layouts decide such a property; further draws repeat them.
+    """
+    return settings(max_examples=max(10, settings.default.max_examples // 5))(test)
+
 
 seeds = st.integers(0, 2**31)
 # Tensors without elements matter, but as a rare case: everything after one is empty too.
