@@ -70,9 +70,7 @@ def test_mfu_is_the_share_of_time_that_devices_at_their_peak_would_work(busy_s, 
 @pytest.mark.parametrize(
     "run", published.RUNS, ids=lambda run: f"{run.model} {run.sequence} {run.dtype} {run.card}"
 )
-def test_mfu_and_hfu_of_a_published_run_are_those_printed(
-    run,
-):
+def test_mfu_and_hfu_of_a_published_run_are_those_printed(run):
     flops = 60 * run.flops_per_token * run.tokens_per_s
     again = flops // 3 if run.checkpointing else 0
     peak = peak_flop_per_s(ACCELERATORS[run.card], run.dtype)
@@ -186,9 +184,7 @@ def test_the_models_flops_are_the_kernels_for_a_single_product_alone(device, m, 
 
 
 @pytest.mark.claim("mfu.target")
-def test_the_best_runs_reach_half_the_peak_and_all_pass_a_twentieth(
-    record_figure,
-):
+def test_the_best_runs_reach_half_the_peak_and_all_pass_a_twentieth(record_figure):
     large = [percent for percent, _ in published.LARGE_RUNS.values()]
     llama = [
         percent for percent, source in published.LARGE_RUNS.values() if source == "llama3-2024"

@@ -287,9 +287,7 @@ def test_all_but_the_third_table_have_about_20_tokens_per_parameter(approach, le
 
 @pytest.mark.claim("napkin.chinchilla-20")
 @given(log_flops=st.floats(19, 26))
-def test_the_corrected_fit_alone_gives_about_20_tokens_per_parameter(
-    log_flops,
-):
+def test_the_corrected_fit_alone_gives_about_20_tokens_per_parameter(log_flops):
     corrected, printed = (
         optimal_ratio(fit, 10**log_flops) for fit in ("besiroglu-2024", "chinchilla-2022")
     )

@@ -162,9 +162,7 @@ def test_dense_is_half_of_sparse_but_for_fp4_of_a_b300(row):
 
 @pytest.mark.claim("spec.halved-in-practice", "spec.sparsity-unused")
 @pytest.mark.parametrize("card", published.PRODUCTS, ids=lambda card: card.card)
-def test_practice_keeps_more_than_half_of_the_dense_peak_alone(
-    card,
-):
+def test_practice_keeps_more_than_half_of_the_dense_peak_alone(card):
     most = (
         1.2 if card.card.startswith("RTX") else 1
     )  # GeForce cards run above the clock their peak is stated for
