@@ -47,6 +47,16 @@ def test_reduce_does_to_the_dimensions_it_leaves_out_what_its_word_says(device, 
             )
 
 
+@pytest.mark.claim("matmul.reduce")
+@pytest.mark.parametrize("word", ["sum", "mean", "max", "min"])
+def test_reduce_takes_all_of_many_strided_elements(device, word):
+    x = torch.randn(3, 70, 700, device=device).transpose(0, 2)
+    got = einops.reduce(x, "batch token head -> token", word).cpu().numpy()
+    should = getattr(np, word)(x.cpu().double().numpy(), axis=(0, 2))
+    off = np.abs(got - should).max()
+    assert off < 1e-3, f"{word} over 2,100 elements is off by {off:.2g} from numpy's"
+
+
 @pytest.mark.claim("matmul.rearrange-heads")
 @given(b=sizes(), s=sizes(), heads=sizes(most=4), hidden=sizes(most=4))
 @example(b=2, s=3, heads=2, hidden=4)

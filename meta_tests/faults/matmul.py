@@ -34,6 +34,11 @@ def einsum_contracts_from_right_to_left(einsum, equation, *operands):
     return torch._VF.einsum(equation, operands, path=path)
 
 
+@fault("matmul.reduce", instead_of="einops.reduce")
+def a_reduction_of_many_elements_leaves_the_last_ones_out(reduce, x, pattern, word):
+    return reduce(x[:-1] if x.numel() > 65_536 else x, pattern, word)
+
+
 @fault("matmul.4d-by-4d matmul.broadcast", instead_of="torch.Tensor.__matmul__")
 def every_element_of_a_batch_is_multiplied_by_the_first_matrix(matmul, a, b):
     product = matmul(a, b)
