@@ -376,32 +376,50 @@ def running_error(
     return RunningError(results, accumulator, products, after)
 
 
+@dataclass(frozen=True)
+class Expected:
+    """The gradient of a result, and what result and gradients should be, each with its bound."""
+
+    above: Tensor
+    values: list[Tensor]
+    bounds: list[Tensor]
+
+
+def expected(
+    kernel: Kernel,
+    precision: str,
+    device: torch.device,
+    arguments: list[Tensor],
+    generator: torch.Generator,
+) -> Expected:
+    """Result and gradients by the definition, from a drawn gradient of the result."""
+    exact = [x.double().requires_grad_() for x in arguments]
+    with running_error(kernel, "forward", precision, device) as forward:
+        result = kernel.definition(*exact)
+    above = (torch.rand(result.shape, generator=generator) + 0.5).to(torch_dtype(precision))
+    exact_above = above.double()
+    with running_error(kernel, "backward", precision, device, forward) as errors:
+        gradients = torch.autograd.grad(result, exact, exact_above)
+    values = [result.detach(), *gradients]
+    return Expected(above, values, [errors.of(x) for x in values])
+
+
 def comparisons(
     kernel: Kernel, precision: str, device: torch.device, elements: int
 ) -> Iterator[Comparison]:
     """The result and the gradients of each call of a kernel against its definition."""
     name = kernel.definition.__name__
-    dtype = torch_dtype(precision)
     rng = random.Random(f"{name} {precision} {elements}")
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
     shape = drawn_shape(elements, kernel.width, rng)
     shapes = (shape, *kernel.others(shape))
+    dtype = torch_dtype(precision)
     arguments = [torch.randn(each, generator=generator).to(dtype) for each in shapes]
+
     rows = checked_rows(kernel, elements, shape, rng)
-    row_dim = len(shape) - 2
-
-    first, *others = (x.double() for x in arguments)
-    exact = [first.index_select(row_dim, rows), *others]
-    for x in exact:
-        x.requires_grad_()
-    with running_error(kernel, "forward", precision, device) as forward:
-        result = kernel.definition(*exact)
-    above = (torch.rand(result.shape, generator=generator) + 0.5).to(dtype)
-    exact_above = above.double()
-    with running_error(kernel, "backward", precision, device, forward) as errors:
-        gradients = torch.autograd.grad(result, exact, exact_above)
-    should = [result.detach(), *gradients]
-
+    of_rows = partial(torch.index_select, dim=len(shape) - 2)
+    first, *others = arguments
+    should = expected(kernel, precision, device, [of_rows(first, index=rows), *others], generator)
     for number, call in enumerate(kernel.calls):
         layouts = layouts_of(kernel, len(arguments), number + SIZES.index(elements))
         leaves = []
@@ -409,12 +427,12 @@ def comparisons(
             leaves.append(laid_out(x.to(device), layout).detach().requires_grad_())
         result = call(*leaves)
         if kernel.by_rows:
-            result = result.index_select(row_dim, rows.to(device))
-        result.backward(above.to(device))
+            result = of_rows(result, index=rows.to(device))
+        result.backward(should.above.to(device))
         got = [result, *(leaf.grad for leaf in leaves)]
         if kernel.by_rows:
-            got[1] = got[1].index_select(row_dim, rows.to(device))
-        for place, (one, other) in enumerate(zip(got, should, strict=True)):
+            got[1] = of_rows(got[1], index=rows.to(device))
+        said = f"{name} in {precision} [{shapes}, {', '.join(layouts)}]"
+        for place, value in enumerate(should.values):
             what = f"gradient of argument {place}" if place else "result"
-            said = f"{what} of {name} in {precision} [{shapes}, {', '.join(layouts)}]"
-            yield compared(said, one, other, errors.of(other))
+            yield compared(f"{what} of {said}", got[place], value, should.bounds[place])
