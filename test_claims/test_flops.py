@@ -6,6 +6,7 @@ import importlib
 import inspect
 import itertools
 import math
+import operator
 import pkgutil
 import re
 from itertools import pairwise
@@ -28,7 +29,7 @@ from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.kernels import OPERATIONS, Operands, product
 from test_claims.oracles.scalars import Operations, integers
-from test_claims.oracles.tensors import difference
+from test_claims.oracles.tensors import assert_same
 from test_claims.strategies import (
     fewer,
     shapes,
@@ -44,9 +45,7 @@ def test_matmul_costs_a_multiplication_and_an_addition_per_term(m, k, n):
     a = integers(m, k)
     b = integers(k, n)
     product = scalars.matmul(operations.array(a), operations.array(b))
-    assert not (wrong := difference(scalars.tensor(product), a @ b)), (
-        f"the oracle's own product: {wrong}"
-    )
+    assert_same("the oracle's own product", scalars.tensor(product), a @ b)
     assert operations.multiplications == operations.additions == k * product.size == m * k * n
     formula = matmul_flops(m, k, n)
     assert formula == operations.flops, (
@@ -99,9 +98,7 @@ def test_a_batch_costs_the_product_of_each_of_its_elements(device, batch, m, k, 
     a = integers(*a_shape)
     b = integers(*b_shape)
     product = scalars.matmul(operations.array(a), operations.array(b))
-    assert not (wrong := difference(scalars.tensor(product), a @ b)), (
-        f"the oracle's own product: {wrong}"
-    )
+    assert_same("the oracle's own product", scalars.tensor(product), a @ b)
     got = (
         broadcast_matmul_flops(a_shape, b_shape),
         product_flops(torch.matmul, a.to(device), b.to(device)),
@@ -146,9 +143,10 @@ def test_a_product_grows_with_the_cube_an_addition_with_the_square(device, sides
 
     product, added = costs(*sides)
     for grown in ({0}, {1}, {2}, {0, 1, 2}):
-        larger, larger_added = costs(
-            *(side * (factor if at in grown else 1) for at, side in enumerate(sides))
-        )
+        longer = list(sides)
+        for at in grown:
+            longer[at] *= factor
+        larger, larger_added = costs(*longer)
         times = larger / product
         assert times == factor ** len(grown), (
             f"{factor} times sides {grown} of {sides} cost {times} times as much"
@@ -158,29 +156,35 @@ def test_a_product_grows_with_the_cube_an_addition_with_the_square(device, sides
     )
 
 
+def stretched_shape(operand, dims):
+    """The size of each dimension that the operand has, and 1 where it lacks one."""
+    shape = []
+    for size, operands in dims:
+        shape.append(size if operand in operands else 1)
+    return tuple(shape)
+
+
 @pytest.mark.claim("flops.add", "flops.elementwise")
 @given(dims=st.lists(st.tuples(sizes(most=5), st.sampled_from(["xy", "x", "y"])), max_size=3))
 @example(dims=[(3, "xy"), (4, "xy")])
 @example(dims=[(3, "x"), (4, "y")])  # (3, 1) and (1, 4)
 def test_adding_multiplying_or_relu_costs_one_flop_per_element(device, dims):
-    x_shape, y_shape = (
-        tuple(size if operand in have else 1 for size, have in dims) for operand in "xy"
-    )
+    x_shape = stretched_shape("x", dims)
+    y_shape = stretched_shape("y", dims)
     x = integers(*x_shape, device=device)
     y = integers(*y_shape, device=device)
     formula = elementwise_flops(x_shape, y_shape)
     said = f"{x_shape} and {y_shape}"
-    for name, operation in {"add": lambda a, b: a + b, "multiply": lambda a, b: a * b}.items():
+    for name, operation in {"add": operator.add, "multiply": operator.mul}.items():
         tally = Operations()
         values = operation(tally.array(x), tally.array(y))
-        wrong = difference(scalars.tensor(values), operation(x, y))
-        assert not wrong, f"the oracle's own result: {wrong} [{name}, {said}]"
+        assert_same(f"the oracle's own {name} of {said}", scalars.tensor(values), operation(x, y))
         assert formula == tally.flops, (
             f"elementwise_flops={formula}, but should be {tally.flops} [{name}, {said}]"
         )
     tally = Operations()
-    wrong = difference(scalars.tensor(scalars.relu(tally.array(x))), torch.relu(x))
-    assert not wrong, f"the oracle's own result: {wrong} [relu, {x_shape}]"
+    values = scalars.tensor(scalars.relu(tally.array(x)))
+    assert_same(f"the oracle's own relu of {x_shape}", values, torch.relu(x))
     assert elementwise_flops(x_shape) == tally.flops, (
         f"relu takes {tally.flops} operations on {x_shape}"
     )
@@ -266,9 +270,7 @@ def test_a_linear_layer_costs_2dk_per_example(device, b, d, k, bias):
     added = integers(k)
     y = scalars.linear(tally.array(x), tally.array(weight), tally.array(added) if bias else None)
     reference = torch.nn.functional.linear(x, weight, added if bias else None)
-    assert not (wrong := difference(scalars.tensor(y), reference)), (
-        f"the oracle's own layer: {wrong}"
-    )
+    assert_same("the oracle's own layer", scalars.tensor(y), reference)
     formula = linear_flops(b, d, k, bias)
     assert formula == tally.flops, (
         f"linear_flops={formula}, but should be {tally.flops} [{b=}, {d=}, {k=}, {bias=}]"
@@ -368,9 +370,7 @@ def test_a_net_of_d_by_d_and_d_by_k_costs_2bdd_plus_2bdk(device, b, d, k):
     w1 = integers(d, d)
     w2 = integers(d, k)
     y = scalars.matmul(scalars.matmul(tally.array(x), tally.array(w1)), tally.array(w2))
-    assert not (wrong := difference(scalars.tensor(y), x @ w1 @ w2)), (
-        f"the oracle's own net: {wrong}"
-    )
+    assert_same("the oracle's own net", scalars.tensor(y), x @ w1 @ w2)
     formula = matmul_flops(b, d, d) + matmul_flops(b, d, k)
     claimed = 2 * b * d * d + 2 * b * d * k
     assert formula == tally.flops == claimed, (
@@ -570,40 +570,50 @@ MISNOMERS = re.compile(
 
 def stated(member):
     """Name and annotation of what a public function or class takes, has as a field, and gives."""
-    own = (
-        [getattr(each, "fget", each) for each in vars(member).values()]
-        if inspect.isclass(member)
-        else [member]
-    )
+    own = [member]
+    if inspect.isclass(member):
+        own = [getattr(each, "fget", each) for each in vars(member).values()]
     for function in filter(inspect.isfunction, own):
         hints = dict(function.__annotations__)
         given = str(hints.pop("return", ""))
-        if any(name.endswith("_per_s") for name in hints) and not function.__name__.endswith("_s"):
-            given = ""  # an amount computed from a rate need not be exact
+        rates = [name for name in hints if name.endswith("_per_s")]
+        # An amount that is computed from a rate need not be exact.
+        if rates and not function.__name__.endswith("_s"):
+            given = ""
         yield from [*hints.items(), (function.__name__, given)]
+
+
+def public_names():
+    """Module, name and annotation of all that `accounting` states."""
+    for info in pkgutil.walk_packages(accounting.__path__, "accounting."):
+        module = importlib.import_module(info.name)
+        for member in vars(module).values():
+            if getattr(member, "__module__", None) == module.__name__:
+                for name, annotation in stated(member):
+                    yield module.__name__, name, str(annotation)
+
+
+@pytest.mark.claim("flops.terms")
+def test_no_file_writes_a_rate_as_an_amount():
+    suite = Path(accounting.__path__[0]).parent
+    wrong = []
+    for room in ("accounting", "bench", "prooflops"):
+        for file in (suite / room).rglob("*.py"):
+            wrong += MISNOMERS.findall(file.read_text(encoding="utf-8"))
+    assert not wrong, f"these words confuse an amount and a rate: {wrong}"
 
 
 @pytest.mark.claim("flops.terms")
 def test_the_accounting_names_amounts_and_rates_apart():
     """Amounts (`_flops`, `_bytes`) are int, rates and times (`_per_s`, `_s`) float."""
-    suite = Path(accounting.__path__[0]).parent
-    files = (
-        file for of in ("accounting", "bench", "prooflops") for file in (suite / of).rglob("*.py")
-    )
-    names = 0
-    wrong = [name for file in files for name in MISNOMERS.findall(file.read_text(encoding="utf-8"))]
-    for info in pkgutil.walk_packages(accounting.__path__, "accounting."):
-        module = importlib.import_module(info.name)
-        members = [
-            of for of in vars(module).values() if getattr(of, "__module__", None) == module.__name__
-        ]
-        for name, annotation in (each for member in members for each in stated(member)):
-            unit = re.search(r"(?:^|_)(per_s|flops|bytes|s)$", name)
-            other = "int" if unit is None or unit[1] in ("per_s", "s") else "float"
-            names += 1
-            if unit and re.search(rf"\b{other}\b", str(annotation)):
-                wrong.append(f"{module.__name__}: {name} is {annotation}")
-    assert names > 300, f"only {names} names were looked at"
+    other_type = {"per_s": "int", "s": "int", "flops": "float", "bytes": "float"}
+    names = list(public_names())
+    wrong = []
+    for module, name, annotation in names:
+        unit = re.search(r"(?:^|_)(per_s|flops|bytes|s)$", name)
+        if unit and re.search(rf"\b{other_type[unit[1]]}\b", annotation):
+            wrong.append(f"{module}: {name} is {annotation}")
+    assert len(names) > 300, f"only {len(names)} names were looked at"
     assert not wrong, (
         f"a name should say what it holds, an amount as int, a rate as float, but: {wrong}"
     )

@@ -56,6 +56,13 @@ def difference(got: torch.Tensor, should: torch.Tensor) -> str:
     return f"{said}, at {at} it is {got[at]:g}, but should be {should[at]:g}"
 
 
+def assert_same(what: str, got: torch.Tensor, should: torch.Tensor) -> None:
+    """That two tensors have one shape and equal values."""
+    __tracebackhide__ = True
+    wrong = difference(got, should)
+    assert not wrong, f"{what}: {wrong}"
+
+
 # Optimizers that need sparse gradients, a closure, matrices alone, or the shapes of the tensors to
 # know their state.
 PARTICULAR = {"sparse-adam", "lbfgs", "muon", "adafactor"}
