@@ -12,7 +12,6 @@ import accounting.attention
 import accounting.convolution
 import accounting.flops
 import accounting.roofline
-import prooflops.counted.counter
 from meta_tests.faults import fault, faults, stand_in
 
 
@@ -58,8 +57,8 @@ def a_rate_is_named_as_an_amount(patch):
     def peak_flops(device: str) -> float:
         """Peak of a device in TFLOPS."""
 
-    peak_flops.__module__ = prooflops.counted.counter.__name__
-    patch.setattr(prooflops.counted.counter, "peak_flops", peak_flops, raising=False)
+    peak_flops.__module__ = accounting.flops.__name__
+    patch.setattr(accounting.flops, "peak_flops", peak_flops, raising=False)
 
 
 # fmt: off
