@@ -89,7 +89,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def model_called(name: str, ignore: Sequence[str] = ()) -> tuple[Parts, Mapping[str, Any]]:
-    """The model of a preset, a file or a name, of text alone where it handles more; and its config."""
+    """The model of a preset, a file or a name, of text alone where it handles more; and its
+    config.
+    """
     name = KNOWN.get(name.lower(), name) if not Path(name).exists() else name
     if not Path(name).exists() and name not in presets():
         content = _downloaded(name)
@@ -255,7 +257,9 @@ def fitting(
     sequence: int,
     cards: tuple[str, ...],
 ) -> Lines:
-    """The largest batch on one card, predicted; and the fewest devices for one sequence, by formula."""
+    """The largest batch on one card, predicted; and the fewest devices for one sequence, by
+    formula.
+    """
     yield "sequence", f"{sequence:,} tokens", {"sequence": sequence}
     predicted, why_not = predicted_fits(config, sequence, cards)
     parameters = parameter_count(model)

@@ -1,17 +1,17 @@
 """Activations: the tensors a forward pass keeps for its backward pass, for decoders, one by one.
 
 A tensor is kept if a gradient needs it: a linear map's weight gradient needs its input, a
-nonlinearity its input or output, attention its queries, keys, values, outputs and row sums. Views of
-one storage count once. Not included: parameters, the batch, the net's output and the loss, which are
-held for other reasons. Nets of your own: `prooflops.predicted`; models of transformers:
+nonlinearity its input or output, attention its queries, keys, values, outputs and row sums. Views
+of one storage count once. Not included: parameters, the batch, the net's output and the loss, which
+are held for other reasons. Nets of your own: `prooflops.predicted`; models of transformers:
 `prooflops.counted.built.activation_bytes`.
 
 Exact for the nets of bench/models.py on the CPU, as torch 2.13 runs them, for fp32, fp64, bf16 and
-fp16. A model put together from parts keeps what equally written layers keep. On CUDA LayerNorm keeps
-fp32 statistics even for 16-bit dtypes, RMSNorm is one kernel without a normalised copy
+fp16. A model put together from parts keeps what equally written layers keep. On CUDA LayerNorm
+keeps fp32 statistics even for 16-bit dtypes, RMSNorm is one kernel without a normalised copy
 (`fused_norms`), and flash attention adds 24 bytes of random state per layer (16 in older releases)
-and pads head_dim to a multiple of 8. Every function raises ValueError for a size below 1, an unknown
-dtype or attention, TypeError for another model.
+and pads head_dim to a multiple of 8. Every function raises ValueError for a size below 1, an
+unknown dtype or attention, TypeError for another model.
 """
 
 from __future__ import annotations
@@ -92,11 +92,13 @@ def saved_tensors(
 ) -> tuple[SavedTensor, ...]:
     """The tensors that the forward pass keeps, by part: their bytes sum to `activation_bytes`.
 
-    `dtype` is that of parameters and activations. `attention`: "flash" keeps one fp32 number per query, the others each
-    head's whole sequence × sequence matrix: "math" (torch's) in fp32 for 16-bit dtypes, "unfused" (product, softmax,
-    product, as Megatron's) in the dtype itself. `dropout` after embedding, attention, MLP and kept probabilities adds
-    masks of one byte per element, as on CUDA (the CPU keeps them in `dtype`). `autocast`, for deep linear nets only,
-    computes in that dtype and keeps casts of the input and of every weight that passes a gradient on.
+    `dtype` is that of parameters and activations. `attention`: "flash" keeps one fp32 number per
+    query, the others each head's whole sequence × sequence matrix: "math" (torch's) in fp32 for
+    16-bit dtypes, "unfused" (product, softmax, product, as Megatron's) in the dtype itself.
+    `dropout` after embedding, attention, MLP and kept probabilities adds masks of one byte per
+    element, as on CUDA (the CPU keeps them in `dtype`). `autocast`, for deep linear nets only,
+    computes in that dtype and keeps casts of the input and of every weight that passes a gradient
+    on.
     Raises ValueError for autocast of a transformer, dropout of a deep linear net.
 
     >>> for tensor in saved_tensors(DeepLinear(dim=4, layers=2), batch=2): print(*tensor, tensor.bytes)
@@ -124,7 +126,8 @@ def saved_tensors(
 def tensors_by_layer(
     model: Any, batch: int, sequence: int, dtype: str, attention: str, *, dropout: bool
 ) -> tuple[list[tuple[int, list[SavedTensor]]], list[SavedTensor]]:
-    """For each kind of layer their number and the tensors that one keeps, and those kept outside of layers.
+    """For each kind of layer their number and the tensors that one keeps, and those kept outside of
+    layers.
 
     Of layers with norms, attention, MLPs and experts alone: a norm keeps its input and its output.
     """
@@ -187,15 +190,17 @@ def activation_bytes(
     dropout: bool = False,
     fused_norms: bool = False,
 ) -> int:
-    """Bytes that the forward pass leaves for the backward pass; for a deep linear net batch · dim · layers elements.
+    """Bytes that the forward pass leaves for the backward pass; for a deep linear net batch · dim ·
+    layers elements.
 
-    `checkpoint_every` = k keeps only the input of every k layers. Not included: 5056 bytes of random
-    state per input on the CPU. `recomputed_bytes` gives the temporary extra. `selective` recomputes
-    the attention's `SCORES`: few FLOPs, many bytes. `micro_batches` splits the batch and accumulates
-    gradients: the activations are those of the largest part, ⌈batch / n⌉. `fused_norms` are CUDA's.
-    Exact (see the module). A GPT block in 16 bits, unfused, with dropout keeps
-    s·b·h·(34 + 5·a·s/h), selectively 34·s·b·h. The source leaves out the norms' statistics, 8·s·b,
-    below 0.1 % from h = 256 on.
+    `checkpoint_every` = k keeps only the input of every k layers. Not included: 5056 bytes of
+    random state per input on the CPU. `recomputed_bytes` gives the temporary extra. `selective`
+    recomputes the attention's `SCORES`: few FLOPs, many bytes. `micro_batches` splits the batch and
+    accumulates gradients: the activations are those of the largest part, ⌈batch / n⌉. `fused_norms`
+    are CUDA's.
+    Exact (see the module). A GPT block in 16 bits, unfused, with dropout keeps s·b·h·(34 +
+    5·a·s/h), selectively 34·s·b·h. The source leaves out the norms' statistics, 8·s·b, below 0.1 %
+    from h = 256 on.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, equation 1 and section 5.
 
     >>> net = DeepLinear(dim=4, layers=4)
@@ -237,10 +242,12 @@ def recomputed_bytes(
     attention: str = "flash",
     dropout: bool = False,
 ) -> int:
-    """Bytes of activations that return while one checkpointed segment of `checkpoint_every` layers is recomputed.
+    """Bytes of activations that return while one checkpointed segment of `checkpoint_every` layers
+    is recomputed.
 
-    All but the segment's input return, one segment at a time. The peak is `activation_bytes(checkpoint_every=k)` plus
-    this: n/k + k blocks, least near k = √n. Exact for saved tensors; temporaries and gradients come on top.
+    All but the segment's input return, one segment at a time. The peak is
+    `activation_bytes(checkpoint_every=k)` plus this: n/k + k blocks, least near k = √n. Exact for
+    saved tensors; temporaries and gradients come on top.
 
     >>> recomputed_bytes(DeepLinear(dim=4, layers=4), batch=2, checkpoint_every=2)
     32
@@ -262,12 +269,13 @@ def deep_linear_peak_bytes(
 ) -> int:
     """Peak bytes alive in forward and backward of a deep linear net under a mean-square loss.
 
-    Activations die layer by layer as gradients appear, so the peak is the largest of these moments, on top of
-    parameters, optimizer state and batch: in the loss (all activations and 5 outputs), at the head, and at each layer
-    (its incoming and outgoing gradient, the activations below, the weight gradients above). With b = batch · dim and w
-    = dim², n layers peak near (n + 1) · b + w if b > w, else at n · w + b; the lecture's sum is n · (b + w).
-    `model_state_bytes` is parameters and optimizer state (None: the parameters alone). Exact for nets without bias
-    whose gradients were freed before the step; ignores the optimizer's scratch
+    Activations die layer by layer as gradients appear, so the peak is the largest of these moments,
+    on top of parameters, optimizer state and batch: in the loss (all activations and 5 outputs), at
+    the head, and at each layer (its incoming and outgoing gradient, the activations below, the
+    weight gradients above). With b = batch · dim and w = dim², n layers peak near (n + 1) · b + w
+    if b > w, else at n · w + b; the lecture's sum is n · (b + w). `model_state_bytes` is parameters
+    and optimizer state (None: the parameters alone). Exact for nets without bias whose gradients
+    were freed before the step; ignores the optimizer's scratch
     (`accounting.memory.optimizer_step_peak_bytes`). Raises ValueError for a net with bias.
 
     >>> deep_linear_peak_bytes(DeepLinear(dim=8, layers=4), batch=64)
@@ -309,7 +317,9 @@ def _wide(dtype: str) -> str:
 
 
 def _layer_input_bytes(model: Model, batch: int, sequence: int, dtype: Dtype) -> int:
-    """Bytes of one layer's input: a row per example of a deep linear net, per token of a transformer."""
+    """Bytes of one layer's input: a row per example of a deep linear net, per token of a
+    transformer.
+    """
     rows = 1 if isinstance(model, DeepLinear) else sequence
     dim = list(model.linear_maps)[-1].in_features
     return element_bytes(batch * rows * dim, dtype)

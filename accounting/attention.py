@@ -1,4 +1,5 @@
-"""FLOPs of scaled dot-product attention: products of every query with every key and value it may see.
+"""FLOPs of scaled dot-product attention: products of every query with every key and value it may
+see.
 
 Every function raises ValueError for a negative size, an unknown convention or rule.
 """
@@ -18,16 +19,18 @@ ATTENTION_PRODUCTS = {
     "math": (2, 2),  # dq = ds·k, dk = dsᵀ·q; dp = do·vᵀ, dv = pᵀ·do
     "flash": (3, 2),  # and s = q·kᵀ again, since p was not kept
 }
-CONVENTIONS = ("math", "flash")  # of the backward pass
+# How a backward pass is counted.
+CONVENTIONS = ("math", "flash")
 
 
 @dataclass(frozen=True)
 class Attention:
     """The shape of attention: `batch` sequences; in each, `heads` heads score queries against keys.
 
-    `head_dim` is the width of a query and a key. Groups of heads share `kv_heads` heads of keys and values (GQA; 1 is
-    MQA). With a `window` of w a query sees the last w keys; `pairs` says which pairs of query and key
-    count: see `attention_pairs`. Raises ValueError unless kv_heads divides heads.
+    `head_dim` is the width of a query and a key. Groups of heads share `kv_heads` heads of keys and
+    values (GQA; 1 is MQA). With a `window` of w a query sees the last w keys; `pairs` says which
+    pairs of query and key count: see `attention_pairs`. Raises ValueError unless kv_heads divides
+    heads.
 
     >>> Attention(2, 12, 1024, 64).scores, Attention(2, 12, 1, 64, key_length=1024, kv_heads=4).scores
     (25165824, 24576)
@@ -94,11 +97,12 @@ def attention_pairs(
     pairs: str = "full",
     window: int | None = None,
 ) -> int:
-    """Pairs of query and key that are scored: Q·K for "full", those that the mask passes for "causal".
+    """Pairs of query and key that are scored: Q·K for "full", those that the mask passes for
+    "causal".
 
-    Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them; with a window of w ≤ S,
-    which lets a query see the last w keys including its own, S·w − w·(w − 1)/2. With more keys than
-    queries (a cache) the last query sees all keys: Q·K − Q·(Q − 1)/2 without a window.
+    Causal with equal lengths S: S·(S + 1)/2, since position i sees i of them; with a window of w ≤
+    S, which lets a query see the last w keys including its own, S·w − w·(w − 1)/2. With more keys
+    than queries (a cache) the last query sees all keys: Q·K − Q·(Q − 1)/2 without a window.
     Raises ValueError for fewer keys than queries unless all pairs count.
     Source: Jiang et al., Mistral 7B (2023), section 2, arXiv:2310.06825.
 
@@ -128,11 +132,13 @@ def attention_pairs(
 def attention_flops(attention: Attention) -> int:
     """FLOPs of the forward pass: 2·batch·heads·pairs·(head_dim + value_dim), usually 4·B·H·S²·d.
 
-    Each pair of query and key takes two products: the score q·k and the weighted value p·v. A kernel that masks
-    afterwards computes the "full" pairs, and most MFU figures assume them even for causal models; "causal" counts the
-    S·(S + 1)/2 that are needed. Sharing keys and values among heads saves bytes and projections, no FLOPs here.
+    Each pair of query and key takes two products: the score q·k and the weighted value p·v. A
+    kernel that masks afterwards computes the "full" pairs, and most MFU figures assume them even
+    for causal models; "causal" counts the S·(S + 1)/2 that are needed. Sharing keys and values
+    among heads saves bytes and projections, no FLOPs here.
     Ignored: scale, mask and softmax, about 5 per pair, 5/(4·d): 1 % at d = 128.
-    Source: Chowdhery et al., PaLM (2022), appendix B, arXiv:2204.02311: 12·L·H·Q·T per token with the backward pass.
+    Source: Chowdhery et al., PaLM (2022), appendix B, arXiv:2204.02311: 12·L·H·Q·T per token with
+    the backward pass.
 
     >>> attention_flops(Attention(2, 12, 1024, 64))
     6442450944
@@ -142,12 +148,16 @@ def attention_flops(attention: Attention) -> int:
 
 @checked(attention=instance_of(Attention))
 def attention_backward_flops(attention: Attention, convention: str = "math") -> int:
-    """FLOPs of the gradients of q, k and v: four products, twice the forward ("math"), or five ("flash").
+    """FLOPs of the gradients of q, k and v: four products, twice the forward ("math"), or five
+    ("flash").
 
-    dp = do·vᵀ, dv = pᵀ·do, dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and repeats s = q·kᵀ: 2.5
-    times the forward. That fifth product is recomputation: it counts for HFU, not for MFU.
-    Ignored: the softmax's gradient, and under GQA the sum over the heads of a group: (heads − kv_heads)·keys·d each.
-    Source: Dao, FlashAttention-2 (2023), section 4.1, arXiv:2307.08691: backward 2.5 times the forward.
+    dp = do·vᵀ, dv = pᵀ·do, dq = ds·k, dk = dsᵀ·q. A flash kernel keeps no probabilities and repeats
+    s = q·kᵀ: 2.5 times the forward. That fifth product is recomputation: it counts for HFU, not for
+    MFU.
+    Ignored: the softmax's gradient, and under GQA the sum over the heads of a group: (heads −
+    kv_heads)·keys·d each.
+    Source: Dao, FlashAttention-2 (2023), section 4.1, arXiv:2307.08691: backward 2.5 times the
+    forward.
 
     >>> attention = Attention(2, 12, 1024, 64)
     >>> [attention_backward_flops(attention, name) / attention_flops(attention) for name in ("math", "flash")]

@@ -1,4 +1,5 @@
-"""Argument checks shared by the formulas: each error names the argument, its value and what is valid.
+"""Argument checks shared by the formulas: each error names the argument, its value and what is
+valid.
 
 Each check returns the value in plain Python, to compute with: an int32 of numpy overflows silently.
 """
@@ -21,12 +22,14 @@ Check = Callable[[str, Any], object]
 
 
 def validated_int(name: str, value: object, minimum: int | None = 0) -> int:
-    """`value` as an int if it is a whole number of any type (70e9 is) of at least `minimum`; a bool is refused.
+    """`value` as an int if it is a whole number of any type (70e9 is) of at least `minimum`; a bool
+    is refused.
 
     >>> validated_int("parameters", 70e9)
     70000000000
     """
-    number = value if type(value) is int else None  # of thousands in a model's parts
+    # A model's parts have thousands of plain ints.
+    number = value if type(value) is int else None
     if number is None and not _is_bool(value):
         with suppress(TypeError, ValueError, OverflowError):  # an array, NaN, infinity
             if hasattr(value, "__index__"):
@@ -71,7 +74,8 @@ def validated_ints(name: str, values: Iterable[object], minimum: int = 0) -> tup
 def validate_fields(
     instance: object, *names: str, minimum: int = 0, flags: Iterable[str] = ()
 ) -> None:
-    """Checks these fields of a frozen dataclass, in its __post_init__, as integers, and `flags` as bools.
+    """Checks these fields of a frozen dataclass, in its __post_init__, as integers, and `flags` as
+    bools.
 
     >>> from types import SimpleNamespace
     >>> shape = SimpleNamespace(rows=3.0, tied=True)
@@ -120,7 +124,8 @@ def instance_of(kind: type) -> Check:
 
 
 def validated_positive(name: str, value: object, *, or_zero: bool = False) -> float:
-    """`value` as a float if it is a finite number above zero (a rate, a time, a price), or zero if that is valid.
+    """`value` as a float if it is a finite number above zero (a rate, a time, a price), or zero if
+    that is valid.
 
     >>> validated_positive("peak", 0)
     Traceback (most recent call last):
@@ -150,7 +155,8 @@ def validated_real(name: str, value: object) -> float:
 
 
 def validated_choice(name: str, value: T, valid: Iterable[T]) -> T:
-    """The element of `valid` that equals `value`; otherwise an error that lists them and suggests the nearest.
+    """The element of `valid` that equals `value`; otherwise an error that lists them and suggests
+    the nearest.
 
     >>> validated_choice("norm", "layer_norm", ["layernorm", "rmsnorm"])
     Traceback (most recent call last):
@@ -188,9 +194,11 @@ def validated_model(name: str, value: T) -> T:
 def checked(
     *integers: str, flags: Iterable[str] = (), **checks: Check
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A decorator that replaces arguments by their checked values; None passes where it is the default.
+    """A decorator that replaces arguments by their checked values; None passes where it is the
+    default.
 
-    `integers` and `flags` name arguments for `validated_int` and `validated_bool`; others have their check by name.
+    `integers` and `flags` name arguments for `validated_int` and `validated_bool`; others have
+    their check by name.
 
     >>> @checked("height", width=at_least_one)
     ... def area(width, height):

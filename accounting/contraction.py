@@ -24,8 +24,8 @@ BEST_ORDER_OPERANDS = (
 class Contraction:
     """A parsed einsum: an index set per operand, the output's, and the size of each index.
 
-    An operand's repeated index (its diagonal) occurs once. An index along which an operand stretches from 1 is not its
-    index: broadcasting repeats the multiplication, not the sum.
+    An operand's repeated index (its diagonal) occurs once. An index along which an operand
+    stretches from 1 is not its index: broadcasting repeats the multiplication, not the sum.
 
     >>> parsed("bij,bjk->bik", [(8, 2, 3), (1, 3, 4)]).flops("best")
     384
@@ -50,10 +50,12 @@ class Contraction:
         return prod(self.sizes[index] for index in indices)
 
     def _step(self, a: Indices, b: Indices, later: Indices) -> tuple[int, Indices]:
-        """FLOPs of `a` times `b`, and the result's indices; `later` are those of the output and of other operands.
+        """FLOPs of `a` times `b`, and the result's indices; `later` are those of the output and of
+        other operands.
 
-        First the sums over indices that one side alone has and nothing later needs. Then one multiplication per
-        combination of indices, and one addition unless each combination is an element of the result.
+        First the sums over indices that one side alone has and nothing later needs. Then one
+        multiplication per combination of indices, and one addition unless each combination is an
+        element of the result.
         """
         left, right = a & (b | later), b & (a | later)
         additions = sum(self.size(side) for side, rest in ((a, left), (b, right)) if side != rest)
@@ -61,7 +63,9 @@ class Contraction:
         return additions + self.size(left | right) * (2 if (left | right) - result else 1), result
 
     def _pairs(self, order: Order) -> list[Pair]:
-        """`order` as pairs of positions: each pair leaves the list of operands, its result is appended."""
+        """`order` as pairs of positions: each pair leaves the list of operands, its result is
+        appended.
+        """
         number = len(self.operands)
         if isinstance(order, str):  # "left"
             return [
@@ -81,7 +85,9 @@ class Contraction:
         return [(pair[0], pair[1]) for pair in pairs]
 
     def _least_flops(self) -> int:
-        """FLOPs of the cheapest order. What a subset keeps does not depend on the order inside it: exact."""
+        """FLOPs of the cheapest order. What a subset keeps does not depend on the order inside it:
+        exact.
+        """
         number = len(self.operands)
         if number > BEST_ORDER_OPERANDS:
             limit = f"the best order is searched for at most {BEST_ORDER_OPERANDS} operands"
@@ -121,7 +127,8 @@ class Contraction:
 
 
 def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
-    """The contraction of torch.einsum's `equation` over operands of these shapes; raises as `einsum_flops` does.
+    """The contraction of torch.einsum's `equation` over operands of these shapes; raises as
+    `einsum_flops` does.
 
     >>> parsed("...i,i->...", [(2, 3, 4), (4,)]).sizes
     {'.2': 2, '.1': 3, 'i': 4}
@@ -182,7 +189,9 @@ def _sides(equation: str) -> tuple[list[str], str | None]:
 
 
 def _labels(equation: str, term: str, position: int, shape: Sequence[int]) -> list[tuple[str, int]]:
-    """(index, size) per dimension; those of an ellipsis are '.1', '.2', ... counted from its right."""
+    """(index, size) per dimension; those of an ellipsis are '.1', '.2', ... counted from its
+    right.
+    """
     sizes = validated_ints(f"shapes[{position}]", shape)
     before, ellipsis, after = term.partition("...")
     width = len(sizes) - len(before) - len(after)

@@ -17,7 +17,8 @@ Shape = Sequence[int]
 class Convolution:
     """The shape of a convolution, with the arguments of torch.nn.Conv1d, 2d and 3d.
 
-    `input_size` has one entry per dimension; the sizes after it are one number or one per dimension.
+    `input_size` has one entry per dimension; the sizes after it are one number or one per
+    dimension.
     Raises ValueError if no output fits, or if `groups` does not divide the channels.
     Source: torch.nn.Conv2d, https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv2d.html
 
@@ -57,7 +58,9 @@ class Convolution:
 
     @cached_property
     def output_size(self) -> tuple[int, ...]:
-        """Positions per dimension: ⌊(size + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1."""
+        """Positions per dimension: ⌊(size + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ +
+        1.
+        """
         names = ("input_size", "kernel_size", "stride", "padding", "dilation")
         return tuple(
             (size + 2 * margin - gap * (width - 1) - 1) // step + 1
@@ -73,7 +76,9 @@ class Convolution:
 
     @property
     def product_flops(self) -> int:
-        """FLOPs without bias: each output sums over its group's input channels and the kernel's elements."""
+        """FLOPs without bias: each output sums over its group's input channels and the kernel's
+        elements.
+        """
         return (
             MULTIPLY_ADD_FLOPS
             * self.outputs
@@ -84,10 +89,12 @@ class Convolution:
 
 @checked(convolution=instance_of(Convolution))
 def convolution_flops(convolution: Convolution) -> int:
-    """FLOPs of a convolution: 2·batch·out_channels·(output positions)·(in_channels/groups)·(kernel elements).
+    """FLOPs of a convolution: 2·batch·out_channels·(output positions)·(in_channels/groups)·(kernel
+    elements).
 
-    Each weight is used once per output position: 2·(parameters)·(positions), not 2·(parameters). A bias adds one FLOP
-    per output. Products with padding are counted, as torch does; FFT and Winograd kernels need fewer.
+    Each weight is used once per output position: 2·(parameters)·(positions), not 2·(parameters). A
+    bias adds one FLOP per output. Products with padding are counted, as torch does; FFT and
+    Winograd kernels need fewer.
 
     >>> convolution_flops(Convolution(1, 1, 1, (16, 16), (1, 1)))
     512

@@ -1,9 +1,10 @@
 """FLOPs of the operations a network is made of: forward, backward and recomputed.
 
-One FLOP is one floating-point multiplication, addition or other elementary operation (comparison, exponential).
-Every sum starts from zero, so k terms cost k additions where k − 1 suffice; that overstates a product by 1/(2k).
-Moving, reshaping, transposing and broadcasting cost bytes, not FLOPs.
-Every function raises ValueError for a negative size, TypeError for one that is not an integer.
+One FLOP is one floating-point multiplication, addition or other elementary operation (comparison,
+exponential). Every sum starts from zero, so k terms cost k additions where k − 1 suffice; that
+overstates a product by 1/(2k). Moving, reshaping, transposing and broadcasting cost bytes, not
+FLOPs. Every function raises ValueError for a negative size, TypeError for one that is not an
+integer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ RECOMPUTED_PRODUCTS = 1  # the forward again, if its result was not kept for the
 class StepFlops:
     """FLOPs of one training step by purpose; layers and steps add up with `+` and `sum`.
 
-    MFU counts `model`, the FLOPs that the mathematics needs; HFU counts `hardware`, the FLOPs that ran.
+    MFU counts `model`, the FLOPs that the mathematics needs; HFU counts `hardware`, the FLOPs that
+    ran.
 
     >>> linear_step(32, 128, 64, recomputed=True).hardware // linear_flops(32, 128, 64)
     4
@@ -69,8 +71,8 @@ def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
     """FLOPs of `batch` products of (m, k) by (k, n): 2·batch·m·k·n.
 
     Each of the m·n outputs takes k multiplications and k additions.
-    Ignored: the first addition could be a copy, so the strict minimum is m·n·(2k − 1). Strassen-like algorithms need
-    fewer multiplications.
+    Ignored: the first addition could be a copy, so the strict minimum is m·n·(2k − 1).
+    Strassen-like algorithms need fewer multiplications.
     Source: Golub and Van Loan, Matrix Computations, 4th ed., section 1.1.
 
     >>> matmul_flops(1024, 512, 256)
@@ -83,11 +85,12 @@ def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
 def matmul_backward_flops(
     m: int, k: int, n: int, batch: int = 1, *, a_gradient: bool = True, b_gradient: bool = True
 ) -> int:
-    """FLOPs of the gradients of y = a·b, (m, k) by (k, n): 2·batch·m·k·n for each operand that needs one.
+    """FLOPs of the gradients of y = a·b, (m, k) by (k, n): 2·batch·m·k·n for each operand that
+    needs one.
 
     da = dy·bᵀ is (m, n) by (n, k) and db = aᵀ·dy is (k, m) by (m, n): the forward's three sizes.
-    Exact if neither operand was broadcast over the batch. Summing a broadcast operand's gradients adds one addition
-    per element and batch element.
+    Exact if neither operand was broadcast over the batch. Summing a broadcast operand's gradients
+    adds one addition per element and batch element.
 
     >>> matmul_backward_flops(2, 3, 4), matmul_backward_flops(2, 3, 4, a_gradient=False)
     (96, 48)
@@ -98,8 +101,9 @@ def matmul_backward_flops(
 def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
     """FLOPs of `a @ b` by the rules of torch.matmul: 2·(broadcast batch)·m·k·n.
 
-    The last two dimensions are multiplied, those before are broadcast. A one-dimensional `a` is a row (m = 1), a
-    one-dimensional `b` a column (n = 1). An operand that the batch shares is read once but multiplied every time.
+    The last two dimensions are multiplied, those before are broadcast. A one-dimensional `a` is a
+    row (m = 1), a one-dimensional `b` a column (n = 1). An operand that the batch shares is read
+    once but multiplied every time.
     Raises ValueError for a scalar, inner sizes that differ, batch dimensions that do not broadcast.
     Source: torch.matmul, https://docs.pytorch.org/docs/stable/generated/torch.matmul.html
 
@@ -120,16 +124,20 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
 
 
 def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
-    """FLOPs of an einsum contracted pair by pair: for each pair 2·(product of the sizes of all their indices).
+    """FLOPs of an einsum contracted pair by pair: for each pair 2·(product of the sizes of all
+    their indices).
 
-    A step multiplies once per combination of its indices, and adds once if it sums an index; outer and elementwise
-    products only multiply. An index that one operand alone has and nothing later needs is summed first: one addition
-    per element. This is what torch.einsum dispatches (torch's FlopCounterMode counts only the products).
+    A step multiplies once per combination of its indices, and adds once if it sums an index; outer
+    and elementwise products only multiply. An index that one operand alone has and nothing later
+    needs is summed first: one addition per element. This is what torch.einsum dispatches (torch's
+    FlopCounterMode counts only the products).
 
-    `equation` is torch's: letters, commas, `->`, `...`; a repeated letter takes the diagonal, a size of 1 stretches.
-    `order` is "best" (the cheapest), "left" (left to right, as torch without opt_einsum), or pairs of positions as in
-    numpy.einsum_path: each pair leaves the list of operands, its result is appended.
-    Raises ValueError for a malformed equation, a wrong number of shapes, inconsistent sizes, an impossible order.
+    `equation` is torch's: letters, commas, `->`, `...`; a repeated letter takes the diagonal, a
+    size of 1 stretches. `order` is "best" (the cheapest), "left" (left to right, as torch without
+    opt_einsum), or pairs of positions as in numpy.einsum_path: each pair leaves the list of
+    operands, its result is appended.
+    Raises ValueError for a malformed equation, a wrong number of shapes, inconsistent sizes, an
+    impossible order.
     Source: torch.einsum, https://docs.pytorch.org/docs/stable/generated/torch.einsum.html
 
     >>> chain = "ij,jk,kl->il", (2, 100), (100, 3), (3, 50)
@@ -146,7 +154,8 @@ def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
 def linear_flops(batch: int, in_features: int, out_features: int, bias: bool = False) -> int:
     """FLOPs of a linear layer: 2·batch·in·out, and batch·out additions of a bias.
 
-    `batch` counts rows: sequences times their length. The usual 2·B·D·K leaves the bias out: 1/(2·in) too low.
+    `batch` counts rows: sequences times their length. The usual 2·B·D·K leaves the bias out:
+    1/(2·in) too low.
 
     >>> linear_flops(1, 128, 64), linear_flops(32, 128, 64), linear_flops(32, 128, 64, bias=True)
     (16384, 524288, 526336)
@@ -163,11 +172,13 @@ def linear_backward_flops(
     *,
     input_gradient: bool = True,
 ) -> int:
-    """FLOPs of a linear layer's gradients: 2·batch·in·out for the weight, as many for the input if it needs one.
+    """FLOPs of a linear layer's gradients: 2·batch·in·out for the weight, as many for the input if
+    it needs one.
 
-    A bias's gradient sums over the batch: batch·out additions. A first layer fed with data needs no input gradient:
-    its backward pass costs one forward, not two.
-    Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1, arXiv:2001.08361.
+    A bias's gradient sums over the batch: batch·out additions. A first layer fed with data needs no
+    input gradient: its backward pass costs one forward, not two.
+    Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1,
+    arXiv:2001.08361.
 
     >>> linear_backward_flops(16, 64, 32), linear_backward_flops(16, 64, 32, input_gradient=False)
     (131072, 65536)
@@ -188,11 +199,13 @@ def linear_step(
     input_gradient: bool = True,
     recomputed: bool = False,
 ) -> StepFlops:
-    """FLOPs of a linear layer in a training step: 6·batch·in·out, and 2 more if its forward is recomputed.
+    """FLOPs of a linear layer in a training step: 6·batch·in·out, and 2 more if its forward is
+    recomputed.
 
-    Activation checkpointing recomputes everything between two checkpoints; torch stops before a segment's last layer,
-    since nothing needs its output.
-    Source: Korthikanti et al., Reducing Activation Recomputation (2022), section 6, arXiv:2205.05198: MFU and HFU.
+    Activation checkpointing recomputes everything between two checkpoints; torch stops before a
+    segment's last layer, since nothing needs its output.
+    Source: Korthikanti et al., Reducing Activation Recomputation (2022), section 6,
+    arXiv:2205.05198: MFU and HFU.
 
     >>> linear_step(32, 128, 64)
     StepFlops(forward=524288, backward=1048576, recomputation=0)
@@ -206,10 +219,12 @@ def linear_step(
 
 @checked("flops_per_element")
 def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:
-    """FLOPs of an elementwise operation on operands of these shapes: one per element of the broadcast shape.
+    """FLOPs of an elementwise operation on operands of these shapes: one per element of the
+    broadcast shape.
 
-    Exact for addition, multiplication, relu. An exponential, inverse root or GELU takes several instructions: pass
-    `flops_per_element`. The time of such an operation follows its bytes, not its FLOPs.
+    Exact for addition, multiplication, relu. An exponential, inverse root or GELU takes several
+    instructions: pass `flops_per_element`. The time of such an operation follows its bytes, not its
+    FLOPs.
     Raises ValueError for shapes that do not broadcast.
 
     >>> elementwise_flops((1024, 512), (1024, 512))

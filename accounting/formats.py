@@ -1,8 +1,10 @@
-"""Number formats: everything that follows from a bit layout, and the block-scaled formats built on the small ones.
+"""Number formats: everything that follows from a bit layout, and the block-scaled formats built on
+the small ones.
 
-A format is a row of a table: its bit fields, bias and reserved patterns. Largest value, smallest values, spacing,
-decoding and rounding are derived from that row. Patterns are Python integers; values are Python floats, fp64, which
-holds every value of every other format exactly. An unknown name raises ValueError, which lists the valid ones.
+A format is a row of a table: its bit fields, bias and reserved patterns. Largest value, smallest
+values, spacing, decoding and rounding are derived from that row. Patterns are Python integers;
+values are Python floats, fp64, which holds every value of every other format exactly. An unknown
+name raises ValueError, which lists the valid ones.
 """
 
 from __future__ import annotations
@@ -29,13 +31,16 @@ ALL_FINITE = "all_finite"  # every pattern is a number
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format: (-1)^sign · (1 + fraction / 2^f) · 2^(exponent - bias), f being the fraction bits.
+    """A floating-point format: (-1)^sign · (1 + fraction / 2^f) · 2^(exponent - bias), f being the
+    fraction bits.
 
-    An exponent field of zero means a subnormal: (-1)^sign · fraction / 2^f · 2^(1 - bias). `specials` says which
-    patterns are not finite numbers. `padding_bits` are stored but unused: tf32 has 19 bits and occupies 32.
-    `torch_name` is the attribute of `torch` (float4_e2m1fn_x2 packs two elements), None if torch has no such dtype.
-    Source: IEEE 754-2019 section 3.4; OCP 8-bit Floating Point Specification 1.0 (E4M3 and E5M2); Noune et al. 2022,
-    arXiv:2206.02915 (fnuz); OCP Microscaling Formats Specification 1.0 (E2M1 and E8M0).
+    An exponent field of zero means a subnormal: (-1)^sign · fraction / 2^f · 2^(1 - bias).
+    `specials` says which patterns are not finite numbers. `padding_bits` are stored but unused:
+    tf32 has 19 bits and occupies 32. `torch_name` is the attribute of `torch` (float4_e2m1fn_x2
+    packs two elements), None if torch has no such dtype.
+    Source: IEEE 754-2019 section 3.4; OCP 8-bit Floating Point Specification 1.0 (E4M3 and E5M2);
+    Noune et al. 2022, arXiv:2206.02915 (fnuz); OCP Microscaling Formats Specification 1.0 (E2M1 and
+    E8M0).
 
     >>> format_of("fp16").max, format_of("bf16").max
     (65504.0, 3.3895313892515355e+38)
@@ -96,7 +101,9 @@ class Format:
 
     @property
     def eps(self) -> float:
-        """The distance from 1 to the next larger value, 2^-f; rounding errs by at most eps/2 of a normal value."""
+        """The distance from 1 to the next larger value, 2^-f; rounding errs by at most eps/2 of a
+        normal value.
+        """
         return math.ldexp(1.0, -self.fraction_bits)
 
     @property
@@ -113,7 +120,8 @@ class Format:
         return self.signed and self.subnormals and self.specials != FNUZ
 
     def decode(self, pattern: int) -> float:
-        """The value of a bit pattern, exactly. Raises ValueError for a pattern of more than `bits` bits.
+        """The value of a bit pattern, exactly. Raises ValueError for a pattern of more than `bits`
+        bits.
 
         >>> format_of("bf16").decode(0x3FC0)
         1.5
@@ -136,14 +144,16 @@ class Format:
         return -value if negative else value
 
     def encode(self, value: float, overflow: str | None = None) -> int:
-        """The pattern of the representable value nearest to `value`; a tie goes to the even significand.
+        """The pattern of the representable value nearest to `value`; a tie goes to the even
+        significand.
 
-        `overflow` decides above `max`: "inf" (the default if the format has one), "saturate" (the largest finite value)
-        or "nan". Without an infinity it must be given, because vendors and versions differ: torch's cast to fp8_e4m3
-        gave NaN before 2.12 and saturates since. Infinity overflows too. NaN becomes the quiet NaN without payload and
-        sign. A format without zero (e8m0) rounds zero to its least value.
-        Raises ValueError for a policy that the format cannot follow, NaN if it has none, a negative value if it has no
-        sign; TypeError for a value that is not a real number.
+        `overflow` decides above `max`: "inf" (the default if the format has one), "saturate" (the
+        largest finite value) or "nan". Without an infinity it must be given, because vendors and
+        versions differ: torch's cast to fp8_e4m3 gave NaN before 2.12 and saturates since. Infinity
+        overflows too. NaN becomes the quiet NaN without payload and sign. A format without zero
+        (e8m0) rounds zero to its least value.
+        Raises ValueError for a policy that the format cannot follow, NaN if it has none, a negative
+        value if it has no sign; TypeError for a value that is not a real number.
 
         >>> hex(format_of("fp16").encode(65519.0)), hex(format_of("fp16").encode(65520.0))
         ('0x7bff', '0x7c00')
@@ -270,16 +280,16 @@ _NAMES = {row.torch_name: row.name for row in FORMATS.values() if row.torch_name
 
 
 def dtype_name(dtype: Dtype, valid: Iterable[str] = FORMATS, argument: str = "dtype") -> str:
-    """The name in `FORMATS` of a dtype: given by our or torch's name in any case, or as an object of torch or numpy.
+    """The name in `FORMATS` of a dtype: given by our or torch's name in any case, or as an object
+    of torch or numpy.
 
     Raises ValueError for a dtype that is unknown, not `valid` or ambiguous, with suggestions.
 
     >>> [dtype_name(dtype) for dtype in ("BF16", "float32", "torch.float8_e4m3fn")]
     ['bf16', 'fp32', 'fp8_e4m3']
     """
-    called = getattr(dtype, "name", None) or getattr(
-        dtype, "__name__", None
-    )  # of numpy's dtypes, and of its classes
+    # numpy's dtypes have the one, its classes the other.
+    called = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
     text = str(called or dtype).lower().removeprefix("torch.")
     name = _NAMES.get(text) or re.sub(r"^(float|f)(?=\d)", "fp", text)
     options = list(valid)
@@ -314,7 +324,8 @@ def element_bits(dtype: Dtype) -> int:
 
 @dataclass(frozen=True)
 class QuantisedBlocks:
-    """The content of a block format: a scale per block, the elements, and a scale of the whole tensor.
+    """The content of a block format: a scale per block, the elements, and a scale of the whole
+    tensor.
 
     >>> QuantisedBlocks(block_size=2, tensor_scale=1.0, scales=(4.0, 0.5), elements=(1.0, 6.0, 3.0)).values
     [4.0, 24.0, 1.5]
@@ -338,10 +349,11 @@ class QuantisedBlocks:
 class BlockFormat:
     """Small floats in blocks of `block_size` along one dimension, each block with its own scale.
 
-    The scale moves the element's narrow range to its block's values. NVFP4's fine-grained e4m3 scale has a short range,
-    so it needs a second scale per tensor, in fp32; the power-of-two scales of the MX formats do not.
-    Source: OCP Microscaling Formats (MX) Specification 1.0, sections 5 and 6.3; NVIDIA, Pretraining Large Language
-    Models with NVFP4, 2025, arXiv:2509.25149, appendix B.
+    The scale moves the element's narrow range to its block's values. NVFP4's fine-grained e4m3
+    scale has a short range, so it needs a second scale per tensor, in fp32; the power-of-two scales
+    of the MX formats do not.
+    Source: OCP Microscaling Formats (MX) Specification 1.0, sections 5 and 6.3; NVIDIA, Pretraining
+    Large Language Models with NVFP4, 2025, arXiv:2509.25149, appendix B.
 
     >>> block_format_of("mxfp4").bits_per_element, block_format_of("nvfp4").bits_per_element
     (4.25, 4.5)
@@ -355,11 +367,14 @@ class BlockFormat:
 
     @property
     def bits_per_element(self) -> float:
-        """Element bits + scale bits / block size. Ignored: the scale of the tensor, 32 bits in all."""
+        """Element bits + scale bits / block size. Ignored: the scale of the tensor, 32 bits in
+        all.
+        """
         return self.element.storage_bits + self.scale.storage_bits / self.block_size
 
     def storage_bits(self, elements: int) -> int:
-        """Bits of `elements` elements with all their scales; a last, shorter block has a whole scale.
+        """Bits of `elements` elements with all their scales; a last, shorter block has a whole
+        scale.
 
         Ignored: padding of scales in a kernel's memory layout.
 
@@ -374,11 +389,12 @@ class BlockFormat:
     def quantised(self, values: Sequence[float]) -> QuantisedBlocks:
         """The values in this format nearest to `values`, by the rule of its specification.
 
-        MX: scale = 2^(floor(log2 of the block's largest magnitude) - exponent of the element's max). It may cut the
-        largest values: 7.9 in a block of scale 1 becomes 6 in fp4. NVFP4: tensor scale = largest magnitude / (6 · 448),
-        in fp32; block scale = its largest magnitude / 6 / tensor scale, rounded to e4m3. Elements are rounded to
-        nearest even and saturate. Divisions are in fp64, the kernels' in fp32: a value next to a tie may round the
-        other way there.
+        MX: scale = 2^(floor(log2 of the block's largest magnitude) - exponent of the element's
+        max). It may cut the largest values: 7.9 in a block of scale 1 becomes 6 in fp4. NVFP4:
+        tensor scale = largest magnitude / (6 · 448), in fp32; block scale = its largest magnitude /
+        6 / tensor scale, rounded to e4m3. Elements are rounded to nearest even and saturate.
+        Divisions are in fp64, the kernels' in fp32: a value next to a tie may round the other way
+        there.
         Raises ValueError for NaN or infinity, TypeError for a value that is not a real number.
 
         >>> block_format_of("mxfp4").quantised([1.0, 5.0, -0.2, 48.0]).values

@@ -1,8 +1,10 @@
-"""Strided layout: where in its storage each element of a tensor lies, and when a view of it can exist.
+"""Strided layout: where in its storage each element of a tensor lies, and when a view of it can
+exist.
 
-A tensor is a shape, a stride per dimension and an offset, over a one-dimensional storage. The element at `index` is
-`storage[offset + Σ index·stride]`. Everything here follows exactly from that line; strides and offsets count elements,
-not bytes. A negative entry and a wrong number of strides raise ValueError, an entry that is not an integer TypeError.
+A tensor is a shape, a stride per dimension and an offset, over a one-dimensional storage. The
+element at `index` is `storage[offset + Σ index·stride]`. Everything here follows exactly from that
+line; strides and offsets count elements, not bytes. A negative entry and a wrong number of strides
+raise ValueError, an entry that is not an integer TypeError.
 """
 
 from __future__ import annotations
@@ -40,8 +42,10 @@ def _wrapped(name: str, value: int, length: int) -> int:
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides of a row-major tensor: strides[d] = Π max(shape[i], 1) over the dimensions i > d.
 
-    One step along a dimension skips all elements of the inner dimensions. A size of 0 counts as 1, as in torch.
-    Source: torch.Tensor.stride, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.stride.html
+    One step along a dimension skips all elements of the inner dimensions. A size of 0 counts as 1,
+    as in torch.
+    Source: torch.Tensor.stride,
+    https://docs.pytorch.org/docs/stable/generated/torch.Tensor.stride.html
 
     >>> contiguous_strides((2, 3, 4))
     (12, 4, 1)
@@ -54,8 +58,9 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 def storage_offset(index: Sequence[int], strides: Sequence[int], offset: int = 0) -> int:
     """Position in the storage of the element at `index`: offset + Σ index[d]·strides[d].
 
-    `offset` is the position of the tensor's first element: 0 for a fresh tensor, but not for a view such as `x[:, 1]`.
-    In elements; times the bytes per element it is the distance from the storage's pointer.
+    `offset` is the position of the tensor's first element: 0 for a fresh tensor, but not for a view
+    such as `x[:, 1]`. In elements; times the bytes per element it is the distance from the
+    storage's pointer.
 
     >>> storage_offset((1, 2), (4, 1))
     6
@@ -69,10 +74,11 @@ def storage_offset(index: Sequence[int], strides: Sequence[int], offset: int = 0
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether row-major iteration walks the storage one element at a time, without a gap: torch's is_contiguous.
+    """Whether row-major iteration walks the storage one element at a time, without a gap: torch's
+    is_contiguous.
 
-    Strides must be the contiguous ones for dimensions of more than one element: the stride of a dimension of size 1 is
-    never used. A tensor without elements is contiguous by definition.
+    Strides must be the contiguous ones for dimensions of more than one element: the stride of a
+    dimension of size 1 is never used. A tensor without elements is contiguous by definition.
 
     >>> is_contiguous((2, 3), (3, 1)), is_contiguous((3, 2), (1, 3))
     (True, False)
@@ -83,7 +89,8 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """Shape of an elementwise operation: aligned at the last dimension; sizes that differ must be 1 on one side.
+    """Shape of an elementwise operation: aligned at the last dimension; sizes that differ must be 1
+    on one side.
 
     A size of 1 or a missing leading dimension is repeated by a stride of 0, without memory.
     Raises ValueError that names the shapes if two sizes other than 1 meet.
@@ -106,9 +113,11 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def inferred_shape(shape: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...]:
-    """`new_shape` with its one −1, if any, replaced by the size that keeps the number of elements, as in torch's views.
+    """`new_shape` with its one −1, if any, replaced by the size that keeps the number of elements,
+    as in torch's views.
 
-    Raises ValueError for a second −1, for element counts that differ, and for a −1 beside a 0 (any size would do).
+    Raises ValueError for a second −1, for element counts that differ, and for a −1 beside a 0 (any
+    size would do).
 
     >>> inferred_shape((2, 3, 4), (6, -1))
     (6, 4)
@@ -149,12 +158,13 @@ def _runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[in
 def view_strides(
     shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Strides with which `new_shape` views the elements of (shape, strides) in order; None if only a copy can.
+    """Strides with which `new_shape` views the elements of (shape, strides) in order; None if only
+    a copy can.
 
-    The tensor consists of stretches of dimensions that a single stride walks through. A new dimension may divide a
-    stretch or be one of several that make it up; spanning two would space its elements unevenly. So contiguity is
-    sufficient for a view, not necessary. Strides of unused dimensions (size 1, or no elements) are torch's. A −1 is
-    inferred.
+    The tensor consists of stretches of dimensions that a single stride walks through. A new
+    dimension may divide a stretch or be one of several that make it up; spanning two would space
+    its elements unevenly. So contiguity is sufficient for a view, not necessary. Strides of unused
+    dimensions (size 1, or no elements) are torch's. A −1 is inferred.
     Raises ValueError if the numbers of elements differ, or a −1 cannot be inferred.
     Source: computeStride in pytorch's aten/src/ATen/TensorUtils.cpp.
 
@@ -185,10 +195,12 @@ def view_strides(
 
 @dataclass(frozen=True)
 class Layout:
-    """Shape, strides and offset of a tensor; each method gives the layout of torch's operation of the same name.
+    """Shape, strides and offset of a tensor; each method gives the layout of torch's operation of
+    the same name.
 
-    Views only rewrite these three, so they cost no memory and the same time at any size. Negative dimensions and
-    indices count from the end. Operations that torch refuses raise errors that name the argument.
+    Views only rewrite these three, so they cost no memory and the same time at any size. Negative
+    dimensions and indices count from the end. Operations that torch refuses raise errors that name
+    the argument.
     Source: tensor views, https://docs.pytorch.org/docs/stable/tensor_view.html
 
     >>> x = contiguous_layout((3, 4))
@@ -209,7 +221,9 @@ class Layout:
 
     @property
     def numel(self) -> int:
-        """Number of elements shown: Π shape. Not the storage's: an expanded tensor shows one element many times."""
+        """Number of elements shown: Π shape. Not the storage's: an expanded tensor shows one
+        element many times.
+        """
         return math.prod(self.shape)
 
     @property
@@ -218,9 +232,11 @@ class Layout:
 
     @property
     def storage_numel(self) -> int:
-        """Elements of the least storage for this tensor: offset + 1 + Σ (shape[d] − 1)·strides[d]; 0 if it has none.
+        """Elements of the least storage for this tensor: offset + 1 + Σ (shape[d] − 1)·strides[d];
+        0 if it has none.
 
-        An expanded tensor (stride 0) spans fewer elements than it shows, a slice with steps more (gaps are included).
+        An expanded tensor (stride 0) spans fewer elements than it shows, a slice with steps more
+        (gaps are included).
         """
         steps = ((size - 1) * width for size, width in zip(self.shape, self.strides, strict=True))
         return self.offset + 1 + sum(steps) if self.numel else 0
@@ -250,7 +266,9 @@ class Layout:
     def slice(
         self, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
     ) -> Layout:
-        """Every step-th entry from start up to end: the offset grows by start·stride, the stride times step."""
+        """Every step-th entry from start up to end: the offset grows by start·stride, the stride
+        times step.
+        """
         dim = _wrapped("dim", dim, len(self.shape))
         # Python's own clamping of a slice is torch's, up to the sign of the step.
         first, past, step = slice(start, end, validated_int("step", step, minimum=1)).indices(
@@ -281,7 +299,9 @@ class Layout:
         )
 
     def expand(self, shape: Sequence[int]) -> Layout:
-        """Repeats dimensions of size 1 and adds new ones in front, with stride 0. −1 keeps a size."""
+        """Repeats dimensions of size 1 and adds new ones in front, with stride 0. −1 keeps a
+        size.
+        """
         if len(shape) < len(self.shape):
             raise ValueError(
                 f"shape must have at least the {len(self.shape)} dimensions of {self.shape}, got {shape}"
@@ -320,7 +340,9 @@ class Layout:
         )
 
     def view(self, shape: Sequence[int]) -> Layout:
-        """The same elements in the same order under another shape: `view_strides`, or ValueError for None."""
+        """The same elements in the same order under another shape: `view_strides`, or ValueError
+        for None.
+        """
         new_shape = inferred_shape(self.shape, shape)
         strides = view_strides(self.shape, self.strides, new_shape)
         if strides is None:
@@ -330,7 +352,9 @@ class Layout:
         return Layout(new_shape, strides, self.offset)
 
     def reshape(self, shape: Sequence[int]) -> Layout:
-        """A view where one exists; otherwise the contiguous layout of a copy, in a storage of its own."""
+        """A view where one exists; otherwise the contiguous layout of a copy, in a storage of its
+        own.
+        """
         new_shape = inferred_shape(self.shape, shape)
         strides = view_strides(self.shape, self.strides, new_shape)
         return (
@@ -359,7 +383,9 @@ class Layout:
         return self.view((*self.shape[:dim], *inner, *self.shape[dim + 1 :]))
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Layout:
-        """The entries whose indices in dim2 and dim1 differ by `offset`, as a last dimension: the strides add."""
+        """The entries whose indices in dim2 and dim1 differ by `offset`, as a last dimension: the
+        strides add.
+        """
         rank = len(self.shape)
         row, column = _wrapped("dim1", dim1, rank), _wrapped("dim2", dim2, rank)
         if row == column:

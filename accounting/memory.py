@@ -1,8 +1,10 @@
-"""Bytes of training: tensors and their storages, parameters, gradients, optimizer state, master copies.
+"""Bytes of training: tensors and their storages, parameters, gradients, optimizer state, master
+copies.
 
-Activations are in `accounting.activations`, the blocks a CUDA device hands out in `accounting.allocator`. All bytes are
-requested bytes: those of the tensors, before any allocator rounds them up. Every function raises ValueError for a
-negative count or size, an unknown dtype, optimizer or recipe, naming valid ones.
+Activations are in `accounting.activations`, the blocks a CUDA device hands out in
+`accounting.allocator`. All bytes are requested bytes: those of the tensors, before any allocator
+rounds them up. Every function raises ValueError for a negative count or size, an unknown dtype,
+optimizer or recipe, naming valid ones.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ Parameters = int | Sequence[Sequence[int]]  # how many, or the shapes of their t
 def element_bytes(elements: int, dtype: Dtype = "fp32") -> int:
     """Bytes of `elements` packed values: ⌈elements · bits / 8⌉.
 
-    Exact for every dtype; formats below a byte are packed (two fp4 or int4 values per byte), without block scales.
+    Exact for every dtype; formats below a byte are packed (two fp4 or int4 values per byte),
+    without block scales.
 
     >>> element_bytes(1000, "bf16"), element_bytes(3, "fp4_e2m1")
     (2000, 2)
@@ -52,7 +55,8 @@ def element_bytes(elements: int, dtype: Dtype = "fp32") -> int:
 def tensor_bytes(shape: Sequence[int], dtype: Dtype = "fp32") -> int:
     """Bytes of a tensor's values: elements · bytes per element, as `tensor.nbytes`.
 
-    The storage has another size if it is shared, or if elements repeat (an expanded view): see `storage_bytes`.
+    The storage has another size if it is shared, or if elements repeat (an expanded view): see
+    `storage_bytes`.
 
     >>> tensor_bytes((4, 8)), tensor_bytes((12288, 49152)), tensor_bytes((4, 8), "fp8_e4m3")
     (128, 2415919104, 32)
@@ -63,10 +67,11 @@ def tensor_bytes(shape: Sequence[int], dtype: Dtype = "fp32") -> int:
 def storage_bytes(
     shape: Sequence[int], strides: Sequence[int], dtype: Dtype = "fp32", offset: int = 0
 ) -> int:
-    """Bytes of the least storage for a strided view: (offset + 1 + Σ (size − 1) · stride) · bytes per element. Exact.
+    """Bytes of the least storage for a strided view: (offset + 1 + Σ (size − 1) · stride) · bytes
+    per element. Exact.
 
-    torch allocates this for such strides (`empty_strided`). A view of a larger tensor keeps that tensor's whole storage
-    alive. A tensor without elements needs no storage.
+    torch allocates this for such strides (`empty_strided`). A view of a larger tensor keeps that
+    tensor's whole storage alive. A tensor without elements needs no storage.
 
     >>> storage_bytes((1000,), (0,)), storage_bytes((8,), (1,), offset=24)
     (4, 128)
@@ -85,15 +90,18 @@ def optimizer_state_bytes(
 ) -> int:
     """Bytes an optimizer keeps: parameters · buffers · bytes per element + 4 · scalars · tensors.
 
-    torch allocates buffers at the first step (`steps` = 0: none yet), AdaGrad's in the constructor. L-BFGS adds two
-    buffers per iteration until its history is full (`steps` = None), 20 iterations per step, exact if each has positive
-    curvature and none ends early. Most optimizers also keep scalars per parameter tensor, such as a step count: on the
-    CPU, unless fused or capturable (ASGD's always on the device). They count if shapes or `tensors` are given; a bare
-    number of `parameters` gives what a CUDA device holds. Adafactor's state depends on the shapes and needs them; Muon
-    takes only matrices. 8-bit optimizers take a number as one large tensor, and with shapes include their code tables
-    (1,024 bytes per buffer). Exact for parameters that all have gradients; torch gives buffers the parameter's dtype.
+    torch allocates buffers at the first step (`steps` = 0: none yet), AdaGrad's in the constructor.
+    L-BFGS adds two buffers per iteration until its history is full (`steps` = None), 20 iterations
+    per step, exact if each has positive curvature and none ends early. Most optimizers also keep
+    scalars per parameter tensor, such as a step count: on the CPU, unless fused or capturable
+    (ASGD's always on the device). They count if shapes or `tensors` are given; a bare number of
+    `parameters` gives what a CUDA device holds. Adafactor's state depends on the shapes and needs
+    them; Muon takes only matrices. 8-bit optimizers take a number as one large tensor, and with
+    shapes include their code tables (1,024 bytes per buffer). Exact for parameters that all have
+    gradients; torch gives buffers the parameter's dtype.
     Raises ValueError for shapes that the optimizer lacks or refuses.
-    Source: `_init_group` and `__init__` of the optimizers in torch/optim of torch 2.13; bitsandbytes 0.50.
+    Source: `_init_group` and `__init__` of the optimizers in torch/optim of torch 2.13;
+    bitsandbytes 0.50.
 
     >>> optimizer_state_bytes(1_000_000, "adamw"), optimizer_state_bytes(1_000_000, "adamw", steps=0)
     (8000000, 0)
@@ -178,11 +186,14 @@ def model_state(
     recipe: str | Recipe = "fp32",
     tensors: int | None = None,
 ) -> ModelState:
-    """Bytes of parameters, gradients, optimizer state and master copy after a step, before gradients are freed.
+    """Bytes of parameters, gradients, optimizer state and master copy after a step, before
+    gradients are freed.
 
-    Each class takes parameters · bytes of its own dtype. Exact by tensor sums; activations, module buffers, workspaces
-    and allocator rounding come on top (`training_bytes`, `accounting.allocator`).
-    Source: the "model states" of Rajbhandari et al. 2020 (ZeRO), section 3.1, https://arxiv.org/abs/1910.02054
+    Each class takes parameters · bytes of its own dtype. Exact by tensor sums; activations, module
+    buffers, workspaces and allocator rounding come on top (`training_bytes`,
+    `accounting.allocator`).
+    Source: the "model states" of Rajbhandari et al. 2020 (ZeRO), section 3.1,
+    https://arxiv.org/abs/1910.02054
 
     >>> model_state(1_000_000_000).total, model_state(1_000_000_000, "adagrad").total
     (16000000000, 12000000000)
@@ -201,7 +212,8 @@ def bytes_per_parameter(
 ) -> float:
     """Bytes of model state per parameter: AdamW in fp32 4 + 4 + 4 + 4 = 16.
 
-    Ignored: step counts, 4 bytes per tensor, below 0.1 % of the state if tensors average 500 elements.
+    Ignored: step counts, 4 bytes per tensor, below 0.1 % of the state if tensors average 500
+    elements.
 
     >>> [bytes_per_parameter(optimizer) for optimizer in ("sgd", "adagrad", "adamw")]
     [8.0, 12.0, 16.0]
@@ -218,11 +230,13 @@ def training_bytes(
     recipe: str | Recipe = "fp32",
     tensors: int | None = None,
 ) -> int:
-    """Bytes of a training step if everything is alive at once: parameters + gradients + state + master + activations.
+    """Bytes of a training step if everything is alive at once: parameters + gradients + state +
+    master + activations.
 
-    `activations` is in bytes. An estimate of the peak, not a bound: gradients grow while activations die, so they are
-    never all alive together; but gradients of activations and temporaries are left out. For a deep linear net
-    `accounting.activations.deep_linear_peak_bytes` is exact.
+    `activations` is in bytes. An estimate of the peak, not a bound: gradients grow while
+    activations die, so they are never all alive together; but gradients of activations and
+    temporaries are left out. For a deep linear net `accounting.activations.deep_linear_peak_bytes`
+    is exact.
 
     >>> training_bytes(36, 4 * 16, "adagrad"), training_bytes(36, 4 * 16, "adam")
     (496, 640)
@@ -241,9 +255,10 @@ def training_phases(
 ) -> dict[str, int]:
     """Live bytes at each moment of the first two training steps.
 
-    `activations` are the bytes that the forward pass leaves and the backward pass frees (saved tensors, output, loss).
-    Gradients exist from the first backward to zero_grad (set_to_none=False keeps them); state from the first step on
-    (AdaGrad's from the constructor). Ignored: the batch. Exact for requested bytes between calls, not inside them.
+    `activations` are the bytes that the forward pass leaves and the backward pass frees (saved
+    tensors, output, loss). Gradients exist from the first backward to zero_grad (set_to_none=False
+    keeps them); state from the first step on (AdaGrad's from the constructor). Ignored: the batch.
+    Exact for requested bytes between calls, not inside them.
 
     >>> phases = training_phases(100, activations=40, optimizer="adamw")
     >>> [phases[moment] for moment in ("built", "forward", "backward", "step", "zero_grad", "second forward")]
@@ -272,14 +287,17 @@ def optimizer_step_peak_bytes(
     dtype: Dtype = "fp32",
     optimizer: str | Optimizer = "adamw",
 ) -> int:
-    """Peak bytes inside step(): parameters, gradients, state, scalars, and the implementation's scratch.
+    """Peak bytes inside step(): parameters, gradients, state, scalars, and the implementation's
+    scratch.
 
-    `sizes` are the elements of each parameter tensor, in the optimizer's order. For AdamW in fp32: a fused kernel needs
-    no scratch, 16 bytes per parameter. foreach (torch's default on CUDA) holds √v of all tensors: 20. The for-loop
-    (default on the CPU) holds √v, the denominator and the previous denominator: at most 16 + 3 × the largest tensor.
-    Exact from the second step on (RAdam's sixth) up to 20 bytes of boxed scalars on the CPU. Not for a capturable,
-    differentiable or maximising optimizer.
-    Raises ValueError for an optimizer or implementation whose scratch is not on record, naming those that are.
+    `sizes` are the elements of each parameter tensor, in the optimizer's order. For AdamW in fp32:
+    a fused kernel needs no scratch, 16 bytes per parameter. foreach (torch's default on CUDA) holds
+    √v of all tensors: 20. The for-loop (default on the CPU) holds √v, the denominator and the
+    previous denominator: at most 16 + 3 × the largest tensor.
+    Exact from the second step on (RAdam's sixth) up to 20 bytes of boxed scalars on the CPU. Not
+    for a capturable, differentiable or maximising optimizer.
+    Raises ValueError for an optimizer or implementation whose scratch is not on record, naming
+    those that are.
     Source: torch/optim of torch 2.13.
 
     >>> [optimizer_step_peak_bytes([1000], implementation) for implementation in ("fused", "foreach", "for-loop")]

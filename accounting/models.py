@@ -1,8 +1,10 @@
-"""Parameters, FLOPs and cache of a model, from its three lists (`accounting.parts`). Builders: `accounting.families`.
+"""Parameters, FLOPs and cache of a model, from its three lists (`accounting.parts`). Builders:
+`accounting.families`.
 
-FLOPs are those of matrix products, as torch's FlopCounterMode counts them. Ignored: biases, norms, activations,
-softmax, rotary embeddings and residual additions, a few FLOPs per activation where a matrix costs 2·dim. Every function
-raises ValueError for a negative size, an unknown convention, a sequence beyond the learned positions.
+FLOPs are those of matrix products, as torch's FlopCounterMode counts them. Ignored: biases, norms,
+activations, softmax, rotary embeddings and residual additions, a few FLOPs per activation where a
+matrix costs 2·dim. Every function raises ValueError for a negative size, an unknown convention, a
+sequence beyond the learned positions.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ __all__ = [
 
 
 class Model(Protocol):
-    """Any object with these three lists: weight products, products of activations, all other parameters.
+    """Any object with these three lists: weight products, products of activations, all other
+    parameters.
 
     >>> from types import SimpleNamespace
     >>> mine = SimpleNamespace(linear_maps=[LinearMaps("head", 3, 5)], attentions=[], other_parameters=[])
@@ -88,7 +91,8 @@ OUTSIDE_LAYERS = ("input", "head")
 
 @checked(model=validated_model)
 def parameter_counts(model: Model) -> dict[str, int]:
-    """Parameters by part: for each linear map copies·(in·out + bias), and all others. Absent parts are left out.
+    """Parameters by part: for each linear map copies·(in·out + bias), and all others. Absent parts
+    are left out.
 
     Exact: equals `sum(p.numel() for p in net.parameters())` of the built net.
 
@@ -103,7 +107,8 @@ def parameter_counts(model: Model) -> dict[str, int]:
 
 @checked(model=validated_model)
 def parameter_count(model: Model) -> int:
-    """Parameters of `model`, each stored element once: a tied head adds none, idle experts count in full.
+    """Parameters of `model`, each stored element once: a tied head adds none, idle experts count in
+    full.
 
     >>> parameter_count(LLAMA3_70B)
     70553706496
@@ -115,9 +120,9 @@ def parameter_count(model: Model) -> int:
 def active_parameter_count(model: Model, *, input_embedding: bool = True) -> int:
     """Parameters that one token meets: all but those of the experts it is not sent to.
 
-    The N of 6ND for a mixture of experts. Published figures treat the input embedding, which a token reads one line of,
-    differently: DeepSeek-V3's 37 B and Mixtral's 12.9 B include it, gpt-oss's 3.6 B does not. `input_embedding=False`
-    leaves it out unless it is also the head.
+    The N of 6ND for a mixture of experts. Published figures treat the input embedding, which a
+    token reads one line of, differently: DeepSeek-V3's 37 B and Mixtral's 12.9 B include it,
+    gpt-oss's 3.6 B does not. `input_embedding=False` leaves it out unless it is also the head.
 
     >>> active_parameter_count(MIXTRAL_8X7B), active_parameter_count(MIXTRAL_8X7B, input_embedding=False)
     (12879925248, 12748853248)
@@ -134,8 +139,8 @@ def active_parameter_count(model: Model, *, input_embedding: bool = True) -> int
 def matmul_parameter_count(model: Model) -> int:
     """Weights that one token is multiplied by: each costs exactly 2 FLOPs forward.
 
-    Unlike `active_parameter_count` it leaves out biases, norms and looked-up embeddings; it counts the head even if
-    tied.
+    Unlike `active_parameter_count` it leaves out biases, norms and looked-up embeddings; it counts
+    the head even if tied.
 
     >>> from dataclasses import replace
     >>> matmul_parameter_count(GPT2_SMALL) - matmul_parameter_count(replace(GPT2_SMALL, tied_embedding=False))
@@ -166,10 +171,12 @@ def cache_bytes(
 def decoding_work(
     model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True
 ) -> Work:
-    """FLOPs and bytes of one further token for each of `batch` sequences; its `intensity` bounds generation.
+    """FLOPs and bytes of one further token for each of `batch` sequences; its `intensity` bounds
+    generation.
 
-    Each weight that a token meets is read once per batch, each sequence's cache once; of the experts at most as many as
-    the batch can reach. Ignored: activations, the new token's own cache entry, look-ups.
+    Each weight that a token meets is read once per batch, each sequence's cache once; of the
+    experts at most as many as the batch can reach. Ignored: activations, the new token's own cache
+    entry, look-ups.
 
     >>> round(decoding_work(LLAMA3_70B, 1, 8192).intensity, 2), round(decoding_work(LLAMA3_70B, 64, 8192).intensity, 1)
     (1.13, 33.0)
@@ -193,9 +200,9 @@ def forward_flops(model: Model, batch: int, sequence: Lengths = 1, *, pairs: str
     """FLOPs of a forward pass: 2·rows·(weights that a row meets), and the attention of every layer.
 
     `batch` sequences of `sequence` tokens. A deep linear net has no sequence: its examples are
-    batch·sequence. `pairs` counts all pairs of query and key ("full") or those that mask
-    and window let through ("causal"): see `accounting.attention.attention_pairs`. Exact for matrix products. Ignored:
-    elementwise operations, about 1/dim.
+    batch·sequence. `pairs` counts all pairs of query and key ("full") or those that mask and window
+    let through ("causal"): see `accounting.attention.attention_pairs`. Exact for matrix products.
+    Ignored: elementwise operations, about 1/dim.
 
     >>> forward_flops(LLAMA3_70B, 1, 8192)
     1314637949698048
@@ -219,8 +226,9 @@ def backward_flops(
 
     Each product y = x·w has two gradients of its own size, dw and dx. Nothing below the first
     parameter has a dx. A deep linear net whose data needs no gradient skips dx of its first layer,
-    2·batch·inputs·dim. In a transformer every product has both, since the embedding below is trained (by additions,
-    not products). `convention` is the attention's: see `accounting.attention.attention_backward_flops`.
+    2·batch·inputs·dim. In a transformer every product has both, since the embedding below is
+    trained (by additions, not products). `convention` is the attention's: see
+    `accounting.attention.attention_backward_flops`.
     Raises ValueError for an `input_gradient` of token ids.
 
     >>> net = DeepLinear(dim=64, layers=2)
@@ -250,12 +258,14 @@ def recompute_flops(
     early_stop: bool = False,
     pairs: str = "full",
 ) -> int:
-    """FLOPs that the backward pass repeats if only the input of every `every` layers is kept: the layers' forward pass.
+    """FLOPs that the backward pass repeats if only the input of every `every` layers is kept: the
+    layers' forward pass.
 
-    This turns 6ND into 8ND, whatever `every` is. `layers` limits it to that many layers, all taken to be alike. With
-    `early_stop`, torch's default for the non-reentrant form, recomputation ends at a segment's last saved tensor and
-    skips its last product: a block's down projection, a linear net's last matrix; after experts it skips nothing, since
-    the router's weights need their outputs. Exact with early stop if all layers are alike in this, or `every` is 1.
+    This turns 6ND into 8ND, whatever `every` is. `layers` limits it to that many layers, all taken
+    to be alike. With `early_stop`, torch's default for the non-reentrant form, recomputation ends
+    at a segment's last saved tensor and skips its last product: a block's down projection, a linear
+    net's last matrix; after experts it skips nothing, since the router's weights need their
+    outputs. Exact with early stop if all layers are alike in this, or `every` is 1.
     Raises ValueError for more `layers` than there are.
 
     >>> net = DeepLinear(dim=64, layers=4)
@@ -302,9 +312,10 @@ def step_flops(
 ) -> StepFlops:
     """FLOPs of a training step by purpose: forward, backward, and recomputation.
 
-    Recomputed are checkpointed layers and, with the "flash" convention, the attention's scores: they count for HFU, not
-    for MFU; `backward` is the same in both conventions. `checkpoint_every` = 0 checkpoints nothing, else the first
-    `checkpoint_layers` layers (None: all). Other options are those of `backward_flops` and `recompute_flops`.
+    Recomputed are checkpointed layers and, with the "flash" convention, the attention's scores:
+    they count for HFU, not for MFU; `backward` is the same in both conventions. `checkpoint_every`
+    = 0 checkpoints nothing, else the first `checkpoint_layers` layers (None: all). Other options
+    are those of `backward_flops` and `recompute_flops`.
     Ignored: the optimizer, 10 to 20 FLOPs per parameter and step against the products' 6·tokens.
 
     >>> step_flops(LLAMA3_70B, 1, 8192).model
@@ -359,17 +370,20 @@ def _trained(model: Model, input_gradient: bool) -> list[Part]:
 
 
 def _layers_fed(part: Part, trained: list[Part]) -> int:
-    """In how many of its layers `part` needs an input gradient: in all, in all but the first, or in none."""
+    """In how many of its layers `part` needs an input gradient: in all, in all but the first, or in
+    none.
+    """
     first = min((each.place for each in trained), default=part.block_end + 1)
     return part.layers if first < part.place else (part.layers - 1) * (first <= part.block_end)
 
 
 @checked("parameters", "tokens")
 def rule_flops(rule: str, parameters: int, tokens: int) -> int:
-    """FLOPs by rule of thumb: 2ND for the "forward" pass, 4ND for the "backward" pass, 6ND for a "step".
+    """FLOPs by rule of thumb: 2ND for the "forward" pass, 4ND for the "backward" pass, 6ND for a
+    "step".
 
-    It assumes that every parameter is a matrix weight with both gradients (2 FLOPs each for y, dw and dx) and that
-    nothing else costs. Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1.
+    It assumes that every parameter is a matrix weight with both gradients (2 FLOPs each for y, dw
+    and dx) and that nothing else costs. Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1.
 
     >>> f"{rule_flops('step', 70 * 10**9, 15 * 10**12):.1e}"
     '6.3e+24'

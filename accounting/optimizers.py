@@ -1,4 +1,6 @@
-"""The state that training keeps per parameter, as data: a row for each optimizer and each recipe of dtypes."""
+"""The state that training keeps per parameter, as data: a row for each optimizer and each recipe of
+dtypes.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,18 @@ from accounting.formats import dtype_name
 
 @dataclass(frozen=True)
 class Optimizer:
-    """State that an optimizer keeps per parameter tensor: `buffers` of its shape, and `scalars` of four bytes.
+    """State that an optimizer keeps per parameter tensor: `buffers` of its shape, and `scalars` of
+    four bytes.
 
     `class_name` is in torch.optim, or names its module. Buffers are named by their keys in
-    `optimizer.state[parameter]`; `options` are the constructor's arguments. `eager` state is allocated by the
-    constructor, all other state at the first step for which the parameter has a gradient.
+    `optimizer.state[parameter]`; `options` are the constructor's arguments. `eager` state is
+    allocated by the constructor, all other state at the first step for which the parameter has a
+    gradient.
 
-    If `factored` is given, tensors of two or more dimensions keep only those: sums over the last dimension and over
-    the one before. `matrices_only` optimizers refuse other shapes. 8-bit buffers have a 4-byte scale per `block` of
-    elements; tensors below 4,096 elements stay in fp32. `history` counts pairs of further buffers.
+    If `factored` is given, tensors of two or more dimensions keep only those: sums over the last
+    dimension and over the one before. `matrices_only` optimizers refuse other shapes. 8-bit buffers
+    have a 4-byte scale per `block` of elements; tensors below 4,096 elements stay in fp32.
+    `history` counts pairs of further buffers.
 
     >>> from accounting.memory import optimizer_state_bytes
     >>> optimizer_state_bytes(1000, Optimizer("mine.Adamax", ("exp_avg", "exp_inf")), "bf16")
@@ -54,14 +59,17 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 STEP_BYTES = 4  # torch keeps each scalar as a 0-dimensional fp32 tensor (fp64 only if that is the default dtype)
 LEAST_IN_8_BITS = 4096  # bitsandbytes keeps smaller tensors in fp32
-TABLE_BYTES = 1024  # of the values of the 256 codes, per 8-bit buffer
+# Each 8-bit buffer has the values of its 256 codes.
+TABLE_BYTES = 1024
 
 
 class Scratch(NamedTuple):
-    """Temporary elements per parameter element inside step(): over all tensors (`foreach`), or per tensor (`loop`).
+    """Temporary elements per parameter element inside step(): over all tensors (`foreach`), or per
+    tensor (`loop`).
 
-    The loop still holds some temporaries of the previous tensor: each pair counts (previous, current), and the largest
-    sum is the peak. A `fused` kernel needs none; False if torch has no such kernel.
+    The loop still holds some temporaries of the previous tensor: each pair counts (previous,
+    current), and the largest sum is the peak. A `fused` kernel needs none; False if torch has no
+    such kernel.
 
     >>> SCRATCH["AdamW"]
     Scratch(foreach=1, loop=((1, 2),), fused=True)
@@ -85,11 +93,13 @@ SCRATCH: dict[str, Scratch] = {
     "Adadelta": Scratch(2, ((2, 1), (1, 2))),
     "ASGD": Scratch(1, ((0, 0),)),
 }
-IMPLEMENTATIONS = ("fused", "foreach", "for-loop")  # of step() in torch
+# How torch takes a step.
+IMPLEMENTATIONS = ("fused", "foreach", "for-loop")
 
 
 def optimizer_of(optimizer: Any) -> Optimizer:
-    """The row of `OPTIMIZERS` for a name in any case, or for an optimizer's class or instance; an `Optimizer` is one.
+    """The row of `OPTIMIZERS` for a name in any case, or for an optimizer's class or instance; an
+    `Optimizer` is one.
 
     >>> optimizer_of("AdamW").buffers
     ('exp_avg', 'exp_avg_sq')
@@ -116,7 +126,8 @@ def _is_class(kind: type, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The dtype of each class of tensors that training keeps; `master` is a copy of the parameters to update.
+    """The dtype of each class of tensors that training keeps; `master` is a copy of the parameters
+    to update.
 
     >>> from accounting.memory import model_state
     >>> model_state(1000, "sgd", Recipe("bf16", "float32", "fp32", master="fp32"))

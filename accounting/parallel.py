@@ -1,10 +1,11 @@
-"""Training on many devices: parameters that each stores, bytes it sends in a step, and its idle time.
+"""Training on many devices: parameters that each stores, bytes it sends in a step, and its idle
+time.
 
-For transformers. Where layers differ, the fullest stage has those that hold most: exact if they are neighbours, like
-DeepSeek-V3's with experts. Bytes on the wire are those that one device of the busiest stage sends by ring
-algorithms, which send the least. Ignored: padding, latency, and collectives of a few numbers (gradients of norms, the
-loss, the norm of the gradients). Every function raises ValueError for a size below 1, an unknown name or stage, more
-stages than layers.
+For transformers. Where layers differ, the fullest stage has those that hold most: exact if they are
+neighbours, like DeepSeek-V3's with experts. Bytes on the wire are those that one device of the
+busiest stage sends by ring algorithms, which send the least. Ignored: padding, latency, and
+collectives of a few numbers (gradients of norms, the loss, the norm of the gradients). Every
+function raises ValueError for a size below 1, an unknown name or stage, more stages than layers.
 """
 
 from __future__ import annotations
@@ -43,10 +44,12 @@ KEYS = ("key", "value")  # each rank holds at least one head of them
 
 @checked(ranks=at_least_one)
 def bus_factor(collective: str, ranks: int) -> float:
-    """Bytes that each rank of a ring sends, over the size of the whole array: (n − 1)/n, twice that for an all-reduce.
+    """Bytes that each rank of a ring sends, over the size of the whole array: (n − 1)/n, twice that
+    for an all-reduce.
 
-    The array is each rank's input (all-reduce, reduce-scatter, all-to-all) or output (all-gather). Bus bandwidth is
-    this times the algorithm's (size over time), and does not depend on the number of ranks.
+    The array is each rank's input (all-reduce, reduce-scatter, all-to-all) or output (all-gather).
+    Bus bandwidth is this times the algorithm's (size over time), and does not depend on the number
+    of ranks.
     Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
 
     >>> bus_factor("all-reduce", 2), bus_factor("all-reduce", 8), bus_factor("all-gather", 8)
@@ -56,7 +59,8 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 class Collective(NamedTuple):
-    """A communication of one device with the others of `ranks`, `times` per step, for a `kind` of parallelism.
+    """A communication of one device with the others of `ranks`, `times` per step, for a `kind` of
+    parallelism. `bytes` are those of the whole array.
 
     >>> Collective("data", "all-reduce", ranks=8, bytes=16 * 10**9, times=1).sent_bytes  # 8 B bf16 gradients
     28000000000
@@ -65,7 +69,7 @@ class Collective(NamedTuple):
     kind: str
     name: str
     ranks: int
-    bytes: int  # of the whole array
+    bytes: int
     times: int
 
     @property
@@ -79,9 +83,10 @@ class Collective(NamedTuple):
 class Parallelism:
     """The split of training: `devices` = data · tensor · context · pipeline.
 
-    `zero_stage` shards the model state over data · context devices (3: FSDP). `sequence` splits the tokens of norms and
-    dropout over the tensor group. `expert` of the data · context devices share a layer's experts. A pipeline runs
-    `micro_batches` per step by 1F1B, with `interleaved` chunks of layers per device.
+    `zero_stage` shards the model state over data · context devices (3: FSDP). `sequence` splits the
+    tokens of norms and dropout over the tensor group. `expert` of the data · context devices share
+    a layer's experts. A pipeline runs `micro_batches` per step by 1F1B, with `interleaved` chunks
+    of layers per device.
     Raises ValueError unless `expert` divides data · context.
 
     >>> Parallelism(data=128, tensor=8, pipeline=16, micro_batches=16).devices
@@ -122,7 +127,8 @@ class Parallelism:
     def bubble(self) -> float:
         """Idle over busy time of a pipeline: (p − 1) / (interleaved · micro_batches).
 
-        Exact for equally long stages; ignored: the sends. Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
+        Exact for equally long stages; ignored: the sends. Source: Narayanan et al. 2021,
+        arXiv:2104.04473, section 2.2.
 
         >>> [Parallelism(pipeline=8, micro_batches=32, interleaved=v).bubble for v in (1, 2)]
         [0.21875, 0.109375]
@@ -170,7 +176,9 @@ class Parallelism:
         return min([self.tensor, *(each.kv_heads for each in _attentions(model))])
 
     def micro_batch(self, batch: int, sequence: int) -> tuple[int, int]:
-        """Sequences of a micro-batch and their length; raises ValueError if the split does not divide them."""
+        """Sequences of a micro-batch and their length; raises ValueError if the split does not
+        divide them.
+        """
         parts = self.data * self.micro_batches
         batch, sequence = at_least_one("batch", batch), at_least_one("sequence", sequence)
         if batch % parts:
@@ -186,12 +194,14 @@ class Parallelism:
 
 @checked(model=validated_model, split=instance_of(Parallelism))
 def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
-    """Parameters on a device of the fullest stage before ZeRO: of its layers, of its experts, and of the ends.
+    """Parameters on a device of the fullest stage before ZeRO: of its layers, of its experts, and
+    of the ends.
 
-    `tensor` divides matrices and embeddings; norms, routers, learned positions and MLA's maps to low ranks are whole on
-    each device, and so is a head of keys and values where there are fewer than ranks. The fullest stage has the
-    embedding or the head, and a copy of a tied embedding. Ignored: biases after row-parallel matrices, also whole,
-    2·dim per layer. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+    `tensor` divides matrices and embeddings; norms, routers, learned positions and MLA's maps to
+    low ranks are whole on each device, and so is a head of keys and values where there are fewer
+    than ranks. The fullest stage has the embedding or the head, and a copy of a tied embedding.
+    Ignored: biases after row-parallel matrices, also whole, 2·dim per layer. Source: Shoeybi et al.
+    2019, arXiv:1909.08053, section 3.
 
     >>> from accounting.models import LLAMA3_70B
     >>> device_parameters(LLAMA3_70B, Parallelism(tensor=8, pipeline=4))
@@ -227,7 +237,9 @@ def _attentions(model: Model) -> list[AttentionLayers]:
 
 
 def _fullest(kinds: Iterable[tuple[int, int, int]], own: int) -> tuple[int, int]:
-    """Both columns' sums over the `own` layers that have most, of kinds (number, column, column)."""
+    """Both columns' sums over the `own` layers that have most, of kinds (number, column,
+    column).
+    """
     first = second = 0
     for number, one, other in sorted(kinds, key=lambda kind: -kind[1] - kind[2]):
         taken = min(number, own)
@@ -245,20 +257,23 @@ def collectives(
     sequence: int,
     recipe: str | Recipe = "bf16-fp32-gradients-master",
 ) -> tuple[Collective, ...]:
-    """Communication of one device of the busiest stage in a step of `batch` sequences, by kind of parallelism.
+    """Communication of one device of the busiest stage in a step of `batch` sequences, by kind of
+    parallelism.
 
-    tensor: all-reduces of the b·s·h activations after attention, MLP and embedding, and of the gradients before
-    attention, MLP and head; with `sequence` all-gathers and reduce-scatters of the same bytes. context: keys and values
-    gathered forward and backward, their fp32 gradients once around the ring. pipeline: b·s·h forward and its gradient
-    back over each border. expert: each token to its experts and back, and the gradients likewise. data: gradients
-    all-reduced; from ZeRO stage 1 on reduce-scattered, and the parameters gathered; at stage 3 per micro-batch, those
-    of the layers twice. Equals the traffic of torch 2.13's DDP, FSDP2,
-    tensor, context and pipeline parallelism, with tokens routed evenly. Megatron gathers the layers' inputs once more
-    in the backward pass.
+    tensor: all-reduces of the b·s·h activations after attention, MLP and embedding, and of the
+    gradients before attention, MLP and head; with `sequence` all-gathers and reduce-scatters of the
+    same bytes. context: keys and values gathered forward and backward, their fp32 gradients once
+    around the ring. pipeline: b·s·h forward and its gradient back over each border. expert: each
+    token to its experts and back, and the gradients likewise. data: gradients all-reduced; from
+    ZeRO stage 1 on reduce-scattered, and the parameters gathered; at stage 3 per micro-batch, those
+    of the layers twice. Equals the traffic of torch 2.13's DDP, FSDP2, tensor, context and pipeline
+    parallelism, with tokens routed evenly. Megatron gathers the layers' inputs once more in the
+    backward pass.
     Raises ValueError for a batch or sequence that does not divide.
-    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2;
-    Liu et al. 2023, arXiv:2310.01889 (context); Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Lepikhin et al.
-    2020, arXiv:2006.16668, section 3.3 (expert); Rajbhandari et al. 2020, arXiv:1910.02054, section 7 (data).
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022,
+    arXiv:2205.05198, section 4.2; Liu et al. 2023, arXiv:2310.01889 (context); Narayanan et al.
+    2021, arXiv:2104.04473, section 2.2; Lepikhin et al. 2020, arXiv:2006.16668, section 3.3
+    (expert); Rajbhandari et al. 2020, arXiv:1910.02054, section 7 (data).
 
     >>> from accounting.models import LLAMA3_8B
     >>> for each in collectives(LLAMA3_8B, Parallelism(data=8, zero_stage=3), 8, 8192): print(*each)
@@ -304,7 +319,9 @@ def _of_activations(
 
 
 def _of_parameters(model: Model, split: Parallelism, dtypes: Recipe) -> Iterator[Collective]:
-    """Communication of gradients and, with ZeRO, parameters; experts are shared among fewer devices."""
+    """Communication of gradients and, with ZeRO, parameters; experts are shared among fewer
+    devices.
+    """
     own, experts, ends = device_parameters(model, split)
     yield from _of_shared(split, dtypes, own, ends, split.replicas)
     yield from _of_shared(split, dtypes, experts, 0, split.replicas // split.expert)

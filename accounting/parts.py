@@ -24,7 +24,8 @@ Lengths = int | Mapping[str, int]
 class Part:
     """A part that each of `layers` equal layers has; `place` orders the parts of a forward pass.
 
-    `block_end` is the last place of the repeated layer. Only in the first layer does nothing precede the first place.
+    `block_end` is the last place of the repeated layer. Only in the first layer does nothing
+    precede the first place.
 
     >>> block = Parts((LinearMaps("mlp", 8, 32),)) + Parts((LinearMaps("mlp", 32, 8),))
     >>> [(part.layers, part.place, part.block_end) for part in (3 * block).linear_maps]
@@ -45,7 +46,8 @@ class Part:
 
 @dataclass(frozen=True)
 class LinearMaps(Part):
-    """Equal matrices of in_features × out_features: a layer stores `copies`, a row is multiplied by `uses` of them.
+    """Equal matrices of in_features × out_features: a layer stores `copies`, a row is multiplied by
+    `uses` of them.
 
     Experts are stored but mostly not used; a tied head is used but not stored. Checkpointing with
     early stop skips products that end a layer (`ends_layer`), since nothing keeps their result.
@@ -123,8 +125,8 @@ class AttentionLayers(Part):
     """Causal attention of every layer: `heads` of width head_dim score queries against keys.
 
     A token sees the last `window` tokens, or all (0). `latent` is a token's compressed cache entry
-    (MLA): a shared width, key and value at once, and a rotary width, key only; every head's keys and
-    values are made from it. Raises ValueError unless kv_heads divides heads.
+    (MLA): a shared width, key and value at once, and a rotary width, key only; every head's keys
+    and values are made from it. Raises ValueError unless kv_heads divides heads.
 
     >>> llama = AttentionLayers("attention", 32, 128, kv_heads=8, layers=32)
     >>> mistral = replace(llama, window=4096)
@@ -178,7 +180,9 @@ class AttentionLayers(Part):
         return attention_backward_flops(self.shape(batch, tokens, tokens, pairs), convention)
 
     def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:
-        """FLOPs of one further token after `context`; with `latents` every head attends to those."""
+        """FLOPs of one further token after `context`; with `latents` every head attends to
+        those.
+        """
         shape = self.shape(batch, 1, length("tokens", context) + 1, "causal")
         if latents and self.latent[0]:
             shape = replace(shape, kv_heads=1, head_dim=sum(self.latent), value_dim=self.latent[0])
@@ -239,7 +243,9 @@ class Parts:
             return tuple(moved(each) for each in parts if layers)
 
         def moved(each: AnyPart) -> AnyPart:
-            """The part elsewhere; its sizes were checked when it was made, which takes longer than this."""
+            """The part elsewhere; its sizes were checked when it was made, which takes longer than
+            this.
+            """
             copied = object.__new__(type(each))
             end = max(each.block_end, each.place) + shift if block_end is None else block_end
             changes = {
@@ -256,7 +262,8 @@ class Parts:
 
 
 def layers_of(model: Any) -> tuple[list[tuple[int, Parts]], Parts]:
-    """Each kind of repeated layer of a model with the number of its layers, and what stands outside of all layers.
+    """Each kind of repeated layer of a model with the number of its layers, and what stands outside
+    of all layers.
 
     >>> first, second, head = (Parts((LinearMaps("mlp", 8, 8),)) for _ in range(3))
     >>> [(number, len(layer.linear_maps)) for number, layer in layers_of(3 * (first + second) + head)[0]]

@@ -1,9 +1,9 @@
 """Napkin answers about a training run: time, throughput, cost, largest model.
 
 They assume one sustained rate from the first step to the last and ignore interruptions, so they are
-bounds: no run is faster or cheaper, no trainable model larger. Each docstring lists what it ignores.
-All raise ValueError for a negative count, no device, a rate or price that is not above 0, an unknown
-name or stage.
+bounds: no run is faster or cheaper, no trainable model larger. Each docstring lists what it
+ignores. All raise ValueError for a negative count, no device, a rate or price that is not above 0,
+an unknown name or stage.
 
 The examples use the lecture's H100, whose vendor prints 1,979 TFLOP/s for sparse bf16: 1979e12 / 2
 for dense.
@@ -28,8 +28,9 @@ SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
 def sustained_flop_per_s(devices: int, peak_flop_per_s: float, mfu: float = 1.0) -> float:
     """Model FLOP/s of a group of devices: devices · peak · MFU.
 
-    The peak is one device's, dense, in the dtype of the products (`accounting.devices.peak_flop_per_s`). The sparse
-    peak is twice as high; dense training never reaches it, and using it halves every time.
+    The peak is one device's, dense, in the dtype of the products
+    (`accounting.devices.peak_flop_per_s`). The sparse peak is twice as high; dense training never
+    reaches it, and using it halves every time.
     Raises ValueError for an MFU outside (0, 1], TypeError for a peak of None (none on record).
 
     >>> f"{sustained_flop_per_s(1024, 1979e12 / 2, mfu=0.5):.3e}"
@@ -44,7 +45,8 @@ def sustained_flop_per_s(devices: int, peak_flop_per_s: float, mfu: float = 1.0)
 def affordable_flops(days: float, devices: int, peak_flop_per_s: float, mfu: float = 1.0) -> float:
     """FLOPs that fit into some days: devices · peak · MFU · 86,400 · days.
 
-    An MFU of 1 gives the hardware's limit; training gets about half. Ignores the same as `training_days`.
+    An MFU of 1 gives the hardware's limit; training gets about half. Ignores the same as
+    `training_days`.
 
     >>> [f"{affordable_flops(7 * weeks, 8, 1979e12 / 2):.2e}" for weeks in (1, 2)]
     ['4.79e+21', '9.58e+21']
@@ -56,7 +58,8 @@ def affordable_flops(days: float, devices: int, peak_flop_per_s: float, mfu: flo
 def training_s(flops: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
     """Seconds that FLOPs of training take: FLOPs / (devices · peak · MFU).
 
-    For a better count than 6ND: steps · `accounting.models.step_flops(...).model`. Ignores the same as `training_days`.
+    For a better count than 6ND: steps · `accounting.models.step_flops(...).model`. Ignores the same
+    as `training_days`.
 
     >>> round(training_s(10**15, 1, 1979e12 / 2, mfu=0.5), 3)
     2.021
@@ -69,10 +72,10 @@ def training_days(
 ) -> float:
     """Days of a training run: 6 · parameters · tokens / (devices · peak · MFU · 86,400).
 
-    A bound from below. Ignored: communication outside the measured MFU, checkpoints, failures, data loading,
-    evaluation; of the FLOPs all but 6ND: attention, +15 % for a 70B model at 8,192
-    tokens, and the optimizer. Recomputation takes up to a third more time at the same MFU. For a mixture of experts
-    pass the active parameters.
+    A bound from below. Ignored: communication outside the measured MFU, checkpoints, failures, data
+    loading, evaluation; of the FLOPs all but 6ND: attention, +15 % for a 70B model at 8,192 tokens,
+    and the optimizer. Recomputation takes up to a third more time at the same MFU. For a mixture of
+    experts pass the active parameters.
 
     >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12 / 2, mfu=0.5))
     144
@@ -101,7 +104,8 @@ def tokens_per_s(parameters: int, devices: int, peak_flop_per_s: float, mfu: flo
 def training_cost(days: float, devices: int, price_per_device_hour: float) -> float:
     """Price of a run, in the currency of the hourly price: days · 24 · devices · price.
 
-    Ignored: storage, network, separately billed hosts, idle reserves, and every run before the last.
+    Ignored: storage, network, separately billed hosts, idle reserves, and every run before the
+    last.
 
     >>> f"{training_cost(144, 1024, price_per_device_hour=2.0):,.0f}"
     '7,077,888'
@@ -117,10 +121,12 @@ def device_state(
     optimizer: str | Optimizer = "adamw",
     recipe: str | Recipe = "fp32",
 ) -> ModelState:
-    """Bytes of model state on the fullest device: sharded classes hold ⌈parameters / devices⌉ elements.
+    """Bytes of model state on the fullest device: sharded classes hold ⌈parameters / devices⌉
+    elements.
 
-    Stage 0 (data parallel) shards nothing; 1 the optimizer state and master copy, 2 also gradients, 3 (FSDP) also
-    parameters. Ignored: activations, padding of each tensor, and layers that stages 2 and 3 hold whole while at work.
+    Stage 0 (data parallel) shards nothing; 1 the optimizer state and master copy, 2 also gradients,
+    3 (FSDP) also parameters. Ignored: activations, padding of each tensor, and layers that stages 2
+    and 3 hold whole while at work.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 120, 31.4, 16.6 and 1.9 GB.
 
     >>> states = [device_state(7_500_000_000, 64, stage, recipe="bf16-fp32-master") for stage in (0, 1, 2, 3)]
@@ -146,8 +152,9 @@ def largest_model_parameters(
 ) -> int:
     """Parameters of the largest model whose `device_state` fits into `memory_bytes`.
 
-    With everything sharded devices · memory / bytes per parameter (16 for AdamW in fp32); with stage 0 memory / 16 on
-    any number of devices. An upper bound. Ignored: activations, workspaces, fragmentation, the driver's own memory.
+    With everything sharded devices · memory / bytes per parameter (16 for AdamW in fp32); with
+    stage 0 memory / 16 on any number of devices. An upper bound. Ignored: activations, workspaces,
+    fragmentation, the driver's own memory.
 
     >>> largest_model_parameters(80 * 10**9, devices=8), largest_model_parameters(80 * 2**30, devices=8)
     (40000000000, 42949672960)

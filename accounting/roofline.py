@@ -1,9 +1,11 @@
-"""Roofline: the FLOPs of an operation per byte it moves, and the FLOP/s that a device can attain with it.
+"""Roofline: the FLOPs of an operation per byte it moves, and the FLOP/s that a device can attain
+with it.
 
-Bytes are ideal: each operand is read once and each result written once, as if caches were unlimited. Real traffic is
-never less, so intensities here are upper bounds, and so are the attainable FLOP/s that follow from them.
-"FLOPs and ideal bytes" of each operation come as a `Work`.
-Every function raises ValueError for a negative size, an unknown dtype, and a rate or time that is not above 0.
+Bytes are ideal: each operand is read once and each result written once, as if caches were
+unlimited. Real traffic is never less, so intensities here are upper bounds, and so are the
+attainable FLOP/s that follow from them. "FLOPs and ideal bytes" of each operation come as a `Work`.
+Every function raises ValueError for a negative size, an unknown dtype, and a rate or time that is
+not above 0.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ FLOPS_PER_ELEMENT = {
 }
 # Those of the gradient, which computes the function's own parts again.
 GRADIENT_FLOPS_PER_ELEMENT = {
-    "gelu": 11,  # of Φ: x/√2, erf, +1, ·½; of φ: x·x, ·(-½), exp, ·1/√(2π); x·φ, Φ+…, ·dy
+    "gelu": 11,  # Φ: x/√2, erf, +1, ·½; φ: x·x, ·(-½), exp, ·1/√(2π); x·φ, Φ+…, ·dy
     "gelu_tanh": 18,  # 6 up to t = tanh; ½x, 1+t, ·½; 1-t·t (2); ·3κ, +1, ·√(2/π) on x·x; two products; +…, ·dy
     "silu": 9,  # -x, exp, +1, 1/… for σ; 1-σ, ·x, +1, ·σ, ·dy
 }
@@ -74,7 +76,8 @@ class Work:
 
 @checked("flops", moved_bytes=at_least_one)
 def arithmetic_intensity(flops: int, moved_bytes: int) -> float:
-    """Arithmetic intensity in FLOPs per byte moved; compare with `ridge_point`. Raises ValueError for no bytes.
+    """Arithmetic intensity in FLOPs per byte moved; compare with `ridge_point`. Raises ValueError
+    for no bytes.
 
     Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
 
@@ -88,11 +91,12 @@ def arithmetic_intensity(flops: int, moved_bytes: int) -> float:
 def matmul_work(
     m: int, k: int, n: int, dtype: Dtype = "bf16", batch: int = 1, result: Dtype | None = None
 ) -> Work:
-    """FLOPs and ideal bytes of `batch` products of (m, k) by (k, n): 2·m·k·n against m·k + k·n + m·n elements.
+    """FLOPs and ideal bytes of `batch` products of (m, k) by (k, n): 2·m·k·n against m·k + k·n +
+    m·n elements.
 
     `result` is the product's dtype if it differs from the operands': int32 of int8, bf16 of fp8.
-    Square matrices of size n reach n/3 FLOPs per byte in a 16-bit format. A product with a skinny side of size B
-    reaches about B, however large the other two.
+    Square matrices of size n reach n/3 FLOPs per byte in a 16-bit format. A product with a skinny
+    side of size B reaches about B, however large the other two.
     Ignored: tiles that finite caches read again; the scales of operands below 16 bits.
 
     >>> matmul_work(1024, 1024, 1024).intensity
@@ -119,7 +123,8 @@ def matvec_work(m: int, k: int, dtype: Dtype = "bf16") -> Work:
 def dot_work(n: int, dtype: Dtype = "bf16") -> Work:
     """FLOPs and ideal bytes of the dot product of two vectors: 2·n against 2·n + 1 elements.
 
-    Half a FLOP per byte in a 16-bit format. The strict count is 2·n − 1: the first product needs no addition.
+    Half a FLOP per byte in a 16-bit format. The strict count is 2·n − 1: the first product needs no
+    addition.
 
     >>> round(dot_work(4096).intensity, 3)
     0.5
@@ -131,10 +136,11 @@ def dot_work(n: int, dtype: Dtype = "bf16") -> Work:
 def elementwise_work(
     shape: Sequence[int], function: str = "relu", dtype: Dtype = "bf16", operands: int = 1
 ) -> Work:
-    """FLOPs and ideal bytes of an elementwise function: its FLOPS_PER_ELEMENT; reads each operand, writes one result.
+    """FLOPs and ideal bytes of an elementwise function: its FLOPS_PER_ELEMENT; reads each operand,
+    writes one result.
 
-    Assumes one fused kernel. A GELU of separate eager operations moves each intermediate to memory and back: several
-    times these bytes. Raises ValueError for an unknown function.
+    Assumes one fused kernel. A GELU of separate eager operations moves each intermediate to memory
+    and back: several times these bytes. Raises ValueError for an unknown function.
 
     >>> elementwise_work((1024,), "relu").intensity, elementwise_work((1024,), "relu", "fp32").intensity
     (0.25, 0.125)
@@ -145,7 +151,8 @@ def elementwise_work(
 
 
 def softmax_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
-    """FLOPs and ideal bytes of a softmax over any dimension: 5 per element; each element read once and written once.
+    """FLOPs and ideal bytes of a softmax over any dimension: 5 per element; each element read once
+    and written once.
 
     Ignored: a row too long for registers and shared memory is read two or three times.
 
@@ -157,7 +164,8 @@ def softmax_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
 
 
 def layer_norm_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
-    """FLOPs and ideal bytes of a layer norm over the last dimension: 7 per element; in, out, weight and bias.
+    """FLOPs and ideal bytes of a layer norm over the last dimension: 7 per element; in, out, weight
+    and bias.
 
     Exact to within a few operations per row (its division, ε and root).
 
@@ -173,11 +181,13 @@ def layer_norm_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
 
 @checked(attention=instance_of(Attention), fused=validated_bool)
 def attention_work(attention: Attention, dtype: Dtype = "bf16", *, fused: bool = True) -> Work:
-    """FLOPs and ideal bytes of attention: its two products (`attention_flops`), and the softmax between them.
+    """FLOPs and ideal bytes of attention: its two products (`attention_flops`), and the softmax
+    between them.
 
-    Fused, only q, k, v and the output meet memory, and the intensity grows with the sequence. Unfused, scores and
-    probabilities are each written and read: about head_dim FLOPs per byte at any length. Decoding is
-    `query_length=1`: at most about heads/kv_heads FLOPs per byte in a 16-bit format.
+    Fused, only q, k, v and the output meet memory, and the intensity grows with the sequence.
+    Unfused, scores and probabilities are each written and read: about head_dim FLOPs per byte at
+    any length. Decoding is `query_length=1`: at most about heads/kv_heads FLOPs per byte in a
+    16-bit format.
     Ignored: scaling and masking.
 
     >>> for fused in (True, False):
@@ -199,8 +209,8 @@ def attention_work(attention: Attention, dtype: Dtype = "bf16", *, fused: bool =
 def ridge_point(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """The least intensity in FLOPs per byte at which the peak can be attained: peak / bandwidth.
 
-    Below it memory is the limit, above it arithmetic. It depends on device, dtype and memory: an H100 SXM has 295 in
-    bf16, 591 in fp8, 20 in fp32.
+    Below it memory is the limit, above it arithmetic. It depends on device, dtype and memory: an
+    H100 SXM has 295 in bf16, 591 in fp8, 20 in fp32.
 
     >>> round(ridge_point(989.4e12, 3350e9), 1)
     295.3
@@ -214,8 +224,8 @@ def attainable_flop_per_s(
 ) -> float:
     """The most FLOP/s an operation of this intensity can reach: min(peak, intensity · bandwidth).
 
-    A small operation is limited by its launch and reaches neither. With the bandwidth of DRAM this does not bound
-    operands that stay in a cache.
+    A small operation is limited by its launch and reaches neither. With the bandwidth of DRAM this
+    does not bound operands that stay in a cache.
 
     >>> attainable_flop_per_s(0.25, 989.4e12, 3350e9) / 1e12
     0.8375
@@ -230,7 +240,8 @@ def attainable_flop_per_s(
     bandwidth_bytes_per_s=validated_positive,
 )
 def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """The least seconds that `work` takes: max(FLOPs / peak, bytes / bandwidth), the two fully overlapped.
+    """The least seconds that `work` takes: max(FLOPs / peak, bytes / bandwidth), the two fully
+    overlapped.
 
     >>> least_time_s(Work(flops=0, bytes=3350), 989.4e12, 3350e9)
     1e-09
@@ -242,11 +253,12 @@ def least_time_s(work: Work, peak_flop_per_s: float, bandwidth_bytes_per_s: floa
 def mfu(
     model_flops: int, seconds: float, peak_flop_per_s: float | None, devices: int = 1
 ) -> float | None:
-    """Model FLOPs utilisation: (FLOPs the mathematics needs / seconds) / (devices · peak FLOP/s). None without a peak.
+    """Model FLOPs utilisation: (FLOPs the mathematics needs / seconds) / (devices · peak FLOP/s).
+    None without a peak.
 
-    Recomputed activations do not count: recomputing makes a run slower and its MFU lower. The peak is the dense one of
-    the multiplied format. A share above 1 is not clipped: the time or the peak is wrong, or the clock was above the
-    peak's.
+    Recomputed activations do not count: recomputing makes a run slower and its MFU lower. The peak
+    is the dense one of the multiplied format. A share above 1 is not clipped: the time or the peak
+    is wrong, or the clock was above the peak's.
     Source: Chowdhery et al., "PaLM", arXiv:2204.02311, section 4.1 and appendix B.
 
     >>> round(mfu(2 * 16384 * 32768 * 8192, 0.16, 66.9e12), 3), mfu(10**12, 1.0, None)
@@ -268,10 +280,12 @@ def hfu(
     peak_flop_per_s: float | None,
     devices: int = 1,
 ) -> float | None:
-    """Hardware FLOPs utilisation: ((model + recomputed FLOPs) / seconds) / (devices · peak). None without a peak.
+    """Hardware FLOPs utilisation: ((model + recomputed FLOPs) / seconds) / (devices · peak). None
+    without a peak.
 
     Recomputing a whole forward pass (8ND for 6ND) makes it 4/3 of the MFU.
-    Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", arXiv:2205.05198.
+    Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models",
+    arXiv:2205.05198.
 
     >>> hfu(6, 2, 1.0, 16.0), mfu(6, 1.0, 16.0)
     (0.5, 0.375)

@@ -1,4 +1,5 @@
-"""Decoders from the `config.json` of Hugging Face repositories: plain JSON, read without transformers.
+"""Decoders from the `config.json` of Hugging Face repositories: plain JSON, read without
+transformers.
 
 Every key of a config is either read, or known to change no size (`without_size` in
 `model_types.json`), or refused by name. `prooflops.counted.built` asks transformers for any other.
@@ -72,7 +73,9 @@ def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str]
 def content_of(
     config: Any, text_only: bool = False, ignore: Collection[str] = ()
 ) -> Mapping[str, Any]:
-    """The values of a config, or of its text part, but for those to ignore; its sizes are checked."""
+    """The values of a config, or of its text part, but for those to ignore; its sizes are
+    checked.
+    """
     content = _values(config)
     if text_only and "text_config" in content:
         content = {"model_type": f"{content.get('model_type')}_text", **content["text_config"]}

@@ -1,7 +1,7 @@
 """Reads the sizes of a decoder's `config.json` under its family's keys, and builds its layers.
 
-`model_types.json` states each family's fixed choices: norms, biases, layers with a window, keys that
-it ignores. A setting there is a value, the name of a key, or a key and its default.
+`model_types.json` states each family's fixed choices: norms, biases, layers with a window, keys
+that it ignores. A setting there is a value, the name of a key, or a key and its default.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class UnreadError(ValueError):
 
 
 class Config:
-    """The values of a config and its family's row of the table; it remembers which keys were read."""
+    """The values of a config and its family's row of the table; it remembers which keys were
+    read.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         if "model_type" not in values:
@@ -163,7 +165,9 @@ def _layer(c: Config, kind: Kind) -> Parts:
 
 
 def _windows(c: Config) -> Iterator[int]:
-    """Windows by the family's rule: in "all" layers, in "late" ones, or (n) in all but each n-th."""
+    """Windows by the family's rule: in "all" layers, in "late" ones, or (n) in all but each
+    n-th.
+    """
     rule = c.family.get("window")
     size = int(c("sliding_window", "sliding_window_size", default=0)) if rule else 0
     if rule and c("use_sliding_window", default=True) is False:

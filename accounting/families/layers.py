@@ -25,7 +25,8 @@ def linear(part: str, in_features: int, out_features: int, name: str = "", **opt
 
 @checked("elements")
 def other(part: str, elements: int, **options: Any) -> Parts:
-    """Parameters that nothing is multiplied by, if there are any; `options` are those of `OtherParameters`.
+    """Parameters that nothing is multiplied by, if there are any; `options` are those of
+    `OtherParameters`.
 
     >>> other("norms", 4096).other_parameters[0].parameters, other("norms", 0).other_parameters
     (4096, ())
@@ -70,7 +71,8 @@ def attention(
     extra: int = 0,
     **options: Any,
 ) -> Parts:
-    """Projections of queries, keys and values, the attention, and the output map: 2·dim·d·(heads + kv_heads) weights.
+    """Projections of queries, keys and values, the attention, and the output map: 2·dim·d·(heads +
+    kv_heads) weights.
 
     `extra` are further parameters (norms of queries and keys); `options` are those of
     `AttentionLayers`.
@@ -121,11 +123,12 @@ def mixture(
     corrections: bool = False,
     **options: Any,
 ) -> Parts:
-    """A router and `experts` MLPs; each token goes to `active` of them. `options` are those of `mlp`.
+    """A router and `experts` MLPs; each token goes to `active` of them. `options` are those of
+    `mlp`.
 
-    Every token also meets an MLP of width `shared`. `corrections` balance the router's choice, one per
-    expert: a part of their own, as published counts include them, and transformers does not, where
-    they are a buffer (DeepSeek-V3, Kimi-K2, GLM-4.5).
+    Every token also meets an MLP of width `shared`. `corrections` balance the router's choice, one
+    per expert: a part of their own, as published counts include them, and transformers does not,
+    where they are a buffer (DeepSeek-V3, Kimi-K2, GLM-4.5).
 
     >>> layer = mixture(4096, 14336, experts=8, active=2, gated=True)  # Mixtral 8x7B
     >>> sum(maps.parameters for maps in layer.linear_maps), sum(maps.met * maps.weights for maps in layer.linear_maps)
@@ -153,10 +156,12 @@ def latent_attention(
     *,
     bias: bool = False,
 ) -> Parts:
-    """MLA: queries, keys and values of low rank; keys have `rope` further elements, which all heads share.
+    """MLA: queries, keys and values of low rank; keys have `rope` further elements, which all heads
+    share.
 
-    A cache keeps kv_rank + rope elements per token. At inference heads attend to the latents themselves: the maps to
-    keys and values are absorbed by those of queries and outputs, at the same FLOPs per new token.
+    A cache keeps kv_rank + rope elements per token. At inference heads attend to the latents
+    themselves: the maps to keys and values are absorbed by those of queries and outputs, at the
+    same FLOPs per new token.
     Source: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
 
     >>> [layer] = latent_attention(7168, 128, 1536, 512, 128, 64, 128).attentions  # DeepSeek-V3

@@ -30,9 +30,11 @@ class Built:
 
 @dataclass(frozen=True)
 class DeepLinear(Built):
-    """Linear layers in sequence without nonlinearity: `layers` of dim × dim, then a head of dim × outputs.
+    """Linear layers in sequence without nonlinearity: `layers` of dim × dim, then a head of dim ×
+    outputs.
 
-    The lecture's net: L·D² + D parameters. `inputs` is the width of the data if it differs from `dim`.
+    The lecture's net: L·D² + D parameters. `inputs` is the width of the data if it differs from
+    `dim`.
     Raises ValueError for a size below 1, TypeError for one that is not an integer.
 
     >>> [maps.parameters for maps in DeepLinear(dim=64, layers=2).linear_maps]
@@ -64,14 +66,16 @@ class DeepLinear(Built):
 
 @dataclass(frozen=True)
 class Transformer(Built):
-    """Decoder-only transformer: embedding, `layers` blocks of attention and MLP, each after a norm, norm, head.
+    """Decoder-only transformer: embedding, `layers` blocks of attention and MLP, each after a norm,
+    norm, head.
 
-    `kv_heads` selects MHA (0: as many as `heads`), MQA (1) or GQA. A `gated` MLP has three matrices, down(silu(gate(x))
-    · up(x)), a plain one two, down(gelu(up(x))). With `experts` > 1 each block has that many MLPs and a router without
-    bias; a token goes to `active_experts`. `learned_positions` is the length of the table of position embeddings; 0
-    means rotary, without parameters.
-    Raises ValueError for a size out of range, heads that do not divide, an odd head_dim with rotary positions, an
-    unknown norm; TypeError for a size that is not an integer.
+    `kv_heads` selects MHA (0: as many as `heads`), MQA (1) or GQA. A `gated` MLP has three
+    matrices, down(silu(gate(x)) · up(x)), a plain one two, down(gelu(up(x))). With `experts` > 1
+    each block has that many MLPs and a router without bias; a token goes to `active_experts`.
+    `learned_positions` is the length of the table of position embeddings; 0 means rotary, without
+    parameters.
+    Raises ValueError for a size out of range, heads that do not divide, an odd head_dim with rotary
+    positions, an unknown norm; TypeError for a size that is not an integer.
 
     >>> Transformer(vocab_size=100, layers=2, dim=64, heads=4, hidden=256).head_dim
     16

@@ -66,7 +66,8 @@ class OperatorRow:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """A step in parts. Phases are timed in whole steps; modules and operators in a step that times each call.
+    """A step in parts. Phases are timed in whole steps; modules and operators in a step that times
+    each call.
 
     Modules are in the order of the tree, behind the row of all outside it; operators the slowest
     first. Of a compiled model both are those of the uncompiled code.
@@ -114,7 +115,9 @@ class _Meter:
 def breakdown_of(
     instance: Instance, step: CountedStep, device: torch.device, is_compiled: bool
 ) -> Breakdown:
-    """Times a few steps by phase, and each operator of further ones; the least disturbed time counts."""
+    """Times a few steps by phase, and each operator of further ones; the least disturbed time
+    counts.
+    """
     phases_s = phase_seconds(instance, device)
     timer = measured.clock(device)
     rounds = []

@@ -1,7 +1,7 @@
 """The registry's claims about any model, answered for the user's own.
 
-Tests of a user's model are marked `@pytest.mark.claim_of_model(id)`, not `claim`: what holds for one model is no
-verdict on the machine.
+Tests of a user's model are marked `@pytest.mark.claim_of_model(id)`, not `claim`: what holds for
+one model is no verdict on the machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Answer:
 
 
 def answer_of(claim: Claim, outcomes: Sequence[Outcome]) -> Answer:
-    """One answer from all tests, by `verdict_of`: a test that lacks hardware leaves the claim unchecked here."""
+    """One answer from all tests, by `verdict_of`: a test that lacks hardware leaves the claim
+    unchecked here.
+    """
     found = verdict_of(claim, [_as_of_a_model(outcome) for outcome in outcomes])
     verdict = "holds" if found.verdict in ("holds if", "on record") else found.verdict
     return Answer(

@@ -41,11 +41,15 @@ class TensorGroup:
 
 @dataclass(frozen=True)
 class Inventory:
-    """The parameters and buffers of a module, each tensor once."""
+    """The parameters and buffers of a module, each tensor once.
+
+    `tied` are further names of parameters that are counted already. Storages take more bytes than
+    their tensors where one is a part of a larger one.
+    """
 
     groups: tuple[TensorGroup, ...]
-    tied: tuple[str, ...]  # further names of parameters that are counted already
-    storage_bytes: int  # of the storages that the tensors live in; more where a tensor is a part of a larger one
+    tied: tuple[str, ...]
+    storage_bytes: int
 
     @property
     def parameters(self) -> int:
@@ -83,20 +87,24 @@ CHAIN = 50  # operators, timed together
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """One training step by the device's clock, and the least times of its FLOPs, its bytes and its operators.
+    """One training step by the device's clock, and the least times of its FLOPs, its bytes and its
+    operators.
 
-    By rates of this machine, measured in this run and stated by its vendor, per dtype of the products.
+    By rates of this machine, measured in this run and stated by its vendor, per dtype of the
+    products. `spread` is the middle half of the rounds, as a share of the median; `overhead_s` that
+    of one operator on a handful of elements, autograd included; `labels` say what disturbed it, see
+    `prooflops.machine.conditions`.
     """
 
     flops: ExplainedFlops
     seconds: float
-    spread: float  # the middle half of the rounds, as a share of the median
+    spread: float
     rounds: int
     peak_flop_per_s: Mapping[str, float | None]
     ceiling_flop_per_s: Mapping[str, float | None]
     bytes_per_s: float
-    overhead_s: float  # of one operator on a handful of elements, autograd included
-    labels: tuple[str, ...] = ()  # what disturbed it, see `prooflops.machine.conditions`
+    overhead_s: float
+    labels: tuple[str, ...] = ()
 
     @property
     def per_s(self) -> float:
@@ -105,7 +113,9 @@ class MeasuredStep:
 
     @property
     def mfu(self) -> float | None:
-        """The FLOPs that the mathematics needs, against the vendor's peak; None if none is on record."""
+        """The FLOPs that the mathematics needs, against the vendor's peak; None if none is on
+        record.
+        """
         return mfu(self.flops.model, self.seconds, self._rate(self.peak_flop_per_s))
 
     @property
@@ -122,7 +132,9 @@ class MeasuredStep:
 
     @property
     def share_of_ceiling(self) -> float | None:
-        """All FLOPs that were executed, against this machine's own best measured rate: the HFU of that rate."""
+        """All FLOPs that were executed, against this machine's own best measured rate: the HFU of
+        that rate.
+        """
         return hfu(self.flops.model, self.flops.recomputed, self.seconds, self._ceiling)
 
     @property
@@ -130,7 +142,9 @@ class MeasuredStep:
         return self._rate(self.ceiling_flop_per_s)
 
     def _rate(self, per_dtype: Mapping[str, float | None]) -> float | None:
-        """The rate of products of several dtypes one after the other: the FLOPs over the sum of their times."""
+        """The rate of products of several dtypes one after the other: the FLOPs over the sum of
+        their times.
+        """
         seconds = 0.0
         for dtype, flops in self.flops.by_dtype.items():
             rate = per_dtype.get(dtype)
@@ -141,7 +155,9 @@ class MeasuredStep:
 
     @property
     def intensity(self) -> float:
-        """FLOPs per byte, every tensor read and written by every operator: as if nothing were fused or cached."""
+        """FLOPs per byte, every tensor read and written by every operator: as if nothing were fused
+        or cached.
+        """
         return self.flops.executed / max(self.flops.moved_bytes, 1)
 
     @property
@@ -160,7 +176,9 @@ class MeasuredStep:
 
     @property
     def unknown(self) -> str:
-        """Why its figures allow no conclusion: disturbed, spread widely, or in contradiction; else empty."""
+        """Why its figures allow no conclusion: disturbed, spread widely, or in contradiction; else
+        empty.
+        """
         if rivals := [
             each.removeprefix(f"{CONTENDED}: ")
             for each in self.labels
@@ -177,7 +195,9 @@ class MeasuredStep:
 
     @property
     def bound(self) -> str:
-        """The longest of the three least times; OVERHEAD if it explains less than half of the step."""
+        """The longest of the three least times; OVERHEAD if it explains less than half of the
+        step.
+        """
         name, longest = max(self.least_times_s.items(), key=lambda item: item[1])
         return name if longest >= self.seconds / 2 else OVERHEAD
 
@@ -186,8 +206,8 @@ class Examination:
     """The fixture `user_model`: every fact about the model, computed when first asked for.
 
     `argument` of the factory is the one whose largest value is looked for, within `limit` bytes or
-    within those free; `cards` are those that `fits` asks about, by default the usual ones. A factory
-    may take seconds, so all checks that may share a model share one.
+    within those free; `cards` are those that `fits` asks about, by default the usual ones. A
+    factory may take seconds, so all checks that may share a model share one.
     """
 
     def __init__(
@@ -232,7 +252,8 @@ class Examination:
             "D": f"{tokens:,} {unit} ({'as stated; ' if instance.stated_tokens else ''}"
             f"{name}: {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)})",
             "notes": "; ".join(instance.notes),
-            "part": "",  # of a run that stopped early
+            # Set where a run stopped early.
+            "part": "",
         }
 
     @cached_property
@@ -272,7 +293,9 @@ class Examination:
 
     @property
     def unknown(self) -> str:
-        """Why nothing is concluded of the step: its own figures, or an operator's, contradict the ceiling."""
+        """Why nothing is concluded of the step: its own figures, or an operator's, contradict the
+        ceiling.
+        """
         if self.step is None:
             return ""
         ceiling = max(filter(None, self.step.ceiling_flop_per_s.values()), default=math.inf)
@@ -298,7 +321,8 @@ class Examination:
         return apart > max(self.step.spread, WIDEST_SPREAD)
 
     def record_step(self, **figures: Any) -> MeasuredStep:
-        """Keeps the measured time of a step, with the fields of `MeasuredStep` but the two that follow from the model.
+        """Keeps the measured time of a step, with the fields of `MeasuredStep` but the two that
+        follow from the model.
 
         Measured again, a step replaces the one before.
         """

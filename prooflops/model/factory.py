@@ -31,12 +31,16 @@ NOT_THE_USERS = tuple(
 
 
 class ModelError(ValueError):
-    """A factory that cannot be imported or called, or returns no model; the message lists the valid forms."""
+    """A factory that cannot be imported or called, or returns no model; the message lists the valid
+    forms.
+    """
 
 
 @contextmanager
 def naming(spec: str, option: str = "--model") -> Iterator[None]:
-    """Raises any ValueError as a ModelError, with the option, or the call, in front of its message."""
+    """Raises any ValueError as a ModelError, with the option, or the call, in front of its
+    message.
+    """
     try:
         yield
     except ValueError as error:
@@ -45,7 +49,9 @@ def naming(spec: str, option: str = "--model") -> Iterator[None]:
 
 @contextmanager
 def user_code(action: str) -> Iterator[None]:
-    """Turns any error of the user's code, an exit included, into a ModelError that names the action and the line."""
+    """Turns any error of the user's code, an exit included, into a ModelError that names the action
+    and the line.
+    """
     try:
         yield
     except ModelError:
@@ -55,7 +61,9 @@ def user_code(action: str) -> Iterator[None]:
 
 
 def error_text(error: BaseException) -> str:
-    """An exception in one line: its type, its message, and the last line of the user's code that it passed."""
+    """An exception in one line: its type, its message, and the last line of the user's code that it
+    passed.
+    """
     lines = str(error).strip().splitlines() or [""]
     first = error
     while first.__cause__ is not None:

@@ -36,7 +36,8 @@ USUAL_CARDS = (
 
 @dataclass(frozen=True)
 class CardFit:
-    """A card, the bytes that the allocator will reserve there at the peak, and the largest size that fits.
+    """A card, the bytes that the allocator will reserve there at the peak, and the largest size
+    that fits.
 
     `largest` is None where no argument of the factory was named, 0 where not even one fits.
     """
@@ -53,7 +54,9 @@ class CardFit:
 
 @dataclass(frozen=True)
 class Fits:
-    """Whether a training step fits on each card; `argument` of the factory is the one that may grow."""
+    """Whether a training step fits on each card; `argument` of the factory is the one that may
+    grow.
+    """
 
     cards: tuple[CardFit, ...]
     argument: str
@@ -100,7 +103,9 @@ def fits_of(
 
 
 def _largest(peak: Callable[[int], int], first: int, usable: int) -> int:
-    """The largest size that fits, from 1 on where the factory's own is too large; 0 where none does."""
+    """The largest size that fits, from 1 on where the factory's own is too large; 0 where none
+    does.
+    """
     start = first if peak(first) <= usable else 1
     found, _ = largest(peak, start, usable, growth=64)
     return found or 0

@@ -1,7 +1,8 @@
 """The reasons why a model's counted FLOPs differ from 2ND, 4ND and 6ND, each with its FLOPs.
 
-Every product that the step dispatches belongs to the parameter it multiplies with, or to none (attention, a similarity
-matrix). The rules give each parameter 2·D FLOPs forward and 4·D backward; its products decide its reason.
+Every product that the step dispatches belongs to the parameter it multiplies with, or to none
+(attention, a similarity matrix). The rules give each parameter 2·D FLOPs forward and 4·D backward;
+its products decide its reason.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ CHECKPOINTED = "recomputed by activation checkpointing"
 
 @dataclass(frozen=True)
 class Difference:
-    """One reason for the difference, rule minus counted: negative for products that the rule leaves out."""
+    """One reason for the difference, rule minus counted: negative for products that the rule leaves
+    out.
+    """
 
     name: str
     forward: int
@@ -55,21 +58,28 @@ class Difference:
 
 @dataclass(frozen=True)
 class ExplainedFlops:
-    """The FLOPs of one training step of a model, counted, and the parts of their difference from 2ND, 4ND and 6ND."""
+    """The FLOPs of one training step of a model, counted, and the parts of their difference from
+    2ND, 4ND and 6ND.
+
+    No rule covers `update`, products in the optimizer's step. `recomputed` is the part of `backward`
+    that the mathematics does not need. `by_dtype` are the executed products of forward and backward.
+    `moved_bytes`, `elementwise` (part of no other figure) and `operators` (without views) are those
+    of the whole step; `unknown` are calls of operators without a formula.
+    """
 
     parameters: int
     tokens: int
-    unit: str  # of `tokens`
+    unit: str
     forward: int
     backward: int
-    update: int  # products in the optimizer's step, which no rule covers
-    recomputed: int  # the part of `backward` that the mathematics does not need
+    update: int
+    recomputed: int
     parts: tuple[Difference, ...]
-    by_dtype: dict[str, int]  # of the executed products of forward and backward
-    moved_bytes: int  # of the whole step, the update included
-    elementwise: int  # in the whole step; part of no other figure
-    operators: int  # dispatched in the whole step, views not counted
-    unknown: dict[str, int]  # calls of operators without a formula
+    by_dtype: dict[str, int]
+    moved_bytes: int
+    elementwise: int
+    operators: int
+    unknown: dict[str, int]
 
     @property
     def executed(self) -> int:
@@ -90,7 +100,9 @@ class ExplainedFlops:
         return {"forward": self.forward, "backward": self.backward, "step": self.executed}[phase]
 
     def needed(self, phase: str) -> int:
-        """FLOPs of the products that the mathematics needs: those that ran, less those recomputed."""
+        """FLOPs of the products that the mathematics needs: those that ran, less those
+        recomputed.
+        """
         return self.counted(phase) - (0 if phase == "forward" else self.recomputed)
 
     def difference(self, phase: str) -> int:
@@ -225,7 +237,9 @@ class ProductsOfParameters:
     def _factors_of_gradient(
         self, of_node: list[_Product], outputs: list[Tensor]
     ) -> tuple[int, ...]:
-        """The factors of the product whose parameter has the shape of this gradient; else those of the first."""
+        """The factors of the product whose parameter has the shape of this gradient; else those of
+        the first.
+        """
         with_parameter = [factors for factors, _ in of_node if factors]
         for factors in with_parameter:
             if any(
@@ -237,7 +251,9 @@ class ProductsOfParameters:
         return with_parameter[0] if with_parameter else ()
 
     def _factors(self, tensors: list[Tensor]) -> tuple[int, ...]:
-        """The parameters that are factors of a product: the largest of each operand; a vector only if alone."""
+        """The parameters that are factors of a product: the largest of each operand; a vector only
+        if alone.
+        """
         largest = [
             max(origin, key=lambda index: self.parameters[index].numel())
             for tensor in tensors
@@ -247,7 +263,9 @@ class ProductsOfParameters:
         return tuple(dict.fromkeys(matrices or largest))
 
     def _shares(self, factors: tuple[int, ...], flops: int) -> Iterator[tuple[int, int]]:
-        """The FLOPs of a product by its parameters, in proportion to their elements; nothing is lost to rounding."""
+        """The FLOPs of a product by its parameters, in proportion to their elements; nothing is
+        lost to rounding.
+        """
         elements = [self.parameters[index].numel() for index in factors]
         for place, index in enumerate(factors):
             share = flops * elements[place] // sum(elements[place:])
@@ -273,7 +291,9 @@ class ProductsOfParameters:
         return next((indices for low, high, indices in spans if low <= start < high), frozenset())
 
     def _track_derived(self, tensors: list[Tensor], outputs: list[Tensor]) -> bool:
-        """Whether all inputs of an operator come from parameters; its results then have the same origin."""
+        """Whether all inputs of an operator come from parameters; its results then have the same
+        origin.
+        """
         origins = [self._origin_of(tensor) for tensor in tensors]
         if not origins or not all(origins):
             return False

@@ -97,7 +97,9 @@ def _is_before(moment: float) -> bool:
 
 
 def memory_limit(device: torch.device, limit: int | None) -> tuple[int, str]:
-    """The bytes that a step may hold, and whose limit that is: at most half of a host's free memory."""
+    """The bytes that a step may hold, and whose limit that is: at most half of a host's free
+    memory.
+    """
     free = machine.free_bytes(device)
     if device.type != "cpu":
         if limit:
@@ -112,7 +114,9 @@ def memory_limit(device: torch.device, limit: int | None) -> tuple[int, str]:
 
 
 def default_of(user_model: UserModel, argument: str) -> int:
-    """The size that the factory itself chooses. Raises ModelError where it takes no such argument."""
+    """The size that the factory itself chooses. Raises ModelError where it takes no such
+    argument.
+    """
     arguments = inspect.signature(user_model.factory).parameters
     sizes = [
         name for name, each in arguments.items() if type(each.default) is int and each.default > 0
@@ -152,10 +156,11 @@ def largest(
     growth: int,
     more: Callable[[], bool] = lambda: True,
 ) -> tuple[int | None, int | None]:
-    """The largest size found whose peak is within the limit, and the smallest found beyond it, CLOSE to one another.
+    """The largest size found whose peak is within the limit, and the smallest found beyond it,
+    CLOSE to one another.
 
-    Each next size is where the line through two known peaks meets the limit, at most `growth` times the last one. A
-    size without a peak does not fit.
+    Each next size is where the line through two known peaks meets the limit, at most `growth` times
+    the last one. A size without a peak does not fit.
     """
     # Sizes with their peaks.
     fits: list[tuple[int, int]] = []

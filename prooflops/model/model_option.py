@@ -1,4 +1,6 @@
-"""The pytest side of `--model`: which tests run, the fixture `user_model`, the page of each model at the end."""
+"""The pytest side of `--model`: which tests run, the fixture `user_model`, the page of each model
+at the end.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from prooflops.suite.verdicts import DOES_NOT_APPLY, Outcome
 from prooflops_gate.console.progress import Progress
 from prooflops_gate.plugin import suggest_options
 
-_examinations = pytest.StashKey[dict[str, Examination]]()  # by the value of --model
+# By the value of --model.
+_examinations = pytest.StashKey[dict[str, Examination]]()
 _answers = pytest.StashKey["Answers"]()
 
 
@@ -138,20 +141,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class Answers:
-    """The plugin that collects, for the user's model, the outcomes of the tests of the registry's claims."""
+    """The plugin that collects, for the user's model, the outcomes of the tests of the registry's
+    claims.
+    """
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self._outcomes: defaultdict[tuple[str, str], list[Outcome]] = defaultdict(
-            list
-        )  # by model and claim
+        # By model and claim.
+        self._outcomes: defaultdict[tuple[str, str], list[Outcome]] = defaultdict(list)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         check_claims_exist(self.registry, items, MARKER)
         for item in items:
-            item.user_properties += [
-                (MARKER, claim) for claim in claims_of(item, MARKER)
-            ]  # for JUnit's XML
+            # JUnit's XML shows these.
+            item.user_properties += [(MARKER, claim) for claim in claims_of(item, MARKER)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -183,7 +186,9 @@ class Answers:
 
 @pytest.fixture
 def does_not_apply() -> Callable[[str], NoReturn]:
-    """Ends a test of a claim whose condition the user's model does not meet: `does_not_apply("no weight is tied")`."""
+    """Ends a test of a claim whose condition the user's model does not meet: `does_not_apply("no
+    weight is tied")`.
+    """
 
     def end(reason: str) -> NoReturn:
         pytest.skip(f"{DOES_NOT_APPLY}: {reason}")

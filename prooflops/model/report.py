@@ -1,4 +1,6 @@
-"""`prooflops.model_report`: the page of `--model` for a module at hand, from Python and notebooks."""
+"""`prooflops.model_report`: the page of `--model` for a module at hand, from Python and
+notebooks.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True, repr=False)
 class ModelReport:
-    """The facts about a module: its figures, a tree of its modules as text, and the page of `--model`."""
+    """The facts about a module: its figures, a tree of its modules as text, and the page of
+    `--model`.
+    """
 
     examination: Examination
     parameters: int
@@ -108,16 +112,18 @@ def model_report(
     loss: Loss | None = None,
     device: str | None = None,
 ) -> ModelReport:
-    """Counts, measures and predicts a training step of a copy of `module`, on the device of its parameters.
+    """Counts, measures and predicts a training step of a copy of `module`, on the device of its
+    parameters.
 
     `device` names a card that need not be here, such as "NVIDIA H100 80GB HBM3": the report then
     says whether the step fits there, predicted to the block of torch's allocator.
 
-    `inputs` is a tensor, a tuple of arguments or a dict of keyword arguments. `optimizer` is a name from torch.optim,
-    a class, or a function of the parameters; None is AdamW. `loss` is a function of the output; None takes the
-    output's own .loss, else the sum of its .logits or tensors; tensors that it captures, such as targets, are copied as
-    the inputs are. The module, its gradients and the states of torch's and Python's generators stay
-    as they are. Raises ModelError, a ValueError, for anything that cannot be stepped.
+    `inputs` is a tensor, a tuple of arguments or a dict of keyword arguments. `optimizer` is a name
+    from torch.optim, a class, or a function of the parameters; None is AdamW. `loss` is a function
+    of the output; None takes the output's own .loss, else the sum of its .logits or tensors;
+    tensors that it captures, such as targets, are copied as the inputs are. The module, its
+    gradients and the states of torch's and Python's generators stay as they are. Raises ModelError,
+    a ValueError, for anything that cannot be stepped.
     """
     kind = type(module).__name__
     os.environ.setdefault(

@@ -1,4 +1,6 @@
-"""The memory of a user's model: measured in two training steps, and predicted by the same code with fake tensors."""
+"""The memory of a user's model: measured in two training steps, and predicted by the same code with
+fake tensors.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,11 @@ class StepMemory:
 
 
 def memory_of(user_model: UserModel) -> StepMemory:
-    """Builds the model and takes two steps within one measurement; the rows describe the second step.
+    """Builds the model and takes two steps within one measurement; the rows describe the second
+    step.
 
-    Attention on CUDA is flash or memory-efficient in both, never cuDNN's; the timed steps take what torch prefers.
+    Attention on CUDA is flash or memory-efficient in both, never cuDNN's; the timed steps take what
+    torch prefers.
 
     The same code is predicted with fake tensors, if the model can be built and run without values.
     """
@@ -95,7 +99,9 @@ def measured_steps(user_model: UserModel) -> tuple[Instance, measured.MeasuredMe
 
 @contextmanager
 def _without_cudnn_attention() -> Iterator[None]:
-    """Attention by the kernels that the prediction assumes: cuDNN's, where torch prefers it, keeps more."""
+    """Attention by the kernels that the prediction assumes: cuDNN's, where torch prefers it, keeps
+    more.
+    """
     enabled = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
@@ -105,7 +111,9 @@ def _without_cudnn_attention() -> Iterator[None]:
 
 
 def marked_steps(fresh: Callable[[], Instance], mark: Callable[[str], None]) -> Instance:
-    """Builds a model and takes two steps, marking each phase; measured and predicted, the code is the same."""
+    """Builds a model and takes two steps, marking each phase; measured and predicted, the code is
+    the same.
+    """
     instance = fresh()
     mark("model")
     instance.forward().backward()  # type: ignore[no-untyped-call]
@@ -125,7 +133,9 @@ def marked_steps(fresh: Callable[[], Instance], mark: Callable[[str], None]) -> 
 
 
 def predicted_memory(user_model: UserModel) -> tuple[predicted.PredictedMemory | None, str]:
-    """The prediction, or None and why there is none: a model that looks at values cannot run without them."""
+    """The prediction, or None and why there is none: a model that looks at values cannot run
+    without them.
+    """
     if user_model.is_compiled:
         return None, NOT_PREDICTED_COMPILED
     try:
@@ -168,7 +178,9 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def storage_bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the tensors' storages, each once: a gradient may be a part of a larger tensor and keep it."""
+    """Bytes of the tensors' storages, each once: a gradient may be a part of a larger tensor and
+    keep it.
+    """
     return sum(
         {
             each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in tensors
@@ -177,7 +189,8 @@ def storage_bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 class _ReadableRamps(TorchFunctionMode):
-    """Lets a factory read a `torch.linspace` or its pieces: rates of stochastic depth in torchvision and timm.
+    """Lets a factory read a `torch.linspace` or its pieces: rates of stochastic depth in
+    torchvision and timm.
 
     FakeTensorMode can keep known values, but does so for literals only.
     """
@@ -201,11 +214,13 @@ class _ReadableRamps(TorchFunctionMode):
 
 @contextmanager
 def _buildable_without_values() -> Iterator[None]:
-    """Lets a factory convert and initialise fake parameters as torchvision, timm and Hugging Face do (torch 2.13).
+    """Lets a factory convert and initialise fake parameters as torchvision, timm and Hugging Face
+    do (torch 2.13).
 
-    `module.to(...)` swaps a fake parameter with the converted one, which fails because FakeTensorMode keeps references
-    to both: here the parameter takes the other's data. Truncated normal weights are drawn again until none is outside;
-    a prediction does not depend on their values.
+    `module.to(...)` swaps a fake parameter with the converted one, which fails because
+    FakeTensorMode keeps references to both: here the parameter takes the other's data. Truncated
+    normal weights are drawn again until none is outside; a prediction does not depend on their
+    values.
     """
     swap, draw = torch.utils.swap_tensors, nn.init._no_grad_trunc_normal_
 

@@ -24,7 +24,8 @@ MEMORY_TITLE, STEP_TITLE = "memory, second step", "one training step"
 PHASES_TITLE, OPERATORS_TITLE = "forward, backward, optimizer", "operators by time"
 MODULES_TITLE, TREE_TITLE = "modules by own time", "every module"
 MODULE_HEAD = ["parameters", "FLOPs forward", "FLOPs backward", "kept", "forward", "backward"]
-INDENT = "\u2003"  # of a module within another
+# Stands before a module within another.
+INDENT = "\u2003"
 
 
 def sections_of(examination: Examination) -> Iterator[Section]:

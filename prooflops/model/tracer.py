@@ -1,4 +1,6 @@
-"""One step of a user's model, operator by operator: in which module and phase each runs, and what a meter reads."""
+"""One step of a user's model, operator by operator: in which module and phase each runs, and what a
+meter reads.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ if not hasattr(torch._C, "_current_autograd_node") or not hasattr(
 
 
 def newest_node() -> int:
-    """The number of the newest autograd node: that of the operator being dispatched, if it has one."""
+    """The number of the newest autograd node: that of the operator being dispatched, if it has
+    one.
+    """
     return int(torch._C._autograd._get_sequence_nr()) - 1
 
 
@@ -156,7 +160,9 @@ def _storages(tensors: list[Tensor]) -> set[int]:
 
 
 def shapes_text(output: Any) -> str:
-    """The shapes of a module's output: `(2, 24, 32)`, or of several tensors `(2, 24, 32), (2, 32)`."""
+    """The shapes of a module's output: `(2, 24, 32)`, or of several tensors `(2, 24, 32), (2,
+    32)`.
+    """
     shapes = [str(tuple(each.shape)) for each in tensors_of(output)]
     more = f" and {len(shapes) - 3} more" if len(shapes) > 3 else ""
     return ", ".join(shapes[:3]) + more

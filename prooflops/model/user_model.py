@@ -1,6 +1,8 @@
-"""A user's own model: built by its factory, validated, and stepped once before anything is measured.
+"""A user's own model: built by its factory, validated, and stepped once before anything is
+measured.
 
-Every check calls the factory again under the same seed, so no check sees another one's changes to the weights.
+Every check calls the factory again under the same seed, so no check sees another one's changes to
+the weights.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ SEED = 0
 class Instance:
     """One model fresh from the factory, on the device under test, ready for a training step.
 
-    `notes` are choices made for the user, for the page. `stated_tokens` is D, if the factory states it.
+    `notes` are choices made for the user, for the page. `stated_tokens` is D, if the factory states
+    it.
     """
 
     module: nn.Module
@@ -52,7 +55,9 @@ class Instance:
 
     @property
     def main_input(self) -> tuple[str, Tensor]:
-        """The input that says how many tokens or examples there are: `input_ids`, or the first tensor."""
+        """The input that says how many tokens or examples there are: `input_ids`, or the first
+        tensor.
+        """
         named = {
             f"input {place}": value for place, value in enumerate(self.arguments)
         } | self.keywords
@@ -64,8 +69,8 @@ class Instance:
     def tokens(self) -> tuple[int, str]:
         """The D of 2ND and its unit, as the factory states them, else by the main input.
 
-        Each id of an integer input is a token, and each row of a (batch, token, feature) input; an image, a row of
-        features and everything else is an example.
+        Each id of an integer input is a token, and each row of a (batch, token, feature) input; an
+        image, a row of features and everything else is an example.
         """
         if self.stated_tokens is not None:
             return self.stated_tokens
@@ -81,8 +86,8 @@ class Instance:
 class UserModel:
     """The factory that `--model` names, or one that copies a module, on the device under test.
 
-    `is_compiled` is true where a part of it is. `option` stands in front of `spec` in errors. `built`
-    is a model that no check has touched yet, left over from the trial.
+    `is_compiled` is true where a part of it is. `option` stands in front of `spec` in errors.
+    `built` is a model that no check has touched yet, left over from the trial.
     """
 
     spec: str
@@ -114,7 +119,9 @@ def load_user_model(spec: str, folder: Path, device: torch.device) -> UserModel:
 
 
 def tried(user_model: UserModel) -> UserModel:
-    """The same model after one training step as a trial; raises ModelError if it cannot be built twice or stepped."""
+    """The same model after one training step as a trial; raises ModelError if it cannot be built
+    twice or stepped.
+    """
     compiled = compiled_frames()
     trial = user_model.fresh()
     with naming(user_model.spec, user_model.option):
@@ -146,7 +153,9 @@ def compiled_frames() -> int:
 
 
 def validated_instance(returned: object, *, allow_meta: bool = False) -> Instance:
-    """The result of a factory as a model. Raises ModelError that names the fault and the valid forms."""
+    """The result of a factory as a model. Raises ModelError that names the fault and the valid
+    forms.
+    """
     if isinstance(returned, nn.Module):
         raise ModelError(
             f"the factory returned a {_name(returned)} alone, but must return {RETURNS}"
@@ -279,7 +288,9 @@ def on_device(instance: Instance, device: torch.device) -> Instance:
 
 
 def default_loss(output: Any) -> Tensor:
-    """The output's own loss if it has one, else the sum of its logits, else that of all its floating tensors."""
+    """The output's own loss if it has one, else the sum of its logits, else that of all its
+    floating tensors.
+    """
     for name in ("loss", "logits"):
         found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
         if isinstance(found, Tensor):
@@ -315,7 +326,9 @@ def _differentiable(value: Tensor, what: str) -> Tensor:
 
 
 def tensors_of(tree: object) -> list[Tensor]:
-    """The tensors in nested tuples, lists, dicts and objects with attributes (a dataclass of outputs)."""
+    """The tensors in nested tuples, lists, dicts and objects with attributes (a dataclass of
+    outputs).
+    """
     if isinstance(tree, Tensor):
         return [tree]
     if isinstance(tree, Mapping):
