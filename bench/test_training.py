@@ -329,7 +329,7 @@ def held_bytes(step: Step) -> int:
 
 def predicted_held_bytes(step: Step) -> int:
     """The same without running it, on a CPU's kernels."""
-    with predicted.memory(step.device) as memory:
+    with predicted.memory(step.device, workspaces=False) as memory:
         fake = copy.copy(step)
         fake.net = predicted.fake_copy(step.module, step.device)
         data, targets = (

@@ -140,7 +140,8 @@ def predicted_memory(user_model: UserModel) -> tuple[predicted.PredictedMemory |
         return None, NOT_PREDICTED_COMPILED
     try:
         with (
-            predicted.memory(user_model.device, scratch=True) as held,
+            # The steps before these have made the workspaces of cuBLAS.
+            predicted.memory(user_model.device, scratch=True, workspaces=False) as held,
             user_model.device,
             _buildable_without_values(),
         ):
