@@ -98,14 +98,15 @@ def record_rates(
 
 
 def joules_per_token(info: dict[str, Any], tokens: int) -> float | None:
-    """The card's energy over the rounds, per token; None without a counter, or where the rounds are
-    too short.
+    """The card's energy over the rounds, per token.
+
+    None without a counter, or where the rounds are too short.
     """
     conditions = info["conditions"]
-    before, after = (conditions.get(key, {}).get("energy_j") for key in ("before", "after"))
-    if before is None or after is None or after - before < LEAST_JOULES:
+    joules = conditions.get("during", {}).get("energy_j")
+    if joules is None or joules < LEAST_JOULES:
         return None
-    return float(after - before) / (conditions["calls"] * tokens)
+    return float(joules) / (conditions["calls"] * tokens)
 
 
 @pytest.mark.parametrize(

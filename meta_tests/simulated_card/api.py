@@ -43,6 +43,7 @@ def simulated(card: Card) -> Iterator[Kernels]:
 
 
 def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
+    from prooflops.machine import sampling
     from prooflops.predicted import fake_cuda, prediction, tracker
     from prooflops_gate.machine import nvml
 
@@ -63,6 +64,8 @@ def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
     there = {"is_available": lambda: True, "current_accelerator": lambda *_, **__: card.device}
     there |= {"current_stream": lambda *_: SimpleNamespace(is_capturing=lambda: False)}
     made += [(torch.accelerator, there)]
+    # A thread that samples would make this one wait for Python's lock, which counts as sleep.
+    made += [(sampling, {"FIRST_S": 1e6})]
     no = {"can_fake_cuda": lambda: False}  # C++ would ask the driver for a stream
     made += [(module, no) for module in (fake_cuda, prediction, tracker)]
     made += [(nvml, {"library": lambda: None if card.is_amd else _nvml(card)})]

@@ -23,21 +23,30 @@ FIRST_S = 0.005
 class Sampler:
     """Reads the device every 20 ms, in a thread that sleeps in between; `read` None reads nothing.
 
-    NVML's calls leave Python's lock to the other threads, so they delay no launch.
+    NVML's calls leave Python's lock to the other threads, so they delay no launch. `energy_j`: the
+    device's counter, read at the beginning and the end.
     """
 
-    def __init__(self, read: Callable[[], Moment] | None) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Moment] | None,
+        energy_j: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self._read = read
+        self._energy_j = energy_j
+        self._first_j: float | None = None
         self._moments: list[Moment] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="sampler", daemon=True)
 
     def start(self) -> None:
         if self._read is not None:
+            self._first_j = self._energy_j()
             self._thread.start()
 
     def restart(self) -> None:
         """Forgets the samples so far: they are of the warm-up."""
+        self._first_j = self._energy_j()
         self._moments = []
 
     def stop(self) -> dict[str, Any]:
@@ -46,9 +55,13 @@ class Sampler:
             return {}
         if not self._moments:
             self._moments.append(self._read())
+        last_j = self._energy_j()
         self._ended.set()
         self._thread.join()
-        return summary(self._moments)
+        found = summary(self._moments)
+        if self._first_j is not None and last_j is not None:
+            found["energy_j"] = last_j - self._first_j
+        return found
 
     def _sample(self) -> None:
         assert self._read is not None
@@ -84,7 +97,7 @@ def sampler_of(device: torch.device) -> Sampler:
     if gpu is None:
         return Sampler(None)
     card = nvml.card_of(gpu)
-    return Sampler(lambda: nvml.moment(card))
+    return Sampler(lambda: nvml.moment(card), lambda: nvml.energy_j(card))
 
 
 def clock_share_of(device: torch.device) -> Callable[[], float | None]:

@@ -130,6 +130,12 @@ def state(uuid: object) -> dict[str, Any]:
     return {**moment(card), **answers(readings), "totals": answers(totals)}
 
 
+def energy_j(card: Any) -> float | None:
+    """The energy that a card has taken since its driver was loaded; None if it does not count."""
+    millijoules = ask(lambda nvml: nvml.nvmlDeviceGetTotalEnergyConsumption(card))
+    return None if millijoules is None else float(millijoules) / 1e3
+
+
 def moment(card: Any) -> dict[str, Any]:
     """The readings of a card that change while it works: clock, power, temperature, reasons."""
     readings: dict[str, Callable[[Any], Any]] = {
