@@ -47,8 +47,9 @@ from prooflops.suite.floors import (
 )
 from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.registry import Registry, RegistryError, load_registry
-from prooflops.suite.run import EVIDENCE, LOST, RUN, Evidence, Run
+from prooflops.suite.run import EVIDENCE, RUN, Evidence, Run
 from prooflops.suite.runner.hand_over import HandOver
+from prooflops.suite.verdicts import LOST
 from prooflops.suite_root import PACKAGED_TESTS
 from prooflops_gate.console.progress import RunProgress
 from prooflops_gate.options import history_folder, refuse_unwritable

@@ -42,8 +42,6 @@ class Evidence:
 
 
 EVIDENCE = pytest.StashKey[Evidence]()
-# Begins the reason for which a session ends.
-LOST = "the device is lost: "
 LONGEST_REASON = 600
 
 

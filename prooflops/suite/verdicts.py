@@ -13,6 +13,8 @@ from prooflops.suite.registry import Claim, Registry
 DOES_NOT_APPLY = "does not apply"
 VERDICTS = ("holds", "holds if", "corrected", "FAILS", "error", "not checked", "on record")
 RED = ("FAILS", "error")
+# Begins the reason of a crash after which the device is of no use to its process.
+LOST = "the device is lost: "
 # Where all tests pass. A slip is known from the record alone, whatever tests say of its correction.
 WRITTEN_VERDICTS = {
     "holds": "holds",

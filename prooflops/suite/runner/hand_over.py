@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from prooflops.suite.evidence.file import EvidenceFile, new_file
-from prooflops.suite.run import LOST
 from prooflops.suite.runner.worker import end_of, introduction
+from prooflops.suite.verdicts import LOST
 
 
 @dataclass(eq=False)

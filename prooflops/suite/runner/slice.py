@@ -14,8 +14,8 @@ from prooflops.suite.evidence.file import EvidenceFile, machine_of
 from prooflops.suite.runner.process import TestProcess
 from prooflops.suite.runner.queue import Queue
 from prooflops.suite.runner.screen import Screen
+from prooflops.suite.verdicts import LOST
 
-LOST = "the device is lost: "
 # Of a test that never ends.
 MOST_STARTS = 3
 # What must be equal in all slices of one run.
