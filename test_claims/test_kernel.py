@@ -51,7 +51,10 @@ def assert_within_rounding(results):
 def test_a_kernel_errs_by_what_rounding_allows(device, record_figure, name):
     """Result and gradients, of 3 and 4 dimensions, strided too, below and above each threshold."""
     results = []
-    for precision in [*formats(device), *(["tf32"] if device.type == "cuda" else [])]:
+    precisions = formats(device)
+    if device.type == "cuda":
+        precisions.append("tf32")
+    for precision in precisions:
         with fp32_products("high" if precision == "tf32" else "highest"):
             for elements in SIZES:
                 results += comparisons(KERNELS[name], precision, device, elements)

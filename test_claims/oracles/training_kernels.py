@@ -372,7 +372,8 @@ def running_error(
         # torch lets cuBLAS round the partial sums of a product that it splits
         products = own.unit
     adds = kernel.adds + (kernel.adds_on_cpu if device.type == "cpu" else "")
-    results, accumulator = (own if passing in which else FP32 for which in (kernel.rounds, adds))
+    results = own if passing in kernel.rounds else FP32
+    accumulator = own if passing in adds else FP32
     return RunningError(results, accumulator, products, after)
 
 
