@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from accounting import planning
 from accounting.devices import ROWS, device_called, memory_bytes
 from accounting.devices.peaks import Accelerator
 from prooflops import predicted
 from prooflops.model.factory import error_text
 from prooflops.model.largest import default_of, largest, of_size
 from prooflops.model.user_model import Instance, UserModel, instance_of
+from prooflops.predicted.fits import usable_bytes as offered_bytes
 
 # Cards that people ask about; any other of the tables is asked for by its name.
 USUAL_CARDS = (
@@ -125,10 +125,9 @@ def cuda_card(device: str) -> Accelerator:
 
 def usable_bytes(card: Accelerator) -> int:
     """What a process can allocate: the card's memory as torch sees it, less the context."""
-    memory = memory_bytes(card)
-    if memory is None:
+    if memory_bytes(card) is None:
         raise ValueError(f"device must have one size of memory on record, got {card.label}")
-    return planning.usable_bytes(memory)
+    return offered_bytes(card.label)
 
 
 def predicted_on_cuda(instance: Instance, arch: str) -> predicted.PredictedMemory:

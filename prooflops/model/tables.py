@@ -395,7 +395,7 @@ def fits_section(fits: Fits) -> Section:
         found = [f"{each.largest:,}" if each.largest else "none"] if largest else []
         rows.append([each.card, offers, reserves, spare, fit, *found])
     how = "predicted: the most that torch.cuda.max_memory_reserved will read in two steps"
-    remarks = [f"{how}; a card offers 99 % of its memory, less 0.5 GB for the context"]
+    remarks = [f"{how}; a card offers its memory as torch sees it, less 0.5 GB for the context"]
     if fits.is_lower_bound:
         remarks.append("the workspace of some kernels is not known: a step reserves at least this")
     if fits.remark:
