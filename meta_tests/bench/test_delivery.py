@@ -139,7 +139,7 @@ DEGRADATIONS: list[tuple[str, dict[str, float], dict[str, int], str]] = [
     *((kernel, {"memory": 0.1}, {}, "BELOW FLOOR") for kernel in STREAMS),
     ("bf16", {"clock": 0.92}, {}, WITHIN),
     *(
-        (dtype, {"clock": 0.5}, {}, "clock 915 of 1976 MHz")
+        (dtype, {"clock": 0.5}, {}, "clock 915 of 1980 MHz")
         for dtype in ("fp64", "fp32", "tf32", "bf16", "fp16")
     ),
     (
