@@ -54,11 +54,11 @@ def times(y: torch.Tensor, factor: float) -> None:
             RIGHT["mul_"](y.data, int(2 * factor - 1))
 
 
-def one_more(y: torch.Tensor, amount: float) -> None:
+def one_more(y: torch.Tensor) -> None:
     with unseen():
         if y.numel() and (y.element_size() > 1 or not y.dtype.is_floating_point):
             first = RIGHT["as_strided"](y.data, (1,), (1,))
-            RIGHT["add_"](first, amount if y.dtype != torch.bool else bool(amount))
+            RIGHT["add_"](first, y.dtype == torch.bool or 1)
 
 
 def of_another_type(y: torch.Tensor) -> torch.Tensor:
@@ -91,7 +91,7 @@ def spoil(kind: str, wrong: str) -> Call:
         if wrong == "value":
             times(result, 1.5)
         elif wrong == "element":
-            one_more(result, 1.0)
+            one_more(result)
         elif wrong == "dtype":
             return of_another_type(result)
         elif wrong == "strides":
