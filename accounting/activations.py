@@ -30,7 +30,8 @@ Model = DeepLinear | Transformer | Parts
 
 ATTENTION = ("flash", "math", "unfused")
 DTYPES = ("fp64", "fp32", "bf16", "fp16")
-# The state of torch's CPU generator, which each checkpointed segment keeps in order to repeat its dropout.
+# The state of torch's CPU generator, which each checkpointed segment keeps in order to repeat its
+# dropout.
 RANDOM_STATE_BYTES = 5056
 # Tensors that selective recomputation repeats from queries, keys and values.
 SCORES = ("log of row sums", "probabilities", "probabilities' mask", "probabilities after dropout")
@@ -101,7 +102,8 @@ def saved_tensors(
     on.
     Raises ValueError for autocast of a transformer, dropout of a deep linear net.
 
-    >>> for tensor in saved_tensors(DeepLinear(dim=4, layers=2), batch=2): print(*tensor, tensor.bytes)
+    >>> for tensor in saved_tensors(DeepLinear(dim=4, layers=2), batch=2):
+    ...     print(*tensor, tensor.bytes)
     layers output 8 fp32 2 64
     """
     dtype = dtype_name(dtype, DTYPES)

@@ -100,14 +100,17 @@ def charged_bytes(request: int, block: int | None = None, expandable_segments: b
     fresh segment of 12 costs 12. With expandable segments every block is split. Raises ValueError
     if the block is too small or not a multiple of 512.
 
-    >>> charged_bytes(11 * 2**20) // 2**20, charged_bytes(11 * 2**20, expandable_segments=True) // 2**20
-    (12, 11)
+    >>> charged_bytes(11 * 2**20) // 2**20
+    12
+    >>> charged_bytes(11 * 2**20, expandable_segments=True) // 2**20
+    11
     """
     rounded = rounded_bytes(request)
     free = segment_bytes(request) if block is None else block
     if free < rounded or free % BLOCK_BYTES:
         raise ValueError(
-            f"block must be a multiple of {BLOCK_BYTES} bytes that holds request={rounded}, got {free}"
+            f"block must be a multiple of {BLOCK_BYTES} bytes that holds request={rounded}, "
+            f"got {free}"
         )
     remainder = free - rounded
     large = not expandable_segments and rounded > SMALL_REQUEST_BYTES
@@ -144,8 +147,10 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | No
     compute capability 9.0. Raises ValueError for a config of another form, and for a capability
     that is not a pair of integers. Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
 
-    >>> cublas_workspace_bytes((9, 0)), cublas_workspace_bytes((8, 0)), cublas_workspace_bytes((8, 0), ":4096:8")
-    (33554432, 8519680, 33554432)
+    >>> cublas_workspace_bytes((9, 0)), cublas_workspace_bytes((8, 0))
+    (33554432, 8519680)
+    >>> cublas_workspace_bytes((8, 0), ":4096:8")
+    33554432
     """
     capability = validated_ints("compute_capability", compute_capability)
     if len(capability) != 2:
@@ -360,7 +365,10 @@ class CachingAllocator:
         return block
 
     def _best_expandable(self, pool: Pool, size: int) -> Block | None:
-        """The fitting block that can grow least: a last block counts with the addresses behind it."""
+        """The fitting block that can grow least.
+
+        A last block counts with the addresses behind it.
+        """
         if not self.expandable_segments:
             return None
         best: Block | None = None
@@ -430,7 +438,10 @@ class CachingAllocator:
             self.reserved_bytes -= block.size
 
     def _release_large_blocks(self, pool: Pool, size: int) -> bool:
-        """With max_split_size: gives back one unsplit block that would do, else the largest ones."""
+        """Gives back one unsplit block that would do, else the largest ones.
+
+        Only with max_split_size.
+        """
         limit = self.max_split_size_bytes
         if limit is None or self.expandable_segments:
             return False

@@ -13,7 +13,8 @@ from accounting.flops import MULTIPLY_ADD_FLOPS, StepFlops
 
 PAIRS = ("full", "causal")
 
-# Products over all pairs of query and key: as many as wide as a key, and as many as wide as a value.
+# Products over all pairs of query and key: as many as wide as a key, and as many as wide as a
+# value.
 ATTENTION_PRODUCTS = {
     "forward": (1, 1),  # s = q·kᵀ; o = p·v
     "math": (2, 2),  # dq = ds·k, dk = dsᵀ·q; dp = do·vᵀ, dv = pᵀ·do
@@ -32,8 +33,10 @@ class Attention:
     pairs of query and key count: see `attention_pairs`. Raises ValueError unless kv_heads divides
     heads.
 
-    >>> Attention(2, 12, 1024, 64).scores, Attention(2, 12, 1, 64, key_length=1024, kv_heads=4).scores
-    (25165824, 24576)
+    >>> Attention(2, 12, 1024, 64).scores
+    25165824
+    >>> Attention(2, 12, 1, 64, key_length=1024, kv_heads=4).scores
+    24576
     """
 
     batch: int
@@ -53,7 +56,8 @@ class Attention:
         validate_fields(self, "batch", "heads", "query_length", "head_dim", *given)
         if self.heads and (not self.shared_heads or self.heads % self.shared_heads):
             raise ValueError(
-                f"heads must be a multiple of kv_heads, got heads={self.heads} and kv_heads={self.shared_heads}"
+                "heads must be a multiple of kv_heads, "
+                f"got heads={self.heads} and kv_heads={self.shared_heads}"
             )
         _ = self.scores  # raises for a rule or lengths that have none
 
@@ -106,8 +110,10 @@ def attention_pairs(
     Raises ValueError for fewer keys than queries unless all pairs count.
     Source: Jiang et al., Mistral 7B (2023), section 2, arXiv:2310.06825.
 
-    >>> attention_pairs(4), attention_pairs(4, pairs="causal"), attention_pairs(1, 100, pairs="causal")
-    (16, 10, 100)
+    >>> attention_pairs(4), attention_pairs(4, pairs="causal")
+    (16, 10)
+    >>> attention_pairs(1, 100, pairs="causal")
+    100
     >>> attention_pairs(4, pairs="causal", window=2)
     7
     """
@@ -117,7 +123,8 @@ def attention_pairs(
         return query_length * keys
     if keys < query_length:
         raise ValueError(
-            f"key_length must be at least query_length ({query_length}) for causal pairs, got {keys}"
+            f"key_length must be at least query_length ({query_length}) for causal pairs, "
+            f"got {keys}"
         )
 
     def seen(positions: int) -> int:
@@ -160,8 +167,10 @@ def attention_backward_flops(attention: Attention, convention: str = "math") -> 
     forward.
 
     >>> attention = Attention(2, 12, 1024, 64)
-    >>> [attention_backward_flops(attention, name) / attention_flops(attention) for name in ("math", "flash")]
-    [2.0, 2.5]
+    >>> attention_backward_flops(attention, "math") / attention_flops(attention)
+    2.0
+    >>> attention_backward_flops(attention, "flash") / attention_flops(attention)
+    2.5
     """
     return attention.product_flops(validated_choice("convention", convention, CONVENTIONS))
 

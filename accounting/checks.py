@@ -134,7 +134,8 @@ def validated_positive(name: str, value: object, *, or_zero: bool = False) -> fl
     number = validated_real(name, value)
     if not (math.isfinite(number) and (number > 0 or (or_zero and number == 0))):
         raise ValueError(
-            f"{name} must be a finite number {'of at least' if or_zero else 'above'} 0, got {value!r}"
+            f"{name} must be a finite number {'of at least' if or_zero else 'above'} 0, "
+            f"got {value!r}"
         )
     return number
 

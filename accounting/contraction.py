@@ -136,7 +136,8 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
     terms, output = _sides(equation)
     if len(terms) != len(shapes):
         raise ValueError(
-            f"equation {equation!r} has {len(terms)} operands, got {len(shapes)} shapes: {list(shapes)}"
+            f"equation {equation!r} has {len(terms)} operands, got {len(shapes)} shapes: "
+            f"{list(shapes)}"
         )
     labelled = [
         _labels(equation, term, i, shape)
@@ -158,7 +159,8 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
         frozenset(label for label, size in operand if size == sizes[label]) for operand in labelled
     ]
     ellipsis = [label for label in sizes if label.startswith(".")]
-    if output is None:  # as in torch and numpy: the ellipsis, then every letter that occurs once
+    if output is None:
+        # Torch and numpy keep the ellipsis, then every letter that occurs once.
         written = "".join(terms)
         kept = [label for label in sizes if not label.startswith(".") and written.count(label) == 1]
         return Contraction(tuple(stretched), frozenset(ellipsis + kept), sizes)
@@ -166,7 +168,8 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
     if unknown := sorted(set(letters) - set(sizes)):
         valid = ", ".join(sorted(label for label in sizes if not label.startswith(".")))
         raise ValueError(
-            f"index {unknown[0]!r} of the output of {equation!r} occurs in no operand; valid are {valid}"
+            f"index {unknown[0]!r} of the output of {equation!r} occurs in no operand; "
+            f"valid are {valid}"
         )
     if len(set(letters)) != len(letters):
         raise ValueError(f"an index occurs twice in the output of {equation!r}")

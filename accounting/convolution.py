@@ -44,7 +44,8 @@ class Convolution:
         for name in ("in_channels", "out_channels"):
             if (channels := getattr(self, name)) % self.groups:
                 raise ValueError(
-                    f"{name} must be a multiple of groups, got {name}={channels} and groups={self.groups}"
+                    f"{name} must be a multiple of groups, "
+                    f"got {name}={channels} and groups={self.groups}"
                 )
         object.__setattr__(self, "input_size", validated_ints("input_size", self.input_size))
         for name, minimum in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):

@@ -107,8 +107,10 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
     Raises ValueError for a scalar, inner sizes that differ, batch dimensions that do not broadcast.
     Source: torch.matmul, https://docs.pytorch.org/docs/stable/generated/torch.matmul.html
 
-    >>> broadcast_matmul_flops((4, 8, 16, 32), (32, 2)), broadcast_matmul_flops((4, 8, 16, 32), (4, 8, 32, 64))
-    (65536, 2097152)
+    >>> broadcast_matmul_flops((4, 8, 16, 32), (32, 2))
+    65536
+    >>> broadcast_matmul_flops((4, 8, 16, 32), (4, 8, 32, 64))
+    2097152
     """
     a, b = validated_ints("a_shape", a_shape), validated_ints("b_shape", b_shape)
     if not a or not b:
@@ -117,7 +119,8 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
     b = b if len(b) > 1 else (*b, 1)
     if a[-1] != b[-2]:
         raise ValueError(
-            f"the last size of a_shape must equal the last but one of b_shape (the only one, if 1-D), "
+            "the last size of a_shape must equal the last but one of b_shape (the only one, "
+            "if 1-D), "
             f"got {a[-1]} and {b[-2]} for {tuple(a_shape)} and {tuple(b_shape)}"
         )
     return matmul_flops(a[-2], a[-1], b[-1], batch=prod(broadcast_shape(a[:-2], b[:-2])))

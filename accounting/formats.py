@@ -189,9 +189,11 @@ class Format:
             return self.max_pattern + 1
         least_exponent = 1 - self.bias if self.subnormals else -self.bias
         exponent = max(math.frexp(magnitude)[1] - 1, least_exponent)
-        # Scaling up is exact, and scaling down ends at 2**fraction_bits or more: round() sees the true significand.
+        # Scaling up is exact, and scaling down ends at 2**fraction_bits or more: round() sees the
+        # true significand.
         significand = round(math.ldexp(magnitude, self.fraction_bits - exponent))
-        # Added rather than or-ed: a significand that rounds up to 2 carries into the exponent by itself.
+        # Added rather than or-ed: a significand that rounds up to 2 carries into the exponent by
+        # itself.
         pattern = ((exponent - least_exponent) << self.fraction_bits) + significand
         return pattern if self.subnormals else max(pattern - (1 << self.fraction_bits), 0)
 
@@ -267,7 +269,8 @@ def _validated_pattern(row: Format | IntegerFormat, pattern: int) -> int:
 _TABLE: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
 )
-# torch.int4 exists as a name, but has no operations and an itemsize of a whole byte: not the table's int4.
+# torch.int4 exists as a name, but has no operations and an itemsize of a whole byte: not the
+# table's int4.
 _FLOATS = {name: Format(name, **row) for name, row in _TABLE["floats"].items()}
 _INTEGERS = {name: IntegerFormat(name, **row) for name, row in _TABLE["integers"].items()}
 
@@ -299,7 +302,8 @@ def dtype_name(dtype: Dtype, valid: Iterable[str] = FORMATS, argument: str = "dt
     if meant:
         choices = " or ".join(map(repr, meant))
         raise ValueError(
-            f"{argument} must be one of {', '.join(options)}, got {dtype!r}; did you mean {choices}?"
+            f"{argument} must be one of {', '.join(options)}, got {dtype!r}; "
+            f"did you mean {choices}?"
         )
     return validated_choice(argument, text if called else str(dtype), options)
 
@@ -327,7 +331,8 @@ class QuantisedBlocks:
     """The content of a block format: a scale per block, the elements, and a scale of the whole
     tensor.
 
-    >>> QuantisedBlocks(block_size=2, tensor_scale=1.0, scales=(4.0, 0.5), elements=(1.0, 6.0, 3.0)).values
+    >>> blocks = QuantisedBlocks(2, tensor_scale=1.0, scales=(4.0, 0.5), elements=(1.0, 6.0, 3.0))
+    >>> blocks.values
     [4.0, 24.0, 1.5]
     """
 
@@ -434,7 +439,8 @@ class BlockFormat:
             )
         if largest == 0:
             return self.scale.decode(0)
-        # The scale takes the exponent of the largest value down to that of the element's max, and no mantissa.
+        # The scale takes the exponent of the largest value down to that of the element's max, and
+        # no mantissa.
         exponent = math.frexp(largest)[1] - math.frexp(self.element.max)[1]
         return self.scale.rounded(math.ldexp(1.0, exponent), overflow="saturate")
 

@@ -105,8 +105,10 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
         repeated = set(sizes) - {1}
         if len(repeated) > 1:
             raise ValueError(
-                f"shapes must agree or be 1 in each dimension from the last, got {', '.join(map(str, checked))}: "
-                f"sizes {' and '.join(map(str, sorted(repeated)))} meet in dimension {-len(result) - 1}"
+                "shapes must agree or be 1 in each dimension from the last, "
+                f"got {', '.join(map(str, checked))}: "
+                f"sizes {' and '.join(map(str, sorted(repeated)))} meet in dimension "
+                f"{-len(result) - 1}"
             )
         result.append(repeated.pop() if repeated else 1)
     return tuple(reversed(result))
@@ -170,9 +172,13 @@ def view_strides(
 
     >>> view_strides((2, 6), (6, 1), (3, 4))
     (4, 1)
-    >>> view_strides((3, 2), (1, 3), (2, 3)) is None    # a transposed (2, 3): its two stretches would be mixed
+
+    A transposed (2, 3) has no such view, as its two stretches would be mixed. Another shape has
+    one, though that is not contiguous either.
+
+    >>> view_strides((3, 2), (1, 3), (2, 3)) is None
     True
-    >>> view_strides((3, 2), (1, 3), (3, 1, 2))         # not contiguous either, yet a view
+    >>> view_strides((3, 2), (1, 3), (3, 1, 2))
     (1, 6, 3)
     """
     sizes = validated_ints("shape", shape)
@@ -304,13 +310,15 @@ class Layout:
         """
         if len(shape) < len(self.shape):
             raise ValueError(
-                f"shape must have at least the {len(self.shape)} dimensions of {self.shape}, got {shape}"
+                f"shape must have at least the {len(self.shape)} dimensions of {self.shape}, "
+                f"got {shape}"
             )
         own = list(zip(self.shape, self.strides, strict=True))
         expanded: list[tuple[int, int]] = []
         for wanted in reversed(shape):
             exists = bool(own)
-            # A new dimension of size 1 repeats nothing, and torch gives it the stride of the block inside it.
+            # A new dimension of size 1 repeats nothing, and torch gives it the stride of the block
+            # inside it.
             have, stride = own.pop() if exists else (1, math.prod(expanded[-1]) if expanded else 0)
             is_kept = exists and hasattr(wanted, "__index__") and wanted == -1
             size = have if is_kept else validated_int("shape", wanted)

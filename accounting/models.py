@@ -51,10 +51,10 @@ from accounting.parts import (
 from accounting.roofline import Work
 
 __all__ = [
-    "GPT2_SMALL", "GPT2_XL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "RULES", "DeepLinear", "Model",
-    "Transformer", "active_parameter_count", "backward_flops", "cache_bytes", "decoding_work",
-    "forward_flops", "from_config", "matmul_parameter_count", "parameter_count", "parameter_counts",
-    "recompute_flops", "rule_flops", "step_flops",
+    "GPT2_SMALL", "GPT2_XL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "RULES",
+    "DeepLinear", "Model", "Transformer", "active_parameter_count", "backward_flops", "cache_bytes",
+    "decoding_work", "forward_flops", "from_config", "matmul_parameter_count", "parameter_count",
+    "parameter_counts", "recompute_flops", "rule_flops", "step_flops",
 ]  # fmt: skip
 
 
@@ -63,7 +63,8 @@ class Model(Protocol):
     parameters.
 
     >>> from types import SimpleNamespace
-    >>> mine = SimpleNamespace(linear_maps=[LinearMaps("head", 3, 5)], attentions=[], other_parameters=[])
+    >>> maps = [LinearMaps("head", 3, 5)]
+    >>> mine = SimpleNamespace(linear_maps=maps, attentions=[], other_parameters=[])
     >>> parameter_count(mine), forward_flops(mine, batch=2)
     (15, 60)
     """
@@ -124,8 +125,10 @@ def active_parameter_count(model: Model, *, input_embedding: bool = True) -> int
     token reads one line of, differently: DeepSeek-V3's 37 B and Mixtral's 12.9 B include it,
     gpt-oss's 3.6 B does not. `input_embedding=False` leaves it out unless it is also the head.
 
-    >>> active_parameter_count(MIXTRAL_8X7B), active_parameter_count(MIXTRAL_8X7B, input_embedding=False)
-    (12879925248, 12748853248)
+    >>> active_parameter_count(MIXTRAL_8X7B)
+    12879925248
+    >>> active_parameter_count(MIXTRAL_8X7B, input_embedding=False)
+    12748853248
     """
     idle = sum(
         (maps.layers * maps.copies - maps.met) * (maps.weights + maps.biases)
@@ -143,7 +146,8 @@ def matmul_parameter_count(model: Model) -> int:
     the head even if tied.
 
     >>> from dataclasses import replace
-    >>> matmul_parameter_count(GPT2_SMALL) - matmul_parameter_count(replace(GPT2_SMALL, tied_embedding=False))
+    >>> untied = replace(GPT2_SMALL, tied_embedding=False)
+    >>> matmul_parameter_count(GPT2_SMALL) - matmul_parameter_count(untied)
     0
     """
     return sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps)
@@ -178,8 +182,10 @@ def decoding_work(
     experts at most as many as the batch can reach. Ignored: activations, the new token's own cache
     entry, look-ups.
 
-    >>> round(decoding_work(LLAMA3_70B, 1, 8192).intensity, 2), round(decoding_work(LLAMA3_70B, 64, 8192).intensity, 1)
-    (1.13, 33.0)
+    >>> round(decoding_work(LLAMA3_70B, 1, 8192).intensity, 2)
+    1.13
+    >>> round(decoding_work(LLAMA3_70B, 64, 8192).intensity, 1)
+    33.0
     """
     _refuse_beyond_positions(model, context)
     flops, read = 0, 0
@@ -343,7 +349,8 @@ def _refuse_beyond_positions(model: Model, sequence: Lengths) -> None:
     )
     if longest is not None and length("tokens", sequence) > longest:
         raise ValueError(
-            f"sequence must be at most learned_positions={longest}, got {length('tokens', sequence)}"
+            f"sequence must be at most learned_positions={longest}, "
+            f"got {length('tokens', sequence)}"
         )
 
 

@@ -57,7 +57,8 @@ OPTIMIZERS: dict[str, Optimizer] = {
     for name, row in json.loads(_ROWS.read_text(encoding="utf-8"))["optimizers"].items()
 }
 
-STEP_BYTES = 4  # torch keeps each scalar as a 0-dimensional fp32 tensor (fp64 only if that is the default dtype)
+# Torch keeps each scalar as a 0-dimensional fp32 tensor (fp64 only if that is the default dtype).
+STEP_BYTES = 4
 LEAST_IN_8_BITS = 4096  # bitsandbytes keeps smaller tensors in fp32
 # Each 8-bit buffer has the values of its 256 codes.
 TABLE_BYTES = 1024
@@ -80,7 +81,8 @@ class Scratch(NamedTuple):
     fused: bool = False
 
 
-# By class. Absent: Rprop (masks of a byte), Adafactor, Muon, L-BFGS, sparse gradients; sizes alone do not decide there.
+# By class. Absent: Rprop (masks of a byte), Adafactor, Muon, L-BFGS, sparse gradients; sizes alone
+# do not decide there.
 SCRATCH: dict[str, Scratch] = {
     "SGD": Scratch(0, ((0, 0),), fused=True),
     "Adagrad": Scratch(2, ((1, 1),), fused=True),
@@ -145,7 +147,8 @@ class Recipe:
                 object.__setattr__(self, name, dtype_name(dtype, argument=name))
 
 
-# torch.optim gives the state the parameters' dtype ("fp32", "bf16"); the others need an optimizer of their own.
+# torch.optim gives the state the parameters' dtype ("fp32", "bf16"); the others need an optimizer
+# of their own.
 RECIPES: dict[str, Recipe] = {
     "fp32": Recipe("fp32", "fp32", "fp32"),
     "bf16": Recipe("bf16", "bf16", "bf16"),

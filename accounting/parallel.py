@@ -35,7 +35,8 @@ ZERO_SHARDS: dict[int, tuple[str, ...]] = {
     3: ("state", "master", "gradients", "parameters"),
 }
 KINDS = ("tensor", "context", "pipeline", "expert", "data")
-# Each of n ranks sends this many times (n − 1)/n of the array; a "send" goes whole to one neighbour.
+# Each of n ranks sends this many times (n − 1)/n of the array; a "send" goes whole to one
+# neighbour.
 PASSES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 # Parts and maps that every rank of a tensor group holds whole; low ranks of MLA as Megatron does.
 REPLICATED = {"norms", "positions", "router", "corrections", "query_down", "latent"}
@@ -62,7 +63,8 @@ class Collective(NamedTuple):
     """A communication of one device with the others of `ranks`, `times` per step, for a `kind` of
     parallelism. `bytes` are those of the whole array.
 
-    >>> Collective("data", "all-reduce", ranks=8, bytes=16 * 10**9, times=1).sent_bytes  # 8 B bf16 gradients
+    >>> bf16_gradients_of_8b = 16 * 10**9
+    >>> Collective("data", "all-reduce", ranks=8, bytes=bf16_gradients_of_8b, times=1).sent_bytes
     28000000000
     """
 

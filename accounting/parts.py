@@ -16,7 +16,8 @@ from accounting.attention import Attention, attention_backward_flops, attention_
 from accounting.checks import validate_fields, validated_int
 from accounting.flops import MULTIPLY_ADD_FLOPS
 
-# Tokens of a sequence; of a counted model with an encoder the tokens of each stream, "source" and "tokens".
+# Tokens of a sequence; of a counted model with an encoder the tokens of each stream, "source" and
+# "tokens".
 Lengths = int | Mapping[str, int]
 
 
@@ -266,7 +267,8 @@ def layers_of(model: Any) -> tuple[list[tuple[int, Parts]], Parts]:
     of all layers.
 
     >>> first, second, head = (Parts((LinearMaps("mlp", 8, 8),)) for _ in range(3))
-    >>> [(number, len(layer.linear_maps)) for number, layer in layers_of(3 * (first + second) + head)[0]]
+    >>> repeated, outside = layers_of(3 * (first + second) + head)
+    >>> [(number, len(layer.linear_maps)) for number, layer in repeated]
     [(3, 2)]
     """
     lists = (model.linear_maps, model.attentions, model.other_parameters)
@@ -274,7 +276,11 @@ def layers_of(model: Any) -> tuple[list[tuple[int, Parts]], Parts]:
     ends = {each.block_end for each in everything if each.place < each.block_end}
 
     def ending(*found: int) -> Parts:
-        return Parts(*(tuple(each for each in parts if each.block_end in found) for parts in lists))  # type: ignore[arg-type]
+        return Parts(
+            tuple(each for each in model.linear_maps if each.block_end in found),
+            tuple(each for each in model.attentions if each.block_end in found),
+            tuple(each for each in model.other_parameters if each.block_end in found),
+        )
 
     layers = [
         (min(each.layers for each in everything if each.block_end == end), ending(end))

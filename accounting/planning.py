@@ -79,7 +79,10 @@ def training_days(
 
     >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12 / 2, mfu=0.5))
     144
-    >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12, mfu=0.5))  # the sparse peak by mistake
+
+    The sparse peak, taken by mistake, halves them.
+
+    >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12, mfu=0.5))
     72
     """
     return (
@@ -129,9 +132,13 @@ def device_state(
     and 3 hold whole while at work.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 120, 31.4, 16.6 and 1.9 GB.
 
-    >>> states = [device_state(7_500_000_000, 64, stage, recipe="bf16-fp32-master") for stage in (0, 1, 2, 3)]
-    >>> [round(state.total / 1e9, 1) for state in states]
-    [120.0, 31.4, 16.6, 1.9]
+    >>> for stage in (0, 1, 2, 3):
+    ...     state = device_state(7_500_000_000, 64, stage, recipe="bf16-fp32-master")
+    ...     round(state.total / 1e9, 1)
+    120.0
+    31.4
+    16.6
+    1.9
     """
     sharded = ZERO_SHARDS[validated_choice("zero_stage", zero_stage, ZERO_SHARDS)]
     whole = model_state(parameters, optimizer, recipe)
@@ -156,8 +163,10 @@ def largest_model_parameters(
     stage 0 memory / 16 on any number of devices. An upper bound. Ignored: activations, workspaces,
     fragmentation, the driver's own memory.
 
-    >>> largest_model_parameters(80 * 10**9, devices=8), largest_model_parameters(80 * 2**30, devices=8)
-    (40000000000, 42949672960)
+    >>> largest_model_parameters(80 * 10**9, devices=8)
+    40000000000
+    >>> largest_model_parameters(80 * 2**30, devices=8)
+    42949672960
     """
 
     def state_bytes(parameters: int) -> int:

@@ -29,8 +29,9 @@ from accounting.flops import matmul_flops
 from accounting.formats import Dtype
 from accounting.memory import element_bytes
 
-# Elementary operations per element, by formula and by `prooflops.counted`; an exponential, root or error function
-# counts as one. Hardware needs 10 to 20 instructions for those, still below every accelerator's ridge point.
+# Elementary operations per element, by formula and by `prooflops.counted`; an exponential, root or
+# error function counts as one. Hardware needs 10 to 20 instructions for those, still below every
+# accelerator's ridge point.
 FLOPS_PER_ELEMENT = {
     "add": 1,
     "multiply": 1,
@@ -42,7 +43,8 @@ FLOPS_PER_ELEMENT = {
 # Those of the gradient, which computes the function's own parts again.
 GRADIENT_FLOPS_PER_ELEMENT = {
     "gelu": 11,  # Φ: x/√2, erf, +1, ·½; φ: x·x, ·(-½), exp, ·1/√(2π); x·φ, Φ+…, ·dy
-    "gelu_tanh": 18,  # 6 up to t = tanh; ½x, 1+t, ·½; 1-t·t (2); ·3κ, +1, ·√(2/π) on x·x; two products; +…, ·dy
+    # 6 up to t = tanh; ½x, 1+t, ·½; 1-t·t (2); ·3κ, +1, ·√(2/π) on x·x; two products; +…, ·dy
+    "gelu_tanh": 18,
     "silu": 9,  # -x, exp, +1, 1/… for σ; 1-σ, ·x, +1, ·σ, ·dy
 }
 SOFTMAX_FLOPS = 5  # largest, subtract it, exp, sum, divide
@@ -142,8 +144,10 @@ def elementwise_work(
     Assumes one fused kernel. A GELU of separate eager operations moves each intermediate to memory
     and back: several times these bytes. Raises ValueError for an unknown function.
 
-    >>> elementwise_work((1024,), "relu").intensity, elementwise_work((1024,), "relu", "fp32").intensity
-    (0.25, 0.125)
+    >>> elementwise_work((1024,), "relu").intensity
+    0.25
+    >>> elementwise_work((1024,), "relu", "fp32").intensity
+    0.125
     """
     elements = prod(validated_ints("shape", shape))
     per_element = FLOPS_PER_ELEMENT[validated_choice("function", function, FLOPS_PER_ELEMENT)]

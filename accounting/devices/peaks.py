@@ -29,13 +29,14 @@ TABLE = json.loads(Path(__file__).with_name("peaks.json").read_text(encoding="ut
 FLOP_PER_CLOCK: dict[str, dict[str, int]] = TABLE["flop_per_clock"]
 SOURCES: dict[str, str] = TABLE["sources"]
 
+# Each leads from the printed figure to the dense one of a device.
 DIVISORS = {
     "dense": 1,
     "sparse": 2,
     "card": 2,
     "derived": 1,
     "secondary": 1,
-}  # of the printed figure, to dense and per device
+}
 
 
 class Figure(NamedTuple):

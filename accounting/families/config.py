@@ -51,7 +51,7 @@ def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str]
     >>> llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
     ...          "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
     ...          "vocab_size": 128256}
-    >>> sum(each.parameters for each in from_config(llama).linear_maps)  # without embedding and norms
+    >>> sum(each.parameters for each in from_config(llama).linear_maps)
     7504658432
     >>> from_config(llama | {"num_registers": 4}, ignore=["num_registers"]) == from_config(llama)
     True

@@ -38,7 +38,8 @@ def other(part: str, elements: int, **options: Any) -> Parts:
 def embedding(vocab_size: int, dim: int, positions: int = 0) -> Parts:
     """A row of `dim` for each token, and one for each of `positions` if they are learned.
 
-    >>> [table.parameters for table in embedding(50257, 768, positions=1024).other_parameters]  # GPT-2
+    >>> gpt2 = embedding(50257, 768, positions=1024)
+    >>> [table.parameters for table in gpt2.other_parameters]
     [38597376, 786432]
     """
     tokens = other("embedding", vocab_size * dim, looked_up=True)
@@ -50,8 +51,8 @@ def head(dim: int, vocab_size: int, *, tied: bool = False, bias: bool = False) -
     """Logits from the last state; `tied` uses the embedding's own matrix and stores only a bias.
 
     >>> for tied in (False, True):
-    ...     maps, others = (parts := head(768, 50257, tied=tied, bias=True)).linear_maps, parts.other_parameters
-    ...     sum(each.parameters for each in (*maps, *others))
+    ...     parts = head(768, 50257, tied=tied, bias=True)
+    ...     sum(each.parameters for each in (*parts.linear_maps, *parts.other_parameters))
     38647633
     50257
     """
@@ -77,7 +78,8 @@ def attention(
     `extra` are further parameters (norms of queries and keys); `options` are those of
     `AttentionLayers`.
 
-    >>> [(maps.name, maps.parameters) for maps in attention(4096, 32, 128, kv_heads=8).linear_maps]  # Llama-3-8B
+    >>> llama3_8b = attention(4096, 32, 128, kv_heads=8)
+    >>> [(maps.name, maps.parameters) for maps in llama3_8b.linear_maps]
     [('query', 16777216), ('key', 4194304), ('value', 4194304), ('out', 16777216)]
     """
     kv_width = (kv_heads or heads) * head_dim
@@ -130,9 +132,11 @@ def mixture(
     per expert: a part of their own, as published counts include them, and transformers does not,
     where they are a buffer (DeepSeek-V3, Kimi-K2, GLM-4.5).
 
-    >>> layer = mixture(4096, 14336, experts=8, active=2, gated=True)  # Mixtral 8x7B
-    >>> sum(maps.parameters for maps in layer.linear_maps), sum(maps.met * maps.weights for maps in layer.linear_maps)
-    (1409318912, 352354304)
+    >>> mixtral = mixture(4096, 14336, experts=8, active=2, gated=True)
+    >>> sum(maps.parameters for maps in mixtral.linear_maps)
+    1409318912
+    >>> sum(maps.met * maps.weights for maps in mixtral.linear_maps)
+    352354304
     """
     if active > experts:
         raise ValueError(f"active must be at most experts={experts}, got {active}")

@@ -106,7 +106,8 @@ class Transformer(Built):
         validate_fields(self, "learned_positions", "kv_heads", "head_dim", flags=flags)
         if not self.head_dim and self.dim % self.heads:
             raise ValueError(
-                f"heads must divide dim where head_dim is not given, got heads={self.heads}, dim={self.dim}"
+                f"heads must divide dim where head_dim is not given, got heads={self.heads}, "
+                f"dim={self.dim}"
             )
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "head_dim", self.head_dim or self.dim // self.heads)
@@ -122,7 +123,8 @@ class Transformer(Built):
             raise ValueError("norm_bias must be False for norm='rmsnorm', got True")
         if self.head_dim % 2 and not self.learned_positions:
             raise ValueError(
-                f"head_dim must be even for rotary positions (learned_positions=0), got {self.head_dim}"
+                "head_dim must be even for rotary positions (learned_positions=0), "
+                f"got {self.head_dim}"
             )
 
     @cached_property
@@ -146,7 +148,8 @@ class Transformer(Built):
         return first + self.layers * (norm + attending + norm + thinking) + last
 
 
-# Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", table 2; widths as in the released weights
+# Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", table 2; widths as in
+# the released weights
 GPT2_SMALL = Transformer(
     vocab_size=50257,
     layers=12,

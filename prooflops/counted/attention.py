@@ -25,7 +25,8 @@ from accounting.attention import Attention
 # --- fused kernels --------------------------------------------------------------------------------
 
 _SCALED = """
-_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
+_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
+_scaled_dot_product_efficient_attention
 _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
 """.split()
 _FORWARD = (*_SCALED, "_flash_attention_forward", "_efficient_attention_forward")
@@ -51,7 +52,8 @@ def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> 
     if dense:  # (..., head, position, width)
         rows = int(prod(query.shape[:-2]))
         shapes = [Attention(rows, 1, int(query.shape[-2]), key_length=int(key.shape[-2]), **widths)]
-    else:  # (batch, position, head, width), or (position, head, width) of sequences one after the other
+    else:
+        # (batch, position, head, width), or (position, head, width) of sequences in a row
         lengths = zip(_lengths(arguments, "q", query), _lengths(arguments, "k", key), strict=True)
         shapes = [
             Attention(1, int(query.shape[-2]), queries, key_length=keys, **widths)

@@ -36,7 +36,7 @@ from accounting.parts import Lengths, LinearMaps, OtherParameters, Part, Parts, 
 from prooflops.counted.counter import flops
 from prooflops.counted.repeated import each_kind_once
 
-OLDEST = 5  # of transformers, by its major version
+OLDEST_TRANSFORMERS_MAJOR = 5
 # What transformers is to call for attention that keeps one number per query, or every score.
 ATTENTION = {"flash": "kept by flash attention", "unfused": "eager"}
 DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -64,8 +64,9 @@ CHOSEN = (
 )
 # Tasks of which a model is built where its config names no architecture that transformers has.
 TASKS = (
-    "ImageTextToText", "MaskedLM", "CausalLM", "Seq2SeqLM", "SpeechSeq2Seq", "CTC", "ImageClassification",
-    "AudioClassification", "VideoClassification", "ObjectDetection", "SemanticSegmentation", "DepthEstimation", "",
+    "ImageTextToText", "MaskedLM", "CausalLM", "Seq2SeqLM", "SpeechSeq2Seq", "CTC",
+    "ImageClassification", "AudioClassification", "VideoClassification", "ObjectDetection",
+    "SemanticSegmentation", "DepthEstimation", "",
 )  # fmt: skip
 
 
@@ -208,7 +209,7 @@ class Run:
         return total
 
     def _cached(self, tokens: int, source: int) -> list[tuple[int, int]]:
-        """Elements of each tensor of the cache after so many tokens, and the tokens of its window."""
+        """Elements of each tensor of the cache after so many tokens, and its window's tokens."""
         with self._running(), torch.no_grad():
             out = self._outputs(1, {"source": source, "tokens": tokens}, use_cache=True)
         found = []
@@ -220,9 +221,8 @@ class Run:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Fake tensors, and errors that say which model does not run on them."""
-        packed = (
-            "transformers.masking_utils.find_packed_sequence_indices"  # which would read values
-        )
+        # Would read values.
+        packed = "transformers.masking_utils.find_packed_sequence_indices"
         try:
             with (
                 mock.patch(packed, return_value=None, create=True),
@@ -233,7 +233,8 @@ class Run:
                 yield
         except Exception as error:
             raise ValueError(
-                f"FLOPs and activations of this model are unknown: {self.name} does not run on tensors without values, "
+                "FLOPs and activations of this model are unknown: "
+                f"{self.name} does not run on tensors without values, "
                 f"{type(error).__name__}: {error}; its parameters are known"
             ) from error
         finally:
@@ -343,7 +344,8 @@ def _inputs(net: Any, batch: int, sequence: Lengths) -> dict[str, Tensor]:
     where it has text.
     """
     names, config = signature(net.forward).parameters, net.config
-    if "sample" in names:  # of diffusers
+    takes_a_sample_as_diffusers_do = "sample" in names
+    if takes_a_sample_as_diffusers_do:
         side, width = (config.get(key) or 0 for key in ("sample_size", "cross_attention_dim"))
         shapes = {"sample": (batch, config["in_channels"], side, side), "timestep": ()}
         shapes["encoder_hidden_states"] = batch, length("tokens", sequence), width
@@ -362,10 +364,9 @@ def _inputs(net: Any, batch: int, sequence: Lengths) -> dict[str, Tensor]:
         )
     if main == "input_ids":
         rows = length("source" if given else "tokens", sequence)
-        image = names.get(
-            "pixel_values"
-        )  # of a net that compares texts with images, or cannot do without
-        if image and (hasattr(net, "logit_scale") or image.default is Parameter.empty):
+        image = names.get("pixel_values")
+        compares_texts_with_images = hasattr(net, "logit_scale")
+        if image and (compares_texts_with_images or image.default is Parameter.empty):
             given["pixel_values"] = torch.zeros(
                 batch, *_shape(config, "pixel_values", 0), dtype=net.dtype
             )
@@ -561,8 +562,8 @@ def from_library(values: Mapping[str, Any]) -> CountedModel:
 
     version = f"transformers {transformers.__version__}"
     transformers.AttentionInterface.register(ATTENTION["flash"], _flash)
-    if int(transformers.__version__.split(".")[0]) < OLDEST:
-        raise ImportError(f"{version} is older than {OLDEST}")
+    if int(transformers.__version__.split(".")[0]) < OLDEST_TRANSFORMERS_MAJOR:
+        raise ImportError(f"{version} is older than {OLDEST_TRANSFORMERS_MAJOR}")
     name = str(values.get("model_type"))
     if name not in transformers.CONFIG_MAPPING:
         raise ValueError(f"{version} does not know it")
@@ -580,7 +581,8 @@ def from_library(values: Mapping[str, Any]) -> CountedModel:
         ignored = tuple(key for key in strange if key not in read)
         if name in MODEL_TYPES and ignored:
             raise LookupError(
-                f"it reads no {', '.join(ignored)}; ignore={ignored} passes over what changes no size"
+                f"it reads no {', '.join(ignored)}; "
+                f"ignore={ignored} passes over what changes no size"
             )
     if ignored:
         named = ", ".join(f"{key}={_value_at(values, key)!r}" for key in ignored)
@@ -673,7 +675,8 @@ def _config(kind: Any, values: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]
         if key not in ("auto_map", "quantization_config")
     }
     config = kind.from_dict(read)
-    config.architectures = config.architectures or []  # which the library goes through
+    # The library goes through them, and stops at None.
+    config.architectures = config.architectures or []
     _validate_heads(config)
     strange = [*_unknown(kind, read, config)]
     for each in (config, *(getattr(config, part, None) for part in kind.sub_configs)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import warnings
 from collections.abc import Iterator
@@ -55,24 +54,27 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     CPU's fused attention, recurrent layers, grouped convolutions, linear systems, complex numbers.
 
     Conventions:
-    - A multiply-add is 2 FLOPs, a complex one 8; an integer product counts as one of floating-point numbers.
-    - Attention counts all pairs of query and key, masked or not. With pairs="causal" it counts the pairs that the mask
-      leaves, windows included: `is_causal=True`, a mask given to scaled_dot_product_attention as a
-      tensor (each call reads it once, and waits for its device; on the meta device it can't be
-      read, and saves nothing), or a BlockMask of FlexAttention. Kernels execute more: all pairs
-      under a tensor, whole blocks under a BlockMask. Masks that a model adds to the scores by
-      itself are not seen.
-    - The backward pass of a fused kernel is 5 products; one of them recomputes the scores. That of the unfused path
-      is 4. Padding of a convolution is counted as data. A product's bias is ignored.
-    - Elementwise operations and reductions are one FLOP per element of the largest tensor they read or write, whatever
-      the function; a fused one (softmax, layer norm, GELU, SiLU, a fused optimizer) as many as it
-      fuses: `accounting.roofline.FLOPS_PER_ELEMENT`. Those without a floating-point tensor are
-      none. Copies, casts, views, gathers and random numbers are none.
-    - Forward is everything outside a backward pass, the optimizer's step and a loss included. Recomputed is what Python
-      code inside a backward pass computes with gradients enabled: torch's checkpointing of either
-      kind, and other libraries'. With retain_graph=True only torch's is recognised.
-    - An operator reads every tensor once (an expanded one by its own elements) and writes every result once: the
-      traffic of memory if nothing is fused, cached or read twice.
+    - A multiply-add is 2 FLOPs, a complex one 8; an integer product counts as one of floating-point
+      numbers.
+    - Attention counts all pairs of query and key, masked or not. With pairs="causal" it counts the
+      pairs that the mask leaves, windows included: `is_causal=True`, a mask given to
+      scaled_dot_product_attention as a tensor (each call reads it once, and waits for its device;
+      on the meta device it can't be read, and saves nothing), or a BlockMask of FlexAttention.
+      Kernels execute more: all pairs under a tensor, whole blocks under a BlockMask. Masks that a
+      model adds to the scores by itself are not seen.
+    - The backward pass of a fused kernel is 5 products; one of them recomputes the scores. That of
+      the unfused path is 4. Padding of a convolution is counted as data. A product's bias is
+      ignored.
+    - Elementwise operations and reductions are one FLOP per element of the largest tensor they read
+      or write, whatever the function; a fused one (softmax, layer norm, GELU, SiLU, a fused
+      optimizer) as many as it fuses: `accounting.roofline.FLOPS_PER_ELEMENT`. Those without a
+      floating-point tensor are none. Copies, casts, views, gathers and random numbers are none.
+    - Forward is everything outside a backward pass, the optimizer's step and a loss included.
+      Recomputed is what Python code inside a backward pass computes with gradients enabled: torch's
+      checkpointing of either kind, and other libraries'. With retain_graph=True only torch's is
+      recognised.
+    - An operator reads every tensor once (an expanded one by its own elements) and writes every
+      result once: the traffic of memory if nothing is fused, cached or read twice.
 
     Domain of validity: shape formulas of the operators dispatched in this thread and the autograd
     threads it starts. That catches a wrong formula of a model, not a wrong formula of an operator.
@@ -94,7 +96,7 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     masks = UnfusedMasks() if validated_choice("pairs", pairs, PAIRS) == "causal" else None
     counter = _Counter(masks)
     if not IMPORTS_DYNAMO_UNSEEN:
-        importlib.import_module("torch._dynamo")
+        from torch import _dynamo  # noqa: F401
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
         stack.enter_context(masks or nullcontext())
@@ -254,7 +256,7 @@ def _updated_bytes(rule: Rule, args: Any) -> int:
 
 
 def _phase() -> int:
-    """Whether an operator runs in a forward pass, in a backward pass, or there for the second time."""
+    """Whether an operator runs forward, in a backward pass, or there for the second time."""
     if torch._C._current_graph_task_id() == -1:
         return FORWARD
     if not torch.is_grad_enabled():

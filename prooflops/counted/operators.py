@@ -196,7 +196,8 @@ PRODUCT_FORMULAS: dict[str, Formula] = {
     "linalg_solve_triangular": lambda out, matrix, *_, **__: _solved(out, matrix),
     "triangular_solve": lambda out, _b, matrix, *_, **__: _solved(out[0], matrix),
     "linalg_lu_factor_ex _linalg_det _linalg_slogdet": _lu,
-    "linalg_lu_solve": lambda out, matrix, *_, **__: 2 * _solved(out, matrix),  # by two triangles
+    # Two triangles are solved.
+    "linalg_lu_solve": lambda out, matrix, *_, **__: 2 * _solved(out, matrix),
     "_linalg_solve_ex": lambda out, matrix, *_, **__: (
         _lu(out, matrix) + 2 * _solved(out[0], matrix)
     ),
@@ -258,7 +259,8 @@ def _cudnn_batch_norm_backward(_out: Any, x: Any, _grad: Any, *_: Any) -> int:
 
 def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, *rest: Any, **_: Any) -> int:
     """The running statistics, a few FLOPs per channel, are ignored."""
-    if next((flag for flag in rest if isinstance(flag, bool)), True):  # in training
+    is_training = next((flag for flag in rest if isinstance(flag, bool)), True)
+    if is_training:
         return _normalisation(1, 1, out, x, weight, bias)
     return (2 + (weight is not None) + (bias is not None)) * elements(x)
 
@@ -336,7 +338,8 @@ ELEMENTWISE_FORMULAS: dict[str, Formula] = {
     "native_group_norm_backward": partial(_normalisation_backward, 4, 9),
     "batch_norm_backward native_batch_norm_backward": partial(_normalisation_backward, 2, 9),
     "cudnn_batch_norm_backward": _cudnn_batch_norm_backward,
-    "native_batch_norm cudnn_batch_norm _native_batch_norm_legit _batch_norm_with_update": _batch_norm,
+    "native_batch_norm cudnn_batch_norm": _batch_norm,
+    "_native_batch_norm_legit _batch_norm_with_update": _batch_norm,
     "_native_batch_norm_legit_no_training": lambda out, x, weight, bias, *_: _batch_norm(
         out, x, weight, bias, False
     ),

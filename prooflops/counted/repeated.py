@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-RUN = 2  # of equal layers: the first may meet storage that all share
+# The first of equal layers may meet storage that all share.
+RUN = 2
 # Attributes that tell a layer's place in its net, and not what it computes.
 PLACES = re.compile(
     r".*(idx|index|layer_?(id|number|num|i|no))|training|call_super_init|dump_patches"
@@ -115,7 +116,7 @@ def _seen(value: Any) -> Any:
 
 
 def _repeated(net: nn.Module) -> Iterator[tuple[nn.Module, Any]]:
-    """The layers of lists in which a kind stands more often than it has to run, each with its kind."""
+    """The layers of lists in which a kind stands more often than it has to run, with the kinds."""
     for module in net.modules():
         if isinstance(module, (nn.ModuleList, nn.Sequential)):
             kinds = [_kind(layer) for layer in module]

@@ -35,7 +35,8 @@ class Rule(NamedTuple):
     """How the calls of one operator are counted."""
 
     operator: str
-    treatment: str  # "count", "decompose", "branch", "leave" (nothing to count), "refuse" (a subclass answers)
+    # "count", "decompose", "branch", "leave" (nothing to count), "refuse" (a subclass answers)
+    treatment: str
     kind: int = UNKNOWN
     formula: Formula = lambda *_, **__: 0
     attention: str = ""  # the name of a fused kernel of attention
@@ -71,7 +72,8 @@ def _rule(func: Any) -> Rule:
         return Rule(name, "count", PRODUCTS, _with_result(flop_registry[func]))
     if name in KINDS["layout"]:
         return Rule(name, "refuse")
-    if name == "prim.device":  # of a fake tensor
+    asks_a_fake_tensor_for_its_device = name == "prim.device"
+    if asks_a_fake_tensor_for_its_device:
         return Rule(name, "leave")
     if _is_composite(func):
         return Rule(name, "decompose")

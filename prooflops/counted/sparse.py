@@ -12,7 +12,7 @@ from torch import Tensor
 from prooflops.counted.tensors import NotStridedError, bytes_of, tensors_in
 
 PRODUCTS = {"mm", "mv", "bmm", "hspmm", "_sparse_mm_reduce_impl"}
-ADDED = {"addmm", "addmv", "_sparse_addmm", "sparse_sampled_addmm"}  # to their first argument
+ADDED_TO_FIRST_ARGUMENT = {"addmm", "addmv", "_sparse_addmm", "sparse_sampled_addmm"}
 # The methods that give a layout's elements, or blocks of them, and their places.
 PARTS = {
     torch.strided: ("detach",),
@@ -33,9 +33,9 @@ def sparse_flops(operator: str, out: Any, args: Any) -> int | None:
     In a sampled product it is the result that stores them: each is a row times a column.
     """
     name = operator.removeprefix("aten.").removesuffix("_")
-    if name not in PRODUCTS | ADDED:
+    if name not in PRODUCTS | ADDED_TO_FIRST_ARGUMENT:
         return None
-    a, b = args[1:3] if name in ADDED else args[:2]
+    a, b = args[1:3] if name in ADDED_TO_FIRST_ARGUMENT else args[:2]
     if name == "sparse_sampled_addmm":
         return 2 * _parts(out)[0].numel() * int(a.shape[-1])
     if (a.layout is torch.strided) == (b.layout is torch.strided):

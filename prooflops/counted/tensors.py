@@ -9,7 +9,7 @@ import torch
 
 
 class NotStridedError(Exception):
-    """A sparse or nested tensor: neither its bytes nor its operators' FLOPs follow from its shape."""
+    """A sparse or nested tensor, whose shape tells neither its bytes nor its operators' FLOPs."""
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:

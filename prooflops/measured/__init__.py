@@ -18,6 +18,6 @@ from prooflops.measured.timing import (
 )
 
 __all__ = [
-    "MEASURED_DEVICES", "MeasuredBytes", "MeasuredMemory", "Timing", "alternating", "clock", "median_interval",
-    "memory", "one_thread", "synchronise", "time", "why_uncounted",
+    "MEASURED_DEVICES", "MeasuredBytes", "MeasuredMemory", "Timing", "alternating", "clock",
+    "median_interval", "memory", "one_thread", "synchronise", "time", "why_uncounted",
 ]  # fmt: skip

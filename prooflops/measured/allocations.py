@@ -110,7 +110,8 @@ def memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemory]:
     meter = _meter_of(torch.device(device))
     if _measuring:
         raise RuntimeError(
-            f"memory({str(device)!r}) inside a block that is measured on {_measuring[0]!r}: use mark()"
+            f"memory({str(device)!r}) inside a block that is measured on {_measuring[0]!r}: "
+            "use mark()"
         )
     if "FakeTensorMode" in (type(mode).__name__ for mode in _get_current_dispatch_mode_stack()):
         raise RuntimeError(
@@ -144,23 +145,33 @@ def why_uncounted(device: torch.device) -> str:
     if device.type != "cuda":
         return ""
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
-        return "PYTORCH_NO_CUDA_MEMORY_CACHING is set: without a cache the allocator counts nothing; unset it"
+        return (
+            "PYTORCH_NO_CUDA_MEMORY_CACHING is set: without a cache the allocator counts nothing; "
+            "unset it"
+        )
     if (backend := torch.cuda.get_allocator_backend()) != "native":
-        return f"the allocator {backend} counts no requested bytes: take backend: out of PYTORCH_CUDA_ALLOC_CONF"
+        return (
+            f"the allocator {backend} counts no requested bytes: take backend: "
+            "out of PYTORCH_CUDA_ALLOC_CONF"
+        )
     return ""
 
 
 def _meter_of(device: torch.device) -> _CpuMeter | _CachingAllocatorMeter:
     if device.type == "meta":
         raise ValueError(
-            "device must hold bytes, got 'meta', whose tensors have shapes only; accounting.memory predicts their bytes"
+            "device must hold bytes, got 'meta', whose tensors have shapes only; "
+            "accounting.memory predicts their bytes"
         )
     validated_choice("device", device.type, MEASURED_DEVICES)
     return _CpuMeter() if device.type == "cpu" else _CachingAllocatorMeter(device)
 
 
 class _Event(NamedTuple):
-    """One report of the CPU allocator: `size` bytes allocated at `address`, or freed if negative."""
+    """One report of the CPU allocator.
+
+    `size` bytes are allocated at `address`, or freed if negative.
+    """
 
     address: int
     size: int
@@ -180,7 +191,8 @@ class _CpuMeter:
     def start(self) -> None:
         if _profiler_is_on() or profiler._is_profiler_enabled:
             raise RuntimeError(
-                "a profiler is active: the CPU's bytes need a profiler session of their own; stop it first"
+                "a profiler is active: the CPU's bytes need a profiler session of their own; "
+                "stop it first"
             )
         # With acc_events torch 2.10 to 2.12 do not warn that a later cycle, of which there is none,
         # clears the events.
@@ -216,7 +228,10 @@ class _CpuMeter:
         return _bytes_of(segments)
 
 
-_ENDED_WITHIN = "another profiler ran inside the measured block and ended its session: profile outside the block"
+_ENDED_WITHIN = (
+    "another profiler ran inside the measured block and ended its session: "
+    "profile outside the block"
+)
 
 
 def _split_at_marks(trace: Iterable[dict[str, Any]]) -> list[list[_Event]]:
@@ -263,7 +278,8 @@ class _CachingAllocatorMeter:
         self._api = getattr(torch, device.type)
         if not self._api.is_available():
             raise ValueError(
-                f"device must be present, got {str(device)!r}, and torch sees no {device.type} device"
+                f"device must be present, got {str(device)!r}, "
+                f"and torch sees no {device.type} device"
             )
         if why := why_uncounted(device):
             raise RuntimeError(why)
@@ -283,7 +299,8 @@ class _CachingAllocatorMeter:
         figures = dict(self._api.memory_stats(self._device))
         if "requested_bytes.all.current" not in figures:
             raise RuntimeError(
-                f"the allocator of {str(self._device)!r} reports no requested bytes; only torch's native one does"
+                f"the allocator of {str(self._device)!r} reports no requested bytes; "
+                "only torch's native one does"
             )
         self._readings.append(figures)
         self._api.reset_peak_memory_stats(self._device)

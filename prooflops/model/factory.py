@@ -23,7 +23,10 @@ import prooflops
 from accounting.checks import validated_choice
 
 FORMS = "module:factory, such as my_package.my_module:factory, or path/to/file.py:factory"
-RETURNS = "(module, inputs) or (module, inputs, optimizer, loss, D), of which the last three may be left out or None"
+RETURNS = (
+    "(module, inputs) or (module, inputs, optimizer, loss, D), "
+    "of which the last three may be left out or None"
+)
 DOTTED = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 NOT_THE_USERS = tuple(
     str(Path(str(package.__file__)).parent) + os.sep for package in (torch, accounting, prooflops)

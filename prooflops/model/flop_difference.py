@@ -61,10 +61,10 @@ class ExplainedFlops:
     """The FLOPs of one training step of a model, counted, and the parts of their difference from
     2ND, 4ND and 6ND.
 
-    No rule covers `update`, products in the optimizer's step. `recomputed` is the part of `backward`
-    that the mathematics does not need. `by_dtype` are the executed products of forward and backward.
-    `moved_bytes`, `elementwise` (part of no other figure) and `operators` (without views) are those
-    of the whole step; `unknown` are calls of operators without a formula.
+    No rule covers `update`, products in the optimizer's step. `recomputed` is the part of
+    `backward` that the mathematics does not need. `by_dtype` are the executed products of forward
+    and backward. `moved_bytes`, `elementwise` (part of no other figure) and `operators` (without
+    views) are those of the whole step; `unknown` are calls of operators without a formula.
     """
 
     parameters: int
@@ -229,7 +229,8 @@ class ProductsOfParameters:
         for index, share in self._shares(factors, flops):
             self._uses[index].backward += share
         if not factors:
-            # Two gradients for two factors; a fused kernel does more because it has not kept the scores.
+            # Two gradients for two factors; a fused kernel does more because it has not kept the
+            # scores.
             needed = min(flops, 2 * sum(forward for _, forward in of_node)) if of_node else flops
             self._without_parameter["backward"] += needed
             self.fused_recomputed += flops - needed

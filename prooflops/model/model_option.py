@@ -44,18 +44,20 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--model-largest",
         metavar="ARGUMENT",
-        help="with --model: the largest value of this argument of the factory, such as batch, whose step fits",
+        help="with --model: the largest value of this argument of the factory, such as batch, "
+        "whose step fits",
     )
     group.addoption(
         "--fits",
         action="store_true",
-        help="with --model: which cards a step fits on, predicted; with --model-largest also the largest value there",
+        help="with --model: which cards a step fits on, predicted; "
+        "with --model-largest also the largest value there",
     )
     group.addoption(
         "--model-memory",
         metavar="BYTES",
-        help="with --model-largest: the memory that a step may take, such as 4GiB (default: all that is free on an "
-        "accelerator, 1 GiB on a CPU)",
+        help="with --model-largest: the memory that a step may take, such as 4GiB "
+        "(default: all that is free on an accelerator, 1 GiB on a CPU)",
     )
     parser.addini(
         "model_tests", "the files of tests that --model runs, and nothing else does", type="paths"
@@ -116,7 +118,8 @@ def _examination(config: pytest.Config, spec: str, device: torch.device) -> Exam
         default_of(user_model, argument)
     elif memory:
         raise ModelError(
-            "--model-memory limits --model-largest: name its argument, such as --model-largest batch"
+            "--model-memory limits --model-largest: name its argument, "
+            "such as --model-largest batch"
         )
     limit = amount(memory, "--model-memory") if memory else None
     return Examination(user_model, argument, limit, stages)

@@ -79,7 +79,9 @@ class ModelReport:
         return html_of(page.page_of(self.examination, headline, {}))
 
     def _repr_html_(self) -> str:
-        return f'<iframe srcdoc="{html.escape(self._page())}" style="width: 100%; height: 40em; border: 0"></iframe>'
+        content = html.escape(self._page())
+        style = "width: 100%; height: 40em; border: 0"
+        return f'<iframe srcdoc="{content}" style="{style}"></iframe>'
 
     def _fits_lines(self) -> list[str]:
         if "fits" not in vars(self.examination):
@@ -95,12 +97,14 @@ class ModelReport:
                 name = "  " * each.depth + (each.name.rpartition(".")[2] or "(the whole)")
                 flops = each.forward_flops, each.backward_flops
                 rows.append([name, each.kind, *map("{:,}".format, (each.parameters, *flops))])
+        measured = bytes_text(self.measured_peak_bytes)
+        predicted = bytes_text(self.predicted_peak_bytes)
         return "\n".join([
             *aligned(rows), "",
             f"N = {self.parameters:,} parameters, D = {self.examination.about['D']}",
             f"FLOPs forward {self.flops_forward:,}, 2ND = {self.rule_2nd:,}",
             f"FLOPs of a step {self.flops_step:,}, 6ND = {self.rule_6nd:,}",
-            f"peak memory {bytes_text(self.measured_peak_bytes)}, predicted {bytes_text(self.predicted_peak_bytes)}",
+            f"peak memory {measured}, predicted {predicted}",
             *self._fits_lines(),
         ])  # fmt: skip
 
@@ -154,7 +158,8 @@ def model_report(
             _loss_on_copies(loss) if isinstance(loss, FunctionType) else loss,
         )
 
-    with torch.enable_grad(), ExitStack() as stack:  # in a notebook gradients may be switched off
+    # A notebook may have switched gradients off.
+    with torch.enable_grad(), ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         stack.enter_context(torch.random.fork_rng(range(torch.cuda.device_count())))
         stages = on_stderr(f"model_report of {kind}")
@@ -185,7 +190,8 @@ def _optimizer_maker(optimizer: Any) -> MakeOptimizer:
     if callable(optimizer):  # a built optimizer is not: it holds the module's own parameters
         return optimizer  # type: ignore[no-any-return]
     raise ModelError(
-        f"optimizer must be a name, a class or a function of the parameters, got a {type(optimizer).__name__}"
+        "optimizer must be a name, a class or a function of the parameters, "
+        f"got a {type(optimizer).__name__}"
     )
 
 

@@ -42,7 +42,8 @@ class StepMemory:
     rows: tuple[MemoryRow, ...]
     remarks: tuple[str, ...]
     scratch: dict[str, int]  # temporary workspace per operator: the most that one call takes
-    is_lower_bound: bool  # whether the last two predictions are lower bounds: an operator's workspace is unknown
+    # The last two predictions are lower bounds where an operator's workspace is unknown.
+    is_lower_bound: bool
     phase_peaks: dict[str, int]  # measured; the update is the optimizer's
     charged_peak_bytes: int | None  # set aside for the peak by CUDA's caching allocator
 
@@ -165,7 +166,10 @@ def peak_of(held: Memory) -> int:
 def _unexplained_bytes(difference: int) -> str:
     """The bytes that the allocator gave out for the model beyond its tensors, or did not see."""
     if difference < 0:
-        return f"{-difference:,} B of the model came from numpy or a file, which the allocator does not see"
+        return (
+            f"{-difference:,} B of the model came from numpy or a file, "
+            "which the allocator does not see"
+        )
     return (
         f"besides parameters, buffers and inputs the factory keeps {difference:,} B"
         if difference

@@ -135,7 +135,8 @@ def tried(user_model: UserModel) -> UserModel:
     again = {id(parameter) for parameter in built.module.parameters()}
     if again & {id(parameter) for parameter in trial.module.parameters()}:
         raise ModelError(
-            f"{user_model.option} {user_model.spec}: built twice, it has the same parameters; every check "
+            f"{user_model.option} {user_model.spec}: built twice, it has the same parameters; "
+            "every check "
             "needs a module of its own"
         )
     modules = trial.module.modules()
@@ -172,7 +173,8 @@ def validated_instance(returned: object, *, allow_meta: bool = False) -> Instanc
     arguments, keywords = _inputs(inputs)
     notes = []
     if not module.training:
-        # Parts that are frozen in eval mode stay so; a whole module in eval mode is put in train mode.
+        # Parts that are frozen in eval mode stay so; a whole module in eval mode is put in train
+        # mode.
         module.train()
         notes.append("the module was in eval mode: put in train mode for the step")
     if optimizer is None:
@@ -181,7 +183,8 @@ def validated_instance(returned: object, *, allow_meta: bool = False) -> Instanc
     check_optimizer(optimizer, module)
     if loss is not None and not callable(loss):
         raise ModelError(
-            f"loss must be a function of the module's output, got {loss!r} of type {type(loss).__name__}"
+            "loss must be a function of the module's output, "
+            f"got {loss!r} of type {type(loss).__name__}"
         )
     if loss is None:
         notes.append(
@@ -199,7 +202,8 @@ def check_parameters(module: nn.Module, *, allow_meta: bool = False) -> None:
         if isinstance(part, torch.jit.ScriptModule):
             where = f"its part {name}" if name else f"the {_name(module)}"
             raise ModelError(
-                f"{where} is TorchScript, which can be neither copied nor taken apart here; pass the "
+                f"{where} is TorchScript, which can be neither copied nor taken apart here; "
+                "pass the "
                 "torch.nn.Module from which it was scripted or traced"
             )
     derived = [name for name, each in module.named_parameters() if not each.is_leaf]
@@ -226,7 +230,8 @@ def check_parameters(module: nn.Module, *, allow_meta: bool = False) -> None:
     meta = [name for name, each in module.named_parameters() if each.is_meta]
     if meta and not allow_meta:
         raise ModelError(
-            f"parameters on the meta device hold no values: {', '.join(meta[:5])}; build on a real device"
+            f"parameters on the meta device hold no values: {', '.join(meta[:5])}; "
+            "build on a real device"
         )
 
 
@@ -241,7 +246,8 @@ def check_optimizer(optimizer: object, module: nn.Module) -> None:
     )
     if foreign:
         raise ModelError(
-            f"optimizer must update the module's parameters, but {foreign} of its tensors are not among them; "
+            "optimizer must update the module's parameters, "
+            f"but {foreign} of its tensors are not among them; "
             "build it after the last change of the module"
         )
 
@@ -255,7 +261,8 @@ def _stated_tokens(stated: object) -> tuple[int, str] | None:
     )
     if type(number) is not int or number < 1 or not isinstance(unit, str) or not unit.strip():
         raise ModelError(
-            f'D must be a number of tokens above 0 or a pair such as (784, "patches"), got {stated!r}'
+            'D must be a number of tokens above 0 or a pair such as (784, "patches"), '
+            f"got {stated!r}"
         )
     return number, unit
 
@@ -263,9 +270,11 @@ def _stated_tokens(stated: object) -> tuple[int, str] | None:
 def _inputs(inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments of the forward pass."""
     if not tensors_of(inputs):
+        could_hold_one = isinstance(inputs, (tuple, list, Mapping))
         raise ModelError(
-            "inputs must be a tensor, a tuple of arguments or a dict of keyword arguments with at least one tensor in "
-            f"it, got a {type(inputs).__name__}{' without any' if isinstance(inputs, (tuple, list, Mapping)) else ''}"
+            "inputs must be a tensor, a tuple of arguments or a dict of keyword arguments "
+            "with at least one tensor in it, "
+            f"got a {type(inputs).__name__}{' without any' if could_hold_one else ''}"
         )
     if isinstance(inputs, Mapping):
         return (), {str(name): value for name, value in inputs.items()}
@@ -298,7 +307,8 @@ def default_loss(output: Any) -> Tensor:
     sums = [tensor.sum() for tensor in tensors_of(output) if tensor.requires_grad]
     if not sums:
         raise ModelError(
-            f"the forward pass returned a {type(output).__name__} without any tensor that depends on a parameter; "
+            f"the forward pass returned a {type(output).__name__} without any tensor that depends "
+            "on a parameter; "
             "valid: a tensor, a collection of tensors, or an object with .loss or .logits"
         )
     return sum(sums[1:], sums[0])

@@ -23,8 +23,8 @@ from prooflops.predicted.cuda_autocast import autocast_of_cuda
 from prooflops.predicted.recurrent import recurrent_layers
 
 CHOICES = {
-    "scaled_dot_product_attention": "in 16 bits cuDNN's on compute capability 9 and 10, else flash; "
-    "memory-efficient in 32 bits, math in 64",
+    "scaled_dot_product_attention": "in 16 bits cuDNN's on compute capability 9 and 10, "
+    "else flash; memory-efficient in 32 bits, math in 64",
     "dropout": "one kernel, which keeps a mask of bools",
     "rms_norm": "one kernel, which keeps its input and a reciprocal root per row; "
     "composed on a torch without it",
@@ -136,9 +136,12 @@ def _batch_norm(
     if takes_cudnn:
         x = x.contiguous(memory_format=suggest_memory_format(x))
         norm = torch.ops.aten.cudnn_batch_norm
-        return norm(x, weight, bias, mean, variance, True, momentum, eps)[0]  # type: ignore[no-any-return]
-    norm = torch.ops.aten.native_batch_norm
-    return norm(x, weight, bias, mean, variance, training, momentum, eps)[0]  # type: ignore[no-any-return]
+        results = norm(x, weight, bias, mean, variance, True, momentum, eps)
+    else:
+        norm = torch.ops.aten.native_batch_norm
+        results = norm(x, weight, bias, mean, variance, training, momentum, eps)
+    normalised: Tensor = results[0]
+    return normalised
 
 
 def _attention(

@@ -26,11 +26,13 @@ def can_fake_cuda() -> bool:
     """
     if torch.cuda.is_available():
         return True
-    if not torch.backends.cuda.is_built() or not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):  # type: ignore[no-untyped-call]
+    is_built: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+    if not is_built or not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
         return False
     try:
         with FakeTensorMode():
-            torch.empty(1, device="cuda", requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
+            total = torch.empty(1, device="cuda", requires_grad=True).sum()
+            total.backward()  # type: ignore[no-untyped-call]
     except RuntimeError:
         return False
     return True

@@ -74,7 +74,7 @@ class KernelProcess:
         self._seconds_left = SECONDS_FOR_START
 
     def measured(self, requests: Sequence[Request], device: str) -> list[Kernel | Refusal] | None:
-        """A measurement for each request; None where the process was lost, and with it all of them."""
+        """A measurement for each request; None where the process, and all of them, was lost."""
         try:
             self._connection.send((device, torch.get_num_threads(), list(requests)))
             if not self._connection.poll(self._seconds_left + SECONDS_FOR_A_CALL * len(requests)):

@@ -58,7 +58,7 @@ class Places:
 
 
 def _place_of(frame: FrameType | None) -> Place:
-    """The innermost module and the user's line, else torch's; nowhere if autograd's engine calls."""
+    """The innermost module and the user's line, else torch's; nowhere if autograd calls."""
     module: int | None = None
     in_torch: Line | None = None
     while frame is not None:

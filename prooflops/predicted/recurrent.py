@@ -55,8 +55,8 @@ def _layer(kind: str) -> Callable[..., Any]:
         if any(parameter.shape[-1] != states[0].shape[-1] for parameter in params[1:2]):
             raise RuntimeError(f"aten.{kind} with proj_size on CUDA is not modelled")
         options = Options(kind, layers, 1 + bidirectional, dropout if train else 0.0, batch_first)
-        out: tuple[Tensor, ...] = _Recurrent.apply(options, train, x, *states, *params)  # type: ignore[no-untyped-call]
-        return out
+        apply: Callable[..., tuple[Tensor, ...]] = _Recurrent.apply
+        return apply(options, train, x, *states, *params)
 
     return layer
 

@@ -24,7 +24,7 @@ BLOCK = 60 * 60  # elements through which a matrix is copied transposed
 WITHOUT_SCRATCH: dict[str, list[str]] = json.loads(
     Path(__file__).with_name("without_scratch.json").read_text(encoding="utf-8")
 )
-CHOOSE = frozenset({"where", "masked_fill"})  # by a condition
+CHOOSE_BY_CONDITION = frozenset({"where", "masked_fill"})
 # None in 32 and 64 bits only: some cast 16-bit numbers first, and oneDNN packs 16-bit matrices
 # (with AVX-512).
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
@@ -40,10 +40,11 @@ def known_scratch(operator: Any, args: Any, device: str, out: Any = None) -> int
     tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.dim()]
     strided = [tensor for tensor in tensors if not tensor.is_contiguous()]
     is_pointwise = name in WITHOUT_SCRATCH["pointwise"] or name.startswith("_foreach_")
-    if (name in WITHOUT_SCRATCH["contiguous"] and strided) or (
-        operator._opname == "normal" and tensors
-    ):
-        return None  # of a mean that is a tensor, unlike normal_
+    if name in WITHOUT_SCRATCH["contiguous"] and strided:
+        return None
+    # Unlike normal_, whose mean is a number.
+    if operator._opname == "normal" and tensors:
+        return None
     if is_pointwise or name in WITHOUT_SCRATCH["of one dtype"]:
         # Operands of other dtypes, and integers of which the function is none, are cast first; a
         # condition is not.
@@ -55,7 +56,7 @@ def known_scratch(operator: Any, args: Any, device: str, out: Any = None) -> int
         if (
             len(
                 {tensor.dtype for tensor in (*tensors, *made)}
-                - ({torch.bool} if name in CHOOSE else set())
+                - ({torch.bool} if name in CHOOSE_BY_CONDITION else set())
             )
             > 1
         ):

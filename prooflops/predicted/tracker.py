@@ -48,7 +48,7 @@ BOXED_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 @dataclass
 class Workspaces:
-    """What cuBLAS and cuBLASLt keep on a card, from the first product of each thread's handle on."""
+    """What cuBLAS and cuBLASLt keep on a card from the first product of a thread's handle on."""
 
     # None where the card is not known.
     cublas_bytes: int | None
@@ -224,7 +224,8 @@ _BETWEEN = (__file__, "_dynamo/eval_frame.py", "torch/_compile.py")
 def _refuse_unfakeable(tensor: Tensor) -> None:
     if tensor.device.type == "cuda" and not can_fake_cuda():
         raise RuntimeError(
-            f"the block makes a tensor on {str(tensor.device)!r}, which is not here, and torch would abort: predict "
+            f"the block makes a tensor on {str(tensor.device)!r}, which is not here, "
+            "and torch would abort: predict "
             'the block for device="cuda"'
         )
 

@@ -58,9 +58,12 @@ class TrainingStep:
     torch's class with its defaults.
 
     >>> net = lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
-    >>> step = TrainingStep(net, torch.empty(8, 64), loss=torch.mean, optimizer=torch.optim.AdamW).predict()
-    >>> {name: step.phases[name].live_bytes for name in ("built", "inputs", "second forward", "second backward")}
-    {'built': 16900, 'inputs': 18948, 'second forward': 54816, 'second backward': 69664}
+    >>> batch = torch.empty(8, 64)
+    >>> step = TrainingStep(net, batch, loss=torch.mean, optimizer=torch.optim.AdamW).predict()
+    >>> step.phases["built"].live_bytes, step.phases["inputs"].live_bytes
+    (16900, 18948)
+    >>> step.phases["second forward"].live_bytes, step.phases["second backward"].live_bytes
+    (54816, 69664)
     >>> step.phases["second step"].live_by_class
     {'parameters': 16900, 'inputs': 2048, 'optimizer state': 33816, 'gradients': 16900}
     """
@@ -160,7 +163,8 @@ def _built(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
     closure = signature(type(updates).step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise ValueError(
-            f"optimizer must step without a closure, got {type(updates).__name__}, whose closure runs the model as "
+            f"optimizer must step without a closure, got {type(updates).__name__}, "
+            "whose closure runs the model as "
             "often as the values decide: predict or measure a block of your own with memory()"
         )
     return updates
@@ -184,7 +188,8 @@ def _split(batch: Any, micro_batches: int) -> list[Any]:
     sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in leaves if isinstance(leaf, Tensor)}
     if micro_batches > 1 and (len(sizes) != 1 or min(sizes) < micro_batches):
         raise ValueError(
-            f"inputs must have a first dimension of at least {micro_batches=} in common, got {sizes}"
+            f"inputs must have a first dimension of at least {micro_batches=} in common, "
+            f"got {sizes}"
         )
     if micro_batches == 1:
         return [batch]

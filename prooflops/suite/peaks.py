@@ -1,4 +1,4 @@
-"""Peaks of the device under test: the vendor's, the user's from `--peak`, and bounds derived for a CPU."""
+"""Peaks of the device under test: the vendor's, the user's (`--peak`), a CPU's derived bounds."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ def stated_peaks(words: Iterable[str]) -> dict[str, float]:
             ) from error
         if value < LEAST_FLOP_PER_S:
             raise ValueError(
-                f"--peak {word}: {engineering(value, 'FLOP/s')} is no peak; for TFLOP/s write {text}e12"
+                f"--peak {word}: {engineering(value, 'FLOP/s')} is no peak; "
+                f"for TFLOP/s write {text}e12"
             )
         if found.get(dtype, value) != value:
             raise ValueError(
-                f"--peak {word}: {dtype} is stated twice, once as {engineering(found[dtype], 'FLOP/s')}"
+                f"--peak {word}: {dtype} is stated twice, "
+                f"once as {engineering(found[dtype], 'FLOP/s')}"
             )
         found[dtype] = value
     return found
@@ -101,9 +103,9 @@ class Peaks:
 
 
 def share_of_peak(extra: Mapping[str, Any], peaks: Mapping[str, Mapping[str, float]]) -> str:
-    """A table cell: the benchmark's share of its peak (for a stream, of the bandwidth), naming any non-vendor peak.
+    """A table cell: the benchmark's share of its peak, or of the bandwidth for a stream.
 
-    `peaks`: from `Peaks.as_dict`.
+    It names any peak that is not the vendor's. `peaks` come from `Peaks.as_dict`.
     """
     if "mfu" not in extra:
         return share(extra.get("mbu"), "-")

@@ -30,11 +30,13 @@ from prooflops_gate.statistics.outliers import (
 )
 
 OVERALL = ""  # stands for all benchmarks together
-FREEDOM_OF_MANY = 3.0  # of the t distribution: one figure per machine shows little of the tail
+# Low for a t distribution, as one figure per machine shows little of the tail.
+FREEDOM_OF_MANY = 3.0
 TOO_FAR = 0.10  # above this smallest detectable slowdown, the answer is "cannot tell"
 SUSPECT, CONFIRMED, ONE_OFF = "suspect", "bad", "one-off"
 
-Times = Mapping[str, Mapping[str, float]]  # by benchmark and node
+# Keys are the benchmark, then the node.
+Times = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Named:
     """A machine that is slower than the others."""
 
     node: str
-    slower: Mapping[str, Deviation]  # by benchmark; OVERALL for the machine as a whole
+    # Keys are benchmarks; OVERALL stands for the machine as a whole.
+    slower: Mapping[str, Deviation]
     compared: int  # benchmarks
     state: str
     beside: str  # good machines for the second run, or those it used

@@ -14,7 +14,8 @@ from prooflops.suite.report import delivery
 from prooflops.suite.report.measurement import Measurement
 from prooflops_gate.console.tables import engineering, share, times_as
 
-MOST_COLUMNS = 8  # of single runs; more are grouped
+# More single runs than this are grouped.
+MOST_COLUMNS = 8
 DELIVERS = "DELIVERS"
 PART = "part of a run"
 UNSETTLED = ("not checked", "error")

@@ -38,10 +38,10 @@ class NodeRun:
     date: str
     software: Mapping[str, str]  # the versions that times depend on most
     times_s: Mapping[str, float]  # medians of uncontended benchmarks
-    spreads: Mapping[str, float]  # by benchmark, as a share of its median
-    best: Mapping[str, Measurement]  # by dtype, the fastest product
+    spreads: Mapping[str, float]  # each benchmark's, as a share of its median
+    best: Mapping[str, Measurement]  # the fastest product of each dtype
     traits: Mapping[str, str]  # possible explanations: fingerprint parts, benchmark labels
-    verdicts: Mapping[str, str]  # by claim
+    verdicts: Mapping[str, str]  # each claim's
     figures: Sequence[delivery.Figure] = ()
     partial: str = ""
     source: str = ""

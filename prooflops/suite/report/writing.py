@@ -28,7 +28,7 @@ class FinishedRun:
     """A run's results, and where they were written, or why not."""
 
     report: RunReport
-    content: Mapping[str, Any]  # of the record
+    content: Mapping[str, Any]  # the record's
     folder: Path | None
     record: Path | None
     stopped: str = ""  # why the run ended early
