@@ -1,4 +1,7 @@
-"""A real browser for the pages of the reports: Debian's Chromium without a window, driven by playwright."""
+"""A real browser for the pages of the reports.
+
+Debian's Chromium without a window, driven by playwright.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -29,7 +32,8 @@ class Opened:
         return list(self.page.evaluate("""() => {
             const width = document.documentElement.clientWidth;
             return [...document.querySelectorAll("body *")].filter((each) =>
-                each.getBoundingClientRect().right > width + 1 && !each.closest(".scroll, .unseen, svg")
+                each.getBoundingClientRect().right > width + 1
+                    && !each.closest(".scroll, .unseen, svg")
             ).map((each) => `${each.tagName} ${each.className} ${each.textContent.slice(0, 60)}`);
         }"""))  # fmt: skip
 
@@ -42,7 +46,10 @@ class Opened:
         return [f"{name}: {node['html'][:200]} {node['failureSummary']}" for name, node in first]
 
     def check(self, file: Path, fewer: str) -> None:
-        """The page fits and is accessible, folded and unfolded, and fetches nothing; `fewer` leaves less to look at."""
+        """The page fits and is accessible, folded and unfolded, and fetches nothing.
+
+        `fewer` leaves less to look at.
+        """
         page = self.page
         for unfold in ("false", "true"):
             page.evaluate(
@@ -90,7 +97,10 @@ class Browser:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """One Chromium without a window for all tests of pages; they are skipped where there is none."""
+    """One Chromium without a window for all tests of pages.
+
+    They are skipped where there is none.
+    """
     executable = (
         shutil.which("chromium")
         or shutil.which("chromium-browser")

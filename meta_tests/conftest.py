@@ -1,7 +1,7 @@
-"""Child runs of pytest, the house of demonstration claims in which they run, and the planted faults' process.
+"""Child runs of pytest, their house of demonstration claims, the process of the planted faults.
 
-Most of them are shared by the tests of a module, which pytest's own `pytester` cannot do, because its folder and
-environment last for one test.
+Most of them are shared by the tests of a module, which pytest's own `pytester` cannot do, because
+its folder and environment last for one test.
 """
 
 import atexit
@@ -47,7 +47,10 @@ kind = "behaviour"
 
 
 def recorded(name: str) -> dict[str, str]:
-    """The entries of a file of meta_tests/recorded by their names; an entry goes on in the lines indented below it."""
+    """The entries of a file of meta_tests/recorded by their names.
+
+    An entry goes on in the lines indented below it.
+    """
     text = (
         (ROOT / "meta_tests" / "recorded" / name).read_text(encoding="utf-8").replace("\n  ", " ")
     )
@@ -56,7 +59,7 @@ def recorded(name: str) -> dict[str, str]:
 
 @dataclass
 class ChildRun:
-    """The exit code and output of a child run of pytest, when it ended, and the verdicts it reported."""
+    """What a child run of pytest left: exit code, output, when it ended, and the verdicts."""
 
     code: int
     output: str
@@ -65,7 +68,10 @@ class ChildRun:
 
 
 def child_environment(path: Path | str = "", **variables: str) -> dict[str, str]:
-    """This run's environment without settings of pytest, of this project or of a CI service; imports from `path`."""
+    """This run's environment without settings of pytest, of this project or of a CI service.
+
+    Imports from `path`.
+    """
     kept = {
         key: value
         for key, value in os.environ.items()
@@ -89,21 +95,25 @@ def run_pytest(folder: Path, *arguments: str, path: Path | str = "", **variables
     return ChildRun(done.returncode, done.stdout)
 
 
-SUITE = (
-    "torch, torch._dynamo, scipy.stats"  # what the suite's plugins and an optimizer of torch import
-)
-# Reads a folder, environments, lines of arguments and a folder for results; forks for each environment, side by side,
-# and each fork runs pytest for each line.
+# What the suite's plugins and an optimizer of torch import.
+SUITE = "torch, torch._dynamo, scipy.stats"
+# Reads a folder, environments, lines of arguments and a folder for results; forks for each
+# environment, side by side, and each fork runs pytest for each line.
 FORKS = """
 import contextlib, gc, io, json, os, shlex, signal, sys
 import cpuinfo, pytest, {imported}
 cpu = cpuinfo.get_cpu_info()
-cpuinfo.get_cpu_info = lambda: {{**cpu}}  # of pytest-benchmark's records; it starts a score of processes
-with contextlib.redirect_stdout(io.StringIO()):  # imports pytest's plugins
+# pytest-benchmark asks for its records, and each answer would start a score of processes.
+cpuinfo.get_cpu_info = lambda: {{**cpu}}
+# Imports the plugins of pytest.
+with contextlib.redirect_stdout(io.StringIO()):
     pytest.main(["--version", "--version", "--noconftest", "-c", os.devnull, *{plugins}])
-for name in [name for name in sys.modules if name.partition(".")[0] in ("accounting", "prooflops", "prooflops_gate")]:
-    del sys.modules[name]  # of this clone, where `pip install -e .` made it a plugin: a test's copy has its own
-gc.freeze()  # pytest collects garbage five times at each end: not among all that has been imported
+# Where `pip install -e .` made this clone a plugin, its modules are loaded: a copy has its own.
+for name in [*sys.modules]:
+    if name.partition(".")[0] in ("accounting", "prooflops", "prooflops_gate"):
+        del sys.modules[name]
+# pytest collects garbage five times at each end: not among all that has been imported.
+gc.freeze()
 for request in sys.stdin:
     folder, environments, lines, results = json.loads(request)
     children = []
@@ -114,8 +124,10 @@ for request in sys.stdin:
     else:
         print(*[os.waitpid(child, 0)[1] for child in children], flush=True)
         continue
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background jobs ignore
-    signal.alarm(1800)  # a run that hangs; claims on the simulated card take ten minutes beside other work
+    # A shell has its background jobs ignore interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Ends a run that hangs; claims on the simulated card take ten minutes beside other work.
+    signal.alarm(1800)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -149,10 +161,10 @@ def _forks(imported: str) -> "subprocess.Popen[str]":
 def fork_side_by_side(
     folder: Path, lines: Collection[str], environments: list[dict[str, str]], imported: str = SUITE
 ) -> list[dict[str, ChildRun]]:
-    """One run of pytest in `folder` for each line of arguments, in a fork of a process that has `imported`.
+    """One run of pytest in `folder` for each line of arguments, in forks side by side.
 
-    There is a fork for each environment, all side by side. Importing torch takes longer than most runs, and starts no
-    thread, so that a fork is safe.
+    There is a fork of the process that has `imported` for each environment. Importing torch takes
+    longer than most runs, and starts no thread, so that a fork is safe.
     """
     forks = _forks(imported)
     assert forks.stdin
@@ -188,7 +200,7 @@ def run_pytest_for_each(
     path: Path | str = "",
     **variables: str,
 ) -> dict[str, ChildRun]:
-    """One run of pytest in `folder` for each line of arguments, all in one fork of a process that has `imported`."""
+    """One run of pytest in `folder` for each line, all in one fork of what has `imported`."""
     (runs,) = fork_side_by_side(folder, lines, [child_environment(path, **variables)], imported)
     return runs
 
@@ -303,7 +315,7 @@ def drawn_by_commit(commit: str, test: str, cases: list[Any], sample: int) -> li
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --quick, leaves out tests marked `prove` but for the `sample` of their cases that the commit draws."""
+    """With --quick, leaves out tests marked `prove` but for the `sample` the commit draws."""
     if not config.option.quick:
         return
     proofs: dict[tuple[str, int], list[pytest.Item]] = {}
@@ -322,7 +334,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     left = [case for cases in proofs.values() for case in cases if case not in kept]
     config.stash[_drawn] = (
-        f"{len(kept)} of {len(kept) + len(left)} long cases, drawn by the commit {head[:12] or '(none)'}"
+        f"{len(kept)} of {len(kept) + len(left)} long cases, "
+        f"drawn by the commit {head[:12] or '(none)'}"
     )
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
@@ -331,4 +344,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_collectionfinish(config: pytest.Config) -> str:
     if _drawn not in config.stash:
         return ""
-    return f"{config.stash[_drawn]}; check it out to draw them again, or run one by its node id without --quick"
+    again = "check it out to draw them again, or run one by its node id without --quick"
+    return f"{config.stash[_drawn]}; {again}"

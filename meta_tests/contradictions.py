@@ -119,8 +119,20 @@ def percent(text: str) -> float | None:
 def contradictions(text: str) -> list[str]:
     """What a page concludes against its own figures."""
     page = Page(text)
-    checks = (_shares, _best_rates, _bandwidths, _operators, _delivery, _ceilings, _roofs,
-              _slower_dtypes, _launches, _throttled, _phases, _labels)  # fmt: skip
+    checks = (
+        _shares,
+        _best_rates,
+        _bandwidths,
+        _operators,
+        _delivery,
+        _ceilings,
+        _roofs,
+        _slower_dtypes,
+        _launches,
+        _throttled,
+        _phases,
+        _labels,
+    )
     return [found for check in checks for found in check(page)]
 
 

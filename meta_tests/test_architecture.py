@@ -1,4 +1,4 @@
-"""The ways that docs/architecture.md draws: as many files as it says, all there, and those of a claim all executed."""
+"""The ways of docs/architecture.md: their files are there, a claim executes all of its own."""
 
 import json
 import re
@@ -35,7 +35,7 @@ atexit.register(write)
 
 
 def files_of(way: str) -> list[str]:
-    """The files in the first column of a way; a name without its folder lies beside or below the one before."""
+    """The files in a way's first column; a bare name lies beside or below the one before."""
     return [line.split()[0] for line in WAYS[way][1].splitlines()]
 
 

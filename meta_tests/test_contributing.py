@@ -1,4 +1,4 @@
-"""Each addition that CONTRIBUTING.md describes works in a copy, as it stands there; and a step left out is named."""
+"""Each addition that CONTRIBUTING.md describes works in a copy; a step left out is named."""
 
 import re
 import shutil

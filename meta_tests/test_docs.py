@@ -1,4 +1,4 @@
-"""Links, paths, names, options and targets of make that the documents name are there; launch files parse."""
+"""Links, paths, names, options and targets in the documents are there; launch files parse."""
 
 import importlib
 import re
@@ -28,14 +28,10 @@ SOURCES = {
     for package in PACKAGES
     for path in (ROOT / package).rglob("*.py")
 }
-OPTIONS_OF_OTHERS = {
-    "--nproc-per-node",
-    "--kill-on-bad-exit",
-    "--junitxml",
-}  # torchrun's, srun's, an alias of pytest's
-OPTIONS_OF_OTHERS |= {
-    name for action in parser()._actions for name in action.option_strings
-}  # of make evidence
+OPTIONS_OF_OTHERS = {"--nproc-per-node", "--kill-on-bad-exit", "--junitxml"}
+# The options of `make evidence`.
+for action in parser()._actions:
+    OPTIONS_OF_OTHERS |= {*action.option_strings}
 GENERATED = {"docs/api", "reports/report.html", "reports/report.md", "reports/verdicts.json"}
 DOTTED = re.compile(rf"(?<![\w./-])((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?![\w/(=-])")
 
@@ -50,7 +46,7 @@ def code_of(text: str) -> str:
 
 
 def is_there(path: str) -> bool:
-    """Whether a path of this repository, perhaps with <topic> or * in it, exists; and a test named behind `::`."""
+    """Whether a path, perhaps with <topic> or * in it, exists, and a test named behind `::`."""
     pattern, _, test = re.sub(r"<\w+>", "*", path).partition("::")
     test = test.partition("[")[0]
     files = [
@@ -83,7 +79,8 @@ def test_links_paths_and_names_lead_somewhere(page: str) -> None:
     text, code = PAGES[page], code_of(PAGES[page])
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
     missing = [target for target in links if not (ROOT / page).parent.joinpath(target).exists()]
-    created = set(re.findall(r"```\w+\n# ([\w/.-]+)\n", text))  # by following CONTRIBUTING.md
+    # Whoever follows CONTRIBUTING.md creates these.
+    created = set(re.findall(r"```\w+\n# ([\w/.-]+)\n", text))
     paths = re.findall(rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)}|docs)/[\w./*<>:-]+)", code)
     missing += [path for path in paths if not is_there(path) and path not in created]
     missing += [name for name in DOTTED.findall(code) if not resolves(name)]

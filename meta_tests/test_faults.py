@@ -1,4 +1,4 @@
-"""Every planted fault is noticed by the checks it names. All of a run share one process, which imports torch once."""
+"""Every planted fault is noticed by the checks it names; all of a run share one process."""
 
 import importlib
 import json
@@ -51,7 +51,8 @@ def test_a_planted_fault_is_noticed(planted: Fault, results: Results) -> None:
     result = results[planted.topic, planted.name]
     if result["hidden"]:
         pytest.skip(
-            f"{', '.join(result['unnoticed'])} cannot notice {planted.name} here: {result['hidden']}"
+            f"{', '.join(result['unnoticed'])} cannot notice {planted.name} here: "
+            f"{result['hidden']}"
         )
     repeat = f"python -m meta_tests.faults {planted.topic} --fault {planted.name} -v"
     assert not result["unnoticed"], (
@@ -71,7 +72,7 @@ def test_a_test_that_loops_under_a_fault_ends_with_an_error(
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_a_commit_draws_the_same_sample_each_time_and_another_commit_another() -> None:
+def test_a_commit_draws_one_sample_and_another_commit_another() -> None:
     cases = [f"test[{number}]" for number in range(266)]
     drawn = drawn_by_commit("1a2b", "test", cases, 40)
     assert len(drawn) == 40
@@ -83,9 +84,7 @@ def test_a_commit_draws_the_same_sample_each_time_and_another_commit_another() -
     assert drawn_by_commit("1a2b", "test", cases[:3], 40) == cases[:3]
 
 
-def test_every_topic_of_the_registry_has_two_faults_and_every_fault_names_checks_that_exist() -> (
-    None
-):
+def test_each_topic_has_two_faults_and_each_fault_names_real_checks() -> None:
     registry = load_registry(ROOT / "test_claims" / "registry")
     by_topic = {
         topic: [planted for planted in FAULTS if planted.topic == topic]
@@ -104,9 +103,7 @@ def test_every_topic_of_the_registry_has_two_faults_and_every_fault_names_checks
     assert not gone, f"faults name tests that there are not: {gone}"
 
 
-def test_the_record_of_what_turns_claims_red_names_faults_of_theirs_and_the_page_counts_by_it() -> (
-    None
-):
+def test_the_record_of_red_claims_names_their_faults_and_the_page_counts() -> None:
     named = {
         (claim, f"{planted.topic}: {planted.name}")
         for planted in FAULTS

@@ -1,4 +1,4 @@
-"""The import rules of pyproject.toml see violations, and the formulas load neither torch nor numpy."""
+"""The import rules of pyproject.toml see violations; formulas load neither torch nor numpy."""
 
 import importlib.util
 import re
@@ -40,7 +40,10 @@ def test_each_import_rule_sees_a_planted_violation(tmp_path: Path) -> None:
     for path, line in VIOLATIONS.values():
         with open(tmp_path / path, "a", encoding="utf-8") as source:
             source.write(f"\n{line}\n")
-    code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    code = (
+        "import sys; from importlinter.cli import lint_imports; "
+        "sys.exit(lint_imports(no_cache=True))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )

@@ -1,6 +1,7 @@
 """The files of both wheels, and the gate where it alone is installed, in a repository not our own.
 
-No network: the wheels are built by the setuptools that is here; environments are links to packages that are here.
+No network: the wheels are built by the setuptools that is here; environments are links to packages
+that are here.
 """
 
 import importlib.metadata
@@ -32,7 +33,8 @@ import work
 
 def test_busy(benchmark):
     benchmark.extra_info["flops"] = 2 * work.STEPS
-    benchmark.pedantic(lambda: sum(step * step for step in range(work.STEPS)), rounds=10, iterations=4)
+    squares = lambda: sum(step * step for step in range(work.STEPS))
+    benchmark.pedantic(squares, rounds=10, iterations=4)
 """
 
 
@@ -68,7 +70,7 @@ def suite_wheel(tmp_path_factory):
 
 
 def environment(folder, names, *wheels):
-    """A Python that sees the wheels, the packages of these names with all that they require, and nothing else."""
+    """A Python that sees the wheels, these packages with all they require, and nothing else."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     waiting, seen = list(names), set()
@@ -100,7 +102,7 @@ def gate_alone(gate_wheel, tmp_path_factory):
 
 @pytest.fixture
 def foreign(tmp_path):
-    """A repository that knows nothing of this package, whose second revision works more than its first."""
+    """A repository without this package, whose second revision works more than its first."""
 
     def git(*arguments):
         author = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
@@ -156,7 +158,8 @@ def test_a_plain_run_with_the_gate_loads_neither_numpy_nor_scipy(gate_alone, for
         "import sys\n"
         "def pytest_sessionfinish():\n"
         "    assert 'prooflops_gate.plugin' in sys.modules\n"
-        "    assert not {'numpy', 'scipy', 'prooflops_gate.run', 'prooflops_gate.history'} & sys.modules.keys()\n"
+        "    unwanted = {'numpy', 'scipy', 'prooflops_gate.run', 'prooflops_gate.history'}\n"
+        "    assert not unwanted & sys.modules.keys()\n"
     )
     done = run_pytest(gate_alone, "--strict-config", cwd=foreign)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,7 +1,7 @@
 """The set-up that `make` does: which Python is run, and what is installed where.
 
-No network and no real package: the given Pythons are empty virtual environments with stubs in them, and pip is a
-stand-in that puts stubs where pip would put packages.
+No network and no real package: the given Pythons are empty virtual environments with stubs in them,
+and pip is a stand-in that puts stubs where pip would put packages.
 """
 
 import os
@@ -19,16 +19,15 @@ import setup_env
 from setup_env import SetupError, ready_python, requirements
 
 REPOSITORY = Path(setup_env.__file__).parent
-ALL = {
-    need.name: need.minimum for need in requirements("nvidia")
-}  # where there is an NVIDIA driver
+ALL_BESIDE_A_DRIVER = {need.name: need.minimum for need in requirements("nvidia")}
 
 
 def put_package(folder, name, version, source=""):
-    """A package of one module without content, with the metadata by which pip and pytest find it."""
+    """A package of one empty module, with the metadata by which pip and pytest find it."""
     module = folder / setup_env.IMPORT_NAMES.get(name, name.replace("-", "_"))
     module.mkdir(parents=True, exist_ok=True)
-    # A .pyc is told from its source by the second and the size, and both may be those of the version before.
+    # A .pyc is told from its source by the second and the size, and both may be those of the
+    # version before.
     shutil.rmtree(module / "__pycache__", ignore_errors=True)
     (module / "__init__.py").write_text(f"__version__ = {version!r}\n{source}\n")
     metadata = folder / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -67,7 +66,7 @@ def repository(tmp_path):
 
 @pytest.fixture
 def installs(monkeypatch):
-    """The `pip install` commands given, each of which puts stubs into the environment; venvs are made without pip."""
+    """The `pip install` commands given: each puts in stubs; venvs are made without pip."""
     commands = []
 
     def run(command, quiet=False):
@@ -90,18 +89,22 @@ def names_in(command):
 
 
 def test_a_python_that_has_all_packages_is_run_as_it_is(given, repository, installs):
-    python = given(**{**ALL, "torch": "2.6.0a0+ecf3bae40a.nv25.01"})  # a vendor's build of torch
+    python = given(
+        **{**ALL_BESIDE_A_DRIVER, "torch": "2.6.0a0+ecf3bae40a.nv25.01"}
+    )  # a vendor's build of torch
     assert ready_python(python, repository=repository) == python
     assert not installs
     assert not (repository / ".venv").exists(), "made a .venv that nobody needs"
 
 
 def test_a_python_without_torch_stays_apart(given, repository, installs):
-    versions = {name: version for name, version in ALL.items() if name != "torch"}
+    versions = {name: version for name, version in ALL_BESIDE_A_DRIVER.items() if name != "torch"}
     python = ready_python(given(**versions), repository=repository)
     assert python == str(repository / ".venv/bin/python")
     (command,) = installs
-    assert names_in(command) == set(ALL), "the .venv sees none of the given Python's packages"
+    assert names_in(command) == set(ALL_BESIDE_A_DRIVER), (
+        "the .venv sees none of the given Python's packages"
+    )
     assert command[command.index("--constraint") + 1] == str(repository / "constraints.txt")
 
 
@@ -110,7 +113,9 @@ def test_of_a_python_with_torch_only_the_rest_is_installed(given, repository, in
         given(torch="2.11.0", numpy="1.26.4", pytest="7.4"), repository=repository
     )
     (command,) = installs
-    assert names_in(command) == set(ALL) - {"torch", "numpy"}, "pytest 7.4 is too old"
+    assert names_in(command) == set(ALL_BESIDE_A_DRIVER) - {"torch", "numpy"}, (
+        "pytest 7.4 is too old"
+    )
     assert "--constraint" not in command, (
         "a torch that is not ours decides which versions go with it"
     )
@@ -136,7 +141,7 @@ def test_of_a_python_with_torch_only_the_rest_is_installed(given, repository, in
 def test_a_torch_that_cannot_be_used_is_an_error_and_left_as_it_is(
     given, repository, installs, tmp_path, version, source, message
 ):
-    python = given(pytest=ALL["pytest"])
+    python = given(pytest=ALL_BESIDE_A_DRIVER["pytest"])
     put_package(packages_of(tmp_path / "given"), "torch", version, source)
     with pytest.raises(SetupError, match=message):
         ready_python(python, repository=repository)
@@ -156,7 +161,9 @@ def test_the_venv_is_kept_until_base_or_requirements_change(given, repository, i
     assert was_kept()
     assert not installs
     assert was_kept("dev")
-    assert names_in(installs[0]) == {need.name for need in requirements("dev")} - set(ALL)
+    assert names_in(installs[0]) == {need.name for need in requirements("dev")} - set(
+        ALL_BESIDE_A_DRIVER
+    )
     shutil.rmtree(packages_of(repository / ".venv") / "einops")
     ready_python(
         str(repository / ".venv/bin/python"), repository=repository
@@ -221,7 +228,8 @@ class TestMake:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("MAKE")
         }
-        environment["READY_PYTHON"] = "/no/python"  # which a make that runs these tests puts there
+        # A make that runs these tests puts its own there.
+        environment["READY_PYTHON"] = "/no/python"
         command = ["make", *arguments]
         return subprocess.run(
             command, cwd=REPOSITORY, capture_output=True, text=True, check=False, env=environment

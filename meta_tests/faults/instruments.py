@@ -33,7 +33,7 @@ GATE_MACHINE = "meta_tests/prooflops_gate/machine/"
 OTHERS = GATE_MACHINE + "test_contention.py::test_what_others_do_meanwhile_is_reported"
 OWN = GATE_MACHINE + "test_contention.py::test_a_process_that_this_one_started_is_its_own_work"
 STEP = COUNTER + "test_a_whole_step_of_a_net_costs_what_its_numbers_do"
-NESTED = COUNTER + "test_nested_counts_each_count_all_that_happens_within_and_may_be_read_meanwhile"
+NESTED = COUNTER + "test_nested_counts_count_all_within_and_may_be_read_meanwhile"
 # The function whose results are readings, and the tests that notice a doubled, a stuck and a late one; "" if none does.
 INSTRUMENTS = {
     "host-clock": ("prooflops.measured.timing.perf_counter", CLOCK, CLOCK, CLOCK),

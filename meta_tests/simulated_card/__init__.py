@@ -1,7 +1,9 @@
 """A simulated accelerator to run claims and benchmarks on without a card.
 
     pytest -p meta_tests.simulated_card.plugin --device cuda --quick bench/test_matmul.py
-    ... --simulated-card "RTX 4090" --card-share bf16=0.1 --card-share memory=0.8     a degraded card
+    ... --simulated-card "RTX 4090" --card-share bf16=0.1 --card-share memory=0.8
+
+The second line simulates a degraded card.
 
 Operators are queued and take the time of the card's roofline on a simulated clock (`card`). Memory
 comes in blocks of 512 bytes and segments, and ends in torch.OutOfMemoryError (`caching`). The

@@ -23,6 +23,7 @@ from meta_tests.simulated_card.card import SLEEP_HZ, Card, Stream
 from meta_tests.simulated_card.kernels import Kernels, _state_of
 
 CPU = torch.device("cpu")
+ROUNDING_S = 1e-12
 
 
 @contextmanager
@@ -187,14 +188,19 @@ def _storage(card: Card, kernels: Kernels) -> dict[str, Any]:
     ) -> torch.UntypedStorage:
         return bytes_of(storage).to(device, non_blocking=non_blocking).untyped_storage()
 
-    device = property(
-        lambda x: real["device"].__get__(x) if kernels.address(x) is None else card.device
-    )
-    places = {
+    def device(storage: torch.UntypedStorage) -> torch.device:
+        if kernels.address(storage) is None:
+            return real["device"].__get__(storage)
+        return card.device
+
+    # torch.load puts storages on the card by `to` and `mps`.
+    return {
+        "device": property(device),
+        "data_ptr": data_ptr,
+        "clone": clone,
         "to": to,
         "mps": lambda storage: to(storage, device=card.device),
-    }  # by which torch.load puts them there
-    return {"device": device, "data_ptr": data_ptr, "clone": clone, **places}
+    }
 
 
 def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
@@ -234,7 +240,7 @@ def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
         def __init__(self, device: Any = "cpu") -> None:
             self._device = card.device if torch.device(device).type == card.kind else CPU
             if self._device != CPU:
-                kernels.generators.add(self._cdata)
+                kernels.addresses_of_generators.add(self._cdata)
                 self.manual_seed(0)
 
         @property
@@ -285,7 +291,7 @@ def _streams(card: Card) -> tuple[type, type]:
             super().__init__(stream_id)
 
         def query(self) -> bool:
-            return self.ready_s <= card.queue_now() + 1e-12  # of rounding
+            return self.ready_s <= card.queue_now() + ROUNDING_S
 
         def synchronize(self) -> None:
             card.synchronise(self.ready_s)
@@ -304,7 +310,7 @@ def _streams(card: Card) -> tuple[type, type]:
             self.time_s = stream.ready_s = max(stream.ready_s, card.queue_now())
 
         def query(self) -> bool:
-            return self.time_s is None or self.time_s <= card.queue_now() + 1e-12  # of rounding
+            return self.time_s is None or self.time_s <= card.queue_now() + ROUNDING_S
 
         def synchronize(self) -> None:
             if self.time_s is not None:

@@ -47,7 +47,10 @@ class CachingAllocator:
         }
 
     def allocate(self, requested: int) -> Block | None:
-        """A block for `requested` bytes; None for none. Raises OutOfMemoryError beyond the limit."""
+        """A block for `requested` bytes; None for none.
+
+        Raises OutOfMemoryError beyond the limit.
+        """
         if requested <= 0:
             return None
         size = -(-requested // 512) * 512
@@ -78,9 +81,8 @@ class CachingAllocator:
         self._count("allocation", -1)
         block.requested = None
         segment = block.segment
-        for left, right in zip(
-            segment[-2::-1], segment[:0:-1], strict=True
-        ):  # from the end, pairs of neighbours
+        # From the end, so that a merged block meets its left neighbour next.
+        for left, right in zip(segment[-2::-1], segment[:0:-1], strict=True):
             if left.requested is None and right.requested is None:
                 left.size += right.size
                 segment.remove(right)
@@ -130,8 +132,9 @@ class CachingAllocator:
     def _refuse(self, requested: int) -> None:
         free = self.limit_bytes - self.current("reserved_bytes")
         raise torch.OutOfMemoryError(
-            f"CUDA out of memory. Tried to allocate {requested / MIB:.2f} MiB. GPU 0 has a total capacity of "
-            f"{self.limit_bytes / MIB:.2f} MiB of which {free / MIB:.2f} MiB is free."
+            f"CUDA out of memory. Tried to allocate {requested / MIB:.2f} MiB. "
+            f"GPU 0 has a total capacity of {self.limit_bytes / MIB:.2f} MiB "
+            f"of which {free / MIB:.2f} MiB is free."
         )
 
     def _split(self, block: Block, size: int, small: bool) -> None:

@@ -17,26 +17,32 @@ from accounting.devices.peaks import Accelerator
 from accounting.formats import FORMATS
 from meta_tests.simulated_card.caching import MIB, CachingAllocator
 
-KERNEL_S = 2e-6  # the shortest kernel
-SLEEP_HZ = 1.7e9  # the clock by which `torch.cuda._sleep` counts
-PINNED_BYTES_PER_S = 4e9  # at which the system pins pages
-CACHE_SPEED = 3  # how many times as fast the last level of cache is as the memory
-HOST_S = 1.5e-6  # the shortest operator of the CPU
-HOST_FLOP_PER_S, HOST_BYTES_PER_S = 1e11, 2e10  # of a thread
-SLOWNESS = 100  # of this Python, which does the card's work too, against that of a host with a card
+SHORTEST_KERNEL_S = 2e-6
+# The clock by which `torch.cuda._sleep` counts.
+SLEEP_HZ = 1.7e9
+PAGES_PINNED_BYTES_PER_S = 4e9
+TIMES_THE_CACHE_IS_FASTER_THAN_MEMORY = 3
+SHORTEST_HOST_OPERATOR_S = 1.5e-6
+HOST_THREAD_FLOP_PER_S = 1e11
+HOST_THREAD_BYTES_PER_S = 2e10
+# This Python does the card's work too: it is so much slower than that of a host with a card.
+PYTHON_SLOWNESS = 100
 _wall_s = time.perf_counter
 
 
 @dataclass
 class Rates:
-    """What a card does per second: plain numbers, each of which a test may lower."""
+    """What a card does per second: plain numbers, each of which a test may lower.
 
-    flop_per_s: dict[str, float]  # by dtype
+    `flop_per_s` goes by dtype; the link takes pinned memory to the device; the host launches.
+    """
+
+    flop_per_s: dict[str, float]
     memory_bytes_per_s: float
-    link_bytes_per_s: float = 55e9  # of pinned memory, to the device
+    link_bytes_per_s: float = 55e9
     to_host_bytes_per_s: float = 50e9
     pageable_bytes_per_s: float = 20e9
-    launches_per_s: float = 250e3  # by the host
+    launches_per_s: float = 250e3
     clock: float = 1.0  # share of the nominal clock
     joules_per_s: float = 300.0
 
@@ -50,7 +56,10 @@ class Rates:
         return cls(flops, 0.9 * (bandwidth_bytes_per_s(row) or 1e12))
 
     def lower(self, name: str, share: float) -> None:
-        """Lowers the rate of a dtype or of one of those below. Raises ValueError for another name."""
+        """Lowers the rate of a dtype or of one of those below.
+
+        Raises ValueError for another name.
+        """
         of = {
             "memory": ["memory_bytes_per_s"],
             "link": ["link_bytes_per_s", "to_host_bytes_per_s", "pageable_bytes_per_s"],
@@ -99,10 +108,18 @@ class Card:
     counts: Counts = field(default_factory=Counts)
     only_timed: bool = False  # large results need no values
     # What NVML reads of it, in NVML's own units.
-    readings: dict[str, int] = field(default_factory=lambda: {
-        "reasons": 0, "power_limit": 700_000, "temperature": 50, "generation": 5, "width": 16, "errors": 0,
-        "rows_to_remap": 0, "processes": 1,
-    })  # fmt: skip
+    readings: dict[str, int] = field(
+        default_factory=lambda: {
+            "reasons": 0,
+            "power_limit": 700_000,
+            "temperature": 50,
+            "generation": 5,
+            "width": 16,
+            "errors": 0,
+            "rows_to_remap": 0,
+            "processes": 1,
+        }
+    )
     error: str = ""  # sticky: each later operation fails with it
 
     def __post_init__(self) -> None:
@@ -125,7 +142,7 @@ class Card:
 
     def now(self) -> float:
         """The host's clock: the queue's, and what a host's Python would take."""
-        return self.queue_now() + self._python_s / SLOWNESS
+        return self.queue_now() + self._python_s / PYTHON_SLOWNESS
 
     def queue_now(self) -> float:
         """The host's time as the queue sees it: launches, waits and sleep, however busy this
@@ -173,7 +190,8 @@ class Card:
         self.counts.operations += 1
         self.let_pass(1 / self.rates.launches_per_s)
         self.stream.ready_s = (
-            max(self.stream.ready_s, self.queue_now()) + (KERNEL_S + seconds) / self.rates.clock
+            max(self.stream.ready_s, self.queue_now())
+            + (SHORTEST_KERNEL_S + seconds) / self.rates.clock
         )
         return self.stream.ready_s
 
@@ -197,7 +215,7 @@ class Card:
         self.settle()
 
     def arrive_later(self, ready_s: float, copy: Callable[[], object]) -> None:
-        """A copy to pinned memory shows in the host's memory only when the stream has come to it."""
+        """A copy to pinned memory shows in the host's only when the stream has come to it."""
         self._arriving.append((ready_s, copy))
 
     def settle(self) -> None:
@@ -229,7 +247,8 @@ class Card:
         time.
         """
         size = sum(
-            nbytes // (CACHE_SPEED if key in self._cached else 1) for key, nbytes in moved.items()
+            nbytes // (TIMES_THE_CACHE_IS_FASTER_THAN_MEMORY if key in self._cached else 1)
+            for key, nbytes in moved.items()
         )
         for key, nbytes in moved.items():
             self._cached.pop(key, None)

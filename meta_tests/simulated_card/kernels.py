@@ -24,10 +24,10 @@ from torch.utils.flop_counter import flop_registry
 from accounting.formats import FORMATS
 from meta_tests.simulated_card.caching import MIB, Block
 from meta_tests.simulated_card.card import (
-    HOST_BYTES_PER_S,
-    HOST_FLOP_PER_S,
-    HOST_S,
-    PINNED_BYTES_PER_S,
+    HOST_THREAD_BYTES_PER_S,
+    HOST_THREAD_FLOP_PER_S,
+    PAGES_PINNED_BYTES_PER_S,
+    SHORTEST_HOST_OPERATOR_S,
     Card,
 )
 
@@ -95,19 +95,20 @@ NAMES = {
 
 
 class Kernels(TorchDispatchMode):
-    """Entered, it runs all operators: those of the card's tensors are launched there, and charged."""
+    """Entered, it runs all operators; those of the card's tensors are launched and charged."""
 
     def __init__(self, card: Card) -> None:
         super().__init__()
         self.card = card
         self.random_state = _state_of(0)
-        self._blocks: dict[
-            int, Block | None
-        ] = {}  # by the id of the storage, which torch keeps as long as its bytes
-        self.generators: set[int] = set()  # those of the card, by their address
-        self.pinned_cache: Counter[int] = Counter()  # free blocks by their size
+        # The key is the storage's id, which torch keeps as long as its bytes.
+        self._blocks: dict[int, Block | None] = {}
+        self.addresses_of_generators: set[int] = set()
+        # Counts the free blocks of each size.
+        self.pinned_cache: Counter[int] = Counter()
         self._pinned: set[int] = set()
-        self._born_within: set[int] = set()  # storages that an operator of several made on the way
+        # The storages that an operator of several made on the way.
+        self._born_within: set[int] = set()
         self._workspaces: dict[tuple[str, int], Block | None] = {}
         self._to_host = False
 
@@ -144,7 +145,7 @@ class Kernels(TorchDispatchMode):
         if self.pinned_cache[size]:
             self.pinned_cache[size] -= 1
         else:
-            self.card.let_pass(size / PINNED_BYTES_PER_S)
+            self.card.let_pass(size / PAGES_PINNED_BYTES_PER_S)
         self._note(storage, self._pinned)
         weakref.finalize(storage, self.pinned_cache.update, {size: 1}).atexit = False
         return tensor
@@ -233,10 +234,12 @@ class Kernels(TorchDispatchMode):
         if out is None:
             out = func(*args, **kwargs)
         work_s = (
-            _flops(func, args, kwargs, out) / HOST_FLOP_PER_S
-            + sum(_moved_bytes(operands).values()) / HOST_BYTES_PER_S
+            _flops(func, args, kwargs, out) / HOST_THREAD_FLOP_PER_S
+            + sum(_moved_bytes(operands).values()) / HOST_THREAD_BYTES_PER_S
         )
-        self.card.let_pass(HOST_S + (0.0 if func.is_view else work_s / torch.get_num_threads()))
+        self.card.let_pass(
+            SHORTEST_HOST_OPERATOR_S + (0.0 if func.is_view else work_s / torch.get_num_threads())
+        )
         if pinned:
             self.pin(out)
         # torch.zeros says pin_memory=False; a factory that C++ calls with the options of a tensor
@@ -254,8 +257,8 @@ class Kernels(TorchDispatchMode):
                     self.take(tensor.untyped_storage())
                     continue
                 raise RuntimeError(
-                    "Expected all tensors to be on the same device, but found at least two devices, "
-                    f"{self.card.device} and cpu! (when checking arguments of {func})"
+                    "Expected all tensors to be on the same device, but found at least two "
+                    f"devices, {self.card.device} and cpu! (when checking arguments of {func})"
                 )
 
     def _refuse_dtypes(self, *dtypes: torch.dtype | None) -> None:
@@ -263,7 +266,8 @@ class Kernels(TorchDispatchMode):
             if dtype in self.card.refused:
                 kind = self.card.kind.upper()
                 raise TypeError(
-                    f"Cannot convert a {kind} Tensor to {dtype} as the {kind} framework doesn't support it"
+                    f"Cannot convert a {kind} Tensor to {dtype} "
+                    f"as the {kind} framework doesn't support it"
                 )
 
     def _refuse_too_much(self, args: Any, kwargs: dict[str, Any]) -> None:
@@ -282,7 +286,7 @@ class Kernels(TorchDispatchMode):
             return func(*args, **kwargs)
         generator = kwargs.get("generator")
         if generator is not None:
-            if generator._cdata not in self.generators:
+            if generator._cdata not in self.addresses_of_generators:
                 raise RuntimeError(
                     f"Expected a '{self.card.kind}' device type for generator but found 'cpu'"
                 )
@@ -363,7 +367,7 @@ class Kernels(TorchDispatchMode):
     ) -> None:
         packet, touched = func.overloadpacket, [*operands, *results]
         if func.is_view:
-            self.card.let_pass(HOST_S)
+            self.card.let_pass(SHORTEST_HOST_OPERATOR_S)
         if not (func.is_view or packet in WITHOUT_KERNEL):
             if packet in PRODUCTS:
                 self._take_workspaces(has_bias=packet is aten.addmm and args[0].dim() == 1)

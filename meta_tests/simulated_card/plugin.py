@@ -49,8 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--card-kind", choices=["cuda", "mps"], default="cuda", help="mps: without fp64 and fp8"
     )
     group.addoption("--card-memory", metavar="MIB", type=int, default=8192, help="default: 8192")
-    group.addoption("--card-share", metavar="NAME=SHARE", action="append", default=[],
-                    help="lowers the rate of a dtype, or of memory, link, launch, clock; may be repeated")  # fmt: skip
+    group.addoption(
+        "--card-share",
+        metavar="NAME=SHARE",
+        action="append",
+        default=[],
+        help="lowers the rate of a dtype, or of memory, link, launch, clock; may be repeated",
+    )
 
 
 def small_steps() -> dict[str, Any]:
@@ -114,9 +119,8 @@ def time_alone(card: Card) -> Iterator[None]:
             stack.enter_context(patch.dict(rounds.PACES, quick=short))
             stack.enter_context(patch.object(rounds, "SETTLED_S", (0.002, 0.01)))
             stack.enter_context(patch.object(rounds, "RESETTLED_S", (0.002, 0.01)))
-            stack.enter_context(
-                patch.object(ceilings, "REST_S", 0.002)
-            )  # of it a search for bursts makes its budget
+            # A search for bursts makes its budget of the rest.
+            stack.enter_context(patch.object(ceilings, "REST_S", 0.002))
             stack.enter_context(patch.object(timing, "SHORTEST_ROUND_S", 1e-5))
             stack.enter_context(patch.object(timing, "SHORTEST_DEVICE_ROUND_S", 2e-5))
             for sizes in (training.ON_ACCELERATOR, training.IN_FP32_ON_ACCELERATOR):

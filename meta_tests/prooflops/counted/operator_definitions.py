@@ -41,7 +41,7 @@ def outer_multiply_adds(u: Tensor, v: Tensor, onto: Tensor) -> int:
 
 
 def bilinear(x: Tensor, weight: Tensor, y: Tensor, grad: Tensor) -> tuple[int, int]:
-    """FLOPs of Σ x·w·y, and of its three gradients, each by contracting the first operand with the others in turn."""
+    """FLOPs of Σ x·w·y and of its three gradients: the first operand meets the others in turn."""
     xs, ws, ys, gs = ("bi", x), ("oij", weight), ("bj", y), ("bo", grad)
 
     def chain(*operands: tuple[str, Tensor], results: Sequence[str]) -> int:
@@ -62,7 +62,10 @@ def bilinear(x: Tensor, weight: Tensor, y: Tensor, grad: Tensor) -> tuple[int, i
 
 
 def recurrent(layer: nn.RNNBase, x: Tensor, initial_state_gradient: bool) -> tuple[int, int]:
-    """FLOPs of the products of a recurrent layer over (token, batch, feature), step by step, and of their gradients."""
+    """FLOPs of a recurrent layer's products and their gradients, step by step.
+
+    The data is (token, batch, feature).
+    """
     forward = backward = 0
     state = torch.ones(x.shape[1], layer.hidden_size)
     for step, token in enumerate(x.detach()):
@@ -78,10 +81,11 @@ def recurrent(layer: nn.RNNBase, x: Tensor, initial_state_gradient: bool) -> tup
 def convolution(
     layer: nn.Conv1d | nn.ConvTranspose1d, x: Tensor, wanted: int = 2
 ) -> tuple[int, int]:
-    """FLOPs of a convolution, each term of each group, and of as many of its two gradients as are wanted.
+    """FLOPs of a convolution, term by term, and of those of its two gradients that are wanted.
 
-    A window slides over the wide side and meets one element of the narrow side at each place: the output of a plain
-    convolution, the input of a transposed one. The three products pair the same three factors.
+    A window slides over the wide side and meets one element of the narrow side at each place: the
+    output of a plain convolution, the input of a transposed one. The three products pair the same
+    three factors.
     """
     narrow = x if isinstance(layer, nn.ConvTranspose1d) else layer(x)
     windows = torch.ones(len(x) * narrow.shape[2], layer.weight[0].numel())
@@ -94,7 +98,10 @@ def convolution(
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -> tuple[int, int]:
-    """FLOPs of the products of fused attention over (head, position, width), forward and backward, pair by pair."""
+    """FLOPs of the products of fused attention, forward and backward, pair by pair.
+
+    The data is (head, position, width).
+    """
     operations = scalars.Operations()
     numbers = [operations.array(each.detach()) for each in (query, key, value)]
     ones = torch.ones(*query.shape[:2], value.shape[-1])

@@ -1,4 +1,7 @@
-"""One call of each product, those that torch's own counter leaves out or gets wrong among them, and its definition."""
+"""One call of each product and its definition.
+
+Among them are those that torch's own counter leaves out or gets wrong.
+"""
 
 from __future__ import annotations
 
@@ -213,12 +216,21 @@ met = partial(define.stored_multiply_adds, thin, tall)
 for form, options in {"coo": {}, "csr": {}, "csc": {}, "bsr": {"blocksize": (1, 1)}}.items():
     kept = partial(thin.to_sparse, layout=getattr(torch, f"sparse_{form}"), **options)
     product("sparse mm", f"of {form}", lambda kept=kept: kept() @ tall.detach(), met)
-# The gradient of the dense factor is a product by the transposed one, that of the sparse one is sampled.
-both_passes("sparse mm", "two gradients", lambda: torch.sparse.mm(thin.to_sparse_csr().requires_grad_(), tall),
-            lambda: (met(), 2 * met()))  # fmt: skip
+# The gradient of the dense factor is a product by the transposed one, that of the sparse one is
+# sampled.
+both_passes(
+    "sparse mm",
+    "two gradients",
+    lambda: torch.sparse.mm(thin.to_sparse_csr().requires_grad_(), tall),
+    lambda: (met(), 2 * met()),
+)
 product("sparse mm", "mv", lambda: thin.to_sparse() @ tall[:, 0].detach(), lambda: met() // 5)
-product("sparse mm", "dense @ sparse", lambda: flat @ thin.to_sparse(),
-        lambda: define.stored_multiply_adds(thin.T, flat.T))  # fmt: skip
+product(
+    "sparse mm",
+    "dense @ sparse",
+    lambda: flat @ thin.to_sparse(),
+    lambda: define.stored_multiply_adds(thin.T, flat.T),
+)
 near, far, one = normal(30, 5), normal(26, 5), torch.ones
 # |x|² - 2·x·y + |y|² is one product of rows that are two longer.
 product(
@@ -230,14 +242,39 @@ product(
 quantised = partial(
     torch._make_per_tensor_quantized_tensor, torch.ones(6, 8, dtype=torch.int8), 0.1, 0
 )
-ROWS.append(Row("dynamically quantised linear", "(5, 8) and (8, 6)",
-    lambda: partial(torch.ops.quantized.linear_dynamic, one(5, 8), torch.ops.quantized.linear_prepack(quantised())),
-    lambda: multiply_adds(one(5, 8), one(8, 6))))  # fmt: skip
+ROWS.append(
+    Row(
+        "dynamically quantised linear",
+        "(5, 8) and (8, 6)",
+        lambda: partial(
+            torch.ops.quantized.linear_dynamic,
+            one(5, 8),
+            torch.ops.quantized.linear_prepack(quantised()),
+        ),
+        lambda: multiply_adds(one(5, 8), one(8, 6)),
+    )
+)
 WEIGHTS = 4 * 16 * 16
 SCORED = 2 * multiply_adds(rows, rows.T)
-ROWS.append(Row("fast path of attention", "2 sequences of 5", layer_of(
-    nn.MultiheadAttention(16, 2, batch_first=True), sequence, sequence, sequence, need_weights=False),
-    lambda: 2 * (2 * 5 * WEIGHTS + SCORED)))  # fmt: skip
-ROWS.append(Row("fast path of an encoder layer", "2 sequences of 5", layer_of(
-    nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), sequence),
-    lambda: 2 * (2 * 5 * (WEIGHTS + 2 * 16 * 32) + SCORED)))  # fmt: skip
+ROWS.append(
+    Row(
+        "fast path of attention",
+        "2 sequences of 5",
+        layer_of(
+            nn.MultiheadAttention(16, 2, batch_first=True),
+            sequence,
+            sequence,
+            sequence,
+            need_weights=False,
+        ),
+        lambda: 2 * (2 * 5 * WEIGHTS + SCORED),
+    )
+)
+ROWS.append(
+    Row(
+        "fast path of an encoder layer",
+        "2 sequences of 5",
+        layer_of(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), sequence),
+        lambda: 2 * (2 * 5 * (WEIGHTS + 2 * 16 * 32) + SCORED),
+    )
+)

@@ -45,7 +45,7 @@ def test_causal_attention_is_counted_in_full_or_at_its_true_cost(
         )
 
 
-def test_causal_attention_within_a_module_and_its_recomputation_are_recognised() -> None:
+def test_causal_attention_in_a_module_and_recomputed_is_recognised() -> None:
     layer = nn.MultiheadAttention(8, 2, batch_first=True, bias=False)
     mask, data = (
         nn.Transformer.generate_square_subsequent_mask(5),

@@ -1,4 +1,4 @@
-"""The bytes that the counter says operators read and write, against those of the tensors, and their intensity."""
+"""The bytes that operators are said to read and write are those of their tensors; intensity."""
 
 from collections.abc import Callable
 
@@ -53,7 +53,8 @@ MOVED: dict[str, tuple[Callable[[], object], int, int]] = {
         144 + 36,
     ),
     "a list of tensors joined": (lambda: torch.cat([wide, column], dim=1), 240 + 24, 264),
-    # Two zeros_like and a scalar create the state; the count of steps is read, and updated beforehand.
+    # Two zeros_like and a scalar create the state; the count of steps is read, and updated
+    # beforehand.
     "a fused optimizer's first step": (
         fused_optimizer_step,
         152 * 4 + 4 * 2,

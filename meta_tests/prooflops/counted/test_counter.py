@@ -1,4 +1,4 @@
-"""The counter: the pass and operator that a figure belongs to, recomputation, and the limits of the counter.
+"""The pass and operator that a counted figure belongs to, recomputation, the counter's limits.
 
 test_operators.py shows the cost of each operator, test_bytes.py the bytes it moves.
 """
@@ -55,7 +55,7 @@ def test_flops_are_separated_by_pass_and_operator() -> None:
         count.by_operator("back")
 
 
-def test_nested_counts_each_count_all_that_happens_within_and_may_be_read_meanwhile() -> None:
+def test_nested_counts_count_all_within_and_may_be_read_meanwhile() -> None:
     with counted.flops() as outer:
         a @ b
         before = outer.total
@@ -117,9 +117,10 @@ class Graphs:
         return run
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch.compile's own modules
+# The modules of torch.compile warn by themselves.
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("warm", [False, True], ids=["first called within", "called before"])
-def test_a_compiled_function_is_counted_uncompiled_and_runs_compiled_afterwards(warm: bool) -> None:
+def test_a_compiled_function_is_counted_uncompiled_then_runs_compiled(warm: bool) -> None:
     layers, data, graphs = net(), torch.randn(2, 3, requires_grad=True), Graphs()
     torch._dynamo.reset()
     compiled = torch.compile(layers, backend=graphs)
@@ -127,9 +128,8 @@ def test_a_compiled_function_is_counted_uncompiled_and_runs_compiled_afterwards(
         compiled(data)
     before = graphs.runs
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "error", message=".* global hooks on modules"
-        )  # which are the counter's own
+        # The global hooks are the counter's own.
+        warnings.filterwarnings("error", message=".* global hooks on modules")
         count = flops_of(lambda: compiled(data).sum().backward())
     plain = flops_of(lambda: layers(data).sum().backward())
     assert (count.forward, count.backward) == (plain.forward, plain.backward), (
@@ -286,7 +286,8 @@ def test_gradients_per_sample_are_counted_as_those_of_the_whole_batch() -> None:
     assert (count.recomputed, count.unknown) == (0, {}), f"{count}"
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")  # by torch.func.jvp itself
+# torch.func.jvp itself calls what is deprecated.
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")
 def test_operators_without_arithmetic_are_not_unknown() -> None:
     x = torch.eye(4)
     with counted.flops() as count:

@@ -1,7 +1,8 @@
 """Formula = counted, difference 0, for the FLOPs of five models at full size.
 
-The nets of bench/models.py run on the meta device, which holds nothing and takes the unfused path of attention. Every
-run takes four layers of the large models, which are all alike; `make prove` takes them whole.
+The nets of bench/models.py run on the meta device, which holds nothing and takes the unfused path
+of attention. Every run takes four layers of the large models, which are all alike; `make prove`
+takes them whole.
 """
 
 from __future__ import annotations

@@ -47,11 +47,16 @@ def test_a_solution_costs_a_factorisation_and_two_triangular_solves() -> None:
     factorisation, triangle, by_factors, *others = (
         flops_of(act).total
         for act in (
-            lambda: linalg.lu_factor(x), lambda: linalg.solve_triangular(x, b, upper=True),
-            lambda: linalg.lu_solve(*factors, b), lambda: linalg.solve(x, b), lambda: torch.cholesky_solve(b, x),
-            lambda: linalg.cholesky(x), lambda: linalg.det(x), lambda: linalg.inv(x),
+            lambda: linalg.lu_factor(x),
+            lambda: linalg.solve_triangular(x, b, upper=True),
+            lambda: linalg.lu_solve(*factors, b),
+            lambda: linalg.solve(x, b),
+            lambda: torch.cholesky_solve(b, x),
+            lambda: linalg.cholesky(x),
+            lambda: linalg.det(x),
+            lambda: linalg.inv(x),
         )
-    )  # fmt: skip
+    )
     assert by_factors == 2 * triangle
     should = [
         factorisation + 2 * triangle,

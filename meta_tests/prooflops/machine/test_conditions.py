@@ -64,9 +64,12 @@ def test_a_host_is_read_from_its_files(host: Path, monkeypatch: pytest.MonkeyPat
         "",
     )
     assert state(CPU) == {
-        "threads": torch.get_num_threads(), "affinity": "0-3", "governor": "powersave", "clock_mhz": 3000.0,
+        "threads": torch.get_num_threads(),
+        "affinity": "0-3",
+        "governor": "powersave",
+        "clock_mhz": 3000.0,
         "totals": {"temperature": 20, "quota of the container": 4200},
-    }  # fmt: skip
+    }
     (host / "cgroup/cpu.stat").write_text("throttled_usec 0\n")
     assert state(CPU)["totals"]["quota of the container"] == 0, "from 0 on it may grow"
     assert devices.highest_clock_hz(CPU) == 5.1e9
@@ -96,15 +99,19 @@ SLOWED = {"clock_mhz": 1490.0, "reasons": ["power cap"]}
         (HOT, {}, {"totals": {"temperature": 4}}, ["throttled: temperature"]),
         ({"reasons": ["power brake"]}, {}, {"reasons": ["idle"]}, ["throttled: power brake"]),
         (CARD, SLOWED | {"reasons": ["power brake"]}, {}, ["throttled: power brake"]),
-        (CARD, SLOWED | {"reasons": ["temperature (hardware)"]}, {},
-         ["throttled: temperature (hardware)"]),
+        (
+            CARD,
+            SLOWED | {"reasons": ["temperature (hardware)"]},
+            {},
+            ["throttled: temperature (hardware)"],
+        ),
         (CARD, {"clock_mhz": 1950.0, "reasons": ["power brake"]}, {}, []),
         (LOWERED, SLOWED, {}, ["throttled: power limit 400 W, by default 700 W"]),
         (CARD, SLOWED, {}, []),
         ({}, {}, CAPPED, []),
         ({"processes": 1}, {}, {"processes": 3}, ["contended: another process uses this GPU (2)"]),
     ],
-)  # fmt: skip
+)
 def test_a_measurement_is_labelled_with_the_reason(
     before: dict[str, Any], during: dict[str, Any], after: dict[str, Any], labels: list[str]
 ) -> None:
@@ -123,11 +130,15 @@ def test_a_measurement_is_labelled_with_the_reason(
         (CARD, {"clock_mhz": 1965.0, "reasons": ["power cap"]}, {}, []),
         (LOWERED, {"clock_mhz": 1965.0}, {}, ["power limit 400 W, by default 700 W"]),
         # A record of two states, without samples.
-        (CARD | CAPPED | {"clock_mhz": 1485}, {}, {"clock_mhz": 1665},
-         ["power-limited: 1.57 of 1.98 GHz"]),
+        (
+            CARD | CAPPED | {"clock_mhz": 1485},
+            {},
+            {"clock_mhz": 1665},
+            ["power-limited: 1.57 of 1.98 GHz"],
+        ),
         (CAPPED | {"clock_mhz": 1485}, {}, {}, ["power-limited"]),
     ],
-)  # fmt: skip
+)
 def test_work_at_the_default_power_limit_is_a_fact_and_no_label(
     before: dict[str, Any], during: dict[str, Any], after: dict[str, Any], facts: list[str]
 ) -> None:
@@ -182,8 +193,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """
     slowed_ns = iter(range(100))
     library = SimpleNamespace(
-        NVMLError=Refused, NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2, NVML_TEMPERATURE_GPU=0, NVML_PERF_POLICY_POWER=0,
-        NVML_PERF_POLICY_THERMAL=1, starts=0,
+        NVMLError=Refused,
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        NVML_TEMPERATURE_GPU=0,
+        NVML_PERF_POLICY_POWER=0,
+        NVML_PERF_POLICY_THERMAL=1,
+        starts=0,
         nvmlSystemGetDriverVersion=lambda: "570.86.15",
         nvmlDeviceGetCount=lambda: 1,
         nvmlDeviceGetHandleByIndex=answer({(0,): "card"}),
@@ -200,7 +216,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         nvmlDeviceGetViolationStatus=lambda handle, policy: (
             refused() if policy else SimpleNamespace(violationTime=next(slowed_ns))
         ),
-    )  # fmt: skip
+    )
 
     def start() -> None:
         library.starts += 1

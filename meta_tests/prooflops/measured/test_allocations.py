@@ -57,7 +57,7 @@ def test_a_training_step_holds_exactly_its_activations_gradients_and_state() -> 
 def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(
     phases: list[list[int]], unmarked: bool
 ) -> None:
-    """Each number allocates as many bytes, or if negative frees one of the tensors held, against books kept by hand."""
+    """Each number allocates as many bytes, or frees a tensor, against books kept by hand."""
     kept: list[Tensor] = []
     books: dict[str, MeasuredBytes] = {}
     live = highest = 0
@@ -85,7 +85,7 @@ def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(
     assert (held.charged_live_bytes, held.charged_peak_bytes) == (None, None)
 
 
-def test_an_error_in_the_block_passes_through_and_the_next_measurement_is_right() -> None:
+def test_an_error_passes_through_and_the_next_measurement_is_right() -> None:
     collecting = []
 
     def act() -> None:
@@ -118,7 +118,7 @@ def test_fake_tensors_are_refused() -> None:
         measured.memory("cpu").__enter__()
 
 
-def test_a_storage_allocated_before_the_block_does_not_count_when_it_is_freed() -> None:
+def test_a_storage_from_before_the_block_does_not_count_when_freed() -> None:
     never_seen = torch.empty(25)
     with measured.memory():
         seen_by_an_earlier_session = torch.empty(50)

@@ -1,4 +1,4 @@
-"""One run over each of the users' models, shared by the tests of this folder: it takes most of their time."""
+"""One run over each of the users' models, shared because it takes most of the tests' time."""
 
 import json
 import shutil
@@ -25,7 +25,9 @@ PLANTED = """
 from prooflops.model import examination, flop_difference, step_memory
 flop_difference.ProductsOfParameters._track_derived = lambda self, tensors, outputs: False
 shares = flop_difference.ProductsOfParameters._shares
-flop_difference.ProductsOfParameters._shares = lambda self, factors, flops: shares(self, factors, flops - flops // 8)
+def seven_eighths(self, factors, flops):
+    return shares(self, factors, flops - flops // 8)
+flop_difference.ProductsOfParameters._shares = seven_eighths
 wrong = lambda tensors: sum(tensor.numel() for tensor in tensors)
 examination.bytes_of = step_memory.bytes_of = step_memory.storage_bytes_of = wrong
 """
@@ -45,7 +47,10 @@ class Examined:
 
 
 def model_house(folder: Path, *, registry: bool = True) -> Path:
-    """The suite with no tests but those of a user's model, with or without the registry; the models are in `zoo`."""
+    """The suite with no tests but those of a user's model, with or without the registry.
+
+    The models are in `zoo`.
+    """
     root = new_house(folder).root
     for file in ("conftest.py", "strategies.py", "test_user_model.py"):
         shutil.copy(ROOT / "test_claims" / file, root / "test_claims")
@@ -80,7 +85,7 @@ def examined_house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def examined(examined_house: Path) -> dict[str, Examined]:
-    """One run over each model, then one with faults planted and an interrupted one, in one process."""
+    """A run over each model, one with faults planted and an interrupted one, in one process."""
     lines = {name: f"{QUICK} --model {spec} --report={name}" for name, spec in SPECS.items()}
     others = f"{QUICK} -k 'not where_it_goes' --model"
     lines["looking"] = f"{others} zoo.own:looking --report=looking test_claims/test_demo.py"

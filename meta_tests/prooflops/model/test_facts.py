@@ -1,4 +1,4 @@
-"""The memory of converted and checkpointed models, predicted and measured, and the largest size that fits."""
+"""Memory of converted and checkpointed models, predicted and measured; the largest that fits."""
 
 from collections.abc import Callable
 

@@ -23,7 +23,7 @@ def wide(batch: int = 1):
     return nn.Linear(WIDTH, WIDTH, bias=False), torch.ones(batch, WIDTH)
 
 
-def test_a_step_fits_where_its_bytes_are_offered_and_the_model_takes_none_here() -> None:
+def test_a_step_fits_where_its_bytes_are_offered_and_takes_none_here() -> None:
     model = UserModel("wide", wide, CPU)
     fits = fits_of(model, without_values(model))
     found = {each.card: each.spare_bytes >= 0 for each in fits.cards}

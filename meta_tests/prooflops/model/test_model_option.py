@@ -1,4 +1,4 @@
-"""Runs with --model on three models as users write them: every figure by hand, the answers, the pages."""
+"""Runs with --model on three users' models: every figure by hand, the answers, the pages."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from meta_tests.user_models.worked import (
     PARTS,
     STATE_BYTES,
     TOKENS,
-)  # fmt: skip
+)
 from prooflops.model.examination import Examination
 from prooflops.model.page import write_pages
 from prooflops.model.user_model import load_user_model
@@ -181,7 +181,7 @@ def test_a_wrong_explanation_and_a_wrong_account_of_bytes_fail_the_run(
     assert failed == RULES | {"tensor.nbytes-formula"}
 
 
-def test_an_interrupted_run_keeps_its_figures_and_says_on_top_that_it_is_a_part(
+def test_an_interrupted_run_keeps_its_figures_and_says_it_is_a_part(
     examined_house: Path, examined: dict[str, Examined]
 ) -> None:
     run, page = examined["stopped"].run, examined["stopped"].page

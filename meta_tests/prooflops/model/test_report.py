@@ -1,4 +1,4 @@
-"""`prooflops.model_report` gives the page's figures of a module at hand, and leaves the module as it is."""
+"""`prooflops.model_report` gives the page's figures of a module, and leaves it as it is."""
 
 import copy
 import random
@@ -22,7 +22,7 @@ def network() -> nn.Sequential:
     )
 
 
-def test_its_figures_are_those_of_two_linear_layers_as_text_in_a_notebook_and_on_a_page(
+def test_text_notebook_and_page_have_the_figures_of_two_linear_layers(
     tmp_path: Path,
 ) -> None:
     report = prooflops.model_report(

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from meta_tests.prooflops.predicted.predicting import OPTIMIZERS, MasterWeights
 
 ACTIVATIONS = (
-    "CELU ELU GELU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish PReLU RReLU ReLU ReLU6 SELU "
-    "SiLU Sigmoid Softplus Softshrink Softsign Tanh Tanhshrink"
+    "CELU ELU GELU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish "
+    "PReLU RReLU ReLU ReLU6 SELU SiLU Sigmoid Softplus Softshrink Softsign Tanh Tanhshrink"
 ).split()
 
 
@@ -235,7 +235,8 @@ class RandomNet:
         return LOSSES[self.loss_name](x.flatten(0, -2))
 
     def __repr__(self) -> str:
-        return f"{', '.join(self.names)}; {self.loss_name}; {self.optimizer}; {self.dtype}, autocast={self.autocast}"
+        precision = f"{self.dtype}, autocast={self.autocast}"
+        return f"{', '.join(self.names)}; {self.loss_name}; {self.optimizer}; {precision}"
 
 
 def wrapped(how: str, layer: Callable[[], nn.Module]) -> nn.Module:

@@ -65,10 +65,17 @@ def deep() -> nn.Module:
 
 def convolutions() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 64, 7, 2, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(64, 128, 3, padding=1), nn.BatchNorm2d(128), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10),
-    )  # fmt: skip
+        nn.Conv2d(3, 64, 7, 2, 3),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, 3, padding=1),
+        nn.BatchNorm2d(128),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(128, 10),
+    )
 
 
 def encoder() -> nn.Module:
@@ -114,7 +121,9 @@ NETS = {
     "gpt-fp32": gpt(),
     "gpt-bf16": gpt(autocast=torch.bfloat16),
     "mlp-gelu-sum": Net(
-        lambda: nn.Sequential(nn.Linear(512, 2048), nn.GELU()), (256, 512), torch.sum,
+        lambda: nn.Sequential(nn.Linear(512, 2048), nn.GELU()),
+        (256, 512),
+        torch.sum,
         optimizer=partial(torch.optim.SGD, lr=0.1),
     ),
     # Recorded in one batch where the process was warm, in four where it was cold.
@@ -122,4 +131,4 @@ NETS = {
     "conv": Net(convolutions, (16, 3, 128, 128), functional.cross_entropy, (16,)),
     "lstm": Net(Recurrent, (32, 64, 128), functional.cross_entropy, (32,)),
     "encoder-dropout": Net(encoder, (8, 256, 256), torch.mean),
-}  # fmt: skip
+}

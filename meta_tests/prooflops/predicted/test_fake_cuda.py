@@ -69,14 +69,15 @@ def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(
         got = guess.phases[name].live_bytes
         should = real.live_bytes - elsewhere
         assert got == should, (
-            f"{name}: {got} bytes on CUDA, but should be {should} [{layers=}, {checkpointed=}, {optimizer=}]"
+            f"{name}: {got} bytes on CUDA, but should be {should} "
+            f"[{layers=}, {checkpointed=}, {optimizer=}]"
         )
         phase = guess.phases[name]
         assert got <= phase.charged_live_bytes <= phase.reserved_live_bytes, f"{name}: {phase}"
 
 
 @pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B], ids=["gpt2", "llama3"])
-def test_activations_in_bf16_on_cuda_differ_from_the_cpu_where_the_kernels_do(workloads, preset):
+def test_bf16_activations_on_cuda_differ_where_the_kernels_do(workloads, preset):
     if preset is LLAMA3_8B and not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
         pytest.skip("this torch has no fused RMSNorm")
     small, batch, sequence = workloads.reduced(preset), 2, 24
@@ -93,7 +94,8 @@ def test_activations_in_bf16_on_cuda_differ_from_the_cpu_where_the_kernels_do(wo
     should += small.layers * RANDOM_STATE_BYTES_OF_FLASH
     if preset is GPT2_SMALL:  # mean and deviation in fp32
         should += norms * tokens * 2 * 2
-    else:  # on the CPU two copies in fp32, on CUDA the input itself
+    else:
+        # The CPU keeps two copies in fp32, CUDA the input itself.
         should -= norms * tokens * small.dim * (4 + 4 - 2)
     assert got == should, f"{got} bytes are kept on CUDA, but should be {should}"
 
@@ -120,7 +122,8 @@ def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, of_values=None):
 
 
 FLASH, EFFICIENT, MATH = "flash_attention_backward", "efficient_attention_backward", "bmm"
-ROWS = 2 * 4 * 10  # of queries, of all heads
+SEQUENCES, HEADS, QUERIES = 2, 4, 10
+ROWS = SEQUENCES * HEADS * QUERIES
 
 
 @pytest.mark.parametrize(

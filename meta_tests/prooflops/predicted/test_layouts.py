@@ -43,7 +43,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @one_thread()
-def test_any_stride_and_offset_of_inputs_and_targets_reaches_the_prediction(name: str) -> None:
+def test_any_stride_and_offset_of_the_data_reaches_the_prediction(name: str) -> None:
     inputs = LAYOUTS[name](torch.randn(64, 64))
     targets = LAYOUTS[name](torch.randn(64, 64))
     loss = nn.functional.l1_loss

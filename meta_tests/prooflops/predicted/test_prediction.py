@@ -84,7 +84,7 @@ def test_each_phase_leaves_bytes_of_its_class():
 
 
 @one_thread()
-def test_master_weights_are_held_as_predicted_and_as_the_formula_of_model_state_says():
+def test_master_weights_are_held_as_predicted_and_as_the_formula_says():
     net = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 8)).bfloat16()
     batch = torch.ones(32, 64, dtype=torch.bfloat16)
     step = predicted.TrainingStep(

@@ -15,7 +15,8 @@ from meta_tests.prooflops.predicted.random_nets import RandomNet
 from prooflops.predicted import kernels, scratch, tracker
 from prooflops.predicted.calls import Call
 
-NUMBERS_BYTES = 16  # of boxed numbers, which a kernel may hold beside its scratch
+# A kernel may hold boxed numbers beside its scratch.
+BOXED_NUMBERS_BYTES = 16
 Known = dict[str, tuple[int, int]]  # most bytes said to be known, and measured, of an operator
 
 
@@ -75,7 +76,7 @@ def share_of(seed: int) -> float:
         )
         if name != "built":
             peak = ours.peak_bytes_with_scratch
-            assert peak >= real.peak_bytes - NUMBERS_BYTES, (
+            assert peak >= real.peak_bytes - BOXED_NUMBERS_BYTES, (
                 f"{name} of net {seed}: {peak=} is too low: {real} [{net}]"
             )
             peaks.append((peak, real.peak_bytes))
@@ -101,7 +102,7 @@ def test_no_peak_of_a_random_net_is_predicted_too_low(nets: int, known: Known) -
         f"more than 5 % of the peaks are off by more than 1 %: by seed {off}"
     )
     assert len(known) > 50, f"only {sorted(known)} are said to be known"
-    wrong = {name: pair for name, pair in known.items() if pair[1] > pair[0] + NUMBERS_BYTES}
+    wrong = {name: pair for name, pair in known.items() if pair[1] > pair[0] + BOXED_NUMBERS_BYTES}
     assert not wrong, f"(known, measured) bytes of scratch: {wrong}"
 
 

@@ -134,7 +134,7 @@ def test_the_largest_tensors_at_the_peak_have_module_and_line() -> None:
     assert at_peak.peak_by_module["b.0.up"] > output, "its output should be in its own figure"
 
 
-def test_the_table_of_the_documentation_says_what_is_predicted_and_measured() -> None:
+def test_the_documents_table_says_what_is_predicted_and_measured() -> None:
     text = (ROOT / "docs/predicted.md").read_text("utf-8")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines()]
     table = {cells[0]: cells[1:] for cells in rows if cells[0] in NETS}
@@ -144,10 +144,14 @@ def test_the_table_of_the_documentation_says_what_is_predicted_and_measured() ->
         requested = max(each.peak_bytes for each in phases) - before
         charged = max(each.charged_peak_bytes for each in phases) - before
         found = [
-            requested, max(each[1] for each in figures), 0,
-            charged, max(each[3] for each in figures), 0,
+            requested,
+            max(each[1] for each in figures),
+            0,
+            charged,
+            max(each[3] for each in figures),
+            0,
             predicted(net, workspaces=True).reserved_peak_bytes,
-        ]  # fmt: skip
+        ]
         found[2], found[5] = found[0] - found[1], found[3] - found[4]
         cells = [int(cell.removeprefix("≥ ").replace(",", "")) for cell in table[net]]
         assert cells == found, f"{net} has {cells} in the table, but should have {found}"

@@ -30,7 +30,7 @@ from prooflops.predicted.kernels import kernels_of
         ("attention", "flash_attention"),
     ],
 )
-def test_the_scratch_line_names_what_convolution_lstm_and_lone_attention_take(net, operator):
+def test_scratch_names_what_convolution_lstm_and_lone_attention_take(net, operator):
     build, shape = NETS[net]
     guess, held = both(build, torch.randn(shape))
     assert any(operator in name for name in guess.scratch), f"{guess.scratch} names no {operator}"
@@ -41,7 +41,7 @@ def test_the_scratch_line_names_what_convolution_lstm_and_lone_attention_take(ne
 
 
 @one_thread()
-def test_the_matrices_that_a_product_copies_are_those_that_blas_cannot_read():
+def test_a_product_copies_the_matrices_that_blas_cannot_read():
     x, product = torch.ones(64, 128), torch.ops.aten.mm.default
     ready = [x, x.t(), x[:, :64], x[::2], x.t()[:, ::2], x[:1], x[:, :1], x.t()[:1]]
     overlapping = [x[:1].expand(64, -1), x[:1].expand(64, -1).t(), x.as_strided((64, 64), (32, 1))]
@@ -117,17 +117,26 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 at, one = torch.zeros(64, 64, dtype=torch.long), torch.ones(())
 # What the operators take that need more than tensors and numbers.
 OWN: dict[str, Callable[[torch.Tensor], tuple[object, ...]]] = {
-    **dict.fromkeys(("scatter", "scatter_add"), lambda x: (x, 1, at, x)), "gather": lambda x: (x, 1, at),
-    "index": lambda x: (x, [at[0]]), "index_put": lambda x: (x, [at[0]], x), "index_select": lambda x: (x, 1, at[0]),
-    "embedding": lambda x: (x, at), "embedding_dense_backward": lambda x: (x, at[0], 9, -1, False),
-    "where": lambda x: (x > 0, x, x), "masked_fill": lambda x: (x, x > 0, 0.5), "clamp": lambda x: (x, 0.0, 1.0),
-    **dict.fromkeys(("bitwise_and", "bitwise_or"), lambda x: (x > 0, x > 0)), "bitwise_not": lambda x: (x > 0,),
-    "select_backward": lambda x: (x, [64, 64, 3], 2, 0), "slice_backward": lambda x: (x, [64, 64], 0, 0, 64, 1),
-    "nll_loss_forward": lambda x: (x, at[0], None, 1, -100), "flip": lambda x: (x, [0]),
+    **dict.fromkeys(("scatter", "scatter_add"), lambda x: (x, 1, at, x)),
+    "gather": lambda x: (x, 1, at),
+    "index": lambda x: (x, [at[0]]),
+    "index_put": lambda x: (x, [at[0]], x),
+    "index_select": lambda x: (x, 1, at[0]),
+    "embedding": lambda x: (x, at),
+    "embedding_dense_backward": lambda x: (x, at[0], 9, -1, False),
+    "where": lambda x: (x > 0, x, x),
+    "masked_fill": lambda x: (x, x > 0, 0.5),
+    "clamp": lambda x: (x, 0.0, 1.0),
+    **dict.fromkeys(("bitwise_and", "bitwise_or"), lambda x: (x > 0, x > 0)),
+    "bitwise_not": lambda x: (x > 0,),
+    "select_backward": lambda x: (x, [64, 64, 3], 2, 0),
+    "slice_backward": lambda x: (x, [64, 64], 0, 0, 64, 1),
+    "nll_loss_forward": lambda x: (x, at[0], None, 1, -100),
+    "flip": lambda x: (x, [0]),
     "nll_loss_backward": lambda x: (one, x, at[0], None, 1, -100, one),
     "glu_backward": lambda x: (x, x.repeat(1, 2), 1),
     "native_group_norm": lambda x: (x[None], None, None, 1, 64, 64, 4, 1e-5),
-}  # fmt: skip
+}
 SIMPLE = {
     "Optional[Tensor]": None,
     "number": 0.5,

@@ -1,4 +1,4 @@
-"""`--device all` on a machine whose cards are stand-ins: processes of this machine, told apart by their environment."""
+"""`--device all` on a machine whose cards are stand-ins: processes told apart by environment."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Any text for the suite's options and any row of a registry: understood, or refused with its name and value."""
+"""Any option's text and any row of a registry is understood, or refused with name and value."""
 
 from __future__ import annotations
 
@@ -44,12 +44,35 @@ def test_any_device_is_there_or_refused(word: str) -> None:
 
 
 ROW = {
-    "id": '"demo.it"', "statement": '"It is so."', "sources": '["s"]', "written": '"holds"', "kind": '"behaviour"',
-    "condition": '""', "needs": "[]", "on_record": "false",
-}  # fmt: skip
-VALUES = st.sampled_from(
-    ["1", "nan", "true", '""', '"wrong"', '"holds-if"', "[]", "[1]", "[[]]", "{}", "{a = 1}", "1979-05-27", "[" * 3000]
-) | WORDS  # fmt: skip
+    "id": '"demo.it"',
+    "statement": '"It is so."',
+    "sources": '["s"]',
+    "written": '"holds"',
+    "kind": '"behaviour"',
+    "condition": '""',
+    "needs": "[]",
+    "on_record": "false",
+}
+VALUES = (
+    st.sampled_from(
+        [
+            "1",
+            "nan",
+            "true",
+            '""',
+            '"wrong"',
+            '"holds-if"',
+            "[]",
+            "[1]",
+            "[[]]",
+            "{}",
+            "{a = 1}",
+            "1979-05-27",
+            "[" * 3000,
+        ]
+    )
+    | WORDS
+)
 
 
 ROWS = st.dictionaries(st.sampled_from([*ROW, "note", "correction", "unknown"]), VALUES, max_size=2)

@@ -1,4 +1,4 @@
-"""Child runs of the suite over demonstration claims: verdicts, exit codes, refusals, what is written."""
+"""Child runs over demonstration claims: verdicts, exit codes, refusals, what is written."""
 
 import json
 import subprocess
@@ -117,14 +117,13 @@ def test_pytest_benchmark_reads_the_record(
 ) -> None:
     file, _ = whole_record
     command = [sys.executable, "-m", "pytest_benchmark", "compare", file]
-    compared = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True
-    )  # where no conftest is loaded
+    # No conftest is loaded in that folder.
+    compared = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert compared.returncode == 0, compared.stderr
     assert "test_sum" in compared.stdout + compared.stderr
 
 
-def test_a_known_failure_does_not_redden_the_run_and_one_that_now_holds_is_reported(
+def test_a_known_failure_leaves_the_run_green_and_one_cured_is_reported(
     house: House,
 ) -> None:
     house.claim("demo.holds")
@@ -187,7 +186,8 @@ def test_after(): ...
 WHOLE = "-o testpaths='test_claims/test_demo.py test_claims/test_other.py'"
 PART_LINES = {
     "whole": f"--report reports {WHOLE}",
-    "deselected": "--report deselected -k test_first test_claims/test_demo.py test_claims/test_other.py",
+    "deselected": "--report deselected -k test_first test_claims/test_demo.py "
+    "test_claims/test_other.py",
     "named": "--report named test_claims/test_demo.py::test_first",
     "one file": "--report one_file test_claims/test_demo.py",
     "interrupted": "--report reports test_claims/test_stops.py",

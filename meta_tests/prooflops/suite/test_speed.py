@@ -1,4 +1,4 @@
-"""A claim about speed has three answers, and the interval behind them covers as often as it says."""
+"""A claim about speed has three answers; their interval covers as often as it says."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -18,7 +18,10 @@ def recorded() -> list[str]:
 
 @pytest.fixture
 def assert_slower(monkeypatch: pytest.MonkeyPatch, recorded: list[str]) -> Callable[..., object]:
-    """Compares two functions whose times are made up: `slow()` takes the next of `times`, `fast()` one second."""
+    """Compares two functions whose times are made up.
+
+    `slow()` takes the next of `times`, `fast()` one second.
+    """
 
     def compared(times: Iterator[float], **options: float) -> object:
         speed = Speed(torch.device("cpu"), recorded.append)

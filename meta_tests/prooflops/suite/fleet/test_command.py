@@ -18,7 +18,7 @@ HOSTILE = '<script>alert("x")</script>\u202e\x1b[2J'
 def write_records(
     folder: Path, record: dict[str, Any], nodes: int, bad: int, by: float, seed: int = 0
 ) -> None:
-    """Records as `nodes` machines of this kind would write them, of which the first `bad` are slower."""
+    """Records as `nodes` machines of this kind would write them; the first `bad` are slower."""
     random = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     for node in range(nodes):
@@ -33,12 +33,13 @@ def write_records(
 
 
 def config(tmp_path: Path, first: Path, *more: Path) -> Any:
-    option: dict[str, Any] = {"report": str(tmp_path / "out")}
-    option |= {
-        "report_compare": [str(first)],
-        "file_or_dir": [*map(str, more)],
-    }  # as of --report-compare=*.json
-    return SimpleNamespace(option=SimpleNamespace(**option))
+    # A shell makes these of --report-compare=*.json.
+    option = SimpleNamespace(
+        report=str(tmp_path / "out"),
+        report_compare=[str(first)],
+        file_or_dir=[*map(str, more)],
+    )
+    return SimpleNamespace(option=option)
 
 
 def test_a_bad_machine_is_a_suspect_and_by_a_second_run_bad(tmp_path: Path) -> None:

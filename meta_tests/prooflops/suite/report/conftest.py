@@ -40,7 +40,7 @@ def report_of() -> Callable[..., RunReport]:
 
 @pytest.fixture(scope="session")
 def report(report_of: Callable[..., RunReport]) -> RunReport:
-    """A whole run on a CPU without a GPU: all claims, of which one fails and one crashes, and benchmarks."""
+    """A whole run without a GPU: benchmarks, and all claims: one fails and one crashes."""
     made = report_of()
     red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
     caches = {"L1": 65_536, "L2": 2 * 2**20, "L3": 36 * 2**20}

@@ -1,4 +1,4 @@
-"""The kept evidence of a real H200, replayed: what its page says, and that the checker would notice more."""
+"""The kept evidence of a real H200, replayed: what its page says, what the checker notices."""
 
 import re
 

@@ -8,7 +8,10 @@ from prooflops.suite.report.page import page_of
 from prooflops.suite.report.run_report import RunReport
 from prooflops_gate.page.html import html
 
-HOSTILE = '</style></script><script>alert("1")</script><img src=x onerror=alert(1)>\u202e\u0000&amp; {{ 7*7 }}'
+HOSTILE = (
+    '</style></script><script>alert("1")</script><img src=x onerror=alert(1)>'
+    "\u202e\u0000&amp; {{ 7*7 }}"
+)
 
 
 class Tags(HTMLParser):
@@ -39,13 +42,27 @@ def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report: RunReport,
         tests=(HOSTILE,),
     )
     sources = {**report.sources, "x": Source("x", HOSTILE, HOSTILE, f"javascript:{HOSTILE}")}
-    benches = [replace(each, name=HOSTILE, fullname=HOSTILE, info={**each.info, "label": HOSTILE, "dtype": HOSTILE})
-               for each in {each.family: each for each in report.benchmarks}.values()]  # fmt: skip
+    benches = [
+        replace(
+            each,
+            name=HOSTILE,
+            fullname=HOSTILE,
+            info={**each.info, "label": HOSTILE, "dtype": HOSTILE},
+        )
+        for each in {each.family: each for each in report.benchmarks}.values()
+    ]
     hostile = replace(
-        report, machine={**report.machine, "name": HOSTILE}, claims=(claim, *report.claims[1:]), sources=sources,
-        benchmarks=tuple(benches), headline=(HOSTILE,), arguments=(HOSTILE,), revision=HOSTILE, partial=HOSTILE,
+        report,
+        machine={**report.machine, "name": HOSTILE},
+        claims=(claim, *report.claims[1:]),
+        sources=sources,
+        benchmarks=tuple(benches),
+        headline=(HOSTILE,),
+        arguments=(HOSTILE,),
+        revision=HOSTILE,
+        partial=HOSTILE,
         trends=tuple(replace(each, name=HOSTILE) for each in report.trends),
-    )  # fmt: skip
+    )
     page = html(page_of(hostile))
     found = Tags(page)
     assert [tag for tag, _ in found.tags].count("script") == 1

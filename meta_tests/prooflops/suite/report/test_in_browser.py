@@ -1,4 +1,4 @@
-"""report.html in a real browser: nothing fetched, no error, filters, search and folding by mouse and keyboard."""
+"""report.html in a real browser: nothing fetched, filters, search and folding by hand."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +10,16 @@ from meta_tests import picture
 from meta_tests.browser import Browser, Opened
 from prooflops.suite.report.run_report import RunReport
 
-# Leaves a row of each table, and a claim of each verdict: an accessibility checker looks at every element for long.
+# Leaves a row of each table, and a claim of each verdict: an accessibility checker looks at every
+# element for long.
 ONE_OF_EACH = """() => {
     const seen = new Set();
     for (const claim of document.querySelectorAll("[data-mark]")) {
         if (seen.has(claim.dataset.mark)) claim.remove();
         seen.add(claim.dataset.mark);
     }
-    const many = "#claims .folds > details:not(:has(details)), tbody tr:nth-child(n+3), svg path:nth-of-type(n+3)";
+    const many = "#claims .folds > details:not(:has(details)), tbody tr:nth-child(n+3), "
+        + "svg path:nth-of-type(n+3)";
     document.querySelectorAll(many).forEach((each) => each.remove());
 }"""
 
@@ -36,11 +38,8 @@ def opened(browser: Browser, file: Path) -> Iterator[Opened]:
 
 
 def shown(page: Any) -> int:
-    return int(
-        page.evaluate(
-            "[...document.querySelectorAll('[data-mark]')].filter((e) => e.checkVisibility()).length"
-        )
-    )
+    marked = "[...document.querySelectorAll('[data-mark]')]"
+    return int(page.evaluate(f"{marked}.filter((each) => each.checkVisibility()).length"))
 
 
 def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser: Browser, file: Path) -> None:
@@ -75,7 +74,8 @@ def test_claims_are_found_as_one_types_and_by_their_verdict(
     page.get_by_label("Search claims").fill("")
     page.locator("input[value=corrected]").check()
     assert shown(page) == report.counts["corrected"]
-    page.keyboard.press("ArrowRight")  # to the next verdict
+    # The arrow goes to the next verdict.
+    page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.value") == "FAILS"
     assert shown(page) == 1
     page.locator("input[name=mark]").first.check()

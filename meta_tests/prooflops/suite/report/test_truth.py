@@ -26,7 +26,7 @@ BUSY = {"labels": ["contended: other work"]}
 
 
 def busy(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
-    """Other work beside all products of bf16, none beside a step that is counted too fast; caches bound by launches."""
+    """Work beside bf16's products, none beside a step counted too fast; launch-bound caches."""
     if name.startswith(("matmul[bf16", "ceiling[bf16", "layer[bf16", "matmul[fp8", "ceiling[fp8")):
         info["conditions"] = BUSY
     if name == STEP:
@@ -50,12 +50,16 @@ def test_the_checker_sees_each_contradiction() -> None:
     )
     rates = (
         '<section id="rates"><table><thead><tr><th>dtype</th><th>rate</th><th>in</th></tr></thead>'
-        "<tr><td>bf16</td><td>246 GFLOP/s</td><td>step[deep-linear-bf16-eager]</td></tr></table></section>"
-        '<section id="benchmarks"><table><thead><tr><th>benchmark</th><th>rate</th><th>notes</th></tr></thead>'
+        "<tr><td>bf16</td><td>246 GFLOP/s</td><td>step[deep-linear-bf16-eager]</td></tr>"
+        '</table></section><section id="benchmarks"><table>'
+        "<thead><tr><th>benchmark</th><th>rate</th><th>notes</th></tr></thead>"
         "<tr><td>matmul[bf16-square-1024]</td><td>992 GFLOP/s</td><td></td></tr>"
         "<tr><td>stream[L1-copy]</td><td>32.4 GB/s</td><td>launch-bound</td></tr></table></section>"
     )
-    memory = '<p class="answer">At most: memory 103 GB/s (sum).</p><p class="answer">memory, 59.7 GB/s</p>'
+    memory = (
+        '<p class="answer">At most: memory 103 GB/s (sum).</p>'
+        '<p class="answer">memory, 59.7 GB/s</p>'
+    )
     operators = (
         '<p class="lead">compute-bound</p><table><thead><tr><th>time</th><th>note</th></tr></thead>'
         "<tr><td>MFU of own ceiling</td><td>own: fp32 12.6 GFLOP/s</td></tr></table>"
@@ -89,7 +93,7 @@ def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of: Re
     assert (row["rate"], "launch-bound" in row["notes"]) == ("-", True)
 
 
-def test_a_training_step_gives_examples_per_second_and_their_energy_beside_published_mfu(
+def test_a_step_gives_examples_per_second_and_energy_beside_mfu(
     report_of: ReportOf,
 ) -> None:
     def trained(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
@@ -131,11 +135,27 @@ def delivering(report_of: ReportOf) -> RunReport:
         assert bf16
         assert memory
         if name == "matmul[bf16-square-1024]":
-            info["delivers"] = {"figure": "bf16", "value": 780e12, "unit": "FLOP/s", "share": 0.79, "nominal": 989e12,
-                                "floor": bf16._asdict(), "met": True, "causes": []}  # fmt: skip
+            info["delivers"] = {
+                "figure": "bf16",
+                "value": 780e12,
+                "unit": "FLOP/s",
+                "share": 0.79,
+                "nominal": 989e12,
+                "floor": bf16._asdict(),
+                "met": True,
+                "causes": [],
+            }
         if name == "stream[memory-copy]":
-            info["delivers"] = {"figure": "copy", "value": 1e12, "unit": "B/s", "share": 0.3, "nominal": 3.35e12,
-                                "floor": memory._asdict(), "met": False, "causes": ["throttled: heat"]}  # fmt: skip
+            info["delivers"] = {
+                "figure": "copy",
+                "value": 1e12,
+                "unit": "B/s",
+                "share": 0.3,
+                "nominal": 3.35e12,
+                "floor": memory._asdict(),
+                "met": False,
+                "causes": ["throttled: heat"],
+            }
         if name == "stream[memory-add]":
             info["delivers"] = {
                 "figure": "add",

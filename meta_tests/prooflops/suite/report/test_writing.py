@@ -7,7 +7,7 @@ from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.writing import write_pages
 
 
-def test_the_files_of_a_run_say_the_same_and_the_same_run_gives_the_same_bytes(
+def test_the_files_of_a_run_agree_and_the_same_run_gives_the_same_bytes(
     report: RunReport, page: str, tmp_path: Path
 ) -> None:
     write_pages(report, tmp_path)

@@ -1,4 +1,4 @@
-"""A run that is killed loses the running test alone, and another clone completes it, without git."""
+"""A killed run loses the running test alone, and another clone completes it, without git."""
 
 import json
 import random
@@ -155,10 +155,13 @@ def test_the_page_and_the_index_are_made_of_the_file_alone(story: Story) -> None
         ("--claim demo.nothing", "pytest did not begin: exit status 4"),
         ("--resume {killed} --quick", "was begun with ['--device', 'cpu']"),
         ("--resume {last}", "is complete: all 17 tests have ended"),
-        ("--resume {killed} --out {other}", "{other} is a run of H100 (cuda), and {killed} one of {here}"),
+        (
+            "--resume {killed} --out {other}",
+            "{other} is a run of H100 (cuda), and {killed} one of {here}",
+        ),
         ("--resume {other}", "{other} is a run of H100 (cuda), and this machine is {here}"),
     ],
-)  # fmt: skip
+)
 def test_it_is_refused(story: Story, arguments: str, message: str, tmp_path: Path) -> None:
     plan = story.file.plan
     other = tmp_path / "other.jsonl"
