@@ -35,7 +35,9 @@ class Page(HTMLParser):
         self.tables: dict[str, list[dict[str, str]]] = {}
         self.bars: list[dict[str, str]] = []
         self.drawn: list[tuple[str, float, str]] = []  # class, x and text
-        self._section, self._conclusion, self._head = "", "", [""]
+        self._section = ""
+        self._conclusion = ""
+        self._head = [""]
         self._row: list[str] | None = None
         self._bar = self._text = ""
         self._at = 0.0
@@ -63,7 +65,8 @@ class Page(HTMLParser):
         elif tag in ("td", "th") and self._row is not None:
             self._row.append("")
         elif tag == "text":
-            self._text, self._at = found.get("class") or "", float(found.get("x") or 0)
+            self._text = found.get("class") or ""
+            self._at = float(found.get("x") or 0)
 
     def handle_endtag(self, tag: str) -> None:
         if tag == self._conclusion:
@@ -71,7 +74,8 @@ class Page(HTMLParser):
         elif tag == "text":
             self._text = ""
         elif tag == "thead" and self._row is not None:
-            self._head, self._row = self._row, None
+            self._head = self._row
+            self._row = None
         elif tag == "tr" and self._row and self._row != self._head:
             self._end_row(self._row)
 
@@ -207,7 +211,8 @@ def _delivery(page: Page) -> Iterable[str]:
         yield f"{name} stands {names.count(name)} times among the figures"
     below = [bar["name"] for bar in page.bars if "BELOW FLOOR" in bar.get("mark", "")]
     for bar in page.bars:
-        share, note = percent(bar.get("share", "")), bar.get("note", "")
+        share = percent(bar.get("share", ""))
+        note = bar.get("note", "")
         floor = re.search(r"at least ([\d.]+) %", note)
         if share is not None and floor and share < float(floor[1]) and bar["name"] not in below:
             yield f"{bar['name']} has {share:g} %, its floor is {floor[1]} %, but it delivers"
@@ -233,7 +238,8 @@ def _ceilings(page: Page) -> Iterable[str]:
     """The share of the own ceiling has one denominator a dtype, which no product exceeds."""
     ceilings: dict[str, list[float]] = {}
     for row in page.tables.get("benchmarks", []):
-        name, share = row["benchmark"], percent(row.get("of own ceiling", ""))
+        name = row["benchmark"]
+        share = percent(row.get("of own ceiling", ""))
         found = rate(row["rate"])
         if share is None or not found or not name.startswith(PRODUCTS):
             continue

@@ -21,7 +21,8 @@ from prooflops_gate.page.html import html
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "report.png"
-WIDTH, HEIGHT = 1120, 1180
+WIDTH = 1120
+HEIGHT = 1180
 KEY = b"digest"
 SIGNATURE_BYTES = 8
 
@@ -46,7 +47,8 @@ def digest(text: str) -> str:
 
 def chunks(content: bytes) -> list[tuple[bytes, bytes]]:
     """The kinds and contents of a PNG's chunks."""
-    found, place = [], SIGNATURE_BYTES
+    found = []
+    place = SIGNATURE_BYTES
     while place < len(content):
         (length,) = struct.unpack_from(">I", content, place)
         kind = content[place + 4 : place + 8]

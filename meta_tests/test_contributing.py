@@ -15,9 +15,12 @@ BLOCKS = {
     match[1]: match
     for match in re.finditer(r"```\w+\n# ([\w/.-]+)(?:, in (\w+))?\n(.*?)```", PAGE, re.DOTALL)
 }
-REGISTRY, CLAIM = "test_claims/registry/flops.toml", "test_claims/test_flops.py"
-PEAKS, BENCHMARK = "accounting/devices/peaks.json", "bench/test_gram.py"
-OPTIMIZERS, OPERATORS = "accounting/optimizers.json", "prooflops/counted/operators.py"
+REGISTRY = "test_claims/registry/flops.toml"
+CLAIM = "test_claims/test_flops.py"
+PEAKS = "accounting/devices/peaks.json"
+BENCHMARK = "bench/test_gram.py"
+OPTIMIZERS = "accounting/optimizers.json"
+OPERATORS = "prooflops/counted/operators.py"
 
 DISTANCES = """
 import pytest
@@ -34,7 +37,8 @@ STRAY = "import pytest\n\n@pytest.mark.claim('flops.gramm')\ndef test_that_names
 
 CLAIMS_RUN = f"{CLAIM} --claim flops.gram --quick -v"
 ALL_CLAIMS = "test_claims --collect-only -q"
-STRAY_RUN, OPERATORS_RUN = "meta_tests/test_stray.py", "meta_tests/test_distances.py"
+STRAY_RUN = "meta_tests/test_stray.py"
+OPERATORS_RUN = "meta_tests/test_distances.py"
 DEVICES_RUN = "meta_tests/accounting/devices -q"
 BENCHMARK_RUN = f"{BENCHMARK} --quick"
 OPTIMIZERS_RUN = "meta_tests/accounting/optimizers -q -k nadamw"
@@ -42,9 +46,11 @@ OPTIMIZERS_RUN = "meta_tests/accounting/optimizers -q -k nadamw"
 
 def add(folder: Path, name: str, old: str = "", new: str = "") -> None:
     """Adds a block of CONTRIBUTING.md to the file it names, with `old` in it replaced."""
-    table, text = BLOCKS[name][2], BLOCKS[name][3]
+    table = BLOCKS[name][2]
+    text = BLOCKS[name][3]
     assert old in text, f"{name}: the page has no {old!r}"
-    text, file = text.replace(old, new), folder / name
+    text = text.replace(old, new)
+    file = folder / name
     before = file.read_text(encoding="utf-8") if file.exists() else ""
     if table:
         line = re.search(rf"^\W*{table}\b.*[({{[]\n", before, re.MULTILINE)

@@ -76,7 +76,8 @@ def resolves(name: str) -> bool:
 
 @page
 def test_links_paths_and_names_lead_somewhere(page: str) -> None:
-    text, code = PAGES[page], code_of(PAGES[page])
+    text = PAGES[page]
+    code = code_of(PAGES[page])
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
     missing = [target for target in links if not (ROOT / page).parent.joinpath(target).exists()]
     # Whoever follows CONTRIBUTING.md creates these.
@@ -169,7 +170,8 @@ def test_a_table_of_the_reference_has_a_row_for_each_name_of_the_code(
 def test_a_launch_file_parses_and_runs_pytest_into_the_shared_folder(name: str) -> None:
     file = ROOT / "docs" / "launch" / name
     checked = subprocess.run(["sh", "-n", str(file)], capture_output=True, text=True, check=False)
-    assert (checked.returncode, checked.stderr) == (0, "")
+    assert checked.returncode == 0
+    assert checked.stderr == ""
     text = file.read_text(encoding="utf-8")
     assert "export PROOFLOPS_HISTORY=" in text
     assert "python -m pytest bench --quick" in text
@@ -177,12 +179,11 @@ def test_a_launch_file_parses_and_runs_pytest_into_the_shared_folder(name: str) 
 
 def test_the_job_of_kubernetes_has_a_pod_a_node_and_one_shared_folder() -> None:
     job = yaml.safe_load((ROOT / "docs" / "launch" / "kubernetes.yaml").read_text(encoding="utf-8"))
-    spec, pod = job["spec"], job["spec"]["template"]["spec"]
-    assert (job["kind"], spec["completionMode"], spec["completions"]) == (
-        "Job",
-        "Indexed",
-        spec["parallelism"],
-    )
+    spec = job["spec"]
+    pod = job["spec"]["template"]["spec"]
+    assert job["kind"] == "Job"
+    assert spec["completionMode"] == "Indexed"
+    assert spec["completions"] == spec["parallelism"]
     (container,) = pod["containers"]
     (mount,) = container["volumeMounts"]
     assert {each["name"] for each in pod["volumes"]} == {mount["name"]}

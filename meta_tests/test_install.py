@@ -73,7 +73,8 @@ def environment(folder, names, *wheels):
     """A Python that sees the wheels, these packages with all they require, and nothing else."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    waiting, seen = list(names), set()
+    waiting = list(names)
+    seen = set()
     while waiting:
         name = waiting.pop()
         if name in seen:
@@ -272,7 +273,8 @@ def test_a_foreign_option_of_the_suites_name_stays_its_own(suite, tmp_path):
     ],
 )
 def test_the_error_names_the_form_of_an_option_that_was_meant(suite, tmp_path, words, meant):
-    own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
+    own = tmp_path / "own"
+    elsewhere = tmp_path / "elsewhere"
     for folder in (own, elsewhere):
         folder.mkdir()
         (folder / "tiny.py").write_text(MODEL)

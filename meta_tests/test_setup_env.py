@@ -149,7 +149,8 @@ def test_a_torch_that_cannot_be_used_is_an_error_and_left_as_it_is(
 
 
 def test_the_venv_is_kept_until_base_or_requirements_change(given, repository, installs, tmp_path):
-    python, left = given(torch="2.11.0"), repository / ".venv" / "left"
+    python = given(torch="2.11.0")
+    left = repository / ".venv" / "left"
 
     def was_kept(*extras):
         if not left.parent.exists() or not left.exists():
@@ -182,7 +183,8 @@ def test_the_venv_is_kept_until_base_or_requirements_change(given, repository, i
 def test_a_half_made_venv_is_redone_and_anothers_is_not_touched(
     given, repository, installs, monkeypatch
 ):
-    python, stamp = given(torch="2.11.0"), repository / ".venv" / setup_env.STAMP
+    python = given(torch="2.11.0")
+    stamp = repository / ".venv" / setup_env.STAMP
 
     def killed(*arguments):
         raise KeyboardInterrupt

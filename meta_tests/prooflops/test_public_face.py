@@ -12,7 +12,8 @@ from meta_tests.conftest import ROOT, House, child_environment
 
 
 def test_the_face_counts_measures_and_predicts_the_same_product() -> None:
-    a, b = torch.randn(8, 16), torch.randn(16, 4)
+    a = torch.randn(8, 16)
+    b = torch.randn(16, 4)
     with prooflops.count() as counted:
         a @ b
     with prooflops.measure() as measured:

@@ -94,7 +94,8 @@ def _to(card: Card, kernels: Kernels) -> Callable[..., Tensor]:
     class Crossing(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor, device: torch.device, options: dict[str, Any]) -> Tensor:
-            ctx.origin, ctx.dtype = x.device, x.dtype
+            ctx.origin = x.device
+            ctx.dtype = x.dtype
             return crossed(x, device, **options)
 
         @staticmethod
@@ -204,8 +205,11 @@ def _storage(card: Card, kernels: Kernels) -> dict[str, Any]:
 
 
 def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
-    real_tensor, real_as_tensor, real_generator = torch.tensor, torch.as_tensor, torch._C.Generator
-    real_enable, real_dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
+    real_tensor = torch.tensor
+    real_as_tensor = torch.as_tensor
+    real_generator = torch._C.Generator
+    real_enable = torch.set_autocast_enabled
+    real_dtype = torch.set_autocast_dtype
 
     def tensor(
         data: Any,
@@ -350,7 +354,8 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
 
     @contextmanager
     def stream(chosen: Any) -> Iterator[None]:
-        before, card.stream = card.stream, chosen or card.stream
+        before = card.stream
+        card.stream = chosen or card.stream
         try:
             yield
         finally:
@@ -382,7 +387,8 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
 
 def _cuda_state(card: Card, kernels: Kernels) -> dict[str, Any]:
     """Memory and random numbers of `torch.cuda`."""
-    memory, random_numbers = card.memory, _random_numbers(kernels)
+    memory = card.memory
+    random_numbers = _random_numbers(kernels)
 
     def figure(name: str, what: str = "current") -> Callable[..., int]:
         return lambda device=None: memory.current(name, what)

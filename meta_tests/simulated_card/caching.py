@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-KIB, MIB = 2**10, 2**20
+KIB = 2**10
+MIB = 2**20
 _COUNTED = ("requested_bytes", "allocated_bytes", "reserved_bytes", "allocation", "segment")
 
 

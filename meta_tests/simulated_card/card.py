@@ -148,7 +148,8 @@ class Card:
         """The host's time as the queue sees it: launches, waits and sleep, however busy this
         machine is.
         """
-        (wall_s, ran_s, sleeps), before = self._host(), self._looked
+        wall_s, ran_s, sleeps = self._host()
+        before = self._looked
         self._looked = wall_s, ran_s, sleeps
         if self._within:
             pass
@@ -173,7 +174,8 @@ class Card:
     def in_its_place(self) -> Iterator[None]:
         """The CPU does the card's work within, and that takes no time."""
         self.queue_now()
-        before, self._within = self._within, True
+        before = self._within
+        self._within = True
         try:
             yield
         finally:

@@ -141,7 +141,8 @@ class Kernels(TorchDispatchMode):
 
     def pin(self, tensor: Tensor) -> Tensor:
         """Has the tensor lie in pinned memory, of which torch keeps freed blocks for later ones."""
-        storage, size = tensor.untyped_storage(), tensor.nbytes
+        storage = tensor.untyped_storage()
+        size = tensor.nbytes
         if self.pinned_cache[size]:
             self.pinned_cache[size] -= 1
         else:
@@ -365,7 +366,8 @@ class Kernels(TorchDispatchMode):
         operands: list[Tensor],
         results: list[Tensor],
     ) -> None:
-        packet, touched = func.overloadpacket, [*operands, *results]
+        packet = func.overloadpacket
+        touched = [*operands, *results]
         if func.is_view:
             self.card.let_pass(SHORTEST_HOST_OPERATOR_S)
         if not (func.is_view or packet in WITHOUT_KERNEL):

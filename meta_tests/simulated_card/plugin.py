@@ -81,7 +81,8 @@ def time_alone(card: Card) -> Iterator[None]:
     def without_values(timed: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(timed)
         def call(*arguments: Any, **options: Any) -> Any:
-            before, card.only_timed = card.only_timed, not any(map(learns, arguments))
+            before = card.only_timed
+            card.only_timed = not any(map(learns, arguments))
             try:
                 return timed(*arguments, **options)
             finally:

@@ -23,4 +23,6 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 5, bias=False)))
 
 
-a, b, square = torch.randn(3, 4), torch.randn(4, 5), torch.randn(4, 4)
+a = torch.randn(3, 4)
+b = torch.randn(4, 5)
+square = torch.randn(4, 4)

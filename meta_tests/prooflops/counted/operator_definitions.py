@@ -20,10 +20,13 @@ def multiply_adds(a: Tensor, b: Tensor) -> int:
         return operations.flops
     left, right = (operations.array(torch.view_as_real(x.resolve_conj()).double()) for x in (a, b))
     for i, j in itertools.product(range(a.shape[0]), range(b.shape[1])):
-        real, imaginary = operations.zero(), operations.zero()
+        real = operations.zero()
+        imaginary = operations.zero()
         for k in range(a.shape[1]):
-            (x, y), (u, v) = left[i, k], right[k, j]
-            real, imaginary = real + (x * u - y * v), imaginary + (x * v + y * u)
+            x, y = left[i, k]
+            u, v = right[k, j]
+            real += x * u - y * v
+            imaginary += x * v + y * u
     return operations.flops
 
 
@@ -34,7 +37,9 @@ def stored_multiply_adds(sparse: Tensor, dense: Tensor) -> int:
 
 def outer_multiply_adds(u: Tensor, v: Tensor, onto: Tensor) -> int:
     operations = scalars.Operations()
-    rows, columns, sums = operations.array(u), operations.array(v), operations.array(onto)
+    rows = operations.array(u)
+    columns = operations.array(v)
+    sums = operations.array(onto)
     for i, j in np.ndindex(sums.shape):
         sums[i, j] = sums[i, j] + rows[i] * columns[j]
     return operations.flops
@@ -42,7 +47,10 @@ def outer_multiply_adds(u: Tensor, v: Tensor, onto: Tensor) -> int:
 
 def bilinear(x: Tensor, weight: Tensor, y: Tensor, grad: Tensor) -> tuple[int, int]:
     """FLOPs of Σ x·w·y and of its three gradients: the first operand meets the others in turn."""
-    xs, ws, ys, gs = ("bi", x), ("oij", weight), ("bj", y), ("bo", grad)
+    xs = ("bi", x)
+    ws = ("oij", weight)
+    ys = ("bj", y)
+    gs = ("bo", grad)
 
     def chain(*operands: tuple[str, Tensor], results: Sequence[str]) -> int:
         operations = scalars.Operations()

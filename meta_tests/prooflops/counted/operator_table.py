@@ -58,20 +58,27 @@ def both_passes(
     ROWS.append(Row(of, f"{call}, backward", backward, lambda: flops()[1]))
 
 
-x, y, square = normal(4), normal(4), normal(4, 4)
-a, b, batch_a, batch_b = normal(3, 4), normal(4, 5), normal(2, 3, 4), normal(2, 4, 5)
-byte_a, byte_b = torch.ones(20, 16, dtype=torch.int8), torch.ones(16, 8, dtype=torch.int8)
-complex_a, complex_b = normal(3, 4, dtype=torch.complex64), normal(4, 5, dtype=torch.complex64)
-half_a, packed_b = torch.ones(4, 32, dtype=torch.bfloat16), torch.ones(8, 32, dtype=torch.int8)
+x = normal(4)
+y = normal(4)
+square = normal(4, 4)
+a = normal(3, 4)
+b = normal(4, 5)
+batch_a = normal(2, 3, 4)
+batch_b = normal(2, 4, 5)
+byte_a = torch.ones(20, 16, dtype=torch.int8)
+byte_b = torch.ones(16, 8, dtype=torch.int8)
+complex_a = normal(3, 4, dtype=torch.complex64)
+complex_b = normal(4, 5, dtype=torch.complex64)
+half_a = torch.ones(4, 32, dtype=torch.bfloat16)
+packed_b = torch.ones(8, 32, dtype=torch.int8)
 # Shapes alone: a CPU multiplies fp8 only since 2.7.
 fp8_a, fp8_b = (torch.empty(16, 32, dtype=torch.float8_e4m3fn, device="meta") for _ in range(2))
 scales = {"scale_a": torch.ones((), device="meta"), "scale_b": torch.ones((), device="meta")}
-wide_a, wide_b = (
-    torch.ones(8, 16, dtype=torch.bfloat16),
-    torch.ones(2, 16, 24, dtype=torch.bfloat16),
-)
+wide_a = torch.ones(8, 16, dtype=torch.bfloat16)
+wide_b = torch.ones(2, 16, 24, dtype=torch.bfloat16)
 ends = torch.tensor([3, 8], dtype=torch.int32)
-a_b, a_x = partial(multiply_adds, a, b), partial(multiply_adds, a, x[:, None])
+a_b = partial(multiply_adds, a, b)
+a_x = partial(multiply_adds, a, x[:, None])
 batched = partial(multiply_adds, batch_a, batch_b)
 outer = partial(define.outer_multiply_adds, x, y, square)
 
@@ -79,7 +86,8 @@ product("mm", "(3, 4) @ (4, 5)", lambda: a @ b, a_b)
 product("mv", "(3, 4) @ (4,)", lambda: a @ x, a_x)
 product("mv", "out=", lambda: torch.mv(a, x, out=torch.empty(3)), a_x)
 product("dot", "(4,) @ (4,)", lambda: torch.dot(x, y), lambda: multiply_adds(x[None], y[:, None]))
-row, column = complex_a[:1], complex_a[1:2].mT
+row = complex_a[:1]
+column = complex_a[1:2].mT
 product(
     "dot",
     "vdot, complex",
@@ -148,11 +156,9 @@ product(
     lambda: 2 * multiply_adds(complex_a, complex_b),
 )
 
-bilinear, left, right = (
-    nn.Bilinear(3, 4, 5),
-    normal(2, 3, requires_grad=True),
-    normal(2, 4, requires_grad=True),
-)
+bilinear = nn.Bilinear(3, 4, 5)
+left = normal(2, 3, requires_grad=True)
+right = normal(2, 4, requires_grad=True)
 ones = torch.ones(2, 5)
 both_passes(
     "bilinear",
@@ -160,7 +166,9 @@ both_passes(
     lambda: bilinear(left, right),
     lambda: define.bilinear(left, bilinear.weight, right, ones),
 )
-tokens, lstm, gru = normal(4, 2, 3, requires_grad=True), nn.LSTM(3, 5), nn.GRU(3, 5)
+tokens = normal(4, 2, 3, requires_grad=True)
+lstm = nn.LSTM(3, 5)
+gru = nn.GRU(3, 5)
 # oneDNN's fused layer computes the gradient of the initial state whether or not it is wanted.
 both_passes(
     "LSTM", "4 tokens", lambda: lstm(tokens)[0], lambda: define.recurrent(lstm, tokens, True)
@@ -185,10 +193,8 @@ for heads, call in ((4, "4 heads"), (2, "4 heads, 2 key heads")):
 
 for kind, name in ((nn.Conv1d, "convolution"), (nn.ConvTranspose1d, "transposed convolution")):
     for groups in (1, 2, 4):
-        layer, data = (
-            kind(4, 8, 3, stride=2, padding=1, groups=groups, bias=False),
-            normal(2, 4, 5, requires_grad=True),
-        )
+        layer = kind(4, 8, 3, stride=2, padding=1, groups=groups, bias=False)
+        data = normal(2, 4, 5, requires_grad=True)
         call = f"{groups} group{'s' * (groups > 1)}"
         both_passes(name, call, partial(layer, data), partial(define.convolution, layer, data))
 
@@ -203,7 +209,8 @@ def layer_of(module: nn.Module, *arguments: Any, **options: Any) -> Callable[[],
     return lambda: call
 
 
-rows, sequence = normal(5, 16), normal(2, 5, 16)
+rows = normal(5, 16)
+sequence = normal(2, 5, 16)
 # Substitution: an element of row i takes i multiply-adds and a division, n/2 of them on average.
 both_passes(
     "triangular solve",
@@ -211,7 +218,9 @@ both_passes(
     lambda: torch.linalg.solve_triangular(square, normal(4, 3).requires_grad_(), upper=False),
     lambda: (4 * 4 * 3, 4 * 4 * 3),
 )
-thin, tall, flat = normal(6, 8).relu(), normal(8, 5, requires_grad=True), normal(3, 6)
+thin = normal(6, 8).relu()
+tall = normal(8, 5, requires_grad=True)
+flat = normal(3, 6)
 met = partial(define.stored_multiply_adds, thin, tall)
 for form, options in {"coo": {}, "csr": {}, "csc": {}, "bsr": {"blocksize": (1, 1)}}.items():
     kept = partial(thin.to_sparse, layout=getattr(torch, f"sparse_{form}"), **options)
@@ -231,7 +240,9 @@ product(
     lambda: flat @ thin.to_sparse(),
     lambda: define.stored_multiply_adds(thin.T, flat.T),
 )
-near, far, one = normal(30, 5), normal(26, 5), torch.ones
+near = normal(30, 5)
+far = normal(26, 5)
+one = torch.ones
 # |x|² - 2·x·y + |y|² is one product of rows that are two longer.
 product(
     "cdist",

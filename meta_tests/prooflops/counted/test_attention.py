@@ -47,10 +47,8 @@ def test_causal_attention_is_counted_in_full_or_at_its_true_cost(
 
 def test_causal_attention_in_a_module_and_recomputed_is_recognised() -> None:
     layer = nn.MultiheadAttention(8, 2, batch_first=True, bias=False)
-    mask, data = (
-        nn.Transformer.generate_square_subsequent_mask(5),
-        torch.randn(1, 5, 8, requires_grad=True),
-    )
+    mask = nn.Transformer.generate_square_subsequent_mask(5)
+    data = torch.randn(1, 5, 8, requires_grad=True)
 
     def attended(x: Tensor) -> Tensor:
         return layer(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
@@ -119,7 +117,8 @@ sees_flex = pytest.mark.skipif(
 def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, length = flex(), len(DOCUMENTS)
+    module = flex()
+    length = len(DOCUMENTS)
     monkeypatch.setattr(
         module, "_validate_device", lambda *_: None
     )  # it refuses gradients on the CPU
@@ -151,7 +150,8 @@ def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(
 def test_sequences_one_after_the_other_attend_to_their_own_tokens_alone(
     pairs: str, scores: int
 ) -> None:
-    x, bounds = torch.empty(30, 4, 16, device="meta"), torch.tensor([0, 10, 30])
+    x = torch.empty(30, 4, 16, device="meta")
+    bounds = torch.tensor([0, 10, 30])
     with counted.flops(pairs=pairs) as count:
         torch.ops.aten._flash_attention_forward(x, x, x, bounds, bounds, 20, 20, 0.0, True, False)
     assert count.total == 4 * 4 * 16 * scores, (
@@ -171,4 +171,5 @@ def test_packed_sequences_whose_lengths_have_no_values_are_unknown(name: str, mo
         else:
             packed = (x, x, x, None, ends, ends, 20, 20, 0.0, 0)
         getattr(torch.ops.aten, name)(*packed)
-    assert (count.total, count.unknown) == (0, {f"aten.{name}": 1})
+    assert count.total == 0
+    assert count.unknown == {f"aten.{name}": 1}

@@ -16,9 +16,13 @@ def fused_optimizer_step() -> None:
     torch.optim.AdamW([parameter], fused=True).step()
 
 
-wide, byte = torch.randn(6, 10), torch.ones(32, 32, dtype=torch.int8)
-heads, mask = torch.randn(1, 1, 9, 4), torch.zeros(9, 9)
-column, half, rows = wide[:, :1], wide.to(torch.bfloat16), torch.tensor([0, 0, 5, 2])
+wide = torch.randn(6, 10)
+byte = torch.ones(32, 32, dtype=torch.int8)
+heads = torch.randn(1, 1, 9, 4)
+mask = torch.zeros(9, 9)
+column = wide[:, :1]
+half = wide.to(torch.bfloat16)
+rows = torch.tensor([0, 0, 5, 2])
 diagonal = torch.eye(3, 4).to_sparse()
 given = {"out": (torch.empty(6), torch.empty(6, dtype=torch.long))}
 flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -77,10 +81,8 @@ def test_the_intensity_of_one_product_is_that_of_the_formula() -> None:
         x, w = (
             torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((m, k), (k, n))
         )
-        count, formula = (
-            flops_of(lambda x=x, w=w: x @ w),
-            roofline.matmul_work(m, k, n, "bf16").intensity,
-        )
+        count = flops_of(lambda x=x, w=w: x @ w)
+        formula = roofline.matmul_work(m, k, n, "bf16").intensity
         assert count.intensity == count.by_operator()["aten.mm"].intensity == formula, (
             f"{count.intensity}, {formula}"
         )

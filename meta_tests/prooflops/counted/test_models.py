@@ -93,7 +93,8 @@ def test_flops_forward_backward_and_of_the_step_are_those_counted(
 def test_reduced_models_are_counted_on_the_cpu_with_its_fused_attention(
     model: Transformer, pairs: str
 ) -> None:
-    net, tokens = build(model), inputs(model, 2, 9)
+    net = build(model)
+    tokens = inputs(model, 2, 9)
     with counted.flops(pairs=pairs) as count:
         net(tokens).sum().backward()
     if not any("flash" in name for name in count.by_operator()):

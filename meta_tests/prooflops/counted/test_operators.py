@@ -42,8 +42,10 @@ def test_a_factorisation_costs_its_elimination_but_for_lower_orders(
 
 
 def test_a_solution_costs_a_factorisation_and_two_triangular_solves() -> None:
-    x, b = torch.eye(6), normal(6, 2)
-    linalg, factors = torch.linalg, torch.linalg.lu_factor(x)
+    x = torch.eye(6)
+    b = normal(6, 2)
+    linalg = torch.linalg
+    factors = torch.linalg.lu_factor(x)
     factorisation, triangle, by_factors, *others = (
         flops_of(act).total
         for act in (
@@ -94,7 +96,9 @@ def test_a_formula_is_one_decorated_function(
 
 
 aten = torch.ops.aten
-wide, classes, bag = torch.randn(6, 10), torch.tensor([0, 9, 3, 3, 0, 1]), torch.tensor([[0, 1, 5]])
+wide = torch.randn(6, 10)
+classes = torch.tensor([0, 9, 3, 3, 0, 1])
+bag = torch.tensor([[0, 1, 5]])
 
 
 def there_and_back(function: Callable[[Tensor], Tensor]) -> None:
@@ -193,7 +197,8 @@ HOW: dict[str, dict[str, bool]] = {
     "foreach": {"foreach": True},
     "fused": {"fused": True},
 }
-START, GRADIENTS = [normal(5, 7), normal(3)], [normal(5, 7), normal(3)]
+START = [normal(5, 7), normal(3)]
+GRADIENTS = [normal(5, 7), normal(3)]
 
 
 def stepped_once(kind: Any, options: dict[str, Any]) -> tuple[torch.optim.Optimizer, list[Tensor]]:

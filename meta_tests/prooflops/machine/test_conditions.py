@@ -17,7 +17,8 @@ from prooflops.machine.conditions import conditions, label_conditions, state
 from prooflops.machine.sampling import PERIOD_S, Sampler
 from prooflops_gate.machine import cpu, nvml
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+CPU = torch.device("cpu")
+GPU = torch.device("cuda", 0)
 QUIET: dict[str, Any] = {"contended": False, "why": ""}
 
 
@@ -58,11 +59,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_host_is_read_from_its_files(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (cpu.name(), cpu.info("flags"), cpu.info("flag")) == (
-        "A CPU with 3: or so",
-        "fpu avx2",
-        "",
-    )
+    assert cpu.name() == "A CPU with 3: or so"
+    assert cpu.info("flags") == "fpu avx2"
+    assert cpu.info("flag") == ""
     assert state(CPU) == {
         "threads": torch.get_num_threads(),
         "affinity": "0-3",
@@ -143,7 +142,8 @@ def test_work_at_the_default_power_limit_is_a_fact_and_no_label(
     before: dict[str, Any], during: dict[str, Any], after: dict[str, Any], facts: list[str]
 ) -> None:
     found = label_conditions({"before": before, "during": during, "after": after})
-    assert (found["facts"], found["throttled"]) == (facts, False)
+    assert found["facts"] == facts
+    assert not found["throttled"]
 
 
 def test_other_work_on_the_host_is_named_beside_that_on_the_card() -> None:
@@ -163,7 +163,8 @@ def test_a_card_is_sampled_during_the_rounds_and_not_in_its_warm_up() -> None:
     time.sleep(3 * PERIOD_S)
     found = sampler.stop()
     assert found["samples"] >= 2
-    assert (found["clock_mhz"], found["least_clock_mhz"]) == (1500, 1500)
+    assert found["clock_mhz"] == 1500
+    assert found["least_clock_mhz"] == 1500
     assert found["power_w"] == 650.0
 
 
@@ -234,12 +235,17 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def test_the_state_of_a_gpu_is_its_drivers_and_nvml_is_started_once(driver: Any) -> None:
     found = state(GPU)
-    assert (found["clock_mhz"], found["memory_clock_mhz"], found["power_w"]) == (1410, 2619, 698.5)
-    assert (found["power_limit_w"], found["reasons"], found["processes"]) == (700.0, ["idle"], 1)
+    assert found["clock_mhz"] == 1410
+    assert found["memory_clock_mhz"] == 2619
+    assert found["power_w"] == 698.5
+    assert found["power_limit_w"] == 700.0
+    assert found["reasons"] == ["idle"]
+    assert found["processes"] == 1
     assert "temperature_c" not in found
     assert "temperature (driver)" not in found["totals"]
     assert found["threads"], "the host's state belongs to it"
-    assert (devices.driver(GPU), nvml.gpu_names()) == ("570.86.15", ["NVIDIA H100"])
+    assert devices.driver(GPU) == "570.86.15"
+    assert nvml.gpu_names() == ["NVIDIA H100"]
     assert devices.highest_clock_hz(GPU) == 1980e6
     assert driver.starts == 1
 
@@ -253,7 +259,10 @@ def test_a_gpu_without_a_driver_is_no_error(
     monkeypatch.setitem(sys.modules, "pynvml", modules[broken])  # type: ignore[arg-type]
     with conditions(GPU) as record:
         pass
-    assert (record["before"]["unread"], record["throttled"]) == ("no NVML", False)
-    assert (nvml.driver_version(), nvml.gpu_names(), nvml.handle("7f")) == (None, [], None)
+    assert record["before"]["unread"] == "no NVML"
+    assert not record["throttled"]
+    assert nvml.driver_version() is None
+    assert nvml.gpu_names() == []
+    assert nvml.handle("7f") is None
     assert devices.driver(GPU) is None
     assert devices.highest_clock_hz(GPU) is None

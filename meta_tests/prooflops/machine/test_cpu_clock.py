@@ -22,7 +22,8 @@ from prooflops_gate.machine import cpu
 CPU = torch.device("cpu")
 on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 instructions")
 # imul rax, rsi: the product takes three cycles on each x86-64 core since 2008.
-MULTIPLICATIONS, CYCLES = 64, 3
+MULTIPLICATIONS = 64
+CYCLES = 3
 TURNS = 2000
 # Of products short enough that some of many are not interrupted.
 SIDE = 192
@@ -62,7 +63,8 @@ def test_a_core_with_avx512_has_units_that_products_stay_below() -> None:
     if not capabilities.get("avx512_f"):
         pytest.skip("this CPU has no AVX-512")
     units = cpu_clock.fma_units_512()
-    a, b = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
+    a = torch.randn(SIDE, SIDE)
+    b = torch.randn(SIDE, SIDE)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -68,10 +68,12 @@ def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(
             for step in steps:
                 if step > 0:
                     kept.append(torch.empty(step, dtype=torch.int8))
-                    allocated, live = allocated + step, live + step
+                    allocated += step
+                    live += step
                 elif kept:
                     size = kept.pop(step % len(kept)).nbytes
-                    freed, live = freed + size, live - size
+                    freed += size
+                    live -= size
                 peak = max(peak, live)
             highest = max(highest, peak)
             books[name] = MeasuredBytes(allocated, freed, live, peak)
@@ -82,7 +84,8 @@ def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(
     assert len(marked) == len(phases) - unmarked, f"{marked}"
     whole = held.allocated_bytes - held.freed_bytes, held.live_bytes, held.peak_bytes
     assert whole == (live, live, highest), f"{whole}, but should be {live=}, {highest=}"
-    assert (held.charged_live_bytes, held.charged_peak_bytes) == (None, None)
+    assert held.charged_live_bytes is None
+    assert held.charged_peak_bytes is None
 
 
 def test_an_error_passes_through_and_the_next_measurement_is_right() -> None:

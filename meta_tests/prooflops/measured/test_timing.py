@@ -44,7 +44,8 @@ def test_all_rounds_on_cuda_are_queued_before_any_is_waited_for() -> None:
 
 
 def test_only_the_calls_after_the_warm_up_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, calls = [0.0], iter([100.0, 100.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    now = [0.0]
+    calls = iter([100.0, 100.0, 1.0, 2.0, 3.0, 4.0, 5.0])
 
     def wait(seconds: float) -> None:
         now[0] += seconds

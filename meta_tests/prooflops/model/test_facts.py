@@ -34,7 +34,9 @@ def test_conversions_and_checkpointing_are_predicted(factory: str) -> None:
 
 def test_the_measured_steps_attend_without_cudnn_as_the_predicted_ones_do() -> None:
     enabled = torch.backends.cuda.cudnn_sdp_enabled
-    user_model, before, seen = loaded("own:checkpointed"), enabled(), set()
+    user_model = loaded("own:checkpointed")
+    before = enabled()
+    seen = set()
     with torch.nn.modules.module.register_module_forward_pre_hook(lambda *_: seen.add(enabled())):
         measured_steps(user_model)
     assert (before, seen, enabled()) == (True, {False}, True), (
@@ -55,7 +57,8 @@ def test_the_largest_size_that_fits_is_predicted_and_measured_once() -> None:
 
 def test_a_model_that_cannot_be_predicted_is_measured_at_growing_sizes() -> None:
     found = largest_of(loaded("own:looking_sized"), "batch", 10**6)
-    assert (found.is_predicted, found.next_larger is not None) == (False, True)
+    assert not found.is_predicted
+    assert found.next_larger is not None
     assert "reads values" in found.remark
     assert all(each.predicted_bytes is None for each in found.trials)
     assert all(each.measured_bytes for each in found.trials)

@@ -47,28 +47,27 @@ TARGETS = torch.randn(BATCH, WIDTH)
 
 
 def test_memory_is_predicted_with_a_loss_that_captures_its_targets() -> None:
-    targets, losses = (
-        TARGETS.clone(),
-        (lambda output: (output - TARGETS).abs().mean(), nn.MSELoss()),
-    )
+    targets = TARGETS.clone()
+    losses = (lambda output: (output - TARGETS).abs().mean(), nn.MSELoss())
     for loss in (losses[0], lambda output, *, named=targets: losses[1](output, targets + named)):
         report = prooflops.model_report(network(), torch.randn(BATCH, WIDTH), "SGD", loss)
         assert report.predicted_peak_bytes == report.measured_peak_bytes, report.examination.memory
 
 
 def test_module_gradients_and_generators_stay_as_they_are() -> None:
-    module, inputs = network().eval(), torch.randn(BATCH, WIDTH, requires_grad=True)
+    module = network().eval()
+    inputs = torch.randn(BATCH, WIDTH, requires_grad=True)
     module[0].weight.grad = torch.ones(HIDDEN, WIDTH)
-    before, generators = (
-        copy.deepcopy(module.state_dict()),
-        (torch.get_rng_state(), random.getstate()),
-    )
+    before = copy.deepcopy(module.state_dict())
+    generators = (torch.get_rng_state(), random.getstate())
     prooflops.model_report(
         module, inputs, "Adam", loss=lambda output: output.square().mean() * random.random()
     )
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert torch.equal(module[0].weight.grad, torch.ones(HIDDEN, WIDTH))
-    assert (module[2].weight.grad, inputs.grad, module.training) == (None, None, False)
+    assert module[2].weight.grad is None
+    assert inputs.grad is None
+    assert not module.training
     assert torch.equal(torch.get_rng_state(), generators[0])
     assert random.getstate() == generators[1]
 

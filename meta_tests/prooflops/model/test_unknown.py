@@ -46,7 +46,8 @@ def test_the_page_has_the_same_sections_whatever_was_computed(
 
 def page_of(examination: Examination, folder: Path) -> tuple[str, dict[str, str]]:
     write_pages([examination], folder, ["device: cpu"], {})
-    (html,), (facts,) = folder.glob("*.html"), folder.glob("*.json")
+    (html,) = folder.glob("*.html")
+    (facts,) = folder.glob("*.json")
     return html.read_text(encoding="utf-8"), json.loads(facts.read_text())["step"]
 
 

@@ -25,7 +25,8 @@ class Apply(nn.Module):
 
     def __init__(self, function: Callable[..., Tensor], *modules: nn.Module):
         super().__init__()
-        self.function, self.modules_used = function, nn.ModuleList(modules)
+        self.function = function
+        self.modules_used = nn.ModuleList(modules)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x, *self.modules_used)
@@ -74,12 +75,10 @@ def across(x: Tensor, module: nn.Module) -> Tensor:
 
 def table(draw: Random, shape: torch.Size) -> dict[str, Callable[[], nn.Module]]:
     """How to build each layer that takes a tensor of this shape: rows, sequences or images."""
-    width, wide, kept, flag = (
-        shape[-1],
-        8 * draw.randint(4, 10),
-        draw.choice([0.1, 0.5]),
-        draw.random() < 0.5,
-    )
+    width = shape[-1]
+    wide = 8 * draw.randint(4, 10)
+    kept = draw.choice([0.1, 0.5])
+    flag = draw.random() < 0.5
     layers: dict[str, Callable[[], nn.Module]] = {
         name: getattr(nn, name) for name in draw.sample(ACTIVATIONS, 5)
     }
@@ -94,10 +93,8 @@ def table(draw: Random, shape: torch.Size) -> dict[str, Callable[[], nn.Module]]
     }
     functions = dict(FUNCTIONS)
     if len(shape) < 4:
-        layers["linear"], layers["wide"] = (
-            partial(nn.Linear, width, wide),
-            partial(nn.Linear, width, wide, bias=False),
-        )
+        layers["linear"] = partial(nn.Linear, width, wide)
+        layers["wide"] = partial(nn.Linear, width, wide, bias=False)
     if len(shape) == 2:
         layers["batch norm"] = partial(nn.BatchNorm1d, width)
         functions |= OF_ROWS
@@ -127,7 +124,8 @@ def table(draw: Random, shape: torch.Size) -> dict[str, Callable[[], nn.Module]]
         layers["encoder"] = partial(encoder, activation=draw.choice(["relu", "gelu"]))
     if len(shape) == 4:
         functions |= OF_IMAGES
-        planes, groups = shape[1], 4 if flag and shape[1] % 4 == 0 else 1
+        planes = shape[1]
+        groups = 4 if flag and shape[1] % 4 == 0 else 1
         layers["convolution"] = partial(
             nn.Conv2d, planes, 16, 3, padding=1, stride=2 if flag else 1, groups=groups
         )
@@ -136,10 +134,8 @@ def table(draw: Random, shape: torch.Size) -> dict[str, Callable[[], nn.Module]]
         layers["batch norm"] = partial(nn.BatchNorm2d, planes)
         layers["group norm"] = partial(nn.GroupNorm, groups, planes)
         layers["instance norm"] = partial(nn.InstanceNorm2d, planes, affine=flag)
-        layers["max pool"], layers["average pool"] = (
-            partial(nn.MaxPool2d, 2),
-            partial(nn.AvgPool2d, 2),
-        )
+        layers["max pool"] = partial(nn.MaxPool2d, 2)
+        layers["average pool"] = partial(nn.AvgPool2d, 2)
         layers["adaptive pool"] = partial(nn.AdaptiveAvgPool2d, 4)
         layers["planes dropped"] = partial(nn.Dropout2d, kept)
     return layers | {name: partial(Apply, function) for name, function in functions.items()}
@@ -189,7 +185,8 @@ class RandomNet:
     def __init__(self, seed: int):
         draw = Random(seed)
         start = draw.choice(["rows", "sequence", "image", "tokens"])
-        rows, width = draw.randint(16, 48), 8 * draw.randint(4, 8)
+        rows = draw.randint(16, 48)
+        width = 8 * draw.randint(4, 8)
         shapes = {
             "rows": (4 * rows, width),
             "sequence": (8, rows, width),
@@ -213,17 +210,16 @@ class RandomNet:
             while len(self.layers) < draw.randint(3, 9):
                 layers = table(draw, x.shape)
                 name = draw.choice(sorted(layers))
-                how, out = draw.choice(["", "", "residual", "checkpoint"]), layers[name]()(x)
+                how = draw.choice(["", "", "residual", "checkpoint"])
+                out = layers[name]()(x)
                 if not 2_000 < out.numel() < 120_000 or min(out.shape) < 4:
                     continue
                 how = "" if how == "residual" and out.shape != x.shape else how
                 self.layers.append(partial(wrapped, how, layers[name]))
                 self.names.append(f"{name} {how}".strip())
                 x = out
-        self.loss_name, self.optimizer_name = (
-            draw.choice(sorted(LOSSES)),
-            draw.choice(sorted(OPTIMIZERS)),
-        )
+        self.loss_name = draw.choice(sorted(LOSSES))
+        self.optimizer_name = draw.choice(sorted(OPTIMIZERS))
         self.micro_batches = draw.choice([1, 1, 2])
         masters = self.dtype == torch.bfloat16 and draw.random() < 0.3
         self.optimizer = MasterWeights if masters else OPTIMIZERS[self.optimizer_name]

@@ -80,8 +80,11 @@ def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(
 def test_bf16_activations_on_cuda_differ_where_the_kernels_do(workloads, preset):
     if preset is LLAMA3_8B and not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
         pytest.skip("this torch has no fused RMSNorm")
-    small, batch, sequence = workloads.reduced(preset), 2, 24
-    norms, tokens = 2 * small.layers + 1, batch * sequence
+    small = workloads.reduced(preset)
+    batch = 2
+    sequence = 24
+    norms = 2 * small.layers + 1
+    tokens = batch * sequence
     model = workloads.build(small, device="meta", dtype=torch.bfloat16)
     with predicted.memory("cuda") as held:
         net = predicted.fake_copy(model, "cuda")
@@ -121,7 +124,9 @@ def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, of_values=None):
     return " ".join(each.operator for each in largest), kept
 
 
-FLASH, EFFICIENT, MATH = "flash_attention_backward", "efficient_attention_backward", "bmm"
+FLASH = "flash_attention_backward"
+EFFICIENT = "efficient_attention_backward"
+MATH = "bmm"
 SEQUENCES, HEADS, QUERIES = 2, 4, 10
 ROWS = SEQUENCES * HEADS * QUERIES
 

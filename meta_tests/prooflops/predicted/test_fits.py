@@ -37,7 +37,9 @@ def gets_through(step: TrainingStep, card: str) -> bool:
 def test_the_largest_batch_fits_and_its_successor_does_not():
     told: list[str] = []
     (fit,) = fits(step_of(2), ["NVIDIA GeForce RTX 4090"], progress=told.append)
-    assert (fit.card, fit.fits, fit.unknown) == ("RTX 4090", True, {})
+    assert fit.card == "RTX 4090"
+    assert fit.fits
+    assert fit.unknown == {}
     assert fit.spare_bytes == fit.usable_bytes - fit.reserved_bytes > 0
     assert gets_through(step_of(fit.largest_batch), "RTX 4090")
     assert not gets_through(step_of(fit.largest_batch + 1), "RTX 4090")
@@ -53,7 +55,8 @@ def test_a_step_that_is_too_large_says_so_for_each_card():
 
 def test_memory_is_what_torch_sees_less_the_context():
     # Read on one H200 by cudaMemGetInfo: all of it, and what was free with no tensor yet.
-    total, free = 150_109_880_320, 149_557_477_376
+    total = 150_109_880_320
+    free = 149_557_477_376
     assert usable_bytes("NVIDIA H200") == pytest.approx(free, rel=1e-4)
     assert usable_bytes("NVIDIA H200") < total
     assert known_cards().index("RTX 4090") < known_cards().index("H100 SXM5 80GB")

@@ -13,7 +13,8 @@ aten = torch.ops.aten
 
 def crashing_call():
     """A kernel that reads as far beyond its argument as the made-up `dimension` says."""
-    quasi, state = torch.zeros(1, dtype=torch.long), torch.zeros(1, 1, dtype=torch.long)
+    quasi = torch.zeros(1, dtype=torch.long)
+    state = torch.zeros(1, 1, dtype=torch.long)
     return call_of(aten._sobol_engine_draw.default, (quasi, 1, state, 2**26, 0, torch.float32), {})
 
 

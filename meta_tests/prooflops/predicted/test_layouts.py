@@ -48,7 +48,8 @@ def test_any_stride_and_offset_of_the_data_reaches_the_prediction(name: str) -> 
     targets = LAYOUTS[name](torch.randn(64, 64))
     loss = nn.functional.l1_loss
     step = predicted.TrainingStep(nn.Linear(64, 64), inputs, loss, targets)
-    guess, held = step.predict(scratch=True), step.measure()
+    guess = step.predict(scratch=True)
+    held = step.measure()
     storages = inputs.untyped_storage().nbytes() + targets.untyped_storage().nbytes()
     assert held.phases["inputs"].allocated_bytes == storages
     for phase, real in held.phases.items():

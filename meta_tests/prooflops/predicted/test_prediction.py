@@ -180,13 +180,12 @@ def test_requested_bytes_on_cuda_are_exact_and_charges_within_their_bounds(workl
         "optimizer": OPTIMIZERS[optimizer],
         "device": "cuda",
     }
-    build, batch = (
-        partial(built, workloads, workloads.reduced(LLAMA3_8B)),
-        torch.zeros(2, 32, dtype=torch.long),
-    )
+    build = partial(built, workloads, workloads.reduced(LLAMA3_8B))
+    batch = torch.zeros(2, 32, dtype=torch.long)
     step = predicted.TrainingStep(build, batch, **given)
     step.measure()  # cuBLAS takes its workspace
-    guess, held = step.predict(scratch=True, workspaces=False), step.measure()
+    guess = step.predict(scratch=True, workspaces=False)
+    held = step.measure()
     for name, real in held.phases.items():
         ours = guess.phases[name]
         assert ours.live_bytes == real.live_bytes, (

@@ -124,7 +124,8 @@ def test_attention_in_16_bits_is_cudnns_on_hopper_and_flash_before() -> None:
 def test_the_largest_tensors_at_the_peak_have_module_and_line() -> None:
     at_peak = predicted("gpt-fp32").at_peak
     largest = at_peak.largest_at_peak[0]
-    assert (largest.held_bytes, largest.in_class) == (4 * 4 * 512 * 8192, "activations")
+    assert largest.held_bytes == 4 * 4 * 512 * 8192
+    assert largest.in_class == "activations"
     assert largest.operator == "aten._log_softmax.default"
     assert "recorded_nets.py" in largest.line
     assert largest.line.endswith("in next_token_loss")
@@ -140,7 +141,8 @@ def test_the_documents_table_says_what_is_predicted_and_measured() -> None:
     table = {cells[0]: cells[1:] for cells in rows if cells[0] in NETS}
     for net in NETS:
         before = WORKSPACE + 2**20 if net == "gpt-fp32" else 0
-        phases, figures = [row[1] for row in warm_rows(net)], [row[2] for row in warm_rows(net)]
+        phases = [row[1] for row in warm_rows(net)]
+        figures = [row[2] for row in warm_rows(net)]
         requested = max(each.peak_bytes for each in phases) - before
         charged = max(each.charged_peak_bytes for each in phases) - before
         found = [
@@ -152,7 +154,8 @@ def test_the_documents_table_says_what_is_predicted_and_measured() -> None:
             0,
             predicted(net, workspaces=True).reserved_peak_bytes,
         ]
-        found[2], found[5] = found[0] - found[1], found[3] - found[4]
+        found[2] = found[0] - found[1]
+        found[5] = found[3] - found[4]
         cells = [int(cell.removeprefix("≥ ").replace(",", "")) for cell in table[net]]
         assert cells == found, f"{net} has {cells} in the table, but should have {found}"
         assert table[net][0].startswith("≥") == (net in UNKNOWN_BYTES)

@@ -42,7 +42,8 @@ def test_scratch_names_what_convolution_lstm_and_lone_attention_take(net, operat
 
 @one_thread()
 def test_a_product_copies_the_matrices_that_blas_cannot_read():
-    x, product = torch.ones(64, 128), torch.ops.aten.mm.default
+    x = torch.ones(64, 128)
+    product = torch.ops.aten.mm.default
     ready = [x, x.t(), x[:, :64], x[::2], x.t()[:, ::2], x[:1], x[:, :1], x.t()[:1]]
     overlapping = [x[:1].expand(64, -1), x[:1].expand(64, -1).t(), x.as_strided((64, 64), (32, 1))]
     calls = {}
@@ -114,7 +115,8 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sliced": lambda x: x[::2, :64],
     "of columns": lambda x: x[:64, ::2],
 }
-at, one = torch.zeros(64, 64, dtype=torch.long), torch.ones(())
+at = torch.zeros(64, 64, dtype=torch.long)
+one = torch.ones(())
 # What the operators take that need more than tensors and numbers.
 OWN: dict[str, Callable[[torch.Tensor], tuple[object, ...]]] = {
     **dict.fromkeys(("scatter", "scatter_add"), lambda x: (x, 1, at, x)),
@@ -168,7 +170,8 @@ def arguments(operator: Any, tensor: Callable[[], torch.Tensor]) -> list[Any] | 
 @one_thread()
 def test_no_listed_operator_takes_more_scratch_than_is_said(layout: str) -> None:
     """Every overload, with all tensors or only the first in this layout, of one dtype or of two."""
-    names, said = set().union(*scratch.WITHOUT_SCRATCH.values()), {}
+    names = set().union(*scratch.WITHOUT_SCRATCH.values())
+    said = {}
     packets = [getattr(torch.ops.aten, name) for name in names]
     overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
     for operator, first, others in product(

@@ -251,7 +251,8 @@ def test_a_run_that_is_stopped_says_so_and_leaves_the_last_whole_report(
     part_house: tuple[House, dict[str, ChildRun]],
 ) -> None:
     house, runs = part_house
-    run, reports = runs["interrupted"], house.root / "reports"
+    run = runs["interrupted"]
+    reports = house.root / "reports"
     assert run.code == 2, run.output
     assert "part of a run: interrupted, after 1 of 3 tests; no baseline" in run.output
     assert set(verdicts_in(reports)) == {"demo.two-tests", "demo.two-files"}, "overwritten"

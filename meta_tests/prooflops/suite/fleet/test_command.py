@@ -102,10 +102,8 @@ def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path: P
     verdicts = [{"id": name, "verdict": "holds"} for name in ("a.b", "a.c", "a.d")]
     part = {**copy.deepcopy(RECORD), "datetime": "2026-01-02T00:00:00+00:00"}
     part["benchmarks"][0]["stats"]["median"] = 1.42
-    ours, seen = (
-        RECORD["prooflops"],
-        [{"id": "a.b", "verdict": "FAILS"}, {"id": "a.c", "verdict": "not checked"}],
-    )
+    ours = RECORD["prooflops"]
+    seen = [{"id": "a.b", "verdict": "FAILS"}, {"id": "a.c", "verdict": "not checked"}]
     records = {
         "whole": {
             **RECORD,

@@ -56,7 +56,8 @@ def test_timed_tests_run_alone_and_others_side_by_side(house: House, tmp_path: P
     ran = intervals(EvidenceFile(out))
     assert len(ran) == 8
     ends_of_others = [end for test, (_, end) in ran.items() if "functional" in test]
-    marked, measured = ran["test_a.py::test_marked"], ran["test_a.py::test_benchmark"]
+    marked = ran["test_a.py::test_marked"]
+    measured = ran["test_a.py::test_benchmark"]
     assert max(ends_of_others) <= marked[0] < marked[1] <= measured[0]
 
 

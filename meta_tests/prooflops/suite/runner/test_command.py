@@ -101,7 +101,8 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_kill_loses_nothing_but_the_running_test(story: Story) -> None:
-    starts, ends = story.file.rows("start"), Counter(row["test"] for row in story.file.rows("end"))
+    starts = story.file.rows("start")
+    ends = Counter(row["test"] for row in story.file.rows("end"))
     assert set(ends.values()) == {1}, "a test that had ended ran again"
     assert len(starts) <= len(ends) + PROCESSES * story.kills, (
         "more was lost than the tests that ran at each kill"
