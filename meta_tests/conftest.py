@@ -24,14 +24,16 @@ from typing import Any
 
 import pytest
 
-from meta_tests.browser import browser  # once: playwright does not start twice in a process
+# Once: playwright does not start twice in a process.
+from meta_tests.browser import browser
 from meta_tests.contradictions import contradictions
 from meta_tests.faults import Fault
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("accounting", "bench", "meta_tests", "prooflops", "prooflops_gate", "test_claims")
 
-collect_ignore = ["foreign"]  # a repo of its own, whose options are not ours
+# A repo of its own, whose options are not ours.
+collect_ignore = ["foreign"]
 
 CLAIM = """
 [[claim]]
@@ -91,7 +93,8 @@ def run_pytest(folder: Path, *arguments: str, path: Path | str = "", **variables
         text=True,
         timeout=120,
     )
-    print(done.stdout)  # pytest shows it below a test that fails
+    # pytest shows it below a test that fails.
+    print(done.stdout)
     return ChildRun(done.returncode, done.stdout)
 
 
@@ -170,9 +173,8 @@ def fork_side_by_side(
     assert forks.stdin
     assert forks.stdout
     with tempfile.TemporaryDirectory() as results:
-        print(
-            json.dumps([str(folder), environments, [*lines], results]), file=forks.stdin, flush=True
-        )
+        request = json.dumps([str(folder), environments, [*lines], results])
+        print(request, file=forks.stdin, flush=True)
         statuses = [int(status) for status in forks.stdout.readline().split()]
         found = {
             each.name: (each.read_text("utf-8", "replace"), each.stat())
@@ -182,14 +184,16 @@ def fork_side_by_side(
     for name, (text, stat) in found.items():
         run, _, code = name.partition(" ")
         status = statuses[int(run.partition(".")[0])]
-        if code or os.WIFEXITED(status):  # a run may end its process
+        # A run may end its process.
+        if code or os.WIFEXITED(status):
             runs[run] = ChildRun(int(code or os.WEXITSTATUS(status)), text, ended=stat.st_mtime)
-    names = [
-        [f"{fork}.{number}" for number in range(len(lines))] for fork in range(len(environments))
-    ]
-    missing = [name for fork in names for name in fork if name not in runs]
-    assert not missing, f"of {len(lines)} runs these did not end: {missing}, {statuses}, {found}"
-    return [dict(zip(lines, map(runs.__getitem__, fork), strict=True)) for fork in names]
+    by_environment: list[dict[str, ChildRun]] = []
+    for fork in range(len(environments)):
+        names = [f"{fork}.{number}" for number in range(len(lines))]
+        missing = [name for name in names if name not in runs]
+        assert not missing, f"of {len(lines)} runs did not end: {missing}, {statuses}, {found}"
+        by_environment.append(dict(zip(lines, map(runs.__getitem__, names), strict=True)))
+    return by_environment
 
 
 def run_pytest_for_each(
@@ -211,7 +215,8 @@ def fork_pytest(
     """One run of pytest in `folder`, in a fork of a process that has `imported`."""
     line = shlex.join(["-p", "no:cacheprovider", *arguments])
     run = run_pytest_for_each(folder, [line], imported, **environment)[line]
-    print(run.output)  # pytest shows it below a test that fails
+    # pytest shows it below a test that fails.
+    print(run.output)
     return run
 
 
@@ -258,9 +263,8 @@ class House:
 def new_house(root: Path) -> House:
     """The suite copied to `root`, with a registry of one source and no claim."""
     for package in ("accounting", "prooflops", "prooflops_gate"):
-        shutil.copytree(
-            ROOT / package, root / package
-        )  # compiled modules too: each child would rewrite its asserts
+        # Compiled modules too: each child would rewrite its asserts.
+        shutil.copytree(ROOT / package, root / package)
     for file in ("conftest.py", "pytest.ini"):
         shutil.copy(ROOT / file, root)
     for folder in ("test_claims", "bench"):

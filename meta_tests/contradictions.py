@@ -7,15 +7,18 @@ from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 
 CONCLUSIONS = {"lead", "answer", "verdict"}
-LISTS = {"delivers", "limits", "unusual"}  # sections whose items are conclusions
+# Sections whose items are conclusions.
+LISTS = {"delivers", "limits", "unusual"}
 BAR_PARTS = {"name", "drawn", "figure", "share", "mark", "note"}
-SHORT = "short"  # the section whose rows are conclusions
+# The section whose rows are conclusions.
+SHORT = "short"
 PRODUCTS = ("matmul[", "ceiling[", "fast_accumulation[", "layer[")
 PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 # Three digits are printed.
 ROUNDED = 1.006
 NOT_KNOWN = "not known"
-OF_CEILING = ("ridge point", "compute alone")  # follow from the ceiling
+# These follow from the ceiling.
+OF_CEILING = ("ridge point", "compute alone")
 # A kernel is held back by a roof of which it reaches this share.
 LEAST_SHARE_OF_A_ROOF = 50.0
 # Calls of a cache's stream that take fewer launches than this are launches.
@@ -34,7 +37,8 @@ class Page(HTMLParser):
         self.conclusions: list[str] = []
         self.tables: dict[str, list[dict[str, str]]] = {}
         self.bars: list[dict[str, str]] = []
-        self.drawn: list[tuple[str, float, str]] = []  # class, x and text
+        # Each has its class, its x and its text.
+        self.drawn: list[tuple[str, float, str]] = []
         self._section = ""
         self._conclusion = ""
         self._head = [""]

@@ -65,7 +65,8 @@ def runs_in_a_copy(
 ) -> dict[str, ChildRun]:
     """The runs of pytest with these arguments in a changed copy of the repository."""
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, folder / name)  # compiled modules too
+        # Compiled modules too.
+        shutil.copytree(ROOT / name, folder / name)
     for name in ("conftest.py", "pytest.ini", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
     (folder / OPERATORS_RUN).write_text(DISTANCES)
@@ -87,11 +88,16 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
 @pytest.fixture(scope="module")
 def forgotten(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
     def change(folder: Path) -> None:
-        add(folder, REGISTRY)  # and no test
-        (folder / STRAY_RUN).write_text(STRAY)  # and no row
-        add(folder, PEAKS, '"die": "GH100"', '"die": "GX100"')  # a die without rates
-        add(folder, BENCHMARK, "2 * ROWS", "ROWS")  # the additions left out
-        add(folder, OPTIMIZERS, ', "exp_avg_sq"', "")  # one buffer of two
+        # The claim is added without its test.
+        add(folder, REGISTRY)
+        # The test is added without its row.
+        (folder / STRAY_RUN).write_text(STRAY)
+        # The die has no rates.
+        add(folder, PEAKS, '"die": "GH100"', '"die": "GX100"')
+        # The additions are left out.
+        add(folder, BENCHMARK, "2 * ROWS", "ROWS")
+        # One buffer of two is left out.
+        add(folder, OPTIMIZERS, ', "exp_avg_sq"', "")
 
     lines = [ALL_CLAIMS, STRAY_RUN, DEVICES_RUN, BENCHMARK_RUN, OPTIMIZERS_RUN, OPERATORS_RUN]
     return runs_in_a_copy(tmp_path_factory.mktemp("forgotten"), change, lines)

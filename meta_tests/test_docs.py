@@ -22,7 +22,8 @@ FILES = [
     ROOT / "docs" / "workflows" / "gate.yml",
 ]
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in FILES}
-del PAGES["CHANGELOG.md"]  # names files of the past
+# It names files of the past.
+del PAGES["CHANGELOG.md"]
 SOURCES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for package in PACKAGES

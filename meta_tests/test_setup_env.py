@@ -80,7 +80,8 @@ def installs(monkeypatch):
 
     monkeypatch.setattr(setup_env, "_run", run)
     monkeypatch.setattr(setup_env, "has_nvidia_driver", lambda: True)
-    monkeypatch.delenv("PYTHONPATH", raising=False)  # or the stand-ins see more than their stubs
+    # With it the stand-ins would see more than their stubs.
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     return commands
 
 
@@ -89,9 +90,8 @@ def names_in(command):
 
 
 def test_a_python_that_has_all_packages_is_run_as_it_is(given, repository, installs):
-    python = given(
-        **{**ALL_BESIDE_A_DRIVER, "torch": "2.6.0a0+ecf3bae40a.nv25.01"}
-    )  # a vendor's build of torch
+    # A vendor's build of torch.
+    python = given(**{**ALL_BESIDE_A_DRIVER, "torch": "2.6.0a0+ecf3bae40a.nv25.01"})
     assert ready_python(python, repository=repository) == python
     assert not installs
     assert not (repository / ".venv").exists(), "made a .venv that nobody needs"
@@ -166,9 +166,8 @@ def test_the_venv_is_kept_until_base_or_requirements_change(given, repository, i
         ALL_BESIDE_A_DRIVER
     )
     shutil.rmtree(packages_of(repository / ".venv") / "einops")
-    ready_python(
-        str(repository / ".venv/bin/python"), repository=repository
-    )  # activated: goes by its base
+    # An activated environment goes by its base.
+    ready_python(str(repository / ".venv/bin/python"), repository=repository)
     assert left.exists()
     assert names_in(installs[-1]) == {"einops"}
     text = (repository / "constraints.txt").read_text()

@@ -67,7 +67,8 @@ def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
     made += [(torch.accelerator, there)]
     # A thread that samples would make this one wait for Python's lock, which counts as sleep.
     made += [(sampling, {"FIRST_S": 1e6})]
-    no = {"can_fake_cuda": lambda: False}  # C++ would ask the driver for a stream
+    # C++ would ask the driver for a stream.
+    no = {"can_fake_cuda": lambda: False}
     made += [(module, no) for module in (fake_cuda, prediction, tracker)]
     made += [(nvml, {"library": lambda: None if card.is_amd else _nvml(card)})]
     made += [
@@ -83,7 +84,8 @@ def _host_clock(card: Card) -> dict[str, Any]:
     def perf_counter() -> float:
         return card.now()
 
-    perf_counter.__module__ = "time"  # pytest-benchmark finds its timers by their names
+    # pytest-benchmark finds its timers by their names.
+    perf_counter.__module__ = "time"
     return {"perf_counter": perf_counter, "perf_counter_ns": lambda: round(1e9 * card.now())}
 
 
@@ -110,9 +112,8 @@ def _to(card: Card, kernels: Kernels) -> Callable[..., Tensor]:
             return torch.ops.aten._to_copy.default(x, device=CPU, **options)
 
     def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        kwargs = {
-            "dtype" if name == "torch_dtype" else name: value for name, value in kwargs.items()
-        }
+        if "torch_dtype" in kwargs:
+            kwargs["dtype"] = kwargs.pop("torch_dtype")
         copy = kwargs.pop("copy", False)
         if args and isinstance(args[0], Tensor):
             args, kwargs = args[1:], {"device": args[0].device, "dtype": args[0].dtype, **kwargs}
@@ -220,15 +221,13 @@ def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
         pin_memory: bool = False,
     ) -> Tensor:
         device = torch.device(device) if device is not None else _default_device()
-        kernels._refuse_dtypes(dtype) if device.type == card.kind else None
-        made = real_tensor(data, dtype=dtype, device=CPU if device.type == card.kind else device)
-        made = (
-            made.to(device)
-            if device.type == card.kind
-            else made.pin_memory()
-            if pin_memory
-            else made
-        )
+        if device.type == card.kind:
+            kernels._refuse_dtypes(dtype)
+            made = real_tensor(data, dtype=dtype, device=CPU).to(device)
+        else:
+            made = real_tensor(data, dtype=dtype, device=device)
+            if pin_memory:
+                made = made.pin_memory()
         return made.requires_grad_(requires_grad)
 
     def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
@@ -259,9 +258,8 @@ def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
 
     def set_autocast_enabled(kind: Any, enabled: Any = None) -> None:
         if isinstance(kind, str) and kind == card.kind:
-            real_enable(
-                "cpu", enabled
-            )  # C++ sees tensors of the CPU, which autocast by the CPU's lists
+            # C++ sees tensors of the CPU, which autocast by the CPU's lists.
+            real_enable("cpu", enabled)
         real_enable(kind, enabled) if enabled is not None else real_enable(kind)
 
     def set_autocast_dtype(kind: str, dtype: torch.dtype) -> None:
@@ -369,7 +367,8 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": lambda device: None,
-        "device": nullcontext,  # a class, of which torch asks whether a device is one
+        # A class, of which torch asks whether a device is one.
+        "device": nullcontext,
         "_is_in_bad_fork": lambda: False,
         "synchronize": lambda device=None: card.synchronise(),
         "Stream": stream_class,

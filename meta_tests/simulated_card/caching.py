@@ -104,20 +104,16 @@ class CachingAllocator:
 
     def stats(self) -> dict[str, int]:
         found = {f"{name}.all.{what}": value for (name, what), value in self._stats.items()}
-        # Free parts of segments that are in use, which empty_cache cannot give back.
-        used = [
-            segment
-            for segment in self._segments
-            if any(block.requested is not None for block in segment)
-        ]
-        split = sum(block.size for segment in used for block in segment if block.requested is None)
-        found["inactive_split_bytes.all.current"] = split
+        found["inactive_split_bytes.all.current"] = sum(map(_split_bytes, self._segments))
         return found
 
     def _grow(self, size: int, small: bool) -> Block:
-        taken = (
-            2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
-        )
+        if small:
+            taken = 2 * MIB
+        elif size < 10 * MIB:
+            taken = 20 * MIB
+        else:
+            taken = -(-size // (2 * MIB)) * 2 * MIB
         if self.current("reserved_bytes") + taken > self.limit_bytes:
             self.empty_cache()
         if self.current("reserved_bytes") + taken > self.limit_bytes:
@@ -150,3 +146,9 @@ class CachingAllocator:
         stats[name, "current"] += change
         stats[name, "allocated" if change > 0 else "freed"] += abs(change)
         stats[name, "peak"] = max(stats[name, "peak"], stats[name, "current"])
+
+
+def _split_bytes(segment: list[Block]) -> int:
+    """The free parts of a segment in use, which empty_cache cannot give back."""
+    free = [block.size for block in segment if block.requested is None]
+    return sum(free) if len(free) < len(segment) else 0

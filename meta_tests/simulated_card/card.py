@@ -43,7 +43,8 @@ class Rates:
     to_host_bytes_per_s: float = 50e9
     pageable_bytes_per_s: float = 20e9
     launches_per_s: float = 250e3
-    clock: float = 1.0  # share of the nominal clock
+    # Share of the nominal clock.
+    clock: float = 1.0
     joules_per_s: float = 300.0
 
     @classmethod
@@ -82,10 +83,10 @@ class Rates:
 class Counts:
     """What the card was asked for so far."""
 
-    operations: int = 0  # kernels launched, storages allocated, events recorded
-    synchronisations: int = (
-        0  # the host waited: item, cpu, equal, nonzero, synchronize, an event that is read
-    )
+    # Kernels launched, storages allocated, events recorded.
+    operations: int = 0
+    # The host waited: item, cpu, equal, nonzero, synchronize, an event that is read.
+    synchronisations: int = 0
 
 
 @dataclass(eq=False)
@@ -106,7 +107,8 @@ class Card:
     cache_bytes: int = 50 * MIB
     refused: frozenset[torch.dtype] = frozenset()
     counts: Counts = field(default_factory=Counts)
-    only_timed: bool = False  # large results need no values
+    # Large results need no values.
+    only_timed: bool = False
     # What NVML reads of it, in NVML's own units.
     readings: dict[str, int] = field(
         default_factory=lambda: {
@@ -120,7 +122,8 @@ class Card:
             "processes": 1,
         }
     )
-    error: str = ""  # sticky: each later operation fails with it
+    # Sticky: each later operation fails with it.
+    error: str = ""
 
     def __post_init__(self) -> None:
         self.row = ACCELERATORS[self.label]
@@ -133,9 +136,8 @@ class Card:
         self._queue_s = self._python_s = 0.0
         self._within = False
         self._looked = self._host()
-        self._cached: dict[
-            int, int
-        ] = {}  # bytes of storages that the last level of cache holds, the latest last
+        # Bytes of storages that the last level of cache holds, the latest last.
+        self._cached: dict[int, int] = {}
         self._arriving: list[tuple[float, Callable[[], object]]] = []
 
     # ---- the host's clock ----
@@ -162,9 +164,8 @@ class Card:
     @staticmethod
     def _host() -> tuple[float, float, int]:
         """Wall time, this thread's own, and how often it slept."""
-        usage = resource.getrusage(
-            getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
-        )  # the first: Linux alone
+        # The first: Linux alone.
+        usage = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))
         return _wall_s(), time.thread_time(), usage.ru_nvcsw
 
     def let_pass(self, seconds: float) -> None:
@@ -210,9 +211,8 @@ class Card:
         """The host waits, by default for all streams."""
         self.check()
         self.counts.synchronisations += 1
-        until_s = (
-            max(self.stream.ready_s, self.default_stream.ready_s) if until_s is None else until_s
-        )
+        if until_s is None:
+            until_s = max(self.stream.ready_s, self.default_stream.ready_s)
         self.let_pass(max(0.0, until_s - self.queue_now()))
         self.settle()
 
@@ -248,14 +248,13 @@ class Card:
         """The bytes that the memory moves for these storages; the cache's count by their shorter
         time.
         """
-        size = sum(
-            nbytes // (TIMES_THE_CACHE_IS_FASTER_THAN_MEMORY if key in self._cached else 1)
-            for key, nbytes in moved.items()
-        )
+        size = 0
         for key, nbytes in moved.items():
-            self._cached.pop(key, None)
+            is_cached = self._cached.pop(key, None) is not None
+            size += nbytes // TIMES_THE_CACHE_IS_FASTER_THAN_MEMORY if is_cached else nbytes
             self._cached[key] = nbytes
-        while sum(self._cached.values()) > self.cache_bytes:  # the longest unused goes first
+        # The longest unused goes first.
+        while sum(self._cached.values()) > self.cache_bytes:
             del self._cached[next(iter(self._cached))]
         return size
 

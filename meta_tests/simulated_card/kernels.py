@@ -117,7 +117,8 @@ class Kernels(TorchDispatchMode):
     def has(self, tensor: Tensor) -> bool:
         try:
             return id(tensor.untyped_storage()) in self._blocks
-        except (NotImplementedError, RuntimeError):  # sparse tensors, and those of functorch
+        except (NotImplementedError, RuntimeError):
+            # Sparse tensors, and those of functorch.
             return False
 
     def address(self, storage: torch.UntypedStorage) -> int | None:
@@ -182,7 +183,8 @@ class Kernels(TorchDispatchMode):
         asked = kwargs.get("device")
         here = asked is not None and asked.type == self.card.kind
         if any(type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta for x in operands):
-            return func(*args, **kwargs)  # fake tensors and the like have no bytes
+            # Fake tensors and the like have no bytes.
+            return func(*args, **kwargs)
         on_card = [x for x in operands if self.has(x)]
         if not (here or on_card):
             return self._on_host(func, args, kwargs, operands)
@@ -200,19 +202,16 @@ class Kernels(TorchDispatchMode):
             return self._copied(func, args, kwargs, here)
         out = self._only_timed(func, args, kwargs, operands)
         if out is None and func.overloadpacket is aten.mm and args[0].dtype == torch.float16:
-            wide = (
-                args[0].float() @ args[1].float()
-            )  # a CPU without units for fp16 takes 100 times as long
+            # A CPU without units for fp16 takes 100 times as long.
+            wide = args[0].float() @ args[1].float()
             out = kwargs["out"].copy_(wide) if "out" in kwargs else wide.half()
         elif out is None:
             if func.overloadpacket in PRODUCTS and self.card.uses_tf32:
-                args = [
-                    _tf32(x) if isinstance(x, Tensor) and x.dtype == torch.float32 else x
-                    for x in args
-                ]
+                args = [*map(_tf32, args)]
             out = self._with_random_numbers(func, args, kwargs)
         if asked == CPU and "pin_memory" in kwargs:
-            return out  # the caller names the CPU: torch.zeros_like(of the card, device="cpu")
+            # The caller names the CPU: torch.zeros_like(of the card, device="cpu").
+            return out
         host = {
             id(x.untyped_storage())
             for x in operands
@@ -328,7 +327,8 @@ class Kernels(TorchDispatchMode):
         arrives = here or (not made and self.has(args[0]))
         late = bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
         # What is made on the host for a copy that is not to block is pinned.
-        pinned = self.is_pinned(source) if arrives else late if made else self.is_pinned(args[0])
+        on_host = source if arrives else args[0]
+        pinned = late if made and not arrives else self.is_pinned(on_host)
         late &= pinned
         ready_s = self.card.copy(source.nbytes, pinned, to_host=not arrives)
         skipped = self.card.only_timed and not made and source.nbytes > MIB
@@ -382,7 +382,8 @@ class Kernels(TorchDispatchMode):
             moved = self.card.from_memory(moved)
             flops = _flops(func, args, kwargs, out)
             if packet is aten._int_mm and args[1].stride(-1) == 1:
-                flops *= 5  # cuBLASLt's fast kernels take a second operand that lies by columns
+                # cuBLASLt's fast kernels take a second operand that lies by columns.
+                flops *= 5
             self.card.launch(self.card.kernel_s(flops, moved, name))
         masked = packet in (aten.index, aten.index_put_) and any(
             x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
@@ -393,7 +394,8 @@ class Kernels(TorchDispatchMode):
 
 def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     packet = func.overloadpacket
-    if packet is aten._int_mm:  # torch's counter leaves it out
+    # Torch's counter leaves it out.
+    if packet is aten._int_mm:
         return 2 * args[0].shape[0] * args[0].shape[1] * args[1].shape[1]
     return flop_registry[packet](*args, **kwargs, out_val=out) if packet in flop_registry else 0
 
@@ -424,13 +426,13 @@ def _state_of(seed: int) -> Tensor:
 
 def _meta(x: Any) -> Any:
     """The same shape without values."""
-    return (
-        torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
-        if isinstance(x, Tensor)
-        else x
-    )
+    if not isinstance(x, Tensor):
+        return x
+    return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
 
 
-def _tf32(x: Tensor) -> Tensor:
-    """Rounded to the 10 bits of mantissa that tensor cores multiply."""
+def _tf32(x: Any) -> Any:
+    """A tensor in fp32 is rounded to the 10 bits of mantissa that tensor cores multiply."""
+    if not isinstance(x, Tensor) or x.dtype != torch.float32:
+        return x
     return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)

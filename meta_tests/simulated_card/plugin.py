@@ -25,9 +25,8 @@ from meta_tests.simulated_card.card import Card
 from meta_tests.simulated_card.kernels import Kernels
 from prooflops import measured
 
-ON_THE_DEVICE = {
-    *"device cuda memory_device measure speed".split()
-}  # fixtures by which a test says what it measures
+# Fixtures by which a test says what it measures.
+ON_THE_DEVICE = {*"device cuda memory_device measure speed".split()}
 NOT_ON_MPS = (torch.float64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)
 # Tests that need no more than the name of the device: of meta tensors, of what torch says of it.
 NAMES_ALONE = re.compile(
@@ -105,7 +104,8 @@ def time_alone(card: Card) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(Speed, "ratio", briefly(Speed.ratio)))
         places: list[tuple[Any, str]] = [(Speed, "seconds"), (measured, "time")]
-        if find_spec("bench.rounds"):  # a house of the tests has no benchmarks
+        # A house of the tests has no benchmarks.
+        if find_spec("bench.rounds"):
             from bench import cache, ceilings, launch, measuring, rounds, search, timing, training
 
             of_rounds = ("call_s", "warm_up", "preparation_s")
@@ -183,11 +183,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 def touches_the_card_otherwise(item: pytest.Item) -> bool:
     """Whether a fixture worked on the card, or the test need not."""
+    # What needs fp64, or counted bytes, is shown on the CPU there.
+    if item.config.option.card_kind == "mps":
+        return True
+    if not ON_THE_DEVICE & {*item._fixtureinfo.argnames} or NAMES_ALONE.search(item.name):
+        return True
     fixtures = [made[-1] for made in item._fixtureinfo.name2fixturedefs.values()]
-    return (
-        item.config.option.card_kind
-        == "mps"  # what needs fp64, or counted bytes, is shown on the CPU there
-        or any(getattr(fixture, "touched_card", False) for fixture in fixtures)
-        or not ON_THE_DEVICE & {*item._fixtureinfo.argnames}
-        or NAMES_ALONE.search(item.name) is not None
-    )
+    return any(getattr(fixture, "touched_card", False) for fixture in fixtures)

@@ -177,10 +177,9 @@ def test_benchmarks_measure_the_rates_that_the_card_is_set_to(
 
 def test_the_energy_of_a_token_is_that_of_the_steps_alone(tmp_path: Path) -> None:
     """Untimed ones included, each of which keeps the card busy before a round."""
-    record, watts = (
-        tmp_path / "record.json",
-        1e6 * Card().rates.joules_per_s,
-    )  # so that short rounds take enough
+    record = tmp_path / "record.json"
+    # Short rounds must take enough energy to be read.
+    watts = 1e6 * Card().rates.joules_per_s
     step = "bench/test_training.py::test_step[deep-linear-bf16-eager]"
     run = run_on_card(tmp_path, "--card-share=power=1e6", step, f"--benchmark-json={record}")
     assert_holds(run)
@@ -223,9 +222,11 @@ VERDICTS = {
     "wrong": ("FAILS", "assert 1.0 == 2"),
     "elsewhere": ("FAILS", "never touched it: it measured the CPU"),
     "lost": ("error", "the device is lost: AcceleratorError: CUDA error: an illegal memory access"),
-    "partly": ("error", ""),  # one of its two tests met the lost card
+    # One of its two tests met the lost card.
+    "partly": ("error", ""),
     "after": ("not checked", "the device is lost"),
-    "half": ("not checked", ""),  # one of its two tests did not run
+    # One of its two tests did not run.
+    "half": ("not checked", ""),
 }
 
 

@@ -178,7 +178,8 @@ both_passes("GRU", "4 tokens", lambda: gru(tokens)[0], lambda: define.recurrent(
 
 def fused_attention(*operands: Tensor) -> Tensor:
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the reasons why there is no kernel
+        # The reasons why there is no kernel.
+        warnings.simplefilter("ignore")
         return F.scaled_dot_product_attention(
             *operands, enable_gqa=operands[0].shape[1] != operands[1].shape[1]
         )

@@ -21,7 +21,8 @@ from prooflops import counted
 
 def attend(operands: list[Tensor], backend: SDPBackend) -> Tensor:
     with sdpa_kernel(backend), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the reasons why there is no kernel
+        # The reasons why there is no kernel.
+        warnings.simplefilter("ignore")
         return F.scaled_dot_product_attention(*operands, is_causal=True)
 
 
@@ -58,7 +59,8 @@ def test_causal_attention_in_a_module_and_recomputed_is_recognised() -> None:
         with sdpa_kernel(SDPBackend.MATH), counted.flops(pairs=pairs) as count:
             checkpoint(attended, data, use_reentrant=True).sum().backward()
         figures[pairs] = count.step
-    one = 2 * 2 * 4  # FLOPs of one product per pair, of both heads
+    # FLOPs of one product per pair, of both heads.
+    one = 2 * 2 * 4
     spared = [
         getattr(figures["full"], each) - getattr(figures["causal"], each)
         for each in ("forward", "backward")
@@ -119,9 +121,8 @@ def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(
 ) -> None:
     module = flex()
     length = len(DOCUMENTS)
-    monkeypatch.setattr(
-        module, "_validate_device", lambda *_: None
-    )  # it refuses gradients on the CPU
+    # It refuses gradients on the CPU.
+    monkeypatch.setattr(module, "_validate_device", lambda *_: None)
     per_head = 2 if name == "of each head" else None
     blocks = module.create_block_mask(
         MASKS[name], None, per_head, length, length, device="cpu", BLOCK_SIZE=64
@@ -131,7 +132,8 @@ def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(
         for heads in (4 // ((per_head and 2) or 1), 2, 2)
     ]
     with warnings.catch_warnings(), counted.flops(pairs="causal") as count:
-        warnings.simplefilter("ignore")  # it is not compiled
+        # It is not compiled.
+        warnings.simplefilter("ignore")
         module.flex_attention(
             *leaves, block_mask=blocks, enable_gqa=per_head is None
         ).sum().backward()

@@ -26,8 +26,8 @@ def test_an_operator_costs_what_its_definition_does(row: Row) -> None:
             pytest.skip(f"torch {torch.__version__}: {error}")
         raise
     right = row.flops()
-    assert count.total == right, f"counted {count}, but should be {right}"
-    assert not count.unknown, f"{count.unknown} should be known"
+    assert count.total == right
+    assert not count.unknown
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(60, 60), (60, 20), (20, 60)])
@@ -87,12 +87,10 @@ def test_a_formula_is_one_decorated_function(
         lambda out, rows: 2 * operators.elements(out[0]) * rows.shape[-1]
     )
     count = flops_of(lambda: gram(rows))
-    assert (before.total, before.unknown) == (0, {"prooflops_meta_tests.gram": 1}), (
-        f"{before} without a formula"
-    )
-    assert (count.total, count.unknown) == (multiply_adds(rows, rows.mH), {}), (
-        f"{count} with a formula"
-    )
+    assert before.total == 0
+    assert before.unknown == {"prooflops_meta_tests.gram": 1}
+    assert count.total == multiply_adds(rows, rows.mH)
+    assert count.unknown == {}
 
 
 aten = torch.ops.aten
@@ -226,4 +224,4 @@ def test_a_fused_optimizer_costs_what_its_loop_over_tensors_does(
     fused, loop = (
         flops_of(stepped_once(kind, {**options, **HOW[how]})[0].step) for how in ("fused", "loop")
     )
-    assert fused.elementwise == loop.elementwise >= 38, f"{fused}, but in a loop {loop}"
+    assert fused.elementwise == loop.elementwise >= 38

@@ -41,11 +41,11 @@ def training_steps() -> measured.MeasuredMemory:
 def test_a_training_step_holds_exactly_its_activations_gradients_and_state() -> None:
     phases = training_steps().phases
     after = {name: phase.live_bytes for name, phase in phases.items()}
-    assert phases["forward"].allocated_bytes == 1_048_576, f"{phases['forward']}"
-    assert after["forward"] == LAYERS * BATCH * WIDTH * 4 == 1_048_576, f"{after}"
+    assert phases["forward"].allocated_bytes == 1_048_576
+    assert after["forward"] == LAYERS * BATCH * WIDTH * 4 == 1_048_576
     assert after["backward"] == 4 * PARAMETERS, f"{after}, but the gradients are {4 * PARAMETERS}"
     state = 8 * PARAMETERS + 4 * LAYERS
-    assert after["first step"] == 4 * PARAMETERS + state, f"{after}, but the state is {state}"
+    assert after["first step"] == 4 * PARAMETERS + state
     assert after["second step"] == after["first step"], f"{after}, but the state is there already"
 
 
@@ -80,10 +80,10 @@ def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(
             if not (unmarked and name == "abcde"[len(phases) - 1]):
                 held.mark(name)
     marked = {name: figures for name, figures in books.items() if name in held.phases}
-    assert held.phases == marked, f"{held.phases}, but should be {marked}"
-    assert len(marked) == len(phases) - unmarked, f"{marked}"
+    assert held.phases == marked
+    assert len(marked) == len(phases) - unmarked
     whole = held.allocated_bytes - held.freed_bytes, held.live_bytes, held.peak_bytes
-    assert whole == (live, live, highest), f"{whole}, but should be {live=}, {highest=}"
+    assert whole == (live, live, highest)
     assert held.charged_live_bytes is None
     assert held.charged_peak_bytes is None
 
@@ -102,7 +102,7 @@ def test_an_error_passes_through_and_the_next_measurement_is_right() -> None:
     assert gc.isenabled(), "the collector should be on again"
     with measured.memory() as held:
         kept = torch.empty(25)
-    assert held.live_bytes == kept.nbytes == 100, f"{held.live_bytes}, but should be 100"
+    assert held.live_bytes == kept.nbytes == 100
 
 
 def test_a_measurement_inside_a_measurement_is_refused() -> None:
@@ -128,9 +128,7 @@ def test_a_storage_from_before_the_block_does_not_count_when_freed() -> None:
     with measured.memory() as held:
         del never_seen, seen_by_an_earlier_session
         kept = torch.empty(1)
-    assert held.live_bytes == held.peak_bytes == kept.nbytes, (
-        f"{held.live_bytes}, but should be {kept.nbytes}"
-    )
+    assert held.live_bytes == held.peak_bytes == kept.nbytes
     assert held.freed_bytes == 0, f"{held.freed_bytes} freed, but nothing of this block was"
     # 300 if an earlier session knew a storage at the address of the other one too.
     assert held.earlier_freed_bytes >= 200, (
@@ -144,7 +142,8 @@ def test_on_cuda_requests_and_charges_are_read_between_phases() -> None:
 
     with simulated(Card()):
         kept = [taken(4096)]
-        taken(100_000)  # freed at once: a peak of before
+        # Freed at once, it is a peak of before.
+        taken(100_000)
         with measured.memory("cuda") as held:
             kept.append(taken(1000))
             taken(600)
@@ -160,10 +159,8 @@ def test_on_cuda_requests_and_charges_are_read_between_phases() -> None:
             10, 0, 1010, 1010, charged_live_bytes=1536, charged_peak_bytes=1536
         ),
     }
-    assert held.phases == expected, f"{held.phases}, but should be {expected}"
-    assert (held.live_bytes, held.peak_bytes) == (1015, 1600), (
-        f"{held.live_bytes}, {held.peak_bytes}"
-    )
-    assert (held.charged_live_bytes, held.charged_peak_bytes) == (2048, 2048), (
-        f"{held.charged_peak_bytes}"
-    )
+    assert held.phases == expected
+    assert held.live_bytes == 1015
+    assert held.peak_bytes == 1600
+    assert held.charged_live_bytes == 2048
+    assert held.charged_peak_bytes == 2048

@@ -40,7 +40,7 @@ def test_all_rounds_on_cuda_are_queued_before_any_is_waited_for() -> None:
 
         timing = measured.time(act, "cuda", warmup=1, rounds=4)
     assert waits == [0] * 5, f"{waits}, but no call should follow a wait"
-    assert timing.times_s == pytest.approx([0.003] * 4, abs=2e-5), f"{timing}"
+    assert timing.times_s == pytest.approx([0.003] * 4, abs=2e-5)
 
 
 def test_only_the_calls_after_the_warm_up_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +52,6 @@ def test_only_the_calls_after_the_warm_up_are_timed(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(timing, "perf_counter", lambda: now[0])
     found = measured.time(lambda: wait(next(calls)), warmup=2, rounds=5)
-    assert found.times_s == (1.0, 2.0, 3.0, 4.0, 5.0), f"{found}"
-    assert found.median_s == 3.0, f"{found.median_s}"
-    assert found.spread == pytest.approx((4 - 2) / 3), f"{found.spread}"
+    assert found.times_s == (1.0, 2.0, 3.0, 4.0, 5.0)
+    assert found.median_s == 3.0
+    assert found.spread == pytest.approx((4 - 2) / 3)

@@ -33,7 +33,8 @@ RULES = {"flops.forward-2BN", "grad.backward-4BN", "grad.six-rule"}
 SETTLED = {
     "resnet": OF_ANY | OF_ALL_TRAINED | {"optim.momentum-1"},
     "gpt": OF_ANY | OF_ADAM | RULES | OF_ALL_TRAINED | {"mem.16-bytes", "mem.omits-activations"},
-    "own": OF_ANY | OF_ADAM | RULES - {"flops.forward-2BN"},  # a shared matrix is used three times
+    # A shared matrix is used three times.
+    "own": OF_ANY | OF_ADAM | RULES - {"flops.forward-2BN"},
 }
 
 
@@ -119,7 +120,8 @@ def test_a_checkpointed_model_has_more_hfu_than_mfu(examined: dict[str, Examined
     facts = examined["checkpointed"].facts
     page = examined["checkpointed"].page
     forward = 2 * 2 * 8 * own.WIDTH**2
-    needed = forward + 2 * forward - forward // 2  # the first layer's input needs no gradient
+    # The first layer's input needs no gradient.
+    needed = forward + 2 * forward - forward // 2
     assert facts["flops"]["model"] == needed
     assert facts["flops"]["executed"] == needed + forward
     ceiling_flops = facts["step"]["seconds"] * facts["step"]["rates"]["ceiling_flop_per_s"]["fp32"]

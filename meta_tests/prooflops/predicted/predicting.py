@@ -24,18 +24,20 @@ few = settings(
 )
 fewer = settings(few, max_examples=max(2, few.max_examples // 3))
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    f"{name} {kind}": partial(made, **({"foreach": False} if kind == "for-loop" else {kind: True}))
-    for name, made in {
-        "sgd": partial(torch.optim.SGD, lr=0.1),
-        "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
-        "adafactor": torch.optim.Adafactor,
-    }.items()
-    for kind in ("for-loop", "foreach", "fused")
-    if (name, kind) != ("adafactor", "fused")
+RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=0.1),
+    "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adafactor": torch.optim.Adafactor,
 }
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {}
+for name, made in RULES.items():
+    OPTIMIZERS[f"{name} for-loop"] = partial(made, foreach=False)
+    OPTIMIZERS[f"{name} foreach"] = partial(made, foreach=True)
+    # There is no fused adafactor.
+    if name != "adafactor":
+        OPTIMIZERS[f"{name} fused"] = partial(made, fused=True)
 # Those whose steps take no scratch.
 PLAIN = sorted(name for name in OPTIMIZERS if "adafactor" not in name)
 
@@ -127,7 +129,8 @@ def assert_alike(
         assert ours.live_bytes == real.live_bytes, (
             f"{name}: {ours.live_bytes=}, but should be {real} {given}"
         )
-        if name == "built":  # initialisation has temporaries of its own
+        # Initialisation has temporaries of its own.
+        if name == "built":
             continue
         peak = ours.peak_bytes if without_scratch else ours.peak_bytes_with_scratch
         off = (peak + min(scratch_bytes, max(0, real.peak_bytes - peak))) / real.peak_bytes - 1

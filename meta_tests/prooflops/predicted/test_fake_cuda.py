@@ -21,9 +21,8 @@ from meta_tests.prooflops.predicted.random_nets import wrapped
 from prooflops import predicted
 from prooflops.predicted.fake_cuda import can_fake_cuda
 
-FAKED_BY_TORCH = (
-    torch.backends.cuda.is_built() and can_fake_cuda()
-)  # a torch for the CPU alone never fakes one
+# A torch for the CPU alone never fakes one.
+FAKED_BY_TORCH = torch.backends.cuda.is_built() and can_fake_cuda()
 pytestmark = pytest.mark.skipif(
     FAKED_BY_TORCH, reason="there is a CUDA device, or this torch fakes one itself"
 )
@@ -95,7 +94,8 @@ def test_bf16_activations_on_cuda_differ_where_the_kernels_do(workloads, preset)
     got = held.phases["forward"].live_bytes - held.phases["built"].live_bytes - logits.nbytes
     should = activation_bytes(small, batch, sequence, "bf16")
     should += small.layers * RANDOM_STATE_BYTES_OF_FLASH
-    if preset is GPT2_SMALL:  # mean and deviation in fp32
+    if preset is GPT2_SMALL:
+        # Mean and deviation are kept in fp32.
         should += norms * tokens * 2 * 2
     else:
         # The CPU keeps two copies in fp32, CUDA the input itself.
@@ -146,12 +146,12 @@ ROWS = SEQUENCES * HEADS * QUERIES
             {"width": 20},
             FLASH,
             4 * ROWS * 24 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH,
-        ),  # padded
+        ),
         (torch.bfloat16, {"width": 257}, MATH, None),
         (torch.float32, {}, EFFICIENT, ROWS * 16 * 4 + 2 * 4 * 32 * 4),
     ],
 )
 def test_dtype_and_width_of_heads_decide_which_attention_takes_them(dtype, options, operator, kept):
     operators, bytes_kept = kept_by_attention(dtype, **options)
-    assert operator in operators, f"{operators}, but should be {operator}"
-    assert kept in (None, bytes_kept), f"{bytes_kept} bytes are kept, but should be {kept}"
+    assert operator in operators
+    assert kept in (None, bytes_kept)

@@ -73,9 +73,8 @@ def test_each_phase_leaves_bytes_of_its_class():
         "inputs": 32 * 64 * 4,
     }
     state = {"optimizer state": 2 * parameters + 4 * 6}
-    saved = (
-        4 * 32 * 64 * 2 + 2 * 4 * 64 + 4
-    )  # outputs of the first two layers that matter, statistics, loss
+    # Outputs of the first two layers that matter, statistics, loss.
+    saved = 4 * 32 * 64 * 2 + 2 * 4 * 64 + 4
     assert step.phases["optimizer"].live_by_class == held
     assert step.phases["forward"].live_by_class == {**held, "activations": saved}
     assert step.phases["backward"].live_by_class == {**held, "gradients": parameters}
@@ -127,7 +126,7 @@ def test_full_size_activations_are_those_of_the_formula(workloads, preset, dtype
         logits = net(tokens)
         held.mark("forward")
     live = {name: phase.live_bytes for name, phase in held.phases.items()}
-    assert live["built"] == memory.element_bytes(parameter_count(preset), dtype), f"{live}"
+    assert live["built"] == memory.element_bytes(parameter_count(preset), dtype)
     states = -(-preset.layers // every) * RANDOM_STATE_BYTES if every else 0
     got = live["forward"] - live["tokens"] - logits.nbytes - states
     formula = activation_bytes_here(preset, 2, 1024, dtype, checkpoint_every=every)
@@ -183,7 +182,8 @@ def test_requested_bytes_on_cuda_are_exact_and_charges_within_their_bounds(workl
     build = partial(built, workloads, workloads.reduced(LLAMA3_8B))
     batch = torch.zeros(2, 32, dtype=torch.long)
     step = predicted.TrainingStep(build, batch, **given)
-    step.measure()  # cuBLAS takes its workspace
+    # The first step has cuBLAS take its workspace.
+    step.measure()
     guess = step.predict(scratch=True, workspaces=False)
     held = step.measure()
     for name, real in held.phases.items():

@@ -17,7 +17,8 @@ from prooflops.predicted.calls import Call
 
 # A kernel may hold boxed numbers beside its scratch.
 BOXED_NUMBERS_BYTES = 16
-Known = dict[str, tuple[int, int]]  # most bytes said to be known, and measured, of an operator
+# Most bytes said to be known, and measured, of an operator.
+Known = dict[str, tuple[int, int]]
 
 
 @pytest.fixture
@@ -66,7 +67,8 @@ def share_of(seed: int) -> float:
             pytest.raises(RuntimeError, match="primitive descriptor"),
             torch.autocast("cpu", net.autocast),
         ):
-            net.build()(net.batch)  # without AVX-512 oneDNN has no LSTM under autocast
+            # Without AVX-512 oneDNN has no LSTM under autocast.
+            net.build()(net.batch)
         return 1.0
     peaks = []
     for name, real in held.phases.items():

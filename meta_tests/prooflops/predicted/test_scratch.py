@@ -183,7 +183,8 @@ def test_no_listed_operator_takes_more_scratch_than_is_said(layout: str) -> None
             args = arguments(operator, make)
             known = scratch.known_scratch(operator, args, "cpu", operator(*args))
         except (KeyError, RuntimeError, TypeError, ValueError, IndexError):
-            continue  # an overload that takes something else
+            # An overload may take something else.
+            continue
         if known is not None:
             said[call_of(operator, args, {})] = known + scratch.BLOCK * first.itemsize * (
                 layout == "transposed"

@@ -40,9 +40,8 @@ def validate(tmp_path: Path, *cards: Card) -> tuple[int, str]:
     )
     command = all_devices.command_of(config, tmp_path / "cards")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
-        )  # others take a third of each of the eight processes
+        # Others take a third of each of the eight processes.
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         found = all_devices.validate(cards, command, tmp_path, tmp_path / "cards", said.append)
     code = all_devices.conclude(found, tmp_path / "cards", said.append)
     return code, "\n".join(said)

@@ -42,15 +42,10 @@ def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report: RunReport,
         tests=(HOSTILE,),
     )
     sources = {**report.sources, "x": Source("x", HOSTILE, HOSTILE, f"javascript:{HOSTILE}")}
-    benches = [
-        replace(
-            each,
-            name=HOSTILE,
-            fullname=HOSTILE,
-            info={**each.info, "label": HOSTILE, "dtype": HOSTILE},
-        )
-        for each in {each.family: each for each in report.benchmarks}.values()
-    ]
+    benches = []
+    for each in {each.family: each for each in report.benchmarks}.values():
+        info = {**each.info, "label": HOSTILE, "dtype": HOSTILE}
+        benches.append(replace(each, name=HOSTILE, fullname=HOSTILE, info=info))
     hostile = replace(
         report,
         machine={**report.machine, "name": HOSTILE},

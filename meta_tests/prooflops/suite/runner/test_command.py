@@ -53,7 +53,8 @@ class Story:
     clone: House
     kills: int
     killed: Path
-    lines: list[bytes]  # after the last kill
+    # After the last kill.
+    lines: list[bytes]
     code: int
     output: str
 
