@@ -182,8 +182,8 @@ def of_run(
     flops = steps * step
     rule = models.rule_flops("step", active_parameter_count(model), tokens) / flops
     said = f"{with_unit(flops, 'FLOP')} (6ND says {rule:.3f} times that)"
-    figures = {"steps": steps, "flops": flops, "rule_6nd": rule}
-    yield "the run", f"{counted(steps, 'step')}: {said}", figures
+    run = {"steps": steps, "flops": flops, "rule_6nd": rule}
+    yield "the run", f"{counted(steps, 'step')}: {said}", run
 
     peak = peak_flop_per_s(device, asked.dtype)
     if peak is None:
@@ -244,9 +244,11 @@ def sharded(asked: argparse.Namespace, parameters: int, device: Any) -> Lines:
     labels = {f"ZeRO stage {stage}": state for stage, state in states.items()}
     if len(set(states.values())) == 1:
         labels = {f"ZeRO stage 0 to {max(states)}": states[0]}
-    for label, state in labels.items():
-        fits = "fits" if state <= memory else "does not fit"
-        shown = f"{with_unit(state, 'B')} of state a device: {fits} into {with_unit(memory, 'B')}"
+    for label, state_bytes in labels.items():
+        fits = "fits" if state_bytes <= memory else "does not fit"
+        shown = (
+            f"{with_unit(state_bytes, 'B')} of state a device: {fits} into {with_unit(memory, 'B')}"
+        )
         yield label, shown, figures
 
 

@@ -271,8 +271,7 @@ def layers_of(model: Any) -> tuple[list[tuple[int, Parts]], Parts]:
     >>> [(number, len(layer.linear_maps)) for number, layer in repeated]
     [(3, 2)]
     """
-    lists = (model.linear_maps, model.attentions, model.other_parameters)
-    everything = [each for parts in lists for each in parts]
+    everything = [*model.linear_maps, *model.attentions, *model.other_parameters]
     ends = {each.block_end for each in everything if each.place < each.block_end}
 
     def ending(*found: int) -> Parts:

@@ -212,7 +212,7 @@ def fewest_devices(
     [None, 16]
     """
     for exponent in range(11):
-        devices = 2**exponent
+        devices: int = 2**exponent
         state = device_state(parameters, devices, zero_stage, optimizer, recipe)
         if state.total + beside_bytes <= memory_bytes:
             return devices

@@ -608,8 +608,9 @@ def net_of(values: Mapping[str, Any]) -> nn.Module:
         with torch.device("meta"):
             net = _maker(transformers, config, values)(config)
     for module in net.modules():
-        if hasattr(module, "config"):
-            module.config._experts_implementation = "grouped_mm"
+        config = getattr(module, "config", None)
+        if config is not None:
+            config._experts_implementation = "grouped_mm"
     return net
 
 

@@ -80,7 +80,7 @@ def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
     fell, ran = _clock(seen)
     slowing = reasons if fell else [reason for reason in reasons if reason in OF_HOST]
     throttled = [reason for reason in slowing if reason != POWER_CAP]
-    facts = []
+    facts: list[str] = []
     limit, default = before.get("power_limit_w"), before.get("default_power_w")
     lowered = f"power limit {limit:.0f} W, by default {default:.0f} W" if limit and default else ""
     if lowered and limit < default:
