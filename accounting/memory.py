@@ -36,7 +36,8 @@ from accounting.optimizers import (
     recipe_of,
 )
 
-Parameters = int | Sequence[Sequence[int]]  # how many, or the shapes of their tensors
+# How many, or the shapes of their tensors.
+Parameters = int | Sequence[Sequence[int]]
 
 
 @checked("elements")
@@ -103,42 +104,54 @@ def optimizer_state_bytes(
     Source: `_init_group` and `__init__` of the optimizers in torch/optim of torch 2.13;
     bitsandbytes 0.50.
 
-    >>> optimizer_state_bytes(1_000_000, "adamw"), optimizer_state_bytes(1_000_000, "adamw", steps=0)
-    (8000000, 0)
-    >>> optimizer_state_bytes([(512, 2048), (512,)], "adafactor"), optimizer_state_bytes(2**20, "adam-8bit")
-    (12296, 2129920)
+    >>> [optimizer_state_bytes(1_000_000, "adamw", steps=steps) for steps in (0, 1)]
+    [0, 8000000]
+    >>> optimizer_state_bytes([(512, 2048), (512,)], "adafactor")
+    12296
+    >>> optimizer_state_bytes(2**20, "adam-8bit")
+    2129920
     """
-    kept, shapes = optimizer_of(optimizer), _shapes(parameters)
+    kept = optimizer_of(optimizer)
+    shapes = _shapes(parameters)
     if steps == 0 and not kept.eager:
         return 0
     if shapes is None and kept.factored:
         raise ValueError(
-            f"parameters must be shapes of tensors for {kept.class_name}, got the number {parameters}"
+            f"parameters must be shapes of tensors for {kept.class_name}, "
+            f"got the number {parameters}"
         )
     if kept.matrices_only and any(len(shape) != 2 for shape in shapes or ()):
         raise ValueError(
             f"parameters must be shapes of matrices for {kept.class_name}, got {shapes}"
         )
-    tensors = len(shapes or ()) if tensors is None else tensors
+    if tensors is None:
+        tensors = len(shapes or ())
     scalars = STEP_BYTES * len(kept.scalars) * tensors
     each = [(validated_int("parameters", parameters),)] if shapes is None else shapes
     if kept.block:
-        return scalars + _bytes_in_blocks(
-            kept, [prod(shape) for shape in each], exact=shapes is not None
-        )
-    per_step: int = kept.options.get("max_iter", 1)
-    pairs = kept.history if steps is None else max(0, min(kept.history, per_step * steps - 1))
-    elements = sum(
-        prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
-        if kept.factored and len(shape) > 1
-        else (len(kept.buffers) + 2 * pairs) * prod(shape)
-        for shape in each
-    )
-    # Each pair has two numbers, and all have one, in the dtype of the parameters.
-    return scalars + element_bytes(elements + (2 * pairs + 1) * bool(pairs and tensors), dtype)
+        sizes = [prod(shape) for shape in each]
+        return scalars + _bytes_in_blocks(kept, sizes, exact=shapes is not None)
+    # The pairs of buffers in L-BFGS's history; other optimizers have none.
+    pairs = kept.history
+    if steps is not None:
+        per_step: int = kept.options.get("max_iter", 1)
+        pairs = max(0, min(pairs, per_step * steps - 1))
+    elements = sum(_state_elements(kept, pairs, shape) for shape in each)
+    if pairs and tensors:
+        # Each pair has two numbers, and all have one, in the dtype of the parameters.
+        elements += 2 * pairs + 1
+    return scalars + element_bytes(elements, dtype)
+
+
+def _state_elements(kept: Optimizer, pairs: int, shape: Sequence[int]) -> int:
+    """Elements kept for a parameter of this shape; factored: a row's and a column's means."""
+    if kept.factored and len(shape) > 1:
+        return prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
+    return (len(kept.buffers) + 2 * pairs) * prod(shape)
 
 
 def _shapes(parameters: Parameters) -> list[tuple[int, ...]] | None:
+    """The shapes, if shapes are given; None for a number, which may be an array of no dimension."""
     if isinstance(parameters, Iterable) and getattr(parameters, "shape", None) != ():
         return [
             validated_ints(f"parameters[{position}]", shape)
@@ -148,8 +161,11 @@ def _shapes(parameters: Parameters) -> list[tuple[int, ...]] | None:
 
 
 def _elements(parameters: Parameters) -> int:
+    """The number of elements of all parameters."""
     shapes = _shapes(parameters)
-    return validated_int("parameters", parameters) if shapes is None else sum(map(prod, shapes))
+    if shapes is None:
+        return validated_int("parameters", parameters)
+    return sum(prod(shape) for shape in shapes)
 
 
 def _bytes_in_blocks(kept: Optimizer, sizes: Sequence[int], exact: bool) -> int:
@@ -157,9 +173,8 @@ def _bytes_in_blocks(kept: Optimizer, sizes: Sequence[int], exact: bool) -> int:
     large = [size for size in sizes if size >= LEAST_IN_8_BITS or not exact]
     scales = STEP_BYTES * sum(-(-size // kept.block) for size in large)
     tables = TABLE_BYTES * bool(large and exact)
-    return len(kept.buffers) * (
-        element_bytes(sum(sizes) - sum(large), "fp32") + sum(large) + scales + tables
-    )
+    small_bytes = element_bytes(sum(sizes) - sum(large), "fp32")
+    return len(kept.buffers) * (small_bytes + sum(large) + scales + tables)
 
 
 @dataclass(frozen=True)
@@ -198,7 +213,8 @@ def model_state(
     >>> model_state(1_000_000_000).total, model_state(1_000_000_000, "adagrad").total
     (16000000000, 12000000000)
     """
-    dtypes, elements = recipe_of(recipe), _elements(parameters)
+    dtypes = recipe_of(recipe)
+    elements = _elements(parameters)
     return ModelState(
         parameters=element_bytes(elements, dtypes.parameters),
         gradients=element_bytes(elements, dtypes.gradients),
@@ -261,14 +277,18 @@ def training_phases(
     Exact for requested bytes between calls, not inside them.
 
     >>> phases = training_phases(100, activations=40, optimizer="adamw")
-    >>> [phases[moment] for moment in ("built", "forward", "backward", "step", "zero_grad", "second forward")]
-    [400, 440, 800, 1600, 1200, 1240]
+    >>> [phases[moment] for moment in ("built", "forward", "backward", "step")]
+    [400, 440, 800, 1600]
+    >>> [phases[moment] for moment in ("zero_grad", "second forward")]
+    [1200, 1240]
     """
     dtypes = recipe_of(recipe)
     after_step = model_state(parameters, optimizer, recipe, tensors)
     built = after_step.parameters + after_step.master
     built += optimizer_state_bytes(parameters, optimizer, dtypes.state, tensors, steps=0)
-    rested = after_step.total - (after_step.gradients if set_to_none else 0)
+    rested = after_step.total
+    if set_to_none:
+        rested -= after_step.gradients
     return {
         "built": built,
         "forward": built + activations,
@@ -300,28 +320,31 @@ def optimizer_step_peak_bytes(
     those that are.
     Source: torch/optim of torch 2.13.
 
-    >>> [optimizer_step_peak_bytes([1000], implementation) for implementation in ("fused", "foreach", "for-loop")]
+    >>> [optimizer_step_peak_bytes([1000], each) for each in ("fused", "foreach", "for-loop")]
     [16004, 20004, 24004]
     """
-    kept, elements, name = (
-        optimizer_of(optimizer),
-        validated_ints("sizes", sizes),
-        dtype_name(dtype),
-    )
+    kept = optimizer_of(optimizer)
+    elements = validated_ints("sizes", sizes)
+    name = dtype_name(dtype)
     if kept.class_name not in SCRATCH:
         valid = [each for each, row in OPTIMIZERS.items() if row.class_name in SCRATCH]
         raise ValueError(
-            f"optimizer must be one of {', '.join(valid)}, whose scratch is on record, got {optimizer!r}"
+            f"optimizer must be one of {', '.join(valid)}, whose scratch is on record, "
+            f"got {optimizer!r}"
         )
     scratch = SCRATCH[kept.class_name]
     held = model_state(sum(elements), kept, Recipe(name, name, name), tensors=len(elements)).total
-    match validated_choice(
-        "implementation", implementation, [*IMPLEMENTATIONS][not scratch.fused :]
-    ):
-        case "fused":
-            return held
-        case "foreach":
-            return held + element_bytes(scratch.foreach * sum(elements), name)
-    pairs = [*pairwise((0, *elements))]
-    most = max((before * a + now * b for a, b in pairs for before, now in scratch.loop), default=0)
+    implementations = [*IMPLEMENTATIONS]
+    if not scratch.fused:
+        implementations.remove("fused")
+    chosen = validated_choice("implementation", implementation, implementations)
+    if chosen == "fused":
+        return held
+    if chosen == "foreach":
+        return held + element_bytes(scratch.foreach * sum(elements), name)
+    # The loop still holds scratch of the tensor before the current one.
+    most = 0
+    for previous, current in pairwise((0, *elements)):
+        for per_previous, per_current in scratch.loop:
+            most = max(most, per_previous * previous + per_current * current)
     return held + element_bytes(most, name)

@@ -1,4 +1,7 @@
-"""Stores fresh processes of this side as a baseline: `--gate-record NAME --gate-replicates N`."""
+"""Measures in N fresh processes, and stores their records as the baseline NAME.
+
+`--gate-record NAME --gate-replicates N`
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from prooflops_gate.selection import Selection, files_of
 from prooflops_gate.statistics.noise import spread
 from prooflops_gate.task import Replicate, Side, Task
 
-# Of a baseline, where --gate-replicates doesn't say.
+# The number of processes without --gate-replicates.
 USUAL_PROCESSES = 5
 HEAD = ("benchmark", "processes", "time", "spread", "slowest", "contended")
 
@@ -72,9 +75,7 @@ def record(
 
 
 def spread_table(taken: Mapping[str, Sequence[Timed]]) -> list[Sequence[str]]:
-    """The median time of each benchmark in the processes of one session, and how far they lie
-    apart.
-    """
+    """The median time of each benchmark over the processes, and the spread between them."""
     rows: list[Sequence[str]] = [HEAD]
     for name, group in taken.items():
         times = [timed.time_s for timed in group]

@@ -20,14 +20,19 @@ PHASES = {
     "recomputed": (RECOMPUTED,),
 }
 
-Tally = dict[tuple[str, int], list[int]]  # (operator, when) -> figures
+# The figures of each operator in each phase: (operator, when) -> figures.
+Tally = dict[tuple[str, int], list[int]]
 
 
 class Totals(NamedTuple):
-    """The FLOPs and bytes of one operator or of all of them."""
+    """The FLOPs and bytes of one operator or of all of them.
 
-    products: int = 0  # FLOPs of sums of multiply-adds
-    elementwise: int = 0  # FLOPs of elementwise operations and reductions
+    `products` are the FLOPs of sums of multiply-adds, `elementwise` those of elementwise operations
+    and reductions.
+    """
+
+    products: int = 0
+    elementwise: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
 
@@ -43,8 +48,15 @@ class Totals(NamedTuple):
 
     @property
     def intensity(self) -> float:
-        """FLOPs per byte moved, as if nothing were fused. Raises ValueError where no byte is moved."""
+        """FLOPs per byte moved, as if nothing were fused.
+
+        Raises ValueError where no byte is moved.
+        """
         return arithmetic_intensity(self.flops, self.moved_bytes)
+
+
+def _totals(figures: list[int]) -> Totals:
+    return Totals(figures[PRODUCTS], figures[ELEMENTWISE], figures[READ], figures[WRITTEN])
 
 
 class CountedWork:
@@ -68,19 +80,22 @@ class CountedWork:
         phases = PHASES[validated_choice("phase", phase, PHASES)]
         sums: dict[str, list[int]] = {}
         for (operator, when), figures in list(self._tally.items()):
-            if when in phases:
-                sums[operator] = [
-                    a + b for a, b in zip(sums.get(operator, [0] * 5), figures, strict=True)
-                ]
-        places = (PRODUCTS, ELEMENTWISE, READ, WRITTEN)
-        return {
-            operator: Totals(*(figures[place] for place in places))
-            for operator, figures in sums.items()
-        }
+            if when not in phases:
+                continue
+            so_far = sums.setdefault(operator, [0] * len(figures))
+            for place, figure in enumerate(figures):
+                so_far[place] += figure
+        return {operator: _totals(figures) for operator, figures in sums.items()}
 
     def totals(self, phase: str = "all") -> Totals:
         """The figures of all operators together."""
-        return Totals(*map(sum, zip(*self.by_operator(phase).values(), strict=True)))
+        each = self.by_operator(phase).values()
+        return Totals(
+            products=sum(one.products for one in each),
+            elementwise=sum(one.elementwise for one in each),
+            read_bytes=sum(one.read_bytes for one in each),
+            written_bytes=sum(one.written_bytes for one in each),
+        )
 
     @property
     def total(self) -> int:
@@ -158,7 +173,10 @@ class CountedWork:
         return {operator: calls for operator, calls in sums.items() if calls}
 
     def __repr__(self) -> str:
-        recomputed = f" ({self.recomputed} of it recomputed)" if self.recomputed else ""
-        unknown = f", unknown={self.unknown}" if self.unknown else ""
-        figures = f"forward={self.forward}, backward={self.backward}{recomputed}, elementwise={self.elementwise}"
-        return f"CountedWork({figures}{unknown})"
+        backward = f"backward={self.backward}"
+        if self.recomputed:
+            backward += f" ({self.recomputed} of it recomputed)"
+        figures = [f"forward={self.forward}", backward, f"elementwise={self.elementwise}"]
+        if self.unknown:
+            figures.append(f"unknown={self.unknown}")
+        return f"CountedWork({', '.join(figures)})"

@@ -51,8 +51,9 @@ class PredictedMemory(Phases[PredictedBytes]):
         self._has_device = has_device
         self._classes = classes
         self._allocator = allocator
+        # The name of each module by its id().
         self._modules: dict[int, str] = {}
-        # Kept, so that no other module gets the address of one.
+        # Models stay alive here, so that no other module gets the id of one.
         self._kept: list[nn.Module] = []
 
     def mark(self, name: str) -> None:
@@ -73,9 +74,10 @@ class PredictedMemory(Phases[PredictedBytes]):
         self._kept.append(model)
         for name, module in model.named_modules():
             self._modules.setdefault(id(module), name or type(module).__name__)
-            own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-            for storage in filter(None, map(self._ledger.storage_of, own)):
-                storage.place = storage.place._replace(module=id(module))
+            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+                storage = self._ledger.storage_of(tensor)
+                if storage is not None:
+                    storage.place = storage.place._replace(module=id(module))
 
     def _close(self, scratch: bool) -> None:
         if scratch:
@@ -232,7 +234,7 @@ def memory(
         gc.disable()
         with ExitStack() as modes:
             if is_cuda:
-                # Its optimizers choose foreach, for tensors of these types.
+                # On CUDA torch's optimizers choose foreach if all parameters are of these types.
                 optimizers._foreach_supported_types.append(FakeTensor)
                 modes.callback(optimizers._foreach_supported_types.remove, FakeTensor)
                 modes.enter_context(choices_of_cuda(capability, has_device))
@@ -258,7 +260,8 @@ def _target(device: str | torch.device) -> torch.device:
     validated_choice("device", device.type, PREDICTED_DEVICES)
     if any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack()):
         raise RuntimeError(
-            "a FakeTensorMode is active: predicted.memory enters its own, and two do not mix; leave yours first"
+            "a FakeTensorMode is active: predicted.memory enters its own, and two do not mix; "
+            "leave yours first"
         )
     return device
 
@@ -277,7 +280,7 @@ def _workspaces(capability: tuple[int, int] | None) -> Workspaces:
 def _clear_errors(ledger: Ledger) -> Iterator[None]:
     """Says in our words why torch cannot go on."""
     with warnings.catch_warnings():
-        # copy.deepcopy asks a fake tensor for its address
+        # copy.deepcopy asks a fake tensor for its address.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         try:
             yield
@@ -286,8 +289,8 @@ def _clear_errors(ledger: Ledger) -> Iterator[None]:
             fake_tensor.DynamicOutputShapeException,
         ) as error:
             raise RuntimeError(
-                f"the block reads values, and fake tensors have none: {error}. Its bytes may depend on data: predict "
-                "it with that choice fixed, or measure it"
+                f"the block reads values, and fake tensors have none: {error}. Its bytes may "
+                "depend on data: predict it with that choice fixed, or measure it"
             ) from error
         except RuntimeError as error:
             if "data is not allocated yet" not in str(error):
@@ -301,8 +304,8 @@ def _clear_errors(ledger: Ledger) -> Iterator[None]:
             if "FakeTensor" not in str(error):
                 raise
             raise RuntimeError(
-                f"the block mixes a real tensor with fake ones: create it in the block, or use fake_copy(module). "
-                f"{error}"
+                "the block mixes a real tensor with fake ones: create it in the block, or use "
+                f"fake_copy(module). {error}"
             ) from error
 
 

@@ -37,12 +37,14 @@ class Sizing:
         __tracebackhide__ = True
         if not 1 <= least <= wanted:
             raise ValueError(f"least must be from 1 to {wanted}, got {least}")
-        room, size = self.room_bytes(), wanted
+        room = self.room_bytes()
+        size = wanted
         while size >= least:
             if bytes_of(size) <= room:
                 return size
             size //= 2
-        need, free = bytes_of(least) / SHARE_OF_FREE, room / SHARE_OF_FREE
+        need = bytes_of(least) / SHARE_OF_FREE
+        free = room / SHARE_OF_FREE
         pytest.skip(
             f"needs {need / 2**30:.3g} GiB of free memory, {self._device} has {free / 2**30:.3g}"
         )
@@ -54,7 +56,5 @@ class Sizing:
 
     def bytes_moved_in(self, seconds: float) -> int:
         """Bytes that the device's memory moves in `seconds`, at the bandwidth on record."""
-        return int(
-            seconds
-            * (bandwidth_bytes_per_s(machine.accelerator(self._device)) or FASTEST_BYTES_PER_S)
-        )
+        on_record = bandwidth_bytes_per_s(machine.accelerator(self._device))
+        return int(seconds * (on_record or FASTEST_BYTES_PER_S))

@@ -1,6 +1,6 @@
-"""Measures whole tests.
+"""Measures tests as a whole if they have the marker `benchmark` and do not use its fixture.
 
-Those with the marker `benchmark` that do not use its fixture, as pytest-codspeed does.
+pytest-codspeed measures such tests in the same way.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import pytest
 
 from prooflops_gate.run_state import is_whole_benchmark
 
-# Arguments of the marker that pytest-benchmark refuses. `max_rounds` is obeyed; how long to warm
-# up, and for how long to measure at least, is the gate's to choose.
-OF_CODSPEED = ("max_rounds", "warmup_time")
+# Arguments that pytest-codspeed's marker takes and pytest-benchmark's refuses. The gate obeys
+# `max_rounds`; it chooses itself how long to warm up, and how long to measure at least.
+CODSPEED_ARGUMENTS = ("max_rounds", "warmup_time")
 MOST_ROUNDS = 12
 # So little time that the number of rounds alone decides.
 NO_TIME_S = 1e-9
@@ -36,16 +36,17 @@ class WholeTests:
 def marker_arguments(item: pytest.Item) -> dict[str, Any]:
     """The arguments of the test's own marker `benchmark`, as pytest-benchmark takes them.
 
-    `min_time` is a round's in pytest-benchmark, and all rounds' in pytest-codspeed: there it is
-    left out.
+    `min_time` is the time of one round in pytest-benchmark, and of all rounds in pytest-codspeed:
+    the latter is left out.
     """
     marker = item.get_closest_marker("benchmark")
     given = dict(marker.kwargs) if marker else {}
-    is_codspeeds = is_whole_benchmark(item) or any(name in given for name in OF_CODSPEED)
-    if not is_codspeeds:
+    has_codspeeds_arguments = any(name in given for name in CODSPEED_ARGUMENTS)
+    if not is_whole_benchmark(item) and not has_codspeeds_arguments:
         return given
     most = given.get("max_rounds")
-    kept = {key: value for key, value in given.items() if key not in (*OF_CODSPEED, "min_time")}
+    left_out = (*CODSPEED_ARGUMENTS, "min_time")
+    kept = {key: value for key, value in given.items() if key not in left_out}
     if most is not None:
         kept |= {"min_rounds": min(int(most), MOST_ROUNDS), "max_time": NO_TIME_S}
     return kept
