@@ -32,7 +32,7 @@ REGIMES = ("sustainable", "achievable")
 # windows short.
 SEARCH = {"cpu": 5, "other": 10}
 # Windows of a search for bursts: the rests before them are not of its budget.
-RESTS = search.SCREENED
+RESTS = search.WINDOWS_IN_BUDGET
 # Side of the product that tells how large the others may be.
 PROBE = {"cpu": 256, "other": 4096}
 # The clock of an idle device is up again within some milliseconds.

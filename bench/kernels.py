@@ -1,5 +1,6 @@
-"""The kernels of the roofline, from ReLU to a matrix times a vector: their call, their work by
-formula, their check.
+"""The kernels of the roofline, from ReLU to a matrix times a vector.
+
+Each has its call, its work by formula, and a check of its result.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ LAYER = (4096, 4096)
 # Rounding of one fused kernel in fp32, and the few units in the last place of an exponential or an
 # error function.
 TOLERANCE = 64 * 2.0**-24
+# Rows in each of the three parts of a result that are checked.
+CHECKED_ROWS = 64
 
 
 def bound_of(intensity: float, ridge: float, launch_share: float = 0.0) -> str:
-    """The limit of an operation: "launch" if that takes half of its time, else "memory" below the
-    ridge or "compute".
+    """The limit of an operation: "launch", "memory" or "compute".
 
-    By its place under the roofs, not by its distance from them: if its share of the attainable rate
-    is low, the kernel itself is the limit.
+    A launch is the limit if it takes at least LAUNCH_SHARE of the time. Otherwise memory is, if the
+    intensity lies below the ridge. How near the operation comes to its roof is not considered: far
+    below it, the kernel itself is the limit.
 
     >>> bound_of(0.25, 295.0), bound_of(341.0, 295.0), bound_of(0.25, 295.0, launch_share=0.7)
     ('memory', 'compute', 'launch')
@@ -51,35 +54,32 @@ def bound_of(intensity: float, ridge: float, launch_share: float = 0.0) -> str:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: the call, its work by formula, and where counting has another convention, by how
-    much and why.
-    """
+    """One kernel: its call, its work by formula, and a check of the result."""
 
     run: Callable[[], Tensor]
     work: Work
     check: Callable[[Tensor], None]
-    # FLOPs and bytes that are counted beyond the formula's.
+    # FLOPs and bytes that the counter finds beyond the formula's, and why.
     more_flops: int = 0
     more_bytes: int = 0
     why: str = ""
-    # A cost in its time that is not the kernel's.
+    # Names a cost that is in the measured time and is not the kernel's.
     label: str = ""
     dtype: str = "fp32"
 
 
 def close_to(exact: Callable[[Tensor], Tensor], *inputs: Tensor) -> Callable[[Tensor], None]:
-    """A check of the first, the middle and the last rows against fp64; by the rows of the first
-    input.
-    """
+    """A check of the first, the middle and the last rows against fp64."""
 
     def check(got: Tensor) -> None:
         __tracebackhide__ = True
-        rows, last = got.shape[0], max(got.shape[0] - 64, 0)
-        for start in {0, last // 2, last}:
-            part = slice(start, min(start + 64, rows))
+        last = max(got.shape[0] - CHECKED_ROWS, 0)
+        for start in (0, last // 2, last):
+            part = slice(start, start + CHECKED_ROWS)
             wanted = exact(*(in_fp64(x[part]) for x in inputs))
-            error = float(((in_fp64(got[part]) - wanted).abs() / wanted.abs().clamp_min(1.0)).max())
-            # A NaN fails.
+            difference = (in_fp64(got[part]) - wanted).abs()
+            error = float((difference / wanted.abs().clamp_min(1.0)).max())
+            # An error of NaN fails, too.
             assert error <= TOLERANCE, (
                 f"the result differs from fp64 by {error:.3g}, but rounding explains at most "
                 f"{TOLERANCE:.3g}"
@@ -104,8 +104,9 @@ def gelu_fused(x: Tensor, out: Tensor) -> Kernel:
 
 
 def gelu_composed(x: Tensor, out: Tensor) -> Kernel:
-    """x/√2, erf, +1, ·x, ·½: each reads and writes memory, one of them two arrays: 11 elements
-    moved, not 2.
+    """x/√2, erf, +1, ·x, ·½: five kernels, each of which reads and writes memory.
+
+    The fourth reads two arrays. Together they move 11 elements for each of x, the fused kernel 2.
     """
     work = Work(FLOPS_PER_ELEMENT["gelu"] * x.numel(), element_bytes(11 * x.numel(), "fp32"))
 
@@ -120,16 +121,19 @@ def gelu_composed(x: Tensor, out: Tensor) -> Kernel:
 
 
 def softmax(x: Tensor, out: Tensor) -> Kernel:
-    run = lambda: torch.ops.aten._softmax.out(x, 1, False, out=out)  # noqa: E731
-    return Kernel(run, softmax_work(x.shape, "fp32"), close_to(lambda x: torch.softmax(x, 1), x))
+    return Kernel(
+        lambda: torch.ops.aten._softmax.out(x, 1, False, out=out),
+        softmax_work(x.shape, "fp32"),
+        close_to(lambda x: torch.softmax(x, 1), x),
+    )
 
 
 def half_a_page_apart(features: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Two random vectors in fp32: one begins with a page, the other in the middle of one.
 
     A core predicts by the lower 12 bits of an address where in its cache it lies. On a Zen 4, layer
-    norms whose weight and bias began 64 or 128 bytes apart in these took 15.8 ms, others 10.3 ms:
-    which, each process drew by lot.
+    norms took 15.8 ms if these bits of their weight and bias were 64 or 128 bytes apart, and
+    10.3 ms otherwise. Where torch puts the two differs by chance from process to process.
     """
     page = PAGE_BYTES // 4
     apart = math.ceil(features / page) * page + page // 2
@@ -157,23 +161,27 @@ def layer_norm(x: Tensor, out: Tensor) -> Kernel:
 
 
 def dot(x: Tensor, out: Tensor) -> Kernel:
-    a, b, one = x.flatten().abs(), torch.rand_like(x).flatten(), torch.zeros((), device=x.device)
-    stream = Stream("dot", lambda: torch.dot(a, b, out=one), a, b)
+    a = x.flatten().abs()
+    b = torch.rand_like(x).flatten()
+    result = torch.zeros((), device=x.device)
+    stream = Stream("dot", lambda: torch.dot(a, b, out=result), a, b)
     return Kernel(stream.run, dot_work(x.numel(), "fp32"), stream.check)
 
 
 def matvec(x: Tensor, out: Tensor) -> Kernel:
-    """A matrix of LAYER times a vector, whatever the rows are."""
-    matrix, vector = torch.randn(LAYER, device=x.device), torch.randn(LAYER[1], device=x.device)
+    """A matrix of the shape LAYER times a vector; `x` gives only the device."""
+    matrix = torch.randn(LAYER, device=x.device)
+    vector = torch.randn(LAYER[1], device=x.device)
     product = torch.empty(LAYER[0], device=x.device)
 
     def check(got: Tensor) -> None:
         __tracebackhide__ = True
-        exact = in_fp64(vector)
-        size = exact.abs()
+        exact_vector = in_fp64(vector)
         for part, found in zip(matrix.split(512), got.split(512), strict=True):
-            wrong = (in_fp64(found) - in_fp64(part) @ exact).abs() / (in_fp64(part).abs() @ size)
-            error = float(wrong.max())
+            exact_part = in_fp64(part)
+            difference = (in_fp64(found) - exact_part @ exact_vector).abs()
+            magnitudes = exact_part.abs() @ exact_vector.abs()
+            error = float((difference / magnitudes).max())
             assert error <= 4 * TOLERANCE, (
                 f"matvec differs from fp64 by {error:.3g} of the magnitudes, should by <= "
                 f"{4 * TOLERANCE:.3g}"

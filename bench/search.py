@@ -1,11 +1,14 @@
 """Guided search for the shape (m, k, n) at which a device multiplies fastest.
 
-Not a grid: the sizes of the output are ranked by how well their tiles fill whole waves of the
-device's units (SMs or cores), in both orientations, because the transposed shape is another kernel;
-k is then searched apart, and so are the neighbours of the best. Short windows choose, and only the
-finalists are timed again, in turn and with windows that grow as they get fewer, so that the best of
-many noisy figures does not flatter itself. A window's figure is the lower quartile of its calls:
-interruptions only lengthen calls.
+A grid would take too long. Instead:
+
+1. The sizes (m, n) of the output are ranked by how well their tiles fill whole waves of the
+   device's units (SMs or cores). (n, m) is ranked apart, because it is another kernel.
+2. k is searched for the best outputs, and then the neighbours of the best shapes are.
+3. Short windows choose the finalists. These are timed again in turn, with windows that grow as the
+   finalists get fewer: the highest of many noisy figures would be too high.
+
+A window's figure is the lower quartile of its calls, because interruptions only lengthen calls.
 """
 
 from __future__ import annotations
@@ -23,19 +26,19 @@ from bench.products import Operands
 from prooflops import measured
 
 Shape = tuple[int, int, int]
-# FLOP/s of a shape, by calls for some seconds.
+# Calls a shape for so many seconds, and returns its FLOP/s.
 Rate = Callable[[Shape, float], float]
 
 # The share of the budget that is spent at the end of each stage of the screening.
 SHARES = {"outputs": 0.3, "k": 0.45, "neighbours": 0.6}
-# Windows that the screening is cut into.
-SCREENED = 100
+# A window of the screening is this part of the budget.
+WINDOWS_IN_BUDGET = 100
 FINALISTS = 6
 
 
 @dataclass(frozen=True)
 class Space:
-    """The sizes among which is searched; a shape is any combination."""
+    """The sizes to search; a shape is any combination of them."""
 
     m: tuple[int, ...]
     k: tuple[int, ...]
@@ -52,11 +55,10 @@ class Space:
             yield n, k, m
         for place, sizes in enumerate((self.m, self.k, self.n)):
             at = sizes.index(shape[place])
-            for other in sizes[max(at - 1, 0) : at + 2]:
-                if other != shape[place]:
-                    moved = list(shape)
-                    moved[place] = other
-                    yield moved[0], moved[1], moved[2]
+            for other in (*sizes[max(at - 1, 0) : at], *sizes[at + 1 : at + 2]):
+                moved = list(shape)
+                moved[place] = other
+                yield moved[0], moved[1], moved[2]
 
 
 @dataclass(frozen=True)
@@ -75,22 +77,26 @@ def wave_efficiency(m: int, n: int, units: int, tile: tuple[int, int]) -> float:
 
 
 def outputs(space: Space, units: int, tiles: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """All (m, n): the first of the ranking of each tile and its transpose, then the second, and so
-    on.
+    """All (m, n), each once: the first of each tile's ranking, then the second, and so on.
 
-    A tile ranks by how well whole waves are filled, larger first among equals.
+    Each tile and its transpose have a ranking.
     """
-    rankings = [
-        sorted(
-            ((m, n) for m in space.m for n in space.n),
-            key=lambda size, tile=tile: (
-                -round(wave_efficiency(*size, units, tile), 2),
-                -size[0] * size[1],
-            ),
-        )
-        for tile in sorted({turned for tile in tiles for turned in (tile, tile[::-1])})
-    ]
-    return list(dict.fromkeys(size for places in zip(*rankings, strict=True) for size in places))
+    both = {*tiles, *((width, height) for height, width in tiles)}
+    rankings = [ranking(space, units, tile) for tile in sorted(both)]
+    found: dict[tuple[int, int], None] = {}
+    for sizes in zip(*rankings, strict=True):
+        found |= dict.fromkeys(sizes)
+    return list(found)
+
+
+def ranking(space: Space, units: int, tile: tuple[int, int]) -> list[tuple[int, int]]:
+    """All (m, n): those first whose tiles fill whole waves best; among equals the larger ones."""
+
+    def rank(size: tuple[int, int]) -> tuple[float, int]:
+        m, n = size
+        return -round(wave_efficiency(m, n, units, tile), 2), -m * n
+
+    return sorted(((m, n) for m in space.m for n in space.n), key=rank)
 
 
 def guided(
@@ -102,7 +108,7 @@ def guided(
     budget_s: float,
     clock: Callable[[], float] = perf_counter,
 ) -> Found:
-    """The best shape found within `budget_s`, by the stages that the module's docstring tells.
+    """The best shape found within `budget_s`, by the stages in the module's docstring.
 
     Raises ValueError for a budget that is not positive.
     """
@@ -116,7 +122,7 @@ def guided(
             if seen and clock() - began > until * budget_s:
                 return
             if shape not in seen:
-                seen[shape] = rate(shape, budget_s / SCREENED)
+                seen[shape] = rate(shape, budget_s / WINDOWS_IN_BUDGET)
 
     def best(number: int) -> list[Shape]:
         return sorted(seen, key=seen.__getitem__, reverse=True)[:number]
@@ -132,27 +138,29 @@ def guided(
 def final(
     shapes: Sequence[Shape], seen: Mapping[Shape, float], rate: Rate, left_s: Callable[[], float]
 ) -> tuple[Shape, float]:
-    """The best of a few shapes and its rate, timed in turn, there and back; the worse half goes
-    after every turn.
+    """The best of a few shapes, and its rate.
 
-    Each turn takes the same time, so windows grow as the shapes get fewer. A shape's figure is the
-    median of its own. A turn that does not fit into the time left is not begun: then the rates in
-    `seen` decide.
+    A turn times each shape twice, in one order and in the reverse. After it the worse half is
+    dropped, by the median of each shape's rates. All turns take the same time, so windows grow as
+    the shapes get fewer. A turn that does not fit into the time left is not begun; `seen` has the
+    rates of shapes that were never timed here.
     """
     left = list(shapes)
     again: dict[Shape, list[float]] = {shape: [] for shape in left}
     while len(left) > 1:
         turns = math.ceil(math.log2(len(left)))
         window = left_s() / turns / (2 * len(left))
-        # A window makes two calls at least, the first of them untimed.
-        if sum(2 * 2 * 2 * math.prod(shape) / seen[shape] for shape in left) > left_s():
+        # A shape has two windows, each of two calls at least, the first of them untimed.
+        calls = 2 * 2
+        shortest_turn_s = sum(calls * 2 * math.prod(shape) / seen[shape] for shape in left)
+        if shortest_turn_s > left_s():
             break
         for shape in (*left, *reversed(left)):
             again[shape].append(rate(shape, window))
-        left = sorted(left, key=lambda shape: median(again[shape]), reverse=True)[
-            : math.ceil(len(left) / 2)
-        ]
-    return left[0], median(again[left[0]] or [seen[left[0]]])
+        left.sort(key=lambda shape: median(again[shape]), reverse=True)
+        left = left[: math.ceil(len(left) / 2)]
+    winner = left[0]
+    return winner, median(again[winner] or [seen[winner]])
 
 
 # Tiles of outputs: about the blocks of BLAS libraries.
@@ -172,46 +180,41 @@ def units_of(device: torch.device) -> int:
 def space_of(
     device: torch.device, most_flops: float = math.inf, most_elements: float = math.inf
 ) -> Space:
-    """Sizes at which a device is fast: the largest product costs at most `most_flops`, its matrices
-    at most `most_elements` each."""
+    """Sizes at which a device is fast.
+
+    The largest product costs at most `most_flops`, and its matrices have at most `most_elements`
+    each.
+    """
     if device.type == "cpu":
         sizes: tuple[int, ...] = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-        deepest = sizes
+        depths = sizes
     else:
-        sizes = tuple(
-            sorted(
-                {1024 * each for each in (1, 2, 3, 4, 6, 8, 10, 12, 16)}
-                | whole_waves(units_of(device))
-            )
-        )
-        deepest = tuple(1024 * each for each in (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32))
+        multiples = {1024 * each for each in (1, 2, 3, 4, 6, 8, 10, 12, 16)}
+        sizes = tuple(sorted(multiples | whole_waves(units_of(device))))
+        depths = tuple(1024 * each for each in (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32))
     while len(sizes) > 2 and (2 * sizes[-1] ** 3 > most_flops or sizes[-1] ** 2 > most_elements):
         sizes = sizes[:-1]
-    deepest = (
-        tuple(
-            k
-            for k in deepest
-            if 2 * sizes[-1] ** 2 * k <= most_flops and sizes[-1] * k <= most_elements
-        )
-        or deepest[:1]
-    )
-    return Space(sizes, deepest, sizes)
+    side = sizes[-1]
+
+    def fits(k: int) -> bool:
+        return 2 * side**2 * k <= most_flops and side * k <= most_elements
+
+    return Space(sizes, tuple(filter(fits, depths)) or depths[:1], sizes)
 
 
 def whole_waves(units: int) -> set[int]:
-    """Sides of the outputs whose tiles are a whole wave, a tile a unit: 11 by 12 tiles of 128 x 256
-    on 132 SMs.
+    """Sides of the outputs whose tiles are one whole wave, with one tile for each unit.
+
+    132 SMs take 11 by 12 tiles of 128 x 256. Empty where the tiles would make a long strip.
 
     >>> sorted(whole_waves(132))
     [1408, 1536, 2816, 3072]
     """
     rows = max(each for each in range(1, math.isqrt(units) + 1) if units % each == 0)
     columns = units // rows
-    return (
-        {tiles * side for tiles in (rows, columns) for side in GPU_TILES[0]}
-        if columns <= 4 * rows
-        else set()
-    )
+    if columns > 4 * rows:
+        return set()
+    return {tiles * side for tiles in (rows, columns) for side in GPU_TILES[0]}
 
 
 def rate_on(
@@ -223,8 +226,9 @@ def rate_on(
 ) -> Rate:
     """Times products by the calls of a window; with `idle_s`, the device rests before each window.
 
-    A rate is that at the highest clock, if the share of it that runs is known: under a power limit
-    the clock follows the work of half a second, and short windows would rank those before them.
+    If `clock_share` knows which share of the highest clock runs, a rate is scaled to that clock.
+    Under a power limit the clock follows the work of the last half second: without the scaling, a
+    short window would measure the shapes before it.
     """
 
     def rate(shape: Shape, window_s: float) -> float:
@@ -236,7 +240,7 @@ def rate_on(
             sleep(idle_s)
         shares: list[float | None] = []
         times = sorted(calls_s(multiply, timer, window_s, lambda: shares.append(clock_share())))
-        share = (shares[0] if shares else None) or 1.0
+        share = shares[0] or 1.0
         return flops / times[len(times) // 4] / share
 
     return rate
@@ -250,8 +254,9 @@ def calls_s(
 ) -> list[float]:
     """Seconds of each call within a window, of one call at least.
 
-    Readings are subtracted after the window: that waits for the device, which would rest between
-    the calls. `meanwhile` is called before that, while an accelerator still works.
+    Two readings are subtracted only after the window: to subtract them is to wait for the device,
+    which would then rest between calls. `meanwhile` is called before that, while an accelerator
+    still works.
     """
     start = timer()
     function()

@@ -1,6 +1,4 @@
-"""Throughput of matrix products per dtype: this machine's ceilings, squares, the shapes of a
-transformer's layers.
-"""
+"""Throughput of matrix products per dtype: squares, a transformer's layers, and the ceilings."""
 
 from dataclasses import replace
 
@@ -21,13 +19,16 @@ from bench.streams import assert_bytes
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
 TOKENS = 1024
-# Whose bursts a CPU is tried for: fp32 has the vector's units, bf16 may have the matrix's.
-BURSTS_ON_CPU = {"quick": ("fp32",), "default": ("fp32",), "thorough": ("fp32", "bf16")}
-# Of fp8 on CUDA: torch's default; `test_fast_accumulation` has the other.
+# The dtypes in which bursts are looked for, by pace. fp32 runs on a CPU's vector units, bf16 on its
+# matrix units where it has them.
+BURST_DTYPES_ON_CPU = {"quick": ("fp32",), "default": ("fp32",), "thorough": ("fp32", "bf16")}
+# The published rates of accelerators are in this dtype.
+BURST_DTYPES_IN_QUICK_RUN = ("bf16",)
+# How a product was called on CUDA: torch's default. `test_fast_accumulation` has the other way.
 LABELS = {"fp8_e4m3": "use_fast_accum off"}
 # The side whose rate is held against the floor of fp8 with use_fast_accum.
 FAST_SIDE = 8192
-# A short run measures fewer shapes, each as well as a long one; a CPU takes the time of a long one.
+# The shapes of a short run, which measures each as well as a long one does.
 FEW_SHAPES = (
     "square-256",
     "square-1024",
@@ -36,14 +37,14 @@ FEW_SHAPES = (
     "gpt2-small-mlp-up",
     "llama3-8b-mlp-down",
 )
-# A short run looks for bursts in the dtype that the published rates are of.
-QUICK_BURSTS = ("bf16",)
-PAIRS = {"quick": 9, "default": 9, "thorough": 31}
+# Pairs of a burst and steady work that a CPU is timed in, by pace.
+BURST_PAIRS = {"quick": 9, "default": 9, "thorough": 31}
 
 
 def layers_of(model: Transformer) -> dict[str, tuple[int, int]]:
     """The (k, n) of each kind of matrix in a block."""
-    queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    queries = model.heads * model.head_dim
+    keys = model.kv_heads * model.head_dim
     return {
         "qkv": (model.dim, queries + 2 * keys),
         "attention-out": (queries, model.dim),
@@ -95,8 +96,9 @@ def test_matmul(dtype, shape, device, pace, sizing, ceilings, measure):
 @pytest.mark.needs("sm>=8.9")
 @pytest.mark.parametrize("side", [1024, 4096, 8192])
 def test_fast_accumulation(side, device, sizing, ceilings, measure, delivery):
-    """fp8 as the squares above, but with use_fast_accum: a Hopper is faster with it, at 14 bits of
-    accumulator.
+    """The squares above in fp8, but with use_fast_accum.
+
+    A Hopper is faster with it, and accumulates in 14 bits.
     """
     sizing.require(product_bytes("fp8_e4m3", side, side, side))
     try:
@@ -110,7 +112,17 @@ def test_fast_accumulation(side, device, sizing, ceilings, measure, delivery):
         delivery.product("fp8_e4m3", case, figure="fp8_e4m3 fast")
 
 
-# Each run searches anew, and finds another shape: not compared. The products above are.
+def bursts_left_out(dtype: str, device: torch.device, pace: str) -> str:
+    """Why bursts are not looked for in this dtype; empty if they are."""
+    on_cpu = device.type == "cpu"
+    if on_cpu and dtype not in BURST_DTYPES_ON_CPU[pace]:
+        return f"on a CPU bursts are tried in {', '.join(BURST_DTYPES_ON_CPU[pace])}"
+    if not on_cpu and pace == "quick" and dtype not in BURST_DTYPES_IN_QUICK_RUN:
+        return f"--quick looks for bursts in {', '.join(BURST_DTYPES_IN_QUICK_RUN)}"
+    return ""
+
+
+# Not compared by the gate: each run searches anew, and finds another shape.
 @pytest.mark.gate(ignore=True)
 @pytest.mark.parametrize("regime", ["sustainable", "achievable"])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -120,13 +132,12 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
         pytest.skip(
             "no process of the gate searches: another shape each time, which is not compared"
         )
-    if bursts and device.type == "cpu" and dtype not in BURSTS_ON_CPU[pace]:
-        pytest.skip(f"on a CPU bursts are tried in {', '.join(BURSTS_ON_CPU[pace])}")
-    if bursts and device.type != "cpu" and pace == "quick" and dtype not in QUICK_BURSTS:
-        pytest.skip(f"--quick looks for bursts in {', '.join(QUICK_BURSTS)}")
+    why_left_out = bursts_left_out(dtype, device, pace) if bursts else ""
+    if why_left_out:
+        pytest.skip(why_left_out)
     try:
         if bursts and device.type == "cpu":
-            ratio, low, high = ceilings.burst_ratio(dtype, PAIRS[pace])
+            ratio, low, high = ceilings.burst_ratio(dtype, BURST_PAIRS[pace])
             if low <= 1:
                 pytest.skip(
                     f"bursts are not faster than steady work here: {ratio:.3f} times [{low:.3f}, "

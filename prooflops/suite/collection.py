@@ -36,7 +36,8 @@ def check_claims_exist(
 ) -> None:
     """Stops the run if a marker names an unregistered claim."""
     named = {claim: item.nodeid for item in items for claim in claims_of(item, marker)}
-    if unknown := [claim for claim in named if claim not in registry.claims]:
+    unknown = [claim for claim in named if claim not in registry.claims]
+    if unknown:
         rows = "".join(
             f"\n  {claim!r} in {named[claim]}, expected in {file_of(claim)}" for claim in unknown
         )
@@ -53,13 +54,10 @@ def check_claims_have_tests(
         return
     tested = {claim for item in items for claim in claims_of(item)}
     selected = registry.selected(config.option.claim or registry.topics)
-    missing = [
-        claim
-        for claim in registry.claims.values()
-        if claim.id in selected - tested and not claim.on_record
-    ]
+    expected = [claim.id for claim in registry.claims.values() if not claim.on_record]
+    missing = [claim for claim in expected if claim in selected - tested]
     if missing:
-        rows = "".join(f"\n  {claim.id!r} of {file_of(claim.id)}" for claim in missing)
+        rows = "".join(f"\n  {claim!r} of {file_of(claim)}" for claim in missing)
         raise pytest.UsageError(
             "claims that no test settles: mark a test in test_claims/ with "
             f"@pytest.mark.claim(id){rows}"
@@ -71,7 +69,7 @@ def names_no_claim(file: Path, claims: Iterable[str]) -> bool:
     if not (file.name.startswith("test_") and file.suffix == ".py"):
         return False
     text = file.read_text(encoding="utf-8")
-    return not any(f"{quote}{claim}{quote}" in text for claim in claims for quote in "\"'")
+    return not any(f'"{claim}"' in text or f"'{claim}'" in text for claim in claims)
 
 
 def _runs_all_claims(config: pytest.Config) -> bool:
@@ -92,21 +90,22 @@ def _runs_all_claims(config: pytest.Config) -> bool:
 def selection_of(config: pytest.Config) -> str:
     """Describes the command line's selection of tests; empty for the whole suite."""
     option = config.option
-    root, given = (
-        config.rootpath,
-        [(config.invocation_params.dir / each).resolve() for each in config.args],
-    )
+    root = config.rootpath
+    given = {(config.invocation_params.dir / each).resolve() for each in config.args}
     whole = {(root / path).resolve() for path in config.getini("testpaths")}
-    words = [] if whole <= {*given} or root.resolve() in given else config.args
-    for name, values in {
+    words: list[str] = []
+    if not whole <= given and root.resolve() not in given:
+        words += config.args
+    narrowing = {
         "--claim": option.claim,
         "-k": [option.keyword] if option.keyword else [],
         "-m": [option.markexpr] if option.markexpr else [],
         "--deselect": config.getoption("deselect", None) or [],
         "--ignore": [*(option.ignore or []), *(option.ignore_glob or [])],
         "--last-failed": [""] if config.getoption("lf", False) else [],
-    }.items():
-        words = [*words, *(f"{name} {value}".strip() for value in values)]
+    }
+    for name, values in narrowing.items():
+        words += [f"{name} {value}".strip() for value in values]
     return f"only {' '.join(words)}" if words else ""
 
 
@@ -121,16 +120,34 @@ def note_all_tests(config: pytest.Config, run: Run, items: Iterable[pytest.Item]
         for claim in claims_of(item):
             run.tests[claim][item.nodeid] = "deselected"
     if any("::" in argument for argument in config.args):
-        for module in dict.fromkeys(item.getparent(pytest.Module) for item in items):
-            for test in _tests_in(module) if module else ():
-                for claim in claims_of(test):
-                    run.tests[claim].setdefault(test.nodeid, "not named on the command line")
-    named = {item.path for item in items}
+        _note_tests_not_named(run, items)
+    if run.tests:
+        _note_files_not_collected(config, run, items)
+
+
+def _note_tests_not_named(run: Run, items: Iterable[pytest.Item]) -> None:
+    """Records the other tests in the modules of these tests."""
+    modules = dict.fromkeys(item.getparent(pytest.Module) for item in items)
+    for module in modules:
+        if module is None:
+            continue
+        for test in _tests_in(module):
+            for claim in claims_of(test):
+                run.tests[claim].setdefault(test.nodeid, "not named on the command line")
+
+
+def _note_files_not_collected(
+    config: pytest.Config, run: Run, items: Iterable[pytest.Item]
+) -> None:
+    """Records the files in test_claims that quote one of the claims and were not collected."""
+    passed_over = {item.path for item in items} | {*config.getini("model_tests")}
     for file in sorted(config.rootpath.glob("test_claims/test_*.py")):
-        if run.tests and file not in {*named, *config.getini("model_tests")}:
-            text = file.read_text(encoding="utf-8")
-            for claim in [claim for claim in run.tests if f'"{claim}"' in text]:
-                run.tests[claim][file.name] = f"{file.name} was not collected"
+        if file in passed_over:
+            continue
+        text = file.read_text(encoding="utf-8")
+        for claim, tests in run.tests.items():
+            if f'"{claim}"' in text:
+                tests[file.name] = f"{file.name} was not collected"
 
 
 def _tests_in(collector: pytest.Collector) -> Iterator[pytest.Item]:
@@ -142,7 +159,10 @@ def _tests_in(collector: pytest.Collector) -> Iterator[pytest.Item]:
 
 
 def skip_without_hardware(item: pytest.Item, run: Run) -> None:
-    """Skips a test without the hardware that its marker `needs`, or each of its claims, requires."""
+    """Skips a test without the hardware that its marker `needs`, or each of its claims, requires.
+
+    Hardware that only some of its claims require does not skip it.
+    """
     needs_of_claims = [set(run.registry.claims[claim].needs) for claim in claims_of(item)]
     shared = set.intersection(*needs_of_claims) if needs_of_claims else set()
     own = {need for marker in item.iter_markers("needs") for need in marker.args}

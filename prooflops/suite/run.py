@@ -34,11 +34,12 @@ class Evidence:
     @property
     def properties(self) -> list[tuple[str, object]]:
         """The same as test properties in JUnit's XML."""
-        rows = [("claim", claim) for claim in self.claims] + [
-            ("figure", figure) for figure in self.figures
-        ]
-        rows += [(key, text) for key in ("unmet", "crash", "fault") if (text := getattr(self, key))]
-        return [*rows, ("cases", self.cases)]
+        rows: list[tuple[str, object]] = [("claim", claim) for claim in self.claims]
+        rows += [("figure", figure) for figure in self.figures]
+        texts = {"unmet": self.unmet, "crash": self.crash, "fault": self.fault}
+        rows += [(key, text) for key, text in texts.items() if text]
+        rows.append(("cases", self.cases))
+        return rows
 
 
 EVIDENCE = pytest.StashKey[Evidence]()
@@ -57,7 +58,7 @@ class Run:
     peaks: Peaks
     floors: Floors
     outcomes: defaultdict[str, list[Outcome]] = field(default_factory=lambda: defaultdict(list))
-    # By claim and test: why it may not run.
+    # All tests of each claim, each with the reason to report if it does not run.
     tests: defaultdict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     # The selected tests, each with its claims.
     chosen: dict[str, list[str]] = field(default_factory=dict)
@@ -85,12 +86,14 @@ class Run:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
             self.ended.add(report.nodeid)
-        if outcome := outcome_of(report):
-            claims = evidence_of(report).claims
-            for claim in claims:
-                self.outcomes[claim].append(outcome)
-            if outcome.status in ("failed", "error") and not outcome.known:
-                self._note_red(outcome, claims)
+        outcome = outcome_of(report)
+        if outcome is None:
+            return
+        claims = evidence_of(report).claims
+        for claim in claims:
+            self.outcomes[claim].append(outcome)
+        if outcome.status in ("failed", "error") and not outcome.known:
+            self._note_red(outcome, claims)
 
     def _note_red(self, outcome: Outcome, claims: Sequence[str]) -> None:
         facts = {key: getattr(outcome, key) for key in ("test", "status", "reason", "fault")}
@@ -102,7 +105,9 @@ class Run:
         outcomes = {claim: [*found] for claim, found in self.outcomes.items()}
         unrun = self.unchosen()
         for test, claims in self.chosen.items():
-            for claim in claims if test not in ran else ():
+            if test in ran:
+                continue
+            for claim in claims:
                 unrun.setdefault(claim, {})[test] = self.stopped or "the run ended before them"
         tested = {claim for claims in self.chosen.values() for claim in claims}
         return verdicts_of(self.registry, tested, outcomes, unrun, self.selected)
@@ -111,7 +116,8 @@ class Run:
         """Per claim, its tests that were not chosen to run, each with the reason."""
         found = {}
         for claim, tests in self.tests.items():
-            if left_out := {test: why for test, why in tests.items() if test not in self.chosen}:
+            left_out = {test: why for test, why in tests.items() if test not in self.chosen}
+            if left_out:
                 found[claim] = left_out
         return found
 
@@ -133,10 +139,9 @@ class Run:
     def partial(self) -> str:
         """Why the run stopped early, and after how many tests; empty for a complete run."""
         ended = len(self.ended & self.chosen.keys())
-        whole = ended == len(self.chosen)
-        return (
-            "" if whole else f"{self.stopped or 'ended'}, after {ended} of {len(self.chosen)} tests"
-        )
+        if ended == len(self.chosen):
+            return ""
+        return f"{self.stopped or 'ended'}, after {ended} of {len(self.chosen)} tests"
 
 
 RUN = pytest.StashKey[Run]()
@@ -183,19 +188,16 @@ def _reason(report: pytest.TestReport) -> str:
     else:
         crash = getattr(report.longrepr, "reprcrash", None)
         text = crash.message if crash else str(report.longrepr or "")
-    # The rest is pytest's explanation.
+    # What follows "assert" is pytest's explanation.
     message = text.strip().partition("\nassert ")[0]
     # pytest.raises and pytest.warns do not name the input.
     if message.startswith("Failed: DID NOT "):
-        message = (
-            f"{message.partition(' Emitted warnings')[0]} [{report.nodeid.rpartition('::')[2]}]"
-        )
+        test = report.nodeid.rpartition("::")[2]
+        message = f"{message.partition(' Emitted warnings')[0]} [{test}]"
     return shortened(" ".join(message.split())) or report.outcome
 
 
 def shortened(text: str) -> str:
-    return (
-        text
-        if len(text) <= LONGEST_REASON
-        else f"{text[:LONGEST_REASON]} ... ({len(text):,} characters)"
-    )
+    if len(text) <= LONGEST_REASON:
+        return text
+    return f"{text[:LONGEST_REASON]} ... ({len(text):,} characters)"

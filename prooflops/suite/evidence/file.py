@@ -1,6 +1,7 @@
 """One file with all that a run learns: JSON lines, each on the disk before the next test begins.
 
-slice       a call begins: number and commit; `over` where it ended by itself
+slice       a call of the runner begins: its number and commit
+over        that call ended by itself; missing after a kill
 plan        the machine, the arguments, and each test with the claims that it settles
 fault       a red test whose cause was found in the suite afterwards, and why
 start, end  of a test; its end holds outcomes, figures and the log of a failure
@@ -39,6 +40,7 @@ class EvidenceFile:
         self.append_lines([json.dumps(content, default=plain_figure).encode()])
 
     def append_lines(self, lines: list[bytes]) -> None:
+        """Appends lines as they are and flushes them to the disk."""
         with open(self.path, "ab+") as file:
             file.seek(max(file.tell() - 1, 0))
             # A kill may have cut off the last line.
@@ -66,8 +68,7 @@ class EvidenceFile:
     def ended(self) -> dict[str, dict[str, Any]]:
         """The end of each test, by test id.
 
-        A red one whose cause was found in the suite, which a row `fault` says, is an error of the
-        suite and contradicts nothing.
+        A red test with a row `fault` becomes an error of the suite: it contradicts no claim.
         """
         ended = {row["test"]: row for row in self.rows("end")}
         for row in self.rows("fault"):

@@ -17,22 +17,27 @@ from prooflops.suite.report.reconciled import reconciled
 from prooflops.suite.verdicts import RED, VERDICTS, Verdict
 from prooflops_gate.history.trend import Trend
 
-# Of verdicts.json, raised for incompatible changes; 1 was a list without a head.
+# The version of the form of verdicts.json, raised for incompatible changes.
 SCHEMA = 2
 SCHEMA_FILE = Path(__file__).with_name("verdicts.schema.json")
-VERSIONS = ("torch", "python", "driver", "cuda", "hip")
-OF_RUN = ("date", "duration_s", "command", "revision", "pace")
-OF_CLAIM = ("statement", "condition", "correction", "note")
+# What verdicts.json repeats of the machine's fingerprint, of a RunReport, and of a claim.
+VERSION_KEYS = ("torch", "python", "driver", "cuda", "hip")
+RUN_KEYS = ("date", "duration_s", "command", "revision", "pace")
+CLAIM_KEYS = ("statement", "condition", "correction", "note")
 
 
 @dataclass(frozen=True)
 class RedTest:
-    """A test that did not pass: failed contradicts its claims; the others came to no answer."""
+    """A test that did not pass.
+
+    One that failed contradicts its claims; one with another status came to no answer. `fault` says
+    whose fault that may be, where it is known.
+    """
 
     test: str
     status: str
     reason: str
-    fault: str = ""  # whose it may be, where that is known
+    fault: str = ""
     claims: tuple[str, ...] = ()
 
     @classmethod
@@ -48,10 +53,14 @@ class RedTest:
 class RunReport:
     """One run on one machine.
 
-    `machine` is the fingerprint, `headline` what pytest's header prints of it, `sources` those of
-    the claims by key, `red_tests` the tests that did not pass,
-    `peaks` those that are not the vendor's (see Peaks), `caches` bytes by level, `partial` why the
-    run is partial, `trends` those of its benchmarks over the records of this machine.
+    machine     the fingerprint
+    headline    what pytest's header prints of the machine
+    sources     the sources of the claims, by key
+    red_tests   the tests that did not pass
+    peaks       the peaks that are not the vendor's (see Peaks)
+    caches      bytes of data cache by level
+    partial     why the run is partial; empty for a whole one
+    trends      how the benchmarks went over the records of this machine
     """
 
     machine: Mapping[str, Any]
@@ -77,7 +86,7 @@ class RunReport:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The versions of its methods of measurement."""
+        """The versions of the methods with which the benchmarks were measured."""
         found = {str(each.info["method"]) for each in self.benchmarks if "method" in each.info}
         return tuple(sorted(found))
 
@@ -160,11 +169,11 @@ def verdicts_json(report: RunReport) -> str:
     content = {
         "schema": SCHEMA,
         "prooflops": report.version,
-        **{key: getattr(report, key) for key in OF_RUN},
+        **{key: getattr(report, key) for key in RUN_KEYS},
         "whole": not report.partial,
         "partial": report.partial,
         "machine": dict(report.machine),
-        "versions": {key: report.machine.get(key) for key in VERSIONS},
+        "versions": {key: report.machine.get(key) for key in VERSION_KEYS},
         "verdict": mark.word,
         "verdict_text": text,
         "delivers": [each.as_dict() for each in figures],
@@ -179,7 +188,7 @@ def _claim(report: RunReport, verdict: Verdict) -> dict[str, Any]:
     sources = [report.sources[key] for key in verdict.claim.sources]
     return {
         **verdict.as_dict(),
-        **{key: getattr(verdict.claim, key) for key in OF_CLAIM},
+        **{key: getattr(verdict.claim, key) for key in CLAIM_KEYS},
         "sources": [
             {"title": source.title, "locator": source.locator, "url": source.url}
             for source in sources
