@@ -4,12 +4,13 @@ import torch
 from torch.nn.attention import SDPBackend
 from torch.utils import checkpoint as checkpointing
 
-from meta_tests.faults import fault, faults, replace, stand_in
+from meta_tests.faults import fault, replace
 
 
 def checkpointed(patch, replacement):
     """Puts `replacement` for torch's checkpoint, in the nets of bench too."""
-    import bench.models  # noqa: F401  # which has imported it by name
+    # bench.models imports it by name, and is patched only if it is loaded.
+    import bench.models  # noqa: F401
 
     replace(patch, checkpointing.checkpoint, replacement)
     patch.setattr(checkpointing, "checkpoint", replacement)
@@ -18,9 +19,11 @@ def checkpointed(patch, replacement):
 @fault("act.checkpoint-same-grads")
 def checkpointing_does_not_keep_the_random_state(patch):
     run = checkpointing.checkpoint
-    checkpointed(
-        patch, lambda *args, **options: run(*args, **{**options, "preserve_rng_state": False})
-    )
+
+    def without_random_state(*args, **options):
+        return run(*args, **{**options, "preserve_rng_state": False})
+
+    checkpointed(patch, without_random_state)
 
 
 def a_linear_layer_hides_a_copy_of_its_input(forward, self, x):
@@ -28,30 +31,47 @@ def a_linear_layer_hides_a_copy_of_its_input(forward, self, x):
     return forward(self, x)
 
 
-for where, options in (
-    ("", ""),
-    ("_on_a_card", "-p meta_tests.simulated_card.plugin --device cuda --quick"),
-):
-    fault(
-        "act.BDL act.why act.can-dominate act.ckpt-cost act.sqrt-L grad.needs-activations mem.496 mem.adam-formula",
-        instead_of="torch.nn.Linear.forward",
-        options=options,
-        name=f"a_linear_layer_hides_a_copy_of_its_input{where}",
-    )(a_linear_layer_hides_a_copy_of_its_input)
-
-
-# fmt: off
-faults(
-    ("a_linear_layer_keeps_a_copy_of_its_input", "act.why act.BDL act.can-dominate grad.needs-activations",
-     stand_in("torch.nn.Linear.forward", lambda forward, self, x: forward(self, x.clone()))),
-    ("a_linear_layer_prepares_for_gradients_nobody_asked_for", "act.why act.inference-one-layer",
-     lambda patch: patch.setattr(torch.nn.Linear, "forward", torch.enable_grad()(torch.nn.Linear.forward))),
-    ("fused_attention_is_never_chosen", "act.BDL act.can-dominate",
-     stand_in("torch.nn.attention.sdpa_kernel", lambda choose, *_: choose(SDPBackend.MATH))),
-    ("early_stop_is_said_to_spare_nothing", "act.ckpt-cost", stand_in("accounting.models.recompute_flops",
-        lambda recompute_flops, *args, **rest: recompute_flops(*args, **{**rest, "early_stop": False}))),
-    ("recomputing_is_said_to_bring_back_a_layer_more", "act.sqrt-L", stand_in("accounting.activations.recomputed_bytes",
-        lambda recomputed_bytes, model, batch, *args, **rest:
-            recomputed_bytes(model, batch, *args, **rest) + 8 * batch * model.dim)),
+NOTICE_A_HIDDEN_COPY = (
+    "act.BDL act.why act.can-dominate act.ckpt-cost act.sqrt-L grad.needs-activations mem.496 "
+    "mem.adam-formula"
 )
-# fmt: on
+ON_A_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
+
+fault(NOTICE_A_HIDDEN_COPY, instead_of="torch.nn.Linear.forward")(
+    a_linear_layer_hides_a_copy_of_its_input
+)
+fault(
+    NOTICE_A_HIDDEN_COPY,
+    instead_of="torch.nn.Linear.forward",
+    options=ON_A_CARD,
+    name="a_linear_layer_hides_a_copy_of_its_input_on_a_card",
+)(a_linear_layer_hides_a_copy_of_its_input)
+
+
+@fault(
+    "act.why act.BDL act.can-dominate grad.needs-activations",
+    instead_of="torch.nn.Linear.forward",
+)
+def a_linear_layer_keeps_a_copy_of_its_input(forward, self, x):
+    return forward(self, x.clone())
+
+
+@fault("act.why act.inference-one-layer")
+def a_linear_layer_prepares_for_gradients_nobody_asked_for(patch):
+    with_gradients = torch.enable_grad()(torch.nn.Linear.forward)
+    patch.setattr(torch.nn.Linear, "forward", with_gradients)
+
+
+@fault("act.BDL act.can-dominate", instead_of="torch.nn.attention.sdpa_kernel")
+def fused_attention_is_never_chosen(choose, *_):
+    return choose(SDPBackend.MATH)
+
+
+@fault("act.ckpt-cost", instead_of="accounting.models.recompute_flops")
+def early_stop_is_said_to_spare_nothing(recompute_flops, *args, **rest):
+    return recompute_flops(*args, **{**rest, "early_stop": False})
+
+
+@fault("act.sqrt-L", instead_of="accounting.activations.recomputed_bytes")
+def recomputing_is_said_to_bring_back_a_layer_more(recomputed_bytes, model, batch, *args, **rest):
+    return recomputed_bytes(model, batch, *args, **rest) + 8 * batch * model.dim

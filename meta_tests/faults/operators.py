@@ -1,17 +1,24 @@
-"""Each operator that the lecture's programs call (meta_tests/recorded/operators.txt), with one property wrong."""
+"""Each operator that the lecture's programs call, with one property wrong.
+
+meta_tests/recorded/operators.txt lists them: a kind, the functions that reach the operator, and for
+each property of the kind the check that must notice.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from meta_tests.conftest import recorded
-from meta_tests.faults import fault, stand_in
+from meta_tests.faults import Plant, fault, stand_in
 
+# The properties that can be wrong, by kind of operator.
 PROPERTIES = {
     "creates": ("value", "element", "gradient", "dtype"),
     "views": ("value", "element", "gradient", "dtype", "strides", "aliasing"),
@@ -19,6 +26,7 @@ PROPERTIES = {
     "writes": ("value", "element", "aliasing"),
 }
 Call = Callable[..., Any]
+# torch's own methods, taken before a fault breaks one that the fault itself calls.
 RIGHT = {
     name: getattr(torch.Tensor, name)
     for name in ("mul_", "add_", "clone", "to", "as_strided", "copy_", "view_as")
@@ -27,7 +35,7 @@ RIGHT = {
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """What is spoilt here is neither counted nor differentiated."""
+    """Neither counts nor differentiates what the fault itself does."""
     with _disable_current_modes(), torch.no_grad():
         yield
 
@@ -47,6 +55,7 @@ class ScaledGradient(torch.autograd.Function):
 
 
 def times(y: torch.Tensor, factor: float) -> None:
+    """Multiplies in place: floats by the factor, integers by a whole number; fp8 stays."""
     with unseen():
         if y.dtype.is_floating_point and y.element_size() > 1:
             RIGHT["mul_"](y.data, factor)
@@ -55,6 +64,7 @@ def times(y: torch.Tensor, factor: float) -> None:
 
 
 def one_more(y: torch.Tensor) -> None:
+    """Adds one to the first element alone; fp8 stays."""
     with unseen():
         if y.numel() and (y.element_size() > 1 or not y.dtype.is_floating_point):
             first = RIGHT["as_strided"](y.data, (1,), (1,))
@@ -83,10 +93,8 @@ def spoil(kind: str, wrong: str) -> Call:
         if wrong == "aliasing" and kind == "writes":
             args = (RIGHT["clone"](args[0]), *args[1:])
         result = original(*args, **kwargs)
-        if not isinstance(result, torch.Tensor) or type(result) not in (
-            torch.Tensor,
-            torch.nn.Parameter,
-        ):
+        # A list of tensors and a subclass of tensors stay as they are.
+        if type(result) not in (torch.Tensor, torch.nn.Parameter):
             return result
         if wrong == "value":
             times(result, 1.5)
@@ -104,7 +112,7 @@ def spoil(kind: str, wrong: str) -> Call:
 
 
 def scaled(args: tuple[Any, ...], factor: float) -> tuple[Any, ...]:
-    """The arguments, of which the first that is differentiated gets a wrong gradient."""
+    """The arguments; the first that requires a gradient gets a wrong one."""
     for place, x in enumerate(args):
         if isinstance(x, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in x):
             return (*args[:place], scaled(tuple(x), factor), *args[place + 1 :])
@@ -114,12 +122,17 @@ def scaled(args: tuple[Any, ...], factor: float) -> tuple[Any, ...]:
     return args
 
 
+def plant_all(plants: list[Plant], patch: pytest.MonkeyPatch) -> None:
+    for plant in plants:
+        plant(patch)
+
+
 for operator, row in recorded("operators.txt").items():
     kind, *words = row.split()
     targets = [word for word in words if word.startswith("torch.")]
-    for wrong, check in zip(PROPERTIES[kind], words[len(targets) :], strict=True):
+    checks = words[len(targets) :]
+    for wrong, check in zip(PROPERTIES[kind], checks, strict=True):
+        if check == "-":
+            continue
         plants = [stand_in(target, spoil(kind, wrong)) for target in targets]
-        if check != "-":
-            fault(check, name=f"{operator}-{wrong}")(
-                lambda patch, plants=plants: [plant(patch) for plant in plants]
-            )
+        fault(check, name=f"{operator}-{wrong}")(partial(plant_all, plants))

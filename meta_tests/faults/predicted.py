@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 from prooflops.predicted import TrainingStep, tracker
 from prooflops.predicted.ledger import Ledger
 from prooflops.predicted.replay import classes_of
 
 TESTS = "meta_tests/prooflops/predicted/test_prediction.py"
 DRAWN = f"{TESTS}::test_transformers_are_predicted_without_scratch"
-RANDOM = "meta_tests/prooflops/predicted/test_random_nets.py::test_no_peak_of_a_random_net_is_predicted_too_low"
+RANDOM_NETS = "meta_tests/prooflops/predicted/test_random_nets.py"
+RANDOM = f"{RANDOM_NETS}::test_no_peak_of_a_random_net_is_predicted_too_low"
 OTHERS = f"{TESTS}::test_other_nets_are_predicted_with_the_scratch_of_their_kernels"
+REPLAY = "prooflops.predicted.prediction.replay"
 NOTICED = r"but should be|is off by|is too low|, but MeasuredBytes"
 
 
@@ -68,26 +71,60 @@ def a_tied_weight_is_copied_twice(fake_copy: Any, module: nn.Module, device: str
     return copy
 
 
-# fmt: off
-faults(
-    *((f"{name.replace(' ', '_')}_counted_too_small", DRAWN,
-       stand_in("prooflops.predicted.prediction.replay", resized(name, size_of)), NOTICED) for name, size_of in {
-        "temporaries": lambda size: 0,
-        "optimizer state": lambda size: size // 2,
-        "gradients": lambda size: size // 2,
-    }.items()),
-    ("recomputed_counted_too_small", RANDOM,
-     stand_in("prooflops.predicted.prediction.replay", resized("recomputed", lambda size: 0)), NOTICED),
-    ("the_random_state_of_a_checkpoint_is_not_seen", DRAWN,
-     stand_in("prooflops.predicted.prediction._random_states_seen", lambda _, ledger: nullcontext()), NOTICED),
-    ("the_number_that_a_product_saves_is_not_seen", RANDOM,
-     lambda patch: patch.setattr(tracker, "SAVES_ITS_NUMBER", frozenset()), NOTICED),
-    ("the_whole_batch_goes_through_in_each_micro_batch", DRAWN,
-     stand_in("prooflops.predicted.training._split", lambda _, batch, micro_batches: [batch] * micro_batches),
-     NOTICED),
-    ("a_sum_is_never_written_in_place", f"{OTHERS}[gathered]",
-     stand_in("prooflops.predicted.ledger.Ledger.number_of", lambda _, ledger, tensor: None), NOTICED),
-    ("the_scratch_of_a_convolution_is_dropped", f"{OTHERS}[convolution]",
-     stand_in("prooflops.predicted.ledger.Ledger.scratch_at", lambda *_: 0), NOTICED),
+def no_bytes(size: int) -> int:
+    return 0
+
+
+def half_of(size: int) -> int:
+    return size // 2
+
+
+fault(DRAWN, instead_of=REPLAY, saying=NOTICED, name="temporaries_counted_too_small")(
+    resized("temporaries", no_bytes)
 )
-# fmt: on
+fault(DRAWN, instead_of=REPLAY, saying=NOTICED, name="optimizer_state_counted_too_small")(
+    resized("optimizer state", half_of)
+)
+fault(DRAWN, instead_of=REPLAY, saying=NOTICED, name="gradients_counted_too_small")(
+    resized("gradients", half_of)
+)
+fault(RANDOM, instead_of=REPLAY, saying=NOTICED, name="recomputed_counted_too_small")(
+    resized("recomputed", no_bytes)
+)
+
+
+@fault(DRAWN, instead_of="prooflops.predicted.prediction._random_states_seen", saying=NOTICED)
+def the_random_state_of_a_checkpoint_is_not_seen(
+    original: Any, ledger: Ledger
+) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@fault(RANDOM, saying=NOTICED)
+def the_number_that_a_product_saves_is_not_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tracker, "SAVES_ITS_NUMBER", frozenset())
+
+
+@fault(DRAWN, instead_of="prooflops.predicted.training._split", saying=NOTICED)
+def the_whole_batch_goes_through_in_each_micro_batch(
+    split: Any, batch: Any, micro_batches: int
+) -> list[Any]:
+    return [batch] * micro_batches
+
+
+@fault(
+    f"{OTHERS}[gathered]",
+    instead_of="prooflops.predicted.ledger.Ledger.number_of",
+    saying=NOTICED,
+)
+def a_sum_is_never_written_in_place(number_of: Any, ledger: Ledger, tensor: Tensor) -> None:
+    return None
+
+
+@fault(
+    f"{OTHERS}[convolution]",
+    instead_of="prooflops.predicted.ledger.Ledger.scratch_at",
+    saying=NOTICED,
+)
+def the_scratch_of_a_convolution_is_dropped(scratch_at: Any, *rest: Any) -> int:
+    return 0

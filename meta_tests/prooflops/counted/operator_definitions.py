@@ -14,11 +14,17 @@ from test_claims.oracles import scalars
 
 def multiply_adds(a: Tensor, b: Tensor) -> int:
     """FLOPs of a @ b, number by number; a complex number is two of them."""
+    if a.is_complex():
+        return complex_multiply_adds(a, b)
     operations = scalars.Operations()
-    if not a.is_complex():
-        scalars.matmul(operations.array(a.detach().double()), operations.array(b.detach().double()))
-        return operations.flops
-    left, right = (operations.array(torch.view_as_real(x.resolve_conj()).double()) for x in (a, b))
+    scalars.matmul(operations.array(a.detach().double()), operations.array(b.detach().double()))
+    return operations.flops
+
+
+def complex_multiply_adds(a: Tensor, b: Tensor) -> int:
+    operations = scalars.Operations()
+    left = operations.array(torch.view_as_real(a.resolve_conj()).double())
+    right = operations.array(torch.view_as_real(b.resolve_conj()).double())
     for i, j in itertools.product(range(a.shape[0]), range(b.shape[1])):
         real = operations.zero()
         imaginary = operations.zero()
@@ -32,10 +38,15 @@ def multiply_adds(a: Tensor, b: Tensor) -> int:
 
 def stored_multiply_adds(sparse: Tensor, dense: Tensor) -> int:
     """FLOPs of sparse @ dense if zeros are skipped."""
-    return sum(multiply_adds(row[row != 0][None], dense[row != 0]) for row in sparse)
+    flops = 0
+    for row in sparse:
+        stored = row != 0
+        flops += multiply_adds(row[stored][None], dense[stored])
+    return flops
 
 
 def outer_multiply_adds(u: Tensor, v: Tensor, onto: Tensor) -> int:
+    """FLOPs of onto + u vᵀ."""
     operations = scalars.Operations()
     rows = operations.array(u)
     columns = operations.array(v)
@@ -46,33 +57,38 @@ def outer_multiply_adds(u: Tensor, v: Tensor, onto: Tensor) -> int:
 
 
 def bilinear(x: Tensor, weight: Tensor, y: Tensor, grad: Tensor) -> tuple[int, int]:
-    """FLOPs of Σ x·w·y and of its three gradients: the first operand meets the others in turn."""
+    """FLOPs of Σ x·w·y, and of its three gradients together.
+
+    Each contracts the first operand with the others in turn.
+    """
     xs = ("bi", x)
     ws = ("oij", weight)
     ys = ("bj", y)
     gs = ("bo", grad)
+    forward = contraction_flops(xs, ws, ys, results=("boj", "bo"))
+    to_x = contraction_flops(gs, ws, ys, results=("bij", "bi"))
+    to_weight = contraction_flops(xs, gs, ys, results=("bio", "oij"))
+    to_y = contraction_flops(xs, ws, gs, results=("boj", "bj"))
+    return forward, to_x + to_weight + to_y
 
-    def chain(*operands: tuple[str, Tensor], results: Sequence[str]) -> int:
-        operations = scalars.Operations()
-        (first, *others) = (
-            (indices, operations.array(values.detach())) for indices, values in operands
-        )
-        for other, result in zip(others, results, strict=True):
-            first = scalars.contract(first, other, result)
-        return operations.flops
 
-    backward = (
-        chain(gs, ws, ys, results=("bij", "bi")),
-        chain(xs, gs, ys, results=("bio", "oij")),
-        chain(xs, ws, gs, results=("boj", "bj")),
-    )
-    return chain(xs, ws, ys, results=("boj", "bo")), sum(backward)
+def contraction_flops(*operands: tuple[str, Tensor], results: Sequence[str]) -> int:
+    """FLOPs of contracting the first operand with the others in turn.
+
+    An operand has its indices and values; `results` has the indices of each intermediate result.
+    """
+    operations = scalars.Operations()
+    counted = [(indices, operations.array(values.detach())) for indices, values in operands]
+    product = counted[0]
+    for other, result in zip(counted[1:], results, strict=True):
+        product = scalars.contract(product, other, result)
+    return operations.flops
 
 
 def recurrent(layer: nn.RNNBase, x: Tensor, initial_state_gradient: bool) -> tuple[int, int]:
-    """FLOPs of a recurrent layer's products and their gradients, step by step.
+    """FLOPs of the products of a recurrent layer, step by step, and of their gradients.
 
-    The data is (token, batch, feature).
+    `x` has the dimensions (token, batch, feature).
     """
     forward = backward = 0
     state = torch.ones(x.shape[1], layer.hidden_size)
@@ -81,6 +97,7 @@ def recurrent(layer: nn.RNNBase, x: Tensor, initial_state_gradient: bool) -> tup
             gates = torch.ones(x.shape[1], weight.shape[0])
             forward += multiply_adds(given, weight.T)
             backward += multiply_adds(gates.T, given)
+            # The first state is given, and may need no gradient.
             if given is token or step > 0 or initial_state_gradient:
                 backward += multiply_adds(gates, weight)
     return forward, backward
@@ -89,26 +106,24 @@ def recurrent(layer: nn.RNNBase, x: Tensor, initial_state_gradient: bool) -> tup
 def convolution(
     layer: nn.Conv1d | nn.ConvTranspose1d, x: Tensor, wanted: int = 2
 ) -> tuple[int, int]:
-    """FLOPs of a convolution, term by term, and of those of its two gradients that are wanted.
+    """FLOPs of a convolution, each term of each group, and of `wanted` of its two gradients.
 
-    A window slides over the wide side and meets one element of the narrow side at each place: the
-    output of a plain convolution, the input of a transposed one. The three products pair the same
-    three factors.
+    A window slides over the wide side and meets one element of the narrow side at each place. The
+    narrow side is the output of a plain convolution, and the input of a transposed one. A gradient
+    pairs the same factors as the convolution, and so costs as much.
     """
     narrow = x if isinstance(layer, nn.ConvTranspose1d) else layer(x)
     windows = torch.ones(len(x) * narrow.shape[2], layer.weight[0].numel())
-    of_group = narrow.shape[1] // layer.groups
-    forward = sum(
-        multiply_adds(windows, layer.weight[group * of_group :][:of_group].flatten(1).T)
-        for group in range(layer.groups)
-    )
+    channels_per_group = narrow.shape[1] // layer.groups
+    groups = layer.weight.split(channels_per_group)
+    forward = sum(multiply_adds(windows, weight.flatten(1).T) for weight in groups)
     return forward, wanted * forward
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -> tuple[int, int]:
     """FLOPs of the products of fused attention, forward and backward, pair by pair.
 
-    The data is (head, position, width).
+    The operands have the dimensions (head, position, width).
     """
     operations = scalars.Operations()
     numbers = [operations.array(each.detach()) for each in (query, key, value)]
