@@ -17,8 +17,9 @@ FLOATING = sorted(name for name, dtype in TORCH_DTYPES.items() if dtype.is_float
 
 
 def exact_dtype(device):
-    """fp64, or fp32 where the device has none: the sums of products here stay below 2^24, up to
-    which it is exact.
+    """fp64, or fp32 where the device has none.
+
+    fp32 is exact up to 2^24, and the sums of products here stay below that.
     """
     return torch.float64 if has_dtype(device.type, torch.float64) else torch.float32
 
@@ -31,10 +32,12 @@ def small_integers(device, seed, *shape):
 
 def product(a, b):
     """The matrix product of two lists of lists, by its definition."""
-    return [
-        [sum(x * y for x, y in zip(row, column, strict=True)) for column in zip(*b, strict=True)]
-        for row in a
-    ]
+    columns = list(zip(*b, strict=True))
+    return [[inner_product(row, column) for column in columns] for row in a]
+
+
+def inner_product(row, column):
+    return sum(x * y for x, y in zip(row, column, strict=True))
 
 
 def real_parameter_count(net):
@@ -84,7 +87,8 @@ def test_a_parameter_is_a_tensor_that_needs_a_gradient_and_shares_its_data(devic
 def test_a_module_lists_loads_and_moves_parameters_but_no_plain_tensors(device):
     holder = Holder(torch.ones(3, device=device))
     net = nn.Sequential(nn.ModuleDict({"in": nn.ModuleList([holder])}))
-    holder.tracked = nn.Parameter(2 * holder.tracked.detach())  # takes the place of the first
+    # The new parameter takes the place of the first.
+    holder.tracked = nn.Parameter(2 * holder.tracked.detach())
     named = sorted(name for name, _ in net.named_parameters())
     saved = sorted(net.state_dict())
     should = [f"0.in.0.{name}" for name in ("frozen", "listed.0", "tracked")]
@@ -146,11 +150,12 @@ def linear_layers(widths, bias, device="meta"):
 
 @pytest.mark.claim("module.param-formula-notes")
 @given(inputs=sizes(), dim=sizes(most=12), layers=sizes(), outputs=sizes(), bias=st.booleans())
-@example(inputs=4, dim=8, layers=1, outputs=3, bias=True)  # 67, but as written 59
+@example(inputs=4, dim=8, layers=1, outputs=3, bias=True)
 def test_each_layer_with_a_bias_adds_its_outputs(inputs, dim, layers, outputs, bias):
     widths = [inputs, *[dim] * layers, outputs]
     net = DeepLinear(dim, layers, outputs, inputs, bias)
     counted = real_parameter_count(linear_layers(widths, bias))
+    # The formula as written counts the outputs once: for the example 59, where there are 67.
     weights = sum(m * n for m, n in pairwise(widths))
     corrected = weights + bias * sum(widths[1:])
     formula = parameter_count(net)
@@ -178,19 +183,17 @@ class Linear(nn.Module):
 def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(
     device, seed, rows, fan_in, fan_out
 ):
-    x, weight, bias = (
-        small_integers(device, seed + of, *shape)
-        for of, shape in enumerate([(*rows, fan_in), (fan_in, fan_out), (fan_out,)])
-    )
+    x = small_integers(device, seed, *rows, fan_in)
+    weight = small_integers(device, seed + 1, fan_in, fan_out)
+    bias = small_integers(device, seed + 2, fan_out)
     products = product(x.reshape(-1, fan_in).tolist(), weight.tolist())
-    should = [[y + b for y, b in zip(row, bias.tolist(), strict=True)] for row in products]
+    exact = torch.tensor(products, dtype=torch.float64).reshape(*rows, fan_out)
+    should = exact + bias.cpu().double()
     ours = Linear(weight, bias)
     torchs = nn.Linear(fan_in, fan_out, dtype=exact_dtype(device), device=device)
     torchs.load_state_dict({"weight": weight.T, "bias": bias})
     for name, layer in (("x @ W + b", ours), ("nn.Linear", torchs)):
-        wrong = difference(
-            layer(x), torch.tensor(should, dtype=torch.float64).reshape(*rows, fan_out)
-        )
+        wrong = difference(layer(x), should)
         assert not wrong, f"{name}: {wrong} [{seed=}, {rows=}, {fan_in=}, {fan_out=}]"
     stored = [tuple(layer.weight.shape) for layer in (ours, torchs)]
     assert stored == [(fan_in, fan_out), (fan_out, fan_in)], (

@@ -1,5 +1,7 @@
-"""Specifications: printed peaks against the chip's own units and clocks, printed totals against the
-formulas.
+"""Specifications: printed peaks beside the chip's units and clock, printed totals beside formulas.
+
+A peak is derived again from the numbers of the vendors' data sheets: streaming multiprocessors
+(SMs), their tensor cores or vector lanes, multiply-adds of each a clock, and the clock in MHz.
 """
 
 import math
@@ -28,7 +30,8 @@ from test_claims.strategies import TORCH_DTYPES
 A100, H100, H100_PCIE = (
     ACCELERATORS[name] for name in ("A100 SXM4 80GB", "H100 SXM5 80GB", "H100 PCIe 80GB")
 )
-LARGE = 8192  # side of a product that fills any GPU
+# The side of a product that fills any GPU.
+LARGE_SIDE = 8192
 
 
 def tera(row, dtype, **options):
@@ -57,7 +60,8 @@ def measured_share(card, dtype):
 )
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_every_a100_has_312_dense_teraflop_per_s_in_16_bits(row, dtype):
-    units = rederived(108 * 4, 256, 1410)  # 108 SMs of 4 tensor cores
+    # 108 SMs of 4 tensor cores.
+    units = rederived(108 * 4, 256, 1410)
     assert tera(row, dtype) == 312, (
         f"the peak of {row.label} is {tera(row, dtype)}, but should be 312 [{dtype}]"
     )
@@ -76,9 +80,10 @@ def test_other_figures_of_the_a100_are_not_312(row):
         tera(row, "tf32"),
         *(printed_sparse(row.peaks[dtype]) for dtype in ("bf16", "fp16")),
     ]
-    units = [
-        rederived(108 * of, each, 1410) for of, each in ((64, 1), (4, 128), (4, 512), (4, 512))
-    ]
+    vector_units = rederived(108 * 64, 1, 1410)
+    tf32_cores = rederived(108 * 4, 128, 1410)
+    sparse_cores = rederived(108 * 4, 512, 1410)
+    units = [vector_units, tf32_cores, sparse_cores, sparse_cores]
     assert got == [19.5, 156, 624, 624], f"fp32, tf32 and with sparsity: {got}"
     assert got == pytest.approx(units, rel=2e-3), (
         f"fp32, tf32 and with sparsity: {got}, but its units give {units}"
@@ -145,7 +150,7 @@ def test_like_for_like_an_h100_does_three_times_an_a100_not_six():
 @pytest.mark.claim("spec.halved-in-practice")
 @pytest.mark.parametrize(
     "row",
-    [row for row in ROWS if any(of.sparse for of in row.peaks.values())],
+    [row for row in ROWS if any(figure.sparse for figure in row.peaks.values())],
     ids=lambda row: row.label,
 )
 def test_dense_is_half_of_sparse_but_for_fp4_of_a_b300(row):
@@ -163,9 +168,8 @@ def test_dense_is_half_of_sparse_but_for_fp4_of_a_b300(row):
 @pytest.mark.claim("spec.halved-in-practice", "spec.sparsity-unused")
 @pytest.mark.parametrize("card", published.PRODUCTS, ids=lambda card: card.card)
 def test_practice_keeps_more_than_half_of_the_dense_peak_alone(card):
-    most = (
-        1.2 if card.card.startswith("RTX") else 1
-    )  # GeForce cards run above the clock their peak is stated for
+    # GeForce cards run above the clock that their peak is stated for.
+    most = 1.2 if card.card.startswith("RTX") else 1
     share = measured_share(card, "bf16")
     assert 0.7 < share < most, (
         f"measured is {share:.2f} of the dense peak, but should be 0.7 to {most} [{card}]"
@@ -174,7 +178,9 @@ def test_practice_keeps_more_than_half_of_the_dense_peak_alone(card):
 
 @pytest.mark.claim("spec.h100-fp32-67", "spec.fp32-slower", "spec.tensor-core")
 def test_67_teraflop_per_s_are_the_vector_units_of_the_sxm_board():
-    sxm, pcie = (tera(row, "fp32") for row in (H100, H100_PCIE))
+    sxm = tera(H100, "fp32")
+    pcie = tera(H100_PCIE, "fp32")
+    # 132 and 114 SMs of 128 vector lanes, at each board's highest clock.
     units = rederived(132 * 128, 1, 1980), rederived(114 * 128, 1, 1755)
     assert (sxm, pcie) == pytest.approx(units, rel=1e-3), (
         f"fp32 peaks are {sxm}, {pcie}, but the units give {units}"
@@ -213,13 +219,12 @@ def test_the_fewer_bits_the_higher_the_peak_of_every_accelerator(row):
         assert slow <= fast, (
             f"{row.label}: {narrow} is {fast} TFLOP/s, but should be at least the {slow} of {wide}"
         )
-    if fp32 := dict(ladder).get("fp32"):
-        slow = [
-            dtype
-            for dtype, figure in row.peaks.items()
-            if figure.value <= fp32 and not re.search("32|64", dtype)
-        ]
-        assert not slow, f"{row.label}: fp32 has {fp32} TFLOP/s, but should have less than {slow}"
+    fp32 = dict(ladder).get("fp32")
+    if fp32 is None:
+        return
+    narrow = [dtype for dtype in row.peaks if not re.search("32|64", dtype)]
+    slow = [dtype for dtype in narrow if row.peaks[dtype].value <= fp32]
+    assert not slow, f"{row.label}: fp32 has {fp32} TFLOP/s, but should have less than {slow}"
 
 
 @pytest.mark.claim("spec.dtype-dependent", "spec.fp8-faster")
@@ -233,8 +238,8 @@ def test_the_h100_doubles_its_peak_with_each_halving_of_the_bits():
     assert peaks[-1] == pytest.approx(fp8, rel=1e-3), (
         f"fp8 has {peaks[-1]} TFLOP/s, but its units give {fp8:.0f}"
     )
-    both = [row for row in ROWS if row.die in ("GA100", "GH100") and "fp64" in row.peaks]
-    times = {row.label: tera(row, "fp64") / tera(row, "fp64", path="vector") for row in both}
+    with_fp64 = [row for row in ROWS if row.die in ("GA100", "GH100") and "fp64" in row.peaks]
+    times = {row.label: tera(row, "fp64") / tera(row, "fp64", path="vector") for row in with_fp64}
     assert times == pytest.approx(dict.fromkeys(times, 2), rel=0.02), (
         f"matrix units do {times} times fp64, not twice"
     )
@@ -253,7 +258,7 @@ def test_published_training_in_fp8_is_1_3_times_as_fast_as_in_bf16():
         f"fp8 trains {gain:.2f} times as fast as bf16, but should 1.3 times"
     )
     gaudi = [tera(ACCELERATORS["Gaudi 3"], dtype) for dtype in ("bf16", "fp8_e4m3")]
-    assert len({*gaudi}) == 1, (
+    assert gaudi[0] == gaudi[1], (
         f"a Gaudi 3 has {gaudi} TFLOP/s of bf16 and fp8, but should have the same"
     )
 
@@ -261,28 +266,29 @@ def test_published_training_in_fp8_is_1_3_times_as_fast_as_in_bf16():
 @pytest.mark.claim("spec.fp8-faster")
 @pytest.mark.needs("cuda", "sm>=8.9")
 def test_products_of_fp8_are_faster_than_those_of_fp16_here(device, speed):
-    fp16, fp8 = (product(device, dtype, LARGE) for dtype in ("fp16", "fp8_e4m3"))
-    speed.assert_slower(fp16, fp8, f"a product of side {LARGE}, fp16 against fp8")
+    fp16 = product(device, "fp16", LARGE_SIDE)
+    fp8 = product(device, "fp8_e4m3", LARGE_SIDE)
+    speed.assert_slower(fp16, fp8, f"a product of side {LARGE_SIDE}, fp16 against fp8")
 
 
 @pytest.mark.claim("spec.fp32-slower", "spec.fp32-orders-worse")
 @pytest.mark.needs("cuda")
 def test_products_of_fp32_are_slower_than_of_fp16_but_not_by_orders(device, speed, peak_flop_per_s):
-    low, high = (peak_flop_per_s(dtype) for dtype in ("fp32", "fp16"))
+    side = LARGE_SIDE // 2
+    low = peak_flop_per_s("fp32")
+    high = peak_flop_per_s("fp16")
     usual = (high / low / 2, high / low * 2) if low and high else (0, math.inf)
     with fp32_products():
-        fp32, fp16 = (product(device, dtype, LARGE // 2) for dtype in ("fp32", "fp16"))
-        what = f"a product of side {LARGE // 2}, fp32 against fp16"
+        fp32 = product(device, "fp32", side)
+        fp16 = product(device, "fp16", side)
+        what = f"a product of side {side}, fp32 against fp16"
         speed.assert_slower(fp32, fp16, what, at_most=100, usual=usual)
 
 
 @pytest.mark.claim("spec.h100-80gb")
 def test_an_h100_has_80_gb_unless_it_is_the_nvl_and_an_h200_has_more():
-    got = {
-        row.label: int(row.memory.split()[0])
-        for row in ROWS
-        if row.label.startswith(("H100", "H200"))
-    }
+    rows = [row for row in ROWS if row.label.startswith(("H100", "H200"))]
+    got = {row.label: int(row.memory.split()[0]) for row in rows}
     should = {"H100 SXM5 80GB": 80, "H100 PCIe 80GB": 80, "H100 NVL 94GB": 94}
     should |= {"H200 SXM 141GB": 141, "H200 NVL 141GB": 141}
     assert got == should, f"memory on record is {got}, but should be {should} GB"
@@ -303,14 +309,12 @@ def test_this_device_has_the_memory_that_its_label_says(device, record_figure):
 
 
 def of_patterns(patterns, dtype=torch.float16):
-    """A matrix with a group of four for each pattern: values of both signs where its four bits are
-    1.
-    """
-    values = (
-        torch.randint(1, 100, (*patterns.shape, 4))
-        * torch.tensor([1, -1])[torch.randint(2, (*patterns.shape, 4))]
-    )
-    return (values * (patterns[..., None] >> torch.arange(4) & 1)).flatten(-2).to(dtype)
+    """A matrix with a group of four for each pattern: not zero where the pattern's bits are 1."""
+    groups = (*patterns.shape, 4)
+    signs = 1 - 2 * torch.randint(2, groups)
+    values = torch.randint(1, 100, groups) * signs
+    bits = patterns[..., None] >> torch.arange(4) & 1
+    return (values * bits).flatten(-2).to(dtype)
 
 
 @pytest.mark.claim("spec.sparsity-2of4")
@@ -319,20 +323,24 @@ def of_patterns(patterns, dtype=torch.float16):
     dtype=st.sampled_from(["fp16", "bf16", "int8", "fp32"]),
 )
 def test_two_values_of_each_four_survive_compression(drawn, dtype):
-    # torch's own compression, in a module that a later torch may move
+    # torch's own compression, in a module that a later torch may move.
     conversions = pytest.importorskip("torch.sparse._semi_structured_conversions")
-    dense = of_patterns(
-        torch.tensor(sorted(drawn))[torch.randint(len(drawn), (32, 32))], TORCH_DTYPES[dtype]
-    )
+    patterns = torch.tensor(sorted(drawn))[torch.randint(len(drawn), (32, 32))]
+    dense = of_patterns(patterns, TORCH_DTYPES[dtype])
     kept, places = conversions.sparse_semi_structured_from_dense_cutlass(dense)
     assert kept.numel() == dense.numel() // 2, (
         f"{kept.numel()} values are kept, but should be half of {dense.numel()}"
     )
     restored = conversions.sparse_semi_structured_to_dense_cutlass(kept, places)
-    before, after = (of.view(-1, 2 if dtype == "fp32" else 4) for of in (dense, restored))
-    wrong = (before == after).all(-1) != ((before != 0).sum(-1) <= before.shape[1] // 2)
+    # In fp32 one value of each two survives.
+    group = 2 if dtype == "fp32" else 4
+    before = dense.view(-1, group)
+    after = restored.view(-1, group)
+    is_restored = (before == after).all(-1)
+    fits = (before != 0).sum(-1) <= group // 2
+    wrong = is_restored != fits
     got = f"{before[wrong][:1].tolist()} comes back as {after[wrong][:1].tolist()}"
-    assert not wrong.any(), f"{got}, and should the same just where half of it are zeros [{dtype}]"
+    assert not wrong.any(), f"{got}, but should come back where half are zeros, only [{dtype}]"
 
 
 @pytest.mark.claim("spec.sparsity-2of4")
@@ -367,14 +375,13 @@ def test_published_utilisation_is_held_against_the_dense_peak(run):
 def test_no_product_here_exceeds_what_the_units_can_do(
     device, bound_flop_per_s, peak_flop_per_s, record_figure, dtype
 ):
-    sides = (64, 128, 256) if device.type == "cpu" else (LARGE // 4, LARGE // 2)
+    sides = (64, 128, 256) if device.type == "cpu" else (LARGE_SIDE // 4, LARGE_SIDE // 2)
     bound = bound_flop_per_s(dtype)
     peak = peak_flop_per_s(dtype)
     with fp32_products():
         rate = max(flop_per_s(device, dtype, side) for side in sides)
-    record_figure(
-        f"{dtype}: {rate / 1e12:.3g} TFLOP/s" + (f", {rate / peak:.2f} of the peak" if peak else "")
-    )
+    of_peak = f", {rate / peak:.2f} of the peak" if peak else ""
+    record_figure(f"{dtype}: {rate / 1e12:.3g} TFLOP/s{of_peak}")
     if bound is None:
         pytest.skip(
             "what this device's units can do at most is unknown: no clock, or no peak on record"
@@ -393,9 +400,8 @@ def test_published_products_obey_the_peak_at_a_clock_the_card_can_hold(card, dty
         assert (card.card, dtype) == ("H20", "fp32"), f"{card.card} should have a peak for {dtype}"
         return
     share = measured_share(card, dtype)
-    if card.card.startswith(
-        "RTX"
-    ):  # a GeForce card runs above the boost clock that its peak is stated for
+    if card.card.startswith("RTX"):
+        # A GeForce card runs above the boost clock that its peak is stated for.
         highest = clock_scaled_peak_flop_per_s(row, dtype, 3.0e9)
         assert getattr(card, dtype) * 1e12 < highest, (
             f"{card.card} exceeds its units at 3 GHz: {share:.2f} of nominal"
@@ -425,11 +431,12 @@ def test_a_nominal_peak_is_exceeded_at_another_clock_or_dtype():
 
 @pytest.mark.claim("spec.tensor-core", "spec.fp32-slower")
 @pytest.mark.parametrize(
-    "card", [of for of in published.PRODUCTS if of.card != "H20"], ids=lambda card: card.card
+    "card", [each for each in published.PRODUCTS if each.card != "H20"], ids=lambda card: card.card
 )
 def test_published_products_of_16_bits_outrun_the_vector_units(card):
-    """Vector units do up to 256 multiply-adds of 16 bits a clock: twice those of fp32, on an A100
-    four times.
+    """The vector units of an SM do up to 256 multiply-adds of 16 bits a clock.
+
+    That is twice those of fp32, and on an A100 four times.
     """
     row = ACCELERATORS[card.card]
     most = rederived(row.units, 256, row.clocks_mhz[0])
@@ -444,7 +451,7 @@ def test_published_products_of_16_bits_outrun_the_vector_units(card):
 def test_a_product_of_bf16_does_more_than_the_vector_units_could(
     device, peak_flop_per_s, record_figure
 ):
-    rate = flop_per_s(device, "bf16", LARGE)
+    rate = flop_per_s(device, "bf16", LARGE_SIDE)
     vector = peak_flop_per_s("fp32")
     record_figure(f"bf16 product: {rate / 1e12:.0f} TFLOP/s")
     if vector is not None:

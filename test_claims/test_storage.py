@@ -1,8 +1,7 @@
-"""Claims about storage: a tensor is strides over an allocation; which operations view it, and which
-copy.
-"""
+"""Claims about storage: a tensor is strides over an allocation; views share it, copies do not."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -41,9 +40,9 @@ from test_claims.strategies import (
 @pytest.mark.parametrize("make", [torch.empty, torch.zeros, torch.rand, torch.randn, torch.eye])
 def test_a_fresh_4x4_matrix_has_strides_4_and_1(device, make):
     x = make(4, 4, device=device)
-    down, right = (
-        (y.data_ptr() - x.data_ptr()) // x.element_size() for y in (x[1, 0], x[0, 1])
-    )  # counted in memory
+    # Counted in memory.
+    down = (x[1, 0].data_ptr() - x.data_ptr()) // x.element_size()
+    right = (x[0, 1].data_ptr() - x.data_ptr()) // x.element_size()
     strides = x.stride()
     formula = contiguous_strides((4, 4))
     assert strides == (down, right) == formula == (4, 1), (
@@ -104,7 +103,8 @@ def test_every_chain_of_views_follows_the_layout_formulas_at_every_step(device, 
         assert x.flatten().tolist() == expected, (
             f"values={x.flatten().tolist()}, but should be {expected} {said}"
         )
-        if x.numel():  # torch's pointer of a tensor without elements is 0
+        # torch's pointer of a tensor without elements is 0.
+        if x.numel():
             distance = (x.data_ptr() - x.untyped_storage().data_ptr()) // x.element_size()
             assert distance == formula.offset, (
                 f"offset={formula.offset}, but should be {distance} {said}"
@@ -131,7 +131,8 @@ def test_allocation_shape_strides_and_offset_are_all_of_a_tensor(device, chain):
 def test_contiguous_means_that_iteration_walks_the_storage_place_by_place(device, chain):
     x = chain.tensor(device)
     walked = places(x).flatten().tolist()
-    in_order = walked == list(range(walked[0], walked[0] + len(walked))) if walked else True
+    start = walked[0] if walked else 0
+    in_order = walked == list(range(start, start + len(walked)))
     formula = is_contiguous(x.shape, x.stride())
     assert formula == in_order, f"is_contiguous={formula}, but the walk is {walked} [{chain!r}]"
     assert x.is_contiguous() == in_order, (
@@ -145,13 +146,13 @@ def test_a_transposed_matrix_is_contiguous_only_if_a_dimension_is_short(device, 
     x = torch.empty(m, n, device=device).t()
     expected = min(m, n) < 2
     layout = contiguous_layout((m, n)).transpose(0, 1)
-    for of, y, formula, should in (
+    for name, y, formula, should in (
         ("it", x, layout, expected),
         ("its transpose", x.t(), layout.transpose(0, 1), True),
     ):
         got = y.is_contiguous(), formula.is_contiguous
         assert got == (should, should), (
-            f"of {of} is_contiguous and formula are {got}, not {should} [{m=}, {n=}]"
+            f"of {name} is_contiguous and formula are {got}, not {should} [{m=}, {n=}]"
         )
 
 
@@ -186,12 +187,13 @@ def test_an_index_of_integers_and_slices_shares_the_storage(device, shape, data)
     entries = [
         sizes(-size, size - 1) | st.builds(slice, bound, bound, sizes(1, 3)) for size in shape
     ]
-    index = data.draw(st.tuples(*entries[: data.draw(sizes(1, len(shape)))]))
-    for of in (index, index[0]):
-        y = x[of]
-        numpys = x.cpu().numpy()[of].tolist()
-        assert shares_storage(x, y), f"x[{of}] copied [{shape=}]"
-        assert y.tolist() == numpys, f"x[{of}]={y.tolist()}, but should be {numpys} [{shape=}]"
+    dimensions = data.draw(sizes(1, len(shape)))
+    whole_index = data.draw(st.tuples(*entries[:dimensions]))
+    for index in (whole_index, whole_index[0]):
+        y = x[index]
+        should = x.cpu().numpy()[index].tolist()
+        assert shares_storage(x, y), f"x[{index}] copied [{shape=}]"
+        assert y.tolist() == should, f"x[{index}]={y.tolist()}, but should be {should} [{shape=}]"
 
 
 @pytest.mark.claim("storage.slices-are-views")
@@ -201,13 +203,14 @@ def test_lists_index_tensors_and_masks_copy(device, shape, data):
     x = ViewChain(shape, ()).base(device)
     dim = data.draw(sizes(0, len(shape) - 1))
     rows = data.draw(st.lists(sizes(0, shape[dim] - 1), min_size=1, max_size=4))
-    index = torch.tensor(rows, device=device)
+    index_tensor = torch.tensor(rows, device=device)
+    mask = x >= data.draw(sizes(0, x.numel() - 1))
     before = (slice(None),) * dim
-    for of in (*before, rows), (*before, index), x >= data.draw(sizes(0, x.numel() - 1)):
-        assert not shares_storage(x, x[of]), (
-            f"x[{of}] shares x's storage, so the condition is not needed [{shape=}]"
+    for index in ((*before, rows), (*before, index_tensor), mask):
+        assert not shares_storage(x, x[index]), (
+            f"x[{index}] shares x's storage, so the condition is not needed [{shape=}]"
         )
-    assert shares_storage(x, x[(*before, index[0])]), (
+    assert shares_storage(x, x[(*before, index_tensor[0])]), (
         f"an index tensor without dimensions copied [{shape=}, {dim=}]"
     )
 
@@ -227,7 +230,8 @@ def test_transposing_exchanges_two_strides_and_copies_nothing(device, shape, dat
     x = ViewChain(shape, ()).base(device).permute(data.draw(orders))[:: data.draw(sizes(1, 2))]
     first, second = data.draw(orders)[:2]
     ways = {"transpose": x.transpose(first, second), "swapaxes": x.swapaxes(first, second)}
-    ways |= {"t": x.t(), "T": x.T, "mT": x.mT} if x.dim() == 2 else {}
+    if x.dim() == 2:
+        ways |= {"t": x.t(), "T": x.T, "mT": x.mT}
     should = np.swapaxes(x.cpu().numpy(), first, second).tolist()
     for name, y in ways.items():
         said = f"[{name} of {first} and {second} in {layout_of(x)}]"
@@ -318,7 +322,8 @@ def test_reshape_copies_exactly_where_view_raises(device, case):
 @fewer
 @given(chain=view_chains().filter(lambda chain: chain.tensor().numel()))
 def test_elementwise_operations_allocate_unless_told_otherwise(device, chain):
-    x, other = (chain.tensor(device).float() - 2.5 for _ in range(2))
+    x = chain.tensor(device).float() - 2.5
+    other = chain.tensor(device).float() - 2.5
     before = x.tolist()
     new = {
         "x * 1": x * 1,
@@ -343,22 +348,19 @@ def test_elementwise_operations_allocate_unless_told_otherwise(device, chain):
         new[name] = getattr(x, name)()
     for name in ("add", "sub", "mul", "div", "pow", "maximum", "eq"):
         new[f"torch.{name}"] = getattr(torch, name)(x, other)
-    addresses = [y.untyped_storage().data_ptr() for y in (x, other, *new.values())]
-    shared = [name for name, at in zip(new, addresses[2:], strict=True) if addresses.count(at) > 1]
+    addresses = Counter(y.untyped_storage().data_ptr() for y in (x, other, *new.values()))
+    shared = [name for name, y in new.items() if addresses[y.untyped_storage().data_ptr()] > 1]
     assert not shared, f"the results of {shared} are not in storages of their own"
     assert x.tolist() == other.tolist() == before, f"one of {', '.join(new)} wrote to an operand"
-    same = (
-        x.add_(1),
-        x.relu_(),
-        torch.add(x, 1, out=x),
-        x.to(torch.float32),
-        nn.functional.dropout(x, p=0.0),
-    )
-    kept = [shares_storage(x, y) for y in same]
-    assert all(kept), (
-        f"in place twice, with out=, a cast to the same dtype, dropout of 0: {kept}, but should "
-        f"all share"
-    )
+    told = {
+        "add_": x.add_(1),
+        "relu_": x.relu_(),
+        "out=": torch.add(x, 1, out=x),
+        "a cast to the same dtype": x.to(torch.float32),
+        "dropout of 0": nn.functional.dropout(x, p=0.0),
+    }
+    copied = [name for name, y in told.items() if not shares_storage(x, y)]
+    assert not copied, f"{copied} copied, but should share the storage of the operand"
 
 
 @pytest.mark.claim("storage.triu-causal")
@@ -368,9 +370,8 @@ def test_triu_is_true_where_a_key_lies_in_a_querys_future(device, length):
     future = [[key > query for key in range(length)] for query in range(length)]
     assert mask.tolist() == future, f"mask={mask.tolist()}, but should be {future} [{length=}]"
     operands = torch.randn(3, length, 4, device=device)
-    by_mask, causal = (
-        attention(*operands, **of) for of in ({"attn_mask": ~mask}, {"is_causal": True})
-    )
+    by_mask = attention(*operands, attn_mask=~mask)
+    causal = attention(*operands, is_causal=True)
     torch.testing.assert_close(
         by_mask, causal, msg=f"by the mask {by_mask}, but causal attention is {causal}"
     )
@@ -398,7 +399,10 @@ def test_pow_sqrt_and_rsqrt_work_on_each_element(device, others):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_powers_and_roots_of_strided_floats_are_those_of_numpy(device, dtype, layout):
-    """Of three dimensions and two sizes, the larger for threads; kernels may round a root first."""
+    """Tensors of three dimensions: small, and large enough for threads.
+
+    Kernels may round a root before they invert it.
+    """
     unit = max(torch.finfo(TORCH_DTYPES[dtype]).eps, 4 * 2**-23)
     for side in (7, 210):
         x = (torch.rand(2, side, side + 1) + 0.1).to(TORCH_DTYPES[dtype])
@@ -466,11 +470,11 @@ def test_making_views_allocates_nothing(device, chain):
 def test_making_views_takes_a_time_that_does_not_grow_with_their_size(
     device, sizing, speed, record_figure
 ):
-    # Eleven views take the host some 20 µs; reading and writing the clone takes an accelerator a
-    # millisecond.
-    wanted = (
-        2**23 if device.type == "cpu" else 2 ** round(math.log2(sizing.bytes_moved_in(1e-3) / 8))
-    )
+    wanted = 2**23
+    if device.type != "cpu":
+        # Eleven views take the host some 20 µs; reading and writing the clone, 8 bytes for each
+        # element, takes the accelerator a millisecond.
+        wanted = 2 ** round(math.log2(sizing.bytes_moved_in(1e-3) / 8))
     elements = sizing.fitting(wanted, lambda elements: 4 * 2 * elements, least=2**23)
     small = torch.zeros(2**3, device=device)
     large = torch.zeros(elements, device=device)
@@ -479,7 +483,8 @@ def test_making_views_takes_a_time_that_does_not_grow_with_their_size(
     assert ratio.low < 2, (
         f"views of {elements // 8:,} times the elements took {ratio}, but should take as long"
     )
-    if ratio.high > 2**10:  # then even a time that grows with the root of the size could hide in it
+    if ratio.high > 2**10:
+        # Even a time that grows with the root of the size could hide in so much noise.
         pytest.skip(
             f"this machine's noise ({ratio.noise_percent:.0f} %) exceeds the effect: {ratio}"
         )
@@ -508,8 +513,11 @@ def test_a_view_keeps_the_whole_storage_of_its_base(device):
 @pytest.mark.claim("storage.contiguous-for-speed")
 @pytest.mark.parametrize("times", [1, 2])
 def test_summing_a_column_is_slower_than_summing_its_contiguous_copy(device, sizing, speed, times):
-    # On a CPU few enough for one thread, far enough apart for half a page or a whole one each.
-    rows, stride = (2**14, times * 2**9) if device.type == "cpu" else (2**22, times * 2**5)
+    if device.type == "cpu":
+        # Few enough for one thread, and half a page or a whole one apart.
+        rows, stride = 2**14, times * 2**9
+    else:
+        rows, stride = 2**22, times * 2**5
     rows = sizing.fitting(rows, lambda rows: 4 * rows * (stride + 1), least=2**14)
     column = torch.ones(rows, stride, device=device)[:, 0]
     speed.assert_slower(

@@ -1,7 +1,7 @@
 """Data-parallel training that shards the optimizer's state between processes (ZeRO, stage 1).
 
-Two are real processes. Of more, this process is one after another, in a fake group, whose
-collectives return at once.
+`ranks` trains in real processes, two by default. `fake_ranks` needs no process: this one takes the
+place of each rank in turn, in a fake group whose collectives return at once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch.multiprocessing import start_processes
 
 from test_claims.oracles.tensors import state_bytes, tensor_sum
 
-TIMEOUT_S = 120  # a busy machine imports torch in a fraction of it
+# A busy machine imports torch in a fraction of this.
+TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
 class Rank:
-    """The bytes of parameters, gradients and state that one process holds after two steps of Adam,
-    and its weights.
-    """
+    """What one process holds after two steps of Adam."""
 
+    # Bytes of parameters, of gradients and of optimizer state.
     held: tuple[int, int, int]
     weights: list[float]
 
@@ -50,11 +50,10 @@ def train(parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optim
 
 
 def trained(widths: Sequence[int]) -> Rank:
-    """This process as a rank of the group that it is in, after training the net with a sharded
-    Adam.
-    """
+    """Trains the net with a sharded Adam, as one rank of this process's group."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the import compiles scripts
+        # The import compiles TorchScript, which is deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
         from torch.distributed.optim import ZeroRedundancyOptimizer
     parameters = net_of(widths)
     optimizer = ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.Adam, lr=1e-2)
@@ -64,13 +63,12 @@ def trained(widths: Sequence[int]) -> Rank:
         tensor_sum(each.grad for each in parameters),
         state_bytes(optimizer.optim),
     )
-    return Rank(held, [value for parameter in parameters for value in parameter.flatten().tolist()])
+    weights = torch.cat([parameter.detach().flatten() for parameter in parameters])
+    return Rank(held, weights.tolist())
 
 
 def fake_ranks(widths: Sequence[int], devices: int) -> list[Rank]:
-    """All ranks of a fake group of so many, each by itself: what it holds is right, but not its
-    weights.
-    """
+    """The ranks of a fake group: the bytes they hold are right, the weights are not."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     held = []
@@ -115,4 +113,5 @@ def train_sharded(rank: int, folder: str, processes: int, nets: Sequence[Sequenc
     held = [astuple(trained(widths)) for widths in nets]
     Path(folder, f"{rank}.json").write_text(json.dumps(held))
     torch.distributed.barrier()
-    os._exit(0)  # gloo's own shutdown hangs where another rank has exited already
+    # gloo's own shutdown hangs where another rank has exited already.
+    os._exit(0)
