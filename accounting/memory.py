@@ -91,15 +91,19 @@ def optimizer_state_bytes(
 ) -> int:
     """Bytes an optimizer keeps: parameters · buffers · bytes per element + 4 · scalars · tensors.
 
-    torch allocates buffers at the first step (`steps` = 0: none yet), AdaGrad's in the constructor.
-    L-BFGS adds two buffers per iteration until its history is full (`steps` = None), 20 iterations
-    per step, exact if each has positive curvature and none ends early. Most optimizers also keep
-    scalars per parameter tensor, such as a step count: on the CPU, unless fused or capturable
-    (ASGD's always on the device). They count if shapes or `tensors` are given; a bare number of
-    `parameters` gives what a CUDA device holds. Adafactor's state depends on the shapes and needs
-    them; Muon takes only matrices. 8-bit optimizers take a number as one large tensor, and with
-    shapes include their code tables (1,024 bytes per buffer). Exact for parameters that all have
-    gradients; torch gives buffers the parameter's dtype.
+    Exact for parameters that all have gradients; torch gives buffers the parameter's dtype.
+
+    Buffers: torch allocates them at the first step, AdaGrad's in the constructor; `steps` = 0 is
+    before the first step, None after many.
+    Scalars: most optimizers keep some per parameter tensor, such as a step count. They lie on the
+    CPU, unless the optimizer is fused or capturable (ASGD's always lie on the device). They count
+    if shapes or `tensors` are given; a bare number of `parameters` gives what a CUDA device holds.
+    L-BFGS adds two buffers per iteration until its history is full, with 20 iterations per step:
+    exact if each has positive curvature and none ends early.
+    Adafactor's state depends on the shapes and needs them. Muon takes only matrices.
+    8-bit optimizers take a number as one large tensor, and with shapes include their code tables,
+    1,024 bytes per buffer.
+
     Raises ValueError for shapes that the optimizer lacks or refuses.
     Source: `_init_group` and `__init__` of the optimizers in torch/optim of torch 2.13;
     bitsandbytes 0.50.

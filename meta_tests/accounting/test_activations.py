@@ -1,4 +1,4 @@
-"""What autograd keeps for the backward pass, as torch runs the nets on the CPU; with checkpoints and micro-batches."""
+"""What autograd keeps for the backward pass, as torch runs the nets on the CPU."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -23,22 +23,27 @@ from test_claims.strategies import TORCH_DTYPES, sizes
 
 
 def dropped(x, share=0.1):
-    """Dropout as CUDA's kernel has it, whose mask is of bools; the CPU's own is of the dtype of `x`."""
+    """Dropout with a mask of bools, as CUDA's kernel has it; the CPU's has the dtype of `x`."""
     return torch.native_dropout(x, share, True)[0]
 
 
 def unfused(query, key, value, *, is_causal, enable_gqa, dropout=False, selective=False):
-    """Attention written out: a product, a softmax, a product, all in the dtype of the queries; perhaps recomputed."""
+    """Attention written out: a product, a softmax, a product, all in the dtype of the queries.
+
+    `selective` recomputes it in the backward pass.
+    """
     if enable_gqa:
-        key, value = (
-            x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value)
-        )
+        group = query.shape[1] // key.shape[1]
+        key = key.repeat_interleave(group, dim=1)
+        value = value.repeat_interleave(group, dim=1)
 
     def core(query, key, value):
         scores = query @ key.mT / query.shape[-1] ** 0.5
         hidden = torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype).triu(1)
         probabilities = (scores + hidden).softmax(-1)
-        return (dropped(probabilities) if dropout else probabilities) @ value
+        if dropout:
+            probabilities = dropped(probabilities)
+        return probabilities @ value
 
     if selective:
         return checkpoint(core, query, key, value, use_reentrant=False, preserve_rng_state=False)
@@ -46,14 +51,15 @@ def unfused(query, key, value, *, is_causal, enable_gqa, dropout=False, selectiv
 
 
 def saved_bytes(forward, held):
-    """Bytes of the storages that autograd saves during `forward()`, each once, without those of `held` tensors."""
+    """Bytes of the storages that autograd saves in `forward()`, each once, but for those `held`."""
     others = {tensor.untyped_storage().data_ptr() for tensor in held}
     kept = {}
 
     def keep(tensor):
-        # Keeping the tensor keeps its address from being given to another.
-        if tensor.untyped_storage().data_ptr() not in others:
-            kept[tensor.untyped_storage().data_ptr()] = tensor
+        address = tensor.untyped_storage().data_ptr()
+        if address not in others:
+            # A kept tensor's address goes to no other.
+            kept[address] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -76,13 +82,14 @@ def saved_by(
     """Bytes that autograd keeps in a real forward pass, the batch and the parameters excepted."""
     net = workloads.build(model, dtype=TORCH_DTYPES[dtype])
     x = workloads.inputs(model, batch, sequence)
-    x = x.to(TORCH_DTYPES[dtype]) if x.is_floating_point() else x
+    if x.is_floating_point():
+        x = x.to(TORCH_DTYPES[dtype])
     cast = torch.autocast("cpu", TORCH_DTYPES[autocast]) if autocast else nullcontext()
     if dropout:
-        for part in (
-            net.embedding,
-            *(part for layer in net.layers for part in (layer.attention, layer.mlp)),
-        ):
+        parts = [net.embedding]
+        for layer in net.layers:
+            parts += [layer.attention, layer.mlp]
+        for part in parts:
             part.register_forward_hook(lambda module, arguments, output: dropped(output))
     attend = partial(unfused, dropout=dropout, selective=selective)
     kernel = sdpa_kernel(SDPBackend.MATH) if attention == "math" else nullcontext()

@@ -19,7 +19,7 @@ from accounting.allocator import Block, CachingAllocator, OutOfMemory
 from meta_tests.conftest import ROOT
 
 MIB = 2**20
-# Of one NVIDIA H200, torch 2.11, 26 November 2026.
+# Recorded on one NVIDIA H200 with torch 2.11, 26 November 2026.
 RECORD = json.loads((ROOT / "meta_tests/recorded/h200.json").read_text("utf-8"))
 
 
@@ -35,7 +35,11 @@ def test_a_request_from_an_empty_cache_costs_what_the_card_charged(row: list[int
 
 
 def run_sequence(simulated: CachingAllocator, sequence: list[list[Any]]) -> list[Block]:
-    """Follows the recorded requests and frees; returns the blocks that are left."""
+    """Follows the recorded requests and frees; returns the blocks that are left.
+
+    A row has "a" for a request or "f" for a free, the bytes of the request, by how much the charged
+    bytes grew, and by how much the reserved bytes did, if they did.
+    """
     live: dict[int, list[Block]] = defaultdict(list)
     for number, (kind, request, charged, *reserved) in enumerate(sequence):
         before = simulated.allocated_bytes, simulated.reserved_bytes
@@ -44,6 +48,7 @@ def run_sequence(simulated: CachingAllocator, sequence: list[list[Any]]) -> list
             assert block is not None
             live[request].append(block)
         else:
+            # The card charged the block to be freed as much as it now gives back.
             block = next(each for each in live[request] if each.size == -charged)
             live[request].remove(block)
             simulated.free(block)
@@ -134,6 +139,9 @@ def test_a_block_beyond_max_split_size_is_kept_for_requests_that_nearly_fill_it(
 def test_impossible_options_are_refused(given_options, message):
     with pytest.raises(ValueError, match=message):
         CachingAllocator(**given_options)
+
+
+def test_the_free_of_another_allocators_block_is_refused():
     block = CachingAllocator().allocate(1)
     other = CachingAllocator()
     other.free(block)
@@ -175,16 +183,12 @@ def default_allocator(device):
     "request_bytes", [1, 512, 513, MIB, MIB + 1, 3 * MIB, 10 * MIB, 21 * MIB // 2, 11 * MIB]
 )
 def test_memory_allocated_grows_by_the_charge(default_allocator, request_bytes):
-    def held():
-        return torch.cuda.memory_allocated(default_allocator), torch.cuda.memory_reserved(
-            default_allocator
-        )
-
-    allocated, reserved = held()
-    kept = torch.empty(request_bytes, dtype=torch.uint8, device=default_allocator)
-    charge, segment = (
-        after - before for after, before in zip(held(), (allocated, reserved), strict=True)
-    )
+    device = default_allocator
+    allocated = torch.cuda.memory_allocated(device)
+    reserved = torch.cuda.memory_reserved(device)
+    kept = torch.empty(request_bytes, dtype=torch.uint8, device=device)
+    charge = torch.cuda.memory_allocated(device) - allocated
+    segment = torch.cuda.memory_reserved(device) - reserved
     least, greatest = allocator.charge_bounds(kept.nbytes)
     assert least <= charge <= greatest, (
         f"{charge} bytes are charged, but should be from {least} to {greatest}"
@@ -198,9 +202,16 @@ def test_memory_allocated_grows_by_the_charge(default_allocator, request_bytes):
 
 @pytest.mark.parametrize(
     ("capability", "config", "workspace"),
-    [((8, 0), None, 8_519_680), ((8, 9), None, 8_519_680), ((9, 0), None, 33_554_432), ((10, 0), None, 33_554_432),
-     ((12, 0), None, 33_554_432), ((8, 0), ":16:8", 131_072), ((9, 0), ":4096:2:16:8", 8_519_680)],
-)  # fmt: skip
+    [
+        ((8, 0), None, 8_519_680),
+        ((8, 9), None, 8_519_680),
+        ((9, 0), None, 33_554_432),
+        ((10, 0), None, 33_554_432),
+        ((12, 0), None, 33_554_432),
+        ((8, 0), ":16:8", 131_072),
+        ((9, 0), ":4096:2:16:8", 8_519_680),
+    ],
+)
 def test_the_workspace_of_cublas_follows_capability_and_config(capability, config, workspace):
     got = allocator.cublas_workspace_bytes(capability, config)
     assert got == workspace, (

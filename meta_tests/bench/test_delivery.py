@@ -1,6 +1,4 @@
-"""Does a card deliver? Degraded simulated cards are red and name the cause; healthy ones are
-not.
-"""
+"""The floors of a card: degraded simulated cards fail and name the cause; healthy ones pass."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ PRODUCTS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "int8")
 STREAMS = ("copy", "scale", "add", "triad", "sum", "dot")
 LINKS = ("to-device", "to-host")
 SIDE = 4096
-# 1.70 GHz of an H100, whose nominal clock is 1.83.
+# The share of the nominal clock that runs at the power limit: 1.70 of an H100's 1.83 GHz.
 CLOCK_AT_THE_LIMIT = 0.93
 
 
@@ -70,17 +68,20 @@ def check(
     stated: tuple[str, ...] = (),
     reference: Mapping[str, Floor] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Measures a figure on a card as the benchmarks do, and asserts its floor; what is recorded of
-    it.
-    """
+    """Measures a figure on a card as the benchmarks do, asserts its floor; returns its record."""
     with simulated(card):
         card.only_timed = True
         info: dict[str, Any] = {}
         floors = Floors(CUDA, Peaks(CUDA), stated_floors(stated), reference)
         asked = Delivery(
-            CUDA, floors, figure, info, pace="quick",
-            conditions=partial(conditions, CUDA), causes=partial(health.causes, CUDA),
-        )  # fmt: skip
+            CUDA,
+            floors,
+            figure,
+            info,
+            pace="quick",
+            conditions=partial(conditions, CUDA),
+            causes=partial(health.causes, CUDA),
+        )
         amount, unit, function, dtype = workload(figure)
         with conditions(CUDA) as seen, Float32Products(dtype):
             seconds = measured.time(function, CUDA, warmup=2, rounds=9).median_s
@@ -112,20 +113,20 @@ def degraded(shares: dict[str, float], readings: dict[str, int]) -> Card:
     return card
 
 
+# In place of a message: the margin allows the degradation, and the card passes.
 WITHIN = ""
-# The figure, the rates that are lowered, NVML's readings, and what the message says; WITHIN: the
-# margin allows it.
+# The figure, the factor of each rate that is lowered, NVML's readings, and the message's pattern.
 DEGRADATIONS: list[tuple[str, dict[str, float], dict[str, int], str]] = [
     *(
         (dtype, {dtype: 0.1}, {}, f"BELOW FLOOR: {dtype} .* % of the dense peak")
         for dtype in PRODUCTS
     ),
     *((dtype, {dtype: 0.5}, {}, "BELOW FLOOR") for dtype in PRODUCTS),
-    # The simulated card does 80 % of its peak: of these 58 %.
+    # The simulated card does 80 % of its peak: 0.725 of these are 58 %.
     ("bf16", {"bf16": 0.725}, {}, "5[78] % of the dense peak, .*expected at least 63 %"),
-    # The clock is high, and the kernel slow: the rate alone would do.
+    # The clock is high and the kernel slow: by the rate alone the card would pass.
     ("bf16", {"bf16": 0.875, "clock": 1.08}, {}, "(69|70) % at the clock that ran, expected"),
-    # Of fp64 healthy cards do more than the simulated one's 80 % of the peak.
+    # Not fp64, in which healthy cards do more than the simulated one's 80 % of the peak.
     *((dtype, {dtype: 0.9}, {}, WITHIN) for dtype in PRODUCTS if dtype != "fp64"),
     ("fp64", {}, {}, WITHIN),
     *((kernel, {"memory": 0.5}, {}, "BELOW FLOOR: .* % of the bandwidth") for kernel in STREAMS),
@@ -181,14 +182,12 @@ def test_a_degraded_card_is_red_and_names_the_cause(
     message = str(red.value)
     assert re.search(saying, message), message
     assert message.startswith(f"BELOW FLOOR: {figure} "), message
-    assert (
-        readings
-        or "clock" in shares
-        or message.endswith("this machine shows: no cause")
-        or "contended" in message
-    )
+    if not readings and "clock" not in shares:
+        no_cause = message.endswith("this machine shows: no cause")
+        assert no_cause or "contended" in message, message
 
 
+# The share of its dense peak that a healthy card does in products.
 HEALTHY = {
     "H100 SXM5 80GB": 0.79,
     "H200 SXM 141GB": 0.79,
@@ -200,20 +199,19 @@ HEALTHY = {
 
 
 def healthy_cards(number: int) -> Iterator[tuple[Card, str]]:
-    """Cards of a fleet with their spread of 3 %, warm and cold, and a figure to look at."""
+    """Cards of a fleet, warm and cold, with a spread of 3 %; and a figure to measure on each."""
     drawn = random.Random(20261125)
     for each in range(number):
         label = drawn.choice(list(HEALTHY))
         card = power_limited(Card(label, memory_bytes=2**31))
-        share = (
-            HEALTHY[label]
-            / 0.8
-            * max(0.94, min(drawn.gauss(1.0, 0.015), 1.06))
-            * drawn.choice([1.0, 1.03])
-        )
+        spread = max(0.94, min(drawn.gauss(1.0, 0.015), 1.06))
+        cold = drawn.choice([1.0, 1.03])
+        # The simulated card does 80 % of its peak by default.
+        share = HEALTHY[label] / 0.8 * spread * cold
         for rate in card.rates.flop_per_s:
             card.rates.flop_per_s[rate] *= share
-        card.rates.lower("memory", max(0.97, min(drawn.gauss(0.99, 0.01), 1.01)))
+        memory_spread = max(0.97, min(drawn.gauss(0.99, 0.01), 1.01))
+        card.rates.lower("memory", memory_spread)
         card.rates.lower("launch", drawn.uniform(0.5, 1.0))
         figures = ["fp32", "bf16", "fp16", *STREAMS, "launch"]
         yield card, figures[each % len(figures)]
@@ -228,7 +226,8 @@ def test_no_card_of_many_healthy_ones_is_red(cards: int) -> None:
 def test_beside_another_process_a_low_figure_is_not_checked() -> None:
     found = check(degraded({"bf16": 0.5}, {"processes": 2}), "bf16")
     assert (found["met"], found["unknown"]) == (None, "another process uses this GPU")
-    assert check(degraded({}, {"processes": 2}), "bf16")["met"], "an idle one takes nothing"
+    healthy = check(degraded({}, {"processes": 2}), "bf16")
+    assert healthy["met"], "an idle process takes nothing"
 
 
 def test_an_unknown_peak_is_not_checked_and_an_option_goes_first() -> None:
@@ -250,7 +249,10 @@ def test_a_floor_separates_what_reaches_it_from_what_does_not(
 ) -> None:
     floor = floor_of(device, figure)
     assert floor is not None
-    better, worse = (share, 1 / share) if floor.of == "s" else (1 / share, share)
+    better, worse = 1 / share, share
+    if floor.of == "s":
+        # The floor of a time is the longest that is allowed.
+        better, worse = worse, better
     assert floor.is_met(floor.limit * better)
     assert not floor.is_met(floor.limit * worse)
     assert floor.healthy is None or floor.limit < floor.healthy[0] <= floor.healthy[1]
@@ -287,30 +289,29 @@ def test_impossible_floors_are_refused_before_anything_runs(
 @pytest.mark.parametrize("form", ["record.json", "evidence.jsonl"])
 def test_a_healthy_machines_record_is_the_floor_of_the_next(tmp_path: Path, form: str) -> None:
     bench = {
-        "fullname": "bf16", "stats": {"median": 1.0, "iqr": 0.01},
+        "fullname": "bf16",
+        "stats": {"median": 1.0, "iqr": 0.01},
         "extra_info": {"delivers": {"figure": "bf16", "value": 8e14, "unit": "FLOP/s"}},
-    }  # fmt: skip
+    }
     rows = [
         {"event": "plan", "fingerprint": {"name": "NVIDIA H100 80GB HBM3"}},
         {"event": "end", "benchmarks": [bench]},
     ]
-    text = (
-        "\n".join(map(json.dumps, rows))
-        if form.endswith("l")
-        else json.dumps({"benchmarks": [bench]})
-    )
-    (tmp_path / form).write_text(text)
+    texts = {
+        "record.json": json.dumps({"benchmarks": [bench]}),
+        "evidence.jsonl": "\n".join(map(json.dumps, rows)),
+    }
+    (tmp_path / form).write_text(texts[form])
     floors = reference_floors(tmp_path / form)
     assert floors["bf16"].limit == pytest.approx(8e14 * (1 - 0.01 - 0.05))
     assert check(Card(memory_bytes=2**31), "bf16", reference=floors)["met"]
-    with pytest.raises(
-        BelowFloor, match=rf"expected at least 752 TFLOP/s; of {form.partition('.')[0]}"
-    ):
+    stem = form.partition(".")[0]
+    with pytest.raises(BelowFloor, match=f"expected at least 752 TFLOP/s; of {stem}"):
         check(degraded({"bf16": 0.9}, {}), "bf16", reference=floors)
     with simulated(Card(memory_bytes=2**31)):
         committed = committed_floors(tmp_path, CUDA)
-    if form.endswith("l"):
-        # Another card of the kind differs by more than this one from itself.
+    if form == "evidence.jsonl":
+        # Two cards of a kind differ by more than one card does from itself.
         assert committed["bf16"].limit == pytest.approx(8e14 * (1 - 0.01 - 0.1))
     else:
         assert not committed

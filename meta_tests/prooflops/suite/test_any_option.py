@@ -53,28 +53,13 @@ ROW = {
     "needs": "[]",
     "on_record": "false",
 }
-VALUES = (
-    st.sampled_from(
-        [
-            "1",
-            "nan",
-            "true",
-            '""',
-            '"wrong"',
-            '"holds-if"',
-            "[]",
-            "[1]",
-            "[[]]",
-            "{}",
-            "{a = 1}",
-            "1979-05-27",
-            "[" * 3000,
-        ]
-    )
-    | WORDS
-)
-
-
+TOML_VALUES = [
+    *("1", "nan", "true", "1979-05-27"),
+    *('""', '"wrong"', '"holds-if"'),
+    *("[]", "[1]", "[[]]", "[" * 3000),
+    *("{}", "{a = 1}"),
+]
+VALUES = st.sampled_from(TOML_VALUES) | WORDS
 ROWS = st.dictionaries(st.sampled_from([*ROW, "note", "correction", "unknown"]), VALUES, max_size=2)
 HEADERS = st.sampled_from(["[[claim]]", "[claim]", "[[source]]", "[[other]]", "claim = 1", ""])
 DAMAGE = st.just(b"") | st.binary(max_size=2)
