@@ -14,7 +14,7 @@ from typing import Any
 from accounting import models
 from accounting.activations import DTYPES, activation_bytes
 from accounting.checks import at_least_one, validated_choice
-from accounting.devices import device_called, memory_bytes, peak_flop_per_s
+from accounting.devices import device_called, memory_bytes, peak_flop_per_s, usable_bytes
 from accounting.families.config import content_of, from_config, presets
 from accounting.families.decoders import UnreadError
 from accounting.formats import dtype_name
@@ -28,7 +28,6 @@ from accounting.planning import (
     device_state,
     fewest_devices,
     training_s,
-    usable_bytes,
 )
 from accounting.units import amount, with_unit
 
@@ -270,12 +269,21 @@ def fitting(
     except ValueError:
         saved = 0
     for card in cards:
-        usable = usable_bytes(memory_bytes(card) or 0)
-        figures: dict[str, Any] = {"usable_bytes": usable}
+        usable = usable_bytes(card)
+        if usable is None:
+            shown = "unknown: its memory is not on record as one size"
+            yield card, shown, {f"{card}, predicted": None}
+            continue
         if found := predicted.get(card):
             reserves = f"one sequence reserves {with_unit(found.reserved_bytes, 'B')}"
-            shown = f"{reserves} of {with_unit(usable, 'B')}; largest batch {found.largest:,}"
-            figures |= {"reserved_bytes": found.reserved_bytes, "largest_batch": found.largest}
+            largest = f"largest batch {found.largest:,}" if found.largest else "not even one fits"
+            shown = f"{reserves} of {with_unit(usable, 'B')}; {largest}"
+            figures = {
+                "usable_bytes": usable,
+                "reserved_bytes": found.reserved_bytes,
+                "largest_batch": found.largest,
+                "unknown": found.unknown,
+            }
             yield card, shown, {f"{card}, predicted": figures}
         for stage, what in ((1, "ZeRO stage 1"), (3, "FSDP")):
             least = fewest_devices(parameters, saved, usable, stage, asked.optimizer, asked.recipe)
@@ -283,7 +291,7 @@ def fitting(
             shown = f"by formula, {asked.optimizer} in {asked.recipe}: {what} takes {devices}"
             yield card, shown, {f"{card}, {what}, by formula": least}
     formula = "state, and the inputs of layers that are recomputed: a lower bound"
-    how = "the peak of reserved bytes in two steps in bf16 with AdamW, nothing recomputed"
+    how = "two steps in bf16 with AdamW, nothing recomputed; unrun on these cards"
     yield "predicted", why_not or how, {}
     yield "by formula", formula, {}
 

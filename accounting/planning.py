@@ -17,9 +17,6 @@ from accounting.models import rule_flops
 from accounting.optimizers import Optimizer, Recipe
 from accounting.parallel import ZERO_SHARDS
 
-# As `prooflops.predicted.fits` has them, which says where they were read.
-SHARE_THAT_TORCH_SEES = 0.985
-CONTEXT_BYTES = 543_162_368
 SECONDS_PER_HOUR = 60 * 60
 SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
 
@@ -183,16 +180,6 @@ def largest_model_parameters(
         else:
             most = middle - 1
     return fitting
-
-
-@checked("memory_bytes")
-def usable_bytes(memory_bytes: int) -> int:
-    """What a process can allocate of a card: its memory as torch sees it, less the context.
-
-    >>> round(usable_bytes(80 * 2**30) / 2**30, 1)
-    78.3
-    """
-    return int(memory_bytes * SHARE_THAT_TORCH_SEES) - CONTEXT_BYTES
 
 
 @checked("parameters", "beside_bytes", "memory_bytes")

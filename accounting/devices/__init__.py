@@ -15,6 +15,7 @@ from accounting.devices.rates import (
     memory_bytes,
     nominal_clock_mhz,
     peak_flop_per_s,
+    usable_bytes,
 )
 
 __all__ = [
@@ -22,5 +23,5 @@ __all__ = [
     "bandwidth_bytes_per_s", "clock_scaled_peak_flop_per_s", "cpu_flops_per_cycle",
     "cpu_peak_flop_per_s", "device_called", "device_named", "device_of", "flop_per_s", "has_dtype",
     "memory_bytes", "nominal_clock_mhz",
-    "peak_flop_per_s",
+    "peak_flop_per_s", "usable_bytes",
 ]  # fmt: skip

@@ -228,7 +228,7 @@ class Run:
                 mock.patch(packed, return_value=None, create=True),
                 self._fake,
                 torch.device("cpu"),
-                _silenced(),
+                silenced(),
             ):
                 yield
         except Exception as error:
@@ -761,7 +761,8 @@ def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callabl
 
 
 @contextmanager
-def _silenced() -> Iterator[None]:
+def silenced() -> Iterator[None]:
+    """Within, transformers says nothing of its own."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -775,7 +776,7 @@ def _silenced() -> Iterator[None]:
 def _errors_named(version: str) -> Iterator[None]:
     """What the library raises says who refuses the config."""
     try:
-        with _silenced():
+        with silenced():
             yield
     except Exception as error:
         raise ValueError(

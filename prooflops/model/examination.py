@@ -284,7 +284,7 @@ class Examination:
     @cached_property
     def fits(self) -> Fits:
         with self._stages.stage("predicting which cards it fits on"):
-            return fits_of(self.user_model, self.instance, self.argument, self.cards)
+            return fits_of(self.user_model, self.instance, self.argument, self.cards, self._stages)
 
     @cached_property
     def largest(self) -> Largest:

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from accounting.devices import ROWS, device_called, memory_bytes
+from accounting.devices import ACCELERATORS
 from accounting.devices.peaks import Accelerator
-from prooflops import predicted
 from prooflops.model.factory import error_text
-from prooflops.model.largest import default_of, largest, of_size
+from prooflops.model.largest import default_of, of_size
+from prooflops.model.progress import Stages
 from prooflops.model.user_model import Instance, UserModel, instance_of
-from prooflops.predicted.fits import usable_bytes as offered_bytes
+from prooflops.predicted import Fit, PredictedMemory, TrainingStep
+from prooflops.predicted.fits import Capability, fits_of_sizes
 
 # Cards that people ask about; any other of the tables is asked for by its name.
 USUAL_CARDS = (
@@ -35,33 +36,18 @@ USUAL_CARDS = (
 
 
 @dataclass(frozen=True)
-class CardFit:
-    """A card, the bytes that the allocator will reserve there at the peak, and the largest size
-    that fits.
-
-    `largest` is None where no argument of the factory was named, 0 where not even one fits.
-    """
-
-    card: str
-    usable_bytes: int
-    reserved_bytes: int
-    largest: int | None
-
-    @property
-    def spare_bytes(self) -> int:
-        return self.usable_bytes - self.reserved_bytes
-
-
-@dataclass(frozen=True)
 class Fits:
     """Whether a training step fits on each card; `argument` of the factory is the one that may
     grow.
     """
 
-    cards: tuple[CardFit, ...]
+    cards: tuple[Fit, ...]
     argument: str
-    is_lower_bound: bool
     remark: str = ""
+
+    @property
+    def is_lower_bound(self) -> bool:
+        return any(each.is_lower_bound for each in self.cards)
 
 
 def fits_of(
@@ -69,78 +55,45 @@ def fits_of(
     instance: Instance,
     argument: str = "",
     cards: tuple[Accelerator, ...] = (),
+    stages: Stages | None = None,
 ) -> Fits:
-    """Predicts the step for each card; equal compute capabilities share a prediction.
+    """Predicts the step for each card; with an `argument`, also its largest value that fits.
 
-    With an `argument`, its largest value is looked for, by models built without values.
+    Models of other sizes are built without values.
     """
     if user_model.is_compiled:
-        return Fits((), argument, False, "not predicted: compiled")
-    by_label = {row.label: row for row in ROWS}
-    chosen = cards or tuple(by_label[label] for label in USUAL_CARDS)
-    bounds: set[bool] = set()
+        return Fits((), argument, "not predicted: compiled")
+    chosen = cards or tuple(ACCELERATORS[label] for label in USUAL_CARDS)
+    first = default_of(user_model, argument) if argument else 1
+    told = stages or Stages(lambda _: None)
 
-    @functools.cache
-    def reserved(size: int | None, arch: str) -> int:
-        of = instance if size is None else without_values(of_size(user_model, argument, size))
-        held = predicted_on_cuda(of, arch)
-        bounds.add(held.is_lower_bound)
-        return held.reserved_peak_bytes or 0
+    def predict(size: int, capability: Capability) -> PredictedMemory:
+        of_what = f"{argument} {size:,}" if argument else "the step"
+        major, minor = capability
+        with told.stage(f"predicting {of_what} on compute capability {major}.{minor}"):
+            if size == first:
+                return predicted_on_cuda(instance, capability)
+            resized = without_values(of_size(user_model, argument, size))
+            return predicted_on_cuda(resized, capability)
 
-    rows = []
     try:
-        for card in chosen:
-            usable = usable_bytes(card)
-            found = None
-            if argument:
-                peak = functools.partial(reserved, arch=card.arch)
-                found = _largest(peak, default_of(user_model, argument), usable)
-            rows.append(CardFit(card.label, usable, reserved(None, card.arch), found))
+        found = fits_of_sizes(predict, first, chosen, largest=bool(argument))
     except Exception as error:
         # The user's code may do anything with a tensor without values.
-        return Fits((), argument, False, f"not predicted: {error_text(error)}")
-    return Fits(tuple(rows), argument, True in bounds)
+        return Fits((), argument, f"not predicted: {error_text(error)}")
+    return Fits(tuple(found), argument)
 
 
-def _largest(peak: Callable[[int], int], first: int, usable: int) -> int:
-    """The largest size that fits, from 1 on where the factory's own is too large; 0 where none
-    does.
-    """
-    start = first if peak(first) <= usable else 1
-    found, _ = largest(peak, start, usable, growth=64)
-    return found or 0
-
-
-def cuda_card(device: str) -> Accelerator:
-    """The card of this name. Raises ValueError for one of which nothing can be predicted."""
-    card = device_called(device)
-    if not card.arch.partition(".")[0].isdigit():
-        known = ", ".join(USUAL_CARDS)
-        raise ValueError(
-            f"device must be of CUDA, whose kernels are modelled, such as {known}, got {card.label}"
-        )
-    usable_bytes(card)
-    return card
-
-
-def usable_bytes(card: Accelerator) -> int:
-    """What a process can allocate: the card's memory as torch sees it, less the context."""
-    if memory_bytes(card) is None:
-        raise ValueError(f"device must have one size of memory on record, got {card.label}")
-    return offered_bytes(card.label)
-
-
-def predicted_on_cuda(instance: Instance, arch: str) -> predicted.PredictedMemory:
+def predicted_on_cuda(instance: Instance, capability: Capability) -> PredictedMemory:
     """Two training steps on a card of this compute capability, which need not be here."""
-    major, minor = map(int, arch.split("."))
-    step = predicted.TrainingStep(
+    step = TrainingStep(
         _CalledWith(instance.module),
         (instance.arguments, instance.keywords),
         loss=instance.loss,
         optimizer=_like(instance.optimizer),
         device="cuda",
     )
-    return step.predict(compute_capability=(major, minor))
+    return step.predict(compute_capability=capability)
 
 
 class _CalledWith(nn.Module):

@@ -9,10 +9,11 @@ from unittest import mock
 
 import torch
 
-from accounting.devices import ROWS
 from prooflops.counted import built
 from prooflops.model.fits import Fits, fits_of, without_values
+from prooflops.model.progress import on_stderr
 from prooflops.model.user_model import UserModel
+from prooflops.predicted.fits import cuda_card
 
 
 def fits_of_config(values: Mapping[str, Any], sequence: int, cards: tuple[str, ...]) -> Fits:
@@ -30,9 +31,11 @@ def fits_of_config(values: Mapping[str, Any], sequence: int, cards: tuple[str, .
     model = UserModel(
         str(values.get("model_type")), factory, torch.device("cpu"), option="config of"
     )
-    rows = tuple(row for row in ROWS if row.label in cards)
-    with _masks_without_values():
-        return fits_of(model, without_values(model), "batch", rows)
+    rows = tuple(cuda_card(name) for name in cards)
+    stages = on_stderr("python -m accounting")
+    # transformers sets its level of logging when the masks import it.
+    with _masks_without_values(), built.silenced():
+        return fits_of(model, without_values(model), "batch", rows, stages)
 
 
 @contextmanager

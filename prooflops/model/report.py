@@ -26,12 +26,12 @@ from prooflops.machine import device as machine
 from prooflops.model import page
 from prooflops.model.examination import Examination
 from prooflops.model.factory import ModelError, naming, user_code
-from prooflops.model.fits import cuda_card
 from prooflops.model.progress import on_stderr
 from prooflops.model.step_memory import PEAK
 from prooflops.model.tables import bytes_text, fits_section
 from prooflops.model.tracer import OUTSIDE
 from prooflops.model.user_model import UserModel, check_parameters, tried
+from prooflops.predicted.fits import cuda_card
 from prooflops_gate.console.tables import aligned
 from prooflops_gate.page.html import html as html_of
 

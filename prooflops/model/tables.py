@@ -390,7 +390,9 @@ def fits_section(fits: Fits) -> Section:
     rows = [["card", "it offers", "step reserves", "to spare", "", *largest]]
     for each in fits.cards:
         offers, reserves = binary(each.usable_bytes), binary(each.reserved_bytes)
-        fit = "fits" if each.spare_bytes >= 0 else "does not fit"
+        fit = "fits" if each.fits else "does not fit"
+        if each.fits and each.spare_bytes < 0:
+            fit = "fits, emptying the cache"
         spare = binary(each.spare_bytes) if each.spare_bytes >= 0 else "-"
         found = [f"{each.largest:,}" if each.largest else "none"] if largest else []
         rows.append([each.card, offers, reserves, spare, fit, *found])

@@ -2,7 +2,10 @@
 
 The step is predicted for each kind of card without a GPU, and its requests and frees are run
 through torch's caching allocator with the memory of the card: a step fits if the allocator gets
-through.
+through. `torch.cuda.max_memory_reserved` alone does not decide: where the memory is used up, torch
+gives unused segments back to the driver and asks once more, so a step whose reserved bytes would
+exceed the card may still run, slower. What has to fit are the allocated blocks and the gaps between
+them that no request fills.
 """
 
 from __future__ import annotations
@@ -16,19 +19,18 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from accounting.allocator import cublas_workspace_bytes
 from accounting.checks import at_least_one
-from accounting.devices import ACCELERATORS, device_called
+from accounting.devices import ACCELERATORS, device_called, usable_bytes
 from accounting.devices.peaks import Accelerator
+from prooflops.predicted.cuda_choices import PREFER_CUDNN
 from prooflops.predicted.prediction import PredictedMemory
 from prooflops.predicted.training import TrainingStep
 
-# What a process takes of a card before its first tensor: read on one H200 (driver 580, torch 2.11).
-CONTEXT_BYTES = 543_162_368
-# torch sees less than the memory on the label, whose GB are GiB: 150,109,880,320 bytes of an H200's
-# 141 "GB" are 99.1 %. Cards with error correction in their memory show less, so this is lower.
-SHARE_SEEN = 0.985
-SEEN_BYTES = {"H200 SXM 141GB": 150_109_880_320}
-LARGEST_BATCH_TRIED = 2**20
+LARGEST_TRIED = 2**20
+Capability = tuple[int, int]
+# Predicts the step of a size, such as a batch, for cards of a compute capability.
+Predict = Callable[[int, Capability], PredictedMemory]
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,11 @@ class Fit:
     card: str
     # As torch sees it, less the context.
     usable_bytes: int
-    # `torch.cuda.memory_reserved` at the peak, where memory is no limit.
+    # `torch.cuda.max_memory_reserved` where memory is no limit.
     reserved_bytes: int
     fits: bool
-    batch: int
-    # None where it was not asked for; 0 where not even one fits.
-    largest_batch: int | None
+    # The largest size that fits: None where it was not asked for; 0 where not even one fits.
+    largest: int | None
     # What may raise the peak and is not known, by name: then less may fit than is said.
     unknown: dict[str, int]
 
@@ -64,21 +65,27 @@ def known_cards() -> list[str]:
     >>> "H100 SXM5 80GB" in known_cards()
     True
     """
-    rows = [row for row in ACCELERATORS.values() if _capability(row) and _memory_bytes(row)]
-    return [row.label for row in sorted(rows, key=_memory_bytes)]
+    usable = {}
+    for label, row in ACCELERATORS.items():
+        offered = usable_bytes(row)
+        if offered is not None and _is_cuda(row):
+            usable[label] = offered
+    return sorted(usable, key=lambda label: usable[label])
 
 
-def usable_bytes(card: str) -> int:
-    """Bytes that torch can reserve on a card: what it sees of the memory, less the CUDA context.
+def cuda_card(name: str) -> Accelerator:
+    """The row of a card by its name. Raises ValueError for one of which nothing can be predicted.
 
-    Raises ValueError for a card that is not on record, with those that are.
-
-    >>> usable_bytes("NVIDIA H200")
-    149566717952
+    >>> cuda_card("NVIDIA H100 80GB HBM3").label
+    'H100 SXM5 80GB'
     """
-    row = _row(card)
-    seen = SEEN_BYTES.get(row.label, int(SHARE_SEEN * _memory_bytes(row)))
-    return seen - CONTEXT_BYTES
+    row = device_called(name)
+    if row.label not in known_cards():
+        valid = ", ".join(known_cards())
+        raise ValueError(
+            f"device must be a CUDA card with one size of memory on record, got {name!r}: {valid}"
+        )
+    return row
 
 
 def fits(
@@ -86,85 +93,95 @@ def fits(
     cards: Iterable[str] | None = None,
     *,
     largest_batch: bool = True,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], object] = lambda _: None,
 ) -> list[Fit]:
     """Whether the step fits on each card, by default on all `known_cards`.
 
     The batch is the first dimension of every tensor of `inputs` and `targets`. `largest_batch`
-    looks for the largest one that fits: memory is close to a line in the batch, so that few batches
-    are predicted; the answer and its successor always are. `progress` is told of each.
+    looks for the largest one that fits. `progress` is told of each prediction.
     Not modelled: other processes on the card, and memory that is not torch's.
     Raises ValueError for an unknown card, and for tensors without a batch in common.
     """
-    labels = known_cards() if cards is None else list(cards)
-    rows = [_row(label) for label in labels]
+    rows = [cuda_card(name) for name in (known_cards() if cards is None else cards)]
     sizes = _batches(step)
     if len(sizes) != 1:
         raise ValueError(f"inputs and targets must have one batch in common, got {sorted(sizes)}")
-    batch = at_least_one("batch", sizes.pop())
-    predictions = _Predictions(step, progress)
+
+    def predict(batch: int, capability: Capability) -> PredictedMemory:
+        progress(f"batch {batch:,} on compute capability {capability[0]}.{capability[1]}")
+        return _with_batch(step, batch).predict(compute_capability=capability)
+
+    return fits_of_sizes(predict, at_least_one("batch", sizes.pop()), rows, largest=largest_batch)
+
+
+def fits_of_sizes(
+    predict: Predict, size: int, cards: Iterable[Accelerator], *, largest: bool
+) -> list[Fit]:
+    """Whether a step of this size fits on each card, and the `largest` size that does.
+
+    Memory is close to a line in the size, so few sizes are predicted; the answer and its successor
+    always are. Cards for which torch chooses the same kernels share predictions.
+    """
+    predictions = _Predictions(predict)
     found = []
-    for row in rows:
-        held = predictions.of(row, batch)
-        usable = usable_bytes(row.label)
-        largest = _largest(predictions, row, batch) if largest_batch else None
+    for card in cards:
+        held = predictions.of(card, size)
+        usable = _usable(card)
+        most = _largest(predictions, card, size) if largest else None
         reserved = held.reserved_peak_bytes or 0
-        fit = held.fits_into(usable)
-        found.append(Fit(row.label, usable, reserved, fit, batch, largest, held.unknown))
+        found.append(Fit(card.label, usable, reserved, held.fits_into(usable), most, held.unknown))
     return found
 
 
 class _Predictions:
-    """The step predicted for compute capabilities and batches, each once."""
+    """The step predicted for kinds of cards and sizes, each once."""
 
-    def __init__(self, step: TrainingStep, progress: Callable[[str], None]) -> None:
-        self._step = step
-        self._progress = progress
-        self._known: dict[tuple[tuple[int, int], int], PredictedMemory] = {}
+    def __init__(self, predict: Predict) -> None:
+        self._predict = predict
+        self._known: dict[tuple[int, bool], dict[int, PredictedMemory]] = {}
 
-    def of(self, row: Accelerator, batch: int) -> PredictedMemory:
-        capability = _capability(row)
-        assert capability is not None
-        key = capability, batch
-        if key not in self._known:
-            self._progress(f"batch {batch} on compute capability {row.arch}")
-            step = _with_batch(self._step, batch)
-            self._known[key] = step.predict(compute_capability=capability)
-        return self._known[key]
+    def of(self, card: Accelerator, size: int) -> PredictedMemory:
+        known = self._of_kind(card)
+        if size not in known:
+            known[size] = self._predict(size, _capability(card))
+        return known[size]
 
-    def reserved(self, row: Accelerator) -> list[tuple[int, int]]:
-        """The batches predicted so far for this kind of card, with the bytes that they reserve."""
-        capability = _capability(row)
-        batches = sorted(batch for each, batch in self._known if each == capability)
-        return [(batch, self.of(row, batch).reserved_peak_bytes or 0) for batch in batches]
+    def _of_kind(self, card: Accelerator) -> dict[int, PredictedMemory]:
+        """The sizes predicted so far for the cards for which torch chooses the same kernels."""
+        capability = _capability(card)
+        kind = cublas_workspace_bytes(capability), capability[0] in PREFER_CUDNN
+        return self._known.setdefault(kind, {})
 
-    def fit(self, row: Accelerator, batch: int) -> bool:
-        return self.of(row, batch).fits_into(usable_bytes(row.label))
+    def fit(self, card: Accelerator, size: int) -> bool:
+        return self.of(card, size).fits_into(_usable(card))
+
+    def estimate(self, card: Accelerator) -> int:
+        """Where a line through the two nearest predicted sizes reaches the card's memory."""
+        usable = _usable(card)
+        known = self._of_kind(card)
+        reserved = {size: held.reserved_peak_bytes or 0 for size, held in known.items()}
+        nearest = sorted(reserved, key=lambda size: abs(usable - reserved[size]))[:2]
+        low, high = sorted([0, *nearest])[-2:]
+        slope = (reserved[high] - reserved.get(low, 0)) // (high - low)
+        return high + (usable - reserved[high]) // max(1, slope)
 
 
-def _largest(predictions: _Predictions, row: Accelerator, batch: int) -> int:
-    """The largest batch that fits, between one that does and its successor, which does not."""
-    most, least, guess, step = 0, LARGEST_BATCH_TRIED + 1, batch, 1
+def _largest(predictions: _Predictions, card: Accelerator, size: int) -> int:
+    """The largest size that fits, between one that does and its successor, which does not."""
+    most, least, guess, step = 0, LARGEST_TRIED + 1, size, 1
     while least - most > 1:
         guess = min(max(guess, most + step), least - 1)
-        if predictions.fit(row, guess):
+        if predictions.fit(card, guess):
             # Near the end an estimate may stand still: then steps grow.
             step = 2 * step if guess <= most + step else 1
             most = guess
         else:
             least, step = guess, 1
-        guess = _estimate(predictions, row)
+        guess = predictions.estimate(card)
         if not most < guess < least:
-            is_open = least > LARGEST_BATCH_TRIED
+            is_open = least > LARGEST_TRIED
             guess = most + step if is_open else (most + least) // 2
     return most
-
-
-def _estimate(predictions: _Predictions, row: Accelerator) -> int:
-    """Where a line through the two largest predicted batches reaches the card's memory."""
-    (low, at_low), (high, at_high) = ([(0, 0), *predictions.reserved(row)])[-2:]
-    slope = max(1, (at_high - at_low) // max(1, high - low))
-    return high + (usable_bytes(row.label) - at_high) // slope
 
 
 def _with_batch(step: TrainingStep, batch: int) -> TrainingStep:
@@ -183,24 +200,16 @@ def _batches(step: TrainingStep) -> set[int]:
     return {len(tensor) if tensor.dim() else 0 for tensor in tensors}
 
 
-def _row(card: str) -> Accelerator:
-    row = device_called(card)
-    if _capability(row) is None or not _memory_bytes(row):
-        valid = ", ".join(known_cards())
-        raise ValueError(
-            f"card must be a CUDA card whose memory is on record, got {card!r}: {valid}"
-        )
-    return row
+def _is_cuda(card: Accelerator) -> bool:
+    return re.fullmatch(r"\d+\.\d+", card.arch) is not None
 
 
-def _capability(row: Accelerator) -> tuple[int, int] | None:
-    """The compute capability of an NVIDIA card; None for others."""
-    if not re.fullmatch(r"\d+\.\d+", row.arch):
-        return None
-    major, minor = row.arch.split(".")
+def _capability(card: Accelerator) -> Capability:
+    major, minor = card.arch.split(".")
     return int(major), int(minor)
 
 
-def _memory_bytes(row: Accelerator) -> int:
-    """Of a card that is sold with several sizes, the smallest."""
-    return min(row.memory_sizes, default=0)
+def _usable(card: Accelerator) -> int:
+    usable = usable_bytes(card)
+    assert usable is not None, f"{card.label} is no `cuda_card`"
+    return usable

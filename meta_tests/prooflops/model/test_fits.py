@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import prooflops
-from accounting.devices import device_called
+from accounting.devices import device_called, usable_bytes
 from meta_tests.conftest import ROOT
 from prooflops.model.examination import Examination
-from prooflops.model.fits import fits_of, usable_bytes, without_values
+from prooflops.model.fits import fits_of, without_values
 from prooflops.model.page import write_pages
 from prooflops.model.user_model import UserModel, load_user_model
 
@@ -26,7 +26,7 @@ def wide(batch: int = 1):
 def test_a_step_fits_where_its_bytes_are_offered_and_takes_none_here() -> None:
     model = UserModel("wide", wide, CPU)
     fits = fits_of(model, without_values(model))
-    found = {each.card: each.spare_bytes >= 0 for each in fits.cards}
+    found = {each.card: each.fits for each in fits.cards}
     assert fits.remark == ""
     assert not found["RTX 4090"]
     assert found["A100 SXM4 40GB"]
@@ -55,7 +55,7 @@ def test_a_report_asks_about_one_card_by_its_name() -> None:
     with pytest.raises(ValueError, match=r"device must be one of H100 SXM5 80GB, .*, got 'H100'"):
         prooflops.model_report(net, torch.ones(2, 8), device="H100")
     for name, said in (
-        ("MI300X", "device must be of CUDA, .*, got MI300X"),
+        ("MI300X", "device must be a CUDA card .*, got 'MI300X'"),
         ("V100 SXM2", "one size"),
     ):
         with pytest.raises(ValueError, match=said):
