@@ -18,7 +18,7 @@ def _dtypes_of_the_device(device: torch.device) -> None:
 
 @pytest.fixture(scope="session")
 def metered_device(device: torch.device) -> torch.device:
-    """The device under test where torch counts the bytes that tensors hold on it, elsewhere (mps) the CPU."""
+    """The device under test if torch counts the bytes of tensors on it, else (mps) the CPU."""
     return metered(device)
 
 

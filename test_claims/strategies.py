@@ -79,7 +79,7 @@ def stretched(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int, ...]:
     replaced by 1.
     """
     tail = shape[draw(st.integers(0, len(shape))) :]
-    return tuple(1 if draw(st.booleans()) else size for size in tail)
+    return tuple(draw(st.sampled_from([size, 1])) for size in tail)
 
 
 @st.composite
@@ -168,10 +168,11 @@ def _slice(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
 def _expand(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     new = draw(st.lists(st.integers(1, 3), min_size=0 if x.dim() else 1, max_size=2))
     least = 0 if draw(seldom) else 1
-    own = [
-        draw(st.integers(least, 3) if size == 1 else st.sampled_from([size, -1]))
-        for size in x.shape
-    ]
+    own = []
+    for size in x.shape:
+        repeated = st.integers(least, 3)
+        kept = st.sampled_from([size, -1])
+        own.append(draw(repeated if size == 1 else kept))
     return ((*new, *own),)
 
 

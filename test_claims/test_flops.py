@@ -512,9 +512,10 @@ def test_a_tiny_product_takes_far_longer_than_its_flops_would(device, speed, n):
 @pytest.mark.claim("flops.crude")
 @pytest.mark.parametrize("times", [1, 2])
 def test_products_of_equal_flops_take_unequal_times(device, speed, times):
-    n, thin, wide = (
-        times * of for of in ((64, 1, 512) if device.type == "cpu" else (512, 2, 8192))
-    )
+    on_cpu = device.type == "cpu"
+    n = times * (64 if on_cpu else 512)
+    thin = times * (1 if on_cpu else 2)
+    wide = times * (512 if on_cpu else 8192)
     assert matmul_flops(wide, thin, wide) == matmul_flops(n, n, n)
     what = f"({wide}, {thin}) by ({thin}, {wide}) against {n} x {n}, the same FLOPs, in time"
     speed.assert_slower(
@@ -554,8 +555,10 @@ def test_strassens_algorithm_does_other_operations_than_are_counted():
         (b - d) * (g + h),
         (a - c) * (e + f),
     ]
-    product = [[p[4] + p[3] - p[1] + p[5], p[0] + p[1]], [p[2] + p[3], p[0] + p[4] - p[2] - p[6]]]
-    assert [[float(value) for value in row] for row in product] == (x @ y).tolist()
+    upper = [p[4] + p[3] - p[1] + p[5], p[0] + p[1]]
+    lower = [p[2] + p[3], p[0] + p[4] - p[2] - p[6]]
+    product = [float(value) for value in (*upper, *lower)]
+    assert product == (x @ y).flatten().tolist()
     assert (tally.multiplications, tally.additions) == (7, 18), f"Strassen's took {tally}"
     assert tally.flops != matmul_flops(2, 2, 2) == 16, (
         f"the count would follow the algorithm: {tally.flops}"

@@ -202,11 +202,12 @@ def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(devic
 )
 @given(data=st.data())
 def test_an_einsum_of_two_operands_is_one_product(device, equation, data):
-    size = {letter: data.draw(sizes(2, 9), letter) for letter in sorted({*equation} - {*",->"})}
-    first, second = (
-        [size[letter] for letter in of] for of in equation.partition("->")[0].split(",")
-    )
-    operands = torch.rand(first, device=device), torch.rand(second, device=device)
+    letters = sorted({*equation} - {*",->"})
+    size = {letter: data.draw(sizes(2, 9), letter) for letter in letters}
+    operands = []
+    for term in equation.partition("->")[0].split(","):
+        shape = [size[letter] for letter in term]
+        operands.append(torch.rand(shape, device=device))
     dispatched = product_flops(torch.einsum, equation, *operands)
     should = 2 * math.prod(size.values())
     assert dispatched == should, f"{equation} dispatched {dispatched} FLOPs, not {should} [{size}]"
@@ -235,10 +236,9 @@ def test_a_chain_runs_from_the_left_or_with_opt_einsum_as_is_cheapest(device, wi
     with torch.backends.opt_einsum.flags(enabled=False):
         dispatched = product_flops(torch.einsum, equation, *operands)
     loops = sum(matmul_flops(widths[0], *shape, *batch) for shape in itertools.pairwise(widths[1:]))
-    formula, best = (
-        einsum_flops(equation, *(x.shape for x in operands), order=order)
-        for order in ("left", "best")
-    )
+    shapes = [x.shape for x in operands]
+    formula = einsum_flops(equation, *shapes, order="left")
+    best = einsum_flops(equation, *shapes, order="best")
     assert dispatched == loops == formula, (
         f"{dispatched=}, but from the left {loops}, {formula=} [{widths=}, {batch=}]"
     )

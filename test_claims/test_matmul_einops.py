@@ -26,17 +26,17 @@ def test_reduce_does_to_the_dimensions_it_leaves_out_what_its_word_says(device, 
     names = "batch token head hidden".split()[: len(shape)]
     kept = data.draw(st.lists(st.sampled_from(names), unique=True, max_size=len(names) - 1))
     gone = [at for at, name in enumerate(names) if name not in kept]
-    order = [[name for name in names if name in kept].index(name) for name in kept]
+    left = [name for name in names if name in kept]
+    order = [left.index(name) for name in kept]
     pattern = f"{' '.join(names)} -> {' '.join(kept)}"
     for word in ("sum", "mean", "max", "min"):
         got = einops.reduce(x, pattern, word)
         method = {"max": "amax", "min": "amin"}.get(word, word)
-        numpys = np.transpose(getattr(np, word)(x.cpu().numpy(), axis=tuple(gone)), order)
-        torchs = getattr(x, method)(gone if len(gone) > 1 else gone[0]).permute(order)
-        for other, should in {
-            f"numpy.{word}": torch.tensor(numpys),
-            f"x.{method}": torchs.cpu(),
-        }.items():
+        reduced = getattr(np, word)(x.cpu().numpy(), axis=tuple(gone))
+        numpys = torch.tensor(np.transpose(reduced, order))
+        reduced = getattr(x, method)(gone if len(gone) > 1 else gone[0])
+        torchs = reduced.permute(order).cpu()
+        for other, should in ((f"numpy.{word}", numpys), (f"x.{method}", torchs)):
             assert got.shape == should.shape, (
                 f"shape={got.shape}, but {other} has {should.shape} [{pattern!r}]"
             )
@@ -67,8 +67,8 @@ def test_heads_are_split_off_transformed_alone_and_merged_again(device, b, s, he
     other = einops.rearrange(x, "... (hidden heads) -> ... heads hidden", heads=heads)
     transformed = einops.einsum(split, w, "... hidden, hidden to -> ... to")
     merged = einops.rearrange(transformed, "... heads hidden -> ... (heads hidden)")
-    slices = [x[..., head * hidden : (head + 1) * hidden] for head in range(heads)]
-    reference = torch.cat([by_loops("bsh,hk->bsk", part, w) for part in slices], dim=-1)
+    parts = [by_loops("bsh,hk->bsk", part, w) for part in x.split(hidden, dim=-1)]
+    reference = torch.cat(parts, dim=-1)
     wrong = difference(merged, reference)
     assert not wrong, f"heads transformed: {wrong} [{b=}, {s=}, {heads=}, {hidden=}]"
     wrong = difference(split, x.view(b, s, heads, hidden))
@@ -102,26 +102,40 @@ def _grouped(draw, axes):
 
 
 def written(groups):
-    return " ".join(f"({' '.join(group)})" if len(group) > 1 else group[0] for group in groups)
+    terms = []
+    for group in groups:
+        joined = " ".join(group)
+        terms.append(f"({joined})" if len(group) > 1 else joined)
+    return " ".join(terms)
 
 
 def sizes_of(groups, size):
-    return tuple(math.prod(size[axis] for axis in group) for group in groups)
+    found = ()
+    for group in groups:
+        found += (math.prod(size[axis] for axis in group),)
+    return found
+
+
+def numbered(groups, size, device):
+    """A tensor of these groups' sizes, each element its place."""
+    shape = sizes_of(groups, size)
+    return torch.arange(math.prod(shape), device=device).reshape(shape)
 
 
 @pytest.mark.claim("matmul.rearrange-inverse")
 @given(pattern=patterns())
 def test_rearranging_back_gives_every_element_its_place_again(device, pattern):
     size, left, right = pattern
-    x = torch.arange(math.prod(size.values()), device=device).reshape(sizes_of(left, size))
+    x = numbered(left, size, device)
     there = einops.rearrange(x, f"{written(left)} -> {written(right)}", **size)
     back = einops.rearrange(there, f"{written(right)} -> {written(left)}", **size)
     said = f"[{written(left)} -> {written(right)}, {size}]"
     wrong = difference(back, x)
     assert not wrong, f"there and back: {wrong} {said}"
-    axes, order = ([axis for group in groups for axis in group] for groups in (left, right))
+    axes = list(itertools.chain.from_iterable(left))
+    order = [axes.index(axis) for axis in itertools.chain.from_iterable(right)]
     apart = x.cpu().numpy().reshape([size[axis] for axis in axes])
-    should = apart.transpose([axes.index(axis) for axis in order]).reshape(sizes_of(right, size))
+    should = apart.transpose(order).reshape(sizes_of(right, size))
     assert there.tolist() == should.tolist(), (
         f"rearranged={there.tolist()}, but should be {should.tolist()} {said}"
     )
@@ -135,17 +149,16 @@ def test_a_split_needs_the_size_of_all_factors_but_one(device, factors):
     x = torch.arange(2 * width, device=device).view(2, width)
     pattern = f"x ({' '.join(size)}) -> x {' '.join(size)}"
     for known in itertools.combinations(size.items(), len(size) - 1):
-        wrong = difference(einops.rearrange(x, pattern, **dict(known)), x.view(2, *factors))
+        split = einops.rearrange(x, pattern, **dict(known))
+        wrong = difference(split, x.view(2, *factors))
         assert not wrong, f"split where {known} are given: {wrong} [{size}]"
     for known in itertools.combinations(size.items(), len(size) - 2):
         with pytest.raises(einops.EinopsError, match="Could not infer sizes"):
             einops.rearrange(x, pattern, **dict(known))
     for heads in range(1, width + 2):
-        with (
-            nullcontext()
-            if width % heads == 0
-            else pytest.raises(einops.EinopsError, match="can't divide")
-        ):
+        divides = width % heads == 0
+        refused = pytest.raises(einops.EinopsError, match="can't divide")
+        with nullcontext() if divides else refused:
             einops.rearrange(x, "x (heads hidden) -> x heads hidden", heads=heads)
 
 
@@ -154,19 +167,21 @@ def test_a_split_needs_the_size_of_all_factors_but_one(device, factors):
 def test_rearrange_copies_exactly_where_strides_cannot_express_the_result(device, pattern, data):
     size, left, right = pattern
     laid = data.draw(st.permutations(left), "the dimensions of x as they lie in memory")
-    numbers = torch.arange(math.prod(size.values()), device=device).reshape(sizes_of(laid, size))
+    numbers = numbered(laid, size, device)
     x = numbers.permute([laid.index(group) for group in left])
     y = einops.rearrange(x, f"{written(left)} -> {written(right)}", **size)
-    axes = [axis for group in laid for axis in group]
+    axes = list(itertools.chain.from_iterable(laid))
+    order = [axes.index(axis) for axis in itertools.chain.from_iterable(right)]
     apart = contiguous_layout(tuple(size[axis] for axis in axes))
-    moved = apart.permute([axes.index(axis) for group in right for axis in group])
+    moved = apart.permute(order)
     view = view_strides(moved.shape, moved.strides, sizes_of(right, size)) is not None
     said = f"[{written(left)} -> {written(right)}, {size}, {x.stride()=}]"
     assert shares_storage(x, y) == view, (
         f"shares storage: {shares_storage(x, y)}, but should be {view} {said}"
     )
     if view:
-        y[(-1,) * y.dim()] = -1  # the last element of each axis, and so of x
+        # The last element of each axis, and so of x.
+        y[(-1,) * y.dim()] = -1
         assert x[(-1,) * x.dim()] == -1, (
             f"what is written to the result does not show in the input {said}"
         )

@@ -406,9 +406,8 @@ def held_per_parameter(workloads, device, dtype, optimizer):
         tensors.state_bytes(stepper),
     ]
     held.append(tensors.graph_bytes(device, lambda: model(x)))
-    return [
-        Fraction(part, sum(parameter.numel() for parameter in model.parameters())) for part in held
-    ]
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return [Fraction(part, parameters) for part in held]
 
 
 IN_40B, IN_53B = ({"marks": pytest.mark.claim(claim)} for claim in ("napkin.40b", "napkin.53b"))

@@ -181,7 +181,8 @@ def test_memory_allocated_is_that_and_what_the_blocks_round_up(linear_1024):
     net, stepper, held = linear_1024
     sizes = [4 * parameter.nbytes for parameter in net.parameters()]
     bounds = [charge_bounds(parameter.nbytes) for parameter in net.parameters()]
-    least, most = (4 * sum(bound[end] for bound in bounds) for end in (0, 1))
+    least = 4 * sum(low for low, _ in bounds)
+    most = 4 * sum(high for _, high in bounds)
     assert least == sum(sizes) == LINEAR_1024_BYTES, (
         f"{least} bytes are the least charge, but should be 16,793,600"
     )

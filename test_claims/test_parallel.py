@@ -157,10 +157,10 @@ def shared(ranks, block, x, reduced):
             rows.weight.chunk(ranks, dim=1),
             strict=True,
         )
-        y = sum(
-            functional.linear(between(*(functional.linear(x, w) for w in own)), last)
-            for *own, last in parts
-        )
+        y = 0
+        for *own, last in parts:
+            projected = [functional.linear(x, weight) for weight in own]
+            y = y + functional.linear(between(*projected), last)
         reduced.append(y)
         return y
 
@@ -205,10 +205,10 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(
             got, should, rtol=1e-3, atol=1e-4, msg=f"of {ranks} ranks a gradient is {got}"
         )
     split = Parallelism(tensor=ranks, sequence=False)
-    sent = [
-        sum(each.times * each.bytes for each in collectives(of, split, batch, tokens, "fp32"))
-        for of in (one, two)
-    ]
+    sent = []
+    for model in (one, two):
+        needed = collectives(model, split, batch, tokens, "fp32")
+        sent.append(sum(each.times * each.bytes for each in needed))
     formula = sent[1] - sent[0]
     should = sum(array.nbytes for array in reduced) * (ranks > 1)
     assert formula == should == 16 * x.numel() * (ranks > 1), (
@@ -218,9 +218,8 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(
     assert ends == 8 * x.numel() * (ranks > 1), (
         f"embedding and head send {ends} bytes, not twice x's [{ranks=}]"
     )
-    matrices, norms = (
-        sum(p.numel() for p in block.parameters() if p.dim() == dims) for dims in (2, 1)
-    )
+    matrices = sum(p.numel() for p in block.parameters() if p.dim() == 2)
+    norms = sum(p.numel() for p in block.parameters() if p.dim() == 1)
     held = device_parameters(one, split)[0]
     assert held == matrices / ranks + norms, (
         f"{held} parameters, not 1/{ranks} of {matrices} and {norms} of norms"

@@ -132,7 +132,8 @@ def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(
     label, dtype, printed, rounded
 ):
     row = ACCELERATORS[label]
-    units = {"fp16": "bf16", "fp8_e4m3": "fp8"}.get(dtype, dtype)  # those that multiply it
+    # Those that multiply it.
+    units = {"fp16": "bf16", "fp8_e4m3": "fp8"}.get(dtype, dtype)
     formula = ridge(row, dtype)
     done = flops_while_a_byte_moves(row, units)
     assert formula == pytest.approx(float(printed)), (

@@ -1,6 +1,7 @@
-"""Claims that hold for any model, tested on the one that `--model` names; without that option no test is here.
+"""Claims that hold for any model, tested on the one that `--model` names.
 
-A test marked `claim_of_model` settles claims of the registry for this model: they are no verdicts on the machine.
+Without that option no test is here. A test marked `claim_of_model` settles claims of the registry
+for this model: they are no verdicts on the machine.
 """
 
 import pytest
@@ -9,7 +10,8 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 
 from prooflops import measured
 
-# A rule of thumb holds for a model that it meets within a tenth; the page has its difference, and the reasons, exactly.
+# A rule of thumb holds for a model that it meets within a tenth; the page has its difference, and
+# the reasons, exactly.
 NAPKIN = 0.1
 # A share of a peak of a few hundred bytes is less than one boxed number.
 FEW_BYTES = 512
@@ -138,14 +140,18 @@ def has(optimizer, kinds, **settings):
     )
 
 
+def is_on(optimizer, setting):
+    return any(group.get(setting) for group in optimizer.param_groups)
+
+
 def described(optimizer):
     """An optimizer's name, and which of the settings that cost a buffer are on."""
-    settings = [
-        key
-        for key in ("momentum", "centered", "amsgrad")
-        if any(g.get(key) for g in optimizer.param_groups)
-    ]
-    return " with ".join([type(optimizer).__name__, *filter(None, [" and ".join(settings)])])
+    buffered = ("momentum", "centered", "amsgrad")
+    settings = [key for key in buffered if is_on(optimizer, key)]
+    name = type(optimizer).__name__
+    if not settings:
+        return name
+    return f"{name} with {' and '.join(settings)}"
 
 
 BUFFERS = {
@@ -201,22 +207,20 @@ def test_the_state_is_keyed_by_parameter_and_persists(stepped, does_not_apply):
     if not any(state.values()):
         does_not_apply("the optimizer keeps no state")
     own = {id(each) for each in stepped.module.parameters()}
-    before = {
-        key: {name: id(each) for name, each in row.items()}
-        for key, row in state.items()
-        if id(key) in own
-    }
+    before = {}
+    for key, row in state.items():
+        if id(key) in own:
+            before[key] = {name: id(each) for name, each in row.items()}
     assert len(before) == len(state), (
         f"{len(state) - len(before)} keys of the state are no parameters of the module"
     )
     stepped.step()
-    tensors = [
-        (key, name)
-        for key, row in before.items()
-        for name in row
-        if isinstance(state[key][name], torch.Tensor)
-    ]
-    moved = [name for key, name in tensors if id(state[key][name]) != before[key][name]]
+    moved = []
+    for key, row in before.items():
+        for name, identity in row.items():
+            value = state[key][name]
+            if isinstance(value, torch.Tensor) and id(value) != identity:
+                moved.append(name)
     assert not moved, (
         f"{len(moved)} tensors of the state were replaced in the second step: {moved[:3]}"
     )
@@ -323,7 +327,8 @@ def test_the_backward_pass_costs_twice_the_forward_not_four_times(
     )
     if times < 2 * (1 - NAPKIN):
         does_not_apply(
-            f"the backward pass costs {times:.3g} times the forward, as some factors need no gradient"
+            f"the backward pass costs {times:.3g} times the forward, "
+            "as some factors need no gradient"
         )
 
 
@@ -351,7 +356,8 @@ def test_memory_is_predicted_to_within_a_percent(user_model, memory_device, what
         pytest.skip("; ".join(memory.remarks))
     if memory_device.type != "cpu" or memory.is_lower_bound:
         pytest.skip(
-            "scratch inside kernels is not known for all of these operators: the page shows both figures"
+            "scratch inside kernels is not known for all of these operators: "
+            "the page shows both figures"
         )
     got, predicted = row.measured_bytes, row.predicted_bytes
     assert got == pytest.approx(predicted, rel=0.01, abs=FEW_BYTES), (
@@ -362,18 +368,13 @@ def test_memory_is_predicted_to_within_a_percent(user_model, memory_device, what
 def test_where_it_goes_the_modules_have_the_flops_and_the_kept_tensors_of_the_step(
     user_model, memory_device
 ):
-    flops, breakdown, held = (
-        user_model.flops,
-        user_model.breakdown,
-        user_model.memory.row("held for the backward pass"),
-    )
-    of_all = [
-        row for row in breakdown.modules if not row.depth
-    ]  # the whole, and operators outside it
-    forward, backward = (
-        sum(row.forward_flops for row in of_all),
-        sum(row.backward_flops for row in of_all),
-    )
+    flops = user_model.flops
+    breakdown = user_model.breakdown
+    held = user_model.memory.row("held for the backward pass")
+    # The whole, and operators outside it.
+    of_all = [row for row in breakdown.modules if not row.depth]
+    forward = sum(row.forward_flops for row in of_all)
+    backward = sum(row.backward_flops for row in of_all)
     got, should = (forward, backward), (flops.forward, flops.backward)
     assert got == should, (
         f"the modules have {got} FLOPs forward and backward, but should have {should}"
@@ -381,7 +382,8 @@ def test_where_it_goes_the_modules_have_the_flops_and_the_kept_tensors_of_the_st
     kept = sum(row.kept_bytes for row in of_all)
     fits = kept <= 1.01 * held.measured_bytes + FEW_BYTES or breakdown.is_compiled
     assert fits, (
-        f"the modules keep {kept} B for the backward pass, but all that is held are {held.measured_bytes} B"
+        f"the modules keep {kept} B for the backward pass, "
+        f"but all that is held are {held.measured_bytes} B"
     )
 
 

@@ -36,7 +36,10 @@ class Decoder:
             project(x).view(len(x), -1, 1, attention.width)
             for project in (attention.query, attention.key, attention.value)
         )
-        kept[:] = [torch.cat(pair, dim=2) for pair in zip(kept, new, strict=True)] if kept else new
+        if kept:
+            kept[:] = [torch.cat(pair, dim=2) for pair in zip(kept, new, strict=True)]
+        else:
+            kept[:] = new
         groups = query.shape[1] // kept[0].shape[1]  # query heads that share a key
         with sdpa_kernel(SDPBackend.MATH):
             mixed = nn.functional.scaled_dot_product_attention(
@@ -49,7 +52,8 @@ class Decoder:
         row is read.
         """
         read = {x.untyped_storage()._cdata for _, operands, _ in recorded.calls for x in operands}
-        tables = (self.net.embedding.weight, self.net.positions.weight)
-        weights = [x for x in self.net.parameters() if all(x is not table for table in tables)]
-        held = [*weights, *(kept for layer in self.layers for kept in layer)]
+        tables = {id(self.net.embedding.weight), id(self.net.positions.weight)}
+        held = [x for x in self.net.parameters() if id(x) not in tables]
+        for layer in self.layers:
+            held += layer
         return sum(x.nbytes for x in held if x.untyped_storage()._cdata in read)

@@ -99,9 +99,8 @@ class Recorded(TorchDispatchMode):
         self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = operation(*args, **(kwargs or {}))
-        read, made = (
-            [x for x in tree_leaves(of) if isinstance(x, Tensor)] for of in ((args, kwargs), result)
-        )
+        read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
         self.calls.append((operation.overloadpacket, read, made))
         return result
 

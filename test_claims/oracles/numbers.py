@@ -79,9 +79,13 @@ def values_of_patterns(
     """The values that torch reads in bit patterns (all of them by default), in fp64."""
     bits = 8 * dtype.itemsize
     chosen = range(1 << bits) if patterns is None else patterns
+    if bits > 8:
+        # Torch's wider integers are signed.
+        half = 1 << (bits - 1)
+        chosen = [(pattern + half) % (1 << bits) - half for pattern in chosen]
     device = with_dtype(device, dtype)
-    signed = [p - (1 << bits) if p >> (bits - 1) and bits > 8 else p for p in chosen]
-    return on_the_host(torch.tensor(signed, dtype=INTEGERS[bits], device=device).view(dtype))
+    integers = torch.tensor(list(chosen), dtype=INTEGERS[bits], device=device)
+    return on_the_host(integers.view(dtype))
 
 
 def cast(values: torch.Tensor, dtype: torch.dtype, device: torch.device = CPU) -> torch.Tensor:

@@ -246,8 +246,11 @@ def by_loops(equation: str, *operands: torch.Tensor) -> torch.Tensor:
 def _labels(term: str, dims: int) -> list[str]:
     """The letter of each dimension; those of an ellipsis are numbered from its right."""
     before, dots, after = term.partition("...")
+    if not dots:
+        return [*before]
     width = dims - len(before) - len(after)
-    return [*before, *(str(width - i) for i in range(width if dots else 0)), *after]
+    numbered = [str(place) for place in range(width, 0, -1)]
+    return [*before, *numbered, *after]
 
 
 def _element(

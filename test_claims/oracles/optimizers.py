@@ -142,10 +142,11 @@ class Task:
         """The weights to start from; then for each tensor its gradients, one per step."""
         rng = np.random.default_rng(self.seed)
         weights = [np.asarray(rng.standard_normal(shape)) for shape in self.shapes]
-        return weights, [
-            [np.asarray(self.scale * rng.standard_normal(shape)) for _ in range(self.steps)]
-            for shape in self.shapes
-        ]
+        gradients = []
+        for shape in self.shapes:
+            drawn = [rng.standard_normal(shape) for _ in range(self.steps)]
+            gradients.append([np.asarray(self.scale * each) for each in drawn])
+        return weights, gradients
 
     def reference(self, update: Reference, **options: Any) -> list[Path]:
         """The weights after each step, for each tensor."""

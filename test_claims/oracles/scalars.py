@@ -156,9 +156,7 @@ def _without_lone(operand: tuple[str, np.ndarray], needed: set[str]) -> tuple[st
     unshared = [index for index in indices if index not in needed]
     if unshared:  # one pass over all of them at once: one addition per element
         kept = "".join(index for index in indices if index in needed)
-        order = [indices.index(index) for index in kept] + [
-            indices.index(index) for index in unshared
-        ]
+        order = [indices.index(index) for index in [*kept, *unshared]]
         values = total(
             values.transpose(order).reshape(*(values.shape[i] for i in order[: len(kept)]), -1), -1
         )
@@ -223,9 +221,9 @@ class Net:
     @classmethod
     def of(cls, matrices: Sequence[torch.Tensor]) -> Net:
         net = cls([])
-        net.weights = [
-            [[net.node(value) for value in row] for row in matrix.tolist()] for matrix in matrices
-        ]
+        for matrix in matrices:
+            nodes = [[net.node(value) for value in row] for row in matrix.tolist()]
+            net.weights.append(nodes)
         return net
 
     def node(self, value: float, needs_gradient: bool = True) -> Node:
@@ -236,14 +234,11 @@ class Net:
         sums: list[Node] = []
         rows = x
         for matrix in self.weights:
-            rows = [
-                [self._sum(list(zip(row, own, strict=True))) for own in zip(*matrix, strict=True)]
-                for row in rows
-            ]
-            sums += [node for row in rows for node in row]
-        for node, gradient in zip(
-            (node for row in rows for node in row), output_gradient.flatten().tolist(), strict=True
-        ):
+            columns = list(zip(*matrix, strict=True))
+            rows = [self._row(row, columns) for row in rows]
+            sums += itertools.chain.from_iterable(rows)
+        outputs = itertools.chain.from_iterable(rows)
+        for node, gradient in zip(outputs, output_gradient.flatten().tolist(), strict=True):
             node.gradient = Number(gradient, self.forward)
         for node in reversed(sums):
             for source, weight in node.terms:
@@ -251,11 +246,13 @@ class Net:
                 self._pass_on(node, source, to=weight, tally=self.weight_gradient)
         return rows
 
+    def _row(self, row: list[Node], columns: list[tuple[Node, ...]]) -> list[Node]:
+        return [self._sum(list(zip(row, column, strict=True))) for column in columns]
+
     def _sum(self, terms: list[tuple[Node, Node]]) -> Node:
-        values = inner_product(
-            (x.value for x, _ in terms), (w.value for _, w in terms), self.forward.zero()
-        )
-        return Node(values, terms)
+        left = [x.value for x, _ in terms]
+        right = [w.value for _, w in terms]
+        return Node(inner_product(left, right, self.forward.zero()), terms)
 
     @staticmethod
     def _pass_on(node: Node, factor: Node, to: Node, tally: Operations) -> None:
@@ -266,7 +263,9 @@ class Net:
 
 def gradients(nodes: Sequence[Sequence[Node]]) -> torch.Tensor:
     """The gradients of a matrix of nodes."""
-    return torch.tensor([[float(node.gradient or math.nan) for node in row] for row in nodes])
+    flat = itertools.chain.from_iterable(nodes)
+    values = [float(node.gradient or math.nan) for node in flat]
+    return torch.tensor(values).view(len(nodes), -1)
 
 
 def attention(

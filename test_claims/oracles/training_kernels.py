@@ -317,7 +317,8 @@ def sine(x: Tensor) -> Tensor:
 
 def drawn_shape(elements: int, width: int, rng: random.Random) -> Shape:
     """Three or four dimensions with somewhat more elements, for LONG_ROW more in each row."""
-    leading = [rng.randint(2, 3) for _ in range(2 if width else rng.randint(1, 2))]
+    dimensions = 2 if width else rng.randint(1, 2)
+    leading = [rng.randint(2, 3) for _ in range(dimensions)]
     side = math.ceil(math.sqrt(elements / math.prod(leading)))
     if width:
         return (*leading, side + rng.randint(1, 7), width)
