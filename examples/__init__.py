@@ -1,1 +1,4 @@
-"""Short programs to copy: each is one file, and needs nothing of this repository but `accounting`."""
+"""Short programs to copy.
+
+Each is one file, and needs nothing of this repository but `accounting`.
+"""

@@ -1,6 +1,7 @@
-"""Napkin mathematics of a model of one's own: `python -m examples.napkin`. Formulas alone, so it takes no time.
+"""Napkin mathematics of a model of one's own: `python -m examples.napkin`.
 
-Change the model, the tokens and the devices; every figure follows.
+It is formulas alone, so it takes no time. Change the model, the tokens and the devices; every
+figure follows.
 """
 
 from accounting import activations, devices, memory, models, planning
@@ -17,7 +18,9 @@ MODEL = Transformer(
     norm="rmsnorm",
 )
 TOKENS = 60 * 10**9
-BATCH, SEQUENCE = 4, 4096  # on each device
+# The batch of each device.
+BATCH = 4
+SEQUENCE = 4096
 DEVICE, COUNT, MFU = "NVIDIA H100 80GB HBM3", 8, 0.4
 USD_PER_HOUR = 2.5
 
@@ -27,6 +30,7 @@ def lines() -> list[str]:
     step = models.step_flops(MODEL, BATCH, SEQUENCE)
     rule = models.rule_flops("step", parameters, BATCH * SEQUENCE)
     state = memory.model_state(parameters, "adamw", "bf16-fp32-master")
+    per_parameter = state.total / parameters
     kept = activations.activation_bytes(MODEL, BATCH, SEQUENCE, "bf16")
     peak = devices.peak_flop_per_s(DEVICE, "bf16")
     assert peak is not None, f"no bf16 peak on record for {DEVICE}"
@@ -35,7 +39,7 @@ def lines() -> list[str]:
     return [
         f"parameters          {parameters / 1e9:.2f} billion",
         f"FLOPs a step        {step.model:.3g}, by 6ND {rule:.3g}, {rule / step.model - 1:+.1%}",
-        f"weights and state   {state.total / 2**30:.1f} GiB: {state.total / parameters:.0f} bytes a parameter",
+        f"weights and state   {state.total / 2**30:.1f} GiB: {per_parameter:.0f} bytes a parameter",
         f"activations         {kept / 2**30:.1f} GiB at batch {BATCH} of {SEQUENCE}",
         f"training            {days:.1f} days on {COUNT} x {DEVICE} at an MFU of {MFU:.0%}",
         f"price               {planning.training_cost(days, COUNT, USD_PER_HOUR):,.0f} USD",

@@ -1,6 +1,7 @@
 """A kernel of one's own under this machine's roofs: `python -m examples.own_kernel [cuda]`.
 
-State what it has to compute and to move, measure it beside the two roofs, and see how far it is from what it could be.
+State what it has to compute and to move, measure it beside the two roofs, and see how far it is
+from what it could be.
 """
 
 import sys
@@ -17,20 +18,24 @@ from accounting.roofline import (
 )
 from prooflops import measured
 
-ROWS, COLUMNS = 4096, 4096
-SIZE = 1024  # of the product that gives the roof of compute
+ROWS = 4096
+COLUMNS = 4096
+# A product of this size gives the roof of compute.
+ROOF_SIZE = 1024
 
 
 def kernel(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Here: the gated product of SwiGLU. Put yours in its place, and its FLOPs and bytes into `work`."""
+    """Here: the gated product of SwiGLU.
+
+    Put yours in its place, and its FLOPs and bytes into `work`.
+    """
     return torch.nn.functional.silu(gate) * up
 
 
 def work() -> Work:
+    # Negate, exp, add, divide, multiply; of fp32, two tensors are read and one is written.
     elements = ROWS * COLUMNS
-    return Work(
-        flops=5 * elements, bytes=3 * 4 * elements
-    )  # negate, exp, add, divide, multiply; fp32: 2 read, 1 written
+    return Work(flops=5 * elements, bytes=3 * 4 * elements)
 
 
 def median_s(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> float:
@@ -41,19 +46,25 @@ def median_s(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> f
 
 def lines(device: str = "cpu") -> list[str]:
     gate, up = (torch.randn(ROWS, COLUMNS, device=device) for _ in range(2))
-    square = torch.randn(SIZE, SIZE, device=device)
-    bandwidth = (
-        3 * gate.nbytes / median_s(torch.add, gate, up)
-    )  # the same reads and writes, next to no arithmetic
-    compute = matmul_work(SIZE, SIZE, SIZE, "fp32").flops / median_s(torch.mm, square, square)
-    own, seconds = work(), median_s(kernel, gate, up)
+    square = torch.randn(ROOF_SIZE, ROOF_SIZE, device=device)
+    # The sum reads and writes as much, and does next to no arithmetic.
+    bandwidth = 3 * gate.nbytes / median_s(torch.add, gate, up)
+    compute = matmul_work(ROOF_SIZE, ROOF_SIZE, ROOF_SIZE, "fp32").flops / median_s(
+        torch.mm, square, square
+    )
+    own = work()
+    seconds = median_s(kernel, gate, up)
     intensity = arithmetic_intensity(own.flops, own.bytes)
     ridge = ridge_point(compute, bandwidth)
-    attainable, achieved = attainable_flop_per_s(intensity, compute, bandwidth), own.flops / seconds
+    roofs = f"{bandwidth / 1e9:.3g} GB/s and {compute / 1e9:.4g} GFLOP/s"
+    bound = "memory" if intensity < ridge else "compute"
+    attainable = attainable_flop_per_s(intensity, compute, bandwidth)
+    achieved = own.flops / seconds
+    reached = f"achieved {achieved / 1e9:.3g}: {achieved / attainable:.0%}"
     return [
-        f"roofs: {bandwidth / 1e9:.3g} GB/s and {compute / 1e9:.4g} GFLOP/s, which meet at {ridge:.3g} FLOP/B",
-        f"the kernel does {intensity:.3g} FLOP/B: {'memory' if intensity < ridge else 'compute'}-bound at best",
-        f"attainable {attainable / 1e9:.3g} GFLOP/s, achieved {achieved / 1e9:.3g}: {achieved / attainable:.0%}",
+        f"roofs: {roofs}, which meet at {ridge:.3g} FLOP/B",
+        f"the kernel does {intensity:.3g} FLOP/B: {bound}-bound at best",
+        f"attainable {attainable / 1e9:.3g} GFLOP/s, {reached}",
     ]
 
 

@@ -12,6 +12,14 @@ from typing import Any
 import pytest
 
 WIDTHS = {"phone": 360, "desktop": 1440}
+OVERFLOWING = """() => {
+    const width = document.documentElement.clientWidth;
+    const isWide = (each) =>
+        each.getBoundingClientRect().right > width + 1 && !each.closest(".scroll, .unseen, svg");
+    const shown = (each) =>
+        `${each.tagName} ${each.className} ${each.textContent.slice(0, 60)}`;
+    return [...document.querySelectorAll("body *")].filter(isWide).map(shown);
+}"""
 
 
 class Opened:
@@ -29,13 +37,7 @@ class Opened:
 
     def overflowing(self) -> list[str]:
         """What is wider than the window and does not scroll by itself."""
-        return list(self.page.evaluate("""() => {
-            const width = document.documentElement.clientWidth;
-            return [...document.querySelectorAll("body *")].filter((each) =>
-                each.getBoundingClientRect().right > width + 1
-                    && !each.closest(".scroll, .unseen, svg")
-            ).map((each) => `${each.tagName} ${each.className} ${each.textContent.slice(0, 60)}`);
-        }"""))  # fmt: skip
+        return list(self.page.evaluate(OVERFLOWING))
 
     def violations(self) -> list[str]:
         """What axe-core finds wrong with the page for those who do not see it, or not well."""

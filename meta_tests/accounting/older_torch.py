@@ -1,4 +1,7 @@
-"""What the torch that is running keeps otherwise than the formulas of `accounting.activations`, which follow 2.13."""
+"""What the torch that is running keeps otherwise than the formulas of `accounting.activations`.
+
+These follow 2.13.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,20 @@ from accounting.models import Transformer
 
 
 def has_grouped_flash() -> bool:
-    """Whether attention in groups runs as flash attention on the CPU; older releases take the math path."""
+    """Whether attention in groups runs as flash attention on the CPU.
+
+    Older releases take the math path.
+    """
     query, key = torch.ones(1, 2, 4, 8, requires_grad=True), torch.ones(1, 1, 4, 8)
     mixed = functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
     return "Flash" in mixed.grad_fn.name()
 
 
 def weighs_rms_norm_narrow() -> bool:
-    """Whether RMSNorm casts back to 16 bits before it multiplies by the weight, and so keeps that factor in 16 bits."""
+    """Whether RMSNorm casts back to 16 bits before it multiplies by the weight.
+
+    It then keeps that factor in 16 bits.
+    """
     x, weight = (
         torch.ones(2, 4, dtype=torch.bfloat16, requires_grad=True),
         torch.ones(4, dtype=torch.bfloat16),

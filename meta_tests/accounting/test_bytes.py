@@ -45,7 +45,10 @@ def test_a_dtype_is_taken_as_torch_and_numpy_have_it(name):
 
 @st.composite
 def strided(draw):
-    """A layout of any strides, those of dimensions that are never stepped along included; and a shape to view it in."""
+    """A layout of any strides, and a shape to view it in.
+
+    Some strides are those of dimensions that are never stepped along.
+    """
     shape = draw(shapes((0, 4), (0 if draw(st.integers(0, 9)) == 9 else 1, 4)))
     dense = contiguous_strides(shape)
     # Strides near the contiguous ones make stretches that a view can merge; any others seldom do.

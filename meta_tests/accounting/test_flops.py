@@ -1,4 +1,7 @@
-"""FLOPs of products, layers, einsums, convolutions and attention, against operations counted one by one."""
+"""FLOPs of products, layers, einsums, convolutions and attention.
+
+They are held against operations counted one by one.
+"""
 
 import itertools
 import math
@@ -75,10 +78,12 @@ def test_an_einsum_costs_what_its_loops_count_in_any_order(einsum, data):
 
 @given(sizes=st.lists(st.integers(2, 40), min_size=3, max_size=9))
 def test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication(sizes):
-    """Against the textbook recurrence over intervals (Cormen et al., section 15.2), up to eight operands.
+    """Against the textbook recurrence over intervals, up to eight operands.
 
-    The textbook multiplies neighbours only. With sizes of 1 it may be cheaper to multiply two others first, since where
-    nothing is summed nothing is added.
+    It is that of Cormen et al., section 15.2.
+
+    The textbook multiplies neighbours only. With sizes of 1 it may be cheaper to multiply two
+    others first, since where nothing is summed nothing is added.
     """
     cost = {}
     for length in range(1, len(sizes)):
@@ -183,5 +188,6 @@ def test_attention_costs_what_its_loops_count(data, causal, convention):
         == (forward.flops, backward.flops)
         == (step.forward, step.backward + step.recomputation)
     ), (
-        f"forward and backward {formula}, step {step}, but should be {forward.flops} and {backward.flops} [{attention}]"
+        f"forward and backward {formula}, step {step}, but should be"
+        f" {forward.flops} and {backward.flops} [{attention}]"
     )

@@ -1,4 +1,4 @@
-"""What `accounting.models` says of a model, held against the same model built and run: difference 0."""
+"""What `accounting.models` says of a model, against the same model built and run: difference 0."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ presets = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """The tensors are tiny: a second thread has nothing to do, and is waited for where others use its core."""
+    """The tensors are tiny: a second thread has nothing to do.
+
+    It is waited for where others use its core.
+    """
     with measured.one_thread():
         yield
 

@@ -1,6 +1,7 @@
-"""Bytes on the wire and on a device, against what torch's own parallel code issues and holds in a fake process group.
+"""Bytes on the wire and on a device, against what torch's own parallel code issues and holds.
 
-Of a fake group the process is one rank of any number: its collectives return at once, and nothing else differs.
+It runs in a fake process group, of which the process is one rank of any number: the collectives
+return at once, and nothing else differs.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def world(*sizes: int, rank: int = 0) -> Iterator[Any]:
 
 
 class Wire(TorchDispatchMode):
-    """Bytes of the arrays of each collective that is dispatched; of an exchange, those that go to other ranks."""
+    """Bytes of the arrays of each collective that is dispatched.
+
+    Of an exchange, those that go to other ranks.
+    """
 
     def __init__(self, rank: int = 0) -> None:
         super().__init__()
@@ -106,7 +110,8 @@ def test_data_parallelism_moves_what_ddp_and_fsdp2_move(
 ) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    def reduce_at_once(_, bucket):  # type: ignore[no-untyped-def]  # DDP does not take annotations that are strings
+    # DDP does not take annotations that are strings.
+    def reduce_at_once(_, bucket):  # type: ignore[no-untyped-def]
         dist.all_reduce(bucket.buffer())  # the fake group has no futures of its own
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
@@ -139,7 +144,7 @@ def test_data_parallelism_moves_what_ddp_and_fsdp2_move(
 
 
 def sharded(net: nn.Module, mesh: Any, sequence: bool) -> nn.Module:
-    """Megatron's tensor parallelism in torch's own styles, of the norms' tokens as well if `sequence`."""
+    """Megatron's tensor parallelism in torch's own styles; of the norms' tokens if `sequence`."""
     from torch.distributed.tensor import Replicate, Shard
 
     outside, inside = Shard(1) if sequence else Replicate(), Replicate()
@@ -238,21 +243,18 @@ def test_a_pipeline_sends_what_torchs_schedules_send(
 
 
 def test_devices_of_deepseek_v3_hold_what_an_analysis_of_its_memory_prints() -> None:
-    # Zhang and Su 2025, arXiv:2502.07846: 86 GiB in bf16 on each stage of 4 layers, 11.64 on each of its 2 · 8 ranks;
-    # both of a tensor group have the whole shared expert and the maps to rotary queries.
-    model, rank = (
-        from_config("deepseek-ai/DeepSeek-V3"),
-        Parallelism(data=4, tensor=2, pipeline=16, expert=4),
-    )
-    of_stage, of_rank = (
-        sum(device_parameters(model, split)[:2]) for split in (Parallelism(pipeline=16), rank)
-    )
+    # Zhang and Su 2025, arXiv:2502.07846: 86 GiB in bf16 on each stage of 4 layers, 11.64 on each
+    # of its 2 · 8 ranks; both of a tensor group have the whole shared expert and the maps to rotary
+    # queries.
+    model = from_config("deepseek-ai/DeepSeek-V3")
+    rank = Parallelism(data=4, tensor=2, pipeline=16, expert=4)
+    of_stage = sum(device_parameters(model, Parallelism(pipeline=16))[:2])
+    assert round(of_stage * 2 / 2**30) == 86
+    of_rank = sum(device_parameters(model, rank)[:2])
     whole_there = 4 * (3 * 7168 * 2048 + 1536 * 128 * 64) / 2
-    assert (round(of_stage * 2 / 2**30), round((of_rank + whole_there) * 2 / 2**30, 2)) == (
-        86,
-        11.64,
-    )
-    for ranks in (1, 2, 64, 256):  # every expert is on one of them, all else on each
+    assert round((of_rank + whole_there) * 2 / 2**30, 2) == 11.64
+    # Every expert is on one of them, all else on each.
+    for ranks in (1, 2, 64, 256):
         layers, experts, ends = device_parameters(model, Parallelism(data=256, expert=ranks))
         assert layers + ends + experts * ranks == parameter_count(model)
 
@@ -286,9 +288,12 @@ def test_experts_shared_by_four_of_eight_devices_have_gradients_reduced_by_two()
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
-    [({"tensor": 3}, "tensor must divide the heads of the model, 32, got 3"), ({"tensor": 64}, "heads of the model"),
-     ({"data": 3, "expert": 3}, "expert must divide the experts of the model, 8, got 3")],
-)  # fmt: skip
+    [
+        ({"tensor": 3}, "tensor must divide the heads of the model, 32, got 3"),
+        ({"tensor": 64}, "heads of the model"),
+        ({"data": 3, "expert": 3}, "expert must divide the experts of the model, 8, got 3"),
+    ],
+)
 def test_a_split_that_no_device_could_hold_is_refused(sizes: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         device_parameters(MIXTRAL_8X7B, Parallelism(**sizes))

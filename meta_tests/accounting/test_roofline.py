@@ -1,4 +1,7 @@
-"""Work, roofs and utilisation against numbers that count their operations and arrays that count their bytes."""
+"""Work, roofs and utilisation.
+
+They are held against numbers that count their operations and arrays that count their bytes.
+"""
 
 import math
 

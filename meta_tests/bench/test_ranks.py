@@ -68,7 +68,8 @@ class Job:
 
     codes: list[int]
     said: list[str]
-    apart_s: float  # from the end of the first rank to that of the last
+    # The last rank ended so long after the first.
+    apart_s: float
     folder: Path
 
     @property

@@ -1,12 +1,15 @@
-"""Tries the gate on public projects' own benchmarks: `make gate-field ARGS="prepare"`, then `ARGS="run pluggy twice"`.
+"""Tries the gate on public projects' own benchmarks.
 
-prepare [PROJECT ...]              clones, virtual environments and trial commits
-run PROJECT TRIAL [--runs N]       the gate with its defaults, HEAD against HEAD~1; a line of JSON per run
-study [--held-out] [--runs N]      all runs of the drawn projects that the results lack, one after another
-table                              the results as Markdown
+`make gate-field ARGS="prepare"`, then `ARGS="run pluggy twice"`.
 
-TRIAL: unchanged, slight (about 5 % more work), twice (a main function does its work twice). --load busy keeps one core
-busy. --folder holds all of it, and results.jsonl. --source NAME=DIR clones a project from a folder instead of its URL.
+prepare [PROJECT ...]           clones, virtual environments and trial commits
+run PROJECT TRIAL [--runs N]    the gate with its defaults, HEAD against HEAD~1; JSON, a line a run
+study [--held-out] [--runs N]   all runs of the drawn projects that the results lack
+table                           the results as Markdown
+
+TRIAL: unchanged, slight (about 5 % more work), twice (a main function does its work twice).
+--load busy keeps one core busy. --folder holds all of it, and results.jsonl.
+--source NAME=DIR clones a project from a folder instead of its URL.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ else:
 ROOT = Path(__file__).parents[2]
 TRIALS, LOADS = ("unchanged", "slight", "twice"), ("quiet", "busy")
 GATE_NEEDS = ("pytest>=8.0", "pytest-benchmark>=5.0", "numpy>=1.23", "scipy>=1.11")
-LONGEST_S = 900.0  # of a run: the gate's budget is 10 min
+# The gate's budget is 10 min.
+LONGEST_RUN_S = 900.0
 TWICE = """
 def _twice(function):
     return lambda *args, **kwargs: (function(*args, **kwargs), function(*args, **kwargs))[1]
@@ -47,7 +51,10 @@ def _twice(function):
 
 @dataclass(frozen=True)
 class Project:
-    """A repository, how its benchmarks are run, and what is planted: a row of projects.toml, explained there."""
+    """A repository, how its benchmarks are run, and what is planted.
+
+    It is a row of projects.toml, explained there.
+    """
 
     url: str
     commit: str
@@ -57,7 +64,8 @@ class Project:
     twice: Sequence[str] = ()
     packages: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    role: str = ""  # of a project drawn by the rule: developing, or held out
+    # A project drawn by the rule is developing, or held out.
+    role: str = ""
 
 
 ROWS = tomllib.loads((Path(__file__).parent / "projects.toml").read_text(encoding="utf-8"))
@@ -69,7 +77,8 @@ def call(*command: object, cwd: Path | None = None) -> None:
     done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(
-            f"{' '.join(map(str, command))} in {cwd} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+            f"{' '.join(map(str, command))} in {cwd} failed:\n"
+            f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
         )
 
 
@@ -163,7 +172,7 @@ def suite(
     command = [
         "timeout",
         "--foreground",
-        LONGEST_S,
+        LONGEST_RUN_S,
         home / "venv/bin/python",
         "-m",
         "pytest",
@@ -178,7 +187,10 @@ def suite(
 
 
 def fails_min_5(folder: Path, name: str, trial: str, storage: str) -> int | None:
-    """Benchmarks that fail pytest-benchmark's min:5% between two plain runs; None where it cannot compare them."""
+    """Benchmarks that fail pytest-benchmark's min:5% between two plain runs.
+
+    None where it cannot compare them.
+    """
     options = [
         "--benchmark-enable",
         f"--benchmark-storage=file://{storage}",
@@ -194,9 +206,10 @@ def fails_min_5(folder: Path, name: str, trial: str, storage: str) -> int | None
 
 def run(folder: Path, name: str, trial: str, load: str) -> dict[str, Any]:
     """One run of the gate with its defaults beside that load, appended to results.jsonl."""
-    if trial not in trials_of(PROJECTS[name]):
+    trials = trials_of(PROJECTS[name])
+    if trial not in trials:
         raise SystemExit(
-            f"nothing is planted into {name} for {trial}; there is {', '.join(trials_of(PROJECTS[name]))}"
+            f"nothing is planted into {name} for {trial}; there is {', '.join(trials)}"
         )
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         if load == "busy":
@@ -262,8 +275,14 @@ def study(folder: Path, role: str, runs: int) -> None:
 
 
 def table(folder: Path) -> None:
-    """The drawn projects' results by suite and by role: runs that fail, verdicts, what decided them, and seconds."""
-    columns = "runs|exit 1|ended in 2 min|min:5% red|benchmarks|same|found|open|by time|by instructions|s, median"
+    """The drawn projects' results by suite and by role.
+
+    Runs that fail, verdicts, what decided them, and seconds.
+    """
+    columns = (
+        "runs|exit 1|ended in 2 min|min:5% red|benchmarks|same|found|open"
+        "|by time|by instructions|s, median"
+    )
     print(f"|role|suite|trial|load|{columns}|\n|{'---|' * 15}")
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for each in results(folder):
@@ -293,8 +312,9 @@ def show(result: Mapping[str, Any]) -> None:
         f"{count} {verdict}" for verdict, count in sorted(result["verdicts"].items())
     )
     counts = counts or "\n".join(result["printed"][-20:])
-    run = f"{result['project']} {result['trial']} {result['load']}: exit {result['exit']}, {result['pairs']} pairs"
-    print(f"{run}, {result['wall_s']:.0f} s: {counts}; min:5% fails {result['min_5']}", flush=True)
+    run = f"{result['project']} {result['trial']} {result['load']}"
+    ended = f"exit {result['exit']}, {result['pairs']} pairs, {result['wall_s']:.0f} s"
+    print(f"{run}: {ended}: {counts}; min:5% fails {result['min_5']}", flush=True)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from meta_tests.prooflops_gate.foreign_repo import INI, MORE, QUICK
 
 @pytest.fixture
 def plain_repo(tmp_path: Path) -> Foreign:
-    """A repository with one benchmark that knows nothing of this suite, for runs with the plugin."""
+    """A repository with one benchmark that knows nothing of this suite."""
     return Foreign(tmp_path)
 
 

@@ -24,7 +24,8 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
     from prooflops_gate.statistics.decision_rule import Plan
     def plan(benchmarks, *, most=None, all_pairs=False, directions=1):
         looks = (most if all_pairs else 2,)
-        return Plan(benchmarks=1, looks=looks, alarm_rate=0.3, confirmation_level=0.3, confirming_pairs=2)
+        often = {"alarm_rate": 0.3, "confirmation_level": 0.3}
+        return Plan(benchmarks=1, looks=looks, confirming_pairs=2, **often)
     comparison.plan_for = plan
     memory.FEWEST = 2
     if "FORKED_PROCESSES" in os.environ:

@@ -79,4 +79,5 @@ def fork_processes() -> None:
             return subprocess.Popen(command, **options)
         return Fork(command, options["cwd"], options["env"], options["stdout"])
 
-    process.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": popen})  # type: ignore[assignment]
+    standing_in: Any = SimpleNamespace(**{**vars(subprocess), "Popen": popen})
+    process.subprocess = standing_in

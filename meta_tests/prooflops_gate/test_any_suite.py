@@ -123,7 +123,8 @@ CHANGING_IDS = {
     "an address": "import work\nfunctions = [lambda n=n: work.busy(n) for n in (300, 400)]\n"
     "@pytest.mark.parametrize('f', functions, ids=str)\n"
     "def test_it(benchmark, f):\n    benchmark(f)\n",
-    "a uuid": "import uuid\n@pytest.mark.parametrize('key', [str(uuid.uuid4()), uuid.uuid4().hex])\n"
+    "a uuid": "import uuid\n"
+    "@pytest.mark.parametrize('key', [str(uuid.uuid4()), uuid.uuid4().hex])\n"
     "def test_it(benchmark, key):\n    benchmark(sum, map(ord, key))\n",
     "a temporary folder": "import tempfile\n"
     "@pytest.mark.parametrize('folder', [tempfile.mkdtemp(), tempfile.mkdtemp()])\n"

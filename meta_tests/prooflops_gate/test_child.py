@@ -267,7 +267,10 @@ def test_that_fails():
     ("given", "seen"),
     [
         (
-            "--gate --device cuda --gate-versus=main gone.py::test_x --gate-budget 3 --benchmark-autosave -xvk kept",
+            (
+                "--gate --device cuda --gate-versus=main gone.py::test_x --gate-budget 3"
+                " --benchmark-autosave -xvk kept"
+            ),
             {
                 "device": "cuda",
                 "keyword": "kept",
@@ -277,7 +280,10 @@ def test_that_fails():
             },
         ),
         (
-            "--maybe=a --points 1 2 -v --junit-xml x.xml --cache-size 3 --lf --sw --benchmark-warmup off",
+            (
+                "--maybe=a --points 1 2 -v --junit-xml x.xml --cache-size 3 --lf --sw"
+                " --benchmark-warmup off"
+            ),
             {
                 "maybe": "a",
                 "points": ["1", "2"],
@@ -302,7 +308,9 @@ def test_a_process_has_this_runs_options_but_what_is_the_parents_alone(
 ) -> None:
     (children.root / "conftest.py").write_text(OPTIONS)
     (children.root / "pytest.ini").write_text(
-        "[pytest]\naddopts = --benchmark-warmup on --strict-markers --benchmark-disable\n  --maxfail=3\n"
+        "[pytest]\n"
+        "addopts = --benchmark-warmup on --strict-markers --benchmark-disable\n"
+        "  --maxfail=3\n"
     )
     children.write(SEEN)
     children.options += [*WITH_PLUGIN, *given.split()]
@@ -390,13 +398,15 @@ import tracemalloc
 from collections import deque
 import pytest
 
-class Calls(deque):  # a list that grows in the traced call counts whole, and that of a fast machine is long
+# A list that grows in the traced call counts whole, and that of a fast machine is long.
+class Calls(deque):
     def __call__(self, block=1000):
         self.append(tracemalloc.is_tracing())
         return bytearray(block)
 
 def test_plain(benchmark):
-    calls = [0, 0]  # not traced, traced: a list of thousands might grow in the traced call and be counted with it
+    # Not traced, traced. A list of thousands might grow in the traced call and be counted with it.
+    calls = [0, 0]
     def make(block):
         calls[tracemalloc.is_tracing()] += 1
         return bytearray(block)
@@ -404,7 +414,8 @@ def test_plain(benchmark):
     assert calls[0] and calls[1] == 1
 
 def test_by_keyword(benchmark):
-    assert benchmark(function_to_benchmark=dict, function=1, figures=2) == {"function": 1, "figures": 2}
+    found = benchmark(function_to_benchmark=dict, function=1, figures=2)
+    assert found == {"function": 1, "figures": 2}
 
 def test_pedantic(benchmark):
     calls = Calls()
@@ -420,7 +431,8 @@ def test_pedantic_iterations(benchmark):
 def test_pedantic_warm_up(benchmark, rounds):
     calls, made = Calls(), []
     benchmark.pedantic(calls, setup=lambda: made.append(1), rounds=2, warmup_rounds=rounds)
-    assert [*calls] == [*[False] * (rounds - 2), True, False, False, False] and len(made) == rounds + 2
+    assert [*calls] == [*[False] * (rounds - 2), True, False, False, False]
+    assert len(made) == rounds + 2
 
 def test_generator(benchmark):
     benchmark(lambda: (number for number in range(9)))
@@ -438,7 +450,8 @@ def test_traces_itself(benchmark):
 def test_error(benchmark):
     with pytest.raises(ValueError, match="no number") as error:
         benchmark(int, "no number")
-    assert not [each for each in error.traceback.filter(error) if "prooflops_gate/child" in str(each.path)]
+    shown = [str(each.path) for each in error.traceback.filter(error)]
+    assert not [path for path in shown if "prooflops_gate/child" in path]
     assert not tracemalloc.is_tracing()
 """
 
@@ -532,7 +545,15 @@ def test_it(benchmark, prepared, number):
     benchmark(sum, [1, 2])
 """
 FINISHED = "from test_it import note\ndef pytest_sessionfinish(session):\n    note('finishes')\n"
-ENDS = "import os\ndef test_it(benchmark):\n    benchmark(sum, [1])\ndef test_then(benchmark):\n    os._exit(1)\n"
+ENDS = """
+import os
+
+def test_it(benchmark):
+    benchmark(sum, [1])
+
+def test_then(benchmark):
+    os._exit(1)
+"""
 LOCKED = """
 import os, time
 while True:

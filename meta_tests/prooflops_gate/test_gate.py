@@ -44,10 +44,20 @@ def test_a_slowdown_an_exact_change_and_a_failure_each_stop_the_gate(
     ).stdout
 
     done = run(
-        foreign, "--gate", "--gate-versus", "HEAD", "--gate-min-effect", "40%", "--device", "abacus",
-        f"--junitxml={junit}", f"--gate-json={written}", f"--gate-markdown={comment}",
-        GITHUB_STEP_SUMMARY=str(page), GITHUB_ACTIONS="true",
-    )  # fmt: skip
+        foreign,
+        "--gate",
+        "--gate-versus",
+        "HEAD",
+        "--gate-min-effect",
+        "40%",
+        "--device",
+        "abacus",
+        f"--junitxml={junit}",
+        f"--gate-json={written}",
+        f"--gate-markdown={comment}",
+        GITHUB_STEP_SUMMARY=str(page),
+        GITHUB_ACTIONS="true",
+    )
 
     assert done.code == 1
     cases = {case.get("name"): case for case in ET.parse(junit).getroot().iter("testcase")}
@@ -389,7 +399,10 @@ def test_the_parent_asks_the_device_nothing_and_writes_no_report(
         conftest.write(PARENT)
     house.claim("demo.one")
     house.test(
-        "@pytest.mark.claim('demo.one')\n@pytest.mark.needs('c++')\ndef test_one():\n    assert True\n"
+        "@pytest.mark.claim('demo.one')\n"
+        "@pytest.mark.needs('c++')\n"
+        "def test_one():\n"
+        "    assert True\n"
     )
     house.test(
         "def test_time(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=3)\n",

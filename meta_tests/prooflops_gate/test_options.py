@@ -25,15 +25,30 @@ from prooflops_gate.selection import is_asked_for
 
 FLAGS = ("gate", "gate_noise_floor", "gate_history")
 TEXTS = [
-    f"gate_{each}"
-    for each in "baseline versus bisect record replicates min_effect budget by min_instructions".split()
+    "gate_baseline",
+    "gate_versus",
+    "gate_bisect",
+    "gate_record",
+    "gate_replicates",
+    "gate_min_effect",
+    "gate_budget",
+    "gate_by",
+    "gate_min_instructions",
 ]
 INI = {
-    "gate_history": ".prooflops", "gate_exact": "flops", "gate_min_effect": "3%", "gate_direction": "slower",
-    "gate_memory": "fail", "gate_min_memory_effect": "5%", "gate_missing": "fail",
-    "gate_in_turn": "true", "gate_by": "time", "gate_min_instructions": "0.5%", "gate_instructions": "report",
+    "gate_history": ".prooflops",
+    "gate_exact": "flops",
+    "gate_min_effect": "3%",
+    "gate_direction": "slower",
+    "gate_memory": "fail",
+    "gate_min_memory_effect": "5%",
+    "gate_missing": "fail",
+    "gate_in_turn": "true",
+    "gate_by": "time",
+    "gate_min_instructions": "0.5%",
+    "gate_instructions": "report",
     "gate_undecided": "pass",
-}  # fmt: skip
+}
 # What a command line can hold: no NUL, and no half of a surrogate pair.
 WORDS = st.text(
     st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8
@@ -52,12 +67,20 @@ def config_of(
 ) -> Any:
     """The configuration of a run with these options; `words`: of its command line."""
     options = {**dict.fromkeys(FLAGS, False), **dict.fromkeys(TEXTS), **given}
+
+    def getoption(name: str, default: Any = None) -> Any:
+        if name.startswith("benchmark"):
+            return options.get(name, False)
+        return options.get(name, default)
+
     return SimpleNamespace(
-        stash=pytest.Stash(), rootpath=folder, getini={**INI, **(ini or {})}.__getitem__,
-        getoption=lambda name, default=None: options.get(name, False if name.startswith("benchmark") else default),
+        stash=pytest.Stash(),
+        rootpath=folder,
+        getini={**INI, **(ini or {})}.__getitem__,
+        getoption=getoption,
         invocation_params=SimpleNamespace(dir=folder, args=words),
         pluginmanager=SimpleNamespace(hasplugin=lambda name: name in given),
-    )  # fmt: skip
+    )
 
 
 def read(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None = None) -> Settings:

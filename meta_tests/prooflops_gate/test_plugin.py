@@ -35,14 +35,18 @@ def test_a_plain_run_loads_a_few_small_modules_and_leaves_nothing(
     assert not (plain_repo.root / ".prooflops").exists()
 
 
+RACK = """
+def pytest_gate_update_fingerprint(config, fingerprint):
+    fingerprint['rack'] = 4
+
+def pytest_benchmark_update_machine_info(config, machine_info):
+    machine_info['rack'] = 4
+"""
+
+
 def test_a_record_says_which_code_ran_on_which_machine(plain_repo: Foreign) -> None:
     with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
-        conftest.write(
-            "def pytest_gate_update_fingerprint(config, fingerprint):\n    fingerprint['rack'] = 4\n"
-        )
-        conftest.write(
-            "def pytest_benchmark_update_machine_info(config, machine_info):\n    machine_info['rack'] = 4\n"
-        )
+        conftest.write(RACK)
     with open(plain_repo.root / "test_it.py", "a", encoding="utf-8") as tests:
         tests.write("import pytest\ntest_sum = pytest.mark.gate(min_effect=0.2)(test_sum)\n")
         tests.write("def test_other(benchmark):\n    benchmark.pedantic(sum, args=([1],))\n")
@@ -83,7 +87,9 @@ def test_a_full_disk_is_reported_and_the_history_stays(plain_repo: Foreign) -> N
     text = before.read_text()
     with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
         conftest.write(
-            "import os\ndef full(_): raise OSError(28, 'No space left on device')\nos.fsync = full\n"
+            "import os\n"
+            "def full(_): raise OSError(28, 'No space left on device')\n"
+            "os.fsync = full\n"
         )
     run = plain_repo.run("--gate-baseline", "main")
     assert run.code == 1

@@ -37,11 +37,15 @@ def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, 
     (foreign / "work.py").write_text(
         "def busy(steps=0):\n    while True:\n        pass\n\nSTEPS = 1\n"
     )
+    options = ("test_foreign.py::test_busy_loop", "--gate", "--gate-versus=HEAD")
+    temporary = str(tmp_path / "temporary")
     parent = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *PLUGINS, "test_foreign.py::test_busy_loop", "--gate", "--gate-versus=HEAD"],
-        cwd=foreign, env=child_environment(import_path(foreign), TMPDIR=str(tmp_path / "temporary"), **ALONE),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-m", "pytest", *PLUGINS, *options],
+        cwd=foreign,
+        env=child_environment(import_path(foreign), TMPDIR=temporary, **ALONE),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
     def alive() -> list[str]:
         found = []

@@ -51,9 +51,15 @@ def test_times_of_another_session_are_reported_and_decide_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
-    [(24, 24, "SAME"), (24, 25, "CHANGED"), (24, None, "MISSING"), (None, 24, "NEW"), (1, True, "CHANGED"),
-     (NAN, NAN, "SAME")],
-)  # fmt: skip
+    [
+        (24, 24, "SAME"),
+        (24, 25, "CHANGED"),
+        (24, None, "MISSING"),
+        (None, 24, "NEW"),
+        (1, True, "CHANGED"),
+        (NAN, NAN, "SAME"),
+    ],
+)
 def test_an_exact_quantity_is_compared_by_equality(
     before: object, after: object, verdict: str
 ) -> None:
@@ -76,9 +82,14 @@ def test_missing_and_new_benchmarks_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
-    [("holds", "FAILS", "CHANGED"), ("holds", "not checked", "INCONCLUSIVE"), ("not checked", "holds", "NEW"),
-     ("not checked", "not checked", "SAME"), ("holds if", "corrected", "CHANGED")],
-)  # fmt: skip
+    [
+        ("holds", "FAILS", "CHANGED"),
+        ("holds", "not checked", "INCONCLUSIVE"),
+        ("not checked", "holds", "NEW"),
+        ("not checked", "not checked", "SAME"),
+        ("holds if", "corrected", "CHANGED"),
+    ],
+)
 def test_a_claims_verdict_is_an_exact_quantity_unless_it_was_not_checked(
     before: str, after: str, verdict: str
 ) -> None:

@@ -39,9 +39,13 @@ subprocess.run([{python!r}, "-m", "venv", "--without-pip", folder], check=True)
 (site,) = folder.glob("lib/*/site-packages")
 (site / "shared.pth").write_text({site!r})
 offline = ["--no-deps", "--no-index", "--no-build-isolation", "-q"]
-calls = {{"pip": f"pip._internal.cli.main.main(sys.argv[1:] + {{offline}})", "pytest": "pytest.main()"}}
+calls = {{
+    "pip": f"pip._internal.cli.main.main(sys.argv[1:] + {{offline}})",
+    "pytest": "pytest.main()",
+}}
+imports = "import sys, pip._internal.cli.main, pytest"
 for name, call in calls.items():
-    script = f"#!{{folder}}/bin/python\\nimport sys, pip._internal.cli.main, pytest\\nsys.exit({{call}})\\n"
+    script = f"#!{{folder}}/bin/python\\n{{imports}}\\nsys.exit({{call}})\\n"
     (folder / "bin" / name).write_text(script)
     (folder / "bin" / name).chmod(0o755)
 """
@@ -52,12 +56,14 @@ from pathlib import Path
 store, (api, *words) = Path({store!r}), sys.argv[1:]
 comments = json.loads(store.read_text())
 if "--jq" in words:
-    assert words[:2] == ["--paginate", "repos/o/r/issues/5/comments"] and {mark!r} in words[-1], words
+    assert words[:2] == ["--paginate", "repos/o/r/issues/5/comments"], words
+    assert {mark!r} in words[-1], words
     print(*[number for number, text in comments.items() if text.startswith({mark!r})], sep="\\n")
 else:
     (path,) = (word for word in words if word.startswith("repos/o/r/issues/"))
     assert path.endswith("5/comments") or words[:2] == ["--method", "PATCH"], words
-    comments[path.rpartition("comments/")[2] if "PATCH" in words else "20"] = Path(words[-1][6:]).read_text()
+    number = path.rpartition("comments/")[2] if "PATCH" in words else "20"
+    comments[number] = Path(words[-1][6:]).read_text()
     store.write_text(json.dumps(comments))
 """
 # In place of curl: GitLab's notes of one merge request, in the same file.
@@ -69,7 +75,8 @@ notes, address = json.loads(store.read_text()), words[-1]
 assert "PRIVATE-TOKEN: secret" in words and "/projects/7/merge_requests/5/notes" in address, words
 if "--data-urlencode" in words:
     number = address.rpartition("/")[2] if "PUT" in words else "20"
-    notes[number] = Path(words[words.index("--data-urlencode") + 1].removeprefix("body@")).read_text()
+    body = words[words.index("--data-urlencode") + 1]
+    notes[number] = Path(body.removeprefix("body@")).read_text()
     store.write_text(json.dumps(notes))
 else:
     print(json.dumps([dict(id=int(number), body=text) for number, text in notes.items()]))

@@ -6,7 +6,10 @@ from torch import nn
 number = 3
 module = nn.Linear(2, 2)
 x = torch.ones(1, 2)
-VALID = "(module, inputs) or (module, inputs, optimizer, loss, D), of which the last three may be left out or None"
+VALID = (
+    "(module, inputs) or (module, inputs, optimizer, loss, D),"
+    " of which the last three may be left out or None"
+)
 
 
 def raises():
@@ -30,7 +33,8 @@ REFUSALS = {
     "module": f"got a Linear itself; name a function that returns {VALID}",
     "raises": "the factory raised ZeroDivisionError: nothing to divide (",
     "leaves": "the factory raised SystemExit: 2",
-    "needs_a_size": "the factory raised TypeError: needs_a_size() missing 1 required positional argument: 'size'",
+    "needs_a_size": "the factory raised TypeError:"
+    " needs_a_size() missing 1 required positional argument: 'size'",
 }
 # Returned anew at each call, and refused.
 RETURNED = {

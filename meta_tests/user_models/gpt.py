@@ -1,4 +1,7 @@
-"""A decoder in the manner of Hugging Face: keyword inputs, an output with loss and logits, handed out in eval mode."""
+"""A decoder in the manner of Hugging Face.
+
+It has keyword inputs, an output with loss and logits, and is handed out in eval mode.
+"""
 
 from collections import OrderedDict
 

@@ -1,4 +1,7 @@
-"""A class of somebody's own, in which nearly everything is unlike 6ND: shared, frozen, idle and routed layers."""
+"""A class of somebody's own, in which nearly everything is unlike 6ND.
+
+It has shared, frozen, idle and routed layers.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +42,10 @@ class Factories:
 
 
 class Looking(nn.Linear):
-    """What it does depends on values, which a prediction lacks; and a buffer of it is a part of a larger tensor."""
+    """What it does depends on values, which a prediction lacks.
+
+    A buffer of it is a part of a larger tensor.
+    """
 
     def __init__(self, inputs: int, outputs: int):
         super().__init__(inputs, outputs)

@@ -19,7 +19,8 @@ GPT = Transformer(
 )
 GPT_TOKENS = gpt.BATCH * gpt.LENGTH
 
-# Multiply-adds of each convolution on 4 images of 16 x 16: images · positions · outputs · inputs · kernel.
+# Multiply-adds of each convolution on 4 images of 16 x 16:
+# images · positions · outputs · inputs · kernel.
 RESNET_CONVOLUTIONS = {
     "conv1": (4 * 16 * 16, 8 * 3 * 9),
     "layer1.conv1": (4 * 8 * 8, 16 * 8 * 9),
@@ -93,7 +94,8 @@ PARTS = {
     },
 }
 
-# SGD with momentum keeps a buffer; AdamW and Adam two, and a count of 4 bytes per tensor that gets a gradient.
+# SGD with momentum keeps a buffer; AdamW and Adam keep two, and a count of 4 bytes per tensor that
+# gets a gradient.
 OWN_TRAINED = OWN_PARAMETERS - 33 * 32
 OWN_WITH_GRADIENT = OWN_TRAINED - OWN_IDLE
 STATE_BYTES = {

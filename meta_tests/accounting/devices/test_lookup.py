@@ -1,4 +1,7 @@
-"""A device is found by its exact name, or by words that fit it alone; it has the dense peak of a format, or None."""
+"""A device is found by its exact name, or by words that fit it alone.
+
+It has the dense peak of a format, or None.
+"""
 
 import pytest
 

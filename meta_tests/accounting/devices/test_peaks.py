@@ -1,15 +1,20 @@
-"""The peak table is right: each figure follows from units, rate and clock, and is half the sparse one."""
+"""The peak table is right.
+
+Each figure follows from units, rate and clock, and is half the sparse one.
+"""
 
 import pytest
 
 from accounting.devices import FLOP_PER_CLOCK, ROWS, Accelerator, Figure, nominal_clock_mhz
 from meta_tests.conftest import recorded
 
-# Figures that units · FLOP per clock · clock misses by more than the rounding of what is printed, and by which share.
+# Figures that units · FLOP per clock · clock misses by more than the rounding of what is printed,
+# and by which share.
 RE_DERIVATION_EXCEPTIONS = {
     name: float(text.split()[0]) for name, text in recorded("re_derivation.txt").items()
 }
-SPARSE_PER_DENSE = {  # where it is not 2, or what is printed is rounded to hundreds
+# Where the sparse figure is not twice the dense one, or what is printed is rounded to hundreds.
+SPARSE_PER_DENSE = {
     ("MI350X", "fp16"): (2, "2.3 and 4.6 PF are printed"),
     ("MI350X", "bf16"): (2, "as fp16"),
     ("L40S", "fp16"): (733 / 362.05, "the sparse figure is at 2520 MHz, the dense one at 2490"),
@@ -28,7 +33,10 @@ def rounding(figure: Figure) -> float:
 
 
 def flop_per_clock(row: Accelerator, column: str) -> int | None:
-    """What one unit of the row's die does per clock; the 16-bit formats share a rate unless the die says otherwise."""
+    """What one unit of the row's die does per clock.
+
+    The 16-bit formats share a rate unless the die says otherwise.
+    """
     rates = FLOP_PER_CLOCK.get(row.die, {})
     for name in (
         column,
@@ -57,9 +65,7 @@ def re_derivation_violations(row: Accelerator) -> list[str]:
             continue
         share = RE_DERIVATION_EXCEPTIONS.get(f"{row.label} {column}", 0.005)
         if abs(figure.value - expected) > max(share * figure.value, rounding(figure)):
-            found.append(
-                f"{row.label} {column} is {figure.value:g}, but units x rate x clock gives {expected:.5g}"
-            )
+            found.append(f"{row.label} {column} is {figure.value:g}, but should be {expected:.5g}")
     return found
 
 
@@ -78,7 +84,7 @@ def sparsity_violations(row: Accelerator) -> list[str]:
             allowed = max(3e-4 * figure.sparse, rounding(own))
         if abs(figure.sparse / factor - expected) > allowed:
             found.append(
-                f"{row.label} {column}: {figure.sparse:g} sparse is not {factor:g} x {figure.value:g} dense"
+                f"{row.label} {column}: {figure.sparse:g} is not {factor:g} x {figure.value:g}"
             )
     return found
 

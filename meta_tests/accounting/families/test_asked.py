@@ -1,4 +1,7 @@
-"""What the formulas do not read, transformers is asked: its parameters, and FLOPs of a run without values."""
+"""What the formulas do not read, transformers is asked.
+
+It gives the parameters, and the FLOPs of a run without values.
+"""
 
 import sys
 from itertools import chain

@@ -1,9 +1,12 @@
-"""Public models have the parameters and FLOPs published; a config that is not understood is refused by its key.
+"""Public models have the parameters and FLOPs published.
 
-Configs that say `copied_from` are the released file, as that repository on GitHub has it. The others were typed in;
-where they say `compared_with` no size differs from that copy of the released file. Those with `defaults` state what
-differs from the defaults of the type in transformers, which are that model's. `figure_from` says where the count, or
-the rounded `published` one, was found in print, or that it is from memory.
+A config that is not understood is refused by its key.
+
+Configs that say `copied_from` are the released file, as that repository on GitHub has it. The
+others were typed in; where they say `compared_with` no size differs from that copy of the released
+file. Those with `defaults` state what differs from the defaults of the type in transformers, which
+are that model's. `figure_from` says where the count, or the rounded `published` one, was found in
+print, or that it is from memory.
 """
 
 import json
@@ -90,25 +93,23 @@ def test_the_text_part_of_a_model_of_text_and_images_is_read_on_demand(monkeypat
 
 
 def test_whole_networks_take_the_multiply_adds_published():
-    assert forward_flops(model_called("microsoft/resnet-50"), 1) / 2 == pytest.approx(
-        4.089e9, rel=1e-3
-    )  # torchvision
-    for name, tokens, printed in (
-        ("openai/clip-vit-base-patch32", 77, 14.78),
-        ("google/siglip-base-patch16-224", 64, 46.44),
-    ):
-        assert round(forward_flops(model_called(name), 1, tokens) / 1e9, 2) == printed, (
-            name
-        )  # by open_clip
-    model = model_called(
-        "google/vit-base-patch16-224"
-    )  # 17.6 billion of ViT-B/16; torchvision prints 17.56
-    assert (
-        forward_flops(model, 1, 999)
-        == forward_flops(model, 1)
-        == pytest.approx(2 * 17.56e9, rel=0.01)
-    )
-    # arXiv:2204.02311, table 1: PaLM has parallel layers of one norm, one head of keys and values, SwiGLU, no biases
+    # Torchvision prints 4.089 billion.
+    resnet = forward_flops(model_called("microsoft/resnet-50"), 1)
+    assert resnet == pytest.approx(2 * 4.089e9, rel=1e-3)
+    # The two figures are those of open_clip.
+    clip = forward_flops(model_called("openai/clip-vit-base-patch32"), 1, 77)
+    assert round(clip / 1e9, 2) == 14.78
+    siglip = forward_flops(model_called("google/siglip-base-patch16-224"), 1, 64)
+    assert round(siglip / 1e9, 2) == 46.44
+    # Torchvision prints 17.56 billion.
+    vit = model_called("google/vit-base-patch16-224")
+    assert forward_flops(vit, 1) == pytest.approx(2 * 17.56e9, rel=0.01)
+    assert forward_flops(vit, 1, 999) == forward_flops(vit, 1)
+
+
+def test_palm_of_parts_has_the_parameters_published():
+    # arXiv:2204.02311, table 1: PaLM has parallel layers of one norm, one head of keys and values,
+    # SwiGLU, no biases.
     dim, norm = 18432, other("norms", 18432)
     layer = norm + (attention(dim, 48, 256, 1) | mlp(dim, 4 * dim, gated=True))
     palm = embedding(256_000, dim) + 118 * layer + norm + linear("head", dim, 256_000, copies=0)
@@ -116,7 +117,10 @@ def test_whole_networks_take_the_multiply_adds_published():
 
 
 def test_all_models_of_chinchillas_table_have_the_millions_of_parameters_printed():
-    """With Transformer-XL's attention: keys of positions, and a bias of queries for them and for those of tokens."""
+    """With Transformer-XL's attention.
+
+    It has keys of positions, and a bias of queries for them and for those of tokens.
+    """
     for printed, dim, heads, head_dim, layers in TABLES["chinchilla_models"]:
         mixed = attention(
             dim, heads, head_dim, bias=True, out_bias=True, extra=2 * heads * head_dim

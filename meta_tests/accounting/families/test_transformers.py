@@ -1,4 +1,6 @@
-"""Small models of each family as transformers builds them: FLOPs, cache and parameters are the formulas'.
+"""Small models of each family as transformers builds them.
+
+Their FLOPs, cache and parameters are the formulas'.
 
 A sample in each run; all families by `make prove`.
 """

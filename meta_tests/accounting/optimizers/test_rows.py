@@ -1,4 +1,4 @@
-"""Each row of the optimizers is what the optimizer itself keeps, and makes for a while inside step()."""
+"""Each row of the optimizers is what the optimizer itself keeps, and holds during step()."""
 
 import dataclasses
 import inspect
@@ -23,7 +23,10 @@ def optimizer_class(row):
 
 
 def take_step(stepper, parameters):
-    """A step on gradients of w · (parameters - 1)², sparse ones or by a closure where the optimizer needs that."""
+    """A step on gradients of w · (parameters - 1)².
+
+    They are sparse, or come by a closure, where the optimizer needs that.
+    """
 
     def loss():
         value = 0
@@ -56,11 +59,10 @@ def test_a_row_is_found_by_its_name_in_any_case_and_by_the_optimizer_built_as_it
     assert optimizers.optimizer_of(type(built)).class_name == row.class_name
 
 
-# The shapes that an optimizer takes, where not any; bitsandbytes keeps tensors of 4,096 elements and more in 8 bits.
-some_shapes, large = (
-    st.lists(shapes(size=(1, 6)), min_size=1, max_size=3),
-    st.tuples(sizes(55, 70), sizes(60, 75)),
-)
+# The shapes that an optimizer takes, where not any. bitsandbytes keeps tensors of 4,096 elements
+# and more in 8 bits.
+some_shapes = st.lists(shapes(size=(1, 6)), min_size=1, max_size=3)
+large = st.tuples(sizes(55, 70), sizes(60, 75))
 matrices = st.lists(st.tuples(sizes(1, 7), sizes(1, 9)), min_size=1, max_size=3)
 TAKEN = {"muon": matrices, "sparse-adam": matrices, "adafactor": some_shapes, "lbfgs": some_shapes}
 TAKEN |= dict.fromkeys(("adam-8bit", "lion-8bit"), st.lists(large, min_size=1, max_size=3))
@@ -117,7 +119,8 @@ def test_state_appears_when_the_optimizer_allocates_it_under_the_names_it_has_th
         if isinstance(value, torch.Tensor)
     }
     own = row.factored if row.factored and parameters[0].dim() > 1 else row.buffers
-    if not row.history and not row.block:  # which keep other things besides
+    # A history, and blocks of 8 bits, keep other things besides.
+    if not row.history and not row.block:
         assert names == {*own, *row.scalars}, f"{name} keeps {names}"
 
 

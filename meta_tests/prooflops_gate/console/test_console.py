@@ -1,5 +1,7 @@
 """Figures and tables for people, and the line of progress: rare, announced, and in nobody's way."""
 
+from typing import Any
+
 import pytest
 
 from meta_tests.conftest import House
@@ -15,8 +17,16 @@ from prooflops_gate.console.tables import (
 
 
 def test_figures_have_three_digits_and_a_prefix_and_bytes_a_binary_one() -> None:
-    times = {0.5e-9: "0.5 ns", 999.96e-6: "1.00 ms", 0.9995: "1.00 s", 9.995: "10.0 s", 99.95: "100 s",
-             12.34e15: "12.3 Ps", -2.5: "-2.50 s", 0.0: "0 s"}  # fmt: skip
+    times = {
+        0.5e-9: "0.5 ns",
+        999.96e-6: "1.00 ms",
+        0.9995: "1.00 s",
+        9.995: "10.0 s",
+        99.95: "100 s",
+        12.34e15: "12.3 Ps",
+        -2.5: "-2.50 s",
+        0.0: "0 s",
+    }
     assert {value: engineering(value, "s") for value in times} == times
     sizes = {
         1023: "1023 B",
@@ -110,7 +120,8 @@ def test_a_line_appears_every_three_seconds_at_most_and_under_q_if_asked(
             return verbosity
 
     now = [0.0]
-    progress = Progress(Config(), "test_it", lambda: now[0], under_q=under_q)  # type: ignore[arg-type]
+    config: Any = Config()
+    progress = Progress(config, "test_it", lambda: now[0], under_q=under_q)
     for second in range(10):
         now[0] = second + 0.5
         progress(f"second {second}")

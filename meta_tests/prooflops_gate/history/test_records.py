@@ -36,9 +36,14 @@ PATH = Path("a.json")
 FINGERPRINT = {"name": "Some GPU 80GB", "torch": "2.13.0"}
 EMPTY = {"benchmarks": [], "prooflops": {"verdicts": []}}
 EXTRA = {
-    "flops": 24, "bytes": 8, "mfu": 0.5, "method": 3, "contention": {"contended": True, "why": "other processes"},
-    "gate": {"min_effect": 0.05}, "gate_resources": {"memory": 12_600, "slip": -1},
-}  # fmt: skip
+    "flops": 24,
+    "bytes": 8,
+    "mfu": 0.5,
+    "method": 3,
+    "contention": {"contended": True, "why": "other processes"},
+    "gate": {"min_effect": 0.05},
+    "gate_resources": {"memory": 12_600, "slip": -1},
+}
 RECORD: dict[str, Any] = {
     "benchmarks": [
         {"fullname": "a", "stats": {"min": 1.0}, "extra_info": EXTRA},

@@ -20,16 +20,24 @@ HAS_WORKED = f"{WORK}\nprint(end='x', flush=True)\nimport sys\nsys.stdin.read()"
 
 
 @given(
-    others=st.floats(0, 200), steal=st.floats(0, 1), switches=st.floats(0, 1e5), children=st.floats(0, 4),
+    others=st.floats(0, 200),
+    steal=st.floats(0, 1),
+    switches=st.floats(0, 1e5),
+    children=st.floats(0, 4),
     cores=st.integers(1, 256),
-)  # fmt: skip
+)
 def test_each_sign_above_its_limit_is_contention_and_is_said_in_words(
     others: float, steal: float, switches: float, children: float, cores: int
 ) -> None:
-    found = label_contention({
-        "others_cores": others, "steal": steal, "involuntary_switches_per_s": switches, "children_cores": children,
-        "cores": cores,
-    })  # fmt: skip
+    found = label_contention(
+        {
+            "others_cores": others,
+            "steal": steal,
+            "involuntary_switches_per_s": switches,
+            "children_cores": children,
+            "cores": cores,
+        }
+    )
     signs = {
         "other processes kept": others > max(0.25, cores / 32),
         "the hypervisor took": steal > 0.05,

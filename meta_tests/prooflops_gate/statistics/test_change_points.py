@@ -25,7 +25,7 @@ def test_noise_alone_is_reported_as_a_change_no_more_often_than_stated(size: int
         bool(change_points(times((1.0, size), noise=0.2, seed=seed))) for seed in range(2000)
     )
     assert alarms <= 36, (
-        f"{alarms} of 2000 series of noise were reported as a change, but should be about 20 [{size=}]"
+        f"{alarms} of 2000 series of noise are called a change, but should be about 20 [{size=}]"
     )
 
 
