@@ -119,7 +119,7 @@ def test_expandable_segments_map_pages_and_charge_exactly():
     assert simulated.reserved_bytes == 40 * MIB, "no whole page is free"
 
 
-def test_a_block_beyond_max_split_size_is_kept_for_requests_that_nearly_fill_it():
+def test_a_block_beyond_max_split_size_waits_for_a_request_near_its_size():
     simulated = CachingAllocator(max_split_size_bytes=64 * MIB)
     simulated.free(simulated.allocate(100 * MIB))
     small = simulated.allocate(30 * MIB)

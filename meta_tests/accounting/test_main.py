@@ -104,7 +104,7 @@ def test_a_name_of_the_hub_is_read_from_the_local_cache(capsys, tmp_path, monkey
     assert said["parameters"] == f"{MODELS['Qwen/Qwen3-8B']['parameters']:,}"
 
 
-def test_the_total_is_that_of_the_state_and_one_sequence_and_equal_stages_are_one_line(capsys):
+def test_the_total_adds_state_and_a_sequence_and_equal_stages_are_a_line(capsys):
     said = printed(capsys, "gpt2")
     total = model_state(parameter_count(GPT2_SMALL), "adamw", "bf16-fp32-gradients-master").total
     total += activation_bytes(GPT2_SMALL, 1, 1024, "bf16", fused_norms=True)
@@ -112,7 +112,7 @@ def test_the_total_is_that_of_the_state_and_one_sequence_and_equal_stages_are_on
     assert [label for label in said if label.startswith("ZeRO")] == ["ZeRO stage 0 to 3"]
 
 
-def test_the_same_figures_are_printed_for_programs_and_the_help_has_examples(capsys):
+def test_programs_get_the_same_figures_and_the_help_has_examples(capsys):
     assert main(["llama-3-70b", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["parameters"] == parameter_count(LLAMA3_70B)

@@ -122,7 +122,7 @@ def built_parts(net: nn.Module) -> dict[str, int]:
 
 
 @presets
-def test_published_parameters_are_those_of_the_formula_and_of_the_built_net(model, published):
+def test_published_parameters_are_the_formulas_and_the_built_nets(model, published):
     built = sum(parameter.numel() for parameter in build(model, device="meta").parameters())
     formula = parameter_count(model)
     assert formula == built == published, (

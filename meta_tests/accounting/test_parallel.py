@@ -275,7 +275,7 @@ def test_a_rank_without_a_head_of_keys_of_its_own_has_a_copy() -> None:
         device_parameters(replace(LLAMA3_8B, heads=24, kv_heads=6), Parallelism(tensor=4))
 
 
-def test_experts_shared_by_four_of_eight_devices_have_gradients_reduced_by_two() -> None:
+def test_experts_over_four_of_eight_devices_reduce_gradients_by_two() -> None:
     shared = Parallelism(data=8, expert=4)
     *_, gradients = collectives(MIXTRAL_8X7B, shared, BATCH, SEQUENCE)
     assert (gradients.ranks, gradients.bytes) == (

@@ -18,9 +18,7 @@ RECIPES = st.sampled_from([*sorted(optimizers.RECIPES), SMALLEST])
 
 
 @given(parameters=st.integers(1, 200), devices=st.integers(1, 40), stage=STAGES)
-def test_a_stage_holds_what_the_fullest_device_gets_when_elements_are_dealt_out(
-    parameters, devices, stage
-):
+def test_a_stage_holds_what_the_fullest_device_gets_of_dealt_elements(parameters, devices, stage):
     fp32 = torch.zeros(parameters)
     shard = max(part.nbytes for part in fp32.chunk(devices))
     held = {

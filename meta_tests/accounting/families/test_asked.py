@@ -58,7 +58,7 @@ def test_activations_are_the_tensors_that_the_model_really_keeps(type_):
     assert got == should, f"activation_bytes={got}, but {should} are kept [{type_}]"
 
 
-def test_activations_with_flash_attention_are_those_kept_where_heads_share_no_keys():
+def test_flash_attention_keeps_these_activations_where_no_keys_are_shared():
     config = config_of("llama")
     # The CPU's flash attention takes these without repeating keys.
     config.num_key_value_heads = config.num_attention_heads
@@ -136,7 +136,7 @@ def test_a_key_that_the_library_reads_at_building_is_not_called_ignored(type_, k
     assert len(counts) == 2, f"{counts} parameters with {key} of {values}"
 
 
-def test_a_key_of_a_decoder_that_nobody_reads_is_refused_until_it_is_ignored():
+def test_a_key_that_nobody_reads_is_refused_until_it_is_ignored():
     config = config_of("llama").to_dict() | {"num_registers": 4}
     with pytest.raises(
         ValueError,

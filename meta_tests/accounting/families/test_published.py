@@ -116,7 +116,7 @@ def test_palm_of_parts_has_the_parameters_published():
     assert parameter_count(palm) == pytest.approx(540.35e9, rel=2e-5)
 
 
-def test_all_models_of_chinchillas_table_have_the_millions_of_parameters_printed():
+def test_all_models_of_chinchillas_table_have_the_parameters_printed():
     """With Transformer-XL's attention.
 
     It has keys of positions, and a bias of queries for them and for those of tokens.

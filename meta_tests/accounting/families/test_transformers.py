@@ -114,7 +114,7 @@ def counted_step(family: str, net: nn.Module) -> tuple[int, int]:
 
 
 @families
-def test_parameters_and_flops_are_those_of_the_model_that_transformers_builds(family):
+def test_parameters_and_flops_are_those_of_the_model_built(family):
     config = config_of(family)
     net, model = built(config), from_config(config.to_dict())
     should = sum(each.numel() for each in chain(net.parameters(), corrections(net)))

@@ -51,7 +51,7 @@ def held_bytes(stepper):
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-def test_a_row_is_found_by_its_name_in_any_case_and_by_the_optimizer_built_as_it_says(name):
+def test_a_row_is_found_by_its_name_in_any_case_and_by_its_optimizer(name):
     row = optimizers.OPTIMIZERS[name]
     assert optimizers.optimizer_of(name.upper()) is row
     built = optimizer_class(row)([torch.nn.Parameter(torch.ones(2, 3))], **row.options)
@@ -85,7 +85,7 @@ SHORT = {
     dtype=dtypes_among(["fp32", "bf16"]),
     implementation=st.sampled_from(IMPLEMENTATIONS),
 )
-def test_state_appears_when_the_optimizer_allocates_it_under_the_names_it_has_there(
+def test_state_appears_when_it_is_allocated_under_the_optimizers_names(
     name, data, dtype, implementation
 ):
     row = optimizers.OPTIMIZERS[name]
@@ -150,7 +150,7 @@ def test_eight_bits_take_codes_scales_and_a_table_a_buffer(tensor_shapes, name, 
 @pytest.mark.parametrize(
     "name", [name for name, row in optimizers.OPTIMIZERS.items() if row.class_name in SCRATCH]
 )
-def test_a_step_peaks_at_what_is_held_and_the_scratch_of_its_implementation(name):
+def test_a_step_peaks_at_what_is_held_and_its_implementations_scratch(name):
     row, sizes_of_tensors = optimizers.OPTIMIZERS[name], (700, 10_000, 2_000, 30)
     for implementation in optimizers.IMPLEMENTATIONS[not SCRATCH[row.class_name].fused :]:
         way = (
