@@ -30,10 +30,8 @@ def weighs_rms_norm_narrow() -> bool:
 
     It then keeps that factor in 16 bits.
     """
-    x, weight = (
-        torch.ones(2, 4, dtype=torch.bfloat16, requires_grad=True),
-        torch.ones(4, dtype=torch.bfloat16),
-    )
+    x = torch.ones(2, 4, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.ones(4, dtype=torch.bfloat16)
     return "Mul" in functional.rms_norm(x, (4,), weight).grad_fn.name()
 
 

@@ -27,15 +27,13 @@ from test_claims.oracles.scalars import Operations, integers
 def einsums(draw, most_operands=4):
     """An equation over the letters a to e, and the shapes of its operands."""
     letters = "abcde"
-    size = dict(zip(letters, draw(st.tuples(*[st.integers(1, 3)] * len(letters))), strict=True))
+    size = {letter: draw(st.integers(1, 3)) for letter in letters}
     term = st.lists(st.sampled_from(letters), min_size=1, max_size=3, unique=True).map("".join)
     terms = draw(st.lists(term, min_size=1, max_size=most_operands))
-    output = draw(
-        st.lists(st.sampled_from(sorted(set("".join(terms)))), unique=True, max_size=3).map("".join)
-    )
-    return f"{','.join(terms)}->{output}", [
-        tuple(size[letter] for letter in term) for term in terms
-    ]
+    used = st.sampled_from(sorted(set("".join(terms))))
+    output = "".join(draw(st.lists(used, unique=True, max_size=3)))
+    shapes = [tuple(map(size.get, term)) for term in terms]
+    return f"{','.join(terms)}->{output}", shapes
 
 
 def orders(operands):
@@ -118,10 +116,8 @@ def test_a_convolution_costs_what_its_inner_products_count(data, groups, stride,
     channels, outputs, kernel = (data.draw(st.integers(1, 2)) for _ in range(3))
     size, dilation = data.draw(st.integers(3, 5)), data.draw(per_dimension(1, 2))
     options = {"stride": stride, "padding": padding, "dilation": dilation}
-    x, weight = (
-        integers(1, groups * channels, size, size),
-        integers(groups * outputs, channels, kernel, kernel),
-    )
+    x = integers(1, groups * channels, size, size)
+    weight = integers(groups * outputs, channels, kernel, kernel)
     columns = torch.nn.functional.unfold(x, kernel, **options)[0].unflatten(0, (groups, -1))
     tally = Operations()
     y = scalars.matmul(tally.array(weight.reshape(groups, outputs, -1)), tally.array(columns))

@@ -68,12 +68,10 @@ class Wire(TorchDispatchMode):
         name, first = str(func).partition(".default")[0], args[0] if args else None
         if name in ("c10d._allgather_base_", "c10d.allreduce_", "c10d.send"):
             array = first[0] if isinstance(first, (list, tuple)) else first
-            kind = {"c10d._allgather_base_": "all-gather", "c10d.allreduce_": "all-reduce"}.get(
-                name, "send"
-            )
-            self.bytes[kind] += (
-                array.nbytes if array.numel() > 1 else 0
-            )  # a pipeline's vote is one number
+            kinds = {"c10d._allgather_base_": "all-gather", "c10d.allreduce_": "all-reduce"}
+            # One number is a pipeline's vote.
+            if array.numel() > 1:
+                self.bytes[kinds.get(name, "send")] += array.nbytes
         elif name == "c10d._reduce_scatter_base_":
             self.bytes["reduce-scatter"] += args[1].nbytes
         elif name == "_c10d_functional.all_reduce":
@@ -265,7 +263,8 @@ def test_a_rank_without_a_head_of_keys_of_its_own_has_a_copy() -> None:
         keys = {head // (LLAMA3_8B.heads // LLAMA3_8B.kv_heads) for head in of_rank}
         columns = 128 * 2 * (len(of_rank) + len(keys)) + 3 * LLAMA3_8B.hidden // ranks
         got, *_ = device_parameters(LLAMA3_8B, Parallelism(tensor=ranks))
-        should = LLAMA3_8B.layers * LLAMA3_8B.dim * (columns + 2)  # and two norms
+        # Two norms as well.
+        should = LLAMA3_8B.layers * LLAMA3_8B.dim * (columns + 2)
         assert got == should, (
             f"{got:,} parameters of layers on each of {ranks} ranks, but should be {should:,}"
         )

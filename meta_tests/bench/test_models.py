@@ -9,10 +9,14 @@ from accounting.models import MIXTRAL_8X7B
 from bench.models import MixtureOfExperts, RotaryEmbedding, build, inputs, reduced
 from meta_tests.accounting.test_models import PRESETS, one_thread  # noqa: F401  # a fixture
 
-REDUCED = {  # learned positions shrink with the width: at least 16 stay
-    name: reduced(preset, layers=3, head_dim=16 if preset.learned_positions else 4)
-    for name, (preset, _) in PRESETS.items()
-}
+
+def few_layers(preset):
+    """Learned positions shrink with the width: at least 16 stay."""
+    head_dim = 16 if preset.learned_positions else 4
+    return reduced(preset, layers=3, head_dim=head_dim)
+
+
+REDUCED = {name: few_layers(preset) for name, (preset, _) in PRESETS.items()}
 reduced_presets = pytest.mark.parametrize("model", REDUCED.values(), ids=REDUCED)
 
 

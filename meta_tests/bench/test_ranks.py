@@ -202,19 +202,19 @@ def test_a_slow_rank_is_named_in_the_record_and_on_the_terminal(slow: Job) -> No
 
 @needs_gloo
 def test_each_rank_keeps_the_share_of_the_optimizer_that_the_formulas_say(slow: Job) -> None:
-    held = {
-        bench["name"]: [rank["optimizer_bytes"] for rank in bench["extra_info"]["ranks"]]
-        for bench in slow.records[0]["benchmarks"]
-        if bench["name"].startswith("test_step")
-    }
-    square, head = (
-        256 * 256,
-        10 * 256,
-    )  # 4 square layers and a head, AdamW: two buffers and a step count per tensor
+    held = {}
+    for bench in slow.records[0]["benchmarks"]:
+        if bench["name"].startswith("test_step"):
+            ranks = bench["extra_info"]["ranks"]
+            held[bench["name"]] = [rank["optimizer_bytes"] for rank in ranks]
+    # Four square layers and a head; AdamW has two buffers and a step count per tensor.
+    square = 256 * 256
+    head = 10 * 256
     assert held["test_step[ddp]"] == [8 * (4 * square + head) + 4 * 5] * 2
     assert sum(held["test_step[zero]"]) == 8 * (4 * square + head) + 4 * 5
     assert held["test_step[zero]"] == [8 * (2 * square + head) + 4 * 3, 8 * 2 * square + 4 * 2]
-    if "test_step[fsdp]" in held:  # torch 2.6 has no fully_shard on CPUs
+    # torch 2.6 has no fully_shard on CPUs.
+    if "test_step[fsdp]" in held:
         assert held["test_step[fsdp]"] == [8 * (4 * square + head) // 2 + 4 * 5] * 2
 
 

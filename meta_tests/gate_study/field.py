@@ -289,9 +289,11 @@ def table(folder: Path) -> None:
         for suite in (each["project"], "all") if each.get("role") else ():
             groups.setdefault((each["role"], suite, each["trial"], each["load"]), []).append(each)
     for key, runs in sorted(groups.items()):
-        counts, tiers = (
-            sum((Counter(each[of]) for each in runs), Counter()) for of in ("verdicts", "tiers")
-        )
+        counts: Counter[str] = Counter()
+        tiers: Counter[str] = Counter()
+        for each in runs:
+            counts.update(each["verdicts"])
+            tiers.update(each["tiers"])
         figures = [
             len(runs),
             sum(each["exit"] != 0 for each in runs),

@@ -33,11 +33,9 @@ def test_a_slowdown_an_exact_change_and_a_failure_each_stop_the_gate(
     # As many have.
     (foreign / "pytest.ini").write_text(INI.replace("addopts =", "addopts = --benchmark-disable"))
     change(foreign, "STEPS = 300", "STEPS = 301")
-    junit, page, written = (
-        tmp_path / "junit.xml",
-        tmp_path / "page.md",
-        tmp_path / "new" / "gate.json",
-    )
+    junit = tmp_path / "junit.xml"
+    page = tmp_path / "page.md"
+    written = tmp_path / "new" / "gate.json"
     comment = tmp_path / "comment.md"
     before = subprocess.run(
         ["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True
@@ -160,10 +158,8 @@ def check_comment(text: str) -> None:
     """
     mark, title, *_ = text.splitlines()
     assert (mark, title.partition(":")[0]) == ("<!-- prooflops gate -->", "### gate")
-    found, where = (
-        r"is .+ slow.* \(.+ to .+\), .+ -&gt; .+: confirmed by 2 fresh pairs",
-        "where it went: work.py:busy ",
-    )
+    found = r"is .+ slow.* \(.+ to .+\), .+ -&gt; .+: confirmed by 2 fresh pairs"
+    where = "where it went: work.py:busy "
     assert re.search(
         rf"^- test\\_more.py::test\\_slow {found}; {where}.* bytecodes$", text, re.MULTILINE
     ), text
@@ -200,7 +196,9 @@ def test_the_file_of_an_interrupted_run_says_so_from_its_start(
     assert [content["status"] for content in said] == ["interrupted"] * 2, done.output
     assert [content["fails"] for content in said] == [True, True]
     assert [content["reason"] for content in said] == ["it was killed", "stopped by the user"]
-    assert [[row["note"] for row in content["rows"]] for content in said] == [[], [STOPPED]]
+    first, last = (content["rows"] for content in said)
+    assert first == []
+    assert [row["note"] for row in last] == [STOPPED]
 
 
 HANGS = """

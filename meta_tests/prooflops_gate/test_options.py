@@ -108,13 +108,9 @@ def test_any_option_is_understood_or_refused(name: str, text: str) -> None:
     given, ini = ({name: text}, {}) if name in TEXTS else ({}, {name: text})
     found, refusal = outcome(pytest.UsageError, lambda: read(folder, given, ini))
     if not found:
-        called = (
-            "a baseline's name"
-            if name == "gate_record"
-            else name
-            if ini
-            else f"--{name.replace('_', '-')}"
-        )
+        called = name if ini else f"--{name.replace('_', '-')}"
+        if name == "gate_record":
+            called = "a baseline's name"
         assert called in refusal
         assert repr(text)[:20] in refusal
         return

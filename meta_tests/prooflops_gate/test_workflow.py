@@ -141,6 +141,10 @@ def shell(
     return done
 
 
+def shell_steps(job: dict[str, Any]) -> list[dict[str, Any]]:
+    return [step for step in job["steps"] if "run" in step]
+
+
 def test_every_shell_step_works_in_a_fresh_folder(
     foreign: Path, tmp_path: Path, runner: dict[str, str]
 ) -> None:
@@ -150,7 +154,7 @@ def test_every_shell_step_works_in_a_fresh_folder(
         run_git(foreign, *words)
     here = tmp_path / "here"
     subprocess.run(["git", "clone", "-q", foreign, here], check=True)
-    beside, own = ([step for step in job["steps"] if "run" in step] for job in JOBS.values())
+    beside, own = (shell_steps(job) for job in JOBS.values())
     for step in own:
         if "pull_request" not in step.get("if", ""):
             assert shell(step, here, runner).returncode == 0
@@ -230,19 +234,15 @@ def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(
 
 
 def test_the_workflow_has_all_commits_and_restores_the_records_it_saved() -> None:
+    cached = {}
     for name, job in JOBS.items():
         assert job["steps"][0]["with"] == {"fetch-depth": 0}, (
             f"{name} has no other commit to run beside"
         )
-    steps = [step for job in JOBS.values() for step in job["steps"]]
-    ((saved,), (restored,)) = (
-        [
-            step["with"]
-            for step in steps
-            if step.get("uses", "").startswith(f"actions/cache/{kind}@")
-        ]
-        for kind in ("save", "restore")
-    )
+        for step in job["steps"]:
+            action, _, _ = step.get("uses", "").partition("@")
+            cached[action] = step.get("with")
+    saved, restored = cached["actions/cache/save"], cached["actions/cache/restore"]
     assert restored["path"] == saved["path"] == HISTORY
     assert saved["key"].startswith(restored["restore-keys"]), (
         f"{restored} never finds {saved['key']}"

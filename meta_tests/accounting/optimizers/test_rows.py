@@ -45,8 +45,10 @@ def take_step(stepper, parameters):
 
 def held_bytes(stepper):
     """Bytes of the tensors in an optimizer's state, those in its lists too, each storage once."""
-    values = [value for state in stepper.state.values() for value in state.values()]
-    each = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    each = []
+    for state in stepper.state.values():
+        for value in state.values():
+            each += value if isinstance(value, list) else [value]
     return tensors.tensor_sum(one for one in each if isinstance(one, torch.Tensor))
 
 

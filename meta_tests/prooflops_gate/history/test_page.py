@@ -25,16 +25,11 @@ def written(
     beside a hostile one.
     """
     series = times(*((level, 12) for level in levels))
-    summaries = [
-        replace(
-            each,
-            benchmarks={**each.benchmarks, HOSTILE: each.benchmarks[name]},
-            commit=f"{index:040x}",
-        )
-        for index, each in enumerate(
-            summary(index, time_s, name=name) for index, time_s in enumerate(series)
-        )
-    ]
+    summaries = []
+    for index, time_s in enumerate(series):
+        plain = summary(index, time_s, name=name)
+        benchmarks = {**plain.benchmarks, HOSTILE: plain.benchmarks[name]}
+        summaries.append(replace(plain, benchmarks=benchmarks, commit=f"{index:040x}"))
     page, badge = write_page(folder, "a <b> project", summaries, address)
     content = json.loads(badge.read_text())
     assert {**content, "message": ""} == {

@@ -3,17 +3,14 @@
 One series per machine and method, its changes named by record and commit.
 """
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from meta_tests.conftest import ROOT
 from meta_tests.prooflops_gate.statistics.simulated import times
 from prooflops_gate.history import listing, records, trend
 from prooflops_gate.history.records import Summary, Timed
-from prooflops_gate.options import HISTORY
 
 NAME = "bench/test_a.py::test_a"
 
@@ -116,17 +113,10 @@ def test_records_unreadable_files_baselines_and_trends_are_listed(
     )
     assert (head, gap, title) == (f"10 records in {tmp_path}", "", f"trend on {path.parent.name}")
     assert "unreadable, skipped" in unreadable
+    assert (path.parent / "0.json").read_text() == "cut o", "a foreign file is left alone"
     assert first.endswith("    1 benchmarks    0 claims  A CPU  1a2b3c4d5e  contended")
     assert second.endswith("    1 benchmarks    1 claims  A CPU  1a2b3c4d5e")
     assert others[-1].startswith("  baseline main: ")
     assert columns.split()[0] == "benchmark"
     assert row.split()[-3:] == ["▁" * 9, "none", "found"]
     assert replace(summary(0, 1.0), commit="").contended is False
-
-
-def test_tests_record_elsewhere_than_in_the_clones_history() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    (folder,) = re.findall(
-        r"^\$\(CHECKS\): export PROOFLOPS_HISTORY \?= (\S+)$", makefile, re.MULTILINE
-    )
-    assert folder != HISTORY

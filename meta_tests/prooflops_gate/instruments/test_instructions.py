@@ -88,21 +88,18 @@ def test_a_look_at_counts_ends_within_twice_its_share_and_the_budget(
     assert bool(found.found) != bool(said)
 
 
-SAME, APART, FAR_APART = (
-    ("SAME", [0.0] * 3),
-    (UNSTEADY, [-0.006, 0.004, 0.0]),
-    (UNSTEADY, [-0.02, 0.02, 0.0]),
-)
+SAME = ("SAME", [0.0] * 3)
+APART = (UNSTEADY, [-0.006, 0.004, 0.0])
+FAR_APART = (UNSTEADY, [-0.02, 0.02, 0.0])
 
 
 @pytest.mark.parametrize("pairs", [3, 6])
 def test_counts_that_scatter_hide_the_smallest_slowdown_once_in_a_hundred(pairs: int) -> None:
     draw = random.Random(pairs)
-    runs = [
-        [draw.gauss(math.log(1.03), draw.uniform(0.001, 0.03)) for _ in range(pairs)]
-        for _ in range(2000)
-    ]
-    hidden = sum(Count(UNSTEADY, 1e6, logs).is_within(0.03) for logs in runs)
+    hidden = 0
+    for _ in range(2000):
+        logs = [draw.gauss(math.log(1.03), draw.uniform(0.001, 0.03)) for _ in range(pairs)]
+        hidden += Count(UNSTEADY, 1e6, logs).is_within(0.03)
     assert hidden <= 35, (
         f"{hidden} of 2,000 are called within 3 %, but should be 20 and three deviations at most"
     )
@@ -150,16 +147,13 @@ def test_a_call_is_counted_under_valgrind_and_again_alike(tmp_path: Path) -> Non
     command = [word.format(tmp_path / "dump") for word in VALGRIND]
     code = COUNTED.format(dumps=str(tmp_path / "dump"))
     python = [interpreter_of(sys.executable), "-c", code]
-    runs = [
-        subprocess.run(
-            [*command, *python],
-            env=child_environment(ROOT, PYTHONHASHSEED="1"),
-            capture_output=True,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    one, other = ([int(word) for word in run.stdout.split()] for run in runs)
+    environment = child_environment(ROOT, PYTHONHASHSEED="1")
+
+    def counted() -> list[int]:
+        run = subprocess.run([*command, *python], env=environment, capture_output=True, text=True)
+        return [int(word) for word in run.stdout.split()]
+
+    one, other = counted(), counted()
     assert other == pytest.approx(one, rel=0.002), "the count does not repeat"
     assert one[0] > 1000, f"{one} instructions"
     assert one[1] / one[0] == pytest.approx(2, rel=0.1), (
@@ -171,10 +165,9 @@ def test_the_history_names_the_commit_that_takes_one_percent_more(tmp_path: Path
     draw = random.Random(1)
     for number in range(10):
         size = {"sort": 1_000_000 if number < 6 else 1_010_000, "parse": 700_000}
-        counts = {
-            name: [each + draw.randint(-500, 500) for _ in range(MOST_PROCESSES)]
-            for name, each in size.items()
-        }
+        counts = {}
+        for name, each in size.items():
+            counts[name] = [each + draw.randint(-500, 500) for _ in range(MOST_PROCESSES)]
         libraries = {"_json": 100, "numpy.core": 5 if number < 9 else 6}
         append(
             tmp_path, {"python": "3.11"}, CountRecord(f"commit {number}", "main", counts, libraries)

@@ -54,9 +54,10 @@ class Run:
 
     def take(self, task: Task) -> Pair:
         self.asked.append(task)
-        pairs = {name: self.made(name, len(self.asked)) for name in task.tests or ()}
-        sides = [{name: pair[side] for name, pair in pairs.items()} for side in (0, 1)]
-        return Pair(*map(replicate, sides))
+        before, after = {}, {}
+        for name in task.tests or ():
+            before[name], after[name] = self.made(name, len(self.asked))
+        return Pair(replicate(before), replicate(after))
 
     def run(self, took_s: float = 0.0) -> dict[str, Row]:
         first = {name: self.made(name, 0) for name in self.names}
