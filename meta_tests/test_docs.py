@@ -206,7 +206,7 @@ def test_the_napkin_adds_up() -> None:
 
 def test_a_kernel_is_placed_under_the_measured_roofs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_kernel, "ROWS", 64)
-    monkeypatch.setattr(own_kernel, "SIZE", 64)
+    monkeypatch.setattr(own_kernel, "ROOF_SIZE", 64)
     roofs, place, share = own_kernel.lines()
     assert re.fullmatch(r"roofs: .+ GB/s and .+ GFLOP/s, which meet at .+ FLOP/B", roofs)
     assert place.startswith("the kernel does 0.417 FLOP/B")

@@ -51,9 +51,8 @@ def contracted(equation, arrays, order):
     for i, j in order:
         others = [operand for position, operand in enumerate(operands) if position not in (i, j)]
         needed = set(output).union(*(indices for indices, _ in others))
-        result = "".join(
-            dict.fromkeys(index for index in operands[i][0] + operands[j][0] if index in needed)
-        )
+        indices = dict.fromkeys(operands[i][0] + operands[j][0])
+        result = "".join(index for index in indices if index in needed)
         operands = [*others, scalars.contract(operands[i], operands[j], result)]
     return operands[0]
 
@@ -150,24 +149,21 @@ def test_attention_costs_what_its_loops_count(data, causal, convention):
     kv_heads, group, queries, width, value_dim = (data.draw(st.integers(1, 3)) for _ in range(5))
     keys = data.draw(st.integers(queries if causal else 1, 4))
     heads = kv_heads * group
-    q, k, v = (
-        torch.rand(shape, dtype=torch.float64, requires_grad=True)
-        for shape in ((heads, queries, width), (kv_heads, keys, width), (kv_heads, keys, value_dim))
-    )
-    do, tally = torch.rand(heads, queries, value_dim, dtype=torch.float64), Operations()
+    q = torch.rand(heads, queries, width, dtype=torch.float64, requires_grad=True)
+    k = torch.rand(kv_heads, keys, width, dtype=torch.float64, requires_grad=True)
+    v = torch.rand(kv_heads, keys, value_dim, dtype=torch.float64, requires_grad=True)
+    do = torch.rand(heads, queries, value_dim, dtype=torch.float64)
+    tally = Operations()
     arrays = [tally.array(x.detach()) for x in (q, k, v)]
     results, forward, backward = scalars.attention(*arrays, causal, do, flash=convention == "flash")
 
-    mask = (
-        torch.ones(queries, keys).tril(keys - queries) > 0
-        if causal
-        else torch.ones(queries, keys) > 0
-    )
+    mask = torch.ones(queries, keys, dtype=torch.bool)
+    if causal:
+        mask = mask.tril(keys - queries)
     scores = (q @ k.repeat_interleave(group, 0).mT / math.sqrt(width)).masked_fill(~mask, -math.inf)
     output = scores.softmax(-1) @ v.repeat_interleave(group, 0)
-    for got, reference in zip(
-        results, (output, *torch.autograd.grad(output, (q, k, v), do)), strict=True
-    ):
+    references = (output, *torch.autograd.grad(output, (q, k, v), do))
+    for got, reference in zip(results, references, strict=True):
         torch.testing.assert_close(torch.from_numpy(got), reference.detach())
 
     sizes = {
@@ -179,11 +175,8 @@ def test_attention_costs_what_its_loops_count(data, causal, convention):
     attention = Attention(1, heads, queries, width, **sizes)
     step = attention_step(attention, convention)
     formula = attention_flops(attention), attention_backward_flops(attention, convention)
-    assert (
-        formula
-        == (forward.flops, backward.flops)
-        == (step.forward, step.backward + step.recomputation)
-    ), (
+    of_step = step.forward, step.backward + step.recomputation
+    assert formula == of_step == (forward.flops, backward.flops), (
         f"forward and backward {formula}, step {step}, but should be"
         f" {forward.flops} and {backward.flops} [{attention}]"
     )

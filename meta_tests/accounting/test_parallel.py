@@ -110,7 +110,8 @@ def test_data_parallelism_moves_what_ddp_and_fsdp2_move(
 
     # DDP does not take annotations that are strings.
     def reduce_at_once(_, bucket):  # type: ignore[no-untyped-def]
-        dist.all_reduce(bucket.buffer())  # the fake group has no futures of its own
+        # The fake group has no futures of its own.
+        dist.all_reduce(bucket.buffer())
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
@@ -221,18 +222,20 @@ def test_a_pipeline_sends_what_torchs_schedules_send(
     monkeypatch: pytest.MonkeyPatch, ranks: int, chunks: int
 ) -> None:
     pytest.importorskip("torch.distributed.pipelining")
-    monkeypatch.setattr(
-        dist, "recv", lambda vote, **_: vote.fill_(1)
-    )  # the other stages know their shapes too
-    micro, sent = 4, []
+    # The other stages know their shapes too.
+    monkeypatch.setattr(dist, "recv", lambda vote, **_: vote.fill_(1))
+    micro = 4
+    sent = []
     model = replace(LLAMA, layers=ranks * chunks)
     split = Parallelism(pipeline=ranks, interleaved=chunks, micro_batches=micro)
     x = torch.ones(BATCH, SEQUENCE, model.dim)
     for rank in range(ranks):
         with world(ranks, rank=rank):
             schedule = pipeline(ranks, chunks, micro, rank, (BATCH // micro, SEQUENCE, model.dim))
+            inputs = [x] if rank == 0 else []
+            targets = {"target": x} if rank == ranks - 1 else {}
             with Wire() as wire:
-                schedule.step(*[x] * (rank == 0), **({"target": x} if rank == ranks - 1 else {}))
+                schedule.step(*inputs, **targets)
         sent.append(wire.bytes["send"])
     should = arrays(model, split)
     assert {"send": max(sent)} == should, (

@@ -134,7 +134,8 @@ def source_of(repo: Path, function: str) -> tuple[Path, str, str, Any]:
         found = [each for each in ast.iter_child_nodes(node) if getattr(each, "name", None) == part]
         if not found:
             raise SystemExit(f"no {part} in {file}: has the project changed?")
-        node = found[-1]  # those before it are overloads
+        # Those before the last are overloads.
+        node = found[-1]
     return repo / file, text, name, node
 
 

@@ -258,7 +258,8 @@ def held():
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
-@pytest.mark.parametrize("number", [1, 2])  # between the two the other side has its turn
+# Between the two the other side has its turn.
+@pytest.mark.parametrize("number", [1, 2])
 def test_alone(benchmark, number):
     benchmark.pedantic(work.busy, rounds=15, iterations=4)
 """

@@ -92,8 +92,10 @@ def test_state_appears_when_it_is_allocated_under_the_optimizers_names(
 ):
     row = optimizers.OPTIMIZERS[name]
     kind = optimizer_class(row)
-    if row.history:  # bf16 rounds curvature away
-        row, dtype = dataclasses.replace(row, options=SHORT, history=SHORT["history_size"]), "fp32"
+    if row.history:
+        row = dataclasses.replace(row, options=SHORT, history=SHORT["history_size"])
+        # bf16 rounds curvature away.
+        dtype = "fp32"
     options = dict(row.options)
     if implementation in inspect.signature(kind).parameters:
         options[implementation] = data.draw(st.booleans())
