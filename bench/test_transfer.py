@@ -1,6 +1,4 @@
-"""Transfers between the host and an accelerator. Unrun: no accelerator has been had yet; the
-arithmetic is tested.
-"""
+"""Transfers between the host and an accelerator."""
 
 from __future__ import annotations
 
@@ -36,6 +34,8 @@ def measured_copy(
         measured.synchronise(device)
         case.check(got)
 
+    # New memory may be that of an earlier copy, and hold the right numbers already.
+    case.target.zero_()
     # Read at one end, written at the other.
     assert_bytes(case.work, case.run, uncounted=case.work.bytes)
     return measure.work(
