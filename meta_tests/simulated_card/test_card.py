@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from accounting.allocator import charge_bounds, segment_bytes
 from bench import products
 from meta_tests.conftest import ROOT
 from meta_tests.simulated_card.api import simulated
@@ -66,23 +65,6 @@ def test_a_copy_to_pinned_memory_arrives_late(card):
     torch.cuda.synchronize()
     assert early == [0] * 4
     assert target.tolist() == [1] * 4
-
-
-def test_the_allocator_charges_what_the_formulas_say():
-    allocator = CachingAllocator(2**30)
-    for request in (1, 512, 513, MIB, MIB + 1, 3 * MIB, 11 * MIB, 31 * MIB + 5):
-        allocator.empty_cache()
-        held = allocator.current("allocated_bytes")
-        reserved = allocator.current("reserved_bytes")
-        block = allocator.allocate(request)
-        low, high = charge_bounds(request)
-        assert low <= allocator.current("allocated_bytes") - held <= high
-        assert allocator.current("reserved_bytes") - reserved == segment_bytes(request)
-        allocator.free(block)
-        assert allocator.allocate(request).address == block.address, "a freed block is used again"
-        allocator.free(block)
-    allocator.empty_cache()
-    assert allocator.current("reserved_bytes") == 0
 
 
 def test_the_allocator_charges_what_a_card_charged():
@@ -151,6 +133,4 @@ def test_int8_is_multiplied_at_full_rate(card):
     case = products.product("int8", 1024, 1024, 1024, card.device)
     seconds = measured.time(case.multiply, "cuda", warmup=1, rounds=3).median_s
     share = case.work.flops / (seconds - 2 * SHORTEST_KERNEL_S) / card.rates.flop_per_s["int8"]
-    assert share > 0.5, (
-        f"int8 is multiplied at {share:.2f} of its rate: does the second operand lie by columns?"
-    )
+    assert share > 0.5, "does the second operand lie by columns?"

@@ -72,7 +72,7 @@ def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(
             f"[{layers=}, {checkpointed=}, {optimizer=}]"
         )
         phase = guess.phases[name]
-        assert got <= phase.charged_live_bytes <= phase.reserved_live_bytes, f"{name}: {phase}"
+        assert got <= phase.charged_live_bytes <= phase.reserved_live_bytes, name
 
 
 @pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B], ids=["gpt2", "llama3"])
@@ -100,7 +100,7 @@ def test_bf16_activations_on_cuda_differ_where_the_kernels_do(workloads, preset)
     else:
         # The CPU keeps two copies in fp32, CUDA the input itself.
         should -= norms * tokens * small.dim * (4 + 4 - 2)
-    assert got == should, f"{got} bytes are kept on CUDA, but should be {should}"
+    assert got == should
 
 
 def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, of_values=None):

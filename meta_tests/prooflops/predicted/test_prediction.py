@@ -130,7 +130,7 @@ def test_full_size_activations_are_those_of_the_formula(workloads, preset, dtype
     states = -(-preset.layers // every) * RANDOM_STATE_BYTES if every else 0
     got = live["forward"] - live["tokens"] - logits.nbytes - states
     formula = activation_bytes_here(preset, 2, 1024, dtype, checkpoint_every=every)
-    assert formula == got, f"activation_bytes={formula}, but should be {got}"
+    assert formula == got
 
 
 def test_an_optimizer_is_named_and_one_that_needs_a_closure_is_refused():
@@ -188,12 +188,8 @@ def test_requested_bytes_on_cuda_are_exact_and_charges_within_their_bounds(workl
     held = step.measure()
     for name, real in held.phases.items():
         ours = guess.phases[name]
-        assert ours.live_bytes == real.live_bytes, (
-            f"{name}: {ours.live_bytes=}, but should be {real}"
-        )
-        assert abs(ours.charged_live_bytes / real.charged_live_bytes - 1) < 0.02, (
-            f"{name}: {ours.charged_live_bytes} bytes charged, but should be {real}"
-        )
+        assert ours.live_bytes == real.live_bytes, name
+        assert abs(ours.charged_live_bytes / real.charged_live_bytes - 1) < 0.02, name
 
 
 @pytest.mark.parametrize("scratch", [False, True])

@@ -69,10 +69,10 @@ def test_requested_bytes_are_those_recorded(net: str) -> None:
     before = workspaces_before(net)
     for name, ours, (live, peak, *_) in warm_rows(net):
         got = ours.live_bytes - before
-        assert got == live, f"{name}: {got}, but {live}"
+        assert got == live, name
         missing = UNKNOWN_BYTES.get(net, 0) if name.endswith("ward") else 0
         got = ours.peak_bytes - before + missing
-        assert got == peak, f"{name}: {got}, but {peak}"
+        assert got == peak, name
 
 
 @pytest.mark.parametrize("net", RECORD["cold"])
@@ -80,12 +80,12 @@ def test_requested_bytes_with_the_workspaces_of_cublas_are_those_recorded(net: s
     guess = predicted(net, workspaces=True)
     for name, (live, peak) in RECORD["cold"][net].items():
         ours = guess.phases[name]
-        assert ours.live_bytes == live, f"{name}: {ours.live_bytes}, but {live}"
+        assert ours.live_bytes == live, name
         if name == "built":
             # Its initialisation is not predicted.
             continue
         least = peak - UNKNOWN_BYTES.get(net, 0)
-        assert least <= ours.peak_bytes <= peak, f"{name}: {ours.peak_bytes}, but {peak}"
+        assert least <= ours.peak_bytes <= peak, name
         assert net in UNKNOWN_BYTES or ours.peak_bytes == peak
     last = next(name for name in reversed(guess.phases) if "forward" in name)
     held = guess.phases[last].live_by_class["workspaces"]
@@ -104,9 +104,9 @@ def test_charged_bytes_are_those_recorded(net: str) -> None:
             should = charged_peak - peak
             assert abs(got - should) <= NOT_EXACT[net] * peak, f"{name}: {got}, but {should}"
             continue
-        assert ours.charged_live_bytes == charged_live, f"{name}: {ours}, but {charged_live}"
+        assert ours.charged_live_bytes == charged_live, name
         if net not in UNKNOWN_BYTES or not name.endswith("ward"):
-            assert ours.charged_peak_bytes == charged_peak, f"{name}: {ours}, but {charged_peak}"
+            assert ours.charged_peak_bytes == charged_peak, name
 
 
 def test_what_is_unknown_is_named_and_makes_the_figure_a_lower_bound() -> None:
@@ -122,8 +122,8 @@ def test_attention_in_16_bits_is_cudnns_on_hopper_and_flash_before() -> None:
     dispatched = [each.replace("::", ".") for each in RECORD["attention in bf16"]]
     on_hopper = predicted("gpt-bf16").unknown
     named = {name.removesuffix(".default") for name in on_hopper}
-    assert len(named) == 2, f"{named} should be attention and its backward pass"
-    assert named <= set(dispatched), f"{named} are dispatched, but the card ran {dispatched}"
+    assert len(named) == 2, "it should be attention and its backward pass"
+    assert named <= set(dispatched)
     on_ampere = NETS["gpt-bf16"].step().predict(compute_capability=(8, 0))
     assert on_ampere.unknown == {}, "flash attention has a formula for what it takes"
 
@@ -160,5 +160,5 @@ def test_the_documents_table_says_what_is_predicted_and_measured() -> None:
             reserved,
         ]
         cells = [int(cell.removeprefix("≥ ").replace(",", "")) for cell in table[net]]
-        assert cells == found, f"{net} has {cells} in the table, but should have {found}"
+        assert cells == found
         assert table[net][0].startswith("≥") == (net in UNKNOWN_BYTES)
