@@ -248,7 +248,11 @@ def test_a_floor_separates_what_reaches_it_from_what_does_not(
     figure: str, share: float, device: str
 ) -> None:
     floor = floor_of(device, figure)
-    assert floor is not None
+    if floor is None:
+        # Published training steps ran on NVIDIA's cards for data centres.
+        assert figure.startswith("mfu")
+        assert device != "H100 SXM"
+        return
     better, worse = 1 / share, share
     if floor.of == "s":
         # The floor of a time is the longest that is allowed.
