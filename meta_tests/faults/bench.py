@@ -262,6 +262,6 @@ faults(
     ("the_second_operand_of_int8_lies_by_rows",
      "meta_tests/simulated_card/test_card.py::test_int8_is_multiplied_at_full_rate",
      replaced("bench.products.lies_by_columns", lambda dtype, device: dtype == "fp8_e4m3"),
-     "int8 is multiplied at 0.2"),
+     "lie by columns"),
 )
 # fmt: on

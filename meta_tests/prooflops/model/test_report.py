@@ -135,6 +135,8 @@ def test_what_takes_more_than_two_seconds_says_what_it_does(capsys) -> None:
     assert "model_report of Slow: timing each operator of a few steps" in said
 
 
+# torch deprecates TorchScript, which people still bring.
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_what_cannot_be_copied_and_trained_is_refused_by_its_name() -> None:
     traced = torch.jit.trace(nn.Linear(WIDTH, 1), torch.ones(1, WIDTH))
     for module, what in (
