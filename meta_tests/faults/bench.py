@@ -169,7 +169,8 @@ faults(
     ("a_product_takes_no_time", LARGE,
      replaced("meta_tests.simulated_card.card.Card.kernel_s", lambda *_: 1e-12), "the FLOPs or the clock are wrong"),
     ("step_flops_says_half_of_the_forward_pass", STEP,
-     stand_in("accounting.models.step_flops", halved("forward")), "FLOPs a step, but"),
+     stand_in("accounting.models.step_flops", halved("forward")),
+     "FLOPs a step, but"),
     ("an_element_has_half_of_its_bytes", CAST,
      stand_in("accounting.memory.element_bytes", lambda right, *arguments: right(*arguments) // 2),
      "bytes are declared"),
@@ -244,7 +245,9 @@ faults(
 )
 faults(
     ("a_users_model_has_half_of_its_flops", "bench/test_user_model.py::test_training_step",
-     stand_in("prooflops.model.examination.flops_of", halved("forward")), "FLOPs a step are declared, but"),
+     stand_in("prooflops.model.flop_difference.ProductsOfParameters.explained",
+              halved("forward")),
+     "FLOPs a step are declared, but"),
     options=f"{ON_CPU} --model=meta_tests/user_models/gpt.py:factory",
 )
 faults(
