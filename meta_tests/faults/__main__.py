@@ -44,11 +44,12 @@ NOISE = "noise"
 # A test that loops for ever under a fault ends with an error, again and again where something catches that error.
 LONGEST_S, AGAIN_S, LONGEST_RUN_S = 120.0, 5.0, 1200.0
 CLOCK = time.perf_counter
+# Of a claim's several tests the outcome that stands last here decides.
 OUTCOMES = {
     "skipped": "not checked",
     "passed": "holds",
     "failed": "FAILS",
-}  # of several cases the last here decides
+}
 VERDICTS = [*OUTCOMES.values()]
 
 registry_once = functools.cache(

@@ -122,12 +122,13 @@ def flush_without_memory(self: Any) -> None:
     self.calls += 1
 
 
-LEAST_NORMAL, LEAST_SUBNORMAL = 2.0**-14, 2.0**-24  # of fp16
+FP16_LEAST_NORMAL = 2.0**-14
+FP16_LEAST_SUBNORMAL = 2.0**-24
 
 
 def truncated_subnormals(x: Tensor) -> Tensor:
-    subnormal = (x.abs() >= LEAST_SUBNORMAL) & (x.abs() < LEAST_NORMAL)
-    return torch.where(subnormal, (x / LEAST_SUBNORMAL).trunc() * LEAST_SUBNORMAL, x)
+    subnormal = (x.abs() >= FP16_LEAST_SUBNORMAL) & (x.abs() < FP16_LEAST_NORMAL)
+    return torch.where(subnormal, (x / FP16_LEAST_SUBNORMAL).trunc() * FP16_LEAST_SUBNORMAL, x)
 
 
 def flushed(x: Tensor, below: float) -> Tensor:
@@ -192,9 +193,9 @@ faults(
      replaced("bench.transfers.beside", lambda device, main, aside: aside),
      "the products beside the copy were not"),
     ("a_cast_flushes_subnormals", CAST,
-     casting(lambda x: torch.where(x.abs() < LEAST_NORMAL, 0.0, x)), "values became 0 in fp16"),
+     casting(lambda x: torch.where(x.abs() < FP16_LEAST_NORMAL, 0.0, x)), "values became 0 in fp16"),
     ("a_cast_truncates", CAST, casting(lambda x: torch.where(
-        x.abs() >= LEAST_NORMAL, (x.view(torch.int32) & ~0x1FFF).view(torch.float32), x)),
+        x.abs() >= FP16_LEAST_NORMAL, (x.view(torch.int32) & ~0x1FFF).view(torch.float32), x)),
      "fp16 rounds with a relative error"),
     ("a_cast_truncates_subnormals", CAST, casting(truncated_subnormals), "fp16 rounds a subnormal number"),
     ("a_cast_saturates_early", CAST,
@@ -204,10 +205,10 @@ faults(
         flushed(x, 2.0**-15) if arguments == (torch.float8_e5m2,) and x.dim() == 2 else x, *arguments, **options)),
      "fp8_e5m2 cast of 1.52588e-05 became 0, but should be kept"),
     ("products_of_fp16_read_subnormals_as_zero", PRODUCT.format("fp16"),
-     stand_in("torch.mm", lambda mm, a, b, **_: mm(flushed(a, LEAST_NORMAL), b)),
+     stand_in("torch.mm", lambda mm, a, b, **_: mm(flushed(a, FP16_LEAST_NORMAL), b)),
      "fp16 operand 3.05176e-05 became 0, but should be kept"),
     ("products_of_fp16_write_subnormals_as_zero", PRODUCT.format("fp16"),
-     stand_in("torch.mm", lambda mm, a, b, **_: flushed(mm(a, b), LEAST_NORMAL)),
+     stand_in("torch.mm", lambda mm, a, b, **_: flushed(mm(a, b), FP16_LEAST_NORMAL)),
      "fp16 result 3.05176e-05 became 0, but should be kept"),
     ("products_of_bf16_lose_normal_numbers", PRODUCT.format("bf16"),
      stand_in("torch.mm", lambda mm, a, b, **_: mm(flushed(a, 2.0**-125), b)),

@@ -16,14 +16,14 @@ from prooflops_gate.page.section import Bar
 WIDTH = 640.0
 RIGHT = 16.0
 LEGEND_LINE = 18.0
-LABEL_LINE = 20.0  # for the labels of rules, on top
-BELOW = 46.0  # for ticks and the label of the x axis
+RULE_LABEL_HEIGHT = 20.0
+X_AXIS_HEIGHT = 46.0
 CHARACTER = 6.6  # width of one of size 12
 LONGEST_NAME = 34  # characters of a row's or a series' name
 SERIES = 8  # colours of style.css
 RADIUS = 4.5
-ROW_SHARE = 0.62  # of a row's height that a block fills
-MARGIN = 0.06  # of an axis's range, beyond the outermost marks
+BLOCK_SHARE_OF_ROW_HEIGHT = 0.62
+MARGIN_SHARE_OF_AXIS_RANGE = 0.06
 # On an axis of fewer decades there are ticks at 2 and 5, too; on one of more at every second one.
 FEW_DECADES = 1.7
 MANY_DECADES = 6
@@ -57,7 +57,7 @@ class Scale:
         known = [self._of(value) for value in values]
         low = self._of(axis.low) if axis.low is not None else min(known, default=0.0)
         high = self._of(axis.high) if axis.high is not None else max(known, default=1.0)
-        room = MARGIN * (high - low) or 0.5
+        room = MARGIN_SHARE_OF_AXIS_RANGE * (high - low) or 0.5
         self.low = low if axis.low is not None else low - room
         self.high = high if axis.high is not None else high + room
 
@@ -124,8 +124,12 @@ def svg(plot: Plot) -> str:
     """A plot as SVG, with a title for those who do not see it."""
     legend = [name_of(name) for name in plot.legend]
     legend_rows = _legend_rows(legend)
-    top = 8.0 + LEGEND_LINE * len(legend_rows) + LABEL_LINE * any(each.label for each in plot.rules)
-    below = BELOW if plot.x.label else 12.0
+    top = (
+        8.0
+        + LEGEND_LINE * len(legend_rows)
+        + RULE_LABEL_HEIGHT * any(each.label for each in plot.rules)
+    )
+    below = X_AXIS_HEIGHT if plot.x.label else 12.0
     xs, ys = _values(plot)
     y = Scale(plot.y, ys, plot.height - below, top)
     if plot.y.rows:
@@ -207,7 +211,7 @@ def _line(line: Line, x: Scale, y: Scale) -> str:
 
 
 def _block(block: Block, x: Scale, y: Scale) -> str:
-    height = ROW_SHARE * abs(y(1) - y(0))
+    height = BLOCK_SHARE_OF_ROW_HEIGHT * abs(y(1) - y(0))
     start, end = x(block.start), x(block.end)
     return (
         f'<rect class="block s{block.series % SERIES}" x="{start:.1f}" '

@@ -73,5 +73,6 @@ class Plot:
     lines: Sequence[Line] = ()
     blocks: Sequence[Block] = ()
     rules: Sequence[Rule] = ()
-    legend: Sequence[str] = ()  # of the series, in their order
+    # Names of the series, in their order.
+    legend: Sequence[str] = ()
     height: float = 380.0
