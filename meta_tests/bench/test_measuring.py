@@ -194,7 +194,7 @@ def test_a_device_that_another_process_keeps_busy_is_not_checked(
 def test_the_clock_that_ran_stands_beside_the_rate_of_a_product(card: Card) -> None:
     """An H100 at nine tenths of 1830 MHz: 132 SMs, each 4096 FLOPs a clock in bf16."""
     card.rates.clock = 0.9
-    case = product("bf16", 512, 512, 512, card.device)
+    case = product("bf16", 64, 64, 64, card.device)
     run = Measure(
         Rounds(measured.clock(card.device)),
         card.device,
