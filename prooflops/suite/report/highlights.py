@@ -25,6 +25,8 @@ UNITS = {
 POWER_LIMITED = 1.05
 # Arrays of fewer last-level caches are partly served by the caches.
 FEWEST_CACHES = 4.0
+# Families of whole training steps.
+TRAINING_STEPS = ("step", "mfu")
 USUAL_FLAGS = {
     "float32_matmul_precision": "highest",
     "deterministic": False,
@@ -204,35 +206,39 @@ def _power(benchmarks: Sequence[Measurement]) -> Iterable[str]:
 
 
 def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    steps = [bench for bench in benchmarks if bench.family == "step"]
+    steps = [bench for bench in benchmarks if bench.family in TRAINING_STEPS]
     for bench in steps:
         if bench.unsettled:
             yield f"a training step ({bench.case}): not known: {bench.unsettled}"
-        elif bench.has("share_of_ceiling"):
-            reached = f"{bench.number('share_of_ceiling'):.0%} of the own ceiling"
-            figures = [
-                f"takes {engineering(bench.median_s, 's')} and reaches {reached}",
-                *_step_figures(bench),
-            ]
-            yield f"a training step ({bench.case}) {', '.join(figures)}"
+        elif figures := [*_step_figures(bench)]:
+            takes = f"takes {engineering(bench.median_s, 's')}"
+            yield f"a training step ({bench.case}) {', '.join([takes, *figures])}"
     if any(bench.has("mfu") and not bench.unsettled for bench in steps):
         yield f"for comparison, published MFU: {published_mfu_text()}"
 
 
 def _step_figures(bench: Measurement) -> Iterable[str]:
-    """The longest part of a step, its MFU, its tokens per second and their energy."""
+    """What a step reaches, where its time goes, its tokens per second and their energy."""
+    if bench.has("share_of_ceiling"):
+        yield f"reaches {bench.number('share_of_ceiling'):.0%} of the own ceiling"
     names = ("forward", "backward", "optimizer")
     parts = {name: bench.number(f"{name}_s") for name in names if bench.has(f"{name}_s")}
     if parts:
         most = max(parts, key=lambda name: parts[name])
         yield f"{parts[most] / sum(parts.values()):.0%} of it {most}"
-    unit = "token" if bench.case.startswith("transformer") else "example"
+    reads_text = bench.family == "mfu" or bench.case.startswith("transformer")
+    unit = "token" if reads_text else "example"
     if bench.has("mfu"):
         yield f"MFU {bench.number('mfu'):.0%}"
     if bench.has("tokens_per_s"):
         yield f"{bench.number('tokens_per_s'):,.0f} {unit}s/s"
     if bench.has("joules_per_token"):
         yield f"{engineering(bench.number('joules_per_token'), 'J')} per {unit}"
+    kinds = dict(bench.info.get("seconds_by_kind") or {})
+    if kinds:
+        kinds["no kernel"] = bench.number("idle_s")
+        listed = ", ".join(f"{kind} {engineering(kinds[kind], 's')}" for kind in kinds)
+        yield f"of it {listed}"
 
 
 def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:

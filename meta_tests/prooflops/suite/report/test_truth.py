@@ -9,6 +9,7 @@ import pytest
 
 from accounting.devices.floors import floor_of
 from meta_tests.contradictions import Page, contradictions
+from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.page import LARGEST_SHORT_PAGE_BYTES, page_of
 from prooflops.suite.report.run_report import RunReport, verdicts_json
 from prooflops_gate.page.html import html
@@ -107,6 +108,18 @@ def test_a_step_gives_examples_per_second_and_energy_beside_mfu(
         each.startswith("for comparison, published MFU: ") and "Llama 3" in each
         for each in conclusions
     )
+
+
+def test_a_well_written_step_says_where_its_time_goes(report: RunReport) -> None:
+    kinds = {"products": 0.022, "casts": 0.014}
+    figures = {"mfu": 0.331, "tokens_per_s": 414_000.0, "idle_s": 0.003}
+    info = {**figures, "dtype": "bf16", "seconds_by_kind": kinds}
+    step = Measurement("mfu[gpt2-124m]", "bench/test_mfu.py::test_mfu[gpt2-124m]", 0.079, 0, info)
+    conclusions = Page(html(page_of(replace(report, benchmarks=(step,))))).conclusions
+    assert (
+        "a training step (gpt2-124m) takes 79.0 ms, MFU 33%, 414,000 tokens/s, "
+        "of it products 22.0 ms, casts 14.0 ms, no kernel 3.00 ms"
+    ) in conclusions
 
 
 def test_a_wide_spread_leads_to_no_conclusion(report_of: ReportOf) -> None:
