@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,19 +126,6 @@ def test_a_block_beyond_max_split_size_waits_for_a_request_near_its_size():
     assert (small.size, large.size) == (30 * MIB, 100 * MIB)
 
 
-@pytest.mark.parametrize(
-    ("given_options", "message"),
-    [
-        ({"capacity_bytes": -1}, "capacity_bytes must be at least 0, got -1"),
-        ({"max_split_size_bytes": 20 * MIB}, "max_split_size_bytes must be at least 20971521"),
-        ({"roundup_power2_divisions": 0}, "roundup_power2_divisions must be at least 1, got 0"),
-    ],
-)
-def test_impossible_options_are_refused(given_options, message):
-    with pytest.raises(ValueError, match=message):
-        CachingAllocator(**given_options)
-
-
 def test_the_free_of_another_allocators_block_is_refused():
     block = CachingAllocator().allocate(1)
     other = CachingAllocator()
@@ -161,59 +146,3 @@ def test_every_charge_lies_between_its_bounds(request_bytes, spare):
             f"{charge=}, but should be in [{least}, {greatest}]"
         )
         assert charge % 512 == 0, f"{charge=}, but should be a multiple of 512"
-
-
-@pytest.fixture
-def default_allocator(device):
-    """The CUDA device with an empty cache, under the default configuration."""
-    for variable in (
-        "PYTORCH_CUDA_ALLOC_CONF",
-        "PYTORCH_ALLOC_CONF",
-        "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    ):
-        if os.environ.get(variable):
-            pytest.skip(f"{variable} is set: another rule than the default applies")
-    torch.cuda.synchronize(device)
-    torch.cuda.empty_cache()
-    return device
-
-
-@pytest.mark.needs("cuda")
-@pytest.mark.parametrize(
-    "request_bytes", [1, 512, 513, MIB, MIB + 1, 3 * MIB, 10 * MIB, 21 * MIB // 2, 11 * MIB]
-)
-def test_memory_allocated_grows_by_the_charge(default_allocator, request_bytes):
-    device = default_allocator
-    allocated = torch.cuda.memory_allocated(device)
-    reserved = torch.cuda.memory_reserved(device)
-    kept = torch.empty(request_bytes, dtype=torch.uint8, device=device)
-    charge = torch.cuda.memory_allocated(device) - allocated
-    segment = torch.cuda.memory_reserved(device) - reserved
-    least, greatest = allocator.charge_bounds(kept.nbytes)
-    assert least <= charge <= greatest, (
-        f"{charge} bytes are charged, but should be from {least} to {greatest}"
-    )
-    if segment:
-        formula = allocator.charged_bytes(request_bytes), allocator.segment_bytes(request_bytes)
-        assert (charge, segment) == formula, (
-            f"charge and segment are {charge, segment}, but should be {formula}"
-        )
-
-
-@pytest.mark.parametrize(
-    ("capability", "config", "workspace"),
-    [
-        ((8, 0), None, 8_519_680),
-        ((8, 9), None, 8_519_680),
-        ((9, 0), None, 33_554_432),
-        ((10, 0), None, 33_554_432),
-        ((12, 0), None, 33_554_432),
-        ((8, 0), ":16:8", 131_072),
-        ((9, 0), ":4096:2:16:8", 8_519_680),
-    ],
-)
-def test_the_workspace_of_cublas_follows_capability_and_config(capability, config, workspace):
-    got = allocator.cublas_workspace_bytes(capability, config)
-    assert got == workspace, (
-        f"cublas_workspace_bytes={got}, but should be {workspace} [{capability=}, {config=}]"
-    )

@@ -4,19 +4,12 @@ They are held against operations counted one by one.
 """
 
 import itertools
-import math
 from dataclasses import replace
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.attention import (
-    Attention,
-    attention_backward_flops,
-    attention_flops,
-    attention_step,
-)
 from accounting.convolution import Convolution, convolution_flops
 from accounting.flops import einsum_flops
 from test_claims.oracles import scalars
@@ -73,33 +66,6 @@ def test_an_einsum_costs_what_its_loops_count_in_any_order(einsum, data):
     )
 
 
-@given(sizes=st.lists(st.integers(2, 40), min_size=3, max_size=9))
-def test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication(sizes):
-    """Against the textbook recurrence over intervals, up to eight operands.
-
-    It is that of Cormen et al., section 15.2.
-
-    The textbook multiplies neighbours only. With sizes of 1 it may be cheaper to multiply two
-    others first, since where nothing is summed nothing is added.
-    """
-    cost = {}
-    for length in range(1, len(sizes)):
-        for i in range(len(sizes) - length):
-            j = i + length
-            splits = [
-                cost[i, k] + cost[k, j] + 2 * sizes[i] * sizes[k] * sizes[j]
-                for k in range(i + 1, j)
-            ]
-            cost[i, j] = min(splits, default=0)
-    letters = "abcdefghi"[: len(sizes)]
-    equation = ",".join(map("".join, itertools.pairwise(letters))) + f"->{letters[0]}{letters[-1]}"
-    if len(sizes) > 2:
-        got = einsum_flops(equation, *itertools.pairwise(sizes))
-        assert got == cost[0, len(sizes) - 1], (
-            f"best={got}, but should be {cost[0, len(sizes) - 1]} [{sizes=}]"
-        )
-
-
 def per_dimension(low, high):
     """One number, or one for each of two dimensions."""
     return st.integers(low, high) | st.tuples(st.integers(low, high), st.integers(low, high))
@@ -142,41 +108,3 @@ def test_a_convolution_costs_what_its_inner_products_count(data, groups, stride,
     )
     with_bias = convolution_flops(replace(shape, bias=True))
     assert with_bias == formula + reference.numel(), "a bias adds once per output element"
-
-
-@given(data=st.data(), causal=st.booleans(), convention=st.sampled_from(["math", "flash"]))
-def test_attention_costs_what_its_loops_count(data, causal, convention):
-    kv_heads, group, queries, width, value_dim = (data.draw(st.integers(1, 3)) for _ in range(5))
-    keys = data.draw(st.integers(queries if causal else 1, 4))
-    heads = kv_heads * group
-    q = torch.rand(heads, queries, width, dtype=torch.float64, requires_grad=True)
-    k = torch.rand(kv_heads, keys, width, dtype=torch.float64, requires_grad=True)
-    v = torch.rand(kv_heads, keys, value_dim, dtype=torch.float64, requires_grad=True)
-    do = torch.rand(heads, queries, value_dim, dtype=torch.float64)
-    tally = Operations()
-    arrays = [tally.array(x.detach()) for x in (q, k, v)]
-    results, forward, backward = scalars.attention(*arrays, causal, do, flash=convention == "flash")
-
-    mask = torch.ones(queries, keys, dtype=torch.bool)
-    if causal:
-        mask = mask.tril(keys - queries)
-    scores = (q @ k.repeat_interleave(group, 0).mT / math.sqrt(width)).masked_fill(~mask, -math.inf)
-    output = scores.softmax(-1) @ v.repeat_interleave(group, 0)
-    references = (output, *torch.autograd.grad(output, (q, k, v), do))
-    for got, reference in zip(results, references, strict=True):
-        torch.testing.assert_close(torch.from_numpy(got), reference.detach())
-
-    sizes = {
-        "key_length": keys,
-        "kv_heads": kv_heads,
-        "value_dim": value_dim,
-        "pairs": "causal" if causal else "full",
-    }
-    attention = Attention(1, heads, queries, width, **sizes)
-    step = attention_step(attention, convention)
-    formula = attention_flops(attention), attention_backward_flops(attention, convention)
-    of_step = step.forward, step.backward + step.recomputation
-    assert formula == of_step == (forward.flops, backward.flops), (
-        f"forward and backward {formula}, step {step}, but should be"
-        f" {forward.flops} and {backward.flops} [{attention}]"
-    )

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from accounting.families import from_config
-from accounting.models import LLAMA3_8B, MIXTRAL_8X7B, Transformer, parameter_count
+from accounting.models import Transformer, parameter_count
 from accounting.parallel import Parallelism, collectives, device_parameters
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
@@ -258,44 +258,3 @@ def test_devices_of_deepseek_v3_hold_what_an_analysis_of_its_memory_prints() -> 
     for ranks in (1, 2, 64, 256):
         layers, experts, ends = device_parameters(model, Parallelism(data=256, expert=ranks))
         assert layers + ends + experts * ranks == parameter_count(model)
-
-
-def test_a_rank_without_a_head_of_keys_of_its_own_has_a_copy() -> None:
-    for ranks in (2, 8, 16, 32):
-        of_rank = range(32 // ranks)
-        keys = {head // (LLAMA3_8B.heads // LLAMA3_8B.kv_heads) for head in of_rank}
-        columns = 128 * 2 * (len(of_rank) + len(keys)) + 3 * LLAMA3_8B.hidden // ranks
-        got, *_ = device_parameters(LLAMA3_8B, Parallelism(tensor=ranks))
-        # Two norms as well.
-        should = LLAMA3_8B.layers * LLAMA3_8B.dim * (columns + 2)
-        assert got == should, (
-            f"{got:,} parameters of layers on each of {ranks} ranks, but should be {should:,}"
-        )
-    with pytest.raises(
-        ValueError, match="tensor must divide kv_heads=6 or be a multiple of it, got 4"
-    ):
-        device_parameters(replace(LLAMA3_8B, heads=24, kv_heads=6), Parallelism(tensor=4))
-
-
-def test_experts_over_four_of_eight_devices_reduce_gradients_by_two() -> None:
-    shared = Parallelism(data=8, expert=4)
-    *_, gradients = collectives(MIXTRAL_8X7B, shared, BATCH, SEQUENCE)
-    assert (gradients.ranks, gradients.bytes) == (
-        2,
-        4 * device_parameters(MIXTRAL_8X7B, shared)[1],
-    ), f"{gradients}"
-    with pytest.raises(ValueError, match="expert must divide data · context = 8, got 3"):
-        Parallelism(data=8, expert=3)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ({"tensor": 3}, "tensor must divide the heads of the model, 32, got 3"),
-        ({"tensor": 64}, "heads of the model"),
-        ({"data": 3, "expert": 3}, "expert must divide the experts of the model, 8, got 3"),
-    ],
-)
-def test_a_split_that_no_device_could_hold_is_refused(sizes: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        device_parameters(MIXTRAL_8X7B, Parallelism(**sizes))

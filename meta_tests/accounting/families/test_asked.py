@@ -58,15 +58,6 @@ def test_activations_are_the_tensors_that_the_model_really_keeps(type_):
     assert got == should, f"activation_bytes={got}, but {should} are kept [{type_}]"
 
 
-def test_flash_attention_keeps_these_activations_where_no_keys_are_shared():
-    config = config_of("llama")
-    # The CPU's flash attention takes these without repeating keys.
-    config.num_key_value_heads = config.num_attention_heads
-    got = activation_bytes(config, BATCH, TOKENS)
-    should = kept_bytes("llama", built(config), "sdpa")
-    assert got == should, f"activation_bytes={got}, but {should} are kept"
-
-
 @pytest.mark.parametrize("type_", ["qwen3_next", "gemma3_text", "t5"])
 def test_a_long_cache_follows_from_short_runs(type_):
     config = config_of(type_)
@@ -80,14 +71,6 @@ def test_a_long_cache_follows_from_short_runs(type_):
     if type_ == "qwen3_next":
         of_state = cache_bytes(model, 1, 65_536) - cache_bytes(model, 1, 65_535)
         assert 0 < of_state < cache_bytes(model, 1, 1), "only keys and values grow with the context"
-
-
-@pytest.mark.prove
-def test_a_model_that_cannot_do_without_an_image_is_given_one():
-    one, more = (step_flops(from_config(config_of("blip")), 1, tokens).forward for tokens in (1, 9))
-    assert one > 100 * (more - one) / 8 > 0, (
-        f"{one:,} FLOPs with one token, of which the image has most; {more:,} with 9"
-    )
 
 
 def kept_bytes(family, net, attention):
@@ -109,14 +92,6 @@ def test_keys_that_the_library_ignores_are_named():
     assert isinstance(model, CountedModel)
     assert model.ignored == ("num_registers",)
     assert from_config(config, ignore=["num_registers"]).linear_maps == model.linear_maps
-
-
-def test_a_key_that_is_ignored_at_false_or_inside_a_part_is_named():
-    text = config_of("qwen3_5_text").to_dict() | {"attn_output_gate": False}
-    with pytest.warns(UserWarning, match="ignores attn_output_gate=False$"):
-        from_config(text)
-    with pytest.warns(UserWarning, match=r"ignores text_config\.attn_output_gate=False$"):
-        from_config({"model_type": "qwen3_5", "text_config": text})
 
 
 @pytest.mark.parametrize(
@@ -176,11 +151,8 @@ def test_what_the_library_refuses_and_its_absence_are_said(monkeypatch):
     ("changed", "message"),
     [
         ({"num_attention_heads": 33}, "num_attention_heads must divide .*32.*, got 33"),
-        ({"hidden_size": 32.5}, "hidden_size must be an integer, got 32.5"),
         ({"hidden_size": True}, "hidden_size must be an integer, got True"),
-        ({"num_attention_heads": "big"}, "num_attention_heads must be an integer, got 'big'"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers must be from 1 to 10,000, got"),
-        ({"vocab_size": 10**30}, "vocab_size must be from 1 to 10,000,000,000, got"),
         ({"intermediate_size": -1}, "intermediate_size must be from 0 to .*, got -1"),
     ],
 )

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from accounting import families
-from accounting.families import attention, embedding, linear, mlp, other
+from accounting.families import attention, embedding, linear, mlp
 from accounting.families.config import presets
 from accounting.families.decoders import MODEL_TYPES
 from accounting.models import active_parameter_count, forward_flops, parameter_count, step_flops
@@ -80,16 +80,14 @@ def test_parameters_are_those_published(name):
 
 
 def test_the_text_part_of_a_model_of_text_and_images_is_read_on_demand(monkeypatch):
-    whole = {"model_type": "llama", "text_config": LLAMA, "vision_config": {"hidden_size": 1408}}
-    text = {key: value for key, value in LLAMA.items() if key != "model_type"}
     gemma = {"model_type": "gemma3", "text_config": MODELS["google/gemma-3-1b-pt"]["config"]}
     assert families.from_config(gemma, text_only=True) == model_called("google/gemma-3-1b-pt")
+    whole = {"model_type": "llama", "text_config": LLAMA, "vision_config": {"hidden_size": 1408}}
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(
         ValueError, match=r"text_only=True reads .* With transformers 5 or later installed"
     ):
         from_config(whole)
-    assert text
 
 
 def test_whole_networks_take_the_multiply_adds_published():
@@ -105,15 +103,6 @@ def test_whole_networks_take_the_multiply_adds_published():
     vit = model_called("google/vit-base-patch16-224")
     assert forward_flops(vit, 1) == pytest.approx(2 * 17.56e9, rel=0.01)
     assert forward_flops(vit, 1, 999) == forward_flops(vit, 1)
-
-
-def test_palm_of_parts_has_the_parameters_published():
-    # arXiv:2204.02311, table 1: PaLM has parallel layers of one norm, one head of keys and values,
-    # SwiGLU, no biases.
-    dim, norm = 18432, other("norms", 18432)
-    layer = norm + (attention(dim, 48, 256, 1) | mlp(dim, 4 * dim, gated=True))
-    palm = embedding(256_000, dim) + 118 * layer + norm + linear("head", dim, 256_000, copies=0)
-    assert parameter_count(palm) == pytest.approx(540.35e9, rel=2e-5)
 
 
 def test_all_models_of_chinchillas_table_have_the_parameters_printed():
@@ -148,15 +137,9 @@ def test_a_sequence_beyond_the_learned_positions_is_refused():
     ("changed", "message"),
     [
         ({"model_type": "lama"}, "model_type must be one of .*, got 'lama'; did you mean 'llama'"),
-        ({"hidden_size": "4096"}, "hidden_size must be an integer, got .4096. of type str"),
-        ({"num_attention_heads": 33}, "num_attention_heads must divide the width 4096"),
         (
             {"hidden_size": None},
             "config must have 'hidden_size' or 'n_embd' for a model of type 'llama'",
-        ),
-        (
-            {"num_registers": 4},
-            "config has num_registers=4, which may change the shape and is not read",
         ),
         (
             {"hybrid_override_pattern": "M*"},
@@ -166,18 +149,9 @@ def test_a_sequence_beyond_the_learned_positions_is_refused():
             {"qk_layernorm": True},
             "config has qk_layernorm=True, which is not read for a model of type 'llama'",
         ),
-        ({"num_hidden_layers": -1}, "num_hidden_layers must be from 1 to 10,000, got -1"),
-        (
-            {"num_key_value_heads": 5},
-            "heads must be a multiple of kv_heads, got heads=32 and kv_heads=5",
-        ),
         (
             {"layer_types": ["full_attention"]},
             "layer_types must have an entry for each of 32 layers, got 1",
-        ),
-        (
-            {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 8},
-            "active must be at most experts",
         ),
     ],
 )

@@ -128,19 +128,12 @@ def test_state_appears_when_it_is_allocated_under_the_optimizers_names(
         assert names == {*own, *row.scalars}, f"{name} keeps {names}"
 
 
-EIGHT_BITS = {"adam-8bit": 2, "lion-8bit": 1}
-
-
 # What bitsandbytes 0.50.2 kept after two steps of parameters of these shapes, fp32 or bf16.
 KEPT_IN_8_BITS = [
     ([(64, 64)], "adam-8bit", 2 * (4096 + 16 * 4 + 1024)),
     ([(50, 100), (64, 100)], "adam-8bit", 2 * (11_400 + (20 + 25) * 4 + 1024)),
     ([(4095,), (256, 17), (3,)], "adam-8bit", 2 * (4098 * 4 + 4352 + 17 * 4 + 1024)),
     ([(4095,), (256, 17), (3,)], "lion-8bit", 4098 * 4 + 4352 + 17 * 4 + 1024),
-]
-# By the same rule, as bitsandbytes' blocks are of 256: an element more than 16 blocks.
-KEPT_IN_8_BITS += [
-    ([(4097,)], name, buffers * (4097 + 17 * 4 + 1024)) for name, buffers in EIGHT_BITS.items()
 ]
 
 
