@@ -22,7 +22,6 @@ from accounting.checks import (
 )
 from accounting.families import (
     GPT2_SMALL,
-    GPT2_XL,
     LLAMA3_8B,
     LLAMA3_70B,
     MIXTRAL_8X7B,
@@ -51,7 +50,7 @@ from accounting.parts import (
 from accounting.roofline import Work
 
 __all__ = [
-    "GPT2_SMALL", "GPT2_XL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "RULES",
+    "GPT2_SMALL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "RULES",
     "DeepLinear", "Model", "Transformer", "active_parameter_count", "backward_flops", "cache_bytes",
     "decoding_work", "forward_flops", "from_config", "matmul_parameter_count", "parameter_count",
     "parameter_counts", "recompute_flops", "rule_flops", "step_flops",

@@ -13,7 +13,6 @@ from accounting.families.layers import (
 )
 from accounting.families.networks import (
     GPT2_SMALL,
-    GPT2_XL,
     LLAMA3_8B,
     LLAMA3_70B,
     MIXTRAL_8X7B,
@@ -25,7 +24,6 @@ from accounting.families.networks import (
 
 __all__ = [
     "GPT2_SMALL",
-    "GPT2_XL",
     "LLAMA3_8B",
     "LLAMA3_70B",
     "MIXTRAL_8X7B",

@@ -163,7 +163,6 @@ GPT2_SMALL = Transformer(
     out_bias=True,
     mlp_bias=True,
 )
-GPT2_XL = replace(GPT2_SMALL, layers=48, dim=1600, heads=25, kv_heads=25, hidden=6400)
 
 # Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv:2407.21783, table 3
 LLAMA3_8B = Transformer(

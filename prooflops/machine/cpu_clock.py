@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from time import perf_counter
 from typing import Any
-
-from prooflops_gate.machine import cpu
 
 UNROLLED = 64
 # Some 5 and 50 µs: their difference holds no call. The fastest of a few was not interrupted.
@@ -41,21 +38,6 @@ def clock_hz() -> float:
     True
     """
     return UNROLLED * _turns_per_s(_chain())
-
-
-def core_clocks_hz(cores: Iterable[int] | None = None) -> dict[int, float]:
-    """The clock of each core that this process may use, one after the other. Raises NoClock."""
-    if not hasattr(os, "sched_setaffinity"):
-        raise NoClock("this system does not let a thread choose its core")
-    before = os.sched_getaffinity(0)
-    found = {}
-    try:
-        for core in cpu.allowed_cores() if cores is None else cores:
-            os.sched_setaffinity(0, {core})
-            found[core] = clock_hz()
-    finally:
-        os.sched_setaffinity(0, before)
-    return found
 
 
 @cache

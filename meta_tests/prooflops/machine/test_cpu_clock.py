@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
-import platform
 from time import perf_counter
 
 import pytest
@@ -20,42 +18,16 @@ from prooflops.suite.peaks import Peaks
 from prooflops_gate.machine import cpu
 
 CPU = torch.device("cpu")
-on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 instructions")
-# imul rax, rsi: the product takes three cycles on each x86-64 core since 2008.
-MULTIPLICATIONS = 64
-CYCLES = 3
-TURNS = 2000
 # Of products short enough that some of many are not interrupted.
 SIDE = 192
 
 
-@on_x86
-def test_the_chain_gives_the_clock_that_a_chain_of_products_gives() -> None:
-    code = cpu_clock._x86_loop("480fafc6" * MULTIPLICATIONS)
-    chain = cpu_clock._function(code)
-    fastest_s = float("inf")
-    for _ in range(50):
-        began = perf_counter()
-        chain(TURNS, 1)
-        fastest_s = min(fastest_s, perf_counter() - began)
-    by_products = TURNS * MULTIPLICATIONS * CYCLES / fastest_s
-    assert max(cpu_clock.clock_hz() for _ in range(5)) == pytest.approx(by_products, rel=0.02)
-
-
 def test_the_chain_agrees_with_the_system_where_that_names_the_clock() -> None:
-    file = cpu.SYSTEM / "cpu0" / "cpufreq" / "scaling_cur_freq"
+    file = cpu.SYSTEM / f"cpu{min(cpu.allowed_cores())}" / "cpufreq" / "scaling_cur_freq"
     if not cpu.text(file).isdigit():
         pytest.skip("the system names no running clock, as in a virtual machine")
-    measured_hz = cpu_clock.core_clocks_hz([0])[0]
+    measured_hz = cpu_clock.clock_hz()
     assert measured_hz == pytest.approx(1e3 * int(cpu.text(file)), rel=0.02)
-
-
-def test_every_core_has_a_clock_and_the_thread_stays_free_afterwards() -> None:
-    before = os.sched_getaffinity(0)
-    clocks = cpu_clock.core_clocks_hz()
-    assert [*clocks] == cpu.allowed_cores()
-    assert all(5e8 < clock < 7e9 for clock in clocks.values())
-    assert os.sched_getaffinity(0) == before
 
 
 def test_a_core_with_avx512_has_units_that_products_stay_below() -> None:

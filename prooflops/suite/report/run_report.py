@@ -7,7 +7,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from prooflops.suite.registry import Registry, Source
@@ -19,7 +18,6 @@ from prooflops_gate.history.trend import Trend
 
 # The version of the form of verdicts.json, raised for incompatible changes.
 SCHEMA = 2
-SCHEMA_FILE = Path(__file__).with_name("verdicts.schema.json")
 # What verdicts.json repeats of the machine's fingerprint, of a RunReport, and of a claim.
 VERSION_KEYS = ("torch", "python", "driver", "cuda", "hip")
 RUN_KEYS = ("date", "duration_s", "command", "revision", "pace")

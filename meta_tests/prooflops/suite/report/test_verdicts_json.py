@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from prooflops.suite.report.run_report import SCHEMA_FILE, RunReport, verdicts_json
+from meta_tests.conftest import ROOT
+from prooflops.suite.report.run_report import RunReport, verdicts_json
 
-SCHEMA = json.loads(SCHEMA_FILE.read_text())
+SCHEMA = json.loads((ROOT / "prooflops/suite/report/verdicts.schema.json").read_text())
 
 
 def test_a_run_is_written_as_the_schema_says(report: RunReport) -> None:
