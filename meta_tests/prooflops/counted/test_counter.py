@@ -5,7 +5,6 @@ test_operators.py shows the cost of each operator, test_bytes.py the bytes it mo
 
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,21 +18,6 @@ from meta_tests.prooflops.counted.counting import a, b, flops_of, net, products
 from meta_tests.prooflops.predicted.recorded_nets import NETS, convolutions
 from prooflops import counted, predicted
 from prooflops.predicted.fake_cuda import can_fake_cuda
-from test_claims.oracles import scalars
-
-
-def test_a_whole_step_of_a_net_costs_what_its_numbers_do() -> None:
-    matrices = [torch.randint(-3, 4, shape).float() for shape in ((3, 4), (4, 5), (5, 2))]
-    definition = scalars.Net.of(matrices)
-    data = torch.randint(-3, 4, (6, 3)).float()
-    given = partial(definition.node, needs_gradient=False)
-    rows = [[*map(given, row)] for row in data.tolist()]
-    definition.run(rows, torch.ones(6, 2))
-    layers = [matrix.clone().requires_grad_() for matrix in matrices]
-    count = flops_of(lambda: (data @ layers[0] @ layers[1] @ layers[2]).sum().backward())
-    backward = definition.weight_gradient.flops + definition.input_gradient.flops
-    assert count.forward == definition.forward.flops
-    assert count.backward == backward
 
 
 def test_flops_are_separated_by_pass_and_operator() -> None:
@@ -257,16 +241,6 @@ def test_sequences_in_a_jagged_tensor_are_counted_by_their_own_tokens() -> None:
     assert count.unknown == {}
 
 
-@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
-def test_products_of_sequences_in_an_older_nested_tensor_are_named_unknown() -> None:
-    nested = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)])
-    layer = nn.Linear(8, 4)
-    with counted.flops() as count:
-        layer(nested)
-    assert count.total == 0
-    assert set(count.unknown) == {"aten.linear"}
-
-
 def test_gradients_per_sample_are_counted_as_those_of_the_whole_batch() -> None:
     net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
     x = torch.randn(16, 8)
@@ -282,15 +256,3 @@ def test_gradients_per_sample_are_counted_as_those_of_the_whole_batch() -> None:
     assert count.backward == forward + 2 * 16 * 4 * 2
     assert count.recomputed == 0
     assert count.unknown == {}
-
-
-# torch.func.jvp itself calls what is deprecated.
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")
-def test_operators_without_arithmetic_are_not_unknown() -> None:
-    x = torch.eye(4)
-    with counted.flops() as count:
-        torch.linalg.inv_ex(x, check_errors=True)
-        torch.func.jvp(lambda a: a @ x, (x,), (x,))
-        nn.functional.interpolate(x[None, None], scale_factor=2)
-        torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged).to_padded_tensor(0.0)
-    assert not count.unknown
