@@ -2,16 +2,14 @@
 
 import importlib
 import json
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ROOT, drawn_by_commit
+from meta_tests.conftest import ROOT
 from meta_tests.faults import FAULTS, TOPICS, Fault
 from meta_tests.faults import __main__ as running
 from prooflops.suite.registry import load_registry
@@ -59,27 +57,6 @@ def test_a_planted_fault_is_noticed(planted: Fault, results: Results) -> None:
     assert not result["unnoticed"], (
         f"{result['unnoticed']} did not notice {planted.name}; repeat: {repeat}\n{result['output']}"
     )
-
-
-def test_a_test_that_loops_under_a_fault_ends_with_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(running, "LONGEST_S", 0.05)
-    limited = running.Run(FAULTS[0], ()).pytest_runtest_call()
-    next(limited)
-    with pytest.raises(TimeoutError, match=r"takes more than 0\.05 s"):
-        time.sleep(60)
-    limited.close()
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-def test_a_commit_draws_one_sample_and_another_commit_another() -> None:
-    cases = [f"test[{number}]" for number in range(266)]
-    drawn = drawn_by_commit("1a2b", "test", cases, 40)
-    assert len(drawn) == 40
-    assert drawn == drawn_by_commit("1a2b", "test", cases, 40)
-    assert drawn != drawn_by_commit("3c4d", "test", cases, 40)
-    assert drawn_by_commit("1a2b", "test", cases[:3], 40) == cases[:3]
 
 
 def test_each_topic_has_two_faults_and_each_fault_names_real_checks() -> None:

@@ -1,35 +1,35 @@
 """Planted faults: each breaks something, and names the checks that must then fail.
 
-A check is the id of a claim (one string may hold several, separated by spaces) or the node id of a test (`bench/...`,
-`meta_tests/...`; without `[...]` any of its cases will do). A fault is a function that takes a `pytest.MonkeyPatch` and
-breaks something with it. With `instead_of`, it stands in for another function, which it gets before the arguments.
-Where one expression says what is broken, the fault is a row of a table: its name, its checks, and what plants it.
+A check is the id of a claim (one string may hold several, separated by spaces) or the node id of a
+test (`bench/...`, `meta_tests/...`; without `[...]` any of its cases will do). A fault is a
+function that takes a `pytest.MonkeyPatch` and breaks something with it. With `instead_of`, it
+stands in for another function, which it gets before the arguments.
 
     @fault("loop.order", instead_of="torch.optim.SGD.step")
     def sgd_steps_twice(step, self, closure=None):
         step(self)
         step(self)
 
-    faults(
-        ("the_addition_is_forgotten", "flops.matmul-2mnk flops.batched",
-         replaced("accounting.flops.MULTIPLY_ADD_FLOPS", 1)),
-        ("view_copies", "storage.view-2x3-3x2",
-         stand_in("torch.Tensor.view", lambda view, x, *shape: view(x, *shape).clone())),
+    wrong_value(
+        "the_addition_is_forgotten",
+        "flops.matmul-2mnk flops.batched",
+        target="accounting.flops.MULTIPLY_ADD_FLOPS",
+        value=1,
     )
 
-`options` are further options of the checks' pytest run, and `saying` (or a row's fourth word) is a regular expression
-that the failure's message must match. `name` replaces the name of a decorated function.
+`options` are further options of the checks' pytest run, and `saying` is a regular expression that
+the failure's message must match. `name` replaces the name of a decorated function.
 
-A module of this package is a topic: the claims' topics, and those of tests (`bench`: what the benchmarks must
-notice). `python -m meta_tests.faults TOPIC` runs its faults, all in one process, as follows:
+A module of this package is a topic: the claims' topics, and those of tests (`bench`: what the
+benchmarks must notice). `python -m meta_tests.faults TOPIC` runs its faults in one process:
 
-- Plugins named in `options` start first, so a simulated card is there when the fault is planted. Then the fault is
-  planted; then pytest imports conftest files and tests. The fault goes before the card does.
-- All modules of `accounting`, `bench` and `prooflops` but the tests are imported before the first fault; a simulated
-  `time.perf_counter` reaches them, too. Test modules (`test_claims`, `meta_tests`, tests of `bench`) are imported
-  anew in each run: a planter imports them itself, or names them with dots (`instead_of`, `stand_in`, `replaced`), and
-  no fault's module imports them at its top.
-- Each test that a fault names first runs once with nothing planted, and must pass.
+- Plugins named in `options` start first, so a simulated card is there when the fault is planted.
+  Then the fault is planted; then pytest imports conftest files and tests. The fault goes before the
+  card does.
+- All modules of `accounting`, `bench` and `prooflops` but the tests are imported before the first
+  fault; a simulated `time.perf_counter` reaches them, too. Test modules (`test_claims`,
+  `meta_tests`, tests of `bench`) are imported anew in each run: a planter imports them itself, or
+  names them with dots (`instead_of`, `target`), and no fault's module imports them at its top.
 """
 
 from __future__ import annotations
@@ -74,24 +74,27 @@ def fault(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as a fault that these checks must notice."""
     topic = topic or _caller()
-    checks = tuple(
-        check for text in noticed_by for check in ([text] if "::" in text else text.split())
-    )
+    checks: list[str] = []
+    for text in noticed_by:
+        checks += [text] if "::" in text else text.split()
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         plant = stand_in(instead_of, function) if instead_of else function
-        FAULTS.append(Fault(topic, name or function.__name__, checks, plant, options, saying))
+        FAULTS.append(
+            Fault(topic, name or function.__name__, tuple(checks), plant, options, saying)
+        )
         return function
 
     return register
 
 
-def faults(*rows: tuple[Any, ...], options: str = "") -> None:
-    """Registers a fault for each row: name, checks that must notice, what plants it, and what is then said."""
-    topic = _caller()
-    for name, checks, plant, *saying in rows:
-        noticed_by = [checks] if isinstance(checks, str) else checks
-        fault(*noticed_by, options=options, saying="".join(saying), name=name, topic=topic)(plant)
+def wrong_value(name: str, *noticed_by: str, target: str, value: Any, **options: str) -> None:
+    """Registers a fault that puts a value under a dotted name."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        put(patch, target, value)
+
+    fault(*noticed_by, name=name, topic=_caller(), **options)(plant)
 
 
 def _caller() -> str:
@@ -100,7 +103,7 @@ def _caller() -> str:
 
 
 def stand_in(target: str, function: Callable[..., Any]) -> Plant:
-    """Has calls of the function with this dotted name go to `function`, which gets the original first."""
+    """Has calls of a named function go to `function`, which gets the original first."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         original = pkgutil.resolve_name(target)
@@ -110,7 +113,10 @@ def stand_in(target: str, function: Callable[..., Any]) -> Plant:
 
 
 def put(patch: pytest.MonkeyPatch, target: str, value: Any) -> None:
-    """Puts a value under a dotted name; a function of ours is replaced also where a module imported it by name."""
+    """Puts a value under a dotted name.
+
+    A function of ours is replaced also where a module imported it by name.
+    """
     path, _, name = target.rpartition(".")
     holder = pkgutil.resolve_name(path)
     original = getattr(holder, name)
@@ -118,11 +124,6 @@ def put(patch: pytest.MonkeyPatch, target: str, value: Any) -> None:
         replace(patch, original, value)
     else:
         patch.setattr(holder, name, value)
-
-
-def replaced(target: str, value: Any) -> Plant:
-    """Plants a value under a dotted name."""
-    return lambda patch: put(patch, target, value)
 
 
 def leaves_of(loss: Any) -> list[Any]:
@@ -137,7 +138,7 @@ def leaves_of(loss: Any) -> list[Any]:
 
 
 def replace(patch: pytest.MonkeyPatch, original: object, replacement: Any) -> None:
-    """Puts `replacement` wherever a loaded module of accounting, bench or prooflops holds `original`."""
+    """Puts `replacement` wherever a loaded module of our packages holds `original`."""
     found = False
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] not in PACKAGES:

@@ -1,4 +1,4 @@
-"""Faults in how torch accumulates gradients, in what a micro-batch keeps, and in the formulas of it."""
+"""Faults in how torch accumulates gradients, in what a micro-batch keeps, and in its formulas."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Faults of mixed precision: autocast casts the wrong operations, the scaler does not scale, a rounding is off."""
+"""Faults of mixed precision: autocast, the scaler, a rounding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 @fault("amp.autocast amp.recipe-fp32-params")
@@ -101,16 +101,21 @@ def fp16_and_fp8_reach_as_far_down_as_bf16(to, self, *arguments, **options):
     return to(self, *arguments, **options)
 
 
-# fmt: off
-faults(
-    ("the_scaler_never_skips_a_step", "amp.gradscaler",
-     stand_in("torch.amp.GradScaler._maybe_opt_step", lambda _, self, optimizer, state, *a, **k: optimizer.step())),
-    ("the_old_names_do_not_warn", "amp.cuda-amp-api",
-     stand_in("torch.cuda.amp.autocast", lambda _: torch.amp.autocast("cuda"))),
-    ("bf16_is_said_to_take_three_bytes", "amp.ex-bf16-linear-32 amp.activation-memory",
-     stand_in("accounting.formats.element_bits",
-        lambda element_bits, name: 24 if name == "bf16" else element_bits(name))),
-    ("the_claim_names_another_year", "amp.origin-2017", stand_in("pathlib.Path.read_text",
-        lambda read_text, self, **how: read_text(self, **how).replace("dates to 2017", "dates to 2018"))),
-)
-# fmt: on
+@fault("amp.gradscaler", instead_of="torch.amp.GradScaler._maybe_opt_step")
+def the_scaler_never_skips_a_step(_, self, optimizer, state, *a, **k):
+    return optimizer.step()
+
+
+@fault("amp.cuda-amp-api", instead_of="torch.cuda.amp.autocast")
+def the_old_names_do_not_warn(_):
+    return torch.amp.autocast("cuda")
+
+
+@fault("amp.ex-bf16-linear-32 amp.activation-memory", instead_of="accounting.formats.element_bits")
+def bf16_is_said_to_take_three_bytes(element_bits, name):
+    return 24 if name == "bf16" else element_bits(name)
+
+
+@fault("amp.origin-2017", instead_of="pathlib.Path.read_text")
+def the_claim_names_another_year(read_text, self, **how):
+    return read_text(self, **how).replace("dates to 2017", "dates to 2018")

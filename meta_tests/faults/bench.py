@@ -1,7 +1,8 @@
-"""Faults in torch, formulas, clocks and the simulated card that benchmarks must notice, most of them on that card.
+"""Faults in torch, formulas, clocks and the simulated card that benchmarks must notice.
 
-A benchmark must not record a figure that is wrong: its clock has to wait for the device, its inputs are random, its
-FLOPs and bytes are those that were counted, its result is right, and its rate is possible.
+A benchmark must not record a figure that is wrong: its clock has to wait for the device, its inputs
+are random, its FLOPs and bytes are those that were counted, its result is right, and its rate is
+possible.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from meta_tests.faults import Plant, fault, faults, replaced, stand_in
+from meta_tests.faults import Plant, fault, stand_in, wrong_value
 
 ON_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick --card-memory=4096"
 ON_CPU = "--device cpu --quick"
@@ -67,14 +68,6 @@ def a_product_stops_working_after_twenty_calls(patch: pytest.MonkeyPatch) -> Non
         return right(a, b, out=out) if calls[0] <= 20 else out.mul_(1.0)
 
     patch.setattr(torch, "mm", mm)
-
-
-@fault(COPY, options=ON_CARD, saying="elements arrived changed", instead_of="torch.Tensor.copy_")
-def a_copy_goes_elsewhere(
-    right: Callable[..., Tensor], target: Tensor, source: Tensor, **options: Any
-) -> Tensor:
-    right(torch.empty_like(target) if target.numel() > 2**20 else target, source, **options)
-    return target
 
 
 @fault(PARTS, options=ON_CARD, saying="bytes are declared", instead_of="bench.transfers.in_parts")
@@ -150,122 +143,314 @@ def casting(change: Callable[[Tensor], Tensor]) -> Plant:
     return stand_in("torch.Tensor.to", to)
 
 
-def loading(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Plant:
-    """Has each batch that is loaded go through `change`."""
-    return stand_in(
-        "bench.tokens.Batches.load", lambda right, self, starts: change(*right(self, starts))
+@fault(
+    LARGE,
+    CEILING,
+    STREAM,
+    LATE_COPY,
+    OVERLAP,
+    instead_of="prooflops.measured.clock",
+    options=ON_CARD,
+    saying="was the device waited for\\?",
+)
+def the_clock_does_not_wait_for_the_device(_original, device="cpu"):
+    return lambda: time.perf_counter()
+
+
+@fault(
+    MATMUL,
+    CEILING,
+    STEP,
+    instead_of="prooflops.machine.device.peak_flop_per_s",
+    options=ON_CARD,
+    saying="is it the sparse one",
+)
+def the_peak_is_that_of_sparse_products(dense, *arguments):
+    return (peak := dense(*arguments)) and 2 * peak
+
+
+wrong_value(
+    "the_flush_touches_no_memory",
+    LAYER,
+    target="bench.cache.Flush.__call__",
+    value=flush_without_memory,
+    options=ON_CARD,
+    saying="the caches are still hot",
+)
+
+
+@fault(
+    LARGE,
+    instead_of="meta_tests.simulated_card.card.Card.kernel_s",
+    options=ON_CARD,
+    saying="the FLOPs or the clock are wrong",
+)
+def a_product_takes_no_time(_original, *_):
+    return 1e-12
+
+
+fault(
+    STEP,
+    instead_of="accounting.models.step_flops",
+    options=ON_CARD,
+    saying="FLOPs a step, but",
+    name="step_flops_says_half_of_the_forward_pass",
+)(halved("forward"))
+
+
+@fault(
+    CAST, instead_of="accounting.memory.element_bytes", options=ON_CARD, saying="bytes are declared"
+)
+def an_element_has_half_of_its_bytes(right, *arguments):
+    return right(*arguments) // 2
+
+
+@fault(
+    MATMUL,
+    CEILING,
+    LAYER,
+    instead_of="torch.mm",
+    options=ON_CARD,
+    saying="a product of fp32 differs from fp64",
+)
+def a_product_is_half_of_what_it_should_be(mm, a, b, *, out):
+    return mm(a, b, out=out).mul_(0.5)
+
+
+fault(
+    STREAM,
+    instead_of="torch.add",
+    options=ON_CARD,
+    saying="differs from fp64",
+    name="the_last_element_of_torch_add_is_wrong",
+)(last_element_wrong)
+
+
+fault(
+    KERNEL,
+    instead_of="torch.clamp",
+    options=ON_CARD,
+    saying="differs from fp64",
+    name="the_last_element_of_torch_clamp_is_wrong",
+)(last_element_wrong)
+
+
+@fault(
+    STEP,
+    instead_of="bench.training.Step.update",
+    options=ON_CARD,
+    saying="the loss on one batch should fall",
+)
+def the_optimizer_makes_no_step(_original, self):
+    return self.optimizer.zero_grad()
+
+
+@fault(COPY, instead_of="torch.Tensor.copy_", options=ON_CARD, saying="bytes are declared")
+def nothing_is_copied(right, target, source, **options):
+    return target if target.numel() > 2**20 else right(target, source, **options)
+
+
+@fault(
+    OVERLAP, instead_of="bench.transfers.beside", options=ON_CARD, saying="elements arrived changed"
+)
+def products_run_without_the_copy(_original, device, main, aside):
+    return main
+
+
+@fault(
+    OVERLAP,
+    instead_of="bench.transfers.beside",
+    options=ON_CARD,
+    saying="the products beside the copy were not",
+)
+def a_copy_runs_without_the_products(_original, device, main, aside):
+    return aside
+
+
+def without_subnormals(x: Tensor) -> Tensor:
+    return torch.where(x.abs() < FP16_LEAST_NORMAL, 0.0, x)
+
+
+def truncated(x: Tensor) -> Tensor:
+    normal = (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
+    return torch.where(x.abs() >= FP16_LEAST_NORMAL, normal, x)
+
+
+def saturated(x: Tensor) -> Tensor:
+    return x.clamp(-(2.0**15), 2.0**15)
+
+
+for name, change, said in (
+    ("a_cast_flushes_subnormals", without_subnormals, "values became 0 in fp16"),
+    ("a_cast_truncates", truncated, "fp16 rounds with a relative error"),
+    ("a_cast_truncates_subnormals", truncated_subnormals, "fp16 rounds a subnormal number"),
+    ("a_cast_saturates_early", saturated, "beyond the largest fp16 became smaller"),
+):
+    fault(CAST, options=ON_CARD, saying=said, name=name)(casting(change))
+
+
+@fault(
+    CAST.replace("fp16", "fp8_e5m2"),
+    instead_of="torch.Tensor.to",
+    options=ON_CARD,
+    saying="fp8_e5m2 cast of 1.52588e-05 became 0, but should be kept",
+)
+def a_cast_flushes_the_least_subnormals(right, x, *arguments, **options):
+    return right(
+        flushed(x, 2.0 ** (-15)) if arguments == (torch.float8_e5m2,) and x.dim() == 2 else x,
+        *arguments,
+        **options,
     )
 
 
-# fmt: off
-faults(
-    ("the_clock_does_not_wait_for_the_device", (LARGE, CEILING, STREAM, LATE_COPY, OVERLAP),
-     replaced("prooflops.measured.clock", lambda device="cpu": lambda: time.perf_counter()),
-     r"was the device waited for\?"),
-    ("the_peak_is_that_of_sparse_products", (MATMUL, CEILING, STEP),
-     stand_in("prooflops.machine.device.peak_flop_per_s",
-        lambda dense, *arguments: (peak := dense(*arguments)) and 2 * peak), "is it the sparse one"),
-    ("the_flush_touches_no_memory", LAYER,
-     replaced("bench.cache.Flush.__call__", flush_without_memory), "the caches are still hot"),
-    ("a_product_takes_no_time", LARGE,
-     replaced("meta_tests.simulated_card.card.Card.kernel_s", lambda *_: 1e-12), "the FLOPs or the clock are wrong"),
-    ("step_flops_says_half_of_the_forward_pass", STEP,
-     stand_in("accounting.models.step_flops", halved("forward")),
-     "FLOPs a step, but"),
-    ("an_element_has_half_of_its_bytes", CAST,
-     stand_in("accounting.memory.element_bytes", lambda right, *arguments: right(*arguments) // 2),
-     "bytes are declared"),
-    ("a_product_is_half_of_what_it_should_be", (MATMUL, CEILING, LAYER),
-     stand_in("torch.mm", lambda mm, a, b, *, out: mm(a, b, out=out).mul_(0.5)),
-     "a product of fp32 differs from fp64"),
-    ("the_last_element_of_torch_add_is_wrong", STREAM,
-     stand_in("torch.add", last_element_wrong), "differs from fp64"),
-    ("the_last_element_of_torch_clamp_is_wrong", KERNEL,
-     stand_in("torch.clamp", last_element_wrong), "differs from fp64"),
-    ("the_optimizer_makes_no_step", STEP,
-     replaced("bench.training.Step.update", lambda self: self.optimizer.zero_grad()),
-     "the loss on one batch should fall"),
-    ("nothing_is_copied", COPY, stand_in("torch.Tensor.copy_", lambda right, target, source, **options:
-        target if target.numel() > 2**20 else right(target, source, **options)), "bytes are declared"),
-    ("products_run_without_the_copy", OVERLAP,
-     replaced("bench.transfers.beside", lambda device, main, aside: main), "elements arrived changed"),
-    ("a_copy_runs_without_the_products", OVERLAP,
-     replaced("bench.transfers.beside", lambda device, main, aside: aside),
-     "the products beside the copy were not"),
-    ("a_cast_flushes_subnormals", CAST,
-     casting(lambda x: torch.where(x.abs() < FP16_LEAST_NORMAL, 0.0, x)), "values became 0 in fp16"),
-    ("a_cast_truncates", CAST, casting(lambda x: torch.where(
-        x.abs() >= FP16_LEAST_NORMAL, (x.view(torch.int32) & ~0x1FFF).view(torch.float32), x)),
-     "fp16 rounds with a relative error"),
-    ("a_cast_truncates_subnormals", CAST, casting(truncated_subnormals), "fp16 rounds a subnormal number"),
-    ("a_cast_saturates_early", CAST,
-     casting(lambda x: x.clamp(-32768, 32768)), "beyond the largest fp16 became smaller"),
-    ("a_cast_flushes_the_least_subnormals", CAST.replace("fp16", "fp8_e5m2"),
-     stand_in("torch.Tensor.to", lambda right, x, *arguments, **options: right(
-        flushed(x, 2.0**-15) if arguments == (torch.float8_e5m2,) and x.dim() == 2 else x, *arguments, **options)),
-     "fp8_e5m2 cast of 1.52588e-05 became 0, but should be kept"),
-    ("products_of_fp16_read_subnormals_as_zero", PRODUCT.format("fp16"),
-     stand_in("torch.mm", lambda mm, a, b, **_: mm(flushed(a, FP16_LEAST_NORMAL), b)),
-     "fp16 operand 3.05176e-05 became 0, but should be kept"),
-    ("products_of_fp16_write_subnormals_as_zero", PRODUCT.format("fp16"),
-     stand_in("torch.mm", lambda mm, a, b, **_: flushed(mm(a, b), FP16_LEAST_NORMAL)),
-     "fp16 result 3.05176e-05 became 0, but should be kept"),
-    ("products_of_bf16_lose_normal_numbers", PRODUCT.format("bf16"),
-     stand_in("torch.mm", lambda mm, a, b, **_: mm(flushed(a, 2.0**-125), b)),
-     "bf16 operand 1.17549e-38 became 0, but should be kept, or all subnormal numbers and no others become 0"),
-    ("products_of_fp8_read_subnormals_as_zero", PRODUCT.format("fp8_e4m3"),
-     stand_in("torch._scaled_mm", lambda mm, a, b, *scales, **options: mm(flushed(a, 2.0**-6), b, *scales, **options)),
-     "fp8_e4m3 operand 0.0078125 became 0, but should be kept"),
-    ("products_of_fp32_keep_ten_bits", PRODUCT.format("fp32"),
-     stand_in("torch.mm", lambda mm, a, b, **_: mm(
-        torch.where(a.abs() < 2.0**-100, a, (a.view(torch.int32) & ~0x1FFF).view(torch.float32)), b)),
-     "fp32 products by 1 keep 10 bits of a fraction, but should keep 23"),
-    ("products_of_fp16_are_added_in_fp16", PRODUCT.format("fp16"), stand_in("torch.mm", added_in_parts),
-     "fp16 products 1 terms apart are added to 11 bits, but should be to at least 24"),
-    ("an_image_allows_tf32",
-     "test_claims/test_matmul.py::test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32",
-     replaced("torch.get_float32_matmul_precision", lambda: "high"), "do not keep its 23 bits"),
+@fault(
+    PRODUCT.format("fp16"),
+    instead_of="torch.mm",
     options=ON_CARD,
+    saying="fp16 operand 3.05176e-05 became 0, but should be kept",
 )
-faults(
-    ("all_tokens_are_zeros", TOKENS,
-     stand_in("bench.models.inputs",
-        lambda right, *arguments, **options: torch.zeros_like(right(*arguments, **options))),
-     "but inputs should be random"),
-    ("a_token_has_half_of_its_bytes", BATCHES,
-     lambda patch: patch.setattr("bench.test_data.itemsize", lambda dtype: 1), "1 bytes a token are declared"),
-    ("micro_batches_count_in_full", ACCUMULATION, stand_in("bench.training.Step.forward",
-        lambda right, self, *batch: right(self, *batch) * self.micro_batches), "accumulated gradients differ by"),
-    ("checkpointing_keeps_all", CHECKPOINTING, stand_in("bench.models.build",
-        lambda right, model, *, device="cpu", **_: right(model, device=device)), "checkpointing holds"),
-    ("rows_go_astray", BATCHES, loading(lambda x, y: (x.flip(0), y)), "are not those"),
-    ("a_batch_is_half_as_long", BATCHES,
-     loading(lambda x, y: (x[:, :32], y[:, :32])), "a batch is .*, declared is"),
-    ("tokens_are_zeros", BATCHES, loading(lambda x, y: (torch.zeros_like(x), torch.zeros_like(y))), "are not those"),
+def products_of_fp16_read_subnormals_as_zero(mm, a, b, **_):
+    return mm(flushed(a, FP16_LEAST_NORMAL), b)
+
+
+@fault(
+    PRODUCT.format("fp16"),
+    instead_of="torch.mm",
+    options=ON_CARD,
+    saying="fp16 result 3.05176e-05 became 0, but should be kept",
+)
+def products_of_fp16_write_subnormals_as_zero(mm, a, b, **_):
+    return flushed(mm(a, b), FP16_LEAST_NORMAL)
+
+
+@fault(
+    PRODUCT.format("bf16"),
+    instead_of="torch.mm",
+    options=ON_CARD,
+    saying="bf16 operand 1.17549e-38 became 0, but should be kept, or all subnormal numbers",
+)
+def products_of_bf16_lose_normal_numbers(mm, a, b, **_):
+    return mm(flushed(a, 2.0 ** (-125)), b)
+
+
+@fault(
+    PRODUCT.format("fp8_e4m3"),
+    instead_of="torch._scaled_mm",
+    options=ON_CARD,
+    saying="fp8_e4m3 operand 0.0078125 became 0, but should be kept",
+)
+def products_of_fp8_read_subnormals_as_zero(mm, a, b, *scales, **options):
+    return mm(flushed(a, 2.0 ** (-6)), b, *scales, **options)
+
+
+@fault(
+    PRODUCT.format("fp32"),
+    instead_of="torch.mm",
+    options=ON_CARD,
+    saying="fp32 products by 1 keep 10 bits of a fraction, but should keep 23",
+)
+def products_of_fp32_keep_ten_bits(mm, a, b, **_):
+    return mm(
+        torch.where(a.abs() < 2.0 ** (-100), a, (a.view(torch.int32) & ~8191).view(torch.float32)),
+        b,
+    )
+
+
+fault(
+    PRODUCT.format("fp16"),
+    instead_of="torch.mm",
+    options=ON_CARD,
+    saying="fp16 products 1 terms apart are added to 11 bits, but should be to at least 24",
+    name="products_of_fp16_are_added_in_fp16",
+)(added_in_parts)
+
+
+@fault(
+    "test_claims/test_matmul.py::test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32",
+    instead_of="torch.get_float32_matmul_precision",
+    options=ON_CARD,
+    saying="do not keep its 23 bits",
+)
+def an_image_allows_tf32(_original):
+    return "high"
+
+
+@fault(
+    TOKENS, instead_of="bench.models.inputs", options=ON_CPU, saying="but inputs should be random"
+)
+def all_tokens_are_zeros(right, *arguments, **options):
+    return torch.zeros_like(right(*arguments, **options))
+
+
+@fault(BATCHES, options=ON_CPU, saying="1 bytes a token are declared")
+def a_token_has_half_of_its_bytes(patch):
+    patch.setattr("bench.test_data.itemsize", lambda dtype: 1)
+
+
+@fault(
+    ACCUMULATION,
+    instead_of="bench.training.Step.forward",
     options=ON_CPU,
+    saying="accumulated gradients differ by",
 )
-faults(
-    ("a_users_model_has_half_of_its_flops", "bench/test_user_model.py::test_training_step",
-     stand_in("prooflops.model.flop_difference.ProductsOfParameters.explained",
-              halved("forward")),
-     "FLOPs a step are declared, but"),
+def micro_batches_count_in_full(right, self, *batch):
+    return right(self, *batch) * self.micro_batches
+
+
+@fault(CHECKPOINTING, instead_of="bench.models.build", options=ON_CPU, saying="checkpointing holds")
+def checkpointing_keeps_all(right, model, *, device="cpu", **_):
+    return right(model, device=device)
+
+
+@fault(BATCHES, instead_of="bench.tokens.Batches.load", options=ON_CPU, saying="are not those")
+def rows_go_astray(right, self, starts):
+    x, y = right(self, starts)
+    return x.flip(0), y
+
+
+@fault(
+    BATCHES,
+    instead_of="bench.tokens.Batches.load",
+    options=ON_CPU,
+    saying="a batch is .*, declared is",
+)
+def a_batch_is_half_as_long(right, self, starts):
+    x, y = right(self, starts)
+    return x[:, :32], y[:, :32]
+
+
+fault(
+    "bench/test_user_model.py::test_training_step",
+    instead_of="prooflops.model.flop_difference.ProductsOfParameters.explained",
     options=f"{ON_CPU} --model=meta_tests/user_models/gpt.py:factory",
-)
-faults(
-    ("the_memory_taken_is_not_looked_at", STREAM,
-     replaced("prooflops.machine.device.free_bytes", lambda device: None), "out of memory"),
+    saying="FLOPs a step are declared, but",
+    name="a_users_model_has_half_of_its_flops",
+)(halved("forward"))
+
+
+@fault(
+    STREAM,
+    instead_of="prooflops.machine.device.free_bytes",
     options=ON_CARD.replace("4096", "1024"),
+    saying="out of memory",
 )
-faults(
-    ("a_geforce_is_expected_to_gain_by_tf32",
-     "test_claims/test_matmul.py::test_tensor_cores_multiply_faster_than_fp32_by_default[tf32]",
-     replaced("prooflops.machine.device.peak_flop_per_s", lambda *_: None)),
+def the_memory_taken_is_not_looked_at(_original, device):
+    return None
+
+
+@fault(
+    "test_claims/test_matmul.py::test_tensor_cores_multiply_faster_than_fp32_by_default[tf32]",
+    instead_of="prooflops.machine.device.peak_flop_per_s",
     options=f'{ON_CARD} --simulated-card "RTX 4090"',
 )
-faults(
-    ("the_second_operand_of_int8_lies_by_rows",
-     "meta_tests/simulated_card/test_card.py::test_int8_is_multiplied_at_full_rate",
-     replaced("bench.products.lies_by_columns", lambda dtype, device: dtype == "fp8_e4m3"),
-     "lie by columns"),
+def a_geforce_is_expected_to_gain_by_tf32(_original, *_):
+    return None
+
+
+@fault(
+    "meta_tests/simulated_card/test_card.py::test_int8_is_multiplied_at_full_rate",
+    instead_of="bench.products.lies_by_columns",
+    saying="lie by columns",
 )
-# fmt: on
+def the_second_operand_of_int8_lies_by_rows(_original, dtype, device):
+    return dtype == "fp8_e4m3"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 @fault("ckpt.full ckpt.periodic ckpt.model-plus-optimizer")
@@ -55,11 +55,11 @@ def torch_save_writes_twice_as_wide(patch):
     patch.setattr(torch, "save", lambda thing, file: save(widened(thing), file))
 
 
-# fmt: off
-faults(
-    ("torch_load_trusts_every_file", "ckpt.load", stand_in("torch.load",
-        lambda load, file, weights_only=False, **options: load(file, weights_only=False, **options))),
-    ("a_schedule_starts_anew_after_each_restart", "ckpt.periodic",
-     stand_in("torch.optim.lr_scheduler.LRScheduler.load_state_dict", lambda _, self, state_dict: None)),
-)
-# fmt: on
+@fault("ckpt.load", instead_of="torch.load")
+def torch_load_trusts_every_file(load, file, weights_only=False, **options):
+    return load(file, weights_only=False, **options)
+
+
+@fault("ckpt.periodic", instead_of="torch.optim.lr_scheduler.LRScheduler.load_state_dict")
+def a_schedule_starts_anew_after_each_restart(_, self, state_dict):
+    return None

@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 from test_claims.oracles.dispatched import fresh
 
 
@@ -37,11 +37,11 @@ def compiled_products_run_in_bf16(original, function, **options):
     return call
 
 
-# fmt: off
-faults(
-    ("the_order_that_opt_einsum_finds_is_ignored", "compile.best-order", stand_in("torch._VF.einsum",
-        lambda einsum, equation, operands, path=None: einsum(equation, operands))),
-    ("graphs_are_captured_but_no_code_is_generated", "compile.fuses compile.same-values", stand_in("torch.compile",
-        lambda original, function, backend="aot_eager", **_: original(function, backend=backend))),
-)
-# fmt: on
+@fault("compile.best-order", instead_of="torch._VF.einsum")
+def the_order_that_opt_einsum_finds_is_ignored(einsum, equation, operands, path=None):
+    return einsum(equation, operands)
+
+
+@fault("compile.fuses compile.same-values", instead_of="torch.compile")
+def graphs_are_captured_but_no_code_is_generated(original, function, backend="aot_eager", **_):
+    return original(function, backend=backend)

@@ -1,4 +1,4 @@
-"""Faults of data loading: maps that read all or skip a header, bounds off by one, loaders that lose windows."""
+"""Faults of data loading: maps that read all, bounds off by one, loaders that lose windows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import torch
 
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 memmap = np.memmap
 
@@ -50,17 +50,28 @@ def a_batch_that_was_read_ahead_is_waited_for(get, self):
     return get(self)
 
 
-# fmt: off
-faults(
-    ("an_element_of_uint16_has_32_bits", "data.uint16 data.llama-2.8tb data.int-sequences",
-     stand_in("accounting.formats.element_bits", lambda bits, name: 32 if name == "uint16" else bits(name))),
-    ("randint_includes_its_bound", "data.randint-bound",
-     stand_in("torch.randint", lambda randint, high, shape, **options: randint(high + 1, shape, **options))),
-    ("targets_are_shifted_by_none", "data.batch-shift", stand_in("test_claims.oracles.tokens.window",
-        lambda window, tokens, start, length: (window(tokens, start, length)[0],) * 2)),
-    ("a_loader_draws_with_replacement", "data.dataloader",
-     stand_in("torch.randperm", lambda _, n, generator=None: torch.randint(n, (n,), generator=generator))),
-    ("an_embedding_looks_up_the_next_row", "data.int-sequences", stand_in("torch.nn.functional.embedding",
-        lambda embedding, ids, table: embedding((ids + 1) % table.shape[0], table))),
+@fault(
+    "data.uint16 data.llama-2.8tb data.int-sequences", instead_of="accounting.formats.element_bits"
 )
-# fmt: on
+def an_element_of_uint16_has_32_bits(bits, name):
+    return 32 if name == "uint16" else bits(name)
+
+
+@fault("data.randint-bound", instead_of="torch.randint")
+def randint_includes_its_bound(randint, high, shape, **options):
+    return randint(high + 1, shape, **options)
+
+
+@fault("data.batch-shift", instead_of="test_claims.oracles.tokens.window")
+def targets_are_shifted_by_none(window, tokens, start, length):
+    return (window(tokens, start, length)[0],) * 2
+
+
+@fault("data.dataloader", instead_of="torch.randperm")
+def a_loader_draws_with_replacement(_, n, generator=None):
+    return torch.randint(n, (n,), generator=generator)
+
+
+@fault("data.int-sequences", instead_of="torch.nn.functional.embedding")
+def an_embedding_looks_up_the_next_row(embedding, ids, table):
+    return embedding((ids + 1) % table.shape[0], table)

@@ -1,8 +1,8 @@
-"""Faults of the topic device: torch puts tensors elsewhere than it says, and a formula of their bytes is off."""
+"""Faults of devices: torch puts tensors elsewhere than it says, a formula of bytes is off."""
 
 import torch
 
-from meta_tests.faults import fault, faults, replaced, stand_in
+from meta_tests.faults import fault, stand_in
 
 ON_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
 
@@ -43,41 +43,92 @@ def after_a_copy_from_pageable_memory_each_product_runs_twice(patch):
     stand_in("torch.mm", product)(patch)
 
 
-# fmt: off
-faults(
-    ("a_link_is_as_fast_as_memory", "device.transfer-costs", stand_in("meta_tests.simulated_card.card.Card.copy",
-        lambda copy, card, nbytes, *how: copy(card, nbytes // 64, *how))),
-    ("pageable_memory_is_copied_as_fast_as_pinned", "device.pinned-faster",
-     stand_in("meta_tests.simulated_card.card.Card.copy",
-        lambda copy, card, nbytes, pinned, to_host: copy(card, nbytes, True, to_host))),
-    ("a_copy_from_pinned_memory_holds_the_host", "device.nonblocking-overlap data.pin-memory-flag",
-     stand_in("torch.Tensor.copy_", lambda copy, target, source, non_blocking=False: copy(target, source))),
-    ("a_card_takes_a_thousand_times_as_long", "device.cpu-too-slow",
-     stand_in("meta_tests.simulated_card.card.Card.kernel_s", lambda kernel_s, *what: 1000 * kernel_s(*what))),
-    ("the_memory_tools_count_bytes_and_no_blocks", "device.memory-tools", stand_in("torch.cuda.memory_allocated",
-        lambda _, device=None: torch.cuda.memory_stats(device)["requested_bytes.all.current"])),
-    ("empty_cache_keeps_the_cache", "device.empty-cache", replaced("torch.cuda.empty_cache", lambda: None)),
-    ("a_copy_is_never_launched", "device.batch-once", stand_in("meta_tests.simulated_card.card.Card.copy",
-        lambda copy, card, nbytes, *how: card.stream.ready_s)),
+@fault(
+    "device.transfer-costs", instead_of="meta_tests.simulated_card.card.Card.copy", options=ON_CARD
+)
+def a_link_is_as_fast_as_memory(copy, card, nbytes, *how):
+    return copy(card, nbytes // 64, *how)
+
+
+@fault(
+    "device.pinned-faster", instead_of="meta_tests.simulated_card.card.Card.copy", options=ON_CARD
+)
+def pageable_memory_is_copied_as_fast_as_pinned(copy, card, nbytes, pinned, to_host):
+    return copy(card, nbytes, True, to_host)
+
+
+@fault(
+    "device.nonblocking-overlap data.pin-memory-flag",
+    instead_of="torch.Tensor.copy_",
     options=ON_CARD,
 )
-faults(
-    ("zeros_are_made_on_another_device", "device.default-cpu",
-     stand_in("torch.zeros", lambda zeros, *shape, device="meta", **options: zeros(*shape, device=device, **options))),
-    ("creating_on_a_device_goes_through_the_host", "device.create-direct device.zeros-to-is-direct",
-     stand_in("torch.zeros", lambda zeros, *shape, device="cpu", **options: zeros(*shape, **options).to(device))),
-    ("a_move_makes_a_new_tensor_and_copies_nothing", "device.zeros-to-is-direct",
-     stand_in("torch.Tensor.to", lambda _original, self, device, **_: torch.empty_like(self, device=device))),
-    ("a_tensor_is_thought_to_take_half_its_bytes", "device.allocated-8192", stand_in("accounting.memory.tensor_bytes",
-        lambda tensor_bytes, shape, dtype="fp32": tensor_bytes(shape, dtype) // 2)),
-    ("the_result_of_an_operation_lands_on_the_cpu", "device.intermediates-by-hand",
-     stand_in("torch.zeros_like", lambda _original, x, **_: torch.zeros(x.shape, dtype=x.dtype))),
-    ("every_layer_fetches_its_bias_from_the_host", "device.parameters-resident", stand_in("torch.nn.Linear.forward",
-        lambda forward, self, x: forward(self, x) + torch.zeros(self.out_features).to(x.device))),
-    ("a_product_is_copied_to_another_device_and_stays_there_too", "device.all-on-gpu",
-     stand_in("torch.Tensor.__matmul__", lambda matmul, a, b: (a.to("meta"), matmul(a, b))[1])),
-    ("devices_are_mixed_in_silence", "device.assert-location", stand_in("torch.Tensor.__add__",
-        lambda add, a, b: torch.empty_like(a) if isinstance(b, torch.Tensor) and b.is_meta and not b.dim()
-            else add(a, b))),
+def a_copy_from_pinned_memory_holds_the_host(copy, target, source, non_blocking=False):
+    return copy(target, source)
+
+
+@fault(
+    "device.cpu-too-slow",
+    instead_of="meta_tests.simulated_card.card.Card.kernel_s",
+    options=ON_CARD,
 )
-# fmt: on
+def a_card_takes_a_thousand_times_as_long(kernel_s, *what):
+    return 1000 * kernel_s(*what)
+
+
+@fault("device.memory-tools", instead_of="torch.cuda.memory_allocated", options=ON_CARD)
+def the_memory_tools_count_bytes_and_no_blocks(_, device=None):
+    return torch.cuda.memory_stats(device)["requested_bytes.all.current"]
+
+
+@fault("device.empty-cache", instead_of="torch.cuda.empty_cache", options=ON_CARD)
+def empty_cache_keeps_the_cache(_original):
+    return None
+
+
+@fault("device.batch-once", instead_of="meta_tests.simulated_card.card.Card.copy", options=ON_CARD)
+def a_copy_is_never_launched(copy, card, nbytes, *how):
+    return card.stream.ready_s
+
+
+@fault("device.default-cpu", instead_of="torch.zeros")
+def zeros_are_made_on_another_device(zeros, *shape, device="meta", **options):
+    return zeros(*shape, device=device, **options)
+
+
+@fault("device.create-direct device.zeros-to-is-direct", instead_of="torch.zeros")
+def creating_on_a_device_goes_through_the_host(zeros, *shape, device="cpu", **options):
+    return zeros(*shape, **options).to(device)
+
+
+@fault("device.zeros-to-is-direct", instead_of="torch.Tensor.to")
+def a_move_makes_a_new_tensor_and_copies_nothing(_original, self, device, **_):
+    return torch.empty_like(self, device=device)
+
+
+@fault("device.allocated-8192", instead_of="accounting.memory.tensor_bytes")
+def a_tensor_is_thought_to_take_half_its_bytes(tensor_bytes, shape, dtype="fp32"):
+    return tensor_bytes(shape, dtype) // 2
+
+
+@fault("device.intermediates-by-hand", instead_of="torch.zeros_like")
+def the_result_of_an_operation_lands_on_the_cpu(_original, x, **_):
+    return torch.zeros(x.shape, dtype=x.dtype)
+
+
+@fault("device.parameters-resident", instead_of="torch.nn.Linear.forward")
+def every_layer_fetches_its_bias_from_the_host(forward, self, x):
+    return forward(self, x) + torch.zeros(self.out_features).to(x.device)
+
+
+@fault("device.all-on-gpu", instead_of="torch.Tensor.__matmul__")
+def a_product_is_copied_to_another_device_and_stays_there_too(matmul, a, b):
+    return (a.to("meta"), matmul(a, b))[1]
+
+
+@fault("device.assert-location", instead_of="torch.Tensor.__add__")
+def devices_are_mixed_in_silence(add, a, b):
+    return (
+        torch.empty_like(a)
+        if isinstance(b, torch.Tensor) and b.is_meta and (not b.dim())
+        else add(a, b)
+    )

@@ -1,4 +1,4 @@
-"""Faults of number formats: wrong cells of the format table, wrong rounding, and wrong casts of torch."""
+"""Faults of number formats: wrong cells of the table, wrong rounding, wrong casts."""
 
 import functools
 from dataclasses import replace as with_field
@@ -6,7 +6,7 @@ from dataclasses import replace as with_field
 import torch
 
 from accounting import formats
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 _to = torch.Tensor.to
 
@@ -17,7 +17,7 @@ def _set_cell(patch, name, **cell):
 
 
 def _spoil_casts(patch, dtype, spoiled):
-    """Has `tensor.to(dtype)` of an fp32 tensor go through `spoiled` first; other casts stay as they are."""
+    """Has `tensor.to(dtype)` of an fp32 tensor go through `spoiled` first; other casts stay."""
 
     def to(tensor, *args, **kwargs):
         concerned = args[:1] == (dtype,) and tensor.dtype == torch.float32
@@ -47,56 +47,125 @@ def a_sum_of_16_bits_is_rounded_at_every_addition(add_up, x, *dims, **options):
     return functools.reduce(torch.add, x.flatten(), x.new_zeros(()))
 
 
-# fmt: off
-faults(
-    ("the_bias_of_fp16_is_off_by_one", "dtype.fp16-layout dtype.finfo dtype.fp16-underflow-threshold",
-     lambda patch: _set_cell(patch, "fp16", bias=14)),
-    ("bf16_has_9_exponent_and_8_fraction_bits",
-     "dtype.bf16-layout dtype.finfo dtype.bf16-same-bytes dtype.bf16-resolution dtype.bf16-33bit-exponent",
-     lambda patch: _set_cell(patch, "bf16", exponent_bits=9, fraction_bits=8)),
-    ("e4m3_reserves_its_top_exponent_as_ieee_754_does", "dtype.e4m3-layout dtype.fp8-overflow dtype.finfo",
-     lambda patch: _set_cell(patch, "fp8_e4m3", specials=formats.IEEE)),
-    ("e5m2_has_3_fraction_bits", "dtype.e5m2-layout dtype.fp8-tradeoff",
-     lambda patch: _set_cell(patch, "fp8_e5m2", fraction_bits=3)),
-    ("e4m3_is_said_to_be_stored_in_16_bits", "dtype.fp8-bytes",
-     lambda patch: _set_cell(patch, "fp8_e4m3", padding_bits=8)),
-    ("tf32_is_stored_in_its_19_bits", "dtype.finfo", lambda patch: _set_cell(patch, "tf32", padding_bits=0)),
-    ("fp64_has_51_fraction_bits", "dtype.fp32-full-precision",
-     lambda patch: _set_cell(patch, "fp64", fraction_bits=51)),
-    ("fp4_has_two_fraction_bits", "dtype.fp4-in-torch dtype.fp4-block-scale",
-     lambda patch: _set_cell(patch, "fp4_e2m1", fraction_bits=2)),
-    ("the_blocks_of_nvfp4_are_those_of_mxfp4", "dtype.fp4-block-scale-range",
-     lambda patch: _set_cell(patch, "nvfp4", block_size=32)),
-    ("ties_are_rounded_away_from_zero", "dtype.fp32-layout dtype.fp16-layout dtype.fp8-rounding dtype.fp4-block-scale",
-     lambda patch: patch.setattr(formats, "round", lambda x: int(x + 0.5), raising=False)),
-    ("torch_flushes_small_values_to_zero_in_bf16",
-     "dtype.bf16-layout dtype.bf16-sweet-spot dtype.bf16-keeps-1e-8 dtype.bf16-range",
-     lambda patch: _spoil_casts(patch, torch.bfloat16, lambda x: x.where(x.abs() > 2**-24, 0.0))),
-    ("torch_reads_bf16_patterns_as_fp16", "dtype.bf16-layout dtype.bf16-reallocates dtype.bf16-33bit-exponent",
-     stand_in("torch.Tensor.view",
-        lambda view, x, *a: view(x, *(torch.float16 if d == torch.bfloat16 else d for d in a)))),
-    ("torch_saturates_fp16", "dtype.fp16-overflow dtype.fp16-layout",
-     lambda patch: _spoil_casts(patch, torch.float16, lambda x: x.clamp(-65504, 65504))),
-    ("torch_makes_no_zeros_in_fp16_of_16_values_at_once",
-     "dtype.fp16-underflow-1e-8 dtype.fp16-underflow-threshold dtype.fp16-rounds-down dtype.bf16-sweet-spot",
-     lambda patch: _spoil_casts(patch, torch.float16, lambda x: x.sign() * x.abs().clamp((x.numel() > 15) * 2**-24))),
-    ("torch_wraps_fp8_values_beyond_the_maximum", "dtype.fp8-overflow",
-     lambda patch: _spoil_casts(patch, torch.float8_e4m3fn, lambda x: x.where(x.abs() <= 464, x.remainder(448)))),
-    ("squares_of_fp16_do_not_overflow", "dtype.fp16-not-for-big-models",
-     stand_in("torch.Tensor.square", lambda square, x: square(x / 2) if x.dtype == torch.float16 else square(x))),
-    ("losses_are_computed_in_fp32_and_returned_in_the_default", "dtype.default-fp16-misconception",
-     stand_in("torch.nn.functional.l1_loss", lambda l1_loss, a, b: l1_loss(a.float(), b.float()).to(a.dtype))),
-    ("fp8_is_compared_like_any_other_dtype", "dtype.fp8-special-handling",
-     stand_in("torch.lt", lambda lt, a, b: lt(a.float(), b.float()))),
-    ("scales_of_fp8_are_ignored", "dtype.fp8-h100-only dtype.fp8-special-handling", stand_in("torch._scaled_mm",
-        lambda scaled_mm, a, b, scale_a, scale_b, out_dtype:
-            scaled_mm(a, b, torch.tensor(1.0), torch.tensor(1.0), out_dtype=out_dtype))),
-    ("torch_truncates_to_bf16_instead_of_rounding",
-     "dtype.bf16-layout dtype.lower-is-less-accurate dtype.bf16-resolution",
-     lambda patch: _spoil_casts(
-        patch, torch.bfloat16, lambda x: (x.contiguous().view(torch.int32) & -65536).view(torch.float32))),
-    ("an_a100_is_said_to_have_fp8_units", "dtype.fp8-not-previous-gen", stand_in("accounting.devices.peak_flop_per_s",
-        lambda dense, device, dtype, **rest: dense(
-            device, "int8" if getattr(device, "arch", "") == "8.0" and dtype.startswith("fp8") else dtype, **rest))),
+@fault("dtype.fp16-layout dtype.finfo dtype.fp16-underflow-threshold")
+def the_bias_of_fp16_is_off_by_one(patch):
+    _set_cell(patch, "fp16", bias=14)
+
+
+@fault(
+    "dtype.bf16-layout dtype.finfo dtype.bf16-same-bytes dtype.bf16-resolution",
+    "dtype.bf16-33bit-exponent",
 )
-# fmt: on
+def bf16_has_9_exponent_and_8_fraction_bits(patch):
+    _set_cell(patch, "bf16", exponent_bits=9, fraction_bits=8)
+
+
+@fault("dtype.e4m3-layout dtype.fp8-overflow dtype.finfo")
+def e4m3_reserves_its_top_exponent_as_ieee_754_does(patch):
+    _set_cell(patch, "fp8_e4m3", specials=formats.IEEE)
+
+
+@fault("dtype.e5m2-layout dtype.fp8-tradeoff")
+def e5m2_has_3_fraction_bits(patch):
+    _set_cell(patch, "fp8_e5m2", fraction_bits=3)
+
+
+@fault("dtype.fp8-bytes")
+def e4m3_is_said_to_be_stored_in_16_bits(patch):
+    _set_cell(patch, "fp8_e4m3", padding_bits=8)
+
+
+@fault("dtype.finfo")
+def tf32_is_stored_in_its_19_bits(patch):
+    _set_cell(patch, "tf32", padding_bits=0)
+
+
+@fault("dtype.fp32-full-precision")
+def fp64_has_51_fraction_bits(patch):
+    _set_cell(patch, "fp64", fraction_bits=51)
+
+
+@fault("dtype.fp4-in-torch dtype.fp4-block-scale")
+def fp4_has_two_fraction_bits(patch):
+    _set_cell(patch, "fp4_e2m1", fraction_bits=2)
+
+
+@fault("dtype.fp4-block-scale-range")
+def the_blocks_of_nvfp4_are_those_of_mxfp4(patch):
+    _set_cell(patch, "nvfp4", block_size=32)
+
+
+@fault("dtype.fp32-layout dtype.fp16-layout dtype.fp8-rounding", "dtype.fp4-block-scale")
+def ties_are_rounded_away_from_zero(patch):
+    patch.setattr(formats, "round", lambda x: int(x + 0.5), raising=False)
+
+
+@fault("dtype.bf16-layout dtype.bf16-sweet-spot dtype.bf16-keeps-1e-8", "dtype.bf16-range")
+def torch_flushes_small_values_to_zero_in_bf16(patch):
+    _spoil_casts(patch, torch.bfloat16, lambda x: x.where(x.abs() > 2 ** (-24), 0.0))
+
+
+@fault(
+    "dtype.bf16-layout dtype.bf16-reallocates dtype.bf16-33bit-exponent",
+    instead_of="torch.Tensor.view",
+)
+def torch_reads_bf16_patterns_as_fp16(view, x, *a):
+    return view(x, *(torch.float16 if d == torch.bfloat16 else d for d in a))
+
+
+@fault("dtype.fp16-overflow dtype.fp16-layout")
+def torch_saturates_fp16(patch):
+    _spoil_casts(patch, torch.float16, lambda x: x.clamp(-65504, 65504))
+
+
+@fault(
+    "dtype.fp16-underflow-1e-8 dtype.fp16-underflow-threshold",
+    "dtype.fp16-rounds-down dtype.bf16-sweet-spot",
+)
+def torch_makes_no_zeros_in_fp16_of_16_values_at_once(patch):
+    _spoil_casts(
+        patch, torch.float16, lambda x: x.sign() * x.abs().clamp((x.numel() > 15) * 2 ** (-24))
+    )
+
+
+@fault("dtype.fp8-overflow")
+def torch_wraps_fp8_values_beyond_the_maximum(patch):
+    _spoil_casts(patch, torch.float8_e4m3fn, lambda x: x.where(x.abs() <= 464, x.remainder(448)))
+
+
+@fault("dtype.fp16-not-for-big-models", instead_of="torch.Tensor.square")
+def squares_of_fp16_do_not_overflow(square, x):
+    return square(x / 2) if x.dtype == torch.float16 else square(x)
+
+
+@fault("dtype.default-fp16-misconception", instead_of="torch.nn.functional.l1_loss")
+def losses_are_computed_in_fp32_and_returned_in_the_default(l1_loss, a, b):
+    return l1_loss(a.float(), b.float()).to(a.dtype)
+
+
+@fault("dtype.fp8-special-handling", instead_of="torch.lt")
+def fp8_is_compared_like_any_other_dtype(lt, a, b):
+    return lt(a.float(), b.float())
+
+
+@fault("dtype.fp8-h100-only dtype.fp8-special-handling", instead_of="torch._scaled_mm")
+def scales_of_fp8_are_ignored(scaled_mm, a, b, scale_a, scale_b, out_dtype):
+    return scaled_mm(a, b, torch.tensor(1.0), torch.tensor(1.0), out_dtype=out_dtype)
+
+
+@fault("dtype.bf16-layout dtype.lower-is-less-accurate dtype.bf16-resolution")
+def torch_truncates_to_bf16_instead_of_rounding(patch):
+    _spoil_casts(
+        patch,
+        torch.bfloat16,
+        lambda x: (x.contiguous().view(torch.int32) & -65536).view(torch.float32),
+    )
+
+
+@fault("dtype.fp8-not-previous-gen", instead_of="accounting.devices.peak_flop_per_s")
+def an_a100_is_said_to_have_fp8_units(dense, device, dtype, **rest):
+    return dense(
+        device,
+        "int8" if getattr(device, "arch", "") == "8.0" and dtype.startswith("fp8") else dtype,
+        **rest,
+    )

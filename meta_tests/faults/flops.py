@@ -12,7 +12,7 @@ import accounting.attention
 import accounting.convolution
 import accounting.flops
 import accounting.roofline
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 @fault("flops.matmul-2mnk flops.example-268M flops.forward-2BN flops.step-without-B")
@@ -31,15 +31,14 @@ def torchs_counter_takes_a_multiply_add_for_one_operation(patch):
     )
 
 
-def torchs_counter_reads_the_weight_as(shape):
-    """Has torch's counter see another shape than that of a product's second operand."""
+@fault("flops.two-layer flops.two-layer-DxD flops.cubic")
+def every_weight_counts_as_a_square_one(patch):
+    formula = flop_counter.flop_registry[torch.ops.aten.mm]
 
-    def plant(patch):
-        formula = flop_counter.flop_registry[torch.ops.aten.mm]
-        patch.setitem(flop_counter.flop_registry, torch.ops.aten.mm, lambda a, b, *args, **kwargs: formula(
-            a, torch.empty(shape(*b.shape), device="meta"), *args, **kwargs))  # fmt: skip
+    def of_a_square(a, b, *args, **kwargs):
+        return formula(a, torch.empty(len(b), len(b), device="meta"), *args, **kwargs)
 
-    return plant
+    patch.setitem(flop_counter.flop_registry, torch.ops.aten.mm, of_a_square)
 
 
 @fault("flops.small-regime flops.crude", instead_of="torch.mm")
@@ -61,39 +60,72 @@ def a_rate_is_named_as_an_amount(patch):
     patch.setattr(accounting.flops, "peak_flops", peak_flops, raising=False)
 
 
-# fmt: off
-faults(
-    ("the_addition_of_each_multiply_add_is_forgotten",
-     ("flops.matmul-2mnk flops.batched flops.example-268M flops.linear-2DK flops.two-layer flops.reason-per-output "
-      "flops.add-mul-misconception grad.six-multiply-adds "
-      "grad.w1 grad.w2 grad.h1 grad.two-layer-sum grad.six-micro-ops grad.reason-param-only"),
-     lambda patch: patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)),
-    ("a_product_is_said_to_take_two_flops_per_output", "flops.reason-per-output flops.matmul-2mnk",
-     stand_in("accounting.flops.matmul_flops", lambda _, m, k, n, batch=1: 2 * m * n * batch)),
-    ("every_weight_counts_as_a_square_one", "flops.two-layer flops.two-layer-DxD flops.cubic",
-     torchs_counter_reads_the_weight_as(lambda rows, columns: (rows, rows))),
-    ("a_relu_is_remembered_and_takes_no_time", "flops.dominates", stand_in("torch.clamp_min", functools.cache(
-        lambda clamp_min, *args, **options: clamp_min(*args, **options)))),
-    ("gelu_is_counted_once_an_element", "flops.dominates matmul.bread-and-butter",
-     lambda patch: patch.setitem(accounting.roofline.FLOPS_PER_ELEMENT, "gelu_tanh", 1)),
-    ("only_the_first_operand_has_a_batch", "flops.batched", stand_in("accounting.flops.broadcast_matmul_flops",
-        lambda original, a_shape, b_shape: original(a_shape, b_shape[-2:]))),
-    ("attention_is_dispatched_for_every_other_key_only", "flops.forward-2BN flops.transformer-generalises",
-     stand_in("torch.nn.functional.scaled_dot_product_attention",
-        lambda original, query, key, value, *args, is_causal=False, **kwargs:
-            original(query, key[..., ::2, :], value[..., ::2, :], *args, **kwargs))),
-    ("each_sequence_attends_to_those_of_the_whole_batch", "flops.more-data",
-     stand_in("torch.nn.functional.scaled_dot_product_attention", lambda original, query, key, value, **options:
-        original(query, *(x.repeat(1, 1, len(x), 1) for x in (key, value))))),
-    ("a_convolution_counts_one_image_of_its_batch", "flops.forward-2BN", stand_in(
-        "accounting.convolution.convolution_flops", lambda flops, of: flops(dataclasses.replace(of, batch=1)))),
-    ("an_elementwise_operation_costs_a_flop_per_row",
-     "flops.add flops.elementwise flops.example-square flops.example-ratio",
-     stand_in("accounting.flops.elementwise_flops", lambda _, *shapes, flops_per_element=1: shapes[0][0])),
-    ("an_elementwise_operation_costs_a_flop_per_element_of_its_larger_operand", "flops.add flops.elementwise",
-     stand_in("accounting.flops.elementwise_flops",
-        lambda _, *shapes, flops_per_element=1: flops_per_element * max(map(math.prod, shapes)))),
-    ("the_bias_is_added_once_for_the_whole_batch", "flops.linear-128-64 flops.linear-2DK",
-     stand_in("accounting.flops.linear_flops", lambda _, batch, d, k, bias=False: 2 * batch * d * k + bool(bias) * k)),
+@fault(
+    "flops.matmul-2mnk flops.batched flops.example-268M flops.linear-2DK",
+    "flops.two-layer flops.reason-per-output flops.add-mul-misconception",
+    "grad.six-multiply-adds grad.w1 grad.w2 grad.h1 grad.two-layer-sum",
+    "grad.six-micro-ops grad.reason-param-only",
 )
-# fmt: on
+def the_addition_of_each_multiply_add_is_forgotten(patch):
+    patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)
+
+
+@fault("flops.reason-per-output flops.matmul-2mnk", instead_of="accounting.flops.matmul_flops")
+def a_product_is_said_to_take_two_flops_per_output(_, m, k, n, batch=1):
+    return 2 * m * n * batch
+
+
+@fault("flops.dominates", instead_of="torch.clamp_min")
+@functools.cache
+def a_relu_is_remembered_and_takes_no_time(clamp_min, *args, **options):
+    return clamp_min(*args, **options)
+
+
+@fault("flops.dominates matmul.bread-and-butter")
+def gelu_is_counted_once_an_element(patch):
+    patch.setitem(accounting.roofline.FLOPS_PER_ELEMENT, "gelu_tanh", 1)
+
+
+@fault("flops.batched", instead_of="accounting.flops.broadcast_matmul_flops")
+def only_the_first_operand_has_a_batch(original, a_shape, b_shape):
+    return original(a_shape, b_shape[-2:])
+
+
+@fault(
+    "flops.forward-2BN flops.transformer-generalises",
+    instead_of="torch.nn.functional.scaled_dot_product_attention",
+)
+def attention_is_dispatched_for_every_other_key_only(
+    original, query, key, value, *args, is_causal=False, **kwargs
+):
+    return original(query, key[..., ::2, :], value[..., ::2, :], *args, **kwargs)
+
+
+@fault("flops.more-data", instead_of="torch.nn.functional.scaled_dot_product_attention")
+def each_sequence_attends_to_those_of_the_whole_batch(original, query, key, value, **options):
+    return original(query, *(x.repeat(1, 1, len(x), 1) for x in (key, value)))
+
+
+@fault("flops.forward-2BN", instead_of="accounting.convolution.convolution_flops")
+def a_convolution_counts_one_image_of_its_batch(flops, of):
+    return flops(dataclasses.replace(of, batch=1))
+
+
+@fault(
+    "flops.add flops.elementwise flops.example-square flops.example-ratio",
+    instead_of="accounting.flops.elementwise_flops",
+)
+def an_elementwise_operation_costs_a_flop_per_row(_, *shapes, flops_per_element=1):
+    return shapes[0][0]
+
+
+@fault("flops.add flops.elementwise", instead_of="accounting.flops.elementwise_flops")
+def an_elementwise_operation_costs_a_flop_per_element_of_its_larger_operand(
+    _, *shapes, flops_per_element=1
+):
+    return flops_per_element * max(map(math.prod, shapes))
+
+
+@fault("flops.linear-128-64 flops.linear-2DK", instead_of="accounting.flops.linear_flops")
+def the_bias_is_added_once_for_the_whole_batch(_, batch, d, k, bias=False):
+    return 2 * batch * d * k + bool(bias) * k

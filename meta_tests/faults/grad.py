@@ -5,7 +5,7 @@ import torch.utils.checkpoint
 
 import accounting.attention
 import accounting.flops
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 class _Linear(torch.autograd.Function):
@@ -43,7 +43,8 @@ class _ComputedTwice(_Linear):
 
 
 @fault(
-    "grad.quadratic-example grad.linear-mse-example grad.no-manual grad.six-micro-ops grad.graph-built-in-forward",
+    "grad.quadratic-example grad.linear-mse-example grad.no-manual grad.six-micro-ops",
+    "grad.graph-built-in-forward",
     instead_of="torch.Tensor.backward",
 )
 def every_backward_pass_runs_twice(original, self, gradient=None, **_):
@@ -58,39 +59,60 @@ def autocast_turns_the_parameter_itself_into_bf16(original, self, x):
     return original(self, x)
 
 
-def computed_twice(chosen):
-    """Has autograd compute the gradients of the chosen tensors twice."""
-
-    def grad(original, y, of, *args, **rest):
-        if any(chosen(tensor) for tensor in ((of,) if isinstance(of, torch.Tensor) else of)):
-            original(y, of, *args, **{**rest, "retain_graph": True})
-        return original(y, of, *args, **rest)
-
-    return stand_in("torch.autograd.grad", grad)
-
-
-# fmt: off
-faults(
-    ("a_linear_layer_skips_the_gradient_of_its_input",
-     "grad.backward-4BN grad.six-rule grad.param-sharing grad.quadruples grad.single-layer-exercise",
-     lambda patch: patch.setattr(torch.nn.functional, "linear", _WithoutInputGradient.layer)),
-    ("a_linear_layer_computes_its_output_again_in_the_backward_pass",
-     "grad.backward-4BN grad.six-rule grad.param-sharing grad.same-as-forward-misconception grad.seq-length",
-     lambda patch: patch.setattr(torch.nn.functional, "linear", _ComputedTwice.layer)),
-    ("a_gradient_is_computed_twice", "grad.wallclock-3x", stand_in("torch.autograd.grad",
-        lambda grad, *args, **rest: (grad(*args, **{**rest, "retain_graph": True}), grad(*args, **rest))[1])),
-    ("the_gradient_of_a_weight_is_k_by_d", "grad.notes-shapes", stand_in("torch.autograd.grad",
-        lambda grad, *args, **rest: tuple(each.mT for each in grad(*args, **rest)))),
-    ("the_gradient_of_a_leaf_is_computed_twice", "grad.w1 grad.w2 grad.two-layer-sum grad.reason-param-only",
-     computed_twice(lambda tensor: tensor.is_leaf)),
-    ("the_gradient_of_a_hidden_value_is_computed_twice", "grad.h1", computed_twice(lambda tensor: not tensor.is_leaf)),
-    ("a_checkpoint_runs_again_and_yet_keeps_all", "grad.extra-activation-factor",
-     stand_in("torch.utils.checkpoint.checkpoint", lambda _, function, x, **__:
-        (y := function(x), y.register_hook(lambda dy: (function(x), dy)[1]))[0])),
-    ("the_gradient_of_the_input_is_left_out_of_the_formula",
-     "grad.backward-4BN grad.six-micro-ops grad.single-layer-exercise",
-     lambda patch: patch.setattr(accounting.flops, "INPUT_GRADIENT_PRODUCTS", 0)),
-    ("the_backward_of_attention_counts_three_of_its_four_products", "grad.seq-length",
-     lambda patch: patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "math", (2, 1))),
+@fault(
+    "grad.w1 grad.w2 grad.two-layer-sum grad.reason-param-only", instead_of="torch.autograd.grad"
 )
-# fmt: on
+def the_gradient_of_a_leaf_is_computed_twice(grad, y, of, *args, **rest):
+    tensors = (of,) if isinstance(of, torch.Tensor) else of
+    if any(tensor.is_leaf for tensor in tensors):
+        grad(y, of, *args, **{**rest, "retain_graph": True})
+    return grad(y, of, *args, **rest)
+
+
+@fault("grad.h1", instead_of="torch.autograd.grad")
+def the_gradient_of_a_hidden_value_is_computed_twice(grad, y, of, *args, **rest):
+    tensors = (of,) if isinstance(of, torch.Tensor) else of
+    if not all(tensor.is_leaf for tensor in tensors):
+        grad(y, of, *args, **{**rest, "retain_graph": True})
+    return grad(y, of, *args, **rest)
+
+
+@fault(
+    "grad.backward-4BN grad.six-rule grad.param-sharing grad.quadruples",
+    "grad.single-layer-exercise",
+)
+def a_linear_layer_skips_the_gradient_of_its_input(patch):
+    patch.setattr(torch.nn.functional, "linear", _WithoutInputGradient.layer)
+
+
+@fault(
+    "grad.backward-4BN grad.six-rule grad.param-sharing",
+    "grad.same-as-forward-misconception grad.seq-length",
+)
+def a_linear_layer_computes_its_output_again_in_the_backward_pass(patch):
+    patch.setattr(torch.nn.functional, "linear", _ComputedTwice.layer)
+
+
+@fault("grad.wallclock-3x", instead_of="torch.autograd.grad")
+def a_gradient_is_computed_twice(grad, *args, **rest):
+    return (grad(*args, **{**rest, "retain_graph": True}), grad(*args, **rest))[1]
+
+
+@fault("grad.notes-shapes", instead_of="torch.autograd.grad")
+def the_gradient_of_a_weight_is_k_by_d(grad, *args, **rest):
+    return tuple(each.mT for each in grad(*args, **rest))
+
+
+@fault("grad.extra-activation-factor", instead_of="torch.utils.checkpoint.checkpoint")
+def a_checkpoint_runs_again_and_yet_keeps_all(_, function, x, **__):
+    return ((y := function(x)), y.register_hook(lambda dy: (function(x), dy)[1]))[0]
+
+
+@fault("grad.backward-4BN grad.six-micro-ops grad.single-layer-exercise")
+def the_gradient_of_the_input_is_left_out_of_the_formula(patch):
+    patch.setattr(accounting.flops, "INPUT_GRADIENT_PRODUCTS", 0)
+
+
+@fault("grad.seq-length")
+def the_backward_of_attention_counts_three_of_its_four_products(patch):
+    patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "math", (2, 1))

@@ -1,10 +1,10 @@
-"""Faults of initialisation: functions of torch.nn.init with another deviation, other bounds or another fan."""
+"""Faults of initialisation: another deviation, other bounds or another fan."""
 
 import math
 
 from torch import nn
 
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 @fault("init.xavier-constant")
@@ -24,21 +24,30 @@ def sgd_clips_each_gradient_to_a_length_of_one(step, self, closure=None):
     step(self)
 
 
-# fmt: off
-faults(
-    ("randn_has_a_variance_of_seven_tenths", "init.sqrt-growth init.rescale init.explodes-with-depth",
-     stand_in("torch.randn", lambda randn, *shape, **options: randn(*shape, **options) * math.sqrt(0.7))),
-    ("uniform_initialisation_is_of_nine_tenths_of_the_width", "init.variance-scales",
-     stand_in("torch.nn.init.uniform_", lambda uniform, tensor, a=0.0, b=1.0: uniform(tensor, 0.9 * a, 0.9 * b))),
-    # As is often assumed of a=-3, b=3.
-    ("truncation_bounds_are_relative", "init.trunc-3", stand_in("torch.nn.init.trunc_normal_",
-        lambda truncated, tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, **rest:
-            truncated(tensor, mean, std, mean + a * std, mean + b * std, **rest))),
-    # Outliers then lie on the bounds, and 0.9936 of the deviation is left.
-    ("truncation_clamps_instead_of_drawing_again", "init.trunc-shrinks-std", stand_in("torch.nn.init.trunc_normal_",
-        lambda _, tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, generator=None:
-            tensor.normal_(mean, std, generator=generator).clamp_(a, b))),
-    ("the_deviation_asked_for_is_taken_as_a_variance", "init.0.02",
-     stand_in("torch.nn.init.normal_", lambda normal, tensor, mean=0.0, std=1.0: normal(tensor, mean, math.sqrt(std)))),
-)
-# fmt: on
+@fault("init.sqrt-growth init.rescale init.explodes-with-depth", instead_of="torch.randn")
+def randn_has_a_variance_of_seven_tenths(randn, *shape, **options):
+    return randn(*shape, **options) * math.sqrt(0.7)
+
+
+@fault("init.variance-scales", instead_of="torch.nn.init.uniform_")
+def uniform_initialisation_is_of_nine_tenths_of_the_width(uniform, tensor, a=0.0, b=1.0):
+    return uniform(tensor, 0.9 * a, 0.9 * b)
+
+
+# As is often assumed of a=-3, b=3.
+@fault("init.trunc-3", instead_of="torch.nn.init.trunc_normal_")
+def truncation_bounds_are_relative(truncated, tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, **rest):
+    return truncated(tensor, mean, std, mean + a * std, mean + b * std, **rest)
+
+
+# Outliers then lie on the bounds, and 0.9936 of the deviation is left.
+@fault("init.trunc-shrinks-std", instead_of="torch.nn.init.trunc_normal_")
+def truncation_clamps_instead_of_drawing_again(
+    _, tensor, mean=0.0, std=1.0, a=-2.0, b=2.0, generator=None
+):
+    return tensor.normal_(mean, std, generator=generator).clamp_(a, b)
+
+
+@fault("init.0.02", instead_of="torch.nn.init.normal_")
+def the_deviation_asked_for_is_taken_as_a_variance(normal, tensor, mean=0.0, std=1.0):
+    return normal(tensor, mean, math.sqrt(std))

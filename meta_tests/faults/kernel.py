@@ -11,14 +11,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from meta_tests.faults import Plant, fault, faults
+from meta_tests.faults import fault
 
 Spoil = Callable[..., None]
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 
 
 class WrongKernel(TorchDispatchMode):
-    """Spoils the results of one operator, where it reads or makes tensors of this dtype and size."""
+    """Spoils the results of one operator that reads or makes tensors of this dtype and size."""
 
     def __init__(
         self, operator: str, spoil: Spoil, dtype: torch.dtype, above: int, up_to: float
@@ -66,12 +66,20 @@ PLANTED = Planted()
 
 
 def wrong(
-    operator: str, dtype: torch.dtype, spoil: Spoil, above: int = 0, up_to: float = math.inf
-) -> Plant:
-    """Plants a wrong kernel for tensors of more than `above` and at most `up_to` elements."""
-    return lambda patch: patch.setattr(
-        PLANTED, "mode", WrongKernel(operator, spoil, dtype, above, up_to)
-    )
+    name: str,
+    check: str,
+    operator: str,
+    dtype: torch.dtype,
+    spoil: Spoil,
+    above: int = 0,
+    up_to: float = math.inf,
+) -> None:
+    """Registers a wrong kernel for tensors of more than `above` and at most `up_to` elements."""
+
+    def plant(patch: Any) -> None:
+        patch.setattr(PLANTED, "mode", WrongKernel(operator, spoil, dtype, above, up_to))
+
+    fault(check, name=name, topic="kernel")(plant)
 
 
 def scaled(x: torch.Tensor, *_: Any, factor: float = 1.5) -> None:
@@ -133,55 +141,29 @@ def flushed(x: torch.Tensor, *_: Any) -> None:
 
 
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-ROUNDING = [
-    ("mm_of_bf16_errs_by_two_percent", wrong("mm", BF16, two_percent_more)),
-    ("addmm_of_fp16_forgets_the_bias", wrong("addmm", FP16, without_bias)),
-    ("bmm_of_fp32_multiplies_in_bf16", wrong("bmm", FP32, products_of_bf16, up_to=4096)),
-    ("bmm_of_fp16_is_wrong_above_65536", wrong("bmm", FP16, two_percent_more, above=65_536)),
-    ("layer_norm_of_bf16", wrong("native_layer_norm", BF16, two_percent_more, above=4096)),
-    ("softmax_of_fp16", wrong("_softmax", FP16, two_percent_more, up_to=65_536)),
-    ("log_softmax_of_fp32", wrong("_log_softmax", FP32, last_forgotten)),
-    ("gelu_of_fp32_by_tanh", wrong("gelu", FP32, by_tanh)),
-    ("silu_of_bf16_drops_its_tail", wrong("silu", BF16, last_forgotten)),
-    ("attention_of_bf16", wrong(ATTENTION, BF16, scaled)),
-    ("embedding_of_fp16_above_a_million", wrong("embedding", FP16, last_forgotten, above=2**20)),
-    (
-        "mean_of_bf16_adds_in_bf16",
-        wrong("mean", BF16, means_added_in_format, above=4096, up_to=65_536),
-    ),
-    ("sum_of_fp32", wrong("sum", FP32, partial(scaled, factor=1 + 2**-11), up_to=65_536)),
-    ("vector_norm_of_bf16", wrong("linalg_vector_norm", BF16, norm_added_in_format, above=4096)),
-    ("rsqrt_of_fp32", wrong("rsqrt", FP32, two_percent_more)),
-    ("mse_loss_of_fp32", wrong("mse_loss", FP32, two_percent_more, above=65_536)),
-    ("nll_loss_of_bf16", wrong("nll_loss_forward", BF16, scaled)),
-    ("softmax_backward_of_fp32", wrong("_softmax_backward_data", FP32, without_row_sum)),
-    ("softmax_backward_of_bf16", wrong("_softmax_backward_data", BF16, without_row_sum)),
-    ("log_softmax_backward_of_fp16", wrong("_log_softmax_backward_data", FP16, scaled)),
-    ("layer_norm_backward_of_fp32", wrong("native_layer_norm_backward", FP32, two_percent_more)),
-    ("gelu_backward_of_bf16", wrong("gelu_backward", BF16, two_percent_more, above=2**20)),
-    ("silu_backward_of_fp16", wrong("silu_backward", FP16, last_forgotten)),
-    ("tanh_backward_of_fp32", wrong("tanh_backward", FP32, two_percent_more, up_to=4096)),
-    ("attention_backward_of_fp16", wrong(f"{ATTENTION}_backward", FP16, scaled)),
-    ("embedding_backward_of_bf16", wrong("embedding_dense_backward", BF16, last_forgotten)),
-    ("mse_loss_backward_of_bf16", wrong("mse_loss_backward", BF16, scaled, above=65_536)),
-    ("nll_loss_backward_of_fp16", wrong("nll_loss_backward", FP16, scaled)),
-]
-OPTIMIZER = [
-    ("addcdiv_of_bf16", wrong("addcdiv_", BF16, two_percent_more, above=4096)),
-    ("addcmul_of_fp32_above_65536", wrong("addcmul_", FP32, scaled, above=65_536)),
-    ("lerp_of_many_fp16", wrong("_foreach_lerp_", FP16, scaled)),
-    ("norms_of_many_fp16", wrong("_foreach_norm", FP16, two_percent_more)),
-]
-CAST = [
-    ("a_cast_of_fp32_to_bf16_truncates", wrong("_to_copy", BF16, truncated)),
-    ("a_cast_to_fp16_flushes_subnormals", wrong("_to_copy", FP16, flushed, above=2**20)),
-]
-for check, rows in {
-    "kernel.rounding": ROUNDING,
-    "kernel.optimizer": OPTIMIZER,
-    "kernel.cast": CAST,
-}.items():
-    faults(*((name, check, plant) for name, plant in rows))
+BACKWARD = f"{ATTENTION}_backward"
+ROUNDING, OPTIMIZER, CAST = "kernel.rounding", "kernel.optimizer", "kernel.cast"
+wrong("mm_of_bf16_errs_by_two_percent", ROUNDING, "mm", BF16, two_percent_more)
+wrong("addmm_of_fp16_forgets_the_bias", ROUNDING, "addmm", FP16, without_bias)
+wrong("bmm_of_fp32_multiplies_in_bf16", ROUNDING, "bmm", FP32, products_of_bf16, up_to=4096)
+wrong("bmm_of_fp16_is_wrong_above_65536", ROUNDING, "bmm", FP16, two_percent_more, above=65_536)
+wrong("softmax_of_fp16", ROUNDING, "_softmax", FP16, two_percent_more, up_to=65_536)
+wrong("log_softmax_of_fp32", ROUNDING, "_log_softmax", FP32, last_forgotten)
+wrong("gelu_of_fp32_by_tanh", ROUNDING, "gelu", FP32, by_tanh)
+wrong("attention_of_bf16", ROUNDING, ATTENTION, BF16, scaled)
+wrong("embedding_of_fp16_above_a_million", ROUNDING, "embedding", FP16, last_forgotten, above=2**20)
+wrong("mean_of_bf16_adds_in_bf16", ROUNDING, "mean", BF16, means_added_in_format, 4096, 65_536)
+wrong("sum_of_fp32", ROUNDING, "sum", FP32, partial(scaled, factor=1 + 2**-11), up_to=65_536)
+wrong("vector_norm_of_bf16", ROUNDING, "linalg_vector_norm", BF16, norm_added_in_format, above=4096)
+wrong("softmax_backward_of_bf16", ROUNDING, "_softmax_backward_data", BF16, without_row_sum)
+wrong("layer_norm_backward", ROUNDING, "native_layer_norm_backward", FP32, two_percent_more)
+wrong("tanh_backward_of_fp32", ROUNDING, "tanh_backward", FP32, two_percent_more, up_to=4096)
+wrong("attention_backward_of_fp16", ROUNDING, BACKWARD, FP16, scaled)
+wrong("addcdiv_of_bf16", OPTIMIZER, "addcdiv_", BF16, two_percent_more, above=4096)
+wrong("lerp_of_many_fp16", OPTIMIZER, "_foreach_lerp_", FP16, scaled)
+wrong("norms_of_many_fp16", OPTIMIZER, "_foreach_norm", FP16, two_percent_more)
+wrong("a_cast_of_fp32_to_bf16_truncates", CAST, "_to_copy", BF16, truncated)
+wrong("a_cast_to_fp16_flushes_subnormals", CAST, "_to_copy", FP16, flushed, above=2**20)
 
 
 class SteeperBackward(torch.autograd.Function):

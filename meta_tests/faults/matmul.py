@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 @fault("matmul.einsum-ellipsis", instead_of="torch.einsum")
@@ -69,27 +69,44 @@ def python_refuses_an_argument_of_another_shape_than_the_annotation_says(divide,
     return divide(x, divisor)
 
 
-# fmt: off
-faults(
-    ("products_of_fp32_run_in_bf16", "matmul.tensor-cores-default",
-     stand_in("torch.Tensor.__matmul__", lambda matmul, a, b: matmul(a.bfloat16(), b.bfloat16()).float())),
+@fault(
+    "matmul.tensor-cores-default",
+    instead_of="torch.Tensor.__matmul__",
     options="-p meta_tests.simulated_card.plugin --device cuda --quick",
 )
-faults(
-    ("the_best_order_is_said_to_be_that_from_left_to_right",
-     "meta_tests/accounting/test_flops.py::test_the_best_order_of_a_chain_is_that_of_matrix_chain_multiplication",
-     stand_in("accounting.flops.einsum_flops",
-        lambda einsum_flops, equation, *shapes, order="": einsum_flops(equation, *shapes, order="left"))),
-    ("the_last_term_of_each_inner_product_is_dropped", "matmul.2d matmul.4d-by-2d matmul.bsm-mk",
-     stand_in("torch.Tensor.__matmul__", lambda matmul, a, b: matmul(a[..., :-1], b[..., :-1, :]))),
-    ("batches_of_sizes_that_differ_are_cut_to_the_smaller_one", "matmul.broadcast", stand_in("torch.Tensor.__matmul__",
-        lambda matmul, a, b: matmul(a[: len(b)] if a.dim() == b.dim() > 2 and 1 < len(b) < len(a) else a, b))),
-    ("rearrange_copies_what_is_not_contiguous", "matmul.rearrange-is-view",
-     stand_in("einops.rearrange", lambda rearrange, x, pattern, **sizes: rearrange(x.contiguous(), pattern, **sizes))),
-    ("rearrange_takes_a_first_factor_that_is_not_given_for_1", "matmul.rearrange-ambiguous",
-     stand_in("einops.rearrange", lambda rearrange, x, pattern, **sizes: rearrange(x, pattern, **(
-        {re.findall(r"\w+", pattern)[1]: 1} if len(sizes) + 2 < len(pattern.split()) // 2 else {}) | sizes))),
-    ("the_mean_over_named_dimensions_is_their_sum", "matmul.reduce",
-     stand_in("einops.reduce", lambda reduce, x, pattern, word: reduce(x, pattern, "sum" if word == "mean" else word))),
-)
-# fmt: on
+def products_of_fp32_run_in_bf16(matmul, a, b):
+    return matmul(a.bfloat16(), b.bfloat16()).float()
+
+
+@fault("matmul.2d matmul.4d-by-2d matmul.bsm-mk", instead_of="torch.Tensor.__matmul__")
+def the_last_term_of_each_inner_product_is_dropped(matmul, a, b):
+    return matmul(a[..., :-1], b[..., :-1, :])
+
+
+@fault("matmul.broadcast", instead_of="torch.Tensor.__matmul__")
+def batches_of_sizes_that_differ_are_cut_to_the_smaller_one(matmul, a, b):
+    return matmul(a[: len(b)] if a.dim() == b.dim() > 2 and 1 < len(b) < len(a) else a, b)
+
+
+@fault("matmul.rearrange-is-view", instead_of="einops.rearrange")
+def rearrange_copies_what_is_not_contiguous(rearrange, x, pattern, **sizes):
+    return rearrange(x.contiguous(), pattern, **sizes)
+
+
+@fault("matmul.rearrange-ambiguous", instead_of="einops.rearrange")
+def rearrange_takes_a_first_factor_that_is_not_given_for_1(rearrange, x, pattern, **sizes):
+    return rearrange(
+        x,
+        pattern,
+        **(
+            {re.findall("\\w+", pattern)[1]: 1}
+            if len(sizes) + 2 < len(pattern.split()) // 2
+            else {}
+        )
+        | sizes,
+    )
+
+
+@fault("matmul.reduce", instead_of="einops.reduce")
+def the_mean_over_named_dimensions_is_their_sum(reduce, x, pattern, word):
+    return reduce(x, pattern, "sum" if word == "mean" else word)

@@ -5,7 +5,7 @@ import dataclasses
 import torch
 
 from accounting.optimizers import OPTIMIZERS, Optimizer
-from meta_tests.faults import fault, faults, leaves_of, stand_in
+from meta_tests.faults import fault, leaves_of, stand_in
 
 
 @fault(
@@ -94,26 +94,45 @@ for name, noticed_by, plant in HIDDEN:
     fault(*noticed_by, name=f"{name}_on_a_card", options=ON_CARD)(plant)
 
 
-# fmt: off
-faults(
-    ("adagrad_is_said_to_keep_two_buffers", "mem.adagrad-12 mem.496 mem.470gb",
-     lambda patch: patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum", "square"), eager=True))),
-    ("adagrad_is_said_to_allocate_at_the_first_step", "mem.total-formula optim.adagrad-1",
-     lambda patch: patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum",)))),
-    ("bf16_is_said_to_take_four_bytes", "mem.single-dtype mem.bf16-recipe", stand_in("accounting.formats.element_bits",
-        lambda element_bits, name: element_bits("fp32" if name == "bf16" else name))),
-    ("the_peak_forgets_the_gradient_on_its_way_through_the_net", "mem.total-formula",
-     stand_in("accounting.activations.deep_linear_peak_bytes",
-        lambda peak_bytes, model, batch, **rest: peak_bytes(model, batch, **rest) - 4 * batch * model.dim)),
-    ("foreach_adamw_is_said_to_need_no_scratch", "mem.omits-activations",
-     stand_in("accounting.memory.optimizer_step_peak_bytes",
-        lambda peak_bytes, sizes, implementation, **rest: peak_bytes(sizes, "fused", **rest))),
-    ("torchs_zero_grad_keeps_the_gradients",
-     "mem.grads-equal-params mem.grads-freed mem.total-formula optim.zero-grad-none",
-     stand_in("torch.optim.Optimizer.zero_grad", lambda zero_grad, self, set_to_none=True: zero_grad(self, False))),
-    ("every_query_head_is_said_to_cache_a_key", "mem.kv-cache", stand_in("accounting.models.cache_bytes",
-        lambda cache_bytes, model, *rest: cache_bytes(dataclasses.replace(model, kv_heads=model.heads), *rest))),
-    ("data_parallel_training_makes_no_buckets", "mem.communication-buffers",
-     lambda patch: patch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda net, **_: net)),
+@fault("mem.adagrad-12 mem.496 mem.470gb")
+def adagrad_is_said_to_keep_two_buffers(patch):
+    patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum", "square"), eager=True))
+
+
+@fault("mem.total-formula optim.adagrad-1")
+def adagrad_is_said_to_allocate_at_the_first_step(patch):
+    patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum",)))
+
+
+@fault("mem.single-dtype mem.bf16-recipe", instead_of="accounting.formats.element_bits")
+def bf16_is_said_to_take_four_bytes(element_bits, name):
+    return element_bits("fp32" if name == "bf16" else name)
+
+
+@fault("mem.total-formula", instead_of="accounting.activations.deep_linear_peak_bytes")
+def the_peak_forgets_the_gradient_on_its_way_through_the_net(peak_bytes, model, batch, **rest):
+    return peak_bytes(model, batch, **rest) - 4 * batch * model.dim
+
+
+@fault("mem.omits-activations", instead_of="accounting.memory.optimizer_step_peak_bytes")
+def foreach_adamw_is_said_to_need_no_scratch(peak_bytes, sizes, implementation, **rest):
+    return peak_bytes(sizes, "fused", **rest)
+
+
+@fault(
+    "mem.grads-equal-params mem.grads-freed mem.total-formula",
+    "optim.zero-grad-none",
+    instead_of="torch.optim.Optimizer.zero_grad",
 )
-# fmt: on
+def torchs_zero_grad_keeps_the_gradients(zero_grad, self, set_to_none=True):
+    return zero_grad(self, False)
+
+
+@fault("mem.kv-cache", instead_of="accounting.models.cache_bytes")
+def every_query_head_is_said_to_cache_a_key(cache_bytes, model, *rest):
+    return cache_bytes(dataclasses.replace(model, kv_heads=model.heads), *rest)
+
+
+@fault("mem.communication-buffers")
+def data_parallel_training_makes_no_buckets(patch):
+    patch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda net, **_: net)

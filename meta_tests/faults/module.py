@@ -1,11 +1,11 @@
-"""Faults of modules: parameters that are forgotten, kept twice or not trained, layers that are passed otherwise."""
+"""Faults of modules: parameters forgotten, kept twice or not trained, layers passed otherwise."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 import bench.models
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 @fault("module.parameter", instead_of="torch.nn.Module.__setattr__")
@@ -25,17 +25,14 @@ def layers_after_the_first_are_passed_in_reverse(patch):
     patch.setattr(bench.models, "through", backwards)
 
 
-# fmt: off
-faults(
-    ("the_count_forgets_the_head", "module.cruncher-params module.param-formula-notes",
-     stand_in("accounting.models.parameter_count",
-        lambda _, model: sum(maps.parameters for maps in model.linear_maps if maps.part != "head"))),
-    ("torchs_linear_function_adds_a_bias_to_matrices_alone", "module.linear-class",
-     stand_in("torch.nn.functional.linear",
-        lambda linear, x, weight, bias=None: linear(x, weight, bias if x.dim() == 2 else None))),
-    # A tensor's `+` keeps the larger of the two; nn.Linear adds its bias elsewhere.
-
-
-
+@fault(
+    "module.cruncher-params module.param-formula-notes",
+    instead_of="accounting.models.parameter_count",
 )
-# fmt: on
+def the_count_forgets_the_head(_, model):
+    return sum(maps.parameters for maps in model.linear_maps if maps.part != "head")
+
+
+@fault("module.linear-class", instead_of="torch.nn.functional.linear")
+def torchs_linear_function_adds_a_bias_to_matrices_alone(linear, x, weight, bias=None):
+    return linear(x, weight, bias if x.dim() == 2 else None)

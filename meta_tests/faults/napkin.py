@@ -6,7 +6,7 @@ import numpy as np
 
 import accounting.models
 from accounting import planning
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 @fault("napkin.40b napkin.per-device", instead_of="accounting.planning.model_state")
@@ -38,18 +38,26 @@ def days_are_those_at_half_the_peak(training_days, *run):
     return training_days(*run[:-1], 0.5)
 
 
-# fmt: off
-faults(
-    ("one_device_is_billed_for_all", "napkin.cost", stand_in("accounting.planning.training_cost",
-        lambda training_cost, days, devices, price: training_cost(days, 1, price))),
-    ("failures_come_like_clockwork", "napkin.goodput", stand_in("numpy.random.default_rng",
-        lambda *_: SimpleNamespace(exponential=lambda mean, number: np.full(number, mean)))),
-    ("a_day_has_twenty_hours", "napkin.144-days napkin.time-formula napkin.ignores napkin.8h100-2weeks napkin.4.7e21",
-     lambda patch: patch.setattr(planning, "SECONDS_PER_DAY", 20 * 60 * 60)),
-    ("attention_runs_twice", "napkin.six-across-run", stand_in("torch.nn.functional.scaled_dot_product_attention",
-        lambda attend, *args, **options: [attend(*args, **options) for _ in range(2)].pop())),
-    ("the_gradient_of_the_input_is_forgotten",
-     "napkin.144-days napkin.energy-per-token napkin.time-formula napkin.six-across-run",
-     lambda patch: patch.setitem(accounting.models.RULES, "step", 4)),
-)
-# fmt: on
+@fault("napkin.cost", instead_of="accounting.planning.training_cost")
+def one_device_is_billed_for_all(training_cost, days, devices, price):
+    return training_cost(days, 1, price)
+
+
+@fault("napkin.goodput", instead_of="numpy.random.default_rng")
+def failures_come_like_clockwork(*_):
+    return SimpleNamespace(exponential=lambda mean, number: np.full(number, mean))
+
+
+@fault("napkin.144-days napkin.time-formula napkin.ignores napkin.8h100-2weeks", "napkin.4.7e21")
+def a_day_has_twenty_hours(patch):
+    patch.setattr(planning, "SECONDS_PER_DAY", 20 * 60 * 60)
+
+
+@fault("napkin.six-across-run", instead_of="torch.nn.functional.scaled_dot_product_attention")
+def attention_runs_twice(attend, *args, **options):
+    return [attend(*args, **options) for _ in range(2)].pop()
+
+
+@fault("napkin.144-days napkin.energy-per-token napkin.time-formula", "napkin.six-across-run")
+def the_gradient_of_the_input_is_forgotten(patch):
+    patch.setitem(accounting.models.RULES, "step", 4)

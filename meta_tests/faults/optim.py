@@ -1,14 +1,17 @@
-"""Faults in the updates of torch's optimizers, in the state they keep, and in the formulas of its bytes."""
+"""Faults in the updates of torch's optimizers, in their state, and in the formulas of its bytes."""
 
 import inspect
 
 import torch
 
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 def defaulting(patch, optimizer, **defaults):
-    """Gives arguments of an optimizer's constructor other defaults, each perhaps a function of the other arguments."""
+    """Gives arguments of an optimizer's constructor other defaults.
+
+    A default may be a function of the other arguments.
+    """
     build, signature = optimizer.__init__, inspect.signature(optimizer.__init__)
 
     def building(self, *args, **kwargs):
@@ -123,21 +126,41 @@ def rmsprop_sums_the_squares(update, params, grads, square_avgs, *rest, alpha, *
     update(params, grads, square_avgs, *rest, alpha=alpha, **options)
 
 
-# fmt: off
-faults(
-    ("adam_keeps_the_gradient_in_place_of_its_average", "optim.adam-description optim.adam-combo",
-     stand_in("torch.optim.adam.adam", lambda update, *args, **options: update(*args, **{**options, "beta1": 0.0}))),
-    ("momentum_is_dampened_unasked", "optim.momentum-average optim.momentum-1 optim.history",
-     lambda patch: defaulting(patch, torch.optim.SGD, dampening=lambda given: given.get("momentum", 0.0))),
-    ("rmsprop_is_centered_unasked", "optim.rmsprop-1",
-     lambda patch: defaulting(patch, torch.optim.RMSprop, centered=True)),
-    ("zero_1_is_said_to_shard_over_two_at_most", "optim.zero-sharding", stand_in("accounting.planning.device_state",
-        lambda device_state, n, devices=1, zero_stage=0, **rest: device_state(n, min(devices, 2), zero_stage, **rest))),
-    ("a_loaded_optimizer_begins_anew", "optim.subclass", stand_in("torch.optim.Optimizer.load_state_dict",
-        lambda load, self, saved: load(self, {**saved, "state": {}}))),
-    ("adams_zero_grad_keeps_the_gradients", "optim.zero-grad-none", stand_in("torch.optim.Optimizer.zero_grad",
-        lambda free, self, set_to_none=True: free(self, set_to_none and not isinstance(self, torch.optim.Adam)))),
-    ("adams_averages_begin_anew_at_every_step", "optim.state-keyed", lambda patch: stepping(patch, torch.optim.Adam,
-        lambda _, state: [kept.zero_() for name, kept in state.items() if name != "step"], nothing)),
-)
-# fmt: on
+@fault("optim.adam-description optim.adam-combo", instead_of="torch.optim.adam.adam")
+def adam_keeps_the_gradient_in_place_of_its_average(update, *args, **options):
+    return update(*args, **{**options, "beta1": 0.0})
+
+
+@fault("optim.momentum-average optim.momentum-1 optim.history")
+def momentum_is_dampened_unasked(patch):
+    defaulting(patch, torch.optim.SGD, dampening=lambda given: given.get("momentum", 0.0))
+
+
+@fault("optim.rmsprop-1")
+def rmsprop_is_centered_unasked(patch):
+    defaulting(patch, torch.optim.RMSprop, centered=True)
+
+
+@fault("optim.zero-sharding", instead_of="accounting.planning.device_state")
+def zero_1_is_said_to_shard_over_two_at_most(device_state, n, devices=1, zero_stage=0, **rest):
+    return device_state(n, min(devices, 2), zero_stage, **rest)
+
+
+@fault("optim.subclass", instead_of="torch.optim.Optimizer.load_state_dict")
+def a_loaded_optimizer_begins_anew(load, self, saved):
+    return load(self, {**saved, "state": {}})
+
+
+@fault("optim.zero-grad-none", instead_of="torch.optim.Optimizer.zero_grad")
+def adams_zero_grad_keeps_the_gradients(free, self, set_to_none=True):
+    return free(self, set_to_none and (not isinstance(self, torch.optim.Adam)))
+
+
+@fault("optim.state-keyed")
+def adams_averages_begin_anew_at_every_step(patch):
+    def begin_anew(_, state):
+        for name, kept in state.items():
+            if name != "step":
+                kept.zero_()
+
+    stepping(patch, torch.optim.Adam, begin_anew, nothing)

@@ -1,4 +1,4 @@
-"""Faults of randomness: seeds that do not arrive or arrive where they should not, and results that are too good."""
+"""Faults of randomness: seeds that go astray, and results that are too good."""
 
 import random
 import secrets
@@ -6,7 +6,7 @@ import secrets
 import numpy as np
 import torch
 
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 @fault("rand.fixed-seed rand.sources", instead_of="torch.nn.functional.dropout")
@@ -43,12 +43,15 @@ def products_of_a_batch_are_rounded_to_bf16(product, self, other):
     return result.bfloat16().to(result.dtype) if len(self) > 1 else result
 
 
-# fmt: off
-faults(
-    ("torchs_seed_is_the_cpus_alone", "rand.cuda-seed-all",
-     stand_in("torch.manual_seed", lambda _, seed: torch.default_generator.manual_seed(int(seed)))),
-    ("a_wide_layer_drops_the_same_always", "rand.sources", stand_in("torch.nn.functional.dropout",
-        lambda dropout, x, p=0.5, training=True, inplace=False:
-            dropout(x, p, training) if x.shape[-1] == 32 else x * (torch.arange(x.shape[-1]) % 2).to(x) / p)),
-)
-# fmt: on
+@fault("rand.cuda-seed-all", instead_of="torch.manual_seed")
+def torchs_seed_is_the_cpus_alone(_, seed):
+    return torch.default_generator.manual_seed(int(seed))
+
+
+@fault("rand.sources", instead_of="torch.nn.functional.dropout")
+def a_wide_layer_drops_the_same_always(dropout, x, p=0.5, training=True, inplace=False):
+    return (
+        dropout(x, p, training)
+        if x.shape[-1] == 32
+        else x * (torch.arange(x.shape[-1]) % 2).to(x) / p
+    )

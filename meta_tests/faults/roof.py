@@ -1,11 +1,11 @@
-"""Faults in intensities, in ridge and roof, in the peak table, and in how torch works through memory."""
+"""Faults in intensities, ridge and roof, in the peak table, and in torch's ways with memory."""
 
 import time
 
 import torch
 
 from accounting.roofline import Work, element_bytes
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 @fault("roof.relu roof.gelu", instead_of="accounting.roofline.elementwise_work")
@@ -65,23 +65,38 @@ def a_die_does_half_as_much_per_clock(patch):
     patch.setitem(peaks.FLOP_PER_CLOCK, "GH100", halved)
 
 
-# fmt: off
-faults(
-    ("the_ridge_is_inverted",
-     "roof.accelerator-300 roof.matmul roof.mfu-min-one roof.most-others roof.below-is-memory-bound roof.rough",
-     stand_in("accounting.roofline.ridge_point", lambda _, peak, bandwidth: bandwidth / peak)),
-    ("generation_reads_the_weights_for_each_sequence_anew", "roof.inference roof.decode-speed",
-     stand_in("accounting.models.decoding_work", lambda decoding_work, model, batch, *rest:
-        sum(batch * [decoding_work(model, 1, *rest)], Work(0, 0)))),
-    ("a_flop_counts_twenty_times", "roof.rough", stand_in("accounting.roofline.arithmetic_intensity",
-        lambda intensity, flops, nbytes: intensity(20 * flops, nbytes))),
-    ("the_higher_roof_counts_instead_of_the_lower", "roof.model roof.bigger-batch",
-     stand_in("accounting.roofline.attainable_flop_per_s",
-        lambda attainable, intensity, peak, bandwidth: max(peak, intensity * bandwidth))),
-    ("the_second_operand_of_a_product_moves_for_nothing",
-     "roof.definition roof.dot roof.matvec roof.matmul roof.bigger-batch", stand_in("accounting.roofline.matmul_work",
-        lambda _, m, k, n, dtype="bf16", batch=1:
-            Work(2 * batch * m * k * n, element_bytes(batch * (m * k + m * n), dtype)))),
-    ("a_product_takes_no_time_at_all", "roof.matmul", stand_in("torch.mm", lambda _, a, b, out=None: out)),
+@fault(
+    "roof.accelerator-300 roof.matmul roof.mfu-min-one roof.most-others",
+    "roof.below-is-memory-bound roof.rough",
+    instead_of="accounting.roofline.ridge_point",
 )
-# fmt: on
+def the_ridge_is_inverted(_, peak, bandwidth):
+    return bandwidth / peak
+
+
+@fault("roof.inference roof.decode-speed", instead_of="accounting.models.decoding_work")
+def generation_reads_the_weights_for_each_sequence_anew(decoding_work, model, batch, *rest):
+    return sum(batch * [decoding_work(model, 1, *rest)], Work(0, 0))
+
+
+@fault("roof.rough", instead_of="accounting.roofline.arithmetic_intensity")
+def a_flop_counts_twenty_times(intensity, flops, nbytes):
+    return intensity(20 * flops, nbytes)
+
+
+@fault("roof.model roof.bigger-batch", instead_of="accounting.roofline.attainable_flop_per_s")
+def the_higher_roof_counts_instead_of_the_lower(attainable, intensity, peak, bandwidth):
+    return max(peak, intensity * bandwidth)
+
+
+@fault(
+    "roof.definition roof.dot roof.matvec roof.matmul roof.bigger-batch",
+    instead_of="accounting.roofline.matmul_work",
+)
+def the_second_operand_of_a_product_moves_for_nothing(_, m, k, n, dtype="bf16", batch=1):
+    return Work(2 * batch * m * k * n, element_bytes(batch * (m * k + m * n), dtype))
+
+
+@fault("roof.matmul", instead_of="torch.mm")
+def a_product_takes_no_time_at_all(_, a, b, out=None):
+    return out

@@ -1,10 +1,10 @@
-"""Faults in the peak table, in the published figures, in the formulas that tie them together, and in torch."""
+"""Faults in the peak table, in published figures, in what ties them together, and in torch."""
 
 import time
 
 import accounting.models
 from accounting.devices import ACCELERATORS, Figure, rates
-from meta_tests.faults import fault, faults, replace, stand_in
+from meta_tests.faults import fault, replace
 from prooflops.measured import timing
 
 A100, H100 = ACCELERATORS["A100 SXM4 80GB"], ACCELERATORS["H100 SXM5 80GB"]
@@ -17,7 +17,7 @@ def give_16_bits(patch, row, figure):
 
 
 def published():
-    """The table of published figures; imported here, because each run under a fault imports it again."""
+    """The table of published figures, which each run under a fault imports again."""
     from test_claims.oracles import published
 
     return published
@@ -95,21 +95,40 @@ def the_estimate_for_gpt_4_slips_by_a_digit(patch):
     patch.setitem(training, "GPT-4", training["GPT-4"]._replace(flops=2.1e26))
 
 
-# fmt: off
-faults(
-    ("fp8_has_the_peak_of_fp16", "spec.fp8-faster spec.dtype-dependent",
-     lambda patch: patch.setitem(rates._MATRIX_COLUMNS, "fp8_e4m3", ("fp16",))),
-    ("time_runs_a_hundred_times_too_slowly", "spec.peak-is-bound",
-     lambda patch: patch.setattr(timing, "perf_counter", lambda: time.perf_counter() / 100)),
-    ("torch_repeats_the_first_four_of_each_row", "spec.sparsity-2of4",
-     stand_in("torch.sparse._semi_structured_conversions.sparse_semi_structured_from_dense_cutlass",
-        lambda compress, dense: compress(dense[:, :4].repeat(1, dense.shape[1] // 4)))),
-    ("the_h100s_row_holds_the_sparse_peak",
-     "spec.h100-1979 spec.h100-989 spec.mixed-comparison spec.fp32-orders-worse spec.sparsity-unused",
-     lambda patch: give_16_bits(patch, H100, Figure(1978.9, sparse=1978.9))),
-    ("fp4_of_a_b300_is_half_of_its_sparse_figure", "spec.halved-in-practice",
-     lambda patch: patch.setitem(ACCELERATORS["B300 SXM6"].peaks, "fp4", Figure(9000, sparse=18000))),
-    ("the_a100s_row_holds_the_sparse_peak", "spec.a100-312 spec.gpt4 spec.halved-in-practice",
-     lambda patch: give_16_bits(patch, A100, Figure(624, sparse=624))),
+@fault("spec.fp8-faster spec.dtype-dependent")
+def fp8_has_the_peak_of_fp16(patch):
+    patch.setitem(rates._MATRIX_COLUMNS, "fp8_e4m3", ("fp16",))
+
+
+@fault("spec.peak-is-bound")
+def time_runs_a_hundred_times_too_slowly(patch):
+    patch.setattr(timing, "perf_counter", lambda: time.perf_counter() / 100)
+
+
+CONVERSIONS = "torch.sparse._semi_structured_conversions."
+
+
+@fault(
+    "spec.sparsity-2of4",
+    instead_of=CONVERSIONS + "sparse_semi_structured_from_dense_cutlass",
 )
-# fmt: on
+def torch_repeats_the_first_four_of_each_row(compress, dense):
+    return compress(dense[:, :4].repeat(1, dense.shape[1] // 4))
+
+
+@fault(
+    "spec.h100-1979 spec.h100-989 spec.mixed-comparison spec.fp32-orders-worse",
+    "spec.sparsity-unused",
+)
+def the_h100s_row_holds_the_sparse_peak(patch):
+    give_16_bits(patch, H100, Figure(1978.9, sparse=1978.9))
+
+
+@fault("spec.halved-in-practice")
+def fp4_of_a_b300_is_half_of_its_sparse_figure(patch):
+    patch.setitem(ACCELERATORS["B300 SXM6"].peaks, "fp4", Figure(9000, sparse=18000))
+
+
+@fault("spec.a100-312 spec.gpt4 spec.halved-in-practice")
+def the_a100s_row_holds_the_sparse_peak(patch):
+    give_16_bits(patch, A100, Figure(624, sparse=624))

@@ -7,7 +7,7 @@ import torch
 
 import accounting.layout
 from accounting.layout import Layout
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 @fault("storage.index-formula", instead_of="accounting.layout.Layout.slice")
@@ -36,31 +36,64 @@ def untyped_storages_warn_as_well(original, x):
     return original(x)
 
 
-# fmt: off
-faults(
-    ("fresh_tensors_are_laid_out_by_columns", "storage.stride-4x4 storage.arange-3x4",
-     stand_in("accounting.layout.contiguous_strides",
-        lambda _, shape: tuple(math.prod(shape[:dim]) for dim in range(len(shape))))),
-    ("unused_strides_decide_contiguity", "storage.contiguous-def storage.transpose-noncontig",
-     stand_in("accounting.layout.is_contiguous",
-        lambda _, shape, strides: tuple(strides) == accounting.layout.contiguous_strides(shape))),
-    ("reshape_always_copies", "storage.reshape-view-if-possible storage.reshape-noncontig-always-copies",
-     stand_in("torch.Tensor.reshape", lambda original, x, *shape: original(x, *shape).clone())),
-    ("transposing_a_view_copies", "storage.transpose-view storage.mutation-propagates storage.views-free",
-     stand_in("torch.Tensor.transpose", lambda of, x, *dims: of(x if x.is_contiguous() else x.clone(), *dims))),
-    ("view_copies", "storage.view-2x3-3x2",
-     stand_in("torch.Tensor.view", lambda original, x, *shape: original(x, *shape).clone())),
-    ("rows_chosen_by_a_number_are_copied", "storage.slices-are-views storage.metadata",
-     stand_in("torch.Tensor.__getitem__",
-        lambda original, x, index: original(x, index).clone() if isinstance(index, int) else original(x, index))),
-    ("contiguous_returns_what_it_was_given",
-     "storage.contiguous-copies storage.mutation-propagates storage.contiguous-for-speed",
-     stand_in("torch.Tensor.contiguous", lambda _, x, **options: x)),
-    ("square_roots_are_taken_in_place", "storage.elementwise-new",
-     stand_in("torch.Tensor.sqrt", lambda _, x: x.sqrt_())),
-    ("triu_ignores_the_diagonal_asked_for", "storage.triu-causal",
-     stand_in("torch.Tensor.triu", lambda original, x, diagonal=0: original(x))),
-    ("rsqrt_forgets_the_root", "storage.pow-sqrt-rsqrt",
-     lambda patch: patch.setattr(torch.Tensor, "rsqrt", torch.Tensor.reciprocal)),
+@fault("storage.stride-4x4 storage.arange-3x4", instead_of="accounting.layout.contiguous_strides")
+def fresh_tensors_are_laid_out_by_columns(_, shape):
+    return tuple(math.prod(shape[:dim]) for dim in range(len(shape)))
+
+
+@fault(
+    "storage.contiguous-def storage.transpose-noncontig",
+    instead_of="accounting.layout.is_contiguous",
 )
-# fmt: on
+def unused_strides_decide_contiguity(_, shape, strides):
+    return tuple(strides) == accounting.layout.contiguous_strides(shape)
+
+
+@fault(
+    "storage.reshape-view-if-possible storage.reshape-noncontig-always-copies",
+    instead_of="torch.Tensor.reshape",
+)
+def reshape_always_copies(original, x, *shape):
+    return original(x, *shape).clone()
+
+
+@fault(
+    "storage.transpose-view storage.mutation-propagates storage.views-free",
+    instead_of="torch.Tensor.transpose",
+)
+def transposing_a_view_copies(of, x, *dims):
+    return of(x if x.is_contiguous() else x.clone(), *dims)
+
+
+@fault("storage.view-2x3-3x2", instead_of="torch.Tensor.view")
+def view_copies(original, x, *shape):
+    return original(x, *shape).clone()
+
+
+@fault("storage.slices-are-views storage.metadata", instead_of="torch.Tensor.__getitem__")
+def rows_chosen_by_a_number_are_copied(original, x, index):
+    return original(x, index).clone() if isinstance(index, int) else original(x, index)
+
+
+@fault(
+    "storage.contiguous-copies storage.mutation-propagates",
+    "storage.contiguous-for-speed",
+    instead_of="torch.Tensor.contiguous",
+)
+def contiguous_returns_what_it_was_given(_, x, **options):
+    return x
+
+
+@fault("storage.elementwise-new", instead_of="torch.Tensor.sqrt")
+def square_roots_are_taken_in_place(_, x):
+    return x.sqrt_()
+
+
+@fault("storage.triu-causal", instead_of="torch.Tensor.triu")
+def triu_ignores_the_diagonal_asked_for(original, x, diagonal=0):
+    return original(x)
+
+
+@fault("storage.pow-sqrt-rsqrt")
+def rsqrt_forgets_the_root(patch):
+    patch.setattr(torch.Tensor, "rsqrt", torch.Tensor.reciprocal)

@@ -5,7 +5,7 @@ import torch
 import accounting.formats
 import accounting.layout
 import accounting.memory
-from meta_tests.faults import fault, faults, stand_in
+from meta_tests.faults import fault
 
 
 @fault("tensor.everything-is-tensors")
@@ -21,25 +21,44 @@ def adamw_keeps_a_copy_where_nobody_looks(patch):
     patch.setattr(torch.optim.AdamW, "step", step)
 
 
-# fmt: off
-faults(
-    ("a_maximum_keeps_its_dimension", "tensor.shapes-match",
-     stand_in("torch.Tensor.amax", lambda amax, x, dim: amax(x, dim, keepdim=True))),
-    ("every_dtype_has_32_bits", "tensor.nbytes-formula tensor.half-and-quarter",
-     stand_in("accounting.formats.element_bits", lambda _, name: 32)),
-    ("bytes_are_counted_in_32_bits", "tensor.gpt3-ffn", stand_in("accounting.memory.tensor_bytes",
-        lambda original, shape, dtype="fp32": (original(shape, dtype) + 2**31) % 2**32 - 2**31)),
-    ("zeros_makes_float64", "tensor.example-4x8 tensor.default-float32", stand_in("torch.zeros",
-        lambda original, *shape, **options: original(*shape, **{"dtype": torch.float64, **options}))),
-    ("an_expanded_view_is_charged_for_each_element_it_shows", "tensor.nbytes-formula",
-     stand_in("accounting.memory.storage_bytes",
-        lambda _, shape, strides, dtype="fp32", offset=0: accounting.memory.tensor_bytes(shape, dtype))),
-    ("an_initialiser_leaves_the_last_row_out", "tensor.uninitialised-then-init",
-     stand_in("torch.nn.init.xavier_normal_", lambda original, x: original(x[:-1]))),
+@fault("tensor.shapes-match", instead_of="torch.Tensor.amax")
+def a_maximum_keeps_its_dimension(amax, x, dim):
+    return amax(x, dim, keepdim=True)
+
+
+@fault(
+    "tensor.nbytes-formula tensor.half-and-quarter", instead_of="accounting.formats.element_bits"
 )
-faults(
-    ("what_is_moved_is_widened", "tensor.ex-5x10-fp16",
-     stand_in("torch.Tensor.to", lambda to, x, *where: to(x.float(), *where))),
+def every_dtype_has_32_bits(_, name):
+    return 32
+
+
+@fault("tensor.gpt3-ffn", instead_of="accounting.memory.tensor_bytes")
+def bytes_are_counted_in_32_bits(original, shape, dtype="fp32"):
+    return (original(shape, dtype) + 2**31) % 2**32 - 2**31
+
+
+@fault("tensor.example-4x8 tensor.default-float32", instead_of="torch.zeros")
+def zeros_makes_float64(original, *shape, **options):
+    return original(*shape, **{"dtype": torch.float64, **options})
+
+
+@fault("tensor.nbytes-formula", instead_of="accounting.memory.storage_bytes")
+def an_expanded_view_is_charged_for_each_element_it_shows(
+    _, shape, strides, dtype="fp32", offset=0
+):
+    return accounting.memory.tensor_bytes(shape, dtype)
+
+
+@fault("tensor.uninitialised-then-init", instead_of="torch.nn.init.xavier_normal_")
+def an_initialiser_leaves_the_last_row_out(original, x):
+    return original(x[:-1])
+
+
+@fault(
+    "tensor.ex-5x10-fp16",
+    instead_of="torch.Tensor.to",
     options="-p meta_tests.simulated_card.plugin --device cuda --quick",
 )
-# fmt: on
+def what_is_moved_is_widened(to, x, *where):
+    return to(x.float(), *where)
