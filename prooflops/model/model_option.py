@@ -7,19 +7,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 import torch
 
 from accounting.units import amount
 from prooflops.model.claims import MARKER, Answer, answer_of
-from prooflops.model.examination import Examination
-from prooflops.model.factory import ModelError
-from prooflops.model.largest import default_of
-from prooflops.model.page import print_pages, write_pages
-from prooflops.model.progress import Stages
-from prooflops.model.user_model import load_user_model
 from prooflops.suite.collection import check_claims_exist, claims_of
 from prooflops.suite.registry import Registry
 from prooflops.suite.run import RUN, outcome_of
@@ -27,8 +21,12 @@ from prooflops.suite.verdicts import DOES_NOT_APPLY, Outcome
 from prooflops_gate.console.progress import Progress
 from prooflops_gate.plugin import suggest_options
 
+if TYPE_CHECKING:
+    # A run without --model does not import what examines a model.
+    from prooflops.model.examination import Examination
+
 # By the value of --model.
-_examinations = pytest.StashKey[dict[str, Examination]]()
+_examinations = pytest.StashKey["dict[str, Examination]"]()
 _answers = pytest.StashKey["Answers"]()
 
 
@@ -110,6 +108,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _examination(config: pytest.Config, spec: str, device: torch.device) -> Examination:
+    from prooflops.model.examination import Examination
+    from prooflops.model.factory import ModelError
+    from prooflops.model.largest import default_of
+    from prooflops.model.progress import Stages
+    from prooflops.model.user_model import load_user_model
+
     stages = Stages(Progress(config, spec).always)
     with stages.stage("building it twice and taking a step"):
         user_model = load_user_model(spec, config.invocation_params.dir, device)
@@ -211,6 +215,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     run = config.stash[RUN]
     if _examinations not in config.stash or config.option.collectonly or not run.fingerprint:
         return  # without a fingerprint it is the parent of a gate run, which examines nothing
+    from prooflops.model.page import write_pages
+
     examinations = config.stash[_examinations]
     for spec, examination in examinations.items():
         if config.option.fits and not run.partial:
@@ -229,6 +235,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     config = terminalreporter.config
     if _examinations in config.stash and not config.option.collectonly:
+        from prooflops.model.page import print_pages
+
         print_pages(
             terminalreporter, list(config.stash[_examinations].values()), Path(config.option.report)
         )

@@ -163,6 +163,8 @@ def load_registry(folder: Path) -> Registry:
             raise RegistryError(f"{file}: {error}") from error
     for claim in claims.values():
         for key in claim.sources:
+            if key in sources:
+                continue
             try:
                 validated_choice("source", key, sources)
             except ValueError as error:

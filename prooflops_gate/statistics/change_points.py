@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from prooflops_gate.statistics.effects import Floats
+Floats = NDArray[np.float64]
 
 LEVEL = 0.01
 SHUFFLES = 1999
