@@ -389,22 +389,19 @@ def _cuda_state(card: Card, kernels: Kernels) -> dict[str, Any]:
     memory = card.memory
     random_numbers = _random_numbers(kernels)
 
-    def figure(name: str, what: str = "current") -> Callable[..., int]:
-        return lambda device=None: memory.current(name, what)
-
     return {
         "get_allocator_backend": lambda: "native",
         "get_per_process_memory_fraction": lambda device=None: 1.0,
-        "memory_allocated": figure("allocated_bytes"),
-        "max_memory_allocated": figure("allocated_bytes", "peak"),
-        "memory_reserved": figure("reserved_bytes"),
+        "memory_allocated": lambda device=None: memory.allocated_bytes,
+        "max_memory_allocated": lambda device=None: memory.peaks["allocated_bytes"],
+        "memory_reserved": lambda device=None: memory.reserved_bytes,
         "memory_stats": lambda device=None: (
             memory.stats() if str(device) in ("None", "0", "cuda", "cuda:0") else {}
         ),
         "reset_peak_memory_stats": lambda device=None: memory.reset_peak(),
         "empty_cache": memory.empty_cache,
         "mem_get_info": lambda device=None: (
-            card.memory_bytes - memory.current("reserved_bytes"),
+            card.memory_bytes - memory.reserved_bytes,
             card.memory_bytes,
         ),
         **random_numbers,
@@ -428,7 +425,7 @@ def _mps(card: Card, kernels: Kernels) -> dict[str, Any]:
         **_random_numbers(kernels),
         "synchronize": card.synchronise,
         "empty_cache": card.memory.empty_cache,
-        "driver_allocated_memory": lambda: card.memory.current("reserved_bytes"),
+        "driver_allocated_memory": lambda: card.memory.reserved_bytes,
         "recommended_max_memory": lambda: card.memory_bytes,
         "device_count": lambda: 1,
     }

@@ -15,7 +15,7 @@ import torch
 from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s, peak_flop_per_s
 from accounting.devices.peaks import Accelerator
 from accounting.formats import FORMATS
-from meta_tests.simulated_card.caching import MIB, CachingAllocator
+from meta_tests.simulated_card.caching import MIB, CardMemory
 
 SHORTEST_KERNEL_S = 2e-6
 # The clock by which `torch.cuda._sleep` counts.
@@ -131,7 +131,7 @@ class Card:
         self.name = self.row.names[0] if self.row.names else self.label
         self.is_amd = self.row.arch.startswith("gfx")
         self.device = torch.device(self.kind, 0)
-        self.memory = CachingAllocator(self.memory_bytes)
+        self.memory = CardMemory(self.memory_bytes)
         self.default_stream = self.stream = Stream()
         self._queue_s = self._python_s = 0.0
         self._within = False

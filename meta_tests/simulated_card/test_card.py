@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +11,7 @@ import torch
 from bench import products
 from meta_tests.conftest import ROOT
 from meta_tests.simulated_card.api import simulated
-from meta_tests.simulated_card.caching import MIB, CachingAllocator
+from meta_tests.simulated_card.caching import MIB
 from meta_tests.simulated_card.card import SHORTEST_KERNEL_S, Card
 from prooflops import measured
 from prooflops_gate.machine import nvml
@@ -67,28 +65,11 @@ def test_a_copy_to_pinned_memory_arrives_late(card):
     assert target.tolist() == [1] * 4
 
 
-def test_the_allocator_charges_what_a_card_charged():
-    """The sequence that was recorded on an H200, by an allocator that shares no code with ours."""
-    allocator = CachingAllocator(2**40)
-    live: dict[int, list[Any]] = defaultdict(list)
-    for number, (kind, request, charged, *reserved) in enumerate(RECORD["sequence"]):
-        names = "allocated_bytes", "reserved_bytes"
-        before = [allocator.current(name) for name in names]
-        if kind == "a":
-            live[request].append(allocator.allocate(request))
-        else:
-            block = next(each for each in live[request] if each.size == -charged)
-            live[request].remove(block)
-            allocator.free(block)
-        got = [allocator.current(name) - was for name, was in zip(names, before, strict=True)]
-        assert got == [charged, *(reserved or [0])], f"event {number} ({kind} {request}): {got}"
-
-
 def test_products_take_the_workspaces_that_a_card_took(card):
     def taken(act: Callable[[], object]) -> int:
-        before = card.memory.current("requested_bytes")
+        before = card.memory.requested_bytes
         out = act()
-        grown = card.memory.current("requested_bytes") - before
+        grown = card.memory.requested_bytes - before
         del out
         return grown - 64 * 64 * 4
 
@@ -100,9 +81,9 @@ def test_products_take_the_workspaces_that_a_card_took(card):
     assert taken(lambda: linear(x.detach(), x.detach(), bias)) == recorded["torch.float32 linear"]
     assert taken(lambda: x.detach() @ x.detach()) == 0
     out = (x @ x).sum()
-    before = card.memory.current("requested_bytes")
+    before = card.memory.requested_bytes
     out.backward()
-    grown = card.memory.current("requested_bytes") - before
+    grown = card.memory.requested_bytes - before
     assert grown >= recorded["torch.float32"], "autograd's thread has a handle of its own"
 
 
