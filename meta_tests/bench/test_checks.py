@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -18,34 +17,6 @@ from meta_tests.bench.stand_ins import supported
 from prooflops import counted
 
 
-def test_what_a_function_writes_is_no_input_and_views_are_no_operators() -> None:
-    x, out = torch.randn(256), torch.zeros(256)
-    for function, operators in (
-        (lambda: torch.relu(torch.add(x, x, out=out)), 2),
-        (lambda: out.copy_(x), 1),
-        (lambda: x.view(16, 16).t() + torch.zeros(16, 16), 2),
-    ):
-        seen = examine(function)
-        assert [t.data_ptr() for t in seen.inputs] == [x.data_ptr()]
-        assert seen.operators == operators
-
-
-def test_a_storage_that_takes_the_place_of_a_freed_one_is_told_from_it() -> None:
-    """The second of two inputs often gets the address of what the call wrote, and freed, before."""
-
-    def read_later() -> None:
-        (torch.zeros(2**12) + 1).sum()
-        inputs.append(torch.from_numpy(np.ones(2**12)))
-        inputs[-1].sum()
-
-    inputs: list[torch.Tensor] = []
-    for _ in range(20):
-        seen = examine(read_later)
-        assert any(tensor is inputs[-1] for tensor in seen.inputs), (
-            "an input was taken for what the call wrote"
-        )
-
-
 def test_what_a_call_reads_is_not_overwritten() -> None:
     x, kept = torch.randn(64), torch.arange(64)
     seen = examine(lambda: (x.add_(1), kept, kept + 1, torch.ones(1).expand(8)))
@@ -53,10 +24,6 @@ def test_what_a_call_reads_is_not_overwritten() -> None:
     assert x.isfinite().all()
     assert kept.tolist() == list(range(64))
     assert (seen.result[2] == torch.iinfo(torch.int64).min).all()  # type: ignore[index]
-
-
-def zeros(case: Product) -> torch.Tensor:
-    return torch.zeros_like(case.multiply())
 
 
 def not_a_number(case: Product) -> torch.Tensor:
@@ -67,15 +34,11 @@ def one_term_of_k_left_out(case: Product) -> torch.Tensor:
     return case.a[:, 1:].float() @ case.b[1:].float()
 
 
-def operands_of_another_seed(case: Product) -> torch.Tensor:
-    return case.a.float() @ case.b.float().flip(0)
-
-
 def half_the_result(case: Product) -> torch.Tensor:
     return case.multiply().float() / 2
 
 
-WRONG = (zeros, not_a_number, one_term_of_k_left_out, operands_of_another_seed, half_the_result)
+WRONG = (not_a_number, one_term_of_k_left_out, half_the_result)
 
 
 @pytest.mark.parametrize("wrong", WRONG)
