@@ -5,7 +5,7 @@
 # make prove      plants every fault, where make test plants a sample of 40 that the commit draws; and runs what else takes long
 # make lint       lint, types and import rules
 # make docs       writes the reference of the API, from the docstrings, to docs/api
-# make gate-field tries the gate on public projects' own benchmarks: ARGS=prepare, then ARGS="run pluggy twice"
+# make gate-field tries the gate on public projects' own benchmarks: ARGS="prepare pluggy", then ARGS="run pluggy twice"
 #
 # Each sets up all that it needs (setup_env.py says how). PYTHON=... is the Python to validate, by default the active one;
 # ARGS=... is handed to pytest: make validate ARGS="--device cpu --claim flops"
