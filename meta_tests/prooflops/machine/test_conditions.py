@@ -1,6 +1,4 @@
-"""Recorded files of Linux and a recorded driver of NVIDIA are read, labelled, and missing without
-an error.
-"""
+"""Files of Linux and a driver of NVIDIA are read, labelled, and missing without an error."""
 
 import sys
 import time
@@ -12,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import Card
 from prooflops.machine import device as devices
 from prooflops.machine.conditions import conditions, label_conditions, state
 from prooflops.machine.sampling import PERIOD_S, Sampler
@@ -96,18 +96,10 @@ SLOWED = {"clock_mhz": 1490.0, "reasons": ["power cap"]}
         # No total was read before.
         ({}, {}, HOT, []),
         (HOT, {}, {"totals": {"temperature": 4}}, ["throttled: temperature"]),
-        ({"reasons": ["power brake"]}, {}, {"reasons": ["idle"]}, ["throttled: power brake"]),
         (CARD, SLOWED | {"reasons": ["power brake"]}, {}, ["throttled: power brake"]),
-        (
-            CARD,
-            SLOWED | {"reasons": ["temperature (hardware)"]},
-            {},
-            ["throttled: temperature (hardware)"],
-        ),
         (CARD, {"clock_mhz": 1950.0, "reasons": ["power brake"]}, {}, []),
         (LOWERED, SLOWED, {}, ["throttled: power limit 400 W, by default 700 W"]),
         (CARD, SLOWED, {}, []),
-        ({}, {}, CAPPED, []),
         ({"processes": 1}, {}, {"processes": 3}, ["contended: another process uses this GPU (2)"]),
     ],
 )
@@ -135,7 +127,6 @@ def test_a_measurement_is_labelled_with_the_reason(
             {"clock_mhz": 1665},
             ["power-limited: 1.57 of 1.98 GHz"],
         ),
-        (CAPPED | {"clock_mhz": 1485}, {}, {}, ["power-limited"]),
     ],
 )
 def test_work_at_the_default_power_limit_is_a_fact_and_no_label(
@@ -168,101 +159,39 @@ def test_a_card_is_sampled_during_the_rounds_and_not_in_its_warm_up() -> None:
     assert found["power_w"] == 650.0
 
 
-def test_rounds_shorter_than_a_period_have_one_sample() -> None:
-    short = Sampler(lambda: {"clock_mhz": 1755})
-    short.start()
-    assert short.stop()["clock_mhz"] == 1755
+def test_the_state_of_a_gpu_is_that_of_its_driver() -> None:
+    with simulated(Card()) as kernels:
+        found = state(kernels.card.device)
+        assert devices.driver(GPU) == "580.00 (simulated)"
+        assert devices.highest_clock_hz(GPU) == 1980e6
+    assert found["clock_mhz"] == 1830
+    assert found["memory_clock_mhz"] == 3201
+    assert found["power_w"] == 300.0
+    assert found["power_limit_w"] == 700.0
+    assert found["temperature_c"] == 50
+    assert found["reasons"] == []
+    assert found["processes"] == 1
+    assert found["threads"], "the host's state belongs to it"
 
 
-class Refused(Exception):
-    """The error of the recorded driver."""
-
-
-def refused(*_: object) -> None:
-    raise Refused
-
-
-def answer(known: dict[Any, Any]) -> Any:
-    """A function of the driver that refuses all but these arguments."""
-    return lambda *arguments: known[arguments] if arguments in known else refused()
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A driver with an H100, slowed by its power cap more and more, and a slice of it; it has no
-    thermal account.
-    """
-    slowed_ns = iter(range(100))
-    library = SimpleNamespace(
-        NVMLError=Refused,
-        NVML_CLOCK_SM=1,
-        NVML_CLOCK_MEM=2,
-        NVML_TEMPERATURE_GPU=0,
-        NVML_PERF_POLICY_POWER=0,
-        NVML_PERF_POLICY_THERMAL=1,
-        starts=0,
-        nvmlSystemGetDriverVersion=lambda: "570.86.15",
-        nvmlDeviceGetCount=lambda: 1,
-        nvmlDeviceGetHandleByIndex=answer({(0,): "card"}),
-        nvmlDeviceGetHandleByUUID=answer({("GPU-7f",): "card", ("MIG-51",): "slice"}),
-        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=answer({("slice",): "card"}),
-        nvmlDeviceGetName=answer({("card",): "NVIDIA H100"}),
-        nvmlDeviceGetClockInfo=answer({("card", 1): 1410, ("card", 2): 2619}),
-        nvmlDeviceGetMaxClockInfo=answer({("card", 1): 1980}),
-        nvmlDeviceGetPowerUsage=answer({("card",): 698_500}),
-        nvmlDeviceGetEnforcedPowerLimit=answer({("card",): 700_000}),
-        nvmlDeviceGetTemperature=refused,
-        nvmlDeviceGetCurrentClocksEventReasons=answer({("card",): 0x1}),
-        nvmlDeviceGetComputeRunningProcesses=answer({("card",): [4711], ("slice",): []}),
-        nvmlDeviceGetViolationStatus=lambda handle, policy: (
-            refused() if policy else SimpleNamespace(violationTime=next(slowed_ns))
-        ),
-    )
-
-    def start() -> None:
-        library.starts += 1
-
-    library.nvmlInit = start
-    monkeypatch.setitem(sys.modules, "pynvml", library)
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="7f")
-    )
+@pytest.fixture(params=[None, object()], ids=["absent", "another package"])
+def without_nvml(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "pynvml", request.param)
+    properties = SimpleNamespace(uuid="7f")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.version, "hip", None)
     nvml.library.cache_clear()
-    yield library
+    yield
     nvml.library.cache_clear()
 
 
-def test_the_state_of_a_gpu_is_its_drivers_and_nvml_is_started_once(driver: Any) -> None:
-    found = state(GPU)
-    assert found["clock_mhz"] == 1410
-    assert found["memory_clock_mhz"] == 2619
-    assert found["power_w"] == 698.5
-    assert found["power_limit_w"] == 700.0
-    assert found["reasons"] == ["idle"]
-    assert found["processes"] == 1
-    assert "temperature_c" not in found
-    assert "temperature (driver)" not in found["totals"]
-    assert found["threads"], "the host's state belongs to it"
-    assert devices.driver(GPU) == "570.86.15"
-    assert nvml.gpu_names() == ["NVIDIA H100"]
-    assert devices.highest_clock_hz(GPU) == 1980e6
-    assert driver.starts == 1
-
-
-@pytest.mark.parametrize("broken", ["absent", "another package", "no driver"])
-def test_a_gpu_without_a_driver_is_no_error(
-    driver: Any, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
-    driver.nvmlInit = refused
-    modules = {"absent": None, "another package": object(), "no driver": driver}
-    monkeypatch.setitem(sys.modules, "pynvml", modules[broken])  # type: ignore[arg-type]
+@pytest.mark.usefixtures("without_nvml")
+def test_a_gpu_without_a_driver_is_no_error() -> None:
     with conditions(GPU) as record:
         pass
     assert record["before"]["unread"] == "no NVML"
     assert not record["throttled"]
     assert nvml.driver_version() is None
     assert nvml.gpu_names() == []
-    assert nvml.handle("7f") is None
     assert devices.driver(GPU) is None
     assert devices.highest_clock_hz(GPU) is None
