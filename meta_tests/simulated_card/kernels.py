@@ -34,58 +34,28 @@ from meta_tests.simulated_card.card import (
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
+
+
+def _operators(names: str) -> set[Any]:
+    return {getattr(aten, name) for name in names.split()}
+
+
 # Operators whose result the host needs, or whose shape it is.
-WAITING = {
-    *(
-        aten._local_scalar_dense,
-        aten.equal,
-        aten.nonzero,
-        aten.masked_select,
-        aten._unique2,
-        aten.unique_dim,
-    ),
-    *(
-        aten.allclose,
-        aten.unique_consecutive,
-        aten.bincount,
-        aten.repeat_interleave,
-        aten.is_nonzero,
-    ),
-}
+WAITING = _operators(
+    "_local_scalar_dense equal nonzero masked_select _unique2 unique_dim allclose "
+    "unique_consecutive bincount repeat_interleave is_nonzero"
+)
 # Those that take operands of the host too: copies, indices, lengths.
-MIXING = {
-    *(
-        aten.copy_,
-        aten.copy,
-        aten._to_copy,
-        aten.index,
-        aten.index_put_,
-        aten.index_put,
-        aten._index_put_impl_,
-    ),
-    *(aten._unsafe_index, aten._pack_padded_sequence, aten.set_),
-}
-WITHOUT_KERNEL = {
-    *(
-        aten.empty,
-        aten.empty_like,
-        aten.empty_strided,
-        aten.new_empty,
-        aten.new_empty_strided,
-        aten.lift_fresh,
-    ),
-    *(aten.set_, aten.resize_, aten.detach_, aten._local_scalar_dense, aten.is_same_size),
-}
-OVERWRITING = {
-    aten.copy_,
-    aten.fill_,
-    aten.zero_,
-    aten.normal_,
-    aten.uniform_,
-    aten.random_,
-    aten.bernoulli_,
-}
-PRODUCTS = {aten.mm, aten.bmm, aten.baddbmm, aten.addmm}
+MIXING = _operators(
+    "copy_ copy _to_copy index index_put_ index_put _index_put_impl_ _unsafe_index "
+    "_pack_padded_sequence set_"
+)
+WITHOUT_KERNEL = _operators(
+    "empty empty_like empty_strided new_empty new_empty_strided lift_fresh set_ resize_ detach_ "
+    "_local_scalar_dense is_same_size"
+)
+OVERWRITING = _operators("copy_ fill_ zero_ normal_ uniform_ random_ bernoulli_")
+PRODUCTS = _operators("mm bmm baddbmm addmm")
 # As one H200 took them: for each handle of cuBLAS, and for cuBLASLt, which adds a bias.
 WORKSPACE_BYTES = {"cublas": 32 * MIB, "cublasLt": MIB}
 NAMES = {
