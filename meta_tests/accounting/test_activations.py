@@ -13,11 +13,10 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from accounting.activations import ATTENTION, RANDOM_STATE_BYTES, activation_bytes
-from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B, DeepLinear, Transformer
+from accounting.activations import ATTENTION
+from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B
 from meta_tests.accounting.older_torch import activation_bytes_here, has_grouped_flash
 from meta_tests.accounting.test_models import transformers
-from prooflops import measured
 from test_claims.oracles import tensors
 from test_claims.strategies import TORCH_DTYPES, sizes
 
@@ -135,54 +134,3 @@ def test_dropout_keeps_masks_and_selective_recomputation_drops_scores(
     assert got == formula, (
         f"{got} bytes are kept, but should be {formula} [{model}, {dtype=}, {options}]"
     )
-
-
-@given(
-    model=st.builds(
-        DeepLinear,
-        dim=sizes(),
-        layers=sizes(1, 5),
-        outputs=sizes(),
-        inputs=sizes(),
-        bias=st.booleans(),
-    ),
-    batch=sizes(),
-    autocast=st.sampled_from([None, None, "bf16"]),
-)
-def test_activations_of_a_deep_linear_net_are_what_autograd_keeps(
-    workloads, model, batch, autocast
-):
-    got = saved_by(workloads, model, batch, autocast=autocast)
-    formula = activation_bytes(model, batch, autocast=autocast)
-    assert got == formula, (
-        f"{got} bytes are kept, but should be {formula} [{model}, {batch=}, {autocast=}]"
-    )
-
-
-@pytest.mark.parametrize("every", [1, 2, 3, 5, 9])
-@pytest.mark.parametrize(
-    "model",
-    [
-        DeepLinear(dim=6, layers=5, outputs=2),
-        Transformer(vocab_size=9, layers=5, dim=8, heads=2, hidden=12, learned_positions=7),
-        Transformer(
-            vocab_size=9,
-            layers=5,
-            dim=8,
-            heads=2,
-            kv_heads=1,
-            hidden=12,
-            norm="rmsnorm",
-            gated=True,
-        ),
-    ],
-    ids=["deep linear", "gpt", "llama"],
-)
-def test_checkpointing_keeps_one_input_per_segment(workloads, model, every):
-    net, x = workloads.build(model, checkpoint_every=every), workloads.inputs(model, 3, 7)
-    with measured.memory("cpu") as held:
-        output = net(x)
-    got = held.live_bytes - output.nbytes
-    random_state = -(-model.layers // every) * RANDOM_STATE_BYTES
-    formula = activation_bytes(model, 3, 7, checkpoint_every=every) + random_state
-    assert got == formula, f"{got} bytes are kept, but should be {formula} [{model}, {every=}]"

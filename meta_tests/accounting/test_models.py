@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import set_checkpoint_early_stop
-from torch.utils.flop_counter import FlopCounterMode
 
 from accounting import models
 from accounting.models import (
     DeepLinear,
     Transformer,
     parameter_counts,
-    step_flops,
 )
-from bench.models import build, inputs
+from bench.models import build
 from prooflops import measured
 
 
@@ -68,28 +64,6 @@ def transformers(draw: st.DrawFn) -> Transformer:
     )
 
 
-def counted_step(
-    model: models.Model,
-    batch: int,
-    sequence: int,
-    checkpoint_every: int,
-    early_stop: bool,
-    input_gradient: bool = False,
-) -> tuple[int, int]:
-    """FLOPs that torch counts of a forward and of its backward pass, recomputation included."""
-    net, x = build(model, checkpoint_every=checkpoint_every), inputs(model, batch, sequence)
-    x = x.requires_grad_() if input_gradient else x
-    with (
-        sdpa_kernel(SDPBackend.MATH),
-        set_checkpoint_early_stop(early_stop),
-        FlopCounterMode(display=False) as counter,
-    ):
-        output = net(x)
-        forward = counter.get_total_flops()
-        output.float().square().sum().backward()
-    return forward, counter.get_total_flops() - forward
-
-
 def built_parts(net: nn.Module) -> dict[str, int]:
     """Parameters of a built net by the part of the model that their names say."""
     names = {"embedding": "embedding", "positions": "positions", "head": "head", "router": "router"}
@@ -108,27 +82,3 @@ def built_parts(net: nn.Module) -> dict[str, int]:
 def test_parameters_by_part_are_those_of_the_built_net(model):
     formula, built = parameter_counts(model), built_parts(build(model, device="meta"))
     assert formula == built, f"parameter_counts={formula}, but should be {built} [{model}]"
-
-
-@settings(max_examples=max(5, settings.default.max_examples // 2))  # a whole step each
-@given(
-    model=st.one_of(transformers(), deep_linears()),
-    batch=st.integers(1, 3),
-    sequence=st.integers(1, 8),
-    every=st.integers(0, 7),
-    early_stop=st.booleans(),
-    input_gradient=st.booleans(),
-)
-def test_flops_of_any_model_are_those_counted(
-    model, batch, sequence, every, early_stop, input_gradient
-):
-    options = {"checkpoint_every": every, "early_stop": early_stop}
-    if isinstance(model, DeepLinear):
-        sequence, options["input_gradient"] = 1, input_gradient
-    forward, backward = counted_step(model, batch, sequence, **options)
-    formula = step_flops(model, batch, sequence, **options)
-    got = formula.forward, formula.hardware
-    should = forward, forward + backward
-    assert got == should, (
-        f"forward, all={got}, but should be {should} [{model}, {batch=}, {sequence=}, {options}]"
-    )

@@ -84,7 +84,6 @@ outer = partial(define.outer_multiply_adds, x, y, square)
 
 product("mm", "(3, 4) @ (4, 5)", lambda: a @ b, a_b)
 product("mv", "(3, 4) @ (4,)", lambda: a @ x, a_x)
-product("mv", "out=", lambda: torch.mv(a, x, out=torch.empty(3)), a_x)
 product("dot", "(4,) @ (4,)", lambda: torch.dot(x, y), lambda: multiply_adds(x[None], y[:, None]))
 row = complex_a[:1]
 column = complex_a[1:2].mT
@@ -95,9 +94,7 @@ product(
     lambda: multiply_adds(row, column),
 )
 product("addmv", "(3, 4)", lambda: torch.addmv(torch.ones(3), a, x), a_x)
-product("addmv", "in place", lambda: torch.ones(3).addmv_(a, x), a_x)
 product("addr", "(4, 4)", lambda: torch.addr(square, x, y), outer)
-product("addr", "in place", lambda: square.clone().addr_(x, y), outer)
 product("addmm", "in place", lambda: torch.ones(3, 5).addmm_(a, b), a_b)
 product(
     "addmm",
@@ -105,14 +102,12 @@ product(
     lambda: torch._addmm_activation(torch.ones(5), a, b, use_gelu=True),
     a_b,
 )
-product("baddbmm", "in place", lambda: torch.ones(2, 3, 5).baddbmm_(batch_a, batch_b), batched)
 product(
     "addbmm",
     "2 of (3, 4) @ (4, 5)",
     lambda: torch.addbmm(torch.ones(3, 5), batch_a, batch_b),
     batched,
 )
-product("addbmm", "in place", lambda: torch.ones(3, 5).addbmm_(batch_a, batch_b), batched)
 product(
     "int8 mm",
     "_int_mm",

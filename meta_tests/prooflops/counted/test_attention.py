@@ -67,54 +67,42 @@ def test_a_mask_given_as_a_tensor_is_counted_at_the_pairs_it_leaves(
         assert count.step == should, pairs
 
 
-def flex() -> Any:
-    return pytest.importorskip("torch.nn.attention.flex_attention")
-
-
 DOCUMENTS = torch.tensor([0] * 70 + [1] * 100 + [2] * 90)
-MASKS: dict[str, Callable[..., Tensor]] = {
-    "window": lambda b, h, i, j: (i >= j) & (i - j < 100),
-    "documents": lambda b, h, i, j: (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j),
-    "of each head": lambda b, h, i, j: (i >= j) & (i - j < 50 + 100 * h),
-    "all": lambda b, h, i, j: j >= 0,
-}
-sees_flex = pytest.mark.skipif(
+
+
+def window(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return (i >= j) & (i - j < 100)
+
+
+def documents(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j)
+
+
+@pytest.mark.skipif(
     torch.__version__ < "2.7", reason="before torch 2.7 no mode is handed higher-order operators"
 )
-
-
-@sees_flex
-@pytest.mark.parametrize("name", ["window", "documents", "of each head"])
+# It is not compiled.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mask", [window, documents])
 def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    mask: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = flex()
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
     length = len(DOCUMENTS)
     # It refuses gradients on the CPU.
-    monkeypatch.setattr(module, "_validate_device", lambda *_: None)
-    per_head = 2 if name == "of each head" else None
-    blocks = module.create_block_mask(
-        MASKS[name], None, per_head, length, length, device="cpu", BLOCK_SIZE=64
-    )
-    leaves = [
-        torch.randn(2, heads, length, 16, requires_grad=True)
-        for heads in (4 // ((per_head and 2) or 1), 2, 2)
-    ]
-    with warnings.catch_warnings(), counted.flops(pairs="causal") as count:
-        # It is not compiled.
-        warnings.simplefilter("ignore")
-        module.flex_attention(
-            *leaves, block_mask=blocks, enable_gqa=per_head is None
-        ).sum().backward()
-    dense = module.create_mask(MASKS[name], 1, per_head, length, length, device="cpu")
-    scores = int(dense.sum()) * 2 * leaves[0].shape[1] // dense.shape[1]
+    monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
+    blocks = flex.create_block_mask(mask, None, None, length, length, device="cpu", BLOCK_SIZE=64)
+    leaves = [torch.randn(2, heads, length, 16, requires_grad=True) for heads in (4, 2, 2)]
+    counts = {}
+    for pairs in ("full", "causal"):
+        with counted.flops(pairs=pairs) as counts[pairs]:
+            out = flex.flex_attention(*leaves, block_mask=blocks, enable_gqa=True)
+            out.sum().backward()
+    seen = flex.create_mask(mask, 1, None, length, length, device="cpu")
+    scores = int(seen.sum()) * 2 * 4
     should = attention_step(Attention(1, 1, scores, 16, key_length=1), "flash")
-    assert count.step == should
-    with warnings.catch_warnings(), counted.flops() as count:
-        warnings.simplefilter("ignore")
-        module.flex_attention(*leaves, block_mask=blocks, enable_gqa=per_head is None)
-    full = attention_flops(Attention(2, leaves[0].shape[1], length, 16))
-    assert count.total == full
+    assert counts["causal"].step == should
+    assert counts["full"].forward == attention_flops(Attention(2, 4, length, 16))
 
 
 @pytest.mark.parametrize(("pairs", "scores"), [("full", 10**2 + 20**2), ("causal", 55 + 210)])
