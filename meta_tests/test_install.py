@@ -227,13 +227,6 @@ def test_a_model_is_examined_whatever_the_project_around_it_has(suite, tmp_path)
     }
 
 
-def test_without_torch_a_model_is_answered_with_what_to_install(gate_wheel, suite_wheel, tmp_path):
-    lean = environment(tmp_path / "lean", GATE, gate_wheel, suite_wheel)
-    done = run_pytest(lean, "--model=tiny.py:factory", cwd=tmp_path)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "-m pip install torch hypothesis einops" in done.stderr, done.stderr
-
-
 def test_a_foreign_option_of_the_suites_name_stays_its_own(suite, tmp_path):
     (tmp_path / "conftest.py").write_text(
         "def pytest_addoption(parser):\n    parser.addoption('--model')\n"
@@ -257,14 +250,6 @@ def test_a_foreign_option_of_the_suites_name_stays_its_own(suite, tmp_path):
         (
             ["{clone}", "--report", "{elsewhere}"],
             "write --report={elsewhere}, or pytest takes its rootdir from the",
-        ),
-        (
-            ["{clone}", "--model", "{elsewhere}/tiny.py"],
-            "write --model={elsewhere}/tiny.py:factory, or pytest",
-        ),
-        (
-            ["--gate-history", "--report", "{elsewhere}"],
-            "write --report={elsewhere}, or pytest takes its rootdir",
         ),
         (
             ["--report", "{elsewhere}"],

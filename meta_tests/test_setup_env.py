@@ -211,18 +211,6 @@ def test_the_constraints_pin_everything_that_is_asked_for():
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["Makefile", "pyproject.toml", "constraints.txt", "setup_env.py", ".ci/run"]
-)
-def test_no_file_says_where_packages_are_fetched(name):
-    found = re.findall(
-        r".*(?:://|index-url|find-links|trusted-host).*", (REPOSITORY / name).read_text()
-    )
-    assert not found, (
-        f"{name} names a host or an index, but pip's own settings should decide: {found}"
-    )
-
-
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 class TestMake:
     def make(self, *arguments):
@@ -246,14 +234,6 @@ class TestMake:
         answer = self.make("validate", f"PYTHON={old}")
         assert answer.returncode != 0
         assert "needs Python 3.10 or later, but" in answer.stderr
-
-    def test_a_path_that_pytest_would_take_for_a_rootdir_is_refused(self, tmp_path):
-        answer = self.make(
-            "validate", f"READY_PYTHON={sys.executable}", f"ARGS=--report {tmp_path}"
-        )
-        assert (
-            f"--report {tmp_path}: write --report={tmp_path}, or pytest takes" in answer.stderr
-        ), answer.stderr
 
     def test_the_parts_of_make_test_cover_each_folder(self):
         commands = self.make("--dry-run", "test", f"READY_PYTHON={sys.executable}").stdout

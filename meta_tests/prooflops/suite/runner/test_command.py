@@ -151,17 +151,14 @@ def test_the_page_and_the_index_are_made_of_the_file_alone(story: Story) -> None
     ("arguments", "message"),
     [
         ("--out /proc/x/y.jsonl", "cannot be written"),
-        ("--minutes 1.5", "--minutes must be above"),
         ("--processes 0", "--processes at least 1"),
         ("--resume", "there is no unfinished run in"),
-        ("--claim demo.nothing", "pytest did not begin: exit status 4"),
         ("--resume {killed} --quick", "was begun with ['--device', 'cpu']"),
         ("--resume {last}", "is complete: all 17 tests have ended"),
         (
             "--resume {killed} --out {other}",
             "{other} is a run of H100 (cuda), and {killed} one of {here}",
         ),
-        ("--resume {other}", "{other} is a run of H100 (cuda), and this machine is {here}"),
     ],
 )
 def test_it_is_refused(story: Story, arguments: str, message: str, tmp_path: Path) -> None:
