@@ -1,4 +1,4 @@
-"""A repo that knows nothing of the gate, and has options of its own by the names that the suite uses."""
+"""A repo that knows nothing of the gate, and has options of its own by the suite's names."""
 
 import pytest
 

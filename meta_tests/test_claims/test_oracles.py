@@ -8,7 +8,7 @@ from test_claims.oracles.scalars import Operations
 
 
 def test_the_oracle_counts_what_it_did():
-    """Every operator of the counting number, so that a claim cannot rest on one that forgot to count."""
+    """Every operator of the counting number: no claim rests on one that forgot to count."""
     tally = Operations()
     a, b = tally.array(torch.tensor([2.0, 3.0]))
     results = [a * b, a * 2.0, 2.0 * a, a + b, 1.0 + a, a - b, a.through(math.exp)]

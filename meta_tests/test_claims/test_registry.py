@@ -1,4 +1,4 @@
-"""The registry as a public interface: no id is ever lost, few are settled by record alone, each has a true source."""
+"""The registry as a public interface: no id is lost, few are on record, each has a source."""
 
 import pytest
 import torch
@@ -22,7 +22,8 @@ def test_every_published_id_is_still_there() -> None:
     missing = sorted(PUBLISHED.keys() - REGISTRY.claims.keys())
     assert not missing, (
         f"published claims that the registry no longer has: {', '.join(missing)}; "
-        "put their rows back: histories are compared by these ids, so a claim is corrected but never removed or renamed"
+        "put their rows back: histories are compared by these ids, so a claim is corrected, never "
+        "removed or renamed"
     )
 
 
