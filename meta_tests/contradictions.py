@@ -34,7 +34,8 @@ class Page(HTMLParser):
         self._head = [""]
         self._row: list[str] | None = None
         self._bar = ""
-        self.feed(text)
+        # Where a line may break says nothing.
+        self.feed(text.replace("\N{NO-BREAK SPACE}", " "))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)

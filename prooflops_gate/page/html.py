@@ -103,6 +103,11 @@ def _mark(mark: Mark) -> str:
     )
 
 
+def _unbroken(text: str) -> str:
+    """The text with each number on one line with its percent sign."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
 def _section(section: Section, name: str, anchors: Collection[str]) -> Iterator[str]:
     """A section of the page; its own parts are below it."""
     yield f'<section id="{escaped(name)}"{_kind(section)}>'
@@ -226,7 +231,7 @@ def _bars(bars: Sequence[Bar], anchors: Collection[str]) -> Iterator[str]:
             f'<li{tone}><span class="name">{escaped(bar.name)}</span>'
             f'<span class="drawn">{drawn}</span>'
             f'<span class="figure"><strong>{escaped(bar.value)}</strong>{history}</span>'
-            f'<span class="share">{escaped(bar.share)}</span>{mark}'
-            f'<span class="note">{inline(bar.note, anchors)}</span></li>'
+            f'<span class="share">{_unbroken(escaped(bar.share))}</span>{mark}'
+            f'<span class="note">{_unbroken(inline(bar.note, anchors))}</span></li>'
         )
     yield "</ul>"

@@ -123,20 +123,27 @@ def floor_of_record(entry: Mapping[str, Any]) -> Floor:
 def verdict(found: Sequence[Figure]) -> tuple[Mark, str]:
     """The one answer: a word, and of what or why.
 
-    >>> verdict([Figure("bf16", False, ""), Figure("fp16", True, "")])[1]
-    'bf16; 1 of 2 figures with a known floor is reached'
+    >>> verdict([Figure("bf16", False, "", causes=("throttled: heat",)), Figure("fp16", True, "")])[1]
+    'bf16 (throttled: heat); 1 of 2 figures with a known floor is below it'
     """
-    below = [each.name.removeprefix(MEMORY) for each in found if each.met is False]
     known = [each for each in found if each.met is not None]
-    reached = len(known) - len(below)
-    verb = "is" if reached == 1 else "are"
-    text = f"{reached} of {len(known)} figures with a known floor {verb} reached"
+    below = [each for each in known if not each.met]
     if below:
-        return Mark("BELOW FLOOR", BAD, "✕"), f"{', '.join(below)}; {text}"
+        named = [f"{each.name.removeprefix(MEMORY)} ({why_short(each)})" for each in below]
+        verb = "is below it" if len(below) == 1 else "are below theirs"
+        counted = f"{len(below)} of {len(known)} figures with a known floor {verb}"
+        return Mark("BELOW FLOOR", BAD, "✕"), f"{', '.join(named)}; {counted}"
     if known:
-        return Mark("DELIVERS", GOOD, "✓"), text
+        verb = "is" if len(known) == 1 else "are"
+        counted = f"{len(known)} of {len(known)} figures with a known floor {verb} reached"
+        return Mark("DELIVERS", GOOD, "✓"), counted
     why = NOT_COMPARED if found else "no benchmark with a floor ran"
     return Mark("NOT KNOWN", OPEN, "?"), why
+
+
+def why_short(figure: Figure) -> str:
+    """Why a figure falls short, as this machine shows."""
+    return ", ".join(figure.causes) or "this machine shows no cause"
 
 
 def bars(found: Sequence[Figure], histories: Mapping[str, Sequence[float]]) -> list[Bar]:
@@ -155,7 +162,8 @@ def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[floa
         share = shown(entry["share"], floor.of)
     elif floor is not None:
         length = FLOOR_WITHOUT_NOMINAL * float(entry["value"]) / floor.limit
-        limit, share = FLOOR_WITHOUT_NOMINAL, ""
+        limit = FLOOR_WITHOUT_NOMINAL
+        share = "less is better" if entry["unit"] == "s" else ""
     return Bar(
         name=figure.name,
         value=value_text(figure),
@@ -173,7 +181,7 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
     """Why it falls short, its floor, its row, and the clock that ran."""
     floor = figure.floor
     if figure.met is False:
-        yield ", ".join(figure.causes) or "this machine shows no cause"
+        yield why_short(figure)
     if floor is None:
         yield figure.text or "no floor is known"
     else:

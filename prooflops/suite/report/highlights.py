@@ -45,7 +45,7 @@ def sentence(report: RunReport) -> str:
     parts = [f"{hold} hold{condition}"]
     if counts["corrected"]:
         verb = "is" if counts["corrected"] == 1 else "are"
-        parts.append(f"{counts['corrected']} {verb} wrong as written")
+        parts.append(f"{counts['corrected']} {verb} wrong as written (on any machine)")
     failing = counts["FAILS"]
     parts.append(f"{failing or 'none'} {'fails' if failing < 2 else 'fail'} here")
     text = f"Of {settled} claims checked on this machine, {', '.join(parts[:-1])} and {parts[-1]}"

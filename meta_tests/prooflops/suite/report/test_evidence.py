@@ -15,7 +15,7 @@ from prooflops_gate.page.html import html
 def h200() -> str:
     (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
     file = EvidenceFile(path)
-    return html(page_of_file(file, report_of(file)))
+    return html(page_of_file(file, report_of(file))).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_a_healthy_h200_delivers_and_nothing_false_is_said_of_it(h200: str) -> None:

@@ -147,7 +147,7 @@ def test_the_page_begins_with_whether_the_machine_delivers(delivering: RunReport
     page = html(page_of(delivering))
     text = short(delivering)
     conclusions = Page(page).conclusions
-    answer = "BELOW FLOOR: copy; 1 of 2 figures with a known floor is reached"
+    answer = "BELOW FLOOR: copy (throttled: heat); 1 of 2 figures with a known floor is below it"
     assert conclusions[0] == f"✕{answer}"
     met, below, unknown = Page(page).bars
     assert met["name"] == "bf16"
