@@ -37,3 +37,13 @@ def default_dtype() -> Iterator[torch.dtype]:
     before = torch.get_default_dtype()
     yield before
     torch.set_default_dtype(before)
+
+
+@pytest.fixture(scope="session")
+def gloo() -> None:
+    """A test can make this process a rank of its own group of processes."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_gloo_available()):
+        pytest.skip("needs a torch with torch.distributed and gloo")
+    if distributed.is_initialized():
+        pytest.skip("needs to run outside a job of several processes")

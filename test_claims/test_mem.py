@@ -424,16 +424,9 @@ def test_the_step_of_adamw_needs_scratch_beyond_its_state(memory_device, impleme
 
 
 @pytest.fixture
-def process_group():
+def process_group(gloo):
     """This process as the only one of a group."""
     distributed = torch.distributed
-    if (
-        not (distributed.is_available() and distributed.is_gloo_available())
-        or distributed.is_initialized()
-    ):
-        pytest.skip(
-            "needs a torch with torch.distributed and gloo, outside a job of several processes"
-        )
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield
     distributed.destroy_process_group()

@@ -2,7 +2,6 @@
 of a low share.
 """
 
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -24,15 +23,14 @@ from prooflops import counted, measured
 from test_claims.oracles import published
 from test_claims.oracles.dispatched import counting, linear_net
 from test_claims.oracles.kernels import product
+from test_claims.oracles.sharding import beside_a_second_rank
+from test_claims.oracles.tensors import difference
 from test_claims.strategies import (
     fewer,
     sizes,
 )
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
-SOCKET_BUFFER_BYTES = (
-    4096  # macOS buffers 8 KiB of a socketpair: more, and its one thread waits for itself
-)
 EXAMPLE = (16384, 32768, 8192)  # the lecture's product
 FP32_S, BF16_S = 0.16, 0.03  # times on the lecture's H100
 
@@ -397,29 +395,30 @@ def test_many_tiny_operations_lower_it(device, speed, each):
 
 
 @pytest.mark.claim("mfu.low-causes")
-@pytest.mark.parametrize("width", [128, 256])
-def test_communication_lowers_it(device, speed, width):
-    """Each step sends its gradients through a socket and back, as another process would have to get
-    them.
-    """
+def test_communication_lowers_it(device, speed, gloo):
+    """Data parallelism: after each backward pass two processes add up their gradients."""
+    width = 256
     net = linear_net((width, width), device)
+    weight = net[0].weight
     x = torch.rand(8, width, device=device)
-    here, there = socket.socketpair()
 
     def step():
+        net.zero_grad()
         net(x).sum().backward()
 
-    def step_and_send():
+    def step_and_all_reduce():
         step()
-        for gradient in net[0].weight.grad.cpu().split(16):
-            for part in gradient.flatten().split(SOCKET_BUFFER_BYTES // 4):
-                here.sendall(part.numpy().tobytes())
-                there.recv(part.nbytes, socket.MSG_WAITALL)
+        gradient = weight.grad.cpu()
+        torch.distributed.all_reduce(gradient)
+        return gradient.to(device)
 
-    with here, there:
-        speed.assert_slower(
-            step_and_send, step, "a step that sends its gradients against one that does not"
-        )
+    with beside_a_second_rank(weight.numel()):
+        step()
+        should = weight.grad + 1
+        wrong = difference(step_and_all_reduce(), should)
+        assert not wrong, f"gradients added up: {wrong}"
+        what = "a step whose gradients two processes add up against one alone"
+        speed.assert_slower(step_and_all_reduce, step, what)
 
 
 @pytest.mark.claim("mfu.low-causes", "mfu.benchmark-yourself")

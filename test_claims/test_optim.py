@@ -610,23 +610,11 @@ def test_zero_grad_frees_its_own_gradients_unless_told_to_keep_them(
     )
 
 
-@pytest.fixture(scope="module")
-def groups():
-    distributed = torch.distributed
-    if (
-        not (distributed.is_available() and distributed.is_gloo_available())
-        or distributed.is_initialized()
-    ):
-        pytest.skip(
-            "needs a torch with torch.distributed and gloo, outside a job of several processes"
-        )
-
-
 @pytest.mark.claim("optim.zero-sharding")
 @fewer
 @given(devices=st.integers(2, 9), each=st.integers(1, 3), more=st.integers(0, 3), width=sizes(1, 4))
 def test_each_of_many_devices_keeps_its_part_of_the_state_and_all_else(
-    groups, devices, each, more, width
+    gloo, devices, each, more, width
 ):
     """Whole tensors are dealt out, so that the fullest has a part of a tensor more; all of one that
     is large.
@@ -656,7 +644,7 @@ def test_each_of_many_devices_keeps_its_part_of_the_state_and_all_else(
 
 
 @pytest.mark.claim("optim.zero-sharding")
-def test_two_processes_shard_the_state_and_train_as_one_does(groups):
+def test_two_processes_shard_the_state_and_train_as_one_does(gloo):
     nets = (8, 8, 8, 8), (16, 4, 4)
     for widths, ranks in zip(nets, sharding.ranks(*nets), strict=True):
         alone = sharding.net_of(widths)

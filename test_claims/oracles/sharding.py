@@ -1,7 +1,8 @@
-"""Data-parallel training that shards the optimizer's state between processes (ZeRO, stage 1).
+"""Data-parallel training between processes, which may shard the optimizer's state (ZeRO, stage 1).
 
 `ranks` trains in real processes, two by default. `fake_ranks` needs no process: this one takes the
-place of each rank in turn, in a fake group whose collectives return at once.
+place of each rank in turn, in a fake group whose collectives return at once. `beside_a_second_rank`
+makes this process one of two that add up their gradients.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -104,14 +107,50 @@ def ranks(*nets: Sequence[int], processes: int = 2) -> list[list[Rank]]:
     return [[Rank(*of_rank[net]) for of_rank in held] for net in range(len(nets))]
 
 
-def train_sharded(rank: int, folder: str, processes: int, nets: Sequence[Sequence[int]]) -> None:
-    """One rank: trains each net and writes the bytes it holds."""
+def join_group(folder: str, processes: int, rank: int) -> None:
+    """Makes this process a rank of a gloo group that meets in `folder`."""
     # A store rather than a file:// address, whose percent-encoded spaces and umlauts torch does not
     # decode.
     store = torch.distributed.FileStore(f"{folder}/rendezvous", processes)
-    torch.distributed.init_process_group("gloo", store=store, world_size=processes, rank=rank)
+    timeout = timedelta(seconds=TIMEOUT_S)
+    torch.distributed.init_process_group(
+        "gloo", store=store, world_size=processes, rank=rank, timeout=timeout
+    )
+
+
+def train_sharded(rank: int, folder: str, processes: int, nets: Sequence[Sequence[int]]) -> None:
+    """One rank: trains each net and writes the bytes it holds."""
+    join_group(folder, processes, rank)
     held = [astuple(trained(widths)) for widths in nets]
     Path(folder, f"{rank}.json").write_text(json.dumps(held))
     torch.distributed.barrier()
     # gloo's own shutdown hangs where another rank has exited already.
     os._exit(0)
+
+
+@contextmanager
+def beside_a_second_rank(elements: int) -> Iterator[None]:
+    """Within, this process is one of two, and the other never late to an all-reduce.
+
+    The other's gradient, of so many elements, is 1 everywhere.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        context = start_processes(
+            add_ones, (folder, elements), nprocs=1, join=False, start_method="spawn"
+        )
+        try:
+            join_group(folder, 2, rank=0)
+            yield
+        finally:
+            for process in context.processes:
+                process.kill()
+                process.join()
+            torch.distributed.destroy_process_group()
+
+
+def add_ones(_index: int, folder: str, elements: int) -> None:
+    """The second of two ranks, until it is killed."""
+    join_group(folder, 2, rank=1)
+    gradient = torch.empty(elements)
+    while True:
+        torch.distributed.all_reduce(gradient.fill_(1))
