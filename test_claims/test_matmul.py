@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -22,9 +23,12 @@ from prooflops import counted
 from test_claims.oracles.dispatched import Recorded, counting, opt_einsum, product_flops
 from test_claims.oracles.kernels import fp32_products
 from test_claims.oracles.operators import by_loops, einsums
+from test_claims.oracles.rounding import compared, sum_units
 from test_claims.oracles.scalars import integers
 from test_claims.oracles.tensors import difference
+from test_claims.oracles.training_kernels import KERNELS, running_error
 from test_claims.strategies import (
+    TORCH_DTYPES,
     fewer,
     seldom,
     shapes,
@@ -32,39 +36,36 @@ from test_claims.strategies import (
     stretched,
 )
 
+# A claim, the shapes of both operands, and that of their product.
+PRODUCTS = [
+    ("matmul.2d", (16, 32), (32, 2), (16, 2)),
+    ("matmul.2d", (16, 32), (32, 64), (16, 64)),
+    ("matmul.4d-by-2d", (4, 8, 16, 32), (32, 2), (4, 8, 16, 2)),
+    ("matmul.4d-by-4d", (4, 8, 16, 32), (4, 8, 32, 64), (4, 8, 16, 64)),
+    ("matmul.broadcast", (4, 1, 16, 32), (8, 32, 64), (4, 8, 16, 64)),
+    ("matmul.bsm-mk", (3, 40, 64), (64, 32), (3, 40, 32)),
+]
+SHAPES = [pytest.param(*row, marks=pytest.mark.claim(claim)) for claim, *row in PRODUCTS]
 
-@pytest.mark.parametrize(
-    ("a_shape", "b_shape", "shape"),
-    [
-        pytest.param((16, 32), (32, 2), (16, 2), marks=pytest.mark.claim("matmul.2d")),
-        pytest.param((16, 32), (32, 64), (16, 64), marks=pytest.mark.claim("matmul.2d")),
-        pytest.param(
-            (4, 8, 16, 32), (32, 2), (4, 8, 16, 2), marks=pytest.mark.claim("matmul.4d-by-2d")
-        ),
-        pytest.param(
-            (4, 8, 16, 32),
-            (4, 8, 32, 64),
-            (4, 8, 16, 64),
-            marks=pytest.mark.claim("matmul.4d-by-4d"),
-        ),
-        pytest.param(
-            (4, 1, 16, 32), (8, 32, 64), (4, 8, 16, 64), marks=pytest.mark.claim("matmul.broadcast")
-        ),
-    ],
-    ids=str,
-)
-def test_each_matrix_of_a_batch_is_multiplied_by_its_partner(device, a_shape, b_shape, shape):
-    a = integers(*a_shape, device=device)
-    b = integers(*b_shape, device=device)
-    reference = (a.cpu().numpy()[..., None] * b.cpu().numpy()[..., None, :, :]).sum(
-        -2
-    )  # term by term
-    for name, product in {"a @ b": a @ b, "torch.matmul": torch.matmul(a, b)}.items():
-        assert product.shape == shape, (
-            f"{name}: shape={tuple(product.shape)}, but should be {shape}"
-        )
-        wrong = difference(product, torch.from_numpy(reference))
-        assert not wrong, f"{name}: {wrong} [{a_shape} @ {b_shape}]"
+
+@pytest.mark.parametrize(("a_shape", "b_shape", "shape"), SHAPES, ids=str)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_each_matrix_of_a_batch_is_multiplied_by_its_partner(
+    device, precision, a_shape, b_shape, shape
+):
+    dtype = TORCH_DTYPES[precision]
+    a = torch.randn(a_shape).to(dtype)
+    b = torch.randn(b_shape).to(dtype)
+    terms = a.double()[..., None] * b.double()[..., None, :, :]
+    rounding = running_error(KERNELS["matmul"], "forward", precision, device)
+    units = sum_units(a_shape[-1]) * rounding.accumulator_unit + rounding.product_error
+    bound = units * terms.abs().sum(-2)
+    on_device = a.to(device), b.to(device)
+    for name in ("__matmul__", "matmul"):
+        product = getattr(torch.Tensor, name)(*on_device)
+        assert product.shape == shape, f"{name}: {tuple(product.shape)}, but should be {shape}"
+        worst = compared(f"{name} in {precision}", product, terms.sum(-2), bound)
+        assert worst.units <= 1, str(worst)
 
 
 @pytest.mark.claim("matmul.broadcast", "matmul.2d")
@@ -111,16 +112,17 @@ def test_batch_sizes_that_differ_where_neither_is_1_are_refused(device, unequal,
         a @ b
 
 
-@pytest.mark.claim("matmul.bsm-mk")
-@given(b=sizes(), s=sizes(), m=sizes(), k=sizes(most=4))
-def test_one_matrix_is_applied_to_every_token_of_every_sequence(device, b, s, m, k):
-    x = integers(b, s, m, device=device)
-    w = integers(m, k, device=device)
-    y = x @ w
-    assert y.shape == (b, s, k), f"shape={tuple(y.shape)}, but should be {(b, s, k)}"
-    for sequence, token in itertools.product(range(b), range(s)):
-        wrong = difference(y[sequence, token], by_loops("m,mk->k", x[sequence, token], w))
-        assert not wrong, f"token {token} of sequence {sequence}: {wrong} [{b=}, {s=}, {m=}, {k=}]"
+def fractions(*shape, device):
+    """Values from 0.5 to 1.5, of which a format of fewer bits keeps few."""
+    return torch.rand(shape).add(0.5).to(device)
+
+
+def assert_near(what, got, should):
+    """That products of a few positive values differ by no more than rounding in fp32."""
+    __tracebackhide__ = True
+    assert got.shape == should.shape, f"{what}: {got.shape}, but should be {should.shape}"
+    off = ((got.cpu() - should) / should).abs().sum().item()
+    assert off < 1e-4 * max(got.numel(), 1), f"{what}: {got}, but should be {should}"
 
 
 def loop_and_batch(device, number, m, k, n):
@@ -164,36 +166,32 @@ def test_a_loop_over_large_products_takes_about_as_long_as_their_batch(device, s
 @pytest.mark.claim("matmul.einsum-equals-transpose")
 @given(b=sizes(), s=sizes(), t=sizes(), h=sizes())
 def test_named_dimensions_say_what_transpose_says_by_position(device, b, s, t, h):
-    x = integers(b, s, h, device=device)
-    y = integers(b, t, h, device=device)
+    x = fractions(b, s, h, device=device)
+    y = fractions(b, t, h, device=device)
     reference = by_loops("bsh,bth->bst", x, y)
     queries, keys, scores = "batch query hidden", "batch key hidden", "batch query key"
-    for name, product in {
+    products = {
         "x @ y.transpose(-2, -1)": x @ y.transpose(-2, -1),
         "torch.einsum": torch.einsum("bsh,bth->bst", x, y),
         "einops.einsum": einops.einsum(x, y, f"{queries}, {keys} -> {scores}"),
         "einops.einsum, the other way round": einops.einsum(y, x, f"{keys}, {queries} -> {scores}"),
-    }.items():
-        wrong = difference(product, reference)
-        assert not wrong, f"{name}: {wrong} [{b=}, {s=}, {t=}, {h=}]"
+    }
+    for name, product in products.items():
+        assert_near(f"{name} [{b=}, {s=}, {t=}, {h=}]", product, reference)
 
 
 @pytest.mark.claim("matmul.einsum-unnamed-summed", "matmul.einsum-ellipsis")
 @given(einsum=einsums(), plain=einsums(plain=True))
 def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(device, einsum, plain):
     for equation, shapes_ in (einsum, plain):
-        operands = [integers(*shape, device=device) for shape in shapes_]
+        operands = [fractions(*shape, device=device) for shape in shapes_]
         reference = by_loops(equation, *operands)
-        wrong = difference(torch.einsum(equation, *operands), reference)
-        assert not wrong, f"torch.einsum: {wrong} [{equation} of {shapes_}]"
-    spaced = (
-        " ".join(equation.replace("...", "…"))
-        .replace("…", "...")
-        .replace(" ,", ",")
-        .replace("- >", "->")
-    )
-    wrong = difference(einops.einsum(*operands, spaced), reference)
-    assert not wrong, f"einops.einsum: {wrong} [{spaced!r} of {shapes_}]"
+        got = torch.einsum(equation, *operands)
+        assert_near(f"torch.einsum [{equation} of {shapes_}]", got, reference)
+    names = re.findall(r"\.\.\.|->|[a-z,]", equation)
+    spaced = " ".join(names)
+    got = einops.einsum(*operands, spaced)
+    assert_near(f"einops.einsum [{spaced!r} of {shapes_}]", got, reference)
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
