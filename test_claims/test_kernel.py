@@ -46,8 +46,25 @@ def assert_within_rounding(results):
     return results[0]
 
 
-@pytest.mark.claim("kernel.rounding")
-@pytest.mark.parametrize("name", KERNELS)
+# Claims that rest on one kernel, beside that on the gradients of all.
+CLAIMS = {
+    "linear": ["matmul.4d-by-2d", "matmul.bsm-mk", "module.linear-class"],
+    "matmul": ["matmul.4d-by-4d", "matmul.einsum-ellipsis"],
+    "sgd": ["optim.sgd-update"],
+    "momentum": ["optim.history"],
+    "adagrad": ["optim.adagrad-update"],
+    "rmsprop": ["optim.rmsprop-ema"],
+    "adam": ["optim.adam-combo"],
+}
+
+
+def with_claims(names):
+    """Parameters of a test, with the claims that rest on each."""
+    return [pytest.param(name, marks=pytest.mark.claim(*CLAIMS.get(name, []))) for name in names]
+
+
+@pytest.mark.claim("kernel.rounding", "grad.no-manual")
+@pytest.mark.parametrize("name", with_claims(KERNELS))
 def test_a_kernel_errs_by_what_rounding_allows(device, record_figure, name):
     """Result and gradients, of 3 and 4 dimensions, strided too, below and above each threshold."""
     results = []
@@ -101,7 +118,7 @@ def updates(device, precision, name, foreach):
 
 @pytest.mark.claim("kernel.optimizer")
 @pytest.mark.parametrize("foreach", [False, True], ids=["one by one", "all at once"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", with_claims(OPTIMIZERS))
 def test_an_update_errs_by_the_rounding_of_its_operations(device, name, foreach):
     results = []
     for precision in formats(device):
@@ -128,7 +145,7 @@ def clippings(device, precision):
         yield compared(what, parameter.grad, should, errors.of(should))
 
 
-@pytest.mark.claim("kernel.optimizer")
+@pytest.mark.claim("kernel.optimizer", "loop.clipping")
 def test_clipping_errs_by_the_rounding_of_norms_and_scaling(device):
     results = []
     for precision in formats(device):

@@ -80,9 +80,9 @@ class Result:
 class Run:
     """A pytest plugin that plants a fault for one run and gathers the tests' outcomes."""
 
-    def __init__(self, planted: Fault, tests: Collection[str]) -> None:
+    def __init__(self, planted: Fault, checks: Collection[str]) -> None:
         self.planted = planted
-        self.tests = tests
+        self.checks = checks
         self.patch = pytest.MonkeyPatch()
         self.rows: Rows = {}
 
@@ -98,10 +98,10 @@ class Run:
         self.patch.undo()
 
     def checks_of(self, item: pytest.Item) -> set[str]:
-        """The checks that a test belongs to: node ids, or claims that it settles."""
-        named = {item.nodeid, item.nodeid.partition("[")[0]} & {*self.tests}
+        """The checks asked for that a test belongs to: node ids, or claims that it settles."""
+        names = {item.nodeid, item.nodeid.partition("[")[0]}
         claims = {claim for mark in item.iter_markers("claim") for claim in mark.args}
-        return named or claims
+        return (names | claims).intersection(self.checks)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
