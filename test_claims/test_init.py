@@ -105,10 +105,11 @@ def unit_weights(kind, weights):
     return nn.init.uniform_(weights, -1, 1).sign()
 
 
-def initialised(device, shape, initialise, seed, **options):
+def initialised(device, shape, initialise, seed, dtype=torch.float32, **options):
     """A tensor of this shape after a function of torch.nn.init, with a generator of its own."""
     generator = torch.Generator(device).manual_seed(seed)
-    return initialise(torch.empty(shape, device=device), generator=generator, **options)
+    empty = torch.empty(shape, device=device, dtype=dtype)
+    return initialise(empty, generator=generator, **options)
 
 
 DIVIDED = pytest.param(-0.5, marks=pytest.mark.claim("init.rescale"), id="divided by the root")
@@ -147,12 +148,14 @@ def test_the_variance_is_fan_in_times_that_of_weights_and_inputs(device, kind, f
 
 @pytest.mark.claim("init.xavier-constant")
 @pytest.mark.parametrize("name", ["xavier_normal_", "xavier_uniform_", "kaiming_normal_"])
-@pytest.mark.parametrize(("fan_in", "fan_out"), [(60, 60), (60, 400), (400, 61), (1000, 250)])
-def test_xaviers_deviation_is_the_rescale_times_a_factor(device, name, fan_in, fan_out):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("fan_in", "fan_out"), [(60, 60), (400, 61), (1000, 250)])
+def test_xaviers_deviation_is_the_rescale_times_a_factor(device, name, dtype, fan_in, fan_out):
     """Kaiming, which is the rescale itself, takes the second dimension for fan_in."""
     kaiming = name.startswith("kaiming")
     options = {"nonlinearity": "linear"} if kaiming else {}
-    weights = initialised(device, (fan_out, fan_in), getattr(nn.init, name), 0, **options)
+    initialise = getattr(nn.init, name)
+    weights = initialised(device, (fan_out, fan_in), initialise, 0, dtype, **options)
     factor = 1.0 if kaiming else math.sqrt(2 / (1 + fan_out / fan_in))
     bounds = deviation_bounds(factor / math.sqrt(fan_in), weights.numel())
     assert_within(root_mean_square(weights), bounds, "the weights' deviation")
@@ -254,6 +257,14 @@ def test_outputs_of_a_002_layer_are_of_unit_size_only_near_fan_in_2500(device, f
 
     assert not of_zero.any(), f"{of_zero.count_nonzero()} outputs for zero are not 0"
 
+    weights = nn.init.normal_(layer.weight.bfloat16(), std=0.02)
+    bounds = deviation_bounds(0.02, weights.numel())
+    # A value of bf16 is rounded by 2^-9 of it at most.
+    assert_within(
+        root_mean_square(weights),
+        (bounds[0] * (1 - 2**-9), bounds[1] * (1 + 2**-9)),
+        "the deviation in bf16",
+    )
     low, high = deviation_bounds(0.02 * math.sqrt(fan_in), fan_out)
     assert_within(got, (low, high), "the outputs' deviation")
     shrinks = high < 1

@@ -75,6 +75,27 @@ def test_two_runs_from_one_seed_are_the_same_bit_for_bit(device, seed, bit):
 
 
 @pytest.mark.claim("rand.fixed-seed")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_draws_large_enough_for_threads_repeat_from_their_seed(device, dtype):
+    def drawn():
+        torch.manual_seed(7)
+        shape = 3, 180, 150
+        options = {"device": device, "dtype": dtype}
+        ones = torch.ones(shape, **options)
+        return {
+            "rand": torch.rand(shape, **options),
+            "randn": torch.randn(shape, **options),
+            "randperm": torch.randperm(ones.numel(), device=device),
+            "dropout": nn.functional.dropout(ones, 0.3),
+            "normal_": nn.init.normal_(torch.empty(shape, **options)),
+        }
+
+    first = drawn()
+    for name, again in drawn().items():
+        assert torch.equal(first[name], again), f"from one seed {name} drew {first[name]}, {again}"
+
+
+@pytest.mark.claim("rand.fixed-seed")
 def test_another_process_repeats_a_run_from_its_seed():
     program = (
         "import torch; from test_claims.test_rand import random_run;"

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from accounting.layout import (
 )
 from prooflops.measured import memory
 from test_claims.oracles.rounding import compared
-from test_claims.oracles.tensors import layout_of, metered, places, shares_storage
+from test_claims.oracles.tensors import assert_same, layout_of, metered, places, shares_storage
 from test_claims.oracles.training_kernels import LAYOUTS, laid_out
 from test_claims.strategies import (
     ALWAYS_VIEWS,
@@ -178,6 +179,19 @@ def test_contiguous_copies_exactly_those_that_are_not_contiguous(device, chain):
     )
 
 
+@pytest.mark.claim("storage.contiguous-copies", "storage.reshape-noncontig-always-copies")
+@pytest.mark.parametrize("layout", LAYOUTS[1:])
+def test_copies_of_strided_floats_have_every_value_in_its_place(device, layout):
+    """Tensors of three dimensions: small, and large enough for threads."""
+    for side, dtype in product((7, 210), (torch.float32, torch.bfloat16)):
+        x = torch.randn(2, side, side + 1).to(dtype)
+        strided = laid_out(x.to(device), layout)
+        copy = strided.contiguous()
+        assert not shares_storage(strided, copy), f"contiguous() did not copy what is {layout}"
+        assert_same(f"contiguous() in {dtype}, {layout}", copy, x)
+        assert_same(f"reshape(-1) in {dtype}, {layout}", strided.reshape(-1), x.flatten())
+
+
 @pytest.mark.claim("storage.slices-are-views", "storage.metadata")
 @fewer
 @given(shape=shapes((1, 4), (1, 4)), data=st.data())
@@ -243,6 +257,8 @@ def test_transposing_exchanges_two_strides_and_copies_nothing(device, shape, dat
         assert y.tolist() == should, f"y={y.tolist()}, but should be {should} {said}"
 
 
+# More than 2^16 elements, which several threads may share.
+MANY = ViewChain((3, 150, 150), (ViewStep("transpose", (1, 2)),))
 # A view of what is not contiguous.
 TRANSPOSED_TWICE = ViewChain((2, 3), 2 * (ViewStep("transpose", (0, 1)),))
 
@@ -320,6 +336,7 @@ def test_reshape_copies_exactly_where_view_raises(device, case):
 
 @pytest.mark.claim("storage.elementwise-new")
 @fewer
+@example(chain=MANY)
 @given(chain=view_chains().filter(lambda chain: chain.tensor().numel()))
 def test_elementwise_operations_allocate_unless_told_otherwise(device, chain):
     x = chain.tensor(device).float() - 2.5
