@@ -142,17 +142,67 @@ class ViewChain:
         return base + "".join(map(repr, self.steps))
 
 
+# The limits that keep a chain small enough to be counted element by element.
+FEW_ELEMENTS, MOST_DIMS = 64, 6
+
+Condition = Callable[[torch.Tensor], bool]
+Arguments = Callable[[torch.Tensor], st.SearchStrategy[tuple[Any, ...]]]
+# Where each operation can be applied, and its arguments.
+_STEPS: dict[str, tuple[Condition, Arguments]] = {}
+
+
+def _step(applies: Condition) -> Callable[[Callable[..., tuple[Any, ...]]], None]:
+    """Registers a function that draws the arguments of the operation that it is named after."""
+
+    def register(arguments: Callable[..., tuple[Any, ...]]) -> None:
+        _STEPS[arguments.__name__.removeprefix("_")] = applies, st.composite(arguments)
+
+    return register
+
+
+def _always(x: torch.Tensor) -> bool:
+    return True
+
+
+def _has_dims(x: torch.Tensor) -> bool:
+    return x.dim() > 0
+
+
+def _has_two_dims(x: torch.Tensor) -> bool:
+    return x.dim() > 1
+
+
+def _has_an_index(x: torch.Tensor) -> bool:
+    return any(x.shape)
+
+
+def _has_a_storage(x: torch.Tensor) -> bool:
+    return x.untyped_storage().nbytes() > 0
+
+
+def _can_gain_a_dim(x: torch.Tensor) -> bool:
+    return x.dim() < MOST_DIMS
+
+
+def _can_expand(x: torch.Tensor) -> bool:
+    return x.numel() <= FEW_ELEMENTS and x.dim() < MOST_DIMS - 1
+
+
 def _dims(x: torch.Tensor) -> st.SearchStrategy[int]:
     return st.integers(-x.dim(), x.dim() - 1)
 
 
-@st.composite
-def _select(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
-    dim = draw(st.sampled_from([d for d in range(x.dim()) if x.shape[d]]))
-    return dim, draw(st.integers(-x.shape[dim], x.shape[dim] - 1))
+@_step(_has_dims)
+def _transpose(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    return draw(_dims(x)), draw(_dims(x))
 
 
-@st.composite
+@_step(_has_dims)
+def _permute(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    return (tuple(draw(st.permutations(range(x.dim())))),)
+
+
+@_step(_has_dims)
 def _slice(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     dim = draw(_dims(x))
     bound = st.none() | st.integers(-6, 6)
@@ -164,7 +214,7 @@ def _slice(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     return dim, start, end, step
 
 
-@st.composite
+@_step(_can_expand)
 def _expand(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     new = draw(st.lists(st.integers(1, 3), min_size=0 if x.dim() else 1, max_size=2))
     least = 0 if draw(seldom) else 1
@@ -176,33 +226,52 @@ def _expand(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     return ((*new, *own),)
 
 
-@st.composite
+@_step(_can_gain_a_dim)
+def _unsqueeze(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    return (draw(st.integers(-x.dim() - 1, x.dim())),)
+
+
+@_step(_has_dims)
+def _squeeze(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    return draw(st.just(()) | st.tuples(_dims(x)))
+
+
+@_step(_always)
 def _flatten(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     first = draw(st.integers(0, max(x.dim() - 1, 0)))
     return first, draw(st.sampled_from([-1, *range(first, x.dim())]))
 
 
-@st.composite
+@_step(_has_dims)
 def _unflatten(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     dim = draw(_dims(x))
     return dim, draw(factorisations(x.shape[dim], 3).filter(len))
 
 
-@st.composite
-def _reshape(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+@_step(_always)
+def _view(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     shape = list(draw(factorisations(x.numel())))
     if shape and x.numel() and draw(st.booleans()):
         shape[draw(st.integers(0, len(shape) - 1))] = -1
     return (tuple(shape),)
 
 
-@st.composite
+_STEPS["reshape"] = _STEPS["view"]
+
+
+@_step(_has_an_index)
+def _select(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+    dim = draw(st.sampled_from([d for d in range(x.dim()) if x.shape[d]]))
+    return dim, draw(st.integers(-x.shape[dim], x.shape[dim] - 1))
+
+
+@_step(_has_two_dims)
 def _diagonal(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     first, second = draw(st.permutations(range(x.dim())))[:2]
     return draw(st.integers(-3, 3)), first, second - draw(st.sampled_from([0, x.dim()]))
 
 
-@st.composite
+@_step(_has_a_storage)
 def _as_strided(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     room = x.untyped_storage().nbytes() // x.element_size() - 1
     shape = list(draw(shapes((0, 3), (1, 4))))
@@ -213,40 +282,9 @@ def _as_strided(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
     return tuple(shape), tuple(strides), draw(st.integers(0, room))
 
 
-# The limits that keep a chain small enough to be counted element by element.
-FEW_ELEMENTS, MOST_DIMS = 64, 6
-
-# operation: (where it can be applied, its arguments)
-_STEPS: dict[
-    str,
-    tuple[
-        Callable[[torch.Tensor], bool], Callable[[torch.Tensor], st.SearchStrategy[tuple[Any, ...]]]
-    ],
-] = {
-    "transpose": (lambda x: x.dim() > 0, lambda x: st.tuples(_dims(x), _dims(x))),
-    "permute": (
-        lambda x: x.dim() > 0,
-        lambda x: st.tuples(st.permutations(range(x.dim())).map(tuple)),
-    ),
-    "slice": (lambda x: x.dim() > 0, _slice),
-    "expand": (lambda x: x.numel() <= FEW_ELEMENTS and x.dim() < MOST_DIMS - 1, _expand),
-    "unsqueeze": (
-        lambda x: x.dim() < MOST_DIMS,
-        lambda x: st.tuples(st.integers(-x.dim() - 1, x.dim())),
-    ),
-    "squeeze": (lambda x: x.dim() > 0, lambda x: st.just(()) | st.tuples(_dims(x))),
-    "flatten": (lambda _: True, _flatten),
-    "unflatten": (lambda x: x.dim() > 0, _unflatten),
-    "view": (lambda _: True, _reshape),
-    "reshape": (lambda _: True, _reshape),
-    "select": (lambda x: any(x.shape), _select),
-    "diagonal": (lambda x: x.dim() > 1, _diagonal),
-    "as_strided": (lambda x: x.untyped_storage().nbytes() > 0, _as_strided),
-}
 VIEW_OPERATIONS = tuple(_STEPS)
-ALWAYS_VIEWS = tuple(
-    name for name in _STEPS if name not in ("view", "reshape", "flatten")
-)  # these may need a copy
+MAY_COPY = ("view", "reshape", "flatten")
+ALWAYS_VIEWS = tuple(name for name in _STEPS if name not in MAY_COPY)
 
 
 def applicable(operations: tuple[str, ...], x: torch.Tensor) -> list[str]:
@@ -300,10 +338,8 @@ EACH_OPERATION = tuple(
     for steps in (
         [("select", (1, 2))],
         [("slice", (-2, 1, 4, 2))],
-        [
-            ("slice", (1, 0, 1, 1)),
-            ("slice", (2, 0, 1, 1)),
-        ],  # (6, 1, 1), strides (1, 6, 24): contiguous
+        # (6, 1, 1), strides (1, 6, 24): contiguous.
+        [("slice", (1, 0, 1, 1)), ("slice", (2, 0, 1, 1))],
         [("transpose", (1, 2))],
         [("permute", ((1, 2, 0),))],
         [("select", (0, 1)), ("unsqueeze", (1,)), ("expand", ((3, 1, -1, 5, 2),))],
@@ -315,10 +351,13 @@ EACH_OPERATION = tuple(
         [("view", ((6, 2, 2, 1, 2),))],
         [("reshape", ((8, -1),))],
         [("diagonal", (-1, 0, 2))],
-        [("diagonal", (5, 0, 2))],  # no elements: the offset stays
-        [("slice", (0, 9, None, 1))],  # no elements: the offset grows all the same
+        # No elements: the offset stays.
+        [("diagonal", (5, 0, 2))],
+        # No elements: the offset grows all the same.
+        [("slice", (0, 9, None, 1))],
         [("as_strided", ((2, 3), (1, 5), 4))],
-        [("select", (1, 2)), ("as_strided", ((2, 2), (1, 2)))],  # keeps the offset
+        # The offset is kept.
+        [("select", (1, 2)), ("as_strided", ((2, 2), (1, 2)))],
     )
 )
 
