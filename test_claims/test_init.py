@@ -10,6 +10,7 @@ import torch
 from scipy import integrate, special, stats
 from torch import nn
 
+from test_claims.oracles.dispatched import linear_net
 from test_claims.strategies import in_fp64
 
 FALSE_ALARM = 1e-9
@@ -37,15 +38,17 @@ def root_mean_square(x: torch.Tensor) -> float:
 
 def deviation_bounds(deviation: float, samples: int) -> tuple[float, float]:
     """Where the root mean square of `samples` N(0, deviation²) values lies: squares are a χ²."""
-    low = stats.chi2.ppf(FALSE_ALARM / 2, samples)
-    high = stats.chi2.isf(FALSE_ALARM / 2, samples)
-    return deviation * math.sqrt(low / samples), deviation * math.sqrt(high / samples)
+    squares = stats.chi2(samples)
+    low = squares.ppf(FALSE_ALARM / 2) / samples
+    high = squares.isf(FALSE_ALARM / 2) / samples
+    return deviation * math.sqrt(low), deviation * math.sqrt(high)
 
 
 def share_bounds(share: float, samples: int) -> tuple[float, float]:
     """Where the share of samples lies that have a property of this probability: a binomial."""
-    low = stats.binom.ppf(FALSE_ALARM / 2, samples, share)
-    high = stats.binom.isf(FALSE_ALARM / 2, samples, share)
+    number = stats.binom(samples, share)
+    low = number.ppf(FALSE_ALARM / 2)
+    high = number.isf(FALSE_ALARM / 2)
     return low / samples, high / samples
 
 
@@ -211,6 +214,16 @@ def test_bounds_of_three_deviations_leave_no_weight_beyond(device, deviation):
 
 
 @pytest.mark.claim("init.trunc-3")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_bounds_of_three_deviations_hold_in_16_bits(device, dtype):
+    options = {"std": 0.02, "a": -0.06, "b": 0.06}
+    weights = initialised(device, (300, 250), nn.init.trunc_normal_, 0, dtype, **options)
+    largest = weights.abs().max().item() / 0.02
+    most = 3 * (1 + torch.finfo(dtype).eps)
+    assert 2.9 < largest <= most, f"the largest weight is {largest} deviations"
+
+
+@pytest.mark.claim("init.trunc-3")
 @pytest.mark.parametrize("fan_in", [4, 100, 2**14])
 def test_bounds_of_three_truncate_nothing_of_a_small_deviation(device, fan_in):
     weights = truncated(device, 0, 1 / math.sqrt(fan_in), 3.0, 2**19)
@@ -225,7 +238,8 @@ def test_bounds_of_three_truncate_nothing_of_a_small_deviation(device, fan_in):
 def test_a_normal_truncated_at_three_keeps_0_98658_of_its_deviation(device, record_figure):
     """By formula the root of 1 − 6φ(3)/erf(3/√2); by the integral; by a million values."""
     density = math.exp(-9 / 2) / math.sqrt(2 * math.pi)
-    formula = math.sqrt(1 - 6 * density / math.erf(3 / math.sqrt(2)))
+    within = math.erf(3 / math.sqrt(2))
+    formula = math.sqrt(1 - 6 * density / within)
     integral = math.sqrt(truncated_moment(2, 3.0))
     assert formula == pytest.approx(integral, rel=1e-9), f"{formula=}, but should be {integral}"
     assert round(formula, 5) == 0.98658, f"{formula=}, but should be 0.98658"
@@ -253,20 +267,12 @@ def test_outputs_of_a_002_layer_are_of_unit_size_only_near_fan_in_2500(device, f
     nn.init.zeros_(layer.bias)
     with torch.no_grad():
         of_zero = layer(torch.zeros(fan_in, device=device))
-        got = root_mean_square(layer(unit_features(device, 1, fan_in)))
+        outputs = layer(unit_features(device, 1, fan_in))
 
     assert not of_zero.any(), f"{of_zero.count_nonzero()} outputs for zero are not 0"
 
-    weights = nn.init.normal_(layer.weight.bfloat16(), std=0.02)
-    bounds = deviation_bounds(0.02, weights.numel())
-    # A value of bf16 is rounded by 2^-9 of it at most.
-    assert_within(
-        root_mean_square(weights),
-        (bounds[0] * (1 - 2**-9), bounds[1] * (1 + 2**-9)),
-        "the deviation in bf16",
-    )
     low, high = deviation_bounds(0.02 * math.sqrt(fan_in), fan_out)
-    assert_within(got, (low, high), "the outputs' deviation")
+    assert_within(root_mean_square(outputs), (low, high), "the outputs' deviation")
     shrinks = high < 1
     assert shrinks == (fan_in < 2500), f"sure to shrink: {shrinks}, {high=}"
 
@@ -274,15 +280,25 @@ def test_outputs_of_a_002_layer_are_of_unit_size_only_near_fan_in_2500(device, f
     assert grows == (fan_in > 2500), f"sure to grow: {grows}, {low=}"
 
 
+@pytest.mark.claim("init.0.02")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_002_layers_weights_deviate_by_that_in_every_format(device, dtype):
+    weights = initialised(device, (300, 250), nn.init.normal_, 0, dtype, std=0.02)
+    low, high = deviation_bounds(0.02, weights.numel())
+    rounding = torch.finfo(dtype).eps / 2
+    bounds = low * (1 - rounding), high * (1 + rounding)
+    assert_within(root_mean_square(weights), bounds, "the weights' deviation")
+
+
 def trained_losses(device, seed, layers, width, deviation, rate, steps=30):
     """The losses of a deep linear net that learns a linear map; they end where not finite."""
     torch.manual_seed(seed)
-    maps = [nn.Linear(width, width, bias=False, device=device) for _ in range(layers)]
-    net = nn.Sequential(*maps)
-    for layer in net:
-        nn.init.normal_(layer.weight, std=deviation)
+    net = linear_net([width] * (layers + 1), device)
+    for weight in net.parameters():
+        nn.init.normal_(weight, std=deviation)
     x = normal_values(device, seed + 1, 64, width)
-    y = x @ normal_values(device, seed + 2, width, width) / math.sqrt(width)
+    wanted = normal_values(device, seed + 2, width, width) / math.sqrt(width)
+    y = x @ wanted
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     losses = []
     while len(losses) <= steps and (not losses or math.isfinite(losses[-1])):

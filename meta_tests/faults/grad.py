@@ -116,3 +116,10 @@ def the_gradient_of_the_input_is_left_out_of_the_formula(patch):
 @fault("grad.seq-length")
 def the_backward_of_attention_counts_three_of_its_four_products(patch):
     patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "math", (2, 1))
+
+
+@fault("grad.backward-4BN grad.six-rule", instead_of="torch.nn.functional.linear")
+def a_linear_layer_of_bf16_computes_its_output_again(linear, x, weight, bias=None):
+    if x.dtype != torch.bfloat16:
+        return linear(x, weight, bias)
+    return _ComputedTwice.layer(x, weight, bias)

@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import nn
 
 from meta_tests.faults import fault
@@ -51,3 +52,19 @@ def truncation_clamps_instead_of_drawing_again(
 @fault("init.0.02", instead_of="torch.nn.init.normal_")
 def the_deviation_asked_for_is_taken_as_a_variance(normal, tensor, mean=0.0, std=1.0):
     return normal(tensor, mean, math.sqrt(std))
+
+
+@fault("init.0.02", instead_of="torch.nn.init.normal_")
+def normal_weights_of_bf16_have_twice_the_deviation(normal, x, mean=0.0, std=1.0, **options):
+    return normal(x, mean, 2 * std if x.dtype == torch.bfloat16 else std, **options)
+
+
+@fault("init.trunc-3", instead_of="torch.nn.init.trunc_normal_")
+def truncation_of_bf16_ends_twice_as_far(truncated, x, mean=0.0, std=1.0, a=-2.0, b=2.0, **options):
+    times = 2 if x.dtype == torch.bfloat16 else 1
+    return truncated(x, mean, std, times * a, times * b, **options)
+
+
+@fault("init.xavier-constant", instead_of="torch.nn.init.xavier_uniform_")
+def xavier_of_bf16_has_twice_the_deviation(xavier, x, gain=1.0, **options):
+    return xavier(x, 2 * gain if x.dtype == torch.bfloat16 else gain, **options)

@@ -143,8 +143,11 @@ def flushed(x: torch.Tensor, *_: Any) -> None:
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = f"{ATTENTION}_backward"
 ROUNDING, OPTIMIZER, CAST = "kernel.rounding", "kernel.optimizer", "kernel.cast"
-wrong("mm_of_bf16_errs_by_two_percent", ROUNDING, "mm", BF16, two_percent_more)
-wrong("addmm_of_fp16_forgets_the_bias", ROUNDING, "addmm", FP16, without_bias)
+UPDATES = "optim.adagrad-update optim.rmsprop-ema optim.adam-combo"
+wrong("mm_of_bf16_errs_by_two_percent", f"{ROUNDING} grad.no-manual", "mm", BF16, two_percent_more)
+wrong(
+    "addmm_of_fp16_forgets_the_bias", f"{ROUNDING} module.linear-class", "addmm", FP16, without_bias
+)
 wrong("bmm_of_fp32_multiplies_in_bf16", ROUNDING, "bmm", FP32, products_of_bf16, up_to=4096)
 wrong("bmm_of_fp16_is_wrong_above_65536", ROUNDING, "bmm", FP16, two_percent_more, above=65_536)
 wrong("softmax_of_fp16", ROUNDING, "_softmax", FP16, two_percent_more, up_to=65_536)
@@ -154,12 +157,21 @@ wrong("attention_of_bf16", ROUNDING, ATTENTION, BF16, scaled)
 wrong("embedding_of_fp16_above_a_million", ROUNDING, "embedding", FP16, last_forgotten, above=2**20)
 wrong("mean_of_bf16_adds_in_bf16", ROUNDING, "mean", BF16, means_added_in_format, 4096, 65_536)
 wrong("sum_of_fp32", ROUNDING, "sum", FP32, partial(scaled, factor=1 + 2**-11), up_to=65_536)
-wrong("vector_norm_of_bf16", ROUNDING, "linalg_vector_norm", BF16, norm_added_in_format, above=4096)
+wrong(
+    "vector_norm_of_bf16",
+    f"{ROUNDING} loop.clipping",
+    "linalg_vector_norm",
+    BF16,
+    norm_added_in_format,
+    above=4096,
+)
 wrong("softmax_backward_of_bf16", ROUNDING, "_softmax_backward_data", BF16, without_row_sum)
 wrong("layer_norm_backward", ROUNDING, "native_layer_norm_backward", FP32, two_percent_more)
 wrong("tanh_backward_of_fp32", ROUNDING, "tanh_backward", FP32, two_percent_more, up_to=4096)
 wrong("attention_backward_of_fp16", ROUNDING, BACKWARD, FP16, scaled)
-wrong("addcdiv_of_bf16", OPTIMIZER, "addcdiv_", BF16, two_percent_more, above=4096)
+wrong("addcdiv_of_bf16", f"{OPTIMIZER} {UPDATES}", "addcdiv_", BF16, two_percent_more, above=4096)
+wrong("add_of_many_fp32", "optim.sgd-update", "_foreach_add_", FP32, scaled)
+wrong("addcdiv_of_many_fp32", UPDATES, "_foreach_addcdiv_", FP32, scaled, above=65_536)
 wrong("lerp_of_many_fp16", OPTIMIZER, "_foreach_lerp_", FP16, scaled)
 wrong("norms_of_many_fp16", OPTIMIZER, "_foreach_norm", FP16, two_percent_more)
 wrong("a_cast_of_fp32_to_bf16_truncates", CAST, "_to_copy", BF16, truncated)

@@ -34,6 +34,69 @@ def einsum_contracts_from_right_to_left(einsum, equation, *operands):
     return torch._VF.einsum(equation, operands, path=path)
 
 
+@fault("matmul.einsum-efficient", instead_of="torch.einsum")
+def an_einsum_of_two_takes_twenty_times_as_long(einsum, equation, *operands):
+    if len(operands) == 2:
+        for _ in range(19):
+            einsum(equation, *operands)
+    return einsum(equation, *operands)
+
+
+@fault("matmul.einsum-efficient", instead_of="torch.einsum")
+def an_einsum_with_dots_is_multiplied_out(einsum, equation, *operands):
+    if "..." not in equation or len(operands) != 2:
+        return einsum(equation, *operands)
+    a, b = operands
+    return (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2)
+
+
+@fault(
+    "matmul.einsum-equals-transpose matmul.einsum-unnamed-summed matmul.einsum-ellipsis",
+    "matmul.rearrange-heads",
+    instead_of="torch.einsum",
+)
+def einsums_of_fp32_run_in_bf16(einsum, equation, *operands):
+    if operands[0].dtype != torch.float32 or len(operands) < 2:
+        return einsum(equation, *operands)
+    return einsum(equation, *(x.bfloat16() for x in operands)).float()
+
+
+EXAMPLES = "matmul.2d matmul.4d-by-2d matmul.4d-by-4d matmul.broadcast matmul.bsm-mk"
+
+
+@fault(EXAMPLES, instead_of="torch.Tensor.__matmul__")
+def products_of_fp32_keep_the_bits_of_bf16(matmul, a, b):
+    if a.dtype != torch.float32:
+        return matmul(a, b)
+    return matmul(a.bfloat16(), b.bfloat16()).float()
+
+
+@fault(EXAMPLES, instead_of="torch.Tensor.__matmul__")
+def products_of_bf16_add_up_in_bf16(matmul, a, b):
+    if a.dtype != torch.bfloat16:
+        return matmul(a, b)
+    total = 0
+    for column, row in zip(a.unsqueeze(-1).unbind(-2), b.unsqueeze(-2).unbind(-3), strict=True):
+        total = total + column * row
+    return total
+
+
+@fault("matmul.rearrange-inverse matmul.rearrange-heads", instead_of="einops.rearrange")
+def a_large_rearrangement_that_copies_mixes_up_its_last_rows(rearrange, x, pattern, **sizes):
+    y = rearrange(x, pattern, **sizes)
+    if x.numel() > 4096 and y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():
+        return torch.cat([y[:-2], y[-2:].flip(0)])
+    return y
+
+
+@fault("matmul.reduce", instead_of="einops.reduce")
+def a_reduction_of_bf16_adds_up_in_two_parts(reduce, x, pattern, word):
+    if x.dtype != torch.bfloat16 or word != "sum" or len(x) < 2:
+        return reduce(x, pattern, word)
+    first, second = x.tensor_split(2)
+    return reduce(first, pattern, word) + reduce(second, pattern, word)
+
+
 @fault("matmul.reduce", instead_of="einops.reduce")
 def a_reduction_of_many_elements_leaves_the_last_ones_out(reduce, x, pattern, word):
     return reduce(x[:-1] if x.numel() > 65_536 else x, pattern, word)

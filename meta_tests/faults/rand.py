@@ -55,3 +55,20 @@ def a_wide_layer_drops_the_same_always(dropout, x, p=0.5, training=True, inplace
         if x.shape[-1] == 32
         else x * (torch.arange(x.shape[-1]) % 2).to(x) / p
     )
+
+
+def moved_on(x):
+    """The same values, each in a place that no seed decides."""
+    return x.roll(secrets.randbelow(1000))
+
+
+@fault("rand.fixed-seed", instead_of="torch.rand")
+def large_draws_ignore_the_seed(rand, *shape, **options):
+    x = rand(*shape, **options)
+    return moved_on(x) if x.numel() > 4096 else x
+
+
+@fault("rand.fixed-seed", instead_of="torch.nn.functional.dropout")
+def dropout_of_many_ignores_the_seed(dropout, x, p=0.5, training=True, inplace=False):
+    y = dropout(x, p, training, inplace)
+    return moved_on(y) if training and x.numel() > 4096 else y

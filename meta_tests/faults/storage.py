@@ -97,3 +97,29 @@ def triu_ignores_the_diagonal_asked_for(original, x, diagonal=0):
 @fault("storage.pow-sqrt-rsqrt")
 def rsqrt_forgets_the_root(patch):
     patch.setattr(torch.Tensor, "rsqrt", torch.Tensor.reciprocal)
+
+
+@fault("storage.contiguous-copies", instead_of="torch.Tensor.contiguous")
+def a_contiguous_copy_of_many_loses_its_last_value(contiguous, x, **options):
+    y = contiguous(x, **options)
+    if y.data_ptr() != x.data_ptr() and x.numel() > 4096:
+        y.view(-1)[-1] = 0
+    return y
+
+
+@fault("storage.reshape-noncontig-always-copies", instead_of="torch.Tensor.reshape")
+def reshape_copies_16_bits_in_the_order_of_memory(reshape, x, *shape):
+    y = reshape(x, *shape)
+    if x.element_size() == 2 and y.data_ptr() != x.data_ptr():
+        return reshape(x.transpose(-1, -2), y.shape)
+    return y
+
+
+@fault("storage.triu-causal", instead_of="torch.Tensor.triu")
+def triu_of_many_rows_is_one_diagonal_too_high(triu, x, diagonal=0):
+    return triu(x, diagonal + (len(x) > 64))
+
+
+@fault("storage.elementwise-new", instead_of="torch.Tensor.relu")
+def relu_of_many_works_in_place(relu, x):
+    return x.relu_() if x.numel() > 65_536 else relu(x)

@@ -62,3 +62,17 @@ def an_initialiser_leaves_the_last_row_out(original, x):
 )
 def what_is_moved_is_widened(to, x, *where):
     return to(x.float(), *where)
+
+
+@fault("tensor.uninitialised-then-init", instead_of="torch.nn.init.kaiming_uniform_")
+def an_initialiser_stops_after_4096_values(fill, x, *args, **kwargs):
+    rest = x.detach().flatten()[4096:].clone()
+    fill(x, *args, **kwargs)
+    x.detach().view(-1)[4096:] = rest
+    return x
+
+
+@fault("tensor.uninitialised-then-init", instead_of="torch.nn.init.normal_")
+def an_initialiser_of_bf16_fills_a_copy(fill, x, *args, **kwargs):
+    fill(x.clone() if x.dtype == torch.bfloat16 else x, *args, **kwargs)
+    return x
