@@ -282,6 +282,11 @@ def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, 
     assert off <= 2 * eps * y.max().item(), f"gradients are off by {off} from what is kept [{p=}]"
 
 
+def by_features(x):
+    """A row for each feature, which is the second dimension."""
+    return x.detach().cpu().transpose(0, 1).flatten(1).numpy()
+
+
 @pytest.mark.claim("loop.train-mode")
 @given(seed=seeds, features=sizes(), rows=sizes(2, 8), sides=st.sampled_from([(), (3, 2)]))
 @example(seed=0, features=300, rows=64, sides=())
@@ -293,21 +298,23 @@ def test_batch_norm_uses_the_batch_in_train_mode_and_statistics_in_eval(
     x = (3 + 2 * torch.randn(rows, features, *sides, generator=generator)).to(device)
     norm = nn.BatchNorm2d if sides else nn.BatchNorm1d
     layer = norm(features).to(device)
-    # A row for each feature.
-    values = x.cpu().double().numpy().swapaxes(0, 1).reshape(features, -1)
-    mean = values.mean(axis=1, keepdims=True)
-    running_mean = 0.1 * mean
-    running_var = 0.9 + 0.1 * values.var(axis=1, ddof=1, keepdims=True)
-    trained = (values - mean) / np.sqrt(values.var(axis=1, keepdims=True) + layer.eps)
-    evaluated = (values - running_mean) / np.sqrt(running_var + layer.eps)
-    got = {"in train mode": (layer(x).transpose(0, 1), trained)}
+    trained = by_features(layer(x))
     layer.eval()
-    got["in eval mode"] = (layer(x).transpose(0, 1), evaluated)
-    got["the mean"] = (layer.running_mean, running_mean)
-    got["the variance"] = (layer.running_var, running_var)
-    for what, (tensor, should) in got.items():
-        result = tensor.detach().cpu().numpy().reshape(features, -1)
-        assert_close(result, should, f"{what}, after one batch [{seed=}, {sides=}]", 1e-3)
+    evaluated = by_features(layer(x))
+    values = by_features(x).astype(np.float64)
+    mean = values.mean(axis=1, keepdims=True)
+    variance = values.var(axis=1, keepdims=True)
+    running_mean = 0.1 * mean
+    running_variance = 0.9 + 0.1 * values.var(axis=1, ddof=1, keepdims=True)
+    should = (values - mean) / np.sqrt(variance + layer.eps)
+    assert_close(trained, should, f"in train mode [{seed=}, {sides=}]", 1e-3)
+
+    should = (values - running_mean) / np.sqrt(running_variance + layer.eps)
+    assert_close(evaluated, should, f"in eval mode [{seed=}, {sides=}]", 1e-3)
+
+    kept = torch.stack([layer.running_mean, layer.running_var], dim=1).cpu().numpy()
+    should = np.hstack([running_mean, running_variance])
+    assert_close(kept, should, f"mean and variance after one batch [{seed=}, {sides=}]", 1e-3)
 
 
 @pytest.mark.claim("loop.train-mode")

@@ -10,7 +10,7 @@ from torch import nn
 
 from accounting.devices import has_dtype
 from accounting.models import DeepLinear, parameter_count
-from test_claims.oracles.tensors import difference
+from test_claims.oracles.tensors import assert_same
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, seeds, shapes, sizes
 
 FLOATING = sorted(name for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point)
@@ -31,13 +31,9 @@ def small_integers(device, seed, *shape):
 
 
 def product(a, b):
-    """The matrix product of two lists of lists, by its definition."""
-    columns = list(zip(*b, strict=True))
-    return [[inner_product(row, column) for column in columns] for row in a]
-
-
-def inner_product(row, column):
-    return sum(x * y for x, y in zip(row, column, strict=True))
+    """The matrix product by its definition, on the host."""
+    terms = a.cpu()[..., None] * b.cpu()
+    return terms.sum(-2)
 
 
 def real_parameter_count(net):
@@ -74,12 +70,15 @@ def test_a_parameter_is_a_tensor_that_needs_a_gradient_and_shares_its_data(devic
     x = torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=device)
     parameter = nn.Parameter(x)
     assert isinstance(parameter, torch.Tensor), "a parameter is no tensor"
-    got = (parameter.requires_grad, parameter.is_leaf, tuple(parameter.shape), parameter.dtype)
-    should = (True, True, shape, x.dtype)
-    assert got == should, f"(requires_grad, is_leaf, shape, dtype) is {got}, but should be {should}"
-    assert parameter.data_ptr() == x.data_ptr(), (
-        f"the parameter has data of its own [{shape=}, {dtype=}]"
-    )
+    assert parameter.requires_grad, "a parameter needs no gradient"
+    assert parameter.is_leaf, "a parameter is no leaf"
+
+    got = parameter.shape, parameter.dtype
+    should = shape, x.dtype
+    assert got == should, f"(shape, dtype) is {got}, but should be {should}"
+
+    same = parameter.data_ptr() == x.data_ptr()
+    assert same, f"the parameter has data of its own [{shape=}, {dtype=}]"
     assert not x.requires_grad, "making a parameter of a tensor changed the tensor"
 
 
@@ -96,19 +95,16 @@ def test_a_module_lists_loads_and_moves_parameters_but_no_plain_tensors(device):
     assert saved == ["0.in.0.buffer", *should], (
         f"the saved tensors are {saved}, but should be a buffer and {should}"
     )
+
     net.load_state_dict({name: 5 * value for name, value in net.state_dict().items()})
     net.to(torch.float16)
-    kept = (
-        holder.buffer,
-        holder.frozen,
-        holder.listed[0],
-        holder.tracked,
-        holder.plain,
-        holder.hidden[0],
-    )
-    got = [(x.dtype, x[0].item()) for x in kept]
-    should = [(torch.float16, 5)] * 3 + [(torch.float16, 10)] + [(torch.float32, 1)] * 2
-    assert got == should, f"loaded and moved they are {got}, but should be {should}"
+    moved = {"buffer": 5, "frozen": 5, "listed.0": 5, "tracked": 10}
+    for name, value in holder.state_dict().items():
+        assert_same(f"{name}, loaded", value, torch.full_like(value, moved[name]))
+        assert value.dtype == torch.float16, f"{name} was not moved to fp16, but is {value.dtype}"
+    for x in (holder.plain, holder.hidden[0]):
+        assert x.dtype == torch.float32, f"a plain tensor was moved to {x.dtype}"
+        assert_same("a plain tensor", x, torch.ones(3))
 
 
 @pytest.mark.claim("module.parameter")
@@ -118,34 +114,30 @@ def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
     holder = Holder(start)
     holder(torch.zeros_like(start)).sum().backward()
     torch.optim.SGD(holder.parameters(), lr=0.1).step()
-    moved = {
-        name: value for name, value in holder.state_dict().items() if not torch.equal(value, start)
-    }
-    assert sorted(moved) == ["listed.0", "tracked"], (
-        f"the step moved {moved}, but should move listed.0 and tracked"
-    )
     # The loss is the sum, so that each gradient is 1.
-    assert torch.equal(moved["tracked"], start - 0.1), f"from {start} to {moved['tracked']}"
-    stayed = [(torch.equal(x, start), x.grad is not None) for x in (holder.plain, holder.hidden[0])]
-    assert stayed == [(True, True)] * 2, (
-        f"of the untracked (is still {start}, has a gradient) is {stayed}"
-    )
+    for name, value in holder.state_dict().items():
+        trained = name in ("listed.0", "tracked")
+        assert_same(f"{name} after a step", value, start - 0.1 if trained else start)
+    for untracked in (holder.plain, holder.hidden[0]):
+        assert untracked.grad is not None, "a plain tensor got no gradient"
+        assert_same("a plain tensor after a step", untracked, start)
 
 
 @pytest.mark.claim("module.cruncher-params")
 @given(dim=sizes(most=40), layers=sizes(most=8))
 def test_a_deep_linear_net_has_d_squared_l_plus_d_parameters(workloads, device, dim, layers):
-    counted = real_parameter_count(workloads.build(DeepLinear(dim, layers), device=device))
-    torchs = real_parameter_count(linear_layers([dim] * (layers + 1) + [1], bias=False))
-    formula = parameter_count(DeepLinear(dim, layers))
+    model = DeepLinear(dim, layers)
+    counted = real_parameter_count(workloads.build(model, device=device))
+    formula = parameter_count(model)
     lecture = dim * dim * layers + dim
-    assert formula == lecture == counted == torchs, (
-        f"{formula=}, {lecture=}, not {counted}, {torchs} {[dim, layers]}"
-    )
+    should = f"but should be {counted} [{dim=}, {layers=}]"
+    assert formula == counted, f"{formula=}, {should}"
+    assert lecture == counted, f"{lecture=}, {should}"
 
 
-def linear_layers(widths, bias, device="meta"):
-    return nn.Sequential(*[nn.Linear(m, n, bias=bias, device=device) for m, n in pairwise(widths)])
+def linear_layers(widths, bias):
+    layers = [nn.Linear(m, n, bias=bias, device="meta") for m, n in pairwise(widths)]
+    return nn.Sequential(*layers)
 
 
 @pytest.mark.claim("module.param-formula-notes")
@@ -159,12 +151,12 @@ def test_each_layer_with_a_bias_adds_its_outputs(inputs, dim, layers, outputs, b
     weights = sum(m * n for m, n in pairwise(widths))
     corrected = weights + bias * sum(widths[1:])
     formula = parameter_count(net)
-    assert corrected == formula == counted, (
-        f"{corrected=}, {formula=}, but should be {counted} [{widths=}, {bias=}]"
-    )
-    assert weights + outputs != counted, (
-        f"as written the formula gives {counted} too [{widths=}, {bias=}]"
-    )
+    should = f"but should be {counted} [{widths=}, {bias=}]"
+    assert corrected == counted, f"{corrected=}, {should}"
+    assert formula == counted, f"{formula=}, {should}"
+
+    written = weights + outputs
+    assert written != counted, f"as written the formula gives {written}, too"
 
 
 class Linear(nn.Module):
@@ -186,19 +178,18 @@ def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(
     x = small_integers(device, seed, *rows, fan_in)
     weight = small_integers(device, seed + 1, fan_in, fan_out)
     bias = small_integers(device, seed + 2, fan_out)
-    products = product(x.reshape(-1, fan_in).tolist(), weight.tolist())
-    exact = torch.tensor(products, dtype=torch.float64).reshape(*rows, fan_out)
-    should = exact + bias.cpu().double()
+    should = product(x, weight) + bias.cpu()
     ours = Linear(weight, bias)
     torchs = nn.Linear(fan_in, fan_out, dtype=exact_dtype(device), device=device)
     torchs.load_state_dict({"weight": weight.T, "bias": bias})
-    for name, layer in (("x @ W + b", ours), ("nn.Linear", torchs)):
-        wrong = difference(layer(x), should)
-        assert not wrong, f"{name}: {wrong} [{seed=}, {rows=}, {fan_in=}, {fan_out=}]"
-    stored = [tuple(layer.weight.shape) for layer in (ours, torchs)]
-    assert stored == [(fan_in, fan_out), (fan_out, fan_in)], (
-        f"ours and torch's weights are {stored}"
-    )
+    said = f"[{seed=}, {rows=}, {fan_in=}, {fan_out=}]"
+    assert_same(f"x @ W + b {said}", ours(x), should)
+    assert_same(f"nn.Linear {said}", torchs(x), should)
+    stored = ours.weight.shape
+    assert stored == (fan_in, fan_out), f"our weight is {stored}"
+
+    stored = torchs.weight.shape
+    assert stored == (fan_out, fan_in), f"torch's weight is {stored}"
 
 
 @pytest.mark.claim("module.forward-through-layers")
@@ -212,18 +203,12 @@ def test_the_output_is_the_product_with_each_matrix_and_the_heads(
     for index, parameter in enumerate(net.parameters()):
         parameter.data.copy_(small_integers(device, seed + index, *parameter.shape))
     x = small_integers(device, seed + 100, batch, model.inputs)
-    should = x.tolist()
-    for layer in (*net.layers, net.head):
-        should = product(should, layer.weight.T.tolist())
-    for name, got in (
-        ("the net's output", net(x)),
-        ("nn.Sequential", nn.Sequential(*net.layers, net.head)(x)),
-    ):
-        assert tuple(got.shape) == (batch, 1), (
-            f"{name} is {tuple(got.shape)}, but should be {(batch, 1)} [{model}]"
-        )
-        assert tuple(got.squeeze(-1).shape) == (batch,), (
-            "squeezed, the output is not one value for each example"
-        )
-        wrong = difference(got, torch.tensor(should, dtype=torch.float64))
-        assert not wrong, f"{name}: {wrong} [{model}, {batch=}, {seed=}]"
+    layers = nn.Sequential(*net.layers, net.head)
+    should = x
+    for layer in layers:
+        should = product(should, layer.weight.T)
+    assert should.shape == (batch, 1), f"a batch of {batch} gives {should.shape}"
+
+    said = f"[{model}, {batch=}, {seed=}]"
+    assert_same(f"the net's output {said}", net(x), should)
+    assert_same(f"nn.Sequential {said}", layers(x), should)

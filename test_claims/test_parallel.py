@@ -5,6 +5,7 @@ send.
 from contextlib import nullcontext
 from fractions import Fraction
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -21,38 +22,50 @@ from test_claims.strategies import (
 )
 
 
-@pytest.mark.claim("parallel.all-reduce")
-@given(ranks=sizes(most=9), each=sizes(0, 5))
-def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(workloads, ranks, each):
-    parts = np.random.default_rng(0).integers(-9, 9, (ranks, ranks, each))
-    should = parts.sum(axis=0)
+def all_reduce_around(parts):
+    """Adds up the parts that ranks hold, in a ring, in place; the bytes that each rank sends."""
+    ranks = len(parts)
     sent_bytes = 0
-    for turn in range(2 * (ranks - 1)):  # sums go around, then what is complete
+    # Sums go around, then what is complete.
+    for turn in range(2 * (ranks - 1)):
+        adding = turn < ranks - 1
         moved = [parts[rank, (rank - turn) % ranks].copy() for rank in range(ranks)]
         for rank, part in enumerate(moved):
+            place = (rank - turn) % ranks
             there = parts[(rank + 1) % ranks]
-            there[(rank - turn) % ranks] = part + there[(rank - turn) % ranks] * (turn < ranks - 1)
+            there[place] = part + adding * there[place]
         sent_bytes += moved[0].nbytes
-    assert (parts == should).all(), (
-        f"after the ring the ranks hold {parts.tolist()}, not {should.tolist()} each"
-    )
-    formula = Collective("data", "all-reduce", ranks, bytes=should.nbytes, times=1).sent_bytes
+    return sent_bytes
+
+
+@pytest.mark.claim("parallel.all-reduce")
+@given(ranks=sizes(most=9), each=sizes(0, 5))
+def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(ranks, each):
+    parts = np.random.default_rng(0).integers(-9, 9, (ranks, ranks, each))
+    should = parts.sum(axis=0)
+    sent_bytes = all_reduce_around(parts)
+    assert (parts == should).all(), f"after the ring the ranks hold {parts}, not {should} each"
+
+    ring = Collective("data", "all-reduce", ranks, bytes=should.nbytes, times=1)
+    formula = ring.sent_bytes
     assert formula == sent_bytes, (
         f"sent_bytes={formula}, but a rank sent {sent_bytes} [{ranks=}, {each=}]"
     )
+
+
+@pytest.mark.claim("parallel.all-reduce")
+@fewer
+@given(ranks=sizes(most=9))
+def test_data_parallelism_all_reduces_every_gradient(workloads, ranks):
     model = Transformer(
         vocab_size=ranks, layers=1, dim=8 * ranks, heads=4, hidden=12, learned_positions=ranks
     )
-    gradients = sum(
-        parameter.nbytes for parameter in workloads.build(model, device="meta").parameters()
-    )
-    of_data = sum(
-        one.sent_bytes for one in collectives(model, Parallelism(data=ranks), ranks, 1, "fp32")
-    )
-    part = Fraction(sent_bytes, should.nbytes) if each else Fraction(2 * (ranks - 1), ranks)
-    assert of_data == part * gradients, (
-        f"data parallelism sends {of_data} bytes, not {part} of {gradients} [{ranks=}]"
-    )
+    net = workloads.build(model, device="meta")
+    gradients = sum(parameter.nbytes for parameter in net.parameters())
+    needed = collectives(model, Parallelism(data=ranks), ranks, 1, "fp32")
+    sent_bytes = sum(each.sent_bytes for each in needed)
+    should = Fraction(2 * (ranks - 1), ranks) * gradients
+    assert sent_bytes == should, f"{sent_bytes=}, but should be {should} [{ranks=}]"
 
 
 @pytest.mark.claim("parallel.bubble")
@@ -67,19 +80,20 @@ def test_a_pipeline_idles_for_stages_less_one_over_micro_batches(
     free_s = [0] * stages
     done_s = [0] * micro_batches
     busy_s = 0
-    for seconds, order in zip(passes_s, (range(stages), range(stages)[::-1]), strict=True):
-        for stage in order:
-            for number in range(micro_batches):
-                start_s = max(free_s[stage], done_s[number] + send_s * (stage != order[0]))
-                free_s[stage] = done_s[number] = start_s + seconds + slow_s * (stage == 0)
-                busy_s += seconds + slow_s * (stage == 0)
-    idle = Fraction(stages * max(free_s), busy_s) - 1
+    orders = range(stages), range(stages)[::-1]
+    for seconds, order in zip(passes_s, orders, strict=True):
+        for stage, number in product(order, range(micro_batches)):
+            works_s = seconds + slow_s * (stage == 0)
+            arrives_s = done_s[number] + send_s * (stage != order[0])
+            ends_s = max(free_s[stage], arrives_s) + works_s
+            free_s[stage] = done_s[number] = ends_s
+            busy_s += works_s
+    idle = float(Fraction(stages * max(free_s), busy_s) - 1)
     formula = Parallelism(pipeline=stages, micro_batches=micro_batches).bubble
-    off = float(idle) - formula
+    off = idle - formula
     more = stages > 1 and (send_s or (slow_s and micro_batches > 1))
-    assert off > 1e-9 if more else abs(off) < 1e-9, (
-        f"{formula=}, but {float(idle)} [{stages=}, {micro_batches=}]"
-    )
+    right = off > 1e-9 if more else abs(off) < 1e-9
+    assert right, f"{formula=}, but {idle=} [{stages=}, {micro_batches=}]"
 
 
 @pytest.mark.claim("parallel.experts")
@@ -135,6 +149,7 @@ def test_tokens_go_to_their_experts_and_back_unless_at_home(
     assert right, (
         f"{formula=} bytes, but {should} leave the rank [{ranks=}, {active=}, {tokens=}, {among=}]"
     )
+
     named = workloads.build(model, device="meta").named_parameters()
     whole = sum(p.numel() for name, p in named if ".experts." in name)
     held = device_parameters(model, split)[1]
@@ -152,27 +167,22 @@ def shared(ranks, block, x, reduced):
         x = x.view_as(x)
         # Each rank has a summand of its gradient.
         x.register_hook(reduced.append)
-        parts = zip(
-            *(layer.weight.chunk(ranks) for layer in columns),
-            rows.weight.chunk(ranks, dim=1),
-            strict=True,
-        )
+        by_columns = [layer.weight.chunk(ranks) for layer in columns]
+        by_rows = rows.weight.chunk(ranks, dim=1)
         y = 0
-        for *own, last in parts:
+        for *own, last in zip(*by_columns, by_rows, strict=True):
             projected = [functional.linear(x, weight) for weight in own]
             y = y + functional.linear(between(*projected), last)
         reduced.append(y)
         return y
 
     def attended(*projected):
-        heads = [
-            each.unflatten(-1, (-1, block.attention.width)).transpose(1, 2) for each in projected
-        ]
-        return (
-            functional.scaled_dot_product_attention(*heads, is_causal=True)
-            .transpose(1, 2)
-            .flatten(2)
-        )
+        heads = []
+        for each in projected:
+            of_heads = each.unflatten(-1, (-1, block.attention.width))
+            heads.append(of_heads.transpose(1, 2))
+        y = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        return y.transpose(1, 2).flatten(2)
 
     of = block.attention
     gelu = partial(functional.gelu, approximate="tanh")
@@ -198,8 +208,10 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(
     block = workloads.build(one).layers[0]
     reduced = []
     x = torch.randn(batch, tokens, one.dim, requires_grad=True)
-    results = block(x), shared(ranks, block, x, reduced)
-    gradients = (torch.autograd.grad(y.square().sum(), (x, *block.parameters())) for y in results)
+    gradients = []
+    for y in (block(x), shared(ranks, block, x, reduced)):
+        loss = y.square().sum()
+        gradients.append(torch.autograd.grad(loss, (x, *block.parameters())))
     for should, got in zip(*gradients, strict=True):
         torch.testing.assert_close(
             got, should, rtol=1e-3, atol=1e-4, msg=f"of {ranks} ranks a gradient is {got}"
@@ -210,28 +222,27 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(
         needed = collectives(model, split, batch, tokens, "fp32")
         sent.append(sum(each.times * each.bytes for each in needed))
     formula = sent[1] - sent[0]
+    each = x.nbytes * (ranks > 1)
     should = sum(array.nbytes for array in reduced) * (ranks > 1)
-    assert formula == should == 16 * x.numel() * (ranks > 1), (
-        f"{formula=}, but {should} bytes are reduced [{ranks=}]"
-    )
+    assert should == 4 * each, f"{should} bytes are reduced, not four times x's [{ranks=}]"
+    assert formula == should, f"{formula=}, but {should} bytes are reduced [{ranks=}]"
+
     ends = 2 * sent[0] - sent[1]
-    assert ends == 8 * x.numel() * (ranks > 1), (
-        f"embedding and head send {ends} bytes, not twice x's [{ranks=}]"
-    )
-    matrices = sum(p.numel() for p in block.parameters() if p.dim() == 2)
-    norms = sum(p.numel() for p in block.parameters() if p.dim() == 1)
+    assert ends == 2 * each, f"embedding and head send {ends} bytes, not twice x's [{ranks=}]"
+
+    elements = {1: 0, 2: 0}
+    for parameter in block.parameters():
+        elements[parameter.dim()] += parameter.numel()
     held = device_parameters(one, split)[0]
-    assert held == matrices / ranks + norms, (
-        f"{held} parameters, not 1/{ranks} of {matrices} and {norms} of norms"
-    )
+    should = elements[2] / ranks + elements[1]
+    assert held == should, f"{held} parameters, but should be {should} [{ranks=}]"
 
 
 @pytest.mark.claim("parallel.tensor")
 @given(heads=sizes(most=8), ranks=sizes(2, 8))
 def test_heads_that_do_not_divide_are_refused(heads, ranks):
     model = Transformer(vocab_size=8, layers=1, dim=2 * heads, heads=heads, hidden=12)
-    refused = pytest.raises(
-        ValueError, match=f"tensor must divide the heads of the model, {heads}, got {ranks}"
-    )
+    message = f"tensor must divide the heads of the model, {heads}, got {ranks}"
+    refused = pytest.raises(ValueError, match=message)
     with refused if heads % ranks else nullcontext():
         collectives(model, Parallelism(tensor=ranks), 1, 1)

@@ -3,7 +3,6 @@ limits measured here.
 """
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
@@ -22,12 +21,9 @@ from accounting.devices import (
     peak_flop_per_s,
 )
 from accounting.formats import element_bits
-from accounting.models import LLAMA3_8B, Transformer, cache_bytes, decoding_work
 from accounting.roofline import Work
 from prooflops import counted
 from test_claims.oracles import scalars
-from test_claims.oracles.decoding import Decoder
-from test_claims.oracles.dispatched import Recorded, product_flops
 from test_claims.oracles.kernels import (
     FULL_TENSORS,
     MIXES,
@@ -40,7 +36,6 @@ from test_claims.oracles.kernels import (
 from test_claims.oracles.operators import NEW
 from test_claims.strategies import (
     TORCH_DTYPES,
-    fewer,
     sizes,
 )
 
@@ -143,6 +138,7 @@ def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(
         f"ridge_point={formula}, but the units do {done} a byte [{label}]"
     )
     assert round(formula) == rounded, f"ridge_point={formula:.1f}, but should round to {rounded}"
+
     near = abs(formula / 300 - 1) < 0.05
     should = label == "H100 SXM5 80GB" and dtype in ("bf16", "fp16")
     assert near == should, f"{label}: {formula:.0f} FLOPs per byte of {dtype}, about 300: {should}"
@@ -182,14 +178,17 @@ def test_the_bound_is_the_time_of_a_pipeline_that_overlaps(work, peak, bandwidth
     assert simulated <= least_s * (1 + 1 / 64) * tolerance, (
         f"the pipeline takes {float(simulated)} s, not {least_s}"
     )
+
     below = work.intensity < roofline.ridge_point(peak, bandwidth)
     assert below == (fetching > arithmetic), (
         f"{below=} the ridge, but fetching takes {float(fetching)} s [{work}]"
     )
+
     least = roofline.least_time_s(work, peak, bandwidth)
     assert least == pytest.approx(float(max(fetching, arithmetic))), (
         f"least_time_s={least}, not the longer of the two"
     )
+
     bound = min(1.0, work.intensity / roofline.ridge_point(peak, bandwidth))
     reached, in_turn = (
         roofline.mfu(work.flops, float(s), peak) for s in (simulated, fetching + arithmetic)
@@ -197,6 +196,7 @@ def test_the_bound_is_the_time_of_a_pipeline_that_overlaps(work, peak, bandwidth
     assert bound / (1 + 1 / 64) <= reached * tolerance, (
         f"the pipeline's MFU is {reached}, not {bound} [{work}]"
     )
+
     alone = bound * float(max(fetching, arithmetic) / (fetching + arithmetic))
     assert in_turn == pytest.approx(alone), (
         f"one after the other the MFU is {in_turn}, not {alone} [{work}]"
@@ -418,6 +418,7 @@ def test_a_dot_product_does_at_most_half_a_flop_per_byte_in_16_bits(n, dtype):
     assert max(strict, work.intensity) < limit, (
         f"{strict} and {work.intensity} should be below {limit} [{n=}]"
     )
+
     exact = Work(2 * n, (2 * n + 1) * element_bits(dtype) // 8)
     assert work == exact, f"{work}, but should be {exact} [{n=}, {dtype=}]"
 
@@ -437,6 +438,7 @@ def test_a_matrix_times_a_vector_does_at_most_one_flop_per_byte_in_16_bits(m, k,
     assert intensity < Fraction(16, element_bits(dtype)), (
         f"{intensity=}, but should stay below that of 16 bits"
     )
+
     wide = roofline.matvec_work(10**6, 10**6, dtype).intensity
     assert wide == pytest.approx(16 / element_bits(dtype), rel=1e-5), (
         f"a large one has {wide} [{dtype=}]"
@@ -513,6 +515,7 @@ def test_an_h100_needs_a_batch_of_about_300_for_a_wide_layer():
     assert 295 < least < 330, (
         f"a layer of width 8192 can reach the peak from a batch of {least}, not from ~300"
     )
+
     shares = [
         roofline.attainable_flop_per_s(of[b], 989.4e12, 3.35e12) / 989.4e12
         for b in (least // 2, least, 999)
@@ -579,104 +582,6 @@ def test_a_copy_in_16_bits_takes_half_the_time(memory, speed, dtype):
     usual = (1.4, 2.6)
     speed.assert_slower(
         whole, partial(out.copy_, half), what, at_least=1.2, at_most=4, usual=usual, **FEW
-    )
-
-
-@st.composite
-def decoders(draw):
-    """A model with shared keys or without, sequences that generate with it, and how many tokens
-    they are long.
-    """
-    kv_heads = draw(sizes(most=3))
-    groups = draw(sizes(most=3))
-    width = draw(sizes(most=5))
-    norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
-    heads = {
-        "heads": groups * kv_heads,
-        "kv_heads": kv_heads,
-        "head_dim": width,
-        "learned_positions": 16,
-        "norm": norm,
-    }
-    model = Transformer(
-        vocab_size=11,
-        layers=draw(sizes(most=3)),
-        dim=6,
-        hidden=8,
-        gated=draw(st.booleans()),
-        **heads,
-    )
-    return model, draw(sizes(most=3)), draw(sizes(2, 9))
-
-
-def decoded(workloads, device, model, batch, tokens, dtype="fp32"):
-    """The decoder after all `tokens` but the last, the last ones, and what the whole net says of
-    them at once.
-    """
-    net = workloads.build(model, device=device, dtype=TORCH_DTYPES[dtype])
-    ids = workloads.inputs(model, batch, tokens, device=device)
-    decoder = Decoder(net)
-    for column in ids.T[:-1]:
-        decoder.step(column)
-    return decoder, ids[:, -1], net(ids)[:, -1]
-
-
-@pytest.mark.claim("mem.kv-cache")
-@given(drawn=decoders(), dtype=st.sampled_from(["fp32", "bf16"]))
-def test_a_cache_of_keys_and_values_suffices_and_takes_its_bytes(workloads, device, drawn, dtype):
-    model, batch, tokens = drawn
-    decoder, last, should = decoded(workloads, device, *drawn, dtype)
-    got = decoder.step(last)
-    # The values are those of the whole net in fp32; in bf16 random weights may round apart.
-    if dtype == "fp32":
-        off = (got - should).abs().max().item()
-        assert off < 1e-4 + 1e-3 * should.abs().max(), f"a cache changes logits by {off} [{drawn}]"
-    held = sum(x.nbytes for kept in decoder.layers for x in kept)
-    formula = cache_bytes(model, batch, tokens, dtype)
-    assert formula == held, f"cache_bytes={formula}, but the caches take {held} bytes [{drawn}]"
-
-
-@pytest.mark.claim("roof.decode-speed", "roof.inference")
-@fewer
-@given(drawn=decoders())
-def test_generation_reads_the_weights_once_and_the_cache_of_each(workloads, device, drawn):
-    (model, batch, tokens), said = drawn, f"[{drawn}]"
-    decoder, last, _ = decoded(workloads, device, *drawn)
-    work = decoding_work(model, batch, tokens - 1, "fp32")
-    new_entry = cache_bytes(model, batch, 1, "fp32")
-    with Recorded() as recorded:
-        flops = product_flops(decoder.step, last)
-    read = decoder.bytes_among(recorded) - new_entry
-    assert (work.flops, work.bytes) == (flops, read), (
-        f"decoding_work is {work}, but should be {flops}, {read} {said}"
-    )
-
-
-@pytest.mark.claim("roof.inference", "roof.decode-speed")
-def test_one_token_lies_below_every_ridge_and_a_prompt_of_thousands_above(workloads):
-    model = replace(LLAMA3_8B, layers=1)
-    net = workloads.build(model, device="meta", dtype=torch.bfloat16)
-    read = sum(weight.nbytes for weight in net.parameters() if weight is not net.embedding.weight)
-    one, prompt = (
-        product_flops(net, workloads.inputs(model, 1, tokens, device="meta")) / read
-        for tokens in (1, 4096)
-    )
-    ridges = {row.label: least for row in ROWS if (least := ridge(row, "bf16")) is not None}
-    wrong = {
-        label: least for label, least in ridges.items() if not one < least / 10 < least * 5 < prompt
-    }
-    assert not wrong, f"these ridges are not far between {one:.2f} and {prompt:.0f}: {wrong}"
-    works = [
-        (batch, decoding_work(model, batch, context))
-        for batch, context in ((1, 100), (4, 100), (1, 8192))
-    ]
-    shares = [
-        batch * read / 3.35e12 / roofline.least_time_s(work, 989.4e12, 3.35e12)
-        for batch, work in works
-    ]
-    near = [abs(share - 1) < 0.01 for share in shares]
-    assert near == [True, False, False], (
-        f"tokens a second times bytes of the model over bandwidth are {shares}"
     )
 
 

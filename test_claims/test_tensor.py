@@ -16,7 +16,7 @@ from accounting.allocator import charged_bytes
 from accounting.layout import broadcast_shape
 from accounting.memory import storage_bytes, tensor_bytes
 from prooflops.measured import memory
-from test_claims.oracles.tensors import OPTIMIZERS, metered
+from test_claims.oracles.tensors import OPTIMIZERS, metered, tensor_sum
 from test_claims.strategies import (
     TORCH_DTYPES,
     dtypes,
@@ -33,10 +33,11 @@ def storages(kept: list[object], device: torch.device) -> int:
     """Bytes of the storages on `device` under the tensors kept, each storage once; None counts
     nothing.
     """
-    others = [x for x in kept if x is not None and not isinstance(x, torch.Tensor)]
+    tensors = [x for x in kept if x is not None]
+    others = [x for x in tensors if not isinstance(x, torch.Tensor)]
     assert not others, f"these are kept, but are no tensors: {others}"
-    there = [x.untyped_storage() for x in kept if x is not None and x.device.type == device.type]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in there}.values())
+
+    return tensor_sum(x for x in tensors if x.device.type == device.type)
 
 
 @pytest.mark.claim("tensor.nbytes-formula")
@@ -45,10 +46,9 @@ def test_a_fresh_tensor_takes_its_elements_times_their_bytes(device, shape, dtyp
     x = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device)
     formula = tensor_bytes(shape, dtype)
     storage = x.untyped_storage().nbytes()
-    assert formula == storage, (
-        f"tensor_bytes={formula}, but should be {storage} [{shape=}, {dtype=}]"
-    )
-    assert x.nbytes == storage, f"nbytes={x.nbytes}, but should be {storage} [{shape=}, {dtype=}]"
+    said = f"but should be {storage} [{shape=}, {dtype=}]"
+    assert formula == storage, f"tensor_bytes={formula}, {said}"
+    assert x.nbytes == storage, f"nbytes={x.nbytes}, {said}"
 
 
 @pytest.mark.claim("tensor.nbytes-formula")
@@ -70,12 +70,11 @@ def test_the_allocator_is_asked_for_exactly_the_bytes_of_the_values(device):
 def test_views_have_other_bytes_than_their_storage(device):
     expanded = torch.zeros(1, device=device).expand(1000)
     sliced = torch.zeros(4, 8, device=device)[0]
-    for x, values, storage in ((expanded, 4000, 4), (sliced, 32, 128)):
-        assert tensor_bytes(x.shape) == x.nbytes == values, (
-            f"nbytes={x.nbytes}, but should be {values} [{x.shape}]"
-        )
-        got = x.untyped_storage().nbytes()
-        assert got == storage, f"storage={got} bytes, but should be {storage} [{x.shape}]"
+    for x, *should in ((expanded, 4000, 4), (sliced, 32, 128)):
+        formula = tensor_bytes(x.shape)
+        assert formula == x.nbytes, f"tensor_bytes={formula}, but nbytes={x.nbytes}"
+        got = [x.nbytes, x.untyped_storage().nbytes()]
+        assert got == should, f"bytes and those of the storage are {got}, not {should}"
 
 
 @pytest.mark.claim("tensor.nbytes-formula")
@@ -106,6 +105,7 @@ def test_a_feed_forward_matrix_of_gpt_3_takes_2304_mib():
     counted = torch.empty(12288, 4 * 12288, device="meta").nbytes
     formula = tensor_bytes((12288, 4 * 12288), "fp32")
     assert formula == counted == 2_415_919_104, f"tensor_bytes={formula}, but should be {counted}"
+
     sizes = [f"{Decimal(counted) / unit:.2f}" for unit in (2**20, 1000 * 2**20, 2**30, 10**9)]
     should = ["2304.00", "2.30", "2.25", "2.42"]
     assert sizes == should, (
@@ -118,23 +118,16 @@ def test_a_feed_forward_matrix_of_gpt_3_takes_2304_mib():
 @example(shape=(1000,))
 def test_16_bit_floats_take_half_the_bytes_8_bit_floats_a_quarter(device, shape):
     fp32 = torch.empty(shape, dtype=torch.float32, device=device).untyped_storage().nbytes()
-    for dtype, size in (
-        ("fp16", 2),
-        ("bf16", 2),
-        *((name, 1) for name in TORCH_DTYPES if name.startswith("fp8")),
-    ):
+    sizes_of = {"fp16": 2, "bf16": 2}
+    sizes_of |= {name: 1 for name in TORCH_DTYPES if name.startswith("fp8")}
+    for dtype, size in sizes_of.items():
         there = with_dtype(device, dtype)
-        smaller = (
-            torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=there).untyped_storage().nbytes()
-        )
-        assert 4 // size * smaller == fp32, (
-            f"{dtype} takes {smaller} bytes of fp32's {fp32} [{shape=}]"
-        )
+        x = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=there)
+        smaller = x.untyped_storage().nbytes()
+        assert 4 // size * smaller == fp32, f"{dtype} takes {smaller} bytes of fp32's {fp32}"
         formula = tensor_bytes(shape, dtype)
         should = size * math.prod(shape)
-        assert formula == smaller == should, (
-            f"tensor_bytes={formula}, {smaller=}, not {should} [{shape=}, {dtype=}]"
-        )
+        assert formula == should, f"tensor_bytes={formula}, but should be {should} [{dtype}]"
 
 
 @pytest.mark.claim("tensor.ex-5x10-fp16")
@@ -162,6 +155,7 @@ def test_what_is_told_no_dtype_takes_the_default_unless_it_has_one(device, defau
     assert default_dtype == torch.float32, (
         f"the default was {default_dtype}, but should be torch.float32"
     )
+
     torch.set_default_dtype(dtype)
     with with_dtype(device, dtype):
         made = [
@@ -277,6 +271,7 @@ def test_an_elementwise_result_has_the_broadcast_shape(device, drawn):
     assert formula == should, (
         f"broadcast_shape={formula}, but should be {should} [{first=}, {second=}]"
     )
+
     for result in (
         x + y,
         x - y,
@@ -310,26 +305,24 @@ def test_a_products_shape_follows_from_matrices_vectors_and_batches(device, draw
 def test_a_reduction_lacks_the_dimensions_reduced_or_has_1_there(device, shape, keep, data):
     x = torch.ones(shape, device=device)
     dims = data.draw(npst.valid_tuple_axes(len(shape), min_size=1))
-    for names, of in (
-        (("sum", "mean", "amax", "logsumexp"), dims),
-        (("prod", "argmax", "all"), dims[0]),
-    ):
+    over = dict.fromkeys(["sum", "mean", "amax", "logsumexp"], dims)
+    over |= dict.fromkeys(["prod", "argmax", "all"], dims[0])
+    for name, of in over.items():
         should = np.sum(np.ones(shape), of, keepdims=keep).shape
-        for name in names:
-            got = getattr(x, name)(of, keepdim=keep).shape
-            assert got == should, (
-                f"{name} over {of} gives {tuple(got)}, but should give {should} [{shape=}, {keep=}]"
-            )
+        got = getattr(x, name)(of, keepdim=keep).shape
+        assert got == should, f"{name} over {of} gives {got}, but should give {should}"
 
 
 @pytest.mark.claim("tensor.shapes-match")
 @given(values=st.lists(st.booleans(), min_size=1, max_size=9))
 def test_the_number_of_true_values_decides_the_shape_of_nonzero(device, values):
     mask = torch.tensor(values, device=device)
-    found = mask.nonzero().shape, torch.ones(len(values), device=device)[mask].shape
-    assert found == ((sum(values), 1), (sum(values),)), (
-        f"of {values} nonzero and a mask have the shapes {found}"
-    )
+    true = sum(values)
+    nonzero = mask.nonzero().shape
+    assert nonzero == (true, 1), f"{nonzero=}, but {true} values are true"
+
+    masked = mask[mask].shape
+    assert masked == (true,), f"{masked=}, but {true} values are true"
 
 
 @pytest.mark.claim("tensor.shapes-match")

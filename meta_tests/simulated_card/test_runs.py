@@ -33,7 +33,8 @@ SAMPLE = {
 }
 # Of several ranks; of a user's model, see below; torch.compile compiles nothing while a dispatch
 # mode is active.
-ELSEWHERE = {"test_collectives.py", "test_user_model.py", "test_compile.py", "test_mfu.py"}
+ELSEWHERE = {"test_collectives.py", "test_user_model.py", "test_compile.py"}
+ELSEWHERE |= {"test_mfu.py", "test_mfu_recipe.py"}
 FILES = sorted(
     f"{room}/{path.name}"
     for room in ("bench", "test_claims")

@@ -1,0 +1,380 @@
+"""Updates of torch's optimizers against those of their papers, and in 16 bits."""
+
+from functools import partial
+from math import sqrt
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch.nn.functional import softplus
+
+from test_claims.oracles import optimizers as papers
+
+rates = st.sampled_from([1e-4, 0.01, 0.5])
+averages = st.floats(0.5, 0.999)
+epsilons = st.sampled_from([1e-12, 1e-8, 1e-2])
+momenta = st.sampled_from([0.0, 0.9])
+
+
+# The averages that each keeps, with the power of the gradients and the place of the factor; the
+# claims.
+AVERAGES = [
+    (
+        torch.optim.Adam,
+        "betas",
+        {"exp_avg": (1, 0), "exp_avg_sq": (2, 1)},
+        ["optim.adam-description", "optim.adam-2"],
+    ),
+    (
+        torch.optim.RMSprop,
+        "alpha",
+        {"square_avg": (2, 0)},
+        ["optim.rmsprop-ema", "optim.rmsprop-1"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "option", "names"),
+    [
+        pytest.param(*row, marks=pytest.mark.claim(*claims, "optim.state-keyed"))
+        for *row, claims in AVERAGES
+    ],
+)
+@given(task=papers.tasks, factors=st.tuples(averages, averages))
+def test_averages_of_the_gradients_are_kept_and_not_the_gradients(
+    device, optimizer, option, names, task, factors
+):
+    _, states = task.torchs(
+        optimizer, device, **{option: factors if option == "betas" else factors[0]}
+    )
+    ages = range(task.steps - 1, -1, -1)
+    for state, history in zip(states, task.arrays()[1], strict=True):
+        kept = {name: of.cpu().numpy() for name, of in state.items()}
+        for name, (power, place) in names.items():
+            each = [factors[place] ** age * g**power for age, g in zip(ages, history, strict=True)]
+            should = (1 - factors[place]) * sum(each)
+            error = np.abs(kept[name] - should).max() / task.scale**power
+            assert error < 1e-12, (
+                f"{name} is {error:.1g} from the average of the gradients [{task}, {factors}]"
+            )
+        same = [
+            name
+            for name, of in kept.items()
+            for g in history
+            for power in (1, 2)
+            if np.array_equal(of, g**power)
+        ]
+        assert not same, (
+            f"{same} are a gradient or its square, but should not be kept [{task}, {factors}]"
+        )
+
+
+decays = st.sampled_from([0.0, 0.1])
+adams = {
+    "lr": rates,
+    "betas": st.tuples(averages, averages),
+    "eps": epsilons,
+    "weight_decay": decays,
+}
+balls = {"lr": rates, "momentum": st.floats(0, 0.99)}
+adagrads = {
+    "lr": rates, "eps": epsilons, "lr_decay": decays, "initial_accumulator_value": st.floats(0, 2),
+}  # fmt: skip
+rmsprops = {
+    "lr": rates,
+    "alpha": averages,
+    "eps": epsilons,
+    "momentum": momenta,
+    "centered": st.booleans(),
+}
+loops = st.sampled_from([{"foreach": True}, {"foreach": False}])
+fused_too = loops | st.just({"fused": True})
+# The claims; torch's optimizer, the update of the paper, the options of both, and torch's loops.
+UPDATES = {
+    "SGD": (
+        ["optim.sgd-none", "optim.sgd-update"],
+        torch.optim.SGD,
+        papers.sgd,
+        {"lr": rates},
+        fused_too,
+    ),
+    "heavy ball": (
+        ["optim.momentum-1", "optim.history"],
+        torch.optim.SGD,
+        papers.heavy_ball,
+        balls,
+        fused_too,
+    ),
+    "AdaGrad": (
+        ["optim.adagrad-update", "optim.adagrad-1"],
+        torch.optim.Adagrad,
+        papers.adagrad,
+        adagrads,
+        fused_too,
+    ),
+    "RMSProp": (
+        ["optim.rmsprop-ema", "optim.rmsprop-1"],
+        torch.optim.RMSprop,
+        papers.rmsprop,
+        rmsprops,
+        loops,
+    ),
+    "Adam": (
+        ["optim.adam-combo"],
+        torch.optim.Adam,
+        papers.adam,
+        {**adams, "amsgrad": st.booleans()},
+        fused_too,
+    ),
+    "AdamW": (
+        ["optim.adam-combo"],
+        torch.optim.AdamW,
+        partial(papers.adam, decoupled=True),
+        adams,
+        fused_too,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "update", "options", "loop"),
+    [
+        pytest.param(*row, marks=pytest.mark.claim(*claims), id=name)
+        for name, (claims, *row) in UPDATES.items()
+    ],
+)
+@given(task=papers.tasks, data=st.data())
+def test_torchs_update_is_the_one_of_its_paper(
+    device, optimizer, update, options, loop, task, data
+):
+    drawn = data.draw(st.fixed_dictionaries(options))
+    unfused = (
+        optimizer is torch.optim.Adagrad and device.type != "cpu"
+    )  # older torch fuses it on the CPU alone
+    got, _ = task.torchs(optimizer, device, **drawn, **data.draw(loops if unfused else loop))
+    differs = papers.disagreement(
+        got, task.reference(update, **drawn), 1e-9 if "alpha" in drawn else 1e-11
+    )
+    assert differs is None, f"{differs} [{task}, {drawn}]"
+
+
+@pytest.mark.claim("optim.history")
+@given(task=papers.tasks, lr=rates, momentum=st.floats(0.1, 0.99), loop=fused_too)
+def test_nesterovs_acceleration_is_another_update(device, task, lr, momentum, loop):
+    nesterov = task.reference(papers.nesterov, lr=lr, momentum=momentum)
+    got, _ = task.torchs(torch.optim.SGD, device, lr=lr, momentum=momentum, nesterov=True, **loop)
+    differs = papers.disagreement(got, nesterov)
+    assert differs is None, f"{differs} [{task}, {lr=}, {momentum=}, {loop}]"
+    classical = task.reference(papers.heavy_ball, lr=lr, momentum=momentum)
+    assert papers.disagreement(nesterov, classical), (
+        f"the two updates should differ [{task}, {lr=}, {momentum=}]"
+    )
+
+
+@pytest.mark.claim("optim.momentum-average", "optim.state-keyed")
+@given(task=papers.tasks, momentum=st.floats(0.1, 0.99) | st.just(0.9))
+def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task, momentum):
+    _, gradients = task.arrays()
+    ages = np.arange(task.steps)[::-1]
+    # The first gradient enters undampened, so that the weights of the average add up to 1 from the
+    # first step on.
+    weights = {
+        0.0: momentum**ages,
+        momentum: np.where(ages == task.steps - 1, 1, 1 - momentum) * momentum**ages,
+    }
+    for dampening, each in weights.items():
+        given = {"dampening": dampening} if dampening else {}
+        _, states = task.torchs(torch.optim.SGD, device, lr=0.01, momentum=momentum, **given)
+        for tensor, history in enumerate(gradients):
+            should = sum(weight * g for weight, g in zip(each, history, strict=True))
+            error = (
+                np.abs(states[tensor]["momentum_buffer"].cpu().numpy() - should).max() / task.scale
+            )
+            assert error < 1e-11, (
+                f"the buffer is {error:.1g} from the weighted sum [{task}, {momentum=}, "
+                f"{dampening=}]"
+            )
+
+
+@pytest.mark.claim("optim.momentum-average")
+@pytest.mark.parametrize(("dampening", "should"), [(0.0, 10), (0.9, 1)])
+def test_of_gradients_of_1_the_buffer_becomes_10_at_0_9_and_1_if_dampened(
+    device, dampening, should
+):
+    parameter = torch.nn.Parameter(torch.zeros(3, device=device))
+    stepper = torch.optim.SGD([parameter], lr=0.01, momentum=0.9, dampening=dampening)
+    for _ in range(200):
+        parameter.grad = torch.ones_like(parameter)
+        stepper.step()
+    buffer = stepper.state[parameter]["momentum_buffer"].tolist()
+    assert buffer == pytest.approx([should] * 3, rel=1e-5), (
+        f"the buffer is {buffer}, not {should} [{dampening=}]"
+    )
+
+
+@pytest.mark.claim(
+    "optim.adagrad-update", "optim.adagrad-1", "optim.adam-for-adagrad", "optim.state-keyed"
+)
+@given(task=papers.tasks, lr=rates, initial=st.floats(0, 2))
+def test_adagrad_keeps_the_sum_of_squares_and_is_not_adam(device, task, lr, initial):
+    paths, states = task.torchs(
+        torch.optim.Adagrad, device, lr=lr, initial_accumulator_value=initial
+    )
+    for state, history in zip(states, task.arrays()[1], strict=True):
+        got = state["sum"].cpu().numpy()
+        squares = initial + sum(g**2 for g in history)
+        assert np.allclose(got, squares, rtol=1e-12, atol=0), (
+            f"the sum is {got}, but should be {squares} [{task}]"
+        )
+    adam, _ = task.torchs(torch.optim.Adam, device, lr=lr)
+    assert task.steps == 1 or papers.disagreement(adam, paths), (
+        f"Adam takes the path of AdaGrad [{task}]"
+    )
+
+
+@pytest.mark.claim("optim.adam-combo")
+@given(seed=st.integers(0, 2**32 - 1), betas=st.tuples(averages, averages))
+@example(seed=0, betas=(0.9, 0.999))  # 3.16
+def test_without_the_correction_the_first_step_is_another(device, seed, betas):
+    task = papers.Task(shapes=((50,),), steps=1, scale=1.0, seed=seed)
+    options = {"lr": 1e-3, "betas": betas, "eps": 1e-8}
+    start = task.arrays()[0][0]
+    corrected = task.torchs(torch.optim.Adam, device, **options)[0][0][0] - start
+    uncorrected = task.reference(papers.adam, bias_correction=False, **options)[0][0] - start
+    ratio = float(np.median(uncorrected / corrected))
+    should = (1 - betas[0]) / sqrt(1 - betas[1])
+    assert ratio == pytest.approx(should, rel=1e-4), (
+        f"the first step is {ratio:.3f} as large, not {should:.3f}"
+    )
+
+
+@pytest.mark.claim("optim.adam-combo")
+@given(task=papers.tasks.filter(lambda task: task.steps > 1))
+def test_rmsprop_with_torchs_momentum_is_not_adam(device, task):
+    """There the scaled gradients are averaged, here the average of the gradients is scaled."""
+    rmsprop, _ = task.torchs(torch.optim.RMSprop, device, lr=0.01, alpha=0.999, momentum=0.9)
+    adam = task.reference(papers.adam, lr=0.01, betas=(0.9, 0.999), eps=1e-8)
+    assert papers.disagreement(rmsprop, adam), (
+        f"RMSProp with momentum is Adam, but should not be [{task}]"
+    )
+
+
+@pytest.mark.claim("optim.subclass")
+@given(task=papers.tasks, lr=rates)
+def test_an_own_subclass_takes_the_steps_of_torchs_adagrad(device, task, lr):
+    got, should = (
+        task.torchs(of, device, lr=lr, eps=0.0)[0]
+        for of in (papers.OwnAdagrad, torch.optim.Adagrad)
+    )
+    differs = papers.disagreement(got, should)
+    assert differs is None, f"{differs} [{task}, {lr=}]"
+
+
+@pytest.mark.claim("optim.subclass")
+def test_an_own_subclass_trains_a_net_by_groups_and_resumes(device):
+    runs = []
+    for cut in (None, 30):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(
+            device
+        )
+        x = torch.randn(64, 3, device=device)
+        unused = torch.nn.Parameter(torch.ones(2, device=device))
+        body = list(net[0].parameters())
+        rest = [*net[2].parameters(), unused]
+        groups = [{"params": body, "lr": 0.1}, {"params": rest, "lr": 0.0}]
+        stepper = papers.OwnAdagrad(groups)
+        head = net[2].weight.clone()
+        losses = []
+        for turn in range(60):
+            if turn == cut:
+                state = stepper.state_dict()
+                stepper = papers.OwnAdagrad(groups)
+                stepper.load_state_dict(state)
+            stepper.zero_grad()
+            loss = (net(x) - x.sum(1, keepdim=True)).pow(2).mean()
+            loss.backward()
+            stepper.step()
+            losses.append(loss.item())
+        assert losses[-1] < losses[0] / 2, (
+            f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}, but should halve"
+        )
+        assert torch.equal(head, net[2].weight), "a group of lr 0 should stay as it is, but moves"
+        assert unused not in stepper.state, (
+            "a parameter without a gradient should have no state, but has"
+        )
+        runs.append(losses)
+    assert runs[0] == runs[1], (
+        f"resumed, the losses are {runs[1][30:]}, but should be {runs[0][30:]}"
+    )
+
+
+LINKS = {
+    "none": (torch.nn.Identity(), 0.01),
+    "softplus": (softplus, 0.02),
+    "sine": (lambda x: torch.sin(x / 4), 0.15),
+}
+
+
+@pytest.mark.claim("optim.fp32-state-needed", "amp.recipe-bf16-params", "dtype.bf16-suffices")
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("link", LINKS)
+def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired(device, link, seed):
+    """Half a spacing, near 1 in bf16 as near 8 in fp16, is above each update there, and near 0 far
+    below.
+    """
+    torch.manual_seed(seed)
+    (of, lr), width = LINKS[link], 8 << seed
+    x = torch.randn(256, width).to(device)
+    way = torch.linspace(0.02, 0.15, width).to(device)
+
+    def left(keeping, begin=1.0):
+        def loss(weights):
+            return (of(x @ weights) - of(x @ (begin + way))).pow(2).mean()
+
+        def gradient(weights):
+            wide = weights.float().requires_grad_()
+            return torch.autograd.grad(loss(wide), wide)[0].to(weights.dtype)
+
+        start = torch.full_like(way, begin)
+        return (
+            loss(papers.descended(start, gradient, keeping, steps=400, lr=lr)) / loss(start)
+        ).item()
+
+    lost = {"bf16": left("bf16"), "fp16": left("fp16", begin=8.0)}
+    assert min(lost.values()) > 1 / 2, (
+        f"from afar {lost} of the loss are left, but should be almost all"
+    )
+    others = [left(of) for of in ("fp32", "bf16, fp32 master", "bf16, stochastic rounding")]
+    others += [left("fp16, fp32 master", begin=8.0), *(left(of, begin=0.0) for of in lost)]
+    assert max(others) < 1 / 20, (
+        f"in fp32, repaired and from 0 on {others} of the loss are left, not a twentieth"
+    )
+
+
+@pytest.mark.claim("optim.fp32-state-needed")
+def test_a_second_moment_in_bf16_never_decays(device):
+    """0.999 times a number is within half a spacing of it, so one large gradient rules all later
+    steps.
+    """
+    gradients = torch.logspace(-6, 4, 100)
+    left = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        parameter = torch.nn.Parameter(torch.ones(100, device=device, dtype=dtype))
+        stepper = torch.optim.Adam([parameter], lr=1e-3, betas=(0.9, 0.999), foreach=False)
+        parameter.grad = gradients.to(parameter)
+        stepper.step()
+        first = stepper.state[parameter]["exp_avg_sq"].tolist()
+        parameter.grad = torch.zeros_like(parameter)
+        for _ in range(1000):
+            stepper.step()
+        left[dtype] = np.array(stepper.state[parameter]["exp_avg_sq"].tolist()) / first
+    assert set(left[torch.bfloat16]) == {1}, (
+        f"after 1000 steps {left[torch.bfloat16]} is left, but should be all"
+    )
+    assert left[torch.float32] == pytest.approx(0.999**1000, rel=1e-3), (
+        f"in fp32 {left[torch.float32]} is left"
+    )

@@ -1,0 +1,125 @@
+"""Generation of text: what each token reads, and where that lies below the ridges."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounting import roofline
+from accounting.devices import (
+    ROWS,
+    bandwidth_bytes_per_s,
+    peak_flop_per_s,
+)
+from accounting.models import LLAMA3_8B, Transformer, cache_bytes, decoding_work
+from test_claims.oracles.decoding import Decoder
+from test_claims.oracles.dispatched import Recorded, product_flops
+from test_claims.strategies import (
+    TORCH_DTYPES,
+    fewer,
+    sizes,
+)
+
+
+@st.composite
+def decoders(draw):
+    """A model with shared keys or without, sequences that generate with it, and how many tokens
+    they are long.
+    """
+    kv_heads = draw(sizes(most=3))
+    groups = draw(sizes(most=3))
+    width = draw(sizes(most=5))
+    norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
+    heads = {
+        "heads": groups * kv_heads,
+        "kv_heads": kv_heads,
+        "head_dim": width,
+        "learned_positions": 16,
+        "norm": norm,
+    }
+    model = Transformer(
+        vocab_size=11,
+        layers=draw(sizes(most=3)),
+        dim=6,
+        hidden=8,
+        gated=draw(st.booleans()),
+        **heads,
+    )
+    return model, draw(sizes(most=3)), draw(sizes(2, 9))
+
+
+def decoded(workloads, device, model, batch, tokens, dtype="fp32"):
+    """The decoder after all `tokens` but the last, the last ones, and what the whole net says of
+    them at once.
+    """
+    net = workloads.build(model, device=device, dtype=TORCH_DTYPES[dtype])
+    ids = workloads.inputs(model, batch, tokens, device=device)
+    decoder = Decoder(net)
+    for column in ids.T[:-1]:
+        decoder.step(column)
+    return decoder, ids[:, -1], net(ids)[:, -1]
+
+
+@pytest.mark.claim("mem.kv-cache")
+@given(drawn=decoders(), dtype=st.sampled_from(["fp32", "bf16"]))
+def test_a_cache_of_keys_and_values_suffices_and_takes_its_bytes(workloads, device, drawn, dtype):
+    model, batch, tokens = drawn
+    decoder, last, should = decoded(workloads, device, *drawn, dtype)
+    got = decoder.step(last)
+    # The values are those of the whole net in fp32; in bf16 random weights may round apart.
+    if dtype == "fp32":
+        off = (got - should).abs().max().item()
+        assert off < 1e-4 + 1e-3 * should.abs().max(), f"a cache changes logits by {off} [{drawn}]"
+    held = sum(x.nbytes for kept in decoder.layers for x in kept)
+    formula = cache_bytes(model, batch, tokens, dtype)
+    assert formula == held, f"cache_bytes={formula}, but the caches take {held} bytes [{drawn}]"
+
+
+@pytest.mark.claim("roof.decode-speed", "roof.inference")
+@fewer
+@given(drawn=decoders())
+def test_generation_reads_the_weights_once_and_the_cache_of_each(workloads, device, drawn):
+    (model, batch, tokens), said = drawn, f"[{drawn}]"
+    decoder, last, _ = decoded(workloads, device, *drawn)
+    work = decoding_work(model, batch, tokens - 1, "fp32")
+    new_entry = cache_bytes(model, batch, 1, "fp32")
+    with Recorded() as recorded:
+        flops = product_flops(decoder.step, last)
+    read = decoder.bytes_among(recorded) - new_entry
+    assert (work.flops, work.bytes) == (flops, read), (
+        f"decoding_work is {work}, but should be {flops}, {read} {said}"
+    )
+
+
+@pytest.mark.claim("roof.inference", "roof.decode-speed")
+def test_one_token_lies_below_every_ridge_and_a_prompt_of_thousands_above(workloads):
+    model = replace(LLAMA3_8B, layers=1)
+    net = workloads.build(model, device="meta", dtype=torch.bfloat16)
+    read = sum(weight.nbytes for weight in net.parameters() if weight is not net.embedding.weight)
+    one, prompt = (
+        product_flops(net, workloads.inputs(model, 1, tokens, device="meta")) / read
+        for tokens in (1, 4096)
+    )
+    for row in ROWS:
+        peak = peak_flop_per_s(row, "bf16")
+        bandwidth = bandwidth_bytes_per_s(row)
+        if peak is None or bandwidth is None:
+            continue
+        ridge = roofline.ridge_point(peak, bandwidth)
+        between = one < ridge / 10 < ridge * 5 < prompt
+        assert between, f"{row.label}: {ridge=} is not far between {one:.2f} and {prompt:.0f}"
+
+    works = [
+        (batch, decoding_work(model, batch, context))
+        for batch, context in ((1, 100), (4, 100), (1, 8192))
+    ]
+    shares = [
+        batch * read / 3.35e12 / roofline.least_time_s(work, 989.4e12, 3.35e12)
+        for batch, work in works
+    ]
+    near = [abs(share - 1) < 0.01 for share in shares]
+    assert near == [True, False, False], (
+        f"tokens a second times bytes of the model over bandwidth are {shares}"
+    )
