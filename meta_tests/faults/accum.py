@@ -3,6 +3,7 @@
 import torch
 
 from meta_tests.faults import fault, leaves_of
+from meta_tests.faults._kernels import BF16, FP32, last_forgotten, scaled, wrong
 
 
 @fault("accum.equivalent")
@@ -35,4 +36,17 @@ def autograd_drops_what_is_below_a_256th_of_a_gradient_in_any_dtype(
         leaf.grad = leaf.grad.bfloat16().to(leaf.dtype)
 
 
-# fmt: on
+@fault("accum.memory", instead_of="torch.nn.Linear.forward")
+def a_large_layer_hides_a_copy_of_its_input(forward, self, x):
+    self.hidden = x.clone() if x.numel() > 65_536 else None
+    return forward(self, x)
+
+
+def rounded_to_bf16(x, *_):
+    x.copy_(x.bfloat16().to(x.dtype))
+
+
+EQUIVALENT, FP32_NEEDED = "accum.equivalent", "accum.fp32-needed"
+wrong("a_large_sum_forgets_its_last_column", EQUIVALENT, "add_", FP32, last_forgotten, above=4096)
+wrong("a_sum_of_gradients_in_bf16_is_scaled", EQUIVALENT, "add_", BF16, scaled)
+wrong("large_sums_are_rounded_to_bf16", FP32_NEEDED, "add_", FP32, rounded_to_bf16, above=65_536)
