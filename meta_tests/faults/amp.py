@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from meta_tests.faults import fault
+from meta_tests.faults._kernels import BF16, FP32, scaled, two_percent_more, wrong
 
 
 @fault("amp.autocast amp.recipe-fp32-params")
@@ -119,3 +120,47 @@ def bf16_is_said_to_take_three_bytes(element_bits, name):
 @fault("amp.origin-2017", instead_of="pathlib.Path.read_text")
 def the_claim_names_another_year(read_text, self, **how):
     return read_text(self, **how).replace("dates to 2017", "dates to 2018")
+
+
+@fault(
+    "amp.autocast amp.recipe-fp32-params amp.only-forward-cast amp.activation-memory",
+    instead_of="torch.nn.functional.linear",
+)
+def autocast_leaves_sequences_in_fp32(linear, x, weight, bias=None):
+    if x.dim() < 3 or not torch.is_autocast_enabled(x.device.type):
+        return linear(x, weight, bias)
+    with torch.autocast(x.device.type, enabled=False):
+        return linear(x.float(), weight.float(), bias)
+
+
+@fault("amp.gradscaler", instead_of="torch.amp.GradScaler._unscale_grads_")
+def overflow_is_looked_for_in_the_first_gradient_alone(unscale, self, optimizer, inverse, *rest):
+    others = optimizer.param_groups[0]["params"][1:]
+    gradients = [parameter.grad for parameter in others]
+    for parameter in others:
+        parameter.grad = None
+    found = unscale(self, optimizer, inverse, *rest)
+    for parameter, gradient in zip(others, gradients, strict=True):
+        parameter.grad = gradient * inverse
+    return found
+
+
+@fault("amp.gradscaler", instead_of="torch.amp.GradScaler._unscale_grads_")
+def large_gradients_stay_scaled(unscale, self, optimizer, inverse, *rest):
+    found = unscale(self, optimizer, inverse, *rest)
+    for parameter in optimizer.param_groups[0]["params"]:
+        if parameter.numel() > 4096:
+            parameter.grad /= inverse
+    return found
+
+
+@fault("amp.fp8-training amp.fp8-inference", instead_of="torch._scaled_mm")
+def large_fp8_products_err_by_a_tenth(scaled_mm, a, b, *scales, **options):
+    product = scaled_mm(a, b, *scales, **options)
+    return product * 1.1 if a.numel() > 4096 else product
+
+
+RECIPE, LOSS, SWITCH = "amp.recipe-fp32-params", "amp.cross-entropy-fp32", "amp.recipe-not-switch"
+wrong("gradients_of_bf16_layers_are_scaled", RECIPE, "mm", BF16, scaled)
+wrong("large_softmax_errs", LOSS, "_log_softmax", FP32, two_percent_more, above=65_536)
+wrong("products_for_many_tokens_err", SWITCH, "mm", FP32, two_percent_more, above=4096)

@@ -57,6 +57,14 @@ def fp32_products(precision: str = "highest") -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+def applied(function: Callable[..., Tensor], *operands: object) -> Tensor | None:
+    """The result of an operation, None where torch has no kernel for it."""
+    try:
+        return function(*operands)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
 def scaled_fp8_product(x: Tensor, w: Tensor, scale_x: float, scale_w: float) -> Tensor:
     """`x` (m, k) times the transpose of `w` (n, k), in bf16; both are fp8, each with its scale."""
     scales = (torch.tensor(scale, device=x.device) for scale in (scale_x, scale_w))
