@@ -193,6 +193,20 @@ def test_views_come_back_with_their_strides(device, chain):
 
 
 @pytest.mark.claim("ckpt.load")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("elements", [5, 4_099, 2**20 + 3])
+def test_tensors_that_share_memory_come_back_whole_and_sharing_it(device, elements, dtype):
+    table = torch.randn(elements).to(device, dtype)
+    back = loaded({"embedding": table, "head": table, "tail": table[1:]})
+    wrong = tensors.difference(back["embedding"], table)
+    assert not wrong, f"of {elements} elements of {dtype}: {wrong}"
+
+    for name in ("head", "tail"):
+        shared = tensors.shares_storage(back[name], back["embedding"])
+        assert shared, f"{name} came back apart from the table that it is a view of"
+
+
+@pytest.mark.claim("ckpt.load")
 def test_torch_load_returns_what_load_state_dict_must_put_back(device):
     run = Training(device)
     fresh = Training(device, seed=1)

@@ -63,3 +63,40 @@ def torch_load_trusts_every_file(load, file, weights_only=False, **options):
 @fault("ckpt.periodic", instead_of="torch.optim.lr_scheduler.LRScheduler.load_state_dict")
 def a_schedule_starts_anew_after_each_restart(_, self, state_dict):
     return None
+
+
+@fault(
+    "ckpt.full ckpt.periodic ckpt.optimizer-matters ckpt.load",
+    instead_of="torch.optim.Optimizer.load_state_dict",
+)
+def an_optimizer_restores_its_first_group_alone(load, self, state_dict):
+    first = state_dict["param_groups"][0]["params"]
+    kept = {place: state for place, state in state_dict["state"].items() if place in first}
+    return load(self, {**state_dict, "state": kept})
+
+
+@fault(
+    "ckpt.full ckpt.model-plus-optimizer ckpt.load",
+    instead_of="torch.nn.Module.load_state_dict",
+)
+def a_models_buffers_are_not_restored(load, self, state_dict, **_):
+    buffers = dict(self.named_buffers())
+    kept = {name: value for name, value in state_dict.items() if name not in buffers}
+    return load(self, kept, strict=False)
+
+
+@fault("ckpt.load", instead_of="torch.load")
+def tensors_that_share_memory_come_back_apart(load, *args, **options):
+    saved = load(*args, **options)
+    if not isinstance(saved, dict):
+        return saved
+    return {key: x.clone() if isinstance(x, torch.Tensor) else x for key, x in saved.items()}
+
+
+@fault("ckpt.load", instead_of="torch.load")
+def large_storages_come_back_without_their_end(load, *args, **options):
+    saved = load(*args, **options)
+    for x in saved.values() if isinstance(saved, dict) else []:
+        if isinstance(x, torch.Tensor) and x.nbytes > 4096:
+            x[-1] = 0
+    return saved

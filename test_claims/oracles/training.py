@@ -30,7 +30,7 @@ class Training:
     step: the loss is weighted with a ramp over the steps. scheduler: the rate falls. scaler: fp16
     with a loss scale that begins too high, grows and is cut. data: shuffled batches, else the whole
     set. torch, numpy, python: noise drawn from the process's generators. Dropout draws from the
-    generator of the device.
+    generator of the device. The net has buffers, and the optimizer two groups of parameters.
     """
 
     def __init__(
@@ -52,12 +52,17 @@ class Training:
         dropping = ("torch" if device.type == "cpu" else "accelerator") in self.kinds
         layers = (
             nn.Linear(WIDTH, 8),
+            nn.BatchNorm1d(8),
             nn.Tanh(),
             nn.Dropout(0.3 if dropping else 0.0),
             nn.Linear(8, 1),
         )
         self.net = nn.Sequential(*layers).to(device)
-        self.optimizer = optimizer(self.net.parameters(), lr=0.02)
+        vectors = [parameter for parameter in self.net.parameters() if parameter.dim() == 1]
+        matrices = [parameter for parameter in self.net.parameters() if parameter.dim() > 1]
+        # Two groups, as weight decay for matrices alone makes them.
+        groups = [{"params": matrices}, {"params": vectors, "lr": 0.01}]
+        self.optimizer = optimizer(groups, lr=0.02)
         # Not ExponentialLR: its state is the rate alone, which is saved with the optimizer.
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=20)
         self.scaler = torch.amp.GradScaler(
@@ -147,8 +152,9 @@ class Training:
         return [self.step() for _ in range(steps)]
 
     def weights(self) -> list[float]:
-        """All parameters, in a row."""
-        return nn.utils.parameters_to_vector(self.net.parameters()).tolist()
+        """All parameters and buffers, in a row."""
+        held = [*self.net.parameters(), *self.net.buffers()]
+        return torch.cat([each.detach().float().flatten() for each in held]).tolist()
 
 
 @contextmanager
