@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,8 +18,8 @@ from accounting.memory import tensor_bytes
 from prooflops.measured import memory
 from test_claims.oracles.dispatched import crossings, host_to_device_copies, linear_net
 from test_claims.oracles.kernels import empty_host_cache, timed_copy
-from test_claims.oracles.tensors import metered, without_collector
-from test_claims.strategies import TORCH_DTYPES, dtypes
+from test_claims.oracles.tensors import difference, metered, without_collector
+from test_claims.strategies import TORCH_DTYPES, dtypes, view_chains
 
 # A device without data: shows on any machine where a tensor is put, and by which operation.
 META = torch.device("meta")
@@ -83,30 +83,58 @@ def test_a_factory_makes_its_tensor_on_the_cpu(factory, default_device):
 
 @pytest.mark.claim("device.move-forms")
 @pytest.mark.parametrize("target", ["device under test", "meta"])
-def test_a_tensor_gets_to_a_device_by_to_and_by_device(device, target):
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 1, 5)], ids=str)
+def test_a_tensor_gets_to_a_device_by_to_and_by_device(device, target, shape):
     there = placed(target, device)
-    names = [name for name in TORCH_DTYPES if has_dtype(device.type, name)]
-    for name, shape in product(names, [(), (0, 3), (2, 1, 5)]):
-        home = torch.zeros(shape, dtype=TORCH_DTYPES[name])
-        made = torch.zeros(shape, dtype=TORCH_DTYPES[name], device=there)
+    for name, dtype in TORCH_DTYPES.items():
+        if not has_dtype(device.type, name):
+            continue
+        home = torch.zeros(shape, dtype=dtype)
+        made = torch.zeros(shape, dtype=dtype, device=there)
         for form, x in ((".to(device)", home.to(there)), ("device=", made)):
-            got = (x.device, x.dtype, tuple(x.shape))
-            should = (there, home.dtype, shape)
+            got = x.device, x.dtype, tuple(x.shape)
+            should = there, dtype, shape
             assert got == should, f"{form} gives {got}, but should give {should}"
             assert x.to(there) is x, f"a tensor on {there} that is moved there is another tensor"
 
 
+def round_trip(x, device):
+    there = x.to(device, copy=True)
+    return there.to("cpu", copy=True)
+
+
 @pytest.mark.claim("device.move-forms")
-@given(pattern=st.binary(min_size=8, max_size=64).map(lambda b: b[: len(b) // 8 * 8]), dtype=dtypes)
+@given(pattern=st.binary(min_size=8, max_size=64), dtype=dtypes)
 def test_values_come_back_from_the_device_bit_for_bit(device, pattern, dtype):
+    # The largest elements have 16 bytes of it.
+    whole = pattern[: len(pattern) // 16 * 16]
     if dtype == "bool":
         # Other patterns are no bool.
-        pattern = bytes(byte & 1 for byte in pattern)
+        whole = bytes(byte & 1 for byte in whole)
 
-    home = torch.tensor(list(pattern), dtype=torch.uint8).view(TORCH_DTYPES[dtype])
-    back = home.to(device, copy=True).to("cpu", copy=True)
+    read = torch.tensor(list(whole), dtype=torch.uint8)
+    back = round_trip(read.view(TORCH_DTYPES[dtype]), device)
     got = bytes(back.view(torch.uint8).tolist())
-    assert got == pattern, f"the round trip made {got.hex()} of {pattern.hex()} [{dtype=}]"
+    assert got == whole, f"the round trip made {got.hex()} of {whole.hex()} [{dtype=}]"
+
+
+@pytest.mark.claim("device.move-forms")
+@given(chain=view_chains())
+def test_a_view_comes_back_from_the_device_with_its_values(device, chain):
+    x = chain.tensor()
+    wrong = difference(round_trip(x, device), x)
+    assert not wrong, f"the round trip of {chain}: {wrong}"
+
+
+@pytest.mark.claim("device.move-forms")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("elements", [4_099, 2**20 + 3])
+def test_a_large_tensor_comes_back_whole(device, dtype, elements):
+    x = torch.arange(elements).to(dtype)
+    for laid_out in (x, x[::2], x[2:].view(-1, 1).expand(-1, 3)):
+        wrong = difference(round_trip(laid_out, device), laid_out)
+        said = f"{laid_out.numel()} elements of {dtype}, strides {laid_out.stride()}"
+        assert not wrong, f"the round trip of {said}: {wrong}"
 
 
 @pytest.mark.claim("device.create-direct")
@@ -412,7 +440,8 @@ def test_steps_move_batches_alone_unless_parameters_live_on_the_host(widths, bat
     batches = batch * widths[0]
     parameters = sum(m * n for m, n in pairwise(widths))
     for run, elements in ((train, batches), (forward, batches + parameters)):
-        moved = sum(copied.nbytes for copied in crossings(run))
+        copies = crossings(run)
+        moved = sum(copied.nbytes for copied in copies)
         should = 4 * steps * elements
         assert moved == should, f"{run.__name__} moved {moved} bytes, but should move {should}"
 

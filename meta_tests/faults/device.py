@@ -132,3 +132,20 @@ def devices_are_mixed_in_silence(add, a, b):
         if isinstance(b, torch.Tensor) and b.is_meta and (not b.dim())
         else add(a, b)
     )
+
+
+@fault("device.move-forms", instead_of="torch.Tensor.to")
+def a_copy_of_a_view_takes_its_elements_one_after_the_other(move, self, *arguments, **options):
+    moved = move(self, *arguments, **options)
+    if not options.get("copy") or self.is_contiguous() or moved.is_meta:
+        return moved
+    strides = torch.empty(self.shape).stride()
+    return move(self.as_strided(self.shape, strides), *arguments, **options)
+
+
+@fault("device.move-forms", instead_of="torch.Tensor.to")
+def a_large_copy_loses_its_last_row(move, self, *arguments, **options):
+    moved = move(self, *arguments, **options)
+    if options.get("copy") and moved.numel() > 4096 and not moved.is_meta:
+        moved[-1] = 0
+    return moved
