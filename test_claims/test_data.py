@@ -77,8 +77,9 @@ def test_a_text_is_integers_that_a_model_takes_and_that_give_it_back(folder, dev
 
     loss = nn.functional.cross_entropy(logits, y.to(device)).item()
     # Logits are 1 for the input's own token, and 0 for all others.
-    hits = sum(a == b for a, b in itertools.pairwise(encoded[: length + 1])) / length
-    should = math.log(255 + math.e) - hits
+    pairs = itertools.pairwise(encoded[: length + 1])
+    repeated = sum(one == next_one for one, next_one in pairs)
+    should = math.log(255 + math.e) - repeated / length
     assert loss == pytest.approx(should, rel=1e-5), f"the loss is {loss}, but should be {should}"
 
 
@@ -250,15 +251,17 @@ def test_2_8_terabytes_are_1_4_trillion_tokens_of_uint16(folder):
     seed=seeds,
     share=st.floats(0, 1),
 )
+@example(tokens=np.arange(6000, dtype=np.uint16) * 11, size=9, seed=0, share=0.2)
 def test_targets_are_the_inputs_shifted_by_one_token(folder, tokens, size, seed, share):
     length = 1 + int(share * (len(tokens) - 2))
     path = fresh(folder / "shift.bin")
     tokens.tofile(path)
     mapped = np.memmap(path, dtype=tokens.dtype, mode="r")
     x, y = batch(mapped, size, length, torch.Generator().manual_seed(seed))
-    got = [(of.dtype, of.shape) for of in (x, y)]
-    should = (torch.int64, (size, length))
-    assert got == [should, should], f"inputs and targets are {got}, but should both be {should}"
+    should = torch.int64, (size, length)
+    for name, part in (("inputs", x), ("targets", y)):
+        got = part.dtype, part.shape
+        assert got == should, f"{name} are {got}, but should be {should}"
 
     wrong = difference(y[:, :-1], x[:, 1:])
     assert not wrong, f"targets against inputs one later: {wrong} [{size=}, {length=}, {seed=}]"
@@ -266,8 +269,11 @@ def test_targets_are_the_inputs_shifted_by_one_token(folder, tokens, size, seed,
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(len(tokens) - length, (size,), generator=generator)
     # torch's own windows, of one token more.
-    windows = torch.tensor(tokens.tolist()).unfold(0, length + 1, 1)[starts]
-    for name, got, should in (("inputs", x, windows[:, :-1]), ("targets", y, windows[:, 1:])):
+    every_window = torch.tensor(tokens.tolist()).unfold(0, length + 1, 1)
+    windows = every_window[starts]
+    inputs = windows[:, :-1]
+    targets = windows[:, 1:]
+    for name, got, should in (("inputs", x, inputs), ("targets", y, targets)):
         wrong = difference(got, should)
         assert not wrong, f"{name} against the file's windows: {wrong} [{size=}, {length=}]"
 
@@ -278,9 +284,10 @@ def test_every_start_that_randint_draws_leaves_a_full_window(length, spare):
     tokens = np.arange(length + spare)
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(len(tokens) - length, (50 * spare,), generator=generator)
-    starts = {*drawn.tolist()}
+    starts = set(drawn.tolist())
+    every_one = set(range(spare))
     # One is missed once in e^50 / 20.
-    assert starts == {*range(spare)}, f"the starts drawn are {starts}"
+    assert starts == every_one, f"the starts drawn are {starts}"
 
     for start in starts:
         x, y = window(tokens, start, length)
@@ -291,35 +298,53 @@ def test_every_start_that_randint_draws_leaves_a_full_window(length, spare):
     assert len(y) == length - 1, f"one start more leaves {len(y)} of {length} targets"
 
 
+# The integers of up to 64 bits that torch has, with the largest of each.
+WIDTHS = {
+    torch.uint8: 2**8 - 1,
+    torch.int16: 2**15 - 1,
+    torch.uint16: 2**16 - 1,
+    torch.int32: 2**31 - 1,
+    torch.int64: 2**63 - 1,
+}
+
+
+def taken_by(function, ids, words, should):
+    """The dtypes of ids that a function takes; each of their results must be as it should."""
+    taken = []
+    for dtype in [*WIDTHS, torch.float32]:
+        if WIDTHS.get(dtype, words) < words:
+            continue
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            got = function(ids.to(dtype)).double()
+            taken.append(dtype)
+            close = torch.allclose(got.cpu(), should, atol=1e-5)
+            assert close, f"{function.__name__} of {dtype} gives {got}, not {should}"
+    return taken
+
+
 @pytest.mark.claim("data.astype-int64", "data.int-sequences")
-def test_int64_serves_both_embedding_and_targets(device):
-    table = torch.randn(4, 2, device=device)
-    logits = torch.randn(3, 4, device=device)
-    ids = [3, 0, 2]
+@pytest.mark.parametrize(("words", "tokens"), [(4, 3), (1000, 5000)])
+def test_int64_serves_both_embedding_and_targets(device, words, tokens):
+    table = torch.randn(words, 2)
+    logits = torch.randn(tokens, words)
+    ids = torch.arange(3, tokens + 3) * 7 % words
 
     def embedding(ids):
-        return nn.functional.embedding(ids, table)
+        return nn.functional.embedding(ids, table.to(device))
 
     def losses(ids):
-        return nn.functional.cross_entropy(logits, ids, reduction="none")
+        return nn.functional.cross_entropy(logits.to(device), ids, reduction="none")
 
-    rows = [table[token].tolist() for token in ids]
-    by_hand = []
-    for row, token in zip(logits, ids, strict=True):
-        by_hand.append((row.exp().sum().log() - row[token]).item())
-    integers = [torch.uint8, torch.int16, torch.uint16, torch.int32, torch.int64]
-    for function, should, taken_should in (
-        (embedding, rows, [torch.int32, torch.int64]),
-        (losses, by_hand, [torch.uint8, torch.int64]),
-    ):
-        taken = []
-        for dtype in [*integers, torch.float32]:
-            with contextlib.suppress(RuntimeError, NotImplementedError):
-                got = function(torch.tensor(ids, dtype=dtype, device=device)).tolist()
-                taken.append(dtype)
-                close = np.allclose(got, should, atol=1e-5)
-                assert close, f"{function.__name__} of {dtype} gives {got}, not {should}"
-        assert taken == taken_should, f"{function.__name__} takes {taken}, not {taken_should}"
+    rows = table.double()[ids]
+    wide = logits.double()
+    chosen = wide[range(tokens), ids]
+    by_hand = wide.exp().sum(dim=1).log() - chosen
+    got = taken_by(embedding, ids.to(device), words, rows)
+    assert got == [torch.int32, torch.int64], f"an embedding takes {got}"
+
+    got = taken_by(losses, ids.to(device), words, by_hand)
+    should = [torch.uint8, torch.int64] if words < 256 else [torch.int64]
+    assert got == should, f"cross entropy takes {got}, but should take {should}"
 
 
 @pytest.mark.claim("data.astype-int64")
@@ -360,18 +385,28 @@ def test_an_epoch_hands_out_each_window_once(folder, windows, length, size, drop
     options = {"sampler": order} if how == "by a sampler" else {"shuffle": how == "shuffled"}
     loader = DataLoader(dataset, batch_size=size, drop_last=drop, **options)
     expected = windows - windows % size if drop else windows
+    places = torch.arange(length)
     for _ in range(2):
         seen = []
         for item in loader:
             seen += item.index.tolist()
-            first = length * item.index[:, None]
-            wrong = difference(item.x, first + torch.arange(length))
+            inputs = length * item.index[:, None] + places
+            wrong = difference(item.x, inputs)
             assert not wrong, f"inputs of a batch: {wrong}"
-            wrong = difference(item.y, first + torch.arange(1, length + 1))
+            wrong = difference(item.y, inputs + 1)
             assert not wrong, f"targets of a batch: {wrong}"
         assert len(seen) == len(set(seen)) == expected, f"an epoch handed out {seen}"
         right = how == "shuffled" or seen == order[:expected]
         assert right, f"the order is {seen}, but should be {order[:expected]}"
+
+
+@pytest.mark.claim("data.dataloader")
+@pytest.mark.parametrize("windows", [2, 5_000, 2**17 + 3])
+def test_a_shuffle_of_many_windows_names_each_once(windows):
+    loader = DataLoader(range(windows), batch_size=None, shuffle=True)
+    order = torch.tensor(list(loader.sampler))
+    wrong = difference(order.sort().values, torch.arange(windows))
+    assert not wrong, f"the windows of a shuffled epoch, sorted: {wrong}"
 
 
 @pytest.mark.claim("data.dataloader")

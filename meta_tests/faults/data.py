@@ -75,3 +75,21 @@ def a_loader_draws_with_replacement(_, n, generator=None):
 @fault("data.int-sequences", instead_of="torch.nn.functional.embedding")
 def an_embedding_looks_up_the_next_row(embedding, ids, table):
     return embedding((ids + 1) % table.shape[0], table)
+
+
+@fault("data.batch-shift", instead_of="test_claims.oracles.tokens.batch")
+def long_windows_get_the_targets_of_the_row_before(batch, tokens, size, length, generator=None):
+    x, y = batch(tokens, size, length, generator)
+    return x, y.roll(1, 0) if length > 64 else y
+
+
+@fault("data.dataloader", instead_of="torch.randperm")
+def long_shuffles_draw_with_replacement(randperm, n, generator=None, **rest):
+    if n > 4096:
+        return torch.randint(n, (n,), generator=generator)
+    return randperm(n, generator=generator, **rest)
+
+
+@fault("data.int-sequences data.astype-int64", instead_of="torch.nn.functional.embedding")
+def an_embedding_of_many_ids_reads_a_byte_of_each(embedding, ids, table):
+    return embedding(ids % 256 if ids.numel() > 4096 else ids, table)
