@@ -326,10 +326,11 @@ def test_a_chain_runs_from_the_left_unless_an_einsum_has_opt_einsum(function, en
     assert got == eager == should, f"FLOPs compiled={got}, {eager=}, but should be {should}"
 
 
-def ones_and_a_bit(device, bit, size=64):
+def ones_and_a_bit(device, bit, size=300):
     """1 + 2^-bit everywhere, and a permutation.
 
-    Each product has one term, so only precision can be lost.
+    Each product has one term, so only precision can be lost. More elements than kernels take for
+    few.
     """
     ones = torch.full((size, size), 1 + 2.0**-bit, device=device)
     return ones, torch.eye(size, device=device).flip(0)
@@ -450,7 +451,8 @@ def test_a_compiled_net_has_outputs_and_gradients_of_the_uncompiled_one(device):
     torch.manual_seed(0)
     layers = [torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)]
     net = torch.nn.Sequential(torch.nn.LayerNorm(64), *layers).to(device)
-    inputs = torch.randn(32, 64, device=device)
+    # Three dimensions, and the last one not the densest.
+    inputs = torch.randn(4, 64, 30, device=device).mT
 
     def outputs_and_gradients(forward):
         net.zero_grad()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -190,7 +189,7 @@ def with_bits(net: nn.Sequential, bits: int) -> nn.Sequential:
 def fitted(
     device: torch.device, target: str, bits: int = 32, master: bool = True, steps: int = 250
 ) -> nn.Sequential:
-    """A net fitted to one of TARGETS by AdamW with weights in `bits` bits.
+    """A net fitted to a target by AdamW with weights in `bits` bits.
 
     With a `master` copy the weights are kept in fp32 and rounded for each use; without, only the
     rounded ones are kept.
@@ -211,23 +210,32 @@ def fitted(
     optimizer = torch.optim.AdamW(net.parameters(), lr=5e-3)
     for _ in range(steps):
         optimizer.zero_grad()
-        (net(x) - TARGETS[target](x)).square().mean().backward()
+        error = net(x) - target_of(x, target)
+        error.square().mean().backward()
         optimizer.step()
         if not master:
             round_weights(net, bits)
     return net
 
 
-TARGETS: dict[str, Callable[[Tensor], Tensor]] = {
-    "wave": lambda x: torch.sin(3 * x[:, :1]) + x[:, 1:2] * x[:, 2:3],
-    "bowl": lambda x: x[:, :1] * x[:, 1:2] + x[:, 2:3].square(),
-    "fold": lambda x: (x[:, :1] - x[:, 1:2]).abs() + 0.5 * torch.cos(2 * x[:, 3:]),
-}
+TARGETS = ("wave", "bowl", "fold")
+
+
+def target_of(x: Tensor, name: str) -> Tensor:
+    """One number for each row of four."""
+    first, second, third, fourth = x.split(1, dim=1)
+    if name == "wave":
+        return torch.sin(3 * first) + second * third
+    if name == "bowl":
+        return first * second + third.square()
+    return (first - second).abs() + 0.5 * torch.cos(2 * fourth)
 
 
 @torch.no_grad()
 def fresh_loss(net: nn.Sequential, target: str) -> float:
     """Mean square error on data that no training saw."""
     device = next(net.parameters()).device
-    x = torch.rand(512, 4, generator=torch.Generator().manual_seed(7)).to(device) * 2 - 1
-    return float((net(x) - TARGETS[target](x)).square().mean())
+    drawn = torch.rand(512, 4, generator=torch.Generator().manual_seed(7))
+    x = 2 * drawn.to(device) - 1
+    error = net(x) - target_of(x, target)
+    return float(error.square().mean())
