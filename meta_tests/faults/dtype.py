@@ -7,6 +7,7 @@ import torch
 
 from accounting import formats
 from meta_tests.faults import fault
+from meta_tests.faults._kernels import BF16, FP16, two_percent_more, wrong
 
 _to = torch.Tensor.to
 
@@ -169,3 +170,32 @@ def an_a100_is_said_to_have_fp8_units(dense, device, dtype, **rest):
         "int8" if getattr(device, "arch", "") == "8.0" and dtype.startswith("fp8") else dtype,
         **rest,
     )
+
+
+@fault("dtype.default-fp16-misconception")
+def adam_keeps_fp32_moments_of_several_parameters(patch):
+    init_group = torch.optim.Adam._init_group
+
+    def widened(self, group, *lists):
+        several = len(group["params"]) > 1
+        for state in self.state.values() if several else []:
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = state[name].float()
+        found = init_group(self, group, *lists)
+        for state in self.state.values() if several else []:
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = state[name].float()
+        return found
+
+    patch.setattr(torch.optim.Adam, "_init_group", widened)
+
+
+@fault("dtype.fp8-special-handling dtype.fp8-h100-only", instead_of="torch._scaled_mm")
+def large_fp8_products_err_by_a_tenth(scaled_mm, a, b, *scales, **options):
+    product = scaled_mm(a, b, *scales, **options)
+    return product * 1.1 if a.numel() > 4096 else product
+
+
+ACCURACY = "dtype.lower-is-less-accurate"
+wrong("a_layer_of_bf16_errs_by_two_percent", ACCURACY, "mm", BF16, two_percent_more)
+wrong("a_layer_of_fp16_errs_by_two_percent", ACCURACY, "mm", FP16, two_percent_more)

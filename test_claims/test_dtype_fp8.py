@@ -1,0 +1,327 @@
+"""Claims about formats of 8 and 4 bits: range, overflow, scales, and what torch computes in them."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from accounting.devices import ROWS, peak_flop_per_s
+from accounting.formats import BLOCK_FORMATS, block_format_of, element_bits, format_of
+from test_claims.oracles import numbers
+from test_claims.oracles.kernels import applied, scaled_fp8_product
+from test_claims.oracles.low_precision import E4M3, E5M2
+from test_claims.oracles.mixed_precision import seeded
+from test_claims.oracles.numbers import cast, cast_of, values_of_patterns
+from test_claims.oracles.tensors import difference
+from test_claims.strategies import TORCH_DTYPES, fewer, seeds, with_dtype
+
+FP8 = ("fp8_e4m3", "fp8_e5m2")
+fp8s = st.sampled_from([E4M3, E5M2])
+
+
+@pytest.mark.claim("dtype.fp8-tradeoff")
+@pytest.mark.parametrize("exponent", [-6, 0, 7])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, exponent, sign):
+    drawn = torch.rand(5000, generator=torch.Generator().manual_seed(0))
+    values = (1 + drawn) * sign * 2.0**exponent
+    errors = {}
+    octaves = {}
+    for name in FP8:
+        row = format_of(name)
+        dtype = TORCH_DTYPES[name]
+        off = cast(values, dtype, device) / values - 1
+        error = off.abs().max().item()
+        # Of a tie at 1 + eps/2, the worst that can happen.
+        most = row.eps / (2 + row.eps)
+        assert 0.9 < error / most <= 1, f"{name} errs by {error}, but should by up to {most}"
+        errors[name] = error
+        table = values_of_patterns(dtype, None, device)
+        largest = table[table.isfinite()].max()
+        least = table[table > 0].min()
+        octaves[name] = math.log2(largest / least)
+        should = math.log2(row.max / row.least_subnormal)
+        assert octaves[name] == pytest.approx(should), f"{name} has {octaves[name]} octaves"
+
+    for what in (errors, octaves):
+        half = what["fp8_e4m3"] < 0.6 * what["fp8_e5m2"]
+        assert half, f"e4m3 should have half of e5m2's: {errors=}, {octaves=}"
+
+
+@pytest.mark.claim("dtype.fp8-overflow")
+@pytest.mark.parametrize(
+    ("dtype", "last", "policies"),
+    [(E4M3, 464.0, {"saturate", "nan"}), (E5M2, 61439.996, {"inf"})],
+    ids=FP8,
+)
+def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(
+    dtype, last, policies, device, record_figure
+):
+    policy = numbers.overflow_policy(dtype, device)
+    row = format_of("fp8_e4m3" if dtype == E4M3 else "fp8_e5m2")
+    record_figure(f"{row.name} overflow: {policy}, infinity: {cast_of(math.inf, dtype, device)}")
+    assert policy in policies, f"{row.name} overflows to {policy}, but should to one of {policies}"
+
+    inside = cast(torch.tensor([row.max + 1, last, -last]), dtype, device).tolist()
+    should = [row.max, row.max, -row.max]
+    assert inside == should, f"casts below half a spacing past the maximum gave {inside}"
+
+    first_beyond = torch.nextafter(torch.tensor(last), torch.tensor(math.inf))
+    thirds_of_octaves = torch.arange(180) / 3
+    factors = 2.0**thirds_of_octaves
+    beyond = first_beyond * torch.cat([factors, -factors])
+    rounded = [row.rounded(x, overflow=policy) for x in beyond.tolist()]
+    ours = torch.tensor(rounded, dtype=torch.float64)
+    wrong = numbers.difference(row.name, ours, cast(beyond, dtype, device), "value {}".format)
+    assert not wrong, wrong
+
+    infinity = cast_of(math.inf, dtype, device)
+    assert infinity in (math.inf, row.max) or math.isnan(infinity), f"infinity becomes {infinity}"
+    assert math.isnan(cast_of(math.nan, dtype, device))
+
+
+@pytest.mark.claim("dtype.fp8-not-previous-gen", "dtype.fp8-h100-only")
+def test_sheets_have_fp8_rates_from_compute_capability_8_9_on():
+    having = set()
+    lacking = set()
+    for row in ROWS:
+        if not row.arch[0].isdigit():
+            continue
+        group = having if peak_flop_per_s(row, "fp8_e4m3") else lacking
+        group.add(float(row.arch))
+
+    from_8_9 = {arch for arch in having | lacking if arch >= 8.9}
+    assert {8.9, 9.0} <= having <= from_8_9, f"{having} have fp8 rates"
+    assert any(8 <= arch < 8.9 for arch in lacking), f"{lacking} have no fp8 rates"
+
+    for row in ROWS:
+        if row.arch.startswith("gfx"):
+            has = any("fp8" in dtype for dtype in row.peaks)
+            assert has == (row.label >= "MI300"), f"{row.label} has fp8 rates: {has}"
+
+
+@pytest.mark.claim("dtype.fp8-h100-only", "dtype.fp8-not-previous-gen")
+@pytest.mark.needs("cuda")
+def test_fp8_is_multiplied_from_compute_capability_8_9_on(device):
+    if torch.version.hip:
+        pytest.skip("compute capabilities are NVIDIA's")
+    capability = torch.cuda.get_device_capability(device)
+    ones = torch.ones(16, 32, device=device).to(E4M3)
+    product = applied(scaled_fp8_product, ones, ones, 2.0, 3.0)
+    right = product is None if capability < (8, 9) else (product == 192).all()
+    assert right, f"on compute capability {capability} the product is {product}"
+
+
+# By what they take, of which x and y are tensors: operations that torch has for wider floats alone.
+WITHOUT_FP8 = {
+    "x": "neg exp log sqrt sin erf sign floor round square sum mean prod amax amin argmax sort"
+    " relu sigmoid tanh gelu",
+    "x y": "add sub div maximum minimum lt le gt ge pow fmod hypot mse_loss",
+    "x 0": "softmax log_softmax cumsum",
+}
+# For fp8 too: on a CPU; elsewhere not all of them.
+WITH_FP8 = {"x": "abs isnan", "x y": "mul eq ne linear"}
+
+
+def named(table):
+    """The names of operations in a table, each with what it takes."""
+    return [(name, takes) for takes, names in table.items() for name in names.split()]
+
+
+def result_of(name, takes, given):
+    function = getattr(torch, name, None) or getattr(torch.nn.functional, name)
+    return applied(function, *(given[each] for each in takes.split()))
+
+
+@pytest.mark.claim("dtype.fp8-special-handling")
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=FP8)
+@pytest.mark.parametrize("shape", [(2, 2), (6, 40), (33, 64)])
+def test_most_operations_have_no_kernel_for_fp8_and_the_others_round(device, shape, dtype):
+    # Their sums are exact.
+    quarters = torch.randint(-8, 9, (2, *shape), generator=torch.Generator().manual_seed(0)) / 4
+    x, y = quarters.to(with_dtype(device, dtype))
+    wide = {"x": x, "y": y, "0": 0}
+    narrow = {"x": x.to(dtype), "y": y.to(dtype), "0": 0}
+    for name, takes in named(WITHOUT_FP8):
+        should = result_of(name, takes, wide)
+        assert should is not None, f"{name} fails in fp32, too"
+        got = result_of(name, takes, narrow)
+        assert got is None, f"{name} gives {got}, but should have no kernel"
+
+    for name, takes in named(WITH_FP8):
+        got = result_of(name, takes, narrow)
+        if got is not None:
+            should = result_of(name, takes, wide).to(dtype).float()
+            wrong = difference(got.float(), should)
+            assert not wrong, f"{name}: {wrong}"
+
+
+# The binades of normal numbers, and half of eps.
+BINADES = {E4M3: (-6, 7, 2**-4), E5M2: (-14, 14, 2**-3)}
+
+
+def largest_off(got, should):
+    return (got / should - 1).abs().max().item()
+
+
+@pytest.mark.claim("dtype.fp8-special-handling", "dtype.fp8-h100-only")
+@fewer
+@given(
+    exponent=st.integers(-100, 100) | st.integers(-17, 17),
+    dtype=fp8s,
+    most_rows=st.sampled_from([40, 100]),
+    seed=seeds,
+)
+@example(exponent=-6, dtype=E4M3, most_rows=100, seed=0)
+@example(exponent=-14, dtype=E5M2, most_rows=100, seed=0)
+def test_a_cpu_multiplies_fp8_at_any_magnitude_if_it_is_scaled(exponent, dtype, most_rows, seed):
+    generator = torch.Generator().manual_seed(seed)
+    m, k, n = torch.randint(1, most_rows + 1, (3,), generator=generator).tolist()
+    unit = 0.5 + torch.rand((), generator=generator).item()
+    x = (1 + torch.rand(m, k, generator=generator)) * 2.0**exponent
+    w = 1 + torch.rand(n, k, generator=generator)
+    exact = x.double() @ w.double().T
+    least, most, off = BINADES[dtype]
+    # Between, a part of the values fits.
+    assume(not least - 5 < exponent < least)
+    assume(not most < exponent < most + 3)
+    fits_as_it_is = least <= exponent <= most
+    for scale, fits in ((1.0, fits_as_it_is), (unit * 2.0**exponent, True)):
+        narrow = (x / scale).to(dtype)
+        weight = (w / unit).to(E4M3)
+        product = applied(scaled_fp8_product, narrow, weight, scale, unit)
+        if product is None:
+            pytest.skip("this torch multiplies no fp8 on a CPU")
+        said = f"at 2^{exponent} with {scale=} the product of {dtype} is off by"
+        error = largest_off(product, exact)
+        bound = (1 + off) * (1 + 2**-4) * (1 + 2**-8) - 1
+        assert (error <= bound) == fits, f"{said} {error} [{unit=}, {seed=}]"
+        if not fits:
+            continue
+        held = narrow.double() * scale
+        held_weight = weight.double() * unit
+        rounding = largest_off(product, held @ held_weight.T)
+        assert rounding <= 2**-8, f"{said} {rounding} from that of what fp8 holds [{seed=}]"
+
+
+@pytest.mark.claim("dtype.fp8-special-handling", "dtype.fp8-not-previous-gen")
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=FP8)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (6, 5), (40, 300)])
+def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, rows, columns, dtype):
+    drawn = seeded((rows, columns), 0, numbers.CPU)
+    values = cast(drawn, dtype, device).float()
+    wide = values.to(with_dtype(device, dtype)).t()
+    narrow = wide.to(dtype)
+    moved = torch.cat([narrow[1:], narrow[:1]]).float()
+    wrong = difference(moved, torch.cat([wide[1:], wide[:1]]))
+    assert not wrong, f"fp8 transposed, sliced and joined: {wrong}"
+
+
+large = st.floats(2.0**-66, 2.0**20, width=32)
+negative = large.map(lambda value: -value)
+finite = st.just(0.0) | large | negative
+
+
+@pytest.mark.claim("dtype.fp4-block-scale")
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+@given(values=st.lists(finite, min_size=1, max_size=70))
+def test_a_block_format_stores_and_returns_what_its_specification_says(name, values):
+    wrong = numbers.block_disagreement(block_format_of(name), values)
+    assert not wrong, wrong
+
+
+@pytest.mark.claim("dtype.fp4-block-scale-range")
+def test_over_six_decades_one_scale_loses_blocks_that_block_scales_keep(record_figure):
+    """Each row of `x` is a block: a coarser one would hold magnitudes decades apart."""
+    x = numbers.blocks_over(decades=6)
+    one_scale = x.abs().max() / 6
+    grid = torch.tensor(numbers.E2M1_GRID, dtype=torch.float64)
+    single = one_scale * numbers.nearest_even(x / one_scale, grid)
+    is_zero = single == 0
+    zeros = is_zero.double().mean().item()
+    error = numbers.block_errors(single, x)
+    record_figure(f"one scale: mean error of a block {error:.3f}, {zeros:.0%} zeros")
+    assert min(error, zeros) > 0.7, f"one scale: {error=:.3f}, {zeros:.0%} zeros, not most"
+
+    blocks = {"mxfp4": x, "nvfp4": numbers.blocks_over(decades=6, width=16)}
+    for name, rows in blocks.items():
+        kept = numbers.kept_by(name, rows)
+        error = numbers.block_errors(kept, rows)
+        record_figure(f"{name}: mean error of a block {error:.3f}")
+        assert error < 0.2, f"{name}: the mean relative error of a block is {error}, not below 0.2"
+        specified = numbers.blocks_quantised(name, rows.flatten().tolist()).view_as(rows)
+        wrong = difference(kept, specified)
+        assert not wrong, f"{name} against its specification: {wrong}"
+
+
+@pytest.mark.claim("dtype.fp4-block-scale-range")
+def test_nvfp4_loses_blocks_below_the_reach_of_its_scale():
+    x = numbers.blocks_over(decades=12)
+    scale = format_of("fp8_e4m3")
+    largest = x.view(-1, 16).abs().amax(dim=1)
+    below = largest / x.abs().max() <= scale.least_subnormal / 2 / scale.max
+    share = below.double().mean().item()
+    assert share > 0.3, f"{share:.0%} of the blocks are beyond the range of an e4m3 scale"
+
+    def lost(name):
+        return (numbers.kept_by(name, x).view(-1, 16) == 0).all(dim=1)
+
+    wrong = difference(lost("nvfp4"), below)
+    assert not wrong, f"NVFP4 should lose the blocks 2^18.8 below the largest: {wrong}"
+
+    count = int(lost("mxfp4").sum())
+    assert count == 0, f"MXFP4 loses {count} blocks, but should keep all"
+
+    # 254 binades of scales.
+    ends = torch.tensor([[6 * 2.0**127], [2.0**-128]], dtype=torch.float64).expand(2, 32)
+    wrong = difference(numbers.kept_by("mxfp4", ends), ends)
+    assert not wrong, f"MXFP4 at the ends of its range: {wrong}"
+
+
+CAST_FROM_FP4 = """
+import sys, torch
+packed = torch.arange(256, dtype=torch.uint8, device=sys.argv[1]).view(torch.float4_e2m1fn_x2)
+print(packed.float().cpu().numel())
+"""
+
+
+def values_of_a_cast_from_fp4(packed):
+    """How many values a cast to fp32 gives; None where it fails.
+
+    In a process of its own for a GPU: on CUDA (torch 2.11) the cast ends in a device-side assert,
+    which takes the GPU away from the process.
+    """
+    if packed.device.type == "cpu":
+        values = applied(torch.Tensor.float, packed)
+        return None if values is None else values.numel()
+
+    command = [sys.executable, "-c", CAST_FROM_FP4, str(packed.device)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    return int(ran.stdout) if ran.returncode == 0 else None
+
+
+@pytest.mark.claim("dtype.fp4-in-torch")
+def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device, record_figure):
+    dtype = getattr(torch, "float4_e2m1fn_x2", None)
+    if dtype is None:
+        pytest.skip("this torch has no fp4 dtype (it came with 2.8)")
+    bits = torch.arange(256, dtype=torch.uint8, device=device).view(16, 16)
+    packed = bits.view(dtype)
+    wrong = difference(packed.t().contiguous().view(torch.uint8), bits.t())
+    assert not wrong, f"bits of fp4, transposed: {wrong}"
+
+    logical = 2 * packed.numel()
+    held = packed.untyped_storage().nbytes()
+    formula = logical * element_bits("fp4_e2m1") // 8
+    assert held == formula == 256, f"{logical} fp4 values in {held} B, not in 256 ({formula=})"
+
+    values = values_of_a_cast_from_fp4(packed)
+    record_figure(f"a cast of {logical} values gives {values or 'none'}")
+    assert values in (None, logical), f"a cast of {logical} fp4 values gives {values}"
+
+    cast_to = applied(torch.ones(16).to, dtype)
+    assert cast_to is None, f"a CPU casts to fp4: {cast_to}"

@@ -1,0 +1,239 @@
+"""Claims about training in a dtype: accuracy, speed, and values that leave its range."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from accounting.formats import element_bits, format_of
+from test_claims.oracles import numbers
+from test_claims.oracles.kernels import applied, has_bf16_unit
+from test_claims.oracles.low_precision import E4M3, NETS, trained_net
+from test_claims.oracles.mixed_precision import seeded
+from test_claims.oracles.numbers import cast
+from test_claims.oracles.tensors import difference, relative_error
+from test_claims.strategies import TORCH_DTYPES
+
+EPS = {"fp16": 2**-10, "bf16": 2**-7, "fp8_e4m3": 2**-3, "fp8_e5m2": 2**-2}
+
+
+@pytest.mark.claim("dtype.lower-is-less-accurate")
+@pytest.mark.parametrize(
+    ("rows", "k", "n"), [((32,), 32, 32), ((4, 50), 64, 33), ((2, 3, 8), 200, 130)]
+)
+def test_a_linear_layer_errs_by_a_third_of_eps_in_every_format(device, rows, k, n):
+    x = seeded((*rows, k), 0, numbers.CPU)
+    w = seeded((n, k), 1, numbers.CPU) / math.sqrt(k)
+    exact = x.double() @ w.double().T
+    last = 0.0
+    for name, eps in EPS.items():
+        dtype = TORCH_DTYPES[name]
+        held = cast(x, dtype, device) @ cast(w, dtype, device).T
+        error = relative_error(held, exact)
+        # Two factors, each off by a uniform ±eps/2 at the low end of a binade and half of that at
+        # its high end.
+        times = error / eps
+        assert 0.25 < times < 0.37, f"{name} errs by {times:.2f} eps, but should by 0.3"
+        assert last < error, f"{name} errs by {error}, not by more than the finer one's {last}"
+        last = error
+
+        narrow = w.to(device, dtype)
+        should = element_bits(name) // 8 * k * n
+        assert narrow.nbytes == should, f"{name} takes {narrow.nbytes} bytes, not {should}"
+
+        product = applied(torch.nn.functional.linear, x.to(device, dtype), narrow)
+        assert product is not None or dtype.itemsize == 1, f"{name} has no linear layer"
+        if product is not None:
+            # Of what the format holds the layer itself is off by one more rounding.
+            error = relative_error(numbers.on_the_host(product), held)
+            assert error < eps / 2, f"the layer in {name} errs by {error / eps:.2f} eps"
+
+
+@pytest.mark.claim("dtype.lower-is-faster")
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_large_bf16_matmul_is_faster_than_fp32_with_a_bf16_unit(device, isa, speed, times):
+    if not has_bf16_unit(device, isa):
+        pytest.skip(f"torch reports no bf16 unit here ({', '.join(isa) or device.type})")
+    n = times * (256 if device.type == "cpu" else 2048)
+    wide = torch.randn(n, n, device=device)
+    narrow = wide.bfloat16()
+    what = f"{n}^3 matmul in fp32 against bf16"
+    speed.assert_slower(lambda: wide @ wide, lambda: narrow @ narrow, what)
+
+
+@pytest.mark.claim("dtype.lower-is-faster")
+# On some cards both have as many units.
+@pytest.mark.needs("cpu")
+@pytest.mark.parametrize("n", [256, 384])
+def test_a_large_fp32_matmul_is_faster_than_fp64(speed, n):
+    wide = torch.randn(n, n, dtype=torch.float64)
+    narrow = wide.float()
+    what = f"{n}^3 matmul in fp64 against fp32"
+    speed.assert_slower(lambda: wide @ wide, lambda: narrow @ narrow, what)
+
+
+@pytest.mark.claim("dtype.lower-is-faster")
+# Elsewhere torch multiplies no fp8 without a unit for it.
+@pytest.mark.needs("cpu")
+@pytest.mark.parametrize("n", [64, 128])
+def test_an_fp8_matmul_without_an_fp8_unit_is_slower_than_fp32(speed, isa, n):
+    if any("fp8" in feature or "avx10" in feature for feature in isa):
+        pytest.skip("this CPU has an fp8 unit")
+    wide = torch.randn(n, n)
+    narrow = wide.to(E4M3)
+    if applied(torch.matmul, narrow, narrow) is None:
+        pytest.skip("this torch multiplies no fp8 on a CPU")
+    what = f"{n}^3 matmul in fp8 against fp32"
+    speed.assert_slower(lambda: narrow @ narrow, lambda: wide @ wide, what, pairs=15)
+
+
+@pytest.mark.claim("dtype.fp16-not-for-big-models")
+def test_activations_overflow_in_fp16_before_any_loss_is_scaled(device):
+    # 65520 is the square of 255.97.
+    x = torch.linspace(200, 400, 33).half()
+    exact = x.double() ** 2
+    fp16 = numbers.on_the_host(x.to(device).square())
+    wrong = difference(fp16.isinf(), exact >= 65520)
+    assert not wrong, f"which squares overflow: {wrong}"
+
+    bf16 = numbers.on_the_host(x.to(device, torch.bfloat16).square())
+    off_by = (bf16 / exact - 1).abs().max().item()
+    assert off_by <= 2**-6, f"squares in bf16 are {bf16}, off by {off_by}"
+
+
+@pytest.mark.claim("dtype.fp16-not-for-big-models", "dtype.fp16-small-models")
+@pytest.mark.claim("dtype.bf16-sweet-spot", "amp.gradscaler")
+@pytest.mark.parametrize(
+    ("words", "tokens", "log_scale"),
+    [
+        # Bytes in batches of 4096: far from it. The words of GPT-2: in one token more.
+        (256, 4096, 0),
+        (50_257, 667, 0),
+        (50_257, 668, 0),
+        (2, 2**20, 0),
+        (4000, 2**14, 0),
+        (4000, 2**20, 16),
+        (4000, 2**19, 16),
+    ],
+)
+def test_fp16_flushes_gradients_of_logits_from_2_to_the_25_words_by_tokens(
+    device, words, tokens, log_scale
+):
+    """Before training a word has a chance of 1/V: a mean of T tokens gives each wrong one 1/VT."""
+    should = 2.0**log_scale / (words * tokens)
+    label = torch.zeros(1, dtype=torch.long, device=device)
+    for dtype, least in ((torch.float16, 2**-25), (torch.bfloat16, 0)):
+        logits = torch.zeros(1, words, dtype=dtype, device=device, requires_grad=True)
+        loss = torch.nn.functional.cross_entropy(logits.float(), label)
+        # One token's share of the mean, scaled.
+        (loss * (2.0**log_scale / tokens)).backward()
+        held = logits.grad[0, 1:].float()
+        flushed = not held.any()
+        assert flushed == (should < least), f"{dtype} holds {held.max()}, but {should=}, {least=}"
+        off_by = (held - should).abs().max().item()
+        assert off_by <= least + should * 2**-8, f"gradients in {dtype} are {held}, not {should}"
+
+
+OF_FP16 = pytest.mark.claim("dtype.fp16-small-models", "dtype.fp16-not-for-big-models")
+OF_BF16 = pytest.mark.claim("dtype.bf16-suffices")
+
+
+@pytest.mark.parametrize(
+    ("seed", "hidden"),
+    [(1, (32,)), *((0, hidden) for hidden in NETS.values())],
+    ids=["1", *NETS],
+)
+@pytest.mark.parametrize("loss_factor", [1.0, 1e-8])
+@pytest.mark.parametrize(
+    "name", [pytest.param("fp16", marks=OF_FP16), pytest.param("bf16", marks=OF_BF16)]
+)
+def test_a_net_trains_in_16_bits_but_in_fp16_on_tiny_gradients(
+    device, record_figure, name, loss_factor, seed, hidden
+):
+    train = partial(trained_net, device, loss_factor=loss_factor, seed=seed, hidden=hidden)
+    _, (first, *_, fp32) = train()
+    _, (low_first, *_, low) = train(TORCH_DTYPES[name])
+    ends = f"{first:.3f} to {fp32:.3f} in fp32, {low:.3f} in {name}"
+    record_figure(f"loss {ends} [times {loss_factor}, {hidden=}]")
+    assert fp32 < 0.1 * first, f"in fp32 the loss fell only from {first} to {fp32}"
+
+    gained = (low_first - low) / (first - fp32)
+    trains = name == "bf16" or loss_factor == 1
+    right = gained < 0.1
+    if trains:
+        right = 0.8 < low / fp32 < 1.25
+    assert right, f"the loss went from {ends}, {gained:.0%} of the way; should train: {trains}"
+
+
+@pytest.mark.claim("dtype.bf16-suffices")
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+@pytest.mark.parametrize("dim", [None, 0, 1])
+@pytest.mark.parametrize("length", [1, 257, 4097, 2**17 + 3])
+def test_a_tensor_of_16_bits_is_added_up_in_more_bits_and_rounded_once(device, name, length, dim):
+    values = torch.randint(0, 8, (length,))
+    x = values.to(device, TORCH_DTYPES[name])
+    if dim is None:
+        got = x.sum().item()
+    else:
+        copies = torch.stack([x, x, x], 1 - dim)
+        got = copies.sum(dim)[1].item()
+    total = values.sum().item()
+    should = format_of(name).rounded(float(total))
+    assert got == should, f"{length} values of {name} add up to {got}, not {should}"
+
+
+@pytest.mark.claim("dtype.default-fp16-misconception")
+@pytest.mark.parametrize(
+    ("loss", "far", "term"),
+    [("mse_loss", 200.0, 400.0**2), ("l1_loss", 4e4, 8e4), ("cross_entropy", 4e4, 8e4)],
+)
+@pytest.mark.parametrize("rows", [16, 33])
+def test_with_fp16_by_default_a_loss_overflows_in_one_term(
+    device, default_dtype, loss, far, term, rows
+):
+    function = getattr(torch.nn.functional, loss)
+    for dtype, should in ((torch.float32, term / rows), (torch.float16, math.inf)):
+        torch.set_default_dtype(dtype)
+        out = torch.zeros(rows, 2, device=device)
+        out[0, 0] = -far
+        out[0, 1] = far
+        target = -out
+        if loss == "cross_entropy":
+            target = torch.zeros(rows, dtype=torch.long, device=device)
+        mean = function(out, target)
+        assert mean.dtype == dtype, f"{loss} is of {mean.dtype}, not of {dtype}, the default"
+        near = mean.item() == pytest.approx(should, rel=1e-3)
+        assert near, f"{loss} is {mean} in {dtype}, but should be {should}"
+
+
+@pytest.mark.claim("dtype.default-fp16-misconception")
+@pytest.mark.parametrize("adam", [torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam])
+@pytest.mark.parametrize("log_size", [-12, -8, -7, 7])
+def test_with_fp16_by_default_adams_moments_are_fp16_and_it_divides_by_0(
+    device, default_dtype, adam, log_size
+):
+    moments = {}
+    for dtype in (torch.float32, torch.float16):
+        torch.set_default_dtype(dtype)
+        # A weight of more elements than kernels take for few, and a bias.
+        parameters = [*torch.nn.Linear(80, 60, device=device).parameters()]
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, 2.0**log_size)
+        optimizer = adam(parameters)
+        optimizer.step()
+        moments[dtype] = [optimizer.state[parameter] for parameter in parameters]
+
+    finite = True
+    for place, parameter in enumerate(parameters):
+        assert parameter.dtype == torch.float16, f"the parameter is {parameter.dtype}"
+        finite = finite and bool(parameter.isfinite().all())
+        for name in ("exp_avg", "exp_avg_sq"):
+            half = moments[torch.float16][place][name]
+            assert half.dtype == torch.float16, f"{name} is {half.dtype}"
+            rounded = moments[torch.float32][place][name].half()
+            wrong = difference(half, rounded)
+            assert not wrong, f"{name} against fp32, rounded: {wrong}"
+
+    should = 0.001 * 4.0**log_size > 2**-25
+    assert finite == should, f"{parameters} after a gradient of 2^{log_size}"
