@@ -129,3 +129,18 @@ def an_elementwise_operation_costs_a_flop_per_element_of_its_larger_operand(
 @fault("flops.linear-128-64 flops.linear-2DK", instead_of="accounting.flops.linear_flops")
 def the_bias_is_added_once_for_the_whole_batch(_, batch, d, k, bias=False):
     return 2 * batch * d * k + bool(bias) * k
+
+
+@fault("flops.forward-2BN", instead_of="accounting.convolution.convolution_flops")
+def a_convolution_is_said_to_have_no_groups(convolution_flops, shape):
+    return convolution_flops(dataclasses.replace(shape, groups=1))
+
+
+@fault("flops.forward-2BN", instead_of="accounting.convolution.convolution_flops")
+def a_convolution_is_said_to_have_no_padding(convolution_flops, shape):
+    return convolution_flops(dataclasses.replace(shape, padding=0))
+
+
+@fault("flops.forward-2BN", instead_of="accounting.attention.attention_flops")
+def there_are_said_to_be_as_many_keys_as_queries(attention_flops, shape):
+    return attention_flops(dataclasses.replace(shape, key_length=None))

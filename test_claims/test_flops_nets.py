@@ -1,0 +1,296 @@
+"""Claims about the forward FLOPs of nets: per example, per token and per parameter."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from accounting.attention import Attention, attention_backward_flops, attention_flops
+from accounting.convolution import Convolution, convolution_flops
+from accounting.flops import linear_flops, matmul_flops
+from accounting.models import Transformer, step_flops
+from test_claims.oracles import scalars
+from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
+from test_claims.oracles.scalars import Operations, integers
+from test_claims.oracles.tensors import assert_same
+from test_claims.strategies import (
+    fewer,
+    shapes,
+    sizes,
+)
+
+
+@pytest.mark.claim("flops.linear-128-64")
+@pytest.mark.parametrize(
+    ("batch", "number", "bias_additions"), [(1, 16_384, 64), (32, 524_288, 2_048)]
+)
+def test_the_128_to_64_layer_costs_the_worked_number_without_its_bias(
+    device, batch, number, bias_additions
+):
+    layer = torch.nn.Linear(128, 64, device=device)
+    x = torch.rand(batch, 128, device=device)
+    dispatched = product_flops(lambda: layer(x))
+    formula = linear_flops(batch, 128, 64)
+    assert formula == dispatched == number, (
+        f"linear_flops={formula}, dispatched {dispatched}, not {number} [{batch=}]"
+    )
+    tally = Operations()
+    scalars.linear(tally.array(x[:1]), tally.array(layer.weight), tally.array(layer.bias))
+    got = (linear_flops(batch, 128, 64, bias=True), batch * tally.flops)
+    should = number + bias_additions
+    assert set(got) == {should}, (
+        f"with bias formula and count are {got}, but should both be {should} [{batch=}]"
+    )
+
+
+@pytest.mark.claim("flops.linear-2DK")
+@given(b=sizes(), d=sizes(), k=sizes(), bias=st.booleans())
+def test_a_linear_layer_costs_2dk_per_example(device, b, d, k, bias):
+    tally = Operations()
+    x = integers(b, d)
+    weight = integers(k, d)
+    added = None
+    counted_added = None
+    if bias:
+        added = integers(k)
+        counted_added = tally.array(added)
+    y = scalars.linear(tally.array(x), tally.array(weight), counted_added)
+    reference = torch.nn.functional.linear(x, weight, added)
+    assert_same("the oracle's own layer", scalars.tensor(y), reference)
+    formula = linear_flops(b, d, k, bias)
+    said = f"[{b=}, {d=}, {k=}, {bias=}]"
+    assert formula == tally.flops, f"linear_flops={formula}, but should be {tally.flops} {said}"
+
+    layer = torch.nn.Linear(d, k, bias, device)
+    dispatched = product_flops(layer, x.to(device))
+    without_bias = linear_flops(b, d, k)
+    should = 2 * b * d * k
+    assert dispatched == without_bias == should, f"{dispatched=}, {without_bias=}, not {should}"
+
+
+@pytest.mark.claim("flops.forward-2BN")
+@given(
+    leading=shapes((0, 3), (1, 5)),
+    widths=st.lists(sizes(most=16), min_size=2, max_size=5),
+    strided=st.booleans(),
+)
+@example(leading=(2, 3), widths=[4, 5], strided=False)
+@example(leading=(2, 1, 3), widths=[4, 5, 6], strided=True)
+def test_linear_layers_cost_2_per_token_and_parameter(device, leading, widths, strided):
+    """Of tokens in any number of dimensions, one after the other in memory or apart."""
+    net = linear_net(widths, device)
+    tokens = math.prod(leading)
+    parameters = sum(p.numel() for p in net.parameters())
+    width = widths[0]
+    x = torch.rand(*leading, 2 * width, device=device)
+    if strided:
+        x = x[..., ::2]
+    x = x[..., :width]
+    dispatched = product_flops(net, x)
+    formula = sum(linear_flops(tokens, m, n) for m, n in pairwise(widths))
+    should = 2 * tokens * parameters
+    assert dispatched == formula == should, (
+        f"{dispatched=}, {formula=}, but should be {should} [{x.shape=}, {widths=}]"
+    )
+
+    layer = linear_net([width, width], device)
+    shared = product_flops(lambda: layer(layer(x)))
+    twice = 4 * tokens * width * width
+    assert shared == twice, f"a layer used twice costs {shared}, not {twice} [{x.shape=}]"
+
+
+@pytest.mark.claim("flops.forward-2BN")
+def test_an_embedding_is_looked_up_at_no_flops(record_figure):
+    net = torch.nn.Sequential(
+        torch.nn.Embedding(50_000, 64), torch.nn.Linear(64, 1562, bias=False)
+    ).to("meta")
+    tokens = torch.zeros(7, dtype=torch.int64, device="meta")
+    dispatched = product_flops(lambda: net(tokens))
+    parameters = sum(p.numel() for p in net.parameters())
+    assert dispatched == 2 * 7 * (parameters - 50_000 * 64), (
+        f"the embedding cost {dispatched} FLOPs"
+    )
+    overstated = 2 * 7 * parameters / dispatched
+    assert overstated > 30, (
+        f"2BN overstates a net that is mostly embedding {overstated:.1f} times, not more than 30"
+    )
+    record_figure(f"2BN overstates a net with a 50,000-word embedding {overstated:.0f} times")
+
+
+@pytest.mark.claim("flops.forward-2BN")
+@given(
+    b=sizes(most=3),
+    size=sizes(4, 16),
+    groups=sizes(most=3),
+    channels=sizes(),
+    outputs=sizes(),
+    width=sizes(most=3),
+    stride=sizes(most=3),
+    padding=sizes(0, 2),
+)
+# 512 FLOPs for one parameter.
+@example(b=1, size=16, groups=1, channels=1, outputs=1, width=1, stride=1, padding=0)
+@example(b=2, size=9, groups=3, channels=2, outputs=4, width=3, stride=2, padding=2)
+def test_a_convolution_uses_each_weight_once_per_position(
+    device, b, size, groups, channels, outputs, width, stride, padding
+):
+    """A group of channels is seen by the outputs of its group alone."""
+    options = {"stride": stride, "padding": padding, "groups": groups}
+    inputs = groups * channels
+    filters = groups * outputs
+    net = torch.nn.Conv2d(inputs, filters, width, bias=False, **options).to(device)
+    x = torch.rand(b, inputs, size, size, device=device)
+    dispatched = product_flops(net, x)
+    starts = range(0, size + 2 * padding - width + 1, stride)
+    positions = b * len(starts) ** 2
+    shape = Convolution(b, inputs, filters, (size, size), (width, width), **options)
+    formula = convolution_flops(shape)
+    should = 2 * positions * net.weight.numel()
+    assert formula == dispatched == should, (
+        f"{formula=}, {dispatched=}, but should be {should}: 2 per weight and place"
+    )
+
+
+@pytest.mark.claim("flops.forward-2BN")
+@given(
+    batch=sizes(most=3),
+    queries=sizes(1, 16),
+    keys=sizes(1, 16),
+    heads=sizes(most=3),
+    width=sizes(2, 8),
+)
+@example(batch=2, queries=3, keys=80, heads=2, width=64)
+def test_attention_adds_products_that_have_no_parameters(
+    device, batch, queries, keys, heads, width
+):
+    q = torch.rand(batch, heads, queries, width, device=device)
+    k, v = torch.rand(2, batch, heads, keys, width, device=device)
+    dispatched = product_flops(torch.nn.functional.scaled_dot_product_attention, q, k, v)
+    shape = Attention(batch, heads, queries, width, key_length=keys)
+    formula = attention_flops(shape)
+    assert formula == dispatched > 0, (
+        f"attention_flops={formula}, but torch dispatched {dispatched} [{q.shape=}, {keys=}]"
+    )
+
+
+@pytest.mark.claim("flops.two-layer", "flops.two-layer-DxD")
+@given(b=sizes(), d=sizes(), k=sizes())
+def test_a_net_of_d_by_d_and_d_by_k_costs_2bdd_plus_2bdk(device, b, d, k):
+    tally = Operations()
+    x = integers(b, d)
+    w1 = integers(d, d)
+    w2 = integers(d, k)
+    hidden = scalars.matmul(tally.array(x), tally.array(w1))
+    y = scalars.matmul(hidden, tally.array(w2))
+    assert_same("the oracle's own net", scalars.tensor(y), x @ w1 @ w2)
+    formula = matmul_flops(b, d, d) + matmul_flops(b, d, k)
+    claimed = 2 * b * d * d + 2 * b * d * k
+    said = f"[{b=}, {d=}, {k=}]"
+    assert formula == tally.flops == claimed, f"{formula=}, {tally.flops}, not {claimed} {said}"
+
+    n = w1.numel() + w2.numel()
+    assert claimed == 2 * b * n, f"of {n} parameters 2·B·N is {2 * b * n}, not {claimed} {said}"
+
+    x, w1, w2, square = (of.to(device) for of in (x, w1, w2, integers(d, d)))
+    dispatched = product_flops(lambda: x @ w1 @ w2)
+    assert dispatched == claimed, f"with a D × K matrix: {dispatched}, not {claimed} {said}"
+
+    of_squares = product_flops(lambda: x @ w1 @ square)
+    should = 4 * b * d * d
+    assert of_squares == should, f"with two D × D: {of_squares}, but should be {should} {said}"
+
+
+@pytest.mark.claim("flops.transformer-generalises", "grad.seq-length")
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "ratio", "batch", "length"),
+    [
+        (1, 4, 3, 1, 1),
+        (3, 2, 8, 2, 5),
+        (4, 8, 1, 1, 40),
+        (2, 3, 5, 3, 31),
+        (2, 2, 16, 2, 48),
+        (4, 4, 16, 2, 192),
+    ],
+)
+def test_a_block_costs_six_per_weight_and_twelve_per_pair(
+    workloads, device, heads, head_dim, ratio, batch, length
+):
+    d = heads * 2 * head_dim
+    hidden = ratio * head_dim
+    model = Transformer(vocab_size=2, layers=1, dim=d, heads=heads, hidden=hidden)
+    block = workloads.build(model, device=device).layers[0]
+    x = torch.ones(batch, length, d, device=device, requires_grad=True)
+    forward, backward = forward_and_backward(block, x)
+    step = forward + backward
+    weights = 4 * d * d + 2 * d * hidden
+    assert backward == 2 * forward, (
+        f"the backward pass costs {backward / forward} times the forward, not 2"
+    )
+    should = 6 * weights * batch * length + 12 * batch * length * length * d
+    assert step == should, (
+        f"a step costs {step} FLOPs, but should cost {should} [{model}, {batch=}, {length=}]"
+    )
+    shape = Attention(batch, heads, length, d // heads)
+    formula = attention_flops(shape) + attention_backward_flops(shape)
+    beyond = step - 6 * weights * batch * length
+    assert formula == beyond, (
+        f"attention costs {formula} by formula, but {beyond} FLOPs are beyond 6 a weight"
+    )
+
+
+@pytest.mark.claim("flops.transformer-generalises")
+@pytest.mark.parametrize(("length", "figure"), [(2, 6.25), (8, 7), (48, 12), (128, 22)])
+def test_a_block_costs_6_times_1_plus_s_over_6d_per_weight(workloads, device, length, figure):
+    d = 8
+    model = Transformer(vocab_size=2, layers=1, dim=d, heads=2, hidden=4 * d)
+    block = workloads.build(model, device=device).layers[0]
+    matrices = [parameter for parameter in block.parameters() if parameter.dim() == 2]
+    weights = sum(matrix.numel() for matrix in matrices)
+    assert weights == 12 * d**2, f"the block has {weights} weights, not 12·{d}²"
+
+    x = torch.ones(1, length, d, device=device, requires_grad=True)
+    forward, backward = forward_and_backward(block, x)
+    got = forward, forward + backward
+    step = figure * weights * length
+    should = step / 3, step
+    assert got == pytest.approx(should, rel=1e-12), (
+        f"forward and step cost {got} FLOPs, but should cost {should}"
+    )
+
+
+@pytest.mark.claim("flops.more-data")
+@fewer
+@given(
+    batch=sizes(most=3),
+    length=sizes(most=24),
+    factor=sizes(2, 4),
+    heads=sizes(most=3),
+    width=sizes(most=3),
+)
+def test_data_cost_in_proportion_and_length_between_that_and_the_square(
+    workloads, batch, length, factor, heads, width
+):
+    model = Transformer(
+        vocab_size=9, layers=heads % 2 + 1, dim=2 * heads * width, heads=heads, hidden=7 * width
+    )
+    net = workloads.build(model, device="meta")
+
+    def trained(rows, tokens):
+        return sum(forward_and_backward(net, workloads.inputs(model, rows, tokens, device="meta")))
+
+    once = trained(batch, length)
+    more = trained(factor * batch, length)
+    longer = trained(batch, factor * length)
+    assert more == factor * once, (
+        f"{factor} times the data cost {more / once} times the FLOPs [{batch=}, {length=}]"
+    )
+    assert factor < longer / once < factor**2, (
+        f"sequences {factor} times as long cost {longer / once} times the FLOPs"
+    )
+    formula = step_flops(model, factor * batch, length).model
+    assert formula == more, (
+        f"step_flops={formula}, but {more} were dispatched [{model}, {factor * batch} x {length}]"
+    )
