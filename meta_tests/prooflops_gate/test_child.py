@@ -519,6 +519,42 @@ def test_the_gate_names_the_benchmarks_that_time_launches_alone(children: Childr
     assert said[0] == "test_it.py::test_product[False]"
 
 
+CLOCKED = """
+import time
+import pytest
+import torch
+from meta_tests.simulated_card.api import simulated
+from meta_tests.simulated_card.card import Card
+
+CARD = Card()
+
+def falls():
+    CARD.rates.clock *= 0.8
+    # The clock is read again after so long.
+    time.sleep(0.003)
+
+def kernel():
+    CARD.launch(1e-3)
+    torch.cuda.synchronize()
+
+@pytest.mark.benchmark(timer=CARD.now)
+def test_kernel(benchmark):
+    with simulated(CARD):
+        benchmark.pedantic(kernel, setup=falls, rounds=4)
+"""
+
+
+def test_the_cycles_of_a_round_do_not_depend_on_the_clock_that_ran(children: Children) -> None:
+    children.write(CLOCKED)
+    with children.processes() as processes:
+        done = children.run(processes, memory=())
+    assert set(outcomes(done)) == {"passed"}, [report["longrepr"] for report in done.reports]
+    (timed,) = (each[0] for each in measured_in(Pair(done, done), ()).pairs.values())
+    lowest_hz, highest_hz = timed.clocks_hz
+    assert lowest_hz / highest_hz == pytest.approx(0.8**3, rel=1e-2)
+    assert timed.cycles / timed.time_s == pytest.approx(highest_hz, rel=1e-2)
+
+
 IN_TURN = """
 import time
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Hooks into pytest-benchmark: looks at the core between rounds, and the memory of a call.
+"""Hooks into pytest-benchmark: the core's speed and the GPU's clock between rounds, and the memory
+of a call.
 
 Measured is a call that pytest-benchmark makes anyway and doesn't time: the one whose result
 `benchmark(function)` returns, that of `pedantic` with several iterations, or one of three or more
@@ -16,6 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from prooflops_gate.machine.core_speed import CoreSpeed
+from prooflops_gate.machine.gpu_clock import Cycles
 
 try:
     import tracemalloc
@@ -28,6 +30,8 @@ KEY = "gate_resources"
 MEMORY = "memory"
 # Key of the extra_info of a benchmark whose rounds end before the GPU has finished.
 LAUNCHES = "gate_launches"
+# Key of the extra_info with what `machine.gpu_clock` saw.
+GPU = "gate_gpu"
 
 Figures = dict[str, int]
 
@@ -106,6 +110,7 @@ def instrument(measures_memory: Callable[[], bool], speed: CoreSpeed) -> None:
 
     # The name of the benchmark that is timed; `pedantic` makes a runner for each round.
     timing: Any = None
+    cycles = Cycles()
 
     def runner(self: Any, function_to_benchmark: Any, *args: Any) -> Any:
         is_ours = isinstance(function_to_benchmark, UntimedCall)
@@ -114,19 +119,26 @@ def instrument(measures_memory: Callable[[], bool], speed: CoreSpeed) -> None:
         )
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            nonlocal timing
+            nonlocal timing, cycles
             __tracebackhide__ = True
             stats = getattr(self, "stats", None)
             # Not when its test is run again.
             if (name := getattr(stats, "fullname", None)) != timing:
                 timing = name
                 speed.begin()
+                cycles = Cycles()
             # It is None while the benchmark is calibrated.
-            if stats is not None:
-                speed.look()
+            if stats is None:
+                return run(*args, **kwargs)
+            speed.look()
+            clock_hz = cycles.look()
             result = run(*args, **kwargs)
-            if stats is not None and is_computing():
+            if is_computing():
                 stats.extra_info[LAUNCHES] = True
+            seconds = result[0] if isinstance(result, tuple) else result
+            cycles.add(seconds / stats.iterations, clock_hz)
+            if cycles.figures:
+                stats.extra_info[GPU] = cycles.figures
             return result
 
         return timed

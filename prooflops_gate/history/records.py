@@ -153,7 +153,8 @@ class Timed:
     `time_s` is its fastest round: interruptions only ever lengthen rounds. `contended` is the
     competing work, in words. `resources` are those of a call, such as memory. `slowness` is its
     core's: how many times longer fixed work took; inf where it was contended otherwise. `test` is
-    the test that measured it. A launch ends before the GPU has finished.
+    the test that measured it. A launch ends before the GPU has finished. `cycles` are the fewest of
+    a round on a GPU, 0 where they are unknown, and `clocks_hz` the lowest and the highest clock.
     """
 
     time_s: float
@@ -164,6 +165,8 @@ class Timed:
     slowness: float = 1.0
     test: str = ""
     is_launch: bool = False
+    cycles: float = 0.0
+    clocks_hz: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -256,6 +259,7 @@ def _timed(bench: Mapping[str, Any], exact: Sequence[str], name: str) -> Timed:
         contended = str(contention.get("why") or "other work")
         slowness = float(contention.get("slowness", math.inf))
     resources = {key: float(value) for key, value in (extra.get("gate_resources") or {}).items()}
+    gpu = extra.get("gate_gpu") or {}
     return Timed(
         time_s=float(bench["stats"]["min"]),
         exact={key: extra[key] for key in exact if key in extra},
@@ -265,6 +269,8 @@ def _timed(bench: Mapping[str, Any], exact: Sequence[str], name: str) -> Timed:
         slowness=slowness,
         test=str(bench.get("test", name)),
         is_launch=bool(extra.get("gate_launches")),
+        cycles=float(gpu.get("cycles", 0.0)),
+        clocks_hz=tuple(float(gpu[key]) for key in ("lowest_hz", "highest_hz") if key in gpu),
     )
 
 

@@ -89,7 +89,7 @@ class TimeRule:
 
     def decision(self, name: str, sides: Sides) -> Decision:
         """The decision on one benchmark by the pairs taken so far."""
-        before, after = map(seconds, sides)
+        before, after = figures(sides)
         effect = effects.paired(before, after, level=self.plan.level(len(self.plan.looks) - 1))
         if len(after) < self.plan.looks[0]:
             return Decision(None, self.plan.looks[0], effect)
@@ -166,7 +166,7 @@ class TimeRule:
     ) -> Decision:
         """SLOWER only if pairs after those that confirmed it show it once more."""
         last = decision.wanted + self.plan.confirming_pairs
-        before, after = (seconds(side)[decision.wanted : last] for side in sides)
+        before, after = (side[decision.wanted : last] for side in figures(sides))
         if len(after) < self.plan.confirming_pairs:
             return replace(decision, verdict=None, wanted=last)
         fresh = effects.paired(before, after, level=self.plan.confirmation_level)
@@ -218,6 +218,41 @@ def seconds(side: Iterable[Timed]) -> list[float]:
     return [timed.time_s for timed in side]
 
 
+def figures(sides: Sides) -> tuple[list[float], list[float]]:
+    """What is compared of both sides: their GPU's cycles, or their times."""
+    before, after = sides
+    if agree_in_cycles(sides):
+        return cycles(before), cycles(after)
+    return seconds(before), seconds(after)
+
+
+def agree_in_cycles(sides: Sides) -> bool:
+    """Whether the GPU's cycles of all processes are known, and agree better than their times.
+
+    A kernel that waits for memory takes as long at any clock, and another number of cycles. The
+    choice treats the sides alike, as it looks at the sizes of the pairs' log ratios alone.
+
+    >>> fast, slow = (Timed(2e9 / hz, {}, cycles=2e9) for hz in (2e9, 1e9))
+    >>> [agree_in_cycles(sides) for sides in (([fast], [slow]), ([fast], [fast]))]
+    [True, False]
+    """
+    before, after = sides
+    if not all(timed.cycles for side in sides for timed in side):
+        return False
+    by_cycles = disagreement(cycles(before), cycles(after))
+    return by_cycles < disagreement(seconds(before), seconds(after))
+
+
+def disagreement(before: Sequence[float], after: Sequence[float]) -> float:
+    """The median size of the pairs' log ratios."""
+    return median(abs(math.log(new / old)) for old, new in zip(before, after, strict=True))
+
+
+def cycles(side: Iterable[Timed]) -> list[float]:
+    """The GPU's cycles of these processes."""
+    return [timed.cycles for timed in side]
+
+
 def methods(sides: Sides) -> list[str]:
     """The methods by which these processes measured."""
     return list(dict.fromkeys(str(timed.method) for side in sides for timed in side))
@@ -259,6 +294,7 @@ def time_row(name: str, sides: Sides, decision: Decision | None, rule: TimeRule)
     else:
         reached = decision.verdict or reached
         effect, fresh = decision.effect, decision.fresh
+        notes += filter(None, [clock_note(sides)])
         if reached == "INCONCLUSIVE":
             notes += open_notes(name, decision, rule)
     contended = [timed.contended for side in sides for timed in side if timed.contended]
@@ -268,6 +304,14 @@ def time_row(name: str, sides: Sides, decision: Decision | None, rule: TimeRule)
     test = next(timed.test for side in sides for timed in side)
     note = "; ".join(notes)
     return Row(name, TIME, before, after, reached, effect, note, fresh=fresh, test=test)
+
+
+def clock_note(sides: Sides) -> str:
+    """At which clocks the GPU's cycles were compared; empty where the times were."""
+    if not agree_in_cycles(sides):
+        return ""
+    clocks = [hz / 1e9 for side in sides for timed in side for hz in timed.clocks_hz]
+    return f"by the GPU's cycles, at clocks of {min(clocks):.2f} to {max(clocks):.2f} GHz"
 
 
 def open_notes(name: str, decision: Decision, rule: TimeRule) -> list[str]:
@@ -315,7 +359,7 @@ def overall(both: Mapping[str, Sides]) -> Effect | None:
 
     None where there are none.
     """
-    shared = [tuple(map(seconds, sides)) for sides in both.values() if all(sides)]
+    shared = [figures(sides) for sides in both.values() if all(sides)]
     pairs = min((len(after) for _, after in shared), default=0)
     if not pairs:
         return None

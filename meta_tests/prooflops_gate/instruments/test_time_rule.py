@@ -1,6 +1,7 @@
 """What made-up replicates decide."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,32 @@ def test_more_pairs_are_taken_only_where_they_could_exclude_a_tenth() -> None:
     assert not look_at(both, TimeRule(plan_for(20, most=50), most=50))[1], (
         "--gate-replicates bounds them"
     )
+
+
+@pytest.mark.parametrize(("slowdown", "verdict"), [(1.0, "SAME"), (1.05, "SLOWER")])
+def test_gpu_pairs_are_compared_at_the_clock_that_ran(slowdown: float, verdict: str) -> None:
+    rng = np.random.default_rng(3)
+
+    def ran(work: float, hz: float) -> Timed:
+        cycles = work * 1e6 * rng.lognormal(0, 0.003)
+        return Timed(cycles / hz, {}, cycles=cycles, clocks_hz=(hz, hz))
+
+    clocks_hz = rng.uniform(1.2e9, 1.98e9, (2, 32))
+    before = [ran(1.0, hz) for hz in clocks_hz[0]]
+    after = [ran(slowdown, hz) for hz in clocks_hz[1]]
+    rule = TimeRule(plan_for(1))
+    (row,), _ = look_at({"a": (before, after)}, rule)
+    assert row.verdict == verdict
+    assert "by the GPU's cycles, at clocks of 1.2" in row.note
+    unclocked = [replace(timed, cycles=0.0) for timed in after]
+    (row,), _ = look_at({"a": (before, unclocked)}, rule)
+    assert row.verdict == "INCONCLUSIVE"
+
+
+def test_what_waits_for_a_gpus_memory_is_compared_by_its_time() -> None:
+    rng = np.random.default_rng(3)
+    clocks_hz = rng.uniform(1.2e9, 1.98e9, (2, 32))
+    before, after = ([Timed(1e-3, {}, cycles=1e-3 * hz) for hz in side] for side in clocks_hz)
+    (row,), _ = look_at({"a": (before, after)}, TimeRule(plan_for(1)))
+    assert row.verdict == "SAME"
+    assert not row.note
