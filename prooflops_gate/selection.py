@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,8 @@ import pytest
 from prooflops_gate import run_state
 from prooflops_gate.identity import stable_names
 from prooflops_gate.run_state import is_benchmark
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,45 @@ def function_of(name: str) -> str:
 
 
 def is_in_code(root: Path, name: str) -> bool:
-    """Whether the function of this test stands in its file under `root`."""
-    file, *inside = function_of(name).split("::")
+    """Whether the function of this test stands in its file under `root`, in its own class or in
+    one that this inherits from.
+    """
+    file, *path = function_of(name).split("::")
     try:
-        tree = ast.parse((root / file).read_text(encoding="utf-8"))
+        module = ast.parse((root / file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return False
-    function = inside[-1] if inside else ""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return any(isinstance(node, kinds) and node.name == function for node in ast.walk(tree))
+    return defines(module, path, module)
+
+
+def defines(scope: ast.AST, path: Sequence[str], module: ast.Module) -> bool:
+    """Whether a scope holds this function, behind the classes before it in the path.
+
+    A class of another file, from which one of them inherits, may hold it.
+
+    >>> module = ast.parse("class TestA:\\n    def test_x(self): ...\\nclass TestB: ...")
+    >>> [defines(module, path.split("."), module) for path in ("TestA.test_x", "TestB.test_x")]
+    [True, False]
+    """
+    first, *rest = path
+    found = [node for node in definitions(scope) if node.name == first]
+    if not rest:
+        return any(not isinstance(node, ast.ClassDef) for node in found)
+    classes = [node for node in found if isinstance(node, ast.ClassDef)]
+    if any(defines(each, rest, module) for each in classes):
+        return True
+    own = {node.name for node in definitions(module)}
+    bases = [ast.unparse(base) for each in classes for base in each.bases]
+    return any(base not in own or defines(module, [base, *rest], module) for base in bases)
+
+
+def definitions(scope: ast.AST) -> Iterator[Definition]:
+    """The functions and classes of a scope, also within its conditions."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, Definition):
+            yield node
+        else:
+            yield from definitions(node)
 
 
 def is_gone(name: str, here: Path, there: Path, collected: Sequence[str]) -> bool:

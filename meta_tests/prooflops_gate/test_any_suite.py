@@ -202,6 +202,10 @@ def test_stays(benchmark):
 def test_leaves(benchmark):
     benchmark(work.busy)
 
+class TestOther:
+    def test_leaves(self, benchmark):
+        benchmark(work.busy)
+
 @pytest.mark.parametrize("number", {numbers})
 def test_numbers(benchmark, number):
     benchmark(work.busy, number)
@@ -216,7 +220,7 @@ def test_what_a_change_removes_is_gone_and_what_did_not_run_is_missing(
     foreign: Path,
 ) -> None:
     write(foreign, LEFT.format(numbers=[300, 400], runs=True))
-    less = LEFT.format(numbers=[300], runs=True).replace("test_leaves", "test_is_renamed")
+    less = LEFT.format(numbers=[300], runs=True).replace("test_leaves(b", "test_is_renamed(b")
     (foreign / "test_more.py").write_text(less)
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
     assert done.code == 0, done.output
