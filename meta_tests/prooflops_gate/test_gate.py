@@ -157,13 +157,13 @@ def check_comment(text: str) -> None:
     Marked, a sentence a row, figures folded, and nothing that Markdown eats.
     """
     mark, title, *_ = text.splitlines()
-    assert (mark, title.partition(":")[0]) == ("<!-- prooflops gate -->", "### gate")
+    assert (mark, title.partition(":")[0]) == ("<!-- prooflops gate -->", "# gate")
     found = r"is .+ slow.* \(.+ to .+\), .+ -&gt; .+: confirmed by 2 fresh pairs"
     where = "where it went: work.py:busy "
     assert re.search(
         rf"^- test\\_more.py::test\\_slow {found}; {where}.* bytecodes$", text, re.MULTILINE
     ), text
-    assert text.index("**SLOWER (1)**") < text.index("**NEW (1)**") < text.index("<details>"), text
+    assert text.index("## SLOWER (1)") < text.index("## NEW (1)") < text.index("<details>"), text
 
 
 STOPS = """

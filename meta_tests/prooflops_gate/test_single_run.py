@@ -14,7 +14,7 @@ def test_a_recorded_run_is_listed_named_and_compared(plain_repo: Foreign) -> Non
     assert "1 CHANGED" in run.output
     content = valid_json(plain_repo.root / "one.json")
     assert (content["gates"], content["fails"], content["counts"]["CHANGED"]) == (False, False, 1)
-    assert "**CHANGED (1)**" in (plain_repo.root / "one.md").read_text()
+    assert "## CHANGED (1)" in (plain_repo.root / "one.md").read_text()
     assert run.output.splitlines()[-2].endswith("; report only: never fails for a verdict"), (
         run.output
     )

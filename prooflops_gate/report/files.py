@@ -9,15 +9,17 @@ import json
 import math
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prooflops_gate import __version__, run_state
-from prooflops_gate.console.tables import markdown_table
 from prooflops_gate.history.records import write_atomically
 from prooflops_gate.options import Settings
+from prooflops_gate.page.markdown import markdown
+from prooflops_gate.page.section import Page, Section
 from prooflops_gate.report.result import FINISHED, INTERRUPTED, Result
 from prooflops_gate.report.sentences import sentence
 from prooflops_gate.report.terminal import remedies, sections
@@ -45,7 +47,7 @@ def publish(result: Result, config: pytest.Config, settings: Settings) -> None:
 
 
 def write(result: Result, settings: Settings) -> None:
-    text = markdown(result)
+    text = comment(result)
     if settings.markdown:
         write_atomically(settings.markdown, text)
     if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) and result.status != INTERRUPTED:
@@ -57,42 +59,57 @@ def write(result: Result, settings: Settings) -> None:
         )
 
 
-def markdown(result: Result) -> str:
+def comment(result: Result) -> str:
     """A comment for a pull request.
 
     A sentence for each row that is not SAME, the figures folded.
     """
-    head = [MARK, f"### {result.last or 'gate'}", "", _escaped(result.title or result.reason), ""]
-    head += [f"**Warning: {_escaped(result.warning)}**", ""] if result.warning else []
-    said: list[str] = [*markdown_table(result.table), ""] if result.table else []
-    for heading, lines in [] if result.table else sections(result.rows, MOST_ROWS):
-        said += [f"**{heading}**", "", *(f"- {_escaped(line)}" for line in lines), ""]
-    said += [f"{_escaped(line)}  " for line in (*remedies(result.rows), *result.lines)]
+    page = page_of(result)
+    text = markdown(page)
+    if len(text) > MOST_CHARACTERS:
+        text = markdown(page, largest_bytes=MOST_CHARACTERS)
+    return f"{MARK}\n{text}"
+
+
+def page_of(result: Result) -> Page:
+    """The result as a page, whose names and sentences mean nothing in Markdown."""
+    groups = [] if result.table else sections(result.rows, MOST_ROWS)
+    found = [_group(*group) for group in groups]
+    if result.table:
+        found.append(Section("Noise", rows=_literal(result.table)))
+    said = [literal(line) for line in (*remedies(result.rows), *result.lines)]
+    found.append(Section("Beside that", remarks=said))
     shown = [row for row in result.rows if row.verdict != "SAME"][:MOST_ROWS]
-    figures = (
-        [*markdown_table([[*map(_escaped, row)] for row in table_of(shown)]), ""] if shown else []
+    rows = _literal(table_of(shown)) if shown else []
+    details = [literal(line) for line in result.details]
+    found.append(Section("Figures", rows=rows, remarks=details, is_folded=True))
+    return Page(
+        title=result.last or "gate",
+        kind="gate",
+        sections=found,
+        lead=[literal(result.title or result.reason)],
+        warnings=[literal(f"Warning: {result.warning}")] if result.warning else [],
     )
-    figures += [f"- {_escaped(line)}" for line in result.details]
-    folded = (
-        ["", "<details><summary>Figures</summary>", "", *figures, "", "</details>"]
-        if figures
-        else []
+
+
+def _group(heading: str, lines: Sequence[str]) -> Section:
+    title, _, known = heading.partition(": ")
+    return Section(
+        title, remarks=[literal(line) for line in lines], absent=known or "Nothing else."
     )
-    texts = ("\n".join([*parts, ""]) for parts in ([*head, *said, *folded], [*head, *said], head))
-    return next((text for text in texts if len(text) <= MOST_CHARACTERS), MARK)
 
 
-def _escaped(text: str) -> str:
-    """The text as it is, where Markdown and HTML give some of its characters a meaning.
+def _literal(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[literal(cell) for cell in row] for row in rows]
 
-    >>> print(_escaped("t.py::test__a[<x>] is 26 % slower"))
-    t.py::test\\_\\_a\\[&lt;x&gt;\\] is 26 % slower
+
+def literal(text: str) -> str:
+    """The text as it is, where Markdown gives some of its characters a meaning.
+
+    >>> print(literal("t.py::test__a[x] is 26 % slower"))
+    t.py::test\\_\\_a\\[x\\] is 26 % slower
     """
-    return re.sub(
-        r"([\\`*_\[\]|~#@])",
-        r"\\\1",
-        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"),
-    )
+    return re.sub(r"([\\`*_\[\]~#@])", r"\\\1", text)
 
 
 def as_json(result: Result, settings: Settings) -> dict[str, Any]:
