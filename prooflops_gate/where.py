@@ -20,15 +20,16 @@ MOST_BENCHMARKS = 10
 NAMELESS = re.compile(r"0x[0-9a-f]+|\?\?\?|\(below main\)")
 # The interpreter's own functions: all Python code runs in them.
 INTERPRETER = re.compile(r"_?Py[A-Z_]\w*|(cfunction|method_vectorcall|vectorcall)(_\w+)?")
-# callgrind's mark of a function that calls itself.
-RECURSION = re.compile(r"'\d+$")
+# callgrind's mark of a function that calls itself, and the compiler's of a copy or a part of one.
+COPY = re.compile(r"('\d+|\.(constprop|isra|part|cold|lto_priv|localalias)(\.\d+)*)+$")
 
 
 def by_function(dump: str) -> Counter[str]:
     """The instructions of each C function, without those it calls, from the text of a dump of
     callgrind.
 
-    >>> by_function("fn=(1) a\\n0 5\\ncfn=(2) b'2\\ncalls=1 0\\n0 70\\n0 2\\nfn=(2)\\n0 70\\n")
+    >>> text = "fn=(1) a\\n0 5\\ncfn=(2) b.isra.0'2\\ncalls=1 0\\n0 70\\n0 2\\nfn=(2)\\n0 70\\n"
+    >>> by_function(text)
     Counter({'b': 70, 'a': 7})
     """
     names: dict[str, str] = {}
@@ -37,7 +38,7 @@ def by_function(dump: str) -> Counter[str]:
     for line in dump.splitlines():
         if line.startswith(("fn=", "cfn=")):
             number, _, name = line.partition("=")[2].partition(" ")
-            names.setdefault(number, RECURSION.sub("", name))
+            names.setdefault(number, COPY.sub("", name))
             current = names[number] if line.startswith("fn=") else current
         elif line.startswith("calls="):
             of_callee = True
