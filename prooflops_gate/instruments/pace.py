@@ -37,6 +37,8 @@ ENOUGH_ROUNDS = 12
 FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
 # The standard deviation of a pair's log ratio from which on a benchmark gets more time.
 NOISY = 0.02
+# Why a benchmark is open that is not taken with the others.
+TOO_LONG = "it takes too long for the budget"
 # A change so many times as large as the noise needs no more than the least time.
 PLAIN_FACTOR = 10
 
@@ -145,7 +147,7 @@ class PacePlan:
         needed = self.minutes_for(list(self.costs))
         why = f"{self.pairs} pairs do not fit into the budget: --gate-budget {needed}"
         return {
-            name: f"a process takes {self.costs[name].at(0):.1f} s for it, and {why}"
+            name: f"{TOO_LONG}; a process takes {self.costs[name].at(0):.1f} s for it, and {why}"
             for name in self.too_long
         }
 

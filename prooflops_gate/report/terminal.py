@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from prooflops_gate.console.tables import aligned, many, write_coloured
+from prooflops_gate.instruments.pace import TOO_LONG
 from prooflops_gate.instruments.time_rule import BUDGET, NOISE, PAIRS, excluded
 from prooflops_gate.report.result import Result
 from prooflops_gate.report.sentences import sentence, unchanged
@@ -23,6 +24,7 @@ REMEDIES = {
     NOISE: "longer rounds, more --gate-replicates or a larger --gate-min-effect decide it",
     PAIRS: "more of them decide it",
     BUDGET: "a larger one or fewer benchmarks decide it",
+    TOO_LONG: "a larger one (--gate-budget) or shorter rounds decide it",
 }
 # Of a verdict, without -v.
 MOST_LINES = 20

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from prooflops_gate.instruments.pace import TOO_LONG
 from prooflops_gate.instruments.time_rule import BUDGET, NOISE
 from prooflops_gate.report.terminal import remedies, sections
 from prooflops_gate.rows import Row
@@ -21,12 +22,13 @@ def open_row(number: int, reason: str) -> Row:
     return Row(f"t.py::test_{number}", "time", 1.0, 1.0, "INCONCLUSIVE", effect, note)
 
 
-def test_open_benchmarks_of_one_reason_are_one_line_that_names_the_widest() -> None:
-    rows = [open_row(number, NOISE) for number in range(1, 18)]
+@pytest.mark.parametrize("reason", [NOISE, TOO_LONG])
+def test_open_benchmarks_of_one_reason_are_one_line_that_names_the_widest(reason: str) -> None:
+    rows = [open_row(number, reason) for number in range(1, 18)]
     ((heading, said),) = sections(rows)
     assert heading == "INCONCLUSIVE (17)"
     (line,) = said
-    assert line.startswith(f"17 benchmarks: {NOISE}; the widest: t.py::test_17 (slower by 17.0%")
+    assert line.startswith(f"17 benchmarks: {reason}; the widest: t.py::test_17 (slower by 17.0%")
     assert "t.py::test_15" in line
     assert "t.py::test_14" not in line
     assert line.endswith(", and 14 less wide")
