@@ -25,7 +25,7 @@ from prooflops_gate.instruments.counts import MORE, UNSTEADY, Count
 from prooflops_gate.instruments.exact import Sides
 from prooflops_gate.instruments.instructions import Instructions
 from prooflops_gate.instruments.pace import FIRST
-from prooflops_gate.instruments.time_rule import TimeRule, seconds
+from prooflops_gate.instruments.time_rule import TimeRule, figures
 from prooflops_gate.instruments.times import Times
 from prooflops_gate.process import environment_of_git
 from prooflops_gate.rows import INSTRUCTIONS, TIME, Row, interval, joined
@@ -55,7 +55,7 @@ class HalfwayRule(TimeRule):
     halves: Mapping[str, float] = field(default_factory=dict)
 
     def decision(self, name: str, sides: Sides) -> Decision:
-        before, after = map(seconds, sides)
+        before, after = figures(sides)
         half = self.halves[name]
         for look in self.plan.looks:
             effect = effects.paired(before[:look], after[:look], level=LEVEL)

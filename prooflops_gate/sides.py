@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 
-from prooflops_gate.history.records import Summary
 from prooflops_gate.process import Processes
 from prooflops_gate.task import Pair, Replicate, Side
 
@@ -211,26 +210,6 @@ def lacking(other: Side, root: Path) -> str:
         if other.fresh and found
         else ""
     )
-
-
-def commit_of_records(then: Sequence[Summary], root: Path) -> tuple[str, str]:
-    """The commit of these records, or why it cannot be checked out beside this side.
-
-    One of them is empty.
-    """
-    commits = {each.commit for each in then}
-    if commits == {""} or repository_of(root) is None:
-        return "", "not under git"
-    if len(commits) > 1:
-        return "", f"records of {len(commits)} commits"
-    (commit,) = commits
-    if any(each.dirty for each in then):
-        return "", f"recorded with changes to {commit[:9]} that no commit holds"
-    if not commit_named(root, commit):
-        return "", f"commit {commit[:9]} is not in this repository (a shallow clone lacks some)"
-    if commit == commit_named(root, "HEAD") and not is_changed(root):
-        return "", "recorded at this very commit"
-    return commit, ""
 
 
 def targets(config: pytest.Config, other: Side) -> list[str]:

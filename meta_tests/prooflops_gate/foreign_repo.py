@@ -19,8 +19,7 @@ import os
 if "PROOFLOPS_RECORD_TO" not in os.environ:
     from prooflops_gate import comparison, process
     from prooflops_gate.instruments import memory, times
-    times.Times._may_repeat = lambda self, name: False
-    process.PATIENCE = process.PATIENCE_S = 0
+    times.LEAST_REPEATS = process.PATIENCE = process.PATIENCE_S = 0
     from prooflops_gate.statistics.decision_rule import Plan
     def plan(benchmarks, *, most=None, all_pairs=False, directions=1):
         looks = (most if all_pairs else 2,)

@@ -28,6 +28,8 @@ from prooflops_gate.task import Task
 TimedPair = tuple[Timed, Timed]
 # Tries may give no time, where a benchmark is skipped, say: so many times its pairs at most.
 MOST_TRIES = 4
+# So often a contended pair of a benchmark is taken again, or for each four pairs that it has.
+LEAST_REPEATS = 2
 UNSYNCHRONISED = (
     "the GPU still works when a round ends, so launches alone are timed "
     "(torch.cuda.synchronize() waits)"
@@ -137,7 +139,7 @@ class Times:
     def _may_repeat(self, name: str) -> bool:
         """Whether to repeat a contended pair.
 
-        Twice a benchmark, or, once any pair was quiet, a fourth as often as it has kept pairs: a
+        LEAST_REPEATS, or, once any pair was quiet, a fourth as often as it has kept pairs: a
         repeat costs as much as the pair that it replaces. Never if the repeat leaves too little
         time for the pairs of the next look, or if --gate-replicates bounds their number.
         """
@@ -145,7 +147,8 @@ class Times:
         to_go = max(self.rule.plan.looks[0], kept + 1) - kept
         if self.rule.most or to_go * self.took_s > self._left_s:
             return False
-        return self._repeats[name] < (max(2, kept // 4) if self._seen_quiet else 2)
+        allowed = max(LEAST_REPEATS, kept // 4) if self._seen_quiet else LEAST_REPEATS
+        return self._repeats[name] < allowed
 
     def _take_most_equal(self, name: str) -> TimedPair:
         """Removes and returns the contended pair with the most equal core speeds.
