@@ -12,7 +12,8 @@ from statistics import median
 from prooflops.suite.fleet.nodes import NodeRun, short_name
 from prooflops.suite.report import delivery
 from prooflops.suite.report.measurement import Measurement
-from prooflops_gate.console.tables import engineering, share, times_as
+from prooflops_gate.console.tables import engineering, many, share, times_as
+from prooflops_gate.statistics.outliers import LEAST_SHARE
 
 # More single runs than this are grouped.
 MOST_COLUMNS = 8
@@ -192,8 +193,8 @@ def _peak_share(bench: Measurement | None) -> str:
 def times(shown: Sequence[Column]) -> list[list[str]]:
     """Each benchmark's time in the first column that has one, and the ratio to it in the others.
 
-    A benchmark that only one of several columns measured is left out. "~" marks a ratio within the
-    wider of both spreads: no difference was found.
+    A benchmark that only one of several columns measured is left out. "~" marks a ratio that two
+    runs of one machine may have: no difference was found.
     """
     rows = []
     for name in dict.fromkeys(name for column in shown for name in column.spreads):
@@ -210,33 +211,41 @@ def times(shown: Sequence[Column]) -> list[list[str]]:
 
 
 def compared(first: Column, column: Column, name: str) -> tuple[float, bool]:
-    """The ratio of two columns' times, 0 without both; whether it is within the wider spread."""
+    """The ratio of two columns' times, 0 without both; whether it is within what two runs of one
+    machine differ by.
+
+    That is 3 %, or both spreads together where these are wider.
+    """
     before, after = first.time_s(name), column.time_s(name)
     ratio = after / before if before and after else 0.0
-    return ratio, abs(ratio - 1) <= max(each.spreads.get(name, 0.0) for each in (first, column))
+    spreads = first.spreads.get(name, 0.0) + column.spreads.get(name, 0.0)
+    return ratio, abs(ratio - 1) <= max(LEAST_SHARE, spreads)
 
 
 def changes(shown: Sequence[Column]) -> list[str]:
     """What got slower or faster than in the first column, a sentence for each other one."""
-    lines = []
-    for column in shown[1:]:
-        found = {name: compared(shown[0], column, name) for name in column.spreads}
-        both = {name: each for name, each in found.items() if each[0]}
-        beyond = sorted(
-            (ratio, short_name(name)) for name, (ratio, within) in both.items() if not within
-        )
-        slower, faster = (
-            [each for each in reversed(beyond) if each[0] > 1],
-            [each for each in beyond if each[0] < 1],
-        )
-        parts = [
-            f"{len(group)} {word} (most {group[0][1]}: {times_as(group[0][0])} the time)"
-            for word, group in (("slower", slower), ("faster", faster))
-            if group
-        ]
-        if len(both) > len(beyond):
-            parts.append(f"{len(both) - len(beyond)} within their spread")
-        text = f"of {len(both)} benchmark{'s' * (len(both) != 1)} {', '.join(parts)}"
-        text = text if both else "no benchmark was measured without contention in both"
-        lines.append(f"{column.title}, against {shown[0].title}: {text}")
-    return lines
+    first = shown[0]
+    return [
+        f"{column.title}, against {first.title}: {_change(first, column)}" for column in shown[1:]
+    ]
+
+
+def _change(first: Column, column: Column) -> str:
+    found = [(short_name(name), *compared(first, column, name)) for name in column.spreads]
+    both = [each for each in found if each[1]]
+    if not both:
+        return "no benchmark was measured without contention in both"
+    beyond = [(ratio, name) for name, ratio, is_within in both if not is_within]
+    slower = [each for each in beyond if each[0] > 1]
+    faster = [each for each in beyond if each[0] < 1]
+    parts = []
+    if slower:
+        ratio, name = max(slower)
+        parts.append(f"{len(slower)} slower (most {name}: {times_as(ratio)} the time)")
+    if faster:
+        ratio, name = min(faster)
+        parts.append(f"{len(faster)} faster (most {name}: {times_as(ratio)} the time)")
+    if len(both) > len(beyond):
+        parts.append(f"{len(both) - len(beyond)} within their spread")
+    apart = median(abs(ratio - 1) for _, ratio, _ in both)
+    return f"of {many(len(both), 'benchmark')} {', '.join(parts)}; median difference {apart:.1%}"

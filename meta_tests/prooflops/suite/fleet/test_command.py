@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops.suite.fleet.test_nodes import RECORD
@@ -106,7 +107,8 @@ def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path: P
     assert command.run(config(tmp_path, tmp_path), said.append) == 0
     assert (
         said[0]
-        == "part of a run, against whole run: of 1 benchmark 1 slower (most a: 1.42x the time)"
+        == "part of a run, against whole run: of 1 benchmark 1 slower (most a: 1.42x the time); "
+        "median difference 42.0%"
     )
     assert any(
         "part of a run: node-7" in line and "only bench/test_a.py" in line for line in said
@@ -116,3 +118,36 @@ def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path: P
     assert "a.b" in text
     assert not any(words in text for words in ("a.c", "a.d", "none is named", "cannot tell"))
     assert page.index("1 slower") < page.index("Time, against") < page.index("Claims that differ")
+
+
+def run_of_one_machine(seed: int, slower: float = 0.0) -> dict[str, Any]:
+    """A record of 60 benchmarks of 0.1 µs to 1 s, with the scatter of rounds and of whole runs."""
+    random = np.random.default_rng(seed)
+    record = copy.deepcopy(RECORD)
+    (model,) = record["benchmarks"]
+    record["benchmarks"] = []
+    for number, time_s in enumerate(np.geomspace(1e-7, 1.0, 60)):
+        each = copy.deepcopy(model)
+        each["name"] = f"test_a[{number}]"
+        each["fullname"] = f"bench/test_a.py::test_a[{number}]"
+        drift = 1 + 0.006 * random.standard_normal()
+        rounds = time_s * drift * np.exp(0.01 * np.abs(random.standard_normal(31)))
+        low, middle, high = np.quantile(rounds, (0.25, 0.5, 0.75))
+        middle *= 1 + slower * (number == 0)
+        each["stats"] |= {"median": float(middle), "iqr": float(high - low)}
+        each["extra_info"] |= {"ci_low": float(low), "ci_high": float(high)}
+        record["benchmarks"].append(each)
+    return record
+
+
+@pytest.mark.parametrize("slower", [0.0, 0.1])
+def test_two_runs_of_one_machine_differ_by_what_is_planted_alone(
+    tmp_path: Path, slower: float
+) -> None:
+    records = {"a": run_of_one_machine(1), "b": run_of_one_machine(2, slower)}
+    for name, record in records.items():
+        (tmp_path / f"{name}.json").write_text(as_text(record), encoding="utf-8")
+    said: list[str] = []
+    assert command.run(config(tmp_path, tmp_path), said.append) == 0
+    named = "1 slower (most a[0]: 1.10x the time), 59" if slower else "60"
+    assert f": of 60 benchmarks {named} within their spread; median difference 0." in said[0]
