@@ -30,6 +30,8 @@ from prooflops_gate import cleanup_process
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"
 RUNS = ROOT / ".prooflops" / "runs"
+# The newest files of runs are kept, in which --resume looks for an unfinished one.
+KEPT_RUNS = 10
 # At the end of a slice, for the page and for bringing the file home.
 MARGIN_S = 90.0
 # Within which the processes of a killed run end.
@@ -112,6 +114,7 @@ def chosen_file(options: argparse.Namespace, rest: Sequence[str]) -> EvidenceFil
         if left := unfinished_in(RUNS, []):
             print(f"An unfinished run is there; to go on with it: --resume {shown(left)}")
         RUNS.mkdir(parents=True, exist_ok=True)
+        remove_old_runs(RUNS)
         return EvidenceFile(new_file(RUNS))
     if out.is_dir():
         day = f"{datetime.now(timezone.utc):%Y-%m-%d}"
@@ -126,6 +129,15 @@ def unfinished_in(folder: Path, arguments: Sequence[str]) -> Path | None:
         if file.remaining() and list(arguments) in ([], file.plan["arguments"]):
             return path
     return None
+
+
+def remove_old_runs(folder: Path) -> None:
+    """Removes the files of all but the newest runs, and of those to which a process writes."""
+    for path in sorted(folder.glob("*.jsonl"))[:-KEPT_RUNS]:
+        with suppress(OSError), open(path, "ab") as file:
+            # Fails where a run holds the lock.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
 
 
 def shown(path: Path) -> str:

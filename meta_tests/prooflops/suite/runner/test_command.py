@@ -1,5 +1,6 @@
 """A killed run loses the running test alone, and another clone completes it, without git."""
 
+import fcntl
 import json
 import random
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from meta_tests.conftest import House, child_environment, new_house
 from prooflops.suite.evidence.file import EvidenceFile
+from prooflops.suite.runner.__main__ import KEPT_RUNS, remove_old_runs
 
 TESTS = """
 import os, signal, time
@@ -177,6 +179,16 @@ def test_it_is_refused(story: Story, arguments: str, message: str, tmp_path: Pat
     assert process.returncode == 4, output
     assert not [*story.clone.root.glob(".prooflops/runs/*")], "a run that never began is left"
     assert message.format(**known) in output
+
+
+def test_old_runs_are_removed_but_for_one_in_use(tmp_path: Path) -> None:
+    files = [tmp_path / f"20260101T0000{number:02}-1.jsonl" for number in range(KEPT_RUNS + 3)]
+    for file in files:
+        file.touch()
+    with open(files[0], "ab") as used:
+        fcntl.flock(used, fcntl.LOCK_EX)
+        remove_old_runs(tmp_path)
+    assert sorted(tmp_path.iterdir()) == [files[0], *files[3:]]
 
 
 def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path: Path) -> None:
