@@ -1,6 +1,7 @@
 """The kept evidence of a real H200, replayed: what its page says, what the checker notices."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,11 @@ from meta_tests.contradictions import Page, contradictions
 from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.evidence.page import page_of_file, report_of
 from prooflops_gate.page.html import html
+from prooflops_gate.page.markdown import markdown
+
+KEPT = sorted((ROOT / "results").glob("*.jsonl"))
+# From here on a page repeats the registry, as it was when the page was written.
+OF_THE_REGISTRY = "## Wrong as it circulates"
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +35,14 @@ def test_a_healthy_h200_delivers_and_nothing_false_is_said_of_it(h200: str) -> N
     assert {bar["mark"] for bar in page.bars} == {"✓delivers", "?not known"}
     (unusual,) = (text for text in page.conclusions if text.startswith("15 of 196"))
     assert "spread too widely" in unusual
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_a_kept_page_says_what_its_evidence_says(path: Path) -> None:
+    file = EvidenceFile(path)
+    fresh = markdown(page_of_file(file, report_of(file))).partition(OF_THE_REGISTRY)[0]
+    kept = path.with_suffix(".md").read_text(encoding="utf-8").partition(OF_THE_REGISTRY)[0]
+    assert kept == fresh, "write it anew: make evidence ARGS=--index"
 
 
 def test_its_six_red_tests_stand_apart_as_errors_of_the_suite(h200: str) -> None:
