@@ -8,7 +8,6 @@ A named machine is a suspect until a second run confirms it, ideally beside a go
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -49,7 +48,6 @@ class Named:
     compared: int  # benchmarks
     state: str
     beside: str  # good machines for the second run, or those it used
-    common: Sequence[str] = ()  # traits of all named machines that few others have
 
 
 @dataclass(frozen=True)
@@ -59,10 +57,8 @@ class Fleet:
     kind: str
     nodes: Sequence[str]
     named: Sequence[Named]
-    faster: Sequence[str]
-    least: Mapping[
-        str, float
-    ]  # the smallest share at which one would be named; OVERALL for machines as a whole
+    # The smallest share at which one would be named; OVERALL for machines as a whole.
+    least: Mapping[str, float]
 
     @property
     def limits(self) -> str:
@@ -99,17 +95,11 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
             first[run.node] = run
     times = by_benchmark(first)
     found = compare(times)
-    far = [
-        (node, name, each)
-        for name, row in found.items()
-        for node, each in row.items()
-        if each.outlier
-    ]
     slower: dict[str, dict[str, Deviation]] = {}
-    for node, name, each in far:
-        if each.share > 0:
-            slower.setdefault(node, {})[name] = each
-    faster = [node for node in dict.fromkeys(node for node, *_ in far) if node not in slower]
+    for name, row in found.items():
+        for node, each in row.items():
+            if each.outlier and each.share > 0:
+                slower.setdefault(node, {})[name] = each
     healthy = [node for node in first if node not in slower]
     overall = found.get(OVERALL, {})
     best = min(
@@ -117,27 +107,22 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
         key=lambda node: abs(overall[node].share) if node in overall else math.inf,
         default="",
     )
-    states = {node: second_try(node, slower, times, again) for node in slower}
-    traits = common_traits(
-        {node: first[node].traits for node in slower}, [first[node].traits for node in healthy]
-    )
-    named = [
-        Named(
-            node,
-            slower[node],
-            sum(node in row for name, row in found.items() if name != OVERALL),
-            *(states[node] or (SUSPECT, best)),
-            common=traits,
-        )
-        for node in sorted(
-            slower, key=lambda node: -max(each.share for each in slower[node].values())
-        )
-    ]
+    named = []
+    for node, deviations in slower.items():
+        compared = sum(node in row for name, row in found.items() if name != OVERALL)
+        state, beside = second_try(node, slower, times, again) or (SUSPECT, best)
+        named.append(Named(node, deviations, compared, state, beside))
+    named.sort(key=worst_share, reverse=True)
     least = {
         name: next(each.least for each in row.values() if each.share >= 0)
         for name, row in found.items()
     }
-    return Fleet(kind, list(first), named, faster, least)
+    return Fleet(kind, list(first), named, least)
+
+
+def worst_share(named: Named) -> float:
+    """The largest of a machine's slowdowns."""
+    return max(each.share for each in named.slower.values())
 
 
 def by_benchmark(runs: Mapping[str, NodeRun]) -> Times:
@@ -237,17 +222,3 @@ def second_try(
     far = math.log1p(LEAST_SHARE)
     confirmed = any(distances.get(name, 0.0) >= far for name in slower[node])
     return CONFIRMED if confirmed else ONE_OFF, ", ".join(sorted(good)[:3])
-
-
-def common_traits(
-    named: Mapping[str, Mapping[str, str]], healthy: Sequence[Mapping[str, str]]
-) -> list[str]:
-    """Traits of all named machines that at most half of the others share."""
-    counts = Counter(pair for traits in named.values() for pair in traits.items())
-    rest = Counter(pair for traits in healthy for pair in traits.items())
-    those = "the one" if len(named) == 1 else f"all {len(named)}"
-    return [
-        f"{key} {value}: {those} named, {rest[key, value]} of {len(healthy)} others"
-        for (key, value), count in sorted(counts.items())
-        if count == len(named) and 2 * rest[key, value] <= len(healthy)
-    ]

@@ -11,8 +11,7 @@ from statistics import median
 
 from prooflops.suite.fleet.nodes import NodeRun, short_name
 from prooflops.suite.report import delivery
-from prooflops.suite.report.measurement import Measurement
-from prooflops_gate.console.tables import engineering, many, share, times_as
+from prooflops_gate.console.tables import engineering, many, times_as
 from prooflops_gate.statistics.outliers import LEAST_SHARE
 
 # More single runs than this are grouped.
@@ -55,15 +54,6 @@ class Column:
         if len(counts) == 1:
             return next(iter(counts))
         return ", ".join(f"{verdict} ×{count}" for verdict, count in counts.most_common()) or "-"
-
-    def best(self, dtype: str) -> Measurement | None:
-        """The median machine's best arithmetic rate of a dtype."""
-        each = [run.best[dtype] for run in self.runs if dtype in run.best]
-        return (
-            sorted(each, key=lambda bench: bench.arithmetic_rate or 0.0)[len(each) // 2]
-            if each
-            else None
-        )
 
     def time_s(self, name: str) -> float | None:
         times = [run.times_s[name] for run in self.runs if name in run.times_s]
@@ -170,24 +160,6 @@ def _figure_text(column: Column, name: str) -> str:
     below = sum(each.met is False for each in found)
     marked = f" BELOW FLOOR{f' ×{below}' if len(found) > 1 else ''}" if below else ""
     return delivery.value_text(middle) + marked
-
-
-def rates(shown: Sequence[Column]) -> list[list[str]]:
-    """Per dtype: the best rate of each column, and its share of the vendor's peak."""
-    dtypes = dict.fromkeys(dtype for column in shown for run in column.runs for dtype in run.best)
-    rows = []
-    for dtype in dtypes:
-        best = [column.best(dtype) for column in shown]
-        if len(shown) > 1 and sum(map(bool, best)) < 2:
-            continue
-        rows.append([f"{dtype}, best rate", *(bench.rate_text if bench else "-" for bench in best)])
-        if any(bench and bench.has("mfu") for bench in best):
-            rows.append([f"{dtype}, of the vendor's peak", *map(_peak_share, best)])
-    return rows
-
-
-def _peak_share(bench: Measurement | None) -> str:
-    return share(bench.number("mfu") or None, "no peak on record") if bench else "-"
 
 
 def times(shown: Sequence[Column]) -> list[list[str]]:

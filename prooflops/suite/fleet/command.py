@@ -98,13 +98,11 @@ def tables_of(runs: Sequence[NodeRun]) -> list[Section]:
     tables = {
         "Does it deliver?": ["figure", *head],
         f"Time, against {shown[0].title}": ["benchmark", *head],
-        "Best rate of each dtype": ["dtype", *head],
         "Claims that differ": ["claim", *head],
     }
     rows = (
         side_by_side.delivered(shown),
         side_by_side.times(shown),
-        side_by_side.rates(shown),
         side_by_side.differing_claims(shown),
     )
     return [
@@ -116,15 +114,12 @@ def tables_of(runs: Sequence[NodeRun]) -> list[Section]:
 
 def fleet_section(fleet: Fleet) -> Section:
     """The machines of one kind that are named, and what would have been."""
-    remarks = [f"in common: {line}" for line in fleet.named[0].common] if fleet.named else []
-    if fleet.faster:
-        remarks.append(f"faster than the others: {', '.join(fleet.faster)}")
     limits = fleet.limits[0].upper() + fleet.limits[1:]
     rows = [[named.state, named.node, described(named)] for named in fleet.named]
     return Section(
         fleet.kind,
         [["", "machine", "why"], *rows] if rows else (),
-        [*remarks, f"{limits}. {CHANCE}"],
+        [f"{limits}. {CHANCE}"],
     )
 
 
@@ -169,10 +164,6 @@ def _fleet_lines(fleet: Fleet) -> list[str]:
     lines += [f"{named.state}: {named.node}: {described(named)}" for named in shown]
     if len(fleet.named) > MOST_PRINTED:
         lines.append(f"and {len(fleet.named) - MOST_PRINTED} more, on the page")
-    if fleet.named and fleet.named[0].common:
-        lines.append(f"those named have in common: {'; '.join(fleet.named[0].common)}")
-    if fleet.faster:
-        lines.append(f"faster than the others: {', '.join(fleet.faster)}")
     return lines
 
 

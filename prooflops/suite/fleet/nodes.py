@@ -14,7 +14,6 @@ from prooflops.suite.evidence.results import record_of
 from prooflops.suite.report import delivery
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.reconciled import reconciled
-from prooflops.suite.report.tables import best_products
 from prooflops_gate.history.records import LARGEST, SMALLEST, is_ignored
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")
@@ -39,8 +38,6 @@ class NodeRun:
     software: Mapping[str, str]  # the versions that times depend on most
     times_s: Mapping[str, float]  # medians of uncontended benchmarks
     spreads: Mapping[str, float]  # each benchmark's, as a share of its median
-    best: Mapping[str, Measurement]  # the fastest product of each dtype
-    traits: Mapping[str, str]  # possible explanations: fingerprint parts, benchmark labels
     verdicts: Mapping[str, str]  # each claim's
     figures: Sequence[delivery.Figure] = ()
     partial: str = ""
@@ -69,16 +66,7 @@ class NodeRun:
                 if _is_compared(bench, contended)
             },
             spreads={name: bench.spread for name, bench in benchmarks.items()},
-            best=best_products(rows),
             figures=tuple(delivery.figures(rows)),
-            traits={
-                **dict(_flat("", fingerprint)),
-                **{
-                    f"label {label.partition(':')[0]}": "yes"
-                    for each in benchmarks.values()
-                    for label in each.labels
-                },
-            },
             verdicts=dict(
                 zip(
                     *(map(intern, map(itemgetter(key), verdicts)) for key in ("id", "verdict")),
@@ -159,11 +147,3 @@ def _content(file: Path) -> Any:
     if file.suffix != ".jsonl":
         return json.loads(file.read_bytes())
     return record_of(file)
-
-
-def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(f"{prefix}{key}.", value)
-        elif value is not None:
-            yield f"{prefix}{key}", str(value)
