@@ -10,6 +10,7 @@ from unittest import mock
 import torch
 
 from prooflops.counted import built
+from prooflops.counted.library_run import silenced
 from prooflops.model.fits import Fits, fits_of, without_values
 from prooflops.model.progress import on_stderr
 from prooflops.model.user_model import UserModel
@@ -34,7 +35,7 @@ def fits_of_config(values: Mapping[str, Any], sequence: int, cards: tuple[str, .
     rows = tuple(cuda_card(name) for name in cards)
     stages = on_stderr("python -m accounting")
     # transformers sets its level of logging when the masks import it.
-    with _masks_without_values(), built.silenced():
+    with _masks_without_values(), silenced():
         return fits_of(model, without_values(model), "batch", rows, stages)
 
 
