@@ -26,7 +26,7 @@ from bench.tokens import (
     sent,
     write_tokens,
 )
-from bench.training import Step, workload
+from bench.training import Step, usual_recipe, workload
 from prooflops import measured
 
 # Python 3.12 and later, where torch has threads: its loader forks, and its workers use none of
@@ -61,16 +61,17 @@ def token_file(tmp_path_factory, pace) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def appetite(device, sizing, pace, progress_of) -> Callable[[], float]:
+def appetite(device, sizing, pace, ceilings, progress_of) -> Callable[[], float]:
     """Tokens per second that the transformer of the training benchmarks consumes when it never
     waits for data, measured when first asked for."""
 
     @functools.cache
     def rate() -> float:
-        work = workload("transformer", "bf16", device, sizing.fitting)
+        recipe = usual_recipe(ceilings)
+        work = workload("transformer", recipe, device, sizing.fitting)
         window_s = 4 * PACES[pace].measure_s
         progress_of("appetite")("training steps", window_s)
-        step = Step(work, "bf16", device)
+        step = Step(work, recipe, device)
         # Allocates.
         step()
         return work.tokens / median(calls_s(step, measured.clock(device), window_s))
@@ -153,12 +154,13 @@ def assert_first_batches(
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_training_loop(workers, device, sizing, pace, token_file, stream, measure):
+def test_training_loop(workers, device, sizing, pace, ceilings, token_file, stream, measure):
     """A step that takes its batch from the loader, beside the same step on a batch that is there
     already.
     """
-    work = workload("transformer", "bf16", device, sizing.fitting)
-    step, timer = Step(work, "bf16", device), measured.clock(device)
+    recipe = usual_recipe(ceilings)
+    work = workload("transformer", recipe, device, sizing.fitting)
+    step, timer = Step(work, recipe, device), measured.clock(device)
     batches = Batches(token_file("uint16"), "uint16", "random", work.batch, work.sequence)
     arriving = stream(batches, workers, device.type == "cuda")
     assert_first_batches(batches, next(arriving), arriving, workers)
@@ -174,7 +176,7 @@ def test_training_loop(workers, device, sizing, pace, token_file, stream, measur
         return waited
 
     measure.skip_if_held_up(loaded)
-    seconds = measure.median_s(loaded)
+    seconds = measure.median_s(loaded, dtype=recipe)
     if measure.brief:
         # The gate compares times.
         return

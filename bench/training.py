@@ -19,8 +19,9 @@ from accounting.activations import activation_bytes
 from accounting.flops import StepFlops
 from accounting.memory import element_bytes, training_bytes
 from accounting.models import GPT2_SMALL, DeepLinear, Transformer
+from bench.ceilings import Ceilings
 from bench.models import build, inputs, reduced
-from bench.products import Float32Products
+from bench.products import Float32Products, Unsupported
 
 # `fitting(wanted, bytes_of, least)`: the size, halved until its bytes fit the memory, see
 # `prooflops.suite.sizing`.
@@ -34,6 +35,8 @@ LEARNING_RATE, WIDTH = 1e-3, 512
 # Of a deep linear net, times its width and layers.
 CHANGE_PER_STEP = 0.5
 PARTS = ("forward", "backward", "optimizer")
+# A CPU without units for bf16 multiplies it at a hundredth to a fifth of its rate in fp32.
+LEAST_SHARE_OF_FP32 = 0.5
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,15 @@ def workload(
     work = (ON_CPU if device.type == "cpu" else accelerated)[name]
     batch = fitting(work.batch, lambda batch: step_bytes(replace(work, batch=batch)), LEAST_BATCH)
     return replace(work, batch=batch)
+
+
+def usual_recipe(ceilings: Ceilings) -> str:
+    """The recipe that most train in, bf16; fp32 where the device only emulates bf16."""
+    try:
+        is_emulated = ceilings.probed("bf16") < LEAST_SHARE_OF_FP32 * ceilings.probed("fp32")
+    except Unsupported:
+        is_emulated = True
+    return "fp32" if is_emulated else "bf16"
 
 
 def step_bytes(work: Workload) -> int:
