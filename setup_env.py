@@ -13,25 +13,19 @@ else is there yet.
 import argparse
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent
 # In .venv: what it is made of; empty while it is being made.
 STAMP = "made-by-make.txt"
-# Modules whose name is not that of the package with _ for -.
-IMPORT_NAMES = {
-    "import-linter": "importlinter",
-    "nvidia-ml-py": "pynvml",
-    "pyyaml": "yaml",
-}
 
 
 class SetupError(Exception):
@@ -55,7 +49,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """What a Python says of itself, and the version of each package that it can import."""
+    """What a Python says of itself, and the version of each package that is installed for it."""
 
     executable: str
     prefix: str
@@ -111,16 +105,8 @@ def self_portrait(names: list[str]) -> Interpreter:
     """The Python that runs this file."""
     packages: dict[str, str] = {}
     for name in names:
-        module = IMPORT_NAMES.get(name, name.replace("-", "_"))
-        spec = importlib.util.find_spec(module)
-        # An uninstallation may leave an empty folder, which has no origin.
-        if spec is None or spec.origin is None:
-            continue
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            # Without metadata pytest doesn't find it as a plugin, nor pip its version.
-            continue
     of_sites = re.compile(r"(site|dist)-packages$")
     folders = [path for path in sys.path[1:] if of_sites.search(path) and Path(path).is_dir()]
     return Interpreter(sys.executable, sys.prefix, sys.version, folders, packages)
@@ -251,9 +237,6 @@ def ready_python(python: str, *extras: str, repository: Path = REPOSITORY) -> st
         stamp.write_text("", encoding="utf-8")
         # A torch that is not ours decides itself which versions go with it.
         install(own, given, lacking, [] if has_torch else ["--constraint", str(constraints)])
-        if still := interpreter(own, needs).lacks(needs):
-            names = ", ".join(map(str, still))
-            raise SetupError(f"{own} still lacks packages: {names}")
     stamp.write_text(f"{given.executable}\n{key}\n", encoding="utf-8")
     return own
 
