@@ -118,15 +118,6 @@ def test_every_preset_has_all_figures(capsys, name):
     assert MODELS[KNOWN.get(name, name)]["figure_from"]
 
 
-def test_a_key_can_be_ignored(capsys, tmp_path):
-    shown = printed(capsys, "openai/gpt-oss-20b")["parameters"]
-    assert shown.startswith("20,914,757,184, of which a token meets ")
-    (tmp_path / "config.json").write_text(config("Qwen/Qwen3-8B", num_registers=4))
-    assert main([str(tmp_path)]) == 2
-    without_the_key = printed(capsys, str(tmp_path), "--ignore", "num_registers")
-    assert without_the_key == printed(capsys, "Qwen/Qwen3-8B")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

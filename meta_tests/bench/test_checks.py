@@ -6,13 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bench import checks, kernels, transfers
+from bench import checks, kernels
 from bench.checks import examine
 from bench.products import Product
-from bench.streams import bandwidth_of_mix
 from meta_tests.bench.stand_ins import supported
 from prooflops import counted
 
@@ -79,30 +76,3 @@ def test_a_kernel_does_its_declared_work_and_a_wrong_result_is_caught(
     out.view(-1)[-1].add_(1.0).mul_(1.01)
     with pytest.raises(AssertionError, match="differs from fp64 by"):
         kernel.check(out)
-
-
-SHARES = st.floats(0, 1)
-
-
-@given(SHARES, st.dictionaries(SHARES, st.floats(1e6, 1e13), min_size=1, max_size=5))
-def test_the_bandwidth_of_a_mix_is_between_those_measured_beside_it(
-    share: float, measured: dict[float, float]
-) -> None:
-    below = max((each for each in measured if each <= share), default=min(measured))
-    above = min((each for each in measured if each >= share), default=max(measured))
-    beside = measured[below], measured[above]
-    found = bandwidth_of_mix(share, measured)
-    assert min(beside) * (1 - 1e-9) <= found <= max(beside) * (1 + 1e-9)
-    if share in measured:
-        assert found == measured[share]
-
-
-@given(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3), SHARES)
-def test_the_overlap_is_the_share_of_the_shorter_that_is_hidden(
-    first: float, second: float, hidden: float
-) -> None:
-    together = first + second - hidden * min(first, second)
-    tolerance = 1e-12 * max(first, second) / min(first, second)
-    assert transfers.overlap_share(first, second, together) == pytest.approx(
-        hidden, abs=1e-9 + tolerance
-    )

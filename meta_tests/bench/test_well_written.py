@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from accounting.models import Transformer, step_flops
 from bench.delivery import BelowFloor, Delivery
 from bench.models import build, inputs
-from bench.well_written import NETS, Batch, WellWrittenStep, kind_of, largest_batch
+from bench.well_written import NETS, Batch, WellWrittenStep, kind_of
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import Card
 from prooflops import counted
@@ -41,15 +39,6 @@ KERNELS = {
 @pytest.mark.parametrize(("kernel", "kind"), KERNELS.items())
 def test_the_time_of_a_step_goes_by_the_kinds_of_its_kernels(kernel: str, kind: str) -> None:
     assert kind_of(kernel) == kind
-
-
-@given(st.floats(1e9, 5e10), st.floats(1e8, 1e10), st.floats(1e9, 2e11))
-def test_the_batch_is_the_largest_power_of_two_that_fits(
-    fixed: float, each: float, room: float
-) -> None:
-    batch = largest_batch(room, lambda size: fixed + each * size)
-    assert batch == 0 or fixed + each * batch <= room * (1 + 1e-9)
-    assert batch == 64 or fixed + each * max(2 * batch, 1) > room * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("fused_qkv", [False, True])

@@ -26,26 +26,14 @@ def checkpointing_does_not_keep_the_random_state(patch):
     checkpointed(patch, without_random_state)
 
 
+@fault(
+    "act.BDL act.why act.can-dominate act.ckpt-cost act.sqrt-L grad.needs-activations mem.496",
+    "mem.adam-formula",
+    instead_of="torch.nn.Linear.forward",
+)
 def a_linear_layer_hides_a_copy_of_its_input(forward, self, x):
     self.hidden = x.clone()
     return forward(self, x)
-
-
-NOTICE_A_HIDDEN_COPY = (
-    "act.BDL act.why act.can-dominate act.ckpt-cost act.sqrt-L grad.needs-activations mem.496 "
-    "mem.adam-formula"
-)
-ON_A_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
-
-fault(NOTICE_A_HIDDEN_COPY, instead_of="torch.nn.Linear.forward")(
-    a_linear_layer_hides_a_copy_of_its_input
-)
-fault(
-    NOTICE_A_HIDDEN_COPY,
-    instead_of="torch.nn.Linear.forward",
-    options=ON_A_CARD,
-    name="a_linear_layer_hides_a_copy_of_its_input_on_a_card",
-)(a_linear_layer_hides_a_copy_of_its_input)
 
 
 @fault(
