@@ -180,27 +180,6 @@ def test_the_venv_is_kept_until_base_or_requirements_change(given, repository, i
     assert not was_kept(), "another torch makes it anew"
 
 
-def test_a_half_made_venv_is_redone_and_anothers_is_not_touched(
-    given, repository, installs, monkeypatch
-):
-    python = given(torch="2.11.0")
-    stamp = repository / ".venv" / setup_env.STAMP
-
-    def killed(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(setup_env, "install", killed)
-        with pytest.raises(KeyboardInterrupt):
-            ready_python(python, repository=repository)
-    (repository / ".venv" / "left").touch()
-    ready_python(python, repository=repository)
-    assert not (repository / ".venv" / "left").exists()
-    stamp.unlink()
-    with pytest.raises(SetupError, match="was not made by `make`"):
-        ready_python(python, repository=repository)
-
-
 def test_the_constraints_pin_everything_that_is_asked_for():
     lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]

@@ -16,7 +16,7 @@ from bench.ceilings import Ceilings
 from bench.measuring import METHOD, Measure
 from bench.products import product
 from bench.rounds import PACES, SAMPLED_S, Pace, rounds_for
-from bench.timing import CallTimer, Schedule
+from bench.timing import Schedule
 from meta_tests.bench.stand_ins import CPU, SHORT, Rounds, measure, steady, supported
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import SHORTEST_KERNEL_S, Card
@@ -140,25 +140,6 @@ def test_a_product_near_the_ceiling_runs_at_the_clock_of_the_ceiling(card: Card)
     seconds = run.work(multiply, work, counted=False, ceiling=ceiling)
     assert work.flops / seconds <= ceiling, "the row ran at a burst's clock"
     assert run.info["rounds"] * seconds >= SAMPLED_S, "its clock is sampled several times"
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_device_that_another_process_keeps_busy_is_not_checked(
-    card: Card, monkeypatch: pytest.MonkeyPatch, processes: int
-) -> None:
-    """The clock sees 47 % of the time: its own work waits for that of the other process."""
-    card.readings["processes"] = processes
-    monkeypatch.setattr(CallTimer, "call_s", lambda self, call: (1e-3, 0.47))
-    run = Measure(
-        Rounds(measured.clock(card.device)),
-        card.device,
-        Schedule(SHORT),
-        conditions=partial(conditions, card.device),
-    )
-    expected = pytest.skip.Exception if processes > 1 else timing.NotWaitedFor
-    why = "another process uses this GPU" if processes > 1 else "the clock saw 47% of the time"
-    with pytest.raises(expected, match=why):
-        run.median_s(lambda: torch.cuda._sleep(1000))
 
 
 def test_the_clock_that_ran_stands_beside_the_rate_of_a_product(card: Card) -> None:
