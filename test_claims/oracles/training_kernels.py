@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -93,11 +93,18 @@ def computed_by(*calls: Call, **options: Any) -> Callable[[Call], Call]:
     return register
 
 
+def linear_module(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    layer = nn.Linear(*weight.shape[::-1], device="meta")
+    return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
+
+
 def product_and_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.matmul(x, weight.mT) + bias
 
 
-@computed_by(functional.linear, product_and_bias, others=weight_and_bias, rounds="forward")
+@computed_by(
+    functional.linear, linear_module, product_and_bias, others=weight_and_bias, rounds="forward"
+)
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return x @ weight.mT + bias
 
