@@ -1,4 +1,4 @@
-"""Claims about the values of gradients: examples, shapes and dtypes, and what is derived by hand."""
+"""Claims about the values of gradients: examples, shapes and dtypes, derivation by hand."""
 
 from functools import partial
 from itertools import pairwise

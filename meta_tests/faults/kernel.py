@@ -66,11 +66,13 @@ def flushed(x: torch.Tensor, *_: Any) -> None:
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = f"{ATTENTION}_backward"
 ROUNDING, OPTIMIZER, CAST = "kernel.rounding", "kernel.optimizer", "kernel.cast"
+LINEAR = f"{ROUNDING} module.linear-class matmul.bsm-mk"
 UPDATES = "optim.adagrad-update optim.rmsprop-ema optim.adam-combo"
 wrong("mm_of_bf16_errs_by_two_percent", f"{ROUNDING} grad.no-manual", "mm", BF16, two_percent_more)
 wrong(
     "addmm_of_fp16_forgets_the_bias", f"{ROUNDING} module.linear-class", "addmm", FP16, without_bias
 )
+wrong("addmm_of_bf16_above_a_million", LINEAR, "addmm", BF16, scaled, above=2**20)
 wrong("bmm_of_fp32_multiplies_in_bf16", ROUNDING, "bmm", FP32, products_of_bf16, up_to=4096)
 wrong("bmm_of_fp16_is_wrong_above_65536", ROUNDING, "bmm", FP16, two_percent_more, above=65_536)
 wrong("softmax_of_fp16", ROUNDING, "_softmax", FP16, two_percent_more, up_to=65_536)

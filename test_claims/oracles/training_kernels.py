@@ -94,6 +94,7 @@ def computed_by(*calls: Call, **options: Any) -> Callable[[Call], Call]:
 
 
 def linear_module(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same kernel, whose turn has a contiguous argument of HUGE elements, for addmm."""
     layer = nn.Linear(*weight.shape[::-1], device="meta")
     return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
 
