@@ -145,7 +145,8 @@ def beside_a_second_rank(elements: int) -> Iterator[None]:
             for process in context.processes:
                 process.kill()
                 process.join()
-            torch.distributed.destroy_process_group()
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
 
 
 def add_ones(_index: int, folder: str, elements: int) -> None:
