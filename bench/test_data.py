@@ -61,13 +61,13 @@ def token_file(tmp_path_factory, pace) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def appetite(device, sizing, pace, ceilings, progress_of) -> Callable[[], float]:
+def appetite(device, sizing, pace, bound_flop_per_s, progress_of) -> Callable[[], float]:
     """Tokens per second that the transformer of the training benchmarks consumes when it never
     waits for data, measured when first asked for."""
 
     @functools.cache
     def rate() -> float:
-        recipe = usual_recipe(ceilings)
+        recipe = usual_recipe(device, bound_flop_per_s)
         work = workload("transformer", recipe, device, sizing.fitting)
         window_s = 4 * PACES[pace].measure_s
         progress_of("appetite")("training steps", window_s)
@@ -154,11 +154,13 @@ def assert_first_batches(
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_training_loop(workers, device, sizing, pace, ceilings, token_file, stream, measure):
+def test_training_loop(
+    workers, device, sizing, pace, bound_flop_per_s, token_file, stream, measure
+):
     """A step that takes its batch from the loader, beside the same step on a batch that is there
     already.
     """
-    recipe = usual_recipe(ceilings)
+    recipe = usual_recipe(device, bound_flop_per_s)
     work = workload("transformer", recipe, device, sizing.fitting)
     step, timer = Step(work, recipe, device), measured.clock(device)
     batches = Batches(token_file("uint16"), "uint16", "random", work.batch, work.sequence)

@@ -19,9 +19,8 @@ from accounting.activations import activation_bytes
 from accounting.flops import StepFlops
 from accounting.memory import element_bytes, training_bytes
 from accounting.models import GPT2_SMALL, DeepLinear, Transformer
-from bench.ceilings import Ceilings
 from bench.models import build, inputs, reduced
-from bench.products import Float32Products, Unsupported
+from bench.products import Float32Products
 
 # `fitting(wanted, bytes_of, least)`: the size, halved until its bytes fit the memory, see
 # `prooflops.suite.sizing`.
@@ -35,8 +34,6 @@ LEARNING_RATE, WIDTH = 1e-3, 512
 # Of a deep linear net, times its width and layers.
 CHANGE_PER_STEP = 0.5
 PARTS = ("forward", "backward", "optimizer")
-# A CPU without units for bf16 multiplies it at a hundredth to a fifth of its rate in fp32.
-LEAST_SHARE_OF_FP32 = 0.5
 
 
 @dataclass(frozen=True)
@@ -91,12 +88,12 @@ def workload(
     return replace(work, batch=batch)
 
 
-def usual_recipe(ceilings: Ceilings) -> str:
-    """The recipe that most train in, bf16; fp32 where the device only emulates bf16."""
-    try:
-        is_emulated = ceilings.probed("bf16") < LEAST_SHARE_OF_FP32 * ceilings.probed("fp32")
-    except Unsupported:
-        is_emulated = True
+def usual_recipe(device: torch.device, bound_flop_per_s: Callable[[str], float | None]) -> str:
+    """The recipe that most train in: bf16, but fp32 on a CPU without units for bf16.
+
+    Such a CPU emulates bf16 at a hundredth to a fifth of its rate in fp32; its bound has no figure.
+    """
+    is_emulated = device.type == "cpu" and bound_flop_per_s("bf16") is None
     return "fp32" if is_emulated else "bf16"
 
 

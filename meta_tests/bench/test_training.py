@@ -8,7 +8,7 @@ import torch
 from accounting.devices import peak_flop_per_s
 from accounting.models import DeepLinear
 from bench.rounds import PACES
-from bench.training import ON_CPU, RECIPES, Step, Workload, workload
+from bench.training import ON_CPU, RECIPES, Step, Workload, usual_recipe, workload
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -17,6 +17,16 @@ def test_no_pace_skips_a_step_on_the_card_that_it_is_sized_for(model: str, recip
     flops = workload(model, recipe, torch.device("cuda")).flops().hardware
     seconds = flops / (0.75 * (peak_flop_per_s("NVIDIA H100 80GB HBM3", recipe) or 0.0))
     assert seconds < min(pace.longest_call_s for pace in PACES.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound_of_bf16", "expected"),
+    [("cpu", None, "fp32"), ("cpu", 4e12, "bf16"), ("cuda", 989e12, "bf16"), ("mps", None, "bf16")],
+)
+def test_a_cpu_that_emulates_bf16_takes_its_usual_step_in_fp32(
+    kind: str, bound_of_bf16: float | None, expected: str
+) -> None:
+    assert usual_recipe(torch.device(kind), {"bf16": bound_of_bf16}.__getitem__) == expected
 
 
 @pytest.mark.parametrize("skipped", [0, 2])
