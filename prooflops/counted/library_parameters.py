@@ -1,4 +1,4 @@
-"""The parameters of a library's net as parts of a model: linear maps, experts, embeddings, others."""
+"""The parameters of a library's net as the parts of a model: linear maps, experts, embeddings."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from prooflops_gate.page.terminal import section_lines, width_of, wrapped
 MOST_PRINTED = 20  # machines named, or rows of a table, on the terminal
 CHANCE = "A healthy fleet has a machine named with a chance of 5 % in all; a second run confirms."
 FOOT = (
-    "“~”: by less than 3 %, or than both spreads together, which two runs of one machine may differ "
-    "by. Contended measurements are left out."
+    "“~”: less than 3 %, or than both spreads together, by which two runs of one machine may "
+    "differ. Contended measurements are left out."
 )
 
 
