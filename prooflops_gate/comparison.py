@@ -25,7 +25,7 @@ from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Instrument, Measured
 from prooflops_gate.instruments.counts import Count, resolved
 from prooflops_gate.instruments.exact import exact_rows
-from prooflops_gate.instruments.instructions import Instructions, by_features, share_of
+from prooflops_gate.instruments.instructions import Instructions, by_features, counting_s, share_of
 from prooflops_gate.instruments.memory import Memory
 from prooflops_gate.instruments.pace import FIRST, PacePlan, plan_of
 from prooflops_gate.instruments.time_rule import TimeRule, plan_for
@@ -256,7 +256,7 @@ def count(
     is_asked = settings.by != TIME and bool(question.asked)
     both = [timed for pair in measured.pairs.values() for timed in pair]
     share = 1.0 if settings.by == INSTRUCTIONS else share_of(both)
-    share_s = share * (question.ends - now)
+    share_s = counting_s(share, question.ends - now, pace)
     drivers = {side.footprint["driver"] for side in measured.pair if side.footprint.get("driver")}
     counted = Instructions(
         {name: pair[1].time_s for name, pair in measured.pairs.items()} if is_asked else {},

@@ -19,6 +19,7 @@ from prooflops_gate.instruments.counts import (
     level_of,
     tally,
 )
+from prooflops_gate.instruments.pace import PacePlan
 from prooflops_gate.machine import cpu
 from prooflops_gate.rows import Row
 from prooflops_gate.task import Counting, Pair, ReplicateFailed, Task
@@ -46,6 +47,21 @@ def share_of(timed: Collection[Timed]) -> float:
     """
     busy = sum(bool(each.contended) for each in timed)
     return BUSY_SHARE if 2 * busy > len(timed) else SHARE
+
+
+def counting_s(share: float, left_s: float, pace: PacePlan) -> float:
+    """The seconds that counting gets: its share of the time left.
+
+    All of it where the rest would be too short for a first look at times, which decides nothing.
+
+    >>> from prooflops_gate.instruments.pace import Cost
+    >>> costs = {"a": Cost(call_s=0.1)}
+    >>> slow = PacePlan(costs, overhead_s=9.9, pairs=8, most_pairs=34, budget_s=400, left_s=380)
+    >>> [counting_s(2 / 3, 380, plan) for plan in (slow, replace(slow, overhead_s=0.1))]
+    [380, 253.33333333333331]
+    """
+    share_s = share * left_s
+    return share_s if pace.later(share_s).fits(pace.kept) else left_s
 
 
 class Instructions:
