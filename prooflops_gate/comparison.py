@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from prooflops_gate import sides
+from prooflops_gate.child.calls import LONG_CALL
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.history import records
@@ -35,9 +36,12 @@ from prooflops_gate.pairs import Pairs
 from prooflops_gate.process import Processes
 from prooflops_gate.rows import INSTRUCTIONS, TIME, Row, one_sided, with_skips
 from prooflops_gate.selection import Selection, function_of, is_gone
+from prooflops_gate.statistics.decision_rule import LOOKS
 from prooflops_gate.task import OutOfTime, Pair, Replicate, ReplicateFailed, Side, Task
 from prooflops_gate.where import explained, worth_explaining
 
+# Of a benchmark in a process: to calibrate, a round, and the one for its result.
+FEWEST_CALLS = 3
 # At least, between two lines of progress.
 SILENT_S = 20.0
 STOPPED = "the run was stopped before it was decided"
@@ -207,7 +211,13 @@ def take_first(question: Question, pairs: Pairs) -> Pair:
     Its benchmarks are not known yet.
     """
     memory = None if question.settings.memory != "off" else ()
-    task = Task(tests=question.selection.benchmarks, paces=FIRST, memory=memory)
+    calls = 2 * LOOKS[0] * FEWEST_CALLS
+    task = Task(
+        tests=question.selection.benchmarks,
+        paces=FIRST,
+        memory=memory,
+        longest_call_s=question.settings.budget_s / calls,
+    )
     targets = None
     if question.asked:
         targets = sides.targets(question.selection.config, question.other)
@@ -310,7 +320,17 @@ def summed_up(
         title_of(question),
         tuple(rows),
         notes=tuple(
-            filter(None, [unpaired(left_out), *pairs.notes, *said.notes, features, *told.notes])
+            filter(
+                None,
+                [
+                    unpaired(left_out),
+                    too_long(first),
+                    *pairs.notes,
+                    *said.notes,
+                    features,
+                    *told.notes,
+                ],
+            )
         ),
         details=(pace.detail, *said.details, *told.details),
         effort=f"{many(times.taken, 'pair')} in {seconds}",
@@ -369,6 +389,18 @@ def changing_names(question: Question, first: Pair) -> list[str]:
     """The selected benchmarks that a process of this side collected under another name."""
     collected = set(first.after.collected)
     return [name for name in question.selection.benchmarks if name not in collected]
+
+
+def too_long(first: Pair) -> str:
+    """Names the benchmarks that were skipped, as a call takes too long for the budget."""
+    found = {
+        name: why
+        for done in first
+        for name, why in skip_reasons(done).items()
+        if why.startswith(LONG_CALL)
+    }
+    said = [f"{name} ({why.removeprefix(LONG_CALL).strip()} a call)" for name, why in found.items()]
+    return f"too long for the budget (--gate-budget): {', '.join(said)}" if said else ""
 
 
 def unpaired(names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import Card
 from prooflops_gate.child.callgrind import is_usable
 from prooflops_gate.child.calls import call_traced
-from prooflops_gate.comparison import measured_in
+from prooflops_gate.comparison import measured_in, too_long
 from prooflops_gate.instruments.time_rule import TimeRule, plan_for
 from prooflops_gate.instruments.times import Times
 from prooflops_gate.process import Processes
@@ -189,6 +189,32 @@ def test_every_form_of_a_benchmark_is_measured_and_paced(
         < done.start_cpu_s
         < done.wall_s - sum(call["seconds"] for call in done.calls.values()) - 0.2
     ), "it waits"
+
+
+LONG = """
+import time
+import pytest
+
+def test_long(benchmark):
+    benchmark(time.sleep, 0.3)
+
+@pytest.mark.benchmark
+def test_long_as_a_whole():
+    time.sleep(0.3)
+
+def test_short(benchmark):
+    benchmark(sum, [1])
+"""
+
+
+def test_a_call_too_long_for_the_budget_is_skipped_and_named(children: Children) -> None:
+    children.write(LONG)
+    with children.processes() as processes:
+        done = children.run(processes, longest_call_s=0.2)
+    assert sorted(outcomes(done)) == ["passed", "skipped", "skipped"]
+    assert [bench["fullname"] for bench in done.record["benchmarks"]] == ["test_it.py::test_short"]
+    said = too_long(Pair(done, done))
+    assert "test_it.py::test_long (0 s a call), test_it.py::test_long_as_a_whole" in said
 
 
 REPEATED = """

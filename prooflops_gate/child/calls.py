@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
+
+import pytest
 
 from prooflops_gate.machine.core_speed import CoreSpeed
 from prooflops_gate.machine.gpu_clock import Cycles
@@ -32,6 +35,9 @@ MEMORY = "memory"
 LAUNCHES = "gate_launches"
 # Key of the extra_info with what `machine.gpu_clock` saw.
 GPU = "gate_gpu"
+
+# Why a test is skipped, before the seconds.
+LONG_CALL = "too long for the budget of the gate: one call takes"
 
 Figures = dict[str, int]
 
@@ -62,11 +68,14 @@ class UntimedCall:
         return self if self.rounds == self.warm_up else self.function
 
 
-def instrument(measures_memory: Callable[[], bool], speed: CoreSpeed) -> None:
+def instrument(
+    measures_memory: Callable[[], bool], speed: CoreSpeed, longest_s: float = math.inf
+) -> None:
     """Makes pytest-benchmark look at the core's speed before timed rounds, and measure calls that
     it doesn't time.
 
-    `measures_memory`: whether the memory of the test that runs is to be measured. The figures go to
+    `measures_memory`: whether the memory of the test that runs is to be measured. A benchmark whose
+    first call takes more than `longest_s` is skipped. The figures go to
     `extra_info`. With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is
     measured, and only the looks before and after remain.
     """
@@ -129,14 +138,15 @@ def instrument(measures_memory: Callable[[], bool], speed: CoreSpeed) -> None:
                 cycles = Cycles()
             # It is None while the benchmark is calibrated.
             if stats is None:
-                return run(*args, **kwargs)
+                result = run(*args, **kwargs)
+                skip_long(seconds_of(result), longest_s)
+                return result
             speed.look()
             clock_hz = cycles.look()
             result = run(*args, **kwargs)
             if is_computing():
                 stats.extra_info[LAUNCHES] = True
-            seconds = result[0] if isinstance(result, tuple) else result
-            cycles.add(seconds / stats.iterations, clock_hz)
+            cycles.add(seconds_of(result) / stats.iterations, clock_hz)
             if cycles.figures:
                 stats.extra_info[GPU] = cycles.figures
             return result
@@ -145,6 +155,17 @@ def instrument(measures_memory: Callable[[], bool], speed: CoreSpeed) -> None:
 
     cls._make_runner = runner
     cls.__call__, cls.pedantic = call, call_pedantic
+
+
+def seconds_of(result: Any) -> float:
+    """The seconds of a round: alone, or beside the function's result."""
+    return float(result[0] if isinstance(result, tuple) else result)
+
+
+def skip_long(call_s: float, longest_s: float) -> None:
+    """Skips the test that runs if a call takes too long."""
+    if call_s > longest_s:
+        pytest.skip(f"{LONG_CALL} {call_s:.0f} s")
 
 
 def is_computing() -> bool:
