@@ -124,7 +124,7 @@ def kept_by(net, x):
 @pytest.mark.claim("act.BDL", "act.can-dominate", "amp.activation-memory")
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16"])
 @pytest.mark.parametrize(
-    ("model", "rows"), zip(MODELS, [(1,), (2, 4), (5,), (3, 20, 10)], strict=True), ids=str
+    ("model", "rows"), [*zip(MODELS, [(1,), (2, 4), (5,), (3, 20, 10)], strict=True)], ids=str
 )
 def test_a_deep_linear_net_keeps_batch_times_width_times_layers(
     workloads, metered_device, model, rows, dtype

@@ -14,9 +14,34 @@ from test_claims.oracles.tensors import difference
 from test_claims.strategies import TORCH_DTYPES
 
 signs = st.sampled_from([1, -1])
+LARGEST_OF_BF16 = 2.0**127 * (2 - 2**-7)
 anywhere = st.integers(0, 2**32 - 1)
 subnormal = st.integers(0, 2**23 - 1)
 infinite_or_nan = st.integers(0x7F800000, 0x7FFFFFFF)
+
+
+def assert_cast(device, name, value, should):
+    """That torch casts a value to this one, and the format table rounds to it."""
+    __tracebackhide__ = True
+    got = cast_of(value, TORCH_DTYPES[name], device)
+    formula = format_of(name).rounded(value)
+    right = got == formula == should
+    assert right, f"{name} makes {got!r} of {value!r}, {formula=}, not {should!r}"
+
+
+def values_of(name, device):
+    """The values of all patterns of a format."""
+    return values_of_patterns(TORCH_DTYPES[name], None, device)
+
+
+def assert_fields(device, name, should):
+    """That patterns have so many exponent and fraction bits, as the format table says."""
+    __tracebackhide__ = True
+    row = format_of(name)
+    values = values_of(name, device)
+    counted = fields_counted(values, row.bits)
+    fields = row.exponent_bits, row.fraction_bits
+    assert counted == fields == should, f"{name} has {counted} bits, {fields=}, not {should}"
 
 
 @pytest.mark.claim("dtype.fp32-layout")
@@ -27,7 +52,8 @@ def test_fp32_reads_a_pattern_as_1_sign_8_exponent_and_23_fraction_bits(pattern)
     decoded = fp32.decode(pattern)
     assert (fp32.exponent_bits, fp32.fraction_bits) == (8, 23)
 
-    same = decoded == read or (math.isnan(decoded) and math.isnan(read))
+    both_nan = math.isnan(decoded) and math.isnan(read)
+    same = decoded == read or both_nan
     assert same, f"decode={decoded!r}, but torch reads {read!r} [pattern={pattern:#010x}]"
 
 
@@ -36,8 +62,10 @@ def test_fp32_reads_a_pattern_as_1_sign_8_exponent_and_23_fraction_bits(pattern)
 # 1 + 2^-24: a tie, whose even neighbour is below.
 @example(pattern=0x3F800000, eighths=4, sign=1)
 def test_fp32_rounds_what_lies_between_two_values_to_nearest_even(pattern, eighths, sign):
-    below, above = values_of_patterns(torch.float32, [pattern, pattern + 1], numbers.CPU).tolist()
-    value = sign * (below + (above - below) / 8 * eighths)
+    neighbours = [pattern, pattern + 1]
+    below, above = values_of_patterns(torch.float32, neighbours, numbers.CPU).tolist()
+    magnitude = below + (above - below) / 8 * eighths
+    value = sign * magnitude
     rounded = format_of("fp32").rounded(value)
     should = torch.tensor(value, dtype=torch.float64).float().item()
     assert rounded == should, f"rounded={rounded!r}, but torch casts to {should!r} [{value=!r}]"
@@ -53,28 +81,32 @@ LAYOUT_CLAIMS = {
 FIELDS = {"fp16": (5, 10), "bf16": (8, 7), "fp8_e4m3": (4, 3), "fp8_e5m2": (5, 2)}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.claim(c[0])) for n, c in LAYOUT_CLAIMS.items()]
-)
+LAYOUTS = []
+CASTS = []
+for name, claims in LAYOUT_CLAIMS.items():
+    of_layout = pytest.mark.claim(claims[0])
+    of_cast = pytest.mark.claim(*claims)
+    LAYOUTS.append(pytest.param(name, marks=of_layout))
+    CASTS.append(pytest.param(name, marks=of_cast))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_every_pattern_reads_as_the_fields_of_the_format_say(name, device):
     row = format_of(name)
-    values = values_of_patterns(TORCH_DTYPES[name], None, device)
     wrong = numbers.decode_disagreement(row, device) or numbers.published_disagreement(row)
     assert not wrong, wrong
 
-    got = fields_counted(values, row.bits)
-    fields = row.exponent_bits, row.fraction_bits
-    assert got == fields == FIELDS[name], f"{got}, {fields=}, but should be {FIELDS[name]} bits"
-
-    finite = values[values.isfinite()]
+    assert_fields(device, name, FIELDS[name])
+    values = values_of(name, device)
+    largest = values[values.isfinite()].max().item()
+    least = values[values > 0].min().item()
     normal = torch.finfo(TORCH_DTYPES[name]).smallest_normal
-    ends = finite.max().item(), normal, finite[finite > 0].min().item()
-    assert ends == (row.max, row.least_normal, row.least_subnormal), f"{name} reaches {ends}"
+    ends = largest, normal, least
+    should = row.max, row.least_normal, row.least_subnormal
+    assert ends == should, f"{name} reaches {ends}, but should reach {should}"
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.claim(*c)) for n, c in LAYOUT_CLAIMS.items()]
-)
+@pytest.mark.parametrize("name", CASTS)
 def test_a_cast_rounds_values_midpoints_and_neighbours_to_nearest_even(name, device):
     wrong = numbers.rounding_disagreement(format_of(name), device)
     assert not wrong, wrong
@@ -84,23 +116,23 @@ def test_a_cast_rounds_values_midpoints_and_neighbours_to_nearest_even(name, dev
 def test_bf16_is_the_upper_half_of_an_fp32_whose_exponent_it_has(device):
     patterns = range(0, 2**32, 2**16)
     upper_halves = values_of_patterns(torch.float32, patterns, numbers.CPU)
-    bf16 = values_of_patterns(torch.bfloat16, None, device)
+    bf16 = values_of("bf16", device)
     wrong = numbers.difference("bf16", bf16, upper_halves, "pattern {:#06x}".format)
     assert not wrong, wrong
 
-    normal = bf16[(bf16 >= format_of("fp32").least_normal) & bf16.isfinite()]
-    binades = len(normal.frexp().exponent.unique())
+    finite = bf16[bf16.isfinite()]
+    normal = finite[finite >= format_of("fp32").least_normal]
+    exponents = normal.frexp().exponent
+    binades = len(exponents.unique())
     assert binades == 2**8 - 2, f"bf16 has {binades} binades, not all of 8 bits but zeros and ones"
 
 
 @pytest.mark.claim("dtype.bf16-reallocates", "dtype.bf16-33bit-exponent")
 def test_bf16_gives_3_bits_of_the_fraction_of_fp16_to_the_exponent(device):
-    for name, should in (("fp16", (5, 10)), ("bf16", (8, 7))):
-        counted = fields_counted(values_of_patterns(TORCH_DTYPES[name], None, device), 16)
-        row = format_of(name)
-        fields = row.exponent_bits, row.fraction_bits
-        assert counted == fields == should, f"{name} has {counted} bits, {fields=}, not {should}"
-    assert torch.finfo(torch.bfloat16).max > 2**111 * torch.finfo(torch.float16).max
+    assert_fields(device, "fp16", (5, 10))
+    assert_fields(device, "bf16", (8, 7))
+    reach = torch.finfo(torch.bfloat16).max / torch.finfo(torch.float16).max
+    assert reach > 2**111, f"bf16 reaches only {reach} times as far"
 
 
 OF_FP4 = pytest.param("fp4_e2m1", marks=pytest.mark.claim("dtype.fp4-block-scale"))
@@ -116,20 +148,21 @@ def test_torch_and_the_specifications_agree_with_the_format_table(name, device):
 @pytest.mark.claim("dtype.finfo")
 def test_finfo_does_not_tell_where_underflow_begins(device):
     below = torch.finfo(torch.float16).smallest_normal / 1024
-    got = cast_of(below, torch.float16, device)
-    assert got == below == format_of("fp16").least_subnormal, f"fp16 makes {got} of {below}"
+    assert_cast(device, "fp16", below, format_of("fp16").least_subnormal)
 
     with pytest.raises(TypeError):
         torch.finfo(torch.int8)
+
+
+small = st.floats(2**-126, 2**-14, width=32)
+near_the_threshold = st.floats(2**-27, 2**-23, width=32)
 
 
 @pytest.mark.claim(
     "dtype.fp16-underflow-threshold", "dtype.fp16-rounds-down", "dtype.fp16-underflow-1e-8"
 )
 @pytest.mark.claim("dtype.bf16-sweet-spot", "amp.gradscaler", "loop.mixed-two-layer")
-@given(
-    magnitude=st.floats(2**-126, 2**-14, width=32) | st.floats(2**-27, 2**-23, width=32), sign=signs
-)
+@given(magnitude=small | near_the_threshold, sign=signs)
 @example(magnitude=2**-25, sign=-1)
 # The float32 above it.
 @example(magnitude=2**-25 * (1 + 2**-23), sign=1)
@@ -138,11 +171,10 @@ def test_finfo_does_not_tell_where_underflow_begins(device):
 @example(magnitude=3e-8, sign=-1)
 def test_fp16_makes_0_of_all_to_2_to_the_minus_25_and_bf16_of_none(device, magnitude, sign):
     value = sign * magnitude
-    got = cast_of(value, torch.float16, device)
-    formula = format_of("fp16").rounded(value)
-    should = sign * round(magnitude * 2**24) / 2**24
-    assert got == formula == should, f"fp16({value!r}) is {got!r}, {formula=}, not {should!r}"
-    assert (got == 0) == (magnitude <= 2**-25), f"fp16 makes {got!r} of {value!r}"
+    units = round(magnitude * 2**24)
+    assert_cast(device, "fp16", value, sign * units / 2**24)
+    vanishes = units == 0
+    assert vanishes == (magnitude <= 2**-25), f"fp16 makes {units} · 2^-24 of {value!r}"
 
     bf16 = cast_of(value, torch.bfloat16, device)
     assert abs(bf16 / value - 1) <= 2**-8, f"bf16 makes {bf16} of {value!r}"
@@ -162,24 +194,22 @@ def test_of_23_fraction_bits_bf16_keeps_7_and_fp16_10_up_to_65520(device, fracti
     value = sign * math.ldexp(2**23 + fraction, exponent - 23)
     # The last is the exponent of the least subnormal number.
     for name, bits, least in (("bf16", 7, -149), ("fp16", 10, -24), ("fp32", 23, -149)):
-        got = cast_of(value, TORCH_DTYPES[name], device)
         spacing = 2.0 ** max(exponent - bits, least)
         should = round(value / spacing) * spacing
         if name == "fp16" and abs(value) >= 65520:
             should = sign * math.inf
-        formula = format_of(name).rounded(value)
-        right = got == formula == should
-        assert right, f"{name} makes {got!r} of {value!r}, {formula=}, not {should!r}"
+        assert_cast(device, name, value, should)
 
 
 @pytest.mark.claim("dtype.bf16-range", "dtype.bf16-keeps-1e-8")
-@given(value=st.floats(2.0**-126, 2.0**127 * (2 - 2**-7), width=32), sign=signs)
+@given(value=st.floats(2.0**-126, LARGEST_OF_BF16, width=32), sign=signs)
 @example(value=1e-8, sign=1)
 @example(value=2.0**-126, sign=1)
-@example(value=2.0**127 * (2 - 2**-7), sign=-1)
+@example(value=LARGEST_OF_BF16, sign=-1)
 def test_normal_numbers_of_fp32_stay_normal_in_bf16_but_the_last(device, value, sign):
     signed = sign * value
-    off = abs(cast_of(signed, torch.bfloat16, device) / signed - 1)
+    got = cast_of(signed, torch.bfloat16, device)
+    off = abs(got / signed - 1)
     assert off <= 2**-8, f"bf16 is off by {off} at {signed!r}, more than half of its spacing"
 
 
@@ -194,10 +224,9 @@ def test_bf16_ends_four_thousandths_below_fp32_and_has_its_least_normal(device):
     assert bf16.least_normal == fp32.least_normal
 
     for row, least in ((bf16, 2.0**-133), (fp32, 2.0**-149)):
-        dtype = TORCH_DTYPES[row.name]
-        casts = [cast_of(x, dtype, device) for x in (least, -least, least / 2)]
-        should = [row.least_subnormal, -least, 0]
-        assert casts == should, f"{row.name} makes {casts} of ±{least} and half of it"
+        assert_cast(device, row.name, least, row.least_subnormal)
+        assert_cast(device, row.name, -least, -row.least_subnormal)
+        assert_cast(device, row.name, least / 2, 0)
 
 
 @pytest.mark.claim("dtype.fp32-full-precision")

@@ -154,10 +154,11 @@ def test_most_operations_have_no_kernel_for_fp8_and_the_others_round(device, sha
 
     for name, takes in named(WITH_FP8):
         got = result_of(name, takes, narrow)
-        if got is not None:
-            should = result_of(name, takes, wide).to(dtype).float()
-            wrong = difference(got.float(), should)
-            assert not wrong, f"{name}: {wrong}"
+        if got is None:
+            continue
+        should = result_of(name, takes, wide).to(dtype)
+        wrong = difference(got.float(), should.float())
+        assert not wrong, f"{name}: {wrong}"
 
 
 # The binades of normal numbers, and half of eps.
@@ -176,8 +177,8 @@ def largest_off(got, should):
     most_rows=st.sampled_from([40, 100]),
     seed=seeds,
 )
-@example(exponent=-6, dtype=E4M3, most_rows=100, seed=0)
-@example(exponent=-14, dtype=E5M2, most_rows=100, seed=0)
+@example(exponent=-6, dtype=E4M3, most_rows=100, seed=9)
+@example(exponent=-14, dtype=E5M2, most_rows=100, seed=9)
 def test_a_cpu_multiplies_fp8_at_any_magnitude_if_it_is_scaled(exponent, dtype, most_rows, seed):
     generator = torch.Generator().manual_seed(seed)
     m, k, n = torch.randint(1, most_rows + 1, (3,), generator=generator).tolist()
@@ -216,8 +217,9 @@ def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, rows, columns, d
     values = cast(drawn, dtype, device).float()
     wide = values.to(with_dtype(device, dtype)).t()
     narrow = wide.to(dtype)
-    moved = torch.cat([narrow[1:], narrow[:1]]).float()
-    wrong = difference(moved, torch.cat([wide[1:], wide[:1]]))
+    moved = torch.cat([narrow[1:], narrow[:1]])
+    should = torch.cat([wide[1:], wide[:1]])
+    wrong = difference(moved.float(), should)
     assert not wrong, f"fp8 transposed, sliced and joined: {wrong}"
 
 

@@ -125,9 +125,11 @@ def rounding_probes(grid: torch.Tensor) -> torch.Tensor:
     Of fp32's neighbours of midpoints one midpoint in seven is enough in a large grid: 7 divides no
     power of two, so that all places of the fraction come up, in many binades.
     """
-    ends = torch.cat([grid.new_zeros(1), grid, 2 * grid[-1:] - grid[-2:-1]])
+    beyond = 2 * grid[-1:] - grid[-2:-1]
+    ends = torch.cat([grid.new_zeros(1), grid, beyond])
     ties = ((ends[:-1] + ends[1:]) / 2).float()
-    some = torch.cat([ties[:: 7 if len(ties) > 1000 else 1], ties[:1], ties[-1:]])
+    every = 7 if len(ties) > 1000 else 1
+    some = torch.cat([ties[::every], ties[:1], ties[-1:]])
     infinity = torch.tensor(math.inf)
     below = torch.nextafter(some, -infinity)
     above = torch.nextafter(some, infinity)
@@ -160,8 +162,10 @@ def decoded(row: Format) -> torch.Tensor:
 
 def fields_counted(values: torch.Tensor, bits: int) -> tuple[int, int]:
     """Exponent and fraction bits, counted from all values of a format: 2^f lie in [1, 2)."""
-    fraction_bits = int(math.log2(int(((values >= 1) & (values < 2)).sum())))
-    return bits - int((values < 0).any()) - fraction_bits, fraction_bits
+    in_binade = (values >= 1) & (values < 2)
+    fraction_bits = int(math.log2(int(in_binade.sum())))
+    sign_bits = int((values < 0).any())
+    return bits - sign_bits - fraction_bits, fraction_bits
 
 
 def difference(
@@ -329,10 +333,13 @@ def integer_disagreement(row: IntegerFormat) -> str | None:
         bits = 8 * dtype.itemsize
         return f"{row.name} is stored in {row.storage_bits} bits, but {dtype} in {bits}"
 
-    some = {0, 1, row.max - 1, row.max, row.max + 1, (1 << row.bits) - 1}
-    patterns = sorted(pattern for pattern in some if not pattern >> row.bits)
-    packed = b"".join(pattern.to_bytes(dtype.itemsize, "little") for pattern in patterns)
-    values = torch.frombuffer(bytearray(packed), dtype=dtype).tolist()
+    all_ones = (1 << row.bits) - 1
+    some = {0, 1, row.max - 1, row.max, row.max + 1, all_ones}
+    patterns = sorted(pattern for pattern in some if pattern <= all_ones)
+    packed = bytearray()
+    for pattern in patterns:
+        packed += pattern.to_bytes(dtype.itemsize, "little")
+    values = torch.frombuffer(packed, dtype=dtype).tolist()
     ours = [row.decode(pattern) for pattern in patterns]
     if ours != [int(value) for value in values]:
         return f"{row.name} decodes {patterns} to {ours}, but torch to {values}"
@@ -363,8 +370,8 @@ def blocks_quantised(name: str, values: Sequence[float]) -> torch.Tensor:
         table = values_of_patterns(getattr(torch, element), None, CPU)[:128]
         grid = table[table.isfinite()]
 
-    padded = torch.zeros(-(-len(values) // block_size) * block_size, dtype=torch.float64)
-    padded[: len(values)] = torch.tensor(values, dtype=torch.float64)
+    missing = -len(values) % block_size
+    padded = torch.tensor([*values, *[0.0] * missing], dtype=torch.float64)
     blocks = padded.view(-1, block_size)
     largest = blocks.abs().amax(dim=1, keepdim=True)
     if max_exponent is not None:
@@ -377,7 +384,8 @@ def blocks_quantised(name: str, values: Sequence[float]) -> torch.Tensor:
         of_block = (largest / 6 / of_tensor).clamp(max=448).float()
         scales = of_block.to(torch.float8_e4m3fn).double() * of_tensor
 
-    quantised = nearest_even(blocks / scales.where(scales > 0, torch.inf), grid) * scales
+    scaled = blocks / scales.where(scales > 0, torch.inf)
+    quantised = nearest_even(scaled, grid) * scales
     return quantised.flatten()[: len(values)]
 
 
@@ -405,9 +413,11 @@ def block_disagreement(row: BlockFormat, values: Sequence[float]) -> str | None:
 
 def blocks_over(decades: float, width: int = 32) -> torch.Tensor:
     """64 rows of `width` normal values, each row with a magnitude of its own."""
-    magnitudes = torch.rand(64, 1, generator=torch.Generator().manual_seed(1)).double() - 0.5
-    values = torch.randn(64, width, generator=torch.Generator().manual_seed(0)).double()
-    return values * 10 ** (decades * magnitudes)
+    of_rows = torch.Generator().manual_seed(1)
+    exponents = torch.rand(64, 1, generator=of_rows).double() - 0.5
+    of_values = torch.Generator().manual_seed(0)
+    values = torch.randn(64, width, generator=of_values).double()
+    return values * 10 ** (decades * exponents)
 
 
 def block_errors(kept: torch.Tensor, x: torch.Tensor) -> float:

@@ -29,10 +29,12 @@ class Operator(NamedTuple):
     def numbers(self) -> list[Array]:
         """Arguments in numpy, always the same; none is so near 0 that a difference crosses it."""
         generator = np.random.default_rng(0)
-        return [
-            generator.uniform(0.1, 2.0, shape) * generator.choice([-1, 1], shape)
-            for shape in self.shapes
-        ]
+        drawn = []
+        for shape in self.shapes:
+            magnitudes = generator.uniform(0.1, 2.0, shape)
+            signs = generator.choice([-1, 1], shape)
+            drawn.append(magnitudes * signs)
+        return drawn
 
     def arguments(self, device: torch.device, **options: Any) -> list[Tensor]:
         return [torch.tensor(number, device=device, **options) for number in self.numbers()]
@@ -45,14 +47,18 @@ def exp_shares(x: Array) -> Array:
 
 def normalised(x: Array, weight: Array, bias: Array) -> Array:
     centred = x - x.mean(-1, keepdims=True)
-    result: Array = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weight + bias
+    variance = (centred**2).mean(-1, keepdims=True)
+    result: Array = centred / np.sqrt(variance + 1e-5) * weight + bias
     return result
 
 
 def causal_attention(query: Array, key: Array, value: Array) -> Array:
     scores = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1])
-    past = np.arange(key.shape[-2]) <= np.arange(query.shape[-2])[:, None]
-    result: Array = exp_shares(np.where(past, scores, -np.inf)) @ value
+    keys = np.arange(key.shape[-2])
+    queries = np.arange(query.shape[-2])
+    past = keys <= queries[:, None]
+    seen = np.where(past, scores, -np.inf)
+    result: Array = exp_shares(seen) @ value
     return result
 
 
@@ -223,17 +229,21 @@ def by_loops(equation: str, *operands: torch.Tensor) -> torch.Tensor:
             if sizes.get(label, 1) == 1:
                 sizes[label] = size
     dots = sorted(filter(str.isdigit, sizes), key=int, reverse=True)
-    output = dots + sorted(x for x in sizes if x.isalpha() and left.count(x) == 1)
+    once = [label for label in sizes if label.isalpha() and left.count(label) == 1]
+    output = dots + sorted(once)
     if arrow:
-        letters = len(right.replace("...", ""))
-        output = _labels(right, letters + ("..." in right) * len(dots))
+        dims = len(right.replace("...", ""))
+        if "..." in right:
+            dims += len(dots)
+        output = _labels(right, dims)
     summed = [label for label in sizes if label not in output]
     values = [x.tolist() for x in operands]
+    lengths = [sizes[label] for label in summed]
     result = np.empty([sizes[label] for label in output], dtype=object)
     for at in np.ndindex(result.shape):
         place = dict(zip(output, at, strict=True))
         total = 0.0
-        for inner in np.ndindex(*(sizes[label] for label in summed)):
+        for inner in np.ndindex(*lengths):
             place.update(zip(summed, inner, strict=True))
             product = 1.0
             for value, term, x in zip(values, labels, operands, strict=True):
@@ -283,12 +293,16 @@ def einsums(
         if not plain:
             own = draw(_stretching(letters, own))
         at = draw(st.integers(0, len(letters)))
-        dots, tail = "", []
+        dots = ""
+        tail: list[int] = []
         if draw(st.booleans()):
-            dots, tail = "...", batch[len(batch) - draw(st.integers(0, len(batch))) :]
+            dots = "..."
+            missing = draw(st.integers(0, len(batch)))
+            tail = batch[missing:]
         if not plain:
             tail = [draw(st.sampled_from([n, 1])) for n in tail]
-        terms.append("".join([*letters[:at], dots, *letters[at:]]))
+        term = [*letters[:at], dots, *letters[at:]]
+        terms.append("".join(term))
         shapes.append((*own[:at], *tail, *own[at:]))
     left = ",".join(terms)
     if not plain and draw(st.integers(0, 2)) == 2:

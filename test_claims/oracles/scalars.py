@@ -82,9 +82,9 @@ def integers(
 
 def tensor(numbers: np.ndarray | Number) -> torch.Tensor:
     """The values alone, as float32: exact for the small integers the tests draw."""
-    return torch.tensor(
-        np.asarray(numbers).astype(float), dtype=torch.float32
-    )  # numpy unwraps 0-dim arrays
+    # numpy unwraps arrays without dimensions
+    values = np.asarray(numbers).astype(float)
+    return torch.tensor(values, dtype=torch.float32)
 
 
 def inner_product(a: Iterable[Number], b: Iterable[Number], start: Number | None = None) -> Number:
@@ -106,10 +106,12 @@ def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     a = np.broadcast_to(a, batch + a.shape[-2:])
     b = np.broadcast_to(b, batch + b.shape[-2:])
     result = np.empty((*batch, a.shape[-2], b.shape[-1]), dtype=object)
-    for *at, i, j in np.ndindex(result.shape):
-        row = a[(*at, i)]
-        column = b[(*at, slice(None), j)]
-        result[(*at, i, j)] = inner_product(row, column, _operations(a, b).zero())
+    for at in np.ndindex(batch):
+        tally = _operations(a, b)
+        left = a[at]
+        right = b[at]
+        for i, j in np.ndindex(result.shape[-2:]):
+            result[(*at, i, j)] = inner_product(left[i], right[:, j], tally.zero())
     return result
 
 
@@ -134,34 +136,37 @@ def contract(
     """One step of an einsum; indices found in one operand alone and not in the result are summed
     out of it first.
     """
-    (a_indices, a_values), (b_indices, b_values) = (
-        _without_lone(operand, set(other[0]) | set(result)) for operand, other in ((a, b), (b, a))
-    )
+    a_indices, a_values = _without_lone(a, {*b[0], *result})
+    b_indices, b_values = _without_lone(b, {*a[0], *result})
     sizes = dict(zip(a_indices + b_indices, a_values.shape + b_values.shape, strict=True))
     summed = [index for index in sizes if index not in result]
+    lengths = [sizes[index] for index in summed]
     values = np.empty([sizes[index] for index in result], dtype=object)
+    tally = _operations(a_values, b_values)
     for at in np.ndindex(values.shape):
         place = dict(zip(result, at, strict=True))
-        terms = []
-        for inner in itertools.product(*(range(sizes[index]) for index in summed)):
+        left = []
+        right = []
+        for inner in np.ndindex(*lengths):
             place.update(zip(summed, inner, strict=True))
-            terms.append((_at(a_indices, a_values, place), _at(b_indices, b_values, place)))
-        start = _operations(a_values, b_values).zero() if summed else None
-        values[at] = inner_product(*zip(*terms, strict=True), start)
+            left.append(_at(a_indices, a_values, place))
+            right.append(_at(b_indices, b_values, place))
+        start = tally.zero() if summed else None
+        values[at] = inner_product(left, right, start)
     return result, values
 
 
 def _without_lone(operand: tuple[str, np.ndarray], needed: set[str]) -> tuple[str, np.ndarray]:
     indices, values = operand
+    kept = [index for index in indices if index in needed]
     unshared = [index for index in indices if index not in needed]
-    if unshared:  # one pass over all of them at once: one addition per element
-        kept = "".join(index for index in indices if index in needed)
-        order = [indices.index(index) for index in [*kept, *unshared]]
-        values = total(
-            values.transpose(order).reshape(*(values.shape[i] for i in order[: len(kept)]), -1), -1
-        )
-        indices = kept
-    return indices, values
+    if not unshared:
+        return operand
+    order = [indices.index(index) for index in kept + unshared]
+    moved = values.transpose(order)
+    # One pass over all of them at once: one addition per element.
+    lines = moved.reshape(*moved.shape[: len(kept)], -1)
+    return "".join(kept), total(lines, -1)
 
 
 def _at(indices: str, values: np.ndarray, place: dict[str, int]) -> Number:
@@ -188,7 +193,8 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 
 def _mapped(function: Callable[[Number], Number], x: np.ndarray) -> np.ndarray:
-    return np.array([function(number) for number in x.flat], dtype=object).reshape(x.shape)
+    mapped = [function(number) for number in x.flat]
+    return np.array(mapped, dtype=object).reshape(x.shape)
 
 
 @dataclass
@@ -293,36 +299,39 @@ def attention(
     def number(x: float) -> Number:
         return Number(x, backward)
 
+    def products(vector: Sequence[Number], rows: np.ndarray, tally: Operations) -> np.ndarray:
+        """The inner product of a vector with each row, added up in this tally."""
+        sums = [inner_product(vector, row, tally.zero()) for row in rows]
+        return np.array([float(each) for each in sums])
+
     output = np.zeros((heads, queries, value.shape[2]))
     gradient_of = [np.zeros(x.shape) for x in (query, key, value)]
     dq, dk, dv = gradient_of
     for head, i in np.ndindex(heads, queries):
+        shared = head // group
+        seen = keys - queries + i + 1 if causal else keys
         q = query[head, i]
-        k = key[head // group]
-        v = value[head // group]
-        seen = range(keys - queries + i + 1 if causal else keys)
-        scores = np.array(
-            [float(inner_product(q, k[j], forward.zero())) for j in seen]
-        ) / math.sqrt(width)
-        weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+        k = key[shared, :seen]
+        v = value[shared, :seen]
+        scores = products(q, k, forward) / math.sqrt(width)
+        powers = np.exp(scores - scores.max())
+        weights = powers / powers.sum()
         column = [Number(weight, forward) for weight in weights]
-        output[head, i] = [
-            float(inner_product(column, v[: len(seen), d], forward.zero()))
-            for d in range(v.shape[1])
-        ]
+        output[head, i] = products(column, v.T, forward)
 
         do = [number(x) for x in output_gradient[head, i].tolist()]
-        if flash:  # the scores were not kept
-            for j in seen:
-                inner_product([number(float(x)) for x in q], k[j], backward.zero())
-        dp = np.array([float(inner_product(do, v[j], backward.zero())) for j in seen])
+        if flash:
+            # The scores were not kept.
+            again = [number(float(x)) for x in q]
+            products(again, k, backward)
+        dp = products(do, v, backward)
         ds = weights * (dp - (dp * weights).sum()) / math.sqrt(width)
-        for j in seen:
+        for j in range(seen):
+            weight = number(weights[j])
+            slope = number(ds[j])
             for d in range(v.shape[1]):
-                dv[head // group, j, d] = float(
-                    number(weights[j]) * do[d] + dv[head // group, j, d]
-                )
+                dv[shared, j, d] = float(weight * do[d] + dv[shared, j, d])
             for d in range(width):
-                dq[head, i, d] = float(number(ds[j]) * k[j, d] + dq[head, i, d])
-                dk[head // group, j, d] = float(number(ds[j]) * q[d] + dk[head // group, j, d])
+                dq[head, i, d] = float(slope * k[j, d] + dq[head, i, d])
+                dk[shared, j, d] = float(slope * q[d] + dk[shared, j, d])
     return [output, *gradient_of], forward, backward
