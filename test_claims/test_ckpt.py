@@ -220,10 +220,14 @@ def test_torch_load_returns_what_load_state_dict_must_put_back(device):
     fresh.optimizer.load_state_dict(checkpoint["optimizer"])
     assert fresh.weights() == run.weights(), "load_state_dict did not restore the model's weights"
 
-    for name in ("exp_avg", "exp_avg_sq", "step"):
-        for got, should in zip(
-            fresh.optimizer.state.values(), run.optimizer.state.values(), strict=True
-        ):
+    restored = list(fresh.optimizer.state.values())
+    saved_state = list(run.optimizer.state.values())
+    number = len(restored)
+    should = len(saved_state)
+    assert number == should, f"{number} parameters have a state again, but should {should}"
+
+    for got, should in zip(restored, saved_state, strict=True):
+        for name in ("exp_avg", "exp_avg_sq", "step"):
             wrong = tensors.difference(got[name], should[name])
             assert not wrong, f"{name} after load_state_dict: {wrong}"
 

@@ -79,7 +79,7 @@ def of_sequences_a_copy_is_hidden(forward, self, x):
 @fault("act.ckpt-cost", instead_of="accounting.models.recompute_flops")
 def a_transformer_is_said_to_repeat_no_attention(recompute_flops, model, *args, **rest):
     repeated = recompute_flops(model, *args, **rest)
-    attentions = [each.forward_flops(*args) for each in model.attentions]
+    attentions = [each.forward_flops(*args, "full") for each in model.attentions]
     return repeated - sum(attentions)
 
 
