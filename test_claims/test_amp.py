@@ -203,13 +203,15 @@ def test_logits_cast_before_cross_entropy_give_the_loss_of_fp32(
     chances = powers.diagonal() / powers.sum(dim=1)
     exact = -chances.log().mean().item()
     record_figure(f"{low}: {as_they_are:.5f} as they are, {cast_before:.5f} cast, {exact:.5f}")
-    off = abs(cast_before - exact)
-    assert off < 1e-6 * exact, f"cast before, the loss is {cast_before}, but should be {exact}"
+    near = cast_before == pytest.approx(exact, rel=1e-6)
+    assert near, f"cast before, the loss is {cast_before}, but should be {exact}"
 
-    # A log-probability is rounded to half a unit at most, its mean by no more.
-    half_unit = torch.finfo(LOW[low]).eps / 2 if device.type == "cuda" else 1e-6
-    off = abs(as_they_are - exact)
-    assert off < 2 * half_unit * exact, f"the loss is {as_they_are}, further than {half_unit}"
+    within = 2e-6
+    if device.type == "cuda":
+        # A log-probability is rounded to half a unit at most, its mean by no more.
+        within = torch.finfo(LOW[low]).eps
+    near = as_they_are == pytest.approx(exact, rel=within)
+    assert near, f"as they are, the loss is {as_they_are}, not {exact} to within {within}"
 
 
 def deprecations(make):
@@ -219,7 +221,8 @@ def deprecations(make):
         made = make()
 
     ends = FutureWarning, DeprecationWarning
-    return made, [str(warning.message) for warning in caught if issubclass(warning.category, ends)]
+    warned = [warning.message for warning in caught if issubclass(warning.category, ends)]
+    return made, [str(message) for message in warned]
 
 
 def enabled_on(device):

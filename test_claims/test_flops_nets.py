@@ -38,11 +38,13 @@ def test_the_128_to_64_layer_costs_the_worked_number_without_its_bias(
         f"linear_flops={formula}, dispatched {dispatched}, not {number} [{batch=}]"
     )
     tally = Operations()
-    scalars.linear(tally.array(x[:1]), tally.array(layer.weight), tally.array(layer.bias))
-    got = (linear_flops(batch, 128, 64, bias=True), batch * tally.flops)
+    one = tally.array(x[:1])
+    scalars.linear(one, tally.array(layer.weight), tally.array(layer.bias))
+    counted_with_bias = batch * tally.flops
+    with_bias = linear_flops(batch, 128, 64, bias=True)
     should = number + bias_additions
-    assert set(got) == {should}, (
-        f"with bias formula and count are {got}, but should both be {should} [{batch=}]"
+    assert with_bias == counted_with_bias == should, (
+        f"{with_bias=}, {counted_with_bias=}, but both should be {should} [{batch=}]"
     )
 
 
@@ -104,15 +106,15 @@ def test_linear_layers_cost_2_per_token_and_parameter(device, leading, widths, s
 
 @pytest.mark.claim("flops.forward-2BN")
 def test_an_embedding_is_looked_up_at_no_flops(record_figure):
-    net = torch.nn.Sequential(
-        torch.nn.Embedding(50_000, 64), torch.nn.Linear(64, 1562, bias=False)
-    ).to("meta")
+    embedding = torch.nn.Embedding(50_000, 64)
+    head = torch.nn.Linear(64, 1562, bias=False)
+    net = torch.nn.Sequential(embedding, head).to("meta")
     tokens = torch.zeros(7, dtype=torch.int64, device="meta")
-    dispatched = product_flops(lambda: net(tokens))
-    parameters = sum(p.numel() for p in net.parameters())
-    assert dispatched == 2 * 7 * (parameters - 50_000 * 64), (
-        f"the embedding cost {dispatched} FLOPs"
-    )
+    dispatched = product_flops(net, tokens)
+    should = 2 * 7 * head.weight.numel()
+    assert dispatched == should, f"embedding and head cost {dispatched}, not {should} FLOPs"
+
+    parameters = sum(parameter.numel() for parameter in net.parameters())
     overstated = 2 * 7 * parameters / dispatched
     assert overstated > 30, (
         f"2BN overstates a net that is mostly embedding {overstated:.1f} times, not more than 30"
@@ -183,6 +185,7 @@ def test_a_net_of_d_by_d_and_d_by_k_costs_2bdd_plus_2bdk(device, b, d, k):
     x = integers(b, d)
     w1 = integers(d, d)
     w2 = integers(d, k)
+    square = integers(d, d)
     hidden = scalars.matmul(tally.array(x), tally.array(w1))
     y = scalars.matmul(hidden, tally.array(w2))
     assert_same("the oracle's own net", scalars.tensor(y), x @ w1 @ w2)
@@ -191,14 +194,16 @@ def test_a_net_of_d_by_d_and_d_by_k_costs_2bdd_plus_2bdk(device, b, d, k):
     said = f"[{b=}, {d=}, {k=}]"
     assert formula == tally.flops == claimed, f"{formula=}, {tally.flops}, not {claimed} {said}"
 
-    n = w1.numel() + w2.numel()
-    assert claimed == 2 * b * n, f"of {n} parameters 2·B·N is {2 * b * n}, not {claimed} {said}"
+    parameters = w1.numel() + w2.numel()
+    two_b_n = 2 * b * parameters
+    assert claimed == two_b_n, f"2·B·N is {two_b_n}, not {claimed} {said}"
 
-    x, w1, w2, square = (of.to(device) for of in (x, w1, w2, integers(d, d)))
-    dispatched = product_flops(lambda: x @ w1 @ w2)
+    hidden = x.to(device) @ w1.to(device)
+    first = product_flops(torch.matmul, x.to(device), w1.to(device))
+    dispatched = first + product_flops(torch.matmul, hidden, w2.to(device))
     assert dispatched == claimed, f"with a D × K matrix: {dispatched}, not {claimed} {said}"
 
-    of_squares = product_flops(lambda: x @ w1 @ square)
+    of_squares = first + product_flops(torch.matmul, hidden, square.to(device))
     should = 4 * b * d * d
     assert of_squares == should, f"with two D × D: {of_squares}, but should be {should} {said}"
 
@@ -225,17 +230,19 @@ def test_a_block_costs_six_per_weight_and_twelve_per_pair(
     x = torch.ones(batch, length, d, device=device, requires_grad=True)
     forward, backward = forward_and_backward(block, x)
     step = forward + backward
+    times = backward / forward
+    assert times == 2, f"the backward pass costs {times} times the forward, not 2"
+
     weights = 4 * d * d + 2 * d * hidden
-    assert backward == 2 * forward, (
-        f"the backward pass costs {backward / forward} times the forward, not 2"
-    )
-    should = 6 * weights * batch * length + 12 * batch * length * length * d
+    of_weights = 6 * weights * batch * length
+    of_pairs = 12 * batch * length * length * d
+    should = of_weights + of_pairs
     assert step == should, (
         f"a step costs {step} FLOPs, but should cost {should} [{model}, {batch=}, {length=}]"
     )
     shape = Attention(batch, heads, length, d // heads)
     formula = attention_flops(shape) + attention_backward_flops(shape)
-    beyond = step - 6 * weights * batch * length
+    beyond = step - of_weights
     assert formula == beyond, (
         f"attention costs {formula} by formula, but {beyond} FLOPs are beyond 6 a weight"
     )
