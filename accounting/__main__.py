@@ -43,6 +43,8 @@ USUAL_SEQUENCE = 8192
 USUAL_DEVICE = "H100 SXM"
 # Cards that --fits tells of.
 CARDS = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB", "H200 SXM 141GB")
+# What --fits calls a training without changes.
+AS_IT_IS = "as it is"
 NEEDED = "transformers 5 or later, torch and prooflops: pip install prooflops transformers"
 # A label, its text, and the same figures for programs.
 Lines = Iterator[tuple[str, str, dict[str, Any]]]
@@ -83,6 +85,8 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         "instead: the cards, or the --device, that a training step fits on, and how many it takes"
     )
     add("--fits", action="store_true", help=cards)
+    choices = "--fits, also with layers recomputed, in fp32 and with 8-bit AdamW"
+    add("--fits-choices", action="store_true", help=choices)
     add("--json", action="store_true", help="print the figures for programs")
     return parser.parse_args(words)
 
@@ -153,9 +157,14 @@ def napkin(asked: argparse.Namespace) -> Lines:
     if active < parameters:
         shown += f", of which a token meets {active:,}"
     yield "parameters", shown, {"parameters": parameters, "active_parameters": active}
-    if asked.fits:
+    if asked.fits or asked.fits_choices:
         cards = (device.label,) if asked.device else CARDS
-        yield from fitting(asked, model, config, sequence, cards)
+        fits, why_not = predicted_fits(asked, config, sequence, cards, longest)
+        yield from fitting(asked, model, sequence, cards, fits)
+        how = "two steps in bf16 with AdamW, nothing recomputed; unrun on these cards"
+        yield "predicted", why_not or how, {}
+        formula = "state, and the inputs of layers that are recomputed: a lower bound"
+        yield "by formula", formula, {}
         return
     yield from of_run(asked, model, device, sequence, longest)
     yield from held(asked, model, sequence)
@@ -254,15 +263,14 @@ def sharded(asked: argparse.Namespace, parameters: int, device: Any) -> Lines:
 def fitting(
     asked: argparse.Namespace,
     model: Parts,
-    config: Mapping[str, Any],
     sequence: int,
     cards: tuple[str, ...],
+    fits: Sequence[Any],
 ) -> Lines:
-    """The largest batch on one card, predicted; and the fewest devices for one sequence, by
-    formula.
+    """The largest batch and the longest sequence on one card, predicted; and the fewest devices for
+    one sequence, by formula.
     """
     yield "sequence", f"{sequence:,} tokens", {"sequence": sequence}
-    predicted, why_not = predicted_fits(config, sequence, cards)
     parameters = parameter_count(model)
     try:
         saved = activation_bytes(model, 1, sequence, "bf16", checkpoint_every=1)
@@ -274,41 +282,57 @@ def fitting(
             shown = "unknown: its memory is not on record as one size"
             yield card, shown, {f"{card}, predicted": None}
             continue
-        if found := predicted.get(card):
-            reserves = f"one sequence reserves {with_unit(found.reserved_bytes, 'B')}"
-            largest = f"largest batch {found.largest:,}" if found.largest else "not even one fits"
-            shown = f"{reserves} of {with_unit(usable, 'B')}; {largest}"
-            figures = {
-                "usable_bytes": usable,
-                "reserved_bytes": found.reserved_bytes,
-                "largest_batch": found.largest,
-                "unknown": found.unknown,
-            }
-            yield card, shown, {f"{card}, predicted": figures}
+        for row in fits:
+            if row.fit.card == card:
+                yield of_row(row)
         for stage, what in ((1, "ZeRO stage 1"), (3, "FSDP")):
             least = fewest_devices(parameters, saved, usable, stage, asked.optimizer, asked.recipe)
             devices = "more than 1,024 devices" if least is None else counted(least, "device")
             shown = f"by formula, {asked.optimizer} in {asked.recipe}: {what} takes {devices}"
             yield card, shown, {f"{card}, {what}, by formula": least}
-    formula = "state, and the inputs of layers that are recomputed: a lower bound"
-    how = "two steps in bf16 with AdamW, nothing recomputed; unrun on these cards"
-    yield "predicted", why_not or how, {}
-    yield "by formula", formula, {}
+
+
+def of_row(row: Any) -> tuple[str, str, dict[str, Any]]:
+    """What one kind of training takes on one card."""
+    fit, batch, longest = row.fit, row.largest["batch"], row.largest["sequence"]
+    shown = f"one sequence reserves {with_unit(fit.reserved_bytes, 'B')}"
+    shown += f" of {with_unit(fit.usable_bytes, 'B')}; "
+    shown += f"largest batch {batch:,}, " if batch else "not even one fits; "
+    shown += f"longest sequence {longest:,}" if longest else "none is short enough"
+    label = f"{fit.card}, predicted"
+    if row.training != AS_IT_IS:
+        shown = f"{row.training}: {shown}"
+        label += f", {row.training}"
+    figures = {
+        "usable_bytes": fit.usable_bytes,
+        "reserved_bytes": fit.reserved_bytes,
+        "largest_batch": batch,
+        "longest_sequence": longest,
+        "unknown": fit.unknown,
+    }
+    return fit.card, shown, {label: figures}
 
 
 def predicted_fits(
-    config: Mapping[str, Any], sequence: int, cards: tuple[str, ...]
-) -> tuple[dict[str, Any], str]:
-    """What one card holds, by card, from transformers' net; or why it is unknown."""
+    asked: argparse.Namespace,
+    config: Mapping[str, Any],
+    sequence: int,
+    cards: tuple[str, ...],
+    longest: int,
+) -> tuple[Sequence[Any], str]:
+    """What one card holds, a row for each training and card, from transformers' net; and why
+    something is unknown.
+    """
     try:
         from prooflops.model.of_config import fits_of_config
 
-        fits = fits_of_config(config, sequence, cards)
+        ceiling = max(longest, sequence)
+        fits = fits_of_config(config, sequence, cards, longest=ceiling, choices=asked.fits_choices)
     except ImportError as error:
-        return {}, f"one card is not predicted: that needs {NEEDED} ({error})"
+        return [], f"one card is not predicted: that needs {NEEDED} ({error})"
     except ValueError as error:
-        return {}, f"one card is not predicted: {error}"
-    return {each.card: each for each in fits.cards}, fits.remark
+        return [], f"one card is not predicted: {error}"
+    return fits.rows, "; ".join(fits.remarks)
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -388,9 +388,9 @@ def test_where_it_goes_the_modules_have_the_flops_and_the_kept_tensors_of_the_st
 
 
 def test_the_largest_step_that_fits_is_the_predicted_one(user_model, memory_device):
-    if not user_model.argument:
+    if not user_model.arguments:
         pytest.skip("no --model-largest")
-    largest = user_model.largest
+    largest = user_model.largest[0]
     if not largest.is_predicted or largest.found is None or memory_device.type != "cpu":
         pytest.skip(
             largest.remark or "the limit is that of an accelerator: the page shows the sizes"

@@ -155,6 +155,7 @@ def test_cards_are_predicted_from_transformers_net_and_devices_by_formula(
     assert card["largest_batch"] > 1
     assert logits_bytes < card["reserved_bytes"] < card["usable_bytes"] < 24 * 2**30
     assert card["largest_batch"] * logits_bytes < card["usable_bytes"]
+    assert 256 < card["longest_sequence"] < 256 * 2 * card["largest_batch"]
     assert figures["RTX 4090, FSDP, by formula"] == 1
     monkeypatch.setitem(sys.modules, "transformers", None)
     said = printed(capsys, "llama-3-70b", "--fits", "--device", "H100 SXM")

@@ -205,22 +205,25 @@ class MeasuredStep:
 class Examination:
     """The fixture `user_model`: every fact about the model, computed when first asked for.
 
-    `argument` of the factory is the one whose largest value is looked for, within `limit` bytes or
-    within those free; `cards` are those that `fits` asks about, by default the usual ones. A
-    factory may take seconds, so all checks that may share a model share one.
+    `arguments` of the factory are those whose largest values are looked for, within `limit` bytes
+    or within those free; `cards` are those that `fits` asks about, by default the usual ones, and
+    `choices` has it ask about other trainings too. A factory may take seconds, so all checks that
+    may share a model share one.
     """
 
     def __init__(
         self,
         user_model: UserModel,
-        argument: str = "",
+        arguments: tuple[str, ...] = (),
         limit: int | None = None,
         stages: Stages | None = None,
         cards: tuple[Accelerator, ...] = (),
+        *,
+        choices: bool = False,
     ) -> None:
         self.user_model = user_model
-        self.cards = cards
-        self.argument, self.limit = argument, limit
+        self.cards, self.choices = cards, choices
+        self.arguments, self.limit = arguments, limit
         self.step: MeasuredStep | None = None
         self.answers: list[Answer] = []
         self._stages = stages or Stages(lambda _: None)
@@ -284,12 +287,22 @@ class Examination:
     @cached_property
     def fits(self) -> Fits:
         with self._stages.stage("predicting which cards it fits on"):
-            return fits_of(self.user_model, self.instance, self.argument, self.cards, self._stages)
+            return fits_of(
+                self.user_model,
+                self.instance,
+                self.arguments,
+                self.cards,
+                choices=self.choices,
+                stages=self._stages,
+            )
 
     @cached_property
-    def largest(self) -> Largest:
-        with self._stages.stage(f"looking for the largest {self.argument} that fits"):
-            return largest_of(self.user_model, self.argument, self.limit)
+    def largest(self) -> tuple[Largest, ...]:
+        found = []
+        for argument in self.arguments:
+            with self._stages.stage(f"looking for the largest {argument} that fits"):
+                found.append(largest_of(self.user_model, argument, self.limit))
+        return tuple(found)
 
     @property
     def unknown(self) -> str:

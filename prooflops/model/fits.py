@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from inspect import signature
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
-from torch import nn
 
 from accounting.devices import ACCELERATORS
 from accounting.devices.peaks import Accelerator
 from prooflops.model.factory import error_text
 from prooflops.model.largest import default_of, of_size
 from prooflops.model.progress import Stages
+from prooflops.model.training import Training, choices_of
 from prooflops.model.user_model import Instance, UserModel, instance_of
-from prooflops.predicted import Fit, PredictedMemory, TrainingStep
+from prooflops.predicted import Fit, PredictedMemory
 from prooflops.predicted.fits import Capability, fits_of_sizes
+from prooflops.predicted.search import LARGEST_TRIED
 
 # Cards that people ask about; any other of the tables is asked for by its name.
 USUAL_CARDS = (
@@ -36,83 +35,104 @@ USUAL_CARDS = (
 
 
 @dataclass(frozen=True)
+class Row:
+    """Whether one kind of training fits on one card."""
+
+    training: str
+    fit: Fit
+    # The largest value that fits of each argument that may grow; 0 where not even one does.
+    largest: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Fits:
-    """Whether a training step fits on each card; `argument` of the factory is the one that may
+    """Which trainings fit on which cards; the `arguments` of the factory are those that may
     grow.
     """
 
-    cards: tuple[Fit, ...]
-    argument: str
-    remark: str = ""
+    rows: tuple[Row, ...]
+    arguments: tuple[str, ...] = ()
+    # Why something is missing.
+    remarks: tuple[str, ...] = ()
 
     @property
     def is_lower_bound(self) -> bool:
-        return any(each.is_lower_bound for each in self.cards)
+        return any(row.fit.is_lower_bound for row in self.rows)
 
 
 def fits_of(
     user_model: UserModel,
     instance: Instance,
-    argument: str = "",
+    arguments: tuple[str, ...] = (),
     cards: tuple[Accelerator, ...] = (),
+    *,
+    choices: bool = False,
+    ceilings: Mapping[str, int] | None = None,
     stages: Stages | None = None,
 ) -> Fits:
-    """Predicts the step for each card; with an `argument`, also its largest value that fits.
+    """Predicts the step for each card; with `arguments`, also the largest value of each that fits,
+    up to its ceiling where it has one. `choices` are the trainings of `choices_of`.
 
     Models of other sizes are built without values.
     """
     if user_model.is_compiled:
-        return Fits((), argument, "not predicted: compiled")
-    chosen = cards or tuple(ACCELERATORS[label] for label in USUAL_CARDS)
-    first = default_of(user_model, argument) if argument else 1
-    told = stages or Stages(lambda _: None)
+        return Fits((), arguments, ("not predicted: compiled",))
+    rows: list[Row] = []
+    remarks = []
+    for training in choices_of(instance) if choices else (Training(),):
+        search = _Search(user_model, instance, training, stages or Stages(lambda _: None))
+        chosen = cards or tuple(ACCELERATORS[label] for label in USUAL_CARDS)
+        try:
+            rows += search.rows(arguments, chosen, ceilings or {})
+        except Exception as error:
+            # The user's code may do anything with a tensor without values.
+            of_what = f"{training.name}: " if choices else ""
+            remarks.append(f"{of_what}not predicted: {error_text(error)}")
+    return Fits(tuple(rows), arguments, tuple(remarks))
 
-    def predict(size: int, capability: Capability) -> PredictedMemory:
+
+@dataclass(frozen=True)
+class _Search:
+    """The predictions of one kind of training, in the sizes of one argument at a time."""
+
+    user_model: UserModel
+    instance: Instance
+    training: Training
+    stages: Stages
+    as_built: dict[Capability, PredictedMemory] = field(default_factory=dict)
+
+    def rows(
+        self,
+        arguments: tuple[str, ...],
+        cards: tuple[Accelerator, ...],
+        ceilings: Mapping[str, int],
+    ) -> list[Row]:
+        fits = fits_of_sizes(partial(self.predict, ""), 1, cards, largest=False)
+        largest: dict[str, list[Fit]] = {}
+        for name in arguments:
+            first = default_of(self.user_model, name)
+            ceiling = ceilings.get(name, LARGEST_TRIED)
+            predict = partial(self.predict, name)
+            largest[name] = fits_of_sizes(predict, first, cards, largest=True, ceiling=ceiling)
+        found = []
+        for place, fit in enumerate(fits):
+            sizes = {name: of_cards[place].largest or 0 for name, of_cards in largest.items()}
+            found.append(Row(self.training.name, fit, sizes))
+        return found
+
+    def predict(self, argument: str, size: int, capability: Capability) -> PredictedMemory:
         of_what = f"{argument} {size:,}" if argument else "the step"
-        major, minor = capability
-        with told.stage(f"predicting {of_what} on compute capability {major}.{minor}"):
-            if size == first:
-                return predicted_on_cuda(instance, capability)
-            resized = without_values(of_size(user_model, argument, size))
-            return predicted_on_cuda(resized, capability)
+        how = "{}, {}, on compute capability {}.{}".format(of_what, self.training.name, *capability)
+        with self.stages.stage(f"predicting {how}"):
+            if not argument or size == default_of(self.user_model, argument):
+                if capability not in self.as_built:
+                    self.as_built[capability] = self._predicted(self.instance, capability)
+                return self.as_built[capability]
+            resized = without_values(of_size(self.user_model, argument, size))
+            return self._predicted(resized, capability)
 
-    try:
-        found = fits_of_sizes(predict, first, chosen, largest=bool(argument))
-    except Exception as error:
-        # The user's code may do anything with a tensor without values.
-        return Fits((), argument, f"not predicted: {error_text(error)}")
-    return Fits(tuple(found), argument)
-
-
-def predicted_on_cuda(instance: Instance, capability: Capability) -> PredictedMemory:
-    """Two training steps on a card of this compute capability, which need not be here."""
-    step = TrainingStep(
-        _CalledWith(instance.module),
-        (instance.arguments, instance.keywords),
-        loss=instance.loss,
-        optimizer=_like(instance.optimizer),
-        device="cuda",
-    )
-    return step.predict(compute_capability=capability)
-
-
-class _CalledWith(nn.Module):
-    """The module, called with positional and keyword arguments given as two inputs."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        return self.module(*arguments, **keywords)
-
-
-def _like(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Optimizer]:
-    """Makes an optimizer of the same class and defaults over other parameters."""
-    kind = type(optimizer)
-    known = signature(kind).parameters
-    options = {name: value for name, value in optimizer.defaults.items() if name in known}
-    return functools.partial(kind, **options)
+    def _predicted(self, instance: Instance, capability: Capability) -> PredictedMemory:
+        return self.training.step(instance).predict(compute_capability=capability)
 
 
 def without_values(user_model: UserModel) -> Instance:

@@ -18,6 +18,7 @@ from prooflops.machine import device as machine
 from prooflops.model.factory import ModelError, error_text
 from prooflops.model.step_memory import measured_steps, peak_of, predicted_memory
 from prooflops.model.user_model import UserModel
+from prooflops.predicted.search import largest_size
 
 # A step that is as large as a CPU's memory takes minutes, and starves others.
 DEFAULT_CPU_LIMIT = 2**30
@@ -25,7 +26,6 @@ DEFAULT_CPU_LIMIT = 2**30
 LONGEST_S = 60.0
 # The gap between the largest size that fits and the smallest that does not, as a share.
 CLOSE = 0.01
-MOST_TRIALS = 24
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Trial:
 class Largest:
     """The sizes tried up to the largest that fits into `limit_bytes`, in ascending order.
 
-    `limit_of` says whose limit it is. `found` is None where not even the first size fits;
-    `next_larger` is the smallest that does not, None where the time ran out before.
+    `limit_of` says whose limit it is. `found` is None where no size that was tried fits;
+    `next_larger` is the smallest that does not, None where none was found.
     """
 
     argument: str
@@ -57,7 +57,7 @@ class Largest:
 
 
 def largest_of(user_model: UserModel, argument: str, limit: int | None = None) -> Largest:
-    """Multiplies the argument of the factory until a step does not fit, then closes in."""
+    """The largest value of the factory's argument whose step fits, to a hundredth."""
     limit_bytes, limit_of = memory_limit(user_model.device, limit)
     first = default_of(user_model, argument)
     trials: dict[int, Trial] = {}
@@ -72,24 +72,32 @@ def largest_of(user_model: UserModel, argument: str, limit: int | None = None) -
         trials[size] = measured_trial(user_model, argument, size)
         return trials[size].measured_bytes
 
-    is_predicted = predicted_peak(first) is not None
-    why_not = trials[first].why_not
-    remark = ""
+    def tried(peak: Callable[[int], int | None], size: int) -> tuple[int | None, bool]:
+        found = peak(size)
+        return found, found is not None and found <= limit_bytes
+
+    predicted = functools.cache(predicted_peak)
+    is_predicted = predicted(first) is not None
+    remark = trials[first].why_not
     if is_predicted:
-        peak = functools.cache(predicted_peak)
-        found, larger = largest(peak, first, limit_bytes, growth=64)
-        if found is not None:
+        peaks = functools.partial(tried, predicted)
+        found, beyond = largest_size(peaks, first, limit_bytes, close=CLOSE)
+        if found:
             measured = measured_trial(user_model, argument, found)
             trials[found] = replace(measured, predicted_bytes=trials[found].predicted_bytes)
     else:
-        ends = time.monotonic() + LONGEST_S
-        has_time = functools.partial(_is_before, ends)
-        found, larger = largest(measured_peak, first, limit_bytes, 2, has_time)
-        remark = why_not
-        if larger is None:
-            remark += f"; stopped after {LONGEST_S:.0f} s: a larger one may fit"
+        has_time = functools.partial(_is_before, time.monotonic() + LONGEST_S)
+        peaks = functools.partial(tried, measured_peak)
+        found, beyond = largest_size(
+            peaks, first, limit_bytes, growth=2, close=CLOSE, more=has_time
+        )
+    larger = beyond if beyond in trials else None
+    if not is_predicted and larger is None:
+        remark += f"; stopped after {LONGEST_S:.0f} s: a larger one may fit"
     rows = tuple(trials[size] for size in sorted(trials))
-    return Largest(argument, limit_bytes, limit_of, rows, found, larger, is_predicted, remark)
+    return Largest(
+        argument, limit_bytes, limit_of, rows, found or None, larger, is_predicted, remark
+    )
 
 
 def _is_before(moment: float) -> bool:
@@ -147,49 +155,3 @@ def measured_trial(user_model: UserModel, argument: str, size: int) -> Trial:
         # The user's code may have a largest size of its own.
         return Trial(size, None, None, why_not=error_text(error))
     return Trial(size, None, peak_of(held))
-
-
-def largest(
-    peak: Callable[[int], int | None],
-    first: int,
-    limit: int,
-    growth: int,
-    more: Callable[[], bool] = lambda: True,
-) -> tuple[int | None, int | None]:
-    """The largest size found whose peak is within the limit, and the smallest found beyond it,
-    CLOSE to one another.
-
-    Each next size is where the line through two known peaks meets the limit, at most `growth` times
-    the last one. A size without a peak does not fit.
-    """
-    # Sizes with their peaks.
-    fits: list[tuple[int, int]] = []
-    beyond: tuple[int, int | None] | None = None
-    size = first
-    for _ in range(MOST_TRIALS):
-        found = peak(size)
-        if found is not None and found <= limit:
-            fits = [*fits, (size, found)][-2:]
-        else:
-            beyond = size, found
-        if not fits:
-            return None, size
-        gap = None if beyond is None else beyond[0] - fits[-1][0]
-        if (gap is not None and gap <= max(1, CLOSE * fits[-1][0])) or not more():
-            break
-        size = _next_size(fits, beyond, limit, growth)
-    return fits[-1][0], beyond[0] if beyond else None
-
-
-def _next_size(
-    fits: list[tuple[int, int]], beyond: tuple[int, int | None] | None, limit: int, growth: int
-) -> int:
-    low, low_peak = fits[-1]
-    end, end_peak = beyond or fits[0]
-    if end_peak is None:
-        return (low + end) // 2
-    if end == low or end_peak == low_peak:
-        return growth * low if len(fits) == 2 else 2 * low
-    guess = low + int((limit - low_peak) * (end - low) / (end_peak - low_peak))
-    below = beyond[0] - 1 if beyond else guess
-    return max(min(guess, growth * low, below), low + 1)

@@ -42,14 +42,21 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--model-largest",
         metavar="ARGUMENT",
+        action="append",
+        default=[],
         help="with --model: the largest value of this argument of the factory, such as batch, "
-        "whose step fits",
+        "whose step fits; or of several, each for itself",
     )
     group.addoption(
         "--fits",
         action="store_true",
         help="with --model: which cards a step fits on, predicted; "
         "with --model-largest also the largest value there",
+    )
+    group.addoption(
+        "--fits-choices",
+        action="store_true",
+        help="--fits, and what fits with layers recomputed, in bf16 or fp32, with 8-bit AdamW",
     )
     group.addoption(
         "--model-memory",
@@ -71,9 +78,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", f"{MARKER}(id, ...): the claims of the registry that it settles for your model"
     )
     if config.option.model is None:
-        if config.option.model_largest or config.option.model_memory or config.option.fits:
+        options = config.option
+        if options.model_largest or options.model_memory or options.fits or options.fits_choices:
             raise pytest.UsageError(
-                "--model-largest, --model-memory and --fits are about a model: name it by --model"
+                "--model-largest, --model-memory, --fits and --fits-choices are about a model: "
+                "name it by --model"
             )
         return
     if config.option.claim:
@@ -117,16 +126,17 @@ def _examination(config: pytest.Config, spec: str, device: torch.device) -> Exam
     stages = Stages(Progress(config, spec).always)
     with stages.stage("building it twice and taking a step"):
         user_model = load_user_model(spec, config.invocation_params.dir, device)
-    argument, memory = config.option.model_largest, config.option.model_memory
-    if argument:
+    arguments, memory = config.option.model_largest, config.option.model_memory
+    for argument in arguments:
         default_of(user_model, argument)
-    elif memory:
+    if memory and not arguments:
         raise ModelError(
             "--model-memory limits --model-largest: name its argument, "
             "such as --model-largest batch"
         )
     limit = amount(memory, "--model-memory") if memory else None
-    return Examination(user_model, argument, limit, stages)
+    choices = config.option.fits_choices
+    return Examination(user_model, tuple(arguments), limit, stages, choices=choices)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -219,7 +229,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
     examinations = config.stash[_examinations]
     for spec, examination in examinations.items():
-        if config.option.fits and not run.partial:
+        if (config.option.fits or config.option.fits_choices) and not run.partial:
             _ = examination.fits
         examination.answers = config.stash[_answers].in_order(spec)
     write_pages(

@@ -17,14 +17,23 @@ from prooflops.model.user_model import UserModel
 from prooflops.predicted.fits import cuda_card
 
 
-def fits_of_config(values: Mapping[str, Any], sequence: int, cards: tuple[str, ...]) -> Fits:
-    """The largest batch of so many tokens whose training step fits on each of the cards, predicted.
+def fits_of_config(
+    values: Mapping[str, Any],
+    sequence: int,
+    cards: tuple[str, ...],
+    *,
+    longest: int,
+    choices: bool = False,
+) -> Fits:
+    """The largest batch of so many tokens, and the longest sequence up to `longest`, whose training
+    step fits on each of the cards, predicted.
 
     Parameters, gradients and AdamW's state are in bf16, attention is torch's fused one, and nothing
-    is recomputed. Raises ValueError for a config that transformers does not train on tokens alone.
+    is recomputed; `choices` adds other trainings. Raises ValueError for a config that transformers
+    does not train on tokens alone.
     """
 
-    def factory(batch: int = 1) -> tuple[Any, ...]:
+    def factory(batch: int = 1, sequence: int = sequence) -> tuple[Any, ...]:
         net = built.net_of(values).to(torch.bfloat16).train()
         ids = torch.zeros(batch, sequence, dtype=torch.long)
         return net, {"input_ids": ids, "labels": ids}, torch.optim.AdamW(net.parameters())
@@ -36,7 +45,15 @@ def fits_of_config(values: Mapping[str, Any], sequence: int, cards: tuple[str, .
     stages = on_stderr("python -m accounting")
     # transformers sets its level of logging when the masks import it.
     with _masks_without_values(), silenced():
-        return fits_of(model, without_values(model), "batch", rows, stages)
+        return fits_of(
+            model,
+            without_values(model),
+            ("batch", "sequence"),
+            rows,
+            choices=choices,
+            ceilings={"sequence": longest},
+            stages=stages,
+        )
 
 
 @contextmanager

@@ -46,7 +46,8 @@ def sections_of(examination: Examination) -> Iterator[Section]:
     for title, section in known.items():
         yield section or Section(title, absent=ABSENT)
     if "largest" in facts:
-        yield largest_section(examination.largest)
+        for largest in examination.largest:
+            yield largest_section(largest)
     if "fits" in facts:
         yield fits_section(examination.fits)
     yield answers_section(examination.answers)
@@ -385,24 +386,31 @@ def operators_section(breakdown: Breakdown, most: int | None = MOST_ROWS) -> Sec
 
 
 def fits_section(fits: Fits) -> Section:
-    """A row per card: what it offers, what the step will reserve there, and what is left."""
-    largest = [f"largest {fits.argument}"] if fits.argument else []
-    rows = [["card", "it offers", "step reserves", "to spare", "", *largest]]
-    for each in fits.cards:
-        offers, reserves = binary(each.usable_bytes), binary(each.reserved_bytes)
-        fit = "fits" if each.fits else "does not fit"
-        if each.fits and each.spare_bytes < 0:
-            fit = "fits, emptying the cache"
-        spare = binary(each.spare_bytes) if each.spare_bytes >= 0 else "-"
-        found = [f"{each.largest:,}" if each.largest else "none"] if largest else []
-        rows.append([each.card, offers, reserves, spare, fit, *found])
-    how = "predicted: the most that torch.cuda.max_memory_reserved will read in two steps"
-    remarks = [f"{how}; a card offers its memory as torch sees it, less 0.5 GB for the context"]
+    """A row per training and card: what it offers, what the step reserves there, what is left."""
+    has_choices = len({row.training for row in fits.rows}) > 1
+    head = ["card", "it offers", "step reserves", "to spare", ""]
+    head += [f"largest {name}" for name in fits.arguments]
+    rows = [["training", *head] if has_choices else head]
+    for row in fits.rows:
+        fit = row.fit
+        verdict = "fits" if fit.fits else "does not fit"
+        if fit.fits and fit.spare_bytes < 0:
+            verdict = "fits, emptying the cache"
+        offers, reserves = binary(fit.usable_bytes), binary(fit.reserved_bytes)
+        spare = binary(fit.spare_bytes) if fit.spare_bytes >= 0 else "-"
+        cells = [fit.card, offers, reserves, spare, verdict]
+        cells += [f"{size:,}" if size else "none" for size in row.largest.values()]
+        rows.append([row.training, *cells] if has_choices else cells)
+    remarks = [*fits.remarks]
+    if fits.rows:
+        remarks.append(
+            "predicted: reserved is the most that torch.cuda.max_memory_reserved reads in two "
+            "steps where memory is no limit; a step fits if torch's allocator gets through with "
+            "what the card offers: its memory as torch sees it, less 0.5 GB for the context"
+        )
     if fits.is_lower_bound:
         remarks.append("the workspace of some kernels is not known: a step reserves at least this")
-    if fits.remark:
-        remarks = [fits.remark]
-    return Section("cards that it fits on", rows if fits.cards else [], remarks)
+    return Section("cards that it fits on", rows if fits.rows else [], remarks)
 
 
 def largest_section(largest: Largest) -> Section:

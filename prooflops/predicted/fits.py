@@ -25,9 +25,9 @@ from accounting.devices import ACCELERATORS, device_called, usable_bytes
 from accounting.devices.peaks import Accelerator
 from prooflops.predicted.cuda_choices import PREFER_CUDNN
 from prooflops.predicted.prediction import PredictedMemory
+from prooflops.predicted.search import LARGEST_TRIED, largest_size
 from prooflops.predicted.training import TrainingStep
 
-LARGEST_TRIED = 2**20
 Capability = tuple[int, int]
 # Predicts the step of a size, such as a batch, for cards of a compute capability.
 Predict = Callable[[int, Capability], PredictedMemory]
@@ -115,19 +115,22 @@ def fits(
 
 
 def fits_of_sizes(
-    predict: Predict, size: int, cards: Iterable[Accelerator], *, largest: bool
+    predict: Predict,
+    size: int,
+    cards: Iterable[Accelerator],
+    *,
+    largest: bool,
+    ceiling: int = LARGEST_TRIED,
 ) -> list[Fit]:
-    """Whether a step of this size fits on each card, and the `largest` size that does.
-
-    Memory is close to a line in the size, so few sizes are predicted; the answer and its successor
-    always are. Cards for which torch chooses the same kernels share predictions.
+    """Whether a step of this size fits on each card, and the `largest` size up to `ceiling` that
+    does; cards for which torch chooses the same kernels share predictions.
     """
     predictions = _Predictions(predict)
     found = []
     for card in cards:
         held = predictions.of(card, size)
         usable = _usable(card)
-        most = _largest(predictions, card, size) if largest else None
+        most = _largest(predictions, card, size, ceiling) if largest else None
         reserved = held.reserved_peak_bytes or 0
         found.append(Fit(card.label, usable, reserved, held.fits_into(usable), most, held.unknown))
     return found
@@ -152,36 +155,22 @@ class _Predictions:
         kind = cublas_workspace_bytes(capability), capability[0] in PREFER_CUDNN
         return self._known.setdefault(kind, {})
 
-    def fit(self, card: Accelerator, size: int) -> bool:
-        return self.of(card, size).fits_into(_usable(card))
-
-    def estimate(self, card: Accelerator) -> int:
-        """Where a line through the two nearest predicted sizes reaches the card's memory."""
-        usable = _usable(card)
+    def peaks(self, card: Accelerator) -> dict[int, int]:
+        """The reserved bytes of the sizes predicted so far for cards like this one."""
         known = self._of_kind(card)
-        reserved = {size: held.reserved_peak_bytes or 0 for size, held in known.items()}
-        nearest = sorted(reserved, key=lambda size: abs(usable - reserved[size]))[:2]
-        low, high = sorted([0, *nearest])[-2:]
-        slope = (reserved[high] - reserved.get(low, 0)) // (high - low)
-        return high + (usable - reserved[high]) // max(1, slope)
+        return {size: held.reserved_peak_bytes or 0 for size, held in known.items()}
 
 
-def _largest(predictions: _Predictions, card: Accelerator, size: int) -> int:
-    """The largest size that fits, between one that does and its successor, which does not."""
-    most, least, guess, step = 0, LARGEST_TRIED + 1, size, 1
-    while least - most > 1:
-        guess = min(max(guess, most + step), least - 1)
-        if predictions.fit(card, guess):
-            # Near the end an estimate may stand still: then steps grow.
-            step = 2 * step if guess <= most + step else 1
-            most = guess
-        else:
-            least, step = guess, 1
-        guess = predictions.estimate(card)
-        if not most < guess < least:
-            is_open = least > LARGEST_TRIED
-            guess = most + step if is_open else (most + least) // 2
-    return most
+def _largest(predictions: _Predictions, card: Accelerator, size: int, ceiling: int) -> int:
+    """The largest size that fits, which and whose successor are predicted."""
+    usable = _usable(card)
+
+    def tried(size: int) -> tuple[int | None, bool]:
+        held = predictions.of(card, size)
+        return held.reserved_peak_bytes, held.fits_into(usable)
+
+    known = predictions.peaks(card)
+    return largest_size(tried, size, usable, peaks=known, ceiling=ceiling)[0]
 
 
 def _with_batch(step: TrainingStep, batch: int) -> TrainingStep:

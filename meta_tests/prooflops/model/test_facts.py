@@ -1,13 +1,11 @@
 """Memory of converted and checkpointed models, predicted and measured; the largest that fits."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 from meta_tests.conftest import ROOT
 from meta_tests.user_models.worked import PARAMETERS
-from prooflops.model.largest import MOST_TRIALS, largest, largest_of
+from prooflops.model.largest import largest_of
 from prooflops.model.step_memory import measured_steps, memory_of
 from prooflops.model.user_model import UserModel, load_user_model
 
@@ -62,34 +60,3 @@ def test_a_model_that_cannot_be_predicted_is_measured_at_growing_sizes() -> None
     assert "reads values" in found.remark
     assert all(each.predicted_bytes is None for each in found.trials)
     assert all(each.measured_bytes for each in found.trials)
-
-
-LIMIT = 10**6
-
-
-@pytest.mark.parametrize("growth", [2, 64])
-@pytest.mark.parametrize(
-    "peak",
-    [
-        lambda n: 700 + 31 * n,
-        lambda n: 10 * n * n + 5,
-        lambda n: max(900_000, 100 * n),
-        lambda n: 31 * (n // 8) * 8,
-    ],
-)
-def test_the_largest_size_is_found_without_a_step_far_beyond_the_limit(
-    peak: Callable[[int], int], growth: int
-) -> None:
-    asked: list[int] = []
-
-    def asking(size: int) -> int:
-        asked.append(size)
-        return peak(size)
-
-    found, beyond = largest(asking, 4, LIMIT, growth)
-    assert found
-    assert beyond
-    assert peak(found) <= LIMIT < peak(beyond)
-    assert beyond - found <= max(1, 0.01 * found)
-    assert len(asked) <= MOST_TRIALS
-    assert growth > 2 or max(map(peak, asked)) <= 4 * LIMIT

@@ -1,5 +1,6 @@
 """Cards that a step fits on: predicted without the card, and without memory for the model."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from meta_tests.conftest import ROOT
 from prooflops.model.examination import Examination
 from prooflops.model.fits import fits_of, without_values
 from prooflops.model.page import write_pages
+from prooflops.model.training import Training
 from prooflops.model.user_model import UserModel, load_user_model
 
 CPU = torch.device("cpu")
@@ -26,26 +28,91 @@ def wide(batch: int = 1):
 def test_a_step_fits_where_its_bytes_are_offered_and_takes_none_here() -> None:
     model = UserModel("wide", wide, CPU)
     fits = fits_of(model, without_values(model))
-    found = {each.card: each.fits for each in fits.cards}
-    assert fits.remark == ""
+    found = {row.fit.card: row.fit.fits for row in fits.rows}
+    assert fits.remarks == ()
     assert not found["RTX 4090"]
     assert found["A100 SXM4 40GB"]
     state = 4 * 4 * WIDTH**2
-    for each in fits.cards:
-        assert state <= each.reserved_bytes <= 1.3 * state, each
+    for row in fits.rows:
+        assert state <= row.fit.reserved_bytes <= 1.3 * state, row
 
 
 def test_the_largest_size_fits_and_one_a_hundredth_larger_does_not() -> None:
     model = UserModel("wide", wide, CPU)
     card = device_called("A100 SXM4 40GB")
-    [row] = fits_of(model, without_values(model), "batch", (card,)).cards
-    assert row.largest
+    [row] = fits_of(model, without_values(model), ("batch",), (card,)).rows
+    largest = row.largest["batch"]
     # Input, output and their gradient, in fp32, and what AdamW needs for its step.
     a_row = 4 * WIDTH
     peak_of_update = 5 * 4 * WIDTH**2
     most = (usable_bytes(card) - 4 * 4 * WIDTH**2) / a_row
     least = (usable_bytes(card) - peak_of_update) / (4 * a_row)
-    assert least < row.largest < most
+    assert least < largest < most
+
+
+def layered(batch: int = 2, length: int = 512):
+    """Four layers that keep much more than their input, in fp32."""
+    layer = nn.Sequential(nn.Linear(256, 4096), nn.GELU(), nn.Linear(4096, 256))
+    return nn.Sequential(*(copy.deepcopy(layer) for _ in range(4))), torch.ones(batch, length, 256)
+
+
+def test_layers_recomputed_another_dtype_and_8_bit_states_fit_more() -> None:
+    model = UserModel("layered", layered, CPU)
+    card = (device_called("T4"),)
+    fits = fits_of(model, model.fresh(), ("batch",), card, choices=True)
+    assert fits.remarks == ()
+    rows = {row.training: row for row in fits.rows}
+    assert list(rows) == [
+        "as it is",
+        "layers recomputed",
+        "in bf16",
+        "8-bit AdamW",
+        "bf16, 8-bit AdamW, layers recomputed",
+    ]
+    batch = {name: row.largest["batch"] for name, row in rows.items()}
+    # A layer keeps two hidden tensors, 16 times as wide as its input: those of one remain.
+    assert batch["layers recomputed"] > 1.5 * batch["as it is"]
+    assert batch["in bf16"] == pytest.approx(2 * batch["as it is"], rel=0.02)
+    assert batch["8-bit AdamW"] >= batch["as it is"]
+    assert batch["bf16, 8-bit AdamW, layers recomputed"] > 3 * batch["as it is"]
+
+
+def test_the_longest_sequence_fits_up_to_its_ceiling() -> None:
+    model = UserModel("layered", layered, CPU)
+    card = (device_called("T4"),)
+    sizes = ("batch", "length")
+    [row] = fits_of(model, model.fresh(), sizes, card).rows
+    # A row of the batch holds as much as its tokens.
+    assert row.largest["length"] == pytest.approx(512 * row.largest["batch"] / 2, rel=0.01)
+    [row] = fits_of(model, model.fresh(), ("length",), card, ceilings={"length": 600}).rows
+    assert row.largest == {"length": 600}
+
+
+def test_a_state_of_8_bits_takes_a_byte_an_element_and_a_scale_for_each_256() -> None:
+    net = nn.Linear(1000, 512)
+    instance = UserModel("", lambda: (net, torch.ones(4, 1000)), CPU).fresh()
+    step = Training(is_8bit=True).step(instance).predict(compute_capability=(9, 0))
+    held = step.phases["second step"].live_by_class["optimizer state"]
+    # The bias is too small for 8 bits; two maps of 256 codes are shared.
+    assert held == 2 * 512_000 + 2 * 4 * 2000 + 2 * 4 * 512 + 2 * 4 * 256
+
+
+def test_the_groups_of_the_users_optimizer_stay() -> None:
+    net = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False))
+    groups = [{"params": net[0].parameters(), "momentum": 0.9}, {"params": net[1].parameters()}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    instance = UserModel("", lambda: (net, torch.ones(4, 64), optimizer), CPU).fresh()
+    step = Training().step(instance).predict(compute_capability=(9, 0))
+    held = step.phases["second step"].live_by_class["optimizer state"]
+    assert held == 4 * 64 * 64, "one of two groups has a momentum"
+
+
+def test_what_cannot_be_changed_is_said_and_the_others_are_predicted() -> None:
+    model = UserModel("wide", wide, CPU)
+    fits = fits_of(model, without_values(model), (), (device_called("T4"),), choices=True)
+    assert [row.training for row in fits.rows] == ["as it is", "in bf16", "8-bit AdamW"]
+    assert all("no layers to recompute" in remark for remark in fits.remarks)
+    assert len(fits.remarks) == 2
 
 
 def test_a_report_asks_about_one_card_by_its_name() -> None:

@@ -1,0 +1,69 @@
+"""The largest size that fits, in few trials: memory is close to a line in a size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+LARGEST_TRIED = 2**20
+# The peak of a step of a size, None where it does not run; and whether it fits.
+Tried = Callable[[int], tuple[int | None, bool]]
+
+
+def largest_size(
+    tried: Tried,
+    first: int,
+    limit: int,
+    *,
+    peaks: dict[int, int] | None = None,
+    ceiling: int = LARGEST_TRIED,
+    growth: int = 64,
+    close: float = 0.0,
+    more: Callable[[], bool] = lambda: True,
+) -> tuple[int, int]:
+    """The largest size found that fits, 0 where not even one does, and the smallest that does not.
+
+    Trials begin with `first`. Each next size is where a line through the two peaks nearest to
+    `limit` reaches it, at most `growth` times the last that fits; where that does not halve what is
+    left, the middle. They end where the two sizes are neighbours, or `close` to one another as a
+    share, or where there is no time for `more`. The second is `ceiling` + 1 where none that was
+    tried is too large. `peaks` are known before, and grow.
+
+    >>> largest_size(lambda size: (40 + 7 * size, 40 + 7 * size <= 1000), 4, 1000)
+    (137, 138)
+    """
+    known = {} if peaks is None else peaks
+    fits, beyond, guess, step = 0, ceiling + 1, min(first, ceiling), 1
+    is_halved = True
+    while beyond - fits > max(1, close * fits):
+        before = beyond - fits
+        peak, does_fit = tried(guess)
+        if peak is not None:
+            known[guess] = peak
+        if does_fit:
+            # An estimate may stand still: then steps grow.
+            step = 2 * step if guess <= fits + step else 1
+            fits = guess
+        else:
+            beyond, step = guess, 1
+        is_halved = 2 * (beyond - fits) <= before
+        if not more():
+            break
+        estimate = _estimate(known, limit, fits)
+        if beyond > ceiling:
+            guess = min(max(estimate, fits + step), growth * fits, ceiling)
+        elif is_halved:
+            guess = min(max(estimate, fits + 1), beyond - 1)
+        else:
+            guess = (fits + beyond) // 2
+    return fits, beyond
+
+
+def _estimate(known: dict[int, int], limit: int, fits: int) -> int:
+    """Where the line through the two peaks nearest to the limit reaches it."""
+    nearest = sorted(known, key=lambda size: abs(limit - known[size]))[:2]
+    if not nearest:
+        return fits
+    # One alone is joined to the origin.
+    low, high = sorted([0, *nearest])[-2:]
+    slope = (known[high] - known.get(low, 0)) / (high - low)
+    return high + int((limit - known[high]) / max(1.0, slope))
