@@ -155,3 +155,26 @@ def test_dtype_and_width_of_heads_decide_which_attention_takes_them(dtype, optio
     operators, bytes_kept = kept_by_attention(dtype, **options)
     assert operator in operators
     assert kept in (None, bytes_kept)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scratch"),
+    [
+        # Row sums, and the gradient of the queries, of 2 · 4 · 256 rows of 64, in fp32.
+        (torch.bfloat16, 4 * 2048 + 4 * 2048 * 64),
+        # Row sums; they and a product of 2048 · 64 numbers, which are larger than the tiles.
+        (torch.float32, 4 * 2048 + (4 * 2048 * 64 + 4 * 2048)),
+    ],
+)
+def test_attention_backward_holds_scratch_beside_its_gradients(dtype, scratch):
+    with predicted.memory("cuda", compute_capability=(8, 0), workspaces=False) as held:
+        # Tokens before heads in memory, as layers have them: then nothing is copied.
+        shape = {"size": (2, 256, 4, 64), "dtype": dtype, "device": "cuda"}
+        heads = [torch.empty(**shape).transpose(1, 2).requires_grad_() for _ in range(3)]
+        out = functional.scaled_dot_product_attention(*heads)
+        gradient = torch.empty_like(out)
+        held.mark("forward")
+        out.backward(gradient)
+        held.mark("backward")
+    found = held.phases["backward"].peak_by_class
+    assert found["temporaries"] == scratch, found
