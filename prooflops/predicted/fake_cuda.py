@@ -15,6 +15,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 _META = torch.device("meta")
+# What C++ dispatches to ask a fake tensor for its device: more often than any operation.
+DEVICE_OF = torch.ops.prim.device.default
 
 
 @cache
@@ -38,6 +40,12 @@ def can_fake_cuda() -> bool:
     return True
 
 
+def reported_device(tensor: FakeTensor) -> torch.device:
+    """The device that C++ is told where there is no CUDA device."""
+    device = tensor.fake_device
+    return _META if device.type == "cuda" else device
+
+
 class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Torch's mode, except that `copy.deepcopy` of a tensor does not copy it.
 
@@ -53,9 +61,8 @@ class FakeCudaMode(FakeMode):
     """Fake tensors on CUDA that report the meta device to C++."""
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
-            device = args[0].fake_device
-            return _META if device.type == "cuda" else device
+        if func is DEVICE_OF and isinstance(args[0], FakeTensor):
+            return reported_device(args[0])
         if kwargs and kwargs.get("device") == _META:
             kwargs = {**kwargs, "device": torch.device("cuda", 0)}
         return super().dispatch(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]

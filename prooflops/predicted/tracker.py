@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from accounting.allocator import CUBLASLT_WORKSPACE_BYTES
 from prooflops.predicted.calls import call_of
 from prooflops.predicted.cuda_scratch import PRODUCTS, scratch_sizes
-from prooflops.predicted.fake_cuda import can_fake_cuda
+from prooflops.predicted.fake_cuda import DEVICE_OF, can_fake_cuda, reported_device
 from prooflops.predicted.fake_outputs import with_outputs_of_kernel
 from prooflops.predicted.ledger import WORKSPACES, CallMade, Ledger
 from prooflops.predicted.places import Places
@@ -82,6 +82,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._measures = measures
         self.workspaces = workspaces
         self._places = Places()
+        self._fakes_cuda = ledger.device == "cuda" and not can_fake_cuda()
         self._multiplied: tuple[weakref.ref[Tensor], int] | None = None
         # Autograd's node that runs: its number, and the number of storages before it.
         self._node = (-1, 0)
@@ -105,7 +106,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             library.impl("linear", noted, f"Autograd{self.ledger.device.upper()}")
             yield
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in a block, so no wrapper is needed that keeps the compiler out."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE_OF and self._fakes_cuda:
+            return reported_device(args[0])
         kwargs = kwargs or {}
         if func.namespace in (
             "prim",
