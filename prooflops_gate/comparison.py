@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from prooflops_gate import sides
-from prooflops_gate.child.calls import LONG_CALL
+from prooflops_gate.child.calls import LONG
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.history import records
@@ -40,8 +40,6 @@ from prooflops_gate.statistics.decision_rule import LOOKS
 from prooflops_gate.task import OutOfTime, Pair, Replicate, ReplicateFailed, Side, Task
 from prooflops_gate.where import explained, worth_explaining
 
-# Of a benchmark in a process: to calibrate, a round, and the one for its result.
-FEWEST_CALLS = 3
 # At least, between two lines of progress.
 SILENT_S = 20.0
 STOPPED = "the run was stopped before it was decided"
@@ -211,12 +209,11 @@ def take_first(question: Question, pairs: Pairs) -> Pair:
     Its benchmarks are not known yet.
     """
     memory = None if question.settings.memory != "off" else ()
-    calls = 2 * LOOKS[0] * FEWEST_CALLS
     task = Task(
         tests=question.selection.benchmarks,
         paces=FIRST,
         memory=memory,
-        longest_call_s=question.settings.budget_s / calls,
+        longest_s=question.settings.budget_s / (2 * LOOKS[0]),
     )
     targets = None
     if question.asked:
@@ -397,9 +394,12 @@ def too_long(first: Pair) -> str:
         name: why
         for done in first
         for name, why in skip_reasons(done).items()
-        if why.startswith(LONG_CALL)
+        if why.startswith(LONG)
     }
-    said = [f"{name} ({why.removeprefix(LONG_CALL).strip()} a call)" for name, why in found.items()]
+    said = [
+        f"{name} (ended{why.removeprefix(LONG.removesuffix(' after'))})"
+        for name, why in found.items()
+    ]
     return f"too long for the budget (--gate-budget): {', '.join(said)}" if said else ""
 
 

@@ -78,7 +78,7 @@ class Task:
     `tests` are names by `identity.stable_names`; None asks for all. A process skips in `examined`
     tests what an earlier one has checked. `repeated` holds the seconds of tests that run several
     times. `memory` names the tests whose memory is measured, which costs up to 50 times a call;
-    None: all. A benchmark whose first call takes more than `longest_call_s` is skipped. No process
+    None: all. A benchmark whose calls take more than `longest_s` together is skipped. No process
     outlives `ends`, on the monotonic clock, nor takes longer than `limit_s`.
     """
 
@@ -89,7 +89,7 @@ class Task:
     repeated: Mapping[str, float] = field(default_factory=dict)
     memory: tuple[str, ...] | None = ()
     counting: Counting | None = None
-    longest_call_s: float = math.inf
+    longest_s: float = math.inf
     layout: Layout = Layout()
     ends: float = math.inf
     limit_s: float = math.inf
@@ -105,7 +105,7 @@ class Task:
             "repeated": {} if counting else dict(self.repeated),
             "memory": None if self.memory is None else list(self.memory),
             "counting": counting and vars(counting),
-            "longest_call_s": self.longest_call_s,
+            "longest_s": self.longest_s,
         }
 
 

@@ -198,23 +198,24 @@ import pytest
 def test_long(benchmark):
     benchmark(time.sleep, 0.3)
 
-@pytest.mark.benchmark
-def test_long_as_a_whole():
-    time.sleep(0.3)
+def test_many(benchmark):
+    benchmark.pedantic(time.sleep, args=(0.05,), rounds=100)
 
 def test_short(benchmark):
     benchmark(sum, [1])
 """
 
 
-def test_a_call_too_long_for_the_budget_is_skipped_and_named(children: Children) -> None:
+def test_calls_too_long_for_the_budget_is_skipped_and_named(children: Children) -> None:
     children.write(LONG)
     with children.processes() as processes:
-        done = children.run(processes, longest_call_s=0.2)
+        done = children.run(processes, longest_s=0.2)
     assert sorted(outcomes(done)) == ["passed", "skipped", "skipped"]
     assert [bench["fullname"] for bench in done.record["benchmarks"]] == ["test_it.py::test_short"]
     said = too_long(Pair(done, done))
-    assert "test_it.py::test_long (0 s a call), test_it.py::test_long_as_a_whole" in said
+    assert (
+        "test_it.py::test_long (ended after 0 s), test_it.py::test_many (ended after 0 s)" in said
+    )
 
 
 REPEATED = """

@@ -37,7 +37,7 @@ LAUNCHES = "gate_launches"
 GPU = "gate_gpu"
 
 # Why a test is skipped, before the seconds.
-LONG_CALL = "too long for the budget of the gate: one call takes"
+LONG = "too long for the budget of the gate: after"
 
 Figures = dict[str, int]
 
@@ -74,8 +74,8 @@ def instrument(
     """Makes pytest-benchmark look at the core's speed before timed rounds, and measure calls that
     it doesn't time.
 
-    `measures_memory`: whether the memory of the test that runs is to be measured. A benchmark whose
-    first call takes more than `longest_s` is skipped. The figures go to
+    `measures_memory`: whether the memory of the test that runs is to be measured. A benchmark
+    whose calls take more than `longest_s` together is skipped. The figures go to
     `extra_info`. With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is
     measured, and only the looks before and after remain.
     """
@@ -120,6 +120,8 @@ def instrument(
     # The name of the benchmark that is timed; `pedantic` makes a runner for each round.
     timing: Any = None
     cycles = Cycles()
+    # Seconds of its calls so far.
+    taken_s = 0.0
 
     def runner(self: Any, function_to_benchmark: Any, *args: Any) -> Any:
         is_ours = isinstance(function_to_benchmark, UntimedCall)
@@ -128,22 +130,29 @@ def instrument(
         )
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            nonlocal timing, cycles
+            nonlocal timing, cycles, taken_s
             __tracebackhide__ = True
             stats = getattr(self, "stats", None)
             # Not when its test is run again.
             if (name := getattr(stats, "fullname", None)) != timing:
+                # What was calibrated is the same benchmark.
+                taken_s = 0.0 if timing else taken_s
                 timing = name
                 speed.begin()
                 cycles = Cycles()
             # It is None while the benchmark is calibrated.
-            if stats is None:
-                result = run(*args, **kwargs)
-                skip_long(seconds_of(result), longest_s)
-                return result
-            speed.look()
+            if stats is not None:
+                speed.look()
             clock_hz = cycles.look()
             result = run(*args, **kwargs)
+            taken_s += seconds_of(result)
+            if taken_s > longest_s:
+                said_s, taken_s = taken_s, 0.0
+                # The rounds so far are no result.
+                self.has_error = True
+                pytest.skip(f"{LONG} {said_s:.0f} s")
+            if stats is None:
+                return result
             if is_computing():
                 stats.extra_info[LAUNCHES] = True
             cycles.add(seconds_of(result) / stats.iterations, clock_hz)
@@ -160,12 +169,6 @@ def instrument(
 def seconds_of(result: Any) -> float:
     """The seconds of a round: alone, or beside the function's result."""
     return float(result[0] if isinstance(result, tuple) else result)
-
-
-def skip_long(call_s: float, longest_s: float) -> None:
-    """Skips the test that runs if a call takes too long."""
-    if call_s > longest_s:
-        pytest.skip(f"{LONG_CALL} {call_s:.0f} s")
 
 
 def is_computing() -> bool:

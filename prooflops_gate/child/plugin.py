@@ -376,7 +376,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if replicate.counter:
         replicate.counter.instrument()
     else:
-        longest_s = config.stash[ASKED]["longest_call_s"]
+        longest_s = config.stash[ASKED]["longest_s"]
         instrument(replicate.measures_memory, replicate.speed, longest_s)
     # Functions that the tests register run before it.
     atexit.register(replicate.leave)
