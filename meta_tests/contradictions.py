@@ -17,8 +17,16 @@ PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 # Three digits are printed.
 ROUNDED = 1.006
 NOT_KNOWN = "not known"
+# These follow from the ceiling.
+OF_CEILING = ("ridge point", "compute alone")
 # A kernel is held back by a roof of which it reaches this share.
 LEAST_SHARE_OF_A_ROOF = 50.0
+# Calls of a cache's stream that take fewer launches than this are launches.
+LAUNCHES = 3.0
+# Phases are timed apart from their step; beyond this they do not make up the step.
+WIDEST_GAP = 0.25
+DRAWING_WIDTH = 640.0
+HALF_A_CHARACTER = 3.0
 
 
 class Page(HTMLParser):
@@ -29,11 +37,15 @@ class Page(HTMLParser):
         self.conclusions: list[str] = []
         self.tables: dict[str, list[dict[str, str]]] = {}
         self.bars: list[dict[str, str]] = []
+        # Each has its class, its x and its text.
+        self.drawn: list[tuple[str, float, str]] = []
         self._section = ""
         self._conclusion = ""
         self._head = [""]
         self._row: list[str] | None = None
-        self._bar = ""
+        self._bar = self._text = ""
+        self._at = 0.0
+        self.is_compiled = "timed uncompiled" in text
         # Where a line may break says nothing.
         self.feed(text.replace("\N{NO-BREAK SPACE}", " "))
 
@@ -57,10 +69,15 @@ class Page(HTMLParser):
             self._row = []
         elif tag in ("td", "th") and self._row is not None:
             self._row.append("")
+        elif tag == "text":
+            self._text = found.get("class") or ""
+            self._at = float(found.get("x") or 0)
 
     def handle_endtag(self, tag: str) -> None:
         if tag == self._conclusion:
             self._conclusion = self._bar = ""
+        elif tag == "text":
+            self._text = ""
         elif tag == "thead" and self._row is not None:
             self._head = self._row
             self._row = None
@@ -81,6 +98,8 @@ class Page(HTMLParser):
             self.bars[-1][self._bar] = self.bars[-1].get(self._bar, "") + data
         if self._row:
             self._row[-1] += data.strip()
+        if self._text:
+            self.drawn.append((self._text, self._at, data))
 
     def rows(self) -> Iterator[dict[str, str]]:
         """The rows of all tables."""
@@ -94,6 +113,12 @@ def rate(text: str) -> float:
     return float(found[1]) * PREFIX[found[2]] if found else 0.0
 
 
+def seconds(text: str) -> float:
+    """Seconds of "9.73 ms"; 0 for another text."""
+    found = re.fullmatch(r"([\d.]+) (m|µ|n|)s", text)
+    return float(found[1]) * {"": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9}[found[2]] if found else 0.0
+
+
 def percent(text: str) -> float | None:
     """The first share of a text; None without one."""
     found = re.search(r"([\d.]+) ?%", text)
@@ -103,7 +128,20 @@ def percent(text: str) -> float | None:
 def contradictions(text: str) -> list[str]:
     """What a page concludes against its own figures."""
     page = Page(text)
-    checks = (_shares, _best_rates, _delivery, _ceilings, _roofs)
+    checks = (
+        _shares,
+        _best_rates,
+        _bandwidths,
+        _operators,
+        _delivery,
+        _ceilings,
+        _roofs,
+        _slower_dtypes,
+        _launches,
+        _throttled,
+        _phases,
+        _labels,
+    )
     return [found for check in checks for found in check(page)]
 
 
@@ -127,6 +165,47 @@ def _best_rates(page: Page) -> Iterable[str]:
                 yield f"the best rate of {dtype} is {best['rate']}, but {name} has {found}"
         if not best["in"].startswith(PRODUCTS):
             yield f"the best rate of {dtype} is that of {best['in']}, which is no product"
+
+
+def _bandwidths(page: Page) -> Iterable[str]:
+    given: set[str] = set()
+    for text in page.conclusions:
+        given.update(re.findall(r"memory(?: gives|,)? ([\d.]+ [kMGT]?B/s)", text))
+    if len(given) > 1 and not page.bars:
+        yield f"the memory has several bandwidths: {', '.join(sorted(given))}"
+    for row in page.tables.get("benchmarks", []):
+        if "launch-bound" in row.get("notes", "") and row["rate"].endswith("B/s"):
+            yield f"{row['benchmark']} is launch-bound, but has {row['rate']}"
+    caches = sorted(
+        (row["benchmark"], rate(row["rate"]))
+        for row in page.tables.get("benchmarks", [])
+        if row["benchmark"].startswith("stream[L")
+    )
+    for name, found in caches:
+        farther = max((other for far, other in caches if far[:9] > name[:9]), default=0.0)
+        if 0 < ROUNDED * found < farther:
+            yield f"{name} has {found:.3g} B/s, but a farther cache {farther:.3g}"
+
+
+def _operators(page: Page) -> Iterable[str]:
+    rows = [*page.rows()]
+    ceilings: list[float] = []
+    for row in rows:
+        if row.get("time") == "MFU of own ceiling":
+            ceilings += map(rate, re.findall(r"[\d.]+ [kMGTP]?FLOP/s", row["note"]))
+    lead = next(iter(page.conclusions), "")
+    for row in rows:
+        if seconds(row.get("in operators", "")) > ROUNDED * seconds(row.get("time", "")):
+            yield f"{row['phase']} takes {row['time']}, but its operators {row['in operators']}"
+        if ceilings and "operator" in row and rate(row["rate"]) > ROUNDED * max(ceilings):
+            given = [
+                each["time"]
+                for each in rows
+                if each.get("time") in OF_CEILING and each["figure"] != NOT_KNOWN
+            ]
+            if given or NOT_KNOWN not in lead:
+                named = ", ".join(given) or lead
+                yield f"{row['operator']} runs at {row['rate']}, above the ceiling: {named}"
 
 
 def _delivery(page: Page) -> Iterable[str]:
@@ -194,3 +273,64 @@ def _roofs(page: Page) -> Iterable[str]:
             yield f"{row['kernel']} is held back by {held} at {share:g} % of its roof"
         if row["kernel"] in free:
             yield f"{row['kernel']} is {held}, but limited by neither memory nor arithmetic"
+
+
+def _slower_dtypes(page: Page) -> Iterable[str]:
+    """Nobody wonders that a dtype is slower whose peak is no higher."""
+    peaks = {}
+    for row in page.tables.get("rates", []):
+        share = percent(row.get("of vendor peak", ""))
+        if share:
+            peaks[row["dtype"]] = rate(row["rate"]) / share
+    for text in page.conclusions:
+        found = re.search(r"(\w+) is multiplied slower than (\w+)", text)
+        both = [peaks.get(dtype, 0.0) for dtype in found.groups()] if found else [0.0]
+        if all(both) and both[0] < ROUNDED * both[1]:
+            yield f"unusual, but the peaks say the same: {text.strip()}"
+
+
+def _launches(page: Page) -> Iterable[str]:
+    rows = page.tables.get("benchmarks", [])
+    launches = [seconds(row["median"]) for row in rows if row["benchmark"] == "launch"]
+    launch = max(launches, default=0.0)
+    for row in rows:
+        is_cache = row["benchmark"].startswith("stream[L")
+        time_s = seconds(row.get("median", ""))
+        if is_cache and rate(row["rate"]) and time_s < LAUNCHES * launch:
+            yield f"{row['benchmark']} takes {row['median']}, few launches, but has {row['rate']}"
+
+
+def _throttled(page: Page) -> Iterable[str]:
+    """Work at the power limit is normal: it alone makes no benchmark throttled."""
+    noted = [row.get("notes", "") for row in page.tables.get("benchmarks", [])]
+    throttled = [text for text in noted if "throttled" in text]
+    for text in page.conclusions:
+        if "were throttled" in text and text.split()[0] != str(len(throttled)):
+            yield f"{text.strip()}, but so many rows say it: {len(throttled)}"
+        if "throttled: power cap" in text:
+            yield f"the power limit alone is called throttling: {text.strip()}"
+
+
+def _phases(page: Page) -> Iterable[str]:
+    """The phases of a step add up to it, or neither is known."""
+    phases = [seconds(row["time"]) for row in page.rows() if "in operators" in row]
+    steps = [row for row in page.rows() if row.get("time") == "step"]
+    whole = [seconds(row["figure"]) for row in steps]
+    spread = max((percent(row.get("note", "")) or 0.0 for row in steps), default=0.0) / 100
+    is_known = bool(phases and whole and all(phases) and whole[0])
+    is_apart = is_known and abs(sum(phases) / whole[0] - 1) > max(WIDEST_GAP, spread) + 0.02
+    if is_apart and not page.is_compiled:
+        yield f"the phases take {sum(phases):.3g} s, but the step {whole[0]:.3g} s"
+    for row in page.rows():
+        over = row.get("parts over step")
+        if over and abs(float(over) - 1) > WIDEST_GAP and NOT_KNOWN not in row["whole step"]:
+            yield f"the parts of {row['step']} are {over} of the whole, but both are given"
+
+
+def _labels(page: Page) -> Iterable[str]:
+    """No label of an axis is cut off at the edge of its drawing."""
+    for kind, at, text in page.drawn:
+        half = HALF_A_CHARACTER * len(text)
+        left, right = {"x": (at - half, at + half), "y": (at - 2 * half, at)}.get(kind, (at, at))
+        if left < -1 or right > DRAWING_WIDTH + 1:
+            yield f"the label {text!r} is cut off"

@@ -44,6 +44,42 @@ def busy(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
         info |= {"bound": "launch", "launch_share": 0.98}
 
 
+def test_the_checker_sees_each_contradiction() -> None:
+    """In words of pages that were printed once."""
+    tile = (
+        '<section id="short"><table><thead><tr><th>figure</th><th>value</th></tr></thead>'
+        "<tr><td>MFU of own ceiling</td><td>324%</td></tr></table></section>"
+    )
+    rates = (
+        '<section id="rates"><table><thead><tr><th>dtype</th><th>rate</th><th>in</th></tr></thead>'
+        "<tr><td>bf16</td><td>246 GFLOP/s</td><td>step[deep-linear-bf16-eager]</td></tr>"
+        '</table></section><section id="benchmarks"><table>'
+        "<thead><tr><th>benchmark</th><th>rate</th><th>notes</th></tr></thead>"
+        "<tr><td>matmul[bf16-square-1024]</td><td>992 GFLOP/s</td><td></td></tr>"
+        "<tr><td>stream[L1-copy]</td><td>32.4 GB/s</td><td>launch-bound</td></tr></table></section>"
+    )
+    memory = (
+        '<p class="answer">At most: memory 103 GB/s (sum).</p>'
+        '<p class="answer">memory, 59.7 GB/s</p>'
+    )
+    operators = (
+        '<p class="lead">compute-bound</p><table><thead><tr><th>time</th><th>note</th></tr></thead>'
+        "<tr><td>MFU of own ceiling</td><td>own: fp32 12.6 GFLOP/s</td></tr></table>"
+        "<table><thead><tr><th>operator</th><th>rate</th></tr></thead>"
+        "<tr><td>aten.mm</td><td>183 GFLOP/s</td></tr></table>"
+    )
+    phases = (
+        "<table><thead><tr><th>phase</th><th>time</th><th>in operators</th></tr></thead>"
+        "<tr><td>backward</td><td>9.73 ms</td><td>11.9 ms</td></tr></table>"
+    )
+    farther = "<tr><td>stream[L2-copy]</td><td>59.5 GB/s</td><td></td></tr><tr><td>stream[L1"
+    caches = rates.replace("launch-bound", "").replace("<tr><td>stream[L1", farther)
+    texts = (tile, rates, memory, operators, phases, caches)
+    assert [len(contradictions(text)) for text in texts] == [1, 3, 1, 1, 1, 3]
+    not_known = operators.replace("compute-bound", "not known: ...")
+    assert contradictions(not_known + tile.replace("324%", "–")) == []
+
+
 def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of: ReportOf) -> None:
     report = report_of(busy)
     page = html(page_of(report))
