@@ -1,4 +1,4 @@
-"""Claims about formats of 8 and 4 bits: range, overflow, scales, and what torch computes in them."""
+"""Claims about formats of 8 and 4 bits: range, overflow, scales, and what torch computes."""
 
 import math
 import subprocess

@@ -1,4 +1,4 @@
-"""Claims about FLOPs of operations: formulas, numbers that count their operations, dispatch and time."""
+"""Claims about FLOPs of operations: formulas, counted operations, dispatch and time."""
 
 import importlib
 import inspect
