@@ -1,5 +1,6 @@
 """Exact quantities, claims and memory give the right rows, and nothing passes silently."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ from prooflops_gate import rows as tables
 from prooflops_gate.baseline import conditions, stored_rows
 from prooflops_gate.history.records import Summary, Timed
 from prooflops_gate.instruments.memory import memory_rows
-from prooflops_gate.rows import Row, counts
+from prooflops_gate.report.files import SCHEMA_FILE
+from prooflops_gate.rows import VERDICTS, Row, counts
 
 NAN = float("nan")
 A, B = "bench/test_x.py::test_a", "bench/test_x.py::test_b"
@@ -139,3 +141,8 @@ def test_the_table_leaves_out_equal_figures_and_counts_the_worst_first() -> None
     assert [row[1] for row in table] == ["quantity", "time", "flops"]
     assert (table[1][2:5], table[2][2:4]) == (["2.00 ms", "3.00 ms", "1.500"], ["24", "25"])
     assert counts(found) == "1 CHANGED, 1 INCONCLUSIVE, 1 SAME"
+
+
+def test_the_schema_of_gate_json_lists_each_verdict() -> None:
+    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    assert tuple(schema["$defs"]["verdict"]["enum"]) == VERDICTS

@@ -6,6 +6,7 @@ Each figure follows from units, rate and clock, and is half the sparse one.
 import pytest
 
 from accounting.devices import FLOP_PER_CLOCK, ROWS, Accelerator, Figure, nominal_clock_mhz
+from accounting.devices.peaks import SOURCES
 from meta_tests.conftest import recorded
 
 # Figures that units · FLOP per clock · clock misses by more than the rounding of what is printed,
@@ -100,3 +101,9 @@ def test_every_device_names_a_die_whose_rates_are_known():
     assert not unknown, (
         f"these name a die that flop_per_clock in accounting/devices/peaks.json lacks: {unknown}"
     )
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
+def test_each_source_of_a_row_has_its_title(row: Accelerator) -> None:
+    untitled = [source for source in row.sources if not SOURCES.get(source)]
+    assert not untitled, f"{row.label}: `sources` of peaks.json has no title for {untitled}"
