@@ -40,6 +40,8 @@ from prooflops_gate.statistics.decision_rule import LOOKS
 from prooflops_gate.task import OutOfTime, Pair, Replicate, ReplicateFailed, Side, Task
 from prooflops_gate.where import explained, worth_explaining
 
+# A benchmark whose calls take less in all is waited for, however small the budget.
+SHORT_S = 20.0
 # At least, between two lines of progress.
 SILENT_S = 20.0
 STOPPED = "the run was stopped before it was decided"
@@ -213,7 +215,7 @@ def take_first(question: Question, pairs: Pairs) -> Pair:
         tests=question.selection.benchmarks,
         paces=FIRST,
         memory=memory,
-        longest_s=question.settings.budget_s / (2 * LOOKS[0]),
+        longest_s=max(SHORT_S, question.settings.budget_s / (2 * LOOKS[0])),
     )
     targets = None
     if question.asked:
@@ -358,10 +360,15 @@ def one_sided_rows(question: Question, first: Pair) -> list[Row]:
         if function_of(timed.test) in changing:
             continue
         row = one_sided(name, TIME, timed.time_s, None)
+        why = skipped.get(timed.test, "")
+        if why.startswith(LONG):
+            # It ended in time before this change: no skip that varies from run to run.
+            row = replace(row, note=why)
         if is_gone(timed.test, here, there, question.selection.benchmarks):
             row = replace(row, verdict="GONE", note="its test was removed")
         left.append(replace(row, test=timed.test))
-    rows = with_skips(left, skipped)
+    unsteady = {name: why for name, why in skipped.items() if not why.startswith(LONG)}
+    rows = with_skips(left, unsteady)
     failed = first.before.failed
     for name, timed in after.items():
         if name in before or not question.asked or not question.selection.covers(timed.test):

@@ -165,7 +165,10 @@ def as_json(examination: Examination, fingerprint: dict[str, Any]) -> dict[str, 
     content: dict[str, Any] = {"about": examination.about, "fingerprint": fingerprint}
     content["claims"] = [asdict(each) for each in examination.answers]
     computed = vars(examination)
-    content |= {name: asdict(computed[name]) for name in FACTS if name in computed}
+    facts = [name for name in FACTS if name in computed and name != "largest"]
+    content |= {name: asdict(computed[name]) for name in facts}
+    if "largest" in computed:
+        content["largest"] = {each.argument: asdict(each) for each in examination.largest}
     if "flops" in content:
         flops = examination.flops
         rules = {name: flops.rule(phase) for phase, name in RULES.items()}

@@ -227,7 +227,7 @@ def test_the_variants_of_the_docs_have_their_largest_batch(tmp_path: Path) -> No
     assert "4 passed" in run.output
     for name, other in (("small", "large"), ("large", "small")):
         facts = json.loads((root / "reports" / f"model-nets.py-{name}.json").read_text())
-        assert facts["largest"]["found"] > 100
+        assert facts["largest"]["batch"]["found"] > 100
         page = (root / "reports" / f"model-nets.py-{name}.html").read_text()
         assert f"model-nets.py-{other}.html" in page
 
