@@ -81,13 +81,14 @@ OPERATIONS = PRODUCTS + IN_FP32 + IN_FP32_ON_CUDA + AS_OPERANDS_ARE + BY_THE_DEV
 
 def call(name, x):
     """The result of an operation whose operands are made of the matrix x."""
+    # An index of None asks for CUDA itself, which no fake tensor stands in for.
     batch = x.unsqueeze(0)
     transposed = x.mT
     calls = {
         "add": (torch.add, x, x),
         "matmul": (torch.matmul, x, x),
         "linear": (functional.linear, x, x),
-        "linear of 4 dimensions": (functional.linear, batch[None], x),
+        "linear of 4 dimensions": (functional.linear, batch.unsqueeze(0), x),
         "bmm": (torch.bmm, batch, batch),
         "addmm": (torch.addmm, x, x, x),
         "einsum": (torch.einsum, "ij,jk", x, x),
