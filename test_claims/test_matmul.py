@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from accounting.flops import einsum_flops, matmul_flops
 from accounting.formats import FORMATS
@@ -43,6 +44,8 @@ PRODUCTS = [
     ("matmul.4d-by-2d", (4, 8, 16, 32), (32, 2), (4, 8, 16, 2)),
     ("matmul.4d-by-4d", (4, 8, 16, 32), (4, 8, 32, 64), (4, 8, 16, 64)),
     ("matmul.broadcast", (4, 1, 16, 32), (8, 32, 64), (4, 8, 16, 64)),
+    # More matrices than a grid of CUDA has blocks in its last dimension, 65,535.
+    ("matmul.broadcast", (2, 1, 1, 2), (40_000, 2, 1), (2, 40_000, 1, 1)),
     ("matmul.bsm-mk", (3, 40, 64), (64, 32), (3, 40, 32)),
 ]
 SHAPES = [pytest.param(*row, marks=pytest.mark.claim(claim)) for claim, *row in PRODUCTS]
@@ -282,17 +285,21 @@ def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products():
 
 
 @pytest.mark.claim("matmul.tensor-cores-default")
-@given(bit=st.integers(1, 23), rows=st.sampled_from([16, 64, 128]))
-def test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32(device, bit, rows):
+@given(bit=st.integers(1, 23), rows=st.sampled_from([16, 64, 128]), batch=shapes((0, 2), (1, 3)))
+def test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32(device, bit, rows, batch):
     """Times a permutation each product has one term: TF32, with 10 bits of fraction, would round 1
     + 2^-11 to 1.
     """
-    x = torch.full((rows, rows), 1 + 2.0**-bit, device=device)
+    x = torch.full((*batch, rows, rows), 1 + 2.0**-bit, device=device)
     order = torch.eye(rows, device=device)[torch.randperm(rows, device=device)]
-    got = (x @ order).unique().tolist()
-    assert got == [1 + 2.0**-bit], (
-        f"1 + 2^-{bit} became {got}: products of fp32 do not keep its 23 bits [{rows=}]"
-    )
+    of_each = order.expand(x.shape)
+    bias = torch.zeros(rows, device=device)
+    products = {"x @ y": x @ of_each, "a layer": functional.linear(x, order, bias)}
+    for name, product in products.items():
+        got = product.unique().tolist()
+        assert got == [1 + 2.0**-bit], (
+            f"{name}: 1 + 2^-{bit} became {got}, without the 23 bits of fp32 [{batch=}, {rows=}]"
+        )
 
 
 @pytest.mark.claim("matmul.tensor-cores-default")
