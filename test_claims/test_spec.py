@@ -242,6 +242,19 @@ def test_the_h100_doubles_its_peak_with_each_halving_of_the_bits():
     )
 
 
+@pytest.mark.claim("spec.dtype-dependent")
+@pytest.mark.parametrize(
+    "row",
+    [row for row in ROWS if row.die in ("GA100", "GH100") and {"fp32", "tf32"} <= {*row.peaks}],
+    ids=lambda row: row.label,
+)
+def test_fp32_has_the_peak_of_the_vector_units_and_tf32_that_of_the_tensor_cores(row):
+    fp32 = tera(row, "fp32", path="vector")
+    tf32 = tera(row, "tf32")
+    assert tera(row, "fp32") == fp32, f"fp32 has {tera(row, 'fp32')} TFLOP/s, not {fp32}"
+    assert tf32 > fp32, f"tf32 has {tf32} TFLOP/s, no more than the {fp32} of fp32"
+
+
 @pytest.mark.claim("spec.fp8-faster")
 def test_published_training_in_fp8_is_1_3_times_as_fast_as_in_bf16():
     runs = {run.dtype: run for run in published.RUNS if (run.model, run.sequence) == ("3b", 512)}
