@@ -234,13 +234,26 @@ def test_each_gpu_is_seeded_by_torchs_seed_and_by_cudas_alone(seed, other):
     )
 
 
+def two(**options):
+    return torch.rand(2, **options).tolist()
+
+
+def many(**options):
+    return torch.randn(5000, **options).tolist()
+
+
+def shuffled(**options):
+    return torch.randperm(5000, **options).tolist()
+
+
 @pytest.mark.claim("rand.separate-seeds")
 @fewer
 @given(
     seed=seeds,
+    draw=st.sampled_from([two, many, shuffled]),
     order=st.lists(st.sampled_from(["global", "first", "second"]), min_size=3, max_size=12),
 )
-def test_interleaved_streams_each_give_what_they_give_alone(device, seed, order):
+def test_interleaved_streams_each_give_what_they_give_alone(device, seed, draw, order):
     def generator(name):
         if name == "global":
             torch.manual_seed(seed)
@@ -250,27 +263,20 @@ def test_interleaved_streams_each_give_what_they_give_alone(device, seed, order)
     alone = {}
     for name in set(order):
         own = generator(name)
-        alone[name] = [
-            torch.rand(2, generator=own, device=device).tolist() for _ in range(order.count(name))
-        ]
+        alone[name] = [draw(generator=own, device=device) for _ in range(order.count(name))]
     generators = {name: generator(name) for name in set(order)}
     together = {name: [] for name in set(order)}
     for name in order:
-        together[name].append(torch.rand(2, generator=generators[name], device=device).tolist())
-    assert together == alone, (
-        f"interleaved as {order} the streams are {together}, but should be {alone} [{seed=}]"
-    )
+        together[name].append(draw(generator=generators[name], device=device))
+    wrong = [name for name in together if together[name] != alone[name]]
+    assert not wrong, f"interleaved as {order} the streams {wrong} differ [{draw}, {seed=}]"
     one_for_all = []
     # With one seed, a draw more at the beginning changes every other.
     for more in (0, 1):
         generator("global")
-        one_for_all.append(
-            [torch.rand(2, device=device).tolist() for _ in range(more + len(order))][more:]
-        )
+        one_for_all.append([draw(device=device) for _ in range(more + len(order))][more:])
     same = any(a == b for a, b in zip(*one_for_all, strict=True))
-    assert not same, (
-        f"from one seed the draws are, without a draw more and with it, {one_for_all} [{seed=}]"
-    )
+    assert not same, f"a draw more does not change all that follow it [{draw}, {seed=}]"
 
 
 SOURCES = ("init", "dropout", "order", "augmentation")
