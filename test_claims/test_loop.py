@@ -27,6 +27,7 @@ from test_claims.strategies import (
 )
 
 RATE = 0.05
+BIAS_RATE = 0.02
 # Steps until a schedule has lowered the rate to 0, by half a cosine.
 PERIOD = 8
 
@@ -46,7 +47,7 @@ class Regression:
         self.y = (20 * x.sum(dim=1) + 5 + 0.1 * noise).to(device)
         self.weights = nn.Parameter(torch.zeros(features, dtype=torch.float64, device=device))
         self.bias = nn.Parameter(torch.zeros((), dtype=torch.float64, device=device))
-        groups = [{"params": [self.weights]}, {"params": [self.bias]}]
+        groups = [{"params": [self.weights]}, {"params": [self.bias], "lr": BIAS_RATE}]
         self.optimizer = torch.optim.SGD(groups, lr=RATE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=PERIOD)
         self.batches = cycle(zip(self.x.split(batch), self.y.split(batch), strict=True))
@@ -80,7 +81,8 @@ class Regression:
         return np.append(self.weights.tolist(), self.bias.item())
 
     def gradient_descent(self, steps, summed=False, most=math.inf, batch=32, scheduled=False):
-        """The same weights by numpy: w − rate · gradient, of norm `most` at most.
+        """The same weights by numpy: w − rate · gradient, of norm `most` at most; the bias has a
+        rate of its own.
 
         `summed`: of all gradients so far; `scheduled`: at a rate that falls by half a cosine.
         """
@@ -88,6 +90,7 @@ class Regression:
         y = np.array(self.y.tolist())
         weights = np.zeros(x.shape[1])
         total = np.zeros(x.shape[1])
+        rates = np.append(np.full(x.shape[1] - 1, RATE), BIAS_RATE)
         for step in range(steps):
             first = step % math.ceil(len(y) / batch) * batch
             some = x[first : first + batch]
@@ -96,7 +99,7 @@ class Regression:
             gradient *= min(1.0, most / max(np.linalg.norm(gradient), 1e-300))
             total = total + gradient if summed else gradient
             share = (1 + math.cos(math.pi * step / PERIOD)) / 2 if scheduled else 1.0
-            weights = weights - RATE * share * total
+            weights = weights - rates * share * total
 
         return weights
 
