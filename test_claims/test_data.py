@@ -305,6 +305,24 @@ def test_every_start_that_randint_draws_leaves_a_full_window(length, spare):
     assert len(y) == length - 1, f"one start more leaves {len(y)} of {length} targets"
 
 
+@pytest.mark.claim("data.randint-bound")
+@given(length=sizes(most=64), spare=st.integers(2**31, 2**42), seed=seeds)
+def test_starts_are_safe_in_more_tokens_than_32_bits_count(length, spare, seed):
+    # So many tokens that take no memory.
+    tokens = np.broadcast_to(np.uint16(0), length + spare)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(len(tokens) - length, (64,), generator=generator)
+    starts = drawn.tolist()
+    # None is in the upper half once in 2^64.
+    in_range = min(starts) >= 0 and spare // 2 <= max(starts) < spare
+    assert in_range, f"the starts drawn of {spare} are {starts} [{seed=}]"
+
+    for start in starts:
+        x, y = window(tokens, start, length)
+        got = len(x), len(y)
+        assert got == (length, length), f"from {start} there are {got} of {length} tokens"
+
+
 # The integers of up to 64 bits that torch has, with the largest of each.
 WIDTHS = {
     torch.uint8: 2**8 - 1,
