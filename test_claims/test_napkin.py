@@ -65,7 +65,7 @@ def simulated_days(flops_per_token, tokens, device_count, peak, mfu, stalled_s_p
     return day + tokens / tokens_per_day
 
 
-@pytest.mark.claim("napkin.144-days")
+@pytest.mark.claim("napkin.144-days", "napkin.time-formula")
 @pytest.mark.parametrize(
     ("peak", "days"),
     [
