@@ -66,8 +66,11 @@ PRODUCTS = [
     "matmul",
     "bmm",
     "addmm",
+    "baddbmm",
     "einsum",
     "conv1d",
+    "conv2d",
+    "conv3d",
     "attention",
 ]
 IN_FP32 = ["mse_loss", "l1_loss", "prod", "cat with fp32"]
@@ -92,7 +95,10 @@ def call(name, x):
         "bmm": (torch.bmm, batch, batch),
         "addmm": (torch.addmm, x, x, x),
         "einsum": (torch.einsum, "ij,jk", x, x),
+        "baddbmm": (torch.baddbmm, batch, batch, batch),
         "conv1d": (functional.conv1d, batch, x.unsqueeze(2)),
+        "conv2d": (functional.conv2d, batch, batch.unsqueeze(0)),
+        "conv3d": (functional.conv3d, batch.unsqueeze(0), batch.unsqueeze(0).unsqueeze(0)),
         "attention": (functional.scaled_dot_product_attention, batch, batch, batch),
         "mse_loss": (functional.mse_loss, x, transposed),
         "l1_loss": (functional.l1_loss, x, transposed),
