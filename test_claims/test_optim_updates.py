@@ -219,6 +219,7 @@ def test_of_gradients_of_1_the_buffer_becomes_10_at_0_9_and_1_if_dampened(
     "optim.adagrad-update", "optim.adagrad-1", "optim.adam-for-adagrad", "optim.state-keyed"
 )
 @given(task=papers.tasks, lr=rates, initial=st.floats(0, 2))
+@example(task=papers.Task(((300, 300),), steps=2, scale=1.0, seed=0), lr=0.1, initial=0.0)
 def test_adagrad_keeps_the_sum_of_squares_and_is_not_adam(device, task, lr, initial):
     paths, states = task.torchs(
         torch.optim.Adagrad, device, lr=lr, initial_accumulator_value=initial
