@@ -204,18 +204,21 @@ def test_gelu_costs_nine_flops_per_element(shape):
 @pytest.mark.claim("flops.example-square")
 def test_squaring_a_1024x512_matrix_costs_524_288_flops(device):
     x = torch.rand(1024, 512, device=device)
-    with counted.flops() as dispatched:
+    with counted.flops() as product:
         x * x
+    with counted.flops() as power:
+        x**2
     tally = Operations()
     row = tally.array(x[0])
     _ = row * row  # one multiplication at a time; the other rows are the same again
-    got = elementwise_flops((1024, 512)), dispatched.elementwise, 1024 * tally.flops
+    dispatched = product.elementwise, power.elementwise
+    got = elementwise_flops((1024, 512)), *dispatched, 1024 * tally.flops
     assert set(got) == {524_288}, (
-        f"formula, dispatched and counted are {got}, but should all be 524,288"
+        f"formula, dispatched (x * x, x**2) and counted are {got}, but should all be 524,288"
     )
-    unseen = product_flops(lambda: x * x)
+    unseen = product_flops(lambda: (x * x, x**2))
     assert unseen == 0, (
-        f"torch's FlopCounterMode reports {unseen} for x * x, but it has always left those out"
+        f"torch's FlopCounterMode reports {unseen} for squares, but it has always left those out"
     )
 
 
