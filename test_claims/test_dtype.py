@@ -106,6 +106,22 @@ def test_every_pattern_reads_as_the_fields_of_the_format_say(name, device):
     assert ends == should, f"{name} reaches {ends}, but should reach {should}"
 
 
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_large_tensor_reads_as_its_patterns_do(name, device):
+    values = values_of(name, device)
+    times = 2**17 // len(values)
+    patterns = range(len(values))
+    many = values_of_patterns(TORCH_DTYPES[name], [*patterns] * times, device)
+    wrong = numbers.difference(name, many, values.repeat(times), "place {}".format)
+    assert not wrong, wrong
+
+
+@pytest.mark.claim("dtype.e5m2-layout")
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_a_cast_to_e5m2_keeps_infinity(device, value):
+    assert_cast(device, "fp8_e5m2", value, value)
+
+
 @pytest.mark.parametrize("name", CASTS)
 def test_a_cast_rounds_values_midpoints_and_neighbours_to_nearest_even(name, device):
     wrong = numbers.rounding_disagreement(format_of(name), device)
