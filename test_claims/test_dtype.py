@@ -217,6 +217,31 @@ def test_of_23_fraction_bits_bf16_keeps_7_and_fp16_10_up_to_65520(device, fracti
         assert_cast(device, name, value, should)
 
 
+OUTER = "outer product"
+ARITHMETIC = {"sum": torch.add, "product": torch.mul, OUTER: torch.matmul}
+
+
+@pytest.mark.claim("dtype.fp16-overflow")
+@pytest.mark.parametrize("elements", [7, 100])
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_results_of_fp16_overflow_where_their_rounding_does(device, name, elements):
+    """Neither is rounded in fp32: integers below 2^16 have sums of 17 bits, products of 22."""
+    x = torch.linspace(1, 65504, elements).half().round()
+    y = x.flip(0)
+    if name == OUTER:
+        x = x[:, None]
+        y = y[None, :]
+    operation = ARITHMETIC[name]
+    exact = operation(x.double(), y.double()).flatten()
+    should = [format_of("fp16").rounded(value) for value in exact.tolist()]
+    assert 0 < should.count(math.inf) < len(should), f"no {name} overflows, or each does"
+
+    got = numbers.on_the_host(operation(x.to(device), y.to(device))).flatten()
+    expected = torch.tensor(should, dtype=torch.float64)
+    wrong = numbers.difference(f"{name} in fp16", got, expected, "place {}".format)
+    assert not wrong, wrong
+
+
 @pytest.mark.claim("dtype.bf16-range", "dtype.bf16-keeps-1e-8")
 @given(value=st.floats(2.0**-126, LARGEST_OF_BF16, width=32), sign=signs)
 @example(value=1e-8, sign=1)
