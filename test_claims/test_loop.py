@@ -228,6 +228,39 @@ def test_evaluation_changes_no_step_in_eval_mode_without_gradients(device, seed,
     assert run("train") != without, "evaluation in train mode drew no dropout, and changed nothing"
 
 
+# Modules that draw numbers or keep statistics in training, each with the shape of its input.
+EVALUATED = {
+    "dropout": (lambda: nn.Dropout(0.5), (4, 6)),
+    "dropout of channels": (lambda: nn.Dropout2d(0.5), (4, 6, 3, 3)),
+    "norm of images": (lambda: nn.BatchNorm2d(6), (4, 6, 3, 3)),
+    "attention": (lambda: nn.MultiheadAttention(6, 2, dropout=0.5), (4, 3, 6)),
+    "transformer": (lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.5), (4, 3, 6)),
+}
+
+
+def state_after(name, device, mode):
+    """Buffers of such a module and the next random number, after a pass in this mode."""
+    make, shape = EVALUATED[name]
+    with generators_kept():
+        torch.manual_seed(0)
+        module = make().to(device)
+        x = torch.ones(shape, device=device)
+        if mode:
+            getattr(module, mode)()
+            with torch.no_grad():
+                module(*[x] * (3 if name == "attention" else 1))
+        held = [value.tolist() for value in module.state_dict().values()]
+        return held, torch.rand((), device=device).item()
+
+
+@pytest.mark.claim("loop.evaluation")
+@pytest.mark.parametrize("name", EVALUATED)
+def test_a_module_in_eval_mode_draws_nothing_and_keeps_its_state(device, name):
+    before = state_after(name, device, None)
+    assert state_after(name, device, "eval") == before, f"evaluation changed what {name} does next"
+    assert state_after(name, device, "train") != before, f"a pass of {name} changes nothing"
+
+
 @pytest.mark.claim("loop.logging")
 @pytest.mark.parametrize(
     ("batch", "width", "layers", "logged"), [(1, 1, 1, 1), (5, 12, 4, 3), (3, 7, 2, 2)]
