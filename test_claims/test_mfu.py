@@ -277,7 +277,10 @@ def example_flops():
 
 @pytest.mark.claim("mfu.fp32-example")
 def test_the_product_in_0_16_s_is_0_8_of_the_fp32_peak(example_flops, record_figure):
-    formula = mfu(example_flops, FP32_S, peak_flop_per_s(H100, "fp32"))
+    peak = peak_flop_per_s(H100, "fp32")
+    assert round(peak / 1e12) == 67, f"the peak of fp32 is {peak}, but should round to 67e12"
+
+    formula = mfu(example_flops, FP32_S, peak)
     record_figure(f"{example_flops / FP32_S:.2e} FLOP/s, {formula:.3f}")
     assert example_flops == matmul_flops(*EXAMPLE) == 2 * 16384 * 32768 * 8192, (
         f"{example_flops} FLOPs are dispatched"
