@@ -265,6 +265,20 @@ def test_a_tiny_product_takes_far_longer_than_its_flops_would(device, speed, n):
     )
 
 
+@pytest.mark.claim("flops.small-regime")
+@pytest.mark.parametrize("n", [4, 8])
+def test_of_tiny_products_one_of_more_flops_takes_hardly_longer(device, speed, n):
+    flops = matmul_flops(n, n, n) / matmul_flops(2, 2, 2)
+    what = f"{n} x {n} against 2 x 2 ({1 / flops:.3g} of the FLOPs), in time"
+    speed.assert_slower(
+        product(device, "fp32", n),
+        product(device, "fp32", 2),
+        what,
+        at_least=0.5,
+        at_most=flops / 2,
+    )
+
+
 @pytest.mark.claim("flops.crude")
 @pytest.mark.parametrize("times", [1, 2])
 def test_products_of_equal_flops_take_unequal_times(device, speed, times):
