@@ -197,6 +197,16 @@ def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(devic
     assert_near(f"einops.einsum [{spaced!r} of {shapes_}]", got, reference)
 
 
+@pytest.mark.claim("matmul.einsum-ellipsis")
+@pytest.mark.parametrize("batch", [(70_000,), (3, 1, 25_000), (2,) * 10], ids=str)
+def test_an_ellipsis_may_hold_many_products_or_many_dimensions(device, batch):
+    a = fractions(*batch, 2, 3, device=device)
+    b = fractions(*batch, 3, 4, device=device)
+    terms = a.cpu()[..., None] * b.cpu()[..., None, :, :]
+    got = torch.einsum("...ij,...jk->...ik", a, b)
+    assert_near(f"torch.einsum [{batch=}]", got, terms.sum(-2))
+
+
 @pytest.mark.claim("matmul.einsum-efficient")
 @pytest.mark.parametrize(
     "equation", ["mk,kn->mn", "bmk,bkn->bmn", "bshd,bthd->bhst", "bij,kj->bik"]
