@@ -348,11 +348,12 @@ def taken_by(function, ids, words, should):
 
 
 @pytest.mark.claim("data.astype-int64", "data.int-sequences")
-@pytest.mark.parametrize(("words", "tokens"), [(4, 3), (1000, 5000)])
+# The last: more words than 16 bits can count.
+@pytest.mark.parametrize(("words", "tokens"), [(4, 3), (1000, 5000), (70_000, 20)])
 def test_int64_serves_both_embedding_and_targets(device, words, tokens):
     table = torch.randn(words, 2)
     logits = torch.randn(tokens, words)
-    ids = torch.arange(3, tokens + 3) * 7 % words
+    ids = -torch.arange(3, tokens + 3) * 7 % words
 
     def embedding(ids):
         return nn.functional.embedding(ids, table.to(device))
