@@ -371,9 +371,11 @@ def public_names():
 def test_no_file_writes_a_rate_as_an_amount():
     suite = Path(accounting.__path__[0]).parent
     wrong = []
+    files = [suite / "README.md", *suite.glob("docs/**/*.md"), *suite.glob("examples/**/*.py")]
     for room in ("accounting", "bench", "prooflops"):
-        for file in (suite / room).rglob("*.py"):
-            wrong += MISNOMERS.findall(file.read_text(encoding="utf-8"))
+        files += (suite / room).rglob("*.py")
+    for file in files:
+        wrong += MISNOMERS.findall(file.read_text(encoding="utf-8"))
     assert not wrong, f"these words confuse an amount and a rate: {wrong}"
 
 
