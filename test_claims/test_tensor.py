@@ -117,14 +117,19 @@ def test_a_feed_forward_matrix_of_gpt_3_takes_2304_mib():
 @given(shape=shapes())
 @example(shape=(1000,))
 def test_16_bit_floats_take_half_the_bytes_8_bit_floats_a_quarter(device, shape):
-    fp32 = torch.empty(shape, dtype=torch.float32, device=device).untyped_storage().nbytes()
+    wide = torch.ones(shape, dtype=torch.float32, device=device)
+    fp32 = wide.untyped_storage().nbytes()
     sizes_of = {"fp16": 2, "bf16": 2}
     sizes_of |= {name: 1 for name in TORCH_DTYPES if name.startswith("fp8")}
     for dtype, size in sizes_of.items():
         there = with_dtype(device, dtype)
-        x = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=there)
-        smaller = x.untyped_storage().nbytes()
-        assert 4 // size * smaller == fp32, f"{dtype} takes {smaller} bytes of fp32's {fp32}"
+        made = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=there)
+        cast = wide.to(there).to(TORCH_DTYPES[dtype])
+        for how, x in (("made", made), ("cast", cast)):
+            smaller = x.untyped_storage().nbytes()
+            assert 4 // size * smaller == fp32, (
+                f"{dtype}, {how}, takes {smaller} bytes of fp32's {fp32}"
+            )
         formula = tensor_bytes(shape, dtype)
         should = size * math.prod(shape)
         assert formula == should, f"tensor_bytes={formula}, but should be {should} [{dtype}]"
