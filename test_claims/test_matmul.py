@@ -159,6 +159,29 @@ def test_small_products_with_matrices_of_their_own_are_faster_as_a_batch(
 
 
 @pytest.mark.claim("matmul.no-loops")
+@pytest.mark.parametrize("batch", [(64,), (8, 8), (4, 4, 4)], ids=str)
+def test_small_products_with_one_matrix_are_faster_as_a_batch(device, speed, batch):
+    x = integers(*batch, 4, 8, device=device)
+    w = integers(8, 2, device=device)
+    batched = torch.empty(*batch, 4, 2, device=device)
+    matrices = x.flatten(0, -3)
+    looped = torch.empty(len(matrices), 4, 2, device=device)
+
+    def loop():
+        for i, matrix in enumerate(matrices):
+            torch.matmul(matrix, w, out=looped[i])
+
+    def at_once():
+        torch.matmul(x, w, out=batched)
+
+    loop(), at_once()
+    wrong = difference(batched.flatten(0, -3), looped)
+    assert not wrong, f"the batched product against the loop: {wrong} [{batch}]"
+    what = f"a batch of {batch} products with one matrix, in a Python loop against one product"
+    speed.assert_slower(loop, at_once, what, at_least=5)
+
+
+@pytest.mark.claim("matmul.no-loops")
 def test_a_loop_over_large_products_takes_about_as_long_as_their_batch(device, speed):
     number, side = (2, 256) if device.type == "cpu" else (2, 4096)
     what = f"{number} products of side {side} in a Python loop against one batched product"
