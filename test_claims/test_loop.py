@@ -35,6 +35,8 @@ PERIOD = 8
 class Regression:
     """Linear regression in fp64 with a bias, and the calls of a training step by name.
 
+    Each weight is a parameter of its own, in two groups of several.
+
     All examples are the batch until one is fetched.
     """
 
@@ -45,9 +47,13 @@ class Regression:
         noise = torch.randn(examples, generator=generator, dtype=torch.float64)
         self.x = x.to(device)
         self.y = (20 * x.sum(dim=1) + 5 + 0.1 * noise).to(device)
-        self.weights = nn.Parameter(torch.zeros(features, dtype=torch.float64, device=device))
-        self.bias = nn.Parameter(torch.zeros((), dtype=torch.float64, device=device))
-        groups = [{"params": [self.weights]}, {"params": [self.bias], "lr": BIAS_RATE}]
+        zeros = torch.zeros(features + 1, dtype=torch.float64, device=device)
+        *self.weights, self.bias = map(nn.Parameter, zeros.split(1))
+        groups = [
+            {"params": self.weights[:2]},
+            {"params": self.weights[2:]},
+            {"params": [self.bias], "lr": BIAS_RATE},
+        ]
         self.optimizer = torch.optim.SGD(groups, lr=RATE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=PERIOD)
         self.batches = cycle(zip(self.x.split(batch), self.y.split(batch), strict=True))
@@ -68,17 +74,17 @@ class Regression:
 
     def forward(self):
         x, y = self.batch
-        self.loss = (x @ self.weights + self.bias - y).square().mean()
+        self.loss = (x @ torch.cat(self.weights) + self.bias - y).square().mean()
 
     def clip(self):
-        nn.utils.clip_grad_norm_([self.weights, self.bias], self.most)
+        nn.utils.clip_grad_norm_([*self.weights, self.bias], self.most)
 
     def run(self, calls, steps):
         """The weights, the bias behind them, after these calls `steps` times over."""
         for _ in range(steps):
             for call in calls:
                 self.calls[call]()
-        return np.append(self.weights.tolist(), self.bias.item())
+        return np.array(torch.cat([*self.weights, self.bias]).tolist())
 
     def gradient_descent(self, steps, summed=False, most=math.inf, batch=32, scheduled=False):
         """The same weights by numpy: w − rate · gradient, of norm `most` at most; the bias has a
