@@ -313,7 +313,7 @@ def trained_losses(device, seed, layers, width, deviation, rate, steps=30):
 
 @pytest.mark.claim("init.stability", "loop.naive-init-fails")
 @pytest.mark.parametrize(
-    ("layers", "width"), [(2, 16), (2, 64), (3, 40), (5, 16), (8, 64), (8, 24)]
+    ("layers", "width"), [(2, 16), (2, 64), (3, 40), (5, 16), (8, 64), (8, 24), (4, 256)]
 )
 def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(device, layers, width):
     first, *_, last = trained_losses(device, layers, layers, width, 1 / math.sqrt(width), 0.1)
