@@ -1,6 +1,6 @@
 """What models took to train, and the thresholds that laws set."""
 
-from datetime import date
+from datetime import date, timedelta
 
 import pytest
 
@@ -76,9 +76,13 @@ def test_the_us_order_set_1e26_operations_of_any_kind_and_is_revoked():
     assert got == (1e26, 1e23, True), (
         f"operations, those of biological data and of integers too: {got}"
     )
-    days = [date(2023, 10, 30), date(2025, 1, 19), date(2025, 1, 20), date(2026, 1, 1)]
-    got = [(order.in_force(day), state.in_force(day)) for day in days]
-    should = [(True, False), (True, False), (False, False), (False, True)]
+    first, last = date(2023, 10, 30), date(2025, 1, 19)
+    of_state = date(2026, 1, 1)
+    day = timedelta(days=1)
+    days = [first - day, first, last, last + day, of_state - day, of_state]
+    got = [(order.in_force(each), state.in_force(each)) for each in days]
+    neither = (False, False)
+    should = [neither, (True, False), (True, False), neither, neither, (False, True)]
     assert got == should, (
         f"the order and California's law are in force: {got}, but should be {should}"
     )
