@@ -49,6 +49,7 @@ class Regression:
         self.y = (20 * x.sum(dim=1) + 5 + 0.1 * noise).to(device)
         zeros = torch.zeros(features + 1, dtype=torch.float64, device=device)
         *self.weights, self.bias = map(nn.Parameter, zeros.split(1))
+        self.parameters = nn.ParameterList([*self.weights, self.bias])
         groups = [
             {"params": self.weights[:2]},
             {"params": self.weights[2:]},
@@ -77,7 +78,7 @@ class Regression:
         self.loss = (x @ torch.cat(self.weights) + self.bias - y).square().mean()
 
     def clip(self):
-        nn.utils.clip_grad_norm_([*self.weights, self.bias], self.most)
+        nn.utils.clip_grad_norm_(self.parameters.parameters(), self.most)
 
     def run(self, calls, steps):
         """The weights, the bias behind them, after these calls `steps` times over."""
@@ -198,6 +199,22 @@ def test_only_between_backward_and_step_clipping_bounds_the_gradient(device, see
         should = task.gradient_descent(steps, most=most if place == 3 else math.inf)
         # torch adds 1e-6 to the norm.
         assert_close(got, should, f"clipped to {most} before call {place} of {ORDER}", 1e-6)
+
+
+@pytest.mark.claim("loop.clipping")
+def test_gradients_of_every_dtype_are_clipped_by_the_norm_of_all(device):
+    dtypes = torch.float32, torch.bfloat16, torch.float16, torch.float32
+    parameters = [nn.Parameter(torch.zeros(4, dtype=dtype, device=device)) for dtype in dtypes]
+    for parameter in parameters:
+        parameter.grad = torch.full_like(parameter, 4.0)
+    norm = nn.utils.clip_grad_norm_(parameters, 1.0).item()
+    # The root of 16 times 4².
+    assert norm == pytest.approx(16, rel=2**-8), f"the norm is {norm}, but should be 16"
+    for parameter in parameters:
+        got = parameter.grad.tolist()
+        assert got == pytest.approx([1 / 4] * 4, rel=2**-8), (
+            f"a gradient in {parameter.dtype} is clipped to {got}, but should be to 1/4 each"
+        )
 
 
 @pytest.mark.claim("loop.schedule")
