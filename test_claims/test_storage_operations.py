@@ -20,6 +20,7 @@ from test_claims.strategies import (
     fewer,
     sizes,
     view_chains,
+    with_dtype,
 )
 
 
@@ -120,20 +121,23 @@ def test_pow_sqrt_and_rsqrt_work_on_each_of_1_4_and_9(device):
 
 
 @pytest.mark.claim("storage.pow-sqrt-rsqrt")
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_powers_and_roots_of_strided_floats_are_those_of_numpy(device, dtype, layout):
     """Tensors of three dimensions: small, and large enough for threads.
 
     Kernels may round a root before they invert it.
     """
-    unit = max(torch.finfo(TORCH_DTYPES[dtype]).eps, 4 * 2**-23)
+    device = with_dtype(device, dtype)
+    computed_in = torch.promote_types(TORCH_DTYPES[dtype], torch.float32)
+    unit = max(torch.finfo(TORCH_DTYPES[dtype]).eps, 4 * torch.finfo(computed_in).eps)
     for side in (7, 210):
         x = (torch.rand(2, side, side + 1) + 0.1).to(TORCH_DTYPES[dtype])
         exact = x.double().numpy()
         given_x = laid_out(x.to(device), layout)
+        of_both_signs = laid_out((x * torch.randn(x.shape).sign()).to(device, x.dtype), layout)
         for name, got, by_numpy in (
-            ("pow(2)", given_x.pow(2), exact**2),
+            ("pow(2)", of_both_signs.pow(2), exact**2),
             ("sqrt()", given_x.sqrt(), np.sqrt(exact)),
             ("rsqrt()", given_x.rsqrt(), 1 / np.sqrt(exact)),
         ):
