@@ -175,14 +175,25 @@ def test_under_autocast_an_operation_has_the_values_of_its_dtype(device, name, l
 
 @pytest.mark.claim("amp.cross-entropy-fp32")
 @pytest.mark.parametrize("low", LOW)
-def test_on_cuda_autocast_leaves_the_softmax_of_cross_entropy_in_16_bits(low):
+@pytest.mark.parametrize(
+    ("shape", "nll_loss"),
+    [
+        ((8, 5), torch.ops.aten.nll_loss_forward),
+        # Of sequences: tokens behind the classes.
+        ((8, 5, 3), torch.ops.aten.nll_loss2d_forward),
+    ],
+    ids=str,
+)
+def test_on_cuda_autocast_leaves_the_softmax_of_cross_entropy_in_16_bits(shape, nll_loss, low):
+    examples, _, *tokens = shape
     for kind, softmax_dtype in (("cuda", LOW[low]), ("cpu", torch.float32)):
         with autocast_without_a_device(kind, LOW[low]), Recorded() as recorded:
-            logits = torch.empty(8, 5, device=kind, dtype=LOW[low])
-            functional.cross_entropy(logits, torch.zeros(8, device=kind, dtype=torch.long))
+            logits = torch.empty(shape, device=kind, dtype=LOW[low])
+            labels = torch.zeros(examples, *tokens, device=kind, dtype=torch.long)
+            functional.cross_entropy(logits, labels)
         made = {operation: made for operation, _, made in recorded.calls}
         (softmax,) = made[torch.ops.aten._log_softmax]
-        loss, _ = made[torch.ops.aten.nll_loss_forward]
+        loss, _ = made[nll_loss]
         got = softmax.dtype, loss.dtype
         assert got == (softmax_dtype, torch.float32), (
             f"on {kind} the softmax and the loss of {low} logits are in {got}, "
@@ -199,7 +210,7 @@ def test_logits_cast_before_cross_entropy_give_the_loss_of_fp32(
     if device.type not in ("cpu", "cuda"):
         pytest.skip(f"no table of autocast's choices on {device.type}")
     logits = seeded((rows, words), 0, device).to(LOW[low])
-    labels = torch.arange(rows).to(device)
+    labels = torch.linspace(0, words - 1, rows).long().to(device)
     with torch.autocast(device.type, LOW[low]):
         cast_before = functional.cross_entropy(logits.float(), labels).item()
         loss = functional.cross_entropy(logits, labels)
@@ -207,7 +218,8 @@ def test_logits_cast_before_cross_entropy_give_the_loss_of_fp32(
     as_they_are = loss.item()
 
     powers = in_fp64(logits).exp()
-    chances = powers.diagonal() / powers.sum(dim=1)
+    of_labels = powers.gather(1, labels.to(powers.device)[:, None])
+    chances = of_labels[:, 0] / powers.sum(dim=1)
     exact = -chances.log().mean().item()
     record_figure(f"{low}: {as_they_are:.5f} as they are, {cast_before:.5f} cast, {exact:.5f}")
     near = cast_before == pytest.approx(exact, rel=1e-6)
@@ -294,32 +306,39 @@ def test_with_bf16_the_scaler_changes_no_bit(device, seed, exponent):
 
 
 SHAPES = ((), (70, 80), (3,))
+OVERFLOWN = math.inf, -math.inf, math.nan
 
 
 @pytest.mark.claim("amp.gradscaler")
 @fewer
 @given(
-    overflows=st.lists(st.none() | st.sampled_from(range(len(SHAPES))), max_size=10),
+    overflows=st.lists(
+        st.none() | st.tuples(st.sampled_from(range(len(SHAPES))), st.sampled_from(OVERFLOWN)),
+        max_size=10,
+    ),
     interval=sizes(1, 3),
 )
-@example(overflows=[None, 1, None, 2, 0, None], interval=2)
+@example(overflows=[None, (1, math.inf), None, (2, math.nan), (0, math.inf), None], interval=2)
 def test_the_scaler_skips_a_step_that_overflowed_and_finds_its_scale(device, overflows, interval):
-    """Each overflow is in the last element of one of the gradients, or there is none."""
+    """Each overflow is in the last element of one of the gradients, or there is none: an infinity,
+    or the NaN that a difference of two makes.
+    """
     weights = [nn.Parameter(torch.zeros(shape, device=device)) for shape in SHAPES]
     optimizer = torch.optim.SGD(weights, lr=1.0)
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, growth_interval=interval)
     scale = 1024.0
     taken = 0
     good = 0
-    for place in overflows:
+    for overflow in overflows:
         optimizer.zero_grad()
         loss = -sum(weight.sum() for weight in weights)
-        if place is not None:
-            loss = loss + weights[place].flatten()[-1] * math.inf
+        if overflow is not None:
+            place, value = overflow
+            loss = loss + weights[place].flatten()[-1] * value
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        if place is None:
+        if overflow is None:
             taken = taken + 1
             good = good + 1
         else:
