@@ -28,7 +28,8 @@ def parameters_of(net):
 
 
 # Sizes of a batch and of the lecture's two layers: B, D and K.
-SIZES = [(1, 1, 1), (5, 3, 2), (2, 4, 5), (3, 5, 1)]
+# The last has matrices of more elements than kernels take for few.
+SIZES = [(1, 1, 1), (5, 3, 2), (2, 4, 5), (3, 5, 1), (5, 130, 33)]
 NETS = [[1, 1], [8, 3], [4, 7, 2], [5, 5, 1, 6, 3], [33, 130, 64]]
 
 
@@ -67,9 +68,13 @@ class TwoLayers:
         pytest.param("w1", marks=pytest.mark.claim("grad.w1")),
     ],
 )
+@pytest.mark.parametrize("summed", [False, True])
 @pytest.mark.parametrize(("b", "d", "k"), SIZES)
-def test_a_gradient_is_one_product_more_at_two_flops_a_term(device, wanted, b, d, k):
+def test_a_gradient_is_one_product_more_at_two_flops_a_term(device, wanted, b, d, k, summed):
     net = TwoLayers(b, d, k, device)
+    if summed:
+        # A sum gives every output the same 1, of strides 0.
+        net.dh2 = torch.ones((), device=device).expand(b, k)
     tally = Operations()
     (reference,) = net.gradient_of(getattr(net, wanted))
     left, right = net.factors(wanted)
