@@ -14,7 +14,7 @@ from test_claims.strategies import in_fp64, with_dtype
 CLASSES = 3
 # How cross_entropy is told to leave an example out of its mean, as padding.
 IGNORED = -100
-DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def net_and_batch(device, batch, *, norm=nn.Identity, dtype=torch.float64, width=5, tokens=()):
