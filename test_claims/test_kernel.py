@@ -53,7 +53,7 @@ CLAIMS = {
     "sgd": ["optim.sgd-update"],
     "momentum": ["optim.history"],
     "adagrad": ["optim.adagrad-update"],
-    "rmsprop": ["optim.rmsprop-ema"],
+    "rmsprop": ["optim.rmsprop-ema", "optim.rmsprop-1"],
     "adam": ["optim.adam-combo"],
 }
 

@@ -5,7 +5,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accounting import memory, optimizers
@@ -47,6 +47,7 @@ KEEPING = [
 @pytest.mark.parametrize(("optimizer", "buffers"), KEEPING)
 @fewer
 @given(tensor_shapes=several_shapes, dtype=dtypes_among(FLOATS))
+@example(tensor_shapes=[(3,), (300, 400)], dtype="fp32")
 def test_the_allocator_sees_so_many_copies_appear(
     metered_device, optimizer, buffers, tensor_shapes, dtype
 ):
