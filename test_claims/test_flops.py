@@ -25,6 +25,8 @@ from test_claims.oracles.kernels import OPERATIONS, Operands, product
 from test_claims.oracles.scalars import Operations, integers
 from test_claims.oracles.tensors import assert_same
 from test_claims.strategies import (
+    TORCH_DTYPES,
+    dtypes_among,
     fewer,
     shapes,
     sizes,
@@ -60,14 +62,19 @@ def test_matmul_costs_a_multiplication_and_an_addition_per_term(m, k, n):
 
 @pytest.mark.claim("flops.matmul-2mnk", "matmul.einsum-efficient")
 @fewer
-@given(m=sizes(2, 16), k=sizes(2, 16), n=sizes(2, 16), huge=st.booleans())
-def test_torch_dispatches_2mkn_flops_whatever_the_call(device, m, k, n, huge):
+@given(
+    m=sizes(2, 16),
+    k=sizes(2, 16),
+    n=sizes(2, 16),
+    huge=st.booleans(),
+    dtype=dtypes_among(["fp32", "bf16"]),
+)
+def test_torch_dispatches_2mkn_flops_whatever_the_call(device, m, k, n, huge, dtype):
     if huge:
         m, k, n = m**5, k**5, n**5
         device = "meta"
-    a = integers(m, k, device=device)
-    b = integers(k, n, device=device)
-    c = integers(n, device=device)
+    shapes_of = (m, k), (k, n), (n,)
+    a, b, c = (integers(*of, device=device).to(TORCH_DTYPES[dtype]) for of in shapes_of)
     formula = matmul_flops(m, k, n)
     for name, call in {
         "a @ b": lambda: a @ b,
@@ -78,7 +85,8 @@ def test_torch_dispatches_2mkn_flops_whatever_the_call(device, m, k, n, huge):
     }.items():
         dispatched = product_flops(call)
         assert formula == dispatched, (
-            f"matmul_flops={formula}, but {name} dispatched {dispatched} [{m=}, {k=}, {n=}]"
+            f"matmul_flops={formula}, but {name} dispatched {dispatched} "
+            f"[{m=}, {k=}, {n=}, {dtype=}]"
         )
 
 
