@@ -31,6 +31,7 @@ FACTORIES |= dict.fromkeys(("arange", "eye", "randperm"), (6,))
 FACTORIES |= dict.fromkeys(("linspace", "logspace"), (0, 1, 6))
 FACTORIES |= {"full": ((2, 3), 7.0), "randint": (9, (2, 3)), "tensor": ([1.0, 2.0],)}
 FACTORIES |= {"nn.Linear": (2, 3)}
+LIKES = ("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like")
 COMPUTED = sorted(set(FACTORIES) - {"tensor"})
 
 
@@ -149,6 +150,22 @@ def test_creating_on_a_device_dispatches_no_copy_and_takes_no_host_memory(factor
     taken = host.allocated_bytes
     assert taken == 0, f"torch.{factory}(device='meta') allocated {taken} B on the host"
     assert kept.device == META, f"torch.{factory}(device='meta') is on {kept.device}"
+
+
+@pytest.mark.claim("device.create-direct")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("factory", COMPUTED)
+def test_creating_in_a_dtype_dispatches_no_copy(factory, dtype):
+    copies = crossings(partial(made_by, factory, device=META, dtype=dtype))
+    assert copies == [], f"torch.{factory}(device='meta', dtype={dtype}) made copies: {copies}"
+
+
+@pytest.mark.claim("device.create-direct")
+@pytest.mark.parametrize("factory", LIKES)
+def test_creating_like_a_tensor_dispatches_no_copy(factory):
+    x = torch.empty(2, 3, device=META)
+    copies = crossings(lambda: getattr(torch, factory)(x))
+    assert copies == [], f"torch.{factory} of a tensor on meta made copies: {copies}"
 
 
 @pytest.mark.claim("device.create-direct")
