@@ -27,7 +27,7 @@ from test_claims.oracles.operators import by_loops, einsums
 from test_claims.oracles.rounding import compared, sum_units
 from test_claims.oracles.scalars import integers
 from test_claims.oracles.tensors import difference
-from test_claims.oracles.training_kernels import KERNELS, running_error
+from test_claims.oracles.training_kernels import KERNELS, laid_out, running_error
 from test_claims.strategies import (
     TORCH_DTYPES,
     fewer,
@@ -53,8 +53,9 @@ SHAPES = [pytest.param(*row, marks=pytest.mark.claim(claim)) for claim, *row in 
 
 @pytest.mark.parametrize(("a_shape", "b_shape", "shape"), SHAPES, ids=str)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
 def test_each_matrix_of_a_batch_is_multiplied_by_its_partner(
-    device, precision, a_shape, b_shape, shape
+    device, precision, layout, a_shape, b_shape, shape
 ):
     dtype = TORCH_DTYPES[precision]
     a = torch.randn(a_shape).to(dtype)
@@ -63,7 +64,7 @@ def test_each_matrix_of_a_batch_is_multiplied_by_its_partner(
     rounding = running_error(KERNELS["matmul"], "forward", precision, device)
     units = sum_units(a_shape[-1]) * rounding.accumulator_unit + rounding.product_error
     bound = units * terms.abs().sum(-2)
-    on_device = a.to(device), b.to(device)
+    on_device = a.to(device), laid_out(b.to(device), layout)
     for name in ("__matmul__", "matmul"):
         product = getattr(torch.Tensor, name)(*on_device)
         assert product.shape == shape, f"{name}: {tuple(product.shape)}, but should be {shape}"
