@@ -130,7 +130,7 @@ def clippings(device, precision):
     """The norm of tensors of each size, and each scaled by it."""
     dtype = TORCH_DTYPES[precision]
     gradients = [normal(elements, seed=elements).to(dtype) for elements in SIZES]
-    parameters = [nn.Parameter(torch.zeros_like(g, device=device)) for g in gradients]
+    parameters = [nn.Parameter(torch.zeros(len(g), dtype=dtype, device=device)) for g in gradients]
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient.to(device, copy=True)
     norm = nn.utils.clip_grad_norm_(parameters, 1.0)
