@@ -187,12 +187,17 @@ def test_memory_allocated_is_that_and_what_the_blocks_round_up(linear_1024):
 
 @pytest.mark.claim("optim.state-keyed")
 @pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "rmsprop", "adam"])
-@given(tensor_shapes=st.lists(st.sampled_from([(), (4,), (3, 2)]), min_size=1, max_size=2))
+@given(
+    tensor_shapes=st.lists(st.sampled_from([(), (4,), (3, 2)]), min_size=1, max_size=2),
+    in_=st.lists(dtypes_among(FLOATS), min_size=1, max_size=2),
+)
+# More elements than kernels take for few.
+@example(tensor_shapes=[(300, 300)], in_=["fp32", "bf16"])
 def test_the_state_is_a_dict_keyed_by_parameter_and_persists(
-    metered_device, optimizer, tensor_shapes
+    metered_device, optimizer, tensor_shapes, in_
 ):
     parameters, stepper = tensors.stepped(
-        tensors.OPTIMIZERS[optimizer], tensor_shapes, metered_device
+        tensors.OPTIMIZERS[optimizer], tensor_shapes, metered_device, *in_
     )
     buffers = optimizers.OPTIMIZERS[optimizer].buffers
     assert set(stepper.state) == set(parameters), f"{optimizer} has state of {list(stepper.state)}"
@@ -212,7 +217,7 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(
         same = stepper.state[p][name] is buffer
         assert same, (
             f"three steps later another buffer is kept, but should be the same [{optimizer}, "
-            f"{name}]"
+            f"{name}, {p.dtype}]"
         )
     keys = list(stepper.state_dict()["state"])
     assert keys == [*range(len(parameters))], (
