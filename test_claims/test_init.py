@@ -121,17 +121,21 @@ UNDIVIDED = pytest.param(0, marks=pytest.mark.claim("init.sqrt-growth"), id="uni
 
 # The power of fan_in with which the weights are multiplied.
 @pytest.mark.parametrize("power", [UNDIVIDED, DIVIDED])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("fan_in", "fan_out", "size"),
     [(1, 1000, 1.0), (2, 4000, 300.0), (37, 2000, 0.002), (600, 1000, 1.0), (5000, 3000, 7.0)],
 )
 def test_outputs_have_the_size_of_the_inputs_times_the_root_of_fan_in(
-    device, power, fan_in, fan_out, size
+    device, power, fan_in, fan_out, size, dtype
 ):
-    weights = fan_in**power * normal_values(device, 1, fan_in, fan_out)
-    got = root_mean_square(size * unit_features(device, 0, fan_in) @ weights)
+    """Of a linear layer, in each row of its batch. Rounding errors are far within the bounds."""
+    weights = fan_in**power * normal_values(device, 1, fan_out, fan_in)
+    rows = torch.stack([size * unit_features(device, seed, fan_in) for seed in (0, 2)])
+    outputs = nn.functional.linear(rows.to(dtype), weights.to(dtype))
     bounds = deviation_bounds(size * fan_in ** (power + 0.5), fan_out)
-    assert_within(got, bounds, "the outputs' size")
+    for row in outputs:
+        assert_within(root_mean_square(row), bounds, f"the size of outputs in {dtype}")
 
 
 @pytest.mark.claim("init.variance-scales")
