@@ -103,14 +103,16 @@ def test_a_pipeline_idles_for_stages_less_one_over_micro_batches(
 @fewer
 @given(
     ranks=st.sampled_from([1, 2, 4]),
+    groups=sizes(most=3),
     active=sizes(most=3),
     tokens=sizes(),
     layers=sizes(most=3),
     half=sizes(),
 )
 def test_tokens_go_to_their_experts_and_back_unless_at_home(
-    workloads, among, off, ranks, active, tokens, layers, half
+    workloads, among, off, ranks, groups, active, tokens, layers, half
 ):
+    """Each group of ranks has all experts once."""
     mixture = {
         "vocab_size": 8,
         "dim": 2 * half,
@@ -120,7 +122,7 @@ def test_tokens_go_to_their_experts_and_back_unless_at_home(
         "active_experts": active,
     }
     model = Transformer(layers=layers, learned_positions=8, **mixture)
-    split = Parallelism(data=ranks, expert=ranks)
+    split = Parallelism(data=groups * ranks, expert=ranks)
     token = torch.arange(4 * tokens).repeat_interleave(active)
     expert = torch.tensor(among).repeat(len(token) // len(among))
     # The tokens of rank 0, which has the first experts.
@@ -140,14 +142,15 @@ def test_tokens_go_to_their_experts_and_back_unless_at_home(
     x.sum().backward()
     of_experts = [
         each
-        for each in collectives(model, split, ranks, 4 * tokens, "fp32")
+        for each in collectives(model, split, groups * ranks, 4 * tokens, "fp32")
         if each.kind == "expert"
     ]
     formula = sum(each.sent_bytes for each in of_experts)
     should = sum(part.nbytes for part in sent)
     right = (formula > should) - (formula < should) == off * (ranks > 1)
     assert right, (
-        f"{formula=} bytes, but {should} leave the rank [{ranks=}, {active=}, {tokens=}, {among=}]"
+        f"{formula=} bytes, but {should} leave the rank [{ranks=}, {groups=}, {active=}, "
+        f"{tokens=}, {among=}]"
     )
 
     named = workloads.build(model, device="meta").named_parameters()
