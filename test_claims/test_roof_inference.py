@@ -63,16 +63,18 @@ def decoded(workloads, device, model, batch, tokens, dtype="fp32"):
 
 
 @pytest.mark.claim("mem.kv-cache")
-@given(drawn=decoders(), dtype=st.sampled_from(["fp32", "bf16"]))
+@given(drawn=decoders(), dtype=st.sampled_from(["fp32", "bf16", "fp8_e4m3"]))
 def test_a_cache_of_keys_and_values_suffices_and_takes_its_bytes(workloads, device, drawn, dtype):
     model, batch, tokens = drawn
-    decoder, last, should = decoded(workloads, device, *drawn, dtype)
+    # A model that computes in more bits may write its cache in fp8.
+    computed = "bf16" if dtype == "fp8_e4m3" else dtype
+    decoder, last, should = decoded(workloads, device, *drawn, computed)
     got = decoder.step(last)
     # The values are those of the whole net in fp32; in bf16 random weights may round apart.
     if dtype == "fp32":
         off = (got - should).abs().max().item()
         assert off < 1e-4 + 1e-3 * should.abs().max(), f"a cache changes logits by {off} [{drawn}]"
-    held = sum(x.nbytes for kept in decoder.layers for x in kept)
+    held = sum(x.to(TORCH_DTYPES[dtype]).nbytes for kept in decoder.layers for x in kept)
     formula = cache_bytes(model, batch, tokens, dtype)
     assert formula == held, f"cache_bytes={formula}, but the caches take {held} bytes [{drawn}]"
 
