@@ -157,6 +157,10 @@ def test_a_run_that_waits_takes_longer_than_its_steps_say(workloads, device, spe
     )
     assert of_run / of_steps == pytest.approx(ratio.value), f"{of_run} and {of_steps} days"
 
+    _, each = dispatched_per_token(workloads, net)
+    without = float(simulated_days(each, 256 * steps, 1, 10**12, Fraction(mfu)))
+    assert of_steps == pytest.approx(without), f"{of_steps} days, but without waits {without}"
+
 
 @pytest.mark.claim("napkin.cost")
 @given(
