@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as attention
 
@@ -43,11 +44,15 @@ MANY = ViewChain((3, 150, 150), (ViewStep("transpose", (1, 2)),))
 
 @pytest.mark.claim("storage.elementwise-new")
 @fewer
-@example(chain=MANY)
-@given(chain=view_chains().filter(lambda chain: chain.tensor().numel()))
-def test_elementwise_operations_allocate_unless_told_otherwise(device, chain):
-    x = chain.tensor(device).float() - 2.5
-    other = chain.tensor(device).float() - 2.5
+@example(chain=MANY, dtype="fp32")
+@example(chain=MANY, dtype="bf16")
+@given(
+    chain=view_chains().filter(lambda chain: chain.tensor().numel()),
+    dtype=st.sampled_from(["fp32", "bf16", "fp16"]),
+)
+def test_elementwise_operations_allocate_unless_told_otherwise(device, chain, dtype):
+    x = chain.tensor(device).to(TORCH_DTYPES[dtype]) - 2.5
+    other = chain.tensor(device).to(TORCH_DTYPES[dtype]) - 2.5
     before = x.tolist()
     new = {
         "x * 1": x * 1,
@@ -81,7 +86,7 @@ def test_elementwise_operations_allocate_unless_told_otherwise(device, chain):
         "add_": x.add_(1),
         "relu_": x.relu_(),
         "out=": torch.add(x, 1, out=x),
-        "a cast to the same dtype": x.to(torch.float32),
+        "a cast to the same dtype": x.to(TORCH_DTYPES[dtype]),
         "dropout of 0": nn.functional.dropout(x, p=0.0),
     }
     copied = [name for name, y in told.items() if not shares_storage(x, y)]
