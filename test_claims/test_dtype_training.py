@@ -149,13 +149,16 @@ OF_BF16 = pytest.mark.claim("dtype.bf16-suffices")
     ids=["1", *NETS],
 )
 @pytest.mark.parametrize("loss_factor", [1.0, 1e-8])
+@pytest.mark.parametrize("function", [None, torch.nn.ReLU])
 @pytest.mark.parametrize(
     "name", [pytest.param("fp16", marks=OF_FP16), pytest.param("bf16", marks=OF_BF16)]
 )
 def test_a_net_trains_in_16_bits_but_in_fp16_on_tiny_gradients(
-    device, record_figure, name, loss_factor, seed, hidden
+    device, record_figure, name, function, loss_factor, seed, hidden
 ):
-    train = partial(trained_net, device, loss_factor=loss_factor, seed=seed, hidden=hidden)
+    train = partial(
+        trained_net, device, loss_factor=loss_factor, seed=seed, hidden=hidden, function=function
+    )
     _, (first, *_, fp32) = train()
     _, (low_first, *_, low) = train(TORCH_DTYPES[name])
     ends = f"{first:.3f} to {fp32:.3f} in fp32, {low:.3f} in {name}"

@@ -29,9 +29,16 @@ def stochastically_rounded(x: Tensor, generator: torch.Generator | None = None) 
     return ((x.view(torch.int32) + noise) & -(2**16)).view(torch.float32).bfloat16()
 
 
-def layers(hidden: tuple[int, ...], layer: type[nn.Linear]) -> nn.Sequential:
-    """Layers from 16 values through the hidden widths to one."""
-    return nn.Sequential(*(layer(*widths) for widths in pairwise((16, *hidden, 1))))
+def layers(
+    hidden: tuple[int, ...], layer: type[nn.Linear], function: type[nn.Module] | None = None
+) -> nn.Sequential:
+    """Layers from 16 values through the hidden widths to one, with the function between them."""
+    parts: list[nn.Module] = []
+    for widths in pairwise((16, *hidden, 1)):
+        if parts and function is not None:
+            parts.append(function())
+        parts.append(layer(*widths))
+    return nn.Sequential(*parts)
 
 
 @cache
@@ -41,6 +48,7 @@ def trained_net(
     *,
     hidden: tuple[int, ...] = (32,),
     layer: type[nn.Linear] = nn.Linear,
+    function: type[nn.Module] | None = None,
     scaler: bool = False,
     loss_factor: float = 1.0,
     steps: int = 60,
@@ -53,7 +61,7 @@ def trained_net(
     update does not depend on it, as long as there are gradients.
     """
     torch.manual_seed(seed)
-    net = layers(hidden, layer).to(device)
+    net = layers(hidden, layer, function).to(device)
     x = torch.randn(64, 16, device=device)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-16)
     scale = torch.amp.GradScaler(device.type, enabled=scaler)
