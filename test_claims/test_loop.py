@@ -13,7 +13,7 @@ from torch import nn
 from accounting.activations import activation_bytes
 from accounting.models import DeepLinear
 from test_claims.oracles.dispatched import linear_net
-from test_claims.oracles.low_precision import trained_net
+from test_claims.oracles.low_precision import ADAM, SGD, trained_net
 from test_claims.oracles.tensors import OPTIMIZERS, difference, held_after, without_collector
 from test_claims.oracles.training import Training, generators_kept
 from test_claims.strategies import (
@@ -399,9 +399,14 @@ def test_eval_stays_until_train_is_called_and_leaves_gradients_on(device):
 @pytest.mark.parametrize(
     ("dtype", "scaler"), [(torch.bfloat16, False), (torch.bfloat16, True), (torch.float16, True)]
 )
+@pytest.mark.parametrize("optimize", [ADAM, SGD], ids=["Adam", "SGD"])
 @pytest.mark.parametrize(("width", "seed"), [(32, 0), (32, 1), (128, 0)])
-def test_a_minimal_mixed_precision_loop_learns(device, record_figure, dtype, scaler, width, seed):
-    net, losses = trained_net(device, dtype, scaler=scaler, hidden=(width,), seed=seed)
+def test_a_minimal_mixed_precision_loop_learns(
+    device, record_figure, dtype, scaler, optimize, width, seed
+):
+    net, losses = trained_net(
+        device, dtype, scaler=scaler, hidden=(width,), seed=seed, optimize=optimize
+    )
     record_figure(f"{dtype}: loss {losses[0]:.1f} to {losses[-1]:.3f} in 60 steps")
     assert losses[-1] < losses[0] / 20, f"the loss fell only from {losses[0]} to {losses[-1]}"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -41,6 +42,11 @@ def layers(
     return nn.Sequential(*parts)
 
 
+ADAM = partial(torch.optim.Adam, lr=0.01, eps=1e-16)
+# Its step is as long as the gradients are large, so that a scale left in them shows.
+SGD = partial(torch.optim.SGD, lr=0.02)
+
+
 @cache
 def trained_net(
     device: torch.device,
@@ -53,9 +59,9 @@ def trained_net(
     loss_factor: float = 1.0,
     steps: int = 60,
     seed: int = 0,
+    optimize: Callable[..., torch.optim.Optimizer] = ADAM,
 ) -> tuple[nn.Sequential, list[float]]:
-    """A net of such layers trained by Adam, under autocast where a dtype is given; the net and its
-    losses.
+    """A net of such layers after training, under autocast where a dtype is given, and its losses.
 
     Kept, as several claims look at the same run. The factor makes the gradients small; Adam's
     update does not depend on it, as long as there are gradients.
@@ -63,7 +69,7 @@ def trained_net(
     torch.manual_seed(seed)
     net = layers(hidden, layer, function).to(device)
     x = torch.randn(64, 16, device=device)
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-16)
+    optimizer = optimize(net.parameters())
     scale = torch.amp.GradScaler(device.type, enabled=scaler)
     losses = []
     for _ in range(steps):
