@@ -55,6 +55,7 @@ WITHOUT_KERNEL = _operators(
     "_local_scalar_dense is_same_size"
 )
 OVERWRITING = _operators("copy_ fill_ zero_ normal_ uniform_ random_ bernoulli_")
+SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 PRODUCTS = _operators("mm bmm baddbmm addmm")
 # As one H200 took them: for each handle of cuBLAS, and for cuBLASLt, which adds a bias.
 WORKSPACE_BYTES = {"cublas": 32 * MIB, "cublasLt": MIB}
@@ -172,10 +173,10 @@ class Kernels(TorchDispatchMode):
         ):
             return self._copied(func, args, kwargs, here)
         out = self._only_timed(func, args, kwargs, operands)
-        if out is None and func.overloadpacket is aten.mm and args[0].dtype == torch.float16:
-            # A CPU without units for fp16 takes 100 times as long.
+        if out is None and func.overloadpacket is aten.mm and args[0].dtype in SIXTEEN_BITS:
+            # A CPU without units for them takes 100 times as long.
             wide = args[0].float() @ args[1].float()
-            out = kwargs["out"].copy_(wide) if "out" in kwargs else wide.half()
+            out = kwargs["out"].copy_(wide) if "out" in kwargs else wide.to(args[0].dtype)
         elif out is None:
             if func.overloadpacket in PRODUCTS and self.card.uses_tf32:
                 args = [*map(_tf32, args)]
