@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from prooflops_gate import sides
-from prooflops_gate.child.calls import LONG
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.history import records
@@ -37,7 +36,15 @@ from prooflops_gate.process import Processes
 from prooflops_gate.rows import INSTRUCTIONS, TIME, Row, one_sided, with_skips
 from prooflops_gate.selection import Selection, function_of, is_gone
 from prooflops_gate.statistics.decision_rule import LOOKS
-from prooflops_gate.task import OutOfTime, Pair, Replicate, ReplicateFailed, Side, Task
+from prooflops_gate.task import (
+    TOOK_TOO_LONG,
+    OutOfTime,
+    Pair,
+    Replicate,
+    ReplicateFailed,
+    Side,
+    Task,
+)
 from prooflops_gate.where import explained, worth_explaining
 
 # A benchmark whose calls take less in all is waited for, however small the budget.
@@ -360,15 +367,10 @@ def one_sided_rows(question: Question, first: Pair) -> list[Row]:
         if function_of(timed.test) in changing:
             continue
         row = one_sided(name, TIME, timed.time_s, None)
-        why = skipped.get(timed.test, "")
-        if why.startswith(LONG):
-            # It ended in time before this change: no skip that varies from run to run.
-            row = replace(row, note=why)
         if is_gone(timed.test, here, there, question.selection.benchmarks):
             row = replace(row, verdict="GONE", note="its test was removed")
         left.append(replace(row, test=timed.test))
-    unsteady = {name: why for name, why in skipped.items() if not why.startswith(LONG)}
-    rows = with_skips(left, unsteady)
+    rows = with_skips(left, skipped)
     failed = first.before.failed
     for name, timed in after.items():
         if name in before or not question.asked or not question.selection.covers(timed.test):
@@ -396,17 +398,12 @@ def changing_names(question: Question, first: Pair) -> list[str]:
 
 
 def too_long(first: Pair) -> str:
-    """Names the benchmarks that were skipped, as a call takes too long for the budget."""
-    found = {
-        name: why
-        for done in first
-        for name, why in skip_reasons(done).items()
-        if why.startswith(LONG)
-    }
-    said = [
-        f"{name} (ended{why.removeprefix(LONG.removesuffix(' after'))})"
-        for name, why in found.items()
-    ]
+    """Names the benchmarks that were skipped, as their calls take too long for the budget."""
+    reasons = skip_reasons(first.before) | skip_reasons(first.after)
+    said = []
+    for name, why in reasons.items():
+        if why.startswith(TOOK_TOO_LONG):
+            said.append(f"{name} (ended after{why.removeprefix(TOOK_TOO_LONG)})")
     return f"too long for the budget (--gate-budget): {', '.join(said)}" if said else ""
 
 

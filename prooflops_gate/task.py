@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 Paces = Mapping[str, Mapping[str, Any]]
 
 PAGE_BYTES = 4096
+# Why a process skips a benchmark by its `longest_s`, before the seconds.
+TOOK_TOO_LONG = "too long for the budget of the gate: after"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from prooflops_gate.baseline import conditions, stored_rows
 from prooflops_gate.history.records import Summary, Timed
 from prooflops_gate.instruments.memory import memory_rows
 from prooflops_gate.report.files import SCHEMA_FILE
-from prooflops_gate.rows import VERDICTS, Row, counts
+from prooflops_gate.rows import TIME, VERDICTS, Row, counts, one_sided, with_skips
+from prooflops_gate.task import TOOK_TOO_LONG
 
 NAN = float("nan")
 A, B = "bench/test_x.py::test_a", "bench/test_x.py::test_b"
@@ -146,3 +147,10 @@ def test_the_table_leaves_out_equal_figures_and_counts_the_worst_first() -> None
 def test_the_schema_of_gate_json_lists_each_verdict() -> None:
     schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     assert tuple(schema["$defs"]["verdict"]["enum"]) == VERDICTS
+
+
+def test_a_benchmark_that_a_change_made_too_long_is_missing_and_no_skip_hides_it() -> None:
+    reasons = {A: f"{TOOK_TOO_LONG} 38 s", B: "no network"}
+    grown, skipped = with_skips([one_sided(name, TIME, 1.0, None) for name in (A, B)], reasons)
+    assert (grown.verdict, grown.note) == ("MISSING", reasons[A])
+    assert (skipped.verdict, skipped.note) == ("INCONCLUSIVE", "skipped this time: no network")

@@ -21,6 +21,7 @@ import pytest
 
 from prooflops_gate.machine.core_speed import CoreSpeed
 from prooflops_gate.machine.gpu_clock import Cycles
+from prooflops_gate.task import TOOK_TOO_LONG
 
 try:
     import tracemalloc
@@ -35,9 +36,6 @@ MEMORY = "memory"
 LAUNCHES = "gate_launches"
 # Key of the extra_info with what `machine.gpu_clock` saw.
 GPU = "gate_gpu"
-
-# Why a test is skipped, before the seconds.
-LONG = "too long for the budget of the gate: after"
 
 Figures = dict[str, int]
 
@@ -150,7 +148,7 @@ def instrument(
                 said_s, taken_s = taken_s, 0.0
                 # The rounds so far are no result.
                 self.has_error = True
-                pytest.skip(f"{LONG} {said_s:.0f} s")
+                pytest.skip(f"{TOOK_TOO_LONG} {said_s:.0f} s")
             if stats is None:
                 return result
             if is_computing():
