@@ -9,9 +9,8 @@ ON_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
 
 @fault("device.model-to-params-only", instead_of="torch.nn.Module._apply")
 def a_model_forgets_its_buffers(move, self, function, recurse=True):
-    kept = [
-        (module, dict(module._buffers)) for module in [*self.modules()][2:]
-    ]  # of modules within its modules
+    inner = [*self.modules()][2:]
+    kept = [(module, dict(module._buffers)) for module in inner]
     moved = move(self, function, recurse)
     for module, buffers in kept:
         module._buffers.update(buffers)

@@ -123,7 +123,8 @@ def floor_of_record(entry: Mapping[str, Any]) -> Floor:
 def verdict(found: Sequence[Figure]) -> tuple[Mark, str]:
     """The one answer: a word, and of what or why.
 
-    >>> verdict([Figure("bf16", False, "", causes=("throttled: heat",)), Figure("fp16", True, "")])[1]
+    >>> slow = Figure("bf16", False, "", causes=("throttled: heat",))
+    >>> verdict([slow, Figure("fp16", True, "")])[1]
     'bf16 (throttled: heat); 1 of 2 figures with a known floor is below it'
     """
     known = [each for each in found if each.met is not None]
