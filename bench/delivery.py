@@ -21,6 +21,8 @@ PAUSE_S = {"quick": 0.5, "default": 5.0, "thorough": 10.0}
 ROUNDS_AGAIN = 15
 # Untimed calls, until the clock of an accelerator is that of steady work.
 AGAIN_S = 1.0
+# The field of a record that holds a rate of this unit.
+RATES = {"FLOP/s": "flop_per_s", "OP/s": "op_per_s", "B/s": "bytes_per_s"}
 
 
 class BelowFloor(AssertionError):
@@ -32,8 +34,8 @@ class Figure:
     """A measured figure, and the floor and nominal rate it is compared with."""
 
     figure: str
-    # FLOP/s, bytes per second or seconds.
     value: float
+    # One of RATES, or s.
     unit: str
     floor: Floor
     # The rate that the floor is a share of.
@@ -76,8 +78,9 @@ class Delivery:
         dtype.
         """
         __tracebackhide__ = True
-        flops = case.work.flops
-        self.check(figure or dtype, flops, "FLOP/s", case.multiply, seconds=seconds, dtype=dtype)
+        unit = "OP/s" if dtype == "int8" else "FLOP/s"
+        what = figure or dtype
+        self.check(what, case.work.flops, unit, case.multiply, seconds=seconds, dtype=dtype)
 
     def check(
         self,
@@ -99,12 +102,7 @@ class Delivery:
         if not self._active:
             return
         if seconds is None:
-            rate = self._info.get(
-                "op_per_s"
-                if dtype == "int8"
-                else f"{'flop' if unit == 'FLOP/s' else 'bytes'}_per_s"
-            )
-            seconds = amount / float(rate)  # type: ignore[arg-type]
+            seconds = amount / float(self._info[RATES[unit]])
         floor = self._floors.of(figure, self._test)
         nominal = self._floors.nominal(floor.of, dtype) if floor and floor.of in NOMINAL else None
         value = amount / seconds if amount else seconds

@@ -29,7 +29,7 @@ import pytest
 from prooflops_gate import cleanup_process
 from prooflops_gate.child import turns
 from prooflops_gate.child.plugin import RECORD, TASK
-from prooflops_gate.machine.core_speed import PATIENCE_S, slow_core
+from prooflops_gate.machine.core_speed import PATIENCE_S, with_core_speed
 from prooflops_gate.options import words_for_children
 from prooflops_gate.task import PAGE_BYTES, OutOfTime, Replicate, ReplicateFailed, Side, Task
 
@@ -304,14 +304,9 @@ def _label_slow(
     for bench in benchmarks:
         test = bench.get("test", bench["fullname"])
         stretch_s: Any = calls.get(test, {}).get("stretch_s")
-        why = slow_core(stretch_s, fastest_s)
-        if not why:
-            continue
         extra = bench.setdefault("extra_info", {})
         seen = extra.get("contention") or {}
-        signs = "; ".join(filter(None, [seen.get("why"), why]))
-        slowness = stretch_s / fastest_s
-        extra["contention"] = seen | {"contended": True, "why": signs, "slowness": slowness}
+        extra["contention"] = with_core_speed(seen, stretch_s, fastest_s)
 
 
 def _size(command: Sequence[str], environment: Mapping[str, str]) -> int:

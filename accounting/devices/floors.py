@@ -92,7 +92,12 @@ class Floor(NamedTuple):
 
 
 NOMINAL = {"peak": "the dense peak", "bandwidth": "the bandwidth", "link": "the link"}
-_PREFIX = {"FLOP/s": (1e-12, "TFLOP/s"), "B/s": (1e-9, "GB/s"), "s": (1e6, "µs")}
+_PREFIX = {
+    "FLOP/s": (1e-12, "TFLOP/s"),
+    "OP/s": (1e-12, "TOP/s"),
+    "B/s": (1e-9, "GB/s"),
+    "s": (1e6, "µs"),
+}
 
 
 def shown(value: float, of: str) -> str:

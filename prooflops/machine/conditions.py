@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from prooflops.machine.device import uuid_of
 from prooflops.machine.sampling import Sampler, sampler_of
 from prooflops_gate.machine import cpu, nvml
 from prooflops_gate.machine.contention import Watch
+from prooflops_gate.machine.core_speed import CoreSpeed, with_core_speed
 
 POWER_CAP = "power cap"
 # A clock that is lower by less has not fallen: GPUs step by 15 MHz, below 1 %.
@@ -23,6 +25,8 @@ LEAST_FALL = 0.03
 # Totals of the host, which slow it whatever the clock of its GPU is.
 OF_HOST = ("temperature", "quota of the container")
 ANOTHER_PROCESS = "another process uses this GPU"
+# That a whole run waits at most until its core runs at full speed.
+PATIENCE_S = 10.0
 
 
 class Conditions(dict[str, Any]):
@@ -52,14 +56,27 @@ def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Con
     """
     record = Conditions(state(device), sampler_of(device))
     watch = watch or Watch()
+    core = core_speed() if device.type == "cpu" else None
+    if core is not None:
+        core.begin()
+        core.look()
     record.sampler.start()
     try:
         yield record
     finally:
         record["during"] = record.sampler.stop()
     record["contention"] = watch.stop()
+    if core is not None:
+        core.look(last=True)
+        record["contention"] = with_core_speed(record["contention"], core.stretch_s, core.fastest_s)
     record["after"] = state(device)
     record.update(label_conditions(record))
+
+
+@cache
+def core_speed() -> CoreSpeed:
+    """The one of this process: it knows the fastest work that any of its benchmarks saw."""
+    return CoreSpeed(patience_s=PATIENCE_S)
 
 
 def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
 from time import perf_counter, process_time, thread_time
+from typing import Any
 
 from prooflops_gate.machine.contention import involuntary_switches
 
@@ -199,3 +200,20 @@ def slow_core(stretch_s: float | None, fastest_s: float) -> str:
     if stretch_s is None or not SLOW * fastest_s < stretch_s < math.inf:
         return ""
     return f"this core ran at {fastest_s / stretch_s:.0%} of its speed"
+
+
+def with_core_speed(
+    contention: Mapping[str, Any], stretch_s: float | None, fastest_s: float
+) -> dict[str, Any]:
+    """The contention of a benchmark, and whether even its fastest stretch was slow.
+
+    >>> with_core_speed({"contended": False, "why": ""}, 20e-6, 10e-6)
+    {'contended': True, 'why': 'this core ran at 50% of its speed', 'slowness': 2.0}
+    >>> with_core_speed({"contended": True, "why": "load"}, 10e-6, 10e-6)
+    {'contended': True, 'why': 'load'}
+    """
+    why = slow_core(stretch_s, fastest_s)
+    if stretch_s is None or not why:
+        return {**contention}
+    signs = "; ".join(filter(None, [contention.get("why"), why]))
+    return {**contention, "contended": True, "why": signs, "slowness": stretch_s / fastest_s}
