@@ -284,7 +284,7 @@ def no_page_contradicts_itself(tmp_path_factory: pytest.TempPathFactory) -> Iter
     yield
     pages = [
         file
-        for name in ("report.html", "model-*.html")
+        for name in ("report.html", "model-*.html", "compare.html", "history.html")
         for file in tmp_path_factory.getbasetemp().rglob(name)
     ]
     found = {page: contradictions(page.read_text(encoding="utf-8")) for page in pages}

@@ -1,4 +1,6 @@
-"""Finds what a page of a run or a model concludes against its own figures."""
+"""Finds what a page of a run, a model, a comparison or a history concludes against its own
+figures.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,8 @@ PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 # Three digits are printed.
 ROUNDED = 1.006
 NOT_KNOWN = "not known"
+# What a history says of a benchmark without a change of level.
+UNCHANGED = ("none found", "too few records")
 # These follow from the ceiling.
 OF_CEILING = ("ridge point", "compute alone")
 # A kernel is held back by a roof of which it reaches this share.
@@ -141,6 +145,9 @@ def contradictions(text: str) -> list[str]:
         _throttled,
         _phases,
         _labels,
+        _compared,
+        _side_by_side,
+        _levels,
     )
     return [found for check in checks for found in check(page)]
 
@@ -334,3 +341,43 @@ def _labels(page: Page) -> Iterable[str]:
         left, right = {"x": (at - half, at + half), "y": (at - 2 * half, at)}.get(kind, (at, at))
         if left < -1 or right > DRAWING_WIDTH + 1:
             yield f"the label {text!r} is cut off"
+
+
+def _compared(page: Page) -> Iterable[str]:
+    """How many benchmarks got slower and faster, against the column of ratios."""
+    for text in page.conclusions:
+        found = re.match(r"(.+), against .+?: of \d+ benchmarks? (.+?); median", text.strip())
+        if found is None:
+            continue
+        cells = [row[found[1]] for row in page.rows() if "benchmark" in row and found[1] in row]
+        beyond = [float(cell[:-1]) for cell in cells if re.fullmatch(r"[\d.]+x", cell)]
+        counted = {
+            "slower": sum(ratio > 1 for ratio in beyond),
+            "faster": sum(ratio < 1 for ratio in beyond),
+            "within": sum(cell.startswith("~") for cell in cells),
+        }
+        for word, count in counted.items():
+            said = re.search(rf"(\d+) {word}", found[2])
+            if (int(said[1]) if said else 0) != count:
+                yield f"so many rows are {word}: {count}; but: {text.strip()}"
+
+
+def _side_by_side(page: Page) -> Iterable[str]:
+    """A run delivers if no figure of it is below its floor."""
+    rows = [row for row in page.rows() if "figure" in row and len(row) > 1]
+    verdicts = next((row for row in rows if row["figure"] == "verdict"), {})
+    for title, verdict in verdicts.items():
+        below = [row["figure"] for row in rows if "BELOW FLOOR" in row.get(title, "")]
+        if verdict == "DELIVERS" and below:
+            yield f"{title} delivers, but below their floors are {', '.join(below)}"
+
+
+def _levels(page: Page) -> Iterable[str]:
+    """How many benchmarks changed their level, against what each one says."""
+    said = [re.search(r"(\d+) benchmarks?, of which (\d+) changed", t) for t in page.conclusions]
+    each = [text.partition("changes of level: ")[2] for text in page.conclusions]
+    changes = [text for text in each if text]
+    changed = sum(not text.startswith(UNCHANGED) for text in changes)
+    for found in filter(None, said):
+        if (int(found[1]), int(found[2])) != (len(changes), changed):
+            yield f"{changed} of {len(changes)} changed their level, but: {found[0]}"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from meta_tests.browser import Browser
+from meta_tests.contradictions import contradictions
 from meta_tests.prooflops_gate.foreign import Foreign
 from meta_tests.prooflops_gate.history.test_trend import NAME, summary
 from meta_tests.prooflops_gate.statistics.simulated import times
@@ -54,6 +55,13 @@ def test_each_record_is_a_linked_point_and_each_change_of_level_a_line(
     assert badge == "2 steady: brightgreen"
     assert 'class="rule' not in text
     assert "<a href" not in text
+
+
+def test_a_history_that_contradicts_its_benchmarks_is_seen(tmp_path: Path) -> None:
+    text, _ = written(tmp_path, 1.0, 1.3)
+    assert contradictions(text) == []
+    (said,) = contradictions(text.replace("of which 2 changed", "of which 1 changed"))
+    assert said == "2 of 2 changed their level, but: 2 benchmarks, of which 1 changed"
 
 
 def test_of_many_benchmarks_those_that_changed_are_unfolded(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from meta_tests.conftest import ROOT
+from meta_tests.contradictions import contradictions
 from meta_tests.prooflops.suite.fleet.test_nodes import RECORD
 from prooflops.suite.fleet import command
 from prooflops_gate.history.records import as_text
@@ -118,6 +119,24 @@ def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path: P
     assert "a.b" in text
     assert not any(words in text for words in ("a.c", "a.d", "none is named", "cannot tell"))
     assert page.index("1 slower") < page.index("Time, against") < page.index("Claims that differ")
+
+
+def test_a_comparison_that_contradicts_its_rows_is_seen(tmp_path: Path) -> None:
+    write_records(tmp_path / "first", RECORD, 1, 0, 0.0)
+    (evidence,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
+    later = {**RECORD, "datetime": "2026-01-02T00:00:00+00:00"}
+    write_records(tmp_path / "second", later, 1, 1, 1.0)
+    command.run(config(tmp_path, tmp_path / "first", tmp_path / "second"), print)
+    page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+    assert contradictions(page) == []
+    assert "1 slower" in page
+    (said,) = contradictions(page.replace("1 slower", "2 slower"))
+    assert said.startswith("so many rows are slower: 1; but: ")
+    command.run(config(tmp_path, tmp_path / "first", evidence), print)
+    page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+    assert contradictions(page) == []
+    (said,) = contradictions(page.replace("TFLOP/s", "TFLOP/s BELOW FLOOR", 1))
+    assert "delivers, but below their floors are" in said
 
 
 def run_of_one_machine(seed: int, slower: float = 0.0) -> dict[str, Any]:
