@@ -330,7 +330,6 @@ def summed_up(
                 None,
                 [
                     unpaired(left_out),
-                    too_long(first),
                     *pairs.notes,
                     *said.notes,
                     features,
@@ -370,7 +369,7 @@ def one_sided_rows(question: Question, first: Pair) -> list[Row]:
         if is_gone(timed.test, here, there, question.selection.benchmarks):
             row = replace(row, verdict="GONE", note="its test was removed")
         left.append(replace(row, test=timed.test))
-    rows = with_skips(left, skipped)
+    rows = [*with_skips(left, skipped), *too_long(first)]
     failed = first.before.failed
     for name, timed in after.items():
         if name in before or not question.asked or not question.selection.covers(timed.test):
@@ -397,14 +396,14 @@ def changing_names(question: Question, first: Pair) -> list[str]:
     return [name for name in question.selection.benchmarks if name not in collected]
 
 
-def too_long(first: Pair) -> str:
-    """Names the benchmarks that were skipped, as their calls take too long for the budget."""
-    reasons = skip_reasons(first.before) | skip_reasons(first.after)
-    said = []
-    for name, why in reasons.items():
-        if why.startswith(TOOK_TOO_LONG):
-            said.append(f"{name} (ended after{why.removeprefix(TOOK_TOO_LONG)})")
-    return f"too long for the budget (--gate-budget): {', '.join(said)}" if said else ""
+def too_long(first: Pair) -> list[Row]:
+    """The benchmarks that both sides skipped, as their calls take too long for the budget."""
+    before, after = skip_reasons(first.before), skip_reasons(first.after)
+    return [
+        Row(name, TIME, None, None, "INCONCLUSIVE", note=why, test=name)
+        for name, why in after.items()
+        if why.startswith(TOOK_TOO_LONG) and before.get(name, "").startswith(TOOK_TOO_LONG)
+    ]
 
 
 def unpaired(names: Sequence[str]) -> str:

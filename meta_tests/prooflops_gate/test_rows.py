@@ -2,17 +2,20 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from prooflops_gate import rows as tables
 from prooflops_gate.baseline import conditions, stored_rows
+from prooflops_gate.comparison import too_long
 from prooflops_gate.history.records import Summary, Timed
 from prooflops_gate.instruments.memory import memory_rows
 from prooflops_gate.report.files import SCHEMA_FILE
+from prooflops_gate.report.sentences import sentence
 from prooflops_gate.rows import TIME, VERDICTS, Row, counts, one_sided, with_skips
-from prooflops_gate.task import TOOK_TOO_LONG
+from prooflops_gate.task import TOOK_TOO_LONG, Pair
 
 NAN = float("nan")
 A, B = "bench/test_x.py::test_a", "bench/test_x.py::test_b"
@@ -154,3 +157,15 @@ def test_a_benchmark_that_a_change_made_too_long_is_missing_and_no_skip_hides_it
     grown, skipped = with_skips([one_sided(name, TIME, 1.0, None) for name in (A, B)], reasons)
     assert (grown.verdict, grown.note) == ("MISSING", reasons[A])
     assert (skipped.verdict, skipped.note) == ("INCONCLUSIVE", "skipped this time: no network")
+
+
+def test_a_benchmark_too_long_on_both_sides_is_open_and_not_left_out() -> None:
+    reason = {A: f"{TOOK_TOO_LONG} 38 s", B: "no network"}
+    reports = [
+        {"nodeid": name, "outcome": "skipped", "longrepr": ["test_a.py", 1, f"Skipped: {why}"]}
+        for name, why in reason.items()
+    ]
+    side = SimpleNamespace(reports=reports)
+    (row,) = too_long(Pair(side, side))  # type: ignore[arg-type]
+    assert (row.name, row.verdict) == (A, "INCONCLUSIVE")
+    assert sentence(row) == f"{A} is not decided: {reason[A]}"
