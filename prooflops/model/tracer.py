@@ -67,8 +67,15 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.kept: Counter[str] = Counter()
         # A module that several parents hold has as many names.
         self._names: defaultdict[int, list[str]] = defaultdict(list)
+        # The name of the module that calls each, as it holds it itself or in a list.
+        self._callers: dict[str, str] = {}
+        lists = set[str]()
         for name, each in module.named_modules(remove_duplicate=False):
             self._names[id(each)].append(name)
+            caller = name.rpartition(".")[0]
+            self._callers[name] = self._callers[caller] if caller in lists else caller
+            if type(each).forward is nn.Module.forward:
+                lists.add(name)
         # How often each module was called by the call that runs, innermost last.
         self._called: list[Counter[int]] = [Counter()]
         self._meter, self._observer = meter, observer
@@ -121,10 +128,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The name by which the running module holds this one; of several, the next in turn."""
         running = self._running[-1]
         names = self._names.get(id(module), [running])
+        own = [name for name in names if self._callers.get(name) == running]
         within = [
             name for name in names if running in ("", OUTSIDE) or name.startswith(f"{running}.")
         ]
-        names = within or names
+        names = own or within or names
         return names[self._called[-1][id(module)] % len(names)]
 
     def _leave(self, module: nn.Module, _: Any, output: Any) -> None:

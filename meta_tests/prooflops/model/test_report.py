@@ -99,6 +99,28 @@ def test_a_shared_module_has_the_calls_of_each_of_its_names() -> None:
     assert found["0.0.0"] == found["1.0.0"] == once, "a shared parent has its parts by each name"
 
 
+class Listing(nn.Module):
+    """Runs a list of modules, of which its child holds one as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = nn.Linear(100, 100)
+        self.child = nn.Sequential(shared, nn.Tanh())
+        self.listed = nn.ModuleList([shared, nn.Linear(100, 100)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for each in (self.child, *self.listed):
+            x = each(x)
+        return x
+
+
+def test_a_module_in_a_list_has_the_calls_of_the_one_that_runs_the_list() -> None:
+    once = 2 * 3 * 100 * 100, 4 * 3 * 100 * 100
+    found = flops_by_name(Listing())
+    names = ["child", "child.0", "listed.0", "listed.1"]
+    assert {name: found[name] for name in names} == dict.fromkeys(names, once)
+
+
 class Borrowing(nn.Module):
     """Runs a module that it is given and does not hold."""
 
