@@ -153,10 +153,10 @@ def exhaust(
     say: Callable[[str], None],
 ) -> None:
     """Takes the pairs that an instrument asks for, until it asks for none or no more fits."""
-    took_s, said_at = 0.0, -math.inf
+    said_at = -math.inf
     while task := instrument.next_task(time.monotonic()):
         began = time.monotonic()
-        if began + took_s > task.ends:
+        if began + task.needs_s > task.ends:
             return
         if began - said_at >= SILENT_S:
             said_at = began
@@ -165,8 +165,7 @@ def exhaust(
             pair = take(task)
         except OutOfTime:
             return
-        took_s = time.monotonic() - began
-        instrument.measure(measured_in(pair, exact), took_s)
+        instrument.measure(measured_in(pair, exact), time.monotonic() - began)
 
 
 def compare(question: Question) -> Comparison:

@@ -81,7 +81,8 @@ class Task:
     tests what an earlier one has checked. `repeated` holds the seconds of tests that run several
     times. `memory` names the tests whose memory is measured, which costs up to 50 times a call;
     None: all. A benchmark whose calls take more than `longest_s` together is skipped. No process
-    outlives `ends`, on the monotonic clock, nor takes longer than `limit_s`.
+    outlives `ends`, on the monotonic clock, nor takes longer than `limit_s`. None
+    begins where less than `needs_s` are left until then.
     """
 
     tests: tuple[str, ...] | None = None
@@ -94,6 +95,7 @@ class Task:
     longest_s: float = math.inf
     layout: Layout = Layout()
     ends: float = math.inf
+    needs_s: float = 0.0
     limit_s: float = math.inf
 
     def for_child(self) -> dict[str, Any]:

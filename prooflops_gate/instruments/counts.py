@@ -55,6 +55,18 @@ class Count:
         """The instructions before and after."""
         return self.before, self.before * self.ratio
 
+    @property
+    def why_open(self) -> str:
+        """Why it decides nothing, in words.
+
+        >>> Count(UNSTEADY, 1e5, [0.031, 0.030, 0.030]).why_open
+        'too few pairs to confirm it'
+        """
+        is_one_sided = min(self.logs) * max(self.logs) > 0
+        if is_one_sided and len(self.logs) < LOOKS[1]:
+            return "too few pairs to confirm it"
+        return "the count does not repeat"
+
     def is_within(self, smallest: float) -> bool:
         """Whether Student's t keeps the mean ratio within this change, either way, at SHOWN_LEVEL.
 
@@ -160,7 +172,7 @@ def by_both(row: Row, count: Count | None, smallest: float, *, alone: bool) -> R
     if verdict:
         return replace(row, verdict=verdict, by=INSTRUCTIONS, note=joined(str(count), row.note))
     if count.verdict == UNSTEADY:
-        return replace(row, note=joined(row.note, f"{count}: the count does not repeat"))
+        return replace(row, note=joined(row.note, f"{count}: {count.why_open}"))
     return replace(row, note=joined(str(count), row.note))
 
 
@@ -205,6 +217,5 @@ def resolved(
 def count_row(name: str, count: Count) -> Row:
     """The row of a benchmark's instructions."""
     if count.verdict == UNSTEADY:
-        note = "its count does not repeat"
-        return Row(name, INSTRUCTIONS, *count.row_values, "INCONCLUSIVE", note=note)
+        return Row(name, INSTRUCTIONS, *count.row_values, "INCONCLUSIVE", note=count.why_open)
     return Row(name, INSTRUCTIONS, *count.row_values, count.verdict)

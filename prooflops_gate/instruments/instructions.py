@@ -65,12 +65,12 @@ def counting_s(share: float, left_s: float, pace: PacePlan) -> float:
 
 
 class Instructions:
-    """The instructions of benchmarks, until `ends` on the monotonic clock.
+    """The instructions of benchmarks, in batches: the shortest first, and each up to its last look.
 
-    A look that has begun until `latest`.
-
-    `round_s` is the fastest round of each. `limit` is the smallest change that counts. `drivers`
-    are those of accelerators that the benchmarks load: none runs under valgrind.
+    `round_s` is the fastest round of each. `limit` is the smallest change that counts. The first
+    batch is planned to end at `ends` on the monotonic clock; a later look or batch begins where it
+    is expected to end by `latest`. `drivers` are those of accelerators that the benchmarks load:
+    none runs under valgrind.
     """
 
     def __init__(
@@ -89,58 +89,82 @@ class Instructions:
         self.start_s = START_S + START_FACTOR * start_cpu_s
         self.found: dict[str, Count] = {}
         self.why_not = ""
-        self.pairs = 0
-        names = self.fitting(ends - began)
+        # Of all batches, and of the present one.
+        self.pairs = self.in_batch = 0
+        # What a pair takes, of what was expected.
+        self._slowness = 1.0
+        # Not begun, the shortest first.
+        self.waiting = sorted(self.costs_s, key=lambda name: self.costs_s[name])
+        self.names: list[str] = []
+        self.level = level_of(len(self.waiting))
+        self._taken: dict[str, tuple[list[int], list[int]]] = {}
         if drivers:
-            self.why_not, names = f"the benchmarks load {', '.join(drivers)}", []
-        elif not names and round_s:
-            self.why_not = f"a pair may take {minutes(self.pair_s([]))} under valgrind"
-        self.names = names
-        self.level = level_of(len(names))
-        self._taken: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in names}
+            self.fail_for(f"the benchmarks load {', '.join(drivers)}")
+        else:
+            self._begin(ends - began)
+            if self.waiting and not self.names:
+                self.fail_for(f"a pair may take {minutes(self.pair_s([]))} under valgrind")
 
-    def fitting(self, left_s: float) -> list[str]:
-        """The benchmarks whose first look fits into this time, the shortest first."""
-        names = sorted(self.costs_s, key=lambda name: self.costs_s[name])
-        while names and LOOKS[0] * self.pair_s(names) > left_s:
-            names.pop()
-        return names
+    def _begin(self, left_s: float) -> None:
+        """A new batch: the benchmarks whose first look fits into this time."""
+        fitting = list(self.waiting)
+        while fitting and LOOKS[0] * self.pair_s(fitting) > left_s:
+            fitting.pop()
+        self.names, self.waiting = fitting, self.waiting[len(fitting) :]
+        self.in_batch = 0
 
     def pair_s(self, names: Collection[str]) -> float:
         """The expected duration of a pair with these benchmarks."""
         process_s = self.start_s + sum(self.costs_s[name] for name in names)
-        return process_s if self.at_once else 2 * process_s
+        return self._slowness * (process_s if self.at_once else 2 * process_s)
 
     def next_task(self, now: float) -> Task | None:
+        if self.pairs and self.in_batch in (0, *LOOKS) and not self._has_time(now):
+            self._begin(self.latest - now)
         if not self.names:
             return None
-        # Without its first look a pair says nothing.
-        ends = self.latest if 0 < self.pairs < LOOKS[0] else self.ends
-        until = math.inf
-        if self.pairs == 0:
+        until, needs_s = math.inf, self.pair_s(self.names)
+        if self.in_batch == 0:
             # The first pair counts as many benchmarks as the next ones have time for.
-            until = now + (1 - RESERVE) * (self.ends - now) / LOOKS[0]
-        return Task(tests=tuple(self.names), counting=Counting(until), ends=ends)
+            planned = self.latest if self.pairs else self.ends
+            until = now + (1 - RESERVE) * (planned - now) / LOOKS[0]
+            needs_s = 0.0
+        counting = Counting(until)
+        return Task(tests=tuple(self.names), counting=counting, ends=self.latest, needs_s=needs_s)
+
+    def _has_time(self, now: float) -> bool:
+        """Whether the open benchmarks of this batch can be counted up to their next look."""
+        if not self.names or self.in_batch == LOOKS[-1]:
+            return False
+        missing = next(look for look in LOOKS if look > self.in_batch) - self.in_batch
+        return now + missing * self.pair_s(self.names) <= self.latest
 
     def progress(self) -> str:
         return f"instructions: pair {self.pairs + 1}, {len(self.names)} benchmarks under valgrind"
 
-    def measure(self, measured: Measured, _: float) -> None:
+    def measure(self, measured: Measured, took_s: float) -> None:
         before, after = (side.counts or {} for side in measured.pair)
-        self.pairs += 1
-        for name in self.names:
-            if name in before and name in after:
-                old, new = self._taken[name]
-                old.append(max(before[name], 1))
-                new.append(max(after[name], 1))
+        counted = [name for name in self.names if name in before and name in after]
+        if counted:
+            self._slowness *= took_s / self.pair_s(counted)
+        if self.in_batch == 0:
+            cut = [name for name in self.names if name not in counted]
+            self.waiting = cut + self.waiting
+        self.pairs, self.in_batch = self.pairs + 1, self.in_batch + 1
+        for name in counted:
+            old, new = self._taken.setdefault(name, ([], []))
+            old.append(max(before[name], 1))
+            new.append(max(after[name], 1))
             self._decide(name)
-        whole = {name for name in self.names if len(self._taken[name][0]) == self.pairs}
-        self.names = [name for name in self.names if name in whole and name not in self.found]
+        self.names = [name for name in counted if name not in self.found]
 
     def fail(self, failed: ReplicateFailed) -> None:
         """Ends the counting, as a process failed under valgrind."""
-        self.why_not = str(failed).splitlines()[-1]
-        self.names = []
+        self.fail_for(str(failed).splitlines()[-1])
+
+    def fail_for(self, reason: str) -> None:
+        self.why_not = reason
+        self.names, self.waiting = [], []
 
     def _decide(self, name: str, *, ended: bool = False) -> None:
         count = decide(*self._taken[name], self.limit, self.level, ended=ended)
@@ -149,8 +173,9 @@ class Instructions:
 
     def close(self) -> None:
         """Decides what the end of the time left open."""
-        for name in self.names:
-            self._decide(name, ended=True)
+        for name in self._taken:
+            if name not in self.found:
+                self._decide(name, ended=True)
 
     def decide(self) -> list[Row]:
         self.close()
@@ -161,7 +186,7 @@ class Instructions:
         notes = []
         if self.why_not:
             notes.append(f"instructions are not counted: {self.why_not}")
-        left = sum(name not in self.found for name in self.names)
+        left = sum(name not in self.found for name in self._taken)
         if left:
             had = f"{many(self.pairs, 'pair')} had the time"
             notes.append(f"{many(left, 'benchmark')} left open by instructions: {had}")

@@ -85,7 +85,8 @@ class Times:
             return None
         tests = tuple(dict.fromkeys(self._tests.get(name, name) for name in self.open))
         paces = self._paces(rows) if self.plan else FIRST
-        return replace(self.template, tests=tests, paces=paces, ends=self.ends)
+        needs_s = self.took_s
+        return replace(self.template, tests=tests, paces=paces, ends=self.ends, needs_s=needs_s)
 
     def _paces(self, rows: Iterable[Row]) -> Mapping[str, Mapping[str, float]]:
         assert self.plan

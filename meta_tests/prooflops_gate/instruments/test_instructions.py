@@ -88,6 +88,41 @@ def test_a_look_at_counts_ends_within_twice_its_share_and_the_budget(
     assert bool(found.found) != bool(said)
 
 
+def test_what_a_first_batch_leaves_is_counted_up_to_its_decision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of ten takes 3 % more, and a pair of all ten does not fit three times into the share."""
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("prooflops_gate.comparison.time", clock)
+    record: Any = {"benchmarks": [], "prooflops": {}}
+
+    def take(task: Any) -> Pair:
+        sides = []
+        now[0] += 5.0
+        for grown in (1000, 1030):
+            counts = dict.fromkeys(task.tests, 100000)
+            if "a0" in counts:
+                counts["a0"] = 100 * grown
+            sides.append(SimpleNamespace(counts=counts, record=record))
+        now[0] += 10.0 * len(task.tests)
+        return Pair(*sides)
+
+    round_s = {f"a{number}": 10 / 150 for number in range(10)}
+    found = Instructions(round_s, LIMIT, 0.0, 0.0, ends=200.0, latest=600.0)
+    exhaust(found, take, (), lambda line: None)
+    assert [found.found[name].verdict for name in sorted(round_s)] == [MORE, *["SAME"] * 9]
+    assert now[0] < 600.0
+
+
+def test_pairs_that_agree_are_not_said_to_disagree() -> None:
+    effect = paired([1.0], [1.0], level=0.01)
+    row = Row("a", TIME, 1.0, 1.0, "INCONCLUSIVE", effect)
+    agreeing = Count(UNSTEADY, 1e6, [0.031, 0.0305, 0.0298])
+    decided = by_both(row, agreeing, 0.03, alone=True)
+    assert decided.note.endswith("which differ by 0.12%: too few pairs to confirm it")
+
+
 SAME = ("SAME", [0.0] * 3)
 APART = (UNSTEADY, [-0.006, 0.004, 0.0])
 FAR_APART = (UNSTEADY, [-0.02, 0.02, 0.0])
