@@ -101,72 +101,6 @@ class TestInAClass:
     def test_method(self):
         work.busy({steps})
 """
-MARKED_NAMES = {
-    "test_plain",
-    "test_with_parameters_and_a_fixture[1]",
-    "test_with_parameters_and_a_fixture[2]",
-    "test_fixture_and_marker",
-    "TestInAClass::test_method",
-}
-
-
-def test_a_test_with_the_marker_and_no_fixture_is_measured_whole(foreign: Path) -> None:
-    write(foreign, MARKED.format(steps=4000))
-    (foreign / "test_more.py").write_text(MARKED.format(steps=12000))
-    done = run(foreign, "test_more.py", *VERSUS_HEAD)
-    assert done.code == 1, done.output
-    slower = set(re.findall(r"^  test_more.py::(\S+) is .*slow", done.output, re.MULTILINE))
-    assert slower == MARKED_NAMES, done.output
-
-
-CHANGING_IDS = {
-    "an address": "import work\nfunctions = [lambda n=n: work.busy(n) for n in (300, 400)]\n"
-    "@pytest.mark.parametrize('f', functions, ids=str)\n"
-    "def test_it(benchmark, f):\n    benchmark(f)\n",
-    "a uuid": "import uuid\n"
-    "@pytest.mark.parametrize('key', [str(uuid.uuid4()), uuid.uuid4().hex])\n"
-    "def test_it(benchmark, key):\n    benchmark(sum, map(ord, key))\n",
-    "a temporary folder": "import tempfile\n"
-    "@pytest.mark.parametrize('folder', [tempfile.mkdtemp(), tempfile.mkdtemp()])\n"
-    "def test_it(benchmark, folder):\n    benchmark(len, folder)\n",
-}
-
-
-@pytest.mark.parametrize("kind", CHANGING_IDS)
-def test_ids_that_differ_between_processes_are_paired_by_what_is_stable(
-    foreign: Path, kind: str
-) -> None:
-    write(foreign, f"import pytest\n{CHANGING_IDS[kind]}")
-    done = run(foreign, "test_more.py", *VERSUS_HEAD)
-    assert done.code == 0, done.output
-    assert "MISSING" not in done.output
-    assert re.search(r"^gate: passes: (2|1) (SAME|INCONCLUSIVE)", done.output, re.MULTILINE)
-    assert "2 passed" in done.output, done.output
-
-
-RANDOM = """
-import random
-import pytest
-
-@pytest.mark.parametrize("number", [random.random()])
-def test_random(benchmark, number):
-    benchmark(sum, range(300))
-
-def test_steady(benchmark):
-    benchmark(sum, range(300))
-"""
-
-
-def test_a_test_that_nothing_pairs_is_named_and_the_others_are_compared(foreign: Path) -> None:
-    write(foreign, RANDOM)
-    done = run(foreign, "test_more.py", *VERSUS_HEAD)
-    assert "not compared: 1 test whose id differs from process to process" in done.output
-    assert "test_more.py::test_random[0." in done.output
-    assert re.search(r"1 (SAME|INCONCLUSIVE)", done.output), done.output
-    assert "MISSING" not in done.output, done.output
-    assert done.code == 0, done.output
-
-
 RENAMED = """
 import copy
 import work
@@ -180,16 +114,63 @@ def test_several(benchmark):
     second = copy.copy(benchmark)
     second(work.busy, {steps})
 """
+SLOWER = {
+    "test_more.py::test_plain",
+    "test_more.py::test_with_parameters_and_a_fixture[1]",
+    "test_more.py::test_with_parameters_and_a_fixture[2]",
+    "test_more.py::test_fixture_and_marker",
+    "test_more.py::TestInAClass::test_method",
+    "a loop",
+    "test_renamed.py::test_several#2",
+}
 
 
-def test_a_benchmark_of_another_name_and_several_of_one_test_are_compared(foreign: Path) -> None:
-    write(foreign, RENAMED.format(steps=4000))
-    (foreign / "test_more.py").write_text(RENAMED.format(steps=12000))
-    done = run(foreign, "test_more.py", *VERSUS_HEAD)
+def test_marked_renamed_and_several_benchmarks_of_a_test_are_compared(foreign: Path) -> None:
+    (foreign / "test_renamed.py").write_text(RENAMED.format(steps=4000))
+    write(foreign, MARKED.format(steps=4000))
+    (foreign / "test_more.py").write_text(MARKED.format(steps=12000))
+    (foreign / "test_renamed.py").write_text(RENAMED.format(steps=12000))
+    done = run(foreign, "test_more.py", "test_renamed.py", *VERSUS_HEAD)
     assert done.code == 1, done.output
     slower = set(re.findall(r"^  (.*?) is .*slow.*confirmed", done.output, re.MULTILINE))
-    assert slower == {"a loop", "test_more.py::test_several#2"}, done.output
-    assert "FAILED test_more.py::test_renamed" in done.output, done.output
+    assert slower == SLOWER, done.output
+    assert "FAILED test_renamed.py::test_renamed" in done.output, done.output
+
+
+CHANGING_IDS = """
+import random, tempfile, uuid
+import pytest
+import work
+
+functions = [lambda n=n: work.busy(n) for n in (300, 400)]
+
+@pytest.mark.parametrize("f", functions, ids=str)
+def test_of_an_address(benchmark, f):
+    benchmark(f)
+
+@pytest.mark.parametrize("key", [str(uuid.uuid4()), uuid.uuid4().hex])
+def test_of_a_uuid(benchmark, key):
+    benchmark(sum, map(ord, key))
+
+@pytest.mark.parametrize("folder", [tempfile.mkdtemp(), tempfile.mkdtemp()])
+def test_of_a_folder(benchmark, folder):
+    benchmark(len, folder)
+
+@pytest.mark.parametrize("number", [random.random()])
+def test_random(benchmark, number):
+    benchmark(sum, range(300))
+"""
+
+
+def test_ids_that_differ_are_paired_by_what_is_stable_or_named(foreign: Path) -> None:
+    write(foreign, CHANGING_IDS)
+    done = run(foreign, "test_more.py", *VERSUS_HEAD)
+    assert done.code == 0, done.output
+    assert "not compared: 1 test whose id differs from process to process" in done.output
+    assert "test_more.py::test_random[0." in done.output
+    (passes,) = re.findall(r"^gate: passes: (.*)", done.output, re.MULTILINE)
+    assert sum(map(int, re.findall(r"(\d+) (?:SAME|INCONCLUSIVE)", passes))) == 6, passes
+    assert "MISSING" not in done.output, done.output
 
 
 LEFT = """
