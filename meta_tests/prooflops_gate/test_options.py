@@ -6,7 +6,6 @@ Understood, or refused by their name before anything runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,39 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT, ChildRun, recorded, run_pytest_for_each
+from meta_tests.prooflops_gate.foreign_repo import config_in
 from meta_tests.prooflops_gate.outcomes import outcome
 from prooflops_gate.child import callgrind
 from prooflops_gate.history import records
-from prooflops_gate.options import Settings, marker_settings
+from prooflops_gate.options import INI, VALUES, Settings, marker_settings
 from prooflops_gate.options import settings as gate_settings
 from prooflops_gate.selection import is_asked_for
 
-FLAGS = ("gate", "gate_noise_floor", "gate_history")
-TEXTS = [
-    "gate_baseline",
-    "gate_versus",
-    "gate_bisect",
-    "gate_record",
-    "gate_replicates",
-    "gate_min_effect",
-    "gate_budget",
-    "gate_by",
-    "gate_min_instructions",
-]
-INI = {
-    "gate_history": ".prooflops",
-    "gate_exact": "flops",
-    "gate_min_effect": "3%",
-    "gate_direction": "slower",
-    "gate_memory": "fail",
-    "gate_min_memory_effect": "5%",
-    "gate_missing": "fail",
-    "gate_in_turn": "true",
-    "gate_by": "time",
-    "gate_min_instructions": "0.5%",
-    "gate_instructions": "report",
-    "gate_undecided": "pass",
-}
 # What a command line can hold: no NUL, and no half of a surrogate pair.
 WORDS = st.text(
     st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8
@@ -58,60 +32,39 @@ NUMBERS = (
     | st.integers().map(str)
     | st.sampled_from(["1e400", "9" * 5000, "٣", "²", "1_0", "0x1"])
 )
-PLACES = st.sampled_from([*TEXTS, *(set(INI) - {"gate_history", "gate_exact"})])
+# Any text is a path, or a list of words.
+ANY_TEXT = {"gate_history", "gate_exact", "--gate-json", "--gate-markdown"}
+PLACES = st.sampled_from(sorted({*VALUES, *INI} - ANY_TEXT))
 ANY = WORDS | NUMBERS | NUMBERS.map("{}%".format) | WORDS.map(lambda word: word * 400)
 
 
-def config_of(
-    folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None = None, *words: str
-) -> Any:
-    """The configuration of a run with these options; `words`: of its command line."""
-    options = {**dict.fromkeys(FLAGS, False), **dict.fromkeys(TEXTS), **given}
-
-    def getoption(name: str, default: Any = None) -> Any:
-        if name.startswith("benchmark"):
-            return options.get(name, False)
-        return options.get(name, default)
-
-    return SimpleNamespace(
-        stash=pytest.Stash(),
-        rootpath=folder,
-        getini={**INI, **(ini or {})}.__getitem__,
-        getoption=getoption,
-        invocation_params=SimpleNamespace(dir=folder, args=words),
-        pluginmanager=SimpleNamespace(hasplugin=lambda name: name in given),
-    )
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty one."""
+    return tmp_path_factory.mktemp("empty")
 
 
-def read(folder: Path, given: Mapping[str, Any], ini: Mapping[str, str] | None = None) -> Settings:
-    """The settings that these options give."""
-    return gate_settings(config_of(folder, given, ini))
+def read(folder: Path, *words: str) -> Settings:
+    """The settings that these words of a command line give."""
+    return gate_settings(config_in(folder, "-p", "prooflops_gate.plugin", *words))
 
 
 @pytest.mark.parametrize("usable", [True, False])
 def test_instructions_decide_beside_time_where_valgrind_is_there(
-    monkeypatch: Any, usable: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, usable: bool
 ) -> None:
     monkeypatch.setattr(callgrind, "is_usable", lambda: usable)
-    assert read(Path("/nowhere"), {"gate_versus": "HEAD"}, {"gate_by": ""}).by == (
-        "both" if usable else "time"
-    )
-    refusal = outcome(
-        pytest.UsageError, lambda: read(Path("/nowhere"), {"gate_by": "instructions"})
-    )[1]
-    assert usable or "apt-get install valgrind" in str(refusal)
+    assert read(folder, "--gate-versus=HEAD").by == ("both" if usable else "time")
+    refusal = outcome(pytest.UsageError, lambda: read(folder, "--gate-by=instructions"))[1]
+    assert usable or "apt-get install valgrind" in refusal
 
 
 @given(PLACES, ANY)
-def test_any_option_is_understood_or_refused(name: str, text: str) -> None:
-    folder = Path("/nowhere")
-    given, ini = ({name: text}, {}) if name in TEXTS else ({}, {name: text})
-    found, refusal = outcome(pytest.UsageError, lambda: read(folder, given, ini))
+def test_any_option_is_understood_or_refused(folder: Path, name: str, text: str) -> None:
+    words = [f"{name}={text}"] if name in VALUES else ["-o", f"{name}={text}"]
+    found, refusal = outcome(pytest.UsageError, lambda: read(folder, *words))
     if not found:
-        called = name if ini else f"--{name.replace('_', '-')}"
-        if name == "gate_record":
-            called = "a baseline's name"
-        assert called in refusal
+        assert ("a baseline's name" if name == "--gate-record" else name) in refusal
         assert repr(text)[:20] in refusal
         return
     assert 0 < found.min_effect < 1
@@ -119,7 +72,7 @@ def test_any_option_is_understood_or_refused(name: str, text: str) -> None:
     assert 0 < found.budget_s < math.inf
     assert 0 <= found.allowed_open <= math.inf
     assert 1 <= (found.replicates or 1) < 1e6
-    if name == "gate_baseline" and text != "latest":
+    if name == "--gate-baseline" and text != "latest":
         with pytest.raises(records.UnknownBaseline, match="--gate-baseline"):
             records.baseline(folder, text, "mine", ())
 
@@ -181,8 +134,12 @@ def test_an_impossible_option_is_refused_before_anything_runs(
 def test_a_benchmark_is_missing_only_where_the_command_line_covers_it(
     tmp_path: Path, name: str, arguments: list[str], asked: bool
 ) -> None:
-    config = config_of(tmp_path, {})
-    config.args, config.option = arguments, SimpleNamespace()
+    config: Any = SimpleNamespace(
+        rootpath=tmp_path,
+        args=arguments,
+        option=SimpleNamespace(),
+        invocation_params=SimpleNamespace(dir=tmp_path),
+    )
     assert is_asked_for(name, config) is asked
     config.option.lf = True
     assert not is_asked_for(name, config), "the other side has no last run"

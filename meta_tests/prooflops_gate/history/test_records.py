@@ -8,13 +8,11 @@ from __future__ import annotations
 import copy
 import json
 import math
-import multiprocessing
 import os
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT
+from meta_tests.prooflops_gate.outcomes import outcome
 from prooflops_gate import rows
 from prooflops_gate.baseline import stored_rows
 from prooflops_gate.history import records, trend
@@ -169,14 +168,19 @@ def test_where_only_other_machines_have_the_baseline_the_newest_is_taken(tmp_pat
         assert records.baseline(tmp_path, "main", own, EXACT)[0].name == expected
 
 
+TWO_WRITERS = """
+import sys
+from pathlib import Path
+from prooflops_gate.history import records
+for number in range(30):
+    records.append(Path(sys.argv[1]), {"benchmarks": [], "index": number}, {"name": "a"})
+"""
+
+
 def test_two_writers_lose_nothing(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=append_many, args=(tmp_path, 30)) for _ in range(2)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-        assert writer.exitcode == 0
+    command = [sys.executable, "-c", TWO_WRITERS, str(tmp_path)]
+    writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
+    assert [writer.wait() for writer in writers] == [0, 0]
     assert len(records.record_files(tmp_path)) == 60
 
 
@@ -281,20 +285,10 @@ def changed(draw: st.DrawFn, tree: dict[str, Any]) -> Any:
     return found
 
 
-def result_or_refusal(kind: type[Exception], call: Callable[[], Any]) -> tuple[Any, str]:
-    """The result of the call, or the text of its refusal; any other exception fails the test."""
-    try:
-        return call(), ""
-    except kind as error:
-        return None, str(error)
-
-
 @unhurried
 @given(changed(RECORD))
 def test_any_record_is_compared_or_refused(record: Any) -> None:
-    found, refusal = result_or_refusal(
-        UnreadableRecord, lambda: records.summary_of(record, PATH, EXACT)
-    )
+    found, refusal = outcome(UnreadableRecord, lambda: records.summary_of(record, PATH, EXACT))
     if not found:
         assert str(PATH) in refusal
         return
@@ -320,7 +314,7 @@ def test_a_file_damaged_anywhere_is_a_record_or_refused_by_name(
     file.write_bytes(
         text[:cut] + data.draw(st.binary(max_size=3)) + text[cut + data.draw(st.integers(0, 99)) :]
     )
-    found, refusal = result_or_refusal(UnreadableRecord, lambda: records.read_summary(file, EXACT))
+    found, refusal = outcome(UnreadableRecord, lambda: records.read_summary(file, EXACT))
     assert found or str(file) in refusal
 
 
@@ -335,5 +329,5 @@ def test_any_baseline_is_read_or_refused(tmp_path: Path, baseline: Any) -> None:
     (folder / "a.json").write_text(records.as_text(RECORD))
     (folder / "baselines" / "main.json").write_text(json.dumps(baseline))
     call = partial(records.baseline, tmp_path, "main", "mine", EXACT)
-    found, refusal = result_or_refusal(UnreadableRecord, call)
+    found, refusal = outcome(UnreadableRecord, call)
     assert found or "main.json" in refusal
