@@ -8,7 +8,7 @@ import pytest
 
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops_gate.foreign import Foreign
-from meta_tests.prooflops_gate.foreign_repo import INI, MORE, QUICK
+from meta_tests.prooflops_gate.foreign_repo import INI, MORE, write_quick_plan
 
 
 @pytest.fixture
@@ -27,8 +27,7 @@ def foreign(tmp_path: Path) -> Path:
     (repo / "pytest.ini").write_text(INI)
     (repo / ".gitignore").write_text("__pycache__\n.prooflops\n")
     (repo / "test_more.py").write_text(MORE.format(name="old_name", steps=400))
-    (tmp_path / "path").mkdir()
-    (tmp_path / "path" / "quick_plan.py").write_text(QUICK)
+    write_quick_plan(tmp_path / "path")
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
         subprocess.run(
             ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=repo, check=True

@@ -1,6 +1,7 @@
 """A small repository under git that knows nothing of the gate, and runs of the gate in it."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
     comparison.plan_for = plan
     memory.FEWEST = 2
     if "FORKED_PROCESSES" in os.environ:
-        from meta_tests.prooflops_gate.forked_processes import fork_processes
+        from forked_processes import fork_processes
         fork_processes()
 """
 # Other plugins that are installed take a third of each process.
@@ -59,6 +60,13 @@ def test_that_is_skipped_now(benchmark):
         pytest.skip("one call takes too long")
     benchmark.pedantic(work.busy, args=(400,), rounds=3)
 """
+
+
+def write_quick_plan(folder: Path, more: str = "") -> None:
+    """The plugin `quick_plan`, and what it imports, where the runs in a repository find them."""
+    folder.mkdir()
+    (folder / "quick_plan.py").write_text(QUICK + more)
+    shutil.copy(Path(__file__).with_name("forked_processes.py"), folder)
 
 
 def import_path(repo: Path) -> str:

@@ -57,7 +57,9 @@ def _run_and_exit(arguments: Sequence[str], cwd: Path, env: dict[str, str], outp
         os.environ.clear()
         os.environ.update(env)
         for name in sys.modules.keys() - HERE:
-            if not name.startswith(("prooflops.", "numpy", "scipy", "pytest_benchmark", "_pytest")):
+            if not name.startswith(
+                ("prooflops_gate.", "numpy", "scipy", "pytest_benchmark", "_pytest")
+            ):
                 del sys.modules[name]
         rest = [path for path in sys.path if path not in own and not path.startswith(str(cwd))]
         sys.path[:] = [str(cwd), *env["PYTHONPATH"].split(os.pathsep), *rest]

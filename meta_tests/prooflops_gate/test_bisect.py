@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meta_tests.prooflops_gate.foreign_repo import INI, QUICK, run, worktrees
+from meta_tests.prooflops_gate.foreign_repo import INI, run, worktrees, write_quick_plan
 from prooflops_gate import cleanup_process
 from prooflops_gate.bisect import checked_good
 from prooflops_gate.child.callgrind import is_usable
@@ -68,8 +68,7 @@ def six_commits(tmp_path: Path) -> Path:
     (repo / "pytest.ini").write_text(INI)
     (repo / ".gitignore").write_text("__pycache__\n.prooflops\n.benchmarks\n")
     (repo / "test_b.py").write_text(TESTS)
-    (tmp_path / "path").mkdir()
-    (tmp_path / "path" / "quick_plan.py").write_text(QUICK + FEW)
+    write_quick_plan(tmp_path / "path", FEW)
     git(repo, "init", "-q")
     for commit, (worst, other) in enumerate(
         [(900, 900), (4500, 900), (0, 0), (4500, 900), (4500, 3600), (4500, 3600)]
