@@ -143,12 +143,6 @@ def test_a_run_that_decides_nothing_says_so_and_passes_with_a_warning(
     assert "fewer than 2 pairs fit into that" in done.output, "progress is printed under -q, too"
     assert "s for the start of a process" not in done.output, "without -v no details"
     assert "report only" not in done.output, done.output
-    done = run(foreign, ONE, *options[2:])
-    assert done.code == 0, done.output
-    assert re.fullmatch(
-        r"1 INCONCLUSIVE; 1 pair in .+; report only: never fails for a verdict",
-        done.output.splitlines()[-2],
-    )
 
 
 def check_comment(text: str) -> None:
@@ -218,7 +212,7 @@ def test_a_pair_that_hangs_ends_with_the_budget_and_leaves_it_open(
     foreign: Path, tmp_path: Path, in_turn: str
 ) -> None:
     # A pair takes 0.3 s.
-    starts, budget_s = tmp_path / "starts", 6.0
+    starts, budget_s = tmp_path / "starts", 4.0
     (foreign / "test_more.py").write_text(HANGS.format(starts=str(starts)))
     (foreign / "pytest.ini").write_text(INI + f"gate_in_turn = {in_turn}\ngate_undecided = fail\n")
     run_git(foreign, "commit", "-qam", "hangs")
@@ -391,9 +385,20 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
 """
 
 
+# A process of the suite takes seconds to import torch.
+FORKING = """
+import os
+from forked_processes import fork_processes
+if "PROOFLOPS_RECORD_TO" not in os.environ:
+    fork_processes()
+"""
+
+
 def test_the_parent_asks_the_device_nothing_and_writes_no_report(
     house: House,
 ) -> None:
+    shutil.copy(Path(__file__).with_name("forked_processes.py"), house.root)
+    (house.root / "forking.py").write_text(FORKING)
     with open(house.root / "conftest.py", "a", encoding="utf-8") as conftest:
         conftest.write(PARENT)
     house.claim("demo.one")
@@ -407,7 +412,7 @@ def test_the_parent_asks_the_device_nothing_and_writes_no_report(
         "def test_time(benchmark):\n    benchmark.pedantic(sum, args=([1, 2],), rounds=3)\n",
         "bench/test_b.py",
     )
-    done = house.run("--gate-replicates", "2", "--quick")
+    done = house.run("-p", "forking", "--gate-replicates", "2", "--quick")
     assert done.code == 0, done.output
     assert not (house.root / "reports").exists(), done.output
     found = [

@@ -35,7 +35,7 @@ def test_a_run_in_a_hook_of_git_leaves_the_staged_files(
 def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, how: str) -> None:
     (tmp_path / "temporary").mkdir()
     (foreign / "work.py").write_text(
-        "def busy(steps=0):\n    while True:\n        pass\n\nSTEPS = 1\n"
+        "import time\nSTEPS = 1\ndef busy(steps=0):\n    time.sleep(1000)\n"
     )
     options = ("test_foreign.py::test_busy_loop", "--gate", "--gate-versus=HEAD")
     temporary = str(tmp_path / "temporary")
