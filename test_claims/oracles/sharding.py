@@ -1,22 +1,21 @@
 """Data-parallel training between processes, which may shard the optimizer's state (ZeRO, stage 1).
 
-`ranks` trains in real processes, two by default. `fake_ranks` needs no process: this one takes the
-place of each rank in turn, in a fake group whose collectives return at once. `beside_a_second_rank`
-makes this process one of two that add up their gradients.
+`ranks` trains in two real processes, of which this is one. `fake_ranks` needs no other process:
+this one takes the place of each rank in turn, in a fake group whose collectives return at once.
+`beside_a_second_rank` makes this process one of two that add up their gradients.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import tempfile
-import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.multiprocessing import start_processes
@@ -86,46 +85,22 @@ def fake_ranks(widths: Sequence[int], devices: int) -> list[Rank]:
     return held
 
 
-def ranks(*nets: Sequence[int], processes: int = 2) -> list[list[Rank]]:
-    """For each net the ranks of `processes` real processes that train it, over gloo on the CPU."""
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = (folder, processes, nets)
-        context = start_processes(
-            train_sharded, arguments, processes, join=False, start_method="spawn"
-        )
-        deadline = time.monotonic() + TIMEOUT_S
-        try:
-            while not context.join(timeout=1):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{processes} ranks have not ended after {TIMEOUT_S} s")
-        finally:
-            for process in context.processes:
-                process.kill()
-        held = [
-            json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(processes)
-        ]
-    return [[Rank(*of_rank[net]) for of_rank in held] for net in range(len(nets))]
+def ranks(*nets: Sequence[int]) -> list[tuple[Rank, Rank]]:
+    """For each net the two ranks that train it, over gloo on the CPU: this process and another."""
+    with beside_another(train_sharded, nets) as folder:
+        first = [trained(widths) for widths in nets]
+        # The other has written by then.
+        torch.distributed.barrier()
+        second = json.loads((folder / "held.json").read_text())
+    return list(zip(first, (Rank(*of_net) for of_net in second), strict=True))
 
 
-def join_group(folder: str, processes: int, rank: int) -> None:
-    """Makes this process a rank of a gloo group that meets in `folder`."""
-    # A store rather than a file:// address, whose percent-encoded spaces and umlauts torch does not
-    # decode.
-    store = torch.distributed.FileStore(f"{folder}/rendezvous", processes)
-    timeout = timedelta(seconds=TIMEOUT_S)
-    torch.distributed.init_process_group(
-        "gloo", store=store, world_size=processes, rank=rank, timeout=timeout
-    )
-
-
-def train_sharded(rank: int, folder: str, processes: int, nets: Sequence[Sequence[int]]) -> None:
-    """One rank: trains each net and writes the bytes it holds."""
-    join_group(folder, processes, rank)
+def train_sharded(_index: int, folder: str, nets: Sequence[Sequence[int]]) -> None:
+    """The second of two ranks: trains each net and writes the bytes it holds."""
+    join_group(folder, rank=1)
     held = [astuple(trained(widths)) for widths in nets]
-    Path(folder, f"{rank}.json").write_text(json.dumps(held))
+    Path(folder, "held.json").write_text(json.dumps(held))
     torch.distributed.barrier()
-    # gloo's own shutdown hangs where another rank has exited already.
-    os._exit(0)
 
 
 @contextmanager
@@ -134,13 +109,31 @@ def beside_a_second_rank(elements: int) -> Iterator[None]:
 
     The other's gradient, of so many elements, is 1 everywhere.
     """
+    with beside_another(add_ones, elements):
+        yield
+
+
+def add_ones(_index: int, folder: str, elements: int) -> None:
+    """The second of two ranks, until it is killed."""
+    join_group(folder, rank=1)
+    gradient = torch.empty(elements)
+    while True:
+        torch.distributed.all_reduce(gradient.fill_(1))
+
+
+@contextmanager
+def beside_another(rank_1: Callable[..., None], *arguments: Any) -> Iterator[Path]:
+    """Within, this process is the first of two ranks that meet in a folder; `rank_1` is the other.
+
+    It gets an index, the folder and the arguments.
+    """
     with tempfile.TemporaryDirectory() as folder:
         context = start_processes(
-            add_ones, (folder, elements), nprocs=1, join=False, start_method="spawn"
+            rank_1, (folder, *arguments), nprocs=1, join=False, start_method="spawn"
         )
         try:
-            join_group(folder, 2, rank=0)
-            yield
+            join_group(folder, rank=0)
+            yield Path(folder)
         finally:
             for process in context.processes:
                 process.kill()
@@ -149,9 +142,12 @@ def beside_a_second_rank(elements: int) -> Iterator[None]:
                 torch.distributed.destroy_process_group()
 
 
-def add_ones(_index: int, folder: str, elements: int) -> None:
-    """The second of two ranks, until it is killed."""
-    join_group(folder, 2, rank=1)
-    gradient = torch.empty(elements)
-    while True:
-        torch.distributed.all_reduce(gradient.fill_(1))
+def join_group(folder: str, rank: int) -> None:
+    """Makes this process a rank of a gloo group of two that meets in `folder`."""
+    # A store rather than a file:// address, whose percent-encoded spaces and umlauts torch does not
+    # decode.
+    store = torch.distributed.FileStore(f"{folder}/rendezvous", 2)
+    timeout = timedelta(seconds=TIMEOUT_S)
+    torch.distributed.init_process_group(
+        "gloo", store=store, world_size=2, rank=rank, timeout=timeout
+    )
