@@ -1,6 +1,7 @@
 """One run over each of the users' models, shared because it takes most of the tests' time."""
 
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,31 +75,63 @@ def model_house(folder: Path, *, registry: bool = True) -> Path:
     return root
 
 
+DOCS = (ROOT / "docs" / "your-model.md").read_text()
+# Variants of a model, as a file of the user's.
+VARIANTS = re.search(r"```python\n(import torch.*?)```", DOCS, re.DOTALL)
+FEW = """
+import torch
+
+def scale():
+    return torch.nn.Linear(1, 1), torch.ones(1, 1)
+
+def bias():
+    return torch.nn.LayerNorm(2), torch.ones(2)
+
+def table():
+    return torch.nn.Embedding(2, 2), torch.zeros(1, dtype=torch.long)
+"""
+
+
 @pytest.fixture(scope="package")
 def examined_house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = model_house(tmp_path_factory.mktemp("house"))
     (root / "planted.py").write_text(PLANTED)
     (root / "stops.py").write_text("def pytest_runtest_logfinish():\n    raise KeyboardInterrupt\n")
     (root / "test_claims" / "test_demo.py").write_text(OF_THE_MACHINE)
+    (root / "few.py").write_text(FEW)
+    assert VARIANTS
+    (root / "nets.py").write_text(VARIANTS[1])
     return root
 
 
 @pytest.fixture(scope="package")
-def examined(examined_house: Path) -> dict[str, Examined]:
-    """A run over each model, one with faults planted and an interrupted one, in one process."""
+def runs(examined_house: Path) -> dict[str, ChildRun]:
+    """A run over each model, and others over some of them, in one process."""
     lines = {name: f"{QUICK} --model {spec} --report={name}" for name, spec in SPECS.items()}
     others = f"{QUICK} -k 'not where_it_goes' --model"
     lines["looking"] = f"{others} zoo.own:looking --report=looking test_claims/test_demo.py"
     lines["checkpointed"] = f"{others} zoo.own:checkpointed --report=checkpointed"
     lines["planted"] = f"{others} zoo.gpt:factory --report=planted -p planted"
     lines["stopped"] = f"{others} zoo.own:looking --report=stopped -p stops"
+    of_docs = re.search(r"^pytest (--model nets.py:small.*)$", DOCS, re.MULTILINE)
+    assert of_docs
+    lines["variants"] = f"{QUICK} {of_docs[1]} --report=variants -k 'where_it_goes or largest'"
+    few = " ".join(f"--model few.py:{name}" for name in ("scale", "bias", "table"))
+    lines["few"] = f"{QUICK} {few} --report=few -k 'percent or where_it_goes'"
     done = run_pytest_for_each(examined_house, lines.values())
+    return {name: done[line] for name, line in lines.items()}
+
+
+@pytest.fixture(scope="package")
+def examined(examined_house: Path, runs: dict[str, ChildRun]) -> dict[str, Examined]:
+    """What each run over one model left."""
 
     def left(name: str, suffix: str) -> str:
         (file,) = (examined_house / name).glob(f"model-*.{suffix}")
         return file.read_text()
 
     return {
-        name: Examined(done[line], json.loads(left(name, "json")), left(name, "md"))
-        for name, line in lines.items()
+        name: Examined(run, json.loads(left(name, "json")), left(name, "md"))
+        for name, run in runs.items()
+        if name not in ("variants", "few")
     }

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from meta_tests.browser import Browser
-from meta_tests.conftest import ROOT, SUITE, fork_pytest
-from meta_tests.prooflops.model.conftest import Examined, each_model, model_house
+from meta_tests.conftest import ROOT, ChildRun
+from meta_tests.prooflops.model.conftest import Examined, each_model
 from meta_tests.user_models import own
 from meta_tests.user_models.worked import (
     BACKWARD,
@@ -212,39 +212,23 @@ def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> 
     assert not missing, f"not on the page of gpt.py: {missing}"
 
 
-def test_the_variants_of_the_docs_have_their_largest_batch(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "your-model.md").read_text()
-    command = next(
-        line for line in text.splitlines() if line.startswith("pytest --model nets.py:small")
-    )
-    root = model_house(tmp_path)
-    _, _, code = text.partition("```python\nimport torch")
-    (root / "nets.py").write_text(f"import torch{code.partition('```')[0]}")
-    arguments = command.removeprefix("pytest ").split()
-    options = ["--device=cpu", "--quick", "-k", "where_it_goes or largest"]
-    run = fork_pytest(root, *arguments, *options, imported=SUITE)
+def test_the_variants_of_the_docs_have_their_largest_batch(
+    examined_house: Path, runs: dict[str, ChildRun]
+) -> None:
+    run = runs["variants"]
     assert run.code == 0, run.output
     assert "4 passed" in run.output
+    folder = examined_house / "variants"
     for name, other in (("small", "large"), ("large", "small")):
-        facts = json.loads((root / "reports" / f"model-nets.py-{name}.json").read_text())
+        facts = json.loads((folder / f"model-nets.py-{name}.json").read_text())
         assert facts["largest"]["batch"]["found"] > 100
-        page = (root / "reports" / f"model-nets.py-{name}.html").read_text()
+        page = (folder / f"model-nets.py-{name}.html").read_text()
         assert f"model-nets.py-{other}.html" in page
 
 
-def test_a_model_of_a_few_bytes_passes(tmp_path: Path) -> None:
-    root = model_house(tmp_path)
-    (root / "few.py").write_text(
-        "import torch\n"
-        "def scale():\n    return torch.nn.Linear(1, 1), torch.ones(1, 1)\n"
-        "def bias():\n    return torch.nn.LayerNorm(2), torch.ones(2)\n"
-        "def table():\n    return torch.nn.Embedding(2, 2), torch.zeros(1, dtype=torch.long)\n"
-    )
-    models = [f"--model=few.py:{name}" for name in ("scale", "bias", "table")]
-    options = ["--device=cpu", "--quick", "-k", "percent or where_it_goes"]
-    run = fork_pytest(root, *models, *options, imported=SUITE)
-    assert run.code == 0, run.output
-    assert "9 passed" in run.output, run.output
+def test_a_model_of_a_few_bytes_passes(runs: dict[str, ChildRun]) -> None:
+    assert runs["few"].code == 0, runs["few"].output
+    assert "9 passed" in runs["few"].output, runs["few"].output
 
 
 def test_the_html_fits_fetches_nothing_and_its_modules_open_by_keyboard(
