@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from functools import cache
 from pathlib import Path
 
 from prooflops.suite.evidence.file import EvidenceFile
@@ -23,6 +24,7 @@ WIDTH = 1120
 HEIGHT = 1180
 
 
+@cache
 def page() -> str:
     """The page about the kept evidence of a GPU."""
     (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")

@@ -1,14 +1,19 @@
 """report.html in a real browser: nothing fetched, filters, search and folding by hand."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from meta_tests import picture
 from meta_tests.browser import Browser, Opened
+from meta_tests.conftest import ROOT
+from prooflops.suite.evidence.file import EvidenceFile
+from prooflops.suite.evidence.page import page_of_file, report_of
 from prooflops.suite.report.run_report import RunReport
+from prooflops.suite.verdicts import RED
+from prooflops_gate.page.html import html
 
 # Leaves a row of each table, and a claim of each verdict: an accessibility checker looks at every
 # element for long.
@@ -42,14 +47,18 @@ def shown(page: Any) -> int:
     return int(page.evaluate(f"{marked}.filter((each) => each.checkVisibility()).length"))
 
 
-def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser: Browser, file: Path) -> None:
-    with browser.open(file) as opened:
-        opened.check(file, ONE_OF_EACH)
-
-
-def test_the_page_of_a_real_card_fits_and_is_accessible(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_fits_and_is_accessible_and_fetches_nothing(
+    browser: Browser, report: RunReport, tmp_path: Path
+) -> None:
+    """That of a real card, with claims of each verdict and trends."""
+    (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
+    evidence = EvidenceFile(path)
+    made = report_of(evidence)
+    red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
+    claims = (*red, *made.claims[len(red) :])
+    shown = replace(made, claims=claims, trends=report.trends)
     file = tmp_path / "h200.html"
-    file.write_text(picture.page(), encoding="utf-8")
+    file.write_text(html(page_of_file(evidence, shown)), encoding="utf-8")
     with browser.open(file) as opened:
         opened.check(file, ONE_OF_EACH)
         rows = opened.page.locator(".bars li")
