@@ -23,13 +23,14 @@ SITE = """
 import atexit, json, os, sys
 seen = set()
 def note(frame, event, argument):
-    if event == "call" and frame.f_code.co_name != "<module>":
+    if frame.f_code.co_name != "<module>":
         seen.add(frame.f_code.co_filename)
 def write():
-    sys.setprofile(None)
+    sys.settrace(None)
     with open(os.path.join(os.environ["SEEN"], str(os.getpid())), "w") as file:
         json.dump(sorted(seen), file)
-sys.setprofile(note)
+# It is told of each call, and of no line in it.
+sys.settrace(note)
 atexit.register(write)
 """
 

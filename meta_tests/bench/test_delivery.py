@@ -21,7 +21,7 @@ from bench.products import Float32Products, product
 from bench.rates import share_of_units
 from bench.streams import Arrays
 from bench.transfers import transfer
-from meta_tests.conftest import ROOT, fork_pytest
+from meta_tests.conftest import ROOT, run_pytest_for_each
 from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import Card
 from prooflops import measured
@@ -228,28 +228,23 @@ def test_an_unknown_peak_is_not_checked_and_an_option_goes_first() -> None:
 H200 = next((ROOT / "results").glob("NVIDIA-H200-*.jsonl"))
 
 
-@pytest.mark.parametrize(
-    ("options", "saying"),
-    [
-        (["--floor=bf17=0.7"], "the figure must be one of bf16, fp16"),
-        (["--floor=bf16"], "must be above 0 and at most 1"),
-        (
-            ["--reference=missing.json"],
-            "must be a run record or a file of make evidence: No such file",
-        ),
-        (["--reference=pyproject.toml"], "--reference pyproject.toml must be a run record"),
-        (
-            [f"--reference={H200}", "--device=cpu"],
-            "is the record of a NVIDIA H200 (cuda), and this device is a ",
-        ),
-    ],
-)
-def test_impossible_floors_are_refused_before_anything_runs(
-    options: list[str], saying: str
-) -> None:
-    run = fork_pytest(ROOT, "bench/test_launch.py", *options)
-    assert run.code == 4
-    assert saying in run.output
+IMPOSSIBLE = {
+    "--floor=bf17=0.7": "the figure must be one of bf16, fp16",
+    "--floor=bf16": "must be above 0 and at most 1",
+    "--reference=missing.json": "must be a run record or a file of make evidence: No such file",
+    "--reference=pyproject.toml": "--reference pyproject.toml must be a run record",
+    f"--reference={H200} --device=cpu": (
+        "is the record of a NVIDIA H200 (cuda), and this device is a "
+    ),
+}
+
+
+def test_impossible_floors_are_refused_before_anything_runs() -> None:
+    lines = [f"-p no:cacheprovider bench/test_launch.py {options}" for options in IMPOSSIBLE]
+    runs = run_pytest_for_each(ROOT, lines).values()
+    for run, saying in zip(runs, IMPOSSIBLE.values(), strict=True):
+        assert run.code == 4
+        assert saying in run.output
 
 
 @pytest.mark.parametrize("form", ["record.json", "evidence.jsonl"])

@@ -55,7 +55,8 @@ WITHOUT_KERNEL = _operators(
     "_local_scalar_dense is_same_size"
 )
 OVERWRITING = _operators("copy_ fill_ zero_ normal_ uniform_ random_ bernoulli_")
-SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+# What a CPU without units for narrow numbers multiplies a hundred times as fast, and adds exactly.
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.int8: torch.float64}
 PRODUCTS = _operators("mm bmm baddbmm addmm")
 # As one H200 took them: for each handle of cuBLAS, and for cuBLASLt, which adds a bias.
 WORKSPACE_BYTES = {"cublas": 32 * MIB, "cublasLt": MIB}
@@ -173,11 +174,9 @@ class Kernels(TorchDispatchMode):
         ):
             return self._copied(func, args, kwargs, here)
         out = self._only_timed(func, args, kwargs, operands)
-        if out is None and func.overloadpacket is aten.mm and args[0].dtype in SIXTEEN_BITS:
-            # A CPU without units for them takes 100 times as long.
-            wide = args[0].float() @ args[1].float()
-            out = kwargs["out"].copy_(wide) if "out" in kwargs else wide.to(args[0].dtype)
-        elif out is None:
+        if out is None and func.overloadpacket in (aten.mm, aten._int_mm):
+            out = _widened(args, kwargs)
+        if out is None:
             if func.overloadpacket in PRODUCTS and self.card.uses_tf32:
                 args = [*map(_tf32, args)]
             out = self._with_random_numbers(func, args, kwargs)
@@ -277,13 +276,18 @@ class Kernels(TorchDispatchMode):
         """A result without values, in a comparison of times, for what would take the CPU long; None
         for other calls.
         """
-        large = self.card.only_timed and sum(x.nbytes for x in operands) > MIB
-        if not large or func.is_view or func.overloadpacket in WAITING | WITHOUT_KERNEL:
+        if not self.card.only_timed or func.is_view:
+            return None
+        if func.overloadpacket in WAITING | WITHOUT_KERNEL:
+            return None
+        touched_bytes = sum(x.nbytes for x in operands) if operands else _made_bytes(args, kwargs)
+        if touched_bytes <= MIB:
             return None
         if func._schema.is_mutable:
             return kwargs.get("out", args[0] if isinstance(args[0], Tensor) else None)
+        where = {"device": "meta"} if "device" in kwargs else {}
         try:
-            shapes = func(*tree_map(_meta, args), **tree_map(_meta, kwargs))
+            shapes = func(*tree_map(_meta, args), **{**tree_map(_meta, kwargs), **where})
         except NotImplementedError:
             return None
         return tree_map(
@@ -370,6 +374,25 @@ def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     if packet is aten._int_mm:
         return 2 * args[0].shape[0] * args[0].shape[1] * args[1].shape[1]
     return flop_registry[packet](*args, **kwargs, out_val=out) if packet in flop_registry else 0
+
+
+def _made_bytes(args: Any, kwargs: dict[str, Any]) -> int:
+    """The bytes of the tensor that a call without operands makes, as of random numbers."""
+    shape = next((each for each in args if isinstance(each, (list, tuple))), None)
+    if shape is None or "device" not in kwargs or "generator" in kwargs:
+        return 0
+    return math.prod(shape) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
+
+
+def _widened(args: Any, kwargs: dict[str, Any]) -> Tensor | None:
+    """The product of two matrices of narrow numbers; None for others."""
+    narrow = args[0].dtype
+    if narrow not in WIDER:
+        return None
+    product = args[0].to(WIDER[narrow]) @ args[1].to(WIDER[narrow])
+    if "out" in kwargs:
+        return kwargs["out"].copy_(product)
+    return product.to(torch.int32 if narrow == torch.int8 else narrow)
 
 
 def _moved_bytes(tensors: Iterable[Tensor]) -> Counter[int]:
