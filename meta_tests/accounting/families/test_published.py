@@ -51,7 +51,7 @@ def case(name: str) -> object:
 @pytest.mark.parametrize("name", [case(name) for name, row in MODELS.items() if "published" in row])
 @pytest.mark.filterwarnings("ignore:.*ignores")
 def test_counts_agree_with_the_figures_printed_for_the_model(name):
-    row, model = MODELS[name], from_config(MODELS[name]["config"])
+    row, model = MODELS[name], model_called(name)
     for figure, count in (
         ("published", parameter_count),
         ("published_active", active_parameter_count),
@@ -94,11 +94,9 @@ def test_whole_networks_take_the_multiply_adds_published():
     # Torchvision prints 4.089 billion.
     resnet = forward_flops(model_called("microsoft/resnet-50"), 1)
     assert resnet == pytest.approx(2 * 4.089e9, rel=1e-3)
-    # The two figures are those of open_clip.
+    # The figure is that of open_clip.
     clip = forward_flops(model_called("openai/clip-vit-base-patch32"), 1, 77)
     assert round(clip / 1e9, 2) == 14.78
-    siglip = forward_flops(model_called("google/siglip-base-patch16-224"), 1, 64)
-    assert round(siglip / 1e9, 2) == 46.44
     # Torchvision prints 17.56 billion.
     vit = model_called("google/vit-base-patch16-224")
     assert forward_flops(vit, 1) == pytest.approx(2 * 17.56e9, rel=0.01)

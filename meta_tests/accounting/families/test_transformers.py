@@ -43,12 +43,7 @@ SMALL = {
 OWN: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_key_value_heads": 4, "head_dim": 4, "num_experts_per_tok": 2},
     "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 4},
-    "mamba": {"intermediate_size": None},
-    "nemotron_h": {"num_hidden_layers": None, "sliding_window": None},
 }
-ENCODER_DECODER = ("bart", "t5")
-ENCODERS = ("bert", "modernbert", "roberta")
-IMAGES = ("vit", "resnet")
 
 
 def config_of(family: str) -> Any:
@@ -64,16 +59,11 @@ def config_of(family: str) -> Any:
 
 
 def model_class(family: str) -> Any:
-    if family in ENCODER_DECODER:
-        return transformers.AutoModelForSeq2SeqLM
-    if family in IMAGES:
-        return transformers.AutoModelForImageClassification
-    masked = transformers.AutoModelForMaskedLM
     others = {
+        "t5": transformers.AutoModelForSeq2SeqLM,
         "whisper": transformers.AutoModelForSpeechSeq2Seq,
-        "bert": masked,
-        "roberta": masked,
-        "modernbert": masked,
+        "bert": transformers.AutoModelForMaskedLM,
+        "resnet": transformers.AutoModelForImageClassification,
     }
     return others.get(family, transformers.AutoModelForCausalLM)
 
@@ -87,24 +77,22 @@ def built(config: Any) -> nn.Module:
 
 
 def arguments(family: str) -> dict[str, Any]:
-    ids = {"input_ids": torch.randint(3, 50, (BATCH, TOKENS))}
-    if family in ENCODER_DECODER:
-        return {"input_ids": ids["input_ids"][:, :SOURCE], "decoder_input_ids": ids["input_ids"]}
+    if family == "resnet":
+        return {"pixel_values": torch.randn(BATCH, 3, 224, 224)}
+    ids = torch.randint(3, 50, (BATCH, TOKENS))
+    if family == "t5":
+        return {"input_ids": ids[:, :SOURCE], "decoder_input_ids": ids}
     if family == "whisper":
-        return {
-            "input_features": torch.randn(BATCH, 8, 4 * SOURCE),
-            "decoder_input_ids": ids["input_ids"],
-        }
-    sides = {"vit": 32, "resnet": 224}
-    return {"pixel_values": torch.randn(BATCH, 3, *[sides[family]] * 2)} if family in sides else ids
+        return {"input_features": torch.randn(BATCH, 8, 4 * SOURCE), "decoder_input_ids": ids}
+    return {"input_ids": ids}
 
 
 def sequence_of(family: str) -> Any:
-    return {"source": SOURCE, "tokens": TOKENS} if family in ENCODER_DECODER else TOKENS
+    return {"source": SOURCE, "tokens": TOKENS} if family == "t5" else TOKENS
 
 
 def counted_step(family: str, net: nn.Module) -> tuple[int, int]:
-    cache = {} if family in (*IMAGES, *ENCODERS) else {"use_cache": False}
+    cache = {} if family in ("bert", "resnet") else {"use_cache": False}
     with counted.flops() as count:
         logits = net(**arguments(family), **cache).logits
         logits.backward(torch.ones_like(logits))
