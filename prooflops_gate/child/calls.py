@@ -1,5 +1,4 @@
-"""Hooks into pytest-benchmark: the core's speed and the GPU's clock between rounds, and the memory
-of a call.
+"""Hooks into pytest-benchmark: the memory of a call that it doesn't time, and its timed rounds.
 
 Measured is a call that pytest-benchmark makes anyway and doesn't time: the one whose result
 `benchmark(function)` returns, that of `pedantic` with several iterations, or one of three or more
@@ -17,11 +16,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-import pytest
-
+from prooflops_gate.child.rounds import Rounds
 from prooflops_gate.machine.core_speed import CoreSpeed
-from prooflops_gate.machine.gpu_clock import Cycles
-from prooflops_gate.task import TOOK_TOO_LONG
 
 try:
     import tracemalloc
@@ -32,10 +28,6 @@ except ImportError:
 # Of a benchmark's extra_info.
 KEY = "gate_resources"
 MEMORY = "memory"
-# Key of the extra_info of a benchmark whose rounds end before the GPU has finished.
-LAUNCHES = "gate_launches"
-# Key of the extra_info with what `machine.gpu_clock` saw.
-GPU = "gate_gpu"
 
 Figures = dict[str, int]
 
@@ -69,26 +61,33 @@ class UntimedCall:
 def instrument(
     measures_memory: Callable[[], bool], speed: CoreSpeed, longest_s: float = math.inf
 ) -> None:
-    """Makes pytest-benchmark look at the core's speed before timed rounds, and measure calls that
-    it doesn't time.
+    """Makes pytest-benchmark measure calls that it doesn't time, and watches its timed rounds.
 
     `measures_memory`: whether the memory of the test that runs is to be measured. A benchmark
-    whose calls take more than `longest_s` together is skipped. The figures go to
-    `extra_info`. With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is
-    measured, and only the looks before and after remain.
+    whose calls take more than `longest_s` together is skipped. The figures go to `extra_info`.
+    With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is measured, and
+    only the looks at the core's speed before and after a test remain.
     """
+    fixture_class = known_fixture_class()
+    if fixture_class is not None:
+        measure_untimed_calls(fixture_class, measures_memory)
+        watch_timed_rounds(fixture_class, Rounds(speed, longest_s))
+
+
+def known_fixture_class() -> Any:
+    """pytest-benchmark's class of the fixture `benchmark`; None where it is not built as known."""
     if find_spec("pytest_benchmark") is None:
-        return
+        return None
     from pytest_benchmark import fixture
 
-    cls: Any = getattr(fixture, "BenchmarkFixture", None)
-    # No public hook runs between two rounds, or tells a timed round from a call for the function's
-    # result.
-    plain, pedantic, make_runner = (
-        getattr(cls, name, None) for name in ("__call__", "pedantic", "_make_runner")
-    )
-    if not (plain and pedantic and make_runner):
-        return
+    found = getattr(fixture, "BenchmarkFixture", None)
+    is_known = all(hasattr(found, name) for name in ("__call__", "pedantic", "_make_runner"))
+    return found if is_known else None
+
+
+def measure_untimed_calls(fixture_class: Any, measures_memory: Callable[[], bool]) -> None:
+    """Measures the memory of an untimed call in `benchmark(...)` and `benchmark.pedantic(...)`."""
+    plain, pedantic = fixture_class.__call__, fixture_class.pedantic
 
     def run(
         fixture: Any, method: Callable[..., Any], untimed: UntimedCall, args: Any, kwargs: Any
@@ -107,76 +106,25 @@ def instrument(
 
     def call_pedantic(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        warm_ups = (
-            inspect.signature(pedantic)
-            .bind(self, target, *args, **kwargs)
-            .arguments.get("warmup_rounds", 0)
-        )
-        chosen = warm_ups - 1 if isinstance(warm_ups, int) and warm_ups > 2 else 0
-        return run(self, pedantic, UntimedCall(target, chosen), args, kwargs)
+        given = inspect.signature(pedantic).bind(self, target, *args, **kwargs).arguments
+        warm_ups = given.get("warmup_rounds", 0)
+        measured_round = warm_ups - 1 if isinstance(warm_ups, int) and warm_ups > 2 else 0
+        return run(self, pedantic, UntimedCall(target, measured_round), args, kwargs)
 
-    # The name of the benchmark that is timed; `pedantic` makes a runner for each round.
-    timing: Any = None
-    cycles = Cycles()
-    # Seconds of its calls so far.
-    taken_s = 0.0
+    fixture_class.__call__, fixture_class.pedantic = call, call_pedantic
+
+
+def watch_timed_rounds(fixture_class: Any, rounds: Rounds) -> None:
+    """Lets `rounds` watch each timed round, which calls the benchmarked function itself."""
+    make_runner = fixture_class._make_runner
 
     def runner(self: Any, function_to_benchmark: Any, *args: Any) -> Any:
-        is_ours = isinstance(function_to_benchmark, UntimedCall)
-        run = make_runner(
-            self, function_to_benchmark.in_round() if is_ours else function_to_benchmark, *args
-        )
+        function = function_to_benchmark
+        if isinstance(function, UntimedCall):
+            function = function.in_round()
+        return rounds.watched(self, make_runner(self, function, *args))
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            nonlocal timing, cycles, taken_s
-            __tracebackhide__ = True
-            stats = getattr(self, "stats", None)
-            # Not when its test is run again.
-            if (name := getattr(stats, "fullname", None)) != timing:
-                # What was calibrated is the same benchmark.
-                taken_s = 0.0 if timing else taken_s
-                timing = name
-                speed.begin()
-                cycles = Cycles()
-            # It is None while the benchmark is calibrated.
-            if stats is not None:
-                speed.look()
-            clock_hz = cycles.look()
-            result = run(*args, **kwargs)
-            taken_s += seconds_of(result)
-            if taken_s > longest_s:
-                said_s, taken_s = taken_s, 0.0
-                # The rounds so far are no result.
-                self.has_error = True
-                pytest.skip(f"{TOOK_TOO_LONG} {said_s:.0f} s")
-            if stats is None:
-                return result
-            if is_computing():
-                stats.extra_info[LAUNCHES] = True
-            cycles.add(seconds_of(result) / stats.iterations, clock_hz)
-            if cycles.figures:
-                stats.extra_info[GPU] = cycles.figures
-            return result
-
-        return timed
-
-    cls._make_runner = runner
-    cls.__call__, cls.pedantic = call, call_pedantic
-
-
-def seconds_of(result: Any) -> float:
-    """The seconds of a round: alone, or beside the function's result."""
-    return float(result[0] if isinstance(result, tuple) else result)
-
-
-def is_computing() -> bool:
-    """Whether torch's GPU still works on what was launched.
-
-    The clock has stopped too early then.
-    """
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
-    # Only the current device: asking another would make a context on it.
-    return cuda is not None and cuda.is_initialized() and not cuda.current_stream().query()
+    fixture_class._make_runner = runner
 
 
 def call_traced(
