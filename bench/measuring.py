@@ -227,27 +227,9 @@ class Measure:
         cannot be exceeded; that of FLOPs is the device's for `dtype`.
         """
         __tracebackhide__ = True
-        prepare = setup or (lambda: None)
-
-        def look() -> Examined:
-            __tracebackhide__ = True
-            prepare()
-            seen = examine(function)
-            if counted or (counted is None and seen.flops):
-                assert_declared(work.flops, seen)
-                self.info["counted_flops"] = seen.flops
-            assert_random(seen.inputs if inputs is None else inputs)
-            return seen
-
-        def look_again(seen: Examined, check: Callable[[Any], None]) -> None:
-            __tracebackhide__ = True
-            prepare()
-            overwrite(seen)
-            check(function())
-
+        launches_alone = launch or self._device.type == "cpu"
         with Float32Products(dtype or "fp32"):
-            seen = self.once(look)
-            launches_alone = launch or self._device.type == "cpu"
+            seen = self.once(partial(self._examined, function, work, setup, counted, inputs))
             seconds = self.median_s(
                 function,
                 cache=cache,
@@ -260,16 +242,8 @@ class Measure:
                 **declared,
             )
             if check is not None and seen is not None:
-                self.once(partial(look_again, seen, check))
-        flop_bound = self._bound_flop_per_s(dtype) if dtype and work.flops else None
-        what = f"{dtype or 'work'} on {self._device}"
-        self.info.update(
-            judged(work, seconds, dtype, what, flop_bound=flop_bound, bytes_bound=bytes_bound)
-        )
-        clock_mhz = self.info["conditions"].get("during", {}).get("clock_mhz")
-        if clock_mhz and dtype and work.flops:
-            units = self._at_clock(dtype, clock_mhz * 1e6)
-            self.info.update(share_of_units(work.flops / seconds, clock_mhz, units))
+                self.once(partial(check_another_call, function, setup, seen, check))
+        self._record_rates(work, seconds, dtype, bytes_bound)
         return seconds
 
     def product(
@@ -306,6 +280,43 @@ class Measure:
         else:
             self.info.update(shares_of_product(case, seconds, regime, ceilings, peak))
 
+    def _examined(
+        self,
+        function: Callable[[], object],
+        work: Work,
+        setup: Callable[[], object] | None,
+        counted: bool | None,
+        inputs: Sequence[torch.Tensor] | None,
+    ) -> Examined:
+        """One call, whose FLOPs are those declared and whose inputs are random."""
+        __tracebackhide__ = True
+        if setup is not None:
+            setup()
+        seen = examine(function)
+        if counted or (counted is None and seen.flops):
+            assert_declared(work.flops, seen)
+            self.info["counted_flops"] = seen.flops
+        assert_random(seen.inputs if inputs is None else inputs)
+        return seen
+
+    def _record_rates(
+        self, work: Work, seconds: float, dtype: str | None, bytes_bound: float | None
+    ) -> None:
+        """Records the rates, each below its bound, and the share of what the units do at the clock
+        that ran.
+        """
+        __tracebackhide__ = True
+        flop_dtype = dtype if work.flops else None
+        flop_bound = self._bound_flop_per_s(flop_dtype) if flop_dtype else None
+        what = f"{dtype or 'work'} on {self._device}"
+        self.info.update(
+            judged(work, seconds, dtype, what, flop_bound=flop_bound, bytes_bound=bytes_bound)
+        )
+        clock_mhz = self.info["conditions"].get("during", {}).get("clock_mhz")
+        if clock_mhz and flop_dtype:
+            units = self._at_clock(flop_dtype, clock_mhz * 1e6)
+            self.info.update(share_of_units(work.flops / seconds, clock_mhz, units))
+
     def _checked_flush(self) -> Flush:
         """The flush of the device, tried out once."""
         __tracebackhide__ = True
@@ -336,6 +347,20 @@ class Measure:
             if rounds.number >= rounds.affordable
             else "pilot",
         )
+
+
+def check_another_call(
+    function: Callable[[], object],
+    setup: Callable[[], object] | None,
+    seen: Examined,
+    check: Callable[[Any], None],
+) -> None:
+    """Overwrites the results of the call that was `seen`, and checks those of one more."""
+    __tracebackhide__ = True
+    if setup is not None:
+        setup()
+    overwrite(seen)
+    check(function())
 
 
 def run_rounds(
