@@ -13,12 +13,13 @@ import gc
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from accounting.roofline import attainable_flop_per_s, ridge_point
+from accounting.roofline import Work, attainable_flop_per_s, ridge_point
 from bench import kernels, products
 from bench.ceilings import Ceilings
 from bench.kernels import KERNELS, Kernel, bound_of
@@ -68,59 +69,75 @@ def place(
     def placed(kernel: Kernel) -> None:
         __tracebackhide__ = True
         work, dtype = kernel.work, kernel.dtype
-
-        def count() -> counted.CountedWork:
-            __tracebackhide__ = True
-            seen = assert_bytes(work, kernel.run, uncounted=kernel.more_bytes)
-            found, wanted = seen.total + seen.elementwise, work.flops + kernel.more_flops
-            assert found == wanted, (
-                f"{found} FLOPs are counted, but should be {wanted}: {work.flops} by formula, "
-                f"{kernel.more_flops:+d} "
-                f"by convention ({kernel.why or 'none differs'})"
-            )
-            return seen
-
-        seen = measure.once(count)
-        known = caches.last_level_bytes
-        long = known is None or work.bytes >= 2 * wanted_multiple(device) * known
+        seen = measure.once(partial(counted_work, kernel))
+        cache_bytes = caches.last_level_bytes
+        # Two operands, each as long as an array of the bandwidths.
+        long_bytes = 2 * wanted_multiple(device) * cache_bytes if cache_bytes else 0
+        fits_cache = work.bytes < long_bytes
+        texts = {"counted_otherwise": kernel.why, "label": kernel.label}
         seconds = measure.work(
             kernel.run,
             work,
             dtype=dtype,
             check=kernel.check,
-            cache="as-is" if long else "cold",
+            cache="cold" if fits_cache else "as-is",
             ceiling=None if measure.brief else ceilings.flop_per_s(dtype),
-            bytes_bound=bound_bytes_per_s if long else None,
-            **({"counted_otherwise": kernel.why} if kernel.why else {}),
-            **({"label": kernel.label} if kernel.label else {}),
+            bytes_bound=None if fits_cache else bound_bytes_per_s,
+            **{name: text for name, text in texts.items() if text},
         )
         if measure.brief or seen is None:
             # The gate compares times.
             return
         reads = seen.read_bytes / seen.moved_bytes
         peak, roof, remeasured = roofs(
-            kernel, seconds, reads, ceilings, bandwidths, fits_cache=not long
+            kernel, seconds, reads, ceilings, bandwidths, fits_cache=fits_cache
         )
-        attainable = attainable_flop_per_s(work.intensity, peak, roof)
-        ridge = ridge_point(peak, roof)
-        paper, vendor = peak_flop_per_s(dtype), bound_bytes_per_s
+        vendor_peak = peak_flop_per_s(dtype)
+        paper_ridge = None
+        if vendor_peak and bound_bytes_per_s:
+            paper_ridge = ridge_point(vendor_peak, bound_bytes_per_s)
+        launch_share = measure.info.get("launch_share", 0.0)
         measure.declare(
             roofline=True,
             counted_bytes=seen.moved_bytes,
             read_share=reads,
             counted_intensity=(seen.total + seen.elementwise) / seen.moved_bytes,
-            ceiling_flop_per_s=peak,
-            roof_bytes_per_s=roof,
             roof_remeasured=remeasured,
             roof_label=bandwidths.size.label,
-            attainable_flop_per_s=attainable,
-            share_of_attainable=work.flops / seconds / attainable,
-            ridge=ridge,
-            paper_ridge=ridge_point(paper, vendor) if paper and vendor else None,
-            bound=bound_of(work.intensity, ridge, measure.info.get("launch_share", 0.0)),
+            paper_ridge=paper_ridge,
+            **position_under_roofs(work, seconds, peak, roof, launch_share),
         )
 
     return placed
+
+
+def counted_work(kernel: Kernel) -> counted.CountedWork:
+    """The bytes and FLOPs of one call, which are those of its formula."""
+    __tracebackhide__ = True
+    work = kernel.work
+    seen = assert_bytes(work, kernel.run, uncounted=kernel.more_bytes)
+    found, wanted = seen.total + seen.elementwise, work.flops + kernel.more_flops
+    assert found == wanted, (
+        f"{found} FLOPs are counted, but should be {wanted}: {work.flops} by formula, "
+        f"{kernel.more_flops:+d} by convention ({kernel.why or 'none differs'})"
+    )
+    return seen
+
+
+def position_under_roofs(
+    work: Work, seconds: float, peak: float, roof: float, launch_share: float
+) -> dict[str, object]:
+    """Where a kernel's rate is under its machine's FLOP/s and bytes/s, and what bounds it."""
+    attainable = attainable_flop_per_s(work.intensity, peak, roof)
+    ridge = ridge_point(peak, roof)
+    return {
+        "ceiling_flop_per_s": peak,
+        "roof_bytes_per_s": roof,
+        "attainable_flop_per_s": attainable,
+        "share_of_attainable": work.flops / seconds / attainable,
+        "ridge": ridge,
+        "bound": bound_of(work.intensity, ridge, launch_share),
+    }
 
 
 def roofs(
