@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import CellType, FunctionType
 from typing import Any
@@ -21,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
 from accounting.checks import validated_choice
+from accounting.devices.peaks import Accelerator
 from prooflops import predicted
 from prooflops.machine import device as machine
 from prooflops.model import page
@@ -41,7 +43,8 @@ NOTES = (
     "measured on a copy of the module",
     "time of a step, MFU and HFU: not measured here, but by --model",
 )
-NEED_MORE = ("LBFGS", "Optimizer", "SparseAdam")  # a closure, a subclass, sparse gradients
+# A closure, a subclass, sparse gradients.
+NEED_MORE = ("LBFGS", "Optimizer", "SparseAdam")
 FOUND = {
     name: each
     for name, each in vars(torch.optim).items()
@@ -61,12 +64,12 @@ class ModelReport:
     examination: Examination
     parameters: int
     flops_forward: int
-    flops_step: int  # forward and backward, as they ran
+    # Forward and backward, as they ran.
+    flops_step: int
     rule_2nd: int
     rule_6nd: int
-    predicted_peak_bytes: (
-        int | None
-    )  # None for a module, or a loss, that cannot run without values: the page says why
+    # None for a module, or a loss, that cannot run without values: the page says why.
+    predicted_peak_bytes: int | None
     measured_peak_bytes: int
 
     def save(self, path: str | Path) -> None:
@@ -130,9 +133,8 @@ def model_report(
     a ValueError, for anything that cannot be stepped.
     """
     kind = type(module).__name__
-    os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "99"
-    )  # or torch's profiler prints when it starts and stops
+    # Or torch's profiler prints when it starts and stops.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with naming(kind, "model_report of"):
         if not isinstance(module, nn.Module):
             raise ModelError(
@@ -141,45 +143,62 @@ def model_report(
         check_parameters(module)
         make_optimizer, here = _optimizer_maker(optimizer), next(module.parameters()).device
         cards = (cuda_card(device),) if device else ()
+    copies = partial(_copies, module, inputs, make_optimizer, loss)
+    examination = _examined(kind, copies, here, cards)
+    flops, peak = examination.flops, examination.memory.row(PEAK)
+    return ModelReport(
+        examination,
+        parameters=flops.parameters,
+        flops_forward=flops.forward,
+        flops_step=flops.executed,
+        rule_2nd=flops.rule("forward"),
+        rule_6nd=flops.rule("step"),
+        predicted_peak_bytes=peak.predicted_bytes,
+        measured_peak_bytes=peak.measured_bytes,
+    )
 
-    def factory() -> tuple[Any, ...]:
-        with user_code("copying the module"):
-            is_fake = isinstance(torch.empty(0), FakeTensor)  # while memory is predicted
-            copied = predicted.fake_copy(module, here) if is_fake else copy.deepcopy(module)
-        given = tree_map_only(
-            Tensor, _input_copy, dict(inputs) if isinstance(inputs, Mapping) else inputs
-        )
-        with user_code("making the optimizer"):
-            made = make_optimizer(each for each in copied.parameters() if each.requires_grad)
-        return (
-            copied,
-            given,
-            made,
-            _loss_on_copies(loss) if isinstance(loss, FunctionType) else loss,
-        )
 
+def _copies(
+    module: nn.Module, inputs: Any, make_optimizer: MakeOptimizer, loss: Loss | None
+) -> tuple[Any, ...]:
+    """The module, its inputs, its optimizer and the loss, none of which share memory with the
+    caller's.
+    """
+    with user_code("copying the module"):
+        # While memory is predicted.
+        is_fake = isinstance(torch.empty(0), FakeTensor)
+        here = next(module.parameters()).device
+        copied = predicted.fake_copy(module, here) if is_fake else copy.deepcopy(module)
+    given = dict(inputs) if isinstance(inputs, Mapping) else inputs
+    given = tree_map_only(Tensor, _input_copy, given)
+    with user_code("making the optimizer"):
+        made = make_optimizer(each for each in copied.parameters() if each.requires_grad)
+    if isinstance(loss, FunctionType):
+        loss = _loss_on_copies(loss)
+    return copied, given, made, loss
+
+
+def _examined(
+    kind: str,
+    copies: Callable[[], tuple[Any, ...]],
+    here: torch.device,
+    cards: tuple[Accelerator, ...],
+) -> Examination:
+    """The facts of the report, computed; the states of the random generators stay as they are."""
     # A notebook may have switched gradients off.
     with torch.enable_grad(), ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         stack.enter_context(torch.random.fork_rng(range(torch.cuda.device_count())))
         stages = on_stderr(f"model_report of {kind}")
         with stages.stage("building it twice and taking a step"):
-            user_model = tried(UserModel(kind, factory, here, option="model_report of"))
+            user_model = tried(UserModel(kind, copies, here, option="model_report of"))
         examination = Examination(user_model, stages=stages, cards=cards)
-        facts = ["inventory", "flops", "memory", "breakdown", *(["fits"] if device else [])]
+        facts = ["inventory", "flops", "memory", "breakdown", *(["fits"] if cards else [])]
         for fact in facts:
             getattr(examination, fact)
         notes = filter(None, [examination.about["notes"], *NOTES])
     examination.about = {**examination.about, "notes": "; ".join(notes)}
-    flops, peak = examination.flops, examination.memory.row(PEAK)
-    counts = (
-        flops.parameters,
-        flops.forward,
-        flops.executed,
-        flops.rule("forward"),
-        flops.rule("step"),
-    )
-    return ModelReport(examination, *counts, peak.predicted_bytes, peak.measured_bytes)
+    return examination
 
 
 def _optimizer_maker(optimizer: Any) -> MakeOptimizer:
@@ -187,7 +206,8 @@ def _optimizer_maker(optimizer: Any) -> MakeOptimizer:
         return OPTIMIZERS[
             validated_choice("optimizer", "AdamW" if optimizer is None else optimizer, OPTIMIZERS)
         ]
-    if callable(optimizer):  # a built optimizer is not: it holds the module's own parameters
+    # A built optimizer is not: it holds the module's own parameters.
+    if callable(optimizer):
         return optimizer  # type: ignore[no-any-return]
     raise ModelError(
         "optimizer must be a name, a class or a function of the parameters, "

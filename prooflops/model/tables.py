@@ -211,64 +211,77 @@ def step_section(step: MeasuredStep, unknown: str = "", *, is_apart: bool = Fals
 
     `is_apart`: its phases do not add up to it, so that its time is not known.
     """
+    is_known = not unknown
+    rows = [
+        ["time", "figure", ""],
+        *time_rows(step, is_known=not is_apart),
+        *utilization_rows(step, is_known=is_known),
+        *roofline_rows(step, is_known=is_known),
+        *least_time_rows(step, is_known=is_known),
+    ]
+    return Section(STEP_TITLE, rows, [bound_sentence(step, unknown)])
+
+
+def time_rows(step: MeasuredStep, *, is_known: bool) -> list[list[str]]:
+    flops = step.flops
+    seconds, throughput, rate = NOT_KNOWN, NOT_KNOWN, NOT_KNOWN
+    if is_known:
+        seconds = seconds_text(step.seconds)
+        throughput = per_second_text(step.per_s, flops.unit)
+        rate = engineering(flops.model / step.seconds, "FLOP/s")
+    return [
+        ["step", seconds, f"median of {step.rounds} rounds, IQR {step.spread:.1%}"],
+        ["throughput", throughput, ""],
+        ["rate", rate, f"model FLOPs, in {', '.join(flops.by_dtype)}"],
+    ]
+
+
+def utilization_rows(step: MeasuredStep, *, is_known: bool) -> list[list[str]]:
+    """The shares of the vendor's peak and of this machine's own ceiling."""
     flops = step.flops
 
     def shown(value: float | None, absent: str) -> str:
-        return share(value, absent) if value is None or not unknown else NOT_KNOWN
+        return share(value, absent) if value is None or is_known else NOT_KNOWN
 
-    executed = (
-        f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed"
-        if flops.recomputed
-        else "= MFU"
-    )
-    ridge = NOT_KNOWN if unknown else f"{step.ridge:.3g} FLOP/B" if step.ridge else "-"
-    rows = [
-        ["time", "figure", ""],
-        [
-            "step",
-            NOT_KNOWN if is_apart else seconds_text(step.seconds),
-            f"median of {step.rounds} rounds, IQR {step.spread:.1%}",
-        ],
-        ["throughput", NOT_KNOWN if is_apart else per_second_text(step.per_s, flops.unit), ""],
-        [
-            "rate",
-            NOT_KNOWN if is_apart else engineering(flops.model / step.seconds, "FLOP/s"),
-            f"model FLOPs, in {', '.join(flops.by_dtype)}",
-        ],
-        [
-            "MFU",
-            shown(step.mfu, "not checked"),
-            _rates_text(step.peak_flop_per_s, flops, "vendor's dense peak"),
-        ],
+    executed = "= MFU"
+    if flops.recomputed:
+        executed = f"executed FLOPs, {flops.recomputed / flops.executed:.1%} recomputed"
+    peaks = _rates_text(step.peak_flop_per_s, flops, "vendor's dense peak")
+    ceilings = _rates_text(step.ceiling_flop_per_s, flops, "own")
+    return [
+        ["MFU", shown(step.mfu, "not checked"), peaks],
         ["HFU", shown(step.hfu, "not checked"), executed],
-        [
-            "MFU of own ceiling",
-            shown(step.mfu_of_ceiling, "-"),
-            _rates_text(step.ceiling_flop_per_s, flops, "own"),
-        ],
+        ["MFU of own ceiling", shown(step.mfu_of_ceiling, "-"), ceilings],
         ["HFU of own ceiling", shown(step.share_of_ceiling, "-"), executed],
-        [
-            "intensity",
-            f"{step.intensity:.3g} FLOP/B",
-            "each operator reads and writes its tensors: nothing fused",
-        ],
-        ["ridge point", ridge, f"own ceilings: {engineering(step.bytes_per_s, 'B/s')} for copies"],
     ]
+
+
+def roofline_rows(step: MeasuredStep, *, is_known: bool) -> list[list[str]]:
+    ridge = f"{step.ridge:.3g} FLOP/B" if step.ridge else "-"
+    unfused = "each operator reads and writes its tensors: nothing fused"
+    copies = f"own ceilings: {engineering(step.bytes_per_s, 'B/s')} for copies"
+    return [
+        ["intensity", f"{step.intensity:.3g} FLOP/B", unfused],
+        ["ridge point", ridge if is_known else NOT_KNOWN, copies],
+    ]
+
+
+def least_time_rows(step: MeasuredStep, *, is_known: bool) -> list[list[str]]:
+    """What the step would take if nothing but its compute, memory or launches took time."""
+    flops = step.flops
     reasons = {
         "compute": "the FLOPs at this machine's own ceiling",
         "memory": f"{bytes_text(flops.moved_bytes)} at this machine's own bandwidth",
         "launch": f"{flops.operators:,} operators, {seconds_text(step.overhead_s)} each",
     }
+    rows = []
     for name, seconds in step.least_times_s.items():
-        time, part = seconds_text(seconds), f"{seconds / step.seconds:.1%} of the step: "
-        rows.append(
-            [
-                f"{name} alone",
-                NOT_KNOWN if unknown else time,
-                f"{'' if unknown else part}{reasons[name]}",
-            ]
-        )
-    return Section(STEP_TITLE, rows, [bound_sentence(step, unknown)])
+        time, reason = NOT_KNOWN, reasons[name]
+        if is_known:
+            time = seconds_text(seconds)
+            reason = f"{seconds / step.seconds:.1%} of the step: {reason}"
+        rows.append([f"{name} alone", time, reason])
+    return rows
 
 
 def bound_sentence(step: MeasuredStep, unknown: str = "") -> str:
