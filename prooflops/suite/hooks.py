@@ -45,6 +45,7 @@ from prooflops.suite.floors import (
     refuse_another_machine,
     stated_floors,
 )
+from prooflops.suite.options import add_machine_options, add_result_options, add_run_options
 from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.registry import Registry, RegistryError, load_registry
 from prooflops.suite.run import EVIDENCE, RUN, Evidence, Run
@@ -66,65 +67,11 @@ EXAMPLES = {"quick": 20, "default": 100, "thorough": 1000}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("prooflops", "validate this machine")
-    group.addoption(
-        "--device",
-        help="cpu, cuda, cuda:1, mps, xpu, or all (each card); default: an accelerator, else cpu",
-    )
-    group.addoption(
-        "--quick", action="store_true", help="a fifth of the examples, short benchmarks"
-    )
-    group.addoption(
-        "--thorough", action="store_true", help="ten times the examples, long benchmarks"
-    )
-    group.addoption(
-        "--peak",
-        metavar="DTYPE=FLOP_PER_S",
-        action="append",
-        default=[],
-        help="a dense peak of this device where none is on record, such as bf16=989e12; repeatable",
-    )
+    add_run_options(group)
+    add_machine_options(group)
+    add_result_options(group)
     parser.addini("peak", "as --peak, one a line", type="linelist", default=[])
-    group.addoption(
-        "--floor",
-        metavar="FIGURE=VALUE",
-        action="append",
-        default=[],
-        help="the least that this device must deliver, as a share of its nominal rate: bf16=0.7, "
-        "memory=0.85, link=0.6 (or bytes per second: link=52e9), mfu=0.4, and at most so many "
-        "seconds: launch=1e-5; repeatable",
-    )
     parser.addini("floor", "as --floor, one a line", type="linelist", default=[])
-    group.addoption(
-        "--reference",
-        metavar="FILE",
-        help="run record of a healthy machine, whose figures are the floors",
-    )
-    group.addoption(
-        "--report",
-        metavar="DIR",
-        default="reports",
-        help="folder of report.html, report.md and verdicts.json",
-    )
-    group.addoption(
-        "--report-compare",
-        metavar="DIR",
-        action="append",
-        default=[],
-        help="run nothing, and compare the run records in a folder, file or storage on one page, "
-        "compare.html: machines, versions, bad nodes; repeatable",
-    )
-    group.addoption(
-        "--known-failures",
-        metavar="FILE",
-        help="claims known to fail on this machine: one id a line, # comments",
-    )
-    group.addoption(
-        "--claim",
-        metavar="ID|TOPIC",
-        action="append",
-        default=[],
-        help="only this claim or topic; may be repeated",
-    )
 
 
 @pytest.hookimpl(tryfirst=True)

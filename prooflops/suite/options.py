@@ -1,0 +1,74 @@
+"""The suite's command-line options, by what they choose: the run, the machine, the results."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def add_run_options(group: pytest.OptionGroup) -> None:
+    """What is run, and for how long."""
+    group.addoption(
+        "--device",
+        help="cpu, cuda, cuda:1, mps, xpu, or all (each card); default: an accelerator, else cpu",
+    )
+    group.addoption(
+        "--quick", action="store_true", help="a fifth of the examples, short benchmarks"
+    )
+    group.addoption(
+        "--thorough", action="store_true", help="ten times the examples, long benchmarks"
+    )
+    group.addoption(
+        "--claim",
+        metavar="ID|TOPIC",
+        action="append",
+        default=[],
+        help="only this claim or topic; may be repeated",
+    )
+
+
+def add_machine_options(group: pytest.OptionGroup) -> None:
+    """What is expected of the machine."""
+    group.addoption(
+        "--peak",
+        metavar="DTYPE=FLOP_PER_S",
+        action="append",
+        default=[],
+        help="a dense peak of this device where none is on record, such as bf16=989e12; repeatable",
+    )
+    group.addoption(
+        "--floor",
+        metavar="FIGURE=VALUE",
+        action="append",
+        default=[],
+        help="the least that this device must deliver, as a share of its nominal rate: bf16=0.7, "
+        "memory=0.85, link=0.6 (or bytes per second: link=52e9), mfu=0.4, and at most so many "
+        "seconds: launch=1e-5; repeatable",
+    )
+    group.addoption(
+        "--reference",
+        metavar="FILE",
+        help="run record of a healthy machine, whose figures are the floors",
+    )
+    group.addoption(
+        "--known-failures",
+        metavar="FILE",
+        help="claims known to fail on this machine: one id a line, # comments",
+    )
+
+
+def add_result_options(group: pytest.OptionGroup) -> None:
+    """Where results go, and which are compared."""
+    group.addoption(
+        "--report",
+        metavar="DIR",
+        default="reports",
+        help="folder of report.html, report.md and verdicts.json",
+    )
+    group.addoption(
+        "--report-compare",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="run nothing, and compare the run records in a folder, file or storage on one page, "
+        "compare.html: machines, versions, bad nodes; repeatable",
+    )
