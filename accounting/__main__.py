@@ -43,8 +43,6 @@ USUAL_SEQUENCE = 8192
 USUAL_DEVICE = "H100 SXM"
 # Cards that --fits tells of.
 CARDS = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB", "H200 SXM 141GB")
-# What --fits calls a training without changes.
-AS_IT_IS = "as it is"
 NEEDED = "transformers 5 or later, torch and prooflops: pip install prooflops transformers"
 # A label, its text, and the same figures for programs.
 Lines = Iterator[tuple[str, str, dict[str, Any]]]
@@ -300,7 +298,7 @@ def of_row(row: Any) -> tuple[str, str, dict[str, Any]]:
     shown += f"largest batch {batch:,}, " if batch else "not even one fits; "
     shown += f"longest sequence {longest:,}" if longest else "none is short enough"
     label = f"{fit.card}, predicted"
-    if row.training != AS_IT_IS:
+    if row.has_changes:
         shown = f"{row.training}: {shown}"
         label += f", {row.training}"
     figures = {

@@ -43,6 +43,11 @@ class Row:
     # The largest value that fits of each argument that may grow; 0 where not even one does.
     largest: Mapping[str, int]
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether the training is another than the factory's."""
+        return self.training != Training.name
+
 
 @dataclass(frozen=True)
 class Fits:
