@@ -155,7 +155,7 @@ def check_comment(text: str) -> None:
     found = r"is .+ slow.* \(.+ to .+\), .+ -&gt; .+: confirmed by 2 fresh pairs"
     where = "where it went: work.py:busy "
     assert re.search(
-        rf"^- test\\_more.py::test\\_slow {found}; {where}.* bytecodes$", text, re.MULTILINE
+        rf"^- test_more.py::test_slow {found}; {where}.* bytecodes$", text, re.MULTILINE
     ), text
     assert text.index("## SLOWER (1)") < text.index("## NEW (1)") < text.index("<details>"), text
 

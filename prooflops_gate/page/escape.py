@@ -9,6 +9,8 @@ from collections.abc import Collection
 from prooflops_gate.console.tables import visible
 
 CODE = re.compile(r"`([^`\n]+)`")
+# What Markdown gives a meaning: an underscore within a word and a lone bracket have none.
+MARKDOWN = re.compile(r"[\\`*~]|(?<!\w)_|_(?!\w)|[#@](?=\w)|\](?=\()")
 FILE = re.compile(r"[\w][\w.-]*\.html")
 ADDRESS = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:)]")
 
@@ -30,12 +32,11 @@ def inline(text: str, anchors: Collection[str] = ()) -> str:
     >>> inline("see `a.b`, a<b", ["a.b"])
     'see <a href="#a.b"><code>a.b</code></a>, a&lt;b'
     """
-    parts, end = [], 0
-    for found in CODE.finditer(text):
-        parts.append(_linked(text[end : found.start()]))
-        parts.append(_code(found[1], anchors))
-        end = found.end()
-    return "".join([*parts, _linked(text[end:])])
+    parts = []
+    for place, part in enumerate(CODE.split(text)):
+        is_code = place % 2
+        parts.append(_code(part, anchors) if is_code else _linked(part))
+    return "".join(parts)
 
 
 def _code(text: str, anchors: Collection[str]) -> str:
@@ -55,6 +56,18 @@ def _linked(text: str) -> str:
     return "".join([*parts, escaped(text[end:])])
 
 
-def markdown(text: str) -> str:
-    """A text in a line of Markdown, without HTML of its own."""
-    return escaped(text, quote=False).replace("\n", " ")
+def markdown_text(text: str) -> str:
+    """A text in a line of Markdown, without markup of its own but for code between backticks.
+
+    >>> markdown_text("`a*b` is `2 * b of <c>")
+    '`a*b` is \\\\`2 \\\\* b of &lt;c&gt;'
+    """
+    parts = []
+    for place, part in enumerate(CODE.split(text.replace("\n", " "))):
+        is_code = place % 2
+        parts.append(f"`{visible(part)}`" if is_code else _plain(part))
+    return "".join(parts)
+
+
+def _plain(text: str) -> str:
+    return MARKDOWN.sub(r"\\\g<0>", escaped(text, quote=False))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from prooflops_gate.console.tables import markdown_table
-from prooflops_gate.page.escape import markdown as plain
+from prooflops_gate.console.tables import markdown_table, visible
+from prooflops_gate.page.escape import markdown_text
 from prooflops_gate.page.section import Bar, Headline, Page, Section
 
 CUT = "**Cut here:** the pages beside this one have the rest."
@@ -30,32 +30,32 @@ def markdown(page: Page, *, largest_bytes: int | None = None) -> str:
 
 
 def _lines(page: Page, *, is_short: bool) -> Iterator[str]:
-    yield from (f"# {plain(page.title)}", "")
+    yield from (f"# {markdown_text(page.title)}", "")
     if page.headline:
         yield from _headline(page.headline)
-    yield from _list(f"**{plain(each)}**" for each in page.warnings)
+    yield from _list(f"**{markdown_text(each)}**" for each in page.warnings)
     for each in page.lead:
-        yield from (plain(each), "")
+        yield from (markdown_text(each), "")
     for section in page.shown:
         if not (is_short and section.is_folded and section.has_head):
             yield from _section(section, 2, is_short=is_short)
     if page.foot and not is_short:
-        yield from (plain(page.foot), "")
+        yield from (markdown_text(page.foot), "")
 
 
 def _headline(headline: Headline) -> Iterator[str]:
-    text = f": {plain(headline.text)}" if headline.text else ""
-    yield from (f"**{plain(headline.mark.word)}**{text}", "")
-    yield from (plain(" · ".join(headline.facts)), "")
+    text = f": {markdown_text(headline.text)}" if headline.text else ""
+    yield from (f"**{markdown_text(headline.mark.word)}**{text}", "")
+    yield from (markdown_text(" · ".join(headline.facts)), "")
     if headline.command:
-        yield from (f"Repeat it: `{plain(headline.command)}`", "")
+        yield from (f"Repeat it: `{visible(headline.command)}`", "")
 
 
 def _section(section: Section, level: int, *, is_short: bool) -> Iterator[str]:
-    mark = f"{plain(section.mark.word)}: " if section.mark else ""
-    yield from (f"{'#' * level} {mark}{plain(section.title)}", "")
+    mark = f"{markdown_text(section.mark.word)}: " if section.mark else ""
+    yield from (f"{'#' * level} {mark}{markdown_text(section.title)}", "")
     if section.answer:
-        yield from (plain(section.answer), "")
+        yield from (markdown_text(section.answer), "")
     if section.is_empty:
         yield from (section.absent, "")
     elif section.is_folded and not is_short:
@@ -71,10 +71,12 @@ def _content(section: Section, level: int, *, is_short: bool) -> Iterator[str]:
     if section.bars:
         yield from (*markdown_table([BAR_HEAD, *map(_bar, section.bars)]), "")
     if section.rows and not section.has_head:
-        yield from _list(f"{plain(name)}: {plain(value)}" for name, value in section.rows)
+        yield from _list(
+            f"{markdown_text(name)}: {markdown_text(value)}" for name, value in section.rows
+        )
     elif section.rows and not (is_short and section.plot):
         yield from (*table(section.rows, LONGEST_CELL if is_short else None), "")
-    yield from _list(plain(each) for each in section.remarks)
+    yield from _list(markdown_text(each) for each in section.remarks)
     if section.parts and all(_is_a_row(part) for group in section.parts for part in group.parts):
         yield from _topics(section.parts, is_short=is_short)
         return
@@ -98,7 +100,7 @@ def _topics(topics: Sequence[Section], *, is_short: bool) -> Iterator[str]:
             facts = "; ".join(f"{name}: {value}" for name, value in own)
             mark = part.mark.word if part.mark else ""
             rows.append([f"`{part.anchor}`", mark, part.title, facts[:LONGEST_FACTS]])
-        summary = f"{plain(topic.title)}: {len(topic.parts)}"
+        summary = f"{markdown_text(topic.title)}: {len(topic.parts)}"
         yield from (
             f"<details><summary>{summary}</summary>",
             "",
@@ -111,7 +113,7 @@ def _topics(topics: Sequence[Section], *, is_short: bool) -> Iterator[str]:
 
 def _bar(bar: Bar) -> list[str]:
     cells = [bar.name, bar.value, bar.share, bar.mark.word if bar.mark else "", bar.note]
-    return [plain(cell) for cell in cells]
+    return [markdown_text(cell) for cell in cells]
 
 
 def _list(lines: Iterator[str]) -> Iterator[str]:
@@ -122,4 +124,4 @@ def _list(lines: Iterator[str]) -> Iterator[str]:
 
 def table(rows: Sequence[Sequence[str]], longest: int | None = None) -> list[str]:
     """A table whose first row is its head; cells are cut after `longest` characters."""
-    return markdown_table([[plain(cell)[:longest] for cell in row] for row in rows])
+    return markdown_table([[markdown_text(cell[:longest]) for cell in row] for row in rows])

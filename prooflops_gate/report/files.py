@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,44 +71,26 @@ def comment(result: Result) -> str:
 
 
 def page_of(result: Result) -> Page:
-    """The result as a page, whose names and sentences mean nothing in Markdown."""
     groups = [] if result.table else sections(result.rows, MOST_ROWS)
     found = [_group(*group) for group in groups]
     if result.table:
-        found.append(Section("Noise", rows=_literal(result.table)))
-    said = [literal(line) for line in (*remedies(result.rows), *result.lines)]
-    found.append(Section("Beside that", remarks=said))
+        found.append(Section("Noise", rows=result.table))
+    found.append(Section("Beside that", remarks=[*remedies(result.rows), *result.lines]))
     shown = [row for row in result.rows if row.verdict != "SAME"][:MOST_ROWS]
-    rows = _literal(table_of(shown)) if shown else []
-    details = [literal(line) for line in result.details]
-    found.append(Section("Figures", rows=rows, remarks=details, is_folded=True))
+    rows = table_of(shown) if shown else []
+    found.append(Section("Figures", rows=rows, remarks=result.details, is_folded=True))
     return Page(
         title=result.last or "gate",
         kind="gate",
         sections=found,
-        lead=[literal(result.title or result.reason)],
-        warnings=[literal(f"Warning: {result.warning}")] if result.warning else [],
+        lead=[result.title or result.reason],
+        warnings=[f"Warning: {result.warning}"] if result.warning else [],
     )
 
 
 def _group(heading: str, lines: Sequence[str]) -> Section:
     title, _, known = heading.partition(": ")
-    return Section(
-        title, remarks=[literal(line) for line in lines], absent=known or "Nothing else."
-    )
-
-
-def _literal(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    return [[literal(cell) for cell in row] for row in rows]
-
-
-def literal(text: str) -> str:
-    """The text as it is, where Markdown gives some of its characters a meaning.
-
-    >>> print(literal("t.py::test__a[x] is 26 % slower"))
-    t.py::test\\_\\_a\\[x\\] is 26 % slower
-    """
-    return re.sub(r"([\\`*_\[\]~#@])", r"\\\1", text)
+    return Section(title, remarks=lines, absent=known or "Nothing else.")
 
 
 def as_json(result: Result, settings: Settings) -> dict[str, Any]:
