@@ -28,7 +28,7 @@ from prooflops_gate.comparison import (
     refuse_without_benchmarks,
 )
 from prooflops_gate.console.progress import Progress
-from prooflops_gate.console.tables import many
+from prooflops_gate.console.tables import many, write_lines
 from prooflops_gate.history import records
 from prooflops_gate.instruments.exact import changed_claims
 from prooflops_gate.instruments.time_rule import plan_for
@@ -39,7 +39,7 @@ from prooflops_gate.report import github
 from prooflops_gate.report.files import publish
 from prooflops_gate.report.noise_table import noise_table
 from prooflops_gate.report.result import BROKEN, FINISHED, INTERRUPTED, Judge, Result
-from prooflops_gate.report.terminal import write_terminal
+from prooflops_gate.report.terminal import lines_of
 from prooflops_gate.report.tests import Reports
 from prooflops_gate.rows import INSTRUCTIONS, Row
 from prooflops_gate.run_state import is_replicate
@@ -268,7 +268,9 @@ class Gate:
         result = self.result
         if not (result and result.title):
             return
-        write_terminal(terminalreporter, result)
+        terminalreporter.section(f"gate: {result.title}")
+        is_verbose = terminalreporter.verbosity > 0
+        write_lines(terminalreporter, lines_of(result, is_verbose=is_verbose))
         places = github.places_of(self.selection.items, self.selection.names)
         root = self.config.rootpath
         for line in github.commands(result.failing, result.warning, places, root):

@@ -13,7 +13,7 @@ import pytest
 from prooflops_gate import baseline, run_state
 from prooflops_gate.baseline import Baseline
 from prooflops_gate.comparison import Comparison
-from prooflops_gate.console.tables import aligned, many, write_coloured
+from prooflops_gate.console.tables import aligned, coloured, many, write_lines
 from prooflops_gate.history import records
 from prooflops_gate.history.run_record import fingerprint
 from prooflops_gate.options import Settings
@@ -112,4 +112,4 @@ def print_summary(terminal: pytest.TerminalReporter) -> None:
     """Prints the comparison, if there was one."""
     if lines := terminal.config.stash.get(OUTCOME, []):
         terminal.section("compared with the history")
-        write_coloured(terminal, lines)
+        write_lines(terminal, map(coloured, lines))

@@ -10,7 +10,7 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import pytest
@@ -168,15 +168,26 @@ def fitted(
     return lines
 
 
-def write_coloured(
-    terminal: pytest.TerminalReporter, lines: Iterable[str], *, bold: bool = False
-) -> None:
-    """Writes each line in the colour of the gate's verdict that it names, if it names one."""
+class TerminalLine(NamedTuple):
+    """A line of the terminal."""
+
+    text: str
+    colour: str = ""
+    bold: bool = False
+
+
+def coloured(text: str) -> TerminalLine:
+    """The line in the colour of the gate's verdict that it names, if it names one."""
+    for verdict, colour in COLOURS.items():
+        if f" {verdict} " in f" {text} ":
+            return TerminalLine(text, colour)
+    return TerminalLine(text)
+
+
+def write_lines(terminal: pytest.TerminalReporter, lines: Iterable[TerminalLine]) -> None:
     for line in lines:
-        colour = next(
-            (colour for verdict, colour in COLOURS.items() if f" {verdict} " in f" {line} "), ""
-        )
-        terminal.write_line(line, bold=bold, **({colour: True} if colour else {}))
+        markup = {line.colour: True} if line.colour else {}
+        terminal.write_line(line.text, bold=line.bold, **markup)
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Says a comparison on the terminal.
+"""What a comparison says on the terminal.
 
 A sentence for each row that is not SAME, and one last line.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import pytest
-
-from prooflops_gate.console.tables import aligned, many, write_coloured
+from prooflops_gate.console.tables import TerminalLine, aligned, coloured, many
 from prooflops_gate.instruments.pace import TOO_LONG
 from prooflops_gate.instruments.time_rule import BUDGET, NOISE, PAIRS, excluded
 from prooflops_gate.report.result import Result
@@ -113,30 +111,34 @@ def remedies(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def write_terminal(terminal: pytest.TerminalReporter, result: Result) -> None:
-    """Prints a sentence for each row that is not SAME under its verdict, and one last line.
+def lines_of(result: Result, *, is_verbose: bool) -> Iterator[TerminalLine]:
+    """A sentence for each row that is not SAME under its verdict, and one last line.
 
     With -v all there is.
     """
-    terminal.section(f"gate: {result.title}")
-    is_verbose, lines = terminal.verbosity > 0, [*result.lines]
     if result.warning:
-        terminal.write_line(f"warning: {result.warning}", yellow=True)
+        yield TerminalLine(f"warning: {result.warning}", colour="yellow")
     if result.table:
-        write_coloured(terminal, aligned(result.table))
+        yield from map(coloured, aligned(result.table))
     else:
-        for heading, said in sections(result.rows, math.inf if is_verbose else MOST_LINES):
-            write_coloured(terminal, [heading], bold=True)
-            for line in said:
-                terminal.write_line(f"  {line}")
-        if is_verbose and result.rows:
-            # The notes are longer than all other cells: below the table.
-            plain = [replace(row, note="") for row in result.rows]
-            write_coloured(terminal, ["", *aligned(table_of(plain)), ""])
-            lines = [*(f"{row.name}: {row.note}" for row in result.rows if row.note), *lines]
-        else:
-            lines = [*remedies(result.rows), *lines]
-    for line in [*lines, *(result.details if is_verbose else [])]:
-        terminal.write_line(line)
+        yield from _row_lines(result.rows, is_verbose=is_verbose)
+    details = result.details if is_verbose else ()
+    yield from map(TerminalLine, (*result.lines, *details))
     if result.last:
-        terminal.write_line(result.last, bold=True)
+        yield TerminalLine(result.last, bold=True)
+
+
+def _row_lines(rows: Sequence[Row], *, is_verbose: bool) -> Iterator[TerminalLine]:
+    for heading, said in sections(rows, math.inf if is_verbose else MOST_LINES):
+        yield coloured(heading)._replace(bold=True)
+        for line in said:
+            yield TerminalLine(f"  {line}")
+    if not is_verbose:
+        yield from map(TerminalLine, remedies(rows))
+    elif rows:
+        # The notes are longer than all other cells: below the table.
+        plain = [replace(row, note="") for row in rows]
+        yield from map(coloured, ["", *aligned(table_of(plain)), ""])
+        for row in rows:
+            if row.note:
+                yield TerminalLine(f"{row.name}: {row.note}")
