@@ -63,7 +63,7 @@ def store(
         except ReplicateFailed as failed:
             return f"instructions are not counted: {str(failed).splitlines()[-1]}"
     record = record_of(taken, here, settings.record or "")
-    counts.append(settings.folder, without_libraries(taken[0].builds), record)
+    counts.append_counts(settings.folder, without_libraries(taken[0].builds), record)
     many = f"instructions of {len(record.counts)} benchmarks"
     return f"{many} stored, for any machine with these builds"
 
@@ -129,7 +129,7 @@ def stored(
 ) -> CountRecord | None:
     """The newest counts of this baseline that compare with these."""
     newest = None
-    for each in counts.read(folder, counts.builds_id(without_libraries(builds))):
+    for each in counts.read_counts(folder, counts.builds_id(without_libraries(builds))):
         if each.compares_with(now) and baseline in ("latest", each.baseline):
             newest = each
     return newest
@@ -156,7 +156,7 @@ def steps(folder: Path, limit: float) -> list[str]:
     """
     lines = []
     for builds in counts.builds_in(folder):
-        known = list(counts.read(folder, builds))
+        known = list(counts.read_counts(folder, builds))
         lines.append(f"instructions of {len(known)} commits, with builds {builds}")
         for before, after in itertools.pairwise(known):
             lines += step(before, after, limit)

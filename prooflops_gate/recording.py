@@ -59,7 +59,7 @@ def record(
             why = "the plugin prooflops_gate.plugin is not active in a fresh process"
             raise pytest.UsageError(f"--gate-record: {why}")
         kept = {**done.record, "prooflops": {**done.record["prooflops"], "pace": FIRST}}
-        files.append(records.append(settings.folder, kept, done.fingerprint))
+        files.append(records.append_record(settings.folder, kept, done.fingerprint))
         for name, timed in timed_in(done, settings.exact).items():
             taken.setdefault(name, []).append(timed)
     notes = []

@@ -177,7 +177,7 @@ def store(runs: Sequence[CardRun], folder: Path) -> None:
         if run.record is not None:
             fingerprint = run.record["prooflops"]["fingerprint"]
             fingerprint["card"] = f"{run.card.name} {run.phase}"
-            history.append(folder, run.record, fingerprint)
+            history.append_record(folder, run.record, fingerprint)
 
 
 def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) -> int:

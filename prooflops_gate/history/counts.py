@@ -48,7 +48,7 @@ def builds_id(builds: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(builds, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def append(folder: Path, builds: Mapping[str, Any], counted: CountRecord) -> Path:
+def append_counts(folder: Path, builds: Mapping[str, Any], counted: CountRecord) -> Path:
     """Stores the counts of a commit."""
     path = new_file(folder / FOLDER / builds_id(builds))
     moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -58,7 +58,7 @@ def append(folder: Path, builds: Mapping[str, Any], counted: CountRecord) -> Pat
     return path
 
 
-def read(folder: Path, builds: str) -> Iterator[CountRecord]:
+def read_counts(folder: Path, builds: str) -> Iterator[CountRecord]:
     """The counts with these builds, oldest first. Truncated and foreign files are skipped."""
     for path in sorted((folder / FOLDER / builds).glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):

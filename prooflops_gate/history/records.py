@@ -84,7 +84,7 @@ def new_file(folder: Path) -> Path:
     return folder / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%fZ}-{uuid.uuid4().hex[:8]}.json"
 
 
-def append(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Path:
+def append_record(folder: Path, record: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Path:
     """Adds one record under the folder of its fingerprint and returns its path.
 
     No record is ever overwritten.

@@ -94,7 +94,7 @@ def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path |
             path = Path(target)
             records.write_atomically(path, records.as_text(content))
         else:
-            path = records.append(folder, content, content["prooflops"]["fingerprint"])
+            path = records.append_record(folder, content, content["prooflops"]["fingerprint"])
     except OSError as error:
         config.stash[STORAGE_ERROR] = (
             f"the record of this run could not be stored in {target or folder}: {error}"

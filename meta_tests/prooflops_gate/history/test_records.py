@@ -62,7 +62,7 @@ RECORD: dict[str, Any] = {
 
 def append_many(folder: Path, count: int) -> None:
     for index in range(count):
-        records.append(folder, {**EMPTY, "index": index}, FINGERPRINT)
+        records.append_record(folder, {**EMPTY, "index": index}, FINGERPRINT)
 
 
 def test_a_record_comes_back_as_it_was_written_in_order(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_verdicts_are_read_in_order_and_foreign_files_passed_over(
 
 
 def test_a_baseline_without_all_of_its_records_is_refused(tmp_path: Path) -> None:
-    kept, gone = (records.append(tmp_path, EMPTY, FINGERPRINT) for _ in range(2))
+    kept, gone = (records.append_record(tmp_path, EMPTY, FINGERPRINT) for _ in range(2))
     stored = records.store_baseline("main", [kept, gone])
     gone.unlink()
     with pytest.raises(
@@ -139,7 +139,7 @@ def test_latest_is_this_machines_newest_record_with_most_benchmarks(
     def stored(name: str, *benchmarks: str) -> Path:
         timed = [{"fullname": each, "stats": {"min": 1.0}} for each in benchmarks]
         record = {"benchmarks": timed, "prooflops": {"fingerprint": {"name": name}}}
-        return records.append(tmp_path, record, {"name": name})
+        return records.append_record(tmp_path, record, {"name": name})
 
     def latest(own: str, *benchmarks: str) -> Path:
         return records.baseline(tmp_path, "latest", own, EXACT, benchmarks)[0].path
@@ -161,7 +161,7 @@ def test_where_only_other_machines_have_the_baseline_the_newest_is_taken(tmp_pat
     stored = {}
     for age, name in enumerate(("newest", "older", "oldest")):
         record = {"benchmarks": [], "prooflops": {"fingerprint": {"name": name}}}
-        file = records.append(tmp_path, record, {"name": name})
+        file = records.append_record(tmp_path, record, {"name": name})
         os.utime(records.store_baseline("main", [file]), (1e9 - age, 1e9 - age))
         stored[name] = file.parent.name
     for own, expected in (("unknown", "newest"), (stored["older"], "older")):
@@ -193,7 +193,7 @@ from prooflops_gate.history import records
 folder = Path(sys.argv[1])
 record = {"benchmarks": [], "padding": "x" * 4_000_000, "prooflops": {"fingerprint": {"name": "a"}}}
 while True:
-    path = records.append(folder, record, {"name": "a"})
+    path = records.append_record(folder, record, {"name": "a"})
     print(path.name, flush=True)
     records.store_baseline("main", [path])
 """

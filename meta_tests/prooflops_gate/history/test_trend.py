@@ -104,7 +104,7 @@ def test_records_unreadable_files_baselines_and_trends_are_listed(
             "verdicts": [{"id": "x.a", "verdict": "holds"}] * (number == 1),
         }
         record = {"benchmarks": [bench], "prooflops": ours, "commit_info": {"id": "1a2b3c4d5e6f"}}
-        path = records.append(tmp_path, record, {"name": "A CPU"})
+        path = records.append_record(tmp_path, record, {"name": "A CPU"})
     records.store_baseline("main", [path])
     (path.parent / "0.json").write_text("cut o")
     assert listing.print_history(tmp_path, [], verbose=True, report=None, root=tmp_path) == 0

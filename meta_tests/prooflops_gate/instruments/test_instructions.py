@@ -18,7 +18,7 @@ from meta_tests.conftest import ROOT, child_environment
 from prooflops_gate.child.callgrind import RUNNING_ON_VALGRIND, request
 from prooflops_gate.comparison import exhaust
 from prooflops_gate.counted_history import MOST_PROCESSES, steps
-from prooflops_gate.history.counts import CountRecord, append
+from prooflops_gate.history.counts import CountRecord, append_counts
 from prooflops_gate.instruments.counts import FEWER, MORE, UNSTEADY, Count, by_both, decide
 from prooflops_gate.instruments.instructions import Instructions
 from prooflops_gate.process import VALGRIND, interpreter_of
@@ -204,7 +204,7 @@ def test_the_history_names_the_commit_that_takes_one_percent_more(tmp_path: Path
         for name, each in size.items():
             counts[name] = [each + draw.randint(-500, 500) for _ in range(MOST_PROCESSES)]
         libraries = {"_json": 100, "numpy.core": 5 if number < 9 else 6}
-        append(
+        append_counts(
             tmp_path, {"python": "3.11"}, CountRecord(f"commit {number}", "main", counts, libraries)
         )
     heading, step, other = steps(tmp_path, LIMIT)

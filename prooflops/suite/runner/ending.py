@@ -56,7 +56,7 @@ def store(
     path, unwritten = None, ""
     if not ours["partial"]:
         try:
-            path = history.append(records, own, ours["fingerprint"])
+            path = history.append_record(records, own, ours["fingerprint"])
         except OSError as error:
             unwritten = f"the record of this run could not be stored in {records}: {error}"
     stored = writing.FinishedRun(finished.report, own, folder, path, ours["partial"], unwritten)
