@@ -20,14 +20,17 @@ from pathlib import Path
 import pytest
 
 from prooflops_gate import sides
-from prooflops_gate.comparison import Comparison, Question, compare, exhaust, measured_in
+from prooflops_gate.comparison import Comparison, compare
 from prooflops_gate.instruments.counts import MORE, UNSTEADY, Count
 from prooflops_gate.instruments.exact import Sides
 from prooflops_gate.instruments.instructions import Instructions
 from prooflops_gate.instruments.pace import FIRST
 from prooflops_gate.instruments.time_rule import TimeRule, figures
 from prooflops_gate.instruments.times import Times
+from prooflops_gate.loop import count, exhaust
+from prooflops_gate.pairs import Pairs
 from prooflops_gate.process import environment_of_git
+from prooflops_gate.question import Question
 from prooflops_gate.rows import INSTRUCTIONS, TIME, Row, interval, joined
 from prooflops_gate.selection import files_of
 from prooflops_gate.statistics import effects
@@ -197,11 +200,8 @@ class Bisection:
             ends=question.ends,
             latest=question.ends,
         )
-        try:
-            exhaust(counting, question.pairs().take, settings.exact, question.say)
-        except ReplicateFailed as failed:
-            counting.fail(failed)
-        why = "; ".join(counting.explain().notes)
+        said = count(counting, Pairs(question).measure, question.say)
+        why = "; ".join(said.notes)
         return {name: self.counted_step(name, counting.found.get(name), why) for name in names}
 
     def counted_step(self, name: str, count: Count | None, why: str) -> Step:
@@ -212,21 +212,21 @@ class Bisection:
 
     def timed(self, question: Question, names: Sequence[str]) -> dict[str, Step]:
         """The steps by time."""
-        pairs, exact = question.pairs(), question.settings.exact
+        pairs = Pairs(question)
         halves = {name: math.sqrt(effect.ratio) for name, effect in self.slow.items()}
         plan = Plan(benchmarks=1, looks=LOOKS)
         rule = HalfwayRule(plan, question.settings.min_effect, halves=halves)
         try:
-            first = measured_in(pairs.take(Task(tests=tuple(names), paces=FIRST)), exact)
+            first = pairs.measure(Task(tests=tuple(names), paces=FIRST))
             times = Times(first.pairs, rule, question.ends)
             times.measure(first, time.monotonic() - question.began)
-            exhaust(times, pairs.take, exact, question.say)
+            exhaust(times, pairs.measure, question.say)
         except (ReplicateFailed, pytest.UsageError) as error:
             why = f"it cannot be run: {str(error).splitlines()[-1]}"
             return dict.fromkeys(names, Step("skip", why=why))
         words = {"SLOWER": "bad", "SAME": "good"}
         steps = dict.fromkeys(names, Step("skip", why="the benchmark is not there, or failed"))
-        for row in times.decide():
+        for row in times.decide().rows:
             steps[row.name] = Step(words.get(row.verdict, "skip"), row.effect)
         return steps
 

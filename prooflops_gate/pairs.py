@@ -7,45 +7,58 @@ their benchmarks in turn (`prooflops_gate.child.turns`), where the machine has r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from prooflops_gate import sides
 from prooflops_gate.child import turns
+from prooflops_gate.instruments import Measured, measured_in
 from prooflops_gate.instruments.instructions import apart
+from prooflops_gate.instruments.pace import FIRST
 from prooflops_gate.machine import cpu
-from prooflops_gate.process import Processes
+from prooflops_gate.question import Question
 from prooflops_gate.selection import files_of
+from prooflops_gate.statistics.decision_rule import LOOKS
 from prooflops_gate.task import Layout, Pair, Replicate, ReplicateFailed, Side, Task
 
 # The limit of a pair in turn, beside so many times the first pair: a lock that one holds stops the
 # other.
 START_S, FIRST_PAIRS = 60.0, 4
+# A benchmark whose calls take less in all is waited for, however small the budget.
+SHORT_S = 20.0
 
 
 class Pairs:
     """Processes of `here` beside those of `other`.
 
-    `asked` is the option that names the other side; empty where both are `here`. `heard` is called
-    with each process of this side that counts.
+    The question's `heard` is called with each process of this side that counts.
     """
 
-    def __init__(
-        self,
-        processes: Processes,
-        here: Side,
-        other: Side,
-        asked: str,
-        heard: Callable[[Replicate], None],
-    ) -> None:
-        self.processes, self.here, self.other, self.asked = processes, here, other, asked
-        self.heard = heard
+    def __init__(self, question: Question) -> None:
+        self.question, self.processes = question, question.processes
+        self.here, self.other, self.heard = question.here, question.other, question.heard
         self.here_first = False
         # The limit of a pair in turn; 0: one process after the other.
         self.in_turn_s = 0.0
         self.notes: list[str] = []
+
+    def first(self) -> Pair:
+        """The first pair, in which the other side runs whole files: its benchmarks are not known
+        yet.
+        """
+        question = self.question
+        task = Task(
+            tests=question.selection.benchmarks,
+            paces=FIRST,
+            memory=None if question.settings.memory != "off" else (),
+            longest_s=max(SHORT_S, question.settings.budget_s / (2 * LOOKS[0])),
+        )
+        pair = self.take(task, question.targets)
+        if question.asked:
+            sides.check_origins(pair, self.here.root, question.asked)
+        return pair
 
     def take(self, task: Task, targets: Sequence[str] | None = None) -> Pair:
         """The next pair; the other side runs all tests in `targets` if they are given."""
@@ -61,6 +74,10 @@ class Pairs:
             after = self.alone(self.here, task)
             return Pair(self._before(task, targets), after)
         return Pair(self._before(task, targets), self.alone(self.here, task))
+
+    def measure(self, task: Task) -> Measured:
+        """What the next pair measures of the benchmarks that both sides have."""
+        return measured_in(self.take(task), self.question.settings.exact)
 
     def alone(self, side: Side, task: Task) -> Replicate:
         """One process of `side` on those files of the tests that exist there."""
@@ -99,10 +116,11 @@ class Pairs:
                 return self.processes.run([(self.other, targets)], replace(task, tests=None))[0]
             return self.alone(self.other, task)
         except ReplicateFailed as failed:
-            if not self.asked:
+            asked = self.question.asked
+            if not asked:
                 raise
             lacks = sides.lacking(self.other, self.here.root)
-            raise pytest.UsageError(f"{self.asked}: {failed}{lacks}") from failed
+            raise pytest.UsageError(f"{asked}: {failed}{lacks}") from failed
 
     def _counted(self, task: Task) -> Pair:
         """Both processes at once where there are two cores, else one after the other."""

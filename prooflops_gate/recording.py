@@ -12,10 +12,11 @@ from statistics import median
 import pytest
 
 from prooflops_gate import counted_history, sides
-from prooflops_gate.comparison import Comparison, timed_in
+from prooflops_gate.comparison import Comparison
 from prooflops_gate.console.tables import engineering, many
 from prooflops_gate.history import records
 from prooflops_gate.history.records import Timed
+from prooflops_gate.instruments import timed_in
 from prooflops_gate.instruments.pace import FIRST
 from prooflops_gate.options import Settings
 from prooflops_gate.process import Processes

@@ -20,20 +20,16 @@ import pytest
 from prooflops_gate import baseline, run_state, sides
 from prooflops_gate.bisect import bisect, checked_good
 from prooflops_gate.child.options import switch_off
-from prooflops_gate.comparison import (
-    Comparison,
-    Question,
-    Stopped,
-    compare,
-    refuse_without_benchmarks,
-)
+from prooflops_gate.comparison import Comparison, Stopped, compare
 from prooflops_gate.console.progress import Progress
 from prooflops_gate.console.tables import many, write_lines
 from prooflops_gate.history import records
 from prooflops_gate.instruments.exact import changed_claims
 from prooflops_gate.instruments.time_rule import plan_for
 from prooflops_gate.options import Settings
+from prooflops_gate.pairs import Pairs
 from prooflops_gate.process import Processes
+from prooflops_gate.question import Question, refuse_without_benchmarks
 from prooflops_gate.recording import record
 from prooflops_gate.report import github
 from prooflops_gate.report.files import publish
@@ -140,19 +136,24 @@ class Gate:
             began=time.monotonic(),
         )
         if settings.noise_floor:
-            return self.noise_floor(compare(question))
+            return self.noise_floor(compare(question), question.directions)
         beside = replace(here, paths=sides.import_paths(root, root))
         if settings.bisect:
             commit = checked_good(settings.bisect, root)
             label = f"revision {settings.bisect} ({commit[:9]})"
             good = sides.checkout(commit, label, root, processes)
             asked = f"--gate-bisect {settings.bisect}"
-            return bisect(replace(question, here=beside, other=good, asked=asked), commit)
+            return bisect(self.question_beside(question, beside, good, asked), commit)
         if settings.versus:
             other = sides.other_side(settings.versus, self.config, processes)
             asked = f"--gate-versus {settings.versus}"
-            return self.with_claims(replace(question, here=beside, other=other, asked=asked))
+            return self.with_claims(self.question_beside(question, beside, other, asked))
         return self.against_baseline(question, beside)
+
+    def question_beside(self, question: Question, here: Side, other: Side, asked: str) -> Question:
+        """The question beside another side, which the option `asked` names."""
+        targets = sides.targets(self.config, other)
+        return replace(question, here=here, other=other, asked=asked, targets=tuple(targets))
 
     def against_baseline(self, question: Question, beside: Side) -> Comparison:
         """Beside the commit of the baseline.
@@ -166,7 +167,7 @@ class Gate:
             asked = f"--gate-baseline {known.name}"
             try:
                 other = sides.checkout(known.commit, label, root, question.processes)
-                return self.with_claims(replace(question, here=beside, other=other, asked=asked))
+                return self.with_claims(self.question_beside(question, beside, other, asked))
             except pytest.UsageError as error:
                 known = replace(known, why=str(error))
         return baseline.report(
@@ -185,7 +186,7 @@ class Gate:
         others = self.selection.others
         if not others:
             return compare(question)
-        pairs = question.pairs()
+        pairs = Pairs(question)
         task = Task(tests=others, benchmarks_only=False)
         question.say(f"{many(len(others), 'test')} beside the benchmarks")
         mine = verdicts_of(pairs.alone(question.here, task))
@@ -197,10 +198,9 @@ class Gate:
             return found.noting("claims are not compared: the other side reports no verdicts")
         return replace(found, rows=(*found.rows, *changed_claims(theirs, mine)))
 
-    def noise_floor(self, found: Comparison) -> Comparison:
+    def noise_floor(self, found: Comparison, directions: int) -> Comparison:
         """The noise of each benchmark, and what a run finds at that noise."""
         timed = [row for row in found.rows if row.is_time and row.effect]
-        directions = self.selection.directions(self.settings.direction)
         # A slowdown that a run finds with the plan in force, however many pairs this estimate took.
         plan = plan_for(len(timed), directions=directions)
         alarm = f"at most {plan.alarm_rate:.0%} of whole gate runs alarm without a change"

@@ -56,10 +56,10 @@ class Selection:
             if "min_effect" in row
         }
 
-    def directions(self, direction: str) -> int:
-        """2 if the run or any marker asks for the direction "both", else 1."""
-        given = [direction, *(row.get("direction") for row in self.markers.values())]
-        return 2 if "both" in given else 1
+    @cached_property
+    def directions(self) -> set[str]:
+        """The directions that markers ask for."""
+        return {row["direction"] for row in self.markers.values() if "direction" in row}
 
     def covers(self, test: str) -> bool:
         """Whether this run asks for a test of the other side, and no marker says `ignore`."""

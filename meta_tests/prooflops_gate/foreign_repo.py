@@ -18,7 +18,7 @@ from prooflops_gate.report.files import SCHEMA_FILE
 QUICK = """
 import os
 if "PROOFLOPS_RECORD_TO" not in os.environ:
-    from prooflops_gate import comparison, process
+    from prooflops_gate import process, question
     from prooflops_gate.instruments import memory, times
     times.LEAST_REPEATS = process.PATIENCE = process.PATIENCE_S = 0
     from prooflops_gate.statistics.decision_rule import Plan
@@ -26,7 +26,7 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
         looks = (most if all_pairs else 2,)
         often = {"alarm_rate": 0.3, "confirmation_level": 0.3}
         return Plan(benchmarks=1, looks=looks, confirming_pairs=2, **often)
-    comparison.plan_for = plan
+    question.plan_for = plan
     memory.FEWEST = 2
     if "FORKED_PROCESSES" in os.environ:
         from forked_processes import fork_processes

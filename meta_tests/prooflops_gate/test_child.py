@@ -20,7 +20,8 @@ from meta_tests.simulated_card.api import simulated
 from meta_tests.simulated_card.card import Card
 from prooflops_gate.child.callgrind import is_usable
 from prooflops_gate.child.calls import call_traced
-from prooflops_gate.comparison import measured_in, too_long
+from prooflops_gate.first_pair import too_long
+from prooflops_gate.instruments import measured_in
 from prooflops_gate.instruments.time_rule import TimeRule, plan_for
 from prooflops_gate.instruments.times import Times
 from prooflops_gate.process import Processes
@@ -211,10 +212,9 @@ def test_calls_too_long_for_the_budget_is_skipped_and_named(children: Children) 
         done = children.run(processes, longest_s=0.2)
     assert sorted(outcomes(done)) == ["passed", "skipped", "skipped"]
     assert [bench["fullname"] for bench in done.record["benchmarks"]] == ["test_it.py::test_short"]
-    said = too_long(Pair(done, done))
-    assert (
-        "test_it.py::test_long (ended after 0 s), test_it.py::test_many (ended after 0 s)" in said
-    )
+    notes = {row.name.partition("::")[2]: row.note for row in too_long(Pair(done, done))}
+    long = "too long for the budget of the gate: after 0 s"
+    assert notes == {"test_long": long, "test_many": long}
 
 
 REPEATED = """
@@ -561,7 +561,7 @@ def test_launches_alone_are_named_and_cycles_do_not_depend_on_the_clock(
     measured = measured_in(Pair(done, done), ())
     times = Times(measured.pairs, TimeRule(plan_for(2)), ends=0.0)
     times.measure(measured, 0.0)
-    said = [note.partition(": ")[0] for note in times.explain().notes]
+    said = [note.partition(": ")[0] for note in times.decide().notes]
     assert said[0] == "test_it.py::test_product[False]"
     timed, _ = measured.pairs["test_it.py::test_kernel"]
     lowest_hz, highest_hz = timed.clocks_hz

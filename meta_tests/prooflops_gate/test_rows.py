@@ -9,7 +9,7 @@ import pytest
 
 from prooflops_gate import rows as tables
 from prooflops_gate.baseline import conditions, stored_rows
-from prooflops_gate.comparison import too_long
+from prooflops_gate.first_pair import too_long
 from prooflops_gate.history.records import Summary, Timed
 from prooflops_gate.instruments.memory import memory_rows
 from prooflops_gate.report.files import SCHEMA_FILE

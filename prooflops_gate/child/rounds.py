@@ -1,6 +1,6 @@
 """What is seen around each timed round of pytest-benchmark: the core's speed and the GPU's clock.
 
-No public hook of pytest-benchmark runs between two rounds, so the function that runs one is wrapped.
+No public hook of pytest-benchmark runs between two rounds, so what runs one is wrapped.
 """
 
 from __future__ import annotations

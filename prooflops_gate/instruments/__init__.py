@@ -1,20 +1,21 @@
 """What an instrument of the gate is.
 
-It measures pairs of processes, decides on benchmarks, and explains.
+It measures pairs of processes, and decides on benchmarks.
 
 `times` and `instructions` ask for pairs; `memory` rides on those of times. The one loop that takes
-the pairs is in `prooflops_gate.comparison`.
+the pairs is `prooflops_gate.loop`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from prooflops_gate.history.records import Timed
+from prooflops_gate.history.records import Timed, summary_of
 from prooflops_gate.rows import Row
-from prooflops_gate.task import Pair, Task
+from prooflops_gate.task import Pair, Replicate, Task
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,34 @@ class Measured:
     pairs: Mapping[str, tuple[Timed, Timed]]
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """What an instrument says of the whole run: notes for everybody, details under -v."""
+def timed_in(done: Replicate, exact: Sequence[str]) -> dict[str, Timed]:
+    """The benchmarks of a process."""
+    return dict(summary_of(done.record, Path("replicate"), exact).benchmarks)
 
+
+def measured_in(pair: Pair, exact: Sequence[str]) -> Measured:
+    """What a pair left, of each benchmark that both sides have."""
+    before, after = (timed_in(done, exact) for done in pair)
+    both = {name: (before[name], after[name]) for name in after if name in before}
+    return Measured(pair, both)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A row for each benchmark, and what to say of the run: notes to everybody, details under
+    -v.
+    """
+
+    rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
 
 
 class Instrument(Protocol):
-    """One way to compare two sides."""
+    """One way to compare two sides, by pairs of its own.
+
+    What rides on the pairs of another needs `measure` and `decide` alone.
+    """
 
     def next_task(self, now: float, /) -> Task | None:
         """What the next pair of processes is to do; None: nothing more is asked for."""
@@ -45,8 +64,5 @@ class Instrument(Protocol):
     def measure(self, measured: Measured, took_s: float, /) -> None:
         """Keeps what a pair left, which took so long."""
 
-    def decide(self) -> list[Row]:
-        """A row for each benchmark, by all that was measured."""
-
-    def explain(self) -> Explanation:
-        """What everybody should know of the run."""
+    def decide(self) -> Decided:
+        """Decides by all that was measured."""

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
-from prooflops_gate.history.records import Timed
-from prooflops_gate.instruments import Explanation, Measured
+from prooflops_gate.instruments import Decided, Measured
 from prooflops_gate.instruments.counts import (
     LOOKS,
     UNSTEADY,
@@ -19,16 +18,12 @@ from prooflops_gate.instruments.counts import (
     level_of,
     tally,
 )
-from prooflops_gate.instruments.pace import PacePlan
 from prooflops_gate.machine import cpu
-from prooflops_gate.rows import Row
 from prooflops_gate.task import Counting, Pair, ReplicateFailed, Task
 
 # Times as long as without valgrind: start and imports, which are not instrumented, and a
 # benchmark's calls, three of four of them so.
 START_FACTOR, CALLS_FACTOR, START_S = 25, 150, 5.0
-# The share of the time left, where time decides, too; and beside other work, that no count notices.
-SHARE, BUSY_SHARE = 1 / 3, 2 / 3
 # Of a pair's time: the next pairs take a little longer or shorter.
 RESERVE = 0.1
 BLIND = (
@@ -37,40 +32,13 @@ BLIND = (
 )
 
 
-def share_of(timed: Collection[Timed]) -> float:
-    """The share of the time left that counting gets, by how much of the first pair ran beside other
-    work.
-
-    >>> quiet, busy = Timed(1.0, {}), Timed(1.0, {}, contended="busy")
-    >>> round(share_of([quiet, busy]), 2), round(share_of([busy, busy]), 2)
-    (0.33, 0.67)
-    """
-    busy = sum(bool(each.contended) for each in timed)
-    return BUSY_SHARE if 2 * busy > len(timed) else SHARE
-
-
-def counting_s(share: float, left_s: float, pace: PacePlan) -> float:
-    """The seconds that counting gets: its share of the time left.
-
-    All of it where the rest would be too short for a first look at times, which decides nothing.
-
-    >>> from prooflops_gate.instruments.pace import Cost
-    >>> costs = {"a": Cost(call_s=0.1)}
-    >>> slow = PacePlan(costs, overhead_s=9.9, pairs=8, most_pairs=34, budget_s=400, left_s=380)
-    >>> [counting_s(2 / 3, 380, plan) for plan in (slow, replace(slow, overhead_s=0.1))]
-    [380, 253.33333333333331]
-    """
-    share_s = share * left_s
-    return share_s if pace.later(share_s).fits(pace.kept) else left_s
-
-
 class Instructions:
     """The instructions of benchmarks, in batches: the shortest first, and each up to its last look.
 
     `round_s` is the fastest round of each. `limit` is the smallest change that counts. The first
     batch is planned to end at `ends` on the monotonic clock; a later look or batch begins where it
     is expected to end by `latest`. `drivers` are those of accelerators that the benchmarks load:
-    none runs under valgrind.
+    none runs under valgrind. `features` is a note on other kernels that run there.
     """
 
     def __init__(
@@ -82,7 +50,9 @@ class Instructions:
         ends: float,
         latest: float,
         drivers: Collection[str] = (),
+        features: str = "",
     ) -> None:
+        self.features = features
         self.limit, self.ends, self.latest = limit, ends, latest
         self.at_once = len(cpu.allowed_cores()) > 1
         self.costs_s = {name: CALLS_FACTOR * each_s for name, each_s in round_s.items()}
@@ -171,18 +141,12 @@ class Instructions:
         if count is not None:
             self.found[name] = count
 
-    def close(self) -> None:
-        """Decides what the end of the time left open."""
+    def decide(self) -> Decided:
         for name in self._taken:
             if name not in self.found:
+                # What the end of the time left open.
                 self._decide(name, ended=True)
-
-    def decide(self) -> list[Row]:
-        self.close()
-        return [count_row(name, count) for name, count in self.found.items()]
-
-    def explain(self) -> Explanation:
-        self.close()
+        rows = tuple(count_row(name, count) for name, count in self.found.items())
         notes = []
         if self.why_not:
             notes.append(f"instructions are not counted: {self.why_not}")
@@ -191,16 +155,37 @@ class Instructions:
             had = f"{many(self.pairs, 'pair')} had the time"
             notes.append(f"{many(left, 'benchmark')} left open by instructions: {had}")
         if self.found:
-            notes.append(BLIND)
+            notes += filter(None, [BLIND, self.features])
         if not self.costs_s:
-            return Explanation(tuple(notes))
+            return Decided(rows, tuple(notes))
         unsteady = sum(count.verdict == UNSTEADY for count in self.found.values())
         detail = (
             f"instructions of {len(self.found)} of {len(self.costs_s)} benchmarks: "
             f"{tally(self.found.values())}, {unsteady} do not repeat; time alone decides "
             f"{len(self.costs_s) - len(self.found)} without a count; {self.pairs} pairs"
         )
-        return Explanation(tuple(notes), (detail,))
+        return Decided(rows, tuple(notes), (detail,))
+
+
+def instructions_of(
+    measured: Measured, share_s: float, limit: float, start_cpu_s: float, began: float, ends: float
+) -> Instructions:
+    """The instructions of what a pair measured, in this share of the time until `ends`; none in no
+    time.
+    """
+    if not share_s:
+        return Instructions({}, limit, start_cpu_s, began, began, began)
+    drivers = {side.footprint["driver"] for side in measured.pair if side.footprint.get("driver")}
+    return Instructions(
+        {name: pair[1].time_s for name, pair in measured.pairs.items()},
+        limit,
+        start_cpu_s,
+        began=began,
+        ends=began + share_s,
+        latest=min(began + 2 * share_s, ends),
+        drivers=sorted(drivers),
+        features=by_features(measured.pair),
+    )
 
 
 def apart(task: Task, now: float) -> tuple[Task, Task]:

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from prooflops_gate.history.records import Timed
-from prooflops_gate.instruments import Explanation, Measured
+from prooflops_gate.instruments import Decided, Measured
 from prooflops_gate.instruments.exact import Sides
 from prooflops_gate.rows import MEMORY, Row
-from prooflops_gate.task import Task
 
 # Processes of a side that decide.
 FEWEST = 5
@@ -49,12 +48,6 @@ class Memory:
         pairs = zip(before, after, strict=True)
         return all(is_memory_open(old, new, self.min_effect) for old, new in pairs)
 
-    def next_task(self, _: float) -> Task | None:
-        return None
-
-    def progress(self) -> str:
-        return ""
-
     def measure(self, measured: Measured, _: float) -> None:
         self.has_begun = True
         for name, (before, after) in measured.pairs.items():
@@ -63,11 +56,8 @@ class Memory:
                 old.append(before)
                 new.append(after)
 
-    def decide(self) -> list[Row]:
-        return memory_rows(self.both, self.min_effect)
-
-    def explain(self) -> Explanation:
-        return Explanation()
+    def decide(self) -> Decided:
+        return Decided(tuple(memory_rows(self.both, self.min_effect)))
 
 
 def _lies_above(low: Sequence[float], high: Sequence[float], min_effect: float) -> bool:

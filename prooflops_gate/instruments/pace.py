@@ -10,7 +10,7 @@ imports and collection. From these the rest is planned.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from prooflops_gate.child.repeats import FEWEST_RUNS, runs_in
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.history.records import Timed
+from prooflops_gate.rows import INSTRUCTIONS, TIME
 from prooflops_gate.statistics.decision_rule import Plan
 from prooflops_gate.statistics.effects import Effect
 from prooflops_gate.task import Paces, Pair, Replicate
@@ -39,6 +40,9 @@ FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
 NOISY = 0.02
 # Why a benchmark is open that is not taken with the others.
 TOO_LONG = "it takes too long for the budget"
+# The share of the time left that counting instructions gets; and beside other work, that no count
+# notices.
+COUNTING_SHARE, BUSY_COUNTING_SHARE = 1 / 3, 2 / 3
 # A change so many times as large as the noise needs no more than the least time.
 PLAIN_FACTOR = 10
 
@@ -104,6 +108,25 @@ class PacePlan:
         """The same plan where something else has spent this time."""
         return replace(self, budget_s=self.budget_s - spent_s, left_s=self.left_s - spent_s)
 
+    def counting_s(self, by: str, timed: Collection[Timed], left_s: float) -> float:
+        """The seconds that counting instructions gets: none where time alone decides, else a share
+        of the time left.
+
+        All of it where instructions alone decide, or the rest would be too short for a first look
+        at times, which decides nothing.
+
+        >>> costs = {"a": Cost(call_s=0.1)}
+        >>> slow = PacePlan(costs, overhead_s=9.9, pairs=8, most_pairs=34, budget_s=400, left_s=380)
+        >>> busy = [Timed(1.0, {}, contended="busy")]
+        >>> quick = replace(slow, overhead_s=0.1)
+        >>> [plan.counting_s("both", busy, 380) for plan in (slow, quick)]
+        [380, 253.33333333333331]
+        """
+        if by == TIME:
+            return 0.0
+        share_s = left_s if by == INSTRUCTIONS else share_of(timed) * left_s
+        return share_s if self.later(share_s).fits(self.kept) else left_s
+
     @cached_property
     def too_long(self) -> list[str]:
         """The benchmarks without which the others can have the least number of pairs.
@@ -142,6 +165,7 @@ class PacePlan:
         """Seconds of each test that is run several times in a process."""
         return {name: cost.again_s for name, cost in self.costs.items() if cost.again_s}
 
+    @cached_property
     def given_up(self) -> dict[str, str]:
         """The benchmarks that are too long to be taken with the others, and why."""
         needed = self.minutes_for(list(self.costs))
@@ -242,6 +266,18 @@ class PacePlan:
             f"{self.overhead_s:.1f} s for the start of a process; "
             f"{self.pairs} pairs until the first decision"
         )
+
+
+def share_of(timed: Collection[Timed]) -> float:
+    """The share of the time left that counting gets, by how much of the first pair ran beside other
+    work.
+
+    >>> quiet, busy = Timed(1.0, {}), Timed(1.0, {}, contended="busy")
+    >>> round(share_of([quiet, busy]), 2), round(share_of([busy, busy]), 2)
+    (0.33, 0.67)
+    """
+    busy = sum(bool(each.contended) for each in timed)
+    return BUSY_COUNTING_SHARE if 2 * busy > len(timed) else COUNTING_SHARE
 
 
 def plan_of(

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from prooflops_gate.console.tables import many
 from prooflops_gate.history.records import Timed
-from prooflops_gate.instruments import Explanation, Measured
+from prooflops_gate.instruments import Decided, Measured
 from prooflops_gate.instruments.pace import FIRST, PacePlan
 from prooflops_gate.instruments.time_rule import (
     EXCLUDING,
@@ -56,7 +56,7 @@ class Times:
         self.rule, self.ends, self.plan, self.template = rule, ends, plan, template
         self.sides: dict[str, tuple[list[Timed], list[Timed]]] = {name: ([], []) for name in names}
         # Benchmarks that are not taken with the others, and why.
-        self.given_up = plan.given_up() if plan else {}
+        self.given_up = plan.given_up if plan else {}
         # Those of them that get their own pairs, once the others are decided; unknown until then.
         self.alone: list[str] | None = None
         # The benchmarks that the next pair was asked for: still open if it was not taken.
@@ -168,26 +168,22 @@ class Times:
         for side, timed in zip(self.sides[name], pair, strict=True):
             side.append(timed)
 
-    def decide(self) -> list[Row]:
+    def decide(self) -> Decided:
+        """The times of all benchmarks, and what they show together."""
         for name in self._set_aside:
             # All its pairs were contended, and its row says so.
             if not self._kept(name):
                 self._keep(name, self._take_most_equal(name))
-        rows, _ = look_at(self.sides, replace(self.rule, ended=bool(self.open)))
-        left = self.given_up.keys() - set(self.alone or ())
-        return [
-            replace(row, note=self.given_up[row.name]) if row.name in left else row for row in rows
-        ]
-
-    def left_open(self, rows: Iterable[Row]) -> list[str]:
-        """The benchmarks that are open because the budget ended."""
-        return [row.name for row in rows if row.name in self.open and row.verdict == "INCONCLUSIVE"]
-
-    def explain(self) -> Explanation:
-        rows = self.decide()
         notes, details = self._launches(), []
-        if left := self.left_open(rows):
-            open_ = many(len(left), "benchmark")
+        found, _ = look_at(self.sides, replace(self.rule, ended=bool(self.open)))
+        never_taken = self.given_up.keys() - set(self.alone or ())
+        rows, ended = [], 0
+        for row in found:
+            note = self.given_up[row.name] if row.name in never_taken else row.note
+            rows.append(replace(row, note=note))
+            ended += row.name in self.open and row.verdict == "INCONCLUSIVE"
+        if ended:
+            open_ = many(ended, "benchmark")
             notes.append(f"the budget (--gate-budget) is spent: {open_} left open by time")
         if mean := overall(self.sides):
             bounds = f"{mean.ratio:.3f} ({interval(mean)})"
@@ -196,7 +192,7 @@ class Times:
         if self._repeats:
             repeated = many(self._repeats.total(), "measurement")
             details.append(f"{repeated} repeated because other work competed")
-        return Explanation(tuple(notes), tuple(details))
+        return Decided(tuple(rows), tuple(notes), tuple(details))
 
     def _launches(self) -> list[str]:
         early = [

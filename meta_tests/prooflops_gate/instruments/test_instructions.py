@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT, child_environment
 from prooflops_gate.child.callgrind import RUNNING_ON_VALGRIND, request
-from prooflops_gate.comparison import exhaust
 from prooflops_gate.counted_history import MOST_PROCESSES, steps
 from prooflops_gate.history.counts import CountRecord, append_counts
+from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.counts import FEWER, MORE, UNSTEADY, Count, by_both, decide
 from prooflops_gate.instruments.instructions import Instructions
+from prooflops_gate.loop import exhaust
 from prooflops_gate.process import VALGRIND, interpreter_of
 from prooflops_gate.report.sentences import sentence
 from prooflops_gate.rows import INSTRUCTIONS, TIME, Row
@@ -74,17 +75,16 @@ def test_a_look_at_counts_ends_within_twice_its_share_and_the_budget(
 ) -> None:
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("prooflops_gate.comparison.time", clock)
-    record: Any = {"benchmarks": [], "prooflops": {}}
-    counted: Any = SimpleNamespace(counts={"a": 1000}, record=record)
+    monkeypatch.setattr("prooflops_gate.loop.time", clock)
+    counted: Any = SimpleNamespace(counts={"a": 1000})
 
-    def take(task: object) -> Pair:
+    def take(task: object) -> Measured:
         now[0] += pair_s
-        return Pair(counted, counted)
+        return Measured(Pair(counted, counted), {})
 
     found = Instructions({"a": 0.01}, LIMIT, 0.1, 0.0, ends=200.0, latest=min(400.0, budget_s))
-    exhaust(found, take, (), lambda line: None)
-    assert [note for note in found.explain().notes if "open" in note] == said
+    exhaust(found, take, lambda line: None)
+    assert [note for note in found.decide().notes if "open" in note] == said
     assert bool(found.found) != bool(said)
 
 
@@ -94,23 +94,22 @@ def test_what_a_first_batch_leaves_is_counted_up_to_its_decision(
     """One of ten takes 3 % more, and a pair of all ten does not fit three times into the share."""
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("prooflops_gate.comparison.time", clock)
-    record: Any = {"benchmarks": [], "prooflops": {}}
+    monkeypatch.setattr("prooflops_gate.loop.time", clock)
 
-    def take(task: Any) -> Pair:
+    def take(task: Any) -> Measured:
         sides = []
         now[0] += 5.0
         for grown in (1000, 1030):
             counts = dict.fromkeys(task.tests, 100000)
             if "a0" in counts:
                 counts["a0"] = 100 * grown
-            sides.append(SimpleNamespace(counts=counts, record=record))
+            sides.append(SimpleNamespace(counts=counts))
         now[0] += 10.0 * len(task.tests)
-        return Pair(*sides)
+        return Measured(Pair(*sides), {})
 
     round_s = {f"a{number}": 10 / 150 for number in range(10)}
     found = Instructions(round_s, LIMIT, 0.0, 0.0, ends=200.0, latest=600.0)
-    exhaust(found, take, (), lambda line: None)
+    exhaust(found, take, lambda line: None)
     assert [found.found[name].verdict for name in sorted(round_s)] == [MORE, *["SAME"] * 9]
     assert now[0] < 600.0
 

@@ -26,7 +26,7 @@ def test_what_may_have_changed_is_measured_in_the_processes_that_decide() -> Non
     for number in range(FEWEST):
         memory.measure(measured(same=(90_000, 90_000), more=(90_000, 180_000)), 0.0)
         assert memory.wanted == (("more",) if number + 1 < FEWEST else ()), number
-    (row,) = memory.decide()
+    (row,) = memory.decide().rows
     assert (row.name, row.verdict) == ("more", "MORE MEMORY")
 
 

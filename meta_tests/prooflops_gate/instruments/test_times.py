@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from prooflops_gate.comparison import exhaust
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.pace import Cost, PacePlan
 from prooflops_gate.instruments.time_rule import TimeRule, plan_for
 from prooflops_gate.instruments.times import Times
+from prooflops_gate.loop import exhaust
 from prooflops_gate.rows import Row
 from prooflops_gate.statistics.effects import paired
-from prooflops_gate.task import OutOfTime, Pair, Replicate, Side, Task
+from prooflops_gate.task import OutOfTime, Task
 
-SIDE = Side("a", "python", None)  # type: ignore[arg-type]
 # The times of a benchmark's pair, by its number.
 Made = Callable[[str, int], tuple[Timed, Timed]]
 
@@ -24,21 +23,6 @@ Made = Callable[[str, int], tuple[Timed, Timed]]
 def timed(time_s: float, slowness: float = 1.0) -> Timed:
     contended = "beside others" if slowness > 1 else ""
     return Timed(time_s, {}, contended=contended, slowness=slowness)
-
-
-def replicate(times: dict[str, Timed]) -> Replicate:
-    """A process that measured these times."""
-    benchmarks = []
-    for name, each in times.items():
-        contention = {"contended": bool(each.contended), "slowness": each.slowness}
-        benchmarks.append(
-            {
-                "fullname": name,
-                "stats": {"min": each.time_s},
-                "extra_info": {"contention": contention},
-            }
-        )
-    return Replicate(SIDE, {"benchmarks": benchmarks, "prooflops": {}}, "", {}, [], {}, 1.0)
 
 
 class Run:
@@ -52,18 +36,18 @@ class Run:
         rule = rest.pop("rule", TimeRule(plan_for(len(names))))
         self.times = Times(names, rule, time.monotonic() + budget_s, **rest)
 
-    def take(self, task: Task) -> Pair:
+    def take(self, task: Task) -> Measured:
         self.asked.append(task)
-        before, after = {}, {}
-        for name in task.tests or ():
-            before[name], after[name] = self.made(name, len(self.asked))
-        return Pair(replicate(before), replicate(after))
+        return self.measured(task.tests or (), len(self.asked))
+
+    def measured(self, names: Sequence[str], number: int) -> Measured:
+        pairs = {name: self.made(name, number) for name in names}
+        return Measured(None, pairs)  # type: ignore[arg-type]
 
     def run(self, took_s: float = 0.0) -> dict[str, Row]:
-        first = {name: self.made(name, 0) for name in self.names}
-        self.times.measure(Measured(None, first), took_s)  # type: ignore[arg-type]
-        exhaust(self.times, self.take, (), lambda line: None)
-        return {row.name: row for row in self.times.decide()}
+        self.times.measure(self.measured(self.names, 0), took_s)
+        exhaust(self.times, self.take, lambda line: None)
+        return {row.name: row for row in self.times.decide().rows}
 
 
 def test_each_benchmark_is_taken_until_it_is_decided() -> None:
@@ -88,7 +72,7 @@ def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget() -> None
     assert (run.times.taken, rows["a"].verdict) == (1, "INCONCLUSIVE")
     assert "the budget ended it (--gate-budget)" in rows["a"].note
     spent = "the budget (--gate-budget) is spent: 1 benchmark left open by time"
-    assert spent in run.times.explain().notes
+    assert spent in run.times.decide().notes
 
 
 @pytest.mark.parametrize(("each", "verdict"), [(1.001, "SAME"), (1.025, "INCONCLUSIVE")])
@@ -105,7 +89,8 @@ def test_what_the_budget_ends_between_two_looks_is_looked_at_once_more(
     run = Run(made)
     rows = run.run()
     assert (run.times.taken, rows["a"].verdict) == (13, verdict)
-    assert bool(run.times.left_open(rows.values())) is (verdict == "INCONCLUSIVE")
+    left = [note for note in run.times.decide().notes if "left open by time" in note]
+    assert bool(left) is (verdict == "INCONCLUSIVE")
 
 
 def test_no_more_pairs_are_taken_than_replicates_allow_on_a_busy_machine() -> None:

@@ -1,0 +1,63 @@
+"""The one loop of a comparison: takes the pairs of processes that an instrument asks for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from prooflops_gate.instruments import Decided, Instrument, Measured
+from prooflops_gate.instruments.instructions import Instructions
+from prooflops_gate.instruments.memory import Memory
+from prooflops_gate.instruments.times import Times
+from prooflops_gate.task import OutOfTime, ReplicateFailed, Task
+
+# At least, between two lines of progress.
+SILENT_S = 20.0
+
+
+def exhaust(
+    instrument: Instrument,
+    take: Callable[[Task], Measured],
+    say: Callable[[str], None],
+) -> None:
+    """Takes the pairs that an instrument asks for, until it asks for none or no more fits."""
+    said_at = -math.inf
+    while task := instrument.next_task(time.monotonic()):
+        began = time.monotonic()
+        if began + task.needs_s > task.ends:
+            return
+        if began - said_at >= SILENT_S:
+            said_at = began
+            say(instrument.progress())
+        try:
+            measured = take(task)
+        except OutOfTime:
+            return
+        instrument.measure(measured, time.monotonic() - began)
+
+
+def count(
+    counted: Instructions,
+    take: Callable[[Task], Measured],
+    say: Callable[[str], None],
+) -> Decided:
+    """Counts instructions until all is decided, or a process fails under valgrind."""
+    try:
+        exhaust(counted, take, say)
+    except ReplicateFailed as failed:
+        counted.fail(failed)
+    return counted.decide()
+
+
+class Riding:
+    """Times, with memory measured in the same processes."""
+
+    def __init__(self, times: Times, memory: Memory) -> None:
+        self.times, self.memory = times, memory
+        self.next_task, self.progress = times.next_task, times.progress
+        self.decide = times.decide
+
+    def measure(self, measured: Measured, took_s: float) -> None:
+        self.times.measure(measured, took_s)
+        self.memory.measure(measured, took_s)

@@ -1,0 +1,80 @@
+"""What a comparison is asked: which two sides, by which tests, under which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from prooflops_gate import sides
+from prooflops_gate.instruments.time_rule import TimeRule, plan_for
+from prooflops_gate.options import Settings
+from prooflops_gate.process import Processes
+from prooflops_gate.selection import Selection
+from prooflops_gate.task import Replicate, Side
+
+
+@dataclass(frozen=True)
+class Question:
+    """This side beside another, by the tests that were selected.
+
+    `asked` is the option that names the other side; empty where both are this one. `say` takes a
+    line of progress, `heard` each process of this side. `targets` are the paths in which the other
+    side is searched for benchmarks.
+    """
+
+    here: Side
+    other: Side
+    asked: str
+    selection: Selection
+    settings: Settings
+    processes: Processes
+    say: Callable[[str], None]
+    heard: Callable[[Replicate], None]
+    began: float
+    targets: tuple[str, ...] = ()
+
+    @property
+    def ends(self) -> float:
+        """When the budget ends, by the clock of `time.monotonic`."""
+        return self.began + self.settings.budget_s
+
+    @property
+    def title(self) -> str:
+        """The two sides, in words."""
+        this = f"this side ({sides.commit_of(self.here.root)})"
+        if not self.asked:
+            return f"{this} beside itself"
+        return f"{self.other.label} (before) beside {this} (after)"
+
+    @property
+    def directions(self) -> int:
+        """2 if the run or any marker asks for the direction "both", else 1."""
+        return 2 if "both" in {self.settings.direction, *self.selection.directions} else 1
+
+    def rule(self, benchmarks: int) -> TimeRule:
+        """The rule that decides so many benchmarks by their times."""
+        settings, selection = self.settings, self.selection
+        plan = plan_for(
+            benchmarks,
+            most=settings.replicates,
+            all_pairs=settings.noise_floor,
+            directions=self.directions,
+        )
+        return TimeRule(
+            plan,
+            settings.min_effect,
+            selection.smallest,
+            settings.replicates,
+            settings.noise_floor,
+            direction=settings.direction,
+        )
+
+
+def refuse_without_benchmarks(selection: Selection) -> None:
+    """Raises UsageError where nothing that is measured was selected."""
+    if not selection.benchmarks:
+        raise pytest.UsageError(
+            "the gate found no test with the fixture or the marker `benchmark` among those selected"
+        )
