@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import allocator
-from accounting.allocator import Block, CachingAllocator, OutOfMemory
+from accounting.caching_allocator import Block, CachingAllocator, OutOfMemory
 from meta_tests.conftest import ROOT
 
 MIB = 2**20
@@ -64,9 +64,6 @@ def test_a_sequence_of_requests_and_frees_costs_what_the_card_charged() -> None:
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "expandable": {"expandable_segments": True},
-    "never split": {"max_split_size_bytes": 40 * MIB},
-    "rounded": {"roundup_power2_divisions": 4},
-    "expandable and rounded": {"expandable_segments": True, "roundup_power2_divisions": 8},
 }
 
 
@@ -115,15 +112,6 @@ def test_expandable_segments_map_pages_and_charge_exactly():
     simulated.free(first)
     simulated.empty_cache()
     assert simulated.reserved_bytes == 40 * MIB, "no whole page is free"
-
-
-def test_a_block_beyond_max_split_size_waits_for_a_request_near_its_size():
-    simulated = CachingAllocator(max_split_size_bytes=64 * MIB)
-    simulated.free(simulated.allocate(100 * MIB))
-    small = simulated.allocate(30 * MIB)
-    assert simulated.reserved_bytes == 130 * MIB, "an oversized block was split"
-    large = simulated.allocate(90 * MIB)
-    assert (small.size, large.size) == (30 * MIB, 100 * MIB)
 
 
 def test_the_free_of_another_allocators_block_is_refused():

@@ -36,17 +36,17 @@ wrong_value(
 )
 
 
-@fault(SEQUENCE, instead_of="accounting.allocator.CachingAllocator._is_split")
+@fault(SEQUENCE, instead_of="accounting.caching_allocator.CachingAllocator._is_split")
 def a_large_block_is_split_down_to_512_bytes(_, self, block, size):
     return block.size - size >= 512
 
 
-@fault(SEQUENCE, instead_of="accounting.allocator.CachingAllocator._add_merged")
+@fault(SEQUENCE, instead_of="accounting.caching_allocator.CachingAllocator._add_merged")
 def free_neighbours_stay_apart(_, self, block):
     block.pool.add(block)
 
 
-@fault(SEQUENCE, instead_of="accounting.allocator.Pool.best_fit")
+@fault(SEQUENCE, instead_of="accounting.caching_allocator.Pool.best_fit")
 def the_largest_free_block_is_taken(best_fit, self, size):
     fitting = self.blocks(size)
     return fitting[-1] if fitting else None
@@ -55,7 +55,7 @@ def the_largest_free_block_is_taken(best_fit, self, size):
 @fault(
     f"{PREDICTED}/test_fits.py::test_a_step_fits_that_gets_through_once_the_cache_is_emptied",
     f"{ALLOCATOR}::test_a_full_card_empties_its_cache_before_it_refuses",
-    instead_of="accounting.allocator.CachingAllocator._release",
+    instead_of="accounting.caching_allocator.CachingAllocator._release",
 )
 def a_free_segment_is_never_given_back(*_):
     pass

@@ -9,7 +9,7 @@ from collections import Counter
 
 import torch
 
-from accounting.allocator import Block, CachingAllocator, OutOfMemory
+from accounting.caching_allocator import Block, CachingAllocator, OutOfMemory
 
 MIB = 2**20
 FIGURES = ("requested_bytes", "allocated_bytes", "reserved_bytes")

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from accounting.allocator import Block
+from accounting.caching_allocator import Block
 from accounting.formats import FORMATS
 from meta_tests.simulated_card.caching import MIB
 from meta_tests.simulated_card.card import (

@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from accounting.allocator import CachingAllocator, OutOfMemory, cublas_workspace_bytes
+from accounting.allocator import cublas_workspace_bytes
+from accounting.caching_allocator import CachingAllocator, OutOfMemory
 from accounting.checks import validated_choice
 from prooflops.measured.phases import Phases, highest
 from prooflops.predicted.cuda_choices import CHOICES, choices_of_cuda

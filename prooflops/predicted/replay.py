@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from heapq import nlargest
 
-from accounting.allocator import Block, CachingAllocator
+from accounting.caching_allocator import Block, CachingAllocator
 from prooflops.measured.phases import PhaseBytes
 from prooflops.predicted.ledger import Event, Ledger, Storage
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from accounting.allocator import CachingAllocator, OutOfMemory
+from accounting.caching_allocator import CachingAllocator, OutOfMemory
 from accounting.devices import usable_bytes
 from prooflops.predicted import TrainingStep
 from prooflops.predicted.fake_cuda import can_fake_cuda

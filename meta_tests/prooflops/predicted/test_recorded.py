@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 
-from accounting.allocator import CachingAllocator
+from accounting.caching_allocator import CachingAllocator
 from meta_tests.accounting.test_allocator import run_sequence
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops.predicted.recorded_nets import NETS
