@@ -34,7 +34,6 @@ ZERO_SHARDS: dict[int, tuple[str, ...]] = {
     2: ("state", "master", "gradients"),
     3: ("state", "master", "gradients", "parameters"),
 }
-KINDS = ("tensor", "context", "pipeline", "expert", "data")
 # Each of n ranks sends this many times (n − 1)/n of the array; a "send" goes whole to one
 # neighbour.
 PASSES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}

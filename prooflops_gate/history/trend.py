@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prooflops_gate.console.tables import engineering, markdown_table
+from prooflops_gate.console.tables import engineering
 from prooflops_gate.history.records import Summary
 from prooflops_gate.statistics.change_points import FEWEST, SMALLEST, Change, change_points
 
@@ -152,17 +152,3 @@ def with_verdicts(
         for trend in found
     ]
     return [replace(trend, verdicts=verdicts) for trend, verdicts in zip(found, kept, strict=True)]
-
-
-def markdown(found: Sequence[Trend]) -> list[str]:
-    """Trends as lines of Markdown; none without any."""
-    if not found:
-        return []
-    return [
-        "## Trend",
-        "",
-        *markdown_table(table(found)),
-        "",
-        f"Changes of level by more than {SMALLEST:.0%}, by ranks.",
-        "",
-    ]

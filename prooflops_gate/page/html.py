@@ -19,7 +19,6 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 FIGURES = "The figures as a table"
-LARGEST_OPEN_TABLE = 24  # rows
 
 
 def html(page: Page) -> str:

@@ -13,7 +13,7 @@ from prooflops.suite.registry import Registry, Source
 from prooflops.suite.report import delivery
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.reconciled import reconciled
-from prooflops.suite.verdicts import RED, VERDICTS, Verdict
+from prooflops.suite.verdicts import VERDICTS, Verdict
 from prooflops_gate.history.trend import Trend
 
 # The version of the form of verdicts.json, raised for incompatible changes.
@@ -106,10 +106,6 @@ class RunReport:
     def errors(self) -> list[RedTest]:
         """The tests that crashed, hung or ended by another error."""
         return [each for each in self.red_tests if not each.is_contradiction]
-
-    @property
-    def red(self) -> list[Verdict]:
-        return self.with_verdicts(*RED)
 
 
 def by_topic(claims: Iterable[Verdict]) -> dict[str, list[Verdict]]:
