@@ -17,9 +17,7 @@ get_allocation_size and should_split in c10/cuda/CUDACachingAllocator.cpp (torch
 
 from __future__ import annotations
 
-import re
-
-from accounting.checks import checked, validated_bool, validated_instance, validated_ints
+from accounting.checks import checked, validated_ints
 
 # Every block is a multiple of this (kMinBlockSize).
 BLOCK_BYTES = 512
@@ -76,20 +74,18 @@ def segment_bytes(request: int) -> int:
     return -(-rounded // SEGMENT_ROUNDING_BYTES) * SEGMENT_ROUNDING_BYTES
 
 
-@checked("block", expandable_segments=validated_bool)
-def charged_bytes(request: int, block: int | None = None, expandable_segments: bool = False) -> int:
+@checked("block")
+def charged_bytes(request: int, block: int | None = None) -> int:
     """Growth of `memory_allocated` for a request served from a free `block`, by default from a
     fresh segment.
 
     The block is split, and the rounded request charged, if enough remains: 512 bytes in the small
     pool, more than 1 MiB in the large one. Otherwise the whole block is charged: 11 MiB from a
-    fresh segment of 12 costs 12. With expandable segments every block is split. Raises ValueError
-    if the block is too small or not a multiple of 512.
+    fresh segment of 12 costs 12. With expandable segments every block is split (not modelled here).
+    Raises ValueError if the block is too small or not a multiple of 512.
 
     >>> charged_bytes(11 * 2**20) // 2**20
     12
-    >>> charged_bytes(11 * 2**20, expandable_segments=True) // 2**20
-    11
     """
     rounded = rounded_bytes(request)
     free = segment_bytes(request) if block is None else block
@@ -99,58 +95,45 @@ def charged_bytes(request: int, block: int | None = None, expandable_segments: b
             f"got {free}"
         )
     remainder = free - rounded
-    large = not expandable_segments and rounded > SMALL_REQUEST_BYTES
-    is_split = remainder > SMALL_REQUEST_BYTES if large else remainder >= BLOCK_BYTES
+    is_large = rounded > SMALL_REQUEST_BYTES
+    is_split = remainder > SMALL_REQUEST_BYTES if is_large else remainder >= BLOCK_BYTES
     return rounded if is_split or rounded == 0 else free
 
 
-@checked(expandable_segments=validated_bool)
-def charge_bounds(request: int, expandable_segments: bool = False) -> tuple[int, int]:
+def charge_bounds(request: int) -> tuple[int, int]:
     """Least and greatest charge for a request, whatever was allocated and freed before.
 
-    Both are the rounded request up to 1 MiB, and always with expandable segments. Above, a reused
-    block that exceeds the request by up to 1 MiB is handed out whole. Bounds of several tensors add
-    up; a difference of two `memory_allocated` readings lies between the sums.
+    Both are the rounded request up to 1 MiB. Above, a reused block that exceeds the request by up
+    to 1 MiB is handed out whole. Bounds of several tensors add up; a difference of two
+    `memory_allocated` readings lies between the sums.
 
     >>> charge_bounds(1000)
     (1024, 1024)
     """
     rounded = rounded_bytes(request)
-    whole_blocks = not expandable_segments and rounded > SMALL_REQUEST_BYTES
-    return rounded, rounded + SMALL_REQUEST_BYTES * whole_blocks
+    is_large = rounded > SMALL_REQUEST_BYTES
+    return rounded, rounded + SMALL_REQUEST_BYTES * is_large
 
 
-def cublas_workspace_bytes(compute_capability: tuple[int, int], config: str | None = None) -> int:
+def cublas_workspace_bytes(compute_capability: tuple[int, int]) -> int:
     """Bytes of the workspace that torch allocates for cuBLAS: 32 MiB on Hopper and Blackwell,
     8,519,680 before.
 
     It is allocated at the first matmul of each handle and stream, kept (per call from torch 2.15),
     and counts in `memory_allocated`: warm up before taking a difference. A training step has two
     handles, the forward pass's and that of autograd's thread, so it takes this twice (one H200:
-    33,554,432 each). The first linear layer with a bias adds CUBLASLT_WORKSPACE_BYTES. `config` is
-    the value of CUBLAS_WORKSPACE_CONFIG, pairs of :KiB:count that replace the default. Not
-    modelled: ROCm (32 MiB, 128 on MI300 and MI350), and older torch, which gives 32 MiB only to
-    compute capability 9.0. Raises ValueError for a config of another form, and for a capability
-    that is not a pair of integers. Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
+    33,554,432 each). The first linear layer with a bias adds CUBLASLT_WORKSPACE_BYTES. Not
+    modelled: CUBLAS_WORKSPACE_CONFIG, ROCm (32 MiB, 128 on MI300 and MI350), and older torch, which
+    gives 32 MiB only to compute capability 9.0. Raises ValueError for a capability that is not a
+    pair of integers. Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
 
     >>> cublas_workspace_bytes((9, 0)), cublas_workspace_bytes((8, 0))
     (33554432, 8519680)
-    >>> cublas_workspace_bytes((8, 0), ":4096:8")
-    33554432
     """
     capability = validated_ints("compute_capability", compute_capability)
     if len(capability) != 2:
         raise ValueError(
             f"compute_capability must be a pair of integers such as (9, 0), got {capability}"
         )
-    if config is None:
-        return (
-            CUBLAS_WORKSPACE_BYTES_HOPPER_ON
-            if capability[0] in (9, 10, 12)
-            else CUBLAS_WORKSPACE_BYTES
-        )
-    if not re.fullmatch(r"(:\d+:\d+)+", validated_instance("config", config, str)):
-        raise ValueError(
-            f"config must be pairs of :KiB:count such as ':4096:2:16:8', got {config!r}"
-        )
-    return sum(1024 * int(kib) * int(blocks) for kib, blocks in re.findall(r":(\d+):(\d+)", config))
+    is_hopper_on = capability[0] in (9, 10, 12)
+    return CUBLAS_WORKSPACE_BYTES_HOPPER_ON if is_hopper_on else CUBLAS_WORKSPACE_BYTES

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 VOCABULARY = 50_257
 DTYPES = {"uint16": np.uint16, "int32": np.int32}
 ORDERS = ("random", "sequential")
+TOKENS_WRITTEN_AT_ONCE = 2**22
 # Of the sequence that stands for text: every token says where it is from.
 MULTIPLIER, INCREMENT = 40_503, 12_289
 # In steps: a worker's batch takes a moment to be handed over, however early it was made.
@@ -25,11 +26,11 @@ def text(positions: np.ndarray) -> np.ndarray:
     return (positions * MULTIPLIER + positions // 97 * INCREMENT) % VOCABULARY
 
 
-def write_tokens(path: Path, tokens: int, dtype: str, chunk: int = 2**22) -> None:
+def write_tokens(path: Path, tokens: int, dtype: str) -> None:
     """A file of `tokens` tokens, two or four bytes each and nothing else."""
     with open(path, "wb") as file:
-        for start in range(0, tokens, chunk):
-            positions = np.arange(start, min(start + chunk, tokens))
+        for start in range(0, tokens, TOKENS_WRITTEN_AT_ONCE):
+            positions = np.arange(start, min(start + TOKENS_WRITTEN_AT_ONCE, tokens))
             file.write(text(positions).astype(DTYPES[dtype]).tobytes())
 
 

@@ -31,7 +31,7 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
     (convolution.convolution_flops, {"convolution": CONVOLUTION}),
     (layout.view_strides, {"shape": (96, 2), "strides": (2, 1), "new_shape": (192,)}),
     (memory.model_state, {"parameters": 96, "optimizer": "adamw", "recipe": "fp32"}),
-    (allocator.charged_bytes, {"request": 96, "block": 1024, "expandable_segments": True}),
+    (allocator.charged_bytes, {"request": 96, "block": 1024}),
     (families.mixture, {"dim": 96, "hidden": 96, "experts": 96, "active": 2, "shared": 96}),
     (models.step_flops, {"model": NET, "batch": 96, "sequence": 96, "checkpoint_every": 96}),
     (activations.activation_bytes, {"model": NET, "batch": 96, "sequence": 96, "dtype": "bf16"}),

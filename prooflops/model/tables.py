@@ -384,10 +384,10 @@ def module_figures(row: ModuleRow) -> list[str]:
     ]
 
 
-def operators_section(breakdown: Breakdown, most: int | None = MOST_ROWS) -> Section:
+def operators_section(breakdown: Breakdown) -> Section:
     rows = [["operator", "phase", "calls", "time", "share", "FLOPs", "rate"]]
     total = sum(each.seconds for each in breakdown.operators)
-    for each in breakdown.operators[:most]:
+    for each in breakdown.operators[:MOST_ROWS]:
         rate = (
             engineering(each.flops / each.seconds, "FLOP/s") if each.flops and each.seconds else "-"
         )
