@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from prooflops.suite.evidence.file import EvidenceFile
-from prooflops.suite.evidence.page import page_of_file, report_of
+from prooflops.suite.evidence.page import page_of_file, report_of_file
 from prooflops_gate.page.html import html
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,7 +29,7 @@ def page() -> str:
     """The page about the kept evidence of a GPU."""
     (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
     file = EvidenceFile(path)
-    return html(page_of_file(file, report_of(file)))
+    return html(page_of_file(file, report_of_file(file)))
 
 
 def digest(text: str) -> str:

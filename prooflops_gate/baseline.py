@@ -49,10 +49,10 @@ def found(settings: Settings, root: Path, benchmarks: Collection[str], own: str 
         then = records.baseline(settings.folder, name, own, settings.exact, benchmarks)
     except (records.UnknownBaseline, records.UnreadableRecord) as error:
         raise pytest.UsageError(str(error)) from error
-    return Baseline(name, tuple(then), *commit_of(then, root))
+    return Baseline(name, tuple(then), *commit_to_check_out(then, root))
 
 
-def commit_of(then: Sequence[Summary], root: Path) -> tuple[str, str]:
+def commit_to_check_out(then: Sequence[Summary], root: Path) -> tuple[str, str]:
     """The commit of these records, or why it cannot be checked out beside this side.
 
     One of them is empty.
@@ -130,7 +130,7 @@ def report(
     rows = stored_rows(then, [mine], "times of another session decide nothing")
     counted = counted_history.Counted()
     if settings.by != TIME:
-        counted = counted_history.compare(
+        counted = counted_history.compare_with_stored(
             selection.benchmarks, settings, processes, here, say, ends
         )
     rows += [count_row(name, each) for name, each in counted.found.items()]

@@ -77,7 +77,7 @@ def record_of(taken: Sequence[Replicate], here: Side, baseline: str) -> CountRec
     return CountRecord(commit, baseline, shared, taken[0].builds["libraries"])
 
 
-def compare(
+def compare_with_stored(
     names: Sequence[str],
     settings: Settings,
     processes: Processes,

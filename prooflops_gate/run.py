@@ -189,11 +189,11 @@ class Gate:
         pairs = Pairs(question)
         task = Task(tests=others, benchmarks_only=False)
         question.say(f"{many(len(others), 'test')} beside the benchmarks")
-        mine = verdicts_of(pairs.alone(question.here, task))
+        mine = claim_verdicts(pairs.alone(question.here, task))
         found = compare(question)
         if not mine or not sides.existing(files_of(others), question.other):
             return found
-        theirs = verdicts_of(pairs.alone(question.other, task))
+        theirs = claim_verdicts(pairs.alone(question.other, task))
         if not theirs:
             return found.noting("claims are not compared: the other side reports no verdicts")
         return replace(found, rows=(*found.rows, *changed_claims(theirs, mine)))
@@ -233,7 +233,7 @@ class Gate:
         """Appends the verdicts on times to this machine's history, where plots read them."""
         if not (self.newest and self.newest.fingerprint):
             return
-        verdicts = [verdict_of(row, found) for row in found.rows if row.is_time]
+        verdicts = [stored_verdict(row, found) for row in found.rows if row.is_time]
         if not verdicts:
             return
         commit = (self.newest.record.get("commit_info") or {}).get("id")
@@ -277,7 +277,7 @@ class Gate:
             terminalreporter.write_line(line)
 
 
-def verdict_of(row: Row, found: Comparison) -> dict[str, object]:
+def stored_verdict(row: Row, found: Comparison) -> dict[str, object]:
     """What the history keeps of a verdict on a time."""
     ratio = row.effect.ratio if row.effect else None
     kept: dict[str, object] = {"name": row.name, "verdict": row.verdict, "ratio": ratio}
@@ -286,6 +286,6 @@ def verdict_of(row: Row, found: Comparison) -> dict[str, object]:
     return kept
 
 
-def verdicts_of(done: Replicate) -> dict[str, str]:
+def claim_verdicts(done: Replicate) -> dict[str, str]:
     """The claims' verdicts of a process, where its suite gives any."""
     return {row["id"]: row["verdict"] for row in done.record["prooflops"].get("verdicts", [])}

@@ -31,10 +31,14 @@ from prooflops_gate.child.whole_tests import WholeTests, marker_arguments
 from prooflops_gate.identity import folded, stable_names
 from prooflops_gate.machine.contention import Watch, without_own
 from prooflops_gate.machine.core_speed import CoreSpeed
-from prooflops_gate.run_state import RECORD as STASHED_RECORD
-from prooflops_gate.run_state import is_benchmark, is_whole_benchmark, plain_figure
+from prooflops_gate.run_state import (
+    RECORD,
+    REPLICATE,
+    is_benchmark,
+    is_whole_benchmark,
+    plain_figure,
+)
 
-RECORD = "PROOFLOPS_RECORD_TO"
 TASK = "PROOFLOPS_GATE_TASK"
 ASKED = pytest.StashKey[dict[str, Any]]()
 # The keys of OPTIONS that the command line sets.
@@ -45,7 +49,7 @@ OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-ro
 TEST = "gate_test"
 
 
-class Replicate:
+class ChildPlugin:
     """Selects tests, paces the benchmarks among them, and collects the gate's data on them.
 
     Tests are called by their stable names. `given`: the keys of OPTIONS that the command line sets;
@@ -230,7 +234,7 @@ class Replicate:
             session.config.pluginmanager.unregister(name="hypothesispytest")
         yield
         # By now the prooflops plugin, where it is active, has made its record.
-        made = session.config.stash.get(STASHED_RECORD, None)
+        made = session.config.stash.get(RECORD, None)
         record = made or {"benchmarks": self.benchmarks(session.config), "prooflops": {}}
         name_benchmarks(record["benchmarks"])
         for bench in record["benchmarks"]:
@@ -239,7 +243,7 @@ class Replicate:
             if contention := bench["extra_info"].get("contention"):
                 bench["extra_info"]["contention"] = without_own(contention, own)
         record["replicate"] = self.data()
-        path = Path(os.environ[RECORD])
+        path = Path(os.environ[REPLICATE])
         part = path.with_suffix(".part")
         part.write_bytes(json.dumps(record, default=plain_figure).encode())
         part.replace(path)
@@ -372,7 +376,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "gate: known to strict markers where the plugin is not installed"
     )
-    replicate = Replicate(config.stash[ASKED], config.stash[GIVEN])
+    replicate = ChildPlugin(config.stash[ASKED], config.stash[GIVEN])
     if replicate.counter:
         replicate.counter.instrument()
     else:

@@ -30,14 +30,14 @@ docs/validate.md says what the lines are.
 
 def write(file: EvidenceFile) -> RunReport:
     """Writes the pages beside the file. Returns the report."""
-    report = report_of(file)
+    report = report_of_file(file)
     page = page_of_file(file, report)
     write_atomically(file.path.with_suffix(".md"), markdown(page))
     write_atomically(file.path.with_suffix(".html"), html(page))
     return report
 
 
-def report_of(file: EvidenceFile) -> RunReport:
+def report_of_file(file: EvidenceFile) -> RunReport:
     """The report of the run that a file amounts to."""
     found = results.verdicts(file, results.registry_here())
     return results.report_of(file, results.record(file, found), found)

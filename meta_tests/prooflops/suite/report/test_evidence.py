@@ -9,7 +9,7 @@ from meta_tests import picture
 from meta_tests.conftest import ROOT
 from meta_tests.contradictions import Page, contradictions
 from prooflops.suite.evidence.file import EvidenceFile
-from prooflops.suite.evidence.page import page_of_file, report_of
+from prooflops.suite.evidence.page import page_of_file, report_of_file
 from prooflops_gate.page.markdown import markdown
 
 KEPT = sorted((ROOT / "results").glob("*.jsonl"))
@@ -38,7 +38,7 @@ def test_a_healthy_h200_delivers_and_nothing_false_is_said_of_it(h200: str) -> N
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_a_kept_page_says_what_its_evidence_says(path: Path) -> None:
     file = EvidenceFile(path)
-    fresh = markdown(page_of_file(file, report_of(file))).partition(OF_THE_REGISTRY)[0]
+    fresh = markdown(page_of_file(file, report_of_file(file))).partition(OF_THE_REGISTRY)[0]
     kept = path.with_suffix(".md").read_text(encoding="utf-8").partition(OF_THE_REGISTRY)[0]
     assert kept == fresh, "write it anew: make evidence ARGS=--index"
 

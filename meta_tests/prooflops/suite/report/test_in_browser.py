@@ -10,7 +10,7 @@ import pytest
 from meta_tests.browser import Browser, Opened
 from meta_tests.conftest import ROOT
 from prooflops.suite.evidence.file import EvidenceFile
-from prooflops.suite.evidence.page import page_of_file, report_of
+from prooflops.suite.evidence.page import page_of_file, report_of_file
 from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.verdicts import RED
 from prooflops_gate.page.html import html
@@ -53,7 +53,7 @@ def test_the_page_fits_and_is_accessible_and_fetches_nothing(
     """That of a real card, with claims of each verdict and trends."""
     (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
     evidence = EvidenceFile(path)
-    made = report_of(evidence)
+    made = report_of_file(evidence)
     red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
     claims = (*red, *made.claims[len(red) :])
     shown = replace(made, claims=claims, trends=report.trends)
