@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import gc
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 
-from bench.streams import MEMORY, STREAMS, Arrays, assert_bytes, cache_size
+from bench.streams import MEMORY, STREAMS, Arrays, Stream, assert_bytes, cache_size
 from prooflops.measured import one_thread
 
 ROWS = [(MEMORY, kernel) for kernel in STREAMS]
@@ -23,6 +24,19 @@ ROWS += [(level, kernel) for level in ("L1", "L2", "L3") for kernel in ("copy", 
 def arrays(device) -> dict[int, Arrays]:
     """Arrays by length; kernels of the same size share them."""
     return {}
+
+
+def assert_counted(stream: Stream, kernel: str) -> None:
+    """The bytes and FLOPs that a call dispatches are those of its formula."""
+    __tracebackhide__ = True
+    _, written, _ = STREAMS[kernel]
+    # The scalar result.
+    seen = assert_bytes(stream.work, stream.run, uncounted=0 if written else 4)
+    # The counter takes a + s·b for one FLOP.
+    counted = stream.work.flops // (2 if kernel == "triad" else 1)
+    assert seen.total + seen.elementwise == counted, (
+        f"{stream.work.flops} FLOPs are declared, but {seen.total + seen.elementwise} were counted"
+    )
 
 
 @pytest.mark.parametrize(("level", "kernel"), ROWS, ids=lambda part: part)
@@ -43,18 +57,7 @@ def test_stream(
         arrays[size.elements] = Arrays(size.elements, device)
     stream = arrays[size.elements].stream(kernel)
 
-    def count() -> None:
-        __tracebackhide__ = True
-        # The scalar result.
-        seen = assert_bytes(stream.work, stream.run, uncounted=0 if written else 4)
-        # The counter takes a + s·b for one FLOP.
-        counted = stream.work.flops // (2 if kernel == "triad" else 1)
-        assert seen.total + seen.elementwise == counted, (
-            f"{stream.work.flops} FLOPs are declared, but {seen.total + seen.elementwise} were "
-            f"counted"
-        )
-
-    measure.once(count)
+    measure.once(partial(assert_counted, stream, kernel))
     # One array alone does not fit the last level.
     exceeds = level == MEMORY and (size.multiple or 0) > 1
     with nullcontext() if level == MEMORY else one_thread():
@@ -63,7 +66,7 @@ def test_stream(
             stream.work,
             dtype="fp32",
             check=stream.check,
-            # `count` has checked them; of these kernels only dot is a matrix product.
+            # `assert_counted` has checked them; of these kernels only dot is a matrix product.
             counted=False,
             bytes_bound=bound_bytes_per_s if exceeds else None,
             cache="as-is" if level == MEMORY else "hot",

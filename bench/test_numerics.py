@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from accounting.formats import Format, format_of
 from accounting.memory import element_bytes
@@ -39,6 +40,57 @@ def gradients(device, pace) -> torch.Tensor:
     return sign * torch.exp2(exponent)
 
 
+def share_flushed(form: Format, size: Tensor, back: Tensor) -> float:
+    """The share of values that a cast made 0: at most half of the least subnormal number."""
+    __tracebackhide__ = True
+    zeros = int((back == 0).sum())
+    # Ties go to the even zero.
+    flushed = int((size <= form.least_subnormal / 2).sum())
+    assert zeros == flushed, (
+        f"{zeros} of {len(back)} values became 0 in {form.name}, but {flushed} should"
+    )
+    return zeros / len(back)
+
+
+def share_overflowed(form: Format, size: Tensor, back: Tensor) -> float:
+    """The share of values beyond the largest number, none of which a cast made smaller ones."""
+    __tracebackhide__ = True
+    over = size > overflow_threshold(form)
+    # Infinity, the largest number or NaN: which of them is the policy of the format and of this
+    # version of torch.
+    lost = ~(back.abs() < form.max) & over
+    assert torch.equal(lost, over), (
+        f"{int((over & ~lost).sum())} values beyond the largest {form.name} became smaller ones"
+    )
+    return float(over.float().mean())
+
+
+def assert_rounded(form: Format, size: Tensor, moved: Tensor) -> None:
+    """A cast moved normal numbers by half a step of their own, subnormal ones by half of theirs."""
+    __tracebackhide__ = True
+    normal = (size >= form.least_normal) & (size < overflow_threshold(form))
+    error = float((moved / size)[normal].max())
+    assert error <= form.eps / 2, (
+        f"{form.name} rounds with a relative error of {error:.3g}, should be <= {form.eps / 2:.3g}"
+    )
+    moved_by = float(torch.where(size < form.least_normal, moved, 0).max())
+    assert moved_by <= form.least_subnormal / 2, (
+        f"{form.name} rounds a subnormal number by {moved_by:.3g}, should by <= "
+        f"{form.least_subnormal / 2:.3g}"
+    )
+
+
+def subnormals_of_a_cast(form: Format, target: torch.dtype, device: torch.device) -> str:
+    """Which subnormal numbers a cast keeps."""
+    small = powers(form.least_subnormal, form.least_normal)
+    # More of each power of two than a vector has elements, and some over, which other code
+    # converts.
+    many = small.float().to(device)[:, None].expand(-1, 67).contiguous()
+    cast = many.to(target).float().cpu().double()
+    what = f"{form.name} cast of"
+    return subnormals(what, cast, small, form.least_normal, may_flush(form.name, device))
+
+
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_cast(dtype, gradients, device, measure):
     form = format_of(dtype)
@@ -46,53 +98,17 @@ def test_cast(dtype, gradients, device, measure):
     target = getattr(torch, form.torch_name)
     assert_random([gradients])
     size, back = gradients.abs(), gradients.to(target).float()
-
-    zeros = int((back == 0).sum())
-    # Ties go to the even zero.
-    flushed = int((size <= form.least_subnormal / 2).sum())
-    assert zeros == flushed, (
-        f"{zeros} of {len(back)} values became 0 in {dtype}, but {flushed} should"
-    )
-
-    over = size > overflow_threshold(form)
-    # Infinity, the largest number or NaN: which of them is the policy of the format and of this
-    # version of torch.
-    lost = ~(back.abs() < form.max) & over
-    assert torch.equal(lost, over), (
-        f"{int((over & ~lost).sum())} values beyond the largest {dtype} became smaller ones"
-    )
-
-    normal = (size >= form.least_normal) & (size < overflow_threshold(form))
-    error = float(((back - gradients).abs() / size)[normal].max())
-    assert error <= form.eps / 2, (
-        f"{dtype} rounds with a relative error of {error:.3g}, should be <= {form.eps / 2:.3g}"
-    )
-    moved_by = float(torch.where(size < form.least_normal, (back - gradients).abs(), 0).max())
-    assert moved_by <= form.least_subnormal / 2, (
-        f"{dtype} rounds a subnormal number by {moved_by:.3g}, should by <= "
-        f"{form.least_subnormal / 2:.3g}"
-    )
-
-    # More of each power of two than a vector has elements, and some over, which other code
-    # converts.
-    small = powers(form.least_subnormal, form.least_normal)
-    cast = (
-        small.float()
-        .to(device)[:, None]
-        .expand(-1, 67)
-        .contiguous()
-        .to(target)
-        .float()
-        .cpu()
-        .double()
-    )
-    kept = subnormals(f"{dtype} cast of", cast, small, form.least_normal, may_flush(dtype, device))
+    shares = {
+        "underflowed": share_flushed(form, size, back),
+        "overflowed": share_overflowed(form, size, back),
+    }
+    assert_rounded(form, size, (back - gradients).abs())
+    kept = subnormals_of_a_cast(form, target, device)
 
     moved = element_bytes(gradients.numel(), "fp32") + element_bytes(gradients.numel(), dtype)
     assert_bytes(Work(0, moved), lambda: gradients.to(target, copy=True))
     seconds = measure.median_s(lambda: gradients.to(target, copy=True), dtype=dtype, bytes=moved)
-    shares = {"underflowed": zeros / len(back), "overflowed": float(over.float().mean())}
-    lost = f", {shares['underflowed']:.0%} of 2^-40 to 2^20 become 0" * bool(zeros)
+    lost = f", {shares['underflowed']:.0%} of 2^-40 to 2^20 become 0" * bool(shares["underflowed"])
     measure.declare(
         bytes_per_s=moved / seconds, subnormals=kept, label=f"subnormals {kept}{lost}", **shares
     )
