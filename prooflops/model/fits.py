@@ -35,7 +35,7 @@ USUAL_CARDS = (
 
 
 @dataclass(frozen=True)
-class Row:
+class FitRow:
     """Whether one kind of training fits on one card."""
 
     training: str
@@ -55,7 +55,7 @@ class Fits:
     grow.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[FitRow, ...]
     arguments: tuple[str, ...] = ()
     # Why something is missing.
     remarks: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ def fits_of(
     """
     if user_model.is_compiled:
         return Fits((), arguments, ("not predicted: compiled",))
-    rows: list[Row] = []
+    rows: list[FitRow] = []
     remarks = []
     for training in choices_of(instance) if choices else (Training(),):
         search = _Search(user_model, instance, training, stages or Stages(lambda _: None))
@@ -111,7 +111,7 @@ class _Search:
         arguments: tuple[str, ...],
         cards: tuple[Accelerator, ...],
         ceilings: Mapping[str, int],
-    ) -> list[Row]:
+    ) -> list[FitRow]:
         fits = fits_of_sizes(partial(self.predict, ""), 1, cards, largest=False)
         largest: dict[str, list[Fit]] = {}
         for name in arguments:
@@ -122,7 +122,7 @@ class _Search:
         found = []
         for place, fit in enumerate(fits):
             sizes = {name: of_cards[place].largest or 0 for name, of_cards in largest.items()}
-            found.append(Row(self.training.name, fit, sizes))
+            found.append(FitRow(self.training.name, fit, sizes))
         return found
 
     def predict(self, argument: str, size: int, capability: Capability) -> PredictedMemory:

@@ -31,7 +31,7 @@ class RegistryError(ValueError):
     """An invalid registry file; the message names the file and the claim."""
 
 
-class Row:
+class TypedRow:
     """A row whose fields have the types that they declare."""
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Source(Row):
+class Source(TypedRow):
     """The source of a claim: title, place in it, and address if any."""
 
     key: str
@@ -58,7 +58,7 @@ class Source(Row):
 
 
 @dataclass(frozen=True)
-class Claim(Row):
+class Claim(TypedRow):
     """One row of the registry: a claim, its sources, and their wording."""
 
     id: str

@@ -31,8 +31,6 @@ from prooflops_gate.run_state import plain_figure
 SCHEMA = 1
 # Of a time or figure; beyond, it is a slip of its writer, and has no ratio to another.
 SMALLEST, LARGEST = 1e-18, 1e18
-# A file that earlier releases kept among the records.
-NO_RECORD = "noise-floor.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 
 
@@ -142,8 +140,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def record_files(folder: Path) -> list[Path]:
     """The files of all records under `folder`, oldest first."""
-    files = (path for path in folder.glob("*/*.json") if path.name != NO_RECORD)
-    return sorted(files, key=lambda path: path.name)
+    return sorted(folder.glob("*/*.json"), key=lambda path: path.name)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any
 from prooflops_gate.run_state import plain_figure
 
 SUITE = "the suite"
-RED = ("failed", "error", "timed out", "crashed")
+RED_STATUSES = ("failed", "error", "timed out", "crashed")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from prooflops.suite.evidence import results
-from prooflops.suite.evidence.file import RED, EvidenceFile
+from prooflops.suite.evidence.file import RED_STATUSES, EvidenceFile
 from prooflops.suite.report import delivery
 from prooflops.suite.report.page import page_of
 from prooflops.suite.report.run_report import RunReport
@@ -52,7 +52,7 @@ def page_of_file(file: EvidenceFile, report: RunReport) -> Page:
 def tests_section(file: EvidenceFile) -> Section:
     """How the tests ended: red ones with their reason, and those that have not run."""
     rows, slices = file.ended().values(), file.rows("slice")
-    red = [each for each in rows if each["status"] in RED]
+    red = [each for each in rows if each["status"] in RED_STATUSES]
     cells = [[f"`{each['test']}`", each["status"], literal(each["reason"])] for each in red]
     killed = len(slices) - len(file.rows("over"))
     left = [f"not run yet: `{test}`" for test in file.remaining()]
@@ -82,7 +82,7 @@ def index_row(file: EvidenceFile) -> list[str]:
     report, name, ended = write(file), file.path.stem, file.ended()
     best = best_products(report.benchmarks)
     stream = memory_stream(report.benchmarks)
-    red = sum(row["status"] in RED for row in ended.values())
+    red = sum(row["status"] in RED_STATUSES for row in ended.values())
     return [
         f"[{name}]({name}.md)",
         *(str(report.machine.get(key) or "-") for key in MACHINE),

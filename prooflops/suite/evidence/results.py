@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prooflops import __version__
-from prooflops.suite.evidence.file import RED, EvidenceFile
+from prooflops.suite.evidence.file import RED_STATUSES, EvidenceFile
 from prooflops.suite.registry import Registry, load_registry
 from prooflops.suite.report.run_report import RunReport, run_report
 from prooflops.suite.verdicts import Outcome, Verdict, verdicts_of
@@ -67,7 +67,7 @@ def red_tests(file: EvidenceFile) -> list[dict[str, Any]]:
     """Each test that failed or crashed, with its claims, and whose fault a crash may be."""
     tests, found = file.plan["tests"], []
     for test, row in file.ended().items():
-        if row["status"] in RED:
+        if row["status"] in RED_STATUSES:
             faults = [each.get("fault") for each in row["outcomes"]]
             known = FAULTS.get(row["status"], "")
             fault = row.get("fault") or next(filter(None, faults), known)

@@ -94,7 +94,7 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
         else:
             first[run.node] = run
     times = by_benchmark(first)
-    found = compare(times)
+    found = deviations_of(times)
     slower: dict[str, dict[str, Deviation]] = {}
     for name, row in found.items():
         for node, each in row.items():
@@ -133,7 +133,7 @@ def by_benchmark(runs: Mapping[str, NodeRun]) -> Times:
     return rows
 
 
-def compare(times: Times) -> dict[str, dict[str, Deviation]]:
+def deviations_of(times: Times) -> dict[str, dict[str, Deviation]]:
     """Each machine's deviation per benchmark that enough ran, and over all under OVERALL."""
     nodes = {name: list(row) for name, row in times.items() if len(row) >= FEWEST}
     if not nodes:

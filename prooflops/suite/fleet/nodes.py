@@ -132,13 +132,11 @@ def _records(source: str) -> Iterator[tuple[str, Any]]:
     path = Path(source)
     if not path.exists():
         raise ValueError(f"--report-compare {source}: there is no such folder or file")
-    for file in (
-        sorted([*path.rglob("*.json"), *path.rglob("*.jsonl")]) if path.is_dir() else [path]
-    ):
-        if file.parent.name not in ("baselines", "gate") and file.name not in (
-            "noise-floor.json",
-            "verdicts.json",
-        ):
+    files = [path]
+    if path.is_dir():
+        files = sorted([*path.rglob("*.json"), *path.rglob("*.jsonl")])
+    for file in files:
+        if file.parent.name not in ("baselines", "gate") and file.name != "verdicts.json":
             yield str(file), file
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from prooflops.suite.evidence import page, results
-from prooflops.suite.evidence.file import RED, EvidenceFile
+from prooflops.suite.evidence.file import RED_STATUSES, EvidenceFile
 from prooflops.suite.report import terminal, writing
 from prooflops.suite.runner.screen import Screen
 from prooflops_gate.history import records as history
@@ -32,7 +32,7 @@ def conclude(
     finished = writing.FinishedRun(report, content, None, None, ours["partial"])
     if introduction:
         finished = store(content, finished, introduction)
-    screen.failures([row for row in file.ended().values() if row["status"] in RED])
+    screen.failures([row for row in file.ended().values() if row["status"] in RED_STATUSES])
     write_evidence(file)
     red = ours["red_tests"]
     screen.write_line(f"{ran:,} tests ran; {sentence(red)}", red=bool(red), green=not red)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prooflops.suite.evidence.file import RED
+from prooflops.suite.evidence.file import RED_STATUSES
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.page.terminal import width_of, wrapped
 
@@ -67,7 +67,7 @@ class Screen:
         folder = folder_of(row["test"])
         self._ended[folder] += 1
         self._left[folder] -= 1
-        if row["status"] in RED:
+        if row["status"] in RED_STATUSES:
             self._red += 1
             self.write_line(f"  {row['status']}: {row['test']}: {row['reason']}", red=True)
         elif self.verbosity > 0:
