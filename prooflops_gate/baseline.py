@@ -7,7 +7,7 @@ whatever the machine did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -23,10 +23,10 @@ from prooflops_gate.instruments.counts import count_row
 from prooflops_gate.instruments.exact import claim_rows, exact_rows
 from prooflops_gate.instruments.pace import FIRST
 from prooflops_gate.options import Settings
-from prooflops_gate.process import Processes
+from prooflops_gate.question import Question
 from prooflops_gate.rows import TIME, Row, one_sided
 from prooflops_gate.selection import Selection, files_of, selects_by_expression
-from prooflops_gate.task import Replicate, Side, Task
+from prooflops_gate.task import Task
 
 
 @dataclass(frozen=True)
@@ -107,32 +107,22 @@ def conditions(then: Summary, now: Summary) -> str:
     return f"recorded under other conditions ({differing or 'the digest of the fingerprint'})"
 
 
-def report(
-    baseline: Baseline,
-    selection: Selection,
-    settings: Settings,
-    processes: Processes,
-    here: Side,
-    say: Callable[[str], None],
-    heard: Callable[[Replicate], None],
-    ends: float,
-) -> Comparison:
+def report(baseline: Baseline, question: Question) -> Comparison:
     """Today's figures of one process beside the stored ones."""
-    say("one process: the baseline's commit cannot be measured beside it")
+    selection, settings, here = question.selection, question.settings, question.here
+    question.say("one process: the baseline's commit cannot be measured beside it")
     tests = (*selection.benchmarks, *selection.others)
     task = Task(tests=tests, benchmarks_only=False, paces=FIRST)
     files = sides.existing(files_of(tests), here)
-    done = processes.run([(here, files)], task)[0]
-    heard(done)
+    done = question.processes.run([(here, files)], task)[0]
+    question.heard(done)
     mine = records.summary_of(done.record, Path("replicate"), settings.exact)
     baseline = found(settings, here.root, selection.benchmarks, mine.fingerprint_id)
     then = [asked_of(each, selection) for each in baseline.records]
     rows = stored_rows(then, [mine], "times of another session decide nothing")
     counted = counted_history.Counted()
     if settings.by != TIME:
-        counted = counted_history.compare_with_stored(
-            selection.benchmarks, settings, processes, here, say, ends
-        )
+        counted = counted_history.compare_with_stored(question)
     rows += [count_row(name, each) for name, each in counted.found.items()]
     why = f"a report: the baseline's commit cannot be measured here: {baseline.why}"
     notes = [why, conditions(then[-1], mine), unselected(baseline, selection), *counted.notes]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,9 +19,8 @@ from prooflops_gate.history import counts
 from prooflops_gate.history.counts import CountRecord
 from prooflops_gate.instruments.counts import FEWER, LOOKS, MORE, Count, decide, level_of, tally
 from prooflops_gate.instruments.instructions import BLIND
-from prooflops_gate.options import Settings
-from prooflops_gate.process import Processes
-from prooflops_gate.selection import files_of
+from prooflops_gate.pairs import files_there
+from prooflops_gate.question import Question
 from prooflops_gate.task import Counting, Layout, OutOfTime, Replicate, ReplicateFailed, Side, Task
 
 MOST_PROCESSES = LOOKS[1]
@@ -36,33 +35,30 @@ class Counted:
 
 
 def counted_here(
-    names: Sequence[str], seed: int, processes: Processes, here: Side, ends: float = math.inf
+    question: Question, names: Sequence[str], seed: int, ends: float = math.inf
 ) -> Replicate:
     """A process of this side that counts these benchmarks. Raises OutOfTime and ReplicateFailed."""
     layout = Layout.fixed(seed)
     task = Task(tests=tuple(names), counting=Counting(), layout=layout, ends=ends)
-    return processes.run([(here, sides.existing(files_of(names), here))], task)[0]
+    here = question.here
+    return question.processes.run([(here, files_there(here, task))], task)[0]
 
 
-def store(
-    names: Sequence[str],
-    settings: Settings,
-    processes: Processes,
-    here: Side,
-    say: Callable[[str], None],
-) -> str:
+def store(question: Question) -> str:
     """Counts the benchmarks of this commit, and stores that beside the history of times.
 
     What it did, in words.
     """
+    settings, selection = question.settings, question.selection
+    names = (*selection.benchmarks, *selection.others)
     taken: list[Replicate] = []
     for seed in range(1, MOST_PROCESSES + 1):
-        say(f"instructions: process {seed} of {MOST_PROCESSES}, under valgrind")
+        question.say(f"instructions: process {seed} of {MOST_PROCESSES}, under valgrind")
         try:
-            taken.append(counted_here(names, seed, processes, here))
+            taken.append(counted_here(question, names, seed))
         except ReplicateFailed as failed:
             return f"instructions are not counted: {str(failed).splitlines()[-1]}"
-    record = record_of(taken, here, settings.record or "")
+    record = record_of(taken, question.here, settings.record or "")
     counts.append_counts(settings.folder, without_libraries(taken[0].builds), record)
     many = f"instructions of {len(record.counts)} benchmarks"
     return f"{many} stored, for any machine with these builds"
@@ -77,18 +73,13 @@ def record_of(taken: Sequence[Replicate], here: Side, baseline: str) -> CountRec
     return CountRecord(commit, baseline, shared, taken[0].builds["libraries"])
 
 
-def compare_with_stored(
-    names: Sequence[str],
-    settings: Settings,
-    processes: Processes,
-    here: Side,
-    say: Callable[[str], None],
-    ends: float,
-) -> Counted:
+def compare_with_stored(question: Question) -> Counted:
     """The decisions beside the stored counts of the baseline.
 
     None where there are no such counts.
     """
+    settings, ends = question.settings, question.ends
+    names: Sequence[str] = question.selection.benchmarks
     found: dict[str, Count] = {}
     taken: list[Replicate] = []
     then: CountRecord | None = None
@@ -96,14 +87,16 @@ def compare_with_stored(
     if not counts.builds_in(settings.folder):
         return Counted()
     while names and len(taken) < MOST_PROCESSES and time.monotonic() < ends:
-        say(f"instructions: process {len(taken) + 1}, {len(names)} benchmarks under valgrind")
+        question.say(
+            f"instructions: process {len(taken) + 1}, {len(names)} benchmarks under valgrind"
+        )
         try:
-            taken.append(counted_here(names, len(taken) + 1, processes, here, ends))
+            taken.append(counted_here(question, names, len(taken) + 1, ends))
         except OutOfTime:
             break
         except ReplicateFailed as failed:
             return Counted(notes=(f"instructions are not counted: {str(failed).splitlines()[-1]}",))
-        now = record_of(taken, here, "")
+        now = record_of(taken, question.here, "")
         then = then or stored(settings.folder, taken[0].builds, now, str(settings.baseline))
         if then is None:
             none = "none are stored with this Python, libc and processor"

@@ -5,43 +5,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from prooflops_gate import counted_history, sides
+from prooflops_gate import counted_history
 from prooflops_gate.comparison import Comparison
 from prooflops_gate.console.tables import engineering, many
 from prooflops_gate.history import records
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import timed_in
 from prooflops_gate.instruments.pace import FIRST
-from prooflops_gate.options import Settings
-from prooflops_gate.process import Processes
+from prooflops_gate.pairs import files_there
+from prooflops_gate.question import Question
 from prooflops_gate.rows import TIME
-from prooflops_gate.selection import Selection, files_of
 from prooflops_gate.statistics.noise import spread
-from prooflops_gate.task import Replicate, Side, Task
+from prooflops_gate.task import Task
 
 # The number of processes without --gate-replicates.
 USUAL_PROCESSES = 5
 HEAD = ("benchmark", "processes", "time", "spread", "slowest", "contended")
 
 
-def record(
-    selection: Selection,
-    settings: Settings,
-    processes: Processes,
-    here: Side,
-    say: Callable[[str], None],
-    heard: Callable[[Replicate], None],
-) -> Comparison:
+def record(question: Question) -> Comparison:
     """Runs these tests in N processes, and stores those as a baseline if a name is given.
 
     Raises OSError.
     """
+    selection, settings, here = question.selection, question.settings, question.here
     tests = (*selection.benchmarks, *selection.others)
     if not tests:
         why = "no test is selected, and a baseline of none lets everything pass"
@@ -52,9 +45,9 @@ def record(
     failed: set[str] = set()
     taken: dict[str, list[Timed]] = {}
     for number in range(wanted):
-        say(f"process {number + 1} of {wanted}")
-        done = processes.run([(here, sides.existing(files_of(tests), here))], task)[0]
-        heard(done)
+        question.say(f"process {number + 1} of {wanted}")
+        done = question.processes.run([(here, files_there(here, task))], task)[0]
+        question.heard(done)
         failed |= done.failed
         if done.fingerprint is None:
             why = "the plugin prooflops_gate.plugin is not active in a fresh process"
@@ -70,7 +63,7 @@ def record(
         stored = records.store_baseline(settings.record, files)
         notes.append(f"baseline {settings.record}: {wanted} records, named in {stored}")
         if settings.by != TIME:
-            notes.append(counted_history.store(tests, settings, processes, here, say))
+            notes.append(counted_history.store(question))
     title = f"{len(files)} fresh processes recorded"
     return Comparison(title, notes=tuple(notes), table=tuple(spread_table(taken)))
 

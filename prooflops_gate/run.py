@@ -119,11 +119,6 @@ class Gate:
         here = Side(HERE, sys.executable, root)
         # A CI log that is silent for minutes looks hung.
         say = Progress(self.config, "gate", under_q=True).always
-        if settings.record or not settings.compares:
-            with self.storing():
-                return record(selection, settings, processes, here, say, self.heard)
-            return Comparison("nothing is recorded")
-        refuse_without_benchmarks(selection)
         question = Question(
             here=here,
             other=here,
@@ -135,6 +130,11 @@ class Gate:
             heard=self.heard,
             began=time.monotonic(),
         )
+        if settings.record or not settings.compares:
+            with self.storing():
+                return record(question)
+            return Comparison("nothing is recorded")
+        refuse_without_benchmarks(selection)
         if settings.noise_floor:
             return self.noise_floor(compare(question), question.directions)
         beside = replace(here, paths=sides.import_paths(root, root))
@@ -170,16 +170,7 @@ class Gate:
                 return self.with_claims(self.question_beside(question, beside, other, asked))
             except pytest.UsageError as error:
                 known = replace(known, why=str(error))
-        return baseline.report(
-            known,
-            self.selection,
-            settings,
-            question.processes,
-            question.here,
-            question.say,
-            self.heard,
-            question.ends,
-        )
+        return baseline.report(known, question)
 
     def with_claims(self, question: Question) -> Comparison:
         """Two sides compared, with the claims that their other tests settle."""
