@@ -177,7 +177,7 @@ def shell(
     for name, value in EXPRESSIONS.items():
         own = {key: text.replace(f"${{{{ {name} }}}}", value) for key, text in own.items()}
     # A good baseline takes a minute.
-    command = step["run"].replace("--gate-replicates 16", "--gate-replicates 3")
+    command = step["run"].replace("--gate-replicates 16", "--gate-replicates 2")
     environment = {**environment, **own}
     done = subprocess.run(
         ["bash", "-e", "-c", command], cwd=folder, env=environment, capture_output=True, text=True

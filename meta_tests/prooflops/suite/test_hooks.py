@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meta_tests.conftest import SUITE, ChildRun, House, fork_pytest, new_house, run_pytest_for_each
+from meta_tests.conftest import ChildRun, House, new_house, run_pytest_for_each
 from prooflops_gate.history import records as history
 
 HOLDING = """
@@ -140,17 +140,17 @@ def test_a_known_failure_leaves_the_run_green_and_one_cured_is_reported(
     assert "demo.holds is listed in --known-failures but now holds" in run.output
 
 
-@pytest.mark.parametrize(
-    ("option", "history"),
-    [("--report=/proc/x/y", ""), ("--report=conftest.py", ""), ("-q", "/proc/x")],
-)
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(
-    house: House, option: str, history: str
-) -> None:
-    run = fork_pytest(house.root, option, imported=SUITE, PROOFLOPS_HISTORY=history)
-    assert run.code == 4
-    assert f"cannot be written to {history or option.partition('=')[2]}: " in run.output
-    assert "collected" not in run.output
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(house: House) -> None:
+    folders = {
+        "--report=/proc/x/y": "/proc/x/y",
+        "--report=conftest.py": "conftest.py",
+        "-q": "/proc/x",
+    }
+    runs = run_pytest_for_each(house.root, folders, PROOFLOPS_HISTORY="/proc/x")
+    for option, run in runs.items():
+        assert run.code == 4
+        assert f"cannot be written to {folders[option]}: " in run.output
+        assert "collected" not in run.output
 
 
 def test_a_claim_without_a_test_stops_a_whole_run_but_no_partial_one(house: House) -> None:

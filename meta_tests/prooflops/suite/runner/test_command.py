@@ -88,7 +88,9 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     today = random.Random(datetime.now(timezone.utc).date().isoformat())
     for kill in range(request.param):
         more = len(killed.ended()) + today.randint(1, 2)
-        process = call(clones[kill % 2], "--out", str(killed.path), "--device", "cpu")
+        # One process, then two: each takes seconds to import torch.
+        options = ("--device", "cpu", "--processes", str(1 + kill % PROCESSES))
+        process = call(clones[kill % 2], "--out", str(killed.path), *options)
         while len(killed.ended()) < more and process.poll() is None:
             time.sleep(0.01)
         time.sleep(today.uniform(0, 0.1))
