@@ -119,7 +119,8 @@ class Instructions:
             self._slowness *= took_s / self.pair_s(counted)
         if self.in_batch == 0:
             cut = [name for name in self.names if name not in counted]
-            self.waiting = cut + self.waiting
+            # A batch of none only holds what fails under valgrind, or nothing has the time.
+            self.waiting = [*cut, *self.waiting] if counted else []
         self.pairs, self.in_batch = self.pairs + 1, self.in_batch + 1
         for name in counted:
             old, new = self._taken.setdefault(name, ([], []))
