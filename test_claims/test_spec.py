@@ -67,7 +67,7 @@ def test_every_a100_has_312_dense_teraflop_per_s_in_16_bits(row, dtype):
     )
 
 
-@pytest.mark.claim("spec.a100-312")
+@pytest.mark.claim("spec.a100-312", "spec.tensor-core")
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if row.label.startswith("A100")], ids=lambda row: row.label
 )

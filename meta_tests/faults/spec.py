@@ -132,3 +132,8 @@ def fp4_of_a_b300_is_half_of_its_sparse_figure(patch):
 @fault("spec.a100-312 spec.gpt4 spec.halved-in-practice")
 def the_a100s_row_holds_the_sparse_peak(patch):
     give_16_bits(patch, A100, Figure(624, sparse=624))
+
+
+@fault("spec.tensor-core spec.a100-312")
+def fp32_of_an_a100_is_its_tf32(patch):
+    patch.setitem(A100.peaks, "fp32", A100.peaks["tf32"])
