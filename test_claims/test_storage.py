@@ -138,7 +138,7 @@ def test_contiguous_means_that_iteration_walks_the_storage_place_by_place(device
 
 
 @pytest.mark.claim("storage.transpose-noncontig")
-@given(m=sizes(0) | st.just(300), n=sizes(0) | st.just(300))
+@given(m=sizes(0) | st.just(4096), n=sizes(0) | st.just(4096))
 def test_a_transposed_matrix_is_contiguous_only_if_a_dimension_is_short(device, m, n):
     matrix = torch.empty(m, n, device=device)
     expected = min(m, n) < 2

@@ -123,3 +123,14 @@ def triu_of_many_rows_is_one_diagonal_too_high(triu, x, diagonal=0):
 @fault("storage.elementwise-new", instead_of="torch.Tensor.relu")
 def relu_of_many_works_in_place(relu, x):
     return x.relu_() if x.numel() > 65_536 else relu(x)
+
+
+@fault("storage.contiguous-copies", instead_of="torch.Tensor.contiguous")
+def a_large_transposed_matrix_is_handed_back_as_a_view(contiguous, x, **options):
+    transposed = x.dim() > 1 and not x.is_contiguous() and x.mT.is_contiguous()
+    return x.view_as(x) if transposed and x.nbytes > 2**20 else contiguous(x, **options)
+
+
+@fault("storage.transpose-noncontig", instead_of="torch.Tensor.t")
+def large_matrices_are_copied_when_transposed(t, x):
+    return t(x).contiguous() if min(x.shape) >= 1024 else t(x)
