@@ -190,6 +190,17 @@ def test_a_tensor_of_16_bits_is_added_up_in_more_bits_and_rounded_once(device, n
     assert got == should, f"{length} values of {name} add up to {got}, not {should}"
 
 
+@pytest.mark.claim("dtype.bf16-suffices")
+@pytest.mark.parametrize("inner", [257, 4097, 50_257])
+def test_a_long_product_of_bf16_is_added_up_in_more_bits(device, inner):
+    x = torch.randint(0, 8, (9, inner))
+    weight = torch.randint(0, 8, (inner, 7))
+    product = x.to(device, torch.bfloat16) @ weight.to(device, torch.bfloat16)
+    error = relative_error(numbers.on_the_host(product), x.double() @ weight.double())
+    # Of a sum that a GPU splits each part is rounded.
+    assert error <= 2**-7, f"a product over {inner} numbers of bf16 is off by {error}"
+
+
 @pytest.mark.claim("dtype.default-fp16-misconception")
 @pytest.mark.parametrize(
     ("loss", "far", "term"),

@@ -318,7 +318,7 @@ def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products():
     )
 
 
-@pytest.mark.claim("matmul.tensor-cores-default")
+@pytest.mark.claim("matmul.tensor-cores-default", "dtype.fp32-full-precision")
 @given(bit=st.integers(1, 23), rows=st.sampled_from([16, 64, 128]), batch=shapes((0, 2), (1, 3)))
 def test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32(device, bit, rows, batch):
     """Times a permutation each product has one term: TF32, with 10 bits of fraction, would round 1

@@ -48,6 +48,23 @@ def a_sum_of_16_bits_is_rounded_at_every_addition(add_up, x, *dims, **options):
     return functools.reduce(torch.add, x.flatten(), x.new_zeros(()))
 
 
+def _adds_up_many_in_its_own_dtype(y, a, b):
+    if len(b) <= 256:
+        return
+    y.zero_()
+    for column, row in zip(a.T, b, strict=True):
+        y.add_(torch.outer(column, row))
+
+
+wrong(
+    "a_long_product_of_bf16_is_rounded_at_every_addition",
+    "dtype.bf16-suffices",
+    "mm",
+    BF16,
+    _adds_up_many_in_its_own_dtype,
+)
+
+
 @fault("dtype.fp16-layout dtype.finfo dtype.fp16-underflow-threshold")
 def the_bias_of_fp16_is_off_by_one(patch):
     _set_cell(patch, "fp16", bias=14)
@@ -79,6 +96,12 @@ def e4m3_is_said_to_be_stored_in_16_bits(patch):
 @fault("dtype.finfo")
 def tf32_is_stored_in_its_19_bits(patch):
     _set_cell(patch, "tf32", padding_bits=0)
+
+
+@fault("dtype.fp32-full-precision", instead_of="torch.Tensor.__matmul__")
+def products_of_fp32_round_their_operands_to_tf32(matmul, a, b):
+    bits = [(x.view(torch.int32) + 2**12) & -(2**13) for x in (a, b)]
+    return matmul(*(pattern.view(torch.float32) for pattern in bits))
 
 
 @fault("dtype.fp32-full-precision")
