@@ -36,6 +36,7 @@ wide_nets = st.builds(
     DeepLinear, dim=sizes(3, 16), layers=sizes(), outputs=sizes(most=20), inputs=sizes(most=30)
 )
 few_nets = st.builds(DeepLinear, dim=st.sampled_from([1, 7]), layers=sizes(most=3))
+nets_of_dtypes = st.tuples(st.just("fp32"), nets) | st.tuples(dtypes_among(["bf16"]), few_nets)
 
 
 def held_bytes(workloads, device, model, batch, optimizer, dtype=torch.float32, activations=True):
@@ -236,15 +237,17 @@ def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(
 
 @pytest.mark.claim("mem.grads-equal-params")
 @fewer
-@given(model=nets, frozen=st.booleans())
+@given(of=nets_of_dtypes, frozen=st.booleans())
 def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(
-    workloads, metered_device, model, frozen
+    workloads, metered_device, of, frozen
 ):
-    net = workloads.build(model, device=metered_device)
-    x = workloads.inputs(model, 2, device=metered_device)
+    name, model = of
+    dtype = TORCH_DTYPES[name]
+    net = workloads.build(model, device=metered_device, dtype=dtype)
+    x = workloads.inputs(model, 2, device=metered_device).to(dtype)
     net.layers[0].requires_grad_(not frozen)
     stepper = torch.optim.SGD(net.parameters())
-    parameters = tensors.parameter_bytes(net) - frozen * 4 * model.inputs * model.dim
+    parameters = tensors.parameter_bytes(net) - frozen * dtype.itemsize * model.inputs * model.dim
     _, (gradients, zeroed, freed) = tensors.held_after(
         metered_device,
         lambda: net(x).pow(2).mean().backward(),
@@ -252,13 +255,13 @@ def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(
         stepper.zero_grad,
     )
     assert gradients == parameters, (
-        f"gradients take {gradients} bytes, not {parameters} [{model} {frozen=}]"
+        f"gradients take {gradients} bytes, not {parameters} [{name} {model} {frozen=}]"
     )
     assert zeroed == parameters, (
-        f"zeroed gradients take {zeroed} bytes, but should take {parameters} [{model}]"
+        f"zeroed gradients take {zeroed} bytes, but should take {parameters} [{name} {model}]"
     )
     assert freed == 0, (
-        f"gradients take {freed} bytes after zero_grad(), but should take 0 [{model}]"
+        f"gradients take {freed} bytes after zero_grad(), but should take 0 [{name} {model}]"
     )
 
 

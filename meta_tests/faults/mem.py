@@ -94,6 +94,14 @@ for name, noticed_by, plant in HIDDEN:
     fault(*noticed_by, name=f"{name}_on_a_card", options=ON_CARD)(plant)
 
 
+@fault("mem.grads-equal-params", instead_of="torch.Tensor.backward")
+def gradients_of_bf16_are_left_in_fp32(backward, loss, *args, **kwargs):
+    for leaf in leaves_of(loss):
+        if leaf.dtype == torch.bfloat16:
+            leaf.grad_dtype = torch.float32
+    backward(loss, *args, **kwargs)
+
+
 @fault("mem.adagrad-12 mem.496 mem.470gb")
 def adagrad_is_said_to_keep_two_buffers(patch):
     patch.setitem(OPTIMIZERS, "adagrad", Optimizer("Adagrad", ("sum", "square"), eager=True))
