@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from accounting.attention import Attention, attention_backward_flops, attention_flops
 from accounting.convolution import Convolution, convolution_flops
 from accounting.flops import linear_flops, matmul_flops
-from accounting.models import Transformer, step_flops
+from accounting.models import DeepLinear, Transformer, forward_flops, step_flops
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
 from test_claims.oracles.scalars import Operations, integers
@@ -190,9 +190,11 @@ def test_a_net_of_d_by_d_and_d_by_k_costs_2bdd_plus_2bdk(device, b, d, k):
     y = scalars.matmul(hidden, tally.array(w2))
     assert_same("the oracle's own net", scalars.tensor(y), x @ w1 @ w2)
     formula = matmul_flops(b, d, d) + matmul_flops(b, d, k)
+    of_net = forward_flops(DeepLinear(d, layers=1, outputs=k), b)
     claimed = 2 * b * d * d + 2 * b * d * k
     said = f"[{b=}, {d=}, {k=}]"
     assert formula == tally.flops == claimed, f"{formula=}, {tally.flops}, not {claimed} {said}"
+    assert of_net == claimed, f"forward_flops={of_net}, not {claimed} {said}"
 
     parameters = w1.numel() + w2.numel()
     two_b_n = 2 * b * parameters

@@ -70,6 +70,12 @@ def the_addition_of_each_multiply_add_is_forgotten(patch):
     patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)
 
 
+@fault("flops.two-layer", instead_of="accounting.models.forward_flops")
+def the_head_of_a_net_is_forgotten(forward_flops, model, *batch, **options):
+    heads = [maps.product_flops(*batch, 1) for maps in model.linear_maps if maps.name == "head"]
+    return forward_flops(model, *batch, **options) - sum(heads)
+
+
 @fault("flops.reason-per-output flops.matmul-2mnk", instead_of="accounting.flops.matmul_flops")
 def a_product_is_said_to_take_two_flops_per_output(_, m, k, n, batch=1):
     return 2 * m * n * batch
