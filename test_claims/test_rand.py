@@ -87,6 +87,7 @@ def test_draws_large_enough_for_threads_repeat_from_their_seed(device, dtype):
             "randn": torch.randn(shape, **options),
             "randperm": torch.randperm(ones.numel(), device=device),
             "dropout": nn.functional.dropout(ones, 0.3),
+            "shuffle": torch.cat([*DataLoader(range(100), 10, shuffle=True)]),
             "normal_": nn.init.normal_(torch.empty(shape, **options)),
         }
 

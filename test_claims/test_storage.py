@@ -282,6 +282,7 @@ def reshapes(draw):
 
 # (2, 1, 3) with strides (3, 6, 1): the stride of a dimension of size 1 interrupts no stretch.
 UNUSED_STRIDE = ViewChain((1, 2, 3), (ViewStep("transpose", (0, 1)),))
+COLUMNS = ViewChain((2, 3), (ViewStep("slice", (1, 0, 2, 1)),))
 
 
 @pytest.mark.claim(
@@ -291,6 +292,7 @@ UNUSED_STRIDE = ViewChain((1, 2, 3), (ViewStep("transpose", (0, 1)),))
 )
 @fewer
 @example(case=(UNUSED_STRIDE, (6,)))
+@example(case=(COLUMNS, (4,)))
 @given(case=reshapes())
 def test_reshape_copies_exactly_where_view_raises(device, case):
     chain, shape = case

@@ -72,3 +72,10 @@ def large_draws_ignore_the_seed(rand, *shape, **options):
 def dropout_of_many_ignores_the_seed(dropout, x, p=0.5, training=True, inplace=False):
     y = dropout(x, p, training, inplace)
     return moved_on(y) if training and x.numel() > 4096 else y
+
+
+@fault("rand.fixed-seed", instead_of="torch.utils.data.RandomSampler.__iter__")
+def a_loader_shuffles_by_the_entropy_of_the_system(iterate, self):
+    if self.generator is None:
+        self.generator = torch.Generator().manual_seed(secrets.randbits(60))
+    return iterate(self)
