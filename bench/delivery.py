@@ -71,16 +71,13 @@ class Delivery:
         self._device, self._floors, self._test, self._info = device, floors, test, info
         self._pace, self._conditions, self._causes, self._active = pace, conditions, causes, active
 
-    def product(
-        self, dtype: str, case: Product, *, figure: str = "", seconds: float | None = None
-    ) -> None:
+    def product(self, dtype: str, case: Product, *, figure: str = "") -> None:
         """Asserts the floor of a product that was measured; `figure`: where not that of the
         dtype.
         """
         __tracebackhide__ = True
         unit = "OP/s" if dtype == "int8" else "FLOP/s"
-        what = figure or dtype
-        self.check(what, case.work.flops, unit, case.multiply, seconds=seconds, dtype=dtype)
+        self.check(figure or dtype, case.work.flops, unit, case.multiply, dtype=dtype)
 
     def check(
         self,
@@ -104,7 +101,10 @@ class Delivery:
         if seconds is None:
             seconds = amount / float(self._info[RATES[unit]])
         floor = self._floors.of(figure, self._test)
-        nominal = self._floors.nominal(floor.of, dtype) if floor and floor.of in NOMINAL else None
+        nominal = None
+        if floor is not None and floor.of in NOMINAL:
+            units_flop_per_s = self._info.get("units_flop_per_s")
+            nominal = self._floors.nominal(floor.of, dtype, units_flop_per_s)
         value = amount / seconds if amount else seconds
         entry = {"figure": figure, "value": value, "unit": unit}
         if floor is None or (floor.of in NOMINAL and not nominal):

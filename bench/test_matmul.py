@@ -164,4 +164,4 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
         search_s=found.seconds,
     )
     if not bursts:
-        delivery.product(dtype, case, seconds=case.work.flops / ceilings.flop_per_s(dtype))
+        delivery.product(dtype, case)

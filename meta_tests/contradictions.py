@@ -18,6 +18,8 @@ PRODUCTS = ("matmul[", "ceiling[", "fast_accumulation[", "layer[")
 PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 # Three digits are printed.
 ROUNDED = 1.006
+# A bar gives whole percents.
+WHOLE_PERCENT = 0.6
 NOT_KNOWN = "not known"
 # What a history says of a benchmark without a change of level.
 UNCHANGED = ("none found", "too few records")
@@ -217,7 +219,9 @@ def _operators(page: Page) -> Iterable[str]:
 
 def _delivery(page: Page) -> Iterable[str]:
     """One figure, one row, one floor; and the verdict that follows from them."""
-    rates = {row["benchmark"]: row["rate"] for row in page.tables.get("benchmarks", [])}
+    benchmarks = page.tables.get("benchmarks", [])
+    rates = {row["benchmark"]: row["rate"] for row in benchmarks}
+    shares = {row["benchmark"]: percent(row.get("of vendor peak", "")) for row in benchmarks}
     names = [bar.get("name", "") for bar in page.bars]
     for name in {name for name in names if names.count(name) > 1}:
         yield f"{name} stands {names.count(name)} times among the figures"
@@ -229,6 +233,10 @@ def _delivery(page: Page) -> Iterable[str]:
         if share is not None and floor and share < float(floor[1]) and bar["name"] not in below:
             yield f"{bar['name']} has {share:g} %, its floor is {floor[1]} %, but it delivers"
         row = re.search(r"in (\w+\[[^\]]+\])", note)
+        of_row = shares.get(row[1]) if row else None
+        is_peak = "peak" in bar.get("share", "")
+        if is_peak and share and of_row and abs(share - of_row) > WHOLE_PERCENT:
+            yield f"{bar['name']} is at {share:g} % of its peak, its row {of_row:g} %"
         given = rate(bar.get("figure", ""))
         found = rate(rates.get(row[1], "")) if row else 0.0
         if (

@@ -185,11 +185,19 @@ class Floors:
             return self.reference[test]
         return floor_of(machine.accelerator(self.device), figure, self.device.type)
 
-    def nominal(self, of: str, dtype: str = "") -> float | None:
-        """The rate that a share is of, in FLOP/s or bytes per second; None if unknown."""
+    def nominal(
+        self, of: str, dtype: str = "", units_flop_per_s: float | None = None
+    ) -> float | None:
+        """The rate that a share is of, in FLOP/s or bytes per second; None if unknown.
+
+        `units_flop_per_s`: what all units did at the clock of the measurement, which is the peak of
+        a CPU without one on record.
+        """
         if of == "peak":
             on_record = self.peaks.flop_per_s(dtype)
-            return on_record or machine.running_peak_flop_per_s(self.device, dtype)
+            if on_record or self.device.type != "cpu":
+                return on_record
+            return units_flop_per_s or machine.running_peak_flop_per_s(self.device, dtype)
         if of == "bandwidth":
             return bandwidth_bytes_per_s(machine.accelerator(self.device))
         link = health.link(self.device) if of == "link" else {}

@@ -112,6 +112,9 @@ def share_of_peak(extra: Mapping[str, Any], peaks: Mapping[str, Mapping[str, flo
     if extra["mfu"] is not None:
         stated = extra.get("peak_flop_per_s") in peaks.get("by --peak", {}).values()
         return share(extra["mfu"], "-") + (" of --peak" if stated else "")
+    if extra.get("share_at_clock"):
+        # A CPU's clock differs from moment to moment: that of the row counts.
+        return f"{share(extra['share_at_clock'], '-')} of derived peak"
     bound, rate = peaks.get("derived", {}).get(str(extra.get("dtype"))), extra.get("flop_per_s")
     return f"{share(rate / bound, '-')} of derived peak" if bound and rate else "no peak on record"
 

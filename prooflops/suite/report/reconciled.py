@@ -17,6 +17,8 @@ SAME_SHARE_OF_READS = 0.05
 SHARES_OF_CEILING = ("share_of_ceiling", "model_share_of_ceiling")
 # A kernel below this share of its roof is not held back by it.
 LEAST_SHARE_OF_A_ROOF = 0.5
+# A third of such a call is the launch: its rate says little of the cache.
+FEW_LAUNCHES = 3.0
 
 
 def reconciled(benchmarks: Iterable[Measurement]) -> tuple[Measurement, ...]:
@@ -44,12 +46,17 @@ def ceilings_of(benchmarks: Sequence[Measurement]) -> dict[str, float]:
 
 
 def _calls_apart(benchmarks: Sequence[Measurement]) -> Iterable[Measurement]:
-    """Marks streams of a cache that are slower than a farther one's: calls take their time."""
+    """Marks streams of a cache whose time is that of their calls: a farther cache is faster, or
+    they take few launches.
+    """
     caches = [bench for bench in benchmarks if bench.level.startswith("L") and bench.rate]
+    launch_s = max((each.median_s for each in benchmarks if each.family == "launch"), default=0.0)
     for bench in benchmarks:
         farther = [each.number("bytes_per_s") for each in caches if each.level > bench.level]
-        is_slower = bench in caches and bench.number("bytes_per_s") < max(farther, default=0.0)
-        yield replace(bench, info={**bench.info, "bound": "launch"}) if is_slower else bench
+        is_slower = bench.number("bytes_per_s") < max(farther, default=0.0)
+        is_short = bench.median_s < FEW_LAUNCHES * launch_s
+        is_of_calls = bench in caches and (is_slower or is_short)
+        yield replace(bench, info={**bench.info, "bound": "launch"}) if is_of_calls else bench
 
 
 def _compared(

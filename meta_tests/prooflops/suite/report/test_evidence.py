@@ -72,6 +72,11 @@ PLANTED = {
         '<span class="share">58 % of the dense peak</span>',
         "bf16 has 58 %, its floor is 68 %",
     ),
+    "a share of another peak": (
+        '<span class="share">71 % of the dense peak</span>',
+        '<span class="share">74 % of the dense peak</span>',
+        "bf16 is at 74 % of its peak, its row 71.4 %",
+    ),
     "the best rate with the floor of another row": (
         "<strong>706 TFLOP/s</strong>",
         "<strong>738 TFLOP/s</strong>",

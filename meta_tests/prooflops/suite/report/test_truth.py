@@ -11,6 +11,7 @@ from accounting.devices.floors import floor_of
 from meta_tests.contradictions import Page, contradictions
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.page import LARGEST_SHORT_PAGE_BYTES, page_of
+from prooflops.suite.report.reconciled import reconciled
 from prooflops.suite.report.run_report import RunReport, verdicts_json
 from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
@@ -90,6 +91,15 @@ def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of: Re
     row = next(row for row in Page(page).tables["benchmarks"] if row["benchmark"] == ROW)
     assert row["rate"] == "-"
     assert "launch-bound" in row["notes"]
+
+
+def test_a_cache_whose_calls_take_few_launches_has_no_rate() -> None:
+    info = {"memory_level": "L2", "bytes_per_s": 1e12}
+    launch = Measurement("launch", "bench/test_launch.py::test_launch", 1e-6, 0.0, {})
+    for median_s, is_known in ((2.9e-6, False), (3.1e-6, True)):
+        stream = Measurement("stream[L2-copy]", "bench/test_bandwidth.py", median_s, 0.0, info)
+        seen, _ = reconciled([stream, launch])
+        assert bool(seen.rate) == is_known
 
 
 def test_a_step_gives_examples_per_second_and_energy_beside_mfu(
