@@ -13,6 +13,7 @@ import accounting.convolution
 import accounting.flops
 import accounting.roofline
 from meta_tests.faults import fault
+from prooflops.counted import rules
 
 
 @fault("flops.matmul-2mnk flops.example-268M flops.forward-2BN flops.step-without-B")
@@ -130,6 +131,13 @@ def an_elementwise_operation_costs_a_flop_per_element_of_its_larger_operand(
     _, *shapes, flops_per_element=1
 ):
     return flops_per_element * max(map(math.prod, shapes))
+
+
+@fault("flops.add flops.elementwise")
+def an_addition_is_counted_with_a_product_by_its_alpha(patch):
+    add = torch.ops.aten.add.Tensor
+    rule = rules.rule_of(add)
+    patch.setitem(rules.RULES, add, rule._replace(formula=lambda out, *_, **__: 2 * out.numel()))
 
 
 @fault("flops.linear-128-64 flops.linear-2DK", instead_of="accounting.flops.linear_flops")
