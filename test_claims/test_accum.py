@@ -83,7 +83,11 @@ def test_equal_micro_batches_give_the_gradient_of_the_batch(
 @pytest.mark.claim("accum.equivalent")
 @pytest.mark.parametrize(
     ("parts", "counted"),
-    [([8, 5], [8, 1]), ([4, 7, 2], [3, 3, 2]), ([1, 9, 8, 5], [1, 7, 4, 2])],
+    [
+        ([8, 5], [8, 1]),
+        ([4, 7, 2], [3, 3, 2]),
+        ([1, 9, 8, 5], [1, 7, 4, 2]),
+    ],
     ids=str,
 )
 def test_uneven_micro_batches_are_weighted_by_examples_in_their_means(device, parts, counted):

@@ -151,7 +151,12 @@ def test_a_deep_linear_net_keeps_batch_times_width_times_layers(
     ],
 )
 @pytest.mark.parametrize(
-    ("rows", "width", "layers"), [((1,), 2, 1), ((2, 4), 16, 4), ((21, 100), 33, 2)]
+    ("rows", "width", "layers"),
+    [
+        ((1,), 2, 1),
+        ((2, 4), 16, 4),
+        ((21, 100), 33, 2),
+    ],
 )
 def test_a_function_that_keeps_its_input_doubles_it(
     metered_device, name, dtype, rows, width, layers
@@ -256,7 +261,12 @@ def test_nothing_is_kept_where_no_gradient_will_be_asked_for(metered_device, nam
 @pytest.mark.claim("act.inference-one-layer")
 @pytest.mark.parametrize("name", [name for name in KEPT if name != "LayerNorm"])
 @pytest.mark.parametrize(
-    ("rows", "width", "layers"), [((1,), 1, 2), ((2, 3), 12, 6), ((1100,), 65, 3)]
+    ("rows", "width", "layers"),
+    [
+        ((1,), 1, 2),
+        ((2, 3), 12, 6),
+        ((1100,), 65, 3),
+    ],
 )
 def test_inference_holds_the_input_and_output_of_one_layer(
     metered_device, name, rows, width, layers
@@ -369,7 +379,13 @@ def trained_in_segments(device, segments, dropout=0.3, seed=0, low="fp32", **opt
 @pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 @pytest.mark.parametrize(
     ("segments", "dropout", "low"),
-    [(1, 0.5, "fp32"), (2, 0.0, "bf16"), (3, 0.9, "fp16"), (4, 0.3, "bf16"), (6, 0.1, "fp32")],
+    [
+        (1, 0.5, "fp32"),
+        (2, 0.0, "bf16"),
+        (3, 0.9, "fp16"),
+        (4, 0.3, "bf16"),
+        (6, 0.1, "fp32"),
+    ],
 )
 def test_training_is_bitwise_the_same_for_any_number_of_segments(
     device, reentrant, segments, dropout, low

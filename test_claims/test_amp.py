@@ -24,7 +24,12 @@ from test_claims.strategies import fewer, in_fp64, seeds, sizes
 @pytest.mark.claim("amp.recipe-fp32-params", "dtype.default-fp16-misconception")
 @pytest.mark.parametrize("low", LOW)
 @pytest.mark.parametrize(
-    ("dims", "rows"), [((9, 2), (3,)), ((16, 12, 5), (4, 8)), ((80, 64, 3), (2, 3, 5))]
+    ("dims", "rows"),
+    [
+        ((9, 2), (3,)),
+        ((16, 12, 5), (4, 8)),
+        ((80, 64, 3), (2, 3, 5)),
+    ],
 )
 def test_under_autocast_all_that_is_kept_is_fp32_and_products_are_low(device, dims, rows, low):
     net = linear_layers(device, dims)
@@ -39,7 +44,11 @@ def test_under_autocast_all_that_is_kept_is_fp32_and_products_are_low(device, di
     state = []
     for of_parameter in optimizer.state.values():
         state.extend(of_parameter.values())
-    for name, held in (("parameters", parameters), ("gradients", gradients), ("state", state)):
+    for name, held in (
+        ("parameters", parameters),
+        ("gradients", gradients),
+        ("state", state),
+    ):
         dtypes = {tensor.dtype for tensor in held}
         assert dtypes == {torch.float32}, f"{name} are {dtypes}, but should be fp32 [{low}]"
         finer = any(tensors.difference(x, x.to(LOW[low]).float()) for x in held)

@@ -243,7 +243,13 @@ def norm_of_gradients(net):
 
 @pytest.mark.claim("amp.ex-clip-bf16")
 @pytest.mark.parametrize(
-    ("dims", "seed"), [((16, 8, 4), 0), ((64, 64, 64, 64), 1), ((1024, 1100, 3), 2)], ids=str
+    ("dims", "seed"),
+    [
+        ((16, 8, 4), 0),
+        ((64, 64, 64, 64), 1),
+        ((1024, 1100, 3), 2),
+    ],
+    ids=str,
 )
 def test_a_bf16_nets_gradients_have_the_norm_of_fp32_and_are_clipped(device, dims, seed):
     """The last net has gradients of more elements than kernels add up in one piece."""

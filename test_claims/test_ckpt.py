@@ -119,7 +119,15 @@ def test_dropping_an_optimizers_state_changes_training_if_it_has_any(device, rec
 
 @pytest.mark.claim("ckpt.periodic")
 @pytest.mark.parametrize(
-    ("every", "crashes"), [(1, [5]), (4, [4, 4]), (5, [3, 12]), (13, [1, 7]), (3, [])], ids=str
+    ("every", "crashes"),
+    [
+        (1, [5]),
+        (4, [4, 4]),
+        (5, [3, 12]),
+        (13, [1, 7]),
+        (3, []),
+    ],
+    ids=str,
 )
 def test_a_run_goes_on_from_a_checkpoint_as_if_it_never_crashed(device, every, crashes):
     kinds = kinds_on(device)
@@ -317,7 +325,13 @@ def test_a_checkpoint_takes_four_bytes_per_parameter_and_twelve_with_adamw(
 
 @pytest.mark.claim("ckpt.size")
 @pytest.mark.parametrize(
-    ("floats", "dtype"), [(1, "fp64"), (2000, "fp32"), (77, "bf16"), (2**17 + 1, "fp8_e4m3")]
+    ("floats", "dtype"),
+    [
+        (1, "fp64"),
+        (2000, "fp32"),
+        (77, "bf16"),
+        (2**17 + 1, "fp8_e4m3"),
+    ],
 )
 def test_bytes_follow_the_dtype_and_a_view_is_saved_with_all_its_storage(floats, dtype):
     x = torch.zeros(floats, dtype=TORCH_DTYPES[dtype])

@@ -149,7 +149,15 @@ def graphs_after_each(sizes_, device, **options):
 @pytest.mark.parametrize(
     ("options", "most"), [({}, 2), ({"dynamic": False}, 8)], ids=["by default", "dynamic=False"]
 )
-@pytest.mark.parametrize("drawn", [[5, 5, 6, 7, 5, 9], [4, 4, 4], [9, 2, 3, 2]], ids=str)
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        [5, 5, 6, 7, 5, 9],
+        [4, 4, 4],
+        [9, 2, 3, 2],
+    ],
+    ids=str,
+)
 def test_a_second_shape_is_compiled_for_any_size_or_each_for_itself(device, options, most, drawn):
     graphs, runs = graphs_after_each(drawn, device, **options)
     should = [min(len(set(drawn[: i + 1])), most) for i in range(len(drawn))]

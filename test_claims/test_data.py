@@ -401,7 +401,13 @@ def test_a_tensor_over_a_read_only_file_warns_and_over_the_cast_does_not(folder)
 @pytest.mark.parametrize("how", ["in order", "shuffled", "by a sampler"])
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize(
-    ("windows", "length", "size"), [(1, 1, 1), (2, 3, 6), (24, 4, 6), (29, 2, 5)]
+    ("windows", "length", "size"),
+    [
+        (1, 1, 1),
+        (2, 3, 6),
+        (24, 4, 6),
+        (29, 2, 5),
+    ],
 )
 def test_an_epoch_hands_out_each_window_once(folder, windows, length, size, drop, how):
     dataset = TokenWindows(token_file(folder, windows, length), length)

@@ -179,7 +179,13 @@ def test_creating_on_the_gpu_copies_nothing_but_data_of_the_host(factory, cuda):
 
 @pytest.mark.claim("device.zeros-to-is-direct")
 @pytest.mark.parametrize(
-    ("shape", "dtype"), [((), "fp32"), ((40, 3), "bf16"), ((7, 33, 40), "fp64"), ((5,), "int8")]
+    ("shape", "dtype"),
+    [
+        ((), "fp32"),
+        ((40, 3), "bf16"),
+        ((7, 33, 40), "fp64"),
+        ((5,), "int8"),
+    ],
 )
 def test_zeros_then_to_fills_host_memory_and_copies_all_of_it(shape, dtype):
     def through_the_host():
@@ -437,7 +443,12 @@ def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
 
 @pytest.mark.claim("device.parameters-resident")
 @pytest.mark.parametrize(
-    ("widths", "batch", "steps"), [([1, 1], 1, 1), ([12, 3, 7, 5], 6, 2), ([64, 200], 33, 2)]
+    ("widths", "batch", "steps"),
+    [
+        ([1, 1], 1, 1),
+        ([12, 3, 7, 5], 6, 2),
+        ([64, 200], 33, 2),
+    ],
 )
 def test_steps_move_batches_alone_unless_parameters_live_on_the_host(widths, batch, steps):
     resident = linear_net(widths, META)

@@ -209,7 +209,11 @@ def test_fp16_makes_0_of_all_to_2_to_the_minus_25_and_bf16_of_none(device, magni
 def test_of_23_fraction_bits_bf16_keeps_7_and_fp16_10_up_to_65520(device, fraction, exponent, sign):
     value = sign * math.ldexp(2**23 + fraction, exponent - 23)
     # The last is the exponent of the least subnormal number.
-    for name, bits, least in (("bf16", 7, -149), ("fp16", 10, -24), ("fp32", 23, -149)):
+    for name, bits, least in (
+        ("bf16", 7, -149),
+        ("fp16", 10, -24),
+        ("fp32", 23, -149),
+    ):
         spacing = 2.0 ** max(exponent - bits, least)
         should = round(value / spacing) * spacing
         if name == "fp16" and abs(value) >= 65520:

@@ -20,7 +20,12 @@ EPS = {"fp16": 2**-10, "bf16": 2**-7, "fp8_e4m3": 2**-3, "fp8_e5m2": 2**-2}
 
 @pytest.mark.claim("dtype.lower-is-less-accurate")
 @pytest.mark.parametrize(
-    ("rows", "k", "n"), [((32,), 32, 32), ((4, 50), 64, 33), ((2, 3, 8), 200, 130)]
+    ("rows", "k", "n"),
+    [
+        ((32,), 32, 32),
+        ((4, 50), 64, 33),
+        ((2, 3, 8), 200, 130),
+    ],
 )
 def test_a_linear_layer_errs_by_a_third_of_eps_in_every_format(device, rows, k, n):
     x = seeded((*rows, k), 0, numbers.CPU)
@@ -204,7 +209,11 @@ def test_a_long_product_of_bf16_is_added_up_in_more_bits(device, inner):
 @pytest.mark.claim("dtype.default-fp16-misconception")
 @pytest.mark.parametrize(
     ("loss", "far", "term"),
-    [("mse_loss", 200.0, 400.0**2), ("l1_loss", 4e4, 8e4), ("cross_entropy", 4e4, 8e4)],
+    [
+        ("mse_loss", 200.0, 400.0**2),
+        ("l1_loss", 4e4, 8e4),
+        ("cross_entropy", 4e4, 8e4),
+    ],
 )
 @pytest.mark.parametrize("rows", [16, 33])
 def test_with_fp16_by_default_a_loss_overflows_in_one_term(

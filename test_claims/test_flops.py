@@ -252,7 +252,13 @@ def test_a_product_is_dearer_than_a_square_by_twice_its_output_width(m, k, n):
 @pytest.mark.claim("flops.dominates")
 @pytest.mark.parametrize(
     ("name", "each"),
-    [("layer norm", 7), ("softmax", 5), ("gelu", 5), ("add", 1), ("relu", 1)],
+    [
+        ("layer norm", 7),
+        ("softmax", 5),
+        ("gelu", 5),
+        ("add", 1),
+        ("relu", 1),
+    ],
     ids=str,
 )
 def test_other_operations_take_more_of_the_time_than_of_the_flops(device, speed, name, each):

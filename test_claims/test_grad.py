@@ -29,8 +29,20 @@ def parameters_of(net):
 
 # Sizes of a batch and of the lecture's two layers: B, D and K.
 # The last has matrices of more elements than kernels take for few.
-SIZES = [(1, 1, 1), (5, 3, 2), (2, 4, 5), (3, 5, 1), (5, 130, 33)]
-NETS = [[1, 1], [8, 3], [4, 7, 2], [5, 5, 1, 6, 3], [33, 130, 64]]
+SIZES = [
+    (1, 1, 1),
+    (5, 3, 2),
+    (2, 4, 5),
+    (3, 5, 1),
+    (5, 130, 33),
+]
+NETS = [
+    [1, 1],
+    [8, 3],
+    [4, 7, 2],
+    [5, 5, 1, 6, 3],
+    [33, 130, 64],
+]
 
 
 class TwoLayers:
@@ -227,7 +239,13 @@ def test_autograd_spends_as_much_on_a_layers_input_as_on_its_weight(device, b, d
 
 @pytest.mark.claim("grad.extra-activation-factor")
 @pytest.mark.parametrize(
-    ("b", "widths"), [(1, [2, 3, 2]), (6, [8, 2, 5, 4]), (3, [7, 8, 6, 5, 4]), (9, [64, 40, 33])]
+    ("b", "widths"),
+    [
+        (1, [2, 3, 2]),
+        (6, [8, 2, 5, 4]),
+        (3, [7, 8, 6, 5, 4]),
+        (9, [64, 40, 33]),
+    ],
 )
 def test_storing_activations_costs_no_flops_recomputing_one_forward(device, b, widths):
     """The same net: as it is, its activations stored twice over, its input alone stored."""
@@ -297,7 +315,14 @@ def backpropagated(b, widths, input_needs_gradient):
 @pytest.mark.claim("grad.six-micro-ops", "grad.reason-param-only", "grad.six-multiply-adds")
 @pytest.mark.parametrize("fed", [False, True])
 @pytest.mark.parametrize(
-    ("b", "widths"), [(1, [1, 1]), (4, [3, 2]), (2, [4, 1, 3]), (3, [2, 4, 3, 2])], ids=str
+    ("b", "widths"),
+    [
+        (1, [1, 1]),
+        (4, [3, 2]),
+        (2, [4, 1, 3]),
+        (3, [2, 4, 3, 2]),
+    ],
+    ids=str,
 )
 def test_each_weight_takes_three_multiply_adds_and_two_where_data_enter(b, widths, fed):
     net = backpropagated(b, widths, input_needs_gradient=not fed)
@@ -325,7 +350,14 @@ def test_each_weight_takes_three_multiply_adds_and_two_where_data_enter(b, width
 @pytest.mark.claim("grad.six-rule")
 @pytest.mark.parametrize(
     ("layers", "printed"),
-    [(1, "4.06"), (2, "5.02"), (4, "5.50"), (8, "5.75"), (16, "5.88"), (32, "5.94")],
+    [
+        (1, "4.06"),
+        (2, "5.02"),
+        (4, "5.50"),
+        (8, "5.75"),
+        (16, "5.88"),
+        (32, "5.94"),
+    ],
 )
 def test_a_training_step_approaches_six_with_depth(workloads, device, layers, printed):
     net = workloads.build(DeepLinear(dim=32, layers=layers), device=device)

@@ -124,7 +124,13 @@ UNDIVIDED = pytest.param(0, marks=pytest.mark.claim("init.sqrt-growth"), id="uni
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("fan_in", "fan_out", "size"),
-    [(1, 1000, 1.0), (2, 4000, 300.0), (37, 2000, 0.002), (600, 1000, 1.0), (5000, 3000, 7.0)],
+    [
+        (1, 1000, 1.0),
+        (2, 4000, 300.0),
+        (37, 2000, 0.002),
+        (600, 1000, 1.0),
+        (5000, 3000, 7.0),
+    ],
 )
 def test_outputs_have_the_size_of_the_inputs_times_the_root_of_fan_in(
     device, power, fan_in, fan_out, size, dtype
@@ -141,7 +147,12 @@ def test_outputs_have_the_size_of_the_inputs_times_the_root_of_fan_in(
 @pytest.mark.claim("init.variance-scales")
 @pytest.mark.parametrize("kind", ["normal", "uniform", "positive", "signs"])
 @pytest.mark.parametrize(
-    ("fan_in", "x_size", "w"), [(30, 1.0, 1.0), (81, 500.0, 0.001), (600, 0.01, 40.0)]
+    ("fan_in", "x_size", "w"),
+    [
+        (30, 1.0, 1.0),
+        (81, 500.0, 0.001),
+        (600, 0.01, 40.0),
+    ],
 )
 def test_the_variance_is_fan_in_times_that_of_weights_and_inputs(device, kind, fan_in, x_size, w):
     torch.manual_seed(0)
@@ -178,7 +189,15 @@ def growth(device, seed, width, layers, deviation=1.0):
 
 @pytest.mark.claim("init.explodes-with-depth", "init.0.02", "loop.naive-init-fails")
 @pytest.mark.parametrize(
-    ("width", "layers"), [(16, 1), (16, 12), (128, 5), (256, 8), (50, 3)], ids=str
+    ("width", "layers"),
+    [
+        (16, 1),
+        (16, 12),
+        (128, 5),
+        (256, 8),
+        (50, 3),
+    ],
+    ids=str,
 )
 def test_layers_of_unit_weights_multiply_by_the_root_of_the_width_each(device, width, layers):
     for deviation in (1.0, 1 / math.sqrt(width), 0.02):
@@ -317,7 +336,16 @@ def trained_losses(device, seed, layers, width, deviation, rate, steps=30):
 
 @pytest.mark.claim("init.stability", "loop.naive-init-fails")
 @pytest.mark.parametrize(
-    ("layers", "width"), [(2, 16), (2, 64), (3, 40), (5, 16), (8, 64), (8, 24), (4, 256)]
+    ("layers", "width"),
+    [
+        (2, 16),
+        (2, 64),
+        (3, 40),
+        (5, 16),
+        (8, 64),
+        (8, 24),
+        (4, 256),
+    ],
 )
 def test_one_learning_rate_serves_rescaled_nets_of_every_depth_and_width(device, layers, width):
     first, *_, last = trained_losses(device, layers, layers, width, 1 / math.sqrt(width), 0.1)

@@ -304,7 +304,11 @@ def test_a_log_keeps_activations_of_losses_never_differentiated(
         return kept
 
     each = activation_bytes(DeepLinear(dim=width, layers=layers), batch) + 4
-    for entry, should in ((lambda: loss().item(), 0), (trained, 4), (loss, each)):
+    for entry, should in (
+        (lambda: loss().item(), 0),
+        (trained, 4),
+        (loss, each),
+    ):
         _, held = held_after(metered_device, *[entry] * logged)
         assert held[-1] == logged * should, f"{logged} losses hold {held[-1]} bytes, not {should}"
 
@@ -397,7 +401,12 @@ def test_eval_stays_until_train_is_called_and_leaves_gradients_on(device):
 
 @pytest.mark.claim("loop.mixed-two-layer")
 @pytest.mark.parametrize(
-    ("dtype", "scaler"), [(torch.bfloat16, False), (torch.bfloat16, True), (torch.float16, True)]
+    ("dtype", "scaler"),
+    [
+        (torch.bfloat16, False),
+        (torch.bfloat16, True),
+        (torch.float16, True),
+    ],
 )
 @pytest.mark.parametrize("optimize", [ADAM, SGD], ids=["Adam", "SGD"])
 @pytest.mark.parametrize(("width", "seed"), [(32, 0), (32, 1), (128, 0)])
@@ -430,7 +439,11 @@ def test_the_loop_takes_memory_of_one_gpu_alone(device):
 @pytest.mark.claim("loop.mixed-two-layer", "amp.gradscaler")
 @pytest.mark.parametrize(
     ("dtype", "scaler", "learns"),
-    [(torch.float16, False, False), (torch.float16, True, True), (torch.bfloat16, False, True)],
+    [
+        (torch.float16, False, False),
+        (torch.float16, True, True),
+        (torch.bfloat16, False, True),
+    ],
 )
 def test_in_fp16_small_gradients_need_the_scaler(device, dtype, scaler, learns):
     """Below 2^-25 they are zero in fp16, and Adam does not move; scaled by 65536 they are not."""

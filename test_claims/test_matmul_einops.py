@@ -30,7 +30,12 @@ def test_reduce_does_to_the_dimensions_it_leaves_out_what_its_word_says(device, 
     left = [name for name in names if name in kept]
     order = [left.index(name) for name in kept]
     pattern = f"{' '.join(names)} -> {' '.join(kept)}"
-    for word, method in (("sum", "sum"), ("mean", "mean"), ("max", "amax"), ("min", "amin")):
+    for word, method in (
+        ("sum", "sum"),
+        ("mean", "mean"),
+        ("max", "amax"),
+        ("min", "amin"),
+    ):
         got = einops.reduce(x, pattern, word).cpu().numpy()
         numpys = getattr(np, word)(values, axis=gone).transpose(order)
         torchs = getattr(x, method)(gone).permute(order).cpu().numpy()

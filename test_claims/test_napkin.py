@@ -273,7 +273,12 @@ def optimal_ratio(fit, flops):
 
 @pytest.mark.claim("napkin.chinchilla-20")
 @pytest.mark.parametrize(
-    ("approach", "least", "most"), [("1", 20, 22.4), ("2", 19.2, 29.2), ("3", 23, 143)]
+    ("approach", "least", "most"),
+    [
+        ("1", 20, 22.4),
+        ("2", 19.2, 29.2),
+        ("3", 23, 143),
+    ],
 )
 def test_all_but_the_third_table_have_about_20_tokens_per_parameter(approach, least, most):
     table = published.COMPUTE_OPTIMAL[approach]

@@ -276,7 +276,12 @@ def test_a_state_brought_in_fp32_is_cast_to_the_parameters_dtype(device, optimiz
 
 @pytest.mark.claim("optim.zero-grad-none")
 @pytest.mark.parametrize(
-    ("options", "kept"), [({"set_to_none": True}, 0), ({}, 0), ({"set_to_none": False}, 1)]
+    ("options", "kept"),
+    [
+        ({"set_to_none": True}, 0),
+        ({}, 0),
+        ({"set_to_none": False}, 1),
+    ],
 )
 @fewer
 @given(

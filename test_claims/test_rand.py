@@ -57,9 +57,14 @@ def random_run(device, seed):
 @given(seed=seeds, bit=sizes(0, 31))
 def test_two_runs_from_one_seed_are_the_same_bit_for_bit(device, seed, bit):
     another = seed ^ 1 << bit
-    (losses, weights), (again, same), (others, other) = (
-        random_run(device, of) for of in (seed, seed, another)
-    )
+    (
+        (losses, weights),
+        (again, same),
+        (
+            others,
+            other,
+        ),
+    ) = (random_run(device, of) for of in (seed, seed, another))
     assert losses == again, f"the losses were {losses}, and then {again} [{seed=}]"
     assert weights == same, f"the weights differ between two runs [{seed=}]"
     assert losses != others, f"runs from {seed} and {another} have the same losses: {losses}"

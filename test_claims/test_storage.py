@@ -57,7 +57,12 @@ def test_twelve_numbers_in_3_rows_have_strides_4_and_1_and_view_as_4_rows(device
     formula = view_strides((3, 4), (4, 1), (4, 3))
     assert y.stride() == formula, f"viewed, strides={y.stride()}, but {formula=}"
     assert shares_storage(x, y), "view(4, 3) copied"
-    assert y.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+    assert y.tolist() == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [6, 7, 8],
+        [9, 10, 11],
+    ]
 
 
 @pytest.mark.claim("storage.index-formula")
