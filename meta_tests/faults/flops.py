@@ -73,8 +73,8 @@ def the_addition_of_each_multiply_add_is_forgotten(patch):
 
 @fault("flops.two-layer", instead_of="accounting.models.forward_flops")
 def the_head_of_a_net_is_forgotten(forward_flops, model, *batch, **options):
-    heads = [maps.product_flops(*batch, 1) for maps in model.linear_maps if maps.name == "head"]
-    return forward_flops(model, *batch, **options) - sum(heads)
+    *_, head = model.linear_maps
+    return forward_flops(model, *batch, **options) - head.product_flops(*batch, 1)
 
 
 @fault("flops.reason-per-output flops.matmul-2mnk", instead_of="accounting.flops.matmul_flops")
