@@ -133,6 +133,17 @@ def the_strides_of_inputs_are_ignored(patch):
     patch.setattr(training, "copy_of", lambda tensor, device: right(dense(tensor), device))
 
 
+@fault(
+    f"{PREDICTED}/test_repeats.py::test_operations_that_differ_in_one_trait_are_no_repeats"
+    "[cpu-with_other_strides]",
+    instead_of="prooflops.predicted.repeats.Call._add_tensor",
+)
+def operations_of_other_strides_are_repeats(right, self, tensor):
+    right(self, tensor)
+    traits, *others = self._key[-3:]
+    self._key[-3:] = [traits._replace(stride=()), *others]
+
+
 # --- on which cards it fits -----------------------------------------------------------------------
 
 

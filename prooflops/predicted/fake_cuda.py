@@ -8,11 +8,13 @@ on CUDA. C++ then no longer chooses the kernels that it chooses for CUDA alone: 
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from prooflops.predicted.repeats import Repeats
 
 _META = torch.device("meta")
 # What C++ dispatches to ask a fake tensor for its device: more often than any operation.
@@ -47,17 +49,35 @@ def reported_device(tensor: FakeTensor) -> torch.device:
 
 
 class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Torch's mode, except that `copy.deepcopy` of a tensor does not copy it.
+    """Torch's mode, except that it is quick where operations repeat, and that `copy.deepcopy` of a
+    tensor does not copy it.
 
     Torch 2.13 copies the mode with the tensor, and two modes do not mix: layers that are copies, as
     those of nn.Transformer, would not run.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._repeats = Repeats()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled within the block: torch's wrapper would only take time."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.dispatch(func, types, args, kwargs)
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        fake = partial(super().dispatch, func, types, args, kwargs)
+        return self._repeats.result(self, func, args, kwargs, fake)
+
     def __deepcopy__(self, memo: dict[int, object]) -> FakeMode:
         return self
 
 
-class FakeCudaMode(FakeMode):
+class FakeCudaMode(FakeMode):  # type: ignore[no-untyped-call]
     """Fake tensors on CUDA that report the meta device to C++."""
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -65,4 +85,4 @@ class FakeCudaMode(FakeMode):
             return reported_device(args[0])
         if kwargs and kwargs.get("device") == _META:
             kwargs = {**kwargs, "device": torch.device("cuda", 0)}
-        return super().dispatch(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        return super().dispatch(func, types, args, kwargs)

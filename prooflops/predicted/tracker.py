@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from accounting.allocator import CUBLASLT_WORKSPACE_BYTES
 from prooflops.predicted.calls import call_of
@@ -133,12 +132,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_scale = func is _aten._local_scalar_dense.default and _called_by_adafactor()
         out: Any = 1.0 if is_scale else func(*args, **kwargs)
         out = with_outputs_of_kernel(func, args, kwargs, out, self._measures, ledger.device)
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor):
-                _refuse_sparse(func, tensor)
-                if on_cpu:
-                    _refuse_unfakeable(tensor)
-                ledger.see(tensor, in_backward and torch.is_grad_enabled(), successor_of)
+        for tensor in _tensors_in(out):
+            _refuse_sparse(func, tensor)
+            if on_cpu:
+                _refuse_unfakeable(tensor)
+            ledger.see(tensor, in_backward and torch.is_grad_enabled(), successor_of)
         if self.workspaces is not None and func._opname in PRODUCTS:
             self.workspaces.enter(ledger, func, args, in_backward)
         self._enter_scratch(func, args, kwargs, out, before)
@@ -160,7 +158,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ledger = self.ledger
         sizes: Sequence[int] | None
         if ledger.device == "cuda":
-            sizes = scratch_sizes(func, args, kwargs, out) if _is_on("cuda", args, out) else ()
+            sizes = scratch_sizes(func, args, kwargs, out) if _is_on("cuda", out, args) else ()
         else:
             held = known_scratch(func, args, ledger.device, out)
             sizes = None if held is None else (held,)
@@ -203,8 +201,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _is_on(device: str, *leaves: Any) -> bool:
     """Whether a tensor among these is on the device; the optimizer's step counts are not."""
-    tensors = [leaf for leaf in tree_leaves(leaves) if isinstance(leaf, Tensor)]
-    return any(tensor.device.type == device for tensor in tensors)
+    return any(tensor.device.type == device for tensor in _tensors_in(leaves))
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors of an operation's arguments or outputs, which are in lists at most."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors_in(each)
 
 
 def _called_by_adafactor() -> bool:
