@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 LARGEST_TRIED = 2**20
+# A line is of no use from this many trials on that did not halve what was left.
+MOST_MISSES = 2
+# Each size tried from then on is this many times as far from the last.
+REACH = 8
 # The peak of a step of a size, None where it does not run; and whether it fits.
 Tried = Callable[[int], tuple[int | None, bool]]
 
@@ -22,18 +26,20 @@ def largest_size(
 ) -> tuple[int, int]:
     """The largest size found that fits, 0 where not even one does, and the smallest that does not.
 
-    Trials begin with `first`. Each next size is where a line through the two peaks nearest to
-    `limit` reaches it, at most `growth` times the last that fits; where that does not halve what is
-    left, the middle. They end where the two sizes are neighbours, or `close` to one another as a
-    share, or where there is no time for `more`. The second is `ceiling` + 1 where none that was
-    tried is too large. `peaks` are known before, and grow.
+    Trials begin with `first`. Each next size is where a line through two peaks near `limit` reaches
+    it, at most `growth` times the last that fits. Between a size that fits and one that does not,
+    the second time that this does not halve what is left, the line is of no use: then sizes further
+    and further from the last are tried, at most the middle, so that there are no more trials than
+    4/3 of the logarithm of what was left to base 2, and four. They end where the two sizes are
+    neighbours, or `close` to one another as a share, or where there is no time for `more`. The
+    second is `ceiling` + 1 where none that was tried is too large. `peaks` are known before, and
+    grow.
 
     >>> largest_size(lambda size: (40 + 7 * size, 40 + 7 * size <= 1000), 4, 1000)
     (137, 138)
     """
     known = {} if peaks is None else peaks
-    fits, beyond, guess, step = 0, ceiling + 1, min(first, ceiling), 1
-    is_halved = True
+    fits, beyond, guess, step, misses = 0, ceiling + 1, min(first, ceiling), 1, 0
     while beyond - fits > max(1, close * fits):
         before = beyond - fits
         peak, does_fit = tried(guess)
@@ -45,25 +51,30 @@ def largest_size(
             fits = guess
         else:
             beyond, step = guess, 1
-        is_halved = 2 * (beyond - fits) <= before
         if not more():
             break
         estimate = _estimate(known, limit, fits)
         if beyond > ceiling:
             guess = min(max(estimate, fits + step), growth * fits, ceiling)
-        elif is_halved:
+            continue
+        misses += 2 * (beyond - fits) > before
+        if misses < MOST_MISSES:
             guess = min(max(estimate, fits + 1), beyond - 1)
         else:
-            guess = (fits + beyond) // 2
+            reach = min(REACH ** (misses - MOST_MISSES), (beyond - fits) // 2)
+            guess = fits + reach if does_fit else beyond - reach
     return fits, beyond
 
 
 def _estimate(known: dict[int, int], limit: int, fits: int) -> int:
-    """Where the line through the two peaks nearest to the limit reaches it."""
-    nearest = sorted(known, key=lambda size: abs(limit - known[size]))[:2]
-    if not nearest:
+    """Where the line through two peaks reaches the limit: the nearest to it, and the nearest other
+    one, since memory is reserved in steps.
+    """
+    if not known:
         return fits
+    near, *others = sorted(known, key=lambda size: abs(limit - known[size]))
+    different = [size for size in others if known[size] != known[near]]
     # One alone is joined to the origin.
-    low, high = sorted([0, *nearest])[-2:]
+    low, high = sorted([0, near, *(different or others)[:1]])[-2:]
     slope = (known[high] - known.get(low, 0)) / (high - low)
     return high + int((limit - known[high]) / max(1.0, slope))

@@ -35,6 +35,42 @@ def test_the_largest_size_is_found_in_few_trials(
         assert max(map(peak, asked)) <= 4 * LIMIT
 
 
+# Bytes that all sizes take, bytes a size, and the bytes of the segments that are reserved.
+SAWTEETH = [(10 * 2**30, 2_830_000, 20 * 2**20), (0, 3 * 2**20, 64 * 2**20), (2**30, 9_999, 2**21)]
+
+
+@pytest.mark.parametrize(("state", "slope", "segment"), SAWTEETH)
+@pytest.mark.parametrize("first", [1, 8, 1024, 10**6])
+def test_peaks_that_grow_in_segments_take_few_trials(
+    state: int, slope: int, segment: int, first: int
+) -> None:
+    limit = 24_800_000_000
+    asked: list[int] = []
+
+    def peak(size: int) -> int:
+        return state + -(-size * slope // segment) * segment
+
+    def tried(size: int) -> tuple[int, bool]:
+        asked.append(size)
+        return peak(size), peak(size) <= limit
+
+    found, beyond = largest_size(tried, first, limit, ceiling=2**24)
+    assert peak(found) <= limit < peak(beyond)
+    assert beyond == found + 1
+    assert len(asked) <= 16, asked
+
+
+def test_a_peak_that_no_line_is_close_to_is_bisected() -> None:
+    asked: list[int] = []
+
+    def tried(size: int) -> tuple[int, bool]:
+        asked.append(size)
+        return 1 if size < 777_777 else 10**18, size < 777_777
+
+    assert largest_size(tried, 10**6, LIMIT) == (777_776, 777_777)
+    assert len(asked) <= 32, asked
+
+
 def test_a_size_that_does_not_run_does_not_fit_and_none_is_tried_above_the_ceiling() -> None:
     def tried(size: int) -> tuple[int | None, bool]:
         return (None, False) if size > 100 else (size, True)
