@@ -81,3 +81,36 @@ def test_another_layout_is_refused_by_name(made: Callable[[Tensor], Tensor], kin
         predicted.TrainingStep(nn.Linear(64, 64), inputs, torch.mean).predict()
     with pytest.raises(ValueError, match=message):
         prooflops.model_report(nn.Linear(64, 64), inputs)
+
+
+ACTIVATIONS = ["relu", "leaky_relu", "rrelu", "logsigmoid", "elu", "silu", "softplus", "tanh"]
+LOSSES = ["mse_loss", "huber_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"]
+ORDERS: dict[str, Callable[[], Tensor]] = {
+    "rows": lambda: torch.ones(4, 6, 8),
+    "turned": lambda: torch.ones(6, 4, 8).transpose(0, 1),
+    "columns": lambda: torch.ones(4, 8, 6).mT,
+    "expanded": lambda: torch.ones(1, 1, 1).expand(4, 6, 8),
+}
+
+
+def strides_of_gradients(of: str) -> list[tuple[int, ...]]:
+    """The strides of the input's gradients, for each pair of orders."""
+    function = getattr(nn.functional, of)
+    found = []
+    for first in ORDERS.values():
+        for second in ORDERS.values():
+            x = first().requires_grad_()
+            if of in LOSSES:
+                y, grad = function(x, second()), torch.ones(())
+            else:
+                y = function(x, training=True) if of == "rrelu" else function(x)
+                grad = second()
+            found += [each.stride() for each in torch.autograd.grad(y, x, grad)]
+    return found
+
+
+@pytest.mark.parametrize("of", [*ACTIVATIONS, *LOSSES])
+def test_a_gradient_lies_as_its_kernel_leaves_it(of: str) -> None:
+    with predicted.memory():
+        guess = strides_of_gradients(of)
+    assert guess == strides_of_gradients(of)
