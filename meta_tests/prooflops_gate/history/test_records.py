@@ -173,7 +173,7 @@ import sys
 from pathlib import Path
 from prooflops_gate.history import records
 for number in range(30):
-    records.append(Path(sys.argv[1]), {"benchmarks": [], "index": number}, {"name": "a"})
+    records.append_record(Path(sys.argv[1]), {"benchmarks": [], "index": number}, {"name": "a"})
 """
 
 
