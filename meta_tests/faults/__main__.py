@@ -263,9 +263,10 @@ def noticed_alone(claim: str, faults: list[Fault]) -> tuple[str, str]:
     hidden = ""
     # First what breaks little else.
     for planted in sorted(faults, key=lambda planted: len(planted.noticed_by)):
-        result = result_of(dataclasses.replace(planted, noticed_by=(claim,)), "line")
+        # Asked before anything is planted, which may outlive its run.
         if healthy((claim,), planted.options)[claim]["verdict"] in RED:
             return "MISSED", "it is red with nothing planted"
+        result = result_of(dataclasses.replace(planted, noticed_by=(claim,)), "line")
         if not result.unnoticed:
             return "noticed", f"{planted.topic}: {planted.name}"
         if result.hidden:
