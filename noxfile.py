@@ -17,7 +17,8 @@ SUITE = {"torch": "2.6.*", "hypothesis": "6.100.*", "einops": "0.7.*", **OLDEST}
 # need torch.
 GATE = """-c /dev/null --rootdir=. --confcutdir=meta_tests/prooflops_gate -p prooflops_gate.plugin
     --deselect=meta_tests/prooflops_gate/test_gate.py::test_the_parent
-    --deselect=meta_tests/prooflops_gate/console/test_console.py::test_the_line_disturbs -m""".split()
+    --deselect=meta_tests/prooflops_gate/console/test_console.py::test_the_line_disturbs
+    -m""".split()
 GATE += ["not prove", "-o", "markers=prove: takes long"]
 ROOMS = ["meta_tests/prooflops_gate"]
 

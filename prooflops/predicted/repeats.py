@@ -36,7 +36,7 @@ class Traits(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A tensor that an operation makes: a view of the argument of this number, or, for None, new."""
+    """A tensor that an operation makes: a view of the argument of this number; for None, new."""
 
     argument: int | None
     traits: Traits
