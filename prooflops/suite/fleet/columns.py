@@ -219,5 +219,7 @@ def _change(first: Column, column: Column) -> str:
         parts.append(f"{len(faster)} faster (most {name}: {times_as(ratio)} the time)")
     if len(both) > len(beyond):
         parts.append(f"{len(both) - len(beyond)} within their spread")
+    if len(found) > len(both):
+        parts.append(f"{len(found) - len(both)} more not compared")
     apart = median(abs(ratio - 1) for _, ratio, _ in both)
     return f"of {many(len(both), 'benchmark')} {', '.join(parts)}; median difference {apart:.1%}"

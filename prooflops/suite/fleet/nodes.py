@@ -79,11 +79,10 @@ class NodeRun:
 
 
 def _is_compared(bench: Measurement, contended: bool) -> bool:
-    contention = bench.info.get("contention") or {}
-    left_out = is_ignored({"extra_info": bench.info}) or (
-        contention.get("contended") and not contended
-    )
-    return SMALLEST < bench.median_s < LARGEST and not left_out
+    whole = bench.info.get("contention") or {}
+    is_contended = bench.is_contended or whole.get("contended")
+    is_left_out = is_ignored({"extra_info": bench.info}) or (is_contended and not contended)
+    return SMALLEST < bench.median_s < LARGEST and not is_left_out
 
 
 def short_name(name: str) -> str:

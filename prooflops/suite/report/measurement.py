@@ -93,6 +93,11 @@ class Measurement:
         return self.spread > WIDEST_SPREAD
 
     @property
+    def is_contended(self) -> bool:
+        """Whether other work competed for the device during the rounds."""
+        return any(label.startswith(CONTENDED) for label in self.labels)
+
+    @property
     def is_product(self) -> bool:
         """Whether it is one matrix product."""
         return self.family in PRODUCTS and self.arithmetic_rate is not None
@@ -108,7 +113,7 @@ class Measurement:
         for key, bound in (("share_of_ceiling", "ceiling"), ("share_of_attainable", "roof")):
             if self.number(key) > EXCEEDS:
                 return f"above its {bound}"
-        return CONTENDED * any(label.startswith(CONTENDED) for label in self.labels)
+        return CONTENDED * self.is_contended
 
     @property
     def rate(self) -> tuple[float, str] | None:

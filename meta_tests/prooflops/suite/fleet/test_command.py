@@ -170,3 +170,14 @@ def test_two_runs_of_one_machine_differ_by_what_is_planted_alone(
     assert command.run(config(tmp_path, tmp_path), said.append) == 0
     named = "1 slower (most a[0]: 1.10x the time), 59" if slower else "60"
     assert f": of 60 benchmarks {named} within their spread; median difference 0." in said[0]
+
+
+def test_a_time_whose_rounds_a_slow_core_took_is_not_compared(tmp_path: Path) -> None:
+    slow = run_of_one_machine(2, slower=1.0)
+    labels = ["contended: this core ran at 42% of its speed"]
+    slow["benchmarks"][0]["extra_info"]["conditions"] = {"labels": labels}
+    for name, record in {"a": run_of_one_machine(1), "b": slow}.items():
+        (tmp_path / f"{name}.json").write_text(as_text(record), encoding="utf-8")
+    said: list[str] = []
+    assert command.run(config(tmp_path, tmp_path), said.append) == 0
+    assert ": of 59 benchmarks 59 within their spread, 1 more not compared; " in said[0]
