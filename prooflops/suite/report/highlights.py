@@ -53,6 +53,9 @@ def sentence(report: RunReport) -> str:
         text += f"; the tests of {counts['error']} ended by an error"
     if counts["not checked"]:
         text += f"; {counts['not checked']} could not be checked"
+    contended = sum(bench.is_contended for bench in report.benchmarks)
+    if 2 * contended > len(report.benchmarks):
+        text += f". Other work took part: {contended} of {len(report.benchmarks)} rates are too low"
     return f"{text}."
 
 
@@ -106,11 +109,15 @@ def _should_be_faster(
 
 def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     causes: Counter[str] = Counter()
+    reasons: dict[str, str] = {}
     for bench in benchmarks:
-        causes.update({label.partition(":")[0] for label in bench.labels})
+        said = dict(label.partition(": ")[::2] for label in bench.labels)
+        causes.update(said.keys())
+        reasons = said | reasons
     for cause, number in causes.most_common():
         if cause in ("contended", "throttled"):
-            yield f"{number} of {len(benchmarks)} benchmarks were {cause}"
+            example = f" (the first: {reasons[cause]})" if reasons[cause] else ""
+            yield f"{number} of {len(benchmarks)} benchmarks were {cause}{example}"
         else:
             yield f"{cause}: {number} of {len(benchmarks)} benchmarks"
     wide = [bench for bench in benchmarks if bench.is_wide]
@@ -150,10 +157,10 @@ def _settings(report: RunReport) -> Iterable[str]:
         if key in flags and flags[key] != usual:
             yield f"{key} is {flags[key]}, not {usual} as usual"
     if any(bench.info.get("mfu", 0) is None for bench in report.benchmarks):
-        yield (
-            f"no vendor peak is on record for {report.machine.get('name')}: shares are of the own "
-            "ceiling"
-        )
+        is_derived = any(bench.has("share_at_clock") for bench in report.benchmarks)
+        of = "the peak derived from its clock, or of " if is_derived else ""
+        name = report.machine.get("name")
+        yield f"no vendor peak is on record for {name}: shares are of {of}the own ceiling"
 
 
 def limits(report: RunReport) -> list[str]:

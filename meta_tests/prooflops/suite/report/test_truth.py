@@ -9,6 +9,7 @@ import pytest
 
 from accounting.devices.floors import floor_of
 from meta_tests.contradictions import Page, contradictions
+from prooflops.suite.report.highlights import sentence, unusual
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.page import LARGEST_SHORT_PAGE_BYTES, page_of
 from prooflops.suite.report.reconciled import reconciled
@@ -100,6 +101,16 @@ def test_a_cache_whose_calls_take_few_launches_has_no_rate() -> None:
         stream = Measurement("stream[L2-copy]", "bench/test_bandwidth.py", median_s, 0.0, info)
         seen, _ = reconciled([stream, launch])
         assert bool(seen.rate) == is_known
+
+
+def test_a_run_beside_other_work_says_so_first(report_of: ReportOf) -> None:
+    def contended(_name: str, info: dict[str, Any], _stats: dict[str, Any]) -> None:
+        info["conditions"] = BUSY
+
+    said = "Other work took part: "
+    assert said not in sentence(report_of())
+    assert said in sentence(report_of(contended))
+    assert "were contended (the first: other work)" in " ".join(unusual(report_of(contended)))
 
 
 def test_a_step_gives_examples_per_second_and_energy_beside_mfu(
