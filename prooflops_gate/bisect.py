@@ -200,8 +200,8 @@ class Bisection:
             ends=question.ends,
             latest=question.ends,
         )
-        said = count(counting, Pairs(question).measure, question.say)
-        why = "; ".join(said.notes)
+        count(counting, Pairs(question).measure, question.say)
+        why = "; ".join(counting.decide().notes)
         return {name: self.counted_step(name, counting.found.get(name), why) for name in names}
 
     def counted_step(self, name: str, count: Count | None, why: str) -> Step:

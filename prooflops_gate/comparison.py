@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
 from prooflops_gate.first_pair import FirstPair, seen_in
-from prooflops_gate.instruments import Decided, Measured
+from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.counts import Count, resolved
 from prooflops_gate.instruments.exact import exact_rows
 from prooflops_gate.instruments.instructions import Instructions, instructions_of
@@ -95,7 +95,11 @@ def compare(question: Question) -> Comparison:
     counted = instructions_of(
         first.measured, share_s, limit, pace.start_cpu_s, began, question.ends
     )
-    of_counts = count(counted, take, question.say)
+    count(counted, take, question.say)
+    if not pace.later(time.monotonic() - began).fits(pace.kept):
+        # The rest holds no first look at times: fewer pairs of them decide nothing.
+        counted.extend(question.ends)
+        count(counted, take, question.say)
     equal = {name for name, each in counted.found.items() if each.verdict == "SAME"}
     examined = tuple(timed.test for timed in first.after.values())
     times = Times(
@@ -111,7 +115,7 @@ def compare(question: Question) -> Comparison:
             exhaust(Riding(times, memory), take, question.say)
     except KeyboardInterrupt as stop:
         raise Stopped(Comparison(question.title, stopped_rows(times))) from stop
-    return summed_up(question, pairs, first, pace, times, memory, counted, of_counts)
+    return summed_up(question, pairs, first, pace, times, memory, counted)
 
 
 def stopped_rows(times: Times) -> tuple[Row, ...]:
@@ -131,11 +135,10 @@ def summed_up(
     times: Times,
     memory: Memory,
     counted: Instructions,
-    of_counts: Decided,
 ) -> Comparison:
     """The rows of a comparison, and what to say of it."""
     exact = [row for row in exact_rows(times.sides) if row.verdict != "SAME"]
-    of_times = times.decide()
+    of_times, of_counts = times.decide(), counted.decide()
     rows = [*first.rows, *exact, *memory.decide().rows, *of_times.rows]
     rows = resolved(rows, counted.found, times.rule.smallest)
     if question.asked and worth_explaining(rows) and time.monotonic() < question.ends:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-from prooflops_gate.instruments import Decided, Instrument, Measured
+from prooflops_gate.instruments import Instrument, Measured
 from prooflops_gate.instruments.instructions import Instructions
 from prooflops_gate.instruments.memory import Memory
 from prooflops_gate.instruments.times import Times
@@ -41,13 +41,12 @@ def count(
     counted: Instructions,
     take: Callable[[Task], Measured],
     say: Callable[[str], None],
-) -> Decided:
+) -> None:
     """Counts instructions until all is decided, or a process fails under valgrind."""
     try:
         exhaust(counted, take, say)
     except ReplicateFailed as failed:
         counted.fail(failed)
-    return counted.decide()
 
 
 class Riding:

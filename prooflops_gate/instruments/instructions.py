@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from prooflops_gate.console.progress import minutes
 from prooflops_gate.console.tables import many
@@ -30,6 +30,23 @@ BLIND = (
     "instructions don't show waiting, sockets, threads, GPUs, the width of vectors, "
     "and where memory lies"
 )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Benchmarks that processes count together, the shortest first, and the pairs they have."""
+
+    names: Sequence[str]
+    pairs: int = 0
+
+    @property
+    def is_at_look(self) -> bool:
+        return self.pairs in (0, *LOOKS)
+
+    @property
+    def missing(self) -> int:
+        """The pairs up to its next look."""
+        return min(look - self.pairs for look in LOOKS if look > self.pairs)
 
 
 class Instructions:
@@ -59,29 +76,40 @@ class Instructions:
         self.start_s = START_S + START_FACTOR * start_cpu_s
         self.found: dict[str, Count] = {}
         self.why_not = ""
-        # Of all batches, and of the present one.
-        self.pairs = self.in_batch = 0
+        # Of all batches.
+        self.pairs = 0
         # What a pair takes, of what was expected.
         self._slowness = 1.0
-        # Not begun, the shortest first.
-        self.waiting = sorted(self.costs_s, key=lambda name: self.costs_s[name])
-        self.names: list[str] = []
-        self.level = level_of(len(self.waiting))
+        names = sorted(self.costs_s, key=lambda name: self.costs_s[name])
+        self.batch = Batch(())
+        self.waiting = [Batch(names)] if names else []
+        self.level = level_of(len(names))
         self._taken: dict[str, tuple[list[int], list[int]]] = {}
         if drivers:
             self.fail_for(f"the benchmarks load {', '.join(drivers)}")
         else:
-            self._begin(ends - began)
-            if self.waiting and not self.names:
+            self._choose(ends - began)
+            if names and not self.batch.names:
                 self.fail_for(f"a pair may take {minutes(self.pair_s([]))} under valgrind")
 
-    def _begin(self, left_s: float) -> None:
-        """A new batch: the benchmarks whose first look fits into this time."""
-        fitting = list(self.waiting)
-        while fitting and LOOKS[0] * self.pair_s(fitting) > left_s:
-            fitting.pop()
-        self.names, self.waiting = fitting, self.waiting[len(fitting) :]
-        self.in_batch = 0
+    def _choose(self, left_s: float) -> None:
+        """Goes on with the first batch of which a part reaches its next look in this time."""
+        if self.batch.names:
+            self.waiting.insert(0, self.batch)
+        self.batch = Batch(())
+        for place, batch in enumerate(self.waiting):
+            fitting = list(batch.names)
+            while fitting and batch.missing * self.pair_s(fitting) > left_s:
+                fitting.pop()
+            if fitting:
+                rest = replace(batch, names=batch.names[len(fitting) :])
+                self.batch = replace(batch, names=fitting)
+                self.waiting[place : place + 1] = [rest] if rest.names else []
+                return
+
+    def extend(self, latest: float) -> None:
+        """Has later looks and batches begin where they are expected to end by this time."""
+        self.latest = latest
 
     def pair_s(self, names: Collection[str]) -> float:
         """The expected duration of a pair with these benchmarks."""
@@ -89,45 +117,42 @@ class Instructions:
         return self._slowness * (process_s if self.at_once else 2 * process_s)
 
     def next_task(self, now: float) -> Task | None:
-        if self.pairs and self.in_batch in (0, *LOOKS) and not self._has_time(now):
-            self._begin(self.latest - now)
-        if not self.names:
+        if self.pairs and self.batch.is_at_look:
+            self._choose(self.latest - now)
+        names = tuple(self.batch.names)
+        if not names:
             return None
-        until, needs_s = math.inf, self.pair_s(self.names)
-        if self.in_batch == 0:
+        until, needs_s = math.inf, self.pair_s(names)
+        if self.batch.pairs == 0:
             # The first pair counts as many benchmarks as the next ones have time for.
             planned = self.latest if self.pairs else self.ends
             until = now + (1 - RESERVE) * (planned - now) / LOOKS[0]
             needs_s = 0.0
-        counting = Counting(until)
-        return Task(tests=tuple(self.names), counting=counting, ends=self.latest, needs_s=needs_s)
-
-    def _has_time(self, now: float) -> bool:
-        """Whether the open benchmarks of this batch can be counted up to their next look."""
-        if not self.names or self.in_batch == LOOKS[-1]:
-            return False
-        missing = next(look for look in LOOKS if look > self.in_batch) - self.in_batch
-        return now + missing * self.pair_s(self.names) <= self.latest
+        return Task(tests=names, counting=Counting(until), ends=self.latest, needs_s=needs_s)
 
     def progress(self) -> str:
-        return f"instructions: pair {self.pairs + 1}, {len(self.names)} benchmarks under valgrind"
+        benchmarks = many(len(self.batch.names), "benchmark")
+        return f"instructions: pair {self.pairs + 1}, {benchmarks} under valgrind"
 
     def measure(self, measured: Measured, took_s: float) -> None:
         before, after = (side.counts or {} for side in measured.pair)
-        counted = [name for name in self.names if name in before and name in after]
+        counted = [name for name in self.batch.names if name in before and name in after]
         if counted:
             self._slowness *= took_s / self.pair_s(counted)
-        if self.in_batch == 0:
-            cut = [name for name in self.names if name not in counted]
-            # A batch of none only holds what fails under valgrind, or nothing has the time.
-            self.waiting = [*cut, *self.waiting] if counted else []
-        self.pairs, self.in_batch = self.pairs + 1, self.in_batch + 1
+        cut = [name for name in self.batch.names if name not in counted]
+        if self.batch.pairs == 0 and cut:
+            self.waiting.insert(0, Batch(cut))
+        if not counted:
+            # What begins now fails under valgrind, or has no time.
+            self.waiting = [batch for batch in self.waiting if batch.pairs]
+        self.pairs += 1
         for name in counted:
             old, new = self._taken.setdefault(name, ([], []))
             old.append(max(before[name], 1))
             new.append(max(after[name], 1))
             self._decide(name)
-        self.names = [name for name in counted if name not in self.found]
+        still_open = [name for name in counted if name not in self.found]
+        self.batch = Batch(still_open, self.batch.pairs + 1)
 
     def fail(self, failed: ReplicateFailed) -> None:
         """Ends the counting, as a process failed under valgrind."""
@@ -135,7 +160,7 @@ class Instructions:
 
     def fail_for(self, reason: str) -> None:
         self.why_not = reason
-        self.names, self.waiting = [], []
+        self.batch, self.waiting = Batch(()), []
 
     def _decide(self, name: str, *, ended: bool = False) -> None:
         count = decide(*self._taken[name], self.limit, self.level, ended=ended)

@@ -88,10 +88,14 @@ def test_a_look_at_counts_ends_within_twice_its_share_and_the_budget(
     assert bool(found.found) != bool(said)
 
 
+@pytest.mark.parametrize("latest", [600.0, 250.0, 210.0])
 def test_what_a_first_batch_leaves_is_counted_up_to_its_decision(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, latest: float
 ) -> None:
-    """One of ten takes 3 % more, and a pair of all ten does not fit three times into the share."""
+    """One of ten takes 3 % more, and a pair of all ten does not fit three times into the share.
+
+    What no longer fits by `latest` goes on where times leave it the rest.
+    """
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("prooflops_gate.loop.time", clock)
@@ -108,7 +112,10 @@ def test_what_a_first_batch_leaves_is_counted_up_to_its_decision(
         return Measured(Pair(*sides), {})
 
     round_s = {f"a{number}": 10 / 150 for number in range(10)}
-    found = Instructions(round_s, LIMIT, 0.0, 0.0, ends=200.0, latest=600.0)
+    found = Instructions(round_s, LIMIT, 0.0, 0.0, ends=200.0, latest=latest)
+    exhaust(found, take, lambda line: None)
+    assert now[0] <= latest
+    found.extend(600.0)
     exhaust(found, take, lambda line: None)
     assert [found.found[name].verdict for name in sorted(round_s)] == [MORE, *["SAME"] * 9]
     assert now[0] < 600.0
