@@ -349,7 +349,8 @@ def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
     # By its options, not by its name: that depends on how it was loaded.
     if option("benchmark_disable", None) is None:
         raise ValueError(
-            "the gate compares what pytest-benchmark measures, and that plugin is not active"
+            "the gate compares what pytest-benchmark measures, and that plugin is not active: add "
+            "-p pytest_benchmark.plugin, which also helps beside -p no:benchmark"
         )
 
 
