@@ -10,7 +10,7 @@ A question goes in, a `Comparison` comes out; nothing here prints.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prooflops_gate.console.progress import minutes
@@ -87,35 +87,50 @@ def compare(question: Question) -> Comparison:
     def take(task: Task) -> Measured:
         return pairs.measure(replace(task, memory=() if task.counting else memory.wanted))
 
-    began = time.monotonic()
+    times, counted = timed_and_counted(question, first, pace, memory, take)
+    return summed_up(question, pairs, first, pace, times, memory, counted)
+
+
+def timed_and_counted(
+    question: Question,
+    first: FirstPair,
+    pace: PacePlan,
+    memory: Memory,
+    take: Callable[[Task], Measured],
+) -> tuple[Times, Instructions]:
+    """The first looks at times, the instructions of what these leave open, and the other looks.
+
+    Where cores are quiet two looks decide most, sooner than the first counts are there.
+    """
+    settings, rule = question.settings, question.rule(len(first.after))
     by = settings.by if question.asked else TIME
     both = [timed for sides in first.measured.pairs.values() for timed in sides]
-    share_s = pace.counting_s(by, both, question.ends - began)
-    limit = settings.min_instructions
-    counted = instructions_of(
-        first.measured, share_s, limit, pace.start_cpu_s, began, question.ends
-    )
-    count(counted, take, question.say)
-    if not pace.later(time.monotonic() - began).fits(pace.kept):
-        # The rest holds no first look at times: fewer pairs of them decide nothing.
-        counted.extend(question.ends)
-        count(counted, take, question.say)
-    equal = {name for name, each in counted.found.items() if each.verdict == "SAME"}
+    share_s = pace.counting_s(by, both, question.ends - time.monotonic())
     examined = tuple(timed.test for timed in first.after.values())
-    times = Times(
-        first.after,
-        replace(rule, equal=equal),
-        question.ends,
-        pace.later(time.monotonic() - began),
-        Task(examined=examined, repeated=pace.repeated),
-    )
+    template = Task(examined=examined, repeated=pace.repeated)
+    times = Times(first.after, rule, question.ends, pace.later(share_s), template)
     times.measure(first.measured, first.took_s)
+    timing = Riding(times, memory)
     try:
         if by != INSTRUCTIONS:
-            exhaust(Riding(times, memory), take, question.say)
+            times.wait_at(question.ends - share_s, rule.plan.looks[:2][-1])
+            exhaust(timing, take, question.say)
+        began = time.monotonic()
+        needs_all = by == INSTRUCTIONS or settings.instructions_fail
+        asked = first.measured.only(first.after if needs_all else times.not_cleared())
+        limit = settings.min_instructions
+        counted = instructions_of(asked, share_s, limit, pace.start_cpu_s, began, question.ends)
+        count(counted, take, question.say)
+        if not times.reaches_first_look(time.monotonic()):
+            # Fewer pairs of times decide nothing.
+            counted.extend(question.ends)
+            count(counted, take, question.say)
+        if by != INSTRUCTIONS:
+            times.go_on(counted.equal, pace.later(time.monotonic() - began))
+            exhaust(timing, take, question.say)
     except KeyboardInterrupt as stop:
         raise Stopped(Comparison(question.title, stopped_rows(times))) from stop
-    return summed_up(question, pairs, first, pace, times, memory, counted)
+    return times, counted
 
 
 def stopped_rows(times: Times) -> tuple[Row, ...]:

@@ -8,8 +8,8 @@ the pairs is `prooflops_gate.loop`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +24,10 @@ class Measured:
 
     pair: Pair
     pairs: Mapping[str, tuple[Timed, Timed]]
+
+    def only(self, names: Collection[str]) -> Measured:
+        """The same of these benchmarks alone."""
+        return replace(self, pairs={name: self.pairs[name] for name in names})
 
 
 def timed_in(done: Replicate, exact: Sequence[str]) -> dict[str, Timed]:

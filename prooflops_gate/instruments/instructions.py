@@ -130,6 +130,11 @@ class Instructions:
             needs_s = 0.0
         return Task(tests=names, counting=Counting(until), ends=self.latest, needs_s=needs_s)
 
+    @property
+    def equal(self) -> set[str]:
+        """The benchmarks that take the same number of instructions."""
+        return {name for name, each in self.found.items() if each.verdict == "SAME"}
+
     def progress(self) -> str:
         benchmarks = many(len(self.batch.names), "benchmark")
         return f"instructions: pair {self.pairs + 1}, {benchmarks} under valgrind"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 from prooflops_gate.console.tables import many
@@ -62,6 +62,8 @@ class Times:
         # The benchmarks that the next pair was asked for: still open if it was not taken.
         self.open: Mapping[str, int] = {}
         self.taken, self.took_s = 0, 0.0
+        # The time and the number of pairs at which these times wait for another instrument.
+        self._until, self._most = math.inf, math.inf
         self._tests: dict[str, str] = {}
         self._left_s = math.inf
         self._seen_quiet = False
@@ -79,14 +81,34 @@ class Times:
             for name, count in wanted.items()
             if self._tries[name] < MOST_TRIES * max(count, self.rule.plan.looks[0])
         }
+        wanted = {name: count for name, count in wanted.items() if self._kept(name) < self._most}
         self.open = self._next(wanted)
-        if not self.open or self.taken == self.rule.most:
+        if not self.open or self.taken == self.rule.most or now + self.took_s > self._until:
             self.open = {}
             return None
         tests = tuple(dict.fromkeys(self._tests.get(name, name) for name in self.open))
         paces = self._paces(rows) if self.plan else FIRST
         needs_s = self.took_s
         return replace(self.template, tests=tests, paces=paces, ends=self.ends, needs_s=needs_s)
+
+    def wait_at(self, until: float, pairs: int) -> None:
+        """Asks for no pair that ends later, nor for more pairs of a benchmark, until `go_on`."""
+        self._until, self._most = until, pairs
+
+    def go_on(self, equal: Container[str], plan: PacePlan) -> None:
+        """Goes on to the end of the time, beside benchmarks of as many instructions."""
+        self._until, self._most = math.inf, math.inf
+        self.rule, self.plan = replace(self.rule, equal=equal), plan
+
+    def not_cleared(self) -> list[str]:
+        """The benchmarks that may be slower, by the pairs taken so far."""
+        rows, _ = look_at(self.sides, self.rule)
+        return [row.name for row in rows if row.verdict not in ("SAME", "FASTER")]
+
+    def reaches_first_look(self, now: float) -> bool:
+        """Whether the time that is left holds the pairs up to the first look."""
+        missing = self.rule.plan.looks[0] - self.taken
+        return now + missing * self.took_s <= self.ends
 
     def _paces(self, rows: Iterable[Row]) -> Mapping[str, Mapping[str, float]]:
         assert self.plan
@@ -102,7 +124,7 @@ class Times:
         """
         others = {name: count for name, count in wanted.items() if name not in self.given_up}
         planned = {name: count for name, count in others.items() if count not in EXCLUDING}
-        if planned:
+        if planned or self._most < math.inf:
             return planned
         if self.alone is None:
             self.alone = self.plan.fitting_alone(self._left_s) if self.plan else []
