@@ -98,9 +98,9 @@ def timed_and_counted(
     memory: Memory,
     take: Callable[[Task], Measured],
 ) -> tuple[Times, Instructions]:
-    """The first looks at times, the instructions of what these leave open, and the other looks.
+    """The times of all, the instructions of what these leave open, and further times.
 
-    Where cores are quiet two looks decide most, sooner than the first counts are there.
+    Where cores are quiet times decide most before the first counts would be there.
     """
     settings, rule = question.settings, question.rule(len(first.after))
     by = settings.by if question.asked else TIME
@@ -113,13 +113,21 @@ def timed_and_counted(
     timing = Riding(times, memory)
     try:
         if by != INSTRUCTIONS:
-            times.wait_at(question.ends - share_s, rule.plan.looks[:2][-1])
+            times.wait_at(question.ends - share_s)
             exhaust(timing, take, question.say)
         began = time.monotonic()
         needs_all = by == INSTRUCTIONS or settings.instructions_fail
-        asked = first.measured.only(first.after if needs_all else times.not_cleared())
-        limit = settings.min_instructions
-        counted = instructions_of(asked, share_s, limit, pace.start_cpu_s, began, question.ends)
+        said = times.verdicts()
+        cleared = [] if needs_all else [name for name in said if said[name] in ("SAME", "FASTER")]
+        counted = instructions_of(
+            first.measured.without(cleared),
+            share_s,
+            settings.min_instructions,
+            pace.start_cpu_s,
+            began,
+            question.ends,
+            slower=[name for name in said if said[name] == "SLOWER"],
+        )
         count(counted, take, question.say)
         if not times.reaches_first_look(time.monotonic()):
             # Fewer pairs of times decide nothing.

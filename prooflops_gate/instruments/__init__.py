@@ -25,9 +25,10 @@ class Measured:
     pair: Pair
     pairs: Mapping[str, tuple[Timed, Timed]]
 
-    def only(self, names: Collection[str]) -> Measured:
-        """The same of these benchmarks alone."""
-        return replace(self, pairs={name: self.pairs[name] for name in names})
+    def without(self, names: Collection[str]) -> Measured:
+        """The same without these benchmarks."""
+        kept = {name: pair for name, pair in self.pairs.items() if name not in names}
+        return replace(self, pairs=kept)
 
 
 def timed_in(done: Replicate, exact: Sequence[str]) -> dict[str, Timed]:

@@ -55,7 +55,8 @@ class Instructions:
     `round_s` is the fastest round of each. `limit` is the smallest change that counts. The first
     batch is planned to end at `ends` on the monotonic clock; a later look or batch begins where it
     is expected to end by `latest`. `drivers` are those of accelerators that the benchmarks load:
-    none runs under valgrind. `features` is a note on other kernels that run there.
+    none runs under valgrind. `features` is a note on other kernels that run there. Of those `slower`
+    by time the first look alone is asked: whether they take as many.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class Instructions:
         latest: float,
         drivers: Collection[str] = (),
         features: str = "",
+        slower: Collection[str] = (),
     ) -> None:
+        self.slower = slower
         self.features = features
         self.limit, self.ends, self.latest = limit, ends, latest
         self.at_once = len(cpu.allowed_cores()) > 1
@@ -156,8 +159,10 @@ class Instructions:
             old.append(max(before[name], 1))
             new.append(max(after[name], 1))
             self._decide(name)
-        still_open = [name for name in counted if name not in self.found]
-        self.batch = Batch(still_open, self.batch.pairs + 1)
+        pairs = self.batch.pairs + 1
+        ended = self.slower if pairs == LOOKS[0] else ()
+        still_open = [name for name in counted if name not in self.found and name not in ended]
+        self.batch = Batch(still_open, pairs)
 
     def fail(self, failed: ReplicateFailed) -> None:
         """Ends the counting, as a process failed under valgrind."""
@@ -199,10 +204,16 @@ class Instructions:
 
 
 def instructions_of(
-    measured: Measured, share_s: float, limit: float, start_cpu_s: float, began: float, ends: float
+    measured: Measured,
+    share_s: float,
+    limit: float,
+    start_cpu_s: float,
+    began: float,
+    ends: float,
+    slower: Collection[str] = (),
 ) -> Instructions:
     """The instructions of what a pair measured, in this share of the time until `ends`; none in no
-    time.
+    time. Of those `slower` by time the first look alone.
     """
     if not share_s:
         return Instructions({}, limit, start_cpu_s, began, began, began)
@@ -216,6 +227,7 @@ def instructions_of(
         latest=min(began + 2 * share_s, ends),
         drivers=sorted(drivers),
         features=by_features(measured.pair),
+        slower=slower,
     )
 
 

@@ -62,8 +62,8 @@ class Times:
         # The benchmarks that the next pair was asked for: still open if it was not taken.
         self.open: Mapping[str, int] = {}
         self.taken, self.took_s = 0, 0.0
-        # The time and the number of pairs at which these times wait for another instrument.
-        self._until, self._most = math.inf, math.inf
+        # When these times wait for another instrument.
+        self._until = math.inf
         self._tests: dict[str, str] = {}
         self._left_s = math.inf
         self._seen_quiet = False
@@ -81,7 +81,6 @@ class Times:
             for name, count in wanted.items()
             if self._tries[name] < MOST_TRIES * max(count, self.rule.plan.looks[0])
         }
-        wanted = {name: count for name, count in wanted.items() if self._kept(name) < self._most}
         self.open = self._next(wanted)
         if not self.open or self.taken == self.rule.most or now + self.took_s > self._until:
             self.open = {}
@@ -91,19 +90,22 @@ class Times:
         needs_s = self.took_s
         return replace(self.template, tests=tests, paces=paces, ends=self.ends, needs_s=needs_s)
 
-    def wait_at(self, until: float, pairs: int) -> None:
-        """Asks for no pair that ends later, nor for more pairs of a benchmark, until `go_on`."""
-        self._until, self._most = until, pairs
+    def wait_at(self, until: float) -> None:
+        """Until `go_on` asks for no pair that ends later.
+
+        Nor for a third look: it decides little that two have left open. Suspicions are confirmed.
+        """
+        self._until = until
 
     def go_on(self, equal: Container[str], plan: PacePlan) -> None:
         """Goes on to the end of the time, beside benchmarks of as many instructions."""
-        self._until, self._most = math.inf, math.inf
+        self._until = math.inf
         self.rule, self.plan = replace(self.rule, equal=equal), plan
 
-    def not_cleared(self) -> list[str]:
-        """The benchmarks that may be slower, by the pairs taken so far."""
+    def verdicts(self) -> dict[str, str]:
+        """What the pairs taken so far say of each benchmark."""
         rows, _ = look_at(self.sides, self.rule)
-        return [row.name for row in rows if row.verdict not in ("SAME", "FASTER")]
+        return {row.name: row.verdict for row in rows}
 
     def reaches_first_look(self, now: float) -> bool:
         """Whether the time that is left holds the pairs up to the first look."""
@@ -124,7 +126,10 @@ class Times:
         """
         others = {name: count for name, count in wanted.items() if name not in self.given_up}
         planned = {name: count for name, count in others.items() if count not in EXCLUDING}
-        if planned or self._most < math.inf:
+        if self._until < math.inf:
+            late = self.rule.plan.looks[2:]
+            return {name: count for name, count in planned.items() if count not in late}
+        if planned:
             return planned
         if self.alone is None:
             self.alone = self.plan.fitting_alone(self._left_s) if self.plan else []

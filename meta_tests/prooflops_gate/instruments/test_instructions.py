@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,6 +120,22 @@ def test_what_a_first_batch_leaves_is_counted_up_to_its_decision(
     exhaust(found, take, lambda line: None)
     assert [found.found[name].verdict for name in sorted(round_s)] == [MORE, *["SAME"] * 9]
     assert now[0] < 600.0
+
+
+def test_of_what_time_calls_slower_one_look_is_counted() -> None:
+    """It says whether the instructions are the same; the slowdown is decided."""
+
+    def take(task: Any) -> Measured:
+        sides = [SimpleNamespace(counts={"slower": each, "open": each}) for each in (10**5, 103000)]
+        asked.append(task.tests)
+        return Measured(Pair(*sides), {})  # type: ignore[arg-type]
+
+    asked: list[tuple[str, ...]] = []
+    round_s = {"slower": 0.01, "open": 0.01}
+    until = time.monotonic() + 600.0
+    found = Instructions(round_s, LIMIT, 0.0, 0.0, ends=until, latest=until, slower=["slower"])
+    exhaust(found, take, lambda line: None)
+    assert asked == [("slower", "open")] * 3 + [("open",)] * 3
 
 
 def test_pairs_that_agree_are_not_said_to_disagree() -> None:
