@@ -48,6 +48,14 @@ def reported_device(tensor: FakeTensor) -> torch.device:
     return _META if device.type == "cuda" else device
 
 
+def _is_fused_update(func: Any) -> bool:
+    """Whether an optimizer's one kernel runs, which returns nothing.
+
+    Those of SGD and Adagrad have no fake: torch would run the kernel itself on tensors of zeros.
+    """
+    return func._schema.name.startswith("aten::_fused_") and not func._schema.returns
+
+
 class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Torch's mode, except that it is quick where operations repeat, and that `copy.deepcopy` of a
     tensor does not copy it.
@@ -70,6 +78,8 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if _is_fused_update(func):
+            return None
         fake = partial(super().dispatch, func, types, args, kwargs)
         return self._repeats.result(self, func, args, kwargs, fake)
 

@@ -29,6 +29,7 @@ RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
+    "adagrad": torch.optim.Adagrad,
     "adafactor": torch.optim.Adafactor,
 }
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {}

@@ -75,6 +75,18 @@ def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(
         assert got <= phase.charged_live_bytes <= phase.reserved_live_bytes, name
 
 
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name.endswith(" fused")])
+def test_a_fused_update_holds_on_cuda_what_it_holds_on_the_cpu(optimizer):
+    given = {"loss": torch.mean, "optimizer": OPTIMIZERS[optimizer]}
+    build = partial(nn.Linear, 32, 64)
+    batch = torch.empty(16, 32)
+    guess = predicted.TrainingStep(build, batch, device="cuda", **given).predict(workspaces=False)
+    held = predicted.TrainingStep(build, batch, **given).measure()
+    step = guess.phases["second step"]
+    assert step.live_bytes == held.phases["second step"].live_bytes
+    assert not any("fused" in name for name in guess.unknown)
+
+
 @pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B], ids=["gpt2", "llama3"])
 def test_bf16_activations_on_cuda_differ_where_the_kernels_do(workloads, preset):
     if preset is LLAMA3_8B and not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
