@@ -74,7 +74,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._names[id(each)].append(name)
             caller = name.rpartition(".")[0]
             self._callers[name] = self._callers[caller] if caller in lists else caller
-            if type(each).forward is nn.Module.forward:
+            # Not one whose forward is its instance's own, as that of a compiled module is.
+            if getattr(each.forward, "__func__", None) is nn.Module.forward:
                 lists.add(name)
         # How often each module was called by the call that runs, innermost last.
         self._called: list[Counter[int]] = [Counter()]

@@ -125,6 +125,21 @@ def test_a_module_in_a_list_has_the_calls_of_the_one_that_runs_the_list() -> Non
     assert {name: found[name] for name in names} == dict.fromkeys(names, once)
 
 
+def with_a_forward_of_its_own(shared: nn.Module) -> nn.Module:
+    """As `torch.compile` makes one: its class has no forward."""
+    holder = nn.Module()
+    holder.shared = shared
+    holder.forward = shared.__call__
+    return holder
+
+
+def test_a_module_in_one_with_a_forward_of_its_own_has_each_call() -> None:
+    once = 2 * 3 * 100 * 100, 4 * 3 * 100 * 100
+    shared = nn.Linear(100, 100)
+    found = flops_by_name(nn.Sequential(with_a_forward_of_its_own(shared), nn.Tanh(), shared))
+    assert found["0"] == found["0.shared"] == found["2"] == once
+
+
 class Borrowing(nn.Module):
     """Runs a module that it is given and does not hold."""
 
