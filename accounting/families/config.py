@@ -13,28 +13,28 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from accounting.checks import checked, validated_choice, validated_instance, validated_int
-from accounting.families.decoders import Config, UnreadError, decoder
+from accounting.checks import checked, validated_choice, validated_instance
+from accounting.families.decoders import (
+    NEVER_ZERO,
+    Config,
+    UnreadError,
+    decoder,
+    validated_size,
+)
 from accounting.parts import Parts
 
-LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
-NEVER_ZERO = (*LAYERS, "hidden_size", "n_embd", "num_attention_heads", "n_head", "vocab_size")
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 SIZES = (
     *NEVER_ZERO,
-    "num_key_value_heads",
+    *EXPERTS,
     "head_dim",
     "intermediate_size",
     "moe_intermediate_size",
-    "num_local_experts",
-    "num_experts",
-    "n_routed_experts",
     "num_experts_per_tok",
     "max_position_embeddings",
     "n_positions",
+    "sliding_window",
 )
-# Beyond these a size is a slip of the pen: no released model has a hundredth of them.
-MOST_LAYERS = 10_000
-LARGEST_SIZE = 10**10
 
 
 @checked(flags=("text_only",))
@@ -122,19 +122,32 @@ def presets() -> dict[str, dict[str, Any]]:
     return models
 
 
-def validate_sizes(content: Mapping[str, Any]) -> None:
-    """Refuses a size that is not a whole number of at least 1, or that no model can have.
+def validate_sizes(content: Mapping[str, Any], part: str = "") -> None:
+    """Refuses a size that is no `validated_size`, or that does not go with another one.
 
-    >>> validate_sizes({"hidden_size": 4096.5})
+    `part` precedes the keys of a model's part, as in "text_config.".
+
+    >>> validate_sizes({"num_attention_heads": 32, "num_key_value_heads": 7})
     Traceback (most recent call last):
-    TypeError: hidden_size must be an integer, got 4096.5 of type float
+    ValueError: num_key_value_heads must divide num_attention_heads=32, got 7
     """
+    sizes = {}
     for name in SIZES:
         value = content.get(name)
         # Some types have a list, with a size for each stage.
-        if value is None or isinstance(value, (list, tuple)):
-            continue
-        most = MOST_LAYERS if name in LAYERS else LARGEST_SIZE
-        least = 1 if name in NEVER_ZERO else 0
-        if not least <= validated_int(name, value, minimum=None) <= most:
-            raise ValueError(f"{name} must be from {least} to {most:,}, got {value!r}")
+        if value is not None and not isinstance(value, (list, tuple)):
+            sizes[name] = validated_size(name, value, part)
+    heads, groups = sizes.get("num_attention_heads"), sizes.get("num_key_value_heads")
+    if heads and groups and heads % groups:
+        raise ValueError(
+            f"{part}num_key_value_heads must divide num_attention_heads={heads}, got {groups}"
+        )
+    active = sizes.get("num_experts_per_tok", 0)
+    for name in EXPERTS:
+        if sizes.get(name) is not None and active > sizes[name]:
+            raise ValueError(
+                f"{part}num_experts_per_tok must be at most {name}={sizes[name]}, got {active}"
+            )
+    for name, value in content.items():
+        if name.endswith("_config") and isinstance(value, Mapping):
+            validate_sizes(value, f"{part}{name}.")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accounting.checks import validated_choice
+from accounting.checks import validated_bool, validated_choice, validated_int, validated_ints
 from accounting.families.layers import (
     attention,
     embedding,
@@ -34,10 +34,41 @@ WITHOUT_SIZE = re.compile(
 )
 NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2}
 REQUIRED = object()
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+NEVER_ZERO = (
+    *LAYERS,
+    "hidden_size",
+    "n_embd",
+    "num_attention_heads",
+    "n_head",
+    "num_key_value_heads",
+    "vocab_size",
+    "decoder_sparse_step",
+)
+# Beyond these a size is a slip of the pen: no released model has a hundredth of them.
+MOST_LAYERS = 10_000
+LARGEST_SIZE = 10**10
+# The values in layer_types that are read.
+ATTENDING = ("full_attention", "sliding_attention")
 
 
 class UnreadError(ValueError):
     """A type or a key that the formulas do not read."""
+
+
+def validated_size(name: str, value: Any, part: str = "") -> int:
+    """A whole number under the key `name` that a model can have.
+
+    >>> validated_size("hidden_size", 4096.5)
+    Traceback (most recent call last):
+    TypeError: hidden_size must be an integer, got 4096.5 of type float
+    """
+    most = MOST_LAYERS if name in LAYERS else LARGEST_SIZE
+    least = 1 if name in NEVER_ZERO else 0
+    size = validated_int(f"{part}{name}", value, minimum=None)
+    if not least <= size <= most:
+        raise ValueError(f"{part}{name} must be from {least} to {most:,}, got {size}")
+    return size
 
 
 class Config:
@@ -71,15 +102,25 @@ class Config:
             raise ValueError(f"config must have {named} for a model of type {self.type!r}")
         return default
 
-    def setting(self, name: str) -> Any:
+    def size(self, *names: str, default: Any = REQUIRED) -> int:
+        """The whole number under the first of these keys that is set."""
+        value = self(*names, default=default)
+        found = [name for name in names if self.values.get(name) is not None]
+        return validated_size(found[0], value) if found else int(value)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Whether the key is set to true."""
+        return validated_bool(name, self(name, default=default))
+
+    def setting(self, name: str) -> bool:
         """The family's setting `name`, read from the config where the table names a key."""
         value = self.family.get(name, False)
         if isinstance(value, str):
-            return self(value, default=False)
+            return self.flag(value)
         if isinstance(value, list):
             key, otherwise = value
-            return self(key, default=otherwise)
-        return value
+            return self.flag(key, default=otherwise)
+        return bool(value)
 
     def only(self, name: str, value: Any) -> None:
         """Refuses another value of a key that changes the shape in a way that is not read."""
@@ -109,32 +150,32 @@ class Config:
 
     @property
     def layers(self) -> int:
-        return int(self("num_hidden_layers", "n_layer"))
+        return self.size("num_hidden_layers", "n_layer")
 
     @property
     def dim(self) -> int:
-        return int(self("hidden_size", "n_embd"))
+        return self.size("hidden_size", "n_embd")
 
     @property
     def heads(self) -> int:
-        return int(self("num_attention_heads", "n_head"))
+        return self.size("num_attention_heads", "n_head")
 
     @property
     def head_dim(self) -> int:
         """Width of a head, by default a share of the model's."""
-        given = self("head_dim", default=0)
+        given = self.size("head_dim", default=0)
         if not given and self.dim % self.heads:
             name = "num_attention_heads" if "num_attention_heads" in self.values else "n_head"
             raise ValueError(
                 f"{name} must divide the width {self.dim} where head_dim is not given, "
                 f"got {self.heads}"
             )
-        return int(given or self.dim // self.heads)
+        return given or self.dim // self.heads
 
     @property
     def hidden(self) -> int:
         """Width of an MLP, by default four times the model's."""
-        return int(self("intermediate_size", "n_inner", default=4 * self.dim))
+        return self.size("intermediate_size", "n_inner", default=4 * self.dim)
 
 
 class Kind(NamedTuple):
@@ -146,14 +187,14 @@ class Kind(NamedTuple):
 
 def decoder(c: Config) -> Parts:
     """The whole model: equal layers are built once, and stand at the place of the first of them."""
-    vocab_size, dim, norm = c("vocab_size"), c.dim, c.norm()
-    positions = c(c.family["positions"]) if "positions" in c.family else 0
+    vocab_size, dim, norm = c.size("vocab_size"), c.dim, c.norm()
+    positions = c.size(c.family["positions"]) if "positions" in c.family else 0
     model: Parts = embedding(vocab_size, dim, positions)
     c.only("word_embed_proj_dim", dim)
     kinds = Counter(map(Kind, _windows(c), _sparse(c)))
     for kind, number in kinds.items():
         model += number * _layer(c, kind)
-    tied = c("tie_word_embeddings", default=c.family.get("tied", False))
+    tied = c.flag("tie_word_embeddings", default=c.family.get("tied", False))
     return model + norm + head(dim, vocab_size, tied=tied)
 
 
@@ -169,16 +210,24 @@ def _windows(c: Config) -> Iterator[int]:
     n-th.
     """
     rule = c.family.get("window")
-    size = int(c("sliding_window", "sliding_window_size", default=0)) if rule else 0
-    if rule and c("use_sliding_window", default=True) is False:
+    size = c.size("sliding_window", "sliding_window_size", default=0) if rule else 0
+    if rule and not c.flag("use_sliding_window", default=True):
         size = 0
     stated = c("layer_types", default=None) or [""] * c.layers
+    if not isinstance(stated, (list, tuple)):
+        raise TypeError(f"layer_types must be a list, got {stated!r}")
+    if unread := [kind for kind in stated if kind not in ("", *ATTENDING)]:
+        raise UnreadError(
+            f"layer_types must be of {', '.join(ATTENDING)} for a model of type {c.type!r}, "
+            f"got {unread[0]!r}"
+        )
     if len(stated) != c.layers:
         raise ValueError(
             f"layer_types must have an entry for each of {c.layers} layers, got {len(stated)}"
         )
-    first = c("max_window_layers", default=0) if rule == "late" else 0
-    every = c("sliding_window_pattern", "_sliding_window_pattern", default=rule) if rule else 0
+    first = c.size("max_window_layers", default=0) if rule == "late" else 0
+    patterns = ("sliding_window_pattern", "_sliding_window_pattern")
+    every = (c.size(*patterns, default=0) or rule) if rule else 0
     for layer, kind in enumerate(stated):
         windowed = kind == "sliding_attention"
         if not kind:
@@ -193,9 +242,9 @@ def _sparse(c: Config) -> Iterator[bool]:
         yield from [False] * c.layers
         return
     c.only("moe_layer_freq", 1)
-    first = c("first_k_dense_replace", default=0)
-    dense = c("mlp_only_layers", default=())
-    step = c("decoder_sparse_step", default=1)
+    first = c.size("first_k_dense_replace", default=0)
+    dense = validated_ints("mlp_only_layers", c("mlp_only_layers", default=()))
+    step = c.size("decoder_sparse_step", default=1)
     for layer in range(c.layers):
         yield layer >= first and layer not in dense and (layer + 1) % step == 0
 
@@ -206,22 +255,22 @@ def _attention(c: Config, window: int) -> Parts:
         return latent_attention(
             c.dim,
             c.heads,
-            q_rank=c("q_lora_rank", default=0),
-            kv_rank=c("kv_lora_rank"),
-            nope=c("qk_nope_head_dim"),
-            rope=c("qk_rope_head_dim"),
-            value_dim=c("v_head_dim"),
-            bias=bool(c("attention_bias", default=False)),
+            q_rank=c.size("q_lora_rank", default=0),
+            kv_rank=c.size("kv_lora_rank"),
+            nope=c.size("qk_nope_head_dim"),
+            rope=c.size("qk_rope_head_dim"),
+            value_dim=c.size("v_head_dim"),
+            bias=c.flag("attention_bias"),
         )
-    kv_heads = c("num_key_value_heads", default=c.heads)
+    kv_heads = c.size("num_key_value_heads", default=c.heads)
     normed = {"heads": 2 * c.head_dim, "all": (c.heads + kv_heads) * c.head_dim}
     attended = attention(
         c.dim,
         c.heads,
         c.head_dim,
         kv_heads,
-        bias=bool(c.setting("qkv_bias")),
-        out_bias=bool(c.setting("out_bias")),
+        bias=c.setting("qkv_bias"),
+        out_bias=c.setting("out_bias"),
         extra=normed.get(c.family.get("qk_norm", ""), 0),
         window=window,
     )
@@ -230,18 +279,18 @@ def _attention(c: Config, window: int) -> Parts:
 
 def _fed(c: Config, sparse: bool) -> Parts:
     """The MLP of a layer, or its experts."""
-    gated, bias = c.family.get("gated", True), bool(c.setting("mlp_bias"))
+    gated, bias = c.family.get("gated", True), c.setting("mlp_bias")
     if not sparse:
         # A norm behind the MLP keeps its output.
         ends_layer = False if c.family.get("post_norm") else None
         return mlp(c.dim, c.hidden, gated=gated, bias=bias, ends_layer=ends_layer)
-    width = c("moe_intermediate_size", default=c.hidden)
+    width = c.size("moe_intermediate_size", default=c.hidden)
     return mixture(
         c.dim,
         width,
-        experts=c("num_local_experts", "num_experts", "n_routed_experts"),
-        active=c("num_experts_per_tok"),
-        shared=width * c("n_shared_experts", default=0),
+        experts=c.size("num_local_experts", "num_experts", "n_routed_experts"),
+        active=c.size("num_experts_per_tok"),
+        shared=width * c.size("n_shared_experts", default=0),
         router_bias=c.family.get("router_bias", False),
         corrections=c.family.get("corrections", False),
         gated=gated,

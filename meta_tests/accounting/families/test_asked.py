@@ -156,6 +156,8 @@ def test_what_the_library_refuses_and_its_absence_are_said(monkeypatch):
         ({"hidden_size": True}, "hidden_size must be an integer, got True"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers must be from 1 to 10,000, got"),
         ({"intermediate_size": -1}, "intermediate_size must be from 0 to .*, got -1"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads must divide .*=4, got 3"),
+        ({"sliding_window": -1}, "sliding_window must be from 0 to .*, got -1"),
     ],
 )
 @pytest.mark.parametrize("type_", ["llama", "exaone4"])

@@ -151,8 +151,42 @@ def test_a_sequence_beyond_the_learned_positions_is_refused():
             {"layer_types": ["full_attention"]},
             "layer_types must have an entry for each of 32 layers, got 1",
         ),
+        (
+            {"layer_types": ["linear_attention"] * 32},
+            "layer_types must be of full_attention, sliding_attention .*, got 'linear_attention'",
+        ),
     ],
 )
 def test_a_config_that_is_not_understood_is_refused_by_the_keys_name(changed, message):
     with pytest.raises((TypeError, ValueError), match=message):
         families.from_config(LLAMA | changed)
+
+
+DEEPSEEK = MODELS["deepseek-ai/DeepSeek-V3"]["config"]
+MIXTRAL = MODELS["mistralai/Mixtral-8x7B-v0.1"]["config"]
+QWEN_MOE = MODELS["Qwen/Qwen3-30B-A3B"]["config"]
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "value", "valid"),
+    [
+        (LLAMA, "num_hidden_layers", [32], "an integer"),
+        (LLAMA, "attention_bias", "no", "True or False"),
+        (LLAMA, "layer_types", "f" * 32, "a list"),
+        (LLAMA, "num_key_value_heads", 7, "divide num_attention_heads=32"),
+        (MIXTRAL, "num_experts_per_tok", 9, "at most num_local_experts=8"),
+        (MIXTRAL, "sliding_window", 1.5, "an integer"),
+        (QWEN_MOE, "decoder_sparse_step", 0, "from 1 to"),
+        (QWEN_MOE, "mlp_only_layers", "all", "a sequence of integers"),
+        (DEEPSEEK, "n_shared_experts", 1.5, "an integer"),
+        (DEEPSEEK, "first_k_dense_replace", "one", "an integer"),
+        (DEEPSEEK, "q_lora_rank", -1, "from 0 to"),
+        (DEEPSEEK, "qk_nope_head_dim", 10**30, "from 0 to"),
+        (LLAMA, "vision_config.hidden_size", 1408.5, "an integer"),
+    ],
+)
+def test_a_value_of_nonsense_is_refused_by_its_key_and_the_valid_ones(config, key, value, valid):
+    part, _, name = key.rpartition(".")
+    changed = {part: {name: value}} if part else {name: value}
+    with pytest.raises((TypeError, ValueError), match=rf"^{key} must .*{valid}.*, got"):
+        families.from_config(config | changed)
