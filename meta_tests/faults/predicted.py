@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
+from torch.utils._pytree import tree_map_only
 
 from meta_tests.faults import fault, wrong_value
 
@@ -129,8 +128,11 @@ def the_strides_of_inputs_are_ignored(patch):
     from prooflops.predicted import training
 
     right = training.copy_of
-    dense = functools.partial(torch.Tensor.contiguous)
-    patch.setattr(training, "copy_of", lambda tensor, device: right(dense(tensor), device))
+
+    def dense(tree, device):
+        return right(tree_map_only(torch.Tensor, torch.Tensor.contiguous, tree), device)
+
+    patch.setattr(training, "copy_of", dense)
 
 
 @fault(

@@ -4,7 +4,6 @@ notebooks.
 
 from __future__ import annotations
 
-import copy
 import html
 import os
 import random
@@ -18,12 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
 from accounting.checks import validated_choice
 from accounting.devices.peaks import Accelerator
-from prooflops import predicted
 from prooflops.machine import device as machine
 from prooflops.model import page
 from prooflops.model.examination import Examination
@@ -33,6 +30,7 @@ from prooflops.model.step_memory import PEAK
 from prooflops.model.tables import bytes_text, fits_section
 from prooflops.model.tracer import OUTSIDE
 from prooflops.model.user_model import UserModel, check_parameters, tried
+from prooflops.predicted.copies import Copies
 from prooflops.predicted.fits import cuda_card
 from prooflops_gate.console.tables import aligned
 from prooflops_gate.page.html import html as html_of
@@ -164,17 +162,15 @@ def _copies(
     """The module, its inputs, its optimizer and the loss, none of which share memory with the
     caller's.
     """
+    copies = Copies(next(module.parameters()).device)
     with user_code("copying the module"):
-        # While memory is predicted.
-        is_fake = isinstance(torch.empty(0), FakeTensor)
-        here = next(module.parameters()).device
-        copied = predicted.fake_copy(module, here) if is_fake else copy.deepcopy(module)
+        copied = copies.module(module)
     given = dict(inputs) if isinstance(inputs, Mapping) else inputs
-    given = tree_map_only(Tensor, _input_copy, given)
+    given = _copied(given, copies)
     with user_code("making the optimizer"):
         made = make_optimizer(each for each in copied.parameters() if each.requires_grad)
     if isinstance(loss, FunctionType):
-        loss = _loss_on_copies(loss)
+        loss = _loss_on_copies(loss, copies)
     return copied, given, made, loss
 
 
@@ -215,17 +211,12 @@ def _optimizer_maker(optimizer: Any) -> MakeOptimizer:
     )
 
 
-def _loss_on_copies(loss: FunctionType) -> FunctionType:
+def _loss_on_copies(loss: FunctionType, copies: Copies) -> FunctionType:
     """The same function with copies of the tensors that it captures or finds among its globals."""
     names, values = loss.__code__.co_names, loss.__globals__
-    found = {
-        name: tree_map_only(Tensor, _input_copy, values[name]) for name in names if name in values
-    }
-    cells = [
-        CellType(tree_map_only(Tensor, _input_copy, cell.cell_contents))
-        for cell in loss.__closure__ or ()
-    ]
-    defaults, named = tree_map_only(Tensor, _input_copy, (loss.__defaults__, loss.__kwdefaults__))
+    found = {name: _copied(values[name], copies) for name in names if name in values}
+    cells = [CellType(_copied(cell.cell_contents, copies)) for cell in loss.__closure__ or ()]
+    defaults, named = _copied((loss.__defaults__, loss.__kwdefaults__), copies)
     made = FunctionType(
         loss.__code__, {**values, **found}, loss.__name__, defaults, tuple(cells) or None
     )
@@ -233,9 +224,9 @@ def _loss_on_copies(loss: FunctionType) -> FunctionType:
     return made
 
 
-def _input_copy(tensor: Tensor) -> Tensor:
-    """A leaf that lies in memory as `tensor` does; without values while memory is predicted."""
+def _copied(tree: Any, copies: Copies) -> Any:
+    """The tensors of `tree` as they lie in memory; without values while memory is predicted."""
     try:
-        return predicted.copy_of(tensor, tensor.device)
+        return tree_map_only(Tensor, copies.tensor, tree)
     except TypeError as error:
         raise ModelError(f"model_report: {error}") from error

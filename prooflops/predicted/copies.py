@@ -8,36 +8,86 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 
 
-def copy_of(tensor: Tensor, device: str | torch.device) -> Tensor:
-    """A leaf on `device` that lies there as `tensor` does: fake within `memory`, else its values.
+class Copies:
+    """Copies on `device` that lie there as the given tensors do: fake within `memory`, else with
+    their values.
 
-    The storage is copied whole, so that a view of a larger tensor holds all of it, as it does where
-    it is; clone the view to hold its own elements alone. A tensor on the meta device, which has no
-    values, becomes zeros, which any table can look up. Raises TypeError, by name, for a nested or
-    sparse tensor, a quantised one and other subclasses, which this cannot lay out.
+    A storage is copied whole and once. So a view of a larger tensor holds all of it, as it does
+    where it is, and what shares memory goes on sharing it. Clone a view to hold its own elements
+    alone.
     """
-    refuse_unless_strided(tensor, "a tensor of the inputs or targets")
-    storage = tensor.untyped_storage()
-    elements = storage.nbytes() // tensor.element_size()
-    with torch.no_grad():
-        base = torch.empty(elements, dtype=tensor.dtype, device=device)
-        copied = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
-        if not isinstance(copied, FakeTensor):
-            _fill(base, tensor)
-    return copied.requires_grad_(tensor.requires_grad)
+
+    def __init__(self, device: str | torch.device) -> None:
+        self._device = torch.device(device)
+        self._storages: dict[int, Tensor] = {}
+        self._tensors: dict[int, Tensor] = {}
+
+    def tensor(self, tensor: Tensor, what: str = "a tensor of the inputs or targets") -> Tensor:
+        """A leaf, or a parameter of a parameter; the same for the same tensor.
+
+        A tensor on the meta device, which has no values, becomes zeros, which any table can look
+        up. Raises TypeError, by name, for a nested or sparse tensor, a quantised one and other
+        subclasses, which this cannot lay out.
+        """
+        if id(tensor) in self._tensors:
+            return self._tensors[id(tensor)]
+        if not _is_plain(tensor):
+            raise TypeError(
+                f"{what} must be plain and strided, got a {_kind_of(tensor)} of shape "
+                f"{_shape_of(tensor)}"
+            )
+        with torch.no_grad():
+            copied = self._laid_out(tensor)
+        if isinstance(tensor, nn.Parameter):
+            copied = nn.Parameter(copied, requires_grad=False)
+        self._tensors[id(tensor)] = copied.requires_grad_(tensor.requires_grad)
+        return self._tensors[id(tensor)]
+
+    def _laid_out(self, tensor: Tensor) -> Tensor:
+        storage = self._storage(tensor)
+        unaligned = storage.numel() % tensor.element_size()
+        elements = storage[: storage.numel() - unaligned].view(tensor.dtype)
+        copied = elements.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        if tensor.is_conj():
+            copied = copied.conj()
+        if tensor.is_neg():
+            copied = torch._neg_view(copied)
+        return copied.detach()
+
+    def _storage(self, tensor: Tensor) -> Tensor:
+        """The bytes of the copy of the tensor's storage."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._storages:
+            copied = torch.empty(storage.nbytes(), dtype=torch.uint8, device=self._device)
+            if _has_values(copied):
+                _fill(copied, tensor)
+            self._storages[storage._cdata] = copied
+        return self._storages[storage._cdata]
+
+    def module(self, module: nn.Module) -> nn.Module:
+        """A copy of the module, without its gradients.
+
+        Raises TypeError for a tensor in it that cannot be laid out, unless its values are copied.
+        """
+        own = [leaf for part in module.modules() for leaf in tree_leaves(vars(part))]
+        tensors = [leaf for leaf in own if isinstance(leaf, Tensor)]
+        every = {id(each): each for each in (*module.parameters(), *module.buffers(), *tensors)}
+        has_values = _has_values(torch.empty(0, device=self._device))
+        memo: dict[int, Any] = {}
+        for number, tensor in every.items():
+            if _is_plain(tensor) or not has_values:
+                memo[number] = self.tensor(tensor, "a tensor of the module")
+        return deepcopy(module, memo)
 
 
-def _fill(base: Tensor, tensor: Tensor) -> None:
-    if tensor.is_meta:
-        base.zero_()
-    else:
-        whole = tensor.detach().as_strided((base.numel(),), (1,), 0)
-        base.copy_(whole)
+def copy_of(tree: Any, device: str | torch.device) -> Any:
+    """The tensors of nested tuples, lists and dicts as they lie in memory: see `Copies`."""
+    return tree_map_only(Tensor, Copies(device).tensor, tree)
 
 
 def fake_copy(module: nn.Module, device: str | torch.device) -> nn.Module:
@@ -47,38 +97,36 @@ def fake_copy(module: nn.Module, device: str | torch.device) -> nn.Module:
     stay shared, strides and offsets as they are; gradients are not copied. Raises TypeError for a
     parameter that is no plain tensor.
     """
-    bases: dict[int, Tensor] = {}
-
-    def fake(tensor: Tensor) -> Tensor:
-        refuse_unless_strided(tensor, "a tensor of the module")
-        storage = tensor.untyped_storage()
-        if storage._cdata not in bases:
-            elements = storage.nbytes() // tensor.element_size()
-            bases[storage._cdata] = torch.empty(elements, dtype=tensor.dtype, device=device)
-        base = bases[storage._cdata].view(tensor.dtype)
-        copy = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(copy, requires_grad=tensor.requires_grad)
-        return copy.requires_grad_(tensor.requires_grad)
-
-    own = [leaf for part in module.modules() for leaf in tree_leaves(vars(part))]
-    tensors = [leaf for leaf in own if isinstance(leaf, Tensor)]
-    every = {id(each): each for each in (*module.parameters(), *module.buffers(), *tensors)}
-    with torch.no_grad():
-        memo: dict[int, Any] = {number: fake(tensor) for number, tensor in every.items()}
-    return deepcopy(module, memo)
+    return Copies(device).module(module)
 
 
-def refuse_unless_strided(tensor: Tensor, what: str) -> None:
-    """Raises TypeError for a tensor whose bytes do not follow from its strides."""
+def _fill(copied: Tensor, tensor: Tensor) -> None:
+    if tensor.is_meta:
+        copied.zero_()
+        return
+    every_byte = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    copied.copy_(every_byte.set_(tensor.untyped_storage()))
+
+
+def _has_values(copied: Tensor) -> bool:
+    return not (copied.is_meta or isinstance(copied, FakeTensor))
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether the tensor's bytes follow from its strides."""
+    is_strided = tensor.layout == torch.strided and not tensor.is_nested
+    return is_strided and type(tensor) in PLAIN_TYPES and not tensor.is_quantized
+
+
+def _kind_of(tensor: Tensor) -> str:
     kind = type(tensor).__name__
     if tensor.is_nested:
-        kind = f"nested {kind} ({tensor.layout})"
-    elif tensor.layout != torch.strided:
-        kind = f"sparse {kind} ({tensor.layout})"
-    elif type(tensor) in PLAIN_TYPES and not tensor.is_quantized:
-        return
-    raise TypeError(f"{what} must be plain and strided, got a {kind} of shape {_shape_of(tensor)}")
+        return f"nested {kind} ({tensor.layout})"
+    if tensor.is_quantized:
+        return f"quantised {kind} ({tensor.dtype})"
+    if "sparse" in str(tensor.layout):
+        return f"sparse {kind} ({tensor.layout})"
+    return kind if tensor.layout == torch.strided else f"{kind} in layout {tensor.layout}"
 
 
 def _shape_of(tensor: Tensor) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from accounting.checks import validated_int
 from accounting.optimizers import optimizer_of
@@ -122,7 +122,7 @@ class TrainingStep:
         return ["built", "inputs", "optimizer", *once, *(f"second {name}" for name in once)]
 
     def _run(self, mark: Callable[[str], None], model: nn.Module) -> None:
-        batch = tree_map(lambda leaf: _copied(leaf, self.device), (self.inputs, self.targets))
+        batch = copy_of((self.inputs, self.targets), self.device)
         mark("inputs")
         updates = None if self.optimizer is None else _built(self.optimizer, model)
         mark("optimizer")
@@ -173,10 +173,6 @@ def _built(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
 def _on(device: str | torch.device, build: Callable[[], nn.Module]) -> nn.Module:
     with torch.device(device):
         return build()
-
-
-def _copied(leaf: Any, device: str | torch.device) -> Any:
-    return copy_of(leaf, device) if isinstance(leaf, Tensor) else leaf
 
 
 def _split(batch: Any, micro_batches: int) -> list[Any]:

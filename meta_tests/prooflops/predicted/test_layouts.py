@@ -60,16 +60,74 @@ def test_any_stride_and_offset_of_the_data_reaches_the_prediction(name: str) -> 
         assert ours == real.live_bytes, phase
 
 
+@one_thread()
+def test_views_of_one_storage_hold_it_once() -> None:
+    tokens = torch.randn(64, 65)
+    step = predicted.TrainingStep(
+        nn.Linear(64, 64), tokens[:, :-1], nn.functional.l1_loss, tokens[:, 1:]
+    )
+    for found in (step.predict(), step.measure()):
+        assert found.phases["inputs"].allocated_bytes == tokens.nbytes
+
+
+# Of fewer elements than the block through which a matrix is copied transposed.
+def with_weight(weight: Tensor) -> nn.Module:
+    net = nn.Linear(48, 48)
+    net.weight = nn.Parameter(weight)
+    return net
+
+
+def with_buffer_of_weight() -> nn.Module:
+    net = nn.Linear(48, 48)
+    net.register_buffer("rows", net.weight.detach()[:8])
+    return net
+
+
+PARAMETERS: dict[str, Callable[[], nn.Module]] = {
+    "rows of a larger one": lambda: with_weight(torch.randn(144, 48)[48:96]),
+    "every second element": lambda: with_weight(torch.randn(96, 96)[::2, ::2]),
+    "parts of complex numbers": lambda: with_weight(torch.randn(48, 48, dtype=torch.cfloat).imag),
+    "a buffer within a parameter": with_buffer_of_weight,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+@one_thread()
+def test_parameters_lie_in_the_report_as_in_the_module(name: str) -> None:
+    report = prooflops.model_report(PARAMETERS[name](), torch.randn(48, 48), "SGD")
+    assert report.predicted_peak_bytes == report.measured_peak_bytes
+
+
+def test_what_is_to_be_conjugated_or_negated_stays_so() -> None:
+    conjugated = torch.randn(3, dtype=torch.cfloat).conj()
+    negated = conjugated.imag
+    copies = predicted.copy_of([conjugated, negated], "cpu")
+    assert (copies[0].is_conj(), copies[1].is_neg()) == (True, True)
+    assert torch.equal(copies[0], conjugated)
+    assert torch.equal(copies[1], negated)
+
+
+def test_inputs_without_values_become_zeros() -> None:
+    report = prooflops.model_report(nn.Linear(64, 64), torch.empty(8, 64, device="meta"))
+    assert report.flops_forward == 2 * 8 * 64 * 64
+
+
 def csr(x: Tensor) -> Tensor:
     return x.relu().to_sparse_csr()
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:The PyTorch API of nested")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize(
     ("made", "kind"),
     [
         (lambda x: x.relu().to_sparse(), r"sparse Tensor \(torch\.sparse_coo\)"),
         (csr, r"sparse Tensor \(torch\.sparse_csr\)"),
+        (lambda x: x.to_mkldnn(), r"Tensor in layout torch\._mkldnn"),
+        (
+            lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8),
+            r"quantised Tensor \(torch\.quint8\)",
+        ),
         (lambda x: torch.nested.nested_tensor([x, x[:2]]), "nested Tensor"),
         (lambda x: torch.nested.nested_tensor([x], layout=torch.jagged), "nested NestedTensor"),
     ],
