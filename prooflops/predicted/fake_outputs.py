@@ -42,6 +42,7 @@ KEEPS_ITS_TERMS = frozenset(
 FOLLOWED: dict[str, Sequence[int]] = {
     "aten::threshold_backward": (1, 0),
     "aten::leaky_relu_backward": (1, 0),
+    "aten::_prelu_kernel_backward": (1, 2, 0),
     "aten::rrelu_with_noise_backward": (2, 0),
     "aten::log_sigmoid_backward": (0,),
     "aten::binary_cross_entropy_backward": (1,),
@@ -53,17 +54,32 @@ FOLLOWED: dict[str, Sequence[int]] = {
     "aten::_log_softmax_backward_data": (),
 }
 
+# rrelu draws no noise from a smaller range.
+LEAST_RANGE_OF_NOISE = 1e-6
+
 # Kernels of these losses have one implementation for both devices.
 KEEPS_ITS_TERMS_ON_CUDA = frozenset({"aten::mse_loss", "aten::smooth_l1_loss"})
 
 
 def with_strides_of_kernel(name: str, args: tuple[Any, ...], out: Any) -> Any:
-    """The gradient in the order of its kernel's loops; a fake one is composed, which may follow
+    """The gradients in the order of their kernel's loops; fake ones are composed, which may follow
     another operand.
     """
+    if name == "aten::_prelu_kernel_backward":
+        spread = [each.expand_as(args[0]) for each in args]
+        return tuple(_in_order(spread, FOLLOWED[name], each) for each in out)
+    if name == "aten::rrelu_with_noise_backward":
+        lower, upper, is_training = args[3:6]
+        # Else it calls leaky_relu's.
+        if not (is_training and upper - lower > LEAST_RANGE_OF_NOISE):
+            name = "aten::leaky_relu_backward"
+    return _in_order(args, FOLLOWED.get(name, range(len(args))), out)
+
+
+def _in_order(args: Sequence[Any], followed: Sequence[int], out: Any) -> Any:
+    """The output in the order of the arguments that it follows; with none it lies in rows."""
     if not isinstance(out, Tensor):
         return out
-    followed = FOLLOWED.get(name, range(len(args)))
     operands = [args[number] for number in followed]
     operands = [leaf for leaf in operands if isinstance(leaf, Tensor) and leaf.dim()]
     if any(leaf.shape != out.shape for leaf in operands) or (followed and not operands):

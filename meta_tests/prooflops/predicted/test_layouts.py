@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -141,7 +142,16 @@ def test_another_layout_is_refused_by_name(made: Callable[[Tensor], Tensor], kin
         prooflops.model_report(nn.Linear(64, 64), inputs)
 
 
-ACTIVATIONS = ["relu", "leaky_relu", "rrelu", "logsigmoid", "elu", "silu", "softplus", "tanh"]
+ACTIVATIONS = {
+    name: getattr(nn.functional, name)
+    for name in ("relu", "leaky_relu", "rrelu", "logsigmoid", "elu", "silu", "softplus", "tanh")
+}
+ACTIVATIONS["rrelu in training"] = partial(nn.functional.rrelu, training=True)
+ACTIVATIONS["prelu of one weight"] = lambda x: nn.functional.prelu(x, torch.ones(1))
+ACTIVATIONS["prelu"] = lambda x: nn.functional.prelu(x, torch.ones(6))
+ACTIVATIONS["prelu of a weight an element"] = lambda x: torch._prelu_kernel(
+    x, torch.ones(8, 4, 6).permute(1, 2, 0)
+)
 LOSSES = ["mse_loss", "huber_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"]
 ORDERS: dict[str, Callable[[], Tensor]] = {
     "rows": lambda: torch.ones(4, 6, 8),
@@ -153,16 +163,14 @@ ORDERS: dict[str, Callable[[], Tensor]] = {
 
 def strides_of_gradients(of: str) -> list[tuple[int, ...]]:
     """The strides of the input's gradients, for each pair of orders."""
-    function = getattr(nn.functional, of)
     found = []
     for first in ORDERS.values():
         for second in ORDERS.values():
             x = first().requires_grad_()
             if of in LOSSES:
-                y, grad = function(x, second()), torch.ones(())
+                y, grad = getattr(nn.functional, of)(x, second()), torch.ones(())
             else:
-                y = function(x, training=True) if of == "rrelu" else function(x)
-                grad = second()
+                y, grad = ACTIVATIONS[of](x), second()
             found += [each.stride() for each in torch.autograd.grad(y, x, grad)]
     return found
 
