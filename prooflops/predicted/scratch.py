@@ -28,6 +28,11 @@ CHOOSE_BY_CONDITION = frozenset({"where", "masked_fill"})
 # None in 32 and 64 bits only: some cast 16-bit numbers first, and oneDNN packs 16-bit matrices
 # (with AVX-512).
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+# EmbeddingBag's mode "max", and the bytes of an index.
+MAXIMA = 2
+INDEX_BYTES = 8
+# Repeating keeps a few numbers for each dimension.
+REPEAT_BYTES_PER_DIMENSION = 32
 
 
 def known_scratch(operator: Any, args: Any, device: str, out: Any = None) -> int | None:
@@ -61,8 +66,12 @@ def known_scratch(operator: Any, args: Any, device: str, out: Any = None) -> int
             > 1
         ):
             return None
+    if name == "repeat":
+        return REPEAT_BYTES_PER_DIMENSION * len(args[1])
     if is_pointwise or name in WITHOUT_SCRATCH["moves"]:
         return 0
+    if name == "_embedding_bag_backward" and args[8] == MAXIMA:
+        return _bytes_of_bags(args[0])
     if any(tensor.is_floating_point() and tensor.element_size() < 4 for tensor in tensors):
         return None
     if name in PRODUCTS:  # oddly strided matrices are copied
@@ -79,6 +88,14 @@ def known_scratch(operator: Any, args: Any, device: str, out: Any = None) -> int
     if name == "mse_loss" and (*args, 1)[2]:  # the squares, beside the storage that the loss keeps
         return int(args[0].numel() * args[0].element_size())
     return 0 if name in WITHOUT_SCRATCH["reductions and tables"] else None
+
+
+def _bytes_of_bags(grad: Tensor) -> int:
+    """Of the bags that are not empty, taken to be all: which they are, their gradients, and where
+    each maximum was. A call with made-up values has empty bags alone.
+    """
+    copied = 0 if grad.is_contiguous() else grad.nbytes
+    return copied + len(grad) * INDEX_BYTES + grad.nbytes + grad.numel() * INDEX_BYTES
 
 
 def _is_copied_in_blocks(tensor: Tensor) -> bool:

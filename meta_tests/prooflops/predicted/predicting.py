@@ -198,6 +198,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "attention": (partial(of_functions, attended), (4, 128, 64)),
     "embedding bag": (partial(nn.EmbeddingBag, 1, 512), (8, 5)),
+    "embedding bag of maxima": (partial(nn.EmbeddingBag, 4, 512, mode="max"), (256, 5)),
     "gathered": (partial(of_functions, gathered), (256, 64)),
     "tied": (tied, (96, 48)),
 }

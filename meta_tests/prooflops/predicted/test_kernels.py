@@ -54,3 +54,13 @@ def test_an_operator_that_only_this_process_has_is_unknown_and_says_why():
     assert held.unknown == {"meta_tests.doubled.default": 1}
     assert held.peak_bytes_with_scratch is None
     assert "meta_tests" in held.why_unknown["meta_tests.doubled.default"]
+
+
+def test_a_kernel_whose_values_decide_is_unknown_and_says_so():
+    source = torch.ones(8, requires_grad=True)
+    with predicted.memory(scratch=True) as held:
+        x = torch.zeros(8).masked_scatter(torch.ones(8) > 0, predicted.copy_of(source, "cpu"))
+        x.sum().backward()
+        del x
+    assert "values" in held.why_unknown["aten.masked_scatter_backward.default"]
+    assert held.peak_bytes_with_scratch is None
