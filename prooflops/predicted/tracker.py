@@ -25,7 +25,9 @@ from prooflops.predicted.scratch import known_scratch
 # Autograd adds and scatters in place to a plain tensor that nothing else refers to; not to a fake
 # one, which is a subclass. If the first argument is freed at once, the two are the same storage in
 # a real run.
-IN_PLACE_ON_PLAIN_TENSORS = frozenset({"add", "index_put", "scatter", "scatter_add"})
+IN_PLACE_ON_PLAIN_TENSORS = frozenset(
+    {"add", "index_add", "index_put", "put", "scatter", "scatter_add"}
+)
 
 # The backward formula of this loss writes in place for plain tensors, throughout its own storages.
 IN_PLACE_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": frozenset({"sub", "mul"})}
@@ -140,7 +142,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.workspaces is not None and func._opname in PRODUCTS:
             self.workspaces.enter(ledger, func, args, in_backward)
         self._enter_scratch(func, args, kwargs, out, before)
-        if on_cpu and func in SAVES_ITS_NUMBER and type(args[1]) in BOXED_BYTES:
+        saves = func in SAVES_ITS_NUMBER and torch.is_grad_enabled()
+        if on_cpu and saves and type(args[1]) in BOXED_BYTES:
             self._multiplied = weakref.ref(out), BOXED_BYTES[type(args[1])]
         return out
 

@@ -12,6 +12,7 @@ import torch
 from hypothesis import Phase, settings
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from prooflops import measured
 from prooflops.measured import MeasuredMemory, one_thread
@@ -167,6 +168,11 @@ class Turned(nn.Module):
         return x.mT
 
 
+def doubled_twice(y: Tensor) -> Tensor:
+    """Its numbers are kept by no graph in the forward pass."""
+    return checkpoint(lambda x: x * 2.0 * 2.0, y, use_reentrant=True)
+
+
 def tied() -> nn.Module:
     net = nn.Sequential(nn.Linear(48, 48), nn.Linear(48, 48))
     net[1].weight = net[0].weight
@@ -177,6 +183,16 @@ def gathered(y: Tensor) -> Tensor:
     """Its backward formulas scatter and accumulate in place for a plain tensor."""
     rows = torch.arange(0, len(y), 2)
     return y[rows] + y.gather(0, rows[:, None].expand(-1, 64)) + y.topk(len(rows), dim=0).values
+
+
+def selected(y: Tensor) -> Tensor:
+    """Its backward formula adds to rows in place for a plain tensor."""
+    return y.index_select(0, torch.arange(len(y)))
+
+
+def taken(y: Tensor) -> Tensor:
+    """Its backward formula puts in place for a plain tensor."""
+    return y.take(torch.arange(y.numel()).view(y.shape))
 
 
 # How to build each, and the shape of its batch.
@@ -200,6 +216,9 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "embedding bag": (partial(nn.EmbeddingBag, 1, 512), (8, 5)),
     "embedding bag of maxima": (partial(nn.EmbeddingBag, 4, 512, mode="max"), (256, 5)),
     "gathered": (partial(of_functions, gathered), (256, 64)),
+    "selected": (partial(of_functions, selected), (256, 64)),
+    "taken": (partial(of_functions, taken), (256, 64)),
+    "reentrant": (partial(of_functions, doubled_twice), (256, 64)),
     "tied": (tied, (96, 48)),
 }
 
