@@ -67,10 +67,12 @@ def choices_of(instance: Instance) -> tuple[Training, ...]:
 
 def recompute_layers(module: nn.Module) -> None:
     """Has the layers of a transformers model, or those of `repeated_layers`, recomputed."""
-    enable = getattr(module, "gradient_checkpointing_enable", None)
-    if enable is not None:
-        enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        return
+    # The second is the first's name before transformers 5.23, which warns of it.
+    for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
+        enable = getattr(module, name, None)
+        if enable is not None:
+            enable({"use_reentrant": False})
+            return
     for layer in repeated_layers(module):
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
