@@ -185,6 +185,14 @@ def the_largest_size_is_one_too_small(right, *args, **options):
 
 
 @fault(
+    f"{PREDICTED}/test_fits.py::test_few_predictions_find_what_fits_once_the_cache_is_emptied",
+    instead_of="prooflops.predicted.interpolated.largest_on_a_line",
+)
+def the_next_size_is_guessed_from_the_peaks(*_):
+    return None
+
+
+@fault(
     f"{PREDICTED}/test_recorded.py::"
     "test_what_is_unknown_is_named_and_makes_the_figure_a_lower_bound",
     instead_of="prooflops.predicted.ledger.Ledger.unmeasured_calls",

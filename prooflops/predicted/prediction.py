@@ -18,14 +18,14 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from accounting.allocator import cublas_workspace_bytes
-from accounting.caching_allocator import CachingAllocator, OutOfMemory
+from accounting.caching_allocator import CachingAllocator
 from accounting.checks import validated_choice
 from prooflops.measured.phases import Phases, highest
 from prooflops.predicted.cuda_choices import CHOICES, choices_of_cuda
 from prooflops.predicted.fake_cuda import FakeCudaMode, FakeMode, can_fake_cuda
 from prooflops.predicted.kernels import Kernel, Refusal
 from prooflops.predicted.ledger import Ledger
-from prooflops.predicted.replay import PredictedBytes, replay
+from prooflops.predicted.replay import PredictedBytes, fits_into, replay
 from prooflops.predicted.tracker import Tracker, Workspaces
 
 PREDICTED_DEVICES = ("cpu", "cuda")
@@ -47,7 +47,7 @@ class PredictedMemory(Phases[PredictedBytes]):
     ) -> None:
         super().__init__("predicted")
         self._tracker = tracker
-        self._ledger = tracker.ledger
+        self.ledger = tracker.ledger
         self._names = tracker.ledger.names
         self._has_device = has_device
         self._classes = classes
@@ -61,12 +61,12 @@ class PredictedMemory(Phases[PredictedBytes]):
         """Ends the phase `name`, which began at the mark before or with the block."""
         self._check_new(name)
         self._tracker.enter_boxed_number()
-        self._ledger.mark(name)
+        self.ledger.mark(name)
 
     def name(self, name: str, tensors: Iterable[Tensor]) -> None:
         """Puts the storages of `tensors` into a class of that name, whichever phase made them."""
         for tensor in tensors:
-            storage = self._ledger.storage_of(tensor)
+            storage = self.ledger.storage_of(tensor)
             if storage is not None:
                 storage.name = name
 
@@ -76,14 +76,14 @@ class PredictedMemory(Phases[PredictedBytes]):
         for name, module in model.named_modules():
             self._modules.setdefault(id(module), name or type(module).__name__)
             for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-                storage = self._ledger.storage_of(tensor)
+                storage = self.ledger.storage_of(tensor)
                 if storage is not None:
                     storage.place = storage.place._replace(module=id(module))
 
     def _close(self, scratch: bool) -> None:
         if scratch:
-            self._ledger.measure_scratch()
-        self._segments = replay(self._ledger, self._classes, self._modules, self._allocator)
+            self.ledger.measure_scratch()
+        self._segments = replay(self.ledger, self._classes, self._modules, self._allocator)
 
     def fits_into(self, capacity_bytes: int) -> bool:
         """Whether torch's allocator gets through the block on CUDA with so much memory.
@@ -91,12 +91,7 @@ class PredictedMemory(Phases[PredictedBytes]):
         Segments are given back to the driver and asked for again where that makes room.
         """
         self._known()
-        allocator = CachingAllocator(capacity_bytes)
-        try:
-            replay(self._ledger, self._classes, self._modules, allocator)
-        except OutOfMemory:
-            return False
-        return True
+        return fits_into(self.ledger, capacity_bytes)
 
     @property
     def peak_bytes_with_scratch(self) -> int | None:
@@ -122,7 +117,7 @@ class PredictedMemory(Phases[PredictedBytes]):
     def scratch(self) -> dict[str, int]:
         """Operators whose kernels were measured to need scratch, with the most of one call."""
         most: Counter[str] = Counter()
-        for call, kernel in (self._ledger.kernels or {}).items():
+        for call, kernel in (self.ledger.kernels or {}).items():
             if isinstance(kernel, Kernel):
                 name = str(call.operator)
                 most[name] = max(most[name], kernel.scratch_bytes)
@@ -131,7 +126,7 @@ class PredictedMemory(Phases[PredictedBytes]):
     @property
     def unknown(self) -> dict[str, int]:
         """What may raise the peaks and is not known: operators with scratch, with their calls."""
-        calls = Counter(str(made.call.operator) for made in self._ledger.unmeasured_calls())
+        calls = Counter(str(made.call.operator) for made in self.ledger.unmeasured_calls())
         workspaces = self._tracker.workspaces
         if workspaces is not None and workspaces.unknown_calls:
             calls["workspaces of cuBLAS: compute_capability is not given"] = (
@@ -142,7 +137,7 @@ class PredictedMemory(Phases[PredictedBytes]):
     @property
     def why_unknown(self) -> dict[str, str]:
         """Why a kernel was not measured, by operator, where `scratch` asked for it."""
-        kernels = (self._ledger.kernels or {}).items()
+        kernels = (self.ledger.kernels or {}).items()
         return {
             str(call.operator): each.reason for call, each in kernels if isinstance(each, Refusal)
         }

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from heapq import nlargest
 
-from accounting.caching_allocator import Block, CachingAllocator
+from accounting.caching_allocator import Block, CachingAllocator, OutOfMemory
 from prooflops.measured.phases import PhaseBytes
 from prooflops.predicted.ledger import Event, Ledger, Storage
 
@@ -87,6 +87,8 @@ class Replayed:
         """Charged and reserved bytes while a kernel holds so much scratch."""
         if self.allocator is None:
             return 0, 0
+        if not scratch_bytes:
+            return self.allocator.allocated_bytes, self.allocator.reserved_bytes
         block = self.allocator.allocate(scratch_bytes)
         found = self.allocator.allocated_bytes, self.allocator.reserved_bytes
         self.allocator.free(block)
@@ -139,6 +141,22 @@ def replay(
     if ledger.unmeasured_calls():
         phases = [_without_scratch(each) for each in phases]
     return phases
+
+
+def fits_into(ledger: Ledger, capacity_bytes: int) -> bool:
+    """Whether torch's allocator gets through all phases with so much memory.
+
+    Segments are given back to the driver and asked for again where that makes room.
+    """
+    states = Replayed(ledger, CachingAllocator(capacity_bytes))
+    start = 0
+    try:
+        for phase, end in enumerate(ledger.ends):
+            _phase(ledger, phase, range(start, end), states)
+            start = end
+    except OutOfMemory:
+        return False
+    return True
 
 
 @dataclass

@@ -11,6 +11,9 @@ MOST_MISSES = 2
 REACH = 8
 # The peak of a step of a size, None where it does not run; and whether it fits.
 Tried = Callable[[int], tuple[int | None, bool]]
+# The largest size that is likely to fit, of the last one tried, the largest that fits and the
+# largest in question; None where there is nothing to go by.
+Expected = Callable[[int, int, int], int | None]
 
 
 def largest_size(
@@ -23,17 +26,18 @@ def largest_size(
     growth: int = 64,
     close: float = 0.0,
     more: Callable[[], bool] = lambda: True,
+    expected: Expected = lambda *_: None,
 ) -> tuple[int, int]:
     """The largest size found that fits, 0 where not even one does, and the smallest that does not.
 
-    Trials begin with `first`. Each next size is where a line through two peaks near `limit` reaches
-    it, at most `growth` times the last that fits. Between a size that fits and one that does not,
-    the second time that this does not halve what is left, the line is of no use: then sizes further
-    and further from the last are tried, at most the middle, so that there are no more trials than
-    4/3 of the logarithm of what was left to base 2, and four. They end where the two sizes are
-    neighbours, or `close` to one another as a share, or where there is no time for `more`. The
-    second is `ceiling` + 1 where none that was tried is too large. `peaks` are known before, and
-    grow.
+    Trials begin with `first`. Each next size is the one `expected`, else where a line through two
+    peaks near `limit` reaches it, at most `growth` times the last that fits. Between a size that
+    fits and one that does not, the second time that this does not halve what is left, it is of no
+    use: then sizes further and further from the last are tried, at most the middle, so that there
+    are no more trials than 4/3 of the logarithm of what was left to base 2, and four. They end
+    where the two sizes are neighbours, or `close` to one another as a share, or where there is no
+    time for `more`. The second is `ceiling` + 1 where none that was tried is too large. `peaks` are
+    known before, and grow.
 
     >>> largest_size(lambda size: (40 + 7 * size, 40 + 7 * size <= 1000), 4, 1000)
     (137, 138)
@@ -53,7 +57,9 @@ def largest_size(
             beyond, step = guess, 1
         if not more():
             break
-        estimate = _estimate(known, limit, fits)
+        estimate = expected(guess, fits, min(beyond - 1, growth * max(fits, 1)))
+        if estimate is None:
+            estimate = _estimate(known, limit, fits)
         if beyond > ceiling:
             guess = min(max(estimate, fits + step), growth * fits, ceiling)
             continue
