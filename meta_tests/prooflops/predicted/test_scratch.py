@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from meta_tests.prooflops.predicted.predicting import NETS, assert_alike, both, of_functions
 from meta_tests.prooflops.predicted.random_nets import LOSSES
+from prooflops import predicted
 from prooflops.measured import one_thread
 from prooflops.predicted import scratch
 from prooflops.predicted.calls import call_of
@@ -38,6 +39,18 @@ def test_scratch_names_what_convolution_lstm_and_lone_attention_take(net, operat
     assert guess.peak_bytes_with_scratch == max(
         phase.peak_bytes_with_scratch for phase in guess.phases.values()
     )
+
+
+def test_an_lstm_without_a_graph_is_predicted():
+    with predicted.memory(scratch=True) as held:
+        net = predicted.fake_copy(nn.LSTM(16, 32), "cpu")
+        held.mark("built")
+        with torch.no_grad():
+            out, state = net(torch.ones(4, 8, 16))
+        held.mark("forward")
+        del out, state
+    outputs = 4 * (4 * 8 * 32 + 2 * 8 * 32)
+    assert held.phases["forward"].live_bytes == held.phases["built"].live_bytes + outputs
 
 
 @one_thread()
