@@ -16,13 +16,16 @@ from prooflops_gate.rows import TIME, Row, one_sided, with_skips
 from prooflops_gate.selection import function_of, is_gone
 from prooflops_gate.task import TOOK_TOO_LONG, Pair, Replicate
 
+# Beside other work one process may take so many times as long as another, without a change.
+GROWN = 3.0
+
 
 @dataclass(frozen=True)
 class FirstPair:
     """What a first pair, which took so long, shows.
 
     `measured` holds the benchmarks that both sides have and the command line asks for, `rows` what
-    only one side has, and what takes too long on both. `left_out` are tests whose ids differ from
+    only one side has, and what takes too long on either. `left_out` are tests whose ids differ from
     process to process, which `note` says.
     """
 
@@ -42,13 +45,15 @@ def seen_in(question: Question, pair: Pair, took_s: float) -> FirstPair:
     """What the first pair of a question, which took so long, shows."""
     collected = set(pair.after.collected)
     left_out = [name for name in question.selection.benchmarks if name not in collected]
-    note, slow = unpaired(left_out), too_long(pair)
+    note = unpaired(left_out)
     before, after = (timed_in(done, question.settings.exact) for done in pair)
     both = {name: (before[name], timed) for name, timed in after.items() if name in before}
     if question.asked:
         covers = question.selection.covers
         both = {name: timed for name, timed in both.items() if covers(timed[1].test)}
-    rows = (*one_sided_rows(question, pair, before, after, left_out), *slow)
+    slow = too_long(pair, before, question.longest_s)
+    selected = [row for row in slow if row.test in question.selection.benchmarks]
+    rows = (*one_sided_rows(question, pair, before, after, left_out), *selected)
     return FirstPair(Measured(pair, both), took_s, rows, tuple(left_out), note)
 
 
@@ -62,12 +67,13 @@ def one_sided_rows(
     """The rows of benchmarks that only one side has: GONE, MISSING or skipped here; NEW."""
     selection = question.selection
     skipped, failed = skip_reasons(pair.after), pair.before.failed
+    slow = long_reasons(pair.before) | long_reasons(pair.after)
     changing = {function_of(name) for name in left_out}
     rows = []
     for name, timed in before.items():
         if name in after or not selection.covers(timed.test):
             continue
-        if function_of(timed.test) in changing:
+        if function_of(timed.test) in changing or timed.test in slow:
             continue
         was_removed = is_gone(
             timed.test, question.here.root, question.other.root, selection.benchmarks
@@ -79,6 +85,8 @@ def one_sided_rows(
     rows = with_skips(rows, skipped)
     for name, timed in after.items():
         if name in before or not question.asked or not selection.covers(timed.test):
+            continue
+        if timed.test in slow:
             continue
         note = "it fails on the other side" if timed.test in failed else ""
         row = one_sided(name, TIME, None, timed.time_s)
@@ -96,14 +104,24 @@ def skip_reasons(done: Replicate) -> dict[str, str]:
     return found
 
 
-def too_long(pair: Pair) -> list[Row]:
-    """The benchmarks that both sides skipped, as their calls take too long for the budget."""
-    before, after = skip_reasons(pair.before), skip_reasons(pair.after)
-    return [
-        Row(name, TIME, None, None, "INCONCLUSIVE", note=why, test=name)
-        for name, why in after.items()
-        if why.startswith(TOOK_TOO_LONG) and before.get(name, "").startswith(TOOK_TOO_LONG)
-    ]
+def long_reasons(done: Replicate) -> dict[str, str]:
+    """Why a process skipped benchmarks whose calls take too long for the budget, by test."""
+    reasons = skip_reasons(done)
+    return {name: why for name, why in reasons.items() if why.startswith(TOOK_TOO_LONG)}
+
+
+def too_long(pair: Pair, before: Mapping[str, Timed], longest_s: float) -> list[Row]:
+    """The benchmarks whose calls take longer than `longest_s` on either side: nothing compares them.
+
+    One is MISSING where this side alone takes so long, and GROWN times as long as the other.
+    """
+    times_s = {timed.test: timed.time_s for timed in before.values()}
+    rows = []
+    for name, why in (long_reasons(pair.before) | long_reasons(pair.after)).items():
+        has_grown = name in times_s and GROWN * pair.before.calls[name]["seconds"] < longest_s
+        verdict = "MISSING" if has_grown else "INCONCLUSIVE"
+        rows.append(Row(name, TIME, times_s.get(name), None, verdict, note=why, test=name))
+    return rows
 
 
 def unpaired(names: Sequence[str]) -> str:

@@ -20,14 +20,11 @@ from prooflops_gate.instruments.pace import FIRST
 from prooflops_gate.machine import cpu
 from prooflops_gate.question import Question
 from prooflops_gate.selection import files_of
-from prooflops_gate.statistics.decision_rule import LOOKS
 from prooflops_gate.task import Layout, Pair, Replicate, ReplicateFailed, Side, Task
 
 # The limit of a pair in turn, beside so many times the first pair: a lock that one holds stops the
 # other.
 START_S, FIRST_PAIRS = 60.0, 4
-# A benchmark whose calls take less in all is waited for, however small the budget.
-SHORT_S = 20.0
 
 
 class Pairs:
@@ -53,7 +50,7 @@ class Pairs:
             tests=question.selection.benchmarks,
             paces=FIRST,
             memory=None if question.settings.memory != "off" else (),
-            longest_s=max(SHORT_S, question.settings.budget_s / (2 * LOOKS[0])),
+            longest_s=question.longest_s,
         )
         pair = self.take(task, question.targets)
         if question.asked:

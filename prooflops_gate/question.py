@@ -12,7 +12,11 @@ from prooflops_gate.instruments.time_rule import TimeRule, plan_for
 from prooflops_gate.options import Settings
 from prooflops_gate.process import Processes
 from prooflops_gate.selection import Selection
+from prooflops_gate.statistics.decision_rule import LOOKS
 from prooflops_gate.task import Replicate, Side
+
+# A benchmark whose calls take less in all is waited for, however small the budget.
+SHORT_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ class Question:
     def ends(self) -> float:
         """When the budget ends, by the clock of `time.monotonic`."""
         return self.began + self.settings.budget_s
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds of a benchmark's calls beyond which its pairs up to the first look do not fit."""
+        return max(SHORT_S, self.settings.budget_s / (2 * LOOKS[0]))
 
     @property
     def title(self) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 from prooflops_gate.console.tables import binary, engineering
 from prooflops_gate.statistics.effects import Effect
-from prooflops_gate.task import TOOK_TOO_LONG
 
 TIME, INSTRUCTIONS, VERDICT = "time", "instructions", "verdict"
 MEMORY = ("memory", "CUDA memory")
@@ -80,19 +79,15 @@ def one_sided(name: str, quantity: str, before: Any, after: Any) -> Row:
 def with_skips(rows: Iterable[Row], reasons: Mapping[str, str]) -> list[Row]:
     """The rows, with INCONCLUSIVE for MISSING where the test was skipped.
 
-    `reasons` by test vary from run to run. One that took too long stays MISSING: it ended in time
-    before, and this change may be why it no longer does.
+    `reasons` by test vary from run to run.
     """
     found = []
     for row in rows:
-        why = reasons.get(row.name, "")
-        if row.verdict != "MISSING" or row.name not in reasons:
-            found.append(row)
-        elif why.startswith(TOOK_TOO_LONG):
-            found.append(replace(row, note=why))
-        else:
-            note = f"skipped this time: {why}"
+        if row.verdict == "MISSING" and row.name in reasons:
+            note = f"skipped this time: {reasons[row.name]}"
             found.append(replace(row, verdict="INCONCLUSIVE", note=note))
+        else:
+            found.append(row)
     return found
 
 

@@ -212,7 +212,7 @@ def test_calls_too_long_for_the_budget_is_skipped_and_named(children: Children) 
         done = children.run(processes, longest_s=0.2)
     assert sorted(outcomes(done)) == ["passed", "skipped", "skipped"]
     assert [bench["fullname"] for bench in done.record["benchmarks"]] == ["test_it.py::test_short"]
-    notes = {row.name.partition("::")[2]: row.note for row in too_long(Pair(done, done))}
+    notes = {row.name.partition("::")[2]: row.note for row in too_long(Pair(done, done), {}, 0.2)}
     long = "too long for the budget of the gate: after 0 s"
     assert notes == {"test_long": long, "test_many": long}
 

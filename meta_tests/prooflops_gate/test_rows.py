@@ -1,6 +1,7 @@
 """Exact quantities, claims and memory give the right rows, and nothing passes silently."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -152,20 +153,38 @@ def test_the_schema_of_gate_json_lists_each_verdict() -> None:
     assert tuple(schema["$defs"]["verdict"]["enum"]) == VERDICTS
 
 
-def test_a_benchmark_that_a_change_made_too_long_is_missing_and_no_skip_hides_it() -> None:
-    reasons = {A: f"{TOOK_TOO_LONG} 38 s", B: "no network"}
-    grown, skipped = with_skips([one_sided(name, TIME, 1.0, None) for name in (A, B)], reasons)
-    assert (grown.verdict, grown.note) == ("MISSING", reasons[A])
+def test_a_benchmark_that_was_skipped_is_open() -> None:
+    (skipped,) = with_skips([one_sided(B, TIME, 1.0, None)], {B: "no network"})
     assert (skipped.verdict, skipped.note) == ("INCONCLUSIVE", "skipped this time: no network")
 
 
-def test_a_benchmark_too_long_on_both_sides_is_open_and_not_left_out() -> None:
-    reason = {A: f"{TOOK_TOO_LONG} 38 s", B: "no network"}
-    reports = [
-        {"nodeid": name, "outcome": "skipped", "longrepr": ["test_a.py", 1, f"Skipped: {why}"]}
-        for name, why in reason.items()
-    ]
-    side = SimpleNamespace(reports=reports)
-    (row,) = too_long(Pair(side, side))  # type: ignore[arg-type]
-    assert (row.name, row.verdict) == (A, "INCONCLUSIVE")
-    assert sentence(row) == f"{A} is not decided: {reason[A]}"
+# Seconds of its calls before and after, None where these are beyond 38 s.
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "verdict"),
+    [
+        (None, None, "INCONCLUSIVE"),
+        (30.0, None, "INCONCLUSIVE"),
+        (None, 30.0, "INCONCLUSIVE"),
+        (5.0, None, "MISSING"),
+    ],
+)
+def test_a_benchmark_too_long_for_the_budget_is_missing_only_where_it_clearly_grew(
+    before_s: float | None, after_s: float | None, verdict: str
+) -> None:
+    why = f"{TOOK_TOO_LONG} 39 s"
+    skips = {A: why, B: "no network"}
+
+    def side(seconds: float | None) -> Any:
+        reports = [
+            {"nodeid": name, "outcome": "skipped", "longrepr": ["test_a.py", 1, f"Skipped: {why}"]}
+            for name, why in skips.items()
+            if name == B or seconds is None
+        ]
+        return SimpleNamespace(reports=reports, calls={A: {"seconds": seconds}})
+
+    timed_before = {A: replace(timed(1.0), test=A)} if before_s else {}
+    (row,) = too_long(Pair(side(before_s), side(after_s)), timed_before, 38.0)
+    assert (row.name, row.verdict, row.note) == (A, verdict, why)
+    assert ("is gone: time was 1.00 s before" if before_s == 5.0 else "is not decided") in sentence(
+        row
+    )
