@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +31,13 @@ IN_PLACE_ON_PLAIN_TENSORS = frozenset(
 
 # The backward formula of this loss writes in place for plain tensors, throughout its own storages.
 IN_PLACE_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": frozenset({"sub", "mul"})}
+
+# The gradients of a whole tensor's maximum, minimum and median go to all elements that equal it. The
+# formula on the CPU fills zeros by one mask; that for fake tensors multiplies by one of three masks.
+SPREADS_EVENLY = frozenset(
+    {"MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"}
+)
+MASKS_OF_FAKE_TENSORS = frozenset({"isnan", "logical_and"})
 
 # These save their second factor for the gradient of the first; a Python number becomes a tensor of
 # its own, a boxed number, which no dispatch mode sees.
@@ -127,6 +134,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ledger.operator = func
         ledger.place = self._places.current()
         in_backward = torch._C._current_graph_task_id() != -1
+        spreads = on_cpu and in_backward and _spreads_evenly()
+        if spreads and func._opname in MASKS_OF_FAKE_TENSORS:
+            return func(*args, **kwargs)
+        end_of_zeros = self._lend_zeros(args[0]) if spreads and func is _aten.sum.default else None
         successor_of = self._successor(func, args, in_backward)
         before = len(ledger.storages)
         if in_backward and self._writes_in_place(func, args):
@@ -142,6 +153,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.workspaces is not None and func._opname in PRODUCTS:
             self.workspaces.enter(ledger, func, args, in_backward)
         self._enter_scratch(func, args, kwargs, out, before)
+        if end_of_zeros is not None:
+            end_of_zeros()
         saves = func in SAVES_ITS_NUMBER and torch.is_grad_enabled()
         if on_cpu and saves and type(args[1]) in BOXED_BYTES:
             self._multiplied = weakref.ref(out), BOXED_BYTES[type(args[1])]
@@ -155,6 +168,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._in_linear or (in_backward and _called_by_autograd()):
             return self.ledger.number_of(args[0])
         return None
+
+    def _lend_zeros(self, mask: Tensor) -> Callable[[], None]:
+        """Enters the gradient that the mask will be filled into; the formula for fake tensors makes
+        it later.
+        """
+        (of_result,) = torch._C._current_autograd_node()._input_metadata
+        return self.ledger.lend(mask.numel() * of_result.dtype.itemsize)
 
     def _enter_scratch(self, func: Any, args: Any, kwargs: Any, out: Any, before: int) -> None:
         """Enters the scratch of the kernel where it is known, else the call, to be measured."""
@@ -224,6 +244,11 @@ def _called_by_adafactor() -> bool:
     while frame is not None and not frame.f_code.co_filename.endswith("torch/optim/_adafactor.py"):
         frame = frame.f_back
     return frame is not None
+
+
+def _spreads_evenly() -> bool:
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name() in SPREADS_EVENLY
 
 
 def _called_by_autograd() -> bool:
