@@ -20,8 +20,8 @@ WRONGLY_FAKED = frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_bac
 # none is allowed.
 NEARLY_FAKED = frozenset({"aten::_embedding_bag"})
 # The kernels of norms return mean and deviation, and the gradients of weight and bias, in the dtype
-# of the weights, the gradient of the input in its own, in rows or with channels last; fake ones may
-# have others.
+# of the weights, the gradient of the input in its own, in rows or with channels last, but a layer
+# norm's in rows; fake ones may have others.
 NORMS = ("aten::native_batch_norm", "aten::native_group_norm", "aten::native_layer_norm")
 
 # The kernels of these losses reduce their terms into the first of them, and so keep the storage of
@@ -36,9 +36,9 @@ KEEPS_ITS_TERMS = frozenset(
     }
 )
 
-# The arguments that the loops of a gradient's kernel follow, in order, where these are not all in
-# their own order; with none the gradient lies in rows. Found by calls of each on three dimensions
-# in six orders of strides (torch 2.13).
+# The arguments that the loops of a kernel follow, in order, where these are not all in their own
+# order; with none the output lies in rows. Found by calls of each on three or four dimensions in
+# six or more orders of strides (torch 2.13).
 FOLLOWED: dict[str, Sequence[int]] = {
     "aten::threshold_backward": (1, 0),
     "aten::leaky_relu_backward": (1, 0),
@@ -52,6 +52,11 @@ FOLLOWED: dict[str, Sequence[int]] = {
     "aten::smooth_l1_loss_backward": (),
     "aten::_softmax_backward_data": (),
     "aten::_log_softmax_backward_data": (),
+    "aten::huber_loss": (0,),
+    "aten::isin.Tensor_Tensor": (),
+    "aten::log_sigmoid_forward": (),
+    "aten::mvlgamma": (),
+    "aten::pow.Scalar": (),
 }
 
 # rrelu draws no noise from a smaller range.
@@ -61,19 +66,52 @@ LEAST_RANGE_OF_NOISE = 1e-6
 KEEPS_ITS_TERMS_ON_CUDA = frozenset({"aten::mse_loss", "aten::smooth_l1_loss"})
 
 
-def with_strides_of_kernel(name: str, args: tuple[Any, ...], out: Any) -> Any:
-    """The gradients in the order of their kernel's loops; fake ones are composed, which may follow
-    another operand.
+def with_strides_of_kernel(func: Any, args: tuple[Any, ...], out: Any) -> Any:
+    """The outputs in the order of their kernel's loops; fake ones are composed, which may follow
+    another operand, or a dense copy of an expanded one in another dtype.
     """
+    name = func.name()
     if name == "aten::_prelu_kernel_backward":
         spread = [each.expand_as(args[0]) for each in args]
         return tuple(_in_order(spread, FOLLOWED[name], each) for each in out)
+    if name == "aten::log_sigmoid_forward":
+        return tuple(_in_order(args, FOLLOWED[name], each) for each in out)
     if name == "aten::rrelu_with_noise_backward":
         lower, upper, is_training = args[3:6]
         # Else it calls leaky_relu's.
         if not (is_training and upper - lower > LEAST_RANGE_OF_NOISE):
             name = "aten::leaky_relu_backward"
+    if _is_pointwise(func) and isinstance(out, Tensor):
+        if _are_cast(args, out):
+            return out
+        args = tuple(_spread(each, out) for each in args)
     return _in_order(args, FOLLOWED.get(name, range(len(args))), out)
+
+
+def _is_pointwise(func: Any) -> bool:
+    """Whether the operator's loop decides the order of its output; a clone is told it."""
+    if func._schema.is_mutable or func.name() == "aten::clone":
+        return False
+    return torch.Tag.pointwise in func.tags
+
+
+def _spread(leaf: Any, out: Tensor) -> Any:
+    is_smaller = isinstance(leaf, Tensor) and leaf.dim() and leaf.shape != out.shape
+    return leaf.expand_as(out) if is_smaller else leaf
+
+
+def _are_cast(args: tuple[Any, ...], out: Tensor) -> bool:
+    """Whether operands of other dtypes than the loop's are copied first, as their fakes are."""
+    dtypes = {each.dtype for each in args if isinstance(each, Tensor) and each.dim()}
+    return len(dtypes | ({out.dtype} - {torch.bool})) > 1
+
+
+def rolled(x: Tensor, shifts: Sequence[int], dims: Sequence[int]) -> Tensor:
+    """A roll along dimensions as its kernel on the CPU joins it, one after the other."""
+    for shift, dim in zip(shifts, dims, strict=True):
+        first = -shift % x.shape[dim]
+        x = torch.cat([x.narrow(dim, first, x.shape[dim] - first), x.narrow(dim, 0, first)], dim)
+    return x
 
 
 def _in_order(args: Sequence[Any], followed: Sequence[int], out: Any) -> Any:
@@ -109,7 +147,9 @@ def with_tensors_of_norm(operator: Any, args: tuple[Any, ...], out: Any) -> Any:
     if not given.get("output_mask", (True,))[0]:
         first = None
     elif first is not None:
-        order = suggest_memory_format(of_input)
+        # A layer norm reads its input as rows.
+        is_of_rows = "layer_norm" in operator._opname
+        order = torch.contiguous_format if is_of_rows else suggest_memory_format(of_input)
         first = torch.empty(first.shape, dtype=of_input.dtype, memory_format=order)
     dtype = of_input.dtype if weight is None else weight.dtype
     return first, *(x if x is None else x.new_empty(x.shape, dtype=dtype) for x in others)
@@ -150,8 +190,13 @@ def with_outputs_of_kernel(
         return with_storage_of_terms(args, out)
     if name in WRONGLY_FAKED or (measures and name in NEARLY_FAKED):
         return with_real_sizes(call_of(func, args, kwargs), out, measures)
-    if "_backward" in name:
-        return with_strides_of_kernel(name, args, out)
+    if name == "aten::channel_shuffle":
+        order = suggest_memory_format(args[0])
+        return torch.empty(out.shape, dtype=out.dtype, memory_format=order)
+    if name == "aten::roll" and out.numel() and (*args, ())[2]:
+        return rolled(*args)
+    if "_backward" in name or _is_pointwise(func) or func.name() in FOLLOWED:
+        return with_strides_of_kernel(func, args, out)
     return out
 
 

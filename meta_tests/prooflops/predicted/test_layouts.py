@@ -157,6 +157,7 @@ ORDERS: dict[str, Callable[[], Tensor]] = {
     "rows": lambda: torch.ones(4, 6, 8),
     "turned": lambda: torch.ones(6, 4, 8).transpose(0, 1),
     "columns": lambda: torch.ones(4, 8, 6).mT,
+    "repeated rows": lambda: torch.ones(4, 1, 8).expand(4, 6, 8),
     "expanded": lambda: torch.ones(1, 1, 1).expand(4, 6, 8),
 }
 
@@ -180,3 +181,54 @@ def test_a_gradient_lies_as_its_kernel_leaves_it(of: str) -> None:
     with predicted.memory():
         guess = strides_of_gradients(of)
     assert guess == strides_of_gradients(of)
+
+
+def planes(x: Tensor) -> Tensor:
+    return x.reshape(4, 2, 3, 8).contiguous(memory_format=torch.channels_last)
+
+
+OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": torch.add,
+    "multiply": torch.mul,
+    "maximum": torch.maximum,
+    "compare": torch.eq,
+    "power": torch.pow,
+    "power of a number": lambda x, y: 2**x,
+    "logarithm": torch.xlogy,
+    "gamma": lambda x, y: torch.mvlgamma(x, 1),
+    "choose": lambda x, y: torch.where(x > 0, x, y),
+    "mask": lambda x, y: x.masked_fill(y > 0, 0.0),
+    "interpolate": lambda x, y: torch.lerp(x, y, 0.3),
+    "add product": lambda x, y: torch.addcmul(x, y, y),
+    "of two dtypes": lambda x, y: x + y.double(),
+    "of a mask": lambda x, y: (x > 0) * y,
+    "of integers": lambda x, y: torch.sigmoid(x.long() + y.long()),
+    "in place": lambda x, y: x.contiguous()[:, ::2].add_(y[:, ::2]),
+    "clone": lambda x, y: x.clone(memory_format=torch.contiguous_format) + y,
+    "among": torch.isin,
+    "log sigmoid": lambda x, y: nn.functional.logsigmoid(x),
+    "huber": partial(nn.functional.huber_loss, reduction="none"),
+    "roll": lambda x, y: planes(x).roll(1, -1),
+    "roll back": lambda x, y: planes(x).roll(-2, 1),
+    "roll twice": lambda x, y: planes(x).roll((1, 2), (1, 3)),
+    "roll flat": lambda x, y: planes(x).roll(3),
+    "channel shuffle": lambda x, y: nn.functional.channel_shuffle(planes(x), 2),
+    "layer norm": lambda x, y: nn.functional.layer_norm(planes(x), (8,)),
+}
+
+
+def strides_of_outputs(of: str, dtype: torch.dtype) -> list[tuple[int, ...]]:
+    """The strides of the output, for each pair of orders."""
+    given = []
+    for order in ORDERS.values():
+        like = order()
+        given.append(torch.ones(4 * 6 * 8, dtype=dtype).as_strided(like.shape, like.stride()))
+    return [OPERATORS[of](first, second).stride() for first in given for second in given]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("of", OPERATORS)
+def test_an_output_lies_as_its_kernel_leaves_it(of: str, dtype: torch.dtype) -> None:
+    with predicted.memory():
+        guess = strides_of_outputs(of, dtype)
+    assert guess == strides_of_outputs(of, dtype)
