@@ -201,6 +201,11 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3)),
         (4, 3, 32, 32),
     ),
+    # The fused optimizer copies a gradient that is not in rows.
+    "convolution with channels last": (
+        lambda: nn.Conv2d(64, 64, 3).to(memory_format=torch.channels_last),
+        (1, 64, 8, 8),
+    ),
     "unfolded": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Unfold(3)), (4, 3, 24, 24)),
     # Its gradient arrives in the order of the function's own gradient, and is copied.
     "LSTM": (
