@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from prooflops import measured
+from prooflops import measured, predicted
 from prooflops.measured import MeasuredMemory, one_thread
 from prooflops.predicted import PredictedMemory, TrainingStep
 
@@ -26,8 +26,8 @@ few = settings(
 fewer = settings(few, max_examples=max(2, few.max_examples // 3))
 
 RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": partial(torch.optim.SGD, lr=0.1),
-    "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "sgd": partial(torch.optim.SGD, lr=1e-3),
+    "momentum": partial(torch.optim.SGD, lr=1e-3, momentum=0.9, weight_decay=0.1),
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "adagrad": torch.optim.Adagrad,
@@ -103,12 +103,12 @@ def both(
 ) -> tuple[PredictedMemory, MeasuredMemory]:
     """The same two steps predicted, and run and measured."""
     chosen = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
-    step = TrainingStep(build, batch.to("meta"), loss, None, chosen, micro_batches, autocast)
+    step = TrainingStep(build, batch, loss, None, chosen, micro_batches, autocast)
     guess = step.predict(scratch=scratch)
     with measured.memory() as held:
         model = build()
         held.mark("built")
-        own = batch.clone()
+        own = predicted.copy_of(batch, "cpu")
         held.mark("inputs")
         trained(model, own, chosen, loss, micro_batches, autocast, held.mark)
     return guess, held

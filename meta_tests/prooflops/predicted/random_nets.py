@@ -13,139 +13,18 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from meta_tests.prooflops.predicted.predicting import OPTIMIZERS, MasterWeights
-
-ACTIVATIONS = (
-    "CELU ELU GELU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish "
-    "PReLU RReLU ReLU ReLU6 SELU SiLU Sigmoid Softplus Softshrink Softsign Tanh Tanhshrink"
-).split()
-
-
-class Apply(nn.Module):
-    """A function of a tensor and of the modules that it uses."""
-
-    def __init__(self, function: Callable[..., Tensor], *modules: nn.Module):
-        super().__init__()
-        self.function = function
-        self.modules_used = nn.ModuleList(modules)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x, *self.modules_used)
-
-
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "slice": lambda x: x[::2],
-    "columns": lambda x: x[..., : x.shape[-1] // 16 * 8],
-    "turn": lambda x: x.transpose(-1, -2).tanh().transpose(-1, -2),
-    "expand": lambda x: x * x[:1].expand_as(x),
-    "cat": lambda x: torch.cat([x, x * 2], -1),
-    "split": lambda x: torch.cat(x.split((x.shape[-1] + 1) // 2, -1)[::-1], -1),
-    "standardise": lambda x: (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + 1).sqrt(),
-    "mask": lambda x: x.masked_fill(x < 0, 0.0),
-    "cumulate": lambda x: x.cumsum(-1) / x.shape[-1],
-    "normalise": lambda x: functional.normalize(x, dim=-1),
-}
-OF_ROWS = {"repeat": lambda x: x[:, None].expand(-1, 4, -1), "gram": lambda x: x @ x.T[:, :32]}
-OF_SEQUENCES: dict[str, Callable[[Tensor], Tensor]] = {
-    "einsum": lambda x: torch.einsum("bni,bmi,bmj->bnj", x, x, x) / x.shape[1],
-    "mean": lambda x: x.mean(1),
-    "last": lambda x: x[:, -1],
-    "flat": lambda x: x.flatten(0, 1),
-    "largest": lambda x: x.amax(1),
-}
-OF_IMAGES: dict[str, Callable[[Tensor], Tensor]] = {
-    "patches": lambda x: x.flatten(2).transpose(1, 2),
-    "upsample": lambda x: functional.interpolate(x, scale_factor=2.0),
-    "unfold": lambda x: functional.unfold(x, 3, padding=1).transpose(1, 2),
-    "pad": lambda x: functional.pad(x, (1, 1, 1, 1)),
-}
-
-
-def attend(x: Tensor, grouped: bool = False, **options: Any) -> Tensor:
-    heads = x.unflatten(-1, (4, -1)).transpose(1, 2)
-    keys = heads[:, ::2] if grouped else heads
-    attended = functional.scaled_dot_product_attention(
-        heads, keys, keys, enable_gqa=grouped, **options
-    )
-    return attended.transpose(1, 2).flatten(2)
-
-
-def across(x: Tensor, module: nn.Module) -> Tensor:
-    return module(x.transpose(1, 2)).transpose(1, 2)
-
-
-def table(draw: Random, shape: torch.Size) -> dict[str, Callable[[], nn.Module]]:
-    """How to build each layer that takes a tensor of this shape: rows, sequences or images."""
-    width = shape[-1]
-    wide = 8 * draw.randint(4, 10)
-    kept = draw.choice([0.1, 0.5])
-    flag = draw.random() < 0.5
-    layers: dict[str, Callable[[], nn.Module]] = {
-        name: getattr(nn, name) for name in draw.sample(ACTIVATIONS, 5)
-    }
-    layers |= {
-        "tanh gelu": partial(nn.GELU, "tanh"),
-        "softmax": partial(nn.Softmax, draw.randrange(-2, 0)),
-        "log softmax": partial(nn.LogSoftmax, -1),
-        "dropout": partial(nn.Dropout, kept),
-        "layer norm": partial(nn.LayerNorm, width),
-        "rms norm": partial(nn.RMSNorm, width),
-        **({"glu": nn.GLU} if width % 2 == 0 else {}),
-    }
-    functions = dict(FUNCTIONS)
-    if len(shape) < 4:
-        layers["linear"] = partial(nn.Linear, width, wide)
-        layers["wide"] = partial(nn.Linear, width, wide, bias=False)
-    if len(shape) == 2:
-        layers["batch norm"] = partial(nn.BatchNorm1d, width)
-        functions |= OF_ROWS
-    if len(shape) == 3:
-        functions |= OF_SEQUENCES
-        norm = draw.choice([nn.BatchNorm1d, nn.InstanceNorm1d, partial(nn.GroupNorm, 1)])
-        window = draw.choice([partial(nn.Conv1d, width, wide), nn.MaxPool1d, nn.AvgPool1d])
-        layers["linear across"] = lambda: Apply(across, nn.Linear(shape[1], wide))
-        layers["norm across"] = lambda: Apply(across, norm(width))
-        layers["window across"] = lambda: Apply(across, window(3, stride=2 if flag else 1))
-        layers["lstm"] = lambda: Apply(
-            lambda x, module: module(x)[0], nn.LSTM(width, wide, batch_first=True)
-        )
-        layers["gru"] = lambda: Apply(
-            lambda x, module: module(x)[0], nn.GRU(width, wide, batch_first=True)
-        )
-    if len(shape) == 3 and width % 8 == 0:
-        functions["attention"] = partial(attend, is_causal=flag, grouped=draw.random() < 0.3)
-        functions["attention with dropout"] = partial(attend, dropout_p=kept)
-        inner = partial(nn.MultiheadAttention, width, 4, kept if flag else 0.0, batch_first=True)
-        layers["multihead"] = lambda: Apply(
-            lambda x, module: module(x, x, x, need_weights=flag)[0], inner()
-        )
-        encoder = partial(
-            nn.TransformerEncoderLayer, width, 4, wide, kept, batch_first=True, norm_first=flag
-        )
-        layers["encoder"] = partial(encoder, activation=draw.choice(["relu", "gelu"]))
-    if len(shape) == 4:
-        functions |= OF_IMAGES
-        planes = shape[1]
-        groups = 4 if flag and shape[1] % 4 == 0 else 1
-        layers["convolution"] = partial(
-            nn.Conv2d, planes, 16, 3, padding=1, stride=2 if flag else 1, groups=groups
-        )
-        layers["point"] = partial(nn.Conv2d, planes, 24, 1, bias=False)
-        layers["transposed convolution"] = partial(nn.ConvTranspose2d, planes, 8, 2, stride=2)
-        layers["batch norm"] = partial(nn.BatchNorm2d, planes)
-        layers["group norm"] = partial(nn.GroupNorm, groups, planes)
-        layers["instance norm"] = partial(nn.InstanceNorm2d, planes, affine=flag)
-        layers["max pool"] = partial(nn.MaxPool2d, 2)
-        layers["average pool"] = partial(nn.AvgPool2d, 2)
-        layers["adaptive pool"] = partial(nn.AdaptiveAvgPool2d, 4)
-        layers["planes dropped"] = partial(nn.Dropout2d, kept)
-    return layers | {name: partial(Apply, function) for name, function in functions.items()}
+from meta_tests.prooflops.predicted.random_layers import Apply, Function, Layer, table
 
 
 def classes(x: Tensor) -> Tensor:
     return torch.zeros(len(x), dtype=torch.long)
 
 
-LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
+def triplet(x: Tensor) -> Tensor:
+    return functional.triplet_margin_loss(x, x.roll(1, 0), x.roll(2, 0))
+
+
+LOSSES: dict[str, Function] = {
     "mean": torch.mean,
     "mse": lambda x: functional.mse_loss(x, torch.ones_like(x)),
     "sum of squares": lambda x: functional.mse_loss(x, torch.ones_like(x), reduction="sum"),
@@ -159,7 +38,14 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "weighted": lambda x: functional.cross_entropy(
         x, classes(x), weight=torch.ones(x.shape[1], dtype=x.dtype)
     ),
+    "smoothed and weighted": lambda x: functional.cross_entropy(
+        x, classes(x), weight=torch.ones(x.shape[1], dtype=x.dtype), label_smoothing=0.1
+    ),
+    "each, then mean": lambda x: functional.cross_entropy(x, classes(x), reduction="none").mean(),
     "of probabilities": lambda x: functional.cross_entropy(x, torch.ones_like(x)),
+    "with z loss": lambda x: (
+        functional.cross_entropy(x, classes(x)) + 1e-4 * x.logsumexp(-1).square().mean()
+    ),
     "binary": lambda x: functional.binary_cross_entropy(
         x.float().sigmoid(), torch.ones_like(x.float())
     ),
@@ -174,9 +60,86 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "l1": lambda x: functional.l1_loss(x, torch.ones_like(x)),
     "huber": lambda x: functional.huber_loss(x, torch.ones_like(x)),
     "nll": lambda x: functional.nll_loss(x.log_softmax(-1), classes(x)),
+    "weighted nll": lambda x: functional.nll_loss(
+        x.log_softmax(-1), classes(x), weight=torch.ones(x.shape[1], dtype=x.dtype)
+    ),
     "kl": lambda x: functional.kl_div(x.log_softmax(-1), torch.ones_like(x), reduction="batchmean"),
+    "kl of logs": lambda x: functional.kl_div(
+        x.log_softmax(-1), torch.zeros_like(x), reduction="batchmean", log_target=True
+    ),
+    "distilled": lambda x: functional.kl_div(
+        (x / 2).log_softmax(-1), x.detach().softmax(-1), reduction="sum"
+    ),
     "cosine": lambda x: functional.cosine_embedding_loss(x, x.flip(0), torch.ones(len(x))),
+    "cosine similarity": lambda x: 1 - functional.cosine_similarity(x, x.roll(1, 0)).mean(),
+    "triplet": triplet,
+    "margin": lambda x: functional.multi_margin_loss(x.float(), classes(x)),
+    "ranking": lambda x: functional.margin_ranking_loss(x, x.flip(0), torch.ones_like(x)),
+    "several labels": lambda x: functional.multilabel_soft_margin_loss(x, torch.ones_like(x)),
+    "several margins": lambda x: functional.multilabel_margin_loss(
+        x.float(), torch.zeros(x.shape, dtype=torch.long)
+    ),
+    "hinge": lambda x: functional.hinge_embedding_loss(x, torch.ones_like(x)),
+    "poisson": lambda x: functional.poisson_nll_loss(x, torch.ones_like(x)),
+    "contrastive": lambda x: functional.cross_entropy(
+        functional.normalize(x, dim=-1) @ functional.normalize(x, dim=-1).T, torch.arange(len(x))
+    ),
+    "with penalty": lambda x: x.square().mean() + 0.1 * x.abs().sum(),
 }
+
+RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "nesterov": partial(torch.optim.SGD, lr=1e-3, momentum=0.9, nesterov=True, maximize=True),
+    "amsgrad": partial(torch.optim.AdamW, amsgrad=True),
+    "adagrad": torch.optim.Adagrad,
+    "rmsprop": torch.optim.RMSprop,
+    "centered rmsprop": partial(torch.optim.RMSprop, centered=True, momentum=0.9),
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "adadelta": torch.optim.Adadelta,
+    "adamax": torch.optim.Adamax,
+    "rprop": torch.optim.Rprop,
+}
+
+
+class Clipped(torch.optim.AdamW):
+    """Clips the gradients before its step, and keeps an average of the parameters after it."""
+
+    def __init__(self, parameters: Any, by_value: bool = False, **options: Any):
+        super().__init__(parameters, **options)
+        self.by_value = by_value
+        self.own = [each for group in self.param_groups for each in group["params"]]
+        self.averages = [each.detach().clone() for each in self.own]
+
+    def step(self, closure: Any = None) -> Any:
+        if self.by_value:
+            nn.utils.clip_grad_value_(self.own, 1.0)
+        else:
+            nn.utils.clip_grad_norm_(self.own, 1.0)
+        super().step(closure)
+        with torch.no_grad():
+            for average, each in zip(self.averages, self.own, strict=True):
+                average.lerp_(each, 0.1)
+
+
+def grouped(parameters: Any) -> torch.optim.Optimizer:
+    """Weights with decay, vectors without, as decoder-only nets are trained."""
+    own = list(parameters)
+    groups = [
+        {"params": [each for each in own if each.dim() > 1], "weight_decay": 0.1},
+        {"params": [each for each in own if each.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=torch.tensor(1e-3), foreach=False)
+
+
+UPDATES = dict(OPTIMIZERS)
+for name, rule in RULES.items():
+    UPDATES[f"{name} for-loop"] = partial(rule, foreach=False)
+    UPDATES[f"{name} foreach"] = partial(rule, foreach=True)
+UPDATES["adagrad fused"] = partial(torch.optim.Adagrad, fused=True)
+UPDATES["amsgrad fused"] = partial(torch.optim.AdamW, amsgrad=True, fused=True)
+UPDATES["clipped"] = partial(Clipped, foreach=True)
+UPDATES["clipped by value"] = partial(Clipped, by_value=True, foreach=False)
+UPDATES["grouped"] = grouped
 
 
 class RandomNet:
@@ -184,48 +147,49 @@ class RandomNet:
 
     def __init__(self, seed: int):
         draw = Random(seed)
-        start = draw.choice(["rows", "sequence", "image", "tokens"])
-        rows = draw.randint(16, 48)
-        width = 8 * draw.randint(4, 8)
-        shapes = {
-            "rows": (4 * rows, width),
-            "sequence": (8, rows, width),
-            "image": (4, 8, 24, 24),
-            "tokens": (6, rows),
-        }
+        start = draw.choice(["rows", "sequence", "image", "volume", "tokens", "bags"])
+        self.micro_batches = draw.choice([1, 1, 2])
         self.dtype = torch.bfloat16 if draw.random() < 0.2 else torch.float32
         self.autocast = (
             torch.bfloat16 if self.dtype == torch.float32 and draw.random() < 0.2 else None
         )
-        self.batch = torch.zeros(
-            shapes[start], dtype=torch.long if start == "tokens" else self.dtype
-        )
-        embedding = partial(nn.Embedding, 40, width)
-        linear = partial(nn.Linear, shapes[start][-1], width)
-        self.layers: list[Callable[[], nn.Module]] = [embedding if start == "tokens" else linear]
-        self.names = [start]
+        width = 8 * draw.randint(4, 8)
+        layout = draw.choice(["rows", "rows", "last", "expanded", "turned", "needs gradient"])
+        self.batch = batch(start, layout, draw.randint(16, 48), width, self.dtype)
+        self.layers: list[Layer] = [first_layer(draw, start, width)]
+        self.names = [f"{start} {layout}"]
+        formats = [torch.preserve_format, torch.channels_last]
+        self.memory_format = formats[0] if start == "volume" else draw.choice(formats)
         with torch.device("meta"):
-            like = torch.empty(shapes[start])
-            x = self.layers[0]()(like.long() if start == "tokens" else like)
-            while len(self.layers) < draw.randint(3, 9):
-                layers = table(draw, x.shape)
-                name = draw.choice(sorted(layers))
-                how = draw.choice(["", "", "residual", "checkpoint"])
-                out = layers[name]()(x)
-                if not 2_000 < out.numel() < 120_000 or min(out.shape) < 4:
-                    continue
-                how = "" if how == "residual" and out.shape != x.shape else how
-                self.layers.append(partial(wrapped, how, layers[name]))
-                self.names.append(f"{name} {how}".strip())
-                x = out
+            like = self.batch.to("meta").tensor_split(self.micro_batches)[0]
+            self._add_layers(draw, self.layers[0]().to(self.dtype)(like).float())
         self.loss_name = draw.choice(sorted(LOSSES))
-        self.optimizer_name = draw.choice(sorted(OPTIMIZERS))
-        self.micro_batches = draw.choice([1, 1, 2])
+        self.optimizer_name = draw.choice(sorted(UPDATES))
         masters = self.dtype == torch.bfloat16 and draw.random() < 0.3
-        self.optimizer = MasterWeights if masters else OPTIMIZERS[self.optimizer_name]
+        self.optimizer = MasterWeights if masters else UPDATES[self.optimizer_name]
+
+    def _add_layers(self, draw: Random, x: Tensor) -> None:
+        while len(self.layers) < draw.randint(3, 9):
+            layers = table(draw, x.shape)
+            name = draw.choice(sorted(layers))
+            how = draw.choice(["", "", "", "residual", "checkpoint", "reentrant"])
+            try:
+                out = layers[name]()(x)
+            except (RuntimeError, ValueError):
+                # Its window is larger than the input.
+                continue
+            if not 2_000 < out.numel() < 120_000 or min(out.shape) < 4:
+                continue
+            how = "" if how == "residual" and out.shape != x.shape else how
+            self.layers.append(partial(wrapped, how, layers[name]))
+            self.names.append(f"{name} {how}".strip())
+            x = out
+        # Something to learn, where all else is frozen or without parameters.
+        self.layers.append(partial(nn.Linear, x.shape[-1], 32))
 
     def build(self) -> nn.Module:
-        return nn.Sequential(*(layer() for layer in self.layers)).to(self.dtype)
+        net = nn.Sequential(*(layer() for layer in self.layers)).to(self.dtype)
+        return net.to(memory_format=self.memory_format)
 
     def loss(self, x: Tensor) -> Tensor:
         return LOSSES[self.loss_name](x.flatten(0, -2))
@@ -235,8 +199,47 @@ class RandomNet:
         return f"{', '.join(self.names)}; {self.loss_name}; {self.optimizer}; {precision}"
 
 
-def wrapped(how: str, layer: Callable[[], nn.Module]) -> nn.Module:
+LAST = {"image": torch.channels_last, "volume": torch.channels_last_3d}
+
+
+def batch(start: str, layout: str, rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    """The first micro-batch is half of it, and still has four rows."""
+    shapes = {
+        "rows": (4 * rows, width),
+        "sequence": (8, rows, width),
+        "image": (8, 8, 24, 24),
+        "volume": (8, 4, 8, 12, 12),
+        "tokens": (8, rows),
+        "bags": (4 * rows, 5),
+    }
+    is_tokens = start in ("tokens", "bags")
+    x = torch.zeros(shapes[start], dtype=torch.long if is_tokens else dtype)
+    if layout == "last" and start in LAST:
+        return x.contiguous(memory_format=LAST[start])
+    if layout == "expanded":
+        return x[:1].expand(x.shape)
+    if layout == "turned":
+        return x.transpose(0, -1).contiguous().transpose(0, -1)
+    return x.requires_grad_(layout == "needs gradient" and not is_tokens)
+
+
+def first_layer(draw: Random, start: str, width: int) -> Layer:
+    padding = draw.choice([None, 0])
+    mode = draw.choice(["sum", "mean", "max"])
+    firsts: dict[str, Layer] = {
+        "rows": partial(nn.Linear, width, width),
+        "sequence": partial(nn.Linear, width, width),
+        "image": draw.choice([nn.Identity, partial(nn.Conv2d, 8, 8, 3, padding=1)]),
+        "volume": draw.choice([nn.Identity, partial(nn.Conv3d, 4, 4, 3, padding=1)]),
+        "tokens": partial(nn.Embedding, 40, width, padding_idx=padding),
+        "bags": partial(nn.EmbeddingBag, 40, width, mode=mode, padding_idx=padding),
+    }
+    return firsts[start]
+
+
+def wrapped(how: str, layer: Layer) -> nn.Module:
     """The layer, with its input added or as a segment of a checkpoint."""
-    if how == "checkpoint":
-        return Apply(lambda x, inner: checkpoint(inner, x, use_reentrant=False), layer())
+    if how in ("checkpoint", "reentrant"):
+        reentrant = how == "reentrant"
+        return Apply(lambda x, inner: checkpoint(inner, x, use_reentrant=reentrant), layer())
     return Apply(lambda x, inner: x + inner(x), layer()) if how == "residual" else layer()
