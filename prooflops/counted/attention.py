@@ -36,7 +36,9 @@ _BACKWARD = (
     "_efficient_attention_backward",
 )
 FLEX = ("flex_attention", "flex_attention_backward")  # operators of higher order, without a schema
-ATTENTION = frozenset((*_FORWARD, *_BACKWARD, *FLEX))
+# Operators of torch.nn.attention.varlen, which call a fused kernel.
+VARLEN = ("_varlen_attn", "_varlen_attn_out", "_varlen_attn_backward")
+ATTENTION = frozenset((*_FORWARD, *_BACKWARD, *FLEX, *VARLEN))
 
 
 def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> list[Attention]:
@@ -44,7 +46,7 @@ def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> 
     their schema's names.
 
     There are several where sequences of different lengths lie one after the other, or where a
-    causal mask splits one.
+    causal mask splits one. Raises UnreadableError where their lengths, or the mask, have no values.
     """
     query, key, value = (arguments[each] for each in ("query", "key", "value"))
     dense = name.startswith("_scaled_dot_product") or name in FLEX
@@ -68,6 +70,8 @@ def attentions(name: str, arguments: Mapping[str, Any], pairs: str = "full") -> 
             if name in FLEX
             else mask_share(_mask_tensor(arguments))
         )
+        if left is None:
+            raise UnreadableError
         return shapes if left == 1 else [_of_pairs(shape, left) for shape in shapes]
     # The dense kernels see torch's mask, which starts at the first key; the others end at the last
     # one.
@@ -101,23 +105,24 @@ def _mask_tensor(arguments: Mapping[str, Any]) -> Any:
     )
 
 
-def mask_share(mask: Any) -> Fraction:
+def mask_share(mask: Any) -> Fraction | None:
     """The share of pairs that a mask leaves: its true values, or those above the lowest number of
-    its dtype.
+    its dtype; None where it cannot be read, as on the meta device.
 
-    Reads the mask once, and waits for its device. Where it cannot be read (on the meta device) all
-    pairs count.
+    Reads the mask once, and waits for its device.
     """
-    if mask is None or not _readable(mask) or not mask.numel():
+    if mask is None or not mask.numel():
         return Fraction(1)
+    if not _readable(mask):
+        return None
     left = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
     return Fraction(int(left.count_nonzero()), mask.numel())
 
 
 @torch.no_grad()
-def flex_share(blocks: Sequence[Any]) -> Fraction:
+def flex_share(blocks: Sequence[Any]) -> Fraction | None:
     """The share of pairs that FlexAttention's mask leaves: full blocks whole, partial ones pair by
-    pair.
+    pair; None where it cannot be read.
 
     `blocks` is BlockMask.as_tuple(), followed by the tensors that the mask's function reads.
     """
@@ -125,10 +130,10 @@ def flex_share(blocks: Sequence[Any]) -> Fraction:
     last = next(place for place, each in enumerate(blocks) if callable(each))
     (queries, keys), (rows, columns) = blocks[:2], blocks[last - 2 : last]
     mask_mod, buffers, tables = blocks[last], blocks[last + 1 :], blocks[first : first + 4]
-    if (
-        first != 2 or not _readable(tables[0]) or (queries, keys) == (1, 1)
-    ):  # (1, 1): FlexAttention without a mask
+    if first != 2 or (queries, keys) == (1, 1):  # (1, 1): FlexAttention without a mask
         return Fraction(1)
+    if not _readable(tables[0]):
+        return None
     left = 0
     for counts, places, partial in ((*tables[:2], True), (*tables[2:], False)):
         where = product(*map(range, counts.shape)) if counts is not None else ()
@@ -152,20 +157,26 @@ def _readable(tensor: Any) -> bool:
     return tensor.device.type != "meta" and not isinstance(tensor, FakeTensor)
 
 
-class UnreadableLengthsError(ValueError):
-    """Sequences lie one after the other, and where each ends stands on a device without values."""
+class UnreadableError(ValueError):
+    """Which pairs attend, by a mask or by where sequences end, stands on a device without values."""
 
 
 def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]:
     """The lengths of the sequences of queries ("q") or keys ("k")."""
-    names = f"cum_seq_{side}", f"cu_seqlens_{side}"
+    if side == "k" and arguments.get("seqused_k") is not None:
+        return _values(arguments["seqused_k"])
+    names = f"cum_seq_{side}", f"cu_seqlens_{side}", f"cu_seq_{side}"
     bounds = next((arguments[name] for name in names if name in arguments), None)
     if bounds is None:
         return [int(operand.shape[1])] * int(operand.shape[0])
-    if not _readable(bounds):
-        raise UnreadableLengthsError(f"{names[0]} must have values, got {bounds}")
-    places = [int(place) for place in bounds]
+    places = _values(bounds)
     return [end - start for start, end in pairwise(places)]
+
+
+def _values(tensor: Any) -> list[int]:
+    if not _readable(tensor):
+        raise UnreadableError
+    return [int(each) for each in tensor]
 
 
 # --- masked attention on the unfused path ---------------------------------------------------------
@@ -187,7 +198,8 @@ class UnfusedMasks(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._running: Fraction | None = None
+        # Of the call that runs; None where its mask cannot be read, 1 where nothing is masked.
+        self._running: Fraction | int | None = 1
         self._replaced = functional.scaled_dot_product_attention
 
     def __enter__(self) -> UnfusedMasks:
@@ -207,26 +219,35 @@ class UnfusedMasks(TorchFunctionMode):
         leaves.
         """
         given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
-        share = Fraction(1) if self._running is not None else _given_share(given)
+        share = _given_share(given) if self._running == 1 else Fraction(1)
         if share == 1:
             return self._replaced(*args, **kwargs)
         self._running = share
         try:
             out = self._replaced(*args, **kwargs)
         finally:
-            self._running = None
+            self._running = 1
         _mark(out.grad_fn, {given[name].grad_fn for name in _ARGUMENTS[:3]}, share)
         return out
 
     def share(self, node: Any) -> Fraction | int:
-        """The share of the product that is dispatched now, within autograd's `node` if any."""
-        if self._running is not None:
-            return self._running
-        return node.metadata.get(UNMASKED_SHARE, 1) if node is not None else 1
+        """The share of the product that is dispatched now, within autograd's `node` if any.
+
+        Raises UnreadableError where the mask has no values.
+        """
+        share = self._running
+        if share == 1 and node is not None:
+            share = node.metadata.get(UNMASKED_SHARE, 1)
+        if share is None:
+            raise UnreadableError
+        return share
 
 
-def _given_share(given: Mapping[str, Any]) -> Fraction:
+def _given_share(given: Mapping[str, Any]) -> Fraction | None:
     """The share of pairs that the arguments of scaled dot-product attention leave."""
+    if given["query"].is_nested:
+        # Its own kernels are counted by the lengths of its sequences.
+        return Fraction(1)
     if not given.get("is_causal"):
         return mask_share(given.get("attn_mask"))
     queries, keys = int(given["query"].shape[-2]), int(given["key"].shape[-2])
@@ -234,7 +255,7 @@ def _given_share(given: Mapping[str, Any]) -> Fraction:
     return Fraction(sum(part.scores for part in unmasked(whole)), whole.scores or 1)
 
 
-def _mark(node: Any, inputs: set[Any], share: Fraction) -> None:
+def _mark(node: Any, inputs: set[Any], share: Fraction | None) -> None:
     """Notes the share at all nodes from `node` back to those of the inputs."""
     ahead, seen = [node], {None, *inputs}
     while ahead:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from accounting.attention import attention_flops, attention_step
 from accounting.checks import validated_choice
-from prooflops.counted.attention import UnfusedMasks, UnreadableLengthsError, attentions
+from prooflops.counted.attention import UnfusedMasks, UnreadableError, attentions
 from prooflops.counted.result import (
     BACKWARD,
     FORWARD,
@@ -58,10 +58,10 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
       numbers.
     - Attention counts all pairs of query and key, masked or not. With pairs="causal" it counts the
       pairs that the mask leaves, windows included: `is_causal=True`, a mask given to
-      scaled_dot_product_attention as a tensor (each call reads it once, and waits for its device;
-      on the meta device it can't be read, and saves nothing), or a BlockMask of FlexAttention.
-      Kernels execute more: all pairs under a tensor, whole blocks under a BlockMask. Masks that a
-      model adds to the scores by itself are not seen.
+      scaled_dot_product_attention as a tensor (each call reads it once, and waits for its device),
+      or a BlockMask of FlexAttention. Kernels execute more: all pairs under a tensor, whole blocks
+      under a BlockMask. Masks that a model adds to the scores by itself are not seen. What a mask
+      on the meta device leaves is `unknown`, as are packed sequences whose offsets are there.
     - The backward pass of a fused kernel is 5 products; one of them recomputes the scores. That of
       the unfused path is 4. Padding of a convolution is counted as data. A product's bias is
       ignored.
@@ -174,17 +174,20 @@ class _Counter(TorchDispatchMode):
                 return
             figures[READ] += read + written if rule.gathers else read
             figures[WRITTEN] += written
-        if rule.attention:
-            try:
-                flops = self._attention(rule, args, kwargs)
-            except UnreadableLengthsError:
-                figures[UNKNOWN] += 1
-                return
-        else:
-            flops = rule.formula(out, *args, **kwargs)
-            if rule.kind == PRODUCTS and flops:
-                flops = self._adjusted(flops, out)
+        try:
+            flops = self._flops(rule, out, args, kwargs)
+        except UnreadableError:
+            figures[UNKNOWN] += 1
+            return
         figures[rule.kind] += flops
+
+    def _flops(self, rule: Rule, out: Any, args: Any, kwargs: Any) -> int:
+        if rule.attention:
+            return self._attention(rule, args, kwargs)
+        flops = rule.formula(out, *args, **kwargs)
+        if rule.kind == PRODUCTS and flops:
+            flops = self._adjusted(flops, out)
+        return flops
 
     def _count_sparse(self, figures: list[int], rule: Rule, out: Any, args: Any) -> None:
         """Enters an operator that moves sparse tensors, or multiplies by one; another one is
@@ -230,7 +233,7 @@ class _Counter(TorchDispatchMode):
         return sum(step.backward for step in steps)
 
     def _adjusted(self, flops: int, out: Any) -> int:
-        """The FLOPs of a product of complex numbers, or of one within causal attention."""
+        """The FLOPs of a product of complex numbers, or of one within masked attention."""
         if any(tensor.is_complex() for tensor in tensors_in(out)):
             flops *= COMPLEX_FACTOR
         if self._masks is not None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from prooflops.counted.attention import ATTENTION, FLEX
+from prooflops.counted.attention import ATTENTION, FLEX, VARLEN
 from prooflops.counted.operators import OPERATORS, Formula, elements
 from prooflops.counted.result import ELEMENTWISE, PRODUCTS, UNKNOWN
 from prooflops.counted.tensors import tensors_in
@@ -105,7 +105,7 @@ def rule_of_kernel(func: Any) -> Rule:
         "count",
         kind,
         formula,
-        attention=plain if name == f"aten.{plain}" and plain in ATTENTION else "",
+        attention=plain if _is_attention(packet) else "",
         results=frozenset(
             each.name for each in schema.arguments if each.kwarg_only and each.is_write
         ),
@@ -122,16 +122,16 @@ def _kind_and_formula(packet: Any) -> tuple[int, Formula]:
         _plain_name(packet),
         _name(packet).rpartition(".")[0] in ("aten", "prim", "prims"),
     )
+    if _is_attention(packet):
+        return PRODUCTS, nothing  # the counter computes it, by the convention of pairs
     not_in_place = getattr(torch.ops.aten, plain, packet) if is_torchs else packet
     for each in (packet, not_in_place):
         if _name(each) in OPERATORS:
             return OPERATORS[_name(each)]
-        if each in flop_registry and plain not in ATTENTION:
+        if each in flop_registry:
             return PRODUCTS, _with_result(flop_registry[each])
     if not is_torchs:
         return UNKNOWN, _one_call_if_it_reads_a_tensor
-    if plain in ATTENTION:
-        return PRODUCTS, nothing  # the counter computes it, by the convention of pairs
     each = plain.removeprefix("_foreach_")
     if _is_view(packet) or plain.endswith("_copy") or each in KINDS["data movement"]:
         return ELEMENTWISE, nothing
@@ -144,6 +144,13 @@ def _kind_and_formula(packet: Any) -> tuple[int, Formula]:
     if pointwise or plain in KINDS["reductions"] | KINDS["pointwise without the tag"]:
         return ELEMENTWISE, _largest
     return UNKNOWN, _one_call_if_it_reads_a_tensor
+
+
+def _is_attention(packet: Any) -> bool:
+    """Whether an operator of torch runs a fused kernel of attention."""
+    plain = _plain_name(packet)
+    namespace = "torch_attn" if plain in VARLEN else "aten"
+    return plain in ATTENTION and _name(packet) == f"{namespace}.{plain}"
 
 
 def _is_composite(func: Any) -> bool:

@@ -130,3 +130,40 @@ def test_packed_sequences_whose_lengths_have_no_values_are_unknown(name: str, mo
         getattr(torch.ops.aten, name)(*packed)
     assert count.total == 0
     assert count.unknown == {f"aten.{name}": 1}
+
+
+@pytest.mark.parametrize(("pairs", "lengths"), [("full", [10, 20]), ("causal", [55, 210])])
+def test_varlen_attention_is_counted_where_its_offsets_have_values(
+    pairs: str, lengths: list[int]
+) -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    x = torch.empty(30, 4, 16, device="meta", requires_grad=True)
+    bounds = torch.tensor([0, 10, 30], dtype=torch.int32)
+    for offsets, is_known in ((bounds, True), (bounds.to("meta"), False)):
+        with counted.flops(pairs=pairs) as count:
+            varlen.varlen_attn(
+                x, x, x, offsets, offsets, 20, 20, window_size=(-1, 0)
+            ).sum().backward()
+        scores = sum(n**2 for n in lengths) if pairs == "full" else sum(lengths)
+        should = attention_step(Attention(1, 4, scores, 16, key_length=1), "flash")
+        assert count.total == (should.hardware if is_known else 0)
+        assert bool(count.unknown) != is_known
+
+
+def test_a_mask_without_values_leaves_its_products_unknown() -> None:
+    """They were counted as if nothing were masked."""
+    x = torch.empty(2, 3, 9, 4, device="meta", requires_grad=True)
+    mask = window_mask(9, 4).to("meta")
+    with counted.flops(pairs="causal") as count:
+        F.scaled_dot_product_attention(x, x, x, attn_mask=mask).sum().backward()
+    assert (count.total, count.unknown) == (0, {"aten.bmm": 6})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_causal_attention_of_jagged_sequences_is_left_to_torch() -> None:
+    """Their lengths, which are no numbers, were read."""
+    values = torch.empty(30, 4, 16)
+    jagged = torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 10, 30]))
+    sequences = jagged.transpose(1, 2)
+    with pytest.raises(RuntimeError, match="No viable backend"), counted.flops(pairs="causal"):
+        F.scaled_dot_product_attention(sequences, sequences, sequences, is_causal=True)
