@@ -30,7 +30,7 @@ from prooflops.model.step_memory import PEAK
 from prooflops.model.tables import bytes_text, fits_section
 from prooflops.model.tracer import OUTSIDE
 from prooflops.model.user_model import UserModel, check_parameters, tried
-from prooflops.predicted.copies import Copies
+from prooflops.predicted.copies import Copies, why_not_copied
 from prooflops.predicted.fits import cuda_card
 from prooflops_gate.console.tables import aligned
 from prooflops_gate.page.html import html as html_of
@@ -138,6 +138,8 @@ def model_report(
             raise ModelError(
                 f"module must be a torch.nn.Module, got {str(module)[:100]} of type {kind}"
             )
+        if why_not := why_not_copied(module):
+            raise ModelError(why_not)
         check_parameters(module)
         make_optimizer, here = _optimizer_maker(optimizer), next(module.parameters()).device
         cards = (cuda_card(device),) if device else ()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from prooflops.model.factory import RETURNS, ModelError, import_factory, naming, user_code
+from prooflops.predicted.copies import why_not_taken_apart
 
 SEED = 0
 
@@ -124,13 +125,14 @@ def tried(user_model: UserModel) -> UserModel:
     """
     compiled = compiled_frames()
     trial = user_model.fresh()
+    kind = _name(trial.module)
     with naming(user_model.spec, user_model.option):
-        for action, act in (
-            ("forward pass with these inputs", trial.forward),
-            ("training step", trial.step),
-        ):
-            with user_code(f"the {action} of the {_name(trial.module)}"):
-                act()
+        with user_code(f"the forward pass with these inputs of the {kind}"):
+            loss = trial.forward()
+        with user_code(f"the training step of the {kind}"):
+            loss.backward()  # type: ignore[no-untyped-call]
+            _check_gradients(trial)
+            trial.optimizer.step()
     built = user_model.fresh()
     again = {id(parameter) for parameter in built.module.parameters()}
     if again & {id(parameter) for parameter in trial.module.parameters()}:
@@ -145,6 +147,19 @@ def tried(user_model: UserModel) -> UserModel:
     )
     is_compiled = in_part or compiled_frames() > compiled
     return replace(user_model, is_compiled=is_compiled, built=built)
+
+
+def _check_gradients(trial: Instance) -> None:
+    sparse = [
+        name
+        for name, each in trial.parameters.items()
+        if each.grad is not None and each.grad.layout != torch.strided
+    ]
+    if sparse:
+        raise ModelError(
+            f"the gradients of {', '.join(sparse[:5])} are sparse, and their bytes follow from the "
+            "values of the inputs; train with dense ones, as sparse=False gives"
+        )
 
 
 def compiled_frames() -> int:
@@ -198,14 +213,8 @@ def validated_instance(returned: object, *, allow_meta: bool = False) -> Instanc
 
 def check_parameters(module: nn.Module, *, allow_meta: bool = False) -> None:
     """Refuses a module that cannot be copied and trained here, naming what stands in the way."""
-    for name, part in module.named_modules():
-        if isinstance(part, torch.jit.ScriptModule):
-            where = f"its part {name}" if name else f"the {_name(module)}"
-            raise ModelError(
-                f"{where} is TorchScript, which can be neither copied nor taken apart here; "
-                "pass the "
-                "torch.nn.Module from which it was scripted or traced"
-            )
+    if why_not := why_not_taken_apart(module):
+        raise ModelError(why_not)
     derived = [name for name, each in module.named_parameters() if not each.is_leaf]
     if derived:
         raise ModelError(
@@ -227,12 +236,24 @@ def check_parameters(module: nn.Module, *, allow_meta: bool = False) -> None:
         raise ModelError(
             f"none of the {len(parameters)} parameters of the {_name(module)} requires a gradient"
         )
+    expanded = [name for name, each in module.named_parameters() if _is_expanded(each)]
+    if expanded:
+        raise ModelError(
+            f"elements of these parameters lie at one address: {', '.join(expanded[:5])}; "
+            "an optimizer cannot update them in place: clone them, as tensor.expand(...).clone() is"
+        )
     meta = [name for name, each in module.named_parameters() if each.is_meta]
     if meta and not allow_meta:
         raise ModelError(
             f"parameters on the meta device hold no values: {', '.join(meta[:5])}; "
             "build on a real device"
         )
+
+
+def _is_expanded(parameter: nn.Parameter) -> bool:
+    """Whether it is trained, and repeats elements along a dimension."""
+    steps = zip(parameter.shape, parameter.stride(), strict=True)
+    return parameter.requires_grad and any(size > 1 and not stride for size, stride in steps)
 
 
 def check_optimizer(optimizer: object, module: nn.Module) -> None:

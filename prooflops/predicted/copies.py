@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -72,8 +73,11 @@ class Copies:
     def module(self, module: nn.Module) -> nn.Module:
         """A copy of the module, without its gradients.
 
-        Raises TypeError for a tensor in it that cannot be laid out, unless its values are copied.
+        Raises TypeError for a part that cannot be copied (`why_not_copied`), or a tensor that
+        cannot be laid out, unless its values are copied.
         """
+        if why_not := why_not_copied(module):
+            raise TypeError(why_not)
         own = [leaf for part in module.modules() for leaf in tree_leaves(vars(part))]
         tensors = [leaf for leaf in own if isinstance(leaf, Tensor)]
         every = {id(each): each for each in (*module.parameters(), *module.buffers(), *tensors)}
@@ -95,9 +99,51 @@ def fake_copy(module: nn.Module, device: str | torch.device) -> nn.Module:
 
     A module on the meta device takes no memory, whatever its size. Shared parameters and storages
     stay shared, strides and offsets as they are; gradients are not copied. Raises TypeError for a
-    parameter that is no plain tensor.
+    parameter that is no plain tensor, and for TorchScript and compiled parts.
     """
+    for where, part in _parts(module):
+        if "_orig_mod" in part._modules:
+            raise TypeError(
+                f"{where} is compiled, and only the compiler knows what its graphs keep and fuse; "
+                "pass the module as before torch.compile"
+            )
     return Copies(device).module(module)
+
+
+def why_not_taken_apart(module: nn.Module) -> str:
+    """The part of `module` that is TorchScript, and what to pass instead; else empty."""
+    for where, part in _parts(module):
+        if isinstance(part, torch.jit.ScriptModule):
+            return (
+                f"{where} is TorchScript, which can be neither copied nor taken apart here; "
+                "pass the torch.nn.Module from which it was scripted or traced"
+            )
+    return ""
+
+
+def why_not_copied(module: nn.Module) -> str:
+    """The part of `module` that a copy would lack, and what to pass instead; else empty."""
+    if why_not := why_not_taken_apart(module):
+        return why_not
+    for where, part in _parts(module):
+        for attribute, value in vars(part).items():
+            if isinstance(value, torch.jit.ScriptFunction):
+                return (
+                    f"{attribute} of {where} is TorchScript, which cannot be copied here; "
+                    "keep the Python function from which it was scripted or traced"
+                )
+        if vars(part).get("_compiled_call_impl"):
+            return (
+                f"{where} is compiled in place, and a copy of it would not be; "
+                "pass the module as before .compile()"
+            )
+    return ""
+
+
+def _parts(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The module and its parts, each with its name in a message."""
+    for name, part in module.named_modules():
+        yield f"its part {name}" if name else f"the {type(part).__name__}", part
 
 
 def _fill(copied: Tensor, tensor: Tensor) -> None:

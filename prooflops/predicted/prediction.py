@@ -280,15 +280,12 @@ def _clear_errors(ledger: Ledger) -> Iterator[None]:
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         try:
             yield
-        except (
-            fake_tensor.DataDependentOutputException,
-            fake_tensor.DynamicOutputShapeException,
-        ) as error:
-            raise RuntimeError(
-                f"the block reads values, and fake tensors have none: {error}. Its bytes may "
-                "depend on data: predict it with that choice fixed, or measure it"
-            ) from error
         except RuntimeError as error:
+            if _reads_values(error):
+                raise RuntimeError(
+                    f"the block reads values, and fake tensors have none: {error}. Its bytes may "
+                    "depend on data: predict it with that choice fixed, or measure it"
+                ) from error
             if "data is not allocated yet" not in str(error):
                 raise
             raise RuntimeError(
@@ -303,6 +300,11 @@ def _clear_errors(ledger: Ledger) -> Iterator[None]:
                 "the block mixes a real tensor with fake ones: create it in the block, or use "
                 f"fake_copy(module). {error}"
             ) from error
+
+
+def _reads_values(error: RuntimeError) -> bool:
+    kinds = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+    return isinstance(error, kinds) or ".numpy() is not supported" in str(error)
 
 
 def _random_states_seen(ledger: Ledger) -> AbstractContextManager[Any]:

@@ -6,6 +6,7 @@ import re
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -191,6 +192,49 @@ def test_what_cannot_be_copied_and_trained_is_refused_by_its_name() -> None:
     derived._parameters["weight"] = 2 * nn.Parameter(torch.ones(1, WIDTH))
     with pytest.raises(ValueError, match=r"computed from other tensors .*: weight; register leaf"):
         prooflops.model_report(derived, torch.randn(BATCH, WIDTH))
+
+
+def activated_by(function: Any) -> nn.Module:
+    net = nn.Linear(WIDTH, 1)
+    net.activation = function
+    return net
+
+
+def compiled_in_place() -> nn.Module:
+    net = nn.Sequential(nn.Linear(WIDTH, 1))
+    net[0].compile(backend="eager")
+    return net
+
+
+def expanded() -> nn.Module:
+    net = nn.Linear(WIDTH, 3)
+    net.weight = nn.Parameter(torch.ones(1, WIDTH).expand(3, WIDTH))
+    return net
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (
+            lambda: activated_by(torch.jit.trace(torch.relu, torch.ones(1))),
+            "activation of the Linear is TorchScript, which cannot be copied here; keep the Python",
+        ),
+        (compiled_in_place, r"its part 0 is compiled in place, .* as before \.compile\(\)"),
+        (expanded, "these parameters lie at one address: weight; an optimizer cannot .* clone"),
+    ],
+)
+def test_what_a_copy_would_lack_is_refused_by_its_name(made: Any, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        prooflops.model_report(made(), torch.randn(BATCH, WIDTH))
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients_are_refused_by_the_parameters_name(kind: Any, optimizer: str) -> None:
+    what = "the gradients of weight are sparse, .* with dense ones, as sparse=False gives"
+    with pytest.raises(ValueError, match=what):
+        prooflops.model_report(kind(9, 4, sparse=True), torch.zeros(2, 3).long(), optimizer)
 
 
 def test_errors_name_what_was_given_and_what_is_valid() -> None:

@@ -155,6 +155,28 @@ def test_a_block_that_reads_values_is_refused():
         predicted.TrainingStep(build, torch.empty(8, 4), loss=torch.mean).predict()
 
 
+def test_a_block_that_hands_values_to_numpy_is_refused():
+    with (
+        pytest.raises(RuntimeError, match=r"the block reads values, .*: \.numpy\(\)"),
+        predicted.memory(),
+    ):
+        torch.ones(3).numpy()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_module_that_cannot_be_copied_is_refused_by_its_part():
+    compiled = nn.Linear(4, 4)
+    compiled.compile(backend="eager")
+    traced = nn.Sequential(torch.jit.trace(nn.Linear(4, 4), torch.ones(1, 4)))
+    for net, why in (
+        (compiled, "the Linear is compiled in place, and a copy of it would not be"),
+        (torch.compile(nn.Linear(4, 4)), "the OptimizedModule is compiled, and only the compiler"),
+        (traced, "its part 0 is TorchScript, which can be neither copied nor taken apart"),
+    ):
+        with pytest.raises(TypeError, match=why):
+            predicted.TrainingStep(net, torch.empty(8, 4), torch.mean).predict()
+
+
 def first_rows(net: nn.Module) -> nn.Module:
     """The net with as many of its rows as it has numbers above zero."""
     net.register_forward_hook(lambda module, given, out: out[: int((out > 0).sum().item())])
