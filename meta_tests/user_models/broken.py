@@ -47,6 +47,10 @@ RETURNED = {
         'D must be a number of tokens above 0 or a pair such as (784, "patches")',
     ),
     "no_tensor": (lambda: (nn.Linear(2, 2), (1, "two")), "got a tuple without any"),
+    "empty_batch": (
+        lambda: (nn.Linear(2, 2), torch.ones(0, 2)),
+        "input 0 of shape (0, 2) is an empty batch; give at least one example",
+    ),
     "lazy": (lambda: (nn.LazyLinear(2), x), "parameters without a shape yet: weight, bias"),
     "frozen": (
         lambda: (nn.Linear(2, 2).requires_grad_(False), x),

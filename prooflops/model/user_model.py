@@ -206,9 +206,15 @@ def validated_instance(returned: object, *, allow_meta: bool = False) -> Instanc
             "no loss given: the output's own .loss, else the sum of its .logits or tensors"
         )
     differentiated = _scalar(loss) if loss else default_loss
-    return Instance(
+    instance = Instance(
         module, arguments, keywords, optimizer, differentiated, tuple(notes), _stated_tokens(tokens)
     )
+    if not instance.tokens[0]:
+        name, tensor = instance.main_input
+        raise ModelError(
+            f"{name} of shape {tuple(tensor.shape)} is an empty batch; give at least one example"
+        )
+    return instance
 
 
 def check_parameters(module: nn.Module, *, allow_meta: bool = False) -> None:
