@@ -55,8 +55,8 @@ class Instructions:
     `round_s` is the fastest round of each. `limit` is the smallest change that counts. The first
     batch is planned to end at `ends` on the monotonic clock; a later look or batch begins where it
     is expected to end by `latest`. `drivers` are those of accelerators that the benchmarks load:
-    none runs under valgrind. `features` is a note on other kernels that run there. Of those `slower`
-    by time the first look alone is asked: whether they take as many.
+    none runs under valgrind. `features` is a note on other kernels that run there. Those `slower`
+    by time are counted up to the first look: it says whether they take as many.
     """
 
     def __init__(
