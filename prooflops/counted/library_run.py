@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -26,9 +27,14 @@ from prooflops.counted.repeated import each_kind_once
 ATTENTION = {"flash": "kept by flash attention", "unfused": "eager"}
 # Tokens of the two runs from which a cache of any length follows.
 SHORT_CONTEXTS = (8, 16)
-# Nets that loop over tokens, for seconds a token: what they keep is a polynomial of the tokens, of
-# degree 2.
-LOOPS, FEW = ("mamba", "falcon_mamba", "jamba"), 4
+# Tokens of a turn (or the key that states them) of nets that loop over tokens or chunks of them, for
+# up to seconds a turn. Figures of equal last turns are a polynomial of the turns, of degree 2.
+DELTA_RULE = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "kimi_linear")
+TURNS = (
+    dict.fromkeys(("mamba", "falcon_mamba", "jamba", "rwkv", "recurrent_gemma"), 4)
+    | dict.fromkeys(DELTA_RULE, 64)
+    | {"minimax": "block_size", "xlstm": "chunk_size"}
+)
 
 
 class Run:
@@ -51,22 +57,48 @@ class Run:
         """FLOPs of the products of a step, forward and backward, from the model's outputs on."""
         key = batch, sequence if isinstance(sequence, int) else tuple(sorted(sequence.items()))
         if key not in self._counts:
-            try:
-                self._counts[key] = self._counted(batch, sequence, each_kind_once)
-            except Exception:  # layers that hand on more than their results
-                self._counts[key] = self._counted(batch, sequence, lambda *_: nullcontext(()))
+            forward, backward = self._by_turns(sequence, partial(self._counted, batch))
+            self._counts[key] = StepFlops(forward, backward, 0)
         return self._counts[key]
 
-    def _counted(self, batch: int, sequence: Lengths, runs: Callable[..., Any]) -> StepFlops:
+    def _counted(self, batch: int, sequence: Lengths) -> tuple[int, ...]:
+        try:
+            return self._ran(batch, sequence, each_kind_once)
+        except Exception:  # layers that hand on more than their results
+            return self._ran(batch, sequence, lambda *_: nullcontext(()))
+
+    def _ran(self, batch: int, sequence: Lengths, runs: Callable[..., Any]) -> tuple[int, ...]:
         with self._running(), flops() as count, runs(self.net, flops) as skipped:
             outputs = [
                 each for each in numbers_in(self._outputs(batch, sequence)) if each.requires_grad
             ]
             torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
         steps = [count.step, *(each.step for each in skipped)]
-        return StepFlops(
-            sum(each.forward for each in steps), sum(each.backward for each in steps), 0
-        )
+        return sum(each.forward for each in steps), sum(each.backward for each in steps)
+
+    @property
+    def _turn(self) -> int:
+        """Tokens of a turn of a net that loops over them, else 0."""
+        # A net of diffusers has no text.
+        text: Any = getattr(self.net.config, "get_text_config", lambda: self.net.config)()
+        turn = TURNS.get(getattr(text, "model_type", ""), 0)
+        return turn if isinstance(turn, int) else int(getattr(text, turn))
+
+    def _by_turns(
+        self, sequence: Lengths, measured: Callable[[Lengths], tuple[int, ...]]
+    ) -> tuple[int, ...]:
+        """The figures of a run; those of a net that loops follow from runs of one to three turns.
+
+        A run of four turns confirms them: else the whole run is measured.
+        """
+        turn = self._turn
+        if not turn or (tokens := length("tokens", sequence)) < 5 * turn:
+            return measured(sequence)
+        *few, fourth = (measured(tokens % turn + turns * turn) for turns in (1, 2, 3, 4))
+        figures = list(zip(*few, strict=True))
+        if tuple(_extrapolated(each, 4) for each in figures) != fourth:
+            return measured(sequence)
+        return tuple(_extrapolated(each, tokens // turn) for each in figures)
 
     def saved_bytes(self, batch: int, sequence: int, attention: str) -> int:
         """Bytes that autograd keeps of a forward pass, each storage once, without parameters,
@@ -77,14 +109,7 @@ class Run:
                 self._use(
                     ATTENTION[validated_choice("attention", attention, ATTENTION)], "grouped_mm"
                 )
-                # A net of diffusers has no model_type.
-                loops = getattr(self.net.config, "model_type", "") in LOOPS and sequence > 3 * FEW
-                few = (FEW, 2 * FEW, 3 * FEW) if loops else (sequence,)
-                at = [
-                    self._saved(batch, {"source": each, "tokens": each}, each_kind_once)
-                    for each in few
-                ]
-                self._saved_bytes[key] = _extrapolated(at, sequence) if loops else at[0]
+                [self._saved_bytes[key]] = self._by_turns(sequence, partial(self._saved, batch))
             finally:
                 self._use()
         return self._saved_bytes[key]
@@ -97,7 +122,7 @@ class Run:
             if config is not None and hasattr(config, "_attn_implementation"):
                 config._attn_implementation, config._experts_implementation = attention, experts
 
-    def _saved(self, batch: int, sequence: Lengths, runs: Callable[..., Any]) -> int:
+    def _saved(self, batch: int, sequence: Lengths) -> tuple[int, ...]:
         kept: dict[int, torch.UntypedStorage] = {}
 
         def keep(tensor: Tensor) -> Tensor:
@@ -112,15 +137,15 @@ class Run:
             figures[0] = sum(storage.nbytes() for key, storage in kept.items() if key not in before)
 
         with self._running(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            given = inputs_of(self.net, batch, sequence)
+            tokens = length("tokens", sequence)
+            given = inputs_of(self.net, batch, {"source": tokens, "tokens": tokens})
             others = (*self.net.parameters(), *self.net.buffers(), *given.values())
             held = {each.untyped_storage()._cdata for each in others}
-            with runs(self.net, of_a_layer) as skipped:
+            with each_kind_once(self.net, of_a_layer) as skipped:
                 first = next(numbers_in(self._outputs(batch, sequence, **given)))
         kept.pop(first.untyped_storage()._cdata, None)
-        return sum(storage.nbytes() for storage in kept.values()) + sum(
-            int(figures[0]) for figures in skipped
-        )
+        of_skipped = sum(int(figures[0]) for figures in skipped)
+        return (sum(storage.nbytes() for storage in kept.values()) + of_skipped,)
 
     def cached(self, context: Lengths) -> int:
         """Elements that the library's own cache keeps of one sequence.
@@ -199,19 +224,14 @@ def _cache_layers(cache: Any) -> list[Any]:
     return list(getattr(cache, "layers", [cache]))
 
 
-def _extrapolated(at: list[int], tokens: int) -> int:
-    """The polynomial of degree 2 through the values at FEW, 2 FEW and 3 FEW, by Newton's
-    differences, in integers.
+def _extrapolated(at: Sequence[int], turns: int) -> int:
+    """The polynomial of degree 2 through the values at one to three turns, in integers.
 
-    >>> _extrapolated([3 * n * n + n for n in (FEW, 2 * FEW, 3 * FEW)], 1000)
+    >>> _extrapolated([3 * n * n + n for n in (1, 2, 3)], 1000)
     3001000
     """
     first, second = at[1] - at[0], at[2] - 2 * at[1] + at[0]
-    return (
-        at[0]
-        + (tokens - FEW) * first // FEW
-        + (tokens - FEW) * (tokens - 2 * FEW) * second // (2 * FEW**2)
-    )
+    return at[0] + (turns - 1) * first + (turns - 1) * (turns - 2) * second // 2
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 
 from accounting import families
 from accounting.families.decoders import MODEL_TYPES
-from accounting.models import cache_bytes, parameter_count, step_flops
+from accounting.models import cache_bytes, forward_flops, parameter_count, step_flops
 from meta_tests.accounting.families.test_transformers import (
     BATCH,
     TOKENS,
@@ -73,6 +73,36 @@ def test_a_long_cache_follows_from_short_runs(type_):
     if type_ == "qwen3_next":
         of_state = cache_bytes(model, 1, 65_536) - cache_bytes(model, 1, 65_535)
         assert 0 < of_state < cache_bytes(model, 1, 1), "only keys and values grow with the context"
+
+
+@pytest.mark.parametrize(
+    ("type_", "tokens"), [("qwen3_next", 329), ("kimi_linear", 320), ("minimax", 47), ("mamba", 25)]
+)
+def test_a_long_step_of_a_net_that_loops_is_that_of_its_whole_run(type_, tokens, monkeypatch):
+    config = looping(type_)
+    net, model = built(config), from_config(config.to_dict())
+    monkeypatch.setattr("meta_tests.accounting.families.test_transformers.TOKENS", tokens)
+    step = step_flops(model, BATCH, tokens)
+    assert (step.forward, step.backward) == counted_step(type_, net)
+    config.dtype = "bfloat16"
+    kept = activation_bytes(config, BATCH, tokens, "bf16", attention="unfused")
+    assert kept == kept_bytes(type_, built(config), "eager")
+
+
+def test_a_step_of_a_million_tokens_is_no_slower_than_a_short_one():
+    model = from_config(looping("qwen3_next").to_dict())
+    lengths = [64 * (15_625 + more) for more in range(4)]
+    first, second, third, fourth = (forward_flops(model, 1, each) for each in lengths)
+    assert fourth - 3 * third + 3 * second - first == 0, "FLOPs are of degree 2 in the tokens"
+
+
+def looping(type_):
+    config = config_of(type_)
+    if type_ == "kimi_linear":
+        config.num_experts_per_tok = 2
+    if type_ == "minimax":
+        config.block_size = 8
+    return config
 
 
 def kept_bytes(family, net, attention):
