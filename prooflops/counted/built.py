@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
+from inspect import getsource
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
 
 from accounting.checks import validated_choice
-from accounting.families.config import content_of
+from accounting.families.config import EXPERTS, content_of, validate_sizes
 from accounting.families.config import from_config as decoder_from_config
 from accounting.families.decoders import MODEL_TYPES, WITHOUT_SIZE, UnreadError
 from accounting.parts import Parts
@@ -43,6 +44,11 @@ TASKS = (
     "ImageClassification", "AudioClassification", "VideoClassification", "ObjectDetection",
     "SemanticSegmentation", "DepthEstimation", "",
 )  # fmt: skip
+# Code of transformers that reads the configs of all its nets.
+READERS = tuple(
+    f"transformers.{name}"
+    for name in ("cache_utils", "masking_utils", "modeling_rope_utils", "modeling_utils")
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,16 +125,10 @@ def from_library(values: Mapping[str, Any]) -> CountedModel:
         raise ValueError(f"{version} does not know it")
     with _errors_named(version):
         kind = transformers.CONFIG_MAPPING[name]
-        config, strange = _config(kind, values)
-        read, before = set[str](), kind.__getattribute__
-
-        def reading(self: Any, name: str) -> Any:
-            read.add(name)
-            return before(self, name)  # type: ignore[no-untyped-call]
-
-        with mock.patch.object(kind, "__getattribute__", reading), torch.device("meta"):
+        config = _config(kind, values)
+        with torch.device("meta"):
             net = _maker(transformers, config, values)(config).eval()
-        ignored = tuple(key for key in strange if key not in read)
+        ignored = tuple(sorted(_unread(kind, _own(values), config, _code_of(net))))
         if name in MODEL_TYPES and ignored:
             raise LookupError(
                 f"it reads no {', '.join(ignored)}; "
@@ -152,7 +152,7 @@ def net_of(values: Mapping[str, Any]) -> nn.Module:
     if name not in transformers.CONFIG_MAPPING:
         raise ValueError(f"{version} does not know model_type {name!r}")
     with _errors_named(version):
-        config, _ = _config(transformers.CONFIG_MAPPING[name], values)
+        config = _config(transformers.CONFIG_MAPPING[name], values)
         config.use_cache = False
         config._attn_implementation = "sdpa"
         with torch.device("meta"):
@@ -218,29 +218,35 @@ def _run_of(config: str) -> Run:
     return run
 
 
-def _config(kind: Any, values: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
-    """The library's config, and the keys that may change a size and that it only keeps."""
-    read = {
-        key: value
-        for key, value in values.items()
-        if key not in ("auto_map", "quantization_config")
-    }
-    config = kind.from_dict(read)
+def _config(kind: Any, values: Mapping[str, Any]) -> Any:
+    """The library's config, whose net runs as plain products."""
+    config = kind.from_dict(_own(values))
     # The library goes through them, and stops at None.
     config.architectures = config.architectures or []
-    _validate_heads(config)
-    strange = [*_unknown(kind, read, config)]
+    _validate_sizes(config)
     for each in (config, *(getattr(config, part, None) for part in kind.sub_configs)):
         if each is not None:
             each._attn_implementation = "eager"
             # Multiplies a token by the matrices of its experts alone.
             each._experts_implementation = "batched_mm"
-    return config, tuple(sorted(strange))
+    return config
 
 
-def _validate_heads(config: Any) -> None:
-    """Refuses heads that do not divide the width, unless their own width is stated."""
+def _own(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that need no code but the library's."""
+    others = ("auto_map", "quantization_config")
+    return {key: value for key, value in values.items() if key not in others}
+
+
+def _validate_sizes(config: Any) -> None:
+    """Refuses more chosen experts than there are, and heads that do not divide the width, unless
+    their own width is stated.
+
+    The library's config has every size, by each of its names.
+    """
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    sizes = {name: getattr(text, name, None) for name in (*EXPERTS, "num_experts_per_tok")}
+    validate_sizes({name: size for name, size in sizes.items() if size})
     width, heads = getattr(text, "hidden_size", 0), getattr(text, "num_attention_heads", 0)
     stated = [
         name for name in vars(text) if re.search(r"head_dim|d_kv|head_size|kv_channels", name)
@@ -249,18 +255,44 @@ def _validate_heads(config: Any) -> None:
         raise ValueError(f"num_attention_heads must divide hidden_size={width}, got {heads}")
 
 
-def _unknown(kind: Any, values: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Keys of a config and of its parts on which nothing in the library's config depends."""
-    known = {*kind().to_dict(), *kind.attribute_map}
-    for key in vars(config).keys() & values.keys() - known:
-        sized = values[key] not in (None, [], {}) and not WITHOUT_SIZE.fullmatch(key)
-        if sized and not _depends(kind, values, key):
+def _unread(kind: Any, values: Mapping[str, Any], config: Any, code: str) -> Iterator[str]:
+    """Keys of a config and of its parts that may change a size, and that nobody reads: neither the
+    library's config nor the net's code.
+
+    A key that has the library's default is left out.
+    """
+    defaults = kind().to_dict()
+    for key in values.keys() - {*kind.sub_configs}:
+        stored = kind.attribute_map.get(key, key)
+        if stored not in vars(config) or values[key] in (None, [], {}, defaults.get(stored)):
+            continue
+        names = {stored, *(name for name, of in kind.attribute_map.items() if of == stored)}
+        if WITHOUT_SIZE.fullmatch(key) or _named(kind, names, code):
+            continue
+        if not _depends(kind, values, key):
             yield key
     for name in kind.sub_configs:
         inner, own = values.get(name), getattr(config, name, None)
         if isinstance(inner, Mapping) and own is not None and hasattr(own, "attribute_map"):
-            for key in _unknown(type(own), inner, own):
+            for key in _unread(type(own), inner, own, code):
                 yield f"{name}.{key}"
+
+
+def _named(kind: Any, names: Collection[str], code: str) -> bool:
+    """Whether the net's code, or that of its config's class, reads a key by one of its names."""
+    named = "|".join(map(re.escape, names))
+    own = getsource(sys.modules[kind.__module__])
+    return bool(
+        re.search(rf"config\.({named})\b|[\"']({named})[\"']", code)
+        or re.search(rf"self\.({named})\b(?! *=[^=])", own)
+    )
+
+
+def _code_of(net: nn.Module) -> str:
+    """The library's code that reads a config while it builds and runs a net."""
+    of_modules = {type(each).__module__ for each in net.modules()}
+    names = sorted(name for name in of_modules if name.startswith("transformers."))
+    return "\n".join(getsource(import_module(name)) for name in (*names, *READERS))
 
 
 def _depends(kind: Any, values: Mapping[str, Any], key: str) -> bool:
@@ -268,7 +300,7 @@ def _depends(kind: Any, values: Mapping[str, Any], key: str) -> bool:
 
     def others(of: Mapping[str, Any]) -> dict[str, Any]:
         entries: dict[str, Any] = kind.from_dict(dict(of)).to_dict()
-        entries.pop(key, None)
+        entries.pop(kind.attribute_map.get(key, key), None)
         return entries
 
     value = values[key]

@@ -143,6 +143,35 @@ def test_a_key_that_the_library_reads_at_building_is_not_called_ignored(type_, k
     assert len(counts) == 2, f"{counts} parameters with {key} of {values}"
 
 
+def test_a_key_that_nets_read_as_they_run_is_not_refused():
+    windowed = from_config(config_of("olmoe").to_dict() | {"sliding_window": 4})
+    assert isinstance(windowed, CountedModel)
+    assert windowed.ignored == ()
+
+
+@pytest.mark.parametrize(
+    ("type_", "key", "value"),
+    [
+        ("qwen3_5_text", "attn_output_gate", False),
+        ("nemotron_h", "mamba_proj_bias", True),
+        ("nemotron_h", "n_shared_experts", 2),
+        ("deepseek_v32", "mlp_bias", True),
+        ("mpt", "no_bias", False),
+    ],
+)
+def test_a_key_that_the_library_keeps_and_no_net_reads_is_named(type_, key, value):
+    config = config_of(type_).to_dict()
+    with pytest.warns(UserWarning, match=rf"ignores {key}={value}$"):
+        model = from_config(config | {key: value})
+    assert model.linear_maps == from_config(config).linear_maps
+
+
+def test_more_chosen_experts_than_there_are_are_refused_by_each_of_their_names():
+    config = {"model_type": "kimi_linear", "num_experts": 4, "num_experts_per_token": 8}
+    with pytest.raises(ValueError, match=r"num_experts_per_tok must be at most .*=4, got 8"):
+        from_config(config)
+
+
 def test_a_key_that_nobody_reads_is_refused_until_it_is_ignored():
     config = config_of("llama").to_dict() | {"num_registers": 4}
     with pytest.raises(
