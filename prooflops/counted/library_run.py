@@ -31,9 +31,9 @@ SHORT_CONTEXTS = (8, 16)
 # up to seconds a turn. Figures of equal last turns are a polynomial of the turns, of degree 2.
 DELTA_RULE = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "kimi_linear")
 TURNS = (
-    dict.fromkeys(("mamba", "falcon_mamba", "jamba", "rwkv", "recurrent_gemma"), 4)
+    dict.fromkeys(("mamba", "falcon_mamba", "jamba", "rwkv"), 4)
     | dict.fromkeys(DELTA_RULE, 64)
-    | {"minimax": "block_size", "xlstm": "chunk_size"}
+    | {"minimax": "block_size"}
 )
 
 

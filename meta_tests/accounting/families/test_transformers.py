@@ -43,6 +43,7 @@ SMALL = {
 OWN: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_key_value_heads": 4, "head_dim": 4, "num_experts_per_tok": 2},
     "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 4},
+    "kimi_linear": {"num_experts_per_token": 2},
 }
 
 
