@@ -4,7 +4,9 @@ to be known.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from random import SystemRandom
 
 import pytest
@@ -61,13 +63,9 @@ def share_of(seed: int) -> float:
     try:
         guess, held = both(net.build, net.batch, **options)
     except RuntimeError as error:
-        if "primitive descriptor" not in str(error):
-            raise
-        with (
-            pytest.raises(RuntimeError, match="primitive descriptor"),
-            torch.autocast("cpu", net.autocast),
-        ):
-            # Without AVX-512 oneDNN has no LSTM under autocast.
+        # What torch cannot run has no peak: an LSTM under autocast without AVX-512, say.
+        autocast = torch.autocast("cpu", net.autocast) if net.autocast else nullcontext()
+        with pytest.raises(RuntimeError, match=re.escape(str(error))), autocast:
             net.build()(net.batch)
         return 1.0
     peaks = []
@@ -92,7 +90,10 @@ def seeds_off(seeds: range) -> dict[int, float]:
 
 
 ignored = pytest.mark.filterwarnings(
-    "ignore:Mismatch dtype between input and weight", "ignore:dropout option adds"
+    "ignore:Mismatch dtype between input and weight",
+    "ignore:dropout option adds",
+    # Of a reentrant checkpoint in the first layer.
+    "ignore:None of the inputs have requires_grad",
 )
 
 
