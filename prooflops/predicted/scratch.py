@@ -9,6 +9,7 @@ packed matrix. It does not follow from the shapes, so one call of the operator i
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,27 @@ from torch.utils._pytree import tree_leaves
 
 BLOCK = 60 * 60  # elements through which a matrix is copied transposed
 # On the CPU these hold next to nothing beyond their outputs: boxed numbers, a number per thread in
-# a sum, a `BLOCK` in a transposed copy. The same is true of their in-place forms, whose names end
-# in _. Those that "copy" hold a copy of each operand that is not contiguous; what the "contiguous"
-# ones do with such is not known.
+# a sum. The same is true of their in-place forms, whose names end in _. Those that "copy" hold a
+# copy of each operand that is not contiguous; what the "contiguous" ones do with such is not known.
 WITHOUT_SCRATCH: dict[str, list[str]] = json.loads(
     Path(__file__).with_name("without_scratch.json").read_text(encoding="utf-8")
 )
 CHOOSE_BY_CONDITION = frozenset({"where", "masked_fill"})
+# These hold a `BLOCK` where they copy a transposed matrix into rows.
+COPIES = frozenset(
+    {
+        "_foreach_copy",
+        "_to_copy",
+        "clone",
+        "constant_pad_nd",
+        "copy",
+        "masked_fill",
+        "scatter",
+        "scatter_add",
+        "select_backward",
+        "slice_backward",
+    }
+)
 # None in 32 and 64 bits only: some cast 16-bit numbers first, and oneDNN packs 16-bit matrices
 # (with AVX-512).
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
@@ -68,8 +83,9 @@ def known_scratch(operator: Any, args: Any, device: str, out: Any = None) -> int
             return None
     if name == "repeat":
         return REPEAT_BYTES_PER_DIMENSION * len(args[1])
+    block = _block_of_copy(tensors, args[0] if out is None else out) if name in COPIES else 0
     if is_pointwise or name in WITHOUT_SCRATCH["moves"]:
-        return 0
+        return block
     if name == "_embedding_bag_backward" and args[8] == MAXIMA:
         return _bytes_of_bags(args[0])
     if any(tensor.is_floating_point() and tensor.element_size() < 4 for tensor in tensors):
@@ -79,15 +95,10 @@ def known_scratch(operator: Any, args: Any, device: str, out: Any = None) -> int
             0 if all(_is_ready_for_blas(tensor) for tensor in tensors if tensor.dim() > 1) else None
         )
     if name in WITHOUT_SCRATCH["copy"]:
-        blocks = [
-            BLOCK * tensor.element_size() * _is_copied_in_blocks(tensor) for tensor in strided
-        ]
-        return sum(tensor.numel() * tensor.element_size() for tensor in strided) + max(
-            blocks, default=0
-        )
+        return sum(tensor.numel() * tensor.element_size() for tensor in strided) + _block(strided)
     if name == "mse_loss" and (*args, 1)[2]:  # the squares, beside the storage that the loss keeps
         return int(args[0].numel() * args[0].element_size())
-    return 0 if name in WITHOUT_SCRATCH["reductions and tables"] else None
+    return block if name in WITHOUT_SCRATCH["reductions and tables"] else None
 
 
 def _bytes_of_bags(grad: Tensor) -> int:
@@ -96,6 +107,18 @@ def _bytes_of_bags(grad: Tensor) -> int:
     """
     copied = 0 if grad.is_contiguous() else grad.nbytes
     return copied + len(grad) * INDEX_BYTES + grad.nbytes + grad.numel() * INDEX_BYTES
+
+
+def _block_of_copy(tensors: Sequence[Tensor], into: Any) -> int:
+    made = [leaf for leaf in tree_leaves(into) if isinstance(leaf, Tensor)]
+    in_rows = {each.dtype for each in made if each.is_contiguous()}
+    return _block([tensor for tensor in tensors if tensor.dtype in in_rows])
+
+
+def _block(tensors: Sequence[Tensor]) -> int:
+    """Bytes of the largest block through which one of the tensors is copied."""
+    sizes = [BLOCK * tensor.element_size() for tensor in tensors if _is_copied_in_blocks(tensor)]
+    return max(sizes, default=0)
 
 
 def _is_copied_in_blocks(tensor: Tensor) -> bool:

@@ -223,6 +223,8 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "gathered": (partial(of_functions, gathered), (256, 64)),
     "selected": (partial(of_functions, selected), (256, 64)),
     "taken": (partial(of_functions, taken), (256, 64)),
+    # A matrix is copied into rows through a block.
+    "transposed": (partial(of_functions, lambda x: x.t().contiguous()), (256, 64)),
     "greatest of all": (partial(of_functions, torch.max), (256, 64)),
     "median of all in fp64": (partial(of_functions, Tensor.double, torch.median), (256, 64)),
     "reentrant": (partial(of_functions, doubled_twice), (256, 64)),
