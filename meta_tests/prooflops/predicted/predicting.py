@@ -83,7 +83,8 @@ class MasterWeights(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self) -> None:
         for narrow, master in zip(self.narrow, self.master, strict=True):
-            master.grad = narrow.grad.float()
+            # A net may leave a parameter unused.
+            master.grad = None if narrow.grad is None else narrow.grad.float()
         self.inner.step()
         for narrow, master in zip(self.narrow, self.master, strict=True):
             narrow.copy_(master)
