@@ -113,7 +113,8 @@ def long_reasons(done: Replicate) -> dict[str, str]:
 def too_long(pair: Pair, before: Mapping[str, Timed], longest_s: float) -> list[Row]:
     """The benchmarks whose calls take longer than `longest_s` on either side.
 
-    Nothing compares them. One is MISSING where this side alone takes so long, and GROWN times as long as the other.
+    Nothing compares them. One is MISSING where this side alone takes so long, and GROWN times as
+    long as the other.
     """
     times_s = {timed.test: timed.time_s for timed in before.values()}
     rows = []

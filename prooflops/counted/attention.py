@@ -158,7 +158,7 @@ def _readable(tensor: Any) -> bool:
 
 
 class UnreadableError(ValueError):
-    """Which pairs attend, by a mask or by where sequences end, stands on a device without values."""
+    """Which pairs attend, by a mask or by where sequences end, has no values on its device."""
 
 
 def _lengths(arguments: Mapping[str, Any], side: str, operand: Any) -> list[int]:

@@ -27,8 +27,8 @@ from prooflops.counted.repeated import each_kind_once
 ATTENTION = {"flash": "kept by flash attention", "unfused": "eager"}
 # Tokens of the two runs from which a cache of any length follows.
 SHORT_CONTEXTS = (8, 16)
-# Tokens of a turn (or the key that states them) of nets that loop over tokens or chunks of them, for
-# up to seconds a turn. Figures of equal last turns are a polynomial of the turns, of degree 2.
+# Tokens of a turn (or the key that states them) of nets that loop over tokens or chunks of them,
+# for up to seconds a turn. Figures of equal last turns are a polynomial of the turns, of degree 2.
 DELTA_RULE = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "kimi_linear")
 TURNS = (
     dict.fromkeys(("mamba", "falcon_mamba", "jamba", "rwkv"), 4)

@@ -32,8 +32,8 @@ IN_PLACE_ON_PLAIN_TENSORS = frozenset(
 # The backward formula of this loss writes in place for plain tensors, throughout its own storages.
 IN_PLACE_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": frozenset({"sub", "mul"})}
 
-# The gradients of a whole tensor's maximum, minimum and median go to all elements that equal it. The
-# formula on the CPU fills zeros by one mask; that for fake tensors multiplies by one of three masks.
+# The gradients of a whole tensor's maximum, minimum and median go to all elements that equal it.
+# The formula on the CPU fills zeros by one mask; that for fake tensors multiplies by one of three.
 SPREADS_EVENLY = frozenset(
     {"MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"}
 )
