@@ -51,10 +51,11 @@ def seen_in(question: Question, pair: Pair, took_s: float) -> FirstPair:
     if question.asked:
         covers = question.selection.covers
         both = {name: timed for name, timed in both.items() if covers(timed[1].test)}
-    slow = too_long(pair, before, question.longest_s)
-    selected = [row for row in slow if row.test in question.selection.benchmarks]
-    rows = (*one_sided_rows(question, pair, before, after, left_out), *selected)
-    return FirstPair(Measured(pair, both), took_s, rows, tuple(left_out), note)
+    slow = {row.test: row for row in too_long(pair, before, question.longest_s)}
+    alone = one_sided_rows(question, pair, before, after, left_out)
+    rows = [row for row in alone if row.test not in slow]
+    rows += [row for test, row in slow.items() if test in question.selection.benchmarks]
+    return FirstPair(Measured(pair, both), took_s, tuple(rows), tuple(left_out), note)
 
 
 def one_sided_rows(
@@ -67,13 +68,12 @@ def one_sided_rows(
     """The rows of benchmarks that only one side has: GONE, MISSING or skipped here; NEW."""
     selection = question.selection
     skipped, failed = skip_reasons(pair.after), pair.before.failed
-    slow = long_reasons(pair.before) | long_reasons(pair.after)
     changing = {function_of(name) for name in left_out}
     rows = []
     for name, timed in before.items():
         if name in after or not selection.covers(timed.test):
             continue
-        if function_of(timed.test) in changing or timed.test in slow:
+        if function_of(timed.test) in changing:
             continue
         was_removed = is_gone(
             timed.test, question.here.root, question.other.root, selection.benchmarks
@@ -85,8 +85,6 @@ def one_sided_rows(
     rows = with_skips(rows, skipped)
     for name, timed in after.items():
         if name in before or not question.asked or not selection.covers(timed.test):
-            continue
-        if timed.test in slow:
             continue
         note = "it fails on the other side" if timed.test in failed else ""
         row = one_sided(name, TIME, None, timed.time_s)

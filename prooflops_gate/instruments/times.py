@@ -91,9 +91,9 @@ class Times:
         return replace(self.template, tests=tests, paces=paces, ends=self.ends, needs_s=needs_s)
 
     def wait_at(self, until: float) -> None:
-        """Until `go_on` asks for no pair that ends later.
+        """Asks for no pair that would end after `until`, and for no third look, before `go_on`.
 
-        Nor for a third look: it decides little that two have left open. Suspicions are confirmed.
+        A third look decides little that two have left open. Suspicions are confirmed.
         """
         self._until = until
 
