@@ -4,10 +4,7 @@ Debian's Chromium without a window, driven by playwright.
 """
 
 import shutil
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,21 +22,21 @@ OVERFLOWING = """() => {
 class Opened:
     """A page in the browser, with what its console said and what it tried to fetch."""
 
-    def __init__(self, page: Any) -> None:
+    def __init__(self, page):
         self.page = page
-        self.complaints: list[str] = []
-        self.fetched: list[str] = []
+        self.complaints = []
+        self.fetched = []
         page.on(
             "console", lambda message: self.complaints.append(f"{message.type}: {message.text}")
         )
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("request", lambda request: self.fetched.append(request.url))
 
-    def overflowing(self) -> list[str]:
+    def overflowing(self):
         """What is wider than the window and does not scroll by itself."""
         return list(self.page.evaluate(OVERFLOWING))
 
-    def violations(self) -> list[str]:
+    def violations(self):
         """What axe-core finds wrong with the page for those who do not see it, or not well."""
         from axe_playwright_python.sync_playwright import Axe
 
@@ -47,7 +44,7 @@ class Opened:
         first = [(each["id"], each["nodes"][0]) for each in found]
         return [f"{name}: {node['html'][:200]} {node['failureSummary']}" for name, node in first]
 
-    def check(self, file: Path, fewer: str) -> None:
+    def check(self, file, fewer):
         """The page fits and is accessible, folded and unfolded, and fetches nothing.
 
         `fewer` leaves less to look at.
@@ -74,13 +71,11 @@ class Opened:
 class Browser:
     """Opens pages in one Chromium."""
 
-    def __init__(self, chromium: Any) -> None:
+    def __init__(self, chromium):
         self._chromium = chromium
 
     @contextmanager
-    def open(
-        self, file: Path, width: int = 1440, theme: str = "light", **options: Any
-    ) -> Iterator[Opened]:
+    def open(self, file, width=1440, theme="light", **options):
         """The page of a file, in a window of its own."""
         context = self._chromium.new_context(
             viewport={"width": width, "height": 900},
@@ -98,7 +93,7 @@ class Browser:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser():
     """One Chromium without a window for all tests of pages.
 
     They are skipped where there is none.

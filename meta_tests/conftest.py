@@ -48,7 +48,7 @@ kind = "behaviour"
 """
 
 
-def recorded(name: str) -> dict[str, str]:
+def recorded(name):
     """The entries of a file of meta_tests/recorded by their names.
 
     An entry goes on in the lines indented below it.
@@ -69,7 +69,7 @@ class ChildRun:
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def child_environment(path: Path | str = "", **variables: str) -> dict[str, str]:
+def child_environment(path="", **variables):
     """This run's environment without settings of pytest, of this project or of a CI service.
 
     Imports from `path`.
@@ -82,7 +82,7 @@ def child_environment(path: Path | str = "", **variables: str) -> dict[str, str]
     return {**kept, "PYTHONPATH": str(path), **variables}
 
 
-def run_pytest(folder: Path, *arguments: str, path: Path | str = "", **variables: str) -> ChildRun:
+def run_pytest(folder, *arguments, path="", **variables):
     """One run of pytest in `folder`, in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
@@ -148,7 +148,7 @@ for request in sys.stdin:
 
 
 @functools.cache
-def _forks(imported: str) -> "subprocess.Popen[str]":
+def _forks(imported):
     # Where it is installed, its plugin imports it at the end of each run.
     plugins = ["-p", "hypothesis.strategies"] if importlib.util.find_spec("hypothesis") else []
     command = [
@@ -161,9 +161,7 @@ def _forks(imported: str) -> "subprocess.Popen[str]":
     return process
 
 
-def fork_side_by_side(
-    folder: Path, lines: Collection[str], environments: list[dict[str, str]], imported: str = SUITE
-) -> list[dict[str, ChildRun]]:
+def fork_side_by_side(folder, lines, environments, imported=SUITE):
     """One run of pytest in `folder` for each line of arguments, in forks side by side.
 
     There is a fork of the process that has `imported` for each environment. Importing torch takes
@@ -187,7 +185,7 @@ def fork_side_by_side(
         # A run may end its process.
         if code or os.WIFEXITED(status):
             runs[run] = ChildRun(int(code or os.WEXITSTATUS(status)), text, ended=stat.st_mtime)
-    by_environment: list[dict[str, ChildRun]] = []
+    by_environment = []
     for fork in range(len(environments)):
         names = [f"{fork}.{number}" for number in range(len(lines))]
         missing = [name for name in names if name not in runs]
@@ -197,21 +195,19 @@ def fork_side_by_side(
 
 
 def run_pytest_for_each(
-    folder: Path,
-    lines: Collection[str],
-    imported: str = SUITE,
+    folder,
+    lines,
+    imported=SUITE,
     *,
-    path: Path | str = "",
-    **variables: str,
-) -> dict[str, ChildRun]:
+    path="",
+    **variables,
+):
     """One run of pytest in `folder` for each line, all in one fork of what has `imported`."""
     (runs,) = fork_side_by_side(folder, lines, [child_environment(path, **variables)], imported)
     return runs
 
 
-def fork_pytest(
-    folder: Path, *arguments: str, imported: str = "scipy.stats", **environment: Any
-) -> ChildRun:
+def fork_pytest(folder, *arguments, imported="scipy.stats", **environment):
     """One run of pytest in `folder`, in a fork of a process that has `imported`."""
     line = shlex.join(["-p", "no:cacheprovider", *arguments])
     run = run_pytest_for_each(folder, [line], imported, **environment)[line]
@@ -226,9 +222,7 @@ class House:
 
     root: Path
 
-    def claim(
-        self, claim_id: str, *, statement: str = "It is so.", written: str = "holds", **rest: str
-    ) -> None:
+    def claim(self, claim_id, *, statement="It is so.", written="holds", **rest):
         row = {
             "condition": "",
             "correction": "",
@@ -241,13 +235,13 @@ class House:
         with open(file, "a", encoding="utf-8") as registry:
             registry.write(CLAIM.format(id=claim_id, **row))
 
-    def test(self, code: str, file: str = "test_claims/test_demo.py") -> None:
+    def test(self, code, file="test_claims/test_demo.py"):
         path = self.root / file
         header = "" if path.exists() else "import pytest\n"
         with open(path, "a", encoding="utf-8") as tests:
             tests.write(header + code + "\n")
 
-    def run(self, *arguments: str, path: Path | str = "") -> ChildRun:
+    def run(self, *arguments, path=""):
         run = fork_pytest(self.root, *arguments, imported=SUITE, path=path)
         files = [
             *self.root.glob("reports/verdicts.json"),
@@ -260,7 +254,7 @@ class House:
         return run
 
 
-def new_house(root: Path) -> House:
+def new_house(root):
     """The suite copied to `root`, with a registry of one source and no claim."""
     for package in ("accounting", "prooflops", "prooflops_gate"):
         # Compiled modules too: each child would rewrite its asserts.
@@ -279,7 +273,7 @@ def new_house(root: Path) -> House:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_page_contradicts_itself(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def no_page_contradicts_itself(tmp_path_factory):
     """Holds every page of a run or a model that the tests left against its own figures."""
     yield
     pages = [
@@ -293,7 +287,7 @@ def no_page_contradicts_itself(tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
+def house(tmp_path):
     """A house without a claim, to be furnished by the test."""
     return new_house(tmp_path)
 
@@ -301,7 +295,7 @@ def house(tmp_path: Path) -> House:
 _drawn = pytest.StashKey[str]()
 
 
-def commit() -> str:
+def commit():
     """The commit that is checked out; empty without git."""
     git = ["git", "rev-parse", "HEAD"]
     with contextlib.suppress(OSError):
@@ -309,17 +303,17 @@ def commit() -> str:
     return ""
 
 
-def drawn_by_commit(commit: str, test: str, cases: list[Any], sample: int) -> list[Any]:
+def drawn_by_commit(commit, test, cases, sample):
     """The cases of a test that a run of this commit samples, in their order."""
     chosen = random.Random(f"{commit} {test}").sample(range(len(cases)), min(sample, len(cases)))
     return [cases[number] for number in sorted(chosen)]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """With --quick, leaves out tests marked `prove` but for the `sample` the commit draws."""
     if not config.option.quick:
         return
-    proofs: dict[tuple[str, int], list[pytest.Item]] = {}
+    proofs = {}
     for item in items:
         if mark := item.get_closest_marker("prove"):
             proofs.setdefault(
@@ -342,7 +336,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left]
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> str:
+def pytest_report_collectionfinish(config):
     if _drawn not in config.stash:
         return ""
     again = "check it out to draw them again, or run one by its node id without --quick"

@@ -5,7 +5,6 @@ figures.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 
 CONCLUSIONS = {"lead", "answer", "verdict"}
@@ -38,24 +37,24 @@ HALF_A_CHARACTER = 3.0
 class Page(HTMLParser):
     """The conclusions of a page, its tables as dicts by the heads below the id of their section."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
-        self.conclusions: list[str] = []
-        self.tables: dict[str, list[dict[str, str]]] = {}
-        self.bars: list[dict[str, str]] = []
+        self.conclusions = []
+        self.tables = {}
+        self.bars = []
         # Each has its class, its x and its text.
-        self.drawn: list[tuple[str, float, str]] = []
+        self.drawn = []
         self._section = ""
         self._conclusion = ""
         self._head = [""]
-        self._row: list[str] | None = None
+        self._row = None
         self._bar = self._text = ""
         self._at = 0.0
         self.is_compiled = "timed uncompiled" in text
         # Where a line may break says nothing.
         self.feed(text.replace("\N{NO-BREAK SPACE}", " "))
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         found = dict(attrs)
         classes = {*(found.get("class") or "").split()}
         if tag == "section":
@@ -79,7 +78,7 @@ class Page(HTMLParser):
             self._text = found.get("class") or ""
             self._at = float(found.get("x") or 0)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         if tag == self._conclusion:
             self._conclusion = self._bar = ""
         elif tag == "text":
@@ -90,14 +89,14 @@ class Page(HTMLParser):
         elif tag == "tr" and self._row and self._row != self._head:
             self._end_row(self._row)
 
-    def _end_row(self, row: list[str]) -> None:
+    def _end_row(self, row):
         if len(row) == len(self._head):
             cells = dict(zip(self._head, row, strict=True))
             self.tables.setdefault(self._section, []).append(cells)
             if self._section == SHORT:
                 self.conclusions.append(" ".join(row))
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self._conclusion:
             self.conclusions[-1] += data
         if self._bar:
@@ -107,31 +106,31 @@ class Page(HTMLParser):
         if self._text:
             self.drawn.append((self._text, self._at, data))
 
-    def rows(self) -> Iterator[dict[str, str]]:
+    def rows(self):
         """The rows of all tables."""
         for table in self.tables.values():
             yield from table
 
 
-def rate(text: str) -> float:
+def rate(text):
     """FLOP/s, OP/s or bytes per second of "1.51 TFLOP/s"; 0 for another text."""
     found = re.match(r"([\d.]+) ([kMGTP]?)(?:FLOP|OP|B)/s", text)
     return float(found[1]) * PREFIX[found[2]] if found else 0.0
 
 
-def seconds(text: str) -> float:
+def seconds(text):
     """Seconds of "9.73 ms"; 0 for another text."""
     found = re.fullmatch(r"([\d.]+) (m|µ|n|)s", text)
     return float(found[1]) * {"": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9}[found[2]] if found else 0.0
 
 
-def percent(text: str) -> float | None:
+def percent(text):
     """The first share of a text; None without one."""
     found = re.search(r"([\d.]+) ?%", text)
     return float(found[1]) if found else None
 
 
-def contradictions(text: str) -> list[str]:
+def contradictions(text):
     """What a page concludes against its own figures."""
     page = Page(text)
     checks = (
@@ -154,14 +153,14 @@ def contradictions(text: str) -> list[str]:
     return [found for check in checks for found in check(page)]
 
 
-def _shares(page: Page) -> Iterable[str]:
+def _shares(page):
     for text in page.conclusions:
         over = [each for each in re.findall(r"([\d.]+) ?%", text) if float(each) > 100]
         if over and NOT_KNOWN not in text and "slower" not in text:
             yield f"a share over 100 %: {text.strip()}"
 
 
-def _best_rates(page: Page) -> Iterable[str]:
+def _best_rates(page):
     rows = {
         (row.get("benchmark") or row.get("product") or "", row.get("rate", ""))
         for row in page.rows()
@@ -176,8 +175,8 @@ def _best_rates(page: Page) -> Iterable[str]:
             yield f"the best rate of {dtype} is that of {best['in']}, which is no product"
 
 
-def _bandwidths(page: Page) -> Iterable[str]:
-    given: set[str] = set()
+def _bandwidths(page):
+    given = set()
     for text in page.conclusions:
         given.update(re.findall(r"memory(?: gives|,)? ([\d.]+ [kMGT]?B/s)", text))
     if len(given) > 1 and not page.bars:
@@ -196,9 +195,9 @@ def _bandwidths(page: Page) -> Iterable[str]:
             yield f"{name} has {found:.3g} B/s, but a farther cache {farther:.3g}"
 
 
-def _operators(page: Page) -> Iterable[str]:
+def _operators(page):
     rows = [*page.rows()]
-    ceilings: list[float] = []
+    ceilings = []
     for row in rows:
         if row.get("time") == "MFU of own ceiling":
             ceilings += map(rate, re.findall(r"[\d.]+ [kMGTP]?FLOP/s", row["note"]))
@@ -217,7 +216,7 @@ def _operators(page: Page) -> Iterable[str]:
                 yield f"{row['operator']} runs at {row['rate']}, above the ceiling: {named}"
 
 
-def _delivery(page: Page) -> Iterable[str]:
+def _delivery(page):
     """One figure, one row, one floor; and the verdict that follows from them."""
     benchmarks = page.tables.get("benchmarks", [])
     rates = {row["benchmark"]: row["rate"] for row in benchmarks}
@@ -254,9 +253,9 @@ def _delivery(page: Page) -> Iterable[str]:
             yield f"{name} is below its floor, but the verdict is {lead.strip()}"
 
 
-def _ceilings(page: Page) -> Iterable[str]:
+def _ceilings(page):
     """The share of the own ceiling has one denominator a dtype, which no product exceeds."""
-    ceilings: dict[str, list[float]] = {}
+    ceilings = {}
     for row in page.tables.get("benchmarks", []):
         name = row["benchmark"]
         share = percent(row.get("of own ceiling", ""))
@@ -277,7 +276,7 @@ def _ceilings(page: Page) -> Iterable[str]:
             )
 
 
-def _roofs(page: Page) -> Iterable[str]:
+def _roofs(page):
     free = " ".join(text for text in page.conclusions if text.startswith("neither memory"))
     for row in page.rows():
         held = row.get("held by") or row.get("held back by") or ""
@@ -290,7 +289,7 @@ def _roofs(page: Page) -> Iterable[str]:
             yield f"{row['kernel']} is {held}, but limited by neither memory nor arithmetic"
 
 
-def _slower_dtypes(page: Page) -> Iterable[str]:
+def _slower_dtypes(page):
     """Nobody wonders that a dtype is slower whose peak is no higher."""
     peaks = {}
     for row in page.tables.get("rates", []):
@@ -304,7 +303,7 @@ def _slower_dtypes(page: Page) -> Iterable[str]:
             yield f"unusual, but the peaks say the same: {text.strip()}"
 
 
-def _launches(page: Page) -> Iterable[str]:
+def _launches(page):
     rows = page.tables.get("benchmarks", [])
     launches = [seconds(row["median"]) for row in rows if row["benchmark"] == "launch"]
     launch = max(launches, default=0.0)
@@ -315,7 +314,7 @@ def _launches(page: Page) -> Iterable[str]:
             yield f"{row['benchmark']} takes {row['median']}, few launches, but has {row['rate']}"
 
 
-def _throttled(page: Page) -> Iterable[str]:
+def _throttled(page):
     """Work at the power limit is normal: it alone makes no benchmark throttled."""
     noted = [row.get("notes", "") for row in page.tables.get("benchmarks", [])]
     throttled = [text for text in noted if "throttled" in text]
@@ -326,7 +325,7 @@ def _throttled(page: Page) -> Iterable[str]:
             yield f"the power limit alone is called throttling: {text.strip()}"
 
 
-def _phases(page: Page) -> Iterable[str]:
+def _phases(page):
     """The phases of a step add up to it, or neither is known."""
     phases = [seconds(row["time"]) for row in page.rows() if "in operators" in row]
     steps = [row for row in page.rows() if row.get("time") == "step"]
@@ -342,7 +341,7 @@ def _phases(page: Page) -> Iterable[str]:
             yield f"the parts of {row['step']} are {over} of the whole, but both are given"
 
 
-def _labels(page: Page) -> Iterable[str]:
+def _labels(page):
     """No label of an axis is cut off at the edge of its drawing."""
     for kind, at, text in page.drawn:
         half = HALF_A_CHARACTER * len(text)
@@ -351,7 +350,7 @@ def _labels(page: Page) -> Iterable[str]:
             yield f"the label {text!r} is cut off"
 
 
-def _compared(page: Page) -> Iterable[str]:
+def _compared(page):
     """How many benchmarks got slower and faster, against the column of ratios."""
     for text in page.conclusions:
         found = re.match(r"(.+), against .+?: of \d+ benchmarks? (.+?); median", text.strip())
@@ -370,7 +369,7 @@ def _compared(page: Page) -> Iterable[str]:
                 yield f"so many rows are {word}: {count}; but: {text.strip()}"
 
 
-def _side_by_side(page: Page) -> Iterable[str]:
+def _side_by_side(page):
     """A run delivers if no figure of it is below its floor."""
     rows = [row for row in page.rows() if "figure" in row and len(row) > 1]
     verdicts = next((row for row in rows if row["figure"] == "verdict"), {})
@@ -380,7 +379,7 @@ def _side_by_side(page: Page) -> Iterable[str]:
             yield f"{title} delivers, but below their floors are {', '.join(below)}"
 
 
-def _levels(page: Page) -> Iterable[str]:
+def _levels(page):
     """How many benchmarks changed their level, against what each one says."""
     said = [re.search(r"(\d+) benchmarks?, of which (\d+) changed", t) for t in page.conclusions]
     each = [text.partition("changes of level: ")[2] for text in page.conclusions]

@@ -25,14 +25,14 @@ HEIGHT = 1180
 
 
 @cache
-def page() -> str:
+def page():
     """The page about the kept evidence of a GPU."""
     (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
     file = EvidenceFile(path)
     return html(page_of_file(file, report_of_file(file)))
 
 
-def digest(text: str) -> str:
+def digest(text):
     """The digest of the page's style, its verdict and its bars.
 
     The counts of claims are left out: they change with every new claim.
@@ -43,7 +43,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(f"{style}{verdict}{bars}".encode()).hexdigest()
 
 
-def draw(text: str) -> bytes:
+def draw(text):
     """The first screen as a PNG."""
     from playwright.sync_api import sync_playwright
 

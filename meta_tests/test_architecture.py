@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -35,20 +34,20 @@ atexit.register(write)
 """
 
 
-def files_of(way: str) -> list[str]:
+def files_of(way):
     """The files in a way's first column; a bare name lies beside or below the one before."""
     return [line.split()[0] for line in WAYS[way][1].splitlines()]
 
 
 @pytest.mark.parametrize("way", MOST_FILES)
-def test_a_way_has_as_many_files_as_the_page_says(way: str) -> None:
+def test_a_way_has_as_many_files_as_the_page_says(way):
     files = files_of(way)
     assert len(files) == WAYS[way][0] <= MOST_FILES[way]
     absent = [file for file in files if not any(ROOT.glob(f"**/{file}"))]
     assert not absent, f"the way of a {way} names {absent}, which are not there"
 
 
-def test_each_file_on_the_way_of_a_claim_is_executed(tmp_path: Path) -> None:
+def test_each_file_on_the_way_of_a_claim_is_executed(tmp_path):
     seen = tmp_path / "seen"
     seen.mkdir()
     (tmp_path / "sitecustomize.py").write_text(SITE)

@@ -2,12 +2,10 @@
 
 import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from meta_tests.conftest import PACKAGES, ROOT, ChildRun, run_pytest_for_each
+from meta_tests.conftest import PACKAGES, ROOT, run_pytest_for_each
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 # The first line of a block names its file, and the table into which a row goes.
@@ -44,7 +42,7 @@ BENCHMARK_RUN = f"{BENCHMARK} --quick"
 OPTIMIZERS_RUN = "meta_tests/accounting/optimizers -q -k nadamw"
 
 
-def add(folder: Path, name: str, old: str = "", new: str = "") -> None:
+def add(folder, name, old="", new=""):
     """Adds a block of CONTRIBUTING.md to the file it names, with `old` in it replaced."""
     table = BLOCKS[name][2]
     text = BLOCKS[name][3]
@@ -60,9 +58,7 @@ def add(folder: Path, name: str, old: str = "", new: str = "") -> None:
         file.write_text(f"{before}\n\n{text}" if before else text, encoding="utf-8")
 
 
-def runs_in_a_copy(
-    folder: Path, change: Callable[[Path], None], lines: list[str]
-) -> dict[str, ChildRun]:
+def runs_in_a_copy(folder, change, lines):
     """The runs of pytest with these arguments in a changed copy of the repository."""
     for name in PACKAGES:
         # Compiled modules too.
@@ -76,8 +72,8 @@ def runs_in_a_copy(
 
 
 @pytest.fixture(scope="module")
-def complete(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
-    def change(folder: Path) -> None:
+def complete(tmp_path_factory):
+    def change(folder):
         for name in BLOCKS:
             add(folder, name)
 
@@ -86,8 +82,8 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
 
 
 @pytest.fixture(scope="module")
-def forgotten(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
-    def change(folder: Path) -> None:
+def forgotten(tmp_path_factory):
+    def change(folder):
         # The claim is added without its test.
         add(folder, REGISTRY)
         # The test is added without its row.
@@ -114,7 +110,7 @@ def forgotten(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
         (OPERATORS_RUN, r"1 passed"),
     ],
 )
-def test_the_page_names_every_step(complete: dict[str, ChildRun], line: str, shown: str) -> None:
+def test_the_page_names_every_step(complete, line, shown):
     assert complete[line].code == 0, complete[line].output
     assert re.search(shown, complete[line].output), complete[line].output
 
@@ -130,8 +126,6 @@ def test_the_page_names_every_step(complete: dict[str, ChildRun], line: str, sho
         (OPERATORS_RUN, 1, r"no formula for .*aten\._pdist_forward"),
     ],
 )
-def test_a_step_left_out_is_named(
-    forgotten: dict[str, ChildRun], line: str, code: int, message: str
-) -> None:
+def test_a_step_left_out_is_named(forgotten, line, code, message):
     assert forgotten[line].code == code, forgotten[line].output
     assert re.search(message, forgotten[line].output), forgotten[line].output

@@ -39,14 +39,14 @@ DOTTED = re.compile(rf"(?<![\w./-])((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)
 page = pytest.mark.parametrize("page", PAGES)
 
 
-def code_of(text: str) -> str:
+def code_of(text):
     """The blocks of code of a page, and the words between backticks."""
     blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", prose)])
 
 
-def is_there(path: str) -> bool:
+def is_there(path):
     """Whether a path, perhaps with <topic> or * in it, exists, and a test named behind `::`."""
     pattern, _, test = re.sub(r"<\w+>", "*", path).partition("::")
     test = test.partition("[")[0]
@@ -59,7 +59,7 @@ def is_there(path: str) -> bool:
 
 
 @cache
-def resolves(name: str) -> bool:
+def resolves(name):
     """Whether a dotted name is a module, or something in one."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
@@ -76,7 +76,7 @@ def resolves(name: str) -> bool:
 
 
 @page
-def test_links_paths_and_names_lead_somewhere(page: str) -> None:
+def test_links_paths_and_names_lead_somewhere(page):
     text = PAGES[page]
     code = code_of(PAGES[page])
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
@@ -89,7 +89,7 @@ def test_links_paths_and_names_lead_somewhere(page: str) -> None:
     assert not missing, f"{page} names {missing}, which are not there"
 
 
-def test_names_and_documents_in_comments_and_docstrings_are_there() -> None:
+def test_names_and_documents_in_comments_and_docstrings_are_there():
     missing = []
     for file, text in SOURCES.items():
         names = [name for each in re.findall(r"`([^`\n]+)`", text) for name in DOTTED.findall(each)]
@@ -100,14 +100,14 @@ def test_names_and_documents_in_comments_and_docstrings_are_there() -> None:
 
 
 @cache
-def options_of_pytest() -> frozenset[str]:
+def options_of_pytest():
     return frozenset(
         re.findall(r"(?<![\w-])--[a-z][a-z-]*", fork_pytest(ROOT, "--help", imported=SUITE).output)
     )
 
 
 @page
-def test_the_options_and_targets_of_make_that_a_page_names_exist(page: str) -> None:
+def test_the_options_and_targets_of_make_that_a_page_names_exist(page):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^(\w[\w-]*):", makefile, re.MULTILINE))
     code = PAGES[page] if page.endswith(".yml") else code_of(PAGES[page])
@@ -124,7 +124,7 @@ def test_the_options_and_targets_of_make_that_a_page_names_exist(page: str) -> N
     assert not unknown, f"{page} names {sorted(unknown)}, which are unknown"
 
 
-def test_the_index_lists_every_document() -> None:
+def test_the_index_lists_every_document():
     listed = set(re.findall(r"\]\(([\w/-]+\.(?:md|yml))\)", PAGES["docs/README.md"]))
     there = {name.removeprefix("docs/") for name in PAGES if name.startswith("docs/")} - {
         "README.md"
@@ -134,7 +134,7 @@ def test_the_index_lists_every_document() -> None:
     )
 
 
-def fixtures_of(*files: str) -> set[str]:
+def fixtures_of(*files):
     pattern = re.compile(r"^@pytest\.fixture.*\ndef ([a-z]\w+)", re.MULTILINE)
     return {
         name
@@ -158,9 +158,7 @@ def fixtures_of(*files: str) -> set[str]:
         ("marker", {"claim", "needs", "gate"}),
     ],
 )
-def test_a_table_of_the_reference_has_a_row_for_each_name_of_the_code(
-    heading: str, names: set[str]
-) -> None:
+def test_a_table_of_the_reference_has_a_row_for_each_name_of_the_code(heading, names):
     _, _, below = PAGES["docs/reference.md"].partition(f"| {heading} | |\n")
     lines = takewhile(lambda line: line.startswith("|"), below.splitlines())
     rows = {match[1] for line in lines if (match := re.match(r"\| `(\w+)` \| \S", line))}
@@ -168,7 +166,7 @@ def test_a_table_of_the_reference_has_a_row_for_each_name_of_the_code(
 
 
 @pytest.mark.parametrize("name", ["slurm.sh", "torchrun.sh"])
-def test_a_launch_file_parses_and_runs_pytest_into_the_shared_folder(name: str) -> None:
+def test_a_launch_file_parses_and_runs_pytest_into_the_shared_folder(name):
     file = ROOT / "docs" / "launch" / name
     checked = subprocess.run(["sh", "-n", str(file)], capture_output=True, text=True, check=False)
     assert checked.returncode == 0
@@ -178,12 +176,12 @@ def test_a_launch_file_parses_and_runs_pytest_into_the_shared_folder(name: str) 
     assert "python -m pytest bench --quick" in text
 
 
-def test_the_job_of_kubernetes_parses() -> None:
+def test_the_job_of_kubernetes_parses():
     text = (ROOT / "docs" / "launch" / "kubernetes.yaml").read_text(encoding="utf-8")
     assert yaml.safe_load(text)["kind"] == "Job"
 
 
-def test_the_napkin_adds_up() -> None:
+def test_the_napkin_adds_up():
     found = {line[:20].strip(): line[20:] for line in "\n".join(napkin.lines()).splitlines()}
     assert found["parameters"] == "1.34 billion"
     days, price = (
@@ -193,7 +191,7 @@ def test_the_napkin_adds_up() -> None:
     assert price == pytest.approx(days * 24 * napkin.COUNT * napkin.USD_PER_HOUR, rel=0.02)
 
 
-def test_a_kernel_is_placed_under_the_measured_roofs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_is_placed_under_the_measured_roofs(monkeypatch):
     monkeypatch.setattr(own_kernel, "ROWS", 64)
     monkeypatch.setattr(own_kernel, "ROOF_SIZE", 64)
     roofs, place, share = own_kernel.lines()

@@ -5,12 +5,11 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from typing import Any
 
 import pytest
 
 from meta_tests.conftest import ROOT
-from meta_tests.faults import FAULTS, TOPICS, Fault
+from meta_tests.faults import FAULTS, TOPICS
 from meta_tests.faults import __main__ as running
 from prooflops.suite.registry import load_registry
 
@@ -18,11 +17,8 @@ for topic in TOPICS:
     importlib.import_module(f"meta_tests.faults.{topic}")
 
 
-Results = dict[tuple[str, str], dict[str, Any]]
-
-
 @pytest.fixture(scope="session")
-def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(request, tmp_path_factory):
     """The result of each fault that this run has chosen, by topic and name."""
     items = [
         item for item in request.session.items if "results" in getattr(item, "fixturenames", ())
@@ -46,7 +42,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.prove(sample=40)
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: f"{planted.topic}-{planted.name}")
-def test_a_planted_fault_is_noticed(planted: Fault, results: Results) -> None:
+def test_a_planted_fault_is_noticed(planted, results):
     result = results[planted.topic, planted.name]
     if result["hidden"]:
         pytest.skip(
@@ -59,7 +55,7 @@ def test_a_planted_fault_is_noticed(planted: Fault, results: Results) -> None:
     )
 
 
-def test_each_topic_has_two_faults_and_each_fault_names_real_checks() -> None:
+def test_each_topic_has_two_faults_and_each_fault_names_real_checks():
     registry = load_registry(ROOT / "test_claims" / "registry")
     faults = Counter(planted.topic for planted in FAULTS)
     assert not [topic for topic in registry.topics if faults[topic] < 2]
@@ -75,7 +71,7 @@ def test_each_topic_has_two_faults_and_each_fault_names_real_checks() -> None:
     assert not gone, f"faults name tests that there are not: {gone}"
 
 
-def test_the_record_of_red_claims_names_their_faults_and_the_page_counts() -> None:
+def test_the_record_of_red_claims_names_their_faults_and_the_page_counts():
     named = {
         (claim, f"{planted.topic}: {planted.name}")
         for planted in FAULTS

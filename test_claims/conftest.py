@@ -11,19 +11,19 @@ from test_claims.strategies import draw_dtypes_of
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _dtypes_of_the_device(device: torch.device) -> None:
+def _dtypes_of_the_device(device):
     """Has the strategies draw the dtypes of the device under test alone."""
     draw_dtypes_of(device)
 
 
 @pytest.fixture(scope="session")
-def metered_device(device: torch.device) -> torch.device:
+def metered_device(device):
     """The device under test if torch counts the bytes of tensors on it, else (mps) the CPU."""
     return metered(device)
 
 
 @pytest.fixture
-def memory_device(device: torch.device) -> torch.device:
+def memory_device(device):
     """The device under test, where torch counts the bytes on it; warmed up."""
     if why := measured.why_uncounted(device):
         pytest.skip(why)
@@ -32,7 +32,7 @@ def memory_device(device: torch.device) -> torch.device:
 
 
 @pytest.fixture
-def default_dtype() -> Iterator[torch.dtype]:
+def default_dtype():
     """The default dtype, which is restored afterwards."""
     before = torch.get_default_dtype()
     yield before
@@ -40,7 +40,7 @@ def default_dtype() -> Iterator[torch.dtype]:
 
 
 @pytest.fixture(scope="session")
-def gloo() -> None:
+def gloo():
     """A test can make this process a rank of its own group of processes."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_gloo_available()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from accounting.formats import FORMATS
 
 # The dtype names of `accounting.formats` that this torch can allocate, with torch's own.
 # Not fp4: an element of torch's float4_e2m1fn_x2 holds two values.
-TORCH_DTYPES: dict[str, torch.dtype] = {
+TORCH_DTYPES = {
     name: getattr(torch, row.torch_name)
     for name, row in FORMATS.items()
     if row.torch_name and hasattr(torch, row.torch_name) and row.storage_bits % 8 == 0
@@ -25,12 +24,12 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 _under_test = {"kind": "cpu"}
 
 
-def draw_dtypes_of(device: torch.device) -> None:
+def draw_dtypes_of(device):
     """From now on the dtypes that are drawn are those that `device` has."""
     _under_test["kind"] = device.type
 
 
-def dtypes_among(names: Iterable[str]) -> st.SearchStrategy[str]:
+def dtypes_among(names):
     """Names of dtypes that the device under test has."""
     return st.sampled_from(sorted(names)).filter(lambda name: has_dtype(_under_test["kind"], name))
 
@@ -38,17 +37,17 @@ def dtypes_among(names: Iterable[str]) -> st.SearchStrategy[str]:
 dtypes = dtypes_among(TORCH_DTYPES)
 
 
-def with_dtype(device: torch.device, dtype: str | torch.dtype = torch.float64) -> torch.device:
+def with_dtype(device, dtype=torch.float64):
     """`device` where tensors can be of `dtype`, otherwise (fp64 on mps) the CPU."""
     return device if has_dtype(torch.device(device).type, dtype) else torch.device("cpu")
 
 
-def in_fp64(x: torch.Tensor) -> torch.Tensor:
+def in_fp64(x):
     """The values in fp64, on the host where the device has none."""
     return x.to(with_dtype(x.device)).double()
 
 
-def fewer(test: Callable[..., Any]) -> Callable[..., Any]:
+def fewer(test):
     """A fifth of the pace's examples, for a property whose every example costs tensors or a net.
 
     Sizes, dtypes and layouts decide such a property; further draws repeat them.
@@ -61,20 +60,18 @@ seeds = st.integers(0, 2**31)
 seldom = st.integers(0, 9).map(lambda drawn: drawn == 9)
 
 
-def sizes(least: int = 1, most: int = 6) -> st.SearchStrategy[int]:
+def sizes(least=1, most=6):
     """Sizes of one dimension, small enough to count element by element."""
     return st.integers(least, most)
 
 
-def shapes(
-    dims: tuple[int, int] = (0, 4), size: tuple[int, int] = (0, 5)
-) -> st.SearchStrategy[tuple[int, ...]]:
+def shapes(dims=(0, 4), size=(0, 5)):
     """Shapes; by default from 0 to 4 dimensions, sizes of 0 and 1 among them."""
     return st.lists(sizes(*size), min_size=dims[0], max_size=dims[1]).map(tuple)
 
 
 @st.composite
-def stretched(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int, ...]:
+def stretched(draw, shape):
     """A shape that broadcasts with `shape`, and with others drawn here: any tail of it, sizes
     replaced by 1.
     """
@@ -83,7 +80,7 @@ def stretched(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @st.composite
-def factorisations(draw: st.DrawFn, elements: int, most_dims: int = 4) -> tuple[int, ...]:
+def factorisations(draw, elements, most_dims=4):
     """A shape of just this many elements, sizes of 1 among the others."""
     if elements == 0:
         shape = list(draw(shapes((0, most_dims - 1))))
@@ -107,14 +104,14 @@ class ViewStep:
     name: str
     arguments: tuple[Any, ...]
 
-    def of(self, x: Any) -> Any:
+    def of(self, x):
         """The step applied to a tensor, or to a Layout, whose methods have the names of torch's."""
         if self.name == "slice" and isinstance(x, torch.Tensor):
             dim, *cut = self.arguments
             return x[(*[slice(None)] * (dim % x.dim()), slice(*cut))]
         return getattr(x, self.name)(*self.arguments)
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f".{self.name}({', '.join(map(repr, self.arguments))})"
 
 
@@ -127,17 +124,17 @@ class ViewChain:
     shape: tuple[int, ...]
     steps: tuple[ViewStep, ...]
 
-    def base(self, device: torch.device | str = "cpu") -> torch.Tensor:
+    def base(self, device="cpu"):
         return torch.arange(math.prod(self.shape), device=device).reshape(self.shape)
 
-    def tensor(self, device: torch.device | str = "cpu") -> torch.Tensor:
+    def tensor(self, device="cpu"):
         """The base after all steps of the chain."""
         x = self.base(device)
         for step in self.steps:
             x = step.of(x)
         return x
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         base = f"torch.arange({math.prod(self.shape)}).reshape({self.shape})"
         return base + "".join(map(repr, self.steps))
 
@@ -145,65 +142,63 @@ class ViewChain:
 # The limits that keep a chain small enough to be counted element by element.
 FEW_ELEMENTS, MOST_DIMS = 64, 6
 
-Condition = Callable[[torch.Tensor], bool]
-Arguments = Callable[[torch.Tensor], st.SearchStrategy[tuple[Any, ...]]]
 # Where each operation can be applied, and its arguments.
-_STEPS: dict[str, tuple[Condition, Arguments]] = {}
+_STEPS = {}
 
 
-def _step(applies: Condition) -> Callable[[Callable[..., tuple[Any, ...]]], None]:
+def _step(applies):
     """Registers a function that draws the arguments of the operation that it is named after."""
 
-    def register(arguments: Callable[..., tuple[Any, ...]]) -> None:
+    def register(arguments):
         _STEPS[arguments.__name__.removeprefix("_")] = applies, st.composite(arguments)
 
     return register
 
 
-def _always(x: torch.Tensor) -> bool:
+def _always(x):
     return True
 
 
-def _has_dims(x: torch.Tensor) -> bool:
+def _has_dims(x):
     return x.dim() > 0
 
 
-def _has_two_dims(x: torch.Tensor) -> bool:
+def _has_two_dims(x):
     return x.dim() > 1
 
 
-def _has_an_index(x: torch.Tensor) -> bool:
+def _has_an_index(x):
     return any(x.shape)
 
 
-def _has_a_storage(x: torch.Tensor) -> bool:
+def _has_a_storage(x):
     return x.untyped_storage().nbytes() > 0
 
 
-def _can_gain_a_dim(x: torch.Tensor) -> bool:
+def _can_gain_a_dim(x):
     return x.dim() < MOST_DIMS
 
 
-def _can_expand(x: torch.Tensor) -> bool:
+def _can_expand(x):
     return x.numel() <= FEW_ELEMENTS and x.dim() < MOST_DIMS - 1
 
 
-def _dims(x: torch.Tensor) -> st.SearchStrategy[int]:
+def _dims(x):
     return st.integers(-x.dim(), x.dim() - 1)
 
 
 @_step(_has_dims)
-def _transpose(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+def _transpose(draw, x):
     return draw(_dims(x)), draw(_dims(x))
 
 
 @_step(_has_dims)
-def _permute(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+def _permute(draw, x):
     return (tuple(draw(st.permutations(range(x.dim())))),)
 
 
 @_step(_has_dims)
-def _slice(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+def _slice(draw, x):
     dim = draw(_dims(x))
     bound = st.none() | st.integers(-6, 6)
     start = draw(bound)
@@ -215,7 +210,7 @@ def _slice(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
 
 
 @_step(_can_expand)
-def _expand(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+def _expand(draw, x):
     new = draw(st.lists(st.integers(1, 3), min_size=0 if x.dim() else 1, max_size=2))
     least = 0 if draw(seldom) else 1
     own = []
@@ -227,29 +222,29 @@ def _expand(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
 
 
 @_step(_can_gain_a_dim)
-def _unsqueeze(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+def _unsqueeze(draw, x):
     return (draw(st.integers(-x.dim() - 1, x.dim())),)
 
 
 @_step(_has_dims)
-def _squeeze(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+def _squeeze(draw, x):
     return draw(st.just(()) | st.tuples(_dims(x)))
 
 
 @_step(_always)
-def _flatten(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+def _flatten(draw, x):
     first = draw(st.integers(0, max(x.dim() - 1, 0)))
     return first, draw(st.sampled_from([-1, *range(first, x.dim())]))
 
 
 @_step(_has_dims)
-def _unflatten(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+def _unflatten(draw, x):
     dim = draw(_dims(x))
     return dim, draw(factorisations(x.shape[dim], 3).filter(len))
 
 
 @_step(_always)
-def _view(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+def _view(draw, x):
     shape = list(draw(factorisations(x.numel())))
     if shape and x.numel() and draw(st.booleans()):
         shape[draw(st.integers(0, len(shape) - 1))] = -1
@@ -260,19 +255,19 @@ _STEPS["reshape"] = _STEPS["view"]
 
 
 @_step(_has_an_index)
-def _select(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+def _select(draw, x):
     dim = draw(st.sampled_from([d for d in range(x.dim()) if x.shape[d]]))
     return dim, draw(st.integers(-x.shape[dim], x.shape[dim] - 1))
 
 
 @_step(_has_two_dims)
-def _diagonal(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+def _diagonal(draw, x):
     first, second = draw(st.permutations(range(x.dim())))[:2]
     return draw(st.integers(-3, 3)), first, second - draw(st.sampled_from([0, x.dim()]))
 
 
 @_step(_has_a_storage)
-def _as_strided(draw: st.DrawFn, x: torch.Tensor) -> tuple[Any, ...]:
+def _as_strided(draw, x):
     room = x.untyped_storage().nbytes() // x.element_size() - 1
     shape = list(draw(shapes((0, 3), (1, 4))))
     strides = []
@@ -287,14 +282,12 @@ MAY_COPY = ("view", "reshape", "flatten")
 ALWAYS_VIEWS = tuple(name for name in _STEPS if name not in MAY_COPY)
 
 
-def applicable(operations: tuple[str, ...], x: torch.Tensor) -> list[str]:
+def applicable(operations, x):
     return [name for name in operations if _STEPS[name][0](x)]
 
 
 @st.composite
-def view_steps(
-    draw: st.DrawFn, x: torch.Tensor, operations: tuple[str, ...] = VIEW_OPERATIONS
-) -> ViewStep:
+def view_steps(draw, x, operations=VIEW_OPERATIONS):
     """One of the operations that can be applied to `x`; a view that torch refuses is drawn as a
     reshape.
     """
@@ -310,9 +303,7 @@ def view_steps(
 
 
 @st.composite
-def view_chains(
-    draw: st.DrawFn, most_steps: int = 5, operations: tuple[str, ...] = VIEW_OPERATIONS
-) -> ViewChain:
+def view_chains(draw, most_steps=5, operations=VIEW_OPERATIONS):
     """Chains of view operations; after each step torch itself, not a formula, decides which steps
     can follow.
     """
@@ -374,7 +365,7 @@ EACH_OPERATION = tuple(
 )
 
 
-def with_each_operation(test: Callable[..., Any]) -> Callable[..., Any]:
+def with_each_operation(test):
     """Has a property of chains tried on every operation before the random chains."""
     for chain in EACH_OPERATION:
         test = example(chain=chain)(test)

@@ -1,14 +1,12 @@
 """Activations and checkpointing: bytes that autograd keeps, what recomputing saves and costs."""
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, product
 from math import isqrt, prod
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
@@ -22,13 +20,13 @@ from test_claims.oracles.tensors import difference
 from test_claims.strategies import TORCH_DTYPES, with_dtype
 
 
-def sizes_of_segments(layers: int, segments: int) -> list[int]:
+def sizes_of_segments(layers, segments):
     """`layers` divided as evenly as possible."""
     ends = [layers * (segment + 1) // segments for segment in range(segments)]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def in_segments(layers: Sequence[nn.Module], x: Tensor, segments: int, **options: Any) -> Tensor:
+def in_segments(layers, x, segments, **options):
     """`x` after all `layers`, keeping only each segment's input; all is kept with 0 segments."""
     if not segments:
         return nn.Sequential(*layers)(x)
@@ -41,7 +39,7 @@ def in_segments(layers: Sequence[nn.Module], x: Tensor, segments: int, **options
     return x
 
 
-def measured_peaks(layers: Sequence[nn.Module], x: Tensor, counts: Sequence[int]) -> dict[int, int]:
+def measured_peaks(layers, x, counts):
     """The peak bytes of both passes for each number of segments, without parameters and `x`.
 
     The random state is not kept, which would take as much as a small activation.
@@ -60,7 +58,7 @@ def measured_peaks(layers: Sequence[nn.Module], x: Tensor, counts: Sequence[int]
     return {segments: held.phases[str(segments)].peak_bytes for segments in counts}
 
 
-def peak_bytes(layers: int, segments: int, activation: int, weight: int = 0) -> int:
+def peak_bytes(layers, segments, activation, weight=0):
     """What `measured_peaks` should give, from the bytes of an activation and of a weight.
 
     Backward runs from the last segment to the first. While the last layer of segment s (from 0) of

@@ -9,8 +9,6 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
-from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
@@ -42,7 +40,7 @@ INTEGERS = ("uint8", "uint16", "int16", "int32", "int64")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Where the token files of this module are."""
     return tmp_path_factory.mktemp("tokens")
 
@@ -107,7 +105,7 @@ READ_AROUND_BYTES = 2 * 2**20
 
 
 @pytest.fixture
-def large_file(folder: Path) -> Iterator[tuple[Path, dict[int, int]]]:
+def large_file(folder):
     """A sparse file twice as large as memory, and the tokens at 64 places; the rest is zeros."""
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     nbytes = max(2 * memory_bytes, 8 * 2**30)

@@ -1,7 +1,6 @@
 """Claims about devices: where tensors are made, how they move, and the cost of moving."""
 
 import gc
-from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 
@@ -43,19 +42,19 @@ def made_by(factory, **options):
 
 
 @pytest.fixture
-def default_device() -> Iterator[None]:
+def default_device():
     """Leaves the process's default device as it was."""
     yield
     torch.set_default_device(None)
 
 
-def placed(target: str, device: torch.device) -> torch.device:
+def placed(target, device):
     """The device a tensor says it is on when it was made on this target."""
     return torch.empty(0, device="meta" if target == "meta" else device).device
 
 
 @pytest.fixture
-def cuda(device: torch.device) -> Iterator[torch.device]:
+def cuda(device):
     """The CUDA device under test, current, idle, and without cached blocks of earlier tests."""
     with torch.cuda.device(device):
         gc.collect()
@@ -287,7 +286,7 @@ def test_empty_cache_gives_back_cached_blocks_and_frees_no_tensor(cuda):
 class Everything(nn.Module):
     """One of each kind of tensor that a module can hold."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(2))
         self.register_buffer("running", torch.ones(2))
@@ -422,7 +421,7 @@ def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
     start = w.detach().numpy().copy()
     before = torch.cuda.memory_allocated()
 
-    def step() -> None:
+    def step():
         ((x @ w) ** 2).sum().backward()
         torch.optim.SGD([w], lr=0.1).step()
 
@@ -506,7 +505,7 @@ def test_pinning_for_one_copy_is_slower_than_not_pinning(cuda, speed):
     pageable = torch.ones(COPIED_FLOATS)
     target = torch.empty(COPIED_FLOATS, device=cuda)
 
-    def pin_and_copy() -> None:
+    def pin_and_copy():
         # torch keeps pinned blocks: the second call would pin nothing.
         empty_host_cache()
         target.copy_(pageable.pin_memory(), non_blocking=True)
@@ -563,7 +562,7 @@ def test_pinning_gains_less_the_more_computation_there_is_per_copy(cuda, speed, 
     copy_s = speed.seconds(lambda: target.copy_(pageable), calls=3)
     product_s = speed.seconds(lambda: torch.mm(a, a, out=result), calls=3)
 
-    def step(source: torch.Tensor, products: int) -> None:
+    def step(source, products):
         target.copy_(source, non_blocking=True)
         target.mul_(2)
         for _ in range(products):
@@ -604,7 +603,7 @@ def test_many_small_copies_take_longer_than_one_of_the_same_bytes(cuda, speed, r
     here = torch.ones(rows, floats).pin_memory()
     there = torch.empty(rows, floats, device=cuda)
 
-    def row_by_row() -> None:
+    def row_by_row():
         for source, target in zip(here, there, strict=True):
             target.copy_(source, non_blocking=True)
 

@@ -18,12 +18,12 @@ FALSE_ALARM = 1e-9
 SIGMAS = float(stats.norm.isf(FALSE_ALARM / 2))
 
 
-def normal_values(device: torch.device, seed: int, *shape: int) -> torch.Tensor:
+def normal_values(device, seed, *shape):
     """Independent N(0, 1) values from a generator of their own."""
     return torch.randn(*shape, generator=torch.Generator(device).manual_seed(seed), device=device)
 
 
-def unit_features(device: torch.device, seed: int, width: int) -> torch.Tensor:
+def unit_features(device, seed, width):
     """A random direction of `width` features whose root mean square is 1.
 
     Its products with normal weights are normal, independent, and of a variance that is known.
@@ -32,11 +32,11 @@ def unit_features(device: torch.device, seed: int, width: int) -> torch.Tensor:
     return (x / x.square().mean().sqrt()).float().to(device)
 
 
-def root_mean_square(x: torch.Tensor) -> float:
+def root_mean_square(x):
     return in_fp64(x).square().mean().sqrt().item()
 
 
-def deviation_bounds(deviation: float, samples: int) -> tuple[float, float]:
+def deviation_bounds(deviation, samples):
     """Where the root mean square of `samples` N(0, deviation²) values lies: squares are a χ²."""
     squares = stats.chi2(samples)
     low = squares.ppf(FALSE_ALARM / 2) / samples
@@ -44,7 +44,7 @@ def deviation_bounds(deviation: float, samples: int) -> tuple[float, float]:
     return deviation * math.sqrt(low), deviation * math.sqrt(high)
 
 
-def share_bounds(share: float, samples: int) -> tuple[float, float]:
+def share_bounds(share, samples):
     """Where the share of samples lies that have a property of this probability: a binomial."""
     number = stats.binom(samples, share)
     low = number.ppf(FALSE_ALARM / 2)
@@ -52,7 +52,7 @@ def share_bounds(share: float, samples: int) -> tuple[float, float]:
     return low / samples, high / samples
 
 
-def growth_bounds(width: int, layers: int, deviation: float = 1.0) -> tuple[float, float]:
+def growth_bounds(width, layers, deviation=1.0):
     """Where the growth of a vector's root mean square lies over square layers of normal weights.
 
     Each layer multiplies the squared length by deviation² times an independent χ² of `width`
@@ -60,7 +60,7 @@ def growth_bounds(width: int, layers: int, deviation: float = 1.0) -> tuple[floa
     and narrow for the tilt of a normal.
     """
 
-    def cumulant(tilt: float) -> float:
+    def cumulant(tilt):
         logarithm = math.lgamma(width / 2 + tilt) - math.lgamma(width / 2)
         return layers * (tilt * math.log(2) + logarithm)
 
@@ -73,16 +73,16 @@ def growth_bounds(width: int, layers: int, deviation: float = 1.0) -> tuple[floa
     return deviation**layers * math.exp(low / 2), deviation**layers * math.exp(high / 2)
 
 
-def truncated_moment(power: int, bound: float) -> float:
+def truncated_moment(power, bound):
     """The expectation of x^power for a standard normal x truncated at ±bound, by integration."""
 
-    def integral(power: int) -> float:
+    def integral(power):
         return integrate.quad(lambda x: x**power * math.exp(-x * x / 2), -bound, bound)[0]
 
     return integral(power) / integral(0)
 
 
-def truncated_deviation_bounds(bound: float, samples: int) -> tuple[float, float]:
+def truncated_deviation_bounds(bound, samples):
     """Where the root mean square of `samples` truncated normal values lies: a mean of squares."""
     variance = truncated_moment(2, bound)
     fourth = truncated_moment(4, bound)
@@ -90,7 +90,7 @@ def truncated_deviation_bounds(bound: float, samples: int) -> tuple[float, float
     return math.sqrt(variance - spread), math.sqrt(variance + spread)
 
 
-def assert_within(got: float, bounds: tuple[float, float], what: str) -> None:
+def assert_within(got, bounds, what):
     __tracebackhide__ = True
     low, high = bounds
     between = f"between {low:.6g} and {high:.6g}"

@@ -3,7 +3,6 @@
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,14 +27,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def generators_left_alone() -> Iterator[None]:
+def generators_left_alone():
     """Leaves the global generators as they were."""
     with generators_kept():
         yield
 
 
 @pytest.fixture
-def deterministic() -> Iterator[None]:
+def deterministic():
     """Deterministic algorithms within, and the process's setting restored."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
@@ -123,7 +122,7 @@ LIBRARIES = {
     "numpy": (np.random.seed, np.random.random_sample),
     "python": (random.seed, random.random),
 }
-own: list[np.random.Generator] = []  # the last one is drawn from
+own = []  # the last one is drawn from
 STREAMS = LIBRARIES | {
     "own": (lambda seed: own.append(np.random.default_rng(seed)), lambda: own[-1].random())
 }

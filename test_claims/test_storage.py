@@ -351,7 +351,7 @@ def test_comparing_typed_storages_warns_and_untyped_storages_do_not(device, recw
     )
 
 
-def chained_views(x: torch.Tensor) -> torch.Tensor:
+def chained_views(x):
     x = x.view(2, -1).transpose(0, 1)[1:]
     x = x.unsqueeze(0).expand(3, -1, -1)
     x = x.permute(2, 0, 1).unflatten(0, (-1, 1))

@@ -29,7 +29,7 @@ from test_claims.strategies import (
 )
 
 
-def storages(kept: list[object], device: torch.device) -> int:
+def storages(kept, device):
     """Bytes of the storages on `device` under the tensors kept, each storage once; None counts
     nothing.
     """
@@ -199,7 +199,7 @@ def test_every_byte_that_training_holds_lies_in_a_tensor(device, optimizer, n, w
         tokens = torch.arange(n, device=device)
         layers = nn.Linear(width, hidden), nn.GELU(), nn.LayerNorm(hidden), nn.Linear(hidden, n)
         net = nn.Sequential(nn.Embedding(n, width), *layers).to(device)
-        activations: list[object] = []
+        activations = []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda x: activations.append(x) or x, lambda x: x
         ):

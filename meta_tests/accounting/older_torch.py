@@ -5,17 +5,14 @@ These follow 2.13.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn import functional
 
 from accounting.activations import activation_bytes
 from accounting.formats import element_bits
-from accounting.models import Transformer
 
 
-def has_grouped_flash() -> bool:
+def has_grouped_flash():
     """Whether attention in groups runs as flash attention on the CPU.
 
     Older releases take the math path.
@@ -25,7 +22,7 @@ def has_grouped_flash() -> bool:
     return "Flash" in mixed.grad_fn.name()
 
 
-def weighs_rms_norm_narrow() -> bool:
+def weighs_rms_norm_narrow():
     """Whether RMSNorm casts back to 16 bits before it multiplies by the weight.
 
     It then keeps that factor in 16 bits.
@@ -36,13 +33,13 @@ def weighs_rms_norm_narrow() -> bool:
 
 
 def activation_bytes_here(
-    model: Transformer,
-    batch: int,
-    sequence: int,
-    dtype: str,
-    attention: str = "flash",
-    **options: Any,
-) -> int:
+    model,
+    batch,
+    sequence,
+    dtype,
+    attention="flash",
+    **options,
+):
     """`activation_bytes` with the attention and the norm of the torch that is running."""
     if attention == "flash" and model.heads != model.kv_heads and not has_grouped_flash():
         attention = "math"
@@ -51,7 +48,7 @@ def activation_bytes_here(
     return formula - norms * narrower_norm_bytes(model, batch * sequence, dtype)
 
 
-def narrower_norm_bytes(model: Transformer, tokens: int, dtype: str) -> int:
+def narrower_norm_bytes(model, tokens, dtype):
     """By how much one norm of the running torch keeps less than the formula says."""
     is_narrow = model.norm == "rmsnorm" and element_bits(dtype) == 16 and weighs_rms_norm_narrow()
     return tokens * model.dim * 2 if is_narrow else 0

@@ -6,14 +6,13 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import allocator
-from accounting.caching_allocator import Block, CachingAllocator, OutOfMemory
+from accounting.caching_allocator import CachingAllocator, OutOfMemory
 from meta_tests.conftest import ROOT
 
 MIB = 2**20
@@ -22,7 +21,7 @@ RECORD = json.loads((ROOT / "meta_tests/recorded/h200.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("row", RECORD["fresh"], ids=lambda row: str(row[0]))
-def test_a_request_from_an_empty_cache_costs_what_the_card_charged(row: list[int]) -> None:
+def test_a_request_from_an_empty_cache_costs_what_the_card_charged(row):
     request, charged, reserved, requested = row
     simulated = CachingAllocator()
     simulated.allocate(request)
@@ -32,13 +31,13 @@ def test_a_request_from_an_empty_cache_costs_what_the_card_charged(row: list[int
     assert reserved == allocator.segment_bytes(request)
 
 
-def run_sequence(simulated: CachingAllocator, sequence: list[list[Any]]) -> list[Block]:
+def run_sequence(simulated, sequence):
     """Follows the recorded requests and frees; returns the blocks that are left.
 
     A row has "a" for a request or "f" for a free, the bytes of the request, by how much the charged
     bytes grew, and by how much the reserved bytes did, if they did.
     """
-    live: dict[int, list[Block]] = defaultdict(list)
+    live = defaultdict(list)
     for number, (kind, request, charged, *reserved) in enumerate(sequence):
         before = simulated.allocated_bytes, simulated.reserved_bytes
         if kind == "a":
@@ -56,12 +55,12 @@ def run_sequence(simulated: CachingAllocator, sequence: list[list[Any]]) -> list
     return [block for blocks in live.values() for block in blocks]
 
 
-def test_a_sequence_of_requests_and_frees_costs_what_the_card_charged() -> None:
+def test_a_sequence_of_requests_and_frees_costs_what_the_card_charged():
     assert len(RECORD["sequence"]) == 280
     run_sequence(CachingAllocator(), RECORD["sequence"])
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS = {
     "default": {},
     "expandable": {"expandable_segments": True},
 }
@@ -73,7 +72,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_blocks_never_overlap_and_all_memory_comes_back(options, capacity, seed):
     draw = Random(seed)
     simulated = CachingAllocator(capacity, **OPTIONS[options])
-    live: list[Block] = []
+    live = []
     for _ in range(150):
         if live and draw.random() < 0.48:
             simulated.free(live.pop(draw.randrange(len(live))))

@@ -1,7 +1,5 @@
 """A wrong argument of a formula gets an error that names it: a function of each module."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -25,7 +23,7 @@ from accounting import (
 CONVOLUTION = convolution.Convolution(96, 96, 96, (96, 96), (2, 2))
 NET = families.Transformer(vocab_size=96, layers=96, dim=96, heads=12, hidden=96)
 # A function of each module, with arguments of each kind.
-CALLS: list[tuple[Any, dict[str, Any]]] = [
+CALLS = [
     (flops.linear_step, {"batch": 96, "in_features": 96, "out_features": 96, "bias": True}),
     (attention.Attention, {"batch": 96, "heads": 12, "query_length": 96, "head_dim": 96}),
     (convolution.convolution_flops, {"convolution": CONVOLUTION}),
@@ -48,7 +46,7 @@ each_call = pytest.mark.parametrize(
 NAMED_IN_ERRORS = {"checkpoint_every": "every"}
 
 
-def bad_values(good: Any) -> list[Any]:
+def bad_values(good):
     if isinstance(good, bool):
         return ["no", 1, 1.5]
     if isinstance(good, int):

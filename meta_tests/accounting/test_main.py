@@ -15,7 +15,7 @@ from accounting.units import with_unit
 MODELS = presets()
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
+def printed(capsys, *words):
     """The text of each line by its label, which has the first 20 columns."""
     assert main(words) == 0, capsys.readouterr().err
     return {line[:20].strip(): line[20:] for line in capsys.readouterr().out.splitlines()}

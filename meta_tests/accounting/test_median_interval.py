@@ -15,7 +15,7 @@ FEWEST = {0.95: 6, 0.99: 8}  # values that have an interval
     not hasattr(stats, "quantile_test"), reason="SciPy before 1.12 has no test of quantiles"
 )
 @pytest.mark.parametrize("confidence", [*FEWEST, 0.5, 0.999])
-def test_the_interval_is_that_of_scipys_quantile_test(confidence: float) -> None:
+def test_the_interval_is_that_of_scipys_quantile_test(confidence):
     generator = random.Random(7)
     for size in (*range(2, 40), 61, 100, 101, 999, 1000):
         values = [generator.lognormvariate(0, 1) for _ in range(size)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from accounting import models
 from accounting.models import (
@@ -28,7 +27,7 @@ def one_thread():
 
 
 @st.composite
-def deep_linears(draw: st.DrawFn) -> DeepLinear:
+def deep_linears(draw):
     size = st.integers(1, 9)
     return DeepLinear(
         draw(size), draw(st.integers(1, 6)), draw(size), draw(size), draw(st.booleans())
@@ -36,7 +35,7 @@ def deep_linears(draw: st.DrawFn) -> DeepLinear:
 
 
 @st.composite
-def transformers(draw: st.DrawFn) -> Transformer:
+def transformers(draw):
     size, flag = st.integers(1, 12), st.booleans()
     learned = draw(st.sampled_from([0, 8, 11]))
     kv_heads = draw(st.integers(1, 3))
@@ -64,10 +63,10 @@ def transformers(draw: st.DrawFn) -> Transformer:
     )
 
 
-def built_parts(net: nn.Module) -> dict[str, int]:
+def built_parts(net):
     """Parameters of a built net by the part of the model that their names say."""
     names = {"embedding": "embedding", "positions": "positions", "head": "head", "router": "router"}
-    parts: dict[str, int] = {}
+    parts = {}
     for name, parameter in net.named_parameters():
         words = name.split(".")
         found = [part for word, part in names.items() if word in words]

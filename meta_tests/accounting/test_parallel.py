@@ -7,16 +7,13 @@ return at once, and nothing else differs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from accounting.families import from_config
@@ -42,7 +39,7 @@ BATCH, SEQUENCE = 8, 16
 
 
 @contextmanager
-def world(*sizes: int, rank: int = 0) -> Iterator[Any]:
+def world(*sizes, rank=0):
     """This process as one rank of a fake group of so many, as a mesh of these sizes."""
     total = torch.Size(sizes).numel()
     dist.init_process_group("fake", rank=rank, world_size=total, store=fake_pg.FakeStore())
@@ -59,12 +56,12 @@ class Wire(TorchDispatchMode):
     Of an exchange, those that go to other ranks.
     """
 
-    def __init__(self, rank: int = 0) -> None:
+    def __init__(self, rank=0):
         super().__init__()
         self.rank = rank
-        self.bytes: Counter[str] = Counter()
+        self.bytes = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name, first = str(func).partition(".default")[0], args[0] if args else None
         if name in ("c10d._allgather_base_", "c10d.allreduce_", "c10d.send"):
             array = first[0] if isinstance(first, (list, tuple)) else first
@@ -90,11 +87,9 @@ class Wire(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def arrays(
-    model: Transformer, split: Parallelism, recipe: str = "fp32", batch: int = BATCH
-) -> dict[str, int]:
+def arrays(model, split, recipe="fp32", batch=BATCH):
     """The bytes of the formula's arrays by collective."""
-    total: Counter[str] = Counter()
+    total = Counter()
     for each in collectives(model, split, batch, SEQUENCE, recipe):
         total[each.name] += each.times * each.bytes
     return dict(total)
@@ -104,15 +99,15 @@ def arrays(
 @pytest.mark.parametrize("stage", [0, 2, 3])
 @pytest.mark.parametrize(("model", "ranks"), [(LLAMA, 4), (GPT, 2)], ids=["llama on 4", "gpt on 2"])
 def test_data_parallelism_moves_what_ddp_and_fsdp2_move(
-    workloads: ModuleType, model: Transformer, ranks: int, stage: int, micro_batches: int
-) -> None:
+    workloads, model, ranks, stage, micro_batches
+):
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     # DDP does not take annotations that are strings.
     def reduce_at_once(_, bucket):  # type: ignore[no-untyped-def]
         # The fake group has no futures of its own.
         dist.all_reduce(bucket.buffer())
-        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
 
@@ -142,14 +137,14 @@ def test_data_parallelism_moves_what_ddp_and_fsdp2_move(
     )
 
 
-def sharded(net: nn.Module, mesh: Any, sequence: bool) -> nn.Module:
+def sharded(net, mesh, sequence):
     """Megatron's tensor parallelism in torch's own styles; of the norms' tokens if `sequence`."""
     from torch.distributed.tensor import Replicate, Shard
 
     outside, inside = Shard(1) if sequence else Replicate(), Replicate()
     gather = parallel.PrepareModuleInput(input_layouts=(outside,), desired_input_layouts=(inside,))
     leave = parallel.RowwiseParallel(output_layouts=outside)
-    plan: dict[str, Any] = {
+    plan = {
         "embedding": parallel.RowwiseParallel(input_layouts=inside, output_layouts=outside),
         "head": parallel.ColwiseParallel(
             input_layouts=outside, output_layouts=Shard(-1), use_local_output=False
@@ -174,7 +169,7 @@ def sharded(net: nn.Module, mesh: Any, sequence: bool) -> nn.Module:
     return parallel.parallelize_module(net, mesh, plan)
 
 
-def local_part(tensor: Any) -> Tensor:
+def local_part(tensor):
     """What this rank has of a tensor, communication on it ended."""
     tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return tensor.wait() if hasattr(tensor, "wait") else tensor
@@ -183,8 +178,8 @@ def local_part(tensor: Any) -> Tensor:
 @pytest.mark.parametrize("sequence", [False, True], ids=["tensor", "sequence"])
 @pytest.mark.parametrize(("model", "ranks"), [(LLAMA, 4), (GPT, 2)], ids=["llama on 4", "gpt on 2"])
 def test_tensor_parallelism_moves_and_holds_what_torchs_styles_do(
-    workloads: ModuleType, model: Transformer, ranks: int, sequence: bool
-) -> None:
+    workloads, model, ranks, sequence
+):
     split = Parallelism(tensor=ranks, sequence=sequence)
     with world(ranks) as mesh:
         net = sharded(workloads.build(model), mesh, sequence)
@@ -199,11 +194,11 @@ def test_tensor_parallelism_moves_and_holds_what_torchs_styles_do(
     assert sum(tensor.numel() for tensor in held) == sum(device_parameters(model, split))
 
 
-def pipeline(ranks: int, chunks: int, micro_batches: int, rank: int, shape: tuple[int, ...]) -> Any:
+def pipeline(ranks, chunks, micro_batches, rank, shape):
     """torch's 1F1B schedule on one rank, of stages of one linear map each."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 
-    def stage(number: int) -> PipelineStage:
+    def stage(number):
         given = torch.empty(shape, requires_grad=number > 0)
         made, linear = torch.empty(shape, requires_grad=True), nn.Linear(shape[-1], shape[-1])
         return PipelineStage(
@@ -211,16 +206,14 @@ def pipeline(ranks: int, chunks: int, micro_batches: int, rank: int, shape: tupl
         )
 
     stages = [stage(rank + chunk * ranks) for chunk in range(chunks)]
-    options: dict[str, Any] = {"loss_fn": lambda output, target: (output - target).sum()}
+    options = {"loss_fn": lambda output, target: (output - target).sum()}
     if chunks == 1:
         return Schedule1F1B(stages[0], micro_batches, **options)
     return ScheduleInterleaved1F1B(stages, micro_batches, **options)
 
 
 @pytest.mark.parametrize(("ranks", "chunks"), [(2, 1), (4, 1), (2, 2), (4, 3)])
-def test_a_pipeline_sends_what_torchs_schedules_send(
-    monkeypatch: pytest.MonkeyPatch, ranks: int, chunks: int
-) -> None:
+def test_a_pipeline_sends_what_torchs_schedules_send(monkeypatch, ranks, chunks):
     pytest.importorskip("torch.distributed.pipelining")
     # The other stages know their shapes too.
     monkeypatch.setattr(dist, "recv", lambda vote, **_: vote.fill_(1))
@@ -243,7 +236,7 @@ def test_a_pipeline_sends_what_torchs_schedules_send(
     )
 
 
-def test_devices_of_deepseek_v3_hold_what_an_analysis_of_its_memory_prints() -> None:
+def test_devices_of_deepseek_v3_hold_what_an_analysis_of_its_memory_prints():
     # Zhang and Su 2025, arXiv:2502.07846: 86 GiB in bf16 on each stage of 4 layers, 11.64 on each
     # of its 2 · 8 ranks; both of a tensor group have the whole shared expert and the maps to rotary
     # queries.

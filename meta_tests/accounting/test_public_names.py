@@ -6,7 +6,7 @@ import sys
 from meta_tests.conftest import ROOT
 
 
-def test_a_module_is_loaded_when_it_is_imported() -> None:
+def test_a_module_is_loaded_when_it_is_imported():
     loaded = (
         "sorted(name for name in sys.modules if name.startswith('accounting.') or name == 'torch')"
     )
@@ -15,7 +15,7 @@ def test_a_module_is_loaded_when_it_is_imported() -> None:
     assert done.stdout == "[]\n['accounting.checks', 'accounting.formats']\n", done.stderr
 
 
-def test_no_module_is_imported_by_a_string() -> None:
+def test_no_module_is_imported_by_a_string():
     """The import contracts see plain imports alone."""
     for file in (ROOT / "accounting").rglob("*.py"):
         assert "import_module" not in file.read_text(), file

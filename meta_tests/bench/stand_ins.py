@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from bench.measuring import Measure
-from bench.products import Product, Unsupported, product
+from bench.products import Unsupported, product
 from bench.rounds import PACES, Pace
 from bench.timing import Schedule
 
@@ -25,22 +23,20 @@ class Rounds:
     takes `seconds`.
     """
 
-    def __init__(
-        self, timer: Callable[[], Any] = perf_counter, seconds: float | None = None
-    ) -> None:
-        self.extra_info: dict[str, Any] = {}
-        self.stats: Any = None
-        self.kept: list[float] = []
+    def __init__(self, timer=perf_counter, seconds=None):
+        self.extra_info = {}
+        self.stats = None
+        self.kept = []
         self._timer, self._seconds = timer, seconds
 
     def pedantic(
         self,
-        function: Callable[[], object],
-        setup: Callable[[], object] | None,
-        rounds: int,
-        iterations: int,
-        **_: int,
-    ) -> None:
+        function,
+        setup,
+        rounds,
+        iterations,
+        **_,
+    ):
         assert setup is None or iterations == 1, (
             "pytest-benchmark refuses a set-up with several iterations"
         )
@@ -59,16 +55,16 @@ class Rounds:
         self.stats = Stats(median=median(self.kept))
 
 
-def measure(timer: Callable[[], Any] = perf_counter, pace: Pace = SHORT, **options: Any) -> Measure:
+def measure(timer=perf_counter, pace=SHORT, **options):
     return Measure(Rounds(timer), CPU, Schedule(pace), clock=timer, **options)
 
 
-def steady(seconds: float, *rates: Any) -> Measure:
+def steady(seconds, *rates):
     """A measurement in which every round takes `seconds`."""
     return Measure(Rounds(seconds=seconds), CPU, Schedule(PACES["quick"]), *rates)
 
 
-def supported(dtype: str, m: int = 48, k: int = 96, n: int = 64) -> Product:
+def supported(dtype, m=48, k=96, n=64):
     try:
         return product(dtype, m, k, n, CPU)
     except Unsupported as reason:

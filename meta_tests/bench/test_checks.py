@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 from bench import checks, kernels
 from bench.checks import examine
-from bench.products import Product
 from meta_tests.bench.stand_ins import supported
 from prooflops import counted
 
 
-def test_what_a_call_reads_is_not_overwritten() -> None:
+def test_what_a_call_reads_is_not_overwritten():
     x, kept = torch.randn(64), torch.arange(64)
     seen = examine(lambda: (x.add_(1), kept, kept + 1, torch.ones(1).expand(8)))
     checks.overwrite(seen)
@@ -23,15 +20,15 @@ def test_what_a_call_reads_is_not_overwritten() -> None:
     assert (seen.result[2] == torch.iinfo(torch.int64).min).all()  # type: ignore[index]
 
 
-def not_a_number(case: Product) -> torch.Tensor:
+def not_a_number(case):
     return torch.full_like(case.multiply(), float("nan"))
 
 
-def one_term_of_k_left_out(case: Product) -> torch.Tensor:
+def one_term_of_k_left_out(case):
     return case.a[:, 1:].float() @ case.b[1:].float()
 
 
-def half_the_result(case: Product) -> torch.Tensor:
+def half_the_result(case):
     return case.multiply().float() / 2
 
 
@@ -41,9 +38,7 @@ WRONG = (not_a_number, one_term_of_k_left_out, half_the_result)
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("k", [96, 32768])
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16", "int8", "fp8_e4m3"])
-def test_a_wrong_product_fails_its_check_and_a_right_one_passes(
-    dtype: str, k: int, wrong: Callable[[Product], torch.Tensor]
-) -> None:
+def test_a_wrong_product_fails_its_check_and_a_right_one_passes(dtype, k, wrong):
     """Roundings relative to the sum of magnitudes, not to the sum, would let half of a long result
     pass.
     """
@@ -60,14 +55,14 @@ def test_a_wrong_product_fails_its_check_and_a_right_one_passes(
 
 
 @pytest.fixture(params=list(kernels.KERNELS))
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> kernels.Kernel:
+def kernel(request, monkeypatch):
     monkeypatch.setattr(kernels, "LAYER", (256, 512))
     return kernels.KERNELS[request.param](torch.randn(128, 1024), torch.rand(128, 1024))
 
 
 def test_a_kernel_does_its_declared_work_and_a_wrong_result_is_caught(
-    kernel: kernels.Kernel,
-) -> None:
+    kernel,
+):
     with counted.flops() as seen:
         out = kernel.run()
     kernel.check(out)

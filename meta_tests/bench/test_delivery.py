@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 import torch
 
-from accounting.devices.floors import Floor
 from bench import delivery
 from bench.delivery import BelowFloor, Delivery
 from bench.products import Float32Products, product
@@ -40,12 +36,12 @@ CLOCK_AT_THE_LIMIT = 0.93
 
 
 @pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pause(monkeypatch):
     monkeypatch.setattr(delivery, "PAUSE_S", {"quick": 0.0})
     monkeypatch.setattr(delivery, "AGAIN_S", 0.0)
 
 
-def workload(figure: str) -> tuple[float, str, Callable[[], object], str]:
+def workload(figure):
     """FLOPs or bytes of a call, their unit, the call, and its dtype."""
     if figure in PRODUCTS:
         case = product(figure, SIDE, SIDE, SIDE, CUDA)
@@ -61,15 +57,15 @@ def workload(figure: str) -> tuple[float, str, Callable[[], object], str]:
 
 
 def check(
-    card: Card,
-    figure: str,
-    stated: tuple[str, ...] = (),
-    reference: Mapping[str, Floor] = MappingProxyType({}),
-) -> dict[str, Any]:
+    card,
+    figure,
+    stated=(),
+    reference=MappingProxyType({}),
+):
     """Measures a figure on a card as the benchmarks do, asserts its floor; returns its record."""
     with simulated(card):
         card.only_timed = True
-        info: dict[str, Any] = {}
+        info = {}
         floors = Floors(CUDA, Peaks(CUDA), stated_floors(stated), reference)
         asked = Delivery(
             CUDA,
@@ -91,7 +87,7 @@ def check(
     return dict(info["delivers"])
 
 
-def power_limited(card: Card) -> Card:
+def power_limited(card):
     """The card with the same rates at a lower clock, as a healthy one runs at its power limit."""
     rates = card.rates
     rates.clock = CLOCK_AT_THE_LIMIT
@@ -101,7 +97,7 @@ def power_limited(card: Card) -> Card:
     return card
 
 
-def degraded(shares: dict[str, float], readings: dict[str, int]) -> Card:
+def degraded(shares, readings):
     card = Card(memory_bytes=2**31)
     if "clock" not in shares:
         power_limited(card)
@@ -114,7 +110,7 @@ def degraded(shares: dict[str, float], readings: dict[str, int]) -> Card:
 # In place of a message: the margin allows the degradation, and the card passes.
 WITHIN = ""
 # The figure, the factor of each rate that is lowered, NVML's readings, and the message's pattern.
-DEGRADATIONS: list[tuple[str, dict[str, float], dict[str, int], str]] = [
+DEGRADATIONS = [
     ("fp32", {"fp32": 0.1}, {}, "BELOW FLOOR: fp32 .* % of the dense peak"),
     ("int8", {"int8": 0.5}, {}, "BELOW FLOOR"),
     # The simulated card does 80 % of its peak: 0.725 of these are 58 %.
@@ -156,9 +152,7 @@ DEGRADATIONS: list[tuple[str, dict[str, float], dict[str, int], str]] = [
 @pytest.mark.parametrize(
     ("figure", "shares", "readings", "saying"), DEGRADATIONS, ids=lambda part: str(part)[:40]
 )
-def test_a_degraded_card_is_red_and_names_the_cause(
-    figure: str, shares: dict[str, float], readings: dict[str, int], saying: str
-) -> None:
+def test_a_degraded_card_is_red_and_names_the_cause(figure, shares, readings, saying):
     card = degraded(shares, readings)
     if not saying:
         assert check(card, figure)["met"]
@@ -184,7 +178,7 @@ HEALTHY = {
 }
 
 
-def healthy_cards(number: int) -> Iterator[tuple[Card, str]]:
+def healthy_cards(number):
     """Cards of a fleet, warm and cold, with a spread of 3 %; and a figure to measure on each."""
     drawn = random.Random(20261125)
     for each in range(number):
@@ -204,19 +198,19 @@ def healthy_cards(number: int) -> Iterator[tuple[Card, str]]:
 
 
 @pytest.mark.parametrize("cards", [20, pytest.param(200, marks=pytest.mark.prove)])
-def test_no_card_of_many_healthy_ones_is_red(cards: int) -> None:
+def test_no_card_of_many_healthy_ones_is_red(cards):
     for card, figure in healthy_cards(cards):
         assert check(card, figure)["met"] is not False, (card.label, figure)
 
 
-def test_beside_another_process_a_low_figure_is_not_checked() -> None:
+def test_beside_another_process_a_low_figure_is_not_checked():
     found = check(degraded({"bf16": 0.5}, {"processes": 2}), "bf16")
     assert (found["met"], found["unknown"]) == (None, "another process uses this GPU")
     healthy = check(degraded({}, {"processes": 2}), "bf16")
     assert healthy["met"], "an idle process takes nothing"
 
 
-def test_an_unknown_peak_is_not_checked_and_an_option_goes_first() -> None:
+def test_an_unknown_peak_is_not_checked_and_an_option_goes_first():
     card = Card(memory_bytes=2**31)
     card.name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
     assert check(card, "bf16")["unknown"] == "the dense peak of this device is not on record"
@@ -239,7 +233,7 @@ IMPOSSIBLE = {
 }
 
 
-def test_impossible_floors_are_refused_before_anything_runs() -> None:
+def test_impossible_floors_are_refused_before_anything_runs():
     lines = [f"-p no:cacheprovider bench/test_launch.py {options}" for options in IMPOSSIBLE]
     runs = run_pytest_for_each(ROOT, lines).values()
     for run, saying in zip(runs, IMPOSSIBLE.values(), strict=True):
@@ -248,7 +242,7 @@ def test_impossible_floors_are_refused_before_anything_runs() -> None:
 
 
 @pytest.mark.parametrize("form", ["record.json", "evidence.jsonl"])
-def test_a_healthy_machines_record_is_the_floor_of_the_next(tmp_path: Path, form: str) -> None:
+def test_a_healthy_machines_record_is_the_floor_of_the_next(tmp_path, form):
     bench = {
         "fullname": "bf16",
         "stats": {"median": 1.0, "iqr": 0.01},

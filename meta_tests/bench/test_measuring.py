@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -29,16 +27,16 @@ from prooflops.measured import median_interval
 
 @pytest.fixture
 def scripted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[[list[float]], tuple[Callable[[], float], Any, list[int]]]:
+    monkeypatch,
+):
     """A clock, the host's as well, and a function that moves it by the next of `times`; the last
     one lasts for ever.
     """
 
-    def use(times: list[float]) -> tuple[Callable[[], float], Any, list[int]]:
+    def use(times):
         now, calls = [0.0], [0]
 
-        def call() -> None:
+        def call():
             now[0] += times[min(calls[0], len(times) - 1)]
             calls[0] += 1
 
@@ -50,7 +48,7 @@ def scripted(
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.05, 0.2])
-def test_the_rounds_that_a_pilot_asks_for_make_the_interval_narrow(spread: float) -> None:
+def test_the_rounds_that_a_pilot_asks_for_make_the_interval_narrow(spread):
     """In three of four cases at least: a pilot of 30 rounds knows the spread to a fifth."""
     generator, narrow, width = random.Random(1), 0, 0.05
     for _ in range(200):
@@ -65,7 +63,7 @@ def test_the_rounds_that_a_pilot_asks_for_make_the_interval_narrow(spread: float
     )
 
 
-def test_the_warm_up_ends_when_the_rounds_are_flat_and_not_before(scripted: Any) -> None:
+def test_the_warm_up_ends_when_the_rounds_are_flat_and_not_before(scripted):
     falling = [0.01 * 0.8**i for i in range(20)]
     clock, call, _ = scripted([*falling, 0.001])
     run = measure(clock, Pace(0.0, 10.0, 0.1, 1.0, width=0.01))
@@ -77,7 +75,7 @@ def test_the_warm_up_ends_when_the_rounds_are_flat_and_not_before(scripted: Any)
 
 
 @pytest.mark.parametrize(("noise", "reason"), [(0.0, "interval"), (0.9, "time")])
-def test_the_record_says_what_ended_the_rounds(scripted: Any, noise: float, reason: str) -> None:
+def test_the_record_says_what_ended_the_rounds(scripted, noise, reason):
     generator = random.Random(4)
     clock, call, _ = scripted([0.001 * (1 + noise * generator.random()) for _ in range(4000)])
     run = measure(clock, Pace(0.01, 0.02, 0.1, 1.0, width=0.01))
@@ -90,11 +88,11 @@ def test_the_record_says_what_ended_the_rounds(scripted: Any, noise: float, reas
 WORK = matmul_work(48, 96, 64, "fp32")
 
 
-def operands() -> tuple[torch.Tensor, torch.Tensor]:
+def operands():
     return torch.randn(48, 96), torch.randn(96, 64)
 
 
-def test_a_right_benchmark_passes_all_checks_and_records_its_rates() -> None:
+def test_a_right_benchmark_passes_all_checks_and_records_its_rates():
     a, b = operands()
     run = measure()
     seconds = run.work(
@@ -106,7 +104,7 @@ def test_a_right_benchmark_passes_all_checks_and_records_its_rates() -> None:
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])
-def test_on_a_card_neither_the_launch_nor_the_flush_is_in_the_time(mode: str) -> None:
+def test_on_a_card_neither_the_launch_nor_the_flush_is_in_the_time(mode):
     with simulated(Card(memory_bytes=2**30)) as kernels:
         device = kernels.card.device
         flush = cache.flush_of(device, caches_of(device))
@@ -122,17 +120,17 @@ SECOND = 1_700_000_000
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
+def card(monkeypatch):
     with simulated(Card(memory_bytes=2**30)) as kernels:
         monkeypatch.setattr(timing, "perf_counter", kernels.card.now)
         yield kernels.card
 
 
-def test_a_product_near_the_ceiling_runs_at_the_clock_of_the_ceiling(card: Card) -> None:
+def test_a_product_near_the_ceiling_runs_at_the_clock_of_the_ceiling(card):
     """A card that its power limit slows again after a tenth of a second of rest."""
     began, work, slowed_s = card.now(), Work(10**12, 0), 0.006
 
-    def multiply() -> None:
+    def multiply():
         torch.cuda._sleep(int(SECOND * (0.004 if card.now() < began + 0.2 else slowed_s)))
 
     run = Measure(Rounds(measured.clock(card.device)), card.device, Schedule(PACES["quick"]))
@@ -142,7 +140,7 @@ def test_a_product_near_the_ceiling_runs_at_the_clock_of_the_ceiling(card: Card)
     assert run.info["rounds"] * seconds >= SAMPLED_S, "its clock is sampled several times"
 
 
-def test_the_clock_that_ran_stands_beside_the_rate_of_a_product(card: Card) -> None:
+def test_the_clock_that_ran_stands_beside_the_rate_of_a_product(card):
     """An H100 at nine tenths of 1830 MHz: 132 SMs, each 4096 FLOPs a clock in bf16."""
     card.rates.clock = 0.9
     case = product("bf16", 64, 64, 64, card.device)
@@ -160,7 +158,7 @@ def test_the_clock_that_ran_stands_beside_the_rate_of_a_product(card: Card) -> N
     assert info["share_at_clock"] == case.work.flops / seconds / info["units_flop_per_s"]
 
 
-def test_the_ceiling_is_at_least_every_product_of_its_run() -> None:
+def test_the_ceiling_is_at_least_every_product_of_its_run():
     case, ceilings = supported("fp32"), Ceilings(CPU, SHORT)
     slow, fast = steady(10.0), steady(1e-9)
     slow.product(case, ceilings)
@@ -172,13 +170,13 @@ def test_the_ceiling_is_at_least_every_product_of_its_run() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "tf32"])
-def test_fp32_is_rounded_in_rows_of_tf32_alone(card: Card, dtype: str) -> None:
+def test_fp32_is_rounded_in_rows_of_tf32_alone(card, dtype):
     """An image may allow tf32."""
     case = product(dtype, 64, 64, 64, card.device)
     run = Measure(Rounds(measured.clock(card.device)), card.device, Schedule(SHORT))
-    allowed: list[bool] = []
+    allowed = []
 
-    def multiply() -> torch.Tensor:
+    def multiply():
         allowed.append(torch.backends.cuda.matmul.allow_tf32)
         return case.multiply()
 

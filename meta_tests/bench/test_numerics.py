@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 from accounting.formats import format_of
 from bench.numerics import kept_by_products, sum_bits
@@ -15,7 +11,7 @@ from bench.numerics import kept_by_products, sum_bits
 CPU = torch.device("cpu")
 
 
-def to_bits(x: Tensor, bits: int, rounding: Callable[[Tensor], Tensor]) -> Tensor:
+def to_bits(x, bits, rounding):
     fraction, exponent = torch.frexp(x)
     return torch.ldexp(rounding(fraction * 2.0**bits) / 2.0**bits, exponent)
 
@@ -24,7 +20,7 @@ def to_bits(x: Tensor, bits: int, rounding: Callable[[Tensor], Tensor]) -> Tenso
 @pytest.mark.parametrize("rounding", [torch.round, torch.trunc])
 @pytest.mark.parametrize("bits", [11, 12, 14, 22, 24])
 def test_the_bits_of_a_sum_are_those_of_the_accumulator(monkeypatch, bits, rounding, apart):
-    def mm(a: Tensor, b: Tensor, **_: Any) -> Tensor:
+    def mm(a, b, **_):
         found = torch.zeros(a.shape[0], 1, dtype=torch.float64)
         for term in (a[:, :, None].double() * b[None, :, :1].double()).unbind(1):
             found = to_bits(found + term, bits, rounding)
@@ -41,11 +37,11 @@ def test_products_of_fp4_are_examined_where_a_device_multiplies_them(monkeypatch
     """
     values = torch.tensor([format_of("fp4_e2m1").decode(pattern) for pattern in range(16)])
 
-    def unpacked(packed: Tensor) -> Tensor:
+    def unpacked(packed):
         codes = packed.view(torch.uint8).long()
         return values[torch.stack([codes & 15, codes >> 4], dim=-1)].flatten(1)
 
-    def scaled_mm(a: Tensor, b: Tensor, *scales: Tensor, out_dtype: torch.dtype) -> Tensor:
+    def scaled_mm(a, b, *scales, out_dtype):
         assert [scale.numel() for scale in scales] == [128 * 4, 128 * 4], (
             "a scale for 16 elements, padded to 128 rows of 4"
         )

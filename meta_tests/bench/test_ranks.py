@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -75,16 +74,16 @@ class Job:
     folder: Path
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self):
         files = (self.folder / "history").rglob("*.json")
         return [json.loads(file.read_text()) for file in files if file.parent.name != "baselines"]
 
     @property
-    def everything(self) -> str:
+    def everything(self):
         return "\n".join(self.said)
 
 
-def job(folder: Path, planted: str, select: str, *, torchrun: bool = False) -> Job:
+def job(folder, planted, select, *, torchrun=False):
     """Two ranks of bench/test_collectives.py on CPUs: by torchrun, or by setting its variables as a
     scheduler would.
     """
@@ -140,20 +139,20 @@ def job(folder: Path, planted: str, select: str, *, torchrun: bool = False) -> J
 @pytest.fixture(
     scope="module", params=["a scheduler", pytest.param("torchrun", marks=pytest.mark.prove)]
 )
-def slow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
+def slow(request, tmp_path_factory):
     """A job in which rank 1 is slow at its own work."""
     torchrun = request.param == "torchrun"
     return job(tmp_path_factory.mktemp("slow"), SLOW_RANK, "4KiB or step", torchrun=torchrun)
 
 
 @pytest.fixture(scope="module")
-def wrong(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def wrong(tmp_path_factory):
     """A job in which rank 1 first gets a wrong result, and then fails alone."""
     return job(tmp_path_factory.mktemp("wrong"), WRONG_RANK, "4KiB")
 
 
 @needs_gloo
-def test_a_job_leaves_one_record_with_the_figures_of_every_rank(slow: Job) -> None:
+def test_a_job_leaves_one_record_with_the_figures_of_every_rank(slow):
     assert set(slow.codes) == {0}, slow.everything
     assert len(slow.records) == 1, f"{len(slow.records)} records of one job"
     assert len(json.loads((slow.folder / "bench.json").read_text())["benchmarks"]) == len(
@@ -187,7 +186,7 @@ def test_a_job_leaves_one_record_with_the_figures_of_every_rank(slow: Job) -> No
 
 
 @needs_gloo
-def test_a_slow_rank_is_named_in_the_record_and_on_the_terminal(slow: Job) -> None:
+def test_a_slow_rank_is_named_in_the_record_and_on_the_terminal(slow):
     steps = [
         bench for bench in slow.records[0]["benchmarks"] if bench["name"].startswith("test_step")
     ]
@@ -203,7 +202,7 @@ def test_a_slow_rank_is_named_in_the_record_and_on_the_terminal(slow: Job) -> No
 
 
 @needs_gloo
-def test_each_rank_keeps_the_share_of_the_optimizer_that_the_formulas_say(slow: Job) -> None:
+def test_each_rank_keeps_the_share_of_the_optimizer_that_the_formulas_say(slow):
     held = {}
     for bench in slow.records[0]["benchmarks"]:
         if bench["name"].startswith("test_step"):
@@ -221,14 +220,14 @@ def test_each_rank_keeps_the_share_of_the_optimizer_that_the_formulas_say(slow: 
 
 
 @needs_gloo
-def test_a_wrong_result_on_one_rank_is_a_failure_of_all_that_names_it(wrong: Job) -> None:
+def test_a_wrong_result_on_one_rank_is_a_failure_of_all_that_names_it(wrong):
     for said in wrong.said:
         assert "all-reduce of 4096 bytes: wrong on 1 of 2 ranks" in said, wrong.everything
         assert "rank 1: AssertionError: Tensor-likes are not equal" in said, wrong.everything
 
 
 @needs_gloo
-def test_a_rank_that_fails_alone_ends_the_job_and_is_named(wrong: Job) -> None:
+def test_a_rank_that_fails_alone_ends_the_job_and_is_named(wrong):
     assert 0 not in wrong.codes, wrong.everything
     assert wrong.apart_s < 45, (
         f"the other rank ended {wrong.apart_s:.0f} s later: it waited for the timeout"

@@ -12,7 +12,7 @@ import pytest
 import bench.search
 from bench import ceilings as module
 from bench.ceilings import Ceilings
-from bench.search import Found, Shape, Space, guided
+from bench.search import Space, guided
 from meta_tests.bench.stand_ins import CPU, SHORT
 
 CPU_SIZES = (128, 192, 256, 384, 512, 768, 1024)
@@ -35,12 +35,12 @@ class Machine:
     no reason, as with real kernels.
     """
 
-    def __init__(self, kind: Kind, seed: int) -> None:
+    def __init__(self, kind, seed):
         self.kind = kind
         self.now = 0.0
         self._draw = random.Random(seed)
 
-    def exact(self, shape: Shape) -> float:
+    def exact(self, shape):
         m, k, n = shape
         kind = self.kind
         surface = m * k + k * n + m * n
@@ -56,7 +56,7 @@ class Machine:
         irregular = int(hashlib.sha256(repr(shape).encode()).hexdigest()[:8], 16) / 2**32
         return kind.peak * efficiency * (1 - 0.02 * irregular)
 
-    def rate(self, shape: Shape, window_s: float) -> float:
+    def rate(self, shape, window_s):
         exact = self.exact(shape)
         once = 2 * math.prod(shape) / exact
         slower = 1.0
@@ -67,7 +67,7 @@ class Machine:
         self.now += slower * once * calls
         return exact / slower * (1 + self._draw.gauss(0, 0.003))
 
-    def clock(self) -> float:
+    def clock(self):
         return self.now
 
 
@@ -87,11 +87,11 @@ class Kind:
     tiles: tuple[tuple[int, int], ...] = bench.search.GPU_TILES
 
     @property
-    def space(self) -> Space:
+    def space(self):
         return Space(self.sizes, self.sizes, self.sizes)
 
 
-def cpu(cores: int) -> Kind:
+def cpu(cores):
     """A CPU with these cores, each with a megabyte of cache."""
     return Kind(
         peak=105e9 * cores,
@@ -114,7 +114,7 @@ KINDS = {
 SEEDS = 12
 
 
-def searched(kind: Kind, seed: int) -> tuple[Machine, Found]:
+def searched(kind, seed):
     machine = Machine(kind, seed)
     budget_s = 0.85 * LARGEST_TIME_SHARE * len(kind.space.shapes) * WINDOW_S
     found = guided(
@@ -128,7 +128,7 @@ def searched(kind: Kind, seed: int) -> tuple[Machine, Found]:
     return machine, found
 
 
-def shares(name: str) -> list[float]:
+def shares(name):
     """The rate found, as a share of the best in the space, for each seed; the worst first."""
     kind = KINDS[name]
     best = max(map(Machine(kind, 0).exact, kind.space.shapes))
@@ -137,7 +137,7 @@ def shares(name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_search_finds_the_best_shape_in_a_twentieth_of_a_sweep(name: str) -> None:
+def test_the_search_finds_the_best_shape_in_a_twentieth_of_a_sweep(name):
     """Half of the searches reach 99 % of the best rate, and all reach 97 %."""
     kind = KINDS[name]
     sweep_s = sum(
@@ -160,10 +160,10 @@ def test_the_search_finds_the_best_shape_in_a_twentieth_of_a_sweep(name: str) ->
 
 
 def test_a_real_search_finds_a_shape_of_its_space_and_reports_its_progress(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setitem(module.SEARCH, "cpu", 1)
-    said: list[str] = []
+    said = []
     ceilings = Ceilings(CPU, SHORT, lambda text, ahead_s=0.0: said.append(text))
     found = ceilings.found("fp32")
     assert found.flop_per_s > 0

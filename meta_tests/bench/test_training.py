@@ -13,7 +13,7 @@ from bench.training import ON_CPU, RECIPES, Step, Workload, usual_recipe, worklo
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("model", ON_CPU)
-def test_no_pace_skips_a_step_on_the_card_that_it_is_sized_for(model: str, recipe: str) -> None:
+def test_no_pace_skips_a_step_on_the_card_that_it_is_sized_for(model, recipe):
     flops = workload(model, recipe, torch.device("cuda")).flops().hardware
     seconds = flops / (0.75 * (peak_flop_per_s("NVIDIA H100 80GB HBM3", recipe) or 0.0))
     assert seconds < min(pace.longest_call_s for pace in PACES.values())
@@ -23,14 +23,12 @@ def test_no_pace_skips_a_step_on_the_card_that_it_is_sized_for(model: str, recip
     ("kind", "bound_of_bf16", "expected"),
     [("cpu", None, "fp32"), ("cpu", 4e12, "bf16"), ("cuda", 989e12, "bf16"), ("mps", None, "bf16")],
 )
-def test_a_cpu_that_emulates_bf16_takes_its_usual_step_in_fp32(
-    kind: str, bound_of_bf16: float | None, expected: str
-) -> None:
+def test_a_cpu_that_emulates_bf16_takes_its_usual_step_in_fp32(kind, bound_of_bf16, expected):
     assert usual_recipe(torch.device(kind), {"bf16": bound_of_bf16}.__getitem__) == expected
 
 
 @pytest.mark.parametrize("skipped", [0, 2])
-def test_a_deep_linear_net_learns_though_a_scaler_skips_its_first_steps(skipped: int) -> None:
+def test_a_deep_linear_net_learns_though_a_scaler_skips_its_first_steps(skipped):
     """As in fp16, whose scaler begins with a factor at which gradients overflow."""
     step = Step(Workload(DeepLinear(dim=128, layers=16), batch=64), "fp32", torch.device("cpu"))
     losses = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
@@ -37,12 +36,12 @@ KERNELS = {
 
 
 @pytest.mark.parametrize(("kernel", "kind"), KERNELS.items())
-def test_the_time_of_a_step_goes_by_the_kinds_of_its_kernels(kernel: str, kind: str) -> None:
+def test_the_time_of_a_step_goes_by_the_kinds_of_its_kernels(kernel, kind):
     assert kind_of(kernel) == kind
 
 
 @pytest.mark.parametrize("fused_qkv", [False, True])
-def test_one_product_for_queries_keys_and_values_changes_no_flops(fused_qkv: bool) -> None:
+def test_one_product_for_queries_keys_and_values_changes_no_flops(fused_qkv):
     net, tokens = build(TINY, fused_qkv=fused_qkv), inputs(TINY, 2, 16)
     with counted.flops() as count:
         net(tokens).float().sum().backward()
@@ -50,8 +49,8 @@ def test_one_product_for_queries_keys_and_values_changes_no_flops(fused_qkv: boo
 
 
 def test_a_well_written_step_learns_and_its_mfu_halves_the_attention(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(torch, "compile", lambda function: function)
     batch = Batch(TINY, 4, 16)
     step = WellWrittenStep(batch, CPU)
@@ -66,12 +65,12 @@ def test_a_well_written_step_learns_and_its_mfu_halves_the_attention(
 @pytest.mark.parametrize(
     ("net", "low", "enough"), [("gpt2-124m", 0.2, 0.3), ("llama-1b", 0.3, 0.4)]
 )
-def test_an_mfu_below_published_runs_is_red(net: str, low: float, enough: float) -> None:
+def test_an_mfu_below_published_runs_is_red(net, low, enough):
     assert net in NETS
 
-    def asserted(share: float, *stated: str) -> dict[str, Any]:
+    def asserted(share, *stated):
         with simulated(Card(memory_bytes=2**28)):
-            info: dict[str, Any] = {}
+            info = {}
             floors = Floors(CUDA, Peaks(CUDA), stated_floors(stated))
             row = Delivery(
                 CUDA, floors, "a test", info, pace="quick",

@@ -60,25 +60,25 @@ class Fault:
 
 
 TOPICS = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
-FAULTS: list[Fault] = []
+FAULTS = []
 PACKAGES = ("accounting", "bench", "prooflops")
 
 
 def fault(
-    *noticed_by: str,
-    instead_of: str = "",
-    options: str = "",
-    saying: str = "",
-    name: str = "",
-    topic: str = "",
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    *noticed_by,
+    instead_of="",
+    options="",
+    saying="",
+    name="",
+    topic="",
+):
     """Registers the decorated function as a fault that these checks must notice."""
     topic = topic or _caller()
-    checks: list[str] = []
+    checks = []
     for text in noticed_by:
         checks += [text] if "::" in text else text.split()
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function):
         plant = stand_in(instead_of, function) if instead_of else function
         FAULTS.append(
             Fault(topic, name or function.__name__, tuple(checks), plant, options, saying)
@@ -88,31 +88,31 @@ def fault(
     return register
 
 
-def wrong_value(name: str, *noticed_by: str, target: str, value: Any, **options: str) -> None:
+def wrong_value(name, *noticed_by, target, value, **options):
     """Registers a fault that puts a value under a dotted name."""
 
-    def plant(patch: pytest.MonkeyPatch) -> None:
+    def plant(patch):
         put(patch, target, value)
 
     fault(*noticed_by, name=name, topic=_caller(), **options)(plant)
 
 
-def _caller() -> str:
+def _caller():
     """The topic whose module called the function that asks."""
     return str(sys._getframe(2).f_globals["__name__"]).rpartition(".")[2]
 
 
-def stand_in(target: str, function: Callable[..., Any]) -> Plant:
+def stand_in(target, function):
     """Has calls of a named function go to `function`, which gets the original first."""
 
-    def plant(patch: pytest.MonkeyPatch) -> None:
+    def plant(patch):
         original = pkgutil.resolve_name(target)
         put(patch, target, lambda *args, **kwargs: function(original, *args, **kwargs))
 
     return plant
 
 
-def put(patch: pytest.MonkeyPatch, target: str, value: Any) -> None:
+def put(patch, target, value):
     """Puts a value under a dotted name.
 
     A function of ours is replaced also where a module imported it by name.
@@ -126,7 +126,7 @@ def put(patch: pytest.MonkeyPatch, target: str, value: Any) -> None:
         patch.setattr(holder, name, value)
 
 
-def leaves_of(loss: Any) -> list[Any]:
+def leaves_of(loss):
     """The tensors to whose gradients a backward pass from `loss` adds."""
     nodes, leaves = [loss.grad_fn], {}
     while nodes:
@@ -137,7 +137,7 @@ def leaves_of(loss: Any) -> list[Any]:
     return [leaf for leaf in leaves.values() if leaf is not None]
 
 
-def replace(patch: pytest.MonkeyPatch, original: object, replacement: Any) -> None:
+def replace(patch, original, replacement):
     """Puts `replacement` wherever a loaded module of our packages holds `original`."""
     found = False
     for module_name, module in list(sys.modules.items()):

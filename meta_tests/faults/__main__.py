@@ -28,17 +28,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Generator
 from pathlib import Path
 from traceback import format_exc
-from typing import Any
 
 import hypothesis
 import pytest
 
 from meta_tests.faults import FAULTS, PACKAGES, TOPICS, Fault, replace
 from prooflops.suite import hooks
-from prooflops.suite.registry import Claim, Registry, load_registry
+from prooflops.suite.registry import load_registry
 from prooflops.suite.verdicts import RED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,11 +55,10 @@ CLOCK = time.perf_counter
 # Of a claim's several tests the outcome that stands last here decides.
 OUTCOMES = {"skipped": "not checked", "passed": "holds", "failed": "FAILS"}
 VERDICTS = [*OUTCOMES.values()]
-Rows = dict[str, dict[str, str]]
 
 
 @functools.cache
-def registry() -> Registry:
+def registry():
     """Reading it takes longer than most of the claims under a fault."""
     return load_registry(ROOT / "test_claims" / "registry")
 
@@ -80,13 +77,13 @@ class Result:
 class Run:
     """A pytest plugin that plants a fault for one run and gathers the tests' outcomes."""
 
-    def __init__(self, planted: Fault, checks: Collection[str]) -> None:
+    def __init__(self, planted, checks):
         self.planted = planted
         self.checks = checks
         self.patch = pytest.MonkeyPatch()
-        self.rows: Rows = {}
+        self.rows = {}
 
-    def pytest_load_initial_conftests(self) -> None:
+    def pytest_load_initial_conftests(self):
         """After the plugins of the options, and before conftest files and tests are imported."""
         self.patch.setattr(hooks, "load_registry", lambda _: registry())
         if time.perf_counter is not CLOCK:
@@ -94,19 +91,17 @@ class Run:
         self.planted.plant(self.patch)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_unconfigure(self) -> None:
+    def pytest_unconfigure(self):
         self.patch.undo()
 
-    def checks_of(self, item: pytest.Item) -> set[str]:
+    def checks_of(self, item):
         """The checks asked for that a test belongs to: node ids, or claims that it settles."""
         names = {item.nodeid, item.nodeid.partition("[")[0]}
         claims = {claim for mark in item.iter_markers("claim") for claim in mark.args}
         return (names | claims).intersection(self.checks)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(self, item):
         report = yield
         if report.when == "call" or report.outcome != "passed":
             row = {"verdict": OUTCOMES[report.outcome], "reason": message_of(report)}
@@ -116,14 +111,14 @@ class Run:
                     self.rows[check] = row
         return report
 
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+    def pytest_runtest_setup(self, item):
         rows = [self.rows.get(check, {}) for check in self.checks_of(item)]
         if rows and all(row.get("verdict") == "FAILS" for row in rows):
             pytest.skip("each check that this test is part of has failed already")
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self) -> Generator[None, None, None]:
-        def end(*_: object) -> None:
+    def pytest_runtest_call(self):
+        def end(*_):
             raise TimeoutError(f"under this fault the test takes more than {LONGEST_TEST_S:g} s")
 
         before = signal.signal(signal.SIGALRM, end)
@@ -135,16 +130,16 @@ class Run:
             signal.signal(signal.SIGALRM, before)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_benchmark_generate_machine_info(self) -> dict[str, Any]:
+    def pytest_benchmark_generate_machine_info(self):
         """pytest-benchmark's own starts a score of processes to describe the CPU."""
         return {}
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_benchmark_generate_commit_info(self) -> dict[str, Any]:
+    def pytest_benchmark_generate_commit_info(self):
         return {}
 
 
-def message_of(report: pytest.TestReport) -> str:
+def message_of(report):
     """What a failure or a skip says, without the source around it."""
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2])
@@ -152,7 +147,7 @@ def message_of(report: pytest.TestReport) -> str:
     return str(crash.message if crash else report.longrepr or "")
 
 
-def is_test_module(name: str) -> bool:
+def is_test_module(name):
     package, _, module = name.rpartition(".")
     if package == "bench":
         return module == "conftest" or module.startswith("test_")
@@ -160,7 +155,7 @@ def is_test_module(name: str) -> bool:
     return name.startswith(("test_claims", "meta_tests.")) and not is_of_faults
 
 
-def forget_tests() -> None:
+def forget_tests():
     """Has the next run import the tests again, over what is patched then."""
     for name in filter(is_test_module, [*sys.modules]):
         del sys.modules[name]
@@ -170,7 +165,7 @@ def forget_tests() -> None:
             vars(sys.modules[package]).pop(module, None)
 
 
-def arguments_of(planted: Fault, checks: Collection[str], attempt: int) -> list[str]:
+def arguments_of(planted, checks, attempt):
     """The command line of the run of pytest that checks: tests, or claims."""
     selected = [*checks]
     if "::" not in selected[0]:
@@ -192,9 +187,7 @@ def arguments_of(planted: Fault, checks: Collection[str], attempt: int) -> list[
     ]
 
 
-def verdicts_under(
-    planted: Fault, checks: Collection[str], traceback: str = "line", attempt: int = 0
-) -> tuple[Rows, str]:
+def verdicts_under(planted, checks, traceback="line", attempt=0):
     """The verdict of each check under the fault, and what the run of pytest printed."""
     forget_tests()
     output = io.StringIO()
@@ -220,16 +213,16 @@ def verdicts_under(
 
 
 @functools.cache
-def healthy(checks: tuple[str, ...], options: str) -> Rows:
+def healthy(checks, options):
     """The verdicts with nothing planted."""
     return verdicts_under(Fault("", "", (), lambda patch: None, options), checks)[0]
 
 
-def is_noticed(row: dict[str, str], saying: str) -> bool:
+def is_noticed(row, saying):
     return row["verdict"] in RED and bool(re.search(saying, row["reason"]))
 
 
-def why_hidden(planted: Fault, unnoticed: Rows) -> str:
+def why_hidden(planted, unnoticed):
     """Why this machine cannot tell whether these checks notice the fault; empty if it can."""
     reasons = dict.fromkeys(row["reason"] for row in unnoticed.values())
     if all(NOISE in reason for reason in reasons):
@@ -242,9 +235,9 @@ def why_hidden(planted: Fault, unnoticed: Rows) -> str:
     return "; ".join(reasons)
 
 
-def result_of(planted: Fault, traceback: str) -> Result:
+def result_of(planted, traceback):
     """Runs the checks of a fault, again where noise or few examples hide it."""
-    unnoticed: Rows = {}
+    unnoticed = {}
     output = ""
     for attempt in range(TRIES):
         rows, output = verdicts_under(planted, planted.noticed_by, traceback, attempt)
@@ -257,9 +250,9 @@ def result_of(planted: Fault, traceback: str) -> Result:
     return Result(planted.topic, planted.name, [*unnoticed], hidden, output)
 
 
-def noticed_alone(claim: str, faults: list[Fault]) -> tuple[str, str]:
+def noticed_alone(claim, faults):
     """Whether a claim turns red under one of its faults alone, and under which or why not."""
-    missed: list[str] = []
+    missed = []
     hidden = ""
     # First what breaks little else.
     for planted in sorted(faults, key=lambda planted: len(planted.noticed_by)):
@@ -278,7 +271,7 @@ def noticed_alone(claim: str, faults: list[Fault]) -> tuple[str, str]:
     return "MISSED", ", ".join(missed) or "no fault names it"
 
 
-def run_by_claim(faults: list[Fault], options: argparse.Namespace) -> bool:
+def run_by_claim(faults, options):
     """Records the fault that each claim notices alone; returns whether one was missed.
 
     Where this machine cannot tell, an earlier record stays.
@@ -308,7 +301,7 @@ def run_by_claim(faults: list[Fault], options: argparse.Namespace) -> bool:
     return "MISSED" in words
 
 
-def depth_of(claim: Claim, recorded: Collection[str], listed: Collection[str]) -> str:
+def depth_of(claim, recorded, listed):
     """The row of docs/claims.md that counts a claim."""
     if claim.on_record or claim.written == "slip":
         return "on record"
@@ -319,7 +312,7 @@ def depth_of(claim: Claim, recorded: Collection[str], listed: Collection[str]) -
     return "deep" if claim.id in recorded else "not seen red"
 
 
-def with_counts(page: str) -> str:
+def with_counts(page):
     """docs/claims.md with each count as registry, record and the page's own list make it."""
     recorded = json.loads(NOTICED.read_text(encoding="utf-8"))
     listed = re.findall(r"^\| `([\w.-]+)` \|", page, re.MULTILINE)
@@ -331,7 +324,7 @@ def with_counts(page: str) -> str:
     return re.sub(r"\bOf \d+ claims", f"Of {len(claims)} claims", page)
 
 
-def register_hypothesis_profiles() -> None:
+def register_hypothesis_profiles():
     """Examples are neither shrunk nor stored: a failure under a fault is none of the suite."""
     for pace, examples in hooks.EXAMPLES.items():
         hypothesis.settings.register_profile(
@@ -344,7 +337,7 @@ def register_hypothesis_profiles() -> None:
         )
 
 
-def import_all_but_tests() -> None:
+def import_all_but_tests():
     """A module that is first imported while a fault is planted would keep it."""
     for package in map(importlib.import_module, PACKAGES):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -353,7 +346,7 @@ def import_all_but_tests() -> None:
                 importlib.import_module(module.name)
 
 
-def parsed() -> argparse.Namespace:
+def parsed():
     """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m meta_tests.faults",
@@ -378,7 +371,7 @@ def parsed() -> argparse.Namespace:
     return options
 
 
-def main() -> int:
+def main():
     options = parsed()
     faults = [each for each in FAULTS if not options.fault or each.name in options.fault]
     import_all_but_tests()

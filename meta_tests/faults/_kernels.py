@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -13,23 +11,18 @@ from torch.utils._pytree import tree_leaves
 
 from meta_tests.faults import _caller, fault
 
-Spoil = Callable[..., None]
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 
 
 class WrongKernel(TorchDispatchMode):
     """Spoils the results of one operator that reads or makes tensors of this dtype and size."""
 
-    def __init__(
-        self, operator: str, spoil: Spoil, dtype: torch.dtype, above: int, up_to: float
-    ) -> None:
+    def __init__(self, operator, spoil, dtype, above, up_to):
         super().__init__()
         self.operator, self.spoil, self.dtype = operator, spoil, dtype
         self.above, self.up_to = above, up_to
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         result = operation(*args, **(kwargs or {}))
         if operation.overloadpacket.__name__ != self.operator:
             return result
@@ -46,15 +39,15 @@ class WrongKernel(TorchDispatchMode):
 class Planted:
     """Enters the mode that is set as `mode`, and leaves the one before it."""
 
-    def __init__(self) -> None:
-        self._mode: TorchDispatchMode | None = None
+    def __init__(self):
+        self._mode = None
 
     @property
-    def mode(self) -> TorchDispatchMode | None:
+    def mode(self):
         return self._mode
 
     @mode.setter
-    def mode(self, mode: TorchDispatchMode | None) -> None:
+    def mode(self, mode):
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
         self._mode = mode
@@ -66,26 +59,26 @@ PLANTED = Planted()
 
 
 def wrong(
-    name: str,
-    check: str,
-    operator: str,
-    dtype: torch.dtype,
-    spoil: Spoil,
-    above: int = 0,
-    up_to: float = math.inf,
-) -> None:
+    name,
+    check,
+    operator,
+    dtype,
+    spoil,
+    above=0,
+    up_to=math.inf,
+):
     """Registers a wrong kernel for tensors of more than `above` and at most `up_to` elements.
 
     A spoiler gets a result of the operator, and its arguments.
     """
 
-    def plant(patch: Any) -> None:
+    def plant(patch):
         patch.setattr(PLANTED, "mode", WrongKernel(operator, spoil, dtype, above, up_to))
 
     fault(check, name=name, topic=_caller())(plant)
 
 
-def scaled(x: torch.Tensor, *_: Any, factor: float = 1.5) -> None:
+def scaled(x, *_, factor=1.5):
     if x.is_floating_point():
         x.mul_(factor)
 
@@ -93,7 +86,7 @@ def scaled(x: torch.Tensor, *_: Any, factor: float = 1.5) -> None:
 two_percent_more = partial(scaled, factor=1.02)
 
 
-def last_forgotten(x: torch.Tensor, *_: Any) -> None:
+def last_forgotten(x, *_):
     """The tail that a vectorised loop leaves over."""
     if x.is_floating_point() and x.dim():
         x[..., -1] = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn import functional
 
@@ -16,7 +14,7 @@ def autocast_casts_losses_too(patch):
     for name in ("mse_loss", "l1_loss", "cross_entropy"):
         loss = getattr(functional, name)
 
-        def low(*operands: Any, loss: Any = loss, **options: Any) -> torch.Tensor:
+        def low(*operands, loss=loss, **options):
             found = loss(*operands, **options)
             return found.bfloat16() if torch.is_autocast_enabled(operands[0].device.type) else found
 
@@ -35,12 +33,12 @@ def backward_goes_on_in_fp32(patch):
 
     class ForwardOnly(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        def forward(ctx, x, weight):
             ctx.save_for_backward(x.float(), weight)
             return x.bfloat16() @ weight.bfloat16().T
 
         @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        def backward(ctx, gradient):
             x, weight = ctx.saved_tensors
             return gradient.float() @ weight, gradient.float().T @ x
 

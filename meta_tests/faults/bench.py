@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-import pytest
 import torch
-from torch import Tensor
 
-from meta_tests.faults import Plant, fault, stand_in, wrong_value
+from meta_tests.faults import fault, stand_in, wrong_value
 
 ON_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick --card-memory=4096"
 ON_CPU = "--device cpu --quick"
@@ -49,7 +45,7 @@ PRODUCT = "bench/test_numerics.py::test_product[{}]"
     options=ON_CARD,
     saying="but inputs should be random",
 )
-def all_inputs_are_zeros(patch: pytest.MonkeyPatch) -> None:
+def all_inputs_are_zeros(patch):
     for name in ("randn", "rand"):
         right = getattr(torch, name)
         patch.setattr(
@@ -59,10 +55,10 @@ def all_inputs_are_zeros(patch: pytest.MonkeyPatch) -> None:
 
 
 @fault(MATMUL, options=ON_CARD, saying="a product of fp32 differs from fp64 by nan")
-def a_product_stops_working_after_twenty_calls(patch: pytest.MonkeyPatch) -> None:
+def a_product_stops_working_after_twenty_calls(patch):
     right, calls = torch.mm, [0]
 
-    def mm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+    def mm(a, b, *, out):
         calls[0] += out.shape == (256, 256)
         return right(a, b, out=out) if calls[0] <= 20 else out.mul_(1.0)
 
@@ -70,15 +66,15 @@ def a_product_stops_working_after_twenty_calls(patch: pytest.MonkeyPatch) -> Non
 
 
 @fault(PARTS, options=ON_CARD, saying="bytes are declared", instead_of="bench.transfers.in_parts")
-def the_last_part_is_forgotten(right: Callable[..., Any], whole: Any, parts: int) -> Any:
+def the_last_part_is_forgotten(right, whole, parts):
     less = replace(whole, source=whole.source[:-64], target=whole.target[:-64])
     return replace(right(whole, parts), run=right(less, parts).run)
 
 
-def halved(field: str) -> Callable[..., Any]:
+def halved(field):
     """Stands for a formula, and says half of its FLOPs or bytes."""
 
-    def formula(right: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def formula(right, *arguments, **options):
         work = right(*arguments, **options)
         return replace(work, **{field: getattr(work, field) // 2})
 
@@ -115,7 +111,7 @@ def the_last_element_of_torch_clamp_is_wrong(clamp, *arguments, out=None, **opti
     return result
 
 
-def flush_without_memory(self: Any) -> None:
+def flush_without_memory(self):
     # The device is as busy as with a right one.
     torch.cuda._sleep(10**5)
     self.calls += 1
@@ -124,20 +120,20 @@ def flush_without_memory(self: Any) -> None:
 FP16_LEAST_NORMAL = 2.0**-14
 
 
-def flushed(x: Tensor, below: float) -> Tensor:
+def flushed(x, below):
     return torch.where(x.float().abs() < below, 0.0, x.float()).to(x.dtype)
 
 
-def added_in_parts(mm: Callable[..., Tensor], a: Tensor, b: Tensor, **_: Any) -> Tensor:
+def added_in_parts(mm, a, b, **_):
     """Keeps the sum of 64 terms, and the sum of such sums, in the dtype of the operands."""
     parts = (mm(x, y) for x, y in zip(a.split(64, dim=1), b.split(64), strict=True))
     return functools.reduce(torch.add, parts)
 
 
-def casting(change: Callable[[Tensor], Tensor]) -> Plant:
+def casting(change):
     """Has casts to fp16 go through `change` first."""
 
-    def to(right: Callable[..., Tensor], x: Tensor, *arguments: Any, **options: Any) -> Tensor:
+    def to(right, x, *arguments, **options):
         return right(change(x) if arguments[:1] == (torch.float16,) else x, *arguments, **options)
 
     return stand_in("torch.Tensor.to", to)
@@ -233,16 +229,16 @@ def a_copy_runs_without_the_products(_original, device, main, aside):
     return aside
 
 
-def without_subnormals(x: Tensor) -> Tensor:
+def without_subnormals(x):
     return torch.where(x.abs() < FP16_LEAST_NORMAL, 0.0, x)
 
 
-def truncated(x: Tensor) -> Tensor:
+def truncated(x):
     normal = (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
     return torch.where(x.abs() >= FP16_LEAST_NORMAL, normal, x)
 
 
-def saturated(x: Tensor) -> Tensor:
+def saturated(x):
     return x.clamp(-(2.0**15), 2.0**15)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import torch
 
@@ -26,7 +25,7 @@ def pythons_generator_comes_back_one_draw_late(set_state, state):
 def an_optimizers_state_has_no_influence(patch):
     """Every optimizer takes the step of plain SGD: nothing that was lost is missed."""
 
-    def plain(self: torch.optim.Optimizer, closure: Any = None) -> None:
+    def plain(self, closure=None):
         with torch.no_grad():
             for group in self.param_groups:
                 for parameter in group["params"]:
@@ -47,7 +46,7 @@ def a_lost_loss_scale_is_never_missed(patch):
 def torch_save_writes_twice_as_wide(patch):
     save = torch.save
 
-    def widened(thing: Any) -> Any:
+    def widened(thing):
         if isinstance(thing, dict):
             return {key: widened(value) for key, value in thing.items()}
         return thing.double() if isinstance(thing, torch.Tensor) else thing

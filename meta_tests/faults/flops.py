@@ -54,7 +54,7 @@ def a_product_takes_ten_nanoseconds_per_flop_and_nothing_besides(mm, a, b, out=N
 
 @fault("flops.terms")
 def a_rate_is_named_as_an_amount(patch):
-    def peak_flops(device: str) -> float:
+    def peak_flops(device):
         """Peak of a device in TFLOPS."""
 
     peak_flops.__module__ = accounting.flops.__name__

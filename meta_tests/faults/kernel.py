@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from meta_tests.faults._kernels import (
 )
 
 
-def total_in_format(x: torch.Tensor) -> torch.Tensor:
+def total_in_format(x):
     """The sum of all elements, of 64 at a time, whose partial sums have the format of `x`."""
     total = x.new_zeros(())
     for part in x.flatten().split(64):
@@ -27,38 +26,38 @@ def total_in_format(x: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def norm_added_in_format(x: torch.Tensor, of: torch.Tensor, *_: Any) -> None:
+def norm_added_in_format(x, of, *_):
     x.copy_(total_in_format(of.square()).sqrt())
 
 
-def means_added_in_format(x: torch.Tensor, of: torch.Tensor, *_: Any) -> None:
+def means_added_in_format(x, of, *_):
     totals = [total_in_format(row) for row in of.flatten(0, -2)]
     x.copy_((torch.stack(totals) / of.shape[-1]).view_as(x))
 
 
-def without_row_sum(x: torch.Tensor, above: torch.Tensor, y: torch.Tensor, *_: Any) -> None:
+def without_row_sum(x, above, y, *_):
     x.copy_(above * y)
 
 
-def products_of_bf16(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+def products_of_bf16(x, a, b):
     x.copy_(a.bfloat16().float() @ b.bfloat16().float())
 
 
-def without_bias(x: torch.Tensor, _bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+def without_bias(x, _bias, a, b):
     x.copy_(a @ b)
 
 
-def by_tanh(x: torch.Tensor, of: torch.Tensor, *_: Any) -> None:
+def by_tanh(x, of, *_):
     x.copy_(torch.nn.functional.gelu(of, approximate="tanh"))
 
 
-def truncated(x: torch.Tensor, of: torch.Tensor, *_: Any) -> None:
+def truncated(x, of, *_):
     if of.dtype == FP32 and x.dtype == BF16:
         upper_half = of.contiguous().view(torch.int32) >> 16
         x.copy_(upper_half.short().view(BF16))
 
 
-def flushed(x: torch.Tensor, *_: Any) -> None:
+def flushed(x, *_):
     if x.dtype == FP16:
         x.masked_fill_(x.abs() < torch.finfo(FP16).smallest_normal, 0)
 
@@ -100,11 +99,11 @@ class SteeperBackward(torch.autograd.Function):
     """Its argument, whose gradient is half as large again."""
 
     @staticmethod
-    def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(_ctx, x):
         return x.view_as(x)
 
     @staticmethod
-    def backward(_ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+    def backward(_ctx, *gradients):
         return gradients[0] * 1.5
 
 

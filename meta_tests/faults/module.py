@@ -17,7 +17,7 @@ def plain_tensors_are_taken_for_parameters(assign, self, name, value):
 
 @fault("module.forward-through-layers")
 def layers_after_the_first_are_passed_in_reverse(patch):
-    def backwards(layers: nn.ModuleList, x: Tensor, checkpoint_every: int = 0) -> Tensor:
+    def backwards(layers, x, checkpoint_every=0):
         for layer in (layers[0], *reversed(layers[1:])):
             x = layer(x)
         return x

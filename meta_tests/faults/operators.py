@@ -6,17 +6,14 @@ each property of the kind the check that must notice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
-import pytest
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from meta_tests.conftest import recorded
-from meta_tests.faults import Plant, fault, stand_in
+from meta_tests.faults import fault, stand_in
 
 # The properties that can be wrong, by kind of operator.
 PROPERTIES = {
@@ -25,7 +22,6 @@ PROPERTIES = {
     "draws": ("value", "element", "dtype"),
     "writes": ("value", "element", "aliasing"),
 }
-Call = Callable[..., Any]
 # torch's own methods, taken before a fault breaks one that the fault itself calls.
 RIGHT = {
     name: getattr(torch.Tensor, name)
@@ -34,7 +30,7 @@ RIGHT = {
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
+def unseen():
     """Neither counts nor differentiates what the fault itself does."""
     with _disable_current_modes(), torch.no_grad():
         yield
@@ -44,17 +40,17 @@ class ScaledGradient(torch.autograd.Function):
     """Its argument, whose gradient is multiplied by a factor."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, factor: float) -> torch.Tensor:
+    def forward(ctx, x, factor):
         ctx.factor = factor
         return RIGHT["view_as"](x, x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx, *gradients):
         with unseen():
             return RIGHT["mul_"](RIGHT["clone"](gradients[0]), ctx.factor), None
 
 
-def times(y: torch.Tensor, factor: float) -> None:
+def times(y, factor):
     """Multiplies in place: floats by the factor, integers by a whole number; fp8 stays."""
     with unseen():
         if y.dtype.is_floating_point and y.element_size() > 1:
@@ -63,7 +59,7 @@ def times(y: torch.Tensor, factor: float) -> None:
             RIGHT["mul_"](y.data, int(2 * factor - 1))
 
 
-def one_more(y: torch.Tensor) -> None:
+def one_more(y):
     """Adds one to the first element alone; fp8 stays."""
     with unseen():
         if y.numel() and (y.element_size() > 1 or not y.dtype.is_floating_point):
@@ -71,11 +67,11 @@ def one_more(y: torch.Tensor) -> None:
             RIGHT["add_"](first, y.dtype == torch.bool or 1)
 
 
-def of_another_type(y: torch.Tensor) -> torch.Tensor:
+def of_another_type(y):
     return RIGHT["to"](y, torch.float64 if y.dtype == torch.float32 else torch.float32)
 
 
-def every_second(y: torch.Tensor) -> torch.Tensor:
+def every_second(y):
     """The same values, each two apart from the next one in memory."""
     if y.dim() == 0 or y.is_meta:
         return y
@@ -84,10 +80,10 @@ def every_second(y: torch.Tensor) -> torch.Tensor:
         return RIGHT["copy_"](room, y)
 
 
-def spoil(kind: str, wrong: str) -> Call:
+def spoil(kind, wrong):
     """A stand-in for an operator of this kind with this property wrong."""
 
-    def spoilt(original: Call, *args: Any, **kwargs: Any) -> Any:
+    def spoilt(original, *args, **kwargs):
         if wrong == "gradient":
             args = scaled(args, 2.0)
         if wrong == "aliasing" and kind == "writes":
@@ -111,7 +107,7 @@ def spoil(kind: str, wrong: str) -> Call:
     return spoilt
 
 
-def scaled(args: tuple[Any, ...], factor: float) -> tuple[Any, ...]:
+def scaled(args, factor):
     """The arguments; the first that requires a gradient gets a wrong one."""
     for place, x in enumerate(args):
         if isinstance(x, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in x):
@@ -122,7 +118,7 @@ def scaled(args: tuple[Any, ...], factor: float) -> tuple[Any, ...]:
     return args
 
 
-def plant_all(plants: list[Plant], patch: pytest.MonkeyPatch) -> None:
+def plant_all(plants, patch):
     for plant in plants:
         plant(patch)
 

@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -63,7 +62,7 @@ ROWS = tomllib.loads((Path(__file__).parent / "projects.toml").read_text(encodin
 PROJECTS = {name: Project(**row) for name, row in ROWS.items()}
 
 
-def call(*command: object, cwd: Path | None = None) -> None:
+def call(*command, cwd=None):
     """Raises SystemExit with the output of a command that fails."""
     done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
     if done.returncode:
@@ -73,7 +72,7 @@ def call(*command: object, cwd: Path | None = None) -> None:
         )
 
 
-def prepare(folder: Path, name: str) -> None:
+def prepare(folder, name):
     """Makes a project's clone, environment and trial commits, as far as they are not there."""
     project, home = PROJECTS[name], folder / name
     home.mkdir(parents=True, exist_ok=True)
@@ -93,12 +92,12 @@ def prepare(folder: Path, name: str) -> None:
         make_trial(project, trial, repo)
 
 
-def trials_of(project: Project) -> list[str]:
+def trials_of(project):
     """The trials that this project has something to plant for, and the unchanged one."""
     return [trial for trial in TRIALS if trial == "unchanged" or getattr(project, trial)]
 
 
-def make_trial(project: Project, trial: str, repo: Path) -> None:
+def make_trial(project, trial, repo):
     """A branch of one commit on top of the base: the planted slowdown, or nothing."""
     call("git", "checkout", "-q", "--force", "-B", trial, "base", cwd=repo)
     for function, work in project.slight.items() if trial == "slight" else ():
@@ -110,11 +109,11 @@ def make_trial(project: Project, trial: str, repo: Path) -> None:
     call("git", *author, "commit", *options, "-m", trial, cwd=repo)
 
 
-def source_of(repo: Path, function: str) -> tuple[Path, str, str, Any]:
+def source_of(repo, function):
     """The file of a function, its text, and the function's name and definition there."""
     file, _, name = function.rpartition(":")
     text = (repo / file).read_text(encoding="utf-8")
-    node: ast.AST = ast.parse(text)
+    node = ast.parse(text)
     for part in name.split("."):
         found = [each for each in ast.iter_child_nodes(node) if getattr(each, "name", None) == part]
         if not found:
@@ -124,7 +123,7 @@ def source_of(repo: Path, function: str) -> tuple[Path, str, str, Any]:
     return repo / file, text, name, node
 
 
-def plant_slight(repo: Path, function: str, work: str) -> None:
+def plant_slight(repo, function, work):
     """Puts statements at the beginning of a function, behind its docstring."""
     path, text, _, node = source_of(repo, function)
     first = node.body[1] if ast.get_docstring(node) is not None else node.body[0]
@@ -133,7 +132,7 @@ def plant_slight(repo: Path, function: str, work: str) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def plant_twice(repo: Path, function: str) -> None:
+def plant_twice(repo, function):
     """Has a function do its work twice, by a wrapper at the end of its file."""
     path, text, name, node = source_of(repo, function)
     wrapped = f"_twice({name})"
@@ -143,16 +142,14 @@ def plant_twice(repo: Path, function: str) -> None:
     path.write_text(f"{text}{helper}{name} = {wrapped}\n", encoding="utf-8")
 
 
-def suite(
-    folder: Path, name: str, revision: str, *words: object
-) -> subprocess.CompletedProcess[str]:
+def suite(folder, name, revision, *words):
     """Runs a project's benchmarks at a revision, with more options of pytest."""
     project, home, plugin = PROJECTS[name], folder / name, folder / "plugin"
     plugin.mkdir(exist_ok=True)
     (plugin / "prooflops_gate").unlink(missing_ok=True)
     (plugin / "prooflops_gate").symlink_to(ROOT / "prooflops_gate")
     call("git", "checkout", "-q", "--force", revision, cwd=home / "repo")
-    command: list[object] = ["timeout", "--foreground", LONGEST_RUN_S]
+    command = ["timeout", "--foreground", LONGEST_RUN_S]
     command += [home / "venv/bin/python", "-m", "pytest", *project.suite, *words]
     paths = os.pathsep.join(map(str, (plugin, home / "repo" / project.path)))
     variables = os.environ | project.environment | {"PYTHONPATH": paths}
@@ -161,7 +158,7 @@ def suite(
     )
 
 
-def run(folder: Path, name: str, trial: str) -> dict[str, Any]:
+def run(folder, name, trial):
     """One run of the gate with its defaults."""
     trials = trials_of(PROJECTS[name])
     if trial not in trials:
@@ -185,7 +182,7 @@ def run(folder: Path, name: str, trial: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -2,16 +2,15 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 import prooflops
-from meta_tests.conftest import ROOT, House, child_environment
+from meta_tests.conftest import ROOT, child_environment
 
 
-def test_the_face_counts_measures_and_predicts_the_same_product() -> None:
+def test_the_face_counts_measures_and_predicts_the_same_product():
     a = torch.randn(8, 16)
     b = torch.randn(16, 4)
     with prooflops.count() as counted:
@@ -27,13 +26,13 @@ def test_the_face_counts_measures_and_predicts_the_same_product() -> None:
     assert measured.live_bytes == held.nbytes == guessed.nbytes
 
 
-def test_each_name_of_the_face_is_there_and_another_is_refused() -> None:
+def test_each_name_of_the_face_is_there_and_another_is_refused():
     assert all(hasattr(prooflops, name) for name in prooflops.__all__)
     with pytest.raises(AttributeError, match="no attribute 'counts'"):
         prooflops.counts  # noqa: B018
 
 
-def test_somebody_elses_accounting_is_refused_by_name(tmp_path: Path) -> None:
+def test_somebody_elses_accounting_is_refused_by_name(tmp_path):
     (tmp_path / "accounting").mkdir()
     (tmp_path / "accounting" / "__init__.py").write_text("BALANCE = 0\n")
     done = subprocess.run(
@@ -48,7 +47,7 @@ def test_somebody_elses_accounting_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["accounting", "prooflops_gate"])
-def test_a_clone_with_a_package_of_another_copy_is_refused(house: House, package: str) -> None:
+def test_a_clone_with_a_package_of_another_copy_is_refused(house, package):
     (house.root / package).rename(house.root / f"{package}_away")
     run = house.run("--device=cpu", path=ROOT)
     assert run.code == 4, run.output

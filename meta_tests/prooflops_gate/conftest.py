@@ -12,13 +12,13 @@ from meta_tests.prooflops_gate.foreign_repo import INI, MORE, write_quick_plan
 
 
 @pytest.fixture
-def plain_repo(tmp_path: Path) -> Foreign:
+def plain_repo(tmp_path):
     """A repository with one benchmark that knows nothing of this suite."""
     return Foreign(tmp_path)
 
 
 @pytest.fixture
-def foreign(tmp_path: Path) -> Path:
+def foreign(tmp_path):
     """The foreign repo under git, its one commit checked out."""
     repo = tmp_path / "foreign"
     shutil.copytree(

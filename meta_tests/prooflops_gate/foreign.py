@@ -1,8 +1,6 @@
 """A repository that knows nothing of this suite, and runs of pytest with the plugin in it."""
 
-from pathlib import Path
-
-from meta_tests.conftest import ROOT, ChildRun, fork_pytest
+from meta_tests.conftest import ROOT, fork_pytest
 from prooflops_gate.history import records
 
 
@@ -11,7 +9,7 @@ class Foreign:
     in it.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = root
         (root / "conftest.py").write_text(
             "def pytest_addoption(parser):\n"
@@ -20,7 +18,7 @@ class Foreign:
         )
         self.test(3)
 
-    def test(self, flops: int, name: str = "test_sum") -> None:
+    def test(self, flops, name="test_sum"):
         (self.root / "test_it.py").write_text(
             f"def {name}(benchmark, request):\n"
             "    assert request.config.getoption('--device') == 'tpu'\n"
@@ -30,10 +28,10 @@ class Foreign:
             "    benchmark.pedantic(sum, args=([1, 2],), rounds=5, iterations=10)\n"
         )
 
-    def run(self, *arguments: str, path: str = "", **variables: str) -> ChildRun:
+    def run(self, *arguments, path="", **variables):
         return fork_pytest(
             self.root, "-p", "prooflops_gate.plugin", *arguments, path=path or ROOT, **variables
         )
 
-    def records(self, folder: str = ".prooflops/history") -> list[Path]:
+    def records(self, folder=".prooflops/history"):
         return records.record_files(self.root / folder)

@@ -4,11 +4,10 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ROOT, ChildRun, fork_pytest
+from meta_tests.conftest import ROOT, fork_pytest
 from meta_tests.prooflops_gate.forked_processes import FORKED
 from prooflops_gate.report.files import SCHEMA_FILE
 
@@ -62,46 +61,46 @@ def test_that_is_skipped_now(benchmark):
 """
 
 
-def write_quick_plan(folder: Path, more: str = "") -> None:
+def write_quick_plan(folder, more=""):
     """The plugin `quick_plan`, and what it imports, where the runs in a repository find them."""
     folder.mkdir()
     (folder / "quick_plan.py").write_text(QUICK + more)
     shutil.copy(Path(__file__).with_name("forked_processes.py"), folder)
 
 
-def import_path(repo: Path) -> str:
+def import_path(repo):
     """For PYTHONPATH: the quick plan, and the package."""
     return f"{repo.parent / 'path'}:{ROOT}"
 
 
-def run_git(repo: Path, *words: str) -> None:
+def run_git(repo, *words):
     """git in the foreign repository."""
     subprocess.run(
         ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=repo, check=True
     )
 
 
-def run(repo: Path, *options: str, **variables: str) -> ChildRun:
+def run(repo, *options, **variables):
     """One run of pytest with the gate and the quick plan, whose processes are forks."""
     return fork_pytest(
         repo, *PLUGINS, *options, path=import_path(repo), **ALONE, **{FORKED: "1"}, **variables
     )
 
 
-def worktrees(repo: Path) -> int:
+def worktrees(repo):
     return subprocess.run(
         ["git", "worktree", "list"], cwd=repo, capture_output=True, text=True
     ).stdout.count("\n")
 
 
-def config_in(root: Path, *options: str) -> pytest.Config:
+def config_in(root, *options):
     """The configuration of a run of pytest in this folder, with these options."""
     return pytest.Config.fromdictargs({}, [f"--rootdir={root}", str(root), *options])
 
 
-def valid_json(path: Path) -> dict[str, Any]:
+def valid_json(path):
     """The file of --gate-json, held against its schema."""
-    content: dict[str, Any] = json.loads(path.read_text())
+    content = json.loads(path.read_text())
     jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema, of the [dev] packages")
     schema = json.loads(SCHEMA_FILE.read_text())
     jsonschema.Draft202012Validator.check_schema(schema)

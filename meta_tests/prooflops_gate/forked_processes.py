@@ -8,10 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -24,18 +21,18 @@ HERE = frozenset(sys.modules)
 class Fork:
     """What `subprocess.Popen` gives for a run of pytest by this Python, in a fork."""
 
-    def __init__(self, command: Sequence[str], cwd: Path, env: dict[str, str], stdout: Any) -> None:
-        self.returncode: int | None = None
+    def __init__(self, command, cwd, env, stdout):
+        self.returncode = None
         self.pid = os.fork()
         if not self.pid:
             _run_and_exit(command[3:], cwd, env, stdout.fileno())
 
-    def poll(self) -> int | None:
+    def poll(self):
         if self.returncode is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
             self.returncode = os.waitstatus_to_exitcode(ended[1])
         return self.returncode
 
-    def wait(self, limit_s: float = 100) -> int:
+    def wait(self, limit_s=100):
         until = time.monotonic() + limit_s
         while (code := self.poll()) is None:
             if time.monotonic() > until:
@@ -44,8 +41,8 @@ class Fork:
         return code
 
 
-def _run_and_exit(arguments: Sequence[str], cwd: Path, env: dict[str, str], output: int) -> None:
-    code: int = pytest.ExitCode.INTERNAL_ERROR
+def _run_and_exit(arguments, cwd, env, output):
+    code = pytest.ExitCode.INTERNAL_ERROR
     try:
         os.setsid()
         signal.alarm(0)
@@ -70,16 +67,16 @@ def _run_and_exit(arguments: Sequence[str], cwd: Path, env: dict[str, str], outp
         os._exit(code)
 
 
-def fork_processes() -> None:
+def fork_processes():
     """Has the gate of this process fork every run of pytest by the same Python, and start whatever
     else it starts.
     """
     from prooflops_gate import process
 
-    def popen(command: Sequence[str], **options: Any) -> Any:
+    def popen(command, **options):
         if [*command[:3]] != [sys.executable, "-m", "pytest"]:
             return subprocess.Popen(command, **options)
         return Fork(command, options["cwd"], options["env"], options["stdout"])
 
-    standing_in: Any = SimpleNamespace(**{**vars(subprocess), "Popen": popen})
+    standing_in = SimpleNamespace(**{**vars(subprocess), "Popen": popen})
     process.subprocess = standing_in

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def outcome(kind: type[Exception], call: Callable[[], T]) -> tuple[T | None, str]:
+def outcome(kind, call):
     """What the call returned, and the text of its refusal, empty without one.
 
     Any other exception is not caught.

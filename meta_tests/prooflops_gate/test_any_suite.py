@@ -5,7 +5,6 @@ Other plugins, other markers, ids that differ, tests that are gone.
 
 import importlib.util
 import re
-from pathlib import Path
 
 import pytest
 
@@ -26,12 +25,12 @@ DISTURBING = {
 }
 
 
-def touch(repo: Path) -> None:
+def touch(repo):
     """A change that nothing measures."""
     (repo / "work.py").write_text((repo / "work.py").read_text() + "\n# changed\n")
 
 
-def write(repo: Path, tests: str) -> None:
+def write(repo, tests):
     """Commits these tests beside the others, and changes something that nothing measures."""
     (repo / "test_more.py").write_text(tests)
     run_git(repo, "add", "-A")
@@ -40,7 +39,7 @@ def write(repo: Path, tests: str) -> None:
 
 
 @pytest.fixture(params=DISTURBING)
-def disturbing(request: pytest.FixtureRequest) -> tuple[str, str, str]:
+def disturbing(request):
     """A plugin that disturbs benchmarks."""
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"needs {request.param}: pip install -e prooflops_gate[plugins]")
@@ -49,8 +48,8 @@ def disturbing(request: pytest.FixtureRequest) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize("by_environment", [False, True])
 def test_plugins_that_disturb_benchmarks_are_off_and_that_is_said_once(
-    foreign: Path, disturbing: tuple[str, str, str], by_environment: bool
-) -> None:
+    foreign, disturbing, by_environment
+):
     plugin, options, name = disturbing
     words, variables = f"-p {plugin} {options}", {}
     if by_environment:
@@ -66,7 +65,7 @@ def test_plugins_that_disturb_benchmarks_are_off_and_that_is_said_once(
 
 
 @pytest.mark.parametrize("options", ["--gate-record main", "--gate-baseline main"])
-def test_a_plain_run_is_recorded_and_compared_without_xdist(foreign: Path, options: str) -> None:
+def test_a_plain_run_is_recorded_and_compared_without_xdist(foreign, options):
     pytest.importorskip("xdist", reason="needs xdist: pip install -e prooflops_gate[plugins]")
     words = "addopts = -p xdist.plugin -n 2"
     assert run(foreign, ONE, "--gate-record", "main").code == 0
@@ -125,7 +124,7 @@ SLOWER = {
 }
 
 
-def test_marked_renamed_and_several_benchmarks_of_a_test_are_compared(foreign: Path) -> None:
+def test_marked_renamed_and_several_benchmarks_of_a_test_are_compared(foreign):
     (foreign / "test_renamed.py").write_text(RENAMED.format(steps=4000))
     write(foreign, MARKED.format(steps=4000))
     (foreign / "test_more.py").write_text(MARKED.format(steps=12000))
@@ -162,7 +161,7 @@ def test_random(benchmark, number):
 """
 
 
-def test_ids_that_differ_are_paired_by_what_is_stable_or_named(foreign: Path) -> None:
+def test_ids_that_differ_are_paired_by_what_is_stable_or_named(foreign):
     write(foreign, CHANGING_IDS)
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
     assert done.code == 0, done.output
@@ -198,8 +197,8 @@ if {runs}:
 
 
 def test_what_a_change_removes_is_gone_and_what_did_not_run_is_missing(
-    foreign: Path,
-) -> None:
+    foreign,
+):
     write(foreign, LEFT.format(numbers=[300, 400], runs=True))
     less = LEFT.format(numbers=[300], runs=True).replace("test_leaves(b", "test_is_renamed(b")
     (foreign / "test_more.py").write_text(less)
@@ -218,7 +217,7 @@ def test_what_a_change_removes_is_gone_and_what_did_not_run_is_missing(
     assert (done.code, "1 MISSING" in done.output) == (0, True), done.output
 
 
-def test_the_last_line_counts_a_test_that_failed_beside_the_benchmarks(foreign: Path) -> None:
+def test_the_last_line_counts_a_test_that_failed_beside_the_benchmarks(foreign):
     write(foreign, "def test_broken():\n    assert False\n")
     done = run(foreign, *VERSUS_HEAD)
     assert done.code == 1, done.output

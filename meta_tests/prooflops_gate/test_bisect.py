@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -38,7 +37,7 @@ LARGE = ("--gate-min-effect", "90%")
 FEW = "    from prooflops_gate import bisect\n    bisect.LOOKS, bisect.LEVEL = (2, 6), 0.3\n"
 
 
-def git(repo: Path, *words: str) -> str:
+def git(repo, *words):
     identity = ["-c", "user.name=Ada", "-c", "user.email=a@b"]
     done = subprocess.run(
         ["git", *identity, *words],
@@ -51,7 +50,7 @@ def git(repo: Path, *words: str) -> str:
     return done.stdout
 
 
-def state(repo: Path) -> list[str]:
+def state(repo):
     return [
         git(repo, *words)
         for words in (("bisect", "log"), ("status", "--porcelain"), ("rev-parse", "HEAD"))
@@ -59,7 +58,7 @@ def state(repo: Path) -> list[str]:
 
 
 @pytest.fixture
-def six_commits(tmp_path: Path) -> Path:
+def six_commits(tmp_path):
     """Good, then the worst's slowdown, one that cannot be imported, one without a change, and the
     other's, twice.
     """
@@ -81,8 +80,8 @@ def six_commits(tmp_path: Path) -> Path:
 
 
 def test_the_first_slow_commit_is_named_and_the_repository_left_alone(
-    six_commits: Path,
-) -> None:
+    six_commits,
+):
     commits = git(
         six_commits, "rev-list", "--reverse", "--abbrev-commit", "--abbrev=9", "HEAD"
     ).split()
@@ -112,8 +111,8 @@ def test_the_first_slow_commit_is_named_and_the_repository_left_alone(
 
 
 def test_nothing_slower_is_said_and_what_cannot_be_walked_is_refused(
-    six_commits: Path,
-) -> None:
+    six_commits,
+):
     done = run(six_commits, "--gate-bisect", "HEAD~1", "-k", "worst", *LARGE)
     assert done.code == 0, done.output
     assert "no benchmark is SLOWER than at revision HEAD~1" in done.output, done.output
@@ -136,7 +135,7 @@ def test_nothing_slower_is_said_and_what_cannot_be_walked_is_refused(
         checked_good("HEAD~1", six_commits.parent)
 
 
-def test_nothing_is_left_of_a_bisection_that_is_cut_off(six_commits: Path, tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_bisection_that_is_cut_off(six_commits, tmp_path):
     tree = tmp_path / "tree"
     with cleanup_process.running() as register:
         register("worktree", str(six_commits), str(tree))
@@ -151,8 +150,8 @@ def test_nothing_is_left_of_a_bisection_that_is_cut_off(six_commits: Path, tmp_p
 @pytest.mark.prove
 @pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
 def test_the_first_commit_with_two_percent_more_instructions_is_named(
-    six_commits: Path,
-) -> None:
+    six_commits,
+):
     good, *_ = git(six_commits, "rev-list", "--reverse", "HEAD~2").split()
     git(six_commits, "reset", "-q", "--hard", good)
     for number, steps in enumerate([900, 918, 918], start=10):

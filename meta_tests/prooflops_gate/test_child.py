@@ -7,8 +7,6 @@ import inspect
 import re
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,7 +23,7 @@ from prooflops_gate.instruments import measured_in
 from prooflops_gate.instruments.time_rule import TimeRule, plan_for
 from prooflops_gate.instruments.times import Times
 from prooflops_gate.process import Processes
-from prooflops_gate.task import Counting, Layout, Pair, Replicate, ReplicateFailed, Side, Task
+from prooflops_gate.task import Counting, Layout, Pair, ReplicateFailed, Side, Task
 from prooflops_gate.where import where_it_went
 
 # Of every benchmark.
@@ -36,7 +34,7 @@ WITH_PLUGIN = ("-p", "prooflops_gate.plugin")
 class Children:
     """Runs child processes over one file of tests, with no plugin but pytest-benchmark."""
 
-    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, root, patch):
         self.root, self.options = root, ["-p", "benchmark"]
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         patch.setenv("PYTHONPATH", str(ROOT))
@@ -44,24 +42,24 @@ class Children:
         patch.delenv("PYTHONHASHSEED", raising=False)
         self.side = Side("here", sys.executable, root, paths=(str(root),))
 
-    def write(self, text: str) -> None:
+    def write(self, text):
         (self.root / "test_it.py").write_text(text)
 
-    def processes(self, limit_s: float = 60.0) -> Processes:
+    def processes(self, limit_s=60.0):
         return Processes(config_in(self.root, *self.options), limit_s)
 
-    def run(self, processes: Processes, tests: list[str] | None = None, **rest: Any) -> Replicate:
+    def run(self, processes, tests=None, **rest):
         asked = None if tests is None else tuple(tests)
         task = Task(tests=asked, **{"paces": BRIEF, "memory": None, **rest})
         return processes.run([(self.side, ["test_it.py"])], task)[0]
 
 
 @pytest.fixture
-def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Children:
+def children(tmp_path, monkeypatch):
     return Children(tmp_path, monkeypatch)
 
 
-def extra(done: Replicate) -> dict[str, dict[str, Any]]:
+def extra(done):
     """The extra_info of each benchmark."""
     return {
         bench["fullname"].partition("::")[2]: bench["extra_info"]
@@ -69,7 +67,7 @@ def extra(done: Replicate) -> dict[str, dict[str, Any]]:
     }
 
 
-def outcomes(done: Replicate) -> list[str]:
+def outcomes(done):
     return [report["outcome"] for report in done.reports if report["when"] == "call"]
 
 
@@ -86,9 +84,7 @@ def test_not_asked_for(benchmark):
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_a_record_has_what_the_gate_compares_with_and_without_the_package(
-    children: Children, installed: bool
-) -> None:
+def test_a_record_has_what_the_gate_compares_with_and_without_the_package(children, installed):
     children.write(TIMED)
     if installed:
         children.options += WITH_PLUGIN
@@ -157,9 +153,7 @@ def test_marked_only():
 
 
 @pytest.mark.parametrize("given", [(), ("--benchmark-max-time=0.003",)])
-def test_every_form_of_a_benchmark_is_measured_and_paced(
-    children: Children, given: tuple[str, ...]
-) -> None:
+def test_every_form_of_a_benchmark_is_measured_and_paced(children, given):
     # Not pytest-benchmark 5.0.
     has_teardown = "teardown" in inspect.signature(BenchmarkFixture.pedantic).parameters
     children.write(FORMS if has_teardown else FORMS.replace("teardown=lambda values: None, ", ""))
@@ -206,7 +200,7 @@ def test_short(benchmark):
 """
 
 
-def test_calls_too_long_for_the_budget_is_skipped_and_named(children: Children) -> None:
+def test_calls_too_long_for_the_budget_is_skipped_and_named(children):
     children.write(LONG)
     with children.processes() as processes:
         done = children.run(processes, longest_s=0.2)
@@ -252,8 +246,8 @@ def test_then(benchmark):
 
 
 def test_a_few_short_rounds_are_repeated_with_their_set_up(
-    children: Children,
-) -> None:
+    children,
+):
     children.write(REPEATED)
     children.options += WITH_PLUGIN
     (children.root / "test_then.py").write_text(THEN)
@@ -329,9 +323,7 @@ def test_that_fails():
         ),
     ],
 )
-def test_a_process_has_this_runs_options_but_what_is_the_parents_alone(
-    children: Children, given: str, seen: dict[str, Any]
-) -> None:
+def test_a_process_has_this_runs_options_but_what_is_the_parents_alone(children, given, seen):
     (children.root / "conftest.py").write_text(OPTIONS)
     (children.root / "pytest.ini").write_text(
         "[pytest]\n"
@@ -363,9 +355,7 @@ def test_timed(benchmark):
 """
 
 
-def test_a_pair_shares_a_hash_seed_and_bytecode_and_its_tests_see_neither(
-    children: Children, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pair_shares_a_hash_seed_and_bytecode_and_its_tests_see_neither(children, monkeypatch):
     children.write(ENVIRONMENT)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
@@ -407,9 +397,7 @@ def test_a_pair_shares_a_hash_seed_and_bytecode_and_its_tests_see_neither(
         ("import sys\nprint('last words')\nsys.exit(3)", "ended with exit code"),
     ],
 )
-def test_a_process_without_a_record_is_named_with_what_it_printed(
-    children: Children, test: str, why: str
-) -> None:
+def test_a_process_without_a_record_is_named_with_what_it_printed(children, test, why):
     children.write(test)
     with (
         children.processes(1.0 if "sleep" in test else 60.0) as processes,
@@ -483,7 +471,7 @@ def test_error(benchmark):
 """
 
 
-def test_memory_is_measured_in_calls_that_are_made_anyway_and_not_timed(children: Children) -> None:
+def test_memory_is_measured_in_calls_that_are_made_anyway_and_not_timed(children):
     children.write(UNTIMED)
     with children.processes() as processes:
         done = children.run(processes)
@@ -502,10 +490,10 @@ def test_memory_is_measured_in_calls_that_are_made_anyway_and_not_timed(children
     assert "gate_resources" not in extra(done)["test_plain"]
 
 
-def test_the_peak_of_a_cards_memory_is_above_what_is_held() -> None:
-    figures: dict[str, Any] = {}
+def test_the_peak_of_a_cards_memory_is_above_what_is_held():
+    figures = {}
     with simulated(Card(memory_bytes=2**28)):
-        cycle: list[Any] = [torch.empty(2**24, device="cuda")]
+        cycle = [torch.empty(2**24, device="cuda")]
         cycle.append(cycle)
         del cycle
         call_traced(figures, lambda: torch.empty(2**18, device="cuda"))
@@ -552,8 +540,8 @@ def test_kernel(benchmark):
 
 
 def test_launches_alone_are_named_and_cycles_do_not_depend_on_the_clock(
-    children: Children,
-) -> None:
+    children,
+):
     children.write(ON_A_CARD)
     with children.processes(120.0) as processes:
         done = children.run(processes, memory=())
@@ -618,7 +606,7 @@ def test_it(benchmark):
 """
 
 
-def both(root: Path, a: str, b: str) -> list[tuple[Side, list[str]]]:
+def both(root, a, b):
     sides = [
         Side(name, sys.executable, root / name, paths=(str(root / name),)) for name in ("a", "b")
     ]
@@ -630,8 +618,8 @@ def both(root: Path, a: str, b: str) -> list[tuple[Side, list[str]]]:
 
 
 def test_two_processes_run_one_test_at_a_time_in_turn(
-    children: Children,
-) -> None:
+    children,
+):
     sides = both(children.root, IN_TURN, IN_TURN)
     with children.processes() as processes:
         done = processes.run(sides, Task(paces=BRIEF))
@@ -649,8 +637,8 @@ def test_two_processes_run_one_test_at_a_time_in_turn(
 
 @pytest.mark.parametrize(("one", "limit_s", "most_s"), [(LOCKED, 3.0, 20), (ENDS, 60.0, 30)])
 def test_a_process_that_ends_or_waits_for_the_other_does_not_hang_the_pair(
-    children: Children, one: str, limit_s: float, most_s: float
-) -> None:
+    children, one, limit_s, most_s
+):
     sides = both(children.root, one, one if one == LOCKED else IN_TURN)
     began = time.monotonic()
     with children.processes() as processes, pytest.raises(ReplicateFailed):
@@ -675,7 +663,7 @@ def test_late(benchmark):
 
 
 @pytest.mark.skipif(not is_usable(), reason="valgrind is not installed")
-def test_instructions_are_counted_in_time_and_told_apart_by_function(children: Children) -> None:
+def test_instructions_are_counted_in_time_and_told_apart_by_function(children):
     """More work of a C function from more of a Python function."""
     done = []
     counting = Counting(until=time.monotonic() + 1e6, by_function=True)

@@ -13,22 +13,19 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from meta_tests.conftest import House
 from meta_tests.prooflops_gate.foreign_repo import INI, MORE, run, run_git, valid_json, worktrees
 from prooflops_gate.comparison import STOPPED
 
 ONE, SLOW = "test_foreign.py::test_busy_loop", "test_more.py::test_slow"
 
 
-def change(repo: Path, old: str, new: str) -> None:
+def change(repo, old, new):
     work = repo / "work.py"
     assert old in work.read_text()
     work.write_text(work.read_text().replace(old, new))
 
 
-def test_a_slowdown_an_exact_change_and_a_failure_each_stop_the_gate(
-    foreign: Path, tmp_path: Path
-) -> None:
+def test_a_slowdown_an_exact_change_and_a_failure_each_stop_the_gate(foreign, tmp_path):
     (foreign / "test_more.py").write_text(MORE.format(name="new_name", steps=1200))
     # As many have.
     (foreign / "pytest.ini").write_text(INI.replace("addopts =", "addopts = --benchmark-disable"))
@@ -109,8 +106,8 @@ def test_a_slowdown_an_exact_change_and_a_failure_each_stop_the_gate(
 
 
 def test_a_run_that_decides_nothing_says_so_and_passes_with_a_warning(
-    foreign: Path,
-) -> None:
+    foreign,
+):
     # A process of either side sleeps for 60 rounds of 0.03 s. The first pair fits into 6.6 s where
     # a start takes up to 1.5 s, and a second one nowhere.
     (foreign / "work.py").write_text(
@@ -145,7 +142,7 @@ def test_a_run_that_decides_nothing_says_so_and_passes_with_a_warning(
     assert "report only" not in done.output, done.output
 
 
-def check_comment(text: str) -> None:
+def check_comment(text):
     """The comment of the first test's run.
 
     Marked, a sentence a row, figures folded, and nothing that Markdown eats.
@@ -176,9 +173,7 @@ def test_stops(benchmark):
 """
 
 
-def test_the_file_of_an_interrupted_run_says_so_from_its_start(
-    foreign: Path, tmp_path: Path
-) -> None:
+def test_the_file_of_an_interrupted_run_says_so_from_its_start(foreign, tmp_path):
     starts, written = tmp_path / "starts", foreign / "gate.json"
     (foreign / "test_more.py").write_text(STOPS.format(starts=str(starts), written=str(written)))
     run_git(foreign, "commit", "-qam", "stops")
@@ -208,9 +203,7 @@ HANGING = "test_more.py::test_hangs"
 
 
 @pytest.mark.parametrize("in_turn", ["true", "false"])
-def test_a_pair_that_hangs_ends_with_the_budget_and_leaves_it_open(
-    foreign: Path, tmp_path: Path, in_turn: str
-) -> None:
+def test_a_pair_that_hangs_ends_with_the_budget_and_leaves_it_open(foreign, tmp_path, in_turn):
     # A pair takes 0.3 s.
     starts, budget_s = tmp_path / "starts", 4.0
     (foreign / "test_more.py").write_text(HANGS.format(starts=str(starts)))
@@ -261,8 +254,8 @@ def test_alone(benchmark, number):
 
 @pytest.mark.parametrize("setting", ["true", "false"])
 def test_sides_that_cannot_live_at_the_same_time_run_one_after_the_other(
-    foreign: Path, tmp_path: Path, setting: str
-) -> None:
+    foreign, tmp_path, setting
+):
     (foreign / "test_more.py").write_text(ALONE.format(lock=str(tmp_path / "lock")))
     (foreign / "pytest.ini").write_text(INI + f"gate_in_turn = {setting}\n")
     run_git(foreign, "commit", "-qam", "a lock")
@@ -275,7 +268,7 @@ def test_sides_that_cannot_live_at_the_same_time_run_one_after_the_other(
 
 
 @pytest.mark.parametrize("end", ["time.sleep(60)", "os.abort()"])
-def test_a_process_that_hangs_or_crashes_fails_its_tests(foreign: Path, end: str) -> None:
+def test_a_process_that_hangs_or_crashes_fails_its_tests(foreign, end):
     (foreign / "work.py").write_text(f"import os, time\nSTEPS = 1\ndef busy(steps=0):\n    {end}\n")
     done = run(foreign, ONE, "--gate-noise-floor", "--gate-budget", "0.03")
     assert done.code == 1
@@ -294,9 +287,7 @@ def test_a_process_that_hangs_or_crashes_fails_its_tests(foreign: Path, end: str
         ),
     ],
 )
-def test_what_cannot_be_compared_is_refused_before_anything_runs(
-    foreign: Path, options: str, why: str
-) -> None:
+def test_what_cannot_be_compared_is_refused_before_anything_runs(foreign, options, why):
     (foreign / "test_foreign.py").write_text(
         "def test_is_no_benchmark(): ...\ndef test_it(benchmark): open('ran', 'w')\n"
     )
@@ -306,9 +297,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
     assert not (foreign / "ran").exists(), done.output
 
 
-def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
-    foreign: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(foreign, monkeypatch):
     # Of whoever runs this test.
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     done = run(foreign, "test_foreign.py", "--gate-record", "main", "--gate-replicates", "3")
@@ -329,9 +318,7 @@ def test_a_baseline_of_fresh_processes_is_stored_and_gated_against(
     assert said["ratio"] > 1, said
 
 
-def test_a_baseline_whose_commit_cannot_be_had_is_only_reported(
-    foreign: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_baseline_whose_commit_cannot_be_had_is_only_reported(foreign, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     options = ("--gate-record", "main", "--gate-replicates", "2")
     assert run(foreign, "test_foreign.py", *options).code == 0
@@ -351,9 +338,7 @@ def test_a_baseline_whose_commit_cannot_be_had_is_only_reported(
     assert "flops is 598, but was 600" in done.output
 
 
-def test_another_interpreter_is_a_side_and_the_same_one_is_refused(
-    foreign: Path, tmp_path: Path
-) -> None:
+def test_another_interpreter_is_a_side_and_the_same_one_is_refused(foreign, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (site,) = (tmp_path / "venv").glob("lib/*/site-packages")
     packages = {
@@ -395,8 +380,8 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
 
 
 def test_the_parent_asks_the_device_nothing_and_writes_no_report(
-    house: House,
-) -> None:
+    house,
+):
     shutil.copy(Path(__file__).with_name("forked_processes.py"), house.root)
     (house.root / "forking.py").write_text(FORKING)
     with open(house.root / "conftest.py", "a", encoding="utf-8") as conftest:

@@ -6,20 +6,18 @@ Understood, or refused by their name before anything runs.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_tests.conftest import ROOT, ChildRun, recorded, run_pytest_for_each
+from meta_tests.conftest import ROOT, recorded, run_pytest_for_each
 from meta_tests.prooflops_gate.foreign_repo import config_in
 from meta_tests.prooflops_gate.outcomes import outcome
 from prooflops_gate.child import callgrind
 from prooflops_gate.history import records
-from prooflops_gate.options import INI, VALUES, Settings, marker_settings
+from prooflops_gate.options import INI, VALUES, marker_settings
 from prooflops_gate.options import settings as gate_settings
 from prooflops_gate.selection import is_asked_for
 
@@ -39,20 +37,18 @@ ANY = WORDS | NUMBERS | NUMBERS.map("{}%".format) | WORDS.map(lambda word: word 
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """An empty one."""
     return tmp_path_factory.mktemp("empty")
 
 
-def read(folder: Path, *words: str) -> Settings:
+def read(folder, *words):
     """The settings that these words of a command line give."""
     return gate_settings(config_in(folder, "-p", "prooflops_gate.plugin", *words))
 
 
 @pytest.mark.parametrize("usable", [True, False])
-def test_instructions_decide_beside_time_where_valgrind_is_there(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, usable: bool
-) -> None:
+def test_instructions_decide_beside_time_where_valgrind_is_there(folder, monkeypatch, usable):
     monkeypatch.setattr(callgrind, "is_usable", lambda: usable)
     assert read(folder, "--gate-versus=HEAD").by == ("both" if usable else "time")
     refusal = outcome(pytest.UsageError, lambda: read(folder, "--gate-by=instructions"))[1]
@@ -60,7 +56,7 @@ def test_instructions_decide_beside_time_where_valgrind_is_there(
 
 
 @given(PLACES, ANY)
-def test_any_option_is_understood_or_refused(folder: Path, name: str, text: str) -> None:
+def test_any_option_is_understood_or_refused(folder, name, text):
     words = [f"{name}={text}"] if name in VALUES else ["-o", f"{name}={text}"]
     found, refusal = outcome(pytest.UsageError, lambda: read(folder, *words))
     if not found:
@@ -84,7 +80,7 @@ NAMES = st.sampled_from(["min_effect", "direction", "ignore", "x"])
 
 
 @given(st.lists(SCALARS, max_size=1), st.dictionaries(NAMES, SCALARS))
-def test_any_marker_is_understood_or_refused(positional: list[Any], named: dict[str, Any]) -> None:
+def test_any_marker_is_understood_or_refused(positional, named):
     found, refusal = outcome(
         ValueError, lambda: marker_settings(pytest.mark.gate(*positional, **named).mark)
     )
@@ -103,7 +99,7 @@ IMPOSSIBLE = {
 
 
 @pytest.fixture(scope="module")
-def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
+def refusals(tmp_path_factory):
     """What each of them got; in one process, in which no test may run."""
     folder = tmp_path_factory.mktemp("refused")
     (folder / "test_it.py").write_text("def test_it(benchmark): open('it-ran', 'w')\n")
@@ -114,9 +110,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
 
 
 @pytest.mark.parametrize("options", IMPOSSIBLE)
-def test_an_impossible_option_is_refused_before_anything_runs(
-    refusals: dict[str, ChildRun], options: str
-) -> None:
+def test_an_impossible_option_is_refused_before_anything_runs(refusals, options):
     assert refusals[options].code == pytest.ExitCode.USAGE_ERROR, refusals[options].output
     assert IMPOSSIBLE[options] in refusals[options].output
 
@@ -132,9 +126,9 @@ def test_an_impossible_option_is_refused_before_anything_runs(
     ],
 )
 def test_a_benchmark_is_missing_only_where_the_command_line_covers_it(
-    tmp_path: Path, name: str, arguments: list[str], asked: bool
-) -> None:
-    config: Any = SimpleNamespace(
+    tmp_path, name, arguments, asked
+):
+    config = SimpleNamespace(
         rootpath=tmp_path,
         args=arguments,
         option=SimpleNamespace(),

@@ -11,7 +11,6 @@ from importlib import metadata
 import pytest
 
 from meta_tests.conftest import ROOT, run_pytest
-from meta_tests.prooflops_gate.foreign import Foreign
 from prooflops_gate import __version__
 
 MODULES = ("hookspecs", "needs", "options", "plugin", "run_state")
@@ -19,8 +18,8 @@ LOADED = ["prooflops_gate", *(f"prooflops_gate.{name}" for name in MODULES)]
 
 
 def test_a_plain_run_loads_a_few_small_modules_and_leaves_nothing(
-    plain_repo: Foreign,
-) -> None:
+    plain_repo,
+):
     with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
         conftest.write(
             "def pytest_unconfigure():\n"
@@ -44,7 +43,7 @@ def pytest_benchmark_update_machine_info(config, machine_info):
 """
 
 
-def test_a_record_says_which_code_ran_on_which_machine(plain_repo: Foreign) -> None:
+def test_a_record_says_which_code_ran_on_which_machine(plain_repo):
     with open(plain_repo.root / "conftest.py", "a", encoding="utf-8") as conftest:
         conftest.write(RACK)
     with open(plain_repo.root / "test_it.py", "a", encoding="utf-8") as tests:
@@ -81,7 +80,7 @@ def test_a_record_says_which_code_ran_on_which_machine(plain_repo: Foreign) -> N
     assert (content["machine_info"]["rack"], content["commit_info"]["id"]) == (4, "unversioned")
 
 
-def test_a_full_disk_is_reported_and_the_history_stays(plain_repo: Foreign) -> None:
+def test_a_full_disk_is_reported_and_the_history_stays(plain_repo):
     assert plain_repo.run("--gate-record", "main").code == 0
     (before,) = plain_repo.records()
     text = before.read_text()
@@ -120,8 +119,8 @@ def test_end(gate_replicate):
      ("AssertionError", ["-x"], 1, "stopping after 1 failures")],
 )  # fmt: skip
 def test_a_record_keeps_the_nearest_markers_and_why_its_run_ended_early(
-    plain_repo: Foreign, ending: str, options: list[str], code: int, why: str
-) -> None:
+    plain_repo, ending, options, code, why
+):
     (plain_repo.root / "test_it.py").write_text(MARKED.replace("ENDING", ending))
     run = plain_repo.run("--gate-record", "main", *options)
     assert run.code == code, run.output
@@ -135,7 +134,7 @@ def test_a_record_keeps_the_nearest_markers_and_why_its_run_ended_early(
     assert "passed" not in listed.output
 
 
-def test_wrong_markers_are_refused_before_anything_runs(plain_repo: Foreign) -> None:
+def test_wrong_markers_are_refused_before_anything_runs(plain_repo):
     (plain_repo.root / "test_it.py").write_text(MARKED.replace("min_effect=0.1", "min_effect=7"))
     run = plain_repo.run("--gate-record", "main")
     assert run.code == pytest.ExitCode.USAGE_ERROR

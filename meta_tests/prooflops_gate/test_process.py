@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,7 @@ from meta_tests.prooflops_gate.foreign_repo import ALONE, PLUGINS, config_in, im
 from prooflops_gate.process import Processes
 
 
-def test_a_run_in_a_hook_of_git_leaves_the_staged_files(
-    foreign: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_in_a_hook_of_git_leaves_the_staged_files(foreign, monkeypatch):
     (foreign / "work.py").write_text("STEPS = 1\n")
     subprocess.run(["git", "add", "work.py"], cwd=foreign, check=True)
     monkeypatch.setenv("GIT_INDEX_FILE", str(foreign / ".git" / "index"))
@@ -32,7 +29,7 @@ def test_a_run_in_a_hook_of_git_leaves_the_staged_files(
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
-def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, how: str) -> None:
+def test_nothing_is_left_of_a_run_that_is_killed(foreign, tmp_path, how):
     (tmp_path / "temporary").mkdir()
     (foreign / "work.py").write_text(
         "import time\nSTEPS = 1\ndef busy(steps=0):\n    time.sleep(1000)\n"
@@ -47,7 +44,7 @@ def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, 
         stderr=subprocess.DEVNULL,
     )
 
-    def alive() -> list[str]:
+    def alive():
         found = []
         for process in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -74,7 +71,7 @@ def test_nothing_is_left_of_a_run_that_is_killed(foreign: Path, tmp_path: Path, 
     )
 
 
-def until(condition: Callable[[], object], what: str) -> None:
+def until(condition, what):
     deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline, f"not seen within 30 s: {what}"

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,16 +14,14 @@ from prooflops_gate.history.records import Summary, Timed
 from prooflops_gate.instruments.memory import memory_rows
 from prooflops_gate.report.files import SCHEMA_FILE
 from prooflops_gate.report.sentences import sentence
-from prooflops_gate.rows import TIME, VERDICTS, Row, counts, one_sided, with_skips
+from prooflops_gate.rows import TIME, VERDICTS, counts, one_sided, with_skips
 from prooflops_gate.task import TOOK_TOO_LONG, Pair
 
 NAN = float("nan")
 A, B = "bench/test_x.py::test_a", "bench/test_x.py::test_b"
 
 
-def side(
-    *processes: dict[str, Timed], device: str = "cpu-1", verdicts: dict[str, str] | None = None
-) -> list[Summary]:
+def side(*processes, device="cpu-1", verdicts=None):
     return [
         Summary(
             Path(f"{device}-{index}.json"),
@@ -40,11 +37,11 @@ def side(
     ]
 
 
-def timed(time_s: float = 1.0, **exact: Any) -> Timed:
+def timed(time_s=1.0, **exact):
     return Timed(time_s, exact)
 
 
-def compared(before: list[Summary], after: list[Summary]) -> dict[tuple[str, str], Row]:
+def compared(before, after):
     rows = stored_rows(before, after, "of another session")
     return {(row.name, row.quantity): row for row in rows}
 
@@ -60,16 +57,14 @@ def compared(before: list[Summary], after: list[Summary]) -> dict[tuple[str, str
         (NAN, NAN, "SAME"),
     ],
 )
-def test_an_exact_quantity_is_compared_by_equality(
-    before: object, after: object, verdict: str
-) -> None:
+def test_an_exact_quantity_is_compared_by_equality(before, after, verdict):
     old = {} if before is None else {"flops": before}
     new = {} if after is None else {"flops": after}
     row = compared(side({A: timed(**old)}), side({A: timed(**new)}))[A, "flops"]
     assert (row.verdict, row.before, row.after) == (verdict, before, after)
 
 
-def test_a_quantity_that_differs_within_a_side_is_not_exact() -> None:
+def test_a_quantity_that_differs_within_a_side_is_not_exact():
     old = side({A: timed(peak_bytes=1)}, {A: timed(peak_bytes=2)})
     row = compared(old, side({A: timed(peak_bytes=2)}))[A, "peak_bytes"]
     assert row.verdict == "SAME"
@@ -86,16 +81,14 @@ def test_a_quantity_that_differs_within_a_side_is_not_exact() -> None:
         ("holds if", "corrected", "CHANGED"),
     ],
 )
-def test_a_claims_verdict_is_an_exact_quantity_unless_it_was_not_checked(
-    before: str, after: str, verdict: str
-) -> None:
+def test_a_claims_verdict_is_an_exact_quantity_unless_it_was_not_checked(before, after, verdict):
     row = compared(side({}, verdicts={"x.a": before}), side({}, verdicts={"x.a": after}))[
         "x.a", "verdict"
     ]
     assert (row.before, row.after, row.verdict) == (before, after, verdict), row
 
 
-def test_one_process_that_checked_a_claim_settles_it_for_its_side() -> None:
+def test_one_process_that_checked_a_claim_settles_it_for_its_side():
     old = side({}, verdicts={"x.a": "holds"})
     new = [
         *side({}, verdicts={"x.a": "not checked"}),
@@ -106,13 +99,13 @@ def test_one_process_that_checked_a_claim_settles_it_for_its_side() -> None:
     assert compared(old, side({})) == {}, "a run without claims says nothing about them"
 
 
-def test_other_conditions_are_named() -> None:
+def test_other_conditions_are_named():
     (old,), (new,) = side({}), side({}, device="cpu-2")
     assert "other conditions" in conditions(old, new)
     assert conditions(old, old) == ""
 
 
-def group(key: str, values: list[float]) -> list[Timed]:
+def group(key, values):
     return [Timed(1.0, {}, resources={key: value}) for value in values]
 
 
@@ -132,14 +125,12 @@ def group(key: str, values: list[float]) -> list[Timed]:
         ([*[10_000] * 4, 24_000], [24_000, *[90_000] * 4], None),
     ],
 )
-def test_memory_is_reported_where_every_process_of_a_side_held_more(
-    before: list[float], after: list[float], verdict: str | None
-) -> None:
+def test_memory_is_reported_where_every_process_of_a_side_held_more(before, after, verdict):
     found = memory_rows({"a": (group("memory", before), group("memory", after))}, 0.05)
     assert [row.verdict for row in found] == ([verdict] if verdict else [])
 
 
-def test_the_table_leaves_out_equal_figures_and_counts_the_worst_first() -> None:
+def test_the_table_leaves_out_equal_figures_and_counts_the_worst_first():
     old, new = timed(0.002, flops=24, bytes=8), timed(0.003, flops=25, bytes=8)
     found = stored_rows(side({A: old}), side({A: new}), "")
     table = tables.table(found)
@@ -148,12 +139,12 @@ def test_the_table_leaves_out_equal_figures_and_counts_the_worst_first() -> None
     assert counts(found) == "1 CHANGED, 1 INCONCLUSIVE, 1 SAME"
 
 
-def test_the_schema_of_gate_json_lists_each_verdict() -> None:
+def test_the_schema_of_gate_json_lists_each_verdict():
     schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     assert tuple(schema["$defs"]["verdict"]["enum"]) == VERDICTS
 
 
-def test_a_benchmark_that_was_skipped_is_open() -> None:
+def test_a_benchmark_that_was_skipped_is_open():
     (skipped,) = with_skips([one_sided(B, TIME, 1.0, None)], {B: "no network"})
     assert (skipped.verdict, skipped.note) == ("INCONCLUSIVE", "skipped this time: no network")
 
@@ -169,12 +160,12 @@ def test_a_benchmark_that_was_skipped_is_open() -> None:
     ],
 )
 def test_a_benchmark_too_long_for_the_budget_is_missing_only_where_it_clearly_grew(
-    before_s: float | None, after_s: float | None, verdict: str
-) -> None:
+    before_s, after_s, verdict
+):
     why = f"{TOOK_TOO_LONG} 39 s"
     skips = {A: why, B: "no network"}
 
-    def side(seconds: float | None) -> Any:
+    def side(seconds):
         reports = [
             {"nodeid": name, "outcome": "skipped", "longrepr": ["test_a.py", 1, f"Skipped: {why}"]}
             for name, why in skips.items()

@@ -1,9 +1,7 @@
 """The other side of a comparison."""
 
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -22,24 +20,22 @@ SAME = "both sides are the same"
         ("no-such", "no folder, no interpreter, and no revision"),
     ],
 )
-def test_the_same_side_twice_and_an_unknown_side_are_refused(
-    foreign: Path, other: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_side_twice_and_an_unknown_side_are_refused(foreign, other, why, monkeypatch):
     monkeypatch.chdir(foreign)
     with pytest.raises(pytest.UsageError, match=why):
         sides.other_side(other, config(foreign), None)  # type: ignore[arg-type]
 
 
-def config(root: Path, *arguments: str) -> Any:
+def config(root, *arguments):
     return SimpleNamespace(
         rootpath=root, args=arguments, invocation_params=SimpleNamespace(dir=root)
     )
 
 
-def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Path) -> None:
+def test_a_side_that_ran_the_others_code_is_refused(foreign, tmp_path):
     there = tmp_path / "there"
 
-    def ran(root: Path, *files: Path, prefix: str = "/usr") -> Replicate:
+    def ran(root, *files, prefix="/usr"):
         return Replicate(
             Side("b", "python", root),
             {},
@@ -83,24 +79,20 @@ def test_a_side_that_ran_the_others_code_is_refused(foreign: Path, tmp_path: Pat
             sides.check_origins(Pair(before, after), foreign, asked)
 
 
-def test_a_checkout_has_what_a_build_wrote_beside_tracked_files(
-    foreign: Path, tmp_path: Path
-) -> None:
+def test_a_checkout_has_what_a_build_wrote_beside_tracked_files(foreign, tmp_path):
     (foreign / ".gitignore").write_text("version.py\nenv/\n")
     for root in (foreign, tmp_path / "tree"):
         (root / "env").mkdir(parents=True)
     for name in ("version.py", "env/more.py"):
         (foreign / name).touch()
-    tree: Any = SimpleNamespace(worktree=lambda top, commit: tmp_path / "tree")
+    tree = SimpleNamespace(worktree=lambda top, commit: tmp_path / "tree")
     assert (
         "with version.py as this side has it" in sides.checkout("HEAD", "HEAD", foreign, tree).label
     )
     assert {each.name for each in (tmp_path / "tree").rglob("*")} == {"env", "version.py"}
 
 
-def test_editable_packages_are_imported_from_each_side(
-    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_editable_packages_are_imported_from_each_side(foreign, tmp_path, monkeypatch):
     other = tmp_path / "other"
     for root in (foreign, other):
         (root / "part" / "src").mkdir(parents=True)

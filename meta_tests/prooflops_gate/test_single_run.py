@@ -1,11 +1,10 @@
 """One run compared with the history, or stored as a baseline."""
 
-from meta_tests.prooflops_gate.foreign import Foreign
 from meta_tests.prooflops_gate.foreign_repo import valid_json
 from prooflops_gate.history import records
 
 
-def test_a_recorded_run_is_listed_named_and_compared(plain_repo: Foreign) -> None:
+def test_a_recorded_run_is_listed_named_and_compared(plain_repo):
     run = plain_repo.run("--gate-record", "main")
     assert run.code == 0
     plain_repo.test(4)
@@ -33,7 +32,7 @@ def test_a_recorded_run_is_listed_named_and_compared(plain_repo: Foreign) -> Non
     assert "test_renamed" in listed, listed
 
 
-def test_a_run_that_did_not_succeed_is_no_baseline(plain_repo: Foreign) -> None:
+def test_a_run_that_did_not_succeed_is_no_baseline(plain_repo):
     (plain_repo.root / "test_last.py").write_text("def test_last():\n    assert False\n")
     for options, code, why in (([], 1, "tests failed"), (["-k", "nothing"], 5, "no test ran")):
         run = plain_repo.run("--gate-record", "main", *options)
@@ -41,7 +40,7 @@ def test_a_run_that_did_not_succeed_is_no_baseline(plain_repo: Foreign) -> None:
     assert not records.baselines(plain_repo.root / ".prooflops" / "history")
 
 
-def test_a_benchmark_that_is_skipped_is_not_missing(plain_repo: Foreign) -> None:
+def test_a_benchmark_that_is_skipped_is_not_missing(plain_repo):
     assert plain_repo.run("--gate-record", "main").code == 0
     (plain_repo.root / "conftest.py").write_text(
         "import pytest\ndef pytest_runtest_setup(): pytest.skip('not today')\n"

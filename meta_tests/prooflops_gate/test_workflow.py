@@ -11,10 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -92,7 +90,7 @@ EXPRESSIONS = {"github.token": "t", "github.repository": "o/r", "github.event.nu
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def machine(tmp_path_factory):
     """A folder with the programs of a runner in `tools`, and `env`, where the action has installed
     the gate, from a copy of this clone, and a project of one module.
     """
@@ -128,7 +126,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def environment(machine: Path) -> dict[str, str]:
+def environment(machine):
     """That of a runner's shell."""
     inherited = {
         name: text for name, text in os.environ.items() if not name.startswith(("PYTEST", "GITHUB"))
@@ -137,7 +135,7 @@ def environment(machine: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def runner(machine: Path, foreign: Path, tmp_path: Path) -> dict[str, str]:
+def runner(machine, foreign, tmp_path):
     """The environment of a job, whose installations are there."""
     store = tmp_path / "comments.json"
     store.write_text('{"9": "of another"}')
@@ -155,7 +153,7 @@ def runner(machine: Path, foreign: Path, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def steps_of_the_action() -> list[dict[str, Any]]:
+def steps_of_the_action():
     """Its shell steps, with the defaults of its inputs."""
     given = {f"inputs.{name}": each["default"] for name, each in ACTION["inputs"].items()}
     given |= {"inputs.base": "origin/main", "inputs.options": "-p no:cacheprovider"}
@@ -169,9 +167,7 @@ def steps_of_the_action() -> list[dict[str, Any]]:
     return steps
 
 
-def shell(
-    step: Mapping[str, Any], folder: Path, environment: Mapping[str, str]
-) -> "subprocess.CompletedProcess[str]":
+def shell(step, folder, environment):
     """Runs a step as a runner does."""
     own = {name: str(text) for name, text in step.get("env", {}).items()}
     for name, value in EXPRESSIONS.items():
@@ -186,11 +182,11 @@ def shell(
     return done
 
 
-def shell_steps(job: dict[str, Any]) -> list[dict[str, Any]]:
+def shell_steps(job):
     return [step for step in job["steps"] if "run" in step]
 
 
-def clone_of_a_package(foreign: Path, here: Path) -> None:
+def clone_of_a_package(foreign, here):
     """A clone of the repository, as a package of one module whose branch is `main`."""
     (foreign / "test_more.py").unlink()
     (foreign / "pyproject.toml").write_text(MODULE)
@@ -199,23 +195,21 @@ def clone_of_a_package(foreign: Path, here: Path) -> None:
     subprocess.run(["git", "clone", "-q", foreign, here], check=True)
 
 
-def make_slower(here: Path) -> None:
+def make_slower(here):
     """Commits a change that slows the benchmark down."""
     work = here / "work.py"
     work.write_text(work.read_text().replace("STEPS = 300", "STEPS = 1500"))
     run_git(here, "commit", "-qam", "slower")
 
 
-def commented(tmp_path: Path) -> str:
+def commented(tmp_path):
     """The one comment of the gate, beside another's."""
-    comments: dict[str, str] = json.loads((tmp_path / "comments.json").read_text())
+    comments = json.loads((tmp_path / "comments.json").read_text())
     assert list(comments) == ["9", "20"], "one comment, which the second run updates"
     return comments["20"]
 
 
-def test_every_shell_step_works_in_a_fresh_folder(
-    foreign: Path, tmp_path: Path, runner: dict[str, str]
-) -> None:
+def test_every_shell_step_works_in_a_fresh_folder(foreign, tmp_path, runner):
     here = tmp_path / "here"
     clone_of_a_package(foreign, here)
     beside, own = (shell_steps(job) for job in JOBS.values())
@@ -234,9 +228,7 @@ def test_every_shell_step_works_in_a_fresh_folder(
     assert "gate: fails: 1 SLOWER" in done.stdout
 
 
-def test_every_shell_step_of_the_action_works_in_a_fresh_folder(
-    foreign: Path, tmp_path: Path, runner: dict[str, str]
-) -> None:
+def test_every_shell_step_of_the_action_works_in_a_fresh_folder(foreign, tmp_path, runner):
     here = tmp_path / "here"
     clone_of_a_package(foreign, here)
     make_slower(here)
@@ -249,9 +241,7 @@ def test_every_shell_step_of_the_action_works_in_a_fresh_folder(
     assert json.loads((tmp_path / "gate.json").read_text())["fails"]
 
 
-def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(
-    foreign: Path, tmp_path: Path, runner: dict[str, str]
-) -> None:
+def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(foreign, tmp_path, runner):
     here = tmp_path / "here"
     clone_of_a_package(foreign, here)
     make_slower(here)
@@ -269,7 +259,7 @@ def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(
     assert "SLOWER (1)" in commented(tmp_path)
 
 
-def test_the_workflow_has_all_commits_and_restores_the_records_it_saved() -> None:
+def test_the_workflow_has_all_commits_and_restores_the_records_it_saved():
     cached = {}
     for name, job in JOBS.items():
         assert job["steps"][0]["with"] == {"fetch-depth": 0}, (

@@ -8,10 +8,8 @@ reaches those modules that import `time.perf_counter` within the block.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -19,7 +17,7 @@ from torch import Tensor
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from meta_tests.simulated_card.card import SLEEP_HZ, Card, Stream
+from meta_tests.simulated_card.card import SLEEP_HZ, Stream
 from meta_tests.simulated_card.kernels import Kernels, _state_of
 
 CPU = torch.device("cpu")
@@ -27,7 +25,7 @@ ROUNDING_S = 1e-12
 
 
 @contextmanager
-def simulated(card: Card) -> Iterator[Kernels]:
+def simulated(card):
     """Within, torch has this card."""
     from prooflops.machine import device
 
@@ -43,12 +41,12 @@ def simulated(card: Card) -> Iterator[Kernels]:
         yield kernels
 
 
-def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
+def _patches(card, kernels):
     from prooflops.machine import sampling
     from prooflops.predicted import fake_cuda, prediction, tracker
     from prooflops_gate.machine import nvml
 
-    made: list[tuple[Any, dict[str, Any]]] = [
+    made = [
         (torch.Tensor, _tensor(card, kernels)),
         (torch.UntypedStorage, _storage(card, kernels)),
         (torch, _factories(card, kernels)),
@@ -80,8 +78,8 @@ def _patches(card: Card, kernels: Kernels) -> list[tuple[Any, dict[str, Any]]]:
     return [*made, (torch.cuda, _cuda(card, kernels))]
 
 
-def _host_clock(card: Card) -> dict[str, Any]:
-    def perf_counter() -> float:
+def _host_clock(card):
+    def perf_counter():
         return card.now()
 
     # pytest-benchmark finds its timers by their names.
@@ -89,29 +87,29 @@ def _host_clock(card: Card) -> dict[str, Any]:
     return {"perf_counter": perf_counter, "perf_counter_ns": lambda: round(1e9 * card.now())}
 
 
-def _to(card: Card, kernels: Kernels) -> Callable[..., Tensor]:
+def _to(card, kernels):
     """Tensor.to, which C++ would ask a driver for."""
     real = torch.Tensor.to
 
     class Crossing(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, x: Tensor, device: torch.device, options: dict[str, Any]) -> Tensor:
+        def forward(ctx, x, device, options):
             ctx.origin = x.device
             ctx.dtype = x.dtype
             return crossed(x, device, **options)
 
         @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Any:
+        def backward(ctx, gradient):
             return to(gradient, ctx.origin, ctx.dtype), None, None
 
-    def crossed(x: Tensor, device: torch.device, **options: Any) -> Tensor:
+    def crossed(x, device, **options):
         options = {name: value for name, value in options.items() if value is not None}
         if device.type == card.kind:
             return torch.ops.aten._to_copy.default(x, device=device, **options)
         with kernels.to_host():
             return torch.ops.aten._to_copy.default(x, device=CPU, **options)
 
-    def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def to(x, *args, **kwargs):
         if "torch_dtype" in kwargs:
             kwargs["dtype"] = kwargs.pop("torch_dtype")
         copy = kwargs.pop("copy", False)
@@ -133,25 +131,25 @@ def _to(card: Card, kernels: Kernels) -> Callable[..., Tensor]:
     return to
 
 
-def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
+def _tensor(card, kernels):
     real = {name: getattr(torch.Tensor, name) for name in ("device", "tolist", "data_ptr", "numpy")}
     to = _to(card, kernels)
 
-    def numpy(x: Tensor, *, force: bool = False) -> Any:
+    def numpy(x, *, force=False):
         if kernels.has(x) and not force:
             raise TypeError(f"can't convert {x.device} device type tensor to numpy")
         return real["numpy"](x.cpu() if kernels.has(x) else x, force=force)
 
-    def data_ptr(x: Tensor) -> int:
+    def data_ptr(x):
         begin = kernels.address(x.untyped_storage()) if kernels.has(x) else None
         return (
             real["data_ptr"](x) if begin is None else begin + x.storage_offset() * x.element_size()
         )
 
-    def pin_memory(x: Tensor, device: Any = None) -> Tensor:
+    def pin_memory(x, device=None):
         return x if kernels.is_pinned(x) else kernels.pin(x.detach().clone())
 
-    def device(x: Tensor) -> torch.device:
+    def device(x):
         return card.device if kernels.has(x) else real["device"].__get__(x)
 
     is_on = {
@@ -171,26 +169,24 @@ def _tensor(card: Card, kernels: Kernels) -> dict[str, Any]:
     }
 
 
-def _storage(card: Card, kernels: Kernels) -> dict[str, Any]:
+def _storage(card, kernels):
     real = {name: getattr(torch.UntypedStorage, name) for name in ("device", "data_ptr", "clone")}
 
-    def data_ptr(storage: torch.UntypedStorage) -> int:
+    def data_ptr(storage):
         begin = kernels.address(storage)
         return real["data_ptr"](storage) if begin is None else begin
 
-    def bytes_of(storage: torch.UntypedStorage) -> Tensor:
+    def bytes_of(storage):
         return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
 
-    def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    def clone(storage):
         here = kernels.address(storage) is not None
         return bytes_of(storage).clone().untyped_storage() if here else real["clone"](storage)
 
-    def to(
-        storage: torch.UntypedStorage, *, device: Any, non_blocking: bool = False
-    ) -> torch.UntypedStorage:
+    def to(storage, *, device, non_blocking=False):
         return bytes_of(storage).to(device, non_blocking=non_blocking).untyped_storage()
 
-    def device(storage: torch.UntypedStorage) -> torch.device:
+    def device(storage):
         if kernels.address(storage) is None:
             return real["device"].__get__(storage)
         return card.device
@@ -205,7 +201,7 @@ def _storage(card: Card, kernels: Kernels) -> dict[str, Any]:
     }
 
 
-def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
+def _factories(card, kernels):
     real_tensor = torch.tensor
     real_as_tensor = torch.as_tensor
     real_generator = torch._C.Generator
@@ -213,13 +209,13 @@ def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
     real_dtype = torch.set_autocast_dtype
 
     def tensor(
-        data: Any,
+        data,
         *,
-        dtype: Any = None,
-        device: Any = None,
-        requires_grad: bool = False,
-        pin_memory: bool = False,
-    ) -> Tensor:
+        dtype=None,
+        device=None,
+        requires_grad=False,
+        pin_memory=False,
+    ):
         device = torch.device(device) if device is not None else _default_device()
         if device.type == card.kind:
             kernels._refuse_dtypes(dtype)
@@ -230,39 +226,39 @@ def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
                 made = made.pin_memory()
         return made.requires_grad_(requires_grad)
 
-    def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    def as_tensor(data, dtype=None, device=None):
         if isinstance(data, Tensor):
             return data.to(device=device or data.device, dtype=dtype or data.dtype)
         made = real_as_tensor(data, dtype=dtype, device=CPU)
         return made.to(device) if device is not None else made
 
     class Generator(real_generator):  # type: ignore[misc, valid-type]
-        def __new__(cls, *_: Any, **__: Any) -> Any:
+        def __new__(cls, *_, **__):
             return super().__new__(cls)
 
-        def __init__(self, device: Any = "cpu") -> None:
+        def __init__(self, device="cpu"):
             self._device = card.device if torch.device(device).type == card.kind else CPU
             if self._device != CPU:
                 kernels.addresses_of_generators.add(self._cdata)
                 self.manual_seed(0)
 
         @property
-        def device(self) -> torch.device:
+        def device(self):
             return self._device
 
-        def manual_seed(self, seed: int) -> Any:
+        def manual_seed(self, seed):
             if self._device != CPU:
                 self.set_state(_state_of(seed))
                 return self
             return super().manual_seed(seed)
 
-    def set_autocast_enabled(kind: Any, enabled: Any = None) -> None:
+    def set_autocast_enabled(kind, enabled=None):
         if isinstance(kind, str) and kind == card.kind:
             # C++ sees tensors of the CPU, which autocast by the CPU's lists.
             real_enable("cpu", enabled)
         real_enable(kind, enabled) if enabled is not None else real_enable(kind)
 
-    def set_autocast_dtype(kind: str, dtype: torch.dtype) -> None:
+    def set_autocast_dtype(kind, dtype):
         if kind == card.kind:
             real_dtype("cpu", dtype)
         real_dtype(kind, dtype)
@@ -276,7 +272,7 @@ def _factories(card: Card, kernels: Kernels) -> dict[str, Any]:
     }
 
 
-def _default_device() -> torch.device:
+def _default_device():
     """As torch.get_default_device, which makes a tensor to find out."""
     contexts = [
         mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)
@@ -284,41 +280,41 @@ def _default_device() -> torch.device:
     return torch.device(contexts[-1].device) if contexts else CPU
 
 
-def _streams(card: Card) -> tuple[type, type]:
+def _streams(card):
     class CardStream(Stream):
         device = card.device
 
-        def __init__(self, device: Any = None, **_: Any) -> None:
+        def __init__(self, device=None, **_):
             CardStream.made = stream_id = getattr(CardStream, "made", 0) + 1
             super().__init__(stream_id)
 
-        def query(self) -> bool:
+        def query(self):
             return self.ready_s <= card.queue_now() + ROUNDING_S
 
-        def synchronize(self) -> None:
+        def synchronize(self):
             card.synchronise(self.ready_s)
 
-        def wait_stream(self, other: Stream) -> None:
+        def wait_stream(self, other):
             self.ready_s = max(self.ready_s, other.ready_s)
 
     class Event:
-        def __init__(self, enable_timing: bool = False, **_: Any) -> None:
-            self.time_s: float | None = None
+        def __init__(self, enable_timing=False, **_):
+            self.time_s = None
 
-        def record(self, stream: Stream | None = None) -> None:
+        def record(self, stream=None):
             card.check()
             card.counts.operations += 1
             stream = stream or card.stream
             self.time_s = stream.ready_s = max(stream.ready_s, card.queue_now())
 
-        def query(self) -> bool:
+        def query(self):
             return self.time_s is None or self.time_s <= card.queue_now() + ROUNDING_S
 
-        def synchronize(self) -> None:
+        def synchronize(self):
             if self.time_s is not None:
                 card.synchronise(self.time_s)
 
-        def elapsed_time(self, later: Event) -> float:
+        def elapsed_time(self, later):
             assert self.time_s is not None, "the event was not recorded"
             assert later.time_s is not None, "the event was not recorded"
             if not (self.query() and later.query()):
@@ -329,7 +325,7 @@ def _streams(card: Card) -> tuple[type, type]:
     return CardStream, Event
 
 
-def _properties(card: Card) -> SimpleNamespace:
+def _properties(card):
     # gfx942 is (9, 4) to torch, gfx1100 (11, 0)
     arch = card.row.arch
     major, minor = map(int, (arch[3:-2], arch[-2]) if card.is_amd else arch.split("."))
@@ -345,13 +341,13 @@ def _properties(card: Card) -> SimpleNamespace:
     )
 
 
-def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
+def _cuda(card, kernels):
     """The functions of `torch.cuda` but for those about memory and random numbers."""
     stream_class, event_class = _streams(card)
     properties = _properties(card)
 
     @contextmanager
-    def stream(chosen: Any) -> Iterator[None]:
+    def stream(chosen):
         before = card.stream
         card.stream = chosen or card.stream
         try:
@@ -384,7 +380,7 @@ def _cuda(card: Card, kernels: Kernels) -> dict[str, Any]:
     }
 
 
-def _cuda_state(card: Card, kernels: Kernels) -> dict[str, Any]:
+def _cuda_state(card, kernels):
     """Memory and random numbers of `torch.cuda`."""
     memory = card.memory
     random_numbers = _random_numbers(kernels)
@@ -409,8 +405,8 @@ def _cuda_state(card: Card, kernels: Kernels) -> dict[str, Any]:
     }
 
 
-def _random_numbers(kernels: Kernels) -> dict[str, Any]:
-    def set_state(state: Tensor, device: Any = None) -> None:
+def _random_numbers(kernels):
+    def set_state(state, device=None):
         kernels.random_state = state.clone()
 
     return {
@@ -420,7 +416,7 @@ def _random_numbers(kernels: Kernels) -> dict[str, Any]:
     }
 
 
-def _mps(card: Card, kernels: Kernels) -> dict[str, Any]:
+def _mps(card, kernels):
     return {
         **_random_numbers(kernels),
         "synchronize": card.synchronise,
@@ -436,10 +432,10 @@ MEMORY_MHZ = 3201
 CONTEXT_BYTES = 543_162_368
 
 
-def _nvml(card: Card) -> Any:
+def _nvml(card):
     """The part of pynvml that is asked."""
 
-    def of(value: Any) -> Any:
+    def of(value):
         return lambda *_: value() if callable(value) else value
 
     nominal, of_matrices = card.row.clocks_mhz

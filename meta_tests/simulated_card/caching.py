@@ -9,7 +9,7 @@ from collections import Counter
 
 import torch
 
-from accounting.caching_allocator import Block, CachingAllocator, OutOfMemory
+from accounting.caching_allocator import CachingAllocator, OutOfMemory
 
 MIB = 2**20
 FIGURES = ("requested_bytes", "allocated_bytes", "reserved_bytes")
@@ -18,14 +18,14 @@ FIGURES = ("requested_bytes", "allocated_bytes", "reserved_bytes")
 class CardMemory(CachingAllocator):
     """Hands out addresses and keeps the counters of `torch.cuda.memory_stats`; holds no memory."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes):
         super().__init__(limit_bytes)
         self.limit_bytes = limit_bytes
         self.peaks = dict.fromkeys(FIGURES, 0)
         # By figure, all that was ever added.
-        self.added: Counter[str] = Counter()
+        self.added = Counter()
 
-    def allocate(self, request: int) -> Block | None:
+    def allocate(self, request):
         """A block for `request` bytes; None for none. Raises torch.OutOfMemoryError."""
         before = self.current()
         try:
@@ -37,18 +37,18 @@ class CardMemory(CachingAllocator):
             self.added[name] += max(0, value - before[name])
         return block
 
-    def refuse_beyond_limit(self, request: int) -> None:
+    def refuse_beyond_limit(self, request):
         """Raises torch.OutOfMemoryError for what could not be had even from an empty cache."""
         if self.allocated_bytes + request > self.limit_bytes:
             self._refuse(request)
 
-    def current(self) -> dict[str, int]:
+    def current(self):
         return {name: getattr(self, name) for name in FIGURES}
 
-    def reset_peak(self) -> None:
+    def reset_peak(self):
         self.peaks = self.current()
 
-    def stats(self) -> dict[str, int]:
+    def stats(self):
         found = {}
         for name, value in self.current().items():
             found[f"{name}.all.current"] = value
@@ -60,7 +60,7 @@ class CardMemory(CachingAllocator):
         parts = [block.size for block in blocks if not block.is_whole_segment]
         return found | {"inactive_split_bytes.all.current": sum(parts)}
 
-    def _refuse(self, request: int) -> None:
+    def _refuse(self, request):
         free = self.limit_bytes - self.reserved_bytes
         raise torch.OutOfMemoryError(
             f"CUDA out of memory. Tried to allocate {request / MIB:.2f} MiB. "

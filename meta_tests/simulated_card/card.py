@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
 from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s, peak_flop_per_s
-from accounting.devices.peaks import Accelerator
 from accounting.formats import FORMATS
 from meta_tests.simulated_card.caching import MIB, CardMemory
 
@@ -48,7 +46,7 @@ class Rates:
     joules_per_s: float = 300.0
 
     @classmethod
-    def of(cls, row: Accelerator) -> Rates:
+    def of(cls, row):
         """80 % of the peaks and 90 % of the bandwidth of a row of the peak table."""
         flops = {
             dtype: 0.8 * (peak_flop_per_s(row, dtype) or 10e12)
@@ -56,7 +54,7 @@ class Rates:
         }
         return cls(flops, 0.9 * (bandwidth_bytes_per_s(row) or 1e12))
 
-    def lower(self, name: str, share: float) -> None:
+    def lower(self, name, share):
         """Lowers the rate of a dtype or of one of those below.
 
         Raises ValueError for another name.
@@ -125,7 +123,7 @@ class Card:
     # Sticky: each later operation fails with it.
     error: str = ""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.row = ACCELERATORS[self.label]
         self.rates = Rates.of(self.row)
         self.name = self.row.names[0] if self.row.names else self.label
@@ -137,16 +135,16 @@ class Card:
         self._within = False
         self._looked = self._host()
         # Bytes of storages that the last level of cache holds, the latest last.
-        self._cached: dict[int, int] = {}
-        self._arriving: list[tuple[float, Callable[[], object]]] = []
+        self._cached = {}
+        self._arriving = []
 
     # ---- the host's clock ----
 
-    def now(self) -> float:
+    def now(self):
         """The host's clock: the queue's, and what a host's Python would take."""
         return self.queue_now() + self._python_s / PYTHON_SLOWNESS
 
-    def queue_now(self) -> float:
+    def queue_now(self):
         """The host's time as the queue sees it: launches, waits and sleep, however busy this
         machine is.
         """
@@ -162,17 +160,17 @@ class Card:
         return self._queue_s
 
     @staticmethod
-    def _host() -> tuple[float, float, int]:
+    def _host():
         """Wall time, this thread's own, and how often it slept."""
         # The first: Linux alone.
         usage = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))
         return _wall_s(), time.thread_time(), usage.ru_nvcsw
 
-    def let_pass(self, seconds: float) -> None:
+    def let_pass(self, seconds):
         self._queue_s += seconds
 
     @contextmanager
-    def in_its_place(self) -> Iterator[None]:
+    def in_its_place(self):
         """The CPU does the card's work within, and that takes no time."""
         self.queue_now()
         before = self._within
@@ -185,7 +183,7 @@ class Card:
 
     # ---- the queue ----
 
-    def launch(self, seconds: float) -> float:
+    def launch(self, seconds):
         """Puts a kernel of so many seconds at full clock into the current stream; returns when it
         will have run.
         """
@@ -198,7 +196,7 @@ class Card:
         )
         return self.stream.ready_s
 
-    def copy(self, nbytes: int, pinned: bool, to_host: bool) -> float:
+    def copy(self, nbytes, pinned, to_host):
         """Puts a copy over the link into the current stream, at any clock; returns when it will
         have run.
         """
@@ -207,7 +205,7 @@ class Card:
         rate = pinned_rate if pinned else rates.pageable_bytes_per_s
         return self.launch(nbytes / rate * self.rates.clock)
 
-    def synchronise(self, until_s: float | None = None) -> None:
+    def synchronise(self, until_s=None):
         """The host waits, by default for all streams."""
         self.check()
         self.counts.synchronisations += 1
@@ -216,11 +214,11 @@ class Card:
         self.let_pass(max(0.0, until_s - self.queue_now()))
         self.settle()
 
-    def arrive_later(self, ready_s: float, copy: Callable[[], object]) -> None:
+    def arrive_later(self, ready_s, copy):
         """A copy to pinned memory shows in the host's only when the stream has come to it."""
         self._arriving.append((ready_s, copy))
 
-    def settle(self) -> None:
+    def settle(self):
         """Writes what has arrived by now."""
         now = self.queue_now()
         arrived = [copy for ready_s, copy in self._arriving if ready_s <= now]
@@ -229,14 +227,14 @@ class Card:
             for copy in arrived:
                 copy()
 
-    def check(self) -> None:
+    def check(self):
         if self.error:
             raise torch.AcceleratorError(self.error)
 
     # ---- kernels ----
 
     @property
-    def uses_tf32(self) -> bool:
+    def uses_tf32(self):
         """Whether products of fp32 are rounded; an AMD device asks for one more variable."""
         return (
             torch.get_float32_matmul_precision() != "highest"
@@ -244,7 +242,7 @@ class Card:
             and float(self.row.arch) >= 8
         )
 
-    def from_memory(self, moved: dict[int, int]) -> int:
+    def from_memory(self, moved):
         """The bytes that the memory moves for these storages; the cache's count by their shorter
         time.
         """
@@ -258,7 +256,7 @@ class Card:
             del self._cached[next(iter(self._cached))]
         return size
 
-    def kernel_s(self, flops: float, moved_bytes: int, dtype: str) -> float:
+    def kernel_s(self, flops, moved_bytes, dtype):
         """The roofline: the longer of arithmetic and memory."""
         return max(
             flops / self.rates.flop_per_s.get(dtype, 8e12),

@@ -11,9 +11,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from accounting.caching_allocator import Block
 from accounting.formats import FORMATS
 from meta_tests.simulated_card.caching import MIB
 from meta_tests.simulated_card.card import (
@@ -29,14 +26,13 @@ from meta_tests.simulated_card.card import (
     HOST_THREAD_FLOP_PER_S,
     PAGES_PINNED_BYTES_PER_S,
     SHORTEST_HOST_OPERATOR_S,
-    Card,
 )
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
 
 
-def _operators(names: str) -> set[Any]:
+def _operators(names):
     return {getattr(aten, name) for name in names.split()}
 
 
@@ -70,38 +66,38 @@ NAMES = {
 class Kernels(TorchDispatchMode):
     """Entered, it runs all operators; those of the card's tensors are launched and charged."""
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, card):
         super().__init__()
         self.card = card
         self.random_state = _state_of(0)
         # The key is the storage's id, which torch keeps as long as its bytes.
-        self._blocks: dict[int, Block | None] = {}
-        self.addresses_of_generators: set[int] = set()
+        self._blocks = {}
+        self.addresses_of_generators = set()
         # Counts the free blocks of each size.
-        self.pinned_cache: Counter[int] = Counter()
-        self._pinned: set[int] = set()
+        self.pinned_cache = Counter()
+        self._pinned = set()
         # The storages that an operator of several made on the way.
-        self._born_within: set[int] = set()
-        self._workspaces: dict[tuple[str, int], Block | None] = {}
+        self._born_within = set()
+        self._workspaces = {}
         self._to_host = False
 
     # ---- where tensors live ----------------------------------------------------------------------
 
-    def has(self, tensor: Tensor) -> bool:
+    def has(self, tensor):
         try:
             return id(tensor.untyped_storage()) in self._blocks
         except (NotImplementedError, RuntimeError):
             # Sparse tensors, and those of functorch.
             return False
 
-    def address(self, storage: torch.UntypedStorage) -> int | None:
+    def address(self, storage):
         """The address of a storage on the card; None for one of the host."""
         if id(storage) not in self._blocks:
             return None
         block = self._blocks[id(storage)]
         return block.address if block else 0
 
-    def take(self, storage: torch.UntypedStorage) -> None:
+    def take(self, storage):
         """Puts a storage on the card, until torch frees it."""
         key = id(storage)
         if key not in self._blocks:
@@ -109,11 +105,11 @@ class Kernels(TorchDispatchMode):
             self.card.counts.operations += 1
             weakref.finalize(storage, self._freed, key).atexit = False
 
-    def _freed(self, key: int) -> None:
+    def _freed(self, key):
         if block := self._blocks.pop(key, None):
             self.card.memory.free(block)
 
-    def pin(self, tensor: Tensor) -> Tensor:
+    def pin(self, tensor):
         """Has the tensor lie in pinned memory, of which torch keeps freed blocks for later ones."""
         storage = tensor.untyped_storage()
         size = tensor.nbytes
@@ -125,19 +121,19 @@ class Kernels(TorchDispatchMode):
         weakref.finalize(storage, self.pinned_cache.update, {size: 1}).atexit = False
         return tensor
 
-    def is_pinned(self, tensor: Tensor) -> bool:
+    def is_pinned(self, tensor):
         return id(tensor.untyped_storage()) in self._pinned
 
-    def _is_born_within(self, tensor: Tensor) -> bool:
+    def _is_born_within(self, tensor):
         return tensor.layout == torch.strided and id(tensor.untyped_storage()) in self._born_within
 
     @staticmethod
-    def _note(storage: torch.UntypedStorage, where: set[int]) -> None:
+    def _note(storage, where):
         where.add(id(storage))
         weakref.finalize(storage, where.discard, id(storage)).atexit = False
 
     @contextmanager
-    def to_host(self) -> Iterator[None]:
+    def to_host(self):
         """Within, a copy of a tensor of the card is one of the host."""
         self._to_host = True
         try:
@@ -147,11 +143,11 @@ class Kernels(TorchDispatchMode):
 
     # ---- operators -------------------------------------------------------------------------------
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         with self.card.in_its_place():
             return self._run(func, args, kwargs or {})
 
-    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _run(self, func, args, kwargs):
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         asked = kwargs.get("device")
         here = asked is not None and asked.type == self.card.kind
@@ -199,7 +195,7 @@ class Kernels(TorchDispatchMode):
         self._charge(func, args, kwargs, out, on_card, made)
         return out
 
-    def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any], operands: list[Tensor]) -> Any:
+    def _on_host(self, func, args, kwargs, operands):
         pinned = kwargs.pop("pin_memory", None)
         out = self._only_timed(func, args, kwargs, operands)
         if out is None:
@@ -221,7 +217,7 @@ class Kernels(TorchDispatchMode):
             self._note(out.untyped_storage(), self._born_within)
         return out
 
-    def _refuse_a_mix(self, func: Any, operands: list[Tensor], on_card: list[Tensor]) -> None:
+    def _refuse_a_mix(self, func, operands, on_card):
         for tensor in operands:
             if tensor.dim() and not self.has(tensor):
                 if self._is_born_within(tensor):
@@ -232,7 +228,7 @@ class Kernels(TorchDispatchMode):
                     f"devices, {self.card.device} and cpu! (when checking arguments of {func})"
                 )
 
-    def _refuse_dtypes(self, *dtypes: torch.dtype | None) -> None:
+    def _refuse_dtypes(self, *dtypes):
         for dtype in dtypes:
             if dtype in self.card.refused:
                 kind = self.card.kind.upper()
@@ -241,7 +237,7 @@ class Kernels(TorchDispatchMode):
                     f"as the {kind} framework doesn't support it"
                 )
 
-    def _refuse_too_much(self, args: Any, kwargs: dict[str, Any]) -> None:
+    def _refuse_too_much(self, args, kwargs):
         """Out of memory is known before the CPU has filled what the card could not hold."""
         if (
             args
@@ -251,7 +247,7 @@ class Kernels(TorchDispatchMode):
             size = math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
             self.card.memory.refuse_beyond_limit(size)
 
-    def _with_random_numbers(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _with_random_numbers(self, func, args, kwargs):
         """Random numbers of the card come from a generator of its own."""
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
@@ -270,9 +266,7 @@ class Kernels(TorchDispatchMode):
             self.random_state = torch.default_generator.get_state()
             torch.default_generator.set_state(host)
 
-    def _only_timed(
-        self, func: Any, args: Any, kwargs: dict[str, Any], operands: list[Tensor]
-    ) -> Any:
+    def _only_timed(self, func, args, kwargs, operands):
         """A result without values, in a comparison of times, for what would take the CPU long; None
         for other calls.
         """
@@ -294,7 +288,7 @@ class Kernels(TorchDispatchMode):
             lambda x: torch.empty_like(x, device=CPU) if isinstance(x, Tensor) else x, shapes
         )
 
-    def _copied(self, func: Any, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
+    def _copied(self, func, args, kwargs, here):
         """A copy to or from the host, which waits unless it is not to block and the host's side is
         pinned.
         """
@@ -324,7 +318,7 @@ class Kernels(TorchDispatchMode):
 
     # ---- what it takes ---------------------------------------------------------------------------
 
-    def _take_workspaces(self, has_bias: bool) -> None:
+    def _take_workspaces(self, has_bias):
         """At the first product of a handle: the forward pass has one, autograd's thread another."""
         in_backward = torch._C._current_graph_task_id() != -1
         for library in ("cublas", "cublasLt") if has_bias else ("cublas",):
@@ -335,13 +329,13 @@ class Kernels(TorchDispatchMode):
 
     def _charge(
         self,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        out: Any,
-        operands: list[Tensor],
-        results: list[Tensor],
-    ) -> None:
+        func,
+        args,
+        kwargs,
+        out,
+        operands,
+        results,
+    ):
         packet = func.overloadpacket
         touched = [*operands, *results]
         if func.is_view:
@@ -368,7 +362,7 @@ class Kernels(TorchDispatchMode):
             self.card.synchronise(self.card.stream.ready_s)
 
 
-def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+def _flops(func, args, kwargs, out):
     packet = func.overloadpacket
     # Torch's counter leaves it out.
     if packet is aten._int_mm:
@@ -376,7 +370,7 @@ def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     return flop_registry[packet](*args, **kwargs, out_val=out) if packet in flop_registry else 0
 
 
-def _made_bytes(args: Any, kwargs: dict[str, Any]) -> int:
+def _made_bytes(args, kwargs):
     """The bytes of the tensor that a call without operands makes, as of random numbers."""
     shape = next((each for each in args if isinstance(each, (list, tuple))), None)
     if shape is None or "device" not in kwargs or "generator" in kwargs:
@@ -384,7 +378,7 @@ def _made_bytes(args: Any, kwargs: dict[str, Any]) -> int:
     return math.prod(shape) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
 
 
-def _widened(args: Any, kwargs: dict[str, Any]) -> Tensor | None:
+def _widened(args, kwargs):
     """The product of two matrices of narrow numbers; None for others."""
     narrow = args[0].dtype
     if narrow not in WIDER:
@@ -395,11 +389,11 @@ def _widened(args: Any, kwargs: dict[str, Any]) -> Tensor | None:
     return product.to(torch.int32 if narrow == torch.int8 else narrow)
 
 
-def _moved_bytes(tensors: Iterable[Tensor]) -> Counter[int]:
+def _moved_bytes(tensors):
     """By the id of each storage, at least a sector of 32 bytes an element where no two elements are
     neighbours.
     """
-    moved: Counter[int] = Counter()
+    moved = Counter()
     for x in tensors:
         if x.layout == torch.strided:
             apart = min(
@@ -412,21 +406,21 @@ def _moved_bytes(tensors: Iterable[Tensor]) -> Counter[int]:
     return moved
 
 
-def _state_of(seed: int) -> Tensor:
+def _state_of(seed):
     """The state of a generator whose numbers are not the CPU's with the same seed."""
     generator = torch._C.Generator()
     generator.manual_seed((seed * 6364136223846793005 + 1442695040888963407) % 2**63)
     return generator.get_state()
 
 
-def _meta(x: Any) -> Any:
+def _meta(x):
     """The same shape without values."""
     if not isinstance(x, Tensor):
         return x
     return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
 
 
-def _tf32(x: Any) -> Any:
+def _tf32(x):
     """A tensor in fp32 is rounded to the 10 bits of mantissa that tensor cores multiply."""
     if not isinstance(x, Tensor) or x.dtype != torch.float32:
         return x

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -36,7 +34,7 @@ KERNELS = pytest.StashKey[Kernels]()
 _SIMULATED = pytest.StashKey[ExitStack]()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     group = parser.getgroup("simulated card")
     group.addoption(
         "--simulated-card",
@@ -57,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def small_steps() -> dict[str, Any]:
+def small_steps():
     """Training steps that learn, and that a CPU has the time for."""
     from accounting.models import GPT2_SMALL, DeepLinear
     from bench.models import reduced
@@ -71,15 +69,15 @@ def small_steps() -> dict[str, Any]:
 
 
 @contextmanager
-def time_alone(card: Card) -> Iterator[None]:
+def time_alone(card):
     """Has comparisons of times, which look at no value, leave large kernels uncomputed, and
     benchmarks be short.
     """
     from prooflops.suite.speed import Speed
 
-    def without_values(timed: Callable[..., Any]) -> Callable[..., Any]:
+    def without_values(timed):
         @functools.wraps(timed)
-        def call(*arguments: Any, **options: Any) -> Any:
+        def call(*arguments, **options):
             before = card.only_timed
             card.only_timed = not any(map(learns, arguments))
             try:
@@ -89,7 +87,7 @@ def time_alone(card: Card) -> Iterator[None]:
 
         return call
 
-    def briefly(ratio: Callable[..., Any]) -> Callable[..., Any]:
+    def briefly(ratio):
         """The card's clock has next to no noise: so few pairs of short blocks tell what 61 tell
         elsewhere.
         """
@@ -97,13 +95,13 @@ def time_alone(card: Card) -> Iterator[None]:
             *arguments, **{**options, "pairs": 9, "block_s": 3e-5}
         )
 
-    def learns(argument: object) -> bool:
+    def learns(argument):
         """Whether it is a step of `bench.training`, whose loss is looked at after all rounds."""
         return type(getattr(argument, "function", argument)).__name__ == "Step"
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(Speed, "ratio", briefly(Speed.ratio)))
-        places: list[tuple[Any, str]] = [(Speed, "seconds"), (measured, "time")]
+        places = [(Speed, "seconds"), (measured, "time")]
         # A house of the tests has no benchmarks.
         if find_spec("bench.rounds"):
             from bench import cache, ceilings, launch, measuring, rounds, search, timing, training
@@ -132,7 +130,7 @@ def time_alone(card: Card) -> Iterator[None]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+def pytest_load_initial_conftests(early_config):
     """Before the suite is imported, which takes the host's clock when it is."""
     options = early_config.known_args_namespace
     if options.simulated_card not in ACCELERATORS:
@@ -150,15 +148,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     stack.enter_context(time_alone(card))
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
+def pytest_unconfigure(config):
     if _SIMULATED in config.stash:
         config.stash[_SIMULATED].close()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
-) -> Generator[None, Any, Any]:
+def pytest_fixture_setup(fixturedef, request):
     """Remembers which fixtures worked on the card, for the tests that share them."""
     card = request.config.stash[KERNELS].card
     before = card.counts.operations
@@ -169,7 +165,7 @@ def pytest_fixture_setup(
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_call(item):
     card = item.config.stash[KERNELS].card
     before = card.counts.operations
     value = yield
@@ -181,7 +177,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     return value
 
 
-def touches_the_card_otherwise(item: pytest.Item) -> bool:
+def touches_the_card_otherwise(item):
     """Whether a fixture worked on the card, or the test need not."""
     # What needs fp64, or counted bytes, is shown on the CPU there.
     if item.config.option.card_kind == "mps":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ RECORD = json.loads((ROOT / "meta_tests/recorded/h200.json").read_text("utf-8"))
 
 
 @pytest.fixture
-def card() -> Iterator[Card]:
+def card():
     made = Card(memory_bytes=256 * MIB)
     with simulated(made):
         yield made
@@ -66,7 +65,7 @@ def test_a_copy_to_pinned_memory_arrives_late(card):
 
 
 def test_products_take_the_workspaces_that_a_card_took(card):
-    def taken(act: Callable[[], object]) -> int:
+    def taken(act):
         before = card.memory.requested_bytes
         out = act()
         grown = card.memory.requested_bytes - before

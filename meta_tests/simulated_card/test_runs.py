@@ -10,15 +10,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from meta_tests.conftest import (
     ROOT,
     SUITE,
-    ChildRun,
-    House,
     child_environment,
     fork_pytest,
     new_house,
@@ -49,7 +46,7 @@ SMALL = (
 ON_MPS = ("act", "dtype", "grad", "init", "matmul", "module", "storage", "tensor")
 
 
-def run_on_card(folder: Path, *arguments: str) -> ChildRun:
+def run_on_card(folder, *arguments):
     options = [
         "-p",
         "meta_tests.simulated_card.plugin",
@@ -65,7 +62,7 @@ def run_on_card(folder: Path, *arguments: str) -> ChildRun:
     )
 
 
-def assert_holds(run: ChildRun, least: int = 1) -> None:
+def assert_holds(run, least=1):
     """All tests pass but those that the card cannot show."""
     red = re.findall(
         r"^(?:FAILED|ERROR) \S*?/?([^/\s]+\.py::.+?)(?: - .*)?$", run.output, re.MULTILINE
@@ -75,13 +72,13 @@ def assert_holds(run: ChildRun, least: int = 1) -> None:
     assert len(re.findall("^PASSED ", run.output, re.MULTILINE)) >= least, run.output
 
 
-def test_claims_that_need_a_card_hold_on_the_simulated_one(tmp_path: Path) -> None:
+def test_claims_that_need_a_card_hold_on_the_simulated_one(tmp_path):
     assert_holds(run_on_card(tmp_path, *SAMPLE, "-k", " or ".join(SAMPLE.values())), least=5)
 
 
 @pytest.mark.prove
 @pytest.mark.parametrize("topic", ON_MPS)
-def test_claims_hold_on_mps(tmp_path: Path, topic: str) -> None:
+def test_claims_hold_on_mps(tmp_path, topic):
     """Where fp64 or counted bytes are needed, they show on the CPU there."""
     files = (ROOT / "test_claims").glob(f"test_{topic}*.py")
     run = run_on_card(tmp_path, "--card-kind=mps", "--device=mps", *map(str, files))
@@ -90,12 +87,12 @@ def test_claims_hold_on_mps(tmp_path: Path, topic: str) -> None:
 
 @pytest.mark.prove
 @pytest.mark.parametrize("file", [file for file in FILES if Path(file).name not in ELSEWHERE])
-def test_a_file_holds_on_the_simulated_card(tmp_path: Path, file: str) -> None:
+def test_a_file_holds_on_the_simulated_card(tmp_path, file):
     assert_holds(run_on_card(tmp_path, file, *(SMALL if file.startswith("bench") else ())), least=0)
 
 
 @pytest.mark.prove
-def test_a_users_model_is_measured_on_the_simulated_card(tmp_path: Path) -> None:
+def test_a_users_model_is_measured_on_the_simulated_card(tmp_path):
     model = "--model=meta_tests/user_models/gpt.py:factory"
     assert_holds(
         run_on_card(tmp_path, model, "test_claims/test_user_model.py", "bench/test_user_model.py"),
@@ -103,7 +100,7 @@ def test_a_users_model_is_measured_on_the_simulated_card(tmp_path: Path) -> None
     )
 
 
-def test_a_card_at_a_tenth_of_its_bf16_peak_is_red(tmp_path: Path) -> None:
+def test_a_card_at_a_tenth_of_its_bf16_peak_is_red(tmp_path):
     ceilings = [
         f"bench/test_matmul.py::test_ceiling[{dtype}-sustainable]" for dtype in ("bf16", "fp16")
     ]
@@ -134,9 +131,7 @@ RATED = {
 @pytest.mark.parametrize(
     "shares", [pytest.param({}, marks=pytest.mark.prove), {"bf16": 0.5, "memory": 0.8, "link": 0.5}]
 )
-def test_benchmarks_measure_the_rates_that_the_card_is_set_to(
-    tmp_path: Path, shares: dict[str, float]
-) -> None:
+def test_benchmarks_measure_the_rates_that_the_card_is_set_to(tmp_path, shares):
     """To within a kernel of the shortest time: int8 has two kernels."""
     rates = Card().rates
     options = [f"--card-share={name}={share}" for name, share in shares.items()]
@@ -164,7 +159,7 @@ def test_benchmarks_measure_the_rates_that_the_card_is_set_to(
             "which is hidden behind the other?"
         )
     for name, (of, figure) in RATED.items():
-        info: dict[str, Any] = rows[name]["extra_info"]
+        info = rows[name]["extra_info"]
         seconds = rows[name]["stats"]["median"]
         set_to = {"memory": rates.memory_bytes_per_s, "link": rates.link_bytes_per_s}.get(
             of
@@ -175,7 +170,7 @@ def test_benchmarks_measure_the_rates_that_the_card_is_set_to(
         ), name
 
 
-def test_the_energy_of_a_token_is_that_of_the_steps_alone(tmp_path: Path) -> None:
+def test_the_energy_of_a_token_is_that_of_the_steps_alone(tmp_path):
     """Untimed ones included, each of which keeps the card busy before a round."""
     record = tmp_path / "record.json"
     # Short rounds must take enough energy to be read.
@@ -231,7 +226,7 @@ VERDICTS = {
 
 
 @pytest.fixture
-def house_on_a_card(tmp_path: Path) -> House:
+def house_on_a_card(tmp_path):
     house = new_house(tmp_path)
     for claim in VERDICTS:
         house.claim(f"demo.{claim}")
@@ -246,7 +241,7 @@ def house_on_a_card(tmp_path: Path) -> House:
 ON_CARD = ("-p", "meta_tests.simulated_card.plugin", "--device", "cuda", "--quick")
 
 
-def test_a_lost_card_ends_plain_pytest_which_says_how_to_go_on(house_on_a_card: House) -> None:
+def test_a_lost_card_ends_plain_pytest_which_says_how_to_go_on(house_on_a_card):
     run = house_on_a_card.run(*ON_CARD, path=house_on_a_card.root)
     assert "the device is lost: AcceleratorError" in run.output
     for claim, (verdict, reason) in VERDICTS.items():
@@ -263,7 +258,7 @@ def test_a_lost_card_ends_plain_pytest_which_says_how_to_go_on(house_on_a_card: 
     assert verdicts["lost"] == "error"
 
 
-def test_a_lost_card_ends_no_run_of_the_runner(house_on_a_card: House) -> None:
+def test_a_lost_card_ends_no_run_of_the_runner(house_on_a_card):
     code, verdicts = run_in_processes(house_on_a_card, *ON_CARD)
     assert code == 1
     assert verdicts == {
@@ -273,7 +268,7 @@ def test_a_lost_card_ends_no_run_of_the_runner(house_on_a_card: House) -> None:
     }
 
 
-def run_in_processes(house: House, *arguments: str) -> tuple[int, dict[str, str]]:
+def run_in_processes(house, *arguments):
     """The exit code and the verdicts of a call of the runner."""
     done = subprocess.run(
         [sys.executable, "-m", "prooflops.suite.runner", *arguments],

@@ -5,7 +5,7 @@ import torch
 
 from meta_tests.conftest import ROOT, recorded
 from prooflops.machine import device as machine
-from prooflops.suite.registry import Claim, load_registry
+from prooflops.suite.registry import load_registry
 from test_claims.oracles import published
 
 REGISTRY = load_registry(ROOT / "test_claims" / "registry")
@@ -18,7 +18,7 @@ MOST_WORDS = 30
 ON_RECORD = {claim.id for claim in REGISTRY.claims.values() if claim.on_record}
 
 
-def test_every_published_id_is_still_there() -> None:
+def test_every_published_id_is_still_there():
     missing = sorted(PUBLISHED.keys() - REGISTRY.claims.keys())
     assert not missing, (
         f"published claims that the registry no longer has: {', '.join(missing)}; "
@@ -27,7 +27,7 @@ def test_every_published_id_is_still_there() -> None:
     )
 
 
-def test_only_facts_that_no_machine_can_settle_are_on_record() -> None:
+def test_only_facts_that_no_machine_can_settle_are_on_record():
     """Publication dates, thresholds of laws, conventions, opinions."""
     settled_before = sorted(claim for claim in ON_RECORD if not PUBLISHED.get(claim, True))
     assert not settled_before, (
@@ -38,7 +38,7 @@ def test_only_facts_that_no_machine_can_settle_are_on_record() -> None:
     )
 
 
-def test_every_published_figure_names_a_source_of_the_registry() -> None:
+def test_every_published_figure_names_a_source_of_the_registry():
     named = {row.source for row in published.TRAINING.values()} | {
         source for _, source in published.LARGE_RUNS.values()
     }
@@ -50,7 +50,7 @@ def test_every_published_figure_names_a_source_of_the_registry() -> None:
 
 
 @pytest.mark.parametrize("claim", REGISTRY.claims.values(), ids=lambda claim: claim.id)
-def test_a_row_reads_as_a_sentence_and_its_needs_are_known(claim: Claim) -> None:
+def test_a_row_reads_as_a_sentence_and_its_needs_are_known(claim):
     assert claim.statement.rstrip('")').endswith((".", "!", "?")), (
         f"{claim.statement!r} is no sentence"
     )

@@ -6,7 +6,7 @@ It has keyword inputs, an output with loss and logits, and is handed out in eval
 from collections import OrderedDict
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 VOCABULARY, POSITIONS, LAYERS, WIDTH, HEADS = 101, 64, 2, 32, 4
@@ -16,7 +16,7 @@ BATCH, LENGTH = 2, 24
 class ModelOutput(OrderedDict):
     """An ordered dict whose entries are attributes too."""
 
-    def __getattr__(self, name: str) -> Tensor:
+    def __getattr__(self, name):
         try:
             return self[name]
         except KeyError:
@@ -31,7 +31,7 @@ class Block(nn.Module):
         self.c_fc, self.c_out = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
         self.dropout = nn.Dropout(0.1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         batch, length, _ = x.shape
         heads = (
             self.c_attn(self.ln_1(x))
@@ -54,9 +54,7 @@ class LMHeadModel(nn.Module):
         self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.lm_head.weight = self.wte.weight
 
-    def forward(
-        self, input_ids: Tensor, labels: Tensor | None = None, use_cache: bool = False
-    ) -> ModelOutput:
+    def forward(self, input_ids, labels=None, use_cache=False):
         x = self.wte(input_ids) + self.wpe(
             torch.arange(input_ids.shape[1], device=input_ids.device)
         )

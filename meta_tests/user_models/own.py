@@ -4,7 +4,7 @@ It has shared, frozen, idle and routed layers.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 WIDTH = 32
@@ -22,7 +22,7 @@ class Own(nn.Module):
         self.head = nn.Linear(WIDTH, 4)
         self.seen = torch.zeros(100)  # a tensor that is no buffer
 
-    def forward(self, x: Tensor, *, rounds: int = 3) -> tuple[Tensor, Tensor]:
+    def forward(self, x, *, rounds=3):
         x = self.first(x)
         for _ in range(rounds):
             x = torch.tanh(self.shared(x))
@@ -47,11 +47,11 @@ class Looking(nn.Linear):
     A buffer of it is a part of a larger tensor.
     """
 
-    def __init__(self, inputs: int, outputs: int):
+    def __init__(self, inputs, outputs):
         super().__init__(inputs, outputs)
         self.register_buffer("ramp", torch.arange(100.0)[:16])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return super().forward(x if x.sum().item() < 1e9 else self.ramp - x)
 
 
@@ -68,7 +68,7 @@ class Checkpointed(nn.Module):
             nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(2)
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False)
         return x
@@ -89,13 +89,13 @@ def converted():
     return model.to(torch.float64), torch.randn(8, 16, dtype=torch.float64), optimizer
 
 
-def sized(batch: int = 8):
+def sized(batch=8):
     return nn.Sequential(nn.Linear(16, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4)), torch.randn(
         batch, 16
     )
 
 
-def looking_sized(batch: int = 8):
+def looking_sized(batch=8):
     return Looking(16, 4), torch.randn(batch, 16)
 
 

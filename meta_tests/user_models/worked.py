@@ -68,7 +68,7 @@ OWN_VECTORS = (1 + 1 + 1 + 1) * 32 + 4  # three biases and the scale; the head's
 OWN_IDLE = 32 * 8 + 8
 
 
-def both_passes(forward: int) -> tuple[int, int]:
+def both_passes(forward):
     """The backward pass has twice as much."""
     return forward, 2 * forward
 

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from test_claims.oracles.dispatched import Recorded
-
 
 @dataclass
 class Decoder:
@@ -21,7 +19,7 @@ class Decoder:
     layers: list[list[Tensor]] = field(default_factory=list)
 
     @torch.no_grad()
-    def step(self, tokens: Tensor) -> Tensor:
+    def step(self, tokens):
         """The logits that follow `tokens`, one for each sequence."""
         self.layers = self.layers or [[] for _ in self.net.layers]
         place = self.layers[0][0].shape[2] if self.layers[0] else 0
@@ -31,7 +29,7 @@ class Decoder:
             x = x + block.mlp(block.mlp_norm(x)[:, None])[:, 0]
         return self.net.head(self.net.norm(x))
 
-    def attended(self, attention: nn.Module, x: Tensor, kept: list[Tensor]) -> Tensor:
+    def attended(self, attention, x, kept):
         query, *new = (
             project(x).view(len(x), -1, 1, attention.width)
             for project in (attention.query, attention.key, attention.value)
@@ -47,7 +45,7 @@ class Decoder:
             )
         return attention.out(mixed.reshape(len(x), -1))
 
-    def bytes_among(self, recorded: Recorded) -> int:
+    def bytes_among(self, recorded):
         """Bytes of parameters and caches that recorded operations read, each once; of tables only a
         row is read.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 @contextmanager
-def counting() -> Iterator[FlopCounterMode]:
+def counting():
     """Counts with `get_total_flops()`; attention runs as two products: fused CPU kernels are not
     counted.
     """
@@ -32,7 +32,7 @@ def counting() -> Iterator[FlopCounterMode]:
         yield counter
 
 
-def product_flops(function: Callable[..., object], *arguments: object) -> int:
+def product_flops(function, *arguments):
     """FLOPs of the matrix products and convolutions in `function(*arguments)`."""
     with counting() as counter:
         function(*arguments)
@@ -40,12 +40,12 @@ def product_flops(function: Callable[..., object], *arguments: object) -> int:
 
 
 @contextmanager
-def opt_einsum(*, enabled: bool = True) -> Iterator[None]:
+def opt_einsum(*, enabled=True):
     """Has an einsum ask for its order; numpy's search of all orders answers for opt_einsum, which
     need not be there.
     """
 
-    def contract_path(equation: str, *operands: Tensor, optimize: str) -> tuple[Any, str]:
+    def contract_path(equation, *operands, optimize):
         return np.einsum_path(
             equation, *(np.empty(tuple(of.shape)) for of in operands), optimize=optimize
         )[0][1:], ""
@@ -62,14 +62,14 @@ def opt_einsum(*, enabled: bool = True) -> Iterator[None]:
         yield
 
 
-def linear_net(widths: Sequence[int], device: torch.device | str = "cpu") -> torch.nn.Sequential:
+def linear_net(widths, device="cpu"):
     """Linear layers without biases between these widths."""
     return torch.nn.Sequential(
         *(torch.nn.Linear(m, n, bias=False) for m, n in pairwise(widths))
     ).to(device)
 
 
-def forward_and_backward(net: Callable[[Tensor], Tensor], x: Tensor) -> tuple[int, int]:
+def forward_and_backward(net, x):
     """Product FLOPs of net(x), and of its backward pass from a gradient of ones (so that no loss is
     counted).
     """
@@ -91,13 +91,11 @@ class Recorded(TorchDispatchMode):
     that it makes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.calls: list[tuple[Any, list[Tensor], list[Tensor]]] = []
+        self.calls = []
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         result = operation(*args, **(kwargs or {}))
         read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
@@ -105,18 +103,18 @@ class Recorded(TorchDispatchMode):
         return result
 
     @property
-    def product_dtypes(self) -> list[torch.dtype]:
+    def product_dtypes(self):
         """The dtypes of both operands of each matrix product."""
         return [
             x.dtype for operation, read, _ in self.calls if operation in PRODUCTS for x in read[-2:]
         ]
 
     @property
-    def casts(self) -> int:
+    def casts(self):
         return sum(operation == torch.ops.aten._to_copy for operation, _, _ in self.calls)
 
 
-def crossings(function: Callable[[], Any]) -> list[Tensor]:
+def crossings(function):
     """The operands that a call copies to another device."""
     with Recorded() as recorded:
         function()
@@ -124,7 +122,7 @@ def crossings(function: Callable[[], Any]) -> list[Tensor]:
     return [x for read, made in copies for y in made for x in read if x.device != y.device]
 
 
-def host_to_device_copies(function: Callable[[], Any]) -> int:
+def host_to_device_copies(function):
     """The copies from host to device in the CUDA trace of a call. Skips where the trace lacks even
     a kernel.
     """
@@ -144,7 +142,7 @@ def host_to_device_copies(function: Callable[[], Any]) -> int:
     return sum("HtoD" in event.name or "HostToDevice" in event.name for event in events)
 
 
-def fresh(function: Callable[..., Any]) -> Callable[..., Any]:
+def fresh(function):
     """The same function under a name that torch.compile has not seen: it remembers shapes by file,
     line and name.
     """
@@ -162,16 +160,14 @@ class Graphs:
     It generates no code: tracing, guards and reuse can be tested without a compiler.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.compiled = 0
         self.runs = 0
 
-    def __call__(
-        self, module: torch.fx.GraphModule, _examples: list[torch.Tensor]
-    ) -> Callable[..., Any]:
+    def __call__(self, module, _examples):
         self.compiled += 1
 
-        def run(*arguments: Any) -> Any:
+        def run(*arguments):
             self.runs += 1
             return module.forward(*arguments)
 
@@ -187,11 +183,11 @@ class Compiled:
     function: Callable[..., Any]
     first_call_s: float
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments):
         return self.function(*arguments)
 
 
-def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> Compiled:
+def compiled(function, *arguments, **options):
     """`function` compiled by torch.compile's own backend; AssertionError where nothing was
     compiled.
     """
@@ -217,21 +213,21 @@ def compiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> C
     return Compiled(result, took)
 
 
-def profiled_operators(function: Callable[..., Any], *arguments: Any) -> dict[str, int]:
+def profiled_operators(function, *arguments):
     """The operators of torch that a call runs, and the FLOPs that the profiler computes of each
     kind.
     """
     cpu = [ProfilerActivity.CPU]
     with profile(activities=cpu, record_shapes=True, with_flops=True, acc_events=True) as profiler:
         function(*arguments)
-    flops: dict[str, int] = {}
+    flops = {}
     for event in profiler.events():
         if event.name.startswith("aten::"):
             flops[event.name] = flops.get(event.name, 0) + int(event.flops or 0)
     return flops
 
 
-def profiled_product_flops(function: Callable[..., Any], *arguments: Any) -> int:
+def profiled_product_flops(function, *arguments):
     """FLOPs of the matrix products that a call runs, compiled or not, by torch's profiler."""
     products = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
     return sum(

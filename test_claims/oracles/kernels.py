@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,9 +15,7 @@ from prooflops import measured
 from test_claims.strategies import TORCH_DTYPES
 
 
-def product(
-    device: torch.device, dtype: str, m: int, k: int | None = None, n: int | None = None
-) -> Callable[[], Tensor]:
+def product(device, dtype, m, k=None, n=None):
     """Multiplies the same (m, k) by (k, n) each time it is called; square where only m is given."""
     k = k or m
     n = n or m
@@ -36,16 +33,14 @@ def product(
     return lambda: torch.mm(a, b, out=out)
 
 
-def flop_per_s(
-    device: torch.device, dtype: str, m: int, k: int | None = None, n: int | None = None
-) -> float:
+def flop_per_s(device, dtype, m, k=None, n=None):
     """The rate of such a product, the fastest of a few rounds by the device's own clock."""
     rounds = measured.time(product(device, dtype, m, k, n), device, warmup=2, rounds=5)
     return matmul_flops(m, k or m, n or m) / min(rounds.times_s)
 
 
 @contextmanager
-def fp32_products(precision: str = "highest") -> Iterator[None]:
+def fp32_products(precision="highest"):
     """Products of fp32 within: in fp32, or with "high" in TF32 where the device has it, whatever
     the default is.
     """
@@ -57,7 +52,7 @@ def fp32_products(precision: str = "highest") -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def applied(function: Callable[..., Tensor], *operands: object) -> Tensor | None:
+def applied(function, *operands):
     """The result of an operation, None where torch has no kernel for it."""
     try:
         return function(*operands)
@@ -65,7 +60,7 @@ def applied(function: Callable[..., Tensor], *operands: object) -> Tensor | None
         return None
 
 
-def scaled_fp8_product(x: Tensor, w: Tensor, scale_x: float, scale_w: float) -> Tensor:
+def scaled_fp8_product(x, w, scale_x, scale_w):
     """`x` (m, k) times the transpose of `w` (n, k), in bf16; both are fp8, each with its scale."""
     scales = (torch.tensor(scale, device=x.device) for scale in (scale_x, scale_w))
     return torch._scaled_mm(x, w.t(), *scales, out_dtype=torch.bfloat16)
@@ -84,17 +79,17 @@ class Operands:
     scratch: Tensor
 
     @staticmethod
-    def of(elements: int, device: torch.device) -> Operands:
+    def of(elements, device):
         """Random numbers, repeated beyond 2**20 of them, and pages that have all been touched."""
         few = min(elements, 2**20)
         x, y = (torch.randn(few, device=device).repeat(elements // few) for _ in range(2))
         return Operands(x, y, torch.zeros_like(x), torch.zeros_like(x))
 
-    def first(self, elements: int) -> Operands:
+    def first(self, elements):
         return Operands(*(each[:elements] for each in (self.x, self.y, self.out, self.scratch)))
 
 
-def gelu_by_hand(on: Operands) -> None:
+def gelu_by_hand(on):
     """x · ½ · (1 + erf(x / √2)), one pass over memory for each operation."""
     torch.mul(on.x, 2**-0.5, out=on.scratch)
     torch.erf(on.scratch, out=on.scratch)
@@ -103,7 +98,7 @@ def gelu_by_hand(on: Operands) -> None:
     torch.mul(on.scratch, 0.5, out=on.out)
 
 
-OPERATIONS: dict[str, Callable[[Operands], object]] = {
+OPERATIONS = {
     "relu": lambda on: torch.clamp_min(on.x, 0, out=on.out),
     "negative": lambda on: torch.neg(on.x, out=on.out),
     "scale": lambda on: torch.mul(on.x, 2.0, out=on.out),
@@ -131,7 +126,7 @@ FULL_TENSORS = {"relu": 2, "negative": 2, "scale": 2, "add": 3, "multiply": 3, "
 FULL_TENSORS |= {"sum": 1, "largest": 1, "dot": 2, "matvec": 1}
 
 
-def empty_host_cache() -> None:
+def empty_host_cache():
     """Gives back the pinned blocks that torch keeps for later tensors and that no copy is using any
     more.
     """
@@ -141,7 +136,7 @@ def empty_host_cache() -> None:
     (public or torch._C._host_emptyCache)()
 
 
-def timed_copy(target: torch.Tensor, source: torch.Tensor) -> tuple[float, float, bool]:
+def timed_copy(target, source):
     """Seconds until a non_blocking copy returned, seconds it took on the device, and whether it
     then still ran.
     """
@@ -157,7 +152,7 @@ def timed_copy(target: torch.Tensor, source: torch.Tensor) -> tuple[float, float
     return returned_s, begin.elapsed_time(end) / 1e3, still_running
 
 
-def has_bf16_unit(device: torch.device, isa: list[str]) -> bool:
+def has_bf16_unit(device, isa):
     if device.type == "cuda":
         return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
     return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(isa))

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 E4M3 = torch.float8_e4m3fn
 E5M2 = torch.float8_e5m2
 NETS = {"wide": (128,), "deep": (32, 32, 32)}  # hidden widths, beside the usual (32,)
 
 
-def stochastically_rounded(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def stochastically_rounded(x, generator=None):
     """fp32 values as bf16, up or down at random, so that the expected value is the value itself.
 
     bf16 is the upper half of an fp32 pattern: a random number added to the lower half carries into
@@ -30,11 +28,9 @@ def stochastically_rounded(x: Tensor, generator: torch.Generator | None = None) 
     return ((x.view(torch.int32) + noise) & -(2**16)).view(torch.float32).bfloat16()
 
 
-def layers(
-    hidden: tuple[int, ...], layer: type[nn.Linear], function: type[nn.Module] | None = None
-) -> nn.Sequential:
+def layers(hidden, layer, function=None):
     """Layers from 16 values through the hidden widths to one, with the function between them."""
-    parts: list[nn.Module] = []
+    parts = []
     for widths in pairwise((16, *hidden, 1)):
         if parts and function is not None:
             parts.append(function())
@@ -49,18 +45,18 @@ SGD = partial(torch.optim.SGD, lr=0.02)
 
 @cache
 def trained_net(
-    device: torch.device,
-    dtype: torch.dtype | None = None,
+    device,
+    dtype=None,
     *,
-    hidden: tuple[int, ...] = (32,),
-    layer: type[nn.Linear] = nn.Linear,
-    function: type[nn.Module] | None = None,
-    scaler: bool = False,
-    loss_factor: float = 1.0,
-    steps: int = 60,
-    seed: int = 0,
-    optimize: Callable[..., torch.optim.Optimizer] = ADAM,
-) -> tuple[nn.Sequential, list[float]]:
+    hidden=(32,),
+    layer=nn.Linear,
+    function=None,
+    scaler=False,
+    loss_factor=1.0,
+    steps=60,
+    seed=0,
+    optimize=ADAM,
+):
     """A net of such layers after training, under autocast where a dtype is given, and its losses.
 
     Kept, as several claims look at the same run. The factor makes the gradients small; Adam's
@@ -83,7 +79,7 @@ def trained_net(
     return net, losses
 
 
-def through_fp8(x: Tensor, dtype: torch.dtype, scaled: bool) -> Tensor:
+def through_fp8(x, dtype, scaled):
     """The values an fp8 tensor holds; where `scaled`, with one scale that brings its largest value
     near the maximum.
     """
@@ -95,14 +91,14 @@ def through_fp8(x: Tensor, dtype: torch.dtype, scaled: bool) -> Tensor:
 
 class _Fp8Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, scaled: bool) -> Tensor:
+    def forward(ctx, x, weight, scaled):
         ctx.scaled = scaled
         operands = [through_fp8(operand, E4M3, scaled) for operand in (x, weight)]
         ctx.save_for_backward(*operands)
         return operands[0] @ operands[1].T
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx, *gradients):
         x, weight = ctx.saved_tensors
         gradient = through_fp8(gradients[0], E5M2, ctx.scaled)
         return gradient @ weight, gradient.T @ x, None
@@ -117,34 +113,33 @@ class Fp8Linear(nn.Linear):
 
     scaled = True
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return _Fp8Product.apply(x, self.weight, self.scaled) + self.bias
 
 
 class Attention(nn.Module):
     """Attention written out; `wide`: outside autocast, in fp32."""
 
-    def __init__(self, wide: bool) -> None:
+    def __init__(self, wide):
         super().__init__()
         self.project = nn.Linear(8, 8, bias=False)
         self.wide = wide
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         x = self.project(x)
         with torch.autocast(
             x.device.type, enabled=torch.is_autocast_enabled(x.device.type) and not self.wide
         ):
             x = x.float() if self.wide else x
             scores = x @ x.mT
-            attended: Tensor = scores.softmax(-1) @ x
-        return attended
+            return scores.softmax(-1) @ x
 
 
 PER_CHANNEL = "per channel"
 PER_TENSOR = "per tensor"
 
 
-def scales_of(weight: Tensor, bits: int, granularity: str) -> Tensor:
+def scales_of(weight, bits, granularity):
     """Largest magnitude over the largest integer, 2^(bits - 1) - 1: of each output channel, or of
     the whole tensor.
     """
@@ -154,7 +149,7 @@ def scales_of(weight: Tensor, bits: int, granularity: str) -> Tensor:
     )
 
 
-def quantised(weight: Tensor, bits: int, granularity: str = PER_CHANNEL) -> Tensor:
+def quantised(weight, bits, granularity=PER_CHANNEL):
     """`weight` (outputs, inputs) rounded to so many bits; its gradient passes straight through."""
     scales = scales_of(weight, bits, granularity).contiguous()
     top = 2 ** (bits - 1) - 1
@@ -162,13 +157,13 @@ def quantised(weight: Tensor, bits: int, granularity: str = PER_CHANNEL) -> Tens
     return torch.fake_quantize_per_channel_affine(weight, scales, zeros, 0, -top, top)
 
 
-def packed_int4(integers: Tensor) -> Tensor:
+def packed_int4(integers):
     """Integers from -8 to 7, two to a byte, the first one low; their number in a row is even."""
     low, high = (integers.to(torch.uint8) & 15).view(len(integers), -1, 2).unbind(-1)
     return low | high << 4
 
 
-def unpacked_int4(packed: Tensor) -> Tensor:
+def unpacked_int4(packed):
     """The integers of `packed_int4`."""
     nibbles = torch.stack([packed & 15, packed >> 4], dim=-1).flatten(1).to(torch.int8)
     return nibbles - 16 * (nibbles > 7)
@@ -181,28 +176,26 @@ class QuantisedLinear(nn.Linear):
 
     bits = 32
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return nn.functional.linear(
             x, quantised(self.weight, self.bits) if self.bits < 32 else self.weight, self.bias
         )
 
 
 @torch.no_grad()
-def round_weights(net: nn.Sequential, bits: int) -> nn.Sequential:
+def round_weights(net, bits):
     for layer in net:
         if isinstance(layer, nn.Linear):
             layer.weight.copy_(quantised(layer.weight, bits))
     return net
 
 
-def with_bits(net: nn.Sequential, bits: int) -> nn.Sequential:
+def with_bits(net, bits):
     """A copy of `net` whose weights were quantised after training."""
     return round_weights(copy.deepcopy(net), bits)
 
 
-def fitted(
-    device: torch.device, target: str, bits: int = 32, master: bool = True, steps: int = 250
-) -> nn.Sequential:
+def fitted(device, target, bits=32, master=True, steps=250):
     """A net fitted to a target by AdamW with weights in `bits` bits.
 
     With a `master` copy the weights are kept in fp32 and rounded for each use; without, only the
@@ -235,7 +228,7 @@ def fitted(
 TARGETS = ("wave", "bowl", "fold")
 
 
-def target_of(x: Tensor, name: str) -> Tensor:
+def target_of(x, name):
     """One number for each row of four."""
     first, second, third, fourth = x.split(1, dim=1)
     if name == "wave":
@@ -246,7 +239,7 @@ def target_of(x: Tensor, name: str) -> Tensor:
 
 
 @torch.no_grad()
-def fresh_loss(net: nn.Sequential, target: str) -> float:
+def fresh_loss(net, target):
     """Mean square error on data that no training saw."""
     device = next(net.parameters()).device
     drawn = torch.rand(512, 4, generator=torch.Generator().manual_seed(7))

@@ -7,13 +7,12 @@ first difference it finds, or None where all agrees.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from accounting.formats import BlockFormat, Format, IntegerFormat, block_format_of
+from accounting.formats import IntegerFormat, block_format_of
 from test_claims.oracles.published import TABLES
 from test_claims.strategies import with_dtype
 
@@ -38,9 +37,9 @@ class Published(NamedTuple):
     specials: tuple[int, int, int] | None = None
 
 
-def published(row: list[Any]) -> Published:
+def published(row):
     """A row of the table, in which 0 stands for no value."""
-    constants: list[Any] = [value or None for value in row[:5]]
+    constants = [value or None for value in row[:5]]
     return Published(*constants, *map(tuple, row[5:]))
 
 
@@ -62,20 +61,18 @@ BLOCK_PROBES = tuple(
 )
 
 
-def torch_dtype(row: Format | IntegerFormat) -> torch.dtype | None:
+def torch_dtype(row):
     """torch's dtype of this format, None where this torch has none."""
     return getattr(torch, row.torch_name, None) if row.torch_name else None
 
 
-def on_the_host(tensor: torch.Tensor) -> torch.Tensor:
+def on_the_host(tensor):
     """The values in fp64 on the CPU; every device casts to fp32, which holds smaller formats."""
     wide = tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
     return wide.cpu().double()
 
 
-def values_of_patterns(
-    dtype: torch.dtype, patterns: Sequence[int] | None, device: torch.device
-) -> torch.Tensor:
+def values_of_patterns(dtype, patterns, device):
     """The values that torch reads in bit patterns (all of them by default), in fp64."""
     bits = 8 * dtype.itemsize
     chosen = range(1 << bits) if patterns is None else patterns
@@ -88,7 +85,7 @@ def values_of_patterns(
     return on_the_host(integers.view(dtype))
 
 
-def cast(values: torch.Tensor, dtype: torch.dtype, device: torch.device = CPU) -> torch.Tensor:
+def cast(values, dtype, device=CPU):
     """`values`, given in fp32, after a cast to `dtype` on `device`.
 
     A cast of all at once and one of few, which other kernels may do, must give the same.
@@ -105,13 +102,13 @@ def cast(values: torch.Tensor, dtype: torch.dtype, device: torch.device = CPU) -
     return together
 
 
-def cast_of(value: float, dtype: torch.dtype, device: torch.device = CPU) -> float:
+def cast_of(value, dtype, device=CPU):
     """One value, rounded to fp32, after a cast among as many as are cast as vectors."""
     copies = torch.tensor([value] * 33, dtype=torch.float32)
     return float(cast(copies, dtype, device)[0])
 
 
-def overflow_policy(dtype: torch.dtype, device: torch.device) -> str:
+def overflow_policy(dtype, device):
     """Result of a cast of fp32's largest value on this device: inf, saturate or nan."""
     value = cast(torch.tensor([FP32_MAX]), dtype, device).item()
     if math.isinf(value):
@@ -119,7 +116,7 @@ def overflow_policy(dtype: torch.dtype, device: torch.device) -> str:
     return "nan" if math.isnan(value) else "saturate"
 
 
-def rounding_probes(grid: torch.Tensor) -> torch.Tensor:
+def rounding_probes(grid):
     """Every positive value of an ascending grid, every midpoint and neighbours; and beyond its end.
 
     Of fp32's neighbours of midpoints one midpoint in seven is enough in a large grid: 7 divides no
@@ -137,7 +134,7 @@ def rounding_probes(grid: torch.Tensor) -> torch.Tensor:
     return torch.cat([grid.float(), ties, below, above, far])
 
 
-def nearest_even(values: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+def nearest_even(values, grid):
     """The nearest element of an ascending grid from 0, by search.
 
     The sign is kept, ties go to the even index, and what is beyond the grid to its end.
@@ -152,7 +149,7 @@ def nearest_even(values: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
 
 
 @lru_cache(maxsize=64)
-def decoded(row: Format) -> torch.Tensor:
+def decoded(row):
     """Our decoding of every pattern."""
     assert row.bits <= 16, f"{row.name} has {row.bits} bits: too many to decode all patterns"
 
@@ -160,7 +157,7 @@ def decoded(row: Format) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def fields_counted(values: torch.Tensor, bits: int) -> tuple[int, int]:
+def fields_counted(values, bits):
     """Exponent and fraction bits, counted from all values of a format: 2^f lie in [1, 2)."""
     in_binade = (values >= 1) & (values < 2)
     fraction_bits = int(math.log2(int(in_binade.sum())))
@@ -168,9 +165,7 @@ def fields_counted(values: torch.Tensor, bits: int) -> tuple[int, int]:
     return bits - sign_bits - fraction_bits, fraction_bits
 
 
-def difference(
-    what: str, got: torch.Tensor, should: torch.Tensor, label: Callable[[Any], str]
-) -> str | None:
+def difference(what, got, should, label):
     """A sentence about the first place where two tensors differ.
 
     NaNs are equal, and -0 is not +0. The label is made of the place.
@@ -187,7 +182,7 @@ def difference(
 
 
 @lru_cache(maxsize=64)
-def decode_disagreement(row: Format, device: torch.device = CPU) -> str | None:
+def decode_disagreement(row, device=CPU):
     """Our decoding against torch's: every pattern of up to 16 bits, chosen ones above."""
     label = "pattern {:#x}".format
     if row.name == "fp4_e2m1":
@@ -214,14 +209,14 @@ def decode_disagreement(row: Format, device: torch.device = CPU) -> str | None:
     return difference(f"{row.name} decode", got, should, lambda i: label(patterns[i]))
 
 
-def rounded(row: Format, values: torch.Tensor, overflow: str) -> torch.Tensor:
+def rounded(row, values, overflow):
     """Our rounding of each value."""
     ours = [row.rounded(value, overflow=overflow) for value in values.tolist()]
     return torch.tensor(ours, dtype=torch.float64)
 
 
 @lru_cache(maxsize=64)
-def rounding_disagreement(row: Format, device: torch.device = CPU) -> str | None:
+def rounding_disagreement(row, device=CPU):
     """Our rounding against torch's cast, with the overflow policy of this torch and device."""
     if row.name == "fp4_e2m1":
         grid = torch.tensor(E2M1_GRID, dtype=torch.float64)
@@ -251,7 +246,7 @@ def rounding_disagreement(row: Format, device: torch.device = CPU) -> str | None
     return difference(what, got, should, lambda i: f"of {probes[i].item()!r}")
 
 
-def published_disagreement(row: Format) -> str | None:
+def published_disagreement(row):
     """Our derived constants against the published ones."""
     if row.name not in PUBLISHED:
         return f"{row.name}: no specification is known under this name"
@@ -277,7 +272,7 @@ def published_disagreement(row: Format) -> str | None:
     return None
 
 
-def finfo_disagreement(row: Format) -> str | None:
+def finfo_disagreement(row):
     """Our derived constants against torch.finfo; where that is wrong, see the claim dtype.finfo."""
     dtype = torch_dtype(row)
     if dtype is None:
@@ -315,7 +310,7 @@ def finfo_disagreement(row: Format) -> str | None:
     return None
 
 
-def integer_disagreement(row: IntegerFormat) -> str | None:
+def integer_disagreement(row):
     """Our integer formats against the published limits, and torch's reading of chosen patterns."""
     if row.name not in PUBLISHED_INTEGERS:
         return f"{row.name}: no integer format is known under this name"
@@ -346,7 +341,7 @@ def integer_disagreement(row: IntegerFormat) -> str | None:
     return None
 
 
-def disagreement(row: Format | IntegerFormat, device: torch.device = CPU) -> str | None:
+def disagreement(row, device=CPU):
     """The first disagreement of a format with specifications and torch, cheap checks first."""
     if (row.torch_name is None) != (row.name in NOT_IN_TORCH):
         has = "has no" if row.torch_name else "has a"
@@ -362,7 +357,7 @@ def disagreement(row: Format | IntegerFormat, device: torch.device = CPU) -> str
     )
 
 
-def blocks_quantised(name: str, values: Sequence[float]) -> torch.Tensor:
+def blocks_quantised(name, values):
     """`values` in a block format by its specification: whole blocks at once, rounding by search."""
     element, max_exponent, block_size, _, _ = PUBLISHED_BLOCKS[name]
     grid = torch.tensor(E2M1_GRID, dtype=torch.float64)
@@ -389,7 +384,7 @@ def blocks_quantised(name: str, values: Sequence[float]) -> torch.Tensor:
     return quantised.flatten()[: len(values)]
 
 
-def block_disagreement(row: BlockFormat, values: Sequence[float]) -> str | None:
+def block_disagreement(row, values):
     """Our block quantisation and its bits against the specification."""
     if row.name not in PUBLISHED_BLOCKS:
         return f"{row.name}: no specification is known under this name"
@@ -411,7 +406,7 @@ def block_disagreement(row: BlockFormat, values: Sequence[float]) -> str | None:
     return None
 
 
-def blocks_over(decades: float, width: int = 32) -> torch.Tensor:
+def blocks_over(decades, width=32):
     """64 rows of `width` normal values, each row with a magnitude of its own."""
     of_rows = torch.Generator().manual_seed(1)
     exponents = torch.rand(64, 1, generator=of_rows).double() - 0.5
@@ -420,12 +415,12 @@ def blocks_over(decades: float, width: int = 32) -> torch.Tensor:
     return values * 10 ** (decades * exponents)
 
 
-def block_errors(kept: torch.Tensor, x: torch.Tensor) -> float:
+def block_errors(kept, x):
     """The mean relative error of a row."""
     return float(((kept - x).norm(dim=1) / x.norm(dim=1)).mean())
 
 
-def kept_by(name: str, x: torch.Tensor) -> torch.Tensor:
+def kept_by(name, x):
     """The values after a round trip through the block format of this name."""
     values = block_format_of(name).quantised(x.flatten().tolist()).values
     return torch.tensor(values, dtype=torch.float64).view_as(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from operator import itemgetter, methodcaller
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class Operator(NamedTuple):
     definition: Callable[..., Array]
     shapes: tuple[tuple[int, ...], ...]
 
-    def numbers(self) -> list[Array]:
+    def numbers(self):
         """Arguments in numpy, always the same; none is so near 0 that a difference crosses it."""
         generator = np.random.default_rng(0)
         drawn = []
@@ -36,33 +36,31 @@ class Operator(NamedTuple):
             drawn.append(magnitudes * signs)
         return drawn
 
-    def arguments(self, device: torch.device, **options: Any) -> list[Tensor]:
+    def arguments(self, device, **options):
         return [torch.tensor(number, device=device, **options) for number in self.numbers()]
 
 
-def exp_shares(x: Array) -> Array:
-    shares: Array = np.exp(x - x.max(-1, keepdims=True))
+def exp_shares(x):
+    shares = np.exp(x - x.max(-1, keepdims=True))
     return shares / shares.sum(-1, keepdims=True)
 
 
-def normalised(x: Array, weight: Array, bias: Array) -> Array:
+def normalised(x, weight, bias):
     centred = x - x.mean(-1, keepdims=True)
     variance = (centred**2).mean(-1, keepdims=True)
-    result: Array = centred / np.sqrt(variance + 1e-5) * weight + bias
-    return result
+    return centred / np.sqrt(variance + 1e-5) * weight + bias
 
 
-def causal_attention(query: Array, key: Array, value: Array) -> Array:
+def causal_attention(query, key, value):
     scores = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1])
     keys = np.arange(key.shape[-2])
     queries = np.arange(query.shape[-2])
     past = keys <= queries[:, None]
     seen = np.where(past, scores, -np.inf)
-    result: Array = exp_shares(seen) @ value
-    return result
+    return exp_shares(seen) @ value
 
 
-def windows(x: Array) -> Array:
+def windows(x):
     return sliding_window_view(x, (3, 2), axis=(2, 3))
 
 
@@ -74,75 +72,75 @@ INDEX = np.array([[0, 2, 2], [1, 0, 3]])
 CLASSES = np.array([1, 0, 3])
 
 
-def on(x: Tensor, index: Array) -> Tensor:
+def on(x, index):
     return torch.from_numpy(index).to(x.device)
 
 
-def linear(x: Array, weight: Array, bias: Array) -> Array:
+def linear(x, weight, bias):
     return x @ weight.T + bias
 
 
-def convolution(x: Array, weight: Array) -> Array:
+def convolution(x, weight):
     return np.einsum("nchwij,ocij->nohw", windows(x), weight)
 
 
-def layer_norm_of_four(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def layer_norm_of_four(x, weight, bias):
     return functional.layer_norm(x, (4,), weight, bias)
 
 
-def root_of_squares(x: Array) -> Array:
+def root_of_squares(x):
     return np.sqrt((x**2).sum(1))
 
 
-def log_shares(x: Array) -> Array:
+def log_shares(x):
     return np.log(exp_shares(x))
 
 
-def positive_replaced(x: Tensor) -> Tensor:
+def positive_replaced(x):
     return x.masked_fill(x > 0, 2.0)
 
 
-def numpys_positive_replaced(x: Array) -> Array:
+def numpys_positive_replaced(x):
     return np.where(x > 0, 2.0, x)
 
 
-def embedded(table: Tensor) -> Tensor:
+def embedded(table):
     return functional.embedding(on(table, INDEX), table)
 
 
-def gelu(x: Array) -> Array:
+def gelu(x):
     return x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
-def loss_of_classes(x: Tensor) -> Tensor:
+def loss_of_classes(x):
     return functional.cross_entropy(x, on(x, CLASSES))
 
 
-def cross_entropy(x: Array) -> Array:
+def cross_entropy(x):
     return -log_shares(x)[range(len(x)), CLASSES].mean()
 
 
-def mean_square(x: Array, y: Array) -> Array:
+def mean_square(x, y):
     return ((x - y) ** 2).mean()
 
 
-def gathered(x: Tensor) -> Tensor:
+def gathered(x):
     return torch.gather(x, 1, on(x, INDEX))
 
 
-def root_of_exp(x: Tensor) -> Tensor:
+def root_of_exp(x):
     return torch.sqrt(torch.exp(x))
 
 
-def numpys_root_of_exp(x: Array) -> Array:
+def numpys_root_of_exp(x):
     return np.sqrt(np.exp(x))
 
 
-def side_by_side(x: Tensor, y: Tensor) -> Tensor:
+def side_by_side(x, y):
     return torch.cat([x, y], 1)
 
 
-def numpys_side_by_side(x: Array, y: Array) -> Array:
+def numpys_side_by_side(x, y):
     return np.concatenate([x, y], 1)
 
 
@@ -198,7 +196,7 @@ VIEWS = {
 }
 
 
-def differences(of: Operator, above: Array, step: float = 1e-6) -> Iterator[Array]:
+def differences(of, above, step=1e-6):
     """The gradient of Σ above · definition by each argument, from central differences."""
     numbers = of.numbers()
     for argument in numbers:
@@ -213,7 +211,7 @@ def differences(of: Operator, above: Array, step: float = 1e-6) -> Iterator[Arra
         yield gradient
 
 
-def by_loops(equation: str, *operands: torch.Tensor) -> torch.Tensor:
+def by_loops(equation, *operands):
     """The einsum by its definition: for each place of the output the sum, over every index it
     lacks, of the products.
 
@@ -223,7 +221,7 @@ def by_loops(equation: str, *operands: torch.Tensor) -> torch.Tensor:
     """
     left, arrow, right = equation.replace(" ", "").partition("->")
     labels = [_labels(term, x.dim()) for term, x in zip(left.split(","), operands, strict=True)]
-    sizes: dict[str, int] = {}
+    sizes = {}
     for term, x in zip(labels, operands, strict=True):
         for label, size in zip(term, x.shape, strict=True):
             if sizes.get(label, 1) == 1:
@@ -253,7 +251,7 @@ def by_loops(equation: str, *operands: torch.Tensor) -> torch.Tensor:
     return torch.tensor(result.astype(float), dtype=torch.float32)
 
 
-def _labels(term: str, dims: int) -> list[str]:
+def _labels(term, dims):
     """The letter of each dimension; those of an ellipsis are numbered from its right."""
     before, dots, after = term.partition("...")
     if not dots:
@@ -263,9 +261,7 @@ def _labels(term: str, dims: int) -> list[str]:
     return [*before, *numbered, *after]
 
 
-def _element(
-    value: Any, labels: Sequence[str], shape: Sequence[int], place: dict[str, int]
-) -> float:
+def _element(value, labels, shape, place):
     for label, size in zip(labels, shape, strict=True):
         value = value[place[label] if size > 1 else 0]
     return float(value)
@@ -275,9 +271,7 @@ LETTERS = "ijkl"
 
 
 @st.composite
-def einsums(
-    draw: st.DrawFn, operands: tuple[int, int] = (1, 3), plain: bool = False
-) -> tuple[str, list[Any]]:
+def einsums(draw, operands=(1, 3), plain=False):
     """An equation over four letters and an ellipsis, and shapes; unless `plain` with diagonals, or
     no output.
     """
@@ -294,7 +288,7 @@ def einsums(
             own = draw(_stretching(letters, own))
         at = draw(st.integers(0, len(letters)))
         dots = ""
-        tail: list[int] = []
+        tail = []
         if draw(st.booleans()):
             dots = "..."
             missing = draw(st.integers(0, len(batch)))
@@ -316,7 +310,7 @@ def einsums(
 
 
 @st.composite
-def _stretching(draw: st.DrawFn, letters: list[str], own: list[int]) -> list[int]:
+def _stretching(draw, letters, own):
     """The sizes of a term, of which one that occurs once is seldom 1, and stretches."""
     once = [letters.count(letter) == 1 and draw(st.integers(0, 7)) == 7 for letter in letters]
     for place, stretches in enumerate(once):

@@ -6,9 +6,7 @@ weights after each step; arrays of numpy and tensors will both do. The letters a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,19 +17,16 @@ from test_claims.oracles.low_precision import stochastically_rounded
 from test_claims.strategies import TORCH_DTYPES, with_dtype
 
 Array = NDArray[np.float64]
-Path = list[Array]  # the weights after each step
-States = list[dict[str, Any]]
-Reference = Callable[..., Iterator[Array]]
 
 
-def sgd(x: Array, gradients: Sequence[Array], lr: float) -> Iterator[Array]:
+def sgd(x, gradients, lr):
     """Robbins and Monro 1951."""
     for g in gradients:
         x = x - lr * g
         yield x
 
 
-def heavy_ball(x: Array, gradients: Sequence[Array], lr: float, momentum: float) -> Iterator[Array]:
+def heavy_ball(x, gradients, lr, momentum):
     """Polyak 1964, equation 9: each step adds a part of the previous step. No buffer, two
     positions.
     """
@@ -41,7 +36,7 @@ def heavy_ball(x: Array, gradients: Sequence[Array], lr: float, momentum: float)
         yield x
 
 
-def nesterov(y: Array, gradients: Sequence[Array], lr: float, momentum: float) -> Iterator[Array]:
+def nesterov(y, gradients, lr, momentum):
     """Nesterov 1983: a plain step x from a point y ahead, where the gradients are taken; gives the
     points y.
     """
@@ -54,13 +49,13 @@ def nesterov(y: Array, gradients: Sequence[Array], lr: float, momentum: float) -
 
 
 def adagrad(
-    x: Array,
-    gradients: Sequence[Array],
-    lr: float,
-    eps: float,
-    lr_decay: float = 0.0,
-    initial_accumulator_value: float = 0.0,
-) -> Iterator[Array]:
+    x,
+    gradients,
+    lr,
+    eps,
+    lr_decay=0.0,
+    initial_accumulator_value=0.0,
+):
     """Duchi, Hazan and Singer 2011, figure 1 with a diagonal H = delta + sqrt(sum of squares):
     delta is outside.
     """
@@ -71,14 +66,14 @@ def adagrad(
 
 
 def rmsprop(
-    x: Array,
-    gradients: Sequence[Array],
-    lr: float,
-    alpha: float,
-    eps: float,
-    momentum: float = 0.0,
-    centered: bool = False,
-) -> Iterator[Array]:
+    x,
+    gradients,
+    lr,
+    alpha,
+    eps,
+    momentum=0.0,
+    centered=False,
+):
     """Hinton 2012 (lecture 6e, slide 29); centered and with momentum Graves 2013, equations 38 to
     45 (eps aside).
     """
@@ -94,16 +89,16 @@ def rmsprop(
 
 
 def adam(
-    theta: Array,
-    gradients: Sequence[Array],
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float = 0.0,
-    decoupled: bool = False,
-    bias_correction: bool = True,
-    amsgrad: bool = False,
-) -> Iterator[Array]:
+    theta,
+    gradients,
+    lr,
+    betas,
+    eps,
+    weight_decay=0.0,
+    decoupled=False,
+    bias_correction=True,
+    amsgrad=False,
+):
     """Kingma and Ba 2014, algorithm 1; weight decay as in algorithm 2 of Loshchilov and Hutter
     2017, times lr.
 
@@ -138,7 +133,7 @@ class Task:
     scale: float
     seed: int
 
-    def arrays(self) -> tuple[list[Array], list[list[Array]]]:
+    def arrays(self):
         """The weights to start from; then for each tensor its gradients, one per step."""
         rng = np.random.default_rng(self.seed)
         weights = [np.asarray(rng.standard_normal(shape)) for shape in self.shapes]
@@ -148,16 +143,14 @@ class Task:
             gradients.append([np.asarray(self.scale * each) for each in drawn])
         return weights, gradients
 
-    def reference(self, update: Reference, **options: Any) -> list[Path]:
+    def reference(self, update, **options):
         """The weights after each step, for each tensor."""
         return [
             list(update(w, gradients, **options))
             for w, gradients in zip(*self.arrays(), strict=True)
         ]
 
-    def torchs(
-        self, optimizer: Callable[..., torch.optim.Optimizer], device: torch.device, **options: Any
-    ) -> tuple[list[Path], States]:
+    def torchs(self, optimizer, device, **options):
         """The same steps by an optimizer of torch, in fp64, all tensors in one optimizer; and the
         state it keeps.
         """
@@ -165,7 +158,7 @@ class Task:
         weights, gradients = self.arrays()
         parameters = [torch.nn.Parameter(torch.tensor(w, device=device)) for w in weights]
         stepper = optimizer(parameters, **options)
-        paths: list[Path] = [[] for _ in parameters]
+        paths = [[] for _ in parameters]
         for step in range(self.steps):
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = torch.tensor(gradient[step], device=device)
@@ -191,7 +184,7 @@ tasks = st.builds(
 )
 
 
-def disagreement(got: list[Path], should: list[Path], tolerance: float = 1e-11) -> str | None:
+def disagreement(got, should, tolerance=1e-11):
     """The first step at which two runs differ by more than rounding, as a sentence; None where they
     agree.
     """
@@ -210,12 +203,12 @@ def disagreement(got: list[Path], should: list[Path], tolerance: float = 1e-11) 
 
 
 def descended(
-    start: torch.Tensor,
-    gradient: Callable[[torch.Tensor], torch.Tensor],
-    keeping: str,
-    steps: int = 100,
-    lr: float = 1e-3,
-) -> torch.Tensor:
+    start,
+    gradient,
+    keeping,
+    steps=100,
+    lr=1e-3,
+):
     """Weights after `steps` steps of SGD: kept in a dtype, or in a 16-bit one with one of the two
     repairs.
     """
@@ -242,11 +235,11 @@ class OwnAdagrad(torch.optim.Optimizer):
     the root.
     """
 
-    def __init__(self, parameters: Any, lr: float = 0.01, eps: float = 1e-5) -> None:
+    def __init__(self, parameters, lr=0.01, eps=1e-5):
         super().__init__(parameters, {"lr": lr, "eps": eps})
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self):  # type: ignore[override]
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is None:

@@ -73,7 +73,7 @@ class Threshold(NamedTuple):
     until: date | None = None
     of_biological_data: float | None = None
 
-    def in_force(self, day: date) -> bool:
+    def in_force(self, day):
         return self.applies <= day and (self.until is None or day < self.until)
 
 
@@ -114,7 +114,7 @@ class Run(NamedTuple):
     checkpointing: bool
 
     @property
-    def flops_per_token(self) -> int:
+    def flops_per_token(self):
         """6N plus attention: four products of width `dim` with every token, forward and twice
         backward.
         """

@@ -9,9 +9,7 @@ below autograd, so that a definition that is written forward bounds its gradient
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +25,7 @@ FUNCTION_UNITS = 16
 DEVIATIONS = 8
 
 aten = torch.ops.aten
-Rule = Callable[..., Tensor]
-RULES: dict[Any, Rule] = {}
+RULES = {}
 # These put values elsewhere and change none, so they do the same to the bounds.
 MOVES = {
     *(aten.alias, aten.cat, aten.clone, aten.detach, aten.expand, aten.gather, aten.index),
@@ -37,7 +34,7 @@ MOVES = {
 }
 
 
-def sum_units(terms: int) -> float:
+def sum_units(terms):
     """Error of a sum of so many terms, in unit roundoffs of the sum of their magnitudes.
 
     n is Higham's γ_n to first order, right for any order of adding; 8·√n is the statistical bound
@@ -54,11 +51,11 @@ class Precision:
     least: float = 0.0
 
     @staticmethod
-    def of(dtype: torch.dtype) -> Precision:
+    def of(dtype):
         format_ = torch.finfo(dtype)
         return Precision(format_.eps / 2, format_.smallest_normal * format_.eps / 2)
 
-    def rounding(self, z: Tensor) -> Tensor:
+    def rounding(self, z):
         return self.unit * z.abs() + self.least
 
 
@@ -76,25 +73,23 @@ class RunningError(TorchDispatchMode):
 
     def __init__(
         self,
-        results: Precision = FP32,
-        accumulator: Precision = FP32,
-        products: float = 0.0,
-        after: RunningError | None = None,
-    ) -> None:
+        results=FP32,
+        accumulator=FP32,
+        products=0.0,
+        after=None,
+    ):
         super().__init__()
         self.rounding, self.accumulator_unit = results.rounding, accumulator.unit
         self.product_error = products
-        self._errors: dict[tuple[Any, ...], Tensor] = after._errors if after else {}
+        self._errors = after._errors if after else {}
 
-    def of(self, x: Any) -> Any:
+    def of(self, x):
         """The bound of a value's error; 0 for what was given."""
         if not _is_real(x):
             return 0.0
         return self._errors.get(_place(x), x.new_zeros(()).expand_as(x))
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         result = operation(*args, **kwargs)
         packet = operation.overloadpacket
@@ -110,27 +105,27 @@ class RunningError(TorchDispatchMode):
             self._errors[_place(x)] = bound
         return result
 
-    def _moved(self, x: Any) -> Any:
+    def _moved(self, x):
         return self.of(x) if _is_real(x) else x
 
 
-def _is_real(x: Any) -> bool:
+def _is_real(x):
     return isinstance(x, Tensor) and x.is_floating_point()
 
 
-def _place(x: Tensor) -> tuple[Any, ...]:
+def _place(x):
     """Where a value lies tells it apart: autograd hands a saved one back as another object."""
     return x.data_ptr(), tuple(x.shape), x.stride()
 
 
-def magnitude(x: Any) -> Any:
+def magnitude(x):
     return x if isinstance(x, Tensor) and not _is_real(x) else abs(x)
 
 
-def rule_of(*operations: Any) -> Callable[[Rule], Rule]:
+def rule_of(*operations):
     """Registers how an operation passes errors on, and what it adds."""
 
-    def register(rule: Rule) -> Rule:
+    def register(rule):
         RULES.update(dict.fromkeys(operations, rule))
         return rule
 
@@ -138,46 +133,44 @@ def rule_of(*operations: Any) -> Callable[[Rule], Rule]:
 
 
 @rule_of(aten.zeros_like, aten.ones_like, aten.new_zeros, aten.amax)
-def _exact(errors: RunningError, _operation: Any, z: Tensor, *_: Any, **__: Any) -> Tensor:
+def _exact(errors, _operation, z, *_, **__):
     return torch.zeros_like(z)
 
 
 @rule_of(aten.neg)
-def _negation(errors: RunningError, _operation: Any, z: Tensor, x: Tensor) -> Tensor:
+def _negation(errors, _operation, z, x):
     return errors.of(x).expand_as(z)
 
 
 @rule_of(aten.add, aten.sub)
-def _addition(errors: RunningError, _operation: Any, z: Tensor, x: Any, y: Any) -> Tensor:
+def _addition(errors, _operation, z, x, y):
     return errors.of(x) + errors.of(y) + errors.rounding(z)
 
 
 @rule_of(aten.rsub)
-def _subtraction_from(
-    errors: RunningError, _operation: Any, z: Tensor, x: Tensor, _y: Any
-) -> Tensor:
+def _subtraction_from(errors, _operation, z, x, _y):
     return errors.of(x) + errors.rounding(z)
 
 
 @rule_of(aten.mul)
-def _multiplication(errors: RunningError, _operation: Any, z: Tensor, x: Any, y: Any) -> Tensor:
+def _multiplication(errors, _operation, z, x, y):
     passed_on = errors.of(x) * magnitude(y) + magnitude(x) * errors.of(y)
     return passed_on + errors.rounding(z)
 
 
 @rule_of(aten.div)
-def _division(errors: RunningError, _operation: Any, z: Tensor, x: Any, y: Any) -> Tensor:
+def _division(errors, _operation, z, x, y):
     passed_on = (errors.of(x) + z.abs() * errors.of(y)) / magnitude(y)
     return passed_on + errors.rounding(z)
 
 
 @rule_of(aten.reciprocal)
-def _reciprocal(errors: RunningError, _operation: Any, z: Tensor, x: Tensor) -> Tensor:
+def _reciprocal(errors, _operation, z, x):
     return z * z * errors.of(x) + errors.rounding(z)
 
 
 @rule_of(aten.pow)
-def _power(errors: RunningError, _operation: Any, z: Tensor, x: Tensor, exponent: float) -> Tensor:
+def _power(errors, _operation, z, x, exponent):
     passed_on = (exponent * x.pow(exponent - 1)).abs() * errors.of(x)
     # A square root is as exact as a division: IEEE 754 asks for it.
     units = 1 if exponent == 0.5 else FUNCTION_UNITS
@@ -185,64 +178,58 @@ def _power(errors: RunningError, _operation: Any, z: Tensor, x: Tensor, exponent
 
 
 @rule_of(aten.cos, aten.sin)
-def _wave(errors: RunningError, _operation: Any, z: Tensor, x: Tensor) -> Tensor:
+def _wave(errors, _operation, z, x):
     return errors.of(x) + FUNCTION_UNITS * errors.rounding(torch.ones_like(z))
 
 
 @rule_of(aten.exp)
-def _exponential(errors: RunningError, _operation: Any, z: Tensor, x: Tensor) -> Tensor:
+def _exponential(errors, _operation, z, x):
     return z * errors.of(x) + FUNCTION_UNITS * errors.rounding(z)
 
 
 @rule_of(aten.log)
-def _logarithm(errors: RunningError, _operation: Any, z: Tensor, x: Tensor) -> Tensor:
+def _logarithm(errors, _operation, z, x):
     return errors.of(x) / x.abs() + FUNCTION_UNITS * errors.rounding(z)
 
 
 @rule_of(aten.erf)
-def _error_function(errors: RunningError, _operation: Any, z: Tensor, x: Tensor) -> Tensor:
+def _error_function(errors, _operation, z, x):
     slope = 2 / math.sqrt(math.pi) * (-x * x).exp()
     return slope * errors.of(x) + FUNCTION_UNITS * errors.rounding(torch.ones_like(z))
 
 
 @rule_of(aten.tanh)
-def _tangent(errors: RunningError, _operation: Any, z: Tensor, x: Tensor) -> Tensor:
+def _tangent(errors, _operation, z, x):
     return (1 - z * z) * errors.of(x) + FUNCTION_UNITS * errors.rounding(z)
 
 
 @rule_of(aten.tanh_backward)
-def _tangent_backward(
-    errors: RunningError, _operation: Any, z: Tensor, above: Tensor, y: Tensor
-) -> Tensor:
+def _tangent_backward(errors, _operation, z, above, y):
     """above · (1 - y²), whose difference cancels where y is near 1."""
     passed_on = (1 - y * y) * errors.of(above) + 2 * (above * y).abs() * errors.of(y)
     return passed_on + errors.rounding(above) * (1 + y * y) + errors.rounding(z)
 
 
 @rule_of(aten.mm, aten.bmm)
-def _product(errors: RunningError, product: Any, z: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def _product(errors, product, z, a, b):
     passed_on = product(errors.of(a), b.abs()) + product(a.abs(), errors.of(b))
     units = sum_units(a.shape[-1]) * errors.accumulator_unit + errors.product_error
     return passed_on + units * product(a.abs(), b.abs()) + errors.rounding(z)
 
 
 @rule_of(aten.sum, aten.mean)
-def _reduction(
-    errors: RunningError, reduction: Any, z: Tensor, x: Tensor, *args: Any, **kwargs: Any
-) -> Tensor:
+def _reduction(errors, reduction, z, x, *args, **kwargs):
     units = sum_units(x.numel() // z.numel()) * errors.accumulator_unit
     return reduction(errors.of(x) + units * x.abs(), *args, **kwargs) + errors.rounding(z)
 
 
 @rule_of(aten.index_put, aten.scatter_add)
-def _scattering(
-    errors: RunningError, scattering: Any, z: Tensor, zeros: Tensor, *where: Any
-) -> Tensor:
+def _scattering(errors, scattering, z, zeros, *where):
     """Adds values at places, several of them at one; the values are the last tensor."""
     at = max(place for place, x in enumerate(where) if _is_real(x))
     values = where[at]
 
-    def scattered(x: Tensor) -> Tensor:
+    def scattered(x):
         return scattering(zeros, *where[:at], x, *where[at + 1 :])
 
     units = sum_units(int(scattered(torch.ones_like(values)).max())) * errors.accumulator_unit
@@ -258,14 +245,14 @@ class Comparison:
     got: float
     should: float
 
-    def __str__(self) -> str:
+    def __str__(self):
         return (
             f"{self.what} has {self.got!r}, but should have {self.should!r}: "
             f"{self.units:.3g} times what rounding may err by"
         )
 
 
-def compared(what: str, got: Tensor, should: Tensor, error: Tensor | float = 0.0) -> Comparison:
+def compared(what, got, should, error=0.0):
     """`got`, which its dtype rounds once more, against what it should be within `error`."""
     precision = Precision.of(got.dtype)
     got = in_fp64(got.detach()).cpu()

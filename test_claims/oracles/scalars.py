@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,15 +26,15 @@ class Operations:
     others: int = 0  # a maximum, an exponential, a hyperbolic tangent
 
     @property
-    def flops(self) -> int:
+    def flops(self):
         return self.multiplications + self.additions + self.others
 
-    def array(self, values: torch.Tensor) -> np.ndarray:
+    def array(self, values):
         """The values, read in one transfer, as numbers that count into this tally."""
         numbers = [Number(value, self) for value in values.flatten().tolist()]
         return np.array(numbers, dtype=object).reshape(tuple(values.shape))
 
-    def zero(self) -> Number:
+    def zero(self):
         return Number(0.0, self)
 
 
@@ -43,51 +43,49 @@ class Number:
 
     __slots__ = ("operations", "value")
 
-    def __init__(self, value: float, operations: Operations) -> None:
+    def __init__(self, value, operations):
         self.value = value
         self.operations = operations
 
-    def __mul__(self, other: Number | float) -> Number:
+    def __mul__(self, other):
         self.operations.multiplications += 1
         return Number(self.value * float(other), self.operations)
 
-    def __add__(self, other: Number | float) -> Number:
+    def __add__(self, other):
         self.operations.additions += 1
         return Number(self.value + float(other), self.operations)
 
-    def __sub__(self, other: Number | float) -> Number:
+    def __sub__(self, other):
         self.operations.additions += 1
         return Number(self.value - float(other), self.operations)
 
     __rmul__ = __mul__
     __radd__ = __add__
 
-    def __float__(self) -> float:
+    def __float__(self):
         return float(self.value)
 
-    def through(self, function: Callable[[float], float]) -> Number:
+    def through(self, function):
         """Any other elementary function of it."""
         self.operations.others += 1
         return Number(function(self.value), self.operations)
 
 
-def integers(
-    *shape: int, device: torch.device | str = "cpu", requires_grad: bool = False
-) -> torch.Tensor:
+def integers(*shape, device="cpu", requires_grad=False):
     """Random small integers as float32, whose sums and products are exact in any order and
     precision.
     """
     return torch.randint(-3, 4, shape, device=device).float().requires_grad_(requires_grad)
 
 
-def tensor(numbers: np.ndarray | Number) -> torch.Tensor:
+def tensor(numbers):
     """The values alone, as float32: exact for the small integers the tests draw."""
     # numpy unwraps arrays without dimensions
     values = np.asarray(numbers).astype(float)
     return torch.tensor(values, dtype=torch.float32)
 
 
-def inner_product(a: Iterable[Number], b: Iterable[Number], start: Number | None = None) -> Number:
+def inner_product(a, b, start=None):
     """Σ a·b into the accumulator `start`; without one the first addition is a copy (one FLOP
     fewer).
     """
@@ -98,7 +96,7 @@ def inner_product(a: Iterable[Number], b: Iterable[Number], start: Number | None
     return total
 
 
-def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def matmul(a, b):
     """a @ b by its definition: one inner product per element of the result; leading dimensions
     broadcast.
     """
@@ -115,13 +113,13 @@ def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return result
 
 
-def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+def linear(x, weight, bias=None):
     """x · weightᵀ + bias, the weight laid out as in torch.nn.Linear."""
     product = matmul(x, weight.T)
     return product if bias is None else product + bias
 
 
-def total(numbers: np.ndarray, axis: int) -> np.ndarray:
+def total(numbers, axis):
     """The sum over one dimension, each into an accumulator that starts at zero."""
     lines = np.moveaxis(numbers, axis, -1)
     result = np.empty(lines.shape[:-1], dtype=object)
@@ -130,9 +128,7 @@ def total(numbers: np.ndarray, axis: int) -> np.ndarray:
     return result
 
 
-def contract(
-    a: tuple[str, np.ndarray], b: tuple[str, np.ndarray], result: str
-) -> tuple[str, np.ndarray]:
+def contract(a, b, result):
     """One step of an einsum; indices found in one operand alone and not in the result are summed
     out of it first.
     """
@@ -156,7 +152,7 @@ def contract(
     return result, values
 
 
-def _without_lone(operand: tuple[str, np.ndarray], needed: set[str]) -> tuple[str, np.ndarray]:
+def _without_lone(operand, needed):
     indices, values = operand
     kept = [index for index in indices if index in needed]
     unshared = [index for index in indices if index not in needed]
@@ -169,30 +165,30 @@ def _without_lone(operand: tuple[str, np.ndarray], needed: set[str]) -> tuple[st
     return "".join(kept), total(lines, -1)
 
 
-def _at(indices: str, values: np.ndarray, place: dict[str, int]) -> Number:
+def _at(indices, values, place):
     return values[tuple(place[index] for index in indices)]
 
 
-def _operations(*arrays: np.ndarray) -> Operations:
+def _operations(*arrays):
     return next(number.operations for array in arrays for number in array.flat)
 
 
-def relu(x: np.ndarray) -> np.ndarray:
+def relu(x):
     """One comparison an element."""
     return _mapped(lambda number: number.through(lambda value: max(value, 0.0)), x)
 
 
-def gelu(x: np.ndarray) -> np.ndarray:
+def gelu(x):
     """The tanh approximation, ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), operation by operation."""
 
-    def of(number: Number) -> Number:
+    def of(number):
         inner = (number + number * number * number * 0.044715) * math.sqrt(2 / math.pi)
         return number * 0.5 * (inner.through(math.tanh) + 1.0)
 
     return _mapped(of, x)
 
 
-def _mapped(function: Callable[[Number], Number], x: np.ndarray) -> np.ndarray:
+def _mapped(function, x):
     mapped = [function(number) for number in x.flat]
     return np.array(mapped, dtype=object).reshape(x.shape)
 
@@ -225,19 +221,19 @@ class Net:
     input_gradient: Operations = field(default_factory=Operations)
 
     @classmethod
-    def of(cls, matrices: Sequence[torch.Tensor]) -> Net:
+    def of(cls, matrices):
         net = cls([])
         for matrix in matrices:
             nodes = [[net.node(value) for value in row] for row in matrix.tolist()]
             net.weights.append(nodes)
         return net
 
-    def node(self, value: float, needs_gradient: bool = True) -> Node:
+    def node(self, value, needs_gradient=True):
         return Node(Number(value, self.forward), needs_gradient=needs_gradient)
 
-    def run(self, x: list[list[Node]], output_gradient: torch.Tensor) -> list[list[Node]]:
+    def run(self, x, output_gradient):
         """Forward over the batch `x`, backward from the gradient of the outputs; gives them."""
-        sums: list[Node] = []
+        sums = []
         rows = x
         for matrix in self.weights:
             columns = list(zip(*matrix, strict=True))
@@ -252,22 +248,22 @@ class Net:
                 self._pass_on(node, source, to=weight, tally=self.weight_gradient)
         return rows
 
-    def _row(self, row: list[Node], columns: list[tuple[Node, ...]]) -> list[Node]:
+    def _row(self, row, columns):
         return [self._sum(list(zip(row, column, strict=True))) for column in columns]
 
-    def _sum(self, terms: list[tuple[Node, Node]]) -> Node:
+    def _sum(self, terms):
         left = [x.value for x, _ in terms]
         right = [w.value for _, w in terms]
         return Node(inner_product(left, right, self.forward.zero()), terms)
 
     @staticmethod
-    def _pass_on(node: Node, factor: Node, to: Node, tally: Operations) -> None:
+    def _pass_on(node, factor, to, tally):
         if to.needs_gradient and node.gradient is not None:
             product = Number(node.gradient.value, tally) * factor.value
             to.gradient = (to.gradient or tally.zero()) + product
 
 
-def gradients(nodes: Sequence[Sequence[Node]]) -> torch.Tensor:
+def gradients(nodes):
     """The gradients of a matrix of nodes."""
     flat = itertools.chain.from_iterable(nodes)
     values = [float(node.gradient or math.nan) for node in flat]
@@ -275,13 +271,13 @@ def gradients(nodes: Sequence[Sequence[Node]]) -> torch.Tensor:
 
 
 def attention(
-    query: np.ndarray,
-    key: np.ndarray,
-    value: np.ndarray,
-    causal: bool,
-    output_gradient: torch.Tensor,
-    flash: bool,
-) -> tuple[list[np.ndarray], Operations, Operations]:
+    query,
+    key,
+    value,
+    causal,
+    output_gradient,
+    flash,
+):
     """Scaled dot-product attention, forward and backward, visiting only the pairs that the mask
     lets through.
 
@@ -296,10 +292,10 @@ def attention(
     forward = _operations(query)
     backward = Operations()
 
-    def number(x: float) -> Number:
+    def number(x):
         return Number(x, backward)
 
-    def products(vector: Sequence[Number], rows: np.ndarray, tally: Operations) -> np.ndarray:
+    def products(vector, rows, tally):
         """The inner product of a vector with each row, added up in this tally."""
         sums = [inner_product(vector, row, tally.zero()) for row in rows]
         return np.array([float(each) for each in sums])

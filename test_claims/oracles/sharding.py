@@ -10,12 +10,10 @@ from __future__ import annotations
 import json
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.multiprocessing import start_processes
@@ -35,7 +33,7 @@ class Rank:
     weights: list[float]
 
 
-def net_of(widths: Sequence[int]) -> list[torch.nn.Parameter]:
+def net_of(widths):
     """One square matrix of each width, the same in every process."""
     return [
         torch.nn.Parameter(torch.arange(n * n, dtype=torch.float32).view(n, n) / (n * n))
@@ -43,7 +41,7 @@ def net_of(widths: Sequence[int]) -> list[torch.nn.Parameter]:
     ]
 
 
-def train(parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+def train(parameters, optimizer):
     """Two steps on the mean square of all parameters."""
     for _ in range(2):
         optimizer.zero_grad()
@@ -51,7 +49,7 @@ def train(parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optim
         optimizer.step()
 
 
-def trained(widths: Sequence[int]) -> Rank:
+def trained(widths):
     """Trains the net with a sharded Adam, as one rank of this process's group."""
     with warnings.catch_warnings():
         # The import compiles TorchScript, which is deprecated.
@@ -69,7 +67,7 @@ def trained(widths: Sequence[int]) -> Rank:
     return Rank(held, weights.tolist())
 
 
-def fake_ranks(widths: Sequence[int], devices: int) -> list[Rank]:
+def fake_ranks(widths, devices):
     """The ranks of a fake group: the bytes they hold are right, the weights are not."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -85,7 +83,7 @@ def fake_ranks(widths: Sequence[int], devices: int) -> list[Rank]:
     return held
 
 
-def ranks(*nets: Sequence[int]) -> list[tuple[Rank, Rank]]:
+def ranks(*nets):
     """For each net the two ranks that train it, over gloo on the CPU: this process and another."""
     with beside_another(train_sharded, nets) as folder:
         first = [trained(widths) for widths in nets]
@@ -95,7 +93,7 @@ def ranks(*nets: Sequence[int]) -> list[tuple[Rank, Rank]]:
     return list(zip(first, (Rank(*of_net) for of_net in second), strict=True))
 
 
-def train_sharded(_index: int, folder: str, nets: Sequence[Sequence[int]]) -> None:
+def train_sharded(_index, folder, nets):
     """The second of two ranks: trains each net and writes the bytes it holds."""
     join_group(folder, rank=1)
     held = [astuple(trained(widths)) for widths in nets]
@@ -104,7 +102,7 @@ def train_sharded(_index: int, folder: str, nets: Sequence[Sequence[int]]) -> No
 
 
 @contextmanager
-def beside_a_second_rank(elements: int) -> Iterator[None]:
+def beside_a_second_rank(elements):
     """Within, this process is one of two, and the other never late to an all-reduce.
 
     The other's gradient, of so many elements, is 1 everywhere.
@@ -113,7 +111,7 @@ def beside_a_second_rank(elements: int) -> Iterator[None]:
         yield
 
 
-def add_ones(_index: int, folder: str, elements: int) -> None:
+def add_ones(_index, folder, elements):
     """The second of two ranks, until it is killed."""
     join_group(folder, rank=1)
     gradient = torch.empty(elements)
@@ -122,7 +120,7 @@ def add_ones(_index: int, folder: str, elements: int) -> None:
 
 
 @contextmanager
-def beside_another(rank_1: Callable[..., None], *arguments: Any) -> Iterator[Path]:
+def beside_another(rank_1, *arguments):
     """Within, this process is the first of two ranks that meet in a folder; `rank_1` is the other.
 
     It gets an index, the folder and the arguments.
@@ -142,7 +140,7 @@ def beside_another(rank_1: Callable[..., None], *arguments: Any) -> Iterator[Pat
                 torch.distributed.destroy_process_group()
 
 
-def join_group(folder: str, rank: int) -> None:
+def join_group(folder, rank):
     """Makes this process a rank of a gloo group of two that meets in `folder`."""
     # A store rather than a file:// address, whose percent-encoded spaces and umlauts torch does not
     # decode.

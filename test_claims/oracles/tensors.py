@@ -5,10 +5,8 @@ activations.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +17,17 @@ from prooflops import measured
 from test_claims.strategies import TORCH_DTYPES
 
 
-def layout_of(x: torch.Tensor) -> Layout:
+def layout_of(x):
     """Shape, strides and offset as torch reports them."""
     return Layout(tuple(x.shape), x.stride(), x.storage_offset())
 
 
-def shares_storage(x: torch.Tensor, y: torch.Tensor) -> bool:
+def shares_storage(x, y):
     """Whether two live tensors lie in one allocation."""
     return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
-def places(x: torch.Tensor) -> torch.Tensor:
+def places(x):
     """Where each element of `x` lies in its storage, found by numbering the storage and looking
     through `x`.
     """
@@ -37,12 +35,12 @@ def places(x: torch.Tensor) -> torch.Tensor:
     return numbered.as_strided(x.shape, x.stride(), x.storage_offset())
 
 
-def metered(device: torch.device) -> torch.device:
+def metered(device):
     """`device` where torch counts its allocated bytes, otherwise (mps) the CPU."""
     return device if device.type in measured.MEASURED_DEVICES else torch.device("cpu")
 
 
-def difference(got: torch.Tensor, should: torch.Tensor) -> str:
+def difference(got, should):
     """A sentence about the first difference of two tensors; empty where shape and every value are
     equal.
     """
@@ -56,7 +54,7 @@ def difference(got: torch.Tensor, should: torch.Tensor) -> str:
     return f"{said}, at {at} it is {got[at]:g}, but should be {should[at]:g}"
 
 
-def assert_same(what: str, got: torch.Tensor, should: torch.Tensor) -> None:
+def assert_same(what, got, should):
     """That two tensors have one shape and equal values."""
     __tracebackhide__ = True
     wrong = difference(got, should)
@@ -67,18 +65,18 @@ def assert_same(what: str, got: torch.Tensor, should: torch.Tensor) -> None:
 # know their state.
 PARTICULAR = {"sparse-adam", "lbfgs", "muon", "adafactor"}
 # torch's own optimizers under the names of `accounting.optimizers.OPTIMIZERS`.
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+OPTIMIZERS = {
     name: partial(getattr(torch.optim, row.class_name), **row.options)
     for name, row in optimizers.OPTIMIZERS.items()
     if "." not in row.class_name and name not in PARTICULAR
 }
 
 
-def relative_error(got: torch.Tensor, should: torch.Tensor) -> float:
+def relative_error(got, should):
     return ((got - should).norm() / should.norm()).item()
 
 
-def tensor_sum(tensors: Iterable[Tensor | None]) -> int:
+def tensor_sum(tensors):
     """Bytes of the storages under these tensors, each storage once."""
     storages = {
         t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
@@ -88,15 +86,15 @@ def tensor_sum(tensors: Iterable[Tensor | None]) -> int:
     return sum(storages.values())
 
 
-def parameter_bytes(net: nn.Module) -> int:
+def parameter_bytes(net):
     return tensor_sum(net.parameters())
 
 
-def gradient_bytes(net: nn.Module) -> int:
+def gradient_bytes(net):
     return tensor_sum(parameter.grad for parameter in net.parameters())
 
 
-def state_bytes(optimizer: torch.optim.Optimizer, step_counts: bool = False) -> int:
+def state_bytes(optimizer, step_counts=False):
     """Bytes of the optimizer's state; the 4-byte step counts only with `step_counts`."""
     kept = [(key, value) for state in optimizer.state.values() for key, value in state.items()]
     return tensor_sum(
@@ -104,7 +102,7 @@ def state_bytes(optimizer: torch.optim.Optimizer, step_counts: bool = False) -> 
     )
 
 
-def train(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor, steps: int = 1) -> None:
+def train(net, optimizer, batch, steps=1):
     """`steps` training steps that minimise the mean square of the output; the last one's gradients
     stay.
     """
@@ -115,7 +113,7 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor, steps
 
 
 @torch.enable_grad()
-def warm_up(device: torch.device) -> None:
+def warm_up(device):
     """Has cuBLAS take its workspace, and cuBLASLt, which multiplies where a bias is added, perhaps
     one of its own.
 
@@ -128,7 +126,7 @@ def warm_up(device: torch.device) -> None:
 
 
 @contextmanager
-def without_collector() -> Iterator[None]:
+def without_collector():
     """Within, Python's collector of cycles frees no tensor of earlier tests between two readings of
     an allocator.
     """
@@ -141,7 +139,7 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def held_after(device: torch.device, *steps: Callable[[], Any]) -> tuple[list[Any], list[int]]:
+def held_after(device, *steps):
     """The result of each step, all of them kept, and the bytes that the allocator has handed out
     and not got back then.
 
@@ -160,7 +158,7 @@ def held_after(device: torch.device, *steps: Callable[[], Any]) -> tuple[list[An
     return results, [phase.live_bytes for phase in held.phases.values()]
 
 
-def graph_bytes(device: torch.device, forward: Callable[[], Tensor]) -> int:
+def graph_bytes(device, forward):
     """Bytes that the allocator holds for the backward pass through `forward()`, whose result is let
     go.
     """
@@ -178,10 +176,10 @@ class RecipeAdamW(torch.optim.Optimizer):
 
     def __init__(
         self,
-        parameters: Iterable[nn.Parameter],
-        gradients: torch.dtype,
-        state: torch.dtype,
-        master: torch.dtype | None,
+        parameters,
+        gradients,
+        state,
+        master,
     ):
         super().__init__(parameters, {})
         self.dtype = state
@@ -194,18 +192,18 @@ class RecipeAdamW(torch.optim.Optimizer):
                 parameter.register_post_accumulate_grad_hook(self.collect)
 
     @property
-    def parameters(self) -> list[nn.Parameter]:
+    def parameters(self):
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
-    def collect(self, parameter: nn.Parameter) -> None:
+    def collect(self, parameter):
         self.state[parameter]["main_grad"] += parameter.grad
         parameter.grad = None
 
-    def tensors(self, *names: str) -> list[Tensor]:
+    def tensors(self, *names):
         return [kept[name] for kept in self.state.values() for name in names if name in kept]
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self):  # type: ignore[override]
         """Adam's update without the correction of the bias, which takes no bytes."""
         for parameter in self.parameters:
             kept = self.state[parameter]
@@ -220,11 +218,11 @@ class RecipeAdamW(torch.optim.Optimizer):
 
 
 def stepped(
-    optimizer: Callable[..., torch.optim.Optimizer],
-    shapes: Iterable[tuple[int, ...]],
-    device: torch.device | str = "cpu",
-    *dtypes: str,
-) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
+    optimizer,
+    shapes,
+    device="cpu",
+    *dtypes,
+):
     """Parameters of these shapes in each dtype (fp32), and an optimizer after two steps on random
     gradients.
     """

@@ -6,9 +6,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,15 +15,13 @@ from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
 
-def window(tokens: Any, start: int, length: int) -> tuple[Tensor, Tensor]:
+def window(tokens, start, length):
     """Inputs and targets of one example in int64: tokens from `start` on, and those after each."""
     x, y = (tokens[begin : begin + length].astype(np.int64) for begin in (start, start + 1))
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
-def batch(
-    tokens: Any, size: int, length: int, generator: torch.Generator | None = None
-) -> tuple[Tensor, Tensor]:
+def batch(tokens, size, length, generator=None):
     """Inputs and targets, each (size, length), of windows that start at random places."""
     starts = torch.randint(len(tokens) - length, (size,), generator=generator).tolist()
     x, y = zip(*(window(tokens, start, length) for start in starts), strict=True)
@@ -49,16 +45,16 @@ class TokenWindows(Dataset[Item]):
     path.
     """
 
-    def __init__(self, path: Path, length: int):
+    def __init__(self, path, length):
         self.path = path
         self.length = length
         self.windows = (path.stat().st_size // 4 - 1) // length
-        self._tokens: np.ndarray | None = None
+        self._tokens = None
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.windows
 
-    def __getitem__(self, index: int) -> Item:
+    def __getitem__(self, index):
         if self._tokens is None:
             self._tokens = np.memmap(self.path, dtype=np.int32, mode="r")
         worker = get_worker_info()
@@ -66,7 +62,7 @@ class TokenWindows(Dataset[Item]):
         return Item(index, x, y, -1 if worker is None else worker.id, os.getpid())
 
 
-def fresh(path: Path) -> Path:
+def fresh(path):
     """The path, of no file now.
 
     An earlier file that is still mapped is left as it is: truncating it would crash.
@@ -75,14 +71,14 @@ def fresh(path: Path) -> Path:
     return path
 
 
-def sparse_file(path: Path, nbytes: int) -> Path:
+def sparse_file(path, nbytes):
     """A file of `nbytes` zeros, which takes almost no space on the disk."""
     fresh(path).touch()
     os.truncate(path, nbytes)
     return path
 
 
-def resident_bytes(array: np.ndarray) -> int:
+def resident_bytes(array):
     """The bytes in memory of the mappings that hold `array`: a file's own, or the heap's around it.
 
     Not of all the process, from which the system takes other pages away while a test runs. Skips
@@ -106,18 +102,18 @@ def resident_bytes(array: np.ndarray) -> int:
     return resident
 
 
-def token_file(folder: Path, windows: int, length: int) -> Path:
+def token_file(folder, windows, length):
     """A file of the tokens 0, 1, 2 and so on: `windows` windows and one token more."""
     path = fresh(folder / "windows.bin")
     np.arange(windows * length + 1, dtype=np.int32).tofile(path)
     return path
 
 
-def read_ahead(batches: Iterable[Tensor], delay_s: float) -> Iterator[Tensor]:
+def read_ahead(batches, delay_s):
     """Batches that another thread reads, each in `delay_s`, at most two ahead of their use."""
-    waiting: queue.Queue[Tensor] = queue.Queue(maxsize=2)
+    waiting = queue.Queue(maxsize=2)
 
-    def read() -> None:
+    def read():
         for item in batches:
             time.sleep(delay_s)
             waiting.put(item)

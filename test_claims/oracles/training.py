@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 # State beyond model and optimizer that changes from step to step: a run that uses it must save it.
 KINDS = ("step", "scheduler", "scaler", "data", "torch", "numpy", "python")
@@ -19,7 +17,7 @@ BATCH = 8
 WIDTH = 6
 
 
-def kinds_on(device: torch.device) -> tuple[str, ...]:
+def kinds_on(device):
     """The kinds of state on this device: an accelerator has a random generator of its own."""
     return KINDS if device.type == "cpu" else (*KINDS, "accelerator")
 
@@ -35,10 +33,10 @@ class Training:
 
     def __init__(
         self,
-        device: torch.device,
-        kinds: Iterable[str] = (),
-        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
-        seed: int = 0,
+        device,
+        kinds=(),
+        optimizer=torch.optim.AdamW,
+        seed=0,
     ):
         self.device = device
         self.kinds = frozenset(kinds)
@@ -70,10 +68,10 @@ class Training:
         )
         self.steps = 0
         self.shuffler = generator
-        self.order: list[int] = []
+        self.order = []
 
     @property
-    def parts(self) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    def parts(self):
         """How all that changes in this run is read and put back, by name."""
         rest = {
             "step": (lambda: self.steps, lambda steps: setattr(self, "steps", steps)),
@@ -94,17 +92,17 @@ class Training:
             **{kind: part for kind, part in rest.items() if kind in self.kinds},
         }
 
-    def go_on_in_the_data(self, place: tuple[Tensor, list[int]]) -> None:
+    def go_on_in_the_data(self, place):
         state, self.order = place
         self.shuffler.set_state(state)
 
-    def saved(self) -> bytes:
+    def saved(self):
         """A checkpoint of all parts, as torch.save writes it."""
         file = io.BytesIO()
         torch.save({name: read() for name, (read, _) in self.parts.items()}, file)
         return file.getvalue()
 
-    def restored(self, checkpoint: bytes, names: Iterable[str]) -> Training:
+    def restored(self, checkpoint, names):
         """This run, continued from the named parts of a checkpoint."""
         # Generators' states live on the host; load_state_dict moves the rest to the parameters.
         saved = torch.load(io.BytesIO(checkpoint), map_location="cpu", weights_only=False)
@@ -112,7 +110,7 @@ class Training:
             self.parts[name][1](saved[name])
         return self
 
-    def batch(self) -> tuple[Tensor, Tensor]:
+    def batch(self):
         if "data" not in self.kinds:
             return self.x, self.y
         if not self.order:
@@ -121,7 +119,7 @@ class Training:
         self.order = self.order[BATCH:]
         return self.x[rows], self.y[rows]
 
-    def step(self) -> float:
+    def step(self):
         """One training step; its loss."""
         x, y = self.batch()
         if "torch" in self.kinds:
@@ -147,18 +145,18 @@ class Training:
             self.scheduler.step()
         return loss.item()
 
-    def losses(self, steps: int) -> list[float]:
+    def losses(self, steps):
         """The losses of the next `steps` steps."""
         return [self.step() for _ in range(steps)]
 
-    def weights(self) -> list[float]:
+    def weights(self):
         """All parameters and buffers, in a row."""
         held = [*self.net.parameters(), *self.net.buffers()]
         return torch.cat([each.detach().float().flatten() for each in held]).tolist()
 
 
 @contextmanager
-def generators_kept() -> Iterator[None]:
+def generators_kept():
     """Leaves the global generators of torch, numpy and Python as they were."""
     ours = np.random.get_state()  # noqa: NPY002
     pythons = random.getstate()

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from test_claims.oracles.rounding import FP32, TF32, Comparison, Precision, RunningError, compared
+from test_claims.oracles.rounding import FP32, TF32, Precision, RunningError, compared
 from test_claims.strategies import TORCH_DTYPES
 
 Shape = tuple[int, ...]
@@ -30,31 +29,31 @@ OUTPUTS = 24
 LAYOUTS = ("contiguous", "rows apart", "transposed", "every second")
 
 
-def no_others(_shape: Shape) -> tuple[Shape, ...]:
+def no_others(_shape):
     return ()
 
 
-def one_row(shape: Shape) -> tuple[Shape, ...]:
+def one_row(shape):
     return (shape[-1:],)
 
 
-def two_rows(shape: Shape) -> tuple[Shape, ...]:
+def two_rows(shape):
     return 2 * one_row(shape)
 
 
-def as_large(shape: Shape) -> tuple[Shape, ...]:
+def as_large(shape):
     return (shape,)
 
 
-def keys_and_values(shape: Shape) -> tuple[Shape, ...]:
+def keys_and_values(shape):
     return shape, shape
 
 
-def weight_and_bias(shape: Shape) -> tuple[Shape, ...]:
+def weight_and_bias(shape):
     return (OUTPUTS, shape[-1]), (OUTPUTS,)
 
 
-def matrices(shape: Shape) -> tuple[Shape, ...]:
+def matrices(shape):
     return ((*shape[:-2], shape[-1], OUTPUTS),)
 
 
@@ -80,37 +79,37 @@ class Kernel:
     layouts: tuple[str, ...] = LAYOUTS
 
 
-KERNELS: dict[str, Kernel] = {}
+KERNELS = {}
 
 
-def computed_by(*calls: Call, **options: Any) -> Callable[[Call], Call]:
+def computed_by(*calls, **options):
     """Registers the decorated function as the definition of these calls."""
 
-    def register(definition: Call) -> Call:
+    def register(definition):
         KERNELS[definition.__name__] = Kernel(definition, calls, **options)
         return definition
 
     return register
 
 
-def linear_module(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def linear_module(x, weight, bias):
     """The same kernel, whose turn has a contiguous argument of HUGE elements, for addmm."""
     layer = nn.Linear(*weight.shape[::-1], device="meta")
     return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
 
 
-def product_and_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def product_and_bias(x, weight, bias):
     return torch.matmul(x, weight.mT) + bias
 
 
 @computed_by(
     functional.linear, linear_module, product_and_bias, others=weight_and_bias, rounds="forward"
 )
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def linear(x, weight, bias):
     return x @ weight.mT + bias
 
 
-def batched_product(a: Tensor, b: Tensor) -> Tensor:
+def batched_product(a, b):
     return torch.bmm(a.flatten(0, -3), b.flatten(0, -3)).unflatten(0, a.shape[:-2])
 
 
@@ -121,27 +120,27 @@ def batched_product(a: Tensor, b: Tensor) -> Tensor:
     batched_product,
     others=matrices,
 )
-def matmul(a: Tensor, b: Tensor) -> Tensor:
+def matmul(a, b):
     return a @ b
 
 
-def layer_norm_of_rows(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def layer_norm_of_rows(x, weight, bias):
     return functional.layer_norm(x, x.shape[-1:], weight, bias)
 
 
 @computed_by(layer_norm_of_rows, others=two_rows, rounds="backward", adds_on_cpu="backward")
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def layer_norm(x, weight, bias):
     centred = x - x.mean(-1, keepdim=True)
     variance = (centred * centred).mean(-1, keepdim=True)
     return centred * (variance + 1e-5) ** -0.5 * weight + bias
 
 
-def rms_norm_of_rows(x: Tensor, weight: Tensor) -> Tensor:
+def rms_norm_of_rows(x, weight):
     return functional.rms_norm(x, x.shape[-1:], weight, 1e-5)
 
 
 @computed_by(rms_norm_of_rows, others=one_row)
-def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+def rms_norm(x, weight):
     return x * ((x * x).mean(-1, keepdim=True) + 1e-5) ** -0.5 * weight
 
 
@@ -151,7 +150,7 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     partial(functional.softmax, dim=-1),
     rounds="backward",
 )
-def softmax(x: Tensor) -> Tensor:
+def softmax(x):
     powers = (x - x.detach().amax(-1, keepdim=True)).exp()
     return powers / powers.sum(-1, keepdim=True)
 
@@ -162,28 +161,28 @@ def softmax(x: Tensor) -> Tensor:
     partial(functional.log_softmax, dim=-1),
     rounds="forward backward",
 )
-def log_softmax(x: Tensor) -> Tensor:
+def log_softmax(x):
     shifted = x - x.detach().amax(-1, keepdim=True)
     return shifted - shifted.exp().sum(-1, keepdim=True).log()
 
 
-def classes(x: Tensor) -> Tensor:
+def classes(x):
     """A class for each row of `x`, one of its columns; they repeat, and are not in order."""
     rows = x.numel() // x.shape[-1]
     return torch.arange(rows, device=x.device) * 7 % x.shape[-1]
 
 
-def loss_of_classes(x: Tensor) -> Tensor:
+def loss_of_classes(x):
     return functional.cross_entropy(x.flatten(0, -2), classes(x))
 
 
 @computed_by(loss_of_classes, rounds="forward backward", by_rows=False)
-def cross_entropy(x: Tensor) -> Tensor:
+def cross_entropy(x):
     return -log_softmax(x).flatten(0, -2).gather(1, classes(x)[:, None]).mean()
 
 
 @computed_by(functional.mse_loss, others=as_large, rounds="backward", by_rows=False)
-def mse_loss(x: Tensor, y: Tensor) -> Tensor:
+def mse_loss(x, y):
     difference = x - y
     return (difference * difference).mean()
 
@@ -191,7 +190,7 @@ def mse_loss(x: Tensor, y: Tensor) -> Tensor:
 fused_attention = partial(functional.scaled_dot_product_attention, is_causal=True)
 
 
-def attention_by_products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attention_by_products(q, k, v):
     with sdpa_kernel(SDPBackend.MATH):
         return fused_attention(q, k, v)
 
@@ -206,7 +205,7 @@ def attention_by_products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     # fused kernels take no others
     layouts=("contiguous", "rows apart"),
 )
-def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attention(q, k, v):
     token = torch.arange(q.shape[-2])
     past = token[:, None] >= token
     scores = q @ k.mT * q.shape[-1] ** -0.5
@@ -215,108 +214,108 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 @computed_by(functional.gelu)
-def gelu(x: Tensor) -> Tensor:
+def gelu(x):
     return x * 0.5 * (1 + (x * 2**-0.5).erf())
 
 
 @computed_by(partial(functional.gelu, approximate="tanh"))
-def gelu_by_tanh(x: Tensor) -> Tensor:
+def gelu_by_tanh(x):
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
     return x * 0.5 * (1 + inner.tanh())
 
 
 @computed_by(functional.silu)
-def silu(x: Tensor) -> Tensor:
+def silu(x):
     # x times the logistic function of it, whose slope cancels as that of tanh does
     return x * 0.5 * (1 + (x * 0.5).tanh())
 
 
 @computed_by(torch.tanh, rounds="backward")
-def tanh(x: Tensor) -> Tensor:
+def tanh(x):
     return x.tanh()
 
 
 @computed_by(torch.relu, functional.relu)
-def relu(x: Tensor) -> Tensor:
+def relu(x):
     return x * (x > 0)
 
 
-def lookups(table: Tensor) -> Tensor:
+def lookups(table):
     """Each row of a table three times, not in order."""
     rows = table.numel() // table.shape[-1]
     return torch.arange(3 * rows, device=table.device) * 7 % rows
 
 
-def embedded(table: Tensor) -> Tensor:
+def embedded(table):
     return functional.embedding(lookups(table), table.flatten(0, -2))
 
 
-def indexed(table: Tensor) -> Tensor:
+def indexed(table):
     return table.flatten(0, -2)[lookups(table)]
 
 
 @computed_by(embedded, indexed, rounds="backward", adds="backward", by_rows=False)
-def embedding(table: Tensor) -> Tensor:
+def embedding(table):
     return table.flatten(0, -2)[lookups(table)]
 
 
 @computed_by(partial(torch.sum, dim=-1), partial(Tensor.sum, dim=-1))
-def row_sum(x: Tensor) -> Tensor:
+def row_sum(x):
     return x.sum(-1)
 
 
 @computed_by(partial(torch.mean, dim=-1), partial(Tensor.mean, dim=-1))
-def row_mean(x: Tensor) -> Tensor:
+def row_mean(x):
     return x.mean(-1)
 
 
 @computed_by(torch.sum, Tensor.sum, by_rows=False)
-def total(x: Tensor) -> Tensor:
+def total(x):
     return x.sum()
 
 
 @computed_by(torch.linalg.vector_norm, torch.norm, Tensor.norm, rounds="backward", by_rows=False)
-def norm(x: Tensor) -> Tensor:
+def norm(x):
     return (x * x).sum() ** 0.5
 
 
 @computed_by(torch.add, Tensor.__add__, others=one_row)
-def add(x: Tensor, y: Tensor) -> Tensor:
+def add(x, y):
     return x + y
 
 
 @computed_by(torch.mul, Tensor.__mul__, others=one_row, rounds="backward")
-def multiply(x: Tensor, y: Tensor) -> Tensor:
+def multiply(x, y):
     return x * y
 
 
 @computed_by(partial(torch.pow, exponent=3), rounds="forward backward")
-def cube(x: Tensor) -> Tensor:
+def cube(x):
     return x * x * x
 
 
-def half_turned(x: Tensor) -> Tensor:
+def half_turned(x):
     first, second = x.tensor_split(2, dim=-1)
     return torch.cat([-second, first], dim=-1)
 
 
 @computed_by(half_turned)
-def turn(x: Tensor) -> Tensor:
+def turn(x):
     half = x.shape[-1] // 2 + x.shape[-1] % 2
     return torch.cat([x[..., half:] * -1, x[..., :half]], dim=-1)
 
 
 @computed_by(torch.cos, rounds="backward")
-def cosine(x: Tensor) -> Tensor:
+def cosine(x):
     return x.cos()
 
 
 @computed_by(torch.sin, rounds="backward")
-def sine(x: Tensor) -> Tensor:
+def sine(x):
     return x.sin()
 
 
-def drawn_shape(elements: int, width: int, rng: random.Random) -> Shape:
+def drawn_shape(elements, width, rng):
     """Three or four dimensions with somewhat more elements, for LONG_ROW more in each row."""
     dimensions = 2 if width else rng.randint(1, 2)
     leading = [rng.randint(2, 3) for _ in range(dimensions)]
@@ -328,7 +327,7 @@ def drawn_shape(elements: int, width: int, rng: random.Random) -> Shape:
     return (*leading, side + rng.randint(1, 7), side + rng.randint(0, 5))
 
 
-def laid_out(x: Tensor, layout: str) -> Tensor:
+def laid_out(x, layout):
     """The same values in another layout."""
     if layout == "rows apart" and x.dim() > 2:
         return x.transpose(-3, -2).contiguous().transpose(-3, -2)
@@ -339,12 +338,12 @@ def laid_out(x: Tensor, layout: str) -> Tensor:
     return x
 
 
-def layouts_of(kernel: Kernel, arguments: int, turn: int) -> list[str]:
+def layouts_of(kernel, arguments, turn):
     """The layout of each argument; in as many turns as there are layouts each has them all."""
     return [kernel.layouts[(turn + place) % len(kernel.layouts)] for place in range(arguments)]
 
 
-def checked_rows(kernel: Kernel, elements: int, shape: Shape, rng: random.Random) -> Tensor:
+def checked_rows(kernel, elements, shape, rng):
     """The rows that get a gradient: few of HUGE tensors, so that no others need be computed."""
     rows = shape[-2]
     if elements < HUGE or not kernel.by_rows:
@@ -353,18 +352,18 @@ def checked_rows(kernel: Kernel, elements: int, shape: Shape, rng: random.Random
     return torch.tensor([0, 1, *sorted(inner), rows - 2, rows - 1])
 
 
-def torch_dtype(precision: str) -> torch.dtype:
+def torch_dtype(precision):
     """What tensors of a precision are: TF32 is a way to multiply those of fp32."""
     return TORCH_DTYPES["fp32" if precision == "tf32" else precision]
 
 
 def running_error(
-    kernel: Kernel,
-    passing: str,
-    precision: str,
-    device: torch.device,
-    after: RunningError | None = None,
-) -> RunningError:
+    kernel,
+    passing,
+    precision,
+    device,
+    after=None,
+):
     """What bounds the errors of a kernel's forward or backward pass."""
     own = Precision.of(torch_dtype(precision))
     products = 0.0
@@ -389,12 +388,12 @@ class Expected:
 
 
 def expected(
-    kernel: Kernel,
-    precision: str,
-    device: torch.device,
-    arguments: list[Tensor],
-    generator: torch.Generator,
-) -> Expected:
+    kernel,
+    precision,
+    device,
+    arguments,
+    generator,
+):
     """Result and gradients by the definition, from a drawn gradient of the result."""
     exact = [x.double().requires_grad_() for x in arguments]
     with running_error(kernel, "forward", precision, device) as forward:
@@ -407,9 +406,7 @@ def expected(
     return Expected(above, values, [errors.of(x) for x in values])
 
 
-def comparisons(
-    kernel: Kernel, precision: str, device: torch.device, elements: int
-) -> Iterator[Comparison]:
+def comparisons(kernel, precision, device, elements):
     """The result and the gradients of each call of a kernel against its definition."""
     name = kernel.definition.__name__
     rng = random.Random(f"{name} {precision} {elements}")

@@ -5,7 +5,7 @@ Each figure follows from units, rate and clock, and is half the sparse one.
 
 import pytest
 
-from accounting.devices import FLOP_PER_CLOCK, ROWS, Accelerator, Figure, nominal_clock_mhz
+from accounting.devices import FLOP_PER_CLOCK, ROWS, nominal_clock_mhz
 from accounting.devices.peaks import SOURCES
 from meta_tests.conftest import recorded
 
@@ -25,7 +25,7 @@ SPARSE_PER_DENSE = {
 }
 
 
-def rounding(figure: Figure) -> float:
+def rounding(figure):
     """Half a unit in the last printed digit."""
     decimals = (
         len(str(figure.printed).partition(".")[2]) if isinstance(figure.printed, float) else 0
@@ -33,7 +33,7 @@ def rounding(figure: Figure) -> float:
     return 0.5 / 10**decimals / figure.divisor
 
 
-def flop_per_clock(row: Accelerator, column: str) -> int | None:
+def flop_per_clock(row, column):
     """What one unit of the row's die does per clock.
 
     The 16-bit formats share a rate unless the die says otherwise.
@@ -49,7 +49,7 @@ def flop_per_clock(row: Accelerator, column: str) -> int | None:
     return None
 
 
-def re_derived(row: Accelerator, column: str) -> float | None:
+def re_derived(row, column):
     """TFLOP/s from units · FLOP per clock · clock, or None where one of them is not known."""
     clock_mhz, rate = nominal_clock_mhz(row, column), flop_per_clock(row, column)
     if row.units is None or clock_mhz is None or rate is None:
@@ -57,7 +57,7 @@ def re_derived(row: Accelerator, column: str) -> float | None:
     return row.units * rate * clock_mhz / 1e6
 
 
-def re_derivation_violations(row: Accelerator) -> list[str]:
+def re_derivation_violations(row):
     """Figures that units · FLOP per clock · clock does not give."""
     found = []
     for column, figure in row.peaks.items():
@@ -70,7 +70,7 @@ def re_derivation_violations(row: Accelerator) -> list[str]:
     return found
 
 
-def sparsity_violations(row: Accelerator) -> list[str]:
+def sparsity_violations(row):
     """Dense figures that are not half of the sparse one printed beside them."""
     found = []
     for column, figure in row.peaks.items():
@@ -104,6 +104,6 @@ def test_every_device_names_a_die_whose_rates_are_known():
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
-def test_each_source_of_a_row_has_its_title(row: Accelerator) -> None:
+def test_each_source_of_a_row_has_its_title(row):
     untitled = [source for source in row.sources if not SOURCES.get(source)]
     assert not untitled, f"{row.label}: `sources` of peaks.json has no title for {untitled}"

@@ -21,7 +21,6 @@ from accounting.families import attention, embedding, linear, mlp
 from accounting.families.config import presets
 from accounting.families.decoders import MODEL_TYPES
 from accounting.models import active_parameter_count, forward_flops, parameter_count, step_flops
-from accounting.parts import Parts
 from accounting.units import amount
 from prooflops.counted.built import from_config
 from test_claims.oracles.published import TABLES
@@ -38,11 +37,11 @@ LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
 
 
 @cache
-def model_called(name: str) -> Parts:
+def model_called(name):
     return from_config(MODELS[name]["config"])
 
 
-def case(name: str) -> object:
+def case(name):
     """One of these, or by `make prove` one that takes seconds, since transformers is asked."""
     asked = name not in ASKED and MODELS[name]["config"]["model_type"] not in MODEL_TYPES
     return pytest.param(name, marks=pytest.mark.prove if asked else ())

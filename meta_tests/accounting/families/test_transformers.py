@@ -6,9 +6,7 @@ A sample in each run; all families by `make prove`.
 """
 
 import json
-from collections.abc import Iterator
 from itertools import chain
-from typing import Any
 
 import pytest
 import torch
@@ -40,14 +38,14 @@ SMALL = {
     for key in keys.split()
 }
 # What a family needs besides, or (None) does not have of them.
-OWN: dict[str, dict[str, Any]] = {
+OWN = {
     "deepseek_v2": {"num_key_value_heads": 4, "head_dim": 4, "num_experts_per_tok": 2},
     "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 4},
     "kimi_linear": {"num_experts_per_token": 2},
 }
 
 
-def config_of(family: str) -> Any:
+def config_of(family):
     default = transformers.CONFIG_MAPPING[family]()
     values = {key: value for key, value in SMALL.items() if key in default.to_dict()} | OWN.get(
         family, {}
@@ -59,7 +57,7 @@ def config_of(family: str) -> Any:
     )
 
 
-def model_class(family: str) -> Any:
+def model_class(family):
     others = {
         "t5": transformers.AutoModelForSeq2SeqLM,
         "whisper": transformers.AutoModelForSpeechSeq2Seq,
@@ -69,7 +67,7 @@ def model_class(family: str) -> Any:
     return others.get(family, transformers.AutoModelForCausalLM)
 
 
-def built(config: Any) -> nn.Module:
+def built(config):
     """With attention and experts as plain products, of which every one is dispatched."""
     config._experts_implementation = "eager"
     net = model_class(config.model_type).from_config(config, attn_implementation="eager").eval()
@@ -77,7 +75,7 @@ def built(config: Any) -> nn.Module:
     return net
 
 
-def arguments(family: str) -> dict[str, Any]:
+def arguments(family):
     if family == "resnet":
         return {"pixel_values": torch.randn(BATCH, 3, 224, 224)}
     ids = torch.randint(3, 50, (BATCH, TOKENS))
@@ -88,11 +86,11 @@ def arguments(family: str) -> dict[str, Any]:
     return {"input_ids": ids}
 
 
-def sequence_of(family: str) -> Any:
+def sequence_of(family):
     return {"source": SOURCE, "tokens": TOKENS} if family == "t5" else TOKENS
 
 
-def counted_step(family: str, net: nn.Module) -> tuple[int, int]:
+def counted_step(family, net):
     cache = {} if family in ("bert", "resnet") else {"use_cache": False}
     with counted.flops() as count:
         logits = net(**arguments(family), **cache).logits
@@ -121,7 +119,7 @@ def test_parameters_and_flops_are_those_of_the_model_built(family):
     assert (step.forward, step.backward) == counts, f"{step}, but counted are {counts}"
 
 
-def corrections(net: nn.Module) -> Iterator[torch.Tensor]:
+def corrections(net):
     """The router's corrections, which published counts have and transformers keeps as a buffer."""
     return (buffer for name, buffer in net.named_buffers() if "correction" in name)
 
@@ -134,7 +132,7 @@ def test_the_cache_is_that_which_the_model_really_holds(family):
     assert formula == held, f"cache_bytes={formula}, but {held} bytes are held [{family}]"
 
 
-def held_bytes(family: str, net: nn.Module) -> int:
+def held_bytes(family, net):
     with torch.no_grad():
         cache = net(**arguments(family), use_cache=True)
     return sum(
@@ -143,7 +141,7 @@ def held_bytes(family: str, net: nn.Module) -> int:
     )
 
 
-def tensors_in(cache: Any) -> Iterator[torch.Tensor]:
+def tensors_in(cache):
     if hasattr(cache, "cross_attention_cache"):
         yield from tensors_in(cache.self_attention_cache)
         yield from tensors_in(cache.cross_attention_cache)

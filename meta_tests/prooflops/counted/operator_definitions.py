@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from test_claims.oracles import scalars
 
 
-def multiply_adds(a: Tensor, b: Tensor) -> int:
+def multiply_adds(a, b):
     """FLOPs of a @ b, number by number; a complex number is two of them."""
     if a.is_complex():
         return complex_multiply_adds(a, b)
@@ -21,7 +20,7 @@ def multiply_adds(a: Tensor, b: Tensor) -> int:
     return operations.flops
 
 
-def complex_multiply_adds(a: Tensor, b: Tensor) -> int:
+def complex_multiply_adds(a, b):
     operations = scalars.Operations()
     left = operations.array(torch.view_as_real(a.resolve_conj()).double())
     right = operations.array(torch.view_as_real(b.resolve_conj()).double())
@@ -36,7 +35,7 @@ def complex_multiply_adds(a: Tensor, b: Tensor) -> int:
     return operations.flops
 
 
-def stored_multiply_adds(sparse: Tensor, dense: Tensor) -> int:
+def stored_multiply_adds(sparse, dense):
     """FLOPs of sparse @ dense if zeros are skipped."""
     flops = 0
     for row in sparse:
@@ -45,7 +44,7 @@ def stored_multiply_adds(sparse: Tensor, dense: Tensor) -> int:
     return flops
 
 
-def outer_multiply_adds(u: Tensor, v: Tensor, onto: Tensor) -> int:
+def outer_multiply_adds(u, v, onto):
     """FLOPs of onto + u vᵀ."""
     operations = scalars.Operations()
     rows = operations.array(u)
@@ -56,7 +55,7 @@ def outer_multiply_adds(u: Tensor, v: Tensor, onto: Tensor) -> int:
     return operations.flops
 
 
-def bilinear(x: Tensor, weight: Tensor, y: Tensor, grad: Tensor) -> tuple[int, int]:
+def bilinear(x, weight, y, grad):
     """FLOPs of Σ x·w·y, and of its three gradients together.
 
     Each contracts the first operand with the others in turn.
@@ -72,7 +71,7 @@ def bilinear(x: Tensor, weight: Tensor, y: Tensor, grad: Tensor) -> tuple[int, i
     return forward, to_x + to_weight + to_y
 
 
-def contraction_flops(*operands: tuple[str, Tensor], results: Sequence[str]) -> int:
+def contraction_flops(*operands, results):
     """FLOPs of contracting the first operand with the others in turn.
 
     An operand has its indices and values; `results` has the indices of each intermediate result.
@@ -85,7 +84,7 @@ def contraction_flops(*operands: tuple[str, Tensor], results: Sequence[str]) -> 
     return operations.flops
 
 
-def recurrent(layer: nn.RNNBase, x: Tensor, initial_state_gradient: bool) -> tuple[int, int]:
+def recurrent(layer, x, initial_state_gradient):
     """FLOPs of the products of a recurrent layer, step by step, and of their gradients.
 
     `x` has the dimensions (token, batch, feature).
@@ -103,9 +102,7 @@ def recurrent(layer: nn.RNNBase, x: Tensor, initial_state_gradient: bool) -> tup
     return forward, backward
 
 
-def convolution(
-    layer: nn.Conv1d | nn.ConvTranspose1d, x: Tensor, wanted: int = 2
-) -> tuple[int, int]:
+def convolution(layer, x, wanted=2):
     """FLOPs of a convolution, each term of each group, and of `wanted` of its two gradients.
 
     A window slides over the wide side and meets one element of the narrow side at each place. The
@@ -120,7 +117,7 @@ def convolution(
     return forward, wanted * forward
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -> tuple[int, int]:
+def attention(query, key, value, causal=False):
     """FLOPs of the products of fused attention, forward and backward, pair by pair.
 
     The operands have the dimensions (head, position, width).

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from meta_tests.prooflops.counted import operator_definitions as define
@@ -32,25 +32,23 @@ class Row:
     prepare: Callable[[], Act]
     flops: Callable[[], int]
 
-    def count(self) -> counted.CountedWork:
+    def count(self):
         act = self.prepare()
         with counted.flops() as count:
             act()
         return count
 
 
-ROWS: list[Row] = []
+ROWS = []
 normal = partial(torch.randn, generator=torch.Generator().manual_seed(0))
 
 
-def product(of: str, call: str, act: Act, flops: Callable[[], int]) -> None:
+def product(of, call, act, flops):
     ROWS.append(Row(of, call, lambda: act, flops))
 
 
-def both_passes(
-    of: str, call: str, forward: Callable[[], Tensor], flops: Callable[[], tuple[int, int]]
-) -> None:
-    def backward() -> Act:
+def both_passes(of, call, forward, flops):
+    def backward():
         out = forward()
         return partial(out.backward, torch.ones_like(out))
 
@@ -171,7 +169,7 @@ both_passes(
 both_passes("GRU", "4 tokens", lambda: gru(tokens)[0], lambda: define.recurrent(gru, tokens, False))
 
 
-def fused_attention(*operands: Tensor) -> Tensor:
+def fused_attention(*operands):
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION), warnings.catch_warnings():
         # The reasons why there is no kernel.
         warnings.simplefilter("ignore")
@@ -195,10 +193,10 @@ for kind, name in ((nn.Conv1d, "convolution"), (nn.ConvTranspose1d, "transposed 
         both_passes(name, call, partial(layer, data), partial(define.convolution, layer, data))
 
 
-def layer_of(module: nn.Module, *arguments: Any, **options: Any) -> Callable[[], Act]:
+def layer_of(module, *arguments, **options):
     """The fast path of a module, which torch takes where no gradient is wanted."""
 
-    def call() -> None:
+    def call():
         with torch.no_grad():
             module.eval()(*arguments, **options)
 

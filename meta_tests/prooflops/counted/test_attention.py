@@ -1,15 +1,12 @@
 """What attention costs: in full or for the pairs that a causal mask leaves, fused or not."""
 
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -18,7 +15,7 @@ from meta_tests.prooflops.counted import operator_definitions as define
 from prooflops import counted
 
 
-def attend(operands: list[Tensor], backend: SDPBackend) -> Tensor:
+def attend(operands, backend):
     with sdpa_kernel(backend), warnings.catch_warnings():
         # The reasons why there is no kernel.
         warnings.simplefilter("ignore")
@@ -27,9 +24,7 @@ def attend(operands: list[Tensor], backend: SDPBackend) -> Tensor:
 
 @pytest.mark.parametrize(("queries", "keys"), [(5, 5), (1, 1)])
 @pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
-def test_causal_attention_is_counted_in_full_or_at_its_true_cost(
-    backend: SDPBackend, queries: int, keys: int
-) -> None:
+def test_causal_attention_is_counted_in_full_or_at_its_true_cost(backend, queries, keys):
     leaves = [torch.randn(1, 4, n, 4, requires_grad=True) for n in (queries, keys, keys)]
     for pairs in ("full", "causal"):
         forward, backward = define.attention(
@@ -43,15 +38,13 @@ def test_causal_attention_is_counted_in_full_or_at_its_true_cost(
         assert got == should, pairs
 
 
-def window_mask(length: int, window: int) -> Tensor:
+def window_mask(length, window):
     return torch.ones(length, length, dtype=torch.bool).tril().triu(1 - window)
 
 
 @pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
 @pytest.mark.parametrize("kind", ["boolean", "added", "of each head"])
-def test_a_mask_given_as_a_tensor_is_counted_at_the_pairs_it_leaves(
-    backend: SDPBackend, kind: str
-) -> None:
+def test_a_mask_given_as_a_tensor_is_counted_at_the_pairs_it_leaves(backend, kind):
     leaves = [torch.randn(2, 3, 9, 4, requires_grad=True) for _ in range(3)]
     mask = window_mask(9, 4)
     if kind == "added":
@@ -70,11 +63,11 @@ def test_a_mask_given_as_a_tensor_is_counted_at_the_pairs_it_leaves(
 DOCUMENTS = torch.tensor([0] * 70 + [1] * 100 + [2] * 90)
 
 
-def window(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+def window(b, h, i, j):
     return (i >= j) & (i - j < 100)
 
 
-def documents(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+def documents(b, h, i, j):
     return (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j)
 
 
@@ -84,9 +77,7 @@ def documents(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
 # It is not compiled.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mask", [window, documents])
-def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(
-    mask: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(mask, monkeypatch):
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
     length = len(DOCUMENTS)
     # It refuses gradients on the CPU.
@@ -106,9 +97,7 @@ def test_flex_attention_is_counted_at_the_pairs_its_blocks_leave(
 
 
 @pytest.mark.parametrize(("pairs", "scores"), [("full", 10**2 + 20**2), ("causal", 55 + 210)])
-def test_sequences_one_after_the_other_attend_to_their_own_tokens_alone(
-    pairs: str, scores: int
-) -> None:
+def test_sequences_one_after_the_other_attend_to_their_own_tokens_alone(pairs, scores):
     x = torch.empty(30, 4, 16, device="meta")
     bounds = torch.tensor([0, 10, 30])
     with counted.flops(pairs=pairs) as count:
@@ -118,7 +107,7 @@ def test_sequences_one_after_the_other_attend_to_their_own_tokens_alone(
 
 @pytest.mark.parametrize("mode", [nullcontext, FakeTensorMode])
 @pytest.mark.parametrize("name", ["_flash_attention_forward", "_efficient_attention_forward"])
-def test_packed_sequences_whose_lengths_have_no_values_are_unknown(name: str, mode: Any) -> None:
+def test_packed_sequences_whose_lengths_have_no_values_are_unknown(name, mode):
     """They were counted as if each were as long as the longest."""
     with mode(), counted.flops() as count:
         x = torch.empty(1, 30, 4, 16, device="meta")
@@ -133,9 +122,7 @@ def test_packed_sequences_whose_lengths_have_no_values_are_unknown(name: str, mo
 
 
 @pytest.mark.parametrize(("pairs", "lengths"), [("full", [10, 20]), ("causal", [55, 210])])
-def test_varlen_attention_is_counted_where_its_offsets_have_values(
-    pairs: str, lengths: list[int]
-) -> None:
+def test_varlen_attention_is_counted_where_its_offsets_have_values(pairs, lengths):
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     x = torch.empty(30, 4, 16, device="meta", requires_grad=True)
     bounds = torch.tensor([0, 10, 30], dtype=torch.int32)
@@ -150,7 +137,7 @@ def test_varlen_attention_is_counted_where_its_offsets_have_values(
         assert bool(count.unknown) != is_known
 
 
-def test_a_mask_without_values_leaves_its_products_unknown() -> None:
+def test_a_mask_without_values_leaves_its_products_unknown():
     """They were counted as if nothing were masked."""
     x = torch.empty(2, 3, 9, 4, device="meta", requires_grad=True)
     mask = window_mask(9, 4).to("meta")
@@ -160,7 +147,7 @@ def test_a_mask_without_values_leaves_its_products_unknown() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_causal_attention_of_jagged_sequences_is_left_to_torch() -> None:
+def test_causal_attention_of_jagged_sequences_is_left_to_torch():
     """Their lengths, which are no numbers, were read."""
     values = torch.empty(30, 4, 16)
     jagged = torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 10, 30]))

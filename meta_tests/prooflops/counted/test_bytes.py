@@ -1,6 +1,5 @@
 """The bytes that operators are said to read and write are those of their tensors; intensity."""
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -20,26 +19,26 @@ diagonal = torch.eye(3, 4).to_sparse()
 flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
-def update_in_place() -> None:
+def update_in_place():
     wide.clone().relu_()
 
 
-def update_of_a_list() -> None:
+def update_of_a_list():
     torch._foreach_mul_([wide.clone(), wide.clone()], 1.0)
 
 
-def view() -> None:
+def view():
     wide.t()[1:].unsqueeze(0).expand(4, -1, -1)
 
 
-def fused_optimizer_step() -> None:
+def fused_optimizer_step():
     parameter = torch.empty(38, requires_grad=True)
     parameter.grad = torch.empty(38)
     torch.optim.AdamW([parameter], fused=True).step()
 
 
 # The call; the bytes it reads, and those it writes.
-MOVED: dict[str, tuple[Callable[[], object], int, int]] = {
+MOVED = {
     "a product": (partial(torch.mm, a, b), 4 * (12 + 20), 4 * 15),
     "a product that widens": (partial(torch._int_mm, byte, byte), 2 * 1024, 4 * 1024),
     "a sparse product": (partial(torch.mm, diagonal, b), 4 * 3 + 8 * 2 * 3 + 4 * 20, 4 * 15),
@@ -73,7 +72,7 @@ MOVED: dict[str, tuple[Callable[[], object], int, int]] = {
 
 
 @pytest.mark.parametrize("name", MOVED)
-def test_bytes_are_those_of_every_tensor_read_and_written_once(name: str) -> None:
+def test_bytes_are_those_of_every_tensor_read_and_written_once(name):
     act, *right = MOVED[name]
     count = flops_of(act)
     got = [count.read_bytes, count.written_bytes]
@@ -81,7 +80,7 @@ def test_bytes_are_those_of_every_tensor_read_and_written_once(name: str) -> Non
     assert count.moved_bytes == sum(right)
 
 
-def test_the_intensity_of_one_product_is_that_of_the_formula() -> None:
+def test_the_intensity_of_one_product_is_that_of_the_formula():
     for m, k, n in ((1, 64, 64), (5, 7, 11)):
         x = torch.empty(m, k, dtype=torch.bfloat16, device="meta")
         w = torch.empty(k, n, dtype=torch.bfloat16, device="meta")

@@ -4,12 +4,10 @@ test_operators.py shows the cost of each operator, test_bytes.py the bytes it mo
 """
 
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
@@ -20,7 +18,7 @@ from prooflops import counted, predicted
 from prooflops.predicted.fake_cuda import can_fake_cuda
 
 
-def test_flops_are_separated_by_pass_and_operator() -> None:
+def test_flops_are_separated_by_pass_and_operator():
     count = flops_of(lambda: net()(torch.randn(2, 3)).sum().backward())
     assert products(count.by_operator("forward")) == {"aten.addmm": 48, "aten.mm": 80}
     assert products(count.by_operator("backward")) == {"aten.mm": 160 + 48}
@@ -33,7 +31,7 @@ def test_flops_are_separated_by_pass_and_operator() -> None:
         count.by_operator("back")
 
 
-def test_nested_counts_count_all_within_and_may_be_read_meanwhile() -> None:
+def test_nested_counts_count_all_within_and_may_be_read_meanwhile():
     with counted.flops() as outer:
         a @ b
         before = outer.total
@@ -47,9 +45,7 @@ def test_nested_counts_count_all_within_and_may_be_read_meanwhile() -> None:
 
 @pytest.mark.parametrize("retain_graph", [False, True])
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_what_checkpointing_recomputes_is_its_own_figure(
-    reentrant: bool, retain_graph: bool
-) -> None:
+def test_what_checkpointing_recomputes_is_its_own_figure(reentrant, retain_graph):
     layers = net()
     data = torch.randn(2, 3, requires_grad=True)
     plain = flops_of(lambda: layers(data).sum().backward())
@@ -69,8 +65,8 @@ def test_what_checkpointing_recomputes_is_its_own_figure(
     assert products(count.by_operator("recomputed")) == products(plain.by_operator("forward"))
 
 
-def test_a_second_derivative_is_no_recomputation() -> None:
-    def penalty() -> None:
+def test_a_second_derivative_is_no_recomputation():
+    def penalty():
         data = torch.randn(2, 3, requires_grad=True)
         (gradient,) = torch.autograd.grad(net()(data).square().sum(), data, create_graph=True)
         gradient.square().sum().backward()
@@ -85,8 +81,8 @@ class Graphs:
 
     runs = 0
 
-    def __call__(self, module: torch.fx.GraphModule, _examples: list[Tensor]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
+    def __call__(self, module, _examples):
+        def run(*arguments):
             self.runs += 1
             return module.forward(*arguments)
 
@@ -96,7 +92,7 @@ class Graphs:
 # The modules of torch.compile warn by themselves.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("warm", [False, True], ids=["first called within", "called before"])
-def test_a_compiled_function_is_counted_uncompiled_then_runs_compiled(warm: bool) -> None:
+def test_a_compiled_function_is_counted_uncompiled_then_runs_compiled(warm):
     layers = net()
     data = torch.randn(2, 3, requires_grad=True)
     graphs = Graphs()
@@ -119,12 +115,12 @@ def test_a_compiled_function_is_counted_uncompiled_then_runs_compiled(warm: bool
     assert graphs.runs == before + 1, "after the block it should run compiled"
 
 
-def test_autocast_changes_the_bytes_and_not_the_flops() -> None:
+def test_autocast_changes_the_bytes_and_not_the_flops():
     layers = net()
     data = torch.randn(2, 3, requires_grad=True)
 
-    def step(enabled: bool) -> Callable[[], None]:
-        def act() -> None:
+    def step(enabled):
+        def act():
             with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
                 out = checkpoint(layers, data, use_reentrant=False)
             out.sum().backward()
@@ -141,20 +137,20 @@ def test_autocast_changes_the_bytes_and_not_the_flops() -> None:
     assert not cast.unknown
 
 
-def step_on(device: torch.device | str) -> Callable[[], None]:
+def step_on(device):
     with torch.device(device):
         layers = nn.Sequential(nn.Conv1d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 3))
     return lambda: layers(torch.empty(2, 4, 6, device=device)).sum().backward()
 
 
-def test_the_meta_device_costs_the_same_and_holds_nothing() -> None:
+def test_the_meta_device_costs_the_same_and_holds_nothing():
     on_cpu = flops_of(step_on("cpu"))
     on_meta = flops_of(step_on("meta"))
     assert on_meta.by_operator() == on_cpu.by_operator()
 
 
 @pytest.mark.parametrize("outside", [True, False], ids=["count in fake mode", "fake mode in count"])
-def test_fake_tensors_cost_the_same(outside: bool) -> None:
+def test_fake_tensors_cost_the_same(outside):
     on_cpu = flops_of(step_on("cpu"))
     if outside:
         with FakeTensorMode(), counted.flops() as count:
@@ -169,7 +165,7 @@ def test_fake_tensors_cost_the_same(outside: bool) -> None:
 @pytest.mark.skipif(
     torch.backends.cuda.is_built() and can_fake_cuda(), reason="this torch fakes CUDA itself"
 )
-def test_a_convolution_net_costs_what_was_counted_on_an_h200() -> None:
+def test_a_convolution_net_costs_what_was_counted_on_an_h200():
     """cuDNN's batch norm costs what torch's own does; the record knew no backward of it."""
     with predicted.memory("cuda"), counted.flops() as count:
         step = NETS["conv"].step()
@@ -187,8 +183,8 @@ def test_a_convolution_net_costs_what_was_counted_on_an_h200() -> None:
 
 @pytest.mark.needs("cuda")
 def test_cuda_costs_the_same_and_recognises_what_its_own_threads_recompute(
-    device: torch.device,
-) -> None:
+    device,
+):
     on_cpu = flops_of(step_on("cpu"))
     on_cuda = flops_of(step_on(device))
     assert on_cuda.step == on_cpu.step
@@ -198,11 +194,11 @@ def test_cuda_costs_the_same_and_recognises_what_its_own_threads_recompute(
     assert count.recomputed == linear_flops(2, 3, 4), "the first layer is recomputed"
 
 
-def test_a_whole_transformer_layer_leaves_no_operator_unknown() -> None:
+def test_a_whole_transformer_layer_leaves_no_operator_unknown():
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, activation="gelu")
     optimizer = torch.optim.AdamW(layer.parameters())
 
-    def step() -> None:
+    def step():
         nn.functional.cross_entropy(
             layer(torch.randn(2, 5, 16)).flatten(0, 1), torch.arange(10)
         ).backward()
@@ -214,14 +210,14 @@ def test_a_whole_transformer_layer_leaves_no_operator_unknown() -> None:
     assert not count.unknown
 
 
-UNKNOWN: dict[str, tuple[Callable[[], object], str]] = {
+UNKNOWN = {
     "without a formula": (lambda: torch.linalg.qr(torch.eye(3)), "aten.linalg_qr"),
     "a sum of sparse tensors": (lambda: a.to_sparse() + a.to_sparse(), "aten.add"),
 }
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_an_operator_that_cannot_be_counted_is_listed_with_its_calls(name: str) -> None:
+def test_an_operator_that_cannot_be_counted_is_listed_with_its_calls(name):
     act, operator = UNKNOWN[name]
     count = flops_of(lambda: (act(), act()))
     assert count.total == 0
@@ -229,7 +225,7 @@ def test_an_operator_that_cannot_be_counted_is_listed_with_its_calls(name: str) 
     assert operator in repr(count)
 
 
-def test_sequences_in_a_jagged_tensor_are_counted_by_their_own_tokens() -> None:
+def test_sequences_in_a_jagged_tensor_are_counted_by_their_own_tokens():
     parts = [torch.randn(tokens, 8) for tokens in (3, 5)]
     jagged = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
     layer = nn.Linear(8, 4)
@@ -241,12 +237,12 @@ def test_sequences_in_a_jagged_tensor_are_counted_by_their_own_tokens() -> None:
     assert count.unknown == {}
 
 
-def test_gradients_per_sample_are_counted_as_those_of_the_whole_batch() -> None:
+def test_gradients_per_sample_are_counted_as_those_of_the_whole_batch():
     net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
     x = torch.randn(16, 8)
     values = {name: value.detach() for name, value in net.named_parameters()}
 
-    def error(values: dict[str, Tensor], row: Tensor) -> Tensor:
+    def error(values, row):
         return torch.func.functional_call(net, values, (row,)).square().sum()
 
     with counted.flops() as count:

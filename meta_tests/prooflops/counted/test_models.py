@@ -7,9 +7,7 @@ takes them whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +20,6 @@ from accounting.models import (
     LLAMA3_70B,
     MIXTRAL_8X7B,
     DeepLinear,
-    Model,
     Transformer,
     step_flops,
 )
@@ -31,7 +28,7 @@ from prooflops import counted
 
 # A net of the lecture's kind, as deep as Llama-3-8B and as wide.
 DEEP_LINEAR = DeepLinear(dim=4096, layers=32)
-MODELS: dict[str, Model] = {
+MODELS = {
     "GPT-2 small": GPT2_SMALL,
     "Llama-3-8B": LLAMA3_8B,
     "Llama-3-70B": LLAMA3_70B,
@@ -42,7 +39,7 @@ TRANSFORMERS = {name: model for name, model in MODELS.items() if isinstance(mode
 SIZES = [(1, 1024), pytest.param(3, 100, marks=pytest.mark.prove)]
 
 
-def whole_and_cut(models: Mapping[str, Model]) -> Iterator[Any]:
+def whole_and_cut(models):
     """Each model with all its layers, and the large ones with four, which every run takes."""
     for name, model in models.items():
         large = isinstance(model, Transformer) and model != GPT2_SMALL
@@ -51,12 +48,12 @@ def whole_and_cut(models: Mapping[str, Model]) -> Iterator[Any]:
             yield pytest.param(replace(model, layers=4), id=f"{name}, four layers")
 
 
-def sizes_of(model: Model, batch: int, sequence: int) -> tuple[int, int]:
+def sizes_of(model, batch, sequence):
     """A deep linear net has no sequence: as many examples."""
     return (batch * sequence, 1) if isinstance(model, DeepLinear) else (batch, sequence)
 
 
-def count_of(model: Model, batch: int, sequence: int, checkpoint_every: int) -> counted.CountedWork:
+def count_of(model, batch, sequence, checkpoint_every):
     """Forward and backward pass from a gradient of ones, so that no loss is counted."""
     net = build(model, device="meta", checkpoint_every=checkpoint_every)
     data = inputs(model, batch, sequence, device="meta")
@@ -70,8 +67,8 @@ def count_of(model: Model, batch: int, sequence: int, checkpoint_every: int) -> 
 @pytest.mark.parametrize(("batch", "sequence"), SIZES)
 @pytest.mark.parametrize("model", [*whole_and_cut(MODELS)])
 def test_flops_forward_backward_and_of_the_step_are_those_counted(
-    model: Model, batch: int, sequence: int, checkpoint_every: int
-) -> None:
+    model, batch, sequence, checkpoint_every
+):
     sizes = sizes_of(model, batch, sequence)
     count = count_of(model, *sizes, checkpoint_every=checkpoint_every)
     formula = step_flops(model, *sizes, checkpoint_every=checkpoint_every)
@@ -88,9 +85,7 @@ def test_flops_forward_backward_and_of_the_step_are_those_counted(
     ids=TRANSFORMERS,
 )
 @pytest.mark.parametrize("pairs", ["full", "causal"])
-def test_reduced_models_are_counted_on_the_cpu_with_its_fused_attention(
-    model: Transformer, pairs: str
-) -> None:
+def test_reduced_models_are_counted_on_the_cpu_with_its_fused_attention(model, pairs):
     net = build(model)
     tokens = inputs(model, 2, 9)
     with counted.flops(pairs=pairs) as count:

@@ -1,17 +1,14 @@
 """What one operator costs: the counter against definitions that count their own operations."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
 
 from meta_tests.prooflops.counted.counting import flops_of
 from meta_tests.prooflops.counted.operator_definitions import multiply_adds
-from meta_tests.prooflops.counted.operator_table import ROWS, Row, normal
+from meta_tests.prooflops.counted.operator_table import ROWS, normal
 from prooflops.counted import operators, rules
 
 
@@ -19,7 +16,7 @@ from prooflops.counted import operators, rules
     "ignore:torch.quantize_per_tensor", "ignore:Sparse ... tensor support is in beta"
 )
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.operator}: {row.call}")
-def test_an_operator_costs_what_its_definition_does(row: Row) -> None:
+def test_an_operator_costs_what_its_definition_does(row):
     try:
         count = row.count()
     except (AttributeError, RuntimeError) as error:
@@ -32,19 +29,17 @@ def test_an_operator_costs_what_its_definition_does(row: Row) -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(60, 60), (60, 20), (20, 60)])
-def test_a_factorisation_costs_its_elimination_but_for_lower_orders(
-    rows: int, columns: int
-) -> None:
+def test_a_factorisation_costs_its_elimination_but_for_lower_orders(rows, columns):
     elimination = sum(2 * (rows - i) * (columns - i) for i in range(1, min(rows, columns)))
     count = flops_of(lambda: torch.linalg.lu_factor(normal(2, rows, columns)))
     assert 0 <= count.total - 2 * elimination <= 4 * rows * columns
 
 
-def cost(act: Callable[[], object]) -> int:
+def cost(act):
     return flops_of(act).total
 
 
-def test_a_solution_costs_a_factorisation_and_two_triangular_solves() -> None:
+def test_a_solution_costs_a_factorisation_and_two_triangular_solves():
     x = torch.eye(6)
     b = normal(6, 2)
     linalg = torch.linalg
@@ -60,14 +55,12 @@ def test_a_solution_costs_a_factorisation_and_two_triangular_solves() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
-def test_a_formula_is_one_decorated_function(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
+def test_a_formula_is_one_decorated_function(monkeypatch, dtype):
     monkeypatch.setattr(operators, "OPERATORS", dict(operators.OPERATORS))
     monkeypatch.setattr(rules, "OPERATORS", operators.OPERATORS)
 
     @torch.library.custom_op("prooflops_meta_tests::gram", mutates_args=())
-    def gram(rows: Tensor) -> tuple[Tensor, Tensor]:
+    def gram(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return rows @ rows.mH, rows.abs()
 
     rows = torch.ones(3, 4, dtype=dtype)
@@ -88,34 +81,34 @@ leaf = wide.clone().requires_grad_()
 bag = torch.tensor([[0, 1, 5]])
 
 
-def bag_and_its_gradient() -> None:
+def bag_and_its_gradient():
     torch.autograd.grad(F.embedding_bag(bag, leaf, mode="sum"), leaf, wide[:1])
 
 
-def pooling_and_its_gradient() -> None:
+def pooling_and_its_gradient():
     torch.autograd.grad(F.avg_pool2d(leaf[None], (2, 5)), leaf, wide[None, :3, :2])
 
 
-def masked_in_place() -> None:
+def masked_in_place():
     wide.clone().masked_fill_(wide > 0, 0)
 
 
-def added_at_indices() -> None:
+def added_at_indices():
     wide.clone().index_add_(0, torch.tensor([1, 1]), wide[:2])
 
 
-def copies_and_casts() -> None:
+def copies_and_casts():
     torch.cat([wide, wide]).to(torch.bfloat16).t().contiguous()
 
 
-def draws_and_orders() -> None:
+def draws_and_orders():
     torch.randn(10).uniform_()
     wide.sort()
     wide.topk(3)
 
 
 # One case of each kind of formula; the claims of topic roof hold those of the functions.
-ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
+ELEMENTWISE = {
     "in place, untagged": (masked_in_place, 60 + 60),
     "the result of a broadcast": (partial(torch.add, torch.ones(6, 1), torch.ones(10)), 60),
     "a function": (partial(torch.softmax, wide, 1), 5 * 60),
@@ -133,14 +126,14 @@ ELEMENTWISE: dict[str, tuple[Callable[[], object], int]] = {
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_elementwise_work_is_one_flop_per_element_and_no_product(name: str) -> None:
+def test_elementwise_work_is_one_flop_per_element_and_no_product(name):
     act, right = ELEMENTWISE[name]
     count = flops_of(act)
     assert count.elementwise == right, count.by_operator()
     assert (count.total, count.unknown) == (0, {}), count.by_operator()
 
 
-def test_the_gradients_of_other_norms_cost_what_those_of_a_layer_norm_do() -> None:
+def test_the_gradients_of_other_norms_cost_what_those_of_a_layer_norm_do():
     leaves = [each.clone().requires_grad_() for each in (wide, wide[0], wide[1])]
     outs = [
         F.layer_norm(leaves[0], (10,), *leaves[1:]),
@@ -153,7 +146,7 @@ def test_the_gradients_of_other_norms_cost_what_those_of_a_layer_norm_do() -> No
     assert others == [layer] * 2
 
 
-HOW: dict[str, dict[str, bool]] = {
+HOW = {
     "loop": {"foreach": False},
     "foreach": {"foreach": True},
     "fused": {"fused": True},
@@ -162,7 +155,7 @@ START = [normal(5, 7), normal(3)]
 GRADIENTS = [normal(5, 7), normal(3)]
 
 
-def stepped_once(kind: Any, options: dict[str, Any]) -> tuple[torch.optim.Optimizer, list[Tensor]]:
+def stepped_once(kind, options):
     """An optimizer of two parameters, 38 elements together, whose state exists."""
     parameters = [each.clone().requires_grad_() for each in START]
     for parameter, gradient in zip(parameters, GRADIENTS, strict=True):
@@ -181,9 +174,7 @@ def stepped_once(kind: Any, options: dict[str, Any]) -> tuple[torch.optim.Optimi
         (torch.optim.Adagrad, {"weight_decay": 0.1}),
     ],
 )
-def test_a_fused_optimizer_costs_what_its_loop_over_tensors_does(
-    kind: Any, options: dict[str, Any]
-) -> None:
+def test_a_fused_optimizer_costs_what_its_loop_over_tensors_does(kind, options):
     fused, loop = (
         flops_of(stepped_once(kind, {**options, **HOW[how]})[0].step) for how in ("fused", "loop")
     )

@@ -2,10 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +16,7 @@ from prooflops_gate.machine import cpu, nvml
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda", 0)
-QUIET: dict[str, Any] = {"contended": False, "why": ""}
+QUIET = {"contended": False, "why": ""}
 
 
 CORE = {
@@ -31,7 +28,7 @@ CORE = {
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def host(tmp_path, monkeypatch):
     """The files of a Linux host of four cores."""
     files = {
         "cpuinfo": "processor\t: 0\nmodel name\t: A CPU with 3: or so\ncpu MHz\t: "
@@ -58,7 +55,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_host_is_read_from_its_files(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_is_read_from_its_files(host, monkeypatch):
     assert cpu.name() == "A CPU with 3: or so"
     assert cpu.info("flags") == "fpu avx2"
     assert cpu.info("flag") == ""
@@ -103,9 +100,7 @@ SLOWED = {"clock_mhz": 1490.0, "reasons": ["power cap"]}
         ({"processes": 1}, {}, {"processes": 3}, ["contended: another process uses this GPU (2)"]),
     ],
 )
-def test_a_measurement_is_labelled_with_the_reason(
-    before: dict[str, Any], during: dict[str, Any], after: dict[str, Any], labels: list[str]
-) -> None:
+def test_a_measurement_is_labelled_with_the_reason(before, during, after, labels):
     seen = {"before": before, "during": during, "after": after, "contention": QUIET}
     found = label_conditions(seen)
     assert found["labels"] == labels
@@ -129,23 +124,21 @@ def test_a_measurement_is_labelled_with_the_reason(
         ),
     ],
 )
-def test_work_at_the_default_power_limit_is_a_fact_and_no_label(
-    before: dict[str, Any], during: dict[str, Any], after: dict[str, Any], facts: list[str]
-) -> None:
+def test_work_at_the_default_power_limit_is_a_fact_and_no_label(before, during, after, facts):
     found = label_conditions({"before": before, "during": during, "after": after})
     assert found["facts"] == facts
     assert not found["throttled"]
 
 
-def test_other_work_on_the_host_is_named_beside_that_on_the_card() -> None:
+def test_other_work_on_the_host_is_named_beside_that_on_the_card():
     busy = {"contended": True, "why": "steal 12 %"}
     found = label_conditions({"before": {"processes": 3}, "contention": busy})
     assert found["labels"] == ["contended: steal 12 %, another process uses this GPU (2)"]
     assert found["other_processes"] == 2
 
 
-def test_a_card_is_sampled_during_the_rounds_and_not_in_its_warm_up() -> None:
-    card: dict[str, Any] = {"clock_mhz": 1980, "power_w": 650.0, "reasons": []}
+def test_a_card_is_sampled_during_the_rounds_and_not_in_its_warm_up():
+    card = {"clock_mhz": 1980, "power_w": 650.0, "reasons": []}
     sampler = Sampler(lambda: dict(card))
     sampler.start()
     time.sleep(3 * PERIOD_S)
@@ -159,7 +152,7 @@ def test_a_card_is_sampled_during_the_rounds_and_not_in_its_warm_up() -> None:
     assert found["power_w"] == 650.0
 
 
-def test_the_state_of_a_gpu_is_that_of_its_driver() -> None:
+def test_the_state_of_a_gpu_is_that_of_its_driver():
     with simulated(Card()) as kernels:
         found = state(kernels.card.device)
         assert devices.driver(GPU) == "580.00 (simulated)"
@@ -175,7 +168,7 @@ def test_the_state_of_a_gpu_is_that_of_its_driver() -> None:
 
 
 @pytest.fixture(params=[None, object()], ids=["absent", "another package"])
-def without_nvml(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_nvml(request, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", request.param)
     properties = SimpleNamespace(uuid="7f")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
@@ -186,7 +179,7 @@ def without_nvml(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("without_nvml")
-def test_a_gpu_without_a_driver_is_no_error() -> None:
+def test_a_gpu_without_a_driver_is_no_error():
     with conditions(GPU) as record:
         pass
     assert record["before"]["unread"] == "no NVML"

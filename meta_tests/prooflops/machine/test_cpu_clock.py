@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 SIDE = 192
 
 
-def test_the_chain_agrees_with_the_system_where_that_names_the_clock() -> None:
+def test_the_chain_agrees_with_the_system_where_that_names_the_clock():
     file = cpu.SYSTEM / f"cpu{min(cpu.allowed_cores())}" / "cpufreq" / "scaling_cur_freq"
     if not cpu.text(file).isdigit():
         pytest.skip("the system names no running clock, as in a virtual machine")
@@ -30,7 +30,7 @@ def test_the_chain_agrees_with_the_system_where_that_names_the_clock() -> None:
     assert measured_hz == pytest.approx(1e3 * int(cpu.text(file)), rel=0.02)
 
 
-def test_a_core_with_avx512_has_units_that_products_stay_below() -> None:
+def test_a_core_with_avx512_has_units_that_products_stay_below():
     capabilities = machine.cpu_capabilities()
     if not capabilities.get("avx512_f"):
         pytest.skip("this CPU has no AVX-512")
@@ -52,7 +52,7 @@ def test_a_core_with_avx512_has_units_that_products_stay_below() -> None:
     assert 0.4 * most < per_cycle < 1.05 * most
 
 
-def test_the_share_of_a_row_on_a_cpu_is_that_of_the_clock_that_ran() -> None:
+def test_the_share_of_a_row_on_a_cpu_is_that_of_the_clock_that_ran():
     with conditions(CPU) as record:
         pass
     clock_mhz = record["during"]["clock_mhz"]
@@ -63,12 +63,12 @@ def test_the_share_of_a_row_on_a_cpu_is_that_of_the_clock_that_ran() -> None:
     assert nominal == pytest.approx(peak, rel=0.2)
 
 
-def test_what_is_missing_for_a_peak_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_for_a_peak_is_named(monkeypatch):
     floors = Floors(CPU, Peaks(CPU))
     floor = floor_of(None, "fp32", "cpu")
     assert "FLOPs per cycle in fp16" in floors.why_unknown(floor, "fp16")
 
-    def refused(*_: object, **__: object) -> None:
+    def refused(*_, **__):
         raise PermissionError(13, "Permission denied")
 
     cpu_clock._chain.cache_clear()

@@ -1,7 +1,6 @@
 """The choice of a device, its precision and fingerprint; GPUs by the simulated card."""
 
 import os
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ GPU = torch.device("cuda", 0)
 
 
 @pytest.fixture
-def h200(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def h200(monkeypatch):
     """A machine with one H200."""
     monkeypatch.setattr(devices, "highest_clock_hz", lambda device: 1980e6)
     with simulated(Card("H200 SXM 141GB")):
@@ -24,7 +23,7 @@ def h200(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("h200")
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "int8"])
-def test_the_products_of_an_h200_have_a_bound(dtype: str) -> None:
+def test_the_products_of_an_h200_have_a_bound(dtype):
     """Its vector units are rated at another clock than its tensor cores."""
     peak = devices.peak_flop_per_s(GPU, dtype)
     bound = devices.bound_flop_per_s(GPU, dtype)
@@ -34,21 +33,21 @@ def test_the_products_of_an_h200_have_a_bound(dtype: str) -> None:
 
 
 @pytest.mark.usefixtures("h200")
-def test_the_accelerator_is_chosen_if_there_is_one() -> None:
+def test_the_accelerator_is_chosen_if_there_is_one():
     assert devices.available()[:3] == ["cpu", "cuda", "cuda:0"]
     assert devices.chosen(None) == devices.chosen("cuda") == GPU
     assert devices.chosen("cpu") == CPU
 
 
 @pytest.mark.parametrize("request_", ["tpu", "cuda:7", "", "cpu:3", "CUDA"])
-def test_a_device_that_is_not_here_is_refused_with_the_valid_ones(request_: str) -> None:
+def test_a_device_that_is_not_here_is_refused_with_the_valid_ones(request_):
     with pytest.raises(ValueError, match=r"--device .*valid here: cpu"):
         devices.chosen(request_)
 
 
 def test_tf32_that_the_environment_asks_for_is_taken_back_and_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     before = torch.get_float32_matmul_precision()
     monkeypatch.setenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
     try:
@@ -65,7 +64,7 @@ def test_tf32_that_the_environment_asks_for_is_taken_back_and_said(
         torch.set_float32_matmul_precision(before)
 
 
-def test_equal_machines_have_equal_fingerprints() -> None:
+def test_equal_machines_have_equal_fingerprints():
     before = devices.fingerprint(CPU)
     assert before == devices.fingerprint(CPU)
     threads = torch.get_num_threads()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from meta_tests.simulated_card.api import simulated
@@ -20,7 +20,7 @@ LAYERS, WIDTH, BATCH = 4, 512, 128
 PARAMETERS = LAYERS * WIDTH * WIDTH
 
 
-def training_steps() -> measured.MeasuredMemory:
+def training_steps():
     """Forward, backward and two optimizer steps of a linear net, a phase each."""
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
     optimizer = torch.optim.AdamW(model.parameters())
@@ -38,7 +38,7 @@ def training_steps() -> measured.MeasuredMemory:
     return held
 
 
-def test_a_training_step_holds_exactly_its_activations_gradients_and_state() -> None:
+def test_a_training_step_holds_exactly_its_activations_gradients_and_state():
     phases = training_steps().phases
     after = {name: phase.live_bytes for name, phase in phases.items()}
     assert phases["forward"].allocated_bytes == 1_048_576
@@ -54,12 +54,10 @@ def test_a_training_step_holds_exactly_its_activations_gradients_and_state() -> 
     phases=st.lists(st.lists(st.integers(-6, 3000), max_size=6), min_size=1, max_size=5),
     unmarked=st.booleans(),
 )
-def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(
-    phases: list[list[int]], unmarked: bool
-) -> None:
+def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(phases, unmarked):
     """Each number allocates as many bytes, or frees a tensor, against books kept by hand."""
-    kept: list[Tensor] = []
-    books: dict[str, MeasuredBytes] = {}
+    kept = []
+    books = {}
     live = highest = 0
     with measured.memory() as held:
         for name, steps in zip("abcde", phases, strict=False):
@@ -88,10 +86,10 @@ def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(
     assert held.charged_peak_bytes is None
 
 
-def test_an_error_passes_through_and_the_next_measurement_is_right() -> None:
+def test_an_error_passes_through_and_the_next_measurement_is_right():
     collecting = []
 
-    def act() -> None:
+    def act():
         with measured.memory():
             collecting.append(gc.isenabled())
             raise KeyError("mine")
@@ -105,7 +103,7 @@ def test_an_error_passes_through_and_the_next_measurement_is_right() -> None:
     assert held.live_bytes == kept.nbytes == 100
 
 
-def test_a_measurement_inside_a_measurement_is_refused() -> None:
+def test_a_measurement_inside_a_measurement_is_refused():
     with measured.memory() as held:
         with pytest.raises(
             RuntimeError,
@@ -116,12 +114,12 @@ def test_a_measurement_inside_a_measurement_is_refused() -> None:
     assert held.live_bytes == kept.nbytes, "the outer one should go on"
 
 
-def test_fake_tensors_are_refused() -> None:
+def test_fake_tensors_are_refused():
     with FakeTensorMode(), pytest.raises(RuntimeError, match="FakeTensorMode is active"):
         measured.memory("cpu").__enter__()
 
 
-def test_a_storage_from_before_the_block_does_not_count_when_freed() -> None:
+def test_a_storage_from_before_the_block_does_not_count_when_freed():
     never_seen = torch.empty(25)
     with measured.memory():
         seen_by_an_earlier_session = torch.empty(50)
@@ -134,8 +132,8 @@ def test_a_storage_from_before_the_block_does_not_count_when_freed() -> None:
     assert held.earlier_freed_bytes >= 200, "one of the two was seen before"
 
 
-def test_on_cuda_requests_and_charges_are_read_between_phases() -> None:
-    def taken(size: int) -> Tensor:
+def test_on_cuda_requests_and_charges_are_read_between_phases():
+    def taken(size):
         return torch.empty(size, dtype=torch.uint8, device="cuda")
 
     with simulated(Card()):

@@ -13,11 +13,11 @@ from prooflops.measured import timing
 THREE_MS = round(0.003 * SLEEP_HZ)
 
 
-def test_the_clock_of_the_cpu_is_the_hosts() -> None:
+def test_the_clock_of_the_cpu_is_the_hosts():
     assert measured.clock("cpu") is perf_counter
 
 
-def test_cuda_time_is_between_events_that_only_a_subtraction_waits_for() -> None:
+def test_cuda_time_is_between_events_that_only_a_subtraction_waits_for():
     with simulated(card := Card()):
         timer = measured.clock("cuda")
         start = timer()
@@ -30,11 +30,11 @@ def test_cuda_time_is_between_events_that_only_a_subtraction_waits_for() -> None
     assert spans == pytest.approx((0.006, 0.003), abs=2e-5)
 
 
-def test_all_rounds_on_cuda_are_queued_before_any_is_waited_for() -> None:
+def test_all_rounds_on_cuda_are_queued_before_any_is_waited_for():
     waits = []
     with simulated(card := Card()):
 
-        def act() -> None:
+        def act():
             torch.cuda._sleep(THREE_MS)
             waits.append(card.counts.synchronisations)
 
@@ -43,11 +43,11 @@ def test_all_rounds_on_cuda_are_queued_before_any_is_waited_for() -> None:
     assert timing.times_s == pytest.approx([0.003] * 4, abs=2e-5)
 
 
-def test_only_the_calls_after_the_warm_up_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_calls_after_the_warm_up_are_timed(monkeypatch):
     now = [0.0]
     calls = iter([100.0, 100.0, 1.0, 2.0, 3.0, 4.0, 5.0])
 
-    def wait(seconds: float) -> None:
+    def wait(seconds):
         now[0] += seconds
 
     monkeypatch.setattr(timing, "perf_counter", lambda: now[0])

@@ -47,7 +47,7 @@ class Examined:
     page: str
 
 
-def model_house(folder: Path, *, registry: bool = True) -> Path:
+def model_house(folder, *, registry=True):
     """The suite with no tests but those of a user's model, with or without the registry.
 
     The models are in `zoo`.
@@ -93,7 +93,7 @@ def table():
 
 
 @pytest.fixture(scope="package")
-def examined_house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def examined_house(tmp_path_factory):
     root = model_house(tmp_path_factory.mktemp("house"))
     (root / "planted.py").write_text(PLANTED)
     (root / "stops.py").write_text("def pytest_runtest_logfinish():\n    raise KeyboardInterrupt\n")
@@ -105,7 +105,7 @@ def examined_house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def runs(examined_house: Path) -> dict[str, ChildRun]:
+def runs(examined_house):
     """A run over each model, and others over some of them, in one process."""
     lines = {name: f"{QUICK} --model {spec} --report={name}" for name, spec in SPECS.items()}
     others = f"{QUICK} -k 'not where_it_goes' --model"
@@ -123,10 +123,10 @@ def runs(examined_house: Path) -> dict[str, ChildRun]:
 
 
 @pytest.fixture(scope="package")
-def examined(examined_house: Path, runs: dict[str, ChildRun]) -> dict[str, Examined]:
+def examined(examined_house, runs):
     """What each run over one model left."""
 
-    def left(name: str, suffix: str) -> str:
+    def left(name, suffix):
         (file,) = (examined_house / name).glob(f"model-*.{suffix}")
         return file.read_text()
 

@@ -7,17 +7,17 @@ from meta_tests.conftest import ROOT
 from meta_tests.user_models.worked import PARAMETERS
 from prooflops.model.largest import largest_of
 from prooflops.model.step_memory import measured_steps, memory_of
-from prooflops.model.user_model import UserModel, load_user_model
+from prooflops.model.user_model import load_user_model
 
 CPU = torch.device("cpu")
 
 
-def loaded(factory: str) -> UserModel:
+def loaded(factory):
     return load_user_model(f"meta_tests.user_models.{factory}", ROOT, CPU)
 
 
 @pytest.mark.parametrize("factory", ["gpt:in_bf16", "own:checkpointed", "own:bag", "own:converted"])
-def test_conversions_and_checkpointing_are_predicted(factory: str) -> None:
+def test_conversions_and_checkpointing_are_predicted(factory):
     memory = memory_of(loaded(factory))
     for name in ("held for the backward pass", "peak of a step"):
         row = memory.row(name)
@@ -30,7 +30,7 @@ def test_conversions_and_checkpointing_are_predicted(factory: str) -> None:
         assert memory.row("gradients").measured_bytes == 2 * PARAMETERS["gpt"]
 
 
-def test_the_measured_steps_attend_without_cudnn_as_the_predicted_ones_do() -> None:
+def test_the_measured_steps_attend_without_cudnn_as_the_predicted_ones_do():
     enabled = torch.backends.cuda.cudnn_sdp_enabled
     user_model = loaded("own:checkpointed")
     before = enabled()
@@ -42,7 +42,7 @@ def test_the_measured_steps_attend_without_cudnn_as_the_predicted_ones_do() -> N
     )
 
 
-def test_the_largest_size_that_fits_is_predicted_and_measured_once() -> None:
+def test_the_largest_size_that_fits_is_predicted_and_measured_once():
     found = largest_of(loaded("own:sized"), "batch", 2 * 10**6)
     assert found.is_predicted
     measured = [each for each in found.trials if each.measured_bytes is not None]
@@ -53,7 +53,7 @@ def test_the_largest_size_that_fits_is_predicted_and_measured_once() -> None:
     assert 0 < found.next_larger - found.found <= max(1, 0.01 * found.found)
 
 
-def test_a_model_that_cannot_be_predicted_is_measured_at_growing_sizes() -> None:
+def test_a_model_that_cannot_be_predicted_is_measured_at_growing_sizes():
     found = largest_of(loaded("own:looking_sized"), "batch", 10**6)
     assert not found.is_predicted
     assert found.next_larger is not None

@@ -1,7 +1,6 @@
 """Cards that a step fits on: predicted without the card, and without memory for the model."""
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,12 +19,12 @@ CPU = torch.device("cpu")
 WIDTH = 40_000
 
 
-def wide(batch: int = 1):
+def wide(batch=1):
     """A matrix of 6.4 GB, with its gradient and two buffers of AdamW."""
     return nn.Linear(WIDTH, WIDTH, bias=False), torch.ones(batch, WIDTH)
 
 
-def test_a_step_fits_where_its_bytes_are_offered_and_takes_none_here() -> None:
+def test_a_step_fits_where_its_bytes_are_offered_and_takes_none_here():
     model = UserModel("wide", wide, CPU)
     fits = fits_of(model, without_values(model))
     found = {row.fit.card: row.fit.fits for row in fits.rows}
@@ -37,7 +36,7 @@ def test_a_step_fits_where_its_bytes_are_offered_and_takes_none_here() -> None:
         assert state <= row.fit.reserved_bytes <= 1.3 * state, row
 
 
-def test_the_largest_size_fits_and_one_a_hundredth_larger_does_not() -> None:
+def test_the_largest_size_fits_and_one_a_hundredth_larger_does_not():
     model = UserModel("wide", wide, CPU)
     card = device_called("A100 SXM4 40GB")
     [row] = fits_of(model, without_values(model), ("batch",), (card,)).rows
@@ -50,13 +49,13 @@ def test_the_largest_size_fits_and_one_a_hundredth_larger_does_not() -> None:
     assert least < largest < most
 
 
-def layered(batch: int = 2, length: int = 512):
+def layered(batch=2, length=512):
     """Four layers that keep much more than their input, in fp32."""
     layer = nn.Sequential(nn.Linear(256, 4096), nn.GELU(), nn.Linear(4096, 256))
     return nn.Sequential(*(copy.deepcopy(layer) for _ in range(4))), torch.ones(batch, length, 256)
 
 
-def test_layers_recomputed_another_dtype_and_8_bit_states_fit_more() -> None:
+def test_layers_recomputed_another_dtype_and_8_bit_states_fit_more():
     model = UserModel("layered", layered, CPU)
     card = (device_called("T4"),)
     fits = fits_of(model, model.fresh(), ("batch",), card, choices=True)
@@ -77,7 +76,7 @@ def test_layers_recomputed_another_dtype_and_8_bit_states_fit_more() -> None:
     assert batch["bf16, 8-bit AdamW, layers recomputed"] > 3 * batch["as it is"]
 
 
-def test_the_longest_sequence_fits_up_to_its_ceiling() -> None:
+def test_the_longest_sequence_fits_up_to_its_ceiling():
     model = UserModel("layered", layered, CPU)
     card = (device_called("T4"),)
     sizes = ("batch", "length")
@@ -88,7 +87,7 @@ def test_the_longest_sequence_fits_up_to_its_ceiling() -> None:
     assert row.largest == {"length": 600}
 
 
-def test_a_state_of_8_bits_takes_a_byte_an_element_and_a_scale_for_each_256() -> None:
+def test_a_state_of_8_bits_takes_a_byte_an_element_and_a_scale_for_each_256():
     net = nn.Linear(1000, 512)
     instance = UserModel("", lambda: (net, torch.ones(4, 1000)), CPU).fresh()
     step = Training(is_8bit=True).step(instance).predict(compute_capability=(9, 0))
@@ -97,7 +96,7 @@ def test_a_state_of_8_bits_takes_a_byte_an_element_and_a_scale_for_each_256() ->
     assert held == 2 * 512_000 + 2 * 4 * 2000 + 2 * 4 * 512 + 2 * 4 * 256
 
 
-def test_the_groups_of_the_users_optimizer_stay() -> None:
+def test_the_groups_of_the_users_optimizer_stay():
     net = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False))
     groups = [{"params": net[0].parameters(), "momentum": 0.9}, {"params": net[1].parameters()}]
     optimizer = torch.optim.SGD(groups, lr=0.1)
@@ -107,7 +106,7 @@ def test_the_groups_of_the_users_optimizer_stay() -> None:
     assert held == 4 * 64 * 64, "one of two groups has a momentum"
 
 
-def test_what_cannot_be_changed_is_said_and_the_others_are_predicted() -> None:
+def test_what_cannot_be_changed_is_said_and_the_others_are_predicted():
     model = UserModel("wide", wide, CPU)
     fits = fits_of(model, without_values(model), (), (device_called("T4"),), choices=True)
     assert [row.training for row in fits.rows] == ["as it is", "in bf16", "8-bit AdamW"]
@@ -115,7 +114,7 @@ def test_what_cannot_be_changed_is_said_and_the_others_are_predicted() -> None:
     assert len(fits.remarks) == 2
 
 
-def test_a_report_asks_about_one_card_by_its_name() -> None:
+def test_a_report_asks_about_one_card_by_its_name():
     net = nn.Linear(8, 8)
     report = prooflops.model_report(net, torch.ones(2, 8), device="NVIDIA H100 80GB HBM3")
     assert "H100 SXM5 80GB" in str(report)
@@ -129,7 +128,7 @@ def test_a_report_asks_about_one_card_by_its_name() -> None:
             prooflops.model_report(net, torch.ones(2, 8), device=name)
 
 
-def test_a_page_has_the_cards_and_says_why_there_are_none(tmp_path: Path) -> None:
+def test_a_page_has_the_cards_and_says_why_there_are_none(tmp_path):
     for factory, said in (("gpt:factory", "RTX 4090"), ("own:looking", "not predicted: ")):
         user_model = load_user_model(f"meta_tests.user_models.{factory}", ROOT, CPU)
         examination = Examination(user_model)

@@ -1,14 +1,12 @@
 """Runs with --model on three users' models: every figure by hand, the answers, the pages."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
-from meta_tests.browser import Browser
-from meta_tests.conftest import ROOT, ChildRun
-from meta_tests.prooflops.model.conftest import Examined, each_model
+from meta_tests.conftest import ROOT
+from meta_tests.prooflops.model.conftest import each_model
 from meta_tests.user_models import own
 from meta_tests.user_models.worked import (
     BACKWARD,
@@ -39,9 +37,7 @@ SETTLED = {
 
 
 @each_model
-def test_parameters_gradients_and_optimizer_state_have_their_bytes(
-    examined: dict[str, Examined], name: str
-) -> None:
+def test_parameters_gradients_and_optimizer_state_have_their_bytes(examined, name):
     facts = examined[name].facts
     parameters = [each for each in facts["inventory"]["groups"] if each["role"] != "buffer"]
     assert sum(each["elements"] for each in parameters) == PARAMETERS[name]
@@ -60,9 +56,7 @@ def test_parameters_gradients_and_optimizer_state_have_their_bytes(
 
 
 @each_model
-def test_the_flops_and_their_reasons_are_those_of_the_formulas(
-    examined: dict[str, Examined], name: str
-) -> None:
+def test_the_flops_and_their_reasons_are_those_of_the_formulas(examined, name):
     flops = examined[name].facts["flops"]
     assert (flops["tokens"], flops["unit"]) == TOKENS[name]
     assert flops["forward"] == FORWARD[name]
@@ -75,9 +69,7 @@ def test_the_flops_and_their_reasons_are_those_of_the_formulas(
 
 
 @each_model
-def test_the_step_has_a_time_and_rates_that_follow_from_it(
-    examined: dict[str, Examined], name: str
-) -> None:
+def test_the_step_has_a_time_and_rates_that_follow_from_it(examined, name):
     facts = examined[name].facts
     step = facts["step"]
     moved_bytes = facts["flops"]["moved_bytes"]
@@ -95,9 +87,7 @@ def test_the_step_has_a_time_and_rates_that_follow_from_it(
 
 
 @each_model
-def test_the_modules_and_operators_sum_to_the_step(
-    examined: dict[str, Examined], name: str
-) -> None:
+def test_the_modules_and_operators_sum_to_the_step(examined, name):
     facts = examined[name].facts
     rows = [row for row in facts["breakdown"]["modules"] if not row["depth"]]
     assert sum(row["forward_flops"] for row in rows) == FORWARD[name]
@@ -116,7 +106,7 @@ def test_the_modules_and_operators_sum_to_the_step(
     assert min(facts["breakdown"]["phases_s"].values()) > 0
 
 
-def test_a_checkpointed_model_has_more_hfu_than_mfu(examined: dict[str, Examined]) -> None:
+def test_a_checkpointed_model_has_more_hfu_than_mfu(examined):
     facts = examined["checkpointed"].facts
     page = examined["checkpointed"].page
     forward = 2 * 2 * 8 * own.WIDTH**2
@@ -134,9 +124,7 @@ def test_a_checkpointed_model_has_more_hfu_than_mfu(examined: dict[str, Examined
 
 
 @each_model
-def test_only_the_tests_of_the_model_run_and_each_claim_is_answered(
-    examined: dict[str, Examined], name: str
-) -> None:
+def test_only_the_tests_of_the_model_run_and_each_claim_is_answered(examined, name):
     run = examined[name].run
     page = examined[name].page
     assert run.code == 0, run.output
@@ -154,9 +142,7 @@ def test_only_the_tests_of_the_model_run_and_each_claim_is_answered(
     assert not [claim for claim in answers if claim not in run.output or claim not in page]
 
 
-def test_answers_for_a_model_are_no_verdicts_on_the_machine(
-    examined_house: Path, examined: dict[str, Examined]
-) -> None:
+def test_answers_for_a_model_are_no_verdicts_on_the_machine(examined_house, examined):
     found = json.loads((examined_house / "looking" / "partial" / "verdicts.json").read_text())
     verdicts = {row["id"]: row["verdict"] for row in found["claims"]}
     answers = {each["claim"]: each["verdict"] for each in examined["looking"].facts["claims"]}
@@ -170,8 +156,8 @@ def test_answers_for_a_model_are_no_verdicts_on_the_machine(
 
 
 def test_a_wrong_explanation_and_a_wrong_account_of_bytes_fail_the_run(
-    examined: dict[str, Examined],
-) -> None:
+    examined,
+):
     run = examined["planted"].run
     assert run.code == 1, run.output
     for text in (
@@ -190,9 +176,7 @@ def test_a_wrong_explanation_and_a_wrong_account_of_bytes_fail_the_run(
     assert failed == RULES | {"tensor.nbytes-formula"}
 
 
-def test_an_interrupted_run_keeps_its_figures_and_says_it_is_a_part(
-    examined_house: Path, examined: dict[str, Examined]
-) -> None:
+def test_an_interrupted_run_keeps_its_figures_and_says_it_is_a_part(examined_house, examined):
     run = examined["stopped"].run
     page = examined["stopped"].page
     (file,) = (examined_house / "stopped").glob("*.html")
@@ -204,7 +188,7 @@ def test_an_interrupted_run_keeps_its_figures_and_says_it_is_a_part(
     assert "## N = " in page
 
 
-def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> None:
+def test_the_page_in_the_docs_is_the_real_one(examined):
     _, _, rest = (ROOT / "docs" / "your-model.md").read_text().partition("```\nN = ")
     excerpt = f"N = {rest.partition('```')[0]}".splitlines()
     missing = [line for line in excerpt if line not in examined["gpt"].run.output.splitlines()]
@@ -212,9 +196,7 @@ def test_the_page_in_the_docs_is_the_real_one(examined: dict[str, Examined]) -> 
     assert not missing, f"not on the page of gpt.py: {missing}"
 
 
-def test_the_variants_of_the_docs_have_their_largest_batch(
-    examined_house: Path, runs: dict[str, ChildRun]
-) -> None:
+def test_the_variants_of_the_docs_have_their_largest_batch(examined_house, runs):
     run = runs["variants"]
     assert run.code == 0, run.output
     assert "4 passed" in run.output
@@ -226,14 +208,14 @@ def test_the_variants_of_the_docs_have_their_largest_batch(
         assert f"model-nets.py-{other}.html" in page
 
 
-def test_a_model_of_a_few_bytes_passes(runs: dict[str, ChildRun]) -> None:
+def test_a_model_of_a_few_bytes_passes(runs):
     assert runs["few"].code == 0, runs["few"].output
     assert "9 passed" in runs["few"].output, runs["few"].output
 
 
 def test_the_html_fits_fetches_nothing_and_its_modules_open_by_keyboard(
-    browser: Browser, examined_house: Path, examined: dict[str, Examined]
-) -> None:
+    browser, examined_house, examined
+):
     assert examined
     file = examined_house / "gpt" / "model-zoo.gpt-factory.html"
     with browser.open(file) as opened:
@@ -250,7 +232,7 @@ def test_the_html_fits_fetches_nothing_and_its_modules_open_by_keyboard(
         )
 
 
-def test_hostile_names_are_text(tmp_path: Path) -> None:
+def test_hostile_names_are_text(tmp_path):
     examination = Examination(
         load_user_model("meta_tests.user_models.own:hostile", ROOT, torch.device("cpu"))
     )

@@ -1,18 +1,16 @@
 """Anything but a model is refused with exit code 4 before a test runs; valid forms are listed."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from meta_tests.conftest import ROOT, ChildRun, House, run_pytest_for_each
+from meta_tests.conftest import ROOT, House, run_pytest_for_each
 from meta_tests.prooflops.model.conftest import model_house
 from meta_tests.user_models import broken
 from prooflops.model.user_model import load_user_model
 
 CPU = torch.device("cpu")
 
-REFUSED: dict[str, tuple[str, ...]] = {
+REFUSED = {
     "zoo/gpt.py": (
         "must be module:factory, such as my_package.my_module:factory, or path/to/file.py:factory",
         "write --model=zoo/gpt.py:NAME with one of its functions",
@@ -53,7 +51,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 
 @pytest.fixture(scope="module")
-def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
+def refusals(tmp_path_factory):
     """The outcome of each; in one process, which must not import a test module."""
     root = model_house(tmp_path_factory.mktemp("house"), registry=False)
     House(root).claim("demo.holds")
@@ -71,9 +69,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChildRun]:
 
 
 @pytest.mark.parametrize("spec", REFUSED)
-def test_anything_but_a_model_is_refused_before_anything_runs(
-    refusals: dict[str, ChildRun], spec: str
-) -> None:
+def test_anything_but_a_model_is_refused_before_anything_runs(refusals, spec):
     run = refusals[spec]
     assert run.code == 4, run.output
     assert all(text in run.output for text in REFUSED[spec]), run.output
@@ -81,8 +77,8 @@ def test_anything_but_a_model_is_refused_before_anything_runs(
 
 
 def test_without_the_option_its_tests_are_silent_and_a_claim_unknown(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     lines = {
         "without": "--device=cpu --collect-only -q",
         "with": "--device=cpu --collect-only --model=zoo.gpt:factory",
@@ -97,7 +93,7 @@ def test_without_the_option_its_tests_are_silent_and_a_claim_unknown(
     assert "'tensor.nbytes-formula' in test_claims/test_user_model.py" in unknown.output
 
 
-def test_no_check_sees_what_another_one_did() -> None:
+def test_no_check_sees_what_another_one_did():
     user_model = load_user_model("meta_tests.user_models.gpt:factory", ROOT, CPU)
     first = user_model.fresh()
     before = {name: tensor.clone() for name, tensor in first.module.state_dict().items()}

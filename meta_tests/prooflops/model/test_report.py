@@ -5,8 +5,6 @@ import random
 import re
 import time
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,15 +15,15 @@ import prooflops
 WIDTH, HIDDEN, BATCH = 8, 32, 16
 
 
-def network() -> nn.Sequential:
+def network():
     return nn.Sequential(
         nn.Linear(WIDTH, HIDDEN, bias=False), nn.Dropout(), nn.Linear(HIDDEN, WIDTH, bias=False)
     )
 
 
 def test_text_notebook_and_page_have_the_figures_of_two_linear_layers(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     report = prooflops.model_report(
         network(), torch.randn(BATCH, WIDTH), partial(torch.optim.SGD, lr=0.1)
     )
@@ -47,7 +45,7 @@ def test_text_notebook_and_page_have_the_figures_of_two_linear_layers(
 TARGETS = torch.randn(BATCH, WIDTH)
 
 
-def test_memory_is_predicted_with_a_loss_that_captures_its_targets() -> None:
+def test_memory_is_predicted_with_a_loss_that_captures_its_targets():
     targets = TARGETS.clone()
     losses = (lambda output: (output - TARGETS).abs().mean(), nn.MSELoss())
     for loss in (losses[0], lambda output, *, named=targets: losses[1](output, targets + named)):
@@ -55,7 +53,7 @@ def test_memory_is_predicted_with_a_loss_that_captures_its_targets() -> None:
         assert report.predicted_peak_bytes == report.measured_peak_bytes, report.examination.memory
 
 
-def test_module_gradients_and_generators_stay_as_they_are() -> None:
+def test_module_gradients_and_generators_stay_as_they_are():
     module = network().eval()
     inputs = torch.randn(BATCH, WIDTH, requires_grad=True)
     module[0].weight.grad = torch.ones(HIDDEN, WIDTH)
@@ -83,13 +81,13 @@ class Slow(nn.Linear):
         return super().forward(x)
 
 
-def flops_by_name(net: nn.Module) -> dict[str, tuple[int, int]]:
+def flops_by_name(net):
     report = prooflops.model_report(net, torch.randn(3, 100, requires_grad=True))
     rows = report.examination.breakdown.modules
     return {row.name: (row.forward_flops, row.backward_flops) for row in rows}
 
 
-def test_a_shared_module_has_the_calls_of_each_of_its_names() -> None:
+def test_a_shared_module_has_the_calls_of_each_of_its_names():
     once = 2 * 3 * 100 * 100, 4 * 3 * 100 * 100
     shared = nn.Linear(100, 100)
     parents = [nn.Sequential(shared, nn.Tanh()) for _ in range(3)]
@@ -107,26 +105,26 @@ def test_a_shared_module_has_the_calls_of_each_of_its_names() -> None:
 class Listing(nn.Module):
     """Runs a list of modules, of which its child holds one as well."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         shared = nn.Linear(100, 100)
         self.child = nn.Sequential(shared, nn.Tanh())
         self.listed = nn.ModuleList([shared, nn.Linear(100, 100)])
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         for each in (self.child, *self.listed):
             x = each(x)
         return x
 
 
-def test_a_module_in_a_list_has_the_calls_of_the_one_that_runs_the_list() -> None:
+def test_a_module_in_a_list_has_the_calls_of_the_one_that_runs_the_list():
     once = 2 * 3 * 100 * 100, 4 * 3 * 100 * 100
     found = flops_by_name(Listing())
     names = ["child", "child.0", "listed.0", "listed.1"]
     assert {name: found[name] for name in names} == dict.fromkeys(names, once)
 
 
-def with_a_forward_of_its_own(shared: nn.Module) -> nn.Module:
+def with_a_forward_of_its_own(shared):
     """As `torch.compile` makes one: its class has no forward."""
     holder = nn.Module()
     holder.shared = shared
@@ -134,7 +132,7 @@ def with_a_forward_of_its_own(shared: nn.Module) -> nn.Module:
     return holder
 
 
-def test_a_module_in_one_with_a_forward_of_its_own_has_each_call() -> None:
+def test_a_module_in_one_with_a_forward_of_its_own_has_each_call():
     once = 2 * 3 * 100 * 100, 4 * 3 * 100 * 100
     shared = nn.Linear(100, 100)
     found = flops_by_name(nn.Sequential(with_a_forward_of_its_own(shared), nn.Tanh(), shared))
@@ -144,25 +142,25 @@ def test_a_module_in_one_with_a_forward_of_its_own_has_each_call() -> None:
 class Borrowing(nn.Module):
     """Runs a module that it is given and does not hold."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.own = nn.Linear(100, 100)
 
-    def forward(self, x: torch.Tensor, lent: nn.Module) -> torch.Tensor:
+    def forward(self, x, lent):
         return lent(self.own(x))
 
 
 class Lending(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.lent = nn.Linear(100, 100)
         self.child = Borrowing()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.child(self.lent(x), self.lent)
 
 
-def test_a_module_that_is_passed_to_a_child_has_its_calls() -> None:
+def test_a_module_that_is_passed_to_a_child_has_its_calls():
     once = 2 * 3 * 100 * 100, 4 * 3 * 100 * 100
     found = flops_by_name(Lending())
     assert found["lent"] == (2 * once[0], 2 * once[1])
@@ -170,7 +168,7 @@ def test_a_module_that_is_passed_to_a_child_has_its_calls() -> None:
     assert found[""] == (3 * once[0], 3 * once[1])
 
 
-def test_what_takes_more_than_two_seconds_says_what_it_does(capsys) -> None:
+def test_what_takes_more_than_two_seconds_says_what_it_does(capsys):
     prooflops.model_report(Slow(2, 2), torch.randn(2, 2))
     said = capsys.readouterr().err
     assert "model_report of Slow: counting the FLOPs of a step" in said
@@ -179,7 +177,7 @@ def test_what_takes_more_than_two_seconds_says_what_it_does(capsys) -> None:
 
 # torch deprecates TorchScript, which people still bring.
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_what_cannot_be_copied_and_trained_is_refused_by_its_name() -> None:
+def test_what_cannot_be_copied_and_trained_is_refused_by_its_name():
     traced = torch.jit.trace(nn.Linear(WIDTH, 1), torch.ones(1, WIDTH))
     for module, what in (
         (torch.jit.script(nn.Linear(WIDTH, 1)), "the RecursiveScriptModule is TorchScript, "),
@@ -194,19 +192,19 @@ def test_what_cannot_be_copied_and_trained_is_refused_by_its_name() -> None:
         prooflops.model_report(derived, torch.randn(BATCH, WIDTH))
 
 
-def activated_by(function: Any) -> nn.Module:
+def activated_by(function):
     net = nn.Linear(WIDTH, 1)
     net.activation = function
     return net
 
 
-def compiled_in_place() -> nn.Module:
+def compiled_in_place():
     net = nn.Sequential(nn.Linear(WIDTH, 1))
     net[0].compile(backend="eager")
     return net
 
 
-def expanded() -> nn.Module:
+def expanded():
     net = nn.Linear(WIDTH, 3)
     net.weight = nn.Parameter(torch.ones(1, WIDTH).expand(3, WIDTH))
     return net
@@ -224,20 +222,20 @@ def expanded() -> nn.Module:
         (expanded, "these parameters lie at one address: weight; an optimizer cannot .* clone"),
     ],
 )
-def test_what_a_copy_would_lack_is_refused_by_its_name(made: Any, what: str) -> None:
+def test_what_a_copy_would_lack_is_refused_by_its_name(made, what):
     with pytest.raises(ValueError, match=what):
         prooflops.model_report(made(), torch.randn(BATCH, WIDTH))
 
 
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-def test_sparse_gradients_are_refused_by_the_parameters_name(kind: Any, optimizer: str) -> None:
+def test_sparse_gradients_are_refused_by_the_parameters_name(kind, optimizer):
     what = "the gradients of weight are sparse, .* with dense ones, as sparse=False gives"
     with pytest.raises(ValueError, match=what):
         prooflops.model_report(kind(9, 4, sparse=True), torch.zeros(2, 3).long(), optimizer)
 
 
-def test_errors_name_what_was_given_and_what_is_valid() -> None:
+def test_errors_name_what_was_given_and_what_is_valid():
     refused = {
         r"module must be a torch\.nn\.Module, got 3 of type int": (3, None),
         r"the ReLU has no parameters, so there is no training step": (nn.ReLU(), None),

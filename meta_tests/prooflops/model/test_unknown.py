@@ -2,8 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,7 +19,7 @@ QUIET = {"spread": 0.02, "rounds": 20, "peak_flop_per_s": {"fp32": None}}
 
 
 @pytest.fixture(scope="module")
-def examination() -> Examination:
+def examination():
     examination = Examination(
         load_user_model("meta_tests.user_models.own:Factories.factory", ROOT, torch.device("cpu"))
     )
@@ -30,9 +28,7 @@ def examination() -> Examination:
     return examination
 
 
-def test_the_page_has_the_same_sections_whatever_was_computed(
-    examination: Examination, tmp_path: Path
-) -> None:
+def test_the_page_has_the_same_sections_whatever_was_computed(examination, tmp_path):
     few = Examination(examination.user_model)
     assert few.inventory.parameters
     pages = []
@@ -44,14 +40,14 @@ def test_the_page_has_the_same_sections_whatever_was_computed(
     assert pages[0].count(ABSENT) > pages[1].count(ABSENT)
 
 
-def page_of(examination: Examination, folder: Path) -> tuple[str, dict[str, str]]:
+def page_of(examination, folder):
     write_pages([examination], folder, ["device: cpu"], {})
     (html,) = folder.glob("*.html")
     (facts,) = folder.glob("*.json")
     return html.read_text(encoding="utf-8"), json.loads(facts.read_text())["step"]
 
 
-CASES: dict[str, tuple[dict[str, Any], float, str]] = {
+CASES = {
     # figures of the step, its share of the ceiling, the reason
     "quiet": ({}, 0.5, ""),
     "contended": (
@@ -68,9 +64,7 @@ CASES: dict[str, tuple[dict[str, Any], float, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_figures_that_contradict_each_other_are_not_known(
-    examination: Examination, tmp_path: Path, case: str
-) -> None:
+def test_figures_that_contradict_each_other_are_not_known(examination, tmp_path, case):
     figures, share, reason = CASES[case]
     executed = examination.flops.executed
     seconds = executed / 12e6

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial, reduce
-from types import ModuleType
-from typing import Any
 
 import torch
 from hypothesis import Phase, settings
@@ -15,8 +12,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from prooflops import measured, predicted
-from prooflops.measured import MeasuredMemory, one_thread
-from prooflops.predicted import PredictedMemory, TrainingStep
+from prooflops.measured import one_thread
+from prooflops.predicted import TrainingStep
 
 # Every failure is printed as drawn: to shrink one would take minutes of profiler sessions.
 few = settings(
@@ -25,7 +22,7 @@ few = settings(
 )
 fewer = settings(few, max_examples=max(2, few.max_examples // 3))
 
-RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
+RULES = {
     "sgd": partial(torch.optim.SGD, lr=1e-3),
     "momentum": partial(torch.optim.SGD, lr=1e-3, momentum=0.9, weight_decay=0.1),
     "adam": torch.optim.Adam,
@@ -33,7 +30,7 @@ RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adagrad": torch.optim.Adagrad,
     "adafactor": torch.optim.Adafactor,
 }
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {}
+OPTIMIZERS = {}
 for name, made in RULES.items():
     OPTIMIZERS[f"{name} for-loop"] = partial(made, foreach=False)
     OPTIMIZERS[f"{name} foreach"] = partial(made, foreach=True)
@@ -45,14 +42,14 @@ PLAIN = sorted(name for name in OPTIMIZERS if "adafactor" not in name)
 
 
 def trained(
-    model: nn.Module,
-    batch: Tensor,
-    optimizer: Any,
-    loss: Any,
-    micro_batches: int,
-    autocast: Any,
-    mark: Any,
-) -> None:
+    model,
+    batch,
+    optimizer,
+    loss,
+    micro_batches,
+    autocast,
+    mark,
+):
     """Two plain training steps, marked as `TrainingStep` names its phases."""
     chosen = optimizer(model.parameters())
     mark("optimizer")
@@ -74,14 +71,14 @@ def trained(
 class MasterWeights(torch.optim.Optimizer):
     """Trains narrow parameters by a copy of them in fp32, as users write it."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter]):
+    def __init__(self, parameters):
         super().__init__(parameters, {})
         self.narrow = [tensor for group in self.param_groups for tensor in group["params"]]
         self.master = [tensor.detach().float().requires_grad_() for tensor in self.narrow]
         self.inner = torch.optim.AdamW(self.master, foreach=True)
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self):
         for narrow, master in zip(self.narrow, self.master, strict=True):
             # A net may leave a parameter unused.
             master.grad = None if narrow.grad is None else narrow.grad.float()
@@ -93,15 +90,15 @@ class MasterWeights(torch.optim.Optimizer):
 
 @one_thread()
 def both(
-    build: Callable[[], nn.Module],
-    batch: Tensor,
+    build,
+    batch,
     *,
-    optimizer: str | Callable[..., torch.optim.Optimizer] = "adamw fused",
-    loss: Callable[..., Tensor] = torch.mean,
-    micro_batches: int = 1,
-    autocast: torch.dtype | None = None,
-    scratch: bool = True,
-) -> tuple[PredictedMemory, MeasuredMemory]:
+    optimizer="adamw fused",
+    loss=torch.mean,
+    micro_batches=1,
+    autocast=None,
+    scratch=True,
+):
     """The same two steps predicted, and run and measured."""
     chosen = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
     step = TrainingStep(build, batch, loss, None, chosen, micro_batches, autocast)
@@ -116,13 +113,13 @@ def both(
 
 
 def assert_alike(
-    guess: PredictedMemory,
-    held: MeasuredMemory,
+    guess,
+    held,
     *,
-    without_scratch: bool,
-    scratch_bytes: int = 0,
-    given: str = "",
-) -> None:
+    without_scratch,
+    scratch_bytes=0,
+    given="",
+):
     """Live bytes to the byte and peaks to 1 %, at every phase; `scratch_bytes` may be missing from
     a peak besides.
     """
@@ -142,7 +139,7 @@ def assert_alike(
         )
 
 
-def of_functions(*functions: Callable[[Tensor], Tensor], width: int = 64) -> nn.Module:
+def of_functions(*functions, width=64):
     """A linear layer, followed by functions of its output."""
     net = nn.Linear(width, width)
     net.register_forward_hook(
@@ -151,12 +148,12 @@ def of_functions(*functions: Callable[[Tensor], Tensor], width: int = 64) -> nn.
     return net
 
 
-def attended(x: Tensor) -> Tensor:
+def attended(x):
     heads = x.view(len(x), -1, 4, 16).transpose(1, 2)
     return functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
 
 
-def first(module: nn.Module) -> nn.Module:
+def first(module):
     """The module with the first of its outputs alone."""
     module.register_forward_hook(lambda module, given, out: out[0])
     return module
@@ -165,39 +162,39 @@ def first(module: nn.Module) -> nn.Module:
 class Turned(nn.Module):
     """Its input with the last two dimensions exchanged."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return x.mT
 
 
-def doubled_twice(y: Tensor) -> Tensor:
+def doubled_twice(y):
     """Its numbers are kept by no graph in the forward pass."""
     return checkpoint(lambda x: x * 2.0 * 2.0, y, use_reentrant=True)
 
 
-def tied() -> nn.Module:
+def tied():
     net = nn.Sequential(nn.Linear(48, 48), nn.Linear(48, 48))
     net[1].weight = net[0].weight
     return net
 
 
-def gathered(y: Tensor) -> Tensor:
+def gathered(y):
     """Its backward formulas scatter and accumulate in place for a plain tensor."""
     rows = torch.arange(0, len(y), 2)
     return y[rows] + y.gather(0, rows[:, None].expand(-1, 64)) + y.topk(len(rows), dim=0).values
 
 
-def selected(y: Tensor) -> Tensor:
+def selected(y):
     """Its backward formula adds to rows in place for a plain tensor."""
     return y.index_select(0, torch.arange(len(y)))
 
 
-def taken(y: Tensor) -> Tensor:
+def taken(y):
     """Its backward formula puts in place for a plain tensor."""
     return y.take(torch.arange(y.numel()).view(y.shape))
 
 
 # How to build each, and the shape of its batch.
-NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+NETS = {
     "convolution": (
         lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3)),
         (4, 3, 32, 32),
@@ -233,14 +230,12 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def next_token_loss(logits: Tensor) -> Tensor:
+def next_token_loss(logits):
     rows = logits.flatten(0, 1).float()
     return functional.cross_entropy(rows, torch.zeros(len(rows), dtype=torch.long))
 
 
-def built(
-    workloads: ModuleType, model: Any, checkpoint_every: int = 0, dtype: torch.dtype = torch.float32
-) -> Any:
+def built(workloads, model, checkpoint_every=0, dtype=torch.float32):
     """The workload on the device that is the default at the moment: meta where it is predicted."""
     return workloads.build(
         model, device=torch.empty(0).device, dtype=dtype, checkpoint_every=checkpoint_every

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from random import Random
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-Layer = Callable[[], nn.Module]
 Function = Callable[[Tensor], Tensor]
 
 ACTIVATIONS = (
@@ -24,12 +21,12 @@ ACTIVATIONS = (
 class Apply(nn.Module):
     """A function of a tensor and of the modules that it uses."""
 
-    def __init__(self, function: Callable[..., Tensor], *modules: nn.Module):
+    def __init__(self, function, *modules):
         super().__init__()
         self.function = function
         self.modules_used = nn.ModuleList(modules)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.function(x, *self.modules_used)
 
 
@@ -40,47 +37,47 @@ class Square(torch.autograd.Function):
     """A function with a backward pass of its own."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx, x):
         ctx.save_for_backward(x)
         return x * x
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+    def backward(ctx, *grads):
         (x,) = ctx.saved_tensors
         return grads[0] * 2 * x
 
 
-def rotated(x: Tensor) -> Tensor:
+def rotated(x):
     first, second = x.chunk(2, -1)
     turned = torch.cat([-second, first], -1)
     return x * torch.full_like(x, 0.6) + turned * torch.full_like(x, 0.8)
 
 
-def scaled_without_grad(x: Tensor) -> Tensor:
+def scaled_without_grad(x):
     with torch.no_grad():
         scale = x.abs().amax(-1, keepdim=True)
     return x / (scale + 1)
 
 
-def gathered(x: Tensor) -> Tensor:
+def gathered(x):
     return x.gather(-1, torch.zeros(x.shape, dtype=torch.long)) + x
 
 
-def added_at(x: Tensor) -> Tensor:
+def added_at(x):
     return x.index_add(0, torch.zeros(len(x), dtype=torch.long), x)
 
 
-def every_second(x: Tensor) -> Tensor:
+def every_second(x):
     return torch.arange(0, len(x), 2)
 
 
-def in_bf16(x: Tensor) -> Tensor:
+def in_bf16(x):
     with torch.autocast("cpu", torch.bfloat16):
         out = x @ x.mT if x.shape[-2] < 64 else x.softmax(-1)
     return out.to(x.dtype)
 
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS = {
     "slice": lambda x: x[::2],
     "columns": lambda x: x[..., : x.shape[-1] // 16 * 8],
     "turn": lambda x: x.transpose(-1, -2).tanh().transpose(-1, -2),
@@ -142,13 +139,13 @@ FUNCTIONS: dict[str, Function] = {
     "in 64 bits": lambda x: x.double().softmax(-1).to(x.dtype),
     "in bf16": in_bf16,
 }
-OF_ROWS: dict[str, Function] = {
+OF_ROWS = {
     "as sequences": lambda x: x[:, None].expand(-1, 4, -1),
     "gram": lambda x: x @ x.T[:, :32],
     "distances": lambda x: torch.cdist(x.float(), x[:32].float()).to(x.dtype),
     "outer": lambda x: torch.einsum("bi,bj->bij", x, x[:, :8]),
 }
-OF_SEQUENCES: dict[str, Function] = {
+OF_SEQUENCES = {
     "einsum": lambda x: torch.einsum("bni,bmi,bmj->bnj", x, x, x) / x.shape[1],
     "products": lambda x: torch.baddbmm(x @ x.mT, x, x.mT, alpha=0.1),
     "broadcast product": lambda x: x @ x[0].mT,
@@ -159,7 +156,7 @@ OF_SEQUENCES: dict[str, Function] = {
     "flat": lambda x: x.flatten(0, 1),
     "largest": lambda x: x.amax(1),
 }
-OF_IMAGES: dict[str, Function] = {
+OF_IMAGES = {
     "patches": lambda x: x.flatten(2).transpose(1, 2),
     "mean of planes": lambda x: x.mean((2, 3)),
     "excite": lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(),
@@ -180,7 +177,7 @@ OF_IMAGES: dict[str, Function] = {
     "pad by copies": lambda x: functional.pad(x, (1, 1, 1, 1), mode="replicate"),
     "pad around": lambda x: functional.pad(x, (1, 1, 1, 1), mode="circular"),
 }
-OF_VOLUMES: dict[str, Function] = {
+OF_VOLUMES = {
     "frames": lambda x: x.transpose(1, 2).flatten(0, 1),
     "mean of frames": lambda x: x.mean(2),
     "channels last": lambda x: x.contiguous(memory_format=torch.channels_last_3d),
@@ -192,7 +189,7 @@ OF_VOLUMES: dict[str, Function] = {
 # --- functions of modules -------------------------------------------------------------------------
 
 
-def attend(x: Tensor, grouped: bool = False, mask: str = "", **options: Any) -> Tensor:
+def attend(x, grouped=False, mask="", **options):
     heads = x.unflatten(-1, (4, -1)).transpose(1, 2)
     keys = heads[:, ::2] if grouped else heads
     steps = x.shape[1]
@@ -206,7 +203,7 @@ def attend(x: Tensor, grouped: bool = False, mask: str = "", **options: Any) -> 
     return attended.transpose(1, 2).flatten(2)
 
 
-def attend_by_hand(x: Tensor) -> Tensor:
+def attend_by_hand(x):
     heads = x.unflatten(-1, (4, -1)).transpose(1, 2)
     scores = heads @ heads.mT / heads.shape[-1] ** 0.5
     future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
@@ -214,74 +211,74 @@ def attend_by_hand(x: Tensor) -> Tensor:
     return (functional.dropout(weights, 0.1) @ heads).transpose(1, 2).flatten(2)
 
 
-def attend_with_masks(x: Tensor, module: nn.Module) -> Tensor:
+def attend_with_masks(x, module):
     padding = torch.zeros(x.shape[:2], dtype=torch.bool)
     future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
     return module(x, x, x, key_padding_mask=padding, attn_mask=future, need_weights=False)[0]
 
 
-def encode_with_mask(x: Tensor, module: nn.Module) -> Tensor:
+def encode_with_mask(x, module):
     return module(x, src_mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]))
 
 
-def across(x: Tensor, module: nn.Module) -> Tensor:
+def across(x, module):
     return module(x.transpose(1, 2)).transpose(1, 2)
 
 
-def first_of(x: Tensor, module: nn.Module) -> Tensor:
+def first_of(x, module):
     return module(x)[0]
 
 
-def last_state(x: Tensor, module: nn.Module) -> Tensor:
+def last_state(x, module):
     state = module(x)[1]
     return (state[0] if isinstance(state, tuple) else state)[-1]
 
 
-def stepped(x: Tensor, cell: nn.Module) -> Tensor:
+def stepped(x, cell):
     state = cell(x, cell(x))
     return state[0] if isinstance(state, tuple) else state
 
 
-def twice(x: Tensor, module: nn.Module) -> Tensor:
+def twice(x, module):
     return module(module(x))
 
 
-def of_both(x: Tensor, module: nn.Module) -> Tensor:
+def of_both(x, module):
     return module(x, x)
 
 
-def unpooled(x: Tensor, pool: nn.Module, unpool: nn.Module) -> Tensor:
+def unpooled(x, pool, unpool):
     return unpool(*pool(x), output_size=x.shape)
 
 
-def autocast(x: Tensor, module: nn.Module, enabled: bool) -> Tensor:
+def autocast(x, module, enabled):
     given = x if enabled else x.to(next(module.parameters()).dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
         out = module(given)
     return out.to(x.dtype)
 
 
-def tied_head(x: Tensor, module: Any) -> Tensor:
+def tied_head(x, module):
     """A linear layer and its own transpose, as tied embeddings are used."""
     return functional.linear(module(x), module.weight.T)
 
 
-def gated(x: Tensor, gate: nn.Module, up: nn.Module, down: nn.Module) -> Tensor:
+def gated(x, gate, up, down):
     return down(functional.silu(gate(x)) * up(x))
 
 
-def mixed(x: Tensor, router: nn.Module, *experts: nn.Module) -> Tensor:
+def mixed(x, router, *experts):
     """Every expert on every row, by the router's weights."""
     weights = router(x).softmax(-1)
     parts = [expert(x) * weights[..., n : n + 1] for n, expert in enumerate(experts)]
     return torch.stack(parts).sum(0)
 
 
-def adapted(x: Tensor, base: nn.Module, down: nn.Module, up: nn.Module) -> Tensor:
+def adapted(x, base, down, up):
     return base(x) + up(down(x)) * 0.5
 
 
-def frozen(layer: Layer) -> nn.Module:
+def frozen(layer):
     return layer().requires_grad_(False)
 
 
@@ -291,7 +288,7 @@ def frozen(layer: Layer) -> nn.Module:
 class Drawn:
     """The shape that a layer takes, and the options that layers draw."""
 
-    def __init__(self, draw: Random, shape: torch.Size):
+    def __init__(self, draw, shape):
         self.choose = draw.choice
         self.shape = shape
         self.width = shape[-1]
@@ -301,7 +298,7 @@ class Drawn:
         self.activations = draw.sample(ACTIVATIONS, 5)
 
 
-def of_any(drawn: Drawn) -> dict[str, Layer]:
+def of_any(drawn):
     width = drawn.width
     return {
         **{name: getattr(nn, name) for name in drawn.activations},
@@ -317,7 +314,7 @@ def of_any(drawn: Drawn) -> dict[str, Layer]:
     }
 
 
-def of_vectors(drawn: Drawn) -> dict[str, Layer]:
+def of_vectors(drawn):
     width, wide = drawn.width, drawn.wide
     linear = partial(nn.Linear, width, wide)
     down, up = partial(nn.Linear, width, 4, False), partial(nn.Linear, 4, wide, False)
@@ -337,7 +334,7 @@ def of_vectors(drawn: Drawn) -> dict[str, Layer]:
     }
 
 
-def of_rows(drawn: Drawn) -> dict[str, Layer]:
+def of_rows(drawn):
     width, wide = drawn.width, drawn.wide
     return {
         "batch norm": partial(
@@ -349,7 +346,7 @@ def of_rows(drawn: Drawn) -> dict[str, Layer]:
     }
 
 
-def of_sequences(drawn: Drawn) -> dict[str, Layer]:
+def of_sequences(drawn):
     width, wide, steps = drawn.width, drawn.wide, drawn.shape[1]
     norm = drawn.choose([nn.BatchNorm1d, nn.InstanceNorm1d, partial(nn.GroupNorm, 1)])
     window = drawn.choose(
@@ -379,7 +376,7 @@ def of_sequences(drawn: Drawn) -> dict[str, Layer]:
     }
 
 
-def of_heads(drawn: Drawn) -> dict[str, Layer]:
+def of_heads(drawn):
     width, kept, flag = drawn.width, drawn.kept, drawn.flag
     options = {"batch_first": True, "norm_first": flag}
     inner = partial(nn.MultiheadAttention, width, 4, kept if flag else 0.0, batch_first=True)
@@ -409,12 +406,12 @@ def of_heads(drawn: Drawn) -> dict[str, Layer]:
     }
 
 
-def of_images(drawn: Drawn) -> dict[str, Layer]:
+def of_images(drawn):
     flag, planes = drawn.flag, drawn.shape[1]
     groups = 4 if flag and planes % 4 == 0 else 1
     mode = drawn.choose(["circular", "reflect", "replicate"])
     convolution = partial(nn.Conv2d, planes, 16, 3, padding=1)
-    layers: dict[str, Layer] = {
+    layers = {
         "convolution": partial(convolution, stride=2 if flag else 1, groups=groups),
         "padded convolution": partial(convolution, padding_mode=mode),
         "dilated": partial(convolution, dilation=2),
@@ -452,7 +449,7 @@ def of_images(drawn: Drawn) -> dict[str, Layer]:
     return layers
 
 
-def of_volumes(drawn: Drawn) -> dict[str, Layer]:
+def of_volumes(drawn):
     planes = drawn.shape[1]
     return {
         "convolution": partial(nn.Conv3d, planes, 8, 3, padding=1, stride=2 if drawn.flag else 1),
@@ -473,7 +470,7 @@ LAYERS = {2: of_rows, 3: of_sequences, 4: of_images, 5: of_volumes}
 OWN_FUNCTIONS = {2: OF_ROWS, 3: OF_SEQUENCES, 4: OF_IMAGES, 5: OF_VOLUMES}
 
 
-def table(draw: Random, shape: torch.Size) -> dict[str, Layer]:
+def table(draw, shape):
     """How to build each layer that takes a tensor of this shape."""
     drawn = Drawn(draw, shape)
     layers = of_any(drawn) | LAYERS[len(shape)](drawn)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from meta_tests.prooflops.predicted.predicting import OPTIMIZERS, MasterWeights
-from meta_tests.prooflops.predicted.random_layers import Apply, Function, Layer, table
+from meta_tests.prooflops.predicted.random_layers import Apply, table
 
 
-def classes(x: Tensor) -> Tensor:
+def classes(x):
     return torch.zeros(len(x), dtype=torch.long)
 
 
-def triplet(x: Tensor) -> Tensor:
+def triplet(x):
     return functional.triplet_margin_loss(x, x.roll(1, 0), x.roll(2, 0))
 
 
-LOSSES: dict[str, Function] = {
+LOSSES = {
     "mean": torch.mean,
     "mse": lambda x: functional.mse_loss(x, torch.ones_like(x)),
     "sum of squares": lambda x: functional.mse_loss(x, torch.ones_like(x), reduction="sum"),
@@ -87,7 +85,7 @@ LOSSES: dict[str, Function] = {
     "with penalty": lambda x: x.square().mean() + 0.1 * x.abs().sum(),
 }
 
-RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
+RULES = {
     "nesterov": partial(torch.optim.SGD, lr=1e-3, momentum=0.9, nesterov=True, maximize=True),
     "amsgrad": partial(torch.optim.AdamW, amsgrad=True),
     "adagrad": torch.optim.Adagrad,
@@ -104,13 +102,13 @@ RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
 class Clipped(torch.optim.AdamW):
     """Clips the gradients before its step, and keeps an average of the parameters after it."""
 
-    def __init__(self, parameters: Any, by_value: bool = False, **options: Any):
+    def __init__(self, parameters, by_value=False, **options):
         super().__init__(parameters, **options)
         self.by_value = by_value
         self.own = [each for group in self.param_groups for each in group["params"]]
         self.averages = [each.detach().clone() for each in self.own]
 
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure=None):
         if self.by_value:
             nn.utils.clip_grad_value_(self.own, 1.0)
         else:
@@ -121,7 +119,7 @@ class Clipped(torch.optim.AdamW):
                 average.lerp_(each, 0.1)
 
 
-def grouped(parameters: Any) -> torch.optim.Optimizer:
+def grouped(parameters):
     """Weights with decay, vectors without, as decoder-only nets are trained."""
     own = list(parameters)
     groups = [
@@ -145,7 +143,7 @@ UPDATES["grouped"] = grouped
 class RandomNet:
     """One net with its batch and its step, the same for the same seed."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed):
         draw = Random(seed)
         start = draw.choice(["rows", "sequence", "image", "volume", "tokens", "bags"])
         self.micro_batches = draw.choice([1, 1, 2])
@@ -156,7 +154,7 @@ class RandomNet:
         width = 8 * draw.randint(4, 8)
         layout = draw.choice(["rows", "rows", "last", "expanded", "turned", "needs gradient"])
         self.batch = batch(start, layout, draw.randint(16, 48), width, self.dtype)
-        self.layers: list[Layer] = [first_layer(draw, start, width)]
+        self.layers = [first_layer(draw, start, width)]
         self.names = [f"{start} {layout}"]
         formats = [torch.preserve_format, torch.channels_last]
         self.memory_format = formats[0] if start == "volume" else draw.choice(formats)
@@ -168,7 +166,7 @@ class RandomNet:
         masters = self.dtype == torch.bfloat16 and draw.random() < 0.3
         self.optimizer = MasterWeights if masters else UPDATES[self.optimizer_name]
 
-    def _add_layers(self, draw: Random, x: Tensor) -> None:
+    def _add_layers(self, draw, x):
         while len(self.layers) < draw.randint(3, 9):
             layers = table(draw, x.shape)
             name = draw.choice(sorted(layers))
@@ -187,14 +185,14 @@ class RandomNet:
         # Something to learn, where all else is frozen or without parameters.
         self.layers.append(partial(nn.Linear, x.shape[-1], 32))
 
-    def build(self) -> nn.Module:
+    def build(self):
         net = nn.Sequential(*(layer() for layer in self.layers)).to(self.dtype)
         return net.to(memory_format=self.memory_format)
 
-    def loss(self, x: Tensor) -> Tensor:
+    def loss(self, x):
         return LOSSES[self.loss_name](x.flatten(0, -2))
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         precision = f"{self.dtype}, autocast={self.autocast}"
         return f"{', '.join(self.names)}; {self.loss_name}; {self.optimizer}; {precision}"
 
@@ -202,7 +200,7 @@ class RandomNet:
 LAST = {"image": torch.channels_last, "volume": torch.channels_last_3d}
 
 
-def batch(start: str, layout: str, rows: int, width: int, dtype: torch.dtype) -> Tensor:
+def batch(start, layout, rows, width, dtype):
     """The first micro-batch is half of it, and still has four rows."""
     shapes = {
         "rows": (4 * rows, width),
@@ -223,10 +221,10 @@ def batch(start: str, layout: str, rows: int, width: int, dtype: torch.dtype) ->
     return x.requires_grad_(layout == "needs gradient" and not is_tokens)
 
 
-def first_layer(draw: Random, start: str, width: int) -> Layer:
+def first_layer(draw, start, width):
     padding = draw.choice([None, 0])
     mode = draw.choice(["sum", "mean", "max"])
-    firsts: dict[str, Layer] = {
+    firsts = {
         "rows": partial(nn.Linear, width, width),
         "sequence": partial(nn.Linear, width, width),
         "image": draw.choice([nn.Identity, partial(nn.Conv2d, 8, 8, 3, padding=1)]),
@@ -237,7 +235,7 @@ def first_layer(draw: Random, start: str, width: int) -> Layer:
     return firsts[start]
 
 
-def wrapped(how: str, layer: Layer) -> nn.Module:
+def wrapped(how, layer):
     """The layer, with its input added or as a segment of a checkpoint."""
     if how in ("checkpoint", "reentrant"):
         reentrant = how == "reentrant"

@@ -16,7 +16,7 @@ WIDTH, HEADS, VOCABULARY = 512, 8, 8192
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.n1 = nn.LayerNorm(WIDTH)
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
@@ -25,7 +25,7 @@ class Block(nn.Module):
         self.up = nn.Linear(WIDTH, 4 * WIDTH)
         self.down = nn.Linear(4 * WIDTH, WIDTH)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         batch, sequence, width = x.shape
         heads = self.qkv(self.n1(x)).view(batch, sequence, 3, HEADS, width // HEADS)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
@@ -35,35 +35,35 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, layers: int = 4) -> None:
+    def __init__(self, layers=4):
         super().__init__()
         self.e = nn.Embedding(VOCABULARY, WIDTH)
         self.b = nn.Sequential(*[Block() for _ in range(layers)])
         self.f = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens):
         return self.head(self.f(self.b(self.e(tokens))))
 
 
 class Recurrent(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.r = nn.LSTM(128, 256, 2, batch_first=True)
         self.o = nn.Linear(256, 10)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.o(self.r(x)[0][:, -1])
 
 
-def deep() -> nn.Module:
-    layers: list[nn.Module] = []
+def deep():
+    layers = []
     for _ in range(6):
         layers += [nn.Linear(1024, 1024), nn.ReLU()]
     return nn.Sequential(*layers)
 
 
-def convolutions() -> nn.Module:
+def convolutions():
     return nn.Sequential(
         nn.Conv2d(3, 64, 7, 2, 3),
         nn.BatchNorm2d(64),
@@ -78,12 +78,12 @@ def convolutions() -> nn.Module:
     )
 
 
-def encoder() -> nn.Module:
+def encoder():
     layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True, dropout=0.1)
     return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
 
 
-def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+def next_token_loss(logits, targets):
     return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
@@ -96,7 +96,7 @@ class Net(NamedTuple):
     optimizer: Any = torch.optim.AdamW
     autocast: torch.dtype | None = None
 
-    def step(self, micro_batches: int = 1) -> TrainingStep:
+    def step(self, micro_batches=1):
         is_tokens = self.build is GPT
         dtype = torch.long if is_tokens else torch.float32
         inputs = torch.empty(self.shape, dtype=dtype, device="meta")

@@ -4,7 +4,6 @@ with formulas.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 RANDOM_STATE_BYTES_OF_FLASH = 24 if torch.__version__ >= (2, 7) else 16
 # Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on
 # the CPU always.
-ALIKE: dict[str, Callable[[], nn.Module]] = {
+ALIKE = {
     "linear": partial(nn.Linear, 64, 64),
     "layer norm": partial(nn.LayerNorm, 64),
     "softmax": partial(nn.Softmax, -1),

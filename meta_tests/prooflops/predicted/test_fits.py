@@ -19,13 +19,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def step_of(batch: int, width: int = 4096) -> TrainingStep:
+def step_of(batch, width=4096):
     net = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
     inputs = torch.empty(batch, 1024, width, device="meta")
     return TrainingStep(net.to("meta"), inputs, torch.mean, optimizer=torch.optim.AdamW)
 
 
-def gets_through(step: TrainingStep, card: str) -> bool:
+def gets_through(step, card):
     allocator = CachingAllocator(usable_bytes(card))
     cuda = replace(step, device="cuda")
     try:
@@ -36,7 +36,7 @@ def gets_through(step: TrainingStep, card: str) -> bool:
 
 
 def test_the_largest_batch_fits_and_its_successor_does_not():
-    told: list[str] = []
+    told = []
     (fit,) = fits(step_of(2), ["NVIDIA GeForce RTX 4090"], progress=told.append)
     assert fit.card == "RTX 4090"
     assert fit.fits
@@ -57,12 +57,12 @@ def test_a_step_that_is_too_large_says_so_for_each_card():
 class OneAtATime(nn.Module):
     """Holds one large tensor at a time, each too large for the memory of those before."""
 
-    def __init__(self, gib: float = 1.0) -> None:
+    def __init__(self, gib=1.0):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
         self.sizes = [int(2**28 * gib * times) for times in (1.0, 3.5, 5.0, 6.0)]
 
-    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+    def forward(self, batch):
         for size in self.sizes:
             large = batch.new_empty(len(batch), size)
             del large
@@ -79,10 +79,10 @@ def test_a_step_fits_that_gets_through_once_the_cache_is_emptied():
 
 
 @pytest.mark.parametrize("first", [1, 40, 2000])
-def test_few_predictions_find_what_fits_once_the_cache_is_emptied(first: int):
+def test_few_predictions_find_what_fits_once_the_cache_is_emptied(first):
     """Reserved bytes say too little then: the allocator is followed through sizes on a line."""
     net = OneAtATime(gib=2.0**-10).to("meta")
-    told: list[str] = []
+    told = []
     step = TrainingStep(net, torch.empty(first, 1), torch.sum)
     (fit,) = fits(step, ["T4"], progress=told.append)
     assert gets_through(replace(step, inputs=torch.empty(fit.largest, 1)), "T4")
@@ -91,7 +91,7 @@ def test_few_predictions_find_what_fits_once_the_cache_is_emptied(first: int):
 
 
 def test_cards_with_the_same_kernels_share_predictions():
-    told: list[str] = []
+    told = []
     fits(step_of(2), ["A100 SXM4 80GB", "L4"], largest_batch=False, progress=told.append)
     assert told == ["batch 2 on compute capability 8.0"]
 

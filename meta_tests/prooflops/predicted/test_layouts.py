@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import prooflops
 from prooflops import predicted
 from prooflops.measured import one_thread
 
 
-def convolution(last: bool = False) -> nn.Module:
+def convolution(last=False):
     net = nn.Conv2d(64, 64, 3, padding=1)
     return net.to(memory_format=torch.channels_last) if last else net
 
 
 @pytest.mark.parametrize("of_weights", [False, True])
 @pytest.mark.parametrize("of_inputs", [False, True])
-def test_channels_last_reaches_the_report(of_weights: bool, of_inputs: bool) -> None:
+def test_channels_last_reaches_the_report(of_weights, of_inputs):
     inputs = torch.randn(8, 64, 32, 32)
     if of_inputs:
         inputs = inputs.to(memory_format=torch.channels_last)
@@ -32,7 +31,7 @@ def test_channels_last_reaches_the_report(of_weights: bool, of_inputs: bool) -> 
         assert report.measured_peak_bytes == 5_080_336
 
 
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+LAYOUTS = {
     "transposed": lambda x: x.t().contiguous().t(),
     "every second row": lambda x: x.repeat(2, 1)[::2],
     "columns of a wider one": lambda x: x.repeat(1, 3)[:, 64:128],
@@ -44,7 +43,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @one_thread()
-def test_any_stride_and_offset_of_the_data_reaches_the_prediction(name: str) -> None:
+def test_any_stride_and_offset_of_the_data_reaches_the_prediction(name):
     inputs = LAYOUTS[name](torch.randn(64, 64))
     targets = LAYOUTS[name](torch.randn(64, 64))
     loss = nn.functional.l1_loss
@@ -62,7 +61,7 @@ def test_any_stride_and_offset_of_the_data_reaches_the_prediction(name: str) -> 
 
 
 @one_thread()
-def test_views_of_one_storage_hold_it_once() -> None:
+def test_views_of_one_storage_hold_it_once():
     tokens = torch.randn(64, 65)
     step = predicted.TrainingStep(
         nn.Linear(64, 64), tokens[:, :-1], nn.functional.l1_loss, tokens[:, 1:]
@@ -72,19 +71,19 @@ def test_views_of_one_storage_hold_it_once() -> None:
 
 
 # Of fewer elements than the block through which a matrix is copied transposed.
-def with_weight(weight: Tensor) -> nn.Module:
+def with_weight(weight):
     net = nn.Linear(48, 48)
     net.weight = nn.Parameter(weight)
     return net
 
 
-def with_buffer_of_weight() -> nn.Module:
+def with_buffer_of_weight():
     net = nn.Linear(48, 48)
     net.register_buffer("rows", net.weight.detach()[:8])
     return net
 
 
-PARAMETERS: dict[str, Callable[[], nn.Module]] = {
+PARAMETERS = {
     "rows of a larger one": lambda: with_weight(torch.randn(144, 48)[48:96]),
     "every second element": lambda: with_weight(torch.randn(96, 96)[::2, ::2]),
     "parts of complex numbers": lambda: with_weight(torch.randn(48, 48, dtype=torch.cfloat).imag),
@@ -94,12 +93,12 @@ PARAMETERS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("name", PARAMETERS)
 @one_thread()
-def test_parameters_lie_in_the_report_as_in_the_module(name: str) -> None:
+def test_parameters_lie_in_the_report_as_in_the_module(name):
     report = prooflops.model_report(PARAMETERS[name](), torch.randn(48, 48), "SGD")
     assert report.predicted_peak_bytes == report.measured_peak_bytes
 
 
-def test_what_is_to_be_conjugated_or_negated_stays_so() -> None:
+def test_what_is_to_be_conjugated_or_negated_stays_so():
     conjugated = torch.randn(3, dtype=torch.cfloat).conj()
     negated = conjugated.imag
     copies = predicted.copy_of([conjugated, negated], "cpu")
@@ -108,12 +107,12 @@ def test_what_is_to_be_conjugated_or_negated_stays_so() -> None:
     assert torch.equal(copies[1], negated)
 
 
-def test_inputs_without_values_become_zeros() -> None:
+def test_inputs_without_values_become_zeros():
     report = prooflops.model_report(nn.Linear(64, 64), torch.empty(8, 64, device="meta"))
     assert report.flops_forward == 2 * 8 * 64 * 64
 
 
-def csr(x: Tensor) -> Tensor:
+def csr(x):
     return x.relu().to_sparse_csr()
 
 
@@ -133,7 +132,7 @@ def csr(x: Tensor) -> Tensor:
         (lambda x: torch.nested.nested_tensor([x], layout=torch.jagged), "nested NestedTensor"),
     ],
 )
-def test_another_layout_is_refused_by_name(made: Callable[[Tensor], Tensor], kind: str) -> None:
+def test_another_layout_is_refused_by_name(made, kind):
     inputs = made(torch.randn(8, 64))
     message = f"a tensor of the inputs or targets must be plain and strided, got a {kind}"
     with pytest.raises(TypeError, match=message):
@@ -153,7 +152,7 @@ ACTIVATIONS["prelu of a weight an element"] = lambda x: torch._prelu_kernel(
     x, torch.ones(8, 4, 6).permute(1, 2, 0)
 )
 LOSSES = ["mse_loss", "huber_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"]
-ORDERS: dict[str, Callable[[], Tensor]] = {
+ORDERS = {
     "rows": lambda: torch.ones(4, 6, 8),
     "turned": lambda: torch.ones(6, 4, 8).transpose(0, 1),
     "columns": lambda: torch.ones(4, 8, 6).mT,
@@ -162,7 +161,7 @@ ORDERS: dict[str, Callable[[], Tensor]] = {
 }
 
 
-def strides_of_gradients(of: str) -> list[tuple[int, ...]]:
+def strides_of_gradients(of):
     """The strides of the input's gradients, for each pair of orders."""
     found = []
     for first in ORDERS.values():
@@ -177,17 +176,17 @@ def strides_of_gradients(of: str) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("of", [*ACTIVATIONS, *LOSSES])
-def test_a_gradient_lies_as_its_kernel_leaves_it(of: str) -> None:
+def test_a_gradient_lies_as_its_kernel_leaves_it(of):
     with predicted.memory():
         guess = strides_of_gradients(of)
     assert guess == strides_of_gradients(of)
 
 
-def planes(x: Tensor) -> Tensor:
+def planes(x):
     return x.reshape(4, 2, 3, 8).contiguous(memory_format=torch.channels_last)
 
 
-OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+OPERATORS = {
     "add": torch.add,
     "multiply": torch.mul,
     "maximum": torch.maximum,
@@ -217,7 +216,7 @@ OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def strides_of_outputs(of: str, dtype: torch.dtype) -> list[tuple[int, ...]]:
+def strides_of_outputs(of, dtype):
     """The strides of the output, for each pair of orders."""
     given = []
     for order in ORDERS.values():
@@ -228,7 +227,7 @@ def strides_of_outputs(of: str, dtype: torch.dtype) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("of", OPERATORS)
-def test_an_output_lies_as_its_kernel_leaves_it(of: str, dtype: torch.dtype) -> None:
+def test_an_output_lies_as_its_kernel_leaves_it(of, dtype):
     with predicted.memory():
         guess = strides_of_outputs(of, dtype)
     assert guess == strides_of_outputs(of, dtype)

@@ -177,7 +177,7 @@ def test_a_module_that_cannot_be_copied_is_refused_by_its_part():
             predicted.TrainingStep(net, torch.empty(8, 4), torch.mean).predict()
 
 
-def first_rows(net: nn.Module) -> nn.Module:
+def first_rows(net):
     """The net with as many of its rows as it has numbers above zero."""
     net.register_forward_hook(lambda module, given, out: out[: int((out > 0).sum().item())])
     return net
@@ -232,11 +232,11 @@ def test_an_operator_that_makes_sparse_tensors_is_named(build, dtype, scratch):
 class Sparsely(nn.Module):
     """Makes a sparse tensor in its forward pass."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return torch.sparse_coo_tensor(torch.zeros(2, 3, dtype=torch.long), self.linear(x)[0, :3])
 
 
@@ -250,11 +250,11 @@ def test_an_operator_that_reads_a_tensors_memory_is_refused_in_our_words():
 class Solving(nn.Module):
     """Solves a system of equations by its weights."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.eye(8))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return torch.linalg.solve(self.weight, x)
 
 

@@ -5,7 +5,6 @@ to be known.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import nullcontext
 from random import SystemRandom
 
@@ -15,19 +14,17 @@ import torch
 from meta_tests.prooflops.predicted.predicting import both
 from meta_tests.prooflops.predicted.random_nets import RandomNet
 from prooflops.predicted import kernels, scratch, tracker
-from prooflops.predicted.calls import Call
 
 # A kernel may hold boxed numbers beside its scratch.
 BOXED_NUMBERS_BYTES = 16
 # Most bytes said to be known, and measured, of an operator.
-Known = dict[str, tuple[int, int]]
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[Known]:
+def known(monkeypatch):
     """Measures every kernel, and compares those whose scratch is said to be known."""
-    found: Known = {}
-    seen: set[Call] = set()
+    found = {}
+    seen = set()
     kernels_of_calls = kernels.kernels_of
 
     def kernels_of(calls, device):
@@ -51,7 +48,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[Known]:
     return found
 
 
-def share_of(seed: int) -> float:
+def share_of(seed):
     """The highest predicted peak of the net's phases over the measured one, after a look at each
     phase.
     """
@@ -84,7 +81,7 @@ def share_of(seed: int) -> float:
     return predicted / measured
 
 
-def seeds_off(seeds: range) -> dict[int, float]:
+def seeds_off(seeds):
     """The nets whose highest peak is predicted more than 1 % off, with the share."""
     return {seed: share for seed in seeds if abs((share := share_of(seed)) - 1) > 0.01}
 
@@ -99,7 +96,7 @@ ignored = pytest.mark.filterwarnings(
 
 @ignored
 @pytest.mark.parametrize("nets", [40])
-def test_no_peak_of_a_random_net_is_predicted_too_low(nets: int, known: Known) -> None:
+def test_no_peak_of_a_random_net_is_predicted_too_low(nets, known):
     off = seeds_off(range(nets))
     assert len(off) <= 0.05 * nets, (
         f"more than 5 % of the peaks are off by more than 1 %: by seed {off}"
@@ -111,7 +108,7 @@ def test_no_peak_of_a_random_net_is_predicted_too_low(nets: int, known: Known) -
 
 @ignored
 @pytest.mark.prove
-def test_of_2000_nets_that_nobody_has_seen_one_in_a_hundred_is_off() -> None:
+def test_of_2000_nets_that_nobody_has_seen_one_in_a_hundred_is_off():
     start = SystemRandom().randrange(2**31)
     off = seeds_off(range(start, start + 2000))
     assert len(off) <= 20, f"more than 1 % of the peaks are off by more than 1 %: by seed {off}"

@@ -12,7 +12,6 @@ from accounting.caching_allocator import CachingAllocator
 from meta_tests.accounting.test_allocator import run_sequence
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops.predicted.recorded_nets import NETS
-from prooflops.predicted import PredictedBytes, PredictedMemory
 from prooflops.predicted.fake_cuda import can_fake_cuda
 
 # A device, or a torch that fakes one, makes the kernels' choices itself.
@@ -32,7 +31,7 @@ NOT_EXACT = {"gpt-fp32": 0.01, "gpt-bf16": 0.015}
 
 
 @cache
-def predicted(net: str, workspaces: bool = False, cached: bool = False) -> PredictedMemory:
+def predicted(net, workspaces=False, cached=False):
     allocator = CachingAllocator()
     if cached:
         for block in run_sequence(allocator, RECORD["sequence"]):
@@ -42,7 +41,7 @@ def predicted(net: str, workspaces: bool = False, cached: bool = False) -> Predi
     return step.predict(compute_capability=HOPPER, workspaces=workspaces, allocator=allocator)
 
 
-def warm_rows(net: str) -> list[tuple[str, PredictedBytes, list[int]]]:
+def warm_rows(net):
     """Name, prediction and record of each phase, in a process that had cuBLAS's workspaces.
 
     The sequence of requests was recorded before the nets, and its segments stayed in the cache. The
@@ -56,7 +55,7 @@ def warm_rows(net: str) -> list[tuple[str, PredictedBytes, list[int]]]:
     return found
 
 
-def workspaces_before(net: str) -> int:
+def workspaces_before(net):
     """Bytes of the forward pass's workspaces, where they were there before the net ran.
 
     gpt-fp32 was the first net: the workspace of autograd's thread was made while it ran.
@@ -65,7 +64,7 @@ def workspaces_before(net: str) -> int:
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_requested_bytes_are_those_recorded(net: str) -> None:
+def test_requested_bytes_are_those_recorded(net):
     before = workspaces_before(net)
     for name, ours, (live, peak, *_) in warm_rows(net):
         got = ours.live_bytes - before
@@ -76,7 +75,7 @@ def test_requested_bytes_are_those_recorded(net: str) -> None:
 
 
 @pytest.mark.parametrize("net", RECORD["cold"])
-def test_requested_bytes_with_the_workspaces_of_cublas_are_those_recorded(net: str) -> None:
+def test_requested_bytes_with_the_workspaces_of_cublas_are_those_recorded(net):
     guess = predicted(net, workspaces=True)
     for name, (live, peak) in RECORD["cold"][net].items():
         ours = guess.phases[name]
@@ -93,7 +92,7 @@ def test_requested_bytes_with_the_workspaces_of_cublas_are_those_recorded(net: s
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_charged_bytes_are_those_recorded(net: str) -> None:
+def test_charged_bytes_are_those_recorded(net):
     for name, ours, (live, peak, charged_live, charged_peak) in warm_rows(net):
         if net in NOT_EXACT:
             # The charge beyond the request: so the workspace of autograd's thread is in neither.
@@ -109,7 +108,7 @@ def test_charged_bytes_are_those_recorded(net: str) -> None:
             assert ours.charged_peak_bytes == charged_peak, name
 
 
-def test_what_is_unknown_is_named_and_makes_the_figure_a_lower_bound() -> None:
+def test_what_is_unknown_is_named_and_makes_the_figure_a_lower_bound():
     complete = predicted("encoder-dropout")
     assert complete.unknown == {}
     assert not complete.is_lower_bound
@@ -118,7 +117,7 @@ def test_what_is_unknown_is_named_and_makes_the_figure_a_lower_bound() -> None:
     assert "peak_bytes=≥ " in repr(lstm)
 
 
-def test_attention_in_16_bits_is_cudnns_on_hopper_and_flash_before() -> None:
+def test_attention_in_16_bits_is_cudnns_on_hopper_and_flash_before():
     dispatched = [each.replace("::", ".") for each in RECORD["attention in bf16"]]
     on_hopper = predicted("gpt-bf16").unknown
     named = {name.removesuffix(".default") for name in on_hopper}
@@ -128,7 +127,7 @@ def test_attention_in_16_bits_is_cudnns_on_hopper_and_flash_before() -> None:
     assert on_ampere.unknown == {}, "flash attention has a formula for what it takes"
 
 
-def test_the_largest_tensors_at_the_peak_have_module_and_line() -> None:
+def test_the_largest_tensors_at_the_peak_have_module_and_line():
     at_peak = predicted("gpt-fp32").at_peak
     largest = at_peak.largest_at_peak[0]
     assert largest.held_bytes == 4 * 4 * 512 * 8192
@@ -142,7 +141,7 @@ def test_the_largest_tensors_at_the_peak_have_module_and_line() -> None:
     assert at_peak.peak_by_module["b.0.up"] > output, "its output should be in its own figure"
 
 
-def test_the_documents_table_says_what_is_predicted_and_measured() -> None:
+def test_the_documents_table_says_what_is_predicted_and_measured():
     text = (ROOT / "docs/predicted.md").read_text("utf-8")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines()]
     table = {cells[0]: cells[1:] for cells in rows if cells[0] in NETS}

@@ -4,13 +4,11 @@ makes them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from meta_tests.prooflops.predicted.predicting import OPTIMIZERS, of_functions
 from meta_tests.prooflops.predicted.random_nets import RandomNet
@@ -18,28 +16,28 @@ from prooflops.predicted import TrainingStep
 from prooflops.predicted.repeats import Repeats
 
 
-def with_other_strides(x: Tensor) -> Tensor:
+def with_other_strides(x):
     # The second is no view, since its clone is laid out as it is.
     return x.clone().flatten() + x.mT.clone().flatten()
 
 
-def with_other_numbers(x: Tensor) -> Tensor:
+def with_other_numbers(x):
     rows = torch.arange(len(x), device=x.device)
     return x * rows.mul(2) * rows.mul(2.0)
 
 
-def of_other_storages(x: Tensor) -> Tensor:
+def of_other_storages(x):
     """A sum takes over the storage of a gradient that nothing else refers to."""
     parts = x.split(len(x) // 2)
     return torch.cat([x[: len(x) // 2] * parts[0], parts[0] * parts[1], parts[1] + parts[1]])
 
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch) -> Callable[[TrainingStep], None]:
-    def torchs(self: Repeats, mode: Any, func: Any, args: Any, kwargs: Any, fake: Any) -> Any:
+def check(monkeypatch):
+    def torchs(self, mode, func, args, kwargs, fake):
         return fake()
 
-    def check(step: TrainingStep, **options: Any) -> None:
+    def check(step, **options):
         repeated = step.predict(**options)
         with monkeypatch.context() as patched:
             patched.setattr(Repeats, "result", torchs)
@@ -51,9 +49,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Callable[[TrainingStep], None]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 5, 7, 8, 13])
-def test_a_random_net_is_predicted_as_without_repeats(
-    seed: int, check: Callable[..., None]
-) -> None:
+def test_a_random_net_is_predicted_as_without_repeats(seed, check):
     net = RandomNet(seed)
     chosen = net.optimizer
     optimizer = OPTIMIZERS[chosen] if isinstance(chosen, str) else chosen
@@ -63,9 +59,7 @@ def test_a_random_net_is_predicted_as_without_repeats(
 
 @pytest.mark.parametrize("of", [with_other_strides, with_other_numbers, of_other_storages])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_operations_that_differ_in_one_trait_are_no_repeats(
-    of: Callable[[Tensor], Tensor], device: str, check: Callable[..., None]
-) -> None:
+def test_operations_that_differ_in_one_trait_are_no_repeats(of, device, check):
     build = partial(of_functions, of)
     step = TrainingStep(
         build, torch.empty(64, 64, device="meta"), torch.mean, None, torch.optim.AdamW,
@@ -74,13 +68,13 @@ def test_operations_that_differ_in_one_trait_are_no_repeats(
     check(step, **({"compute_capability": (9, 0)} if device == "cuda" else {}))
 
 
-def test_layers_of_a_stack_are_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_of_a_stack_are_repeats(monkeypatch):
     """Each layer after the first asks torch for little or nothing."""
-    asked: list[int] = []
+    asked = []
     right = Repeats.result
 
-    def counted(self: Repeats, mode: Any, func: Any, args: Any, kwargs: Any, fake: Any) -> Any:
-        def noted() -> Any:
+    def counted(self, mode, func, args, kwargs, fake):
+        def noted():
             asked[-1] += func.namespace == "aten"
             return fake()
 

@@ -4,10 +4,8 @@ scratch-free.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from itertools import chain, product, repeat
-from typing import Any
 
 import pytest
 import torch
@@ -106,7 +104,7 @@ PAIRS = [*zip(2 * list(FUNCTIONS), 2 * list(LAYOUTS) + 2 * ROTATED, strict=True)
 
 
 @pytest.mark.parametrize(("name", "layout"), PAIRS)
-def test_a_peak_is_too_low_only_where_an_operator_is_named_unknown(name: str, layout: str) -> None:
+def test_a_peak_is_too_low_only_where_an_operator_is_named_unknown(name, layout):
     """The gradient of each function is contiguous, expanded, transposed, sliced or cast; then its
     input is.
     """
@@ -121,7 +119,7 @@ def test_a_peak_is_too_low_only_where_an_operator_is_named_unknown(name: str, la
                 assert 0.99 < share < 1.01, phase
 
 
-VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+VIEWS = {
     "contiguous": lambda x: x[:64, :64].contiguous(),
     "expanded": lambda x: x[:1, :64].expand(64, -1),
     "transposed": lambda x: x[:64, :64].contiguous().t(),
@@ -131,7 +129,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 at = torch.zeros(64, 64, dtype=torch.long)
 one = torch.ones(())
 # What the operators take that need more than tensors and numbers.
-OWN: dict[str, Callable[[torch.Tensor], tuple[object, ...]]] = {
+OWN = {
     **dict.fromkeys(("scatter", "scatter_add"), lambda x: (x, 1, at, x)),
     "copy_": lambda x: (x.contiguous(), x),
     "gather": lambda x: (x, 1, at),
@@ -163,11 +161,11 @@ SIMPLE = {
 }
 
 
-def of_form(dtype: torch.dtype, layout: str) -> torch.Tensor:
+def of_form(dtype, layout):
     return VIEWS[layout](torch.ones(128, 128, dtype=dtype))
 
 
-def arguments(operator: Any, tensor: Callable[[], torch.Tensor]) -> list[Any] | tuple[Any, ...]:
+def arguments(operator, tensor):
     if operator._opname in OWN:
         return OWN[operator._opname](tensor())
     made = {"Tensor": tensor, "List[Tensor]": lambda: [tensor(), tensor()]}
@@ -182,7 +180,7 @@ def arguments(operator: Any, tensor: Callable[[], torch.Tensor]) -> list[Any] | 
 
 @pytest.mark.parametrize("layout", VIEWS)
 @one_thread()
-def test_no_listed_operator_takes_more_scratch_than_is_said(layout: str) -> None:
+def test_no_listed_operator_takes_more_scratch_than_is_said(layout):
     """Every overload, with all tensors or only the first in this layout, of one dtype or of two."""
     names = set().union(*scratch.WITHOUT_SCRATCH.values())
     said = {}
@@ -215,7 +213,7 @@ def test_no_listed_operator_takes_more_scratch_than_is_said(layout: str) -> None
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_keeps_what_its_kernel_keeps_of_the_terms_that_it_sums(name: str) -> None:
+def test_a_loss_keeps_what_its_kernel_keeps_of_the_terms_that_it_sums(name):
     guess, held = both(partial(nn.Linear, 8, 512), torch.randn(64, 8), loss=LOSSES[name])
     assert_alike(guess, held, without_scratch=False)
     if name in ("mse", "sum of squares"):

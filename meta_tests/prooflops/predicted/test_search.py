@@ -1,13 +1,11 @@
 """The largest size that fits, found in few trials and without a step far beyond the limit."""
 
-from collections.abc import Callable
-
 import pytest
 
 from prooflops.predicted.search import largest_size
 
 LIMIT = 10**6
-PEAKS: list[Callable[[int], int]] = [
+PEAKS = [
     lambda n: 700 + 31 * n,
     lambda n: 10 * n * n + 5,
     lambda n: max(900_000, 100 * n),
@@ -18,12 +16,10 @@ PEAKS: list[Callable[[int], int]] = [
 @pytest.mark.parametrize("peak", PEAKS)
 @pytest.mark.parametrize(("growth", "close"), [(2, 0.01), (64, 0.01), (64, 0.0)])
 @pytest.mark.parametrize("first", [4, 10**6])
-def test_the_largest_size_is_found_in_few_trials(
-    peak: Callable[[int], int], growth: int, close: float, first: int
-) -> None:
-    asked: list[int] = []
+def test_the_largest_size_is_found_in_few_trials(peak, growth, close, first):
+    asked = []
 
-    def tried(size: int) -> tuple[int, bool]:
+    def tried(size):
         asked.append(size)
         return peak(size), peak(size) <= LIMIT
 
@@ -41,16 +37,14 @@ SAWTEETH = [(10 * 2**30, 2_830_000, 20 * 2**20), (0, 3 * 2**20, 64 * 2**20), (2*
 
 @pytest.mark.parametrize(("state", "slope", "segment"), SAWTEETH)
 @pytest.mark.parametrize("first", [1, 8, 1024, 10**6])
-def test_peaks_that_grow_in_segments_take_few_trials(
-    state: int, slope: int, segment: int, first: int
-) -> None:
+def test_peaks_that_grow_in_segments_take_few_trials(state, slope, segment, first):
     limit = 24_800_000_000
-    asked: list[int] = []
+    asked = []
 
-    def peak(size: int) -> int:
+    def peak(size):
         return state + -(-size * slope // segment) * segment
 
-    def tried(size: int) -> tuple[int, bool]:
+    def tried(size):
         asked.append(size)
         return peak(size), peak(size) <= limit
 
@@ -60,10 +54,10 @@ def test_peaks_that_grow_in_segments_take_few_trials(
     assert len(asked) <= 16, asked
 
 
-def test_a_peak_that_no_line_is_close_to_is_bisected() -> None:
-    asked: list[int] = []
+def test_a_peak_that_no_line_is_close_to_is_bisected():
+    asked = []
 
-    def tried(size: int) -> tuple[int, bool]:
+    def tried(size):
         asked.append(size)
         return 1 if size < 777_777 else 10**18, size < 777_777
 
@@ -71,8 +65,8 @@ def test_a_peak_that_no_line_is_close_to_is_bisected() -> None:
     assert len(asked) <= 32, asked
 
 
-def test_a_size_that_does_not_run_does_not_fit_and_none_is_tried_above_the_ceiling() -> None:
-    def tried(size: int) -> tuple[int | None, bool]:
+def test_a_size_that_does_not_run_does_not_fit_and_none_is_tried_above_the_ceiling():
+    def tried(size):
         return (None, False) if size > 100 else (size, True)
 
     assert largest_size(tried, 3, LIMIT) == (100, 101)
@@ -81,7 +75,7 @@ def test_a_size_that_does_not_run_does_not_fit_and_none_is_tried_above_the_ceili
     assert largest_size(lambda size: (2 * LIMIT, False), 64, LIMIT) == (0, 1)
 
 
-def test_the_search_ends_where_there_is_no_time() -> None:
+def test_the_search_ends_where_there_is_no_time():
     turns = iter([True, True, False])
     found, beyond = largest_size(lambda size: (size, True), 1, LIMIT, more=lambda: next(turns))
     assert 1 < found < LIMIT < beyond

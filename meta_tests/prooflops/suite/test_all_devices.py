@@ -1,7 +1,5 @@
 """`--device all` on a machine whose cards are stand-ins: processes told apart by environment."""
 
-from pathlib import Path
-
 import pytest
 
 from meta_tests.prooflops_gate.foreign_repo import config_in
@@ -26,15 +24,15 @@ def test_sound():
 CONFTEST = "def pytest_benchmark_generate_machine_info():\n    return {}\n"
 
 
-def card(name: str, sleep_s: float = 0.02) -> Card:
+def card(name, sleep_s=0.02):
     return Card(name, (), {"CARD": name, "SLEEP_S": str(sleep_s)})
 
 
-def validate(tmp_path: Path, *cards: Card) -> tuple[int, str]:
+def validate(tmp_path, *cards):
     (tmp_path / "test_cards.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    said: list[str] = []
+    said = []
     config = config_in(
         tmp_path, "-q", "-p", "benchmark", "-p", "prooflops_gate.plugin", "--lf", "--junitxml=x.xml"
     )
@@ -47,7 +45,7 @@ def validate(tmp_path: Path, *cards: Card) -> tuple[int, str]:
     return code, "\n".join(said)
 
 
-def test_a_slow_card_is_named_and_a_failing_one_ends_in_1(tmp_path: Path) -> None:
+def test_a_slow_card_is_named_and_a_failing_one_ends_in_1(tmp_path):
     code, said = validate(tmp_path, *(card(f"gpu:{n}") for n in range(3)), card("slow", 0.3))
     assert code == 1, said
     assert "slow alone: exit 1, with a record" in said

@@ -10,7 +10,7 @@ INTEGERS = strategies.integers(min_value=0, max_value=100)
 quick = settings(max_examples=50, database=None)
 
 
-def raised_by(function) -> BaseException:
+def raised_by(function):
     with pytest.raises((Exception, pytest.fail.Exception)) as caught:
         function()
     return caught.value
@@ -18,13 +18,13 @@ def raised_by(function) -> BaseException:
 
 @given(x=INTEGERS)
 @quick
-def crashes_and_is_wrong(x: int) -> None:
+def crashes_and_is_wrong(x):
     if x > 50:
         raise KeyError(x)
     assert x < 10
 
 
-def did_not_raise() -> None:
+def did_not_raise():
     with pytest.raises(ValueError):
         pass
 
@@ -39,19 +39,19 @@ def did_not_raise() -> None:
     ],
     ids=["fail", "raises", "group", "assert_close"],
 )
-def test_a_failed_assertion_of_any_form_is_no_crash(function) -> None:
+def test_a_failed_assertion_of_any_form_is_no_crash(function):
     assert crash_of(raised_by(function)) == ""
 
 
-def builds_a_net_in_torch() -> None:
+def builds_a_net_in_torch():
     torch.nn.Linear(2, 3)(torch.zeros(5))
 
 
-def looks_up_a_dtype() -> None:
+def looks_up_a_dtype():
     {}["bf16"]
 
 
-def imports_what_is_absent() -> None:
+def imports_what_is_absent():
     import absent_package  # noqa: F401
 
 
@@ -63,5 +63,5 @@ def imports_what_is_absent() -> None:
         (imports_what_is_absent, "a package that is absent or does not fit"),
     ],
 )
-def test_a_crash_names_whose_fault_it_may_be(function, fault: str) -> None:
+def test_a_crash_names_whose_fault_it_may_be(function, fault):
     assert fault_of(raised_by(function)) == fault

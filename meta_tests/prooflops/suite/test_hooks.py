@@ -3,12 +3,10 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from meta_tests.conftest import ChildRun, House, new_house, run_pytest_for_each
+from meta_tests.conftest import new_house, run_pytest_for_each
 from prooflops_gate.history import records as history
 
 HOLDING = """
@@ -56,7 +54,7 @@ def test_skips():
 
 
 @pytest.fixture(scope="module")
-def whole_house(tmp_path_factory: pytest.TempPathFactory) -> House:
+def whole_house(tmp_path_factory):
     """A claim of each kind and a benchmark."""
     house = new_house(tmp_path_factory.mktemp("house"))
     house.claim("demo.holds")
@@ -75,7 +73,7 @@ def whole_house(tmp_path_factory: pytest.TempPathFactory) -> House:
 
 
 @pytest.fixture(scope="module")
-def whole_run(whole_house: House) -> ChildRun:
+def whole_run(whole_house):
     """One run over all of it."""
     return whole_house.run(
         "--device", "cpu", "--peak", "bf16=989e12", "-v", "--junitxml", "junit.xml"
@@ -83,7 +81,7 @@ def whole_run(whole_house: House) -> ChildRun:
 
 
 @pytest.fixture(scope="module")
-def whole_record(whole_house: House, whole_run: ChildRun) -> tuple[Path, dict[str, Any]]:
+def whole_record(whole_house, whole_run):
     """The one record that this run left, and where."""
     (path,) = history.record_files(whole_house.root / ".prooflops" / "history")
     record = history.read(path)
@@ -91,7 +89,7 @@ def whole_record(whole_house: House, whole_run: ChildRun) -> tuple[Path, dict[st
     return path, record
 
 
-def test_each_kind_of_claim_gets_its_verdict(whole_run: ChildRun) -> None:
+def test_each_kind_of_claim_gets_its_verdict(whole_run):
     assert {claim: row["verdict"] for claim, row in whole_run.verdicts.items()} == {
         "demo.holds": "holds",
         "demo.if": "holds if",
@@ -103,7 +101,7 @@ def test_each_kind_of_claim_gets_its_verdict(whole_run: ChildRun) -> None:
     }
 
 
-def test_a_verdict_has_its_reason_its_cases_and_its_figures(whole_run: ChildRun) -> None:
+def test_a_verdict_has_its_reason_its_cases_and_its_figures(whole_run):
     assert whole_run.verdicts["demo.if"]["cases"] == 100, "every example of a property is a case"
     assert whole_run.verdicts["demo.skipped"]["reason"] == "nobody knows"
     assert whole_run.verdicts["demo.crashes"]["reason"] == "KeyError: 'bf16'"
@@ -112,9 +110,7 @@ def test_a_verdict_has_its_reason_its_cases_and_its_figures(whole_run: ChildRun)
     assert whole_run.verdicts["demo.wrong"]["figures"] == ["7.0x"]
 
 
-def test_pytest_benchmark_reads_the_record(
-    whole_record: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_pytest_benchmark_reads_the_record(whole_record, tmp_path):
     file, _ = whole_record
     command = [sys.executable, "-m", "pytest_benchmark", "compare", file]
     # No conftest is loaded in that folder.
@@ -124,8 +120,8 @@ def test_pytest_benchmark_reads_the_record(
 
 
 def test_a_known_failure_leaves_the_run_green_and_one_cured_is_reported(
-    house: House,
-) -> None:
+    house,
+):
     house.claim("demo.holds")
     house.claim("demo.fails")
     house.test(HOLDING)
@@ -140,7 +136,7 @@ def test_a_known_failure_leaves_the_run_green_and_one_cured_is_reported(
     assert "demo.holds is listed in --known-failures but now holds" in run.output
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(house: House) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(house):
     folders = {
         "--report=/proc/x/y": "/proc/x/y",
         "--report=conftest.py": "conftest.py",
@@ -153,7 +149,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(house: 
         assert "collected" not in run.output
 
 
-def test_a_claim_without_a_test_stops_a_whole_run_but_no_partial_one(house: House) -> None:
+def test_a_claim_without_a_test_stops_a_whole_run_but_no_partial_one(house):
     house.claim("demo.holds")
     house.claim("demo.forgotten")
     house.test(HOLDING)
@@ -195,7 +191,7 @@ PART_LINES = {
 
 
 @pytest.fixture(scope="module")
-def part_house(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, dict[str, ChildRun]]:
+def part_house(tmp_path_factory):
     """Runs of which some tests did not run, all in one process."""
     house = new_house(tmp_path_factory.mktemp("house"))
     for claim in ("two-tests", "two-files", "before", "after"):
@@ -210,7 +206,7 @@ def part_house(tmp_path_factory: pytest.TempPathFactory) -> tuple[House, dict[st
     return house, {key: runs[line] for key, line in lines.items()}
 
 
-def verdicts_in(folder: Path) -> dict[str, tuple[str, str]]:
+def verdicts_in(folder):
     content = json.loads((folder / "verdicts.json").read_text())
     assert content["whole"] is (folder.name == "reports"), content["partial"]
     return {row["id"]: (row["verdict"], row["reason"]) for row in content["claims"]}
@@ -237,19 +233,19 @@ def verdicts_in(folder: Path) -> dict[str, tuple[str, str]]:
     ],
 )
 def test_a_claim_is_not_checked_by_a_part_of_its_tests(
-    part_house: tuple[House, dict[str, ChildRun]],
-    folder: str,
-    claim: str,
-    verdict: str,
-    reason: str,
-) -> None:
+    part_house,
+    folder,
+    claim,
+    verdict,
+    reason,
+):
     house, runs = part_house
     assert verdicts_in(house.root / folder)[claim] == (verdict, reason), runs
 
 
 def test_a_run_that_is_stopped_says_so_and_leaves_the_last_whole_report(
-    part_house: tuple[House, dict[str, ChildRun]],
-) -> None:
+    part_house,
+):
     house, runs = part_house
     run = runs["interrupted"]
     reports = house.root / "reports"

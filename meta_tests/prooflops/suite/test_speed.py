@@ -1,7 +1,6 @@
 """A claim about speed has three answers; their interval covers as often as it says."""
 
 import random
-from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
@@ -12,18 +11,18 @@ from prooflops.suite.speed import Speed
 
 
 @pytest.fixture
-def recorded() -> list[str]:
+def recorded():
     return []
 
 
 @pytest.fixture
-def assert_slower(monkeypatch: pytest.MonkeyPatch, recorded: list[str]) -> Callable[..., object]:
+def assert_slower(monkeypatch, recorded):
     """Compares two functions whose times are made up.
 
     `slow()` takes the next of `times`, `fast()` one second.
     """
 
-    def compared(times: Iterator[float], **options: float) -> object:
+    def compared(times, **options):
         speed = Speed(torch.device("cpu"), recorded.append)
         monkeypatch.setattr(speed, "seconds", lambda function, calls=1: function())
         return speed.assert_slower(lambda: next(times), lambda: 1.0, "A over B", **options)
@@ -31,19 +30,17 @@ def assert_slower(monkeypatch: pytest.MonkeyPatch, recorded: list[str]) -> Calla
     return compared
 
 
-def noisy(centre: float, spread: float) -> Iterator[float]:
+def noisy(centre, spread):
     generator = random.Random(0)
     return (centre * generator.lognormvariate(0, spread) for _ in count())
 
 
-def test_a_clear_difference_holds_and_is_recorded(
-    assert_slower: Callable[..., object], recorded: list[str]
-) -> None:
+def test_a_clear_difference_holds_and_is_recorded(assert_slower, recorded):
     assert_slower(noisy(1.5, 0.05))
     assert recorded[0].startswith("A over B: 1.5")
 
 
-def test_a_clear_contradiction_fails_with_the_ratio(assert_slower: Callable[..., object]) -> None:
+def test_a_clear_contradiction_fails_with_the_ratio(assert_slower):
     with pytest.raises(
         Failed, match=r"A over B: the ratio of times is 0.5\dx \(.*\), but should be above 1$"
     ):
@@ -51,9 +48,7 @@ def test_a_clear_contradiction_fails_with_the_ratio(assert_slower: Callable[...,
 
 
 @pytest.mark.parametrize("centre", [1.0, 1.02, 0.98])
-def test_an_effect_within_the_noise_is_neither(
-    assert_slower: Callable[..., object], centre: float
-) -> None:
+def test_an_effect_within_the_noise_is_neither(assert_slower, centre):
     with pytest.raises(
         Skipped,
         match=r"noise \(\d+ %\) leaves open on which side of 1 the ratio of times is: A over B",
@@ -64,9 +59,7 @@ def test_an_effect_within_the_noise_is_neither(
 @pytest.mark.parametrize(
     ("centre", "reason"), [(3, "healthy machines show a ratio of 1.5 to 2: A"), (2, "side of 2")]
 )
-def test_a_ratio_that_no_healthy_machine_showed_is_not_checked(
-    assert_slower: Callable[..., object], centre: float, reason: str
-) -> None:
+def test_a_ratio_that_no_healthy_machine_showed_is_not_checked(assert_slower, centre, reason):
     with pytest.raises(Skipped, match=reason):
         assert_slower(noisy(centre, 0.05), at_most=4, usual=(1.5, 2))
     assert_slower(noisy(1.75, 0.05), at_most=4, usual=(1.5, 2))

@@ -6,13 +6,13 @@ from prooflops.suite.registry import Claim
 from prooflops.suite.verdicts import Outcome, verdict_of
 
 
-def claim(on_record: bool) -> Claim:
+def claim(on_record):
     return Claim(
         "demo.it", "It is.", sources=("s",), written="holds", kind="number", on_record=on_record
     )
 
 
-def outcomes(*statuses: str) -> list[Outcome]:
+def outcomes(*statuses):
     return [
         Outcome(f"test_{index}", status, reason=f"why {status}")
         for index, status in enumerate(statuses)
@@ -21,7 +21,7 @@ def outcomes(*statuses: str) -> list[Outcome]:
 
 @pytest.mark.parametrize("other", ["passed", "failed", "error", "unmet", "skipped", "unrun"])
 @pytest.mark.parametrize("on_record", [False, True])
-def test_one_failure_decides_against_everything_else(other: str, on_record: bool) -> None:
+def test_one_failure_decides_against_everything_else(other, on_record):
     verdict = verdict_of(claim(on_record), outcomes(other, "failed"))
     assert verdict.verdict == "FAILS"
     assert verdict.reason == "why failed"

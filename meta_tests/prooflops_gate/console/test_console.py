@@ -1,10 +1,7 @@
 """Figures and tables for people, and the line of progress: rare, announced, and in nobody's way."""
 
-from typing import Any
-
 import pytest
 
-from meta_tests.conftest import House
 from prooflops_gate.console.progress import Progress
 from prooflops_gate.console.tables import (
     aligned,
@@ -16,7 +13,7 @@ from prooflops_gate.console.tables import (
 )
 
 
-def test_figures_have_three_digits_and_a_prefix_and_bytes_a_binary_one() -> None:
+def test_figures_have_three_digits_and_a_prefix_and_bytes_a_binary_one():
     times = {
         0.5e-9: "0.5 ns",
         999.96e-6: "1.00 ms",
@@ -37,7 +34,7 @@ def test_figures_have_three_digits_and_a_prefix_and_bytes_a_binary_one() -> None
     assert {value: binary(value) for value in sizes} == sizes
 
 
-def test_a_share_above_one_is_marked() -> None:
+def test_a_share_above_one_is_marked():
     assert [share(value, "-") for value in (0.5, 1, 1.5, None)] == [
         "50.0%",
         "100.0%",
@@ -46,7 +43,7 @@ def test_a_share_above_one_is_marked() -> None:
     ]
 
 
-def test_tables_are_aligned_and_a_bar_in_a_cell_does_not_break_markdown() -> None:
+def test_tables_are_aligned_and_a_bar_in_a_cell_does_not_break_markdown():
     assert aligned([["name", "time", ""], ["a", "12 ms", ""]]) == ["name   time", "a     12 ms"]
     assert markdown_table([["a", "b"], ["|x| < 1", ""]]) == [
         "| a | b |",
@@ -77,16 +74,14 @@ LEAST = [
 @pytest.mark.parametrize(
     ("width", "lines"), [(None, WHOLE), (33, WHOLE), (15, WORDS), (11, LEAST), (8, LEAST)]
 )
-def test_a_table_is_as_wide_as_the_terminal_unless_columns_would_vanish(
-    width: int | None, lines: list[str]
-) -> None:
+def test_a_table_is_as_wide_as_the_terminal_unless_columns_would_vanish(width, lines):
     assert (
         fitted([["benchmark", "rate"], ["matmul of a large-ish one", "1 GB/s"], ["b", "2"]], width)
         == lines
     )
 
 
-def test_names_are_wrapped_at_their_marks() -> None:
+def test_names_are_wrapped_at_their_marks():
     rows = [["module", "kind", "rate"], ["layer1.downsample.0", "BatchNorm2d", "9.22 MFLOP/s"]]
     assert fitted(rows, 39)[1:] == ["layer1.       BatchNorm2d  9.22 MFLOP/s", "downsample.0"]
 
@@ -94,33 +89,33 @@ def test_names_are_wrapped_at_their_marks() -> None:
 class Terminal:
     """A terminal and a capture, which are all that a line of progress needs of pytest."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
+    def __init__(self):
+        self.lines = []
 
-    def get_plugin(self, name: str) -> "Terminal | None":
+    def get_plugin(self, name):
         return self if name == "terminalreporter" else None
 
-    def write_line(self, line: str, **_: bool) -> None:
+    def write_line(self, line, **_):
         self.lines.append(line)
 
-    def ensure_newline(self) -> None: ...
-    def flush(self) -> None: ...
+    def ensure_newline(self): ...
+    def flush(self): ...
 
 
 @pytest.mark.parametrize(
     ("verbosity", "under_q", "printed"), [(0, False, True), (-1, False, False), (-1, True, True)]
 )
 def test_a_line_appears_every_three_seconds_at_most_and_under_q_if_asked(
-    verbosity: int, under_q: bool, printed: bool
-) -> None:
+    verbosity, under_q, printed
+):
     class Config:
         pluginmanager = Terminal()
 
-        def get_verbosity(self) -> int:
+        def get_verbosity(self):
             return verbosity
 
     now = [0.0]
-    config: Any = Config()
+    config = Config()
     progress = Progress(config, "test_it", lambda: now[0], under_q=under_q)
     for second in range(10):
         now[0] = second + 0.5
@@ -130,7 +125,7 @@ def test_a_line_appears_every_three_seconds_at_most_and_under_q_if_asked(
     ]
 
 
-def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house: House) -> None:
+def test_the_line_disturbs_neither_the_dots_nor_the_captured_output(house):
     house.test(
         "def test_long(progress):\n"
         "    print('captured before')\n"

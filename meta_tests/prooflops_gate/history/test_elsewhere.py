@@ -1,23 +1,21 @@
 """What other tools have stored of a project is shown beside its own records, and left as it is."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from meta_tests.prooflops_gate.foreign import Foreign
 from prooflops_gate.history.elsewhere import stored_elsewhere
 from prooflops_gate.history.trend import trends
 
 COMMITS = [f"{number:040x}" for number in range(24)]
 
 
-def write(path: Path, content: object) -> None:
+def write(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
 
 
-def asv(root: Path) -> None:
+def asv(root):
     """A year of asv: a level of 1 ms until the twelfth commit, and 1.3 ms from there."""
     results = root / ".asv" / "results"
     kinds = {"sorts.time_sort": {"type": "time"}, "sorts.track_size": {"type": "track"}}
@@ -40,7 +38,7 @@ def asv(root: Path) -> None:
         write(results / "box" / f"{commit[-8:]}-py3.12.json", content)
 
 
-def test_years_of_asv_are_a_trend_with_the_commit_of_a_step(tmp_path: Path) -> None:
+def test_years_of_asv_are_a_trend_with_the_commit_of_a_step(tmp_path):
     asv(tmp_path)
     found = stored_elsewhere(tmp_path)["asv"]
     assert [each.commit for each in found] == COMMITS
@@ -51,8 +49,8 @@ def test_years_of_asv_are_a_trend_with_the_commit_of_a_step(tmp_path: Path) -> N
 
 
 def test_pytest_benchmark_and_codspeed_are_read_and_not_mixed(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     stats = {"fullname": "t.py::test_a", "stats": {"min": 0.5}}
     kept = {
         "machine_info": {"node": "box", "cpu": {"brand_raw": "Some CPU"}},
@@ -71,7 +69,7 @@ def test_pytest_benchmark_and_codspeed_are_read_and_not_mixed(
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"benchmarks": 7}', '{"results": {"a": 1}}'])
-def test_truncated_and_foreign_files_are_passed_over(tmp_path: Path, content: str) -> None:
+def test_truncated_and_foreign_files_are_passed_over(tmp_path, content):
     for name in (".asv/results/box/a.json", ".benchmarks/x/a.json", ".codspeed/results_1.json"):
         path = tmp_path / name
         path.parent.mkdir(parents=True)
@@ -79,7 +77,7 @@ def test_truncated_and_foreign_files_are_passed_over(tmp_path: Path, content: st
     assert stored_elsewhere(tmp_path) == {}
 
 
-def test_the_history_lists_them_and_leaves_them_alone(plain_repo: Foreign) -> None:
+def test_the_history_lists_them_and_leaves_them_alone(plain_repo):
     asv(plain_repo.root)
     before = {path: path.read_bytes() for path in plain_repo.root.rglob(".asv/**/*.json")}
     run = plain_repo.run("--gate-history", "-v", "--report=site")

@@ -6,11 +6,8 @@ Each record is a point, and no text of it is markup.
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
-from meta_tests.browser import Browser
 from meta_tests.contradictions import contradictions
-from meta_tests.prooflops_gate.foreign import Foreign
 from meta_tests.prooflops_gate.history.test_trend import NAME, summary
 from meta_tests.prooflops_gate.statistics.simulated import times
 from prooflops_gate.history.page import write_page
@@ -19,9 +16,7 @@ HOSTILE = "test_a.py::test_a[<script>alert(1)</script>&\"'{}]"
 ADDRESS = "https://example.org/o/r"
 
 
-def written(
-    folder: Path, *levels: float, name: str = "test_b.py::test_b", address: str = ADDRESS
-) -> tuple[str, str]:
+def written(folder, *levels, name="test_b.py::test_b", address=ADDRESS):
     """The page and the badge's message of a benchmark with 12 records on each of these levels,
     beside a hostile one.
     """
@@ -40,8 +35,8 @@ def written(
 
 
 def test_each_record_is_a_linked_point_and_each_change_of_level_a_line(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     text, badge = written(tmp_path, 1.0, 1.3)
     assert badge == "2 of 2 slower: red"
     assert text.count('class="point') == 2 * 24
@@ -57,7 +52,7 @@ def test_each_record_is_a_linked_point_and_each_change_of_level_a_line(
     assert "<a href" not in text
 
 
-def test_a_history_that_contradicts_its_benchmarks_is_seen(tmp_path: Path) -> None:
+def test_a_history_that_contradicts_its_benchmarks_is_seen(tmp_path):
     written(tmp_path, 1.0, 1.3)
     text = (tmp_path / "history.html").read_text()
     assert contradictions(text) == []
@@ -65,7 +60,7 @@ def test_a_history_that_contradicts_its_benchmarks_is_seen(tmp_path: Path) -> No
     assert said == "2 of 2 changed their level, but: 2 benchmarks, of which 1 changed"
 
 
-def test_of_many_benchmarks_those_that_changed_are_unfolded(tmp_path: Path) -> None:
+def test_of_many_benchmarks_those_that_changed_are_unfolded(tmp_path):
     records = [
         summary(index, 1.0 + 0.3 * (index > 12) + 0.001 * (index % 3)) for index in range(24)
     ]
@@ -80,7 +75,7 @@ def test_of_many_benchmarks_those_that_changed_are_unfolded(tmp_path: Path) -> N
     )
 
 
-def test_nothing_in_a_record_is_markup(tmp_path: Path) -> None:
+def test_nothing_in_a_record_is_markup(tmp_path):
     text, _ = written(tmp_path, 1.0, address='https://e.org/"onload="x')
     assert "<script" not in text
     assert "<b>" not in text
@@ -88,17 +83,15 @@ def test_nothing_in_a_record_is_markup(tmp_path: Path) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;&#x27;{}]" in text
 
 
-def test_the_page_fits_and_is_accessible_and_fetches_nothing(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser, tmp_path):
     written(tmp_path, 1.0, 1.3)
     with browser.open(tmp_path / "history.html") as opened:
         opened.check(tmp_path / "history.html", "null")
 
 
 def test_a_command_writes_them_and_refuses_a_folder_it_cannot_write(
-    plain_repo: Foreign,
-) -> None:
+    plain_repo,
+):
     for _ in range(2):
         plain_repo.run("--gate-record", "a")
     done = plain_repo.run("--gate-history", "--report=site")

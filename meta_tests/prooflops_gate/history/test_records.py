@@ -15,7 +15,6 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +42,7 @@ EXTRA = {
     "gate": {"min_effect": 0.05},
     "gate_resources": {"memory": 12_600, "slip": -1},
 }
-RECORD: dict[str, Any] = {
+RECORD = {
     "benchmarks": [
         {"fullname": "a", "stats": {"min": 1.0}, "extra_info": EXTRA},
         {"fullname": "b[bf16]", "stats": {"min": 2.0}, "extra_info": {}},
@@ -60,12 +59,12 @@ RECORD: dict[str, Any] = {
 }
 
 
-def append_many(folder: Path, count: int) -> None:
+def append_many(folder, count):
     for index in range(count):
         records.append_record(folder, {**EMPTY, "index": index}, FINGERPRINT)
 
 
-def test_a_record_comes_back_as_it_was_written_in_order(tmp_path: Path) -> None:
+def test_a_record_comes_back_as_it_was_written_in_order(tmp_path):
     append_many(tmp_path, 5)
     assert [records.read(path)["index"] for path in records.record_files(tmp_path)] == [
         0,
@@ -78,7 +77,7 @@ def test_a_record_comes_back_as_it_was_written_in_order(tmp_path: Path) -> None:
     assert json.loads(records.as_text(figures)) == {"a": 7, "b": 0.5, "c": True, "d": "a"}
 
 
-def test_comparing_reads_all_it_needs_of_a_record() -> None:
+def test_comparing_reads_all_it_needs_of_a_record():
     found = records.summary_of(RECORD, PATH, EXACT)
     first = found.benchmarks["a"]
     assert (first.time_s, first.exact, first.method) == (1.0, {"flops": 24}, 3)
@@ -94,7 +93,7 @@ def test_comparing_reads_all_it_needs_of_a_record() -> None:
 
 
 @pytest.mark.parametrize("least", [0.0, 1e-18, math.nan, 1e18])
-def test_a_time_without_a_ratio_is_left_out_of_every_comparison(least: float) -> None:
+def test_a_time_without_a_ratio_is_left_out_of_every_comparison(least):
     bench = {"fullname": "none", "stats": {"min": least}}
     ignored = {
         "fullname": "ignored",
@@ -106,8 +105,8 @@ def test_a_time_without_a_ratio_is_left_out_of_every_comparison(least: float) ->
 
 
 def test_verdicts_are_read_in_order_and_foreign_files_passed_over(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     # The machine has no records.
     records.append_verdicts(tmp_path, "mine", {})
     assert not list(tmp_path.iterdir())
@@ -120,7 +119,7 @@ def test_verdicts_are_read_in_order_and_foreign_files_passed_over(
     assert list(records.gate_verdicts(tmp_path, "other")) == []
 
 
-def test_a_baseline_without_all_of_its_records_is_refused(tmp_path: Path) -> None:
+def test_a_baseline_without_all_of_its_records_is_refused(tmp_path):
     kept, gone = (records.append_record(tmp_path, EMPTY, FINGERPRINT) for _ in range(2))
     stored = records.store_baseline("main", [kept, gone])
     gone.unlink()
@@ -134,14 +133,14 @@ def test_a_baseline_without_all_of_its_records_is_refused(tmp_path: Path) -> Non
 
 
 def test_latest_is_this_machines_newest_record_with_most_benchmarks(
-    tmp_path: Path,
-) -> None:
-    def stored(name: str, *benchmarks: str) -> Path:
+    tmp_path,
+):
+    def stored(name, *benchmarks):
         timed = [{"fullname": each, "stats": {"min": 1.0}} for each in benchmarks]
         record = {"benchmarks": timed, "prooflops": {"fingerprint": {"name": name}}}
         return records.append_record(tmp_path, record, {"name": name})
 
-    def latest(own: str, *benchmarks: str) -> Path:
+    def latest(own, *benchmarks):
         return records.baseline(tmp_path, "latest", own, EXACT, benchmarks)[0].path
 
     both, other, one = stored("mine", "a", "b"), stored("other", "a", "b"), stored("mine", "a")
@@ -157,7 +156,7 @@ def test_latest_is_this_machines_newest_record_with_most_benchmarks(
     )
 
 
-def test_where_only_other_machines_have_the_baseline_the_newest_is_taken(tmp_path: Path) -> None:
+def test_where_only_other_machines_have_the_baseline_the_newest_is_taken(tmp_path):
     stored = {}
     for age, name in enumerate(("newest", "older", "oldest")):
         record = {"benchmarks": [], "prooflops": {"fingerprint": {"name": name}}}
@@ -177,7 +176,7 @@ for number in range(30):
 """
 
 
-def test_two_writers_lose_nothing(tmp_path: Path) -> None:
+def test_two_writers_lose_nothing(tmp_path):
     command = [sys.executable, "-c", TWO_WRITERS, str(tmp_path)]
     writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
     assert [writer.wait() for writer in writers] == [0, 0]
@@ -200,7 +199,7 @@ while True:
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.prove)])
-def test_all_that_killed_writers_had_stored_is_there_and_whole(tmp_path: Path, kills: int) -> None:
+def test_all_that_killed_writers_had_stored_is_there_and_whole(tmp_path, kills):
     moment, named = random.Random(0), set()
     for _ in range(kills):
         writer = subprocess.Popen(
@@ -252,9 +251,9 @@ unhurried = settings(
 )
 
 
-def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def places(tree, path=()):
     """The paths of all parts of a tree but itself."""
-    keys: Any = ()
+    keys = ()
     if isinstance(tree, dict):
         keys = tree
     elif isinstance(tree, list):
@@ -267,11 +266,11 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @st.composite
-def changed(draw: st.DrawFn, tree: dict[str, Any]) -> Any:
+def changed(draw, tree):
     """The tree with one to three of its parts deleted or replaced."""
     found = copy.deepcopy(tree)
     for *path, last in draw(st.lists(st.sampled_from(places(tree)), min_size=1, max_size=3)):
-        part: Any = found
+        part = found
         try:
             for key in path:
                 part = part[key]
@@ -287,7 +286,7 @@ def changed(draw: st.DrawFn, tree: dict[str, Any]) -> Any:
 
 @unhurried
 @given(changed(RECORD))
-def test_any_record_is_compared_or_refused(record: Any) -> None:
+def test_any_record_is_compared_or_refused(record):
     found, refusal = outcome(UnreadableRecord, lambda: records.summary_of(record, PATH, EXACT))
     if not found:
         assert str(PATH) in refusal
@@ -305,9 +304,7 @@ def test_any_record_is_compared_or_refused(record: Any) -> None:
 
 @unhurried
 @given(data=st.data())
-def test_a_file_damaged_anywhere_is_a_record_or_refused_by_name(
-    tmp_path: Path, data: st.DataObject
-) -> None:
+def test_a_file_damaged_anywhere_is_a_record_or_refused_by_name(tmp_path, data):
     text = records.as_text(RECORD).encode()
     cut = data.draw(st.integers(0, len(text)))
     (file := tmp_path / "1" / "a.json").parent.mkdir(exist_ok=True)
@@ -323,7 +320,7 @@ BASELINE = {"name": "main", "stored": "2026", "records": ["a.json"]}
 
 @unhurried
 @given(baseline=changed(BASELINE))
-def test_any_baseline_is_read_or_refused(tmp_path: Path, baseline: Any) -> None:
+def test_any_baseline_is_read_or_refused(tmp_path, baseline):
     folder = tmp_path / "mine"
     (folder / "baselines").mkdir(parents=True, exist_ok=True)
     (folder / "a.json").write_text(records.as_text(RECORD))

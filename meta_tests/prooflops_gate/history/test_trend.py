@@ -15,9 +15,7 @@ from prooflops_gate.history.records import Summary, Timed
 NAME = "bench/test_a.py::test_a"
 
 
-def summary(
-    index: int, time_s: float, *, device: str = "cpu-1", method: int = 3, name: str = NAME
-) -> Summary:
+def summary(index, time_s, *, device="cpu-1", method=3, name=NAME):
     moment = f"2026-11-{1 + index // 24:02d}T{index % 24:02d}:00:00"
     timed = {name: Timed(time_s, {}, method)}
     return Summary(
@@ -25,20 +23,20 @@ def summary(
     )
 
 
-def test_the_table_names_the_record_and_commit_of_a_change() -> None:
+def test_the_table_names_the_record_and_commit_of_a_change():
     summaries = [summary(index, time) for index, time in enumerate(times((1.0, 12), (1.3, 12)))]
     ((device, (head, row)),) = trend.tables(summaries).items()
     assert (device, head, row[1]) == ("cpu-1", trend.HEAD, "24")
     assert "at 2026-11-01T12:00:00 (c000001)" in row[-1], row
 
 
-def test_few_records_are_said_to_be_too_few() -> None:
+def test_few_records_are_said_to_be_too_few():
     few = [summary(index, time_s) for index, time_s in enumerate([1.0, *[1.5] * 5, 2.0])]
     row = trend.table(trend.trends(few))[1]
     assert [*row[1:4], row[-1]] == ["7", "1.00 s", "2.00 s", "too few records"]
 
 
-def test_verdicts_since_the_first_record_are_kept_beside_the_trend() -> None:
+def test_verdicts_since_the_first_record_are_kept_beside_the_trend():
     found = trend.trends([summary(index, 1.0) for index in range(12)])
     rows = [
         ("2026-10-31T23:59:59", 1.2),
@@ -50,13 +48,13 @@ def test_verdicts_since_the_first_record_are_kept_beside_the_trend() -> None:
     assert [text for _, text in shown.verdicts] == ["SLOWER 1.104", "SLOWER"]
 
 
-def test_another_machine_or_method_begins_a_series_of_its_own() -> None:
+def test_another_machine_or_method_begins_a_series_of_its_own():
     summaries = [summary(0, 1.0), summary(1, 1.0, device="cpu-2"), summary(2, 1.0, method=4)]
     assert sorted(len(each.records) for each in trend.trends(summaries)) == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("commits", "changes"), [("a" * 24, 0), ("a" * 12 + "b" * 12, 1), ("", 1)])
-def test_a_step_needs_another_commit(commits: str, changes: int) -> None:
+def test_a_step_needs_another_commit(commits, changes):
     found = [
         replace(summary(number, time_s), commit=commits[number : number + 1])
         for number, time_s in enumerate(times((1.0, 12), (1.3, 12)))
@@ -65,12 +63,12 @@ def test_a_step_needs_another_commit(commits: str, changes: int) -> None:
     assert len(shown.changes) == changes
 
 
-def test_records_of_another_pace_begin_a_series_of_their_own() -> None:
+def test_records_of_another_pace_begin_a_series_of_their_own():
     found = [summary(0, 1.0), replace(summary(1, 1.0), pace="quick"), summary(2, 1.0)]
     assert sorted(len(each.records) for each in trend.trends(found)) == [1, 2]
 
 
-def test_changed_trends_come_first_and_the_newest_300_records_count() -> None:
+def test_changed_trends_come_first_and_the_newest_300_records_count():
     series = {
         "steady": [1.0] * 8,
         "few": [1.0] * 7,
@@ -88,9 +86,7 @@ def test_changed_trends_come_first_and_the_newest_300_records_count() -> None:
     assert trend.sparkline([9.0, *[1.0] * 23, 2.0]) == "▁" * 23 + "█", "the newest 24 are shown"
 
 
-def test_records_unreadable_files_baselines_and_trends_are_listed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_unreadable_files_baselines_and_trends_are_listed(tmp_path, capsys):
     for number in range(9):
         bench = {
             "fullname": "a",

@@ -7,9 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -44,7 +42,7 @@ print(counter.counts["1000"], counter.counts["2000"])
 
 
 @given(NOISES, st.sampled_from([0.9, 0.98, 1.0, 1.02, 1.1]))
-def test_pairs_of_counts_decide_what_lies_beyond_the_limit(noise: list[int], ratio: float) -> None:
+def test_pairs_of_counts_decide_what_lies_beyond_the_limit(noise, ratio):
     count = decide([100_000] * 10, [round(100_000 * ratio) + each for each in noise], LIMIT, LEVEL)
     assert count is not None
     assert (
@@ -56,7 +54,7 @@ def test_pairs_of_counts_decide_what_lies_beyond_the_limit(noise: list[int], rat
 
 
 @given(st.lists(st.sampled_from([0.97, 1.03]), min_size=8, max_size=8))
-def test_a_count_that_differs_in_both_directions_decides_nothing(ratios: list[float]) -> None:
+def test_a_count_that_differs_in_both_directions_decides_nothing(ratios):
     count = decide(
         [100_000] * 10, [round(100_000 * ratio) for ratio in (0.97, 1.03, *ratios)], LIMIT, LEVEL
     )
@@ -72,14 +70,14 @@ TWO_PAIRS = ["1 benchmark left open by instructions: 2 pairs had the time"]
     [(50, 600, []), (90, 600, []), (150, 600, TWO_PAIRS), (90, 200, TWO_PAIRS)],
 )
 def test_a_look_at_counts_ends_within_twice_its_share_and_the_budget(
-    monkeypatch: pytest.MonkeyPatch, pair_s: float, budget_s: float, said: list[str]
-) -> None:
+    monkeypatch, pair_s, budget_s, said
+):
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("prooflops_gate.loop.time", clock)
-    counted: Any = SimpleNamespace(counts={"a": 1000})
+    counted = SimpleNamespace(counts={"a": 1000})
 
-    def take(task: object) -> Measured:
+    def take(task):
         now[0] += pair_s
         return Measured(Pair(counted, counted), {})
 
@@ -90,9 +88,7 @@ def test_a_look_at_counts_ends_within_twice_its_share_and_the_budget(
 
 
 @pytest.mark.parametrize("latest", [600.0, 250.0, 210.0])
-def test_what_a_first_batch_leaves_is_counted_up_to_its_decision(
-    monkeypatch: pytest.MonkeyPatch, latest: float
-) -> None:
+def test_what_a_first_batch_leaves_is_counted_up_to_its_decision(monkeypatch, latest):
     """One of ten takes 3 % more, and a pair of all ten does not fit three times into the share.
 
     What no longer fits by `latest` goes on where times leave it the rest.
@@ -101,7 +97,7 @@ def test_what_a_first_batch_leaves_is_counted_up_to_its_decision(
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("prooflops_gate.loop.time", clock)
 
-    def take(task: Any) -> Measured:
+    def take(task):
         sides = []
         now[0] += 5.0
         for grown in (1000, 1030):
@@ -122,15 +118,15 @@ def test_what_a_first_batch_leaves_is_counted_up_to_its_decision(
     assert now[0] < 600.0
 
 
-def test_of_what_time_calls_slower_one_look_is_counted() -> None:
+def test_of_what_time_calls_slower_one_look_is_counted():
     """It says whether the instructions are the same; the slowdown is decided."""
 
-    def take(task: Any) -> Measured:
+    def take(task):
         sides = [SimpleNamespace(counts={"slower": each, "open": each}) for each in (10**5, 103000)]
         asked.append(task.tests)
         return Measured(Pair(*sides), {})  # type: ignore[arg-type]
 
-    asked: list[tuple[str, ...]] = []
+    asked = []
     round_s = {"slower": 0.01, "open": 0.01}
     until = time.monotonic() + 600.0
     found = Instructions(round_s, LIMIT, 0.0, 0.0, ends=until, latest=until, slower=["slower"])
@@ -138,7 +134,7 @@ def test_of_what_time_calls_slower_one_look_is_counted() -> None:
     assert asked == [("slower", "open")] * 3 + [("open",)] * 3
 
 
-def test_pairs_that_agree_are_not_said_to_disagree() -> None:
+def test_pairs_that_agree_are_not_said_to_disagree():
     effect = paired([1.0], [1.0], level=0.01)
     row = Row("a", TIME, 1.0, 1.0, "INCONCLUSIVE", effect)
     agreeing = Count(UNSTEADY, 1e6, [0.031, 0.0305, 0.0298])
@@ -152,7 +148,7 @@ FAR_APART = (UNSTEADY, [-0.02, 0.02, 0.0])
 
 
 @pytest.mark.parametrize("pairs", [3, 6])
-def test_counts_that_scatter_hide_the_smallest_slowdown_once_in_a_hundred(pairs: int) -> None:
+def test_counts_that_scatter_hide_the_smallest_slowdown_once_in_a_hundred(pairs):
     draw = random.Random(pairs)
     hidden = 0
     for _ in range(2000):
@@ -170,9 +166,7 @@ def test_counts_that_scatter_hide_the_smallest_slowdown_once_in_a_hundred(pairs:
         (1.02, APART, "SAME"), (2.0, APART, "INCONCLUSIVE"), (1.02, FAR_APART, "INCONCLUSIVE"),
     ],
 )  # fmt: skip
-def test_open_times_are_same_by_instructions_unless_surely_slower(
-    slower: float, count: tuple[str, list[float]], verdict: str
-) -> None:
+def test_open_times_are_same_by_instructions_unless_surely_slower(slower, count, verdict):
     effect = paired(
         [1.0] * 16, [slower * (1 + 0.02 * (number % 5 - 2)) for number in range(16)], level=0.01
     )
@@ -183,11 +177,11 @@ def test_open_times_are_same_by_instructions_unless_surely_slower(
     )
 
 
-def test_more_instructions_are_said_with_both_figures() -> None:
+def test_more_instructions_are_said_with_both_figures():
     assert "2.00 k" in sentence(Row("a", INSTRUCTIONS, 1000, 2000, MORE))
 
 
-def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed() -> None:
+def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed():
     effect = paired([1.0] * 16, [1.2 + each / 1000 for each in range(16)], level=0.01)
     row = Row("a", TIME, 1.0, 1.2, "SLOWER", effect)
     decided = by_both(row, Count(UNSTEADY, 1e6, [0.02, 0.04, 0.03]), 0.03, alone=True)
@@ -196,18 +190,18 @@ def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed() -> 
     assert not decided.note
 
 
-def test_a_request_is_nothing_on_a_bare_processor() -> None:
+def test_a_request_is_nothing_on_a_bare_processor():
     assert request(RUNNING_ON_VALGRIND)() == 0
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")
-def test_a_call_is_counted_under_valgrind_and_again_alike(tmp_path: Path) -> None:
+def test_a_call_is_counted_under_valgrind_and_again_alike(tmp_path):
     command = [word.format(tmp_path / "dump") for word in VALGRIND]
     code = COUNTED.format(dumps=str(tmp_path / "dump"))
     python = [interpreter_of(sys.executable), "-c", code]
     environment = child_environment(ROOT, PYTHONHASHSEED="1")
 
-    def counted() -> list[int]:
+    def counted():
         run = subprocess.run([*command, *python], env=environment, capture_output=True, text=True)
         return [int(word) for word in run.stdout.split()]
 
@@ -219,7 +213,7 @@ def test_a_call_is_counted_under_valgrind_and_again_alike(tmp_path: Path) -> Non
     )
 
 
-def test_the_history_names_the_commit_that_takes_one_percent_more(tmp_path: Path) -> None:
+def test_the_history_names_the_commit_that_takes_one_percent_more(tmp_path):
     draw = random.Random(1)
     for number in range(10):
         size = {"sort": 1_000_000 if number < 6 else 1_010_000, "parse": 700_000}

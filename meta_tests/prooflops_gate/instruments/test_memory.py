@@ -1,15 +1,13 @@
 """Memory rides on the processes that time, and asks for no more of them than decide."""
 
-from typing import Any
-
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.memory import FEWEST, Memory
 
 
-def measured(**held: tuple[int, int]) -> Measured:
+def measured(**held):
     """A pair of processes in which calls held so many bytes, before and after."""
-    pair: Any = None
+    pair = None
     pairs = {
         name: (
             Timed(1.0, {}, resources={"memory": before}),
@@ -20,7 +18,7 @@ def measured(**held: tuple[int, int]) -> Measured:
     return Measured(pair, pairs)
 
 
-def test_what_may_have_changed_is_measured_in_the_processes_that_decide() -> None:
+def test_what_may_have_changed_is_measured_in_the_processes_that_decide():
     memory = Memory(min_effect=0.05)
     assert memory.wanted is None, "the first pair measures all"
     for number in range(FEWEST):
@@ -30,12 +28,12 @@ def test_what_may_have_changed_is_measured_in_the_processes_that_decide() -> Non
     assert (row.name, row.verdict) == ("more", "MORE MEMORY")
 
 
-def test_one_pair_that_agrees_ends_the_measuring() -> None:
+def test_one_pair_that_agrees_ends_the_measuring():
     memory = Memory(min_effect=0.05)
     memory.measure(measured(unsteady=(90_000, 180_000)), 0.0)
     memory.measure(measured(unsteady=(90_000, 90_000)), 0.0)
     assert memory.wanted == ()
 
 
-def test_none_is_measured_where_it_is_off() -> None:
+def test_none_is_measured_where_it_is_off():
     assert Memory(min_effect=0.05, is_measured=False).wanted == ()

@@ -2,8 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,11 +23,11 @@ from prooflops_gate.rows import Row
 from prooflops_gate.statistics.effects import paired
 
 
-def timed(time_s: float) -> Timed:
+def timed(time_s):
     return Timed(time_s, {})
 
 
-def judge(root: Path, ini: str = "", **marker: Any) -> Judge:
+def judge(root, ini="", **marker):
     """What stops a gate with these ini settings, where the test `a` has this marker."""
     (root / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
     words = ("-p", "prooflops_gate.plugin", "--gate", "--gate-versus", "HEAD")
@@ -57,19 +55,19 @@ def judge(root: Path, ini: str = "", **marker: Any) -> Judge:
         ("MORE INSTRUCTIONS", "gate_instructions = fail", True),
     ],
 )
-def test_what_stops_the_gate(tmp_path: Path, verdict: str, ini: str, stops: bool) -> None:
+def test_what_stops_the_gate(tmp_path, verdict, ini, stops):
     found = judge(tmp_path, ini)
     assert bool(found.failing([Row("a", "time", 1.0, 2.0, verdict)])) is stops
 
 
-def test_a_skipped_test_and_an_open_claim_stop_nothing(tmp_path: Path) -> None:
+def test_a_skipped_test_and_an_open_claim_stop_nothing(tmp_path):
     found = judge(tmp_path, "gate_undecided = fail")
     skipped = Row("a", "time", 1.0, None, "INCONCLUSIVE", note="skipped this time: later")
     claim = Row("a.claim", "verdict", "holds", "not checked", "INCONCLUSIVE")
     assert not found.failing([skipped, claim])
 
 
-def test_a_marker_sets_the_direction_of_its_benchmark(tmp_path: Path) -> None:
+def test_a_marker_sets_the_direction_of_its_benchmark(tmp_path):
     found = judge(tmp_path, direction="faster")
     rows = [Row(name, "time", 1.0, 0.5, "FASTER") for name in ("a", "b")]
     assert [row.name for row in found.failing(rows)] == ["a"]
@@ -88,8 +86,8 @@ def test_a_marker_sets_the_direction_of_its_benchmark(tmp_path: Path) -> None:
     ],
 )
 def test_an_open_benchmark_passes_where_a_larger_change_is_excluded(
-    tmp_path: Path, ratios: list[float], direction: str, allowed: float, stops: bool
-) -> None:
+    tmp_path, ratios, direction, allowed, stops
+):
     found = judge(tmp_path, f"gate_undecided = {allowed}", direction=direction)
     effect = paired([1.0] * 8, ratios * 4, level=0.01)
     assert found.fails(Row("a", "time", 1.0, 1.0, "INCONCLUSIVE", effect), allowed) is stops
@@ -113,8 +111,8 @@ def test_an_open_benchmark_passes_where_a_larger_change_is_excluded(
     ],
 )
 def test_what_is_open_and_passes_is_warned_of_where_it_may_hide_much(
-    tmp_path: Path, undecided: str, ratios: list[float], warning: str, line: str
-) -> None:
+    tmp_path, undecided, ratios, warning, line
+):
     rows = [Row("decided", "time", 1.0, 1.0, "SAME")]
     for number, ratio in enumerate(ratios):
         effect = paired([1.0] * 8, [1.0, ratio] * 4, level=0.01)
@@ -127,7 +125,7 @@ def test_what_is_open_and_passes_is_warned_of_where_it_may_hide_much(
 
 @pytest.mark.parametrize("most", [None, 1, 2])
 @pytest.mark.parametrize("ratio", [1.0, 1.489, 100.0])
-def test_one_pair_yields_no_verdict(most: int | None, ratio: float) -> None:
+def test_one_pair_yields_no_verdict(most, ratio):
     rule = TimeRule(plan_for(1, most=most), most=most)
     (row,), _ = look_at({"a": ([timed(1.0)], [timed(ratio)])}, rule)
     assert row.verdict == "INCONCLUSIVE"
@@ -138,9 +136,7 @@ def test_one_pair_yields_no_verdict(most: int | None, ratio: float) -> None:
 @pytest.mark.parametrize(
     ("slowdown", "least", "most"), [(1.0, 0.95, 1.0), (1.1, 0.0, (1 + len(EXCLUDING)) * 0.0125)]
 )
-def test_more_pairs_exclude_a_tenth_where_there_is_none_and_rarely_else(
-    slowdown: float, least: float, most: float
-) -> None:
+def test_more_pairs_exclude_a_tenth_where_there_is_none_and_rarely_else(slowdown, least, most):
     rng = np.random.default_rng(7)
     rule = TimeRule(plan_for(20))
     runs = 60
@@ -157,7 +153,7 @@ def test_more_pairs_exclude_a_tenth_where_there_is_none_and_rarely_else(
     assert least <= excluded / runs <= most
 
 
-def test_more_pairs_are_taken_only_where_they_could_exclude_a_tenth() -> None:
+def test_more_pairs_are_taken_only_where_they_could_exclude_a_tenth():
     spread = [timed(1.5 ** math.sin(number)) for number in range(32)]
     both, rule = {"a": ([timed(1.0)] * 32, spread)}, TimeRule(plan_for(20))
     assert look_at(both, rule)[1] == {"a": EXCLUDING[0]}
@@ -172,10 +168,10 @@ def test_more_pairs_are_taken_only_where_they_could_exclude_a_tenth() -> None:
 
 
 @pytest.mark.parametrize(("slowdown", "verdict"), [(1.0, "SAME"), (1.05, "SLOWER")])
-def test_gpu_pairs_are_compared_at_the_clock_that_ran(slowdown: float, verdict: str) -> None:
+def test_gpu_pairs_are_compared_at_the_clock_that_ran(slowdown, verdict):
     rng = np.random.default_rng(3)
 
-    def ran(work: float, hz: float) -> Timed:
+    def ran(work, hz):
         cycles = work * 1e6 * rng.lognormal(0, 0.003)
         return Timed(cycles / hz, {}, cycles=cycles, clocks_hz=(hz, hz))
 
@@ -191,7 +187,7 @@ def test_gpu_pairs_are_compared_at_the_clock_that_ran(slowdown: float, verdict: 
     assert row.verdict == "INCONCLUSIVE"
 
 
-def test_what_waits_for_a_gpus_memory_is_compared_by_its_time() -> None:
+def test_what_waits_for_a_gpus_memory_is_compared_by_its_time():
     rng = np.random.default_rng(3)
     clocks_hz = rng.uniform(1.2e9, 1.98e9, (2, 32))
     before, after = ([Timed(1e-3, {}, cycles=1e-3 * hz) for hz in side] for side in clocks_hz)

@@ -2,8 +2,6 @@
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 
@@ -13,15 +11,13 @@ from prooflops_gate.instruments.pace import Cost, PacePlan
 from prooflops_gate.instruments.time_rule import TimeRule, plan_for
 from prooflops_gate.instruments.times import Times
 from prooflops_gate.loop import exhaust
-from prooflops_gate.rows import Row
 from prooflops_gate.statistics.effects import paired
-from prooflops_gate.task import OutOfTime, Task
+from prooflops_gate.task import OutOfTime
 
 # The times of a benchmark's pair, by its number.
-Made = Callable[[str, int], tuple[Timed, Timed]]
 
 
-def timed(time_s: float, slowness: float = 1.0) -> Timed:
+def timed(time_s, slowness=1.0):
     contended = "beside others" if slowness > 1 else ""
     return Timed(time_s, {}, contended=contended, slowness=slowness)
 
@@ -29,32 +25,30 @@ def timed(time_s: float, slowness: float = 1.0) -> Timed:
 class Run:
     """Times of `names`, in which `made` says what each pair measures, and which takes no time."""
 
-    def __init__(
-        self, made: Made, names: Sequence[str] = "a", budget_s: float = 600.0, **rest: Any
-    ) -> None:
+    def __init__(self, made, names="a", budget_s=600.0, **rest):
         self.made, self.names = made, names
-        self.asked: list[Task] = []
+        self.asked = []
         rule = rest.pop("rule", TimeRule(plan_for(len(names))))
         self.times = Times(names, rule, time.monotonic() + budget_s, **rest)
 
-    def take(self, task: Task) -> Measured:
+    def take(self, task):
         self.asked.append(task)
         return self.measured(task.tests or (), len(self.asked))
 
-    def measured(self, names: Sequence[str], number: int) -> Measured:
+    def measured(self, names, number):
         pairs = {name: self.made(name, number) for name in names}
         return Measured(None, pairs)  # type: ignore[arg-type]
 
-    def run(self, took_s: float = 0.0) -> dict[str, Row]:
+    def run(self, took_s=0.0):
         self.times.measure(self.measured(self.names, 0), took_s)
         exhaust(self.times, self.take, lambda line: None)
         return {row.name: row for row in self.times.decide().rows}
 
 
-def test_each_benchmark_is_taken_until_it_is_decided() -> None:
+def test_each_benchmark_is_taken_until_it_is_decided():
     ratios = {"same": 1.0, "twice": 2.0, "noisy": 1.0}
 
-    def made(name: str, number: int) -> tuple[Timed, Timed]:
+    def made(name, number):
         noise = 1.5 ** (number * 7 % 32 / 16 - 1) if name == "noisy" else 1 + number % 3 / 1000
         return timed(1.0), timed(ratios[name] * noise)
 
@@ -67,12 +61,12 @@ def test_each_benchmark_is_taken_until_it_is_decided() -> None:
     assert len(run.asked) == 31, "the first is given"
 
 
-def test_times_wait_after_two_looks_until_they_go_on() -> None:
+def test_times_wait_after_two_looks_until_they_go_on():
     """Between them instructions may decide: noise leaves open whether "noisy" got slower."""
     draw = random.Random(1)
     ratios = {"same": 1.0, "twice": 2.0, "noisy": 1.0}
 
-    def made(name: str, number: int) -> tuple[Timed, Timed]:
+    def made(name, number):
         noise = draw.lognormvariate(0, 0.2) if name == "noisy" else 1 + number % 3 / 1000
         return timed(1.0), timed(ratios[name] * noise)
 
@@ -93,7 +87,7 @@ def test_times_wait_after_two_looks_until_they_go_on() -> None:
     assert taken["noisy"] > 32, "more pairs exclude a change of 10 %"
 
 
-def test_times_wait_where_another_pair_would_end_too_late() -> None:
+def test_times_wait_where_another_pair_would_end_too_late():
     run = Run(lambda name, number: (timed(1.0), timed(1.0)))
     run.times.wait_at(time.monotonic() + 10.0)
     run.run(took_s=11.0)
@@ -101,7 +95,7 @@ def test_times_wait_where_another_pair_would_end_too_late() -> None:
     assert not run.times.reaches_first_look(time.monotonic() + 600.0 - 11.0 * 6)
 
 
-def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget() -> None:
+def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget():
     run = Run(lambda name, number: (timed(1.0), timed(1.0)), budget_s=0.0)
     rows = run.run(took_s=11.0)
     assert (run.times.taken, rows["a"].verdict) == (1, "INCONCLUSIVE")
@@ -111,10 +105,8 @@ def test_the_loop_ends_where_another_pair_does_not_fit_into_the_budget() -> None
 
 
 @pytest.mark.parametrize(("each", "verdict"), [(1.001, "SAME"), (1.025, "INCONCLUSIVE")])
-def test_what_the_budget_ends_between_two_looks_is_looked_at_once_more(
-    each: float, verdict: str
-) -> None:
-    def made(name: str, number: int) -> tuple[Timed, Timed]:
+def test_what_the_budget_ends_between_two_looks_is_looked_at_once_more(each, verdict):
+    def made(name, number):
         if number == 13:
             # The second look is at 16.
             raise OutOfTime
@@ -128,7 +120,7 @@ def test_what_the_budget_ends_between_two_looks_is_looked_at_once_more(
     assert bool(left) is (verdict == "INCONCLUSIVE")
 
 
-def test_no_more_pairs_are_taken_than_replicates_allow_on_a_busy_machine() -> None:
+def test_no_more_pairs_are_taken_than_replicates_allow_on_a_busy_machine():
     rule = TimeRule(plan_for(1, most=2), most=2)
     run = Run(lambda name, number: (timed(1.0, 1.5), timed(1.0, 1.5)), rule=rule)
     rows = run.run()
@@ -137,9 +129,7 @@ def test_no_more_pairs_are_taken_than_replicates_allow_on_a_busy_machine() -> No
 
 
 @pytest.mark.parametrize(("call_s", "fits"), [(60.0, True), (100.0, False)])
-def test_a_benchmark_too_long_for_the_others_gets_the_time_they_leave(
-    call_s: float, fits: bool
-) -> None:
+def test_a_benchmark_too_long_for_the_others_gets_the_time_they_leave(call_s, fits):
     # Three of five calls: 36 and 60 s.
     costs = {"a": Cost(1.0), "long": Cost(call_s, round_s=call_s / 5)}
     plan = PacePlan(costs, overhead_s=1.0, pairs=8, most_pairs=34, budget_s=600.0, left_s=600.0)
@@ -156,7 +146,7 @@ def test_a_benchmark_too_long_for_the_others_gets_the_time_they_leave(
 
 # Ten rounds, all half of a start, a round each.
 @pytest.mark.parametrize(("number", "each_s"), [(1, 0.2), (10, 0.05), (50, 0.02)])
-def test_the_rounds_of_a_long_suite_are_fewer(number: int, each_s: float) -> None:
+def test_the_rounds_of_a_long_suite_are_fewer(number, each_s):
     costs = {str(each): Cost(0.1, 0.02) for each in range(number)}
     suite = PacePlan(costs, 1.0, 8, 34, 600.0, 600.0, start_cpu_s=1.0)
     assert suite.paces({}, 8, 600.0)["0"]["max_time"] == pytest.approx(each_s)

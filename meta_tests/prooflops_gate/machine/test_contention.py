@@ -4,10 +4,8 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from subprocess import PIPE
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,8 +25,8 @@ HAS_WORKED = f"{WORK}\nprint(end='x', flush=True)\nimport sys\nsys.stdin.read()"
     cores=st.integers(1, 256),
 )
 def test_each_sign_above_its_limit_is_contention_and_is_said_in_words(
-    others: float, steal: float, switches: float, children: float, cores: int
-) -> None:
+    others, steal, switches, children, cores
+):
     found = label_contention(
         {
             "others_cores": others,
@@ -49,14 +47,12 @@ def test_each_sign_above_its_limit_is_contention_and_is_said_in_words(
     assert all((text in found["why"]) is seen for text, seen in signs.items())
 
 
-def stat_file(path: Path, user: int, steal: int) -> Path:
+def stat_file(path, user, steal):
     path.write_text(f"cpu  {user} 0 0 1000 0 0 0 {steal} 0 0\ncpu0 0 0\n", encoding="ascii")
     return path
 
 
-def test_what_others_do_meanwhile_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_others_do_meanwhile_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(contention, "SHORTEST_S", 0.0)
     file = stat_file(tmp_path / "stat", user=0, steal=0)
     watch = Watch(file)
@@ -71,7 +67,7 @@ def test_what_others_do_meanwhile_is_reported(
     assert seen["steal"] == 0.2
 
 
-def test_a_process_that_this_one_started_is_its_own_work() -> None:
+def test_a_process_that_this_one_started_is_its_own_work():
     began = time.perf_counter()
     watch = Watch()
     with subprocess.Popen(
@@ -86,7 +82,7 @@ def test_a_process_that_this_one_started_is_its_own_work() -> None:
     )
 
 
-def test_without_proc_nothing_is_guessed(tmp_path: Path) -> None:
+def test_without_proc_nothing_is_guessed(tmp_path):
     seen = Watch(tmp_path / "absent").stop()
     assert (seen["steal"], seen["others_cores"]) == (None, None)
     assert seen["cores"] == (

@@ -4,35 +4,34 @@ Simulated sides, and how often an event may occur among simulated runs.
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from scipy.stats import binom
 
-from prooflops_gate.statistics.effects import Effect, paired
+from prooflops_gate.statistics.effects import paired
 
 
-def most(rate: float, runs: int) -> int:
+def most(rate, runs):
     """The events that so many runs at `rate` exceed once in a thousand times."""
     return int(binom.isf(0.001, runs, rate))
 
 
-def least(rate: float, runs: int) -> int:
+def least(rate, runs):
     """The events that so many runs at `rate` fall short of once in a thousand times."""
     return int(binom.ppf(0.001, runs, rate))
 
 
-def pairs_of(logs: Sequence[float]) -> tuple[list[float], list[float]]:
+def pairs_of(logs):
     """Sides whose pairs have these log ratios."""
     return [1.0] * len(logs), [math.exp(log) for log in logs]
 
 
-def effect_of(ratio: float, spread: float, n: int = 32, level: float = 0.001) -> Effect:
+def effect_of(ratio, spread, n=32, level=0.001):
     logs = math.log(ratio) + spread * np.linspace(-1, 1, n)
     return paired(*pairs_of(list(logs)), level=level)
 
 
-def times(*levels: tuple[float, int], noise: float = 0.02, seed: int = 0) -> list[float]:
+def times(*levels, noise=0.02, seed=0):
     """Log-normal times at one level after the other, so many records each."""
     draw = np.random.default_rng(seed)
     return [

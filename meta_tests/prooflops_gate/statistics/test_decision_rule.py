@@ -1,7 +1,6 @@
 """The whole rule at its rates, by simulation with fixed seeds, and the plan that spends them."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,12 +17,12 @@ from prooflops_gate.statistics.decision_rule import (
 
 
 def alarms(
-    plan: Plan,
-    runs: int,
-    seed: int,
+    plan,
+    runs,
+    seed,
     *,
-    decide_run: Callable[[np.ndarray, np.ndarray], bool] | None = None,
-) -> int:
+    decide_run=None,
+):
     """The benchmarks that alarm among so many without a change, each with noise of 3 % and an
     outlier in twenty.
     """
@@ -39,7 +38,7 @@ def alarms(
     return count
 
 
-def test_the_whole_rule_alarms_no_more_often_than_planned() -> None:
+def test_the_whole_rule_alarms_no_more_often_than_planned():
     # At rates high enough to be seen: 0.04 a benchmark, and a smallest effect that stops nothing.
     plan = Plan(
         benchmarks=1, looks=(8, 12, 16), alarm_rate=0.04, confirmation_level=0.2, confirming_pairs=8
@@ -54,9 +53,7 @@ def test_the_whole_rule_alarms_no_more_often_than_planned() -> None:
 @pytest.mark.parametrize(
     ("slowdown", "noise", "share"), [(1.05, 0.07, 0.80), (1.10, 0.07, 0.95), (1.05, 0.03, 0.95)]
 )
-def test_the_rule_finds_what_it_promises_among_twenty_benchmarks(
-    slowdown: float, noise: float, share: float
-) -> None:
+def test_the_rule_finds_what_it_promises_among_twenty_benchmarks(slowdown, noise, share):
     draw, plan, found, runs = np.random.default_rng(9), Plan(benchmarks=20), 0, 300
     for _ in range(runs):
         before, after = np.exp(draw.normal(0, noise / math.sqrt(2), (2, 50)))
@@ -67,7 +64,7 @@ def test_the_rule_finds_what_it_promises_among_twenty_benchmarks(
     )
 
 
-def test_a_change_as_large_as_the_limit_is_rarely_called_the_same() -> None:
+def test_a_change_as_large_as_the_limit_is_rarely_called_the_same():
     draw, plan, same, runs = np.random.default_rng(10), Plan(benchmarks=20, miss_rate=0.05), 0, 400
     for _ in range(runs):
         before, after = np.exp(draw.normal(0, 0.015, (2, 50)))
@@ -90,13 +87,13 @@ def test_a_change_as_large_as_the_limit_is_rarely_called_the_same() -> None:
         (1.10, 0.90, "INCONCLUSIVE"),
     ],
 )
-def test_verdicts(ratio: float, spread: float, expected: str) -> None:
+def test_verdicts(ratio, spread, expected):
     plan = Plan(benchmarks=100, looks=(32,))
     got = verdict(effect_of(ratio, spread), plan, 0)
     assert got == expected, f"verdict={got}, but should be {expected} [{ratio=}, {spread=}]"
 
 
-def test_a_suspicion_stands_only_if_fresh_pairs_repeat_it() -> None:
+def test_a_suspicion_stands_only_if_fresh_pairs_repeat_it():
     plan = Plan(benchmarks=20)
     slow, flat, slight = (effect_of(ratio, 0.03, 18) for ratio in (1.08, 1.0, 1.02))
     assert confirmed("SLOWER", slow, slow, plan) == "SLOWER", "what repeats should stand"
@@ -120,9 +117,7 @@ def test_a_suspicion_stands_only_if_fresh_pairs_repeat_it() -> None:
 
 @pytest.mark.parametrize("looks", [(8,), (8, 16, 24, 32), (10, 12, 40), tuple(range(8, 60, 2))])
 @pytest.mark.parametrize("benchmarks", [1, 20, 300])
-def test_the_looks_spend_the_screening_rate_and_no_more(
-    looks: tuple[int, ...], benchmarks: int
-) -> None:
+def test_the_looks_spend_the_screening_rate_and_no_more(looks, benchmarks):
     plan = Plan(benchmarks=benchmarks, looks=looks)
     spent = math.fsum(plan.level(look) for look in range(len(looks)))
     assert spent == pytest.approx(plan.screening_rate), (
@@ -137,7 +132,7 @@ def test_the_looks_spend_the_screening_rate_and_no_more(
     assert missed == pytest.approx(0.05), f"misses add up to {missed}, but should to 0.05"
 
 
-def test_spending_is_the_table_of_lan_and_demets() -> None:
+def test_spending_is_the_table_of_lan_and_demets():
     # O'Brien-Fleming type at one-sided 0.025 and five equal looks has boundaries 4.8769, 3.3569,
     # 2.6803, 2.2898, 2.0310 (Reboussin, DeMets, Kim, Lan, Controlled Clinical Trials 21 (2000)
     # 190); nothing is spent before the first.
@@ -157,7 +152,7 @@ def test_spending_is_the_table_of_lan_and_demets() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.05, 0.07])
-def test_the_smallest_effect_is_found_as_often_as_it_says(noise: float) -> None:
+def test_the_smallest_effect_is_found_as_often_as_it_says(noise):
     plan, runs, found = Plan(benchmarks=20), 200, 0
     draw, slowdown = np.random.default_rng(13), 1 + smallest_effect(noise, plan, power=0.9)
     for _ in range(runs):

@@ -7,7 +7,6 @@ pass as well.
 
 import itertools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from prooflops_gate.statistics.effects import paired
 
 
 @pytest.mark.parametrize("level", [0.2, 0.05, 0.01, 0.0005])
-def test_an_interval_excludes_1_exactly_where_the_p_value_says_so(level: float) -> None:
+def test_an_interval_excludes_1_exactly_where_the_p_value_says_so(level):
     draw = np.random.default_rng(2)
     for shift in np.linspace(-0.1, 0.1, 41):
         effect = paired(*pairs_of(list(draw.normal(shift, 0.05, 14))), level=level)
@@ -29,28 +28,25 @@ def test_an_interval_excludes_1_exactly_where_the_p_value_says_so(level: float) 
         )
 
 
-Noise = Callable[[np.random.Generator, int], np.ndarray]
-
-
-def normal(draw: np.random.Generator, size: int) -> np.ndarray:
+def normal(draw, size):
     return draw.normal(0, 0.03, size)
 
 
-def outliers(draw: np.random.Generator, size: int) -> np.ndarray:
+def outliers(draw, size):
     astray = draw.random(size) < 0.1
     return normal(draw, size) + astray * draw.exponential(2, size)
 
 
-def bimodal(draw: np.random.Generator, size: int) -> np.ndarray:
+def bimodal(draw, size):
     return draw.normal(0, 0.01, size) + 0.3 * draw.integers(2, size=size)
 
 
-def skewed(draw: np.random.Generator, size: int) -> np.ndarray:
+def skewed(draw, size):
     return draw.exponential(0.05, size)
 
 
 @pytest.mark.parametrize("noise", [normal, outliers, bimodal, skewed])
-def test_intervals_of_pairs_cover_the_truth_as_often_as_they_say(noise: Noise) -> None:
+def test_intervals_of_pairs_cover_the_truth_as_often_as_they_say(noise):
     draw = np.random.default_rng(3)
     runs = 600
     level = 0.05
@@ -67,7 +63,7 @@ def test_intervals_of_pairs_cover_the_truth_as_often_as_they_say(noise: Noise) -
     )
 
 
-def test_the_estimate_stays_where_a_quarter_of_the_pairs_goes_astray() -> None:
+def test_the_estimate_stays_where_a_quarter_of_the_pairs_goes_astray():
     draw = np.random.default_rng(4)
     logs = list(draw.normal(math.log(1.05), 0.02, 24))
     for i in range(6):
@@ -79,7 +75,7 @@ def test_the_estimate_stays_where_a_quarter_of_the_pairs_goes_astray() -> None:
     )
 
 
-def test_drift_cancels_within_abba_and_not_without() -> None:
+def test_drift_cancels_within_abba_and_not_without():
     # Each process takes 1 % longer than the one before.
     drift = 0.01 * np.arange(64)
     quads = np.arange(64).reshape(-1, 4)
@@ -96,8 +92,8 @@ def test_drift_cancels_within_abba_and_not_without() -> None:
     "sizes", [(3.0, 1.0, 2.0, 5.0, 4.0, 7.0, 6.0, 8.0), (0.1, 90.0, 2.0, 0.3, 5.0, 4.0, 60.0)]
 )
 def test_under_every_exchange_of_sides_a_p_value_is_as_rare_as_it_says(
-    sizes: tuple[float, ...],
-) -> None:
+    sizes,
+):
     levels = [0.01, 0.05, 0.1, 0.25, 0.5]
     signs = np.array(list(itertools.product((-1, 1), repeat=len(sizes))))
     exchanges = 0.01 * signs * sizes
@@ -117,7 +113,7 @@ def test_under_every_exchange_of_sides_a_p_value_is_as_rare_as_it_says(
 
 
 @pytest.mark.parametrize("n", [5, 9, 16, 33, 48])
-def test_p_values_of_pairs_are_scipys(n: int) -> None:
+def test_p_values_of_pairs_are_scipys(n):
     logs = np.random.default_rng(n).normal(0.01, 0.03, n)
     for side, alternative in (("p_slower", "greater"), ("p_faster", "less")):
         got = getattr(paired(*pairs_of(list(logs)), level=0.01), side)

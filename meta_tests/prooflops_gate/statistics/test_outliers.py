@@ -29,18 +29,14 @@ from prooflops_gate.statistics.outliers import (
         ([1.0, 1.0, 1.0, 1.5, 1.0, 1.0, 1.0, 1.5], [3, 7]),
     ],
 )
-def test_an_outlier_is_far_by_share_and_by_the_deviation_of_all(
-    values: list[float], expected: list[int]
-) -> None:
+def test_an_outlier_is_far_by_share_and_by_the_deviation_of_all(values, expected):
     found = deviations_at(*distances_and_scale(values), LEVEL, math.inf)
     assert [i for i, each in enumerate(found) if each.outlier] == expected
 
 
 @pytest.mark.parametrize("machines", [4, 8, 16, 64, 200])
 @pytest.mark.parametrize("freedom", [math.inf, 5.0])
-def test_a_healthy_fleet_has_a_machine_named_as_often_as_stated(
-    machines: int, freedom: float
-) -> None:
+def test_a_healthy_fleet_has_a_machine_named_as_often_as_stated(machines, freedom):
     random = np.random.default_rng(7)
     fleets = random.standard_normal((4000, machines)) if freedom == math.inf else random.standard_t(
         freedom, (4000, machines))  # fmt: skip
@@ -51,7 +47,7 @@ def test_a_healthy_fleet_has_a_machine_named_as_often_as_stated(
     assert 0.015 <= beyond.mean() <= 0.062, beyond.mean()
 
 
-def test_the_tail_is_read_off_the_side_that_bad_machines_do_not_reach() -> None:
+def test_the_tail_is_read_off_the_side_that_bad_machines_do_not_reach():
     random = np.random.default_rng(3)
     normal, heavy = random.standard_normal(20_000), random.standard_t(3, 20_000)
     slow = normal.copy()
@@ -79,14 +75,12 @@ def test_the_tail_is_read_off_the_side_that_bad_machines_do_not_reach() -> None:
         ([0.9, 0.5, 0.5, 0.2], 2.0),
     ],
 )
-def test_beyond_the_limit_those_are_named_that_stand_apart_from_the_next(
-    values: list[float], expected: float
-) -> None:
+def test_beyond_the_limit_those_are_named_that_stand_apart_from_the_next(values, expected):
     assert least_distance([*values, -0.1, -0.2], 2.0, LEVEL) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("power", [0.2, 1 / 3, 0.5])
-def test_of_a_healthy_tail_of_any_power_a_gap_is_as_rare_as_stated(power: float) -> None:
+def test_of_a_healthy_tail_of_any_power_a_gap_is_as_rare_as_stated(power):
     random = np.random.default_rng(5)
     tails = random.uniform(size=(600, 400)) ** -power
     named = sum(least_distance(tail, math.inf, LEVEL) <= tail.max() for tail in tails)

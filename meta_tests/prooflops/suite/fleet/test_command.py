@@ -1,9 +1,7 @@
 """`--report-compare`: a page and an exit code from many records."""
 
 import copy
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +13,7 @@ from prooflops.suite.fleet import command
 from prooflops_gate.history.records import as_text
 
 
-def write_records(
-    folder: Path, record: dict[str, Any], nodes: int, bad: int, by: float, seed: int = 0
-) -> None:
+def write_records(folder, record, nodes, bad, by, seed=0):
     """Records as `nodes` machines of this kind would write them; the first `bad` are slower."""
     random = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +28,7 @@ def write_records(
         (folder / f"{node:04d}.json").write_text(as_text(each), encoding="utf-8")
 
 
-def config(tmp_path: Path, first: Path, *more: Path) -> Any:
+def config(tmp_path, first, *more):
     # A shell makes these of --report-compare=*.json.
     option = SimpleNamespace(
         report=str(tmp_path / "out"),
@@ -42,8 +38,8 @@ def config(tmp_path: Path, first: Path, *more: Path) -> Any:
     return SimpleNamespace(option=option)
 
 
-def test_a_bad_machine_is_a_suspect_and_by_a_second_run_bad(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_a_bad_machine_is_a_suspect_and_by_a_second_run_bad(tmp_path):
+    said = []
     write_records(tmp_path / "first", RECORD, 12, 1, 0.2)
     assert command.run(config(tmp_path, tmp_path / "first"), said.append) == 0
     assert any(
@@ -60,9 +56,9 @@ def test_a_bad_machine_is_a_suspect_and_by_a_second_run_bad(tmp_path: Path) -> N
         assert "node-0" in (tmp_path / "out" / name).read_text(encoding="utf-8")
 
 
-def test_kept_evidence_is_compared_as_a_record_of_its_machine(tmp_path: Path) -> None:
+def test_kept_evidence_is_compared_as_a_record_of_its_machine(tmp_path):
     write_records(tmp_path / "first", RECORD, 1, 0, 0.0)
-    said: list[str] = []
+    said = []
     (evidence,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
     assert command.run(config(tmp_path, tmp_path / "first", evidence), said.append) == 0
     assert said[0].startswith("NVIDIA H200, torch 2.11.0+cu130, "), said
@@ -75,16 +71,16 @@ def test_kept_evidence_is_compared_as_a_record_of_its_machine(tmp_path: Path) ->
     assert "NOT KNOWN" in verdicts
 
 
-def test_of_one_run_the_page_says_that_there_is_no_other(tmp_path: Path) -> None:
+def test_of_one_run_the_page_says_that_there_is_no_other(tmp_path):
     write_records(tmp_path / "first", RECORD, 1, 0, 0.0)
-    said: list[str] = []
+    said = []
     assert command.run(config(tmp_path, tmp_path / "first"), said.append) == 0
     assert said[0] == "one run: there is no other to compare it with"
     page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
     assert "<h1>one run of node-0 cuda:1</h1>" in page
 
 
-def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path: Path) -> None:
+def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path):
     other = {**RECORD["benchmarks"][0], "name": "test_b", "fullname": "bench/test_b.py::test_b"}
     verdicts = [{"id": name, "verdict": "holds"} for name in ("a.b", "a.c", "a.d")]
     part = {**copy.deepcopy(RECORD), "datetime": "2026-01-02T00:00:00+00:00"}
@@ -104,7 +100,7 @@ def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path: P
     }
     for name, record in records.items():
         (tmp_path / f"{name}.json").write_text(as_text(record), encoding="utf-8")
-    said: list[str] = []
+    said = []
     assert command.run(config(tmp_path, tmp_path), said.append) == 0
     assert (
         said[0]
@@ -121,7 +117,7 @@ def test_a_whole_and_a_partial_run_are_compared_by_what_both_checked(tmp_path: P
     assert page.index("1 slower") < page.index("Time, against") < page.index("Claims that differ")
 
 
-def test_a_comparison_that_contradicts_its_rows_is_seen(tmp_path: Path) -> None:
+def test_a_comparison_that_contradicts_its_rows_is_seen(tmp_path):
     write_records(tmp_path / "first", RECORD, 1, 0, 0.0)
     (evidence,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
     later = {**RECORD, "datetime": "2026-01-02T00:00:00+00:00"}
@@ -139,7 +135,7 @@ def test_a_comparison_that_contradicts_its_rows_is_seen(tmp_path: Path) -> None:
     assert "delivers, but below their floors are" in said
 
 
-def run_of_one_machine(seed: int, slower: float = 0.0) -> dict[str, Any]:
+def run_of_one_machine(seed, slower=0.0):
     """A record of 60 benchmarks of 0.1 µs to 1 s, with the scatter of rounds and of whole runs."""
     random = np.random.default_rng(seed)
     record = copy.deepcopy(RECORD)
@@ -160,24 +156,22 @@ def run_of_one_machine(seed: int, slower: float = 0.0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("slower", [0.0, 0.1])
-def test_two_runs_of_one_machine_differ_by_what_is_planted_alone(
-    tmp_path: Path, slower: float
-) -> None:
+def test_two_runs_of_one_machine_differ_by_what_is_planted_alone(tmp_path, slower):
     records = {"a": run_of_one_machine(1), "b": run_of_one_machine(2, slower)}
     for name, record in records.items():
         (tmp_path / f"{name}.json").write_text(as_text(record), encoding="utf-8")
-    said: list[str] = []
+    said = []
     assert command.run(config(tmp_path, tmp_path), said.append) == 0
     named = "1 slower (most a[0]: 1.10x the time), 59" if slower else "60"
     assert f": of 60 benchmarks {named} within their spread; median difference 0." in said[0]
 
 
-def test_a_time_whose_rounds_a_slow_core_took_is_not_compared(tmp_path: Path) -> None:
+def test_a_time_whose_rounds_a_slow_core_took_is_not_compared(tmp_path):
     slow = run_of_one_machine(2, slower=1.0)
     labels = ["contended: this core ran at 42% of its speed"]
     slow["benchmarks"][0]["extra_info"]["conditions"] = {"labels": labels}
     for name, record in {"a": run_of_one_machine(1), "b": slow}.items():
         (tmp_path / f"{name}.json").write_text(as_text(record), encoding="utf-8")
-    said: list[str] = []
+    said = []
     assert command.run(config(tmp_path, tmp_path), said.append) == 0
     assert ": of 59 benchmarks 59 within their spread, 1 more not compared; " in said[0]

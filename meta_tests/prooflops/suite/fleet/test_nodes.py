@@ -1,8 +1,6 @@
 """Any record is compared, or named as one that cannot be read."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from hypothesis import given
 
@@ -41,9 +39,7 @@ RUN = NodeRun.of(RECORD, "")
 
 @unhurried
 @given(record=changed(RECORD))
-def test_any_record_is_compared_or_named_and_stops_no_comparison(
-    tmp_path: Path, record: Any
-) -> None:
+def test_any_record_is_compared_or_named_and_stops_no_comparison(tmp_path, record):
     for name, content in {"good": RECORD, "x": record}.items():
         (tmp_path / f"{name}.json").write_text(as_text(content))
     runs, unreadable = read_runs([str(tmp_path)])

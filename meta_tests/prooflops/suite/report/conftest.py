@@ -19,17 +19,15 @@ from prooflops_gate.page.html import html
 
 
 @pytest.fixture(scope="session")
-def report_of() -> Callable[..., RunReport]:
+def report_of():
     """Makes the report of the evidence's record, each benchmark of which a function may change."""
     registry = results.registry_here()
     file = EvidenceFile(min((ROOT / "results").glob("*.jsonl")))
     verdicts = results.verdicts(file, registry)
 
     def made(
-        change: Callable[[str, dict[str, Any], dict[str, Any]], None] = lambda name, info, stats: (
-            None
-        ),
-    ) -> RunReport:
+        change=lambda name, info, stats: None,
+    ):
         record = copy.deepcopy(results.record(file, verdicts))
         for bench in record["benchmarks"]:
             change(bench["name"].removeprefix("test_"), bench["extra_info"], bench["stats"])
@@ -39,7 +37,7 @@ def report_of() -> Callable[..., RunReport]:
 
 
 @pytest.fixture(scope="session")
-def report(report_of: Callable[..., RunReport]) -> RunReport:
+def report(report_of):
     """A whole run without a GPU: benchmarks, and all claims: one fails and one crashes."""
     made = report_of()
     red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
@@ -54,6 +52,6 @@ def report(report_of: Callable[..., RunReport]) -> RunReport:
 
 
 @pytest.fixture(scope="session")
-def page(report: RunReport) -> str:
+def page(report):
     """Its report.html."""
     return html(page_of(report))

@@ -1,7 +1,6 @@
 """The kept evidence of a real H200, replayed: what its page says, what the checker notices."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +17,11 @@ OF_THE_REGISTRY = "## Wrong as it circulates"
 
 
 @pytest.fixture(scope="module")
-def h200() -> str:
+def h200():
     return picture.page().replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_a_healthy_h200_delivers_and_nothing_false_is_said_of_it(h200: str) -> None:
+def test_a_healthy_h200_delivers_and_nothing_false_is_said_of_it(h200):
     page = Page(h200)
     answer = "DELIVERS: 17 of 17 figures with a known floor are reached"
     assert page.conclusions[0].endswith(answer)
@@ -36,21 +35,21 @@ def test_a_healthy_h200_delivers_and_nothing_false_is_said_of_it(h200: str) -> N
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
-def test_a_kept_page_says_what_its_evidence_says(path: Path) -> None:
+def test_a_kept_page_says_what_its_evidence_says(path):
     file = EvidenceFile(path)
     fresh = markdown(page_of_file(file, report_of_file(file))).partition(OF_THE_REGISTRY)[0]
     kept = path.with_suffix(".md").read_text(encoding="utf-8").partition(OF_THE_REGISTRY)[0]
     assert kept == fresh, "write it anew: make evidence ARGS=--index"
 
 
-def test_its_six_red_tests_stand_apart_as_errors_of_the_suite(h200: str) -> None:
+def test_its_six_red_tests_stand_apart_as_errors_of_the_suite(h200):
     errors = Page(h200).tables["errors"]
     assert len(errors) == 6
     assert all("whose fault: the suite" in row["why"] for row in errors)
     assert any("test_step[deep-linear-fp16-eager]" in row["test"] for row in errors)
 
 
-def test_power_limited_work_is_a_fact_of_its_row(h200: str) -> None:
+def test_power_limited_work_is_a_fact_of_its_row(h200):
     rows = {row["benchmark"]: row["notes"] for row in Page(h200).tables["benchmarks"]}
     clock = re.search(r"power-limited: (1\.\d\d) of 1\.98 GHz", rows["matmul[bf16-square-8192]"])
     assert clock
@@ -117,7 +116,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_contradiction_is_found(h200: str, fault: str) -> None:
+def test_a_planted_contradiction_is_found(h200, fault):
     before, after, said = PLANTED[fault]
     pattern = before if isinstance(before, re.Pattern) else re.escape(before)
     planted, number = re.subn(pattern, after, h200, count=1)

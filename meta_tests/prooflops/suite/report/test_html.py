@@ -5,7 +5,6 @@ from html.parser import HTMLParser
 
 from prooflops.suite.registry import Claim, Source
 from prooflops.suite.report.page import page_of
-from prooflops.suite.report.run_report import RunReport
 from prooflops_gate.page.html import html
 
 HOSTILE = (
@@ -17,20 +16,20 @@ HOSTILE = (
 class Tags(HTMLParser):
     """The tags of a page with their attributes, and its text."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page):
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tags = []
         self.text = ""
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         self.text += data
 
 
-def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report: RunReport, page: str) -> None:
+def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report, page):
     usual = Tags(page)
     row = Claim(HOSTILE, HOSTILE, ("x",), "holds-if", "number", condition=HOSTILE, note=HOSTILE)
     claim = replace(

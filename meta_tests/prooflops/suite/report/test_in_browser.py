@@ -1,17 +1,12 @@
 """report.html in a real browser: nothing fetched, filters, search and folding by hand."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from meta_tests.browser import Browser, Opened
 from meta_tests.conftest import ROOT
 from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.evidence.page import page_of_file, report_of_file
-from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.verdicts import RED
 from prooflops_gate.page.html import html
 
@@ -30,26 +25,24 @@ ONE_OF_EACH = """() => {
 
 
 @pytest.fixture(scope="module")
-def file(page: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(page, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(page, encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
-def opened(browser: Browser, file: Path) -> Iterator[Opened]:
+def opened(browser, file):
     with browser.open(file) as opened:
         yield opened
 
 
-def shown(page: Any) -> int:
+def shown(page):
     marked = "[...document.querySelectorAll('[data-mark]')]"
     return int(page.evaluate(f"{marked}.filter((each) => each.checkVisibility()).length"))
 
 
-def test_the_page_fits_and_is_accessible_and_fetches_nothing(
-    browser: Browser, report: RunReport, tmp_path: Path
-) -> None:
+def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser, report, tmp_path):
     """That of a real card, with claims of each verdict and trends."""
     (path,) = (ROOT / "results").glob("NVIDIA-H200*.jsonl")
     evidence = EvidenceFile(path)
@@ -66,9 +59,7 @@ def test_the_page_fits_and_is_accessible_and_fetches_nothing(
         assert rows.first.inner_text().startswith("bf16")
 
 
-def test_claims_are_found_as_one_types_and_by_their_verdict(
-    opened: Opened, report: RunReport
-) -> None:
+def test_claims_are_found_as_one_types_and_by_their_verdict(opened, report):
     page = opened.page
     assert shown(page) == 0, "claims are folded by topic"
     assert page.evaluate("document.documentElement.scrollHeight") <= 6000, "a page of a few screens"

@@ -3,7 +3,7 @@
 from meta_tests import picture
 
 
-def test_the_picture_shows_the_page_of_the_evidence() -> None:
+def test_the_picture_shows_the_page_of_the_evidence():
     shown = picture.DIGEST.read_text(encoding="utf-8").strip()
     assert shown == picture.digest(picture.page()), (
         "docs/report.png is stale: python -m meta_tests.picture draws it anew"

@@ -1,9 +1,7 @@
 """No page concludes what contradicts its own figures: a run's record in, its pages out."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,23 +11,22 @@ from prooflops.suite.report.highlights import sentence, unusual
 from prooflops.suite.report.measurement import Measurement
 from prooflops.suite.report.page import LARGEST_SHORT_PAGE_BYTES, page_of
 from prooflops.suite.report.reconciled import reconciled
-from prooflops.suite.report.run_report import RunReport, verdicts_json
+from prooflops.suite.report.run_report import verdicts_json
 from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
 
 
-def short(report: RunReport) -> str:
+def short(report):
     """Its report.md."""
     return markdown(page_of(report), largest_bytes=LARGEST_SHORT_PAGE_BYTES)
 
 
-ReportOf = Callable[..., RunReport]
 STEP = "step[deep-linear-bf16-eager]"
 ROW = "stream[L1-copy]"
 BUSY = {"labels": ["contended: other work"]}
 
 
-def busy(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
+def busy(name, info, stats):
     """Work beside bf16's products, none beside a step counted too fast; launch-bound caches."""
     if name.startswith(("matmul[bf16", "ceiling[bf16", "layer[bf16", "matmul[fp8", "ceiling[fp8")):
         info["conditions"] = BUSY
@@ -46,7 +43,7 @@ def busy(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
         info |= {"bound": "launch", "launch_share": 0.98}
 
 
-def test_the_checker_sees_each_contradiction() -> None:
+def test_the_checker_sees_each_contradiction():
     """In words of pages that were printed once."""
     tile = (
         '<section id="short"><table><thead><tr><th>figure</th><th>value</th></tr></thead>'
@@ -82,7 +79,7 @@ def test_the_checker_sees_each_contradiction() -> None:
     assert contradictions(not_known + tile.replace("324%", "–")) == []
 
 
-def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of: ReportOf) -> None:
+def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of):
     report = report_of(busy)
     page = html(page_of(report))
     assert contradictions(page) == []
@@ -94,7 +91,7 @@ def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of: Re
     assert "launch-bound" in row["notes"]
 
 
-def test_a_cache_whose_calls_take_few_launches_has_no_rate() -> None:
+def test_a_cache_whose_calls_take_few_launches_has_no_rate():
     info = {"memory_level": "L2", "bytes_per_s": 1e12}
     launch = Measurement("launch", "bench/test_launch.py::test_launch", 1e-6, 0.0, {})
     for median_s, is_known in ((2.9e-6, False), (3.1e-6, True)):
@@ -103,8 +100,8 @@ def test_a_cache_whose_calls_take_few_launches_has_no_rate() -> None:
         assert bool(seen.rate) == is_known
 
 
-def test_a_run_beside_other_work_says_so_first(report_of: ReportOf) -> None:
-    def contended(_name: str, info: dict[str, Any], _stats: dict[str, Any]) -> None:
+def test_a_run_beside_other_work_says_so_first(report_of):
+    def contended(_name, info, _stats):
         info["conditions"] = BUSY
 
     said = "Other work took part: "
@@ -114,9 +111,9 @@ def test_a_run_beside_other_work_says_so_first(report_of: ReportOf) -> None:
 
 
 def test_a_step_gives_examples_per_second_and_energy_beside_mfu(
-    report_of: ReportOf,
-) -> None:
-    def trained(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
+    report_of,
+):
+    def trained(name, info, stats):
         if name == STEP:
             info |= {"share_of_ceiling": 0.5, "conditions": {}, "ci_low": 1.0, "ci_high": 1.0}
             info |= {"mfu": 0.41, "tokens_per_s": 12345.6, "joules_per_token": 0.0123}
@@ -131,7 +128,7 @@ def test_a_step_gives_examples_per_second_and_energy_beside_mfu(
     )
 
 
-def test_a_well_written_step_says_where_its_time_goes(report: RunReport) -> None:
+def test_a_well_written_step_says_where_its_time_goes(report):
     kinds = {"products": 0.022, "casts": 0.014}
     figures = {"mfu": 0.331, "tokens_per_s": 414_000.0, "idle_s": 0.003}
     info = {**figures, "dtype": "bf16", "seconds_by_kind": kinds}
@@ -143,8 +140,8 @@ def test_a_well_written_step_says_where_its_time_goes(report: RunReport) -> None
     ) in conclusions
 
 
-def test_a_wide_spread_leads_to_no_conclusion(report_of: ReportOf) -> None:
-    def wide(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
+def test_a_wide_spread_leads_to_no_conclusion(report_of):
+    def wide(name, info, stats):
         stats["iqr"] = 1.08 * stats["median"]
 
     page = html(page_of(report_of(wide)))
@@ -159,10 +156,10 @@ def test_a_wide_spread_leads_to_no_conclusion(report_of: ReportOf) -> None:
 
 
 @pytest.fixture(scope="module")
-def delivering(report_of: ReportOf) -> RunReport:
+def delivering(report_of):
     """Of an H100: bf16 reaches its floor, copy does not, and none is known of the launch."""
 
-    def delivers(name: str, info: dict[str, Any], stats: dict[str, Any]) -> None:
+    def delivers(name, info, stats):
         bf16 = floor_of("H100 SXM", "bf16")
         memory = floor_of("H100 SXM", "copy")
         assert bf16
@@ -200,7 +197,7 @@ def delivering(report_of: ReportOf) -> RunReport:
     return report_of(delivers)
 
 
-def test_the_page_begins_with_whether_the_machine_delivers(delivering: RunReport) -> None:
+def test_the_page_begins_with_whether_the_machine_delivers(delivering):
     page = html(page_of(delivering))
     text = short(delivering)
     conclusions = Page(page).conclusions
@@ -227,18 +224,14 @@ def test_the_page_begins_with_whether_the_machine_delivers(delivering: RunReport
     assert rows["copy"]["causes"] == ["throttled: heat"]
 
 
-def test_a_figure_has_the_history_of_this_machine_beside_it(
-    delivering: RunReport, report: RunReport
-) -> None:
+def test_a_figure_has_the_history_of_this_machine_beside_it(delivering, report):
     row = next(each for each in delivering.benchmarks if each.name == "matmul[bf16-square-1024]")
     trend = replace(report.trends[0], name=row.fullname)
     assert '<svg class="spark"' not in html(page_of(delivering))
     assert html(page_of(replace(delivering, trends=(trend,)))).count('<svg class="spark"') == 1
 
 
-def test_the_short_page_fits_a_comment_whatever_fails(
-    report: RunReport, report_of: ReportOf
-) -> None:
+def test_the_short_page_fits_a_comment_whatever_fails(report, report_of):
     assert len(short(report).encode()) <= LARGEST_SHORT_PAGE_BYTES
     failing = tuple(
         replace(each, verdict="FAILS", reason="2·m·n·k " * 120) for each in report.claims

@@ -2,17 +2,16 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from meta_tests.conftest import ROOT
-from prooflops.suite.report.run_report import RunReport, verdicts_json
+from prooflops.suite.report.run_report import verdicts_json
 
 SCHEMA = json.loads((ROOT / "prooflops/suite/report/verdicts.schema.json").read_text())
 
 
-def test_a_run_is_written_as_the_schema_says(report: RunReport) -> None:
+def test_a_run_is_written_as_the_schema_says(report):
     jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema, of the [dev] packages")
     validator = jsonschema.Draft202012Validator(SCHEMA)
     validator.check_schema(SCHEMA)
@@ -23,7 +22,7 @@ def test_a_run_is_written_as_the_schema_says(report: RunReport) -> None:
     )
     assert content["whole"]
     assert content["versions"]["torch"] == "2.13.0+cpu"
-    planted: list[dict[str, Any]] = [
+    planted = [
         {key: value for key, value in content.items() if key != "machine"},
         {**content, "more": 1},
         {**content, "claims": [{**content["claims"][0], "verdict": "maybe"}]},

@@ -1,15 +1,11 @@
 """A run leaves three files that say the same."""
 
 import json
-from pathlib import Path
 
-from prooflops.suite.report.run_report import RunReport
 from prooflops.suite.report.writing import write_pages
 
 
-def test_the_files_of_a_run_agree_and_the_same_run_gives_the_same_bytes(
-    report: RunReport, page: str, tmp_path: Path
-) -> None:
+def test_the_files_of_a_run_agree_and_the_same_run_gives_the_same_bytes(report, page, tmp_path):
     write_pages(report, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         "report.html",

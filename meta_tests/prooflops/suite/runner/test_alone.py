@@ -4,11 +4,10 @@ import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from meta_tests.conftest import ROOT, House, child_environment
+from meta_tests.conftest import ROOT, child_environment
 from prooflops.suite.evidence.file import EvidenceFile
 
 CLOCK = re.compile(r"measured\.time\(|perf_counter\(|flop_per_s\(device|timed_copy\(")
@@ -32,14 +31,14 @@ def test_benchmark(benchmark):
 """
 
 
-def intervals(file: EvidenceFile) -> dict[str, tuple[float, float]]:
+def intervals(file):
     """When each test ran."""
     began = {row["test"].rpartition("/")[2]: row["at"] for row in file.rows("start")}
     ended = {row["test"].rpartition("/")[2]: row["at"] for row in file.rows("end")}
     return {test: (began[test], ended[test]) for test in ended}
 
 
-def test_timed_tests_run_alone_and_others_side_by_side(house: House, tmp_path: Path) -> None:
+def test_timed_tests_run_alone_and_others_side_by_side(house, tmp_path):
     house.test(TIMED, "test_claims/test_a.py")
     house.test(FUNCTIONAL, "test_claims/test_a.py")
     house.test(FUNCTIONAL, "test_claims/test_b.py")
@@ -64,7 +63,7 @@ def test_timed_tests_run_alone_and_others_side_by_side(house: House, tmp_path: P
 @pytest.mark.parametrize(
     "file", sorted((ROOT / "test_claims").glob("test_*.py")), ids="{0.stem}".format
 )
-def test_a_claim_that_reads_a_clock_says_so(file: Path) -> None:
+def test_a_claim_that_reads_a_clock_says_so(file):
     text = file.read_text(encoding="utf-8")
     unmarked = []
     for node in ast.parse(text).body:

@@ -61,7 +61,7 @@ class Story:
     output: str
 
 
-def call(clone: House, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+def call(clone, *arguments, **variables):
     own = ["--test-limit", "4", "--processes", str(PROCESSES)]
     line = [sys.executable, "-m", "prooflops.suite.runner", *own, *arguments]
     return subprocess.Popen(
@@ -77,7 +77,7 @@ def call(clone: House, *arguments: str, **variables: str) -> "subprocess.Popen[s
 @pytest.fixture(
     scope="module", params=[1, pytest.param(10, marks=pytest.mark.prove)], ids="{} kills".format
 )
-def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(request, tmp_path_factory):
     clones = [new_house(tmp_path_factory.mktemp("clone")) for _ in range(2)]
     for clone in clones:
         for claim in ("holds", "hangs", "dies", "fails", "crashes"):
@@ -105,7 +105,7 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     )
 
 
-def test_a_kill_loses_nothing_but_the_running_test(story: Story) -> None:
+def test_a_kill_loses_nothing_but_the_running_test(story):
     starts = story.file.rows("start")
     ends = Counter(row["test"] for row in story.file.rows("end"))
     assert set(ends.values()) == {1}, "a test that had ended ran again"
@@ -115,7 +115,7 @@ def test_a_kill_loses_nothing_but_the_running_test(story: Story) -> None:
     assert story.lines == story.file.lines()[: len(story.lines)], "the other clone lost a line"
 
 
-def test_the_call_in_another_clone_completes_it(story: Story) -> None:
+def test_the_call_in_another_clone_completes_it(story):
     assert (story.code, "git" in story.output) == (1, False), story.output
     assert story.file.remaining() == []
     assert {
@@ -130,7 +130,7 @@ def test_the_call_in_another_clone_completes_it(story: Story) -> None:
     }
 
 
-def test_what_was_lost_with_its_process_has_its_stacks(story: Story) -> None:
+def test_what_was_lost_with_its_process_has_its_stacks(story):
     rows = {test.rpartition("::")[2]: row for test, row in story.file.ended().items()}
     assert "in test_hangs" in rows["test_hangs"]["log"]
     assert rows["test_hangs"]["reason"] == "it took longer than its limit of 4 s"
@@ -140,7 +140,7 @@ def test_what_was_lost_with_its_process_has_its_stacks(story: Story) -> None:
     assert str(story.clone.root) not in rows["test_fails"]["log"], "a path of this machine"
 
 
-def test_the_page_and_the_index_are_made_of_the_file_alone(story: Story) -> None:
+def test_the_page_and_the_index_are_made_of_the_file_alone(story):
     (verdicts,) = story.file.rows("verdicts")
     words = {claim: verdict for claim, (verdict, _) in verdicts["verdicts"].items()}
     assert list(words.values()) == ["holds", "error", "error", "FAILS", "error"], words
@@ -165,7 +165,7 @@ def test_the_page_and_the_index_are_made_of_the_file_alone(story: Story) -> None
         ),
     ],
 )
-def test_it_is_refused(story: Story, arguments: str, message: str, tmp_path: Path) -> None:
+def test_it_is_refused(story, arguments, message, tmp_path):
     plan = story.file.plan
     other = tmp_path / "other.jsonl"
     elsewhere = {"fingerprint": {"device": "cuda", "name": "H100"}, "tests": {"a": []}}
@@ -183,7 +183,7 @@ def test_it_is_refused(story: Story, arguments: str, message: str, tmp_path: Pat
     assert message.format(**known) in output
 
 
-def test_old_runs_are_removed_but_for_one_in_use(tmp_path: Path) -> None:
+def test_old_runs_are_removed_but_for_one_in_use(tmp_path):
     files = [tmp_path / f"20260101T0000{number:02}-1.jsonl" for number in range(KEPT_RUNS + 3)]
     for file in files:
         file.touch()
@@ -193,7 +193,7 @@ def test_old_runs_are_removed_but_for_one_in_use(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [files[0], *files[3:]]
 
 
-def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_run_which_says_how_to_go_on(tmp_path):
     house = new_house(tmp_path)
     house.claim("demo.holds")
     house.test('@pytest.mark.claim("demo.holds")\ndef test_first(): ...')
