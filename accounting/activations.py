@@ -3,7 +3,7 @@
 A tensor is kept if a gradient needs it: a linear map's weight gradient needs its input, a
 nonlinearity its input or output, attention its queries, keys, values, outputs and row sums. Views
 of one storage count once. Not included: parameters, the batch, the net's output and the loss, which
-are held for other reasons. Nets of your own: `prooflops.predicted`; models of transformers:
+are held for other reasons. Nets of your own: `prooflops.memory`; models of transformers:
 `prooflops.counted.built.activation_bytes`.
 
 Exact for the nets of bench/models.py on the CPU, as torch 2.13 runs them, for fp32, fp64, bf16 and
@@ -60,7 +60,7 @@ def _known(name: str, value: Any) -> Model:
     if not isinstance(value, Model):
         raise TypeError(
             f"{name} must be a DeepLinear, a Transformer or Parts, got a {type(value).__name__}; "
-            "prooflops.predicted.memory counts the saved tensors of a net"
+            "prooflops.memory.predicted_memory counts the saved tensors of a net"
         )
     if not all(isinstance(each, AttentionLayers) for each in value.attentions):
         raise ValueError(

@@ -2,7 +2,7 @@
 copies.
 
 Activations are in `accounting.activations`, the blocks a CUDA device hands out in
-`accounting.allocator`. All bytes are requested bytes: those of the tensors, before any allocator
+`prooflops.memory.allocator`. All bytes are requested bytes: those of the tensors, before any allocator
 rounds them up. Every function raises ValueError for a negative count or size, an unknown dtype,
 optimizer or recipe, naming valid ones.
 """
@@ -210,7 +210,7 @@ def model_state(
 
     Each class takes parameters · bytes of its own dtype. Exact by tensor sums; activations, module
     buffers, workspaces and allocator rounding come on top (`training_bytes`,
-    `accounting.allocator`).
+    `prooflops.memory.allocator`).
     Source: the "model states" of Rajbhandari et al. 2020 (ZeRO), section 3.1,
     https://arxiv.org/abs/1910.02054
 

@@ -1,5 +1,5 @@
 """Parameters, FLOPs and cache of a model, from its three lists (`accounting.parts`). Builders:
-`accounting.families`.
+`accounting.layers`.
 
 FLOPs are those of matrix products, as torch's FlopCounterMode counts them. Ignored: biases, norms,
 activations, softmax, rotary embeddings and residual additions, a few FLOPs per activation where a
@@ -20,16 +20,6 @@ from accounting.checks import (
     validated_choice,
     validated_model,
 )
-from accounting.families import (
-    GPT2_SMALL,
-    LLAMA3_8B,
-    LLAMA3_70B,
-    MIXTRAL_8X7B,
-    NORMS,
-    DeepLinear,
-    Transformer,
-    from_config,
-)
 from accounting.flops import (
     FORWARD_PRODUCTS,
     INPUT_GRADIENT_PRODUCTS,
@@ -39,6 +29,15 @@ from accounting.flops import (
 )
 from accounting.formats import Dtype
 from accounting.memory import element_bytes
+from accounting.networks import (
+    GPT2_SMALL,
+    LLAMA3_8B,
+    LLAMA3_70B,
+    MIXTRAL_8X7B,
+    NORMS,
+    DeepLinear,
+    Transformer,
+)
 from accounting.parts import (
     AttentionLayers,
     Lengths,
@@ -52,7 +51,7 @@ from accounting.roofline import Work
 __all__ = [
     "GPT2_SMALL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "RULES",
     "DeepLinear", "Model", "Transformer", "active_parameter_count", "backward_flops", "cache_bytes",
-    "decoding_work", "forward_flops", "from_config", "matmul_parameter_count", "parameter_count",
+    "decoding_work", "forward_flops", "matmul_parameter_count", "parameter_count",
     "parameter_counts", "recompute_flops", "rule_flops", "step_flops",
 ]  # fmt: skip
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
-from prooflops import measured
-from prooflops.measured import alternating, median_interval
+from prooflops import timing
+from prooflops.timing import alternating, median_interval
 
 LEAST_DEVICE_FLUSH_BYTES = 256 * 2**20
 # AMD's largest have a last level of 256 MiB that torch does not report.
@@ -149,14 +149,14 @@ def check_flush_worked(flush: Flush, device: torch.device, caches: Caches) -> Fl
     if device.type == "cpu":
         size //= caches.cores
     data = torch.randn(max(size, 2**14) // 4, device=device)
-    timer = measured.clock(device)
+    timer = timing.clock(device)
 
     def read_s(reads_before: int) -> float:
         """Both reads follow a flush, so that an accelerator is busy while either is launched."""
         # All threads take part: a core's own caches are emptied by its own part.
         flush()
         # Two that wait for one another drown the difference on a busy machine.
-        with measured.one_thread():
+        with timing.one_thread():
             for _ in range(reads_before):
                 data.sum()
             start = timer()

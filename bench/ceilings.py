@@ -24,8 +24,8 @@ from accounting.memory import element_bytes
 from bench import search
 from bench.products import Float32Products, Operands, product
 from bench.rounds import Pace, is_flat
-from prooflops import measured
-from prooflops.measured import alternating, median_interval
+from prooflops import timing
+from prooflops.timing import alternating, median_interval
 
 REGIMES = ("sustainable", "achievable")
 # Seconds of a search, in those of a benchmark's rounds; a CPU's space is small, and each of its
@@ -62,7 +62,7 @@ class Ceilings:
         self._clock_share = clock_share
         self._device = device
         self._pace = pace
-        self._timer = measured.clock(device)
+        self._timer = timing.clock(device)
         self._found: dict[tuple[str, str], search.Found] = {}
         # What a benchmark may have raised since.
         self._flop_per_s: dict[tuple[str, str], float] = {}
@@ -101,7 +101,7 @@ class Ceilings:
             side = PROBE.get(self._device.type, PROBE["other"])
             probe = product(dtype, side, side, side, self._device)
             with Float32Products(dtype):
-                times_s = measured.time(probe.multiply, self._device, warmup=1, rounds=3).times_s
+                times_s = timing.time(probe.multiply, self._device, warmup=1, rounds=3).times_s
             self._probed[dtype] = probe.work.flops / min(times_s)
         return self._probed[dtype]
 
@@ -141,11 +141,11 @@ class Ceilings:
         """What precedes a timed burst: a rest, then untimed calls until the device works at full
         speed.
         """
-        once_s = measured.time(function, self._device, warmup=1, rounds=2).median_s
+        once_s = timing.time(function, self._device, warmup=1, rounds=2).median_s
         lead = max(1, math.ceil(LEAD_S / max(once_s, 1e-9)))
 
         def rest() -> None:
-            measured.synchronise(self._device)
+            timing.synchronise(self._device)
             time.sleep(REST_S)
             for _ in range(lead):
                 function()
@@ -214,5 +214,5 @@ class Ceilings:
     def _burst_s(self, function: Callable[[], object]) -> float:
         """The median of the fastest calls after a rest."""
         self.rest_before(function)()
-        times = measured.time(function, self._device, warmup=0, rounds=2 * FASTEST).times_s
+        times = timing.time(function, self._device, warmup=0, rounds=2 * FASTEST).times_s
         return max(median(sorted(times)[:FASTEST]), 1e-9)

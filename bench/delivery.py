@@ -14,7 +14,7 @@ import torch
 
 from accounting.devices.floors import NOMINAL, Floor, compared
 from bench.products import Float32Products, Product
-from prooflops import measured
+from prooflops import timing
 
 # A card cools meanwhile, and other work ends.
 PAUSE_S = {"quick": 0.5, "default": 5.0, "thorough": 10.0}
@@ -132,8 +132,8 @@ class Delivery:
     def _seconds(self, function: Callable[[], object]) -> float:
         began = time.perf_counter()
         while self._device.type != "cpu" and time.perf_counter() - began < AGAIN_S:
-            measured.time(function, self._device, warmup=0, rounds=3)
-        return measured.time(function, self._device, warmup=2, rounds=ROUNDS_AGAIN).median_s
+            timing.time(function, self._device, warmup=0, rounds=3)
+        return timing.time(function, self._device, warmup=2, rounds=ROUNDS_AGAIN).median_s
 
     def _record(self, found: Figure, conditions: dict[str, Any]) -> None:
         __tracebackhide__ = True

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from prooflops import measured
+from prooflops import timing
 
 # From this share of its time on an operation is bound by its launch.
 LAUNCH_SHARE = 0.5
@@ -43,12 +43,12 @@ def figures(
             **({"bound": "launch"} if share >= LAUNCH_SHARE else {}),
         }
     calls = max(1, min(MOST_ENQUEUED_CALLS, int(MOST_ENQUEUED_S / seconds)))
-    measured.synchronise(device)
+    timing.synchronise(device)
     start = perf_counter()
     for _ in range(calls):
         function()
     enqueue = (perf_counter() - start) / calls
-    measured.synchronise(device)
+    timing.synchronise(device)
     share = min(enqueue / seconds, 1.0)
     found: dict[str, Any] = {"operators": operators, "enqueue_s": enqueue, "launch_share": share}
     if share >= LAUNCH_SHARE:
@@ -68,7 +68,7 @@ def empty_operator_s(device: torch.device, threads: int) -> float:
         for _ in range(100):
             torch.add(x, x, out=out)
 
-    return measured.time(many, device, warmup=2, rounds=9).median_s / 100
+    return timing.time(many, device, warmup=2, rounds=9).median_s / 100
 
 
 @cache
@@ -100,4 +100,4 @@ def replay(function: Callable[[], object], device: torch.device) -> dict[str, An
         # A capture that fails leaves its own stream the current one.
         torch.cuda.set_stream(current)
         return {"graph_s": None, "graph_failed": str(error).splitlines()[0]}
-    return {"graph_s": measured.time(graph.replay, device, warmup=3, rounds=21).median_s / REPLAYED}
+    return {"graph_s": timing.time(graph.replay, device, warmup=3, rounds=21).median_s / REPLAYED}

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+import prooflops.timing
 from accounting.roofline import Work, mfu
 from bench import launch, timing
 from bench.brief import BriefSchedule
@@ -27,8 +28,7 @@ from bench.products import Float32Products, Product
 from bench.rates import judged, share_of_units, shares_of_product
 from bench.rounds import NEAR_CEILING
 from bench.timing import CallTimer, NotWaitedFor, Rounds, Schedule, TimedCall
-from prooflops import measured
-from prooflops.measured import median_interval
+from prooflops.timing import median_interval
 
 # Raised whenever the way of measuring changes: figures of different methods are not compared.
 METHOD = 5
@@ -71,7 +71,7 @@ class Measure:
         self._peak_flop_per_s = peak_flop_per_s
         self._bound_flop_per_s = bound_flop_per_s
         self._make_flush = flush
-        self._timer = CallTimer(device, clock or measured.clock(device))
+        self._timer = CallTimer(device, clock or prooflops.timing.clock(device))
         self._conditions = conditions
         self._at_clock = at_clock
         self._began = math.inf

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from bench.measuring import METHOD
 from bench.rounds import FEWEST_ROUNDS, Pace, rounds_for
-from prooflops.measured import synchronise
+from prooflops.timing import synchronise
 
 # A rank that is silent for so long is taken for dead.
 TIMEOUT_S = 60.0

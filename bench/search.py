@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from bench.products import Operands
-from prooflops import measured
+from prooflops import timing
 
 Shape = tuple[int, int, int]
 # Calls a shape for so many seconds, and returns its FLOP/s.
@@ -236,7 +236,7 @@ def rate_on(
         # The first call chooses its kernel.
         multiply()
         if idle_s:
-            measured.synchronise(operands.device)
+            timing.synchronise(operands.device)
             sleep(idle_s)
         shares: list[float | None] = []
         times = sorted(calls_s(multiply, timer, window_s, lambda: shares.append(clock_share())))

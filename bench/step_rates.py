@@ -12,7 +12,7 @@ import torch
 from bench.ceilings import Ceilings
 from bench.products import DTYPES, Unsupported, product
 from bench.streams import Bandwidths
-from prooflops import measured
+from prooflops import timing
 
 TIMES_AGAIN = 2
 # Rounds of a step, at least and at most, and the seconds for them where the fewest take no longer.
@@ -59,7 +59,7 @@ class StepRates:
                 self.ceilings.remeasure(dtype, case.multiply, case.work.flops)
             rounds = min(max(int(SECONDS / known.seconds), ROUNDS[0]), ROUNDS[1])
             with self.conditions() as seen:
-                times = measured.time(step, self.device, warmup=2, rounds=rounds)
+                times = timing.time(step, self.device, warmup=2, rounds=rounds)
             self.record(times.median_s, times.spread, rounds, seen["labels"])
 
     def _ceiling(self, dtype: str) -> float | None:

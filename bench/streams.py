@@ -20,7 +20,7 @@ from accounting.roofline import Work
 from bench.cache import UNKNOWN_CACHE_BYTES, Caches
 from bench.checks import in_fp64
 from bench.rounds import Pace
-from prooflops import counted, measured
+from prooflops import counted, timing
 
 SCALAR = 3.0
 # An array's size in last-level caches: STREAM's rule.
@@ -329,6 +329,6 @@ class Bandwidths:
         return rate
 
     def _median_s(self, function: Callable[[], object]) -> float:
-        once = measured.time(function, self._device, warmup=1, rounds=2).median_s
+        once = timing.time(function, self._device, warmup=1, rounds=2).median_s
         rounds = min(max(math.ceil(self._pace.measure_s / 2 / max(once, 1e-9)), 3), 100)
-        return measured.time(function, self._device, warmup=0, rounds=rounds).median_s
+        return timing.time(function, self._device, warmup=0, rounds=rounds).median_s

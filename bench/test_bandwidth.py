@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from bench.streams import MEMORY, STREAMS, Arrays, Stream, assert_bytes, cache_size
-from prooflops.measured import one_thread
+from prooflops.timing import one_thread
 
 ROWS = [(MEMORY, kernel) for kernel in STREAMS]
 ROWS += [(level, kernel) for level in ("L1", "L2", "L3") for kernel in ("copy", "triad", "dot")]

@@ -26,7 +26,7 @@ from bench.ranks import Ranks, sharded_rows, whole_shares
 from bench.rounds import PACES
 from bench.timing import LEAST_WAITED_SHARE
 from bench.training import Workload
-from prooflops.measured import clock
+from prooflops.timing import clock
 
 if not dist.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)

@@ -27,7 +27,7 @@ from bench.tokens import (
     write_tokens,
 )
 from bench.training import Step, usual_recipe, workload
-from prooflops import measured
+from prooflops import timing
 
 # Python 3.12 and later, where torch has threads: its loader forks, and its workers use none of
 # them.
@@ -74,7 +74,7 @@ def appetite(device, sizing, pace, bound_flop_per_s, progress_of) -> Callable[[]
         step = Step(work, recipe, device)
         # Allocates.
         step()
-        return work.tokens / median(calls_s(step, measured.clock(device), window_s))
+        return work.tokens / median(calls_s(step, timing.clock(device), window_s))
 
     return rate
 
@@ -162,7 +162,7 @@ def test_training_loop(
     """
     recipe = usual_recipe(device, bound_flop_per_s)
     work = workload("transformer", recipe, device, sizing.fitting)
-    step, timer = Step(work, recipe, device), measured.clock(device)
+    step, timer = Step(work, recipe, device), timing.clock(device)
     batches = Batches(token_file("uint16"), "uint16", "random", work.batch, work.sequence)
     arriving = stream(batches, workers, device.type == "cuda")
     assert_first_batches(batches, next(arriving), arriving, workers)

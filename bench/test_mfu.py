@@ -16,7 +16,7 @@ from bench.well_written import (
     predicted_peak_bytes,
     seconds_by_kind,
 )
-from prooflops import measured
+from prooflops.memory import measured_memory
 
 # A net takes half a minute to compile; a short run has the time for one.
 QUICK_NETS = ("gpt2-124m",)
@@ -73,7 +73,7 @@ def test_mfu(net, device, pace, sizing, peak_flop_per_s, measure, delivery):
 
 def measured_peak_bytes(step: WellWrittenStep) -> int:
     """The most bytes that a step adds to its weights, state and inputs."""
-    with measured.memory(step.device) as memory:
+    with measured_memory(step.device) as memory:
         step()
         memory.mark("step")
     return memory.phases["step"].peak_bytes

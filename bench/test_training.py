@@ -21,8 +21,9 @@ from bench.measuring import Measure
 from bench.products import Unsupported, product, product_bytes
 from bench.rates import shares_of
 from bench.training import ON_CPU, PARTS, RECIPES, Step, Workload, workload
-from prooflops import counted, measured, predicted
-from prooflops.measured import alternating
+from prooflops import counted, timing
+from prooflops.memory import fake_copy, measured_memory, predicted_memory
+from prooflops.timing import alternating
 
 MODELS = tuple(ON_CPU)
 # A busy card takes it in 0.1 s; its counter moves every 20 to 100 ms.
@@ -142,7 +143,7 @@ def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per
         # The gate compares times.
         return
     record_rates(measure, work, step, flops, seconds, ceilings, peak_flop_per_s(recipe))
-    parts = step.part_times_s(measured.clock(device), PARTS_TIMED[pace])
+    parts = step.part_times_s(timing.clock(device), PARTS_TIMED[pace])
     # Near 1 on a quiet machine: the parts are the whole step.
     measure.declare(
         **{f"{part}_s": parts[part] for part in PARTS},
@@ -174,7 +175,7 @@ def compiled_step(
     began = perf_counter()
     # Compiles forward and backward.
     gradients = step.gradients()
-    measured.synchronise(device)
+    timing.synchronise(device)
     compile_s = perf_counter() - began
     assert_close(gradients, eager_gradients, COMPILED_TOLERANCE[recipe], "compiled")
     loss = float(step())
@@ -295,7 +296,7 @@ def step_memory(step: Step) -> dict[str, dict[str, Any]]:
         "optimizer state": sum(each.nbytes for each in state),
     }
     gradients = {}
-    with measured.memory(step.device) as memory:
+    with measured_memory(step.device) as memory:
         loss = step.forward(step.data, step.targets)
         memory.mark("forward")
         gradients["forward"] = 0
@@ -321,7 +322,7 @@ def step_memory(step: Step) -> dict[str, dict[str, Any]]:
 
 def held_bytes(step: Step) -> int:
     """Bytes that a forward pass leaves for the backward pass, as the allocator counts them."""
-    with measured.memory(step.device) as memory:
+    with measured_memory(step.device) as memory:
         loss = step.forward(step.data, step.targets)
         memory.mark("forward")
     del loss
@@ -330,9 +331,9 @@ def held_bytes(step: Step) -> int:
 
 def predicted_held_bytes(step: Step) -> int:
     """The same without running it, on a CPU's kernels."""
-    with predicted.memory(step.device, workspaces=False) as memory:
+    with predicted_memory(step.device, workspaces=False) as memory:
         fake = copy.copy(step)
-        fake.net = predicted.fake_copy(step.module, step.device)
+        fake.net = fake_copy(step.module, step.device)
         data, targets = (
             torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (step.data, step.targets)
         )
@@ -347,7 +348,7 @@ def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, measure
     """How many times as long one step takes as another: the median over pairs, their order
     alternating.
     """
-    timer = measured.clock(device)
+    timer = timing.clock(device)
 
     def seconds(step: Step) -> float:
         start = timer()

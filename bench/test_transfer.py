@@ -9,7 +9,7 @@ from bench.checks import assert_random
 from bench.measuring import Measure
 from bench.streams import assert_bytes
 from bench.transfers import DIRECTIONS, Transfer, beside, in_parts, overlap_share, transfer
-from prooflops import measured
+from prooflops import timing
 
 FP32_ELEMENTS = {"quick": 2**22, "default": 2**24, "thorough": 2**26}
 PARTS = 1024
@@ -31,7 +31,7 @@ def measured_copy(
     """Times a copy, waits for the device, and checks the target."""
 
     def check(got: torch.Tensor) -> None:
-        measured.synchronise(device)
+        timing.synchronise(device)
         case.check(got)
 
     # New memory may be that of an earlier copy, and hold the right numbers already.
@@ -70,7 +70,7 @@ def test_peer(device, pace, measure, delivery):
 def test_many_small(direction, device, pace, measure):
     """The bytes of one copy in 1024 parts: the cost of each copy beyond its bytes."""
     whole = transfer(direction, FP32_ELEMENTS[pace], device, pinned=True, blocking=False)
-    one_s = measured.time(whole.run, device, warmup=3, rounds=11).median_s
+    one_s = timing.time(whole.run, device, warmup=3, rounds=11).median_s
     many_s = measured_copy(
         in_parts(whole, PARTS), device, measure, direction=direction, copies=PARTS
     )
@@ -88,23 +88,23 @@ def test_overlap(direction, device, pace, measure):
     a, b = (torch.randn(SIDE, SIDE, device=device) for _ in range(2))
     out = torch.empty_like(a)
     assert_random([case.source, a, b])
-    copy_s = measured.time(case.run, device, warmup=3, rounds=11).median_s
-    product_s = measured.time(lambda: torch.mm(a, b, out=out), device, warmup=3, rounds=11).median_s
+    copy_s = timing.time(case.run, device, warmup=3, rounds=11).median_s
+    product_s = timing.time(lambda: torch.mm(a, b, out=out), device, warmup=3, rounds=11).median_s
     times = max(1, round(copy_s / product_s))
 
     def compute() -> None:
         for _ in range(times):
             torch.mm(a, b, out=out)
 
-    compute_s = measured.time(compute, device, warmup=2, rounds=11).median_s
+    compute_s = timing.time(compute, device, warmup=2, rounds=11).median_s
     both = beside(device, compute, case.run)
     together_s = measure.median_s(both, dtype="fp32", bytes=case.work.bytes, direction=direction)
     # Otherwise the host would write while a copy to it goes on.
-    measured.synchronise(device)
+    timing.synchronise(device)
     for each in (case.target, out):
         each.fill_(float("nan"))
     both()
-    measured.synchronise(device)
+    timing.synchronise(device)
     case.check(case.target)
     assert not bool(out.isnan().any()), "the products beside the copy were not computed"
     measure.declare(

@@ -20,7 +20,7 @@ import torch
 
 from bench.ceilings import Ceilings
 from bench.rounds import FEWEST_ROUNDS, SAMPLED_S, Pace, is_flat, rounds_for
-from prooflops import measured
+from prooflops import timing
 
 # A thousand times the resolution of the host's clock.
 SHORTEST_ROUND_S = 1e-4
@@ -93,12 +93,12 @@ class CallTimer:
         """The same of so many calls, from an idle device to an idle device."""
         if call.setup is not None:
             call.setup()
-        measured.synchronise(self.device)
+        timing.synchronise(self.device)
         began, start = perf_counter(), self.clock()
         for _ in range(calls):
             call.function()
         seconds = self.clock() - start
-        measured.synchronise(self.device)
+        timing.synchronise(self.device)
         return max(seconds / calls, 1e-9), seconds / max(perf_counter() - began, 1e-9)
 
     def first_calls(self, call: TimedCall) -> tuple[float, float]:
@@ -153,7 +153,7 @@ class CallTimer:
             return 0.0
         began = perf_counter()
         call.prepare()
-        measured.synchronise(self.device)
+        timing.synchronise(self.device)
         return perf_counter() - began
 
     def before_round(self, call: TimedCall, calls: int, call_s: float) -> Callable[[], None] | None:

@@ -19,7 +19,8 @@ from torch.nn import functional
 from accounting import models
 from accounting.models import GPT2_SMALL, Transformer
 from bench.models import build, inputs
-from prooflops import measured, predicted
+from prooflops import timing
+from prooflops.memory import TrainingStep
 
 VOCABULARY_OF_WHOLE_TILES = 50_304
 # The shape of TinyLlama, with 1.1 billion parameters.
@@ -63,7 +64,7 @@ class Batch:
 def predicted_peak_bytes(model: Transformer, size: int, sequence: int, device: torch.device) -> int:
     """The bytes of two eager steps, by fake tensors: a compiled step keeps no more."""
     tokens = torch.empty(size, sequence, dtype=torch.long, device="meta")
-    step = predicted.TrainingStep(
+    step = TrainingStep(
         partial(build, model, fused_qkv=True),
         tokens,
         loss=loss_of,
@@ -145,7 +146,7 @@ def seconds_by_kind(step: Callable[[], object], device: torch.device) -> dict[st
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as seen:
         step()
-        measured.synchronise(device)
+        timing.synchronise(device)
     found: dict[str, float] = {}
     for kernel in seen.key_averages():
         kind = kind_of(kernel.key)

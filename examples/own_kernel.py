@@ -16,7 +16,7 @@ from accounting.roofline import (
     matmul_work,
     ridge_point,
 )
-from prooflops import measured
+from prooflops import timing
 
 ROWS = 4096
 COLUMNS = 4096
@@ -39,9 +39,7 @@ def work() -> Work:
 
 
 def median_s(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> float:
-    return measured.time(
-        lambda: function(*tensors), tensors[0].device, warmup=2, rounds=10
-    ).median_s
+    return timing.time(lambda: function(*tensors), tensors[0].device, warmup=2, rounds=10).median_s
 
 
 def lines(device: str = "cpu") -> list[str]:

@@ -12,7 +12,7 @@ from meta_tests.conftest import PACKAGES, ROOT
 
 FORMULAS = sorted({file.stem for file in (ROOT / "accounting").glob("[a-z]*.py")})
 VIOLATIONS = {
-    "Formulas import one another": ("accounting/flops.py", "import accounting.__main__"),
+    "Formulas import one another": ("accounting/flops.py", "import prooflops.__main__"),
     "accounting imports the standard library": (
         "accounting/flops.py",
         "from prooflops import counted",
@@ -20,7 +20,7 @@ VIOLATIONS = {
     "Instruments import neither": ("prooflops/counted/__init__.py", "import pytest"),
     "Claims import formulas": ("test_claims/test_flops.py", "import bench.models"),
     "Benchmarks import formulas": ("bench/test_matmul.py", "from prooflops.suite import ranks"),
-    "A room of prooflops imports": ("prooflops/counted/counter.py", "import prooflops.predicted"),
+    "A room of prooflops imports": ("prooflops/counted/counter.py", "import prooflops.memory"),
     "The gate imports neither": ("prooflops_gate/run.py", "def f():\n    import torch"),
     "No files import each other": (
         "accounting/contraction.py",
@@ -58,7 +58,7 @@ def test_each_import_rule_sees_a_planted_violation(tmp_path):
     "code",
     [
         f"from accounting import {', '.join(FORMULAS)}",
-        "from accounting.__main__ import main; main(['gpt2'])",
+        "from prooflops.__main__ import main; main(['gpt2'])",
         "import prooflops, prooflops.plugin",
         "import prooflops_gate.plugin",
         "import prooflops.suite.verdicts",

@@ -2,9 +2,8 @@
 
 from prooflops.counted import CountedWork
 from prooflops.counted import flops as count
-from prooflops.measured import MeasuredMemory
-from prooflops.measured import memory as measure
-from prooflops.predicted import PredictedMemory
-from prooflops.predicted import memory as predict
+from prooflops.memory import MeasuredMemory, PredictedMemory
+from prooflops.memory import measured_memory as measure
+from prooflops.memory import predicted_memory as predict
 
 __all__ = ["CountedWork", "MeasuredMemory", "PredictedMemory", "count", "measure", "predict"]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from prooflops import measured
+from prooflops.memory import why_uncounted
 from test_claims.oracles.tensors import metered, warm_up
 from test_claims.strategies import draw_dtypes_of
 
@@ -25,7 +25,7 @@ def metered_device(device):
 @pytest.fixture
 def memory_device(device):
     """The device under test, where torch counts the bytes on it; warmed up."""
-    if why := measured.why_uncounted(device):
+    if why := why_uncounted(device):
         pytest.skip(why)
     warm_up(device)
     return device

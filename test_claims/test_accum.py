@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from accounting.activations import activation_bytes, deep_linear_peak_bytes
 from accounting.models import DeepLinear, parameter_count
-from prooflops import measured
+from prooflops.memory import MEASURED_DEVICES, measured_memory
 from test_claims.oracles.tensors import relative_error
 from test_claims.strategies import in_fp64, with_dtype
 
@@ -135,7 +135,7 @@ def measured_step(request, workloads, device):
     Two for each micro-batch: its forward pass, and its backward pass. Parameters and data are
     not included; both are there whatever the number.
     """
-    if device.type not in measured.MEASURED_DEVICES:
+    if device.type not in MEASURED_DEVICES:
         pytest.skip(f"torch does not count the bytes that tensors hold on {device.type}")
     model, batch = request.param
     net = workloads.build(model, device=device)
@@ -144,7 +144,7 @@ def measured_step(request, workloads, device):
 
     def phases(micro_batches):
         net.zero_grad()
-        with measured.memory(device) as held:
+        with measured_memory(device) as held:
             for number, part in enumerate(x.chunk(micro_batches)):
                 loss = net(part).pow(2).mean() / micro_batches
                 held.mark(f"forward {number}")

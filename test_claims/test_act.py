@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from accounting import memory
 from accounting.activations import RANDOM_STATE_BYTES, activation_bytes, recomputed_bytes
 from accounting.models import DeepLinear, Transformer, recompute_flops
-from prooflops import counted, measured
+from prooflops import counted
+from prooflops.memory import measured_memory
 from test_claims.oracles import tensors
 from test_claims.oracles.tensors import difference
 from test_claims.strategies import TORCH_DTYPES, with_dtype
@@ -46,7 +47,7 @@ def measured_peaks(layers, x, counts):
     """
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
     above = torch.ones_like(x)
-    with measured.memory(x.device) as held:
+    with measured_memory(x.device) as held:
         for segments in counts:
             y = in_segments(layers, x, segments, preserve_rng_state=False)
             y.backward(above)
@@ -274,7 +275,7 @@ def test_inference_holds_the_input_and_output_of_one_layer(
     net = nn.Sequential(*maps)
     x = torch.ones(*rows, width, device=metered_device)
     tensors.warm_up(metered_device)
-    with measured.memory(metered_device) as held:
+    with measured_memory(metered_device) as held:
         for gradients in (False, True):
             with torch.set_grad_enabled(gradients):
                 net(x)
@@ -300,7 +301,7 @@ def test_activations_grow_with_the_batch_until_they_dominate(
     net = workloads.build(model, device=memory_device)
     x = workloads.inputs(model, batches[-1], device=memory_device)
     net(x)
-    with measured.memory(memory_device) as held:
+    with measured_memory(memory_device) as held:
         for batch in batches:
             y = net(x[:batch])
             held.mark(str(batch))
@@ -511,7 +512,7 @@ def test_the_memory_bought_is_all_but_one_activation_per_segment(workloads, memo
     rows = workloads.inputs(model, batch, device=memory_device)
     x = rows.view(2, -1, model.inputs)
     net = workloads.build(model, device=memory_device, checkpoint_every=every)
-    with measured.memory(memory_device) as held:
+    with measured_memory(memory_device) as held:
         y = net(x)
     segments = 0
     if every:

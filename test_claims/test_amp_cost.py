@@ -10,7 +10,7 @@ from torch.nn import functional
 from accounting.activations import activation_bytes
 from accounting.memory import element_bytes
 from accounting.models import DeepLinear
-from prooflops import measured
+from prooflops.memory import measured_memory
 from test_claims.oracles import tensors
 from test_claims.oracles.dispatched import Recorded
 from test_claims.oracles.mixed_precision import linear_layers, step
@@ -68,7 +68,7 @@ def test_a_linear_layer_on_a_batch_of_32_takes_half_the_bytes_in_bf16(metered_de
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         ones = partial(torch.ones, device=device, dtype=dtype)
         warm = functional.linear(ones(32, dim), ones(32, dim))
-        with measured.memory(device) as held:
+        with measured_memory(device) as held:
             weight = ones(dim, dim)
             x = ones(32, dim)
             y = functional.linear(x, weight)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from prooflops.measured import memory
+from prooflops.memory import measured_memory
 from test_claims.oracles import dispatched
 from test_claims.oracles.dispatched import (
     Graphs,
@@ -248,9 +248,9 @@ def test_all_operations_become_one_that_allocates_its_result_alone(device, fused
 
     if metered(device) != device:
         return
-    with memory(device) as uncompiled:
+    with measured_memory(device) as uncompiled:
         function(x)
-    with memory(device) as compiled_:
+    with measured_memory(device) as compiled_:
         as_one(x)
     tensors = uncompiled.allocated_bytes // x.nbytes, compiled_.allocated_bytes / x.nbytes
     assert tensors == (operations, 1), (

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from accounting.allocator import charged_bytes, rounded_bytes
 from accounting.devices import has_dtype
 from accounting.memory import tensor_bytes
-from prooflops.measured import memory
+from prooflops.memory import measured_memory
+from prooflops.memory.allocator import charged_bytes, rounded_bytes
 from test_claims.oracles.dispatched import crossings, host_to_device_copies, linear_net
 from test_claims.oracles.kernels import empty_host_cache, timed_copy
 from test_claims.oracles.tensors import difference, metered, without_collector
@@ -144,7 +144,7 @@ def test_creating_on_a_device_dispatches_no_copy_and_takes_no_host_memory(factor
     copies = crossings(create)
     assert copies == [], f"torch.{factory}(device='meta') made copies: {copies}"
 
-    with memory("cpu") as host:
+    with measured_memory("cpu") as host:
         kept = create()
     taken = host.allocated_bytes
     assert taken == 0, f"torch.{factory}(device='meta') allocated {taken} B on the host"
@@ -194,12 +194,12 @@ def test_zeros_then_to_fills_host_memory_and_copies_all_of_it(shape, dtype):
     copied = [copy.nbytes for copy in crossings(through_the_host)]
     assert copied == [nbytes], f"zeros.to(device) copied {copied} B, but should copy {nbytes}"
 
-    with memory("cpu") as host:
+    with measured_memory("cpu") as host:
         through_the_host()
     taken = host.allocated_bytes
     assert taken == nbytes, f"it allocated {taken} B of host memory, not {nbytes}"
 
-    with memory("cpu") as host:
+    with measured_memory("cpu") as host:
         torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=META)
     taken = host.allocated_bytes
     assert taken == 0, f"zeros(device=) took {taken} B of host memory, but should take none"
@@ -217,7 +217,7 @@ def test_zeros_then_to_traces_one_copy_and_the_direct_form_none(cuda):
 @pytest.mark.claim("device.allocated-8192")
 def test_one_matrix_moved_and_one_created_take_8192_bytes(device):
     home = torch.zeros(32, 32)
-    with memory(metered(device)) as held:
+    with measured_memory(metered(device)) as held:
         moved = home.to(metered(device), copy=True)
         created = torch.randn(32, 32, device=metered(device))
 

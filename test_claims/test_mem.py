@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from accounting import memory, optimizers
 from accounting.activations import activation_bytes, deep_linear_peak_bytes
-from accounting.allocator import rounded_bytes
 from accounting.models import DeepLinear, parameter_count
-from prooflops import measured
+from prooflops.memory import measured_memory
+from prooflops.memory.allocator import rounded_bytes
 from test_claims.oracles import tensors
 from test_claims.strategies import (
     TORCH_DTYPES,
@@ -276,7 +276,7 @@ def train_two_steps(workloads, device, model, batch, optimizer, set_to_none=True
     """Bytes of each phase of building a net and training it for two steps, all phases in one
     measurement.
     """
-    with measured.memory(device) as held:
+    with measured_memory(device) as held:
         net = workloads.build(model, device=device)
         stepper = tensors.OPTIMIZERS[optimizer](net.parameters())
         x = workloads.inputs(model, batch, device=device)
@@ -400,7 +400,7 @@ def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(
 @pytest.mark.parametrize("implementation", ["foreach", "for-loop"])
 def test_the_step_of_adamw_needs_scratch_beyond_its_state(memory_device, implementation, amsgrad):
     sizes_of_tensors = (700, 10_000, 2_000, 30)
-    with measured.memory(memory_device) as held:
+    with measured_memory(memory_device) as held:
         parameters = [
             torch.nn.Parameter(torch.ones(size, device=memory_device)) for size in sizes_of_tensors
         ]
@@ -447,7 +447,7 @@ def test_the_buckets_of_data_parallel_take_the_bytes_of_the_gradients(
     for sent in ("_sync_module_states", "_verify_param_shape_across_processes"):
         monkeypatch.setattr(torch.nn.parallel.distributed, sent, lambda *_, **__: None)
     x = torch.ones(4, width, device=memory_device)
-    with measured.memory(memory_device) as held:
+    with measured_memory(memory_device) as held:
         net = torch.nn.Sequential(
             *(torch.nn.Linear(width, width, device=memory_device) for _ in range(layers))
         )

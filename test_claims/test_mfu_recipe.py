@@ -9,7 +9,7 @@ import torch
 
 from accounting.flops import matmul_flops
 from accounting.roofline import mfu
-from prooflops import measured
+from prooflops import timing
 from test_claims.oracles.kernels import product
 
 # Half the peak, or less where a kernel sleeps longer.
@@ -76,7 +76,7 @@ def test_the_devices_own_clock_reports_the_share_of_each_kernel(standin, seconds
         )  # longest in the last trial, which shall not decide
         ran_s.append(time.perf_counter() - start)
 
-    rounds = measured.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=9)
+    rounds = timing.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=9)
     share = mfu(KERNEL_FLOPS, rounds.median_s, STANDIN_PEAK)
     should = KERNEL_FLOPS / median(ran_s[1:]) / STANDIN_PEAK
     assert 0.8 * should < share <= should, (
@@ -93,9 +93,9 @@ def test_a_first_call_that_prepares_itself_is_left_to_the_warm_up(standin):
         time.sleep(KERNEL_S if prepared else 20 * KERNEL_S)
         prepared.append(True)
 
-    cold = measured.time(lambda: standin.submit(kernel), "cuda", warmup=0, rounds=5)
+    cold = timing.time(lambda: standin.submit(kernel), "cuda", warmup=0, rounds=5)
     prepared.clear()
-    warm = measured.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=5)
+    warm = timing.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=5)
     assert cold.times_s[0] >= 20 * KERNEL_S, (
         f"the first call took {cold.times_s[0]} s, and should have been timed"
     )
@@ -106,7 +106,7 @@ def test_a_first_call_that_prepares_itself_is_left_to_the_warm_up(standin):
     while min(first) >= 20 * KERNEL_S and len(first) < 5:  # a busy host can hold one trial up
         prepared.clear()
         first.append(
-            measured.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=1).times_s[0]
+            timing.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=1).times_s[0]
         )
     assert min(first) < 20 * KERNEL_S, (
         f"the first trial took {min(first)} s at least, but should not prepare anything"
@@ -121,7 +121,7 @@ def test_on_a_gpu_the_launch_alone_passes_for_a_share_above_one(
 ):
     multiply = product(device, "fp32", 8192)
     flops = matmul_flops(8192, 8192, 8192)
-    true = min(measured.time(multiply, device, warmup=2, rounds=5).times_s)
+    true = min(timing.time(multiply, device, warmup=2, rounds=5).times_s)
     start = time.perf_counter()
     multiply()
     launch = time.perf_counter() - start

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accounting import memory, optimizers
-from accounting.allocator import charge_bounds
 from accounting.planning import device_state
-from prooflops import measured
+from prooflops.memory import measured_memory
+from prooflops.memory.allocator import charge_bounds
 from test_claims.oracles import sharding, tensors
 from test_claims.strategies import (
     TORCH_DTYPES,
@@ -55,7 +55,7 @@ def test_the_allocator_sees_so_many_copies_appear(
         optimizers.OPTIMIZERS[optimizer],
         (TORCH_DTYPES[dtype], f"[{tensor_shapes}, {dtype}]"),
     )
-    with measured.memory(metered_device) as held:
+    with measured_memory(metered_device) as held:
         parameters = [
             torch.nn.Parameter(torch.ones(of, device=metered_device, dtype=torchs))
             for of in tensor_shapes
@@ -135,7 +135,7 @@ LINEAR_1024_BYTES = 16_793_600
 def linear_1024(memory_device):
     """Bytes that the device holds for Linear(1024, 1024) trained by AdamW for a step."""
     x = torch.ones(1, 1024, device=memory_device)
-    with measured.memory(memory_device) as held:
+    with measured_memory(memory_device) as held:
         net = torch.nn.Linear(1024, 1024, device=memory_device)
         stepper = torch.optim.AdamW(net.parameters())
         tensors.train(net, stepper, x)
@@ -291,7 +291,7 @@ def test_a_state_brought_in_fp32_is_cast_to_the_parameters_dtype(device, optimiz
 def test_zero_grad_frees_its_own_gradients_unless_told_to_keep_them(
     metered_device, options, kept, elements, names
 ):
-    with measured.memory(metered_device) as held:
+    with measured_memory(metered_device) as held:
         parameters = [
             torch.nn.Parameter(torch.ones(each, device=metered_device)) for each in elements
         ]

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from accounting.memory import element_bytes
-from prooflops import measured
+from prooflops.memory import measured_memory, why_uncounted
 from test_claims.oracles import low_precision
 from test_claims.oracles.low_precision import PER_CHANNEL, PER_TENSOR, fresh_loss, quantised
 from test_claims.oracles.tensors import relative_error
@@ -135,7 +135,7 @@ def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(
 def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(
     device, rows, pairs, seed
 ):
-    if why := measured.why_uncounted(device):
+    if why := why_uncounted(device):
         pytest.skip(why)
     weight = gaussian(seed, rows, 2 * pairs, device=device)
     assume(weight.abs().amax(dim=1).min() > 0)
@@ -144,7 +144,7 @@ def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(
         scales = low_precision.scales_of(weight, bits, PER_CHANNEL)
         low = quantised(weight, bits)
         integers = (low / scales[:, None]).round().to(torch.int8)
-        with measured.memory(device) as held:
+        with measured_memory(device) as held:
             stored = (
                 low_precision.packed_int4(integers) if bits == 4 else integers.clone(),
                 scales.clone(),

@@ -15,7 +15,7 @@ from accounting.layout import (
     storage_offset,
     view_strides,
 )
-from prooflops.measured import memory
+from prooflops.memory import measured_memory
 from test_claims.oracles.tensors import assert_same, layout_of, metered, places, shares_storage
 from test_claims.strategies import (
     ALWAYS_VIEWS,
@@ -365,7 +365,7 @@ def chained_views(x):
 @given(chain=view_chains(operations=ALWAYS_VIEWS))
 def test_making_views_allocates_nothing(device, chain):
     base = chain.base(metered(device))
-    with memory(base.device) as held:
+    with measured_memory(base.device) as held:
         view = base
         for step in chain.steps:
             view = step.of(view.detach())
@@ -406,7 +406,7 @@ def test_making_views_takes_a_time_that_does_not_grow_with_their_size(
 
 @pytest.mark.claim("storage.views-free")
 def test_a_view_keeps_the_whole_storage_of_its_base(device):
-    with memory(metered(device)) as held:
+    with measured_memory(metered(device)) as held:
         base = torch.zeros(1_000_000, device=metered(device))
         view = base[:10]
         del base

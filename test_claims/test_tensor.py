@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from accounting.allocator import charged_bytes
 from accounting.layout import broadcast_shape
 from accounting.memory import storage_bytes, tensor_bytes
-from prooflops.measured import memory
+from prooflops.memory import measured_memory
+from prooflops.memory.allocator import charged_bytes
 from test_claims.oracles.tensors import OPTIMIZERS, metered, tensor_sum
 from test_claims.strategies import (
     TORCH_DTYPES,
@@ -55,7 +55,7 @@ def test_a_fresh_tensor_takes_its_elements_times_their_bytes(device, shape, dtyp
 def test_the_allocator_is_asked_for_exactly_the_bytes_of_the_values(device):
     shape = (3, 5, 7)
     kept = []
-    with memory(metered(device)) as held:
+    with measured_memory(metered(device)) as held:
         for name, dtype in TORCH_DTYPES.items():
             kept.append(torch.empty(shape, dtype=dtype, device=metered(device)))
             held.mark(name)
@@ -138,7 +138,7 @@ def test_16_bit_floats_take_half_the_bytes_8_bit_floats_a_quarter(device, shape)
 @pytest.mark.claim("tensor.ex-5x10-fp16")
 def test_moving_100_bytes_to_a_gpu_charges_a_block_of_512(device):
     here = torch.ones(5, 10, dtype=torch.float16)
-    with memory(device) as held:
+    with measured_memory(device) as held:
         there = here.to(device)
     for x, place in ((here, "cpu"), (there, device.type)):
         got = x.untyped_storage().nbytes()
@@ -217,7 +217,7 @@ def test_every_byte_that_training_holds_lies_in_a_tensor(device, optimizer, n, w
         return found
 
     trained(lambda _: None)  # a device's libraries take their workspaces at first use
-    with memory(device) as held:
+    with measured_memory(device) as held:
         found = trained(held.mark)
     for phase, in_tensors in found.items():
         live = held.phases[phase].live_bytes

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 
-from prooflops import measured
+from prooflops.memory import measured_memory
 
 # A rule of thumb holds for a model that it meets within a tenth; the page has its difference, and
 # the reasons, exactly.
@@ -71,7 +71,7 @@ def test_parameters_and_buffers_have_the_bytes_that_copies_of_them_take(
     user_model, memory_device, record_figure
 ):
     tensors = registered(user_model.instance.module)
-    with measured.memory(memory_device) as held:
+    with measured_memory(memory_device) as held:
         copies = [tensor.detach().clone() for tensor in tensors]
     record_figure(f"{held.live_bytes:,} B")
     got = user_model.inventory.bytes
@@ -117,7 +117,7 @@ def test_dropping_the_gradients_frees_what_zeroing_them_keeps(
 ):
     instance = user_model.instance
     instance.optimizer.zero_grad(set_to_none=True)
-    with measured.memory(memory_device) as held:
+    with measured_memory(memory_device) as held:
         instance.forward().backward()
         parameters = [each for group in instance.optimizer.param_groups for each in group["params"]]
         gradients = storage_bytes_of([each.grad for each in parameters if each.grad is not None])

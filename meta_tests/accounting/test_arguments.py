@@ -5,23 +5,23 @@ import pytest
 
 from accounting import (
     activations,
-    allocator,
     attention,
     convolution,
     devices,
-    families,
     flops,
     formats,
+    layers,
     layout,
     memory,
     models,
+    networks,
     parallel,
     planning,
     roofline,
 )
 
 CONVOLUTION = convolution.Convolution(96, 96, 96, (96, 96), (2, 2))
-NET = families.Transformer(vocab_size=96, layers=96, dim=96, heads=12, hidden=96)
+NET = networks.Transformer(vocab_size=96, layers=96, dim=96, heads=12, hidden=96)
 # A function of each module, with arguments of each kind.
 CALLS = [
     (flops.linear_step, {"batch": 96, "in_features": 96, "out_features": 96, "bias": True}),
@@ -29,8 +29,7 @@ CALLS = [
     (convolution.convolution_flops, {"convolution": CONVOLUTION}),
     (layout.view_strides, {"shape": (96, 2), "strides": (2, 1), "new_shape": (192,)}),
     (memory.model_state, {"parameters": 96, "optimizer": "adamw", "recipe": "fp32"}),
-    (allocator.charged_bytes, {"request": 96, "block": 1024}),
-    (families.mixture, {"dim": 96, "hidden": 96, "experts": 96, "active": 2, "shared": 96}),
+    (layers.mixture, {"dim": 96, "hidden": 96, "experts": 96, "active": 2, "shared": 96}),
     (models.step_flops, {"model": NET, "batch": 96, "sequence": 96, "checkpoint_every": 96}),
     (activations.activation_bytes, {"model": NET, "batch": 96, "sequence": 96, "dtype": "bf16"}),
     (parallel.Parallelism, {"data": 96, "tensor": 96, "zero_stage": 3, "sequence": False}),

@@ -6,7 +6,7 @@ import random
 import pytest
 from scipy import stats
 
-from prooflops.measured import median_interval
+from prooflops.timing import median_interval
 
 FEWEST = {0.95: 6, 0.99: 8}  # values that have an interval
 

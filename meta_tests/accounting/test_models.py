@@ -13,7 +13,7 @@ from accounting.models import (
     parameter_counts,
 )
 from bench.models import build
-from prooflops import measured
+from prooflops import timing
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,7 +22,7 @@ def one_thread():
 
     It is waited for where others use its core.
     """
-    with measured.one_thread():
+    with timing.one_thread():
         yield
 
 

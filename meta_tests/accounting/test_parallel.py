@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from accounting.families import from_config
 from accounting.models import Transformer, parameter_count
 from accounting.parallel import Parallelism, collectives, device_parameters
+from prooflops.families import from_config
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 parallel = pytest.importorskip("torch.distributed.tensor.parallel")

@@ -17,10 +17,10 @@ from bench.products import Float32Products, product
 from bench.rates import share_of_units
 from bench.streams import Arrays
 from bench.transfers import transfer
+from meta_tests.card.api import simulated
+from meta_tests.card.card import Card
 from meta_tests.conftest import ROOT, run_pytest_for_each
-from meta_tests.simulated_card.api import simulated
-from meta_tests.simulated_card.card import Card
-from prooflops import measured
+from prooflops import timing
 from prooflops.machine import health
 from prooflops.machine.conditions import conditions
 from prooflops.suite.floors import Floors, committed_floors, reference_floors, stated_floors
@@ -78,7 +78,7 @@ def check(
         )
         amount, unit, function, dtype = workload(figure)
         with conditions(CUDA) as seen, Float32Products(dtype):
-            seconds = measured.time(function, CUDA, warmup=2, rounds=9).median_s
+            seconds = timing.time(function, CUDA, warmup=2, rounds=9).median_s
         if dtype:
             clock_mhz = seen["during"]["clock_mhz"]
             units = floors.at_clock(dtype, clock_mhz * 1e6)

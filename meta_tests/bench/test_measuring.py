@@ -16,13 +16,12 @@ from bench.products import product
 from bench.rounds import PACES, SAMPLED_S, Pace, rounds_for
 from bench.timing import Schedule
 from meta_tests.bench.stand_ins import CPU, SHORT, Rounds, measure, steady, supported
-from meta_tests.simulated_card.api import simulated
-from meta_tests.simulated_card.card import SHORTEST_KERNEL_S, Card
-from prooflops import measured
+from meta_tests.card.api import simulated
+from meta_tests.card.card import SHORTEST_KERNEL_S, Card
 from prooflops.machine.caches import caches_of
 from prooflops.machine.conditions import conditions
 from prooflops.machine.device import flop_per_s_at_clock
-from prooflops.measured import median_interval
+from prooflops.timing import clock, median_interval
 
 
 @pytest.fixture
@@ -108,7 +107,7 @@ def test_on_a_card_neither_the_launch_nor_the_flush_is_in_the_time(mode):
     with simulated(Card(memory_bytes=2**30)) as kernels:
         device = kernels.card.device
         flush = cache.flush_of(device, caches_of(device))
-        run = Measure(Rounds(measured.clock(device)), device, Schedule(SHORT), flush=lambda: flush)
+        run = Measure(Rounds(clock(device)), device, Schedule(SHORT), flush=lambda: flush)
         seconds = run.median_s(lambda: torch.cuda._sleep(3_400_000), cache=mode)
     assert seconds == pytest.approx(2e-3 + SHORTEST_KERNEL_S, abs=1e-6)
 
@@ -133,7 +132,7 @@ def test_a_product_near_the_ceiling_runs_at_the_clock_of_the_ceiling(card):
     def multiply():
         torch.cuda._sleep(int(SECOND * (0.004 if card.now() < began + 0.2 else slowed_s)))
 
-    run = Measure(Rounds(measured.clock(card.device)), card.device, Schedule(PACES["quick"]))
+    run = Measure(Rounds(clock(card.device)), card.device, Schedule(PACES["quick"]))
     ceiling = 1.001 * work.flops / slowed_s
     seconds = run.work(multiply, work, counted=False, ceiling=ceiling)
     assert work.flops / seconds <= ceiling, "the row ran at a burst's clock"
@@ -145,7 +144,7 @@ def test_the_clock_that_ran_stands_beside_the_rate_of_a_product(card):
     card.rates.clock = 0.9
     case = product("bf16", 64, 64, 64, card.device)
     run = Measure(
-        Rounds(measured.clock(card.device)),
+        Rounds(clock(card.device)),
         card.device,
         Schedule(SHORT),
         conditions=partial(conditions, card.device),
@@ -173,7 +172,7 @@ def test_the_ceiling_is_at_least_every_product_of_its_run():
 def test_fp32_is_rounded_in_rows_of_tf32_alone(card, dtype):
     """An image may allow tf32."""
     case = product(dtype, 64, 64, 64, card.device)
-    run = Measure(Rounds(measured.clock(card.device)), card.device, Schedule(SHORT))
+    run = Measure(Rounds(clock(card.device)), card.device, Schedule(SHORT))
     allowed = []
 
     def multiply():

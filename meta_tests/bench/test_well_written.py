@@ -11,8 +11,8 @@ from accounting.models import Transformer, step_flops
 from bench.delivery import BelowFloor, Delivery
 from bench.models import build, inputs
 from bench.well_written import NETS, Batch, WellWrittenStep, kind_of
-from meta_tests.simulated_card.api import simulated
-from meta_tests.simulated_card.card import Card
+from meta_tests.card.api import simulated
+from meta_tests.card.card import Card
 from prooflops import counted
 from prooflops.suite.floors import Floors, stated_floors
 from prooflops.suite.peaks import Peaks

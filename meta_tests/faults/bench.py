@@ -15,7 +15,7 @@ import torch
 
 from meta_tests.faults import fault, stand_in, wrong_value
 
-ON_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick --card-memory=4096"
+ON_CARD = "-p meta_tests.card.plugin --device cuda --quick --card-memory=4096"
 ON_CPU = "--device cpu --quick"
 MATMUL = "bench/test_matmul.py::test_matmul[fp32-square-256]"
 LARGE = "bench/test_matmul.py::test_matmul[fp32-square-1024]"
@@ -145,7 +145,7 @@ def casting(change):
     STREAM,
     LATE_COPY,
     OVERLAP,
-    instead_of="prooflops.measured.clock",
+    instead_of="prooflops.timing.clock",
     options=ON_CARD,
     saying="was the device waited for\\?",
 )
@@ -177,7 +177,7 @@ wrong_value(
 
 @fault(
     LARGE,
-    instead_of="meta_tests.simulated_card.card.Card.kernel_s",
+    instead_of="meta_tests.card.card.Card.kernel_s",
     options=ON_CARD,
     saying="the FLOPs or the clock are wrong",
 )
@@ -363,7 +363,7 @@ def a_geforce_is_expected_to_gain_by_tf32(_original, *_):
 
 
 @fault(
-    "meta_tests/simulated_card/test_card.py::test_int8_is_multiplied_at_full_rate",
+    "meta_tests/card/test_card.py::test_int8_is_multiplied_at_full_rate",
     instead_of="bench.products.lies_by_columns",
     saying="lie by columns",
 )

@@ -4,7 +4,7 @@ import torch
 
 from meta_tests.faults import fault, stand_in
 
-ON_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
+ON_CARD = "-p meta_tests.card.plugin --device cuda --quick"
 
 
 @fault("device.model-to-params-only", instead_of="torch.nn.Module._apply")
@@ -42,16 +42,12 @@ def after_a_copy_from_pageable_memory_each_product_runs_twice(patch):
     stand_in("torch.mm", product)(patch)
 
 
-@fault(
-    "device.transfer-costs", instead_of="meta_tests.simulated_card.card.Card.copy", options=ON_CARD
-)
+@fault("device.transfer-costs", instead_of="meta_tests.card.card.Card.copy", options=ON_CARD)
 def a_link_is_as_fast_as_memory(copy, card, nbytes, *how):
     return copy(card, nbytes // 64, *how)
 
 
-@fault(
-    "device.pinned-faster", instead_of="meta_tests.simulated_card.card.Card.copy", options=ON_CARD
-)
+@fault("device.pinned-faster", instead_of="meta_tests.card.card.Card.copy", options=ON_CARD)
 def pageable_memory_is_copied_as_fast_as_pinned(copy, card, nbytes, pinned, to_host):
     return copy(card, nbytes, True, to_host)
 
@@ -67,7 +63,7 @@ def a_copy_from_pinned_memory_holds_the_host(copy, target, source, non_blocking=
 
 @fault(
     "device.cpu-too-slow",
-    instead_of="meta_tests.simulated_card.card.Card.kernel_s",
+    instead_of="meta_tests.card.card.Card.kernel_s",
     options=ON_CARD,
 )
 def a_card_takes_a_thousand_times_as_long(kernel_s, *what):
@@ -84,7 +80,7 @@ def empty_cache_keeps_the_cache(_original):
     return None
 
 
-@fault("device.batch-once", instead_of="meta_tests.simulated_card.card.Card.copy", options=ON_CARD)
+@fault("device.batch-once", instead_of="meta_tests.card.card.Card.copy", options=ON_CARD)
 def a_copy_is_never_launched(copy, card, nbytes, *how):
     return card.stream.ready_s
 

@@ -135,7 +135,7 @@ def python_refuses_an_argument_of_another_shape_than_the_annotation_says(divide,
 @fault(
     "matmul.tensor-cores-default",
     instead_of="torch.Tensor.__matmul__",
-    options="-p meta_tests.simulated_card.plugin --device cuda --quick",
+    options="-p meta_tests.card.plugin --device cuda --quick",
 )
 def products_of_fp32_run_in_bf16(matmul, a, b):
     return matmul(a.bfloat16(), b.bfloat16()).float()

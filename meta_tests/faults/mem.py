@@ -37,7 +37,7 @@ def torchs_linear_layer_keeps_its_weight_twice(initialise, self):
     self.copy = torch.nn.Parameter(self.weight.detach().clone())
 
 
-ON_CARD = "-p meta_tests.simulated_card.plugin --device cuda --quick"
+ON_CARD = "-p meta_tests.card.plugin --device cuda --quick"
 TRAINING = "mem.16-bytes mem.adam-formula mem.single-dtype mem.496"
 ADAM_STATE = (
     "optim.adam-2 optim.adam-doubles optim.state-ON optim.linear-1024 optim.state-same-dtype "

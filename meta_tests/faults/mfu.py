@@ -43,7 +43,7 @@ def hfu_leaves_out_recomputation_and_counts_a_forward_instead(hfu, model, again,
 wrong_value(
     "a_median_is_the_last_round",
     "mfu.recipe",
-    target="prooflops.measured.timing.Timing.median_s",
+    target="prooflops.timing.Timing.median_s",
     value=property(lambda timing: timing.times_s[-1]),
 )
 

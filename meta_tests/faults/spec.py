@@ -5,7 +5,7 @@ import time
 import accounting.models
 from accounting.devices import ACCELERATORS, Figure, rates
 from meta_tests.faults import fault, replace
-from prooflops.measured import timing
+from prooflops import timing
 
 A100, H100 = ACCELERATORS["A100 SXM4 80GB"], ACCELERATORS["H100 SXM5 80GB"]
 

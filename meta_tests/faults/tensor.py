@@ -58,7 +58,7 @@ def an_initialiser_leaves_the_last_row_out(original, x):
 @fault(
     "tensor.ex-5x10-fp16",
     instead_of="torch.Tensor.to",
-    options="-p meta_tests.simulated_card.plugin --device cuda --quick",
+    options="-p meta_tests.card.plugin --device cuda --quick",
 )
 def what_is_moved_is_widened(to, x, *where):
     return to(x.float(), *where)

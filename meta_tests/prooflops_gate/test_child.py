@@ -12,10 +12,10 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from meta_tests.card.api import simulated
+from meta_tests.card.card import Card
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops_gate.foreign_repo import config_in
-from meta_tests.simulated_card.api import simulated
-from meta_tests.simulated_card.card import Card
 from prooflops_gate.child.callgrind import is_usable
 from prooflops_gate.child.calls import call_traced
 from prooflops_gate.first_pair import too_long
@@ -506,8 +506,8 @@ ON_A_CARD = """
 import time
 import pytest
 import torch
-from meta_tests.simulated_card.api import simulated
-from meta_tests.simulated_card.card import Card
+from meta_tests.card.api import simulated
+from meta_tests.card.card import Card
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_product(benchmark, waits):

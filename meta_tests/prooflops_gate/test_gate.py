@@ -362,11 +362,11 @@ def test_another_interpreter_is_a_side_and_the_same_one_is_refused(foreign, tmp_
 PARENT = """
 import os
 if "PROOFLOPS_RECORD_TO" not in os.environ:
-    from prooflops import measured
+    from prooflops import timing
     from prooflops.machine import device
     def opened(*_):
         raise AssertionError("the parent opened the device")
-    device.headline = device.fingerprint = device.unmet = measured.clock = opened
+    device.headline = device.fingerprint = device.unmet = timing.clock = opened
 """
 
 

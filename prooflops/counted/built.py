@@ -3,7 +3,7 @@ as they run.
 
 Parameters are those of the library's modules, FLOPs those of a counted step: exact for its code, in
 seconds instead of a millisecond. Remote code is never run. `from_config` asks the formulas of
-`accounting.families` first, which read decoders.
+`prooflops.families` first, which read decoders.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ import torch
 from torch import nn
 
 from accounting.checks import validated_choice
-from accounting.families.config import EXPERTS, content_of, validate_sizes
-from accounting.families.config import from_config as decoder_from_config
-from accounting.families.decoders import MODEL_TYPES, WITHOUT_SIZE, UnreadError
 from accounting.parts import Parts
 from prooflops.counted.library_run import (
     ATTENTION,
@@ -35,6 +32,9 @@ from prooflops.counted.library_run import (
     flash_attention,
     silenced,
 )
+from prooflops.families.config import EXPERTS, content_of, validate_sizes
+from prooflops.families.config import from_config as decoder_from_config
+from prooflops.families.decoders import MODEL_TYPES, WITHOUT_SIZE, UnreadError
 
 OLDEST_TRANSFORMERS_MAJOR = 5
 DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -73,7 +73,7 @@ class CountedModel(Parts):
 def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str] = ()) -> Parts:
     """The model of any config that the formulas or else transformers or diffusers know.
 
-    Arguments are those of `accounting.families.from_config`. Warns of keys that the library
+    Arguments are those of `prooflops.families.from_config`. Warns of keys that the library
     ignores. Raises ValueError for what neither reads, and where the library that would be asked is
     missing.
     """

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from prooflops import counted, measured
+from prooflops import counted, timing
 from prooflops.counted.counter import uncompiled
 from prooflops.counted.result import ELEMENTWISE
 from prooflops.counted.rules import rule_of
@@ -119,7 +119,7 @@ def breakdown_of(
     counts.
     """
     phases_s = phase_seconds(instance, device)
-    timer = measured.clock(device)
+    timer = timing.clock(device)
     rounds = []
     with uncompiled():
         for _ in range(1 + TIMED_STEPS):
@@ -138,7 +138,7 @@ def breakdown_of(
 
 def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
     """The median time of each phase, over rounds of whole steps."""
-    timer = measured.clock(device)
+    timer = timing.clock(device)
     rounds: list[list[float]] = []
     spent = 0.0
     while len(rounds) < 3 or (len(rounds) < MOST_ROUNDS and spent < SECONDS):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from accounting.devices.peaks import Accelerator
 from accounting.roofline import hfu, mfu, ridge_point
-from prooflops import measured
+from prooflops import timing
 from prooflops.counted.counter import uncompiled
 from prooflops.model.breakdown import Breakdown, CountedStep, breakdown_of, counted_step
 from prooflops.model.claims import Answer
@@ -24,7 +24,7 @@ from prooflops.model.largest import Largest, largest_of
 from prooflops.model.progress import Stages
 from prooflops.model.step_memory import StepMemory, bytes_of, memory_of, storage_bytes_of
 from prooflops.model.user_model import Instance, UserModel
-from prooflops.suite.report.measurement import CONTENDED, WIDEST_SPREAD
+from prooflops.suite.page.measurement import CONTENDED, WIDEST_SPREAD
 from prooflops_gate.console.tables import engineering
 
 
@@ -353,6 +353,6 @@ class Examination:
                 y = y * 1.5
             y.sum().backward()  # type: ignore[no-untyped-call]
 
-        return measured.time(chain, self.user_model.device, warmup=5, rounds=21).median_s / (
+        return timing.time(chain, self.user_model.device, warmup=5, rounds=21).median_s / (
             2 * CHAIN
         )

@@ -10,14 +10,14 @@ import torch
 
 from accounting.devices import ACCELERATORS
 from accounting.devices.peaks import Accelerator
+from prooflops.memory import Fit, PredictedMemory
+from prooflops.memory.fits import Capability, fits_of_sizes
+from prooflops.memory.search import LARGEST_TRIED
 from prooflops.model.factory import error_text
 from prooflops.model.largest import default_of, of_size
 from prooflops.model.progress import Stages
 from prooflops.model.training import Training, choices_of
 from prooflops.model.user_model import Instance, UserModel, instance_of
-from prooflops.predicted import Fit, PredictedMemory
-from prooflops.predicted.fits import Capability, fits_of_sizes
-from prooflops.predicted.search import LARGEST_TRIED
 
 # Cards that people ask about; any other of the tables is asked for by its name.
 USUAL_CARDS = (

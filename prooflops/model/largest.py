@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from prooflops.machine import device as machine
+from prooflops.memory.search import largest_size
 from prooflops.model.factory import ModelError, error_text
-from prooflops.model.step_memory import measured_steps, peak_of, predicted_memory
+from prooflops.model.step_memory import measured_steps, peak_of, prediction_of
 from prooflops.model.user_model import UserModel
-from prooflops.predicted.search import largest_size
 
 # A step that is as large as a CPU's memory takes minutes, and starves others.
 DEFAULT_CPU_LIMIT = 2**30
@@ -63,7 +63,7 @@ def largest_of(user_model: UserModel, argument: str, limit: int | None = None) -
     trials: dict[int, Trial] = {}
 
     def predicted_peak(size: int) -> int | None:
-        prediction, why_not = predicted_memory(of_size(user_model, argument, size))
+        prediction, why_not = prediction_of(of_size(user_model, argument, size))
         peak = peak_of(prediction) if prediction else None
         trials[size] = Trial(size, peak, None, why_not)
         return peak

@@ -11,10 +11,10 @@ import torch
 
 from prooflops.counted import built
 from prooflops.counted.library_run import silenced
+from prooflops.memory.fits import cuda_card
 from prooflops.model.fits import Fits, fits_of, without_values
 from prooflops.model.progress import on_stderr
 from prooflops.model.user_model import UserModel
-from prooflops.predicted.fits import cuda_card
 
 
 def fits_of_config(
@@ -42,7 +42,7 @@ def fits_of_config(
         str(values.get("model_type")), factory, torch.device("cpu"), option="config of"
     )
     rows = tuple(cuda_card(name) for name in cards)
-    stages = on_stderr("python -m accounting")
+    stages = on_stderr("python -m prooflops")
     # transformers sets its level of logging when the masks import it.
     with _masks_without_values(), silenced():
         return fits_of(

@@ -22,6 +22,8 @@ from torch.utils._pytree import tree_map_only
 from accounting.checks import validated_choice
 from accounting.devices.peaks import Accelerator
 from prooflops.machine import device as machine
+from prooflops.memory.copies import Copies, why_not_copied
+from prooflops.memory.fits import cuda_card
 from prooflops.model import page
 from prooflops.model.examination import Examination
 from prooflops.model.factory import ModelError, naming, user_code
@@ -30,8 +32,6 @@ from prooflops.model.step_memory import PEAK
 from prooflops.model.tables import bytes_text, fits_section
 from prooflops.model.tracer import OUTSIDE
 from prooflops.model.user_model import UserModel, check_parameters, tried
-from prooflops.predicted.copies import Copies, why_not_copied
-from prooflops.predicted.fits import cuda_card
 from prooflops_gate.console.tables import aligned
 from prooflops_gate.page.html import html as html_of
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 
-from prooflops import measured, predicted
+from prooflops.memory import MeasuredMemory, PredictedMemory, measured_memory, predicted_memory
 from prooflops.model.factory import error_text
 from prooflops.model.user_model import Instance, UserModel, tensors_of
 
@@ -23,7 +23,7 @@ NOT_PREDICTED_COMPILED = (
 )
 HELD, PEAK = "held for the backward pass", "peak of a step"
 STEP = ("forward", "backward", "update")
-Memory = predicted.PredictedMemory | measured.MeasuredMemory
+Memory = PredictedMemory | MeasuredMemory
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def memory_of(user_model: UserModel) -> StepMemory:
     instance, held = measured_steps(user_model)
     live = {name: phase.live_bytes for name, phase in held.phases.items()}
     charged = [held.phases[name].charged_peak_bytes for name in STEP]
-    prediction, why_not = predicted_memory(user_model)
+    prediction, why_not = prediction_of(user_model)
     inputs = {id(each): each for each in tensors_of((instance.arguments, instance.keywords))}
     own = bytes_of([*instance.module.parameters(), *instance.module.buffers(), *inputs.values()])
     gradients = [each.grad for each in instance.module.parameters() if each.grad is not None]
@@ -91,9 +91,9 @@ def memory_of(user_model: UserModel) -> StepMemory:
     )
 
 
-def measured_steps(user_model: UserModel) -> tuple[Instance, measured.MeasuredMemory]:
+def measured_steps(user_model: UserModel) -> tuple[Instance, MeasuredMemory]:
     """A model after two steps, and the bytes that building and stepping it took."""
-    with _without_cudnn_attention(), measured.memory(user_model.device) as held:
+    with _without_cudnn_attention(), measured_memory(user_model.device) as held:
         instance = marked_steps(user_model.fresh, held.mark)
     return instance, held
 
@@ -133,7 +133,7 @@ def marked_steps(fresh: Callable[[], Instance], mark: Callable[[str], None]) -> 
     return instance
 
 
-def predicted_memory(user_model: UserModel) -> tuple[predicted.PredictedMemory | None, str]:
+def prediction_of(user_model: UserModel) -> tuple[PredictedMemory | None, str]:
     """The prediction, or None and why there is none: a model that looks at values cannot run
     without them.
     """
@@ -142,7 +142,7 @@ def predicted_memory(user_model: UserModel) -> tuple[predicted.PredictedMemory |
     try:
         with (
             # The steps before these have made the workspaces of cuBLAS.
-            predicted.memory(user_model.device, scratch=True, workspaces=False) as held,
+            predicted_memory(user_model.device, scratch=True, workspaces=False) as held,
             user_model.device,
             _buildable_without_values(),
         ):

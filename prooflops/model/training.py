@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
+from prooflops.memory import TrainingStep, fake_copy
 from prooflops.model.user_model import Instance
-from prooflops.predicted import TrainingStep, fake_copy
 
 # bitsandbytes keeps the state of smaller tensors in fp32 (min_8bit_size).
 LEAST_IN_8_BITS = 4096

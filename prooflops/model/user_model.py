@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from prooflops.memory.copies import why_not_taken_apart
 from prooflops.model.factory import RETURNS, ModelError, import_factory, naming, user_code
-from prooflops.predicted.copies import why_not_taken_apart
 
 SEED = 0
 

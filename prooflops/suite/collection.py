@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from prooflops import measured
+from prooflops import timing
 from prooflops.machine import device as machine
 from prooflops.suite.registry import Registry, file_of
 from prooflops.suite.run import EVIDENCE, Run
@@ -181,7 +181,7 @@ def use_device_clock(item: pytest.Item, device: torch.device) -> None:
     if "benchmark" not in getattr(item, "fixturenames", ()):
         return
     own = item.get_closest_marker("benchmark")
-    options = {**(own.kwargs if own else {}), "timer": measured.clock(device)}
+    options = {**(own.kwargs if own else {}), "timer": timing.clock(device)}
     # pytest-benchmark reads the closest marker only.
     item.add_marker(pytest.mark.benchmark(**options), append=False)
 

@@ -20,7 +20,7 @@ import pytest
 import accounting
 import prooflops
 import prooflops_gate
-from prooflops import measured
+from prooflops import timing
 from prooflops.copies import other_copy
 from prooflops.machine import device as machine
 from prooflops.machine.caches import caches_of
@@ -246,7 +246,7 @@ def _is_of_a_runner(config: pytest.Config) -> bool:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     # Claims use small tensors, which a second thread rarely speeds up. Threads waiting for one
     # another cause most of the noise in time comparisons.
-    with measured.one_thread() if claims_of(item) else nullcontext():
+    with timing.one_thread() if claims_of(item) else nullcontext():
         return (yield)
 
 
@@ -367,7 +367,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not ranks.is_writer() or _is_of_a_runner(config):
         return
     # Not before: it imports what draws the pages.
-    from prooflops.suite.report import writing
+    from prooflops.suite.page import writing
 
     # A run of only the user's model has its own page and keeps the last validation's report; so
     # does a gate run.
@@ -389,9 +389,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if "prooflops.suite.report.writing" not in sys.modules:
+    if "prooflops.suite.page.writing" not in sys.modules:
         return
-    from prooflops.suite.report import terminal, writing
+    from prooflops.suite.page import terminal, writing
 
     stash = terminalreporter.config.stash
     if writing.FINISHED in stash:

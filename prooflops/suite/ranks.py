@@ -183,7 +183,7 @@ class RankPlugin:
         self._status = int(exitstatus)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        from prooflops.suite.report import writing
+        from prooflops.suite.page import writing
 
         finished = terminalreporter.config.stash.get(writing.FINISHED, None)
         found = finished.content["benchmarks"] if finished else []

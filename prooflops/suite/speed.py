@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from prooflops.measured import alternating, median_interval, one_thread, synchronise
+from prooflops.timing import alternating, median_interval, one_thread, synchronise
 
 CONFIDENCE = 0.99
 FEWEST_PAIRS = 9  # the interval needs 8; with 9 it tolerates one outlier on either side

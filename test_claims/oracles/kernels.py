@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from accounting.flops import matmul_flops
-from prooflops import measured
+from prooflops import timing
 from test_claims.strategies import TORCH_DTYPES
 
 
@@ -35,7 +35,7 @@ def product(device, dtype, m, k=None, n=None):
 
 def flop_per_s(device, dtype, m, k=None, n=None):
     """The rate of such a product, the fastest of a few rounds by the device's own clock."""
-    rounds = measured.time(product(device, dtype, m, k, n), device, warmup=2, rounds=5)
+    rounds = timing.time(product(device, dtype, m, k, n), device, warmup=2, rounds=5)
     return matmul_flops(m, k or m, n or m) / min(rounds.times_s)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from accounting import optimizers
 from accounting.layout import Layout
-from prooflops import measured
+from prooflops.memory import MEASURED_DEVICES, measured_memory
 from test_claims.strategies import TORCH_DTYPES
 
 
@@ -37,7 +37,7 @@ def places(x):
 
 def metered(device):
     """`device` where torch counts its allocated bytes, otherwise (mps) the CPU."""
-    return device if device.type in measured.MEASURED_DEVICES else torch.device("cpu")
+    return device if device.type in MEASURED_DEVICES else torch.device("cpu")
 
 
 def difference(got, should):
@@ -150,7 +150,7 @@ def held_after(device, *steps):
     warm_up(device)
     # Garbage of before shall not be freed in the block, where only the block's own is collected.
     gc.collect(0)
-    with measured.memory(device) as held:
+    with measured_memory(device) as held:
         for number, step in enumerate(steps):
             results.append(step())
             gc.collect(0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from accounting import memory, optimizers
 from accounting.optimizers import SCRATCH
-from prooflops import measured
+from prooflops.memory import measured_memory
 from test_claims.oracles import tensors
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, shapes, sizes
 
@@ -155,7 +155,7 @@ def test_a_step_peaks_at_what_is_held_and_its_implementations_scratch(name):
             if implementation == "fused"
             else {"foreach": implementation == "foreach"}
         )
-        with measured.memory("cpu") as held:
+        with measured_memory("cpu") as held:
             parameters = [torch.nn.Parameter(torch.ones(size)) for size in sizes_of_tensors]
             stepper = optimizer_class(row)(parameters, **row.options, **way)
             for parameter in parameters:

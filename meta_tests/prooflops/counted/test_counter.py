@@ -13,9 +13,10 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting.flops import linear_flops
 from meta_tests.prooflops.counted.counting import a, b, flops_of, net, products
-from meta_tests.prooflops.predicted.recorded_nets import NETS, convolutions
-from prooflops import counted, predicted
-from prooflops.predicted.fake_cuda import can_fake_cuda
+from meta_tests.prooflops.memory.recorded_nets import NETS, convolutions
+from prooflops import counted
+from prooflops.memory import fake_copy, predicted_memory
+from prooflops.memory.cuda.fake import can_fake_cuda
 
 
 def test_flops_are_separated_by_pass_and_operator():
@@ -167,9 +168,9 @@ def test_fake_tensors_cost_the_same(outside):
 )
 def test_a_convolution_net_costs_what_was_counted_on_an_h200():
     """cuDNN's batch norm costs what torch's own does; the record knew no backward of it."""
-    with predicted.memory("cuda"), counted.flops() as count:
+    with predicted_memory("cuda"), counted.flops() as count:
         step = NETS["conv"].step()
-        net = predicted.fake_copy(step.build(), "cuda")
+        net = fake_copy(step.build(), "cuda")
         out = net(torch.empty(16, 3, 128, 128, device="cuda"))
         step.loss(out, torch.empty(16, dtype=torch.long, device="cuda")).backward()
     assert count.forward == 3649085440

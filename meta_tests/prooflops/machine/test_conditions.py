@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from meta_tests.simulated_card.api import simulated
-from meta_tests.simulated_card.card import Card
+from meta_tests.card.api import simulated
+from meta_tests.card.card import Card
 from prooflops.machine import device as devices
 from prooflops.machine.conditions import conditions, label_conditions, state
 from prooflops.machine.sampling import PERIOD_S, Sampler

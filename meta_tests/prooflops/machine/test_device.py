@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from meta_tests.simulated_card.api import simulated
-from meta_tests.simulated_card.card import Card
+from meta_tests.card.api import simulated
+from meta_tests.card.card import Card
 from prooflops.machine import device as devices
 
 CPU = torch.device("cpu")

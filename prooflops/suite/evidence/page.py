@@ -7,10 +7,10 @@ from pathlib import Path
 
 from prooflops.suite.evidence import results
 from prooflops.suite.evidence.file import RED_STATUSES, EvidenceFile
-from prooflops.suite.report import delivery
-from prooflops.suite.report.page import page_of
-from prooflops.suite.report.run_report import RunReport
-from prooflops.suite.report.tables import best_products, memory_stream
+from prooflops.suite.page import delivery
+from prooflops.suite.page.page import page_of
+from prooflops.suite.page.run_report import RunReport
+from prooflops.suite.page.tables import best_products, memory_stream
 from prooflops.suite.verdicts import VERDICTS
 from prooflops_gate.console.tables import many, markdown_table
 from prooflops_gate.history.records import write_atomically

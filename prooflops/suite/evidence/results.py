@@ -10,8 +10,8 @@ from typing import Any
 
 from prooflops import __version__
 from prooflops.suite.evidence.file import RED_STATUSES, EvidenceFile
+from prooflops.suite.page.run_report import RunReport, run_report
 from prooflops.suite.registry import Registry, load_registry
-from prooflops.suite.report.run_report import RunReport, run_report
 from prooflops.suite.verdicts import Outcome, Verdict, verdicts_of
 from prooflops_gate.history.records import SCHEMA
 

@@ -10,7 +10,7 @@ from itertools import chain
 from statistics import median
 
 from prooflops.suite.fleet.nodes import NodeRun, short_name
-from prooflops.suite.report import delivery
+from prooflops.suite.page import delivery
 from prooflops_gate.console.tables import engineering, many, times_as
 from prooflops_gate.statistics.outliers import LEAST_SHARE
 

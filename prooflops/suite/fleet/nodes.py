@@ -11,9 +11,9 @@ from sys import intern
 from typing import Any
 
 from prooflops.suite.evidence.results import record_of
-from prooflops.suite.report import delivery
-from prooflops.suite.report.measurement import Measurement
-from prooflops.suite.report.reconciled import reconciled
+from prooflops.suite.page import delivery
+from prooflops.suite.page.measurement import Measurement
+from prooflops.suite.page.reconciled import reconciled
 from prooflops_gate.history.records import LARGEST, SMALLEST, is_ignored
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")

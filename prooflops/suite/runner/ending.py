@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from prooflops.suite.evidence import page, results
 from prooflops.suite.evidence.file import RED_STATUSES, EvidenceFile
-from prooflops.suite.report import terminal, writing
+from prooflops.suite.page import terminal, writing
 from prooflops.suite.runner.screen import Screen
 from prooflops_gate.history import records as history
 

@@ -1,0 +1,191 @@
+"""Public models have the parameters and FLOPs published.
+
+A config that is not understood is refused by its key.
+
+Configs that say `copied_from` are the released file, as that repository on GitHub has it. The
+others were typed in; where they say `compared_with` no size differs from that copy of the released
+file. Those with `defaults` state what differs from the defaults of the type in transformers, which
+are that model's. `figure_from` says where the count, or the rounded `published` one, was found in
+print, or that it is from memory.
+"""
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from accounting.layers import attention, embedding, linear, mlp
+from accounting.models import active_parameter_count, forward_flops, parameter_count, step_flops
+from accounting.units import amount
+from prooflops import families
+from prooflops.counted.built import from_config
+from prooflops.families.config import presets
+from prooflops.families.decoders import MODEL_TYPES
+from test_claims.oracles.published import TABLES
+
+# Of models that transformers is asked for, those that each run tries.
+ASKED = (
+    "microsoft/swin-tiny-patch4-window7-224",
+    "openai/clip-vit-base-patch32",
+    "zai-org/GLM-5",
+    "google/flan-t5-small",
+)
+MODELS = presets() | json.loads(Path(__file__).with_name("published.json").read_text())
+LLAMA = MODELS["meta-llama/Llama-3.1-8B"]["config"]
+
+
+@cache
+def model_called(name):
+    return from_config(MODELS[name]["config"])
+
+
+def case(name):
+    """One of these, or by `make prove` one that takes seconds, since transformers is asked."""
+    asked = name not in ASKED and MODELS[name]["config"]["model_type"] not in MODEL_TYPES
+    return pytest.param(name, marks=pytest.mark.prove if asked else ())
+
+
+@pytest.mark.parametrize("name", [case(name) for name, row in MODELS.items() if "published" in row])
+@pytest.mark.filterwarnings("ignore:.*ignores")
+def test_counts_agree_with_the_figures_printed_for_the_model(name):
+    row, model = MODELS[name], model_called(name)
+    for figure, count in (
+        ("published", parameter_count),
+        ("published_active", active_parameter_count),
+    ):
+        if printed := row.get(figure):
+            digit = amount("1" + printed[-1], "digit") / 10 ** len(printed[:-1].partition(".")[2])
+            got = count(model)
+            assert abs(got - amount(printed, figure)) < digit, (
+                f"{got:,}, but {printed} is printed [{name}, {figure}]"
+            )
+
+
+@pytest.mark.parametrize(
+    "name", [case(name) for name, row in MODELS.items() if "parameters" in row]
+)
+@pytest.mark.filterwarnings("ignore:.*ignores")
+def test_parameters_are_those_published(name):
+    row, model = MODELS[name], model_called(name)
+    assert parameter_count(model) == row["parameters"]
+    if "active" in row:
+        assert active_parameter_count(model) == row["active"]
+    if "active_without_embedding" in row:
+        assert (
+            active_parameter_count(model, input_embedding=False) == row["active_without_embedding"]
+        )
+
+
+def test_the_text_part_of_a_model_of_text_and_images_is_read_on_demand(monkeypatch):
+    gemma = {"model_type": "gemma3", "text_config": MODELS["google/gemma-3-1b-pt"]["config"]}
+    assert families.from_config(gemma, text_only=True) == model_called("google/gemma-3-1b-pt")
+    whole = {"model_type": "llama", "text_config": LLAMA, "vision_config": {"hidden_size": 1408}}
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(
+        ValueError, match=r"text_only=True reads .* With transformers 5 or later installed"
+    ):
+        from_config(whole)
+
+
+def test_whole_networks_take_the_multiply_adds_published():
+    # Torchvision prints 4.089 billion.
+    resnet = forward_flops(model_called("microsoft/resnet-50"), 1)
+    assert resnet == pytest.approx(2 * 4.089e9, rel=1e-3)
+    # The figure is that of open_clip.
+    clip = forward_flops(model_called("openai/clip-vit-base-patch32"), 1, 77)
+    assert round(clip / 1e9, 2) == 14.78
+    # Torchvision prints 17.56 billion.
+    vit = model_called("google/vit-base-patch16-224")
+    assert forward_flops(vit, 1) == pytest.approx(2 * 17.56e9, rel=0.01)
+    assert forward_flops(vit, 1, 999) == forward_flops(vit, 1)
+
+
+def test_all_models_of_chinchillas_table_have_the_parameters_printed():
+    """With Transformer-XL's attention.
+
+    It has keys of positions, and a bias of queries for them and for those of tokens.
+    """
+    for printed, dim, heads, head_dim, layers in TABLES["chinchilla_models"]:
+        mixed = attention(
+            dim, heads, head_dim, bias=True, out_bias=True, extra=2 * heads * head_dim
+        )
+        mixed |= linear("attention", dim, heads * head_dim, "positions")
+        model = embedding(32_000, dim) + layers * (mixed + mlp(dim, 4 * dim, bias=True))
+        assert round(parameter_count(model) / 1e6) == printed, (
+            f"{parameter_count(model):,}, but {printed} M is printed"
+        )
+
+
+def test_a_sequence_beyond_the_learned_positions_is_refused():
+    for name, longest in (
+        ("facebook/opt-125m", 2048),
+        ("FacebookAI/roberta-base", 512),
+    ):  # two more are for padding
+        with pytest.raises(
+            ValueError,
+            match=f"sequence must be at most learned_positions={longest}, got {longest + 1}",
+        ):
+            step_flops(model_called(name), 1, longest + 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model_type": "lama"}, "model_type must be one of .*, got 'lama'; did you mean 'llama'"),
+        (
+            {"hidden_size": None},
+            "config must have 'hidden_size' or 'n_embd' for a model of type 'llama'",
+        ),
+        (
+            {"hybrid_override_pattern": "M*"},
+            "config has hybrid_override_pattern='M\\*', which may change the shape",
+        ),
+        (
+            {"qk_layernorm": True},
+            "config has qk_layernorm=True, which is not read for a model of type 'llama'",
+        ),
+        (
+            {"layer_types": ["full_attention"]},
+            "layer_types must have an entry for each of 32 layers, got 1",
+        ),
+        (
+            {"layer_types": ["linear_attention"] * 32},
+            "layer_types must be of full_attention, sliding_attention .*, got 'linear_attention'",
+        ),
+    ],
+)
+def test_a_config_that_is_not_understood_is_refused_by_the_keys_name(changed, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        families.from_config(LLAMA | changed)
+
+
+DEEPSEEK = MODELS["deepseek-ai/DeepSeek-V3"]["config"]
+MIXTRAL = MODELS["mistralai/Mixtral-8x7B-v0.1"]["config"]
+QWEN_MOE = MODELS["Qwen/Qwen3-30B-A3B"]["config"]
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "value", "valid"),
+    [
+        (LLAMA, "num_hidden_layers", [32], "an integer"),
+        (LLAMA, "attention_bias", "no", "True or False"),
+        (LLAMA, "layer_types", "f" * 32, "a list"),
+        (LLAMA, "num_key_value_heads", 7, "divide num_attention_heads=32"),
+        (MIXTRAL, "num_experts_per_tok", 9, "at most num_local_experts=8"),
+        (MIXTRAL, "sliding_window", 1.5, "an integer"),
+        (QWEN_MOE, "decoder_sparse_step", 0, "from 1 to"),
+        (QWEN_MOE, "mlp_only_layers", "all", "a sequence of integers"),
+        (DEEPSEEK, "n_shared_experts", 1.5, "an integer"),
+        (DEEPSEEK, "first_k_dense_replace", "one", "an integer"),
+        (DEEPSEEK, "q_lora_rank", -1, "from 0 to"),
+        (DEEPSEEK, "qk_nope_head_dim", 10**30, "from 0 to"),
+        (LLAMA, "vision_config.hidden_size", 1408.5, "an integer"),
+    ],
+)
+def test_a_value_of_nonsense_is_refused_by_its_key_and_the_valid_ones(config, key, value, valid):
+    part, _, name = key.rpartition(".")
+    changed = {part: {name: value}} if part else {name: value}
+    with pytest.raises((TypeError, ValueError), match=rf"^{key} must .*{valid}.*, got"):
+        families.from_config(config | changed)

@@ -1,0 +1,161 @@
+"""Measured bytes: exact figures, refused inputs, and limits; CUDA on the simulated card."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from meta_tests.card.api import simulated
+from meta_tests.card.card import Card
+from prooflops.memory import MeasuredBytes, measured_memory
+
+LAYERS, WIDTH, BATCH = 4, 512, 128
+PARAMETERS = LAYERS * WIDTH * WIDTH
+
+
+def training_steps():
+    """Forward, backward and two optimizer steps of a linear net, a phase each."""
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = torch.randn(BATCH, WIDTH)
+    with measured_memory("cpu") as held:
+        out = model(batch)
+        held.mark("forward")
+        out.sum().backward()
+        del out
+        held.mark("backward")
+        optimizer.step()
+        held.mark("first step")
+        optimizer.step()
+        held.mark("second step")
+    return held
+
+
+def test_a_training_step_holds_exactly_its_activations_gradients_and_state():
+    phases = training_steps().phases
+    after = {name: phase.live_bytes for name, phase in phases.items()}
+    assert phases["forward"].allocated_bytes == 1_048_576
+    assert after["forward"] == LAYERS * BATCH * WIDTH * 4 == 1_048_576
+    assert after["backward"] == 4 * PARAMETERS
+    state = 8 * PARAMETERS + 4 * LAYERS
+    assert after["first step"] == 4 * PARAMETERS + state
+    assert after["second step"] == after["first step"], "the state is there already"
+
+
+@settings(deadline=None)
+@given(
+    phases=st.lists(st.lists(st.integers(-6, 3000), max_size=6), min_size=1, max_size=5),
+    unmarked=st.booleans(),
+)
+def test_a_phase_knows_what_it_allocates_frees_holds_and_peaks_at(phases, unmarked):
+    """Each number allocates as many bytes, or frees a tensor, against books kept by hand."""
+    kept = []
+    books = {}
+    live = highest = 0
+    with measured_memory() as held:
+        for name, steps in zip("abcde", phases, strict=False):
+            allocated = freed = 0
+            peak = live
+            for step in steps:
+                if step > 0:
+                    kept.append(torch.empty(step, dtype=torch.int8))
+                    allocated += step
+                    live += step
+                elif kept:
+                    size = kept.pop(step % len(kept)).nbytes
+                    freed += size
+                    live -= size
+                peak = max(peak, live)
+            highest = max(highest, peak)
+            books[name] = MeasuredBytes(allocated, freed, live, peak)
+            if not (unmarked and name == "abcde"[len(phases) - 1]):
+                held.mark(name)
+    marked = {name: figures for name, figures in books.items() if name in held.phases}
+    assert held.phases == marked
+    assert len(marked) == len(phases) - unmarked
+    whole = held.allocated_bytes - held.freed_bytes, held.live_bytes, held.peak_bytes
+    assert whole == (live, live, highest)
+    assert held.charged_live_bytes is None
+    assert held.charged_peak_bytes is None
+
+
+def test_an_error_passes_through_and_the_next_measurement_is_right():
+    collecting = []
+
+    def act():
+        with measured_memory():
+            collecting.append(gc.isenabled())
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        act()
+    assert collecting == [False], "the collector would free at unpredictable moments"
+    assert gc.isenabled(), "the collector should be on again"
+    with measured_memory() as held:
+        kept = torch.empty(25)
+    assert held.live_bytes == kept.nbytes == 100
+
+
+def test_a_measurement_inside_a_measurement_is_refused():
+    with measured_memory() as held:
+        with pytest.raises(
+            RuntimeError,
+            match=r"memory\('cpu'\) inside a block that is measured on 'cpu': use mark",
+        ):
+            measured_memory("cpu").__enter__()
+        kept = torch.empty(25)
+    assert held.live_bytes == kept.nbytes, "the outer one should go on"
+
+
+def test_fake_tensors_are_refused():
+    with FakeTensorMode(), pytest.raises(RuntimeError, match="FakeTensorMode is active"):
+        measured_memory("cpu").__enter__()
+
+
+def test_a_storage_from_before_the_block_does_not_count_when_freed():
+    never_seen = torch.empty(25)
+    with measured_memory():
+        seen_by_an_earlier_session = torch.empty(50)
+    with measured_memory() as held:
+        del never_seen, seen_by_an_earlier_session
+        kept = torch.empty(1)
+    assert held.live_bytes == held.peak_bytes == kept.nbytes
+    assert held.freed_bytes == 0, "nothing of this block was freed"
+    # 300 if an earlier session knew a storage at the address of the other one too.
+    assert held.earlier_freed_bytes >= 200, "one of the two was seen before"
+
+
+def test_on_cuda_requests_and_charges_are_read_between_phases():
+    def taken(size):
+        return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+    with simulated(Card()):
+        kept = [taken(4096)]
+        # Freed at once, it is a peak of before.
+        taken(100_000)
+        with measured_memory("cuda") as held:
+            kept.append(taken(1000))
+            taken(600)
+            held.mark("forward")
+            kept.append(taken(10))
+            held.mark("backward")
+            kept.append(taken(5))
+    expected = {
+        "forward": MeasuredBytes(
+            1600, 600, 1000, 1600, charged_live_bytes=1024, charged_peak_bytes=2048
+        ),
+        "backward": MeasuredBytes(
+            10, 0, 1010, 1010, charged_live_bytes=1536, charged_peak_bytes=1536
+        ),
+    }
+    assert held.phases == expected
+    assert held.live_bytes == 1015
+    assert held.peak_bytes == 1600
+    assert held.charged_live_bytes == 2048
+    assert held.charged_peak_bytes == 2048

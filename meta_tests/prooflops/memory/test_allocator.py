@@ -1,0 +1,135 @@
+"""What the CUDA caching allocator charges and reserves, beside its rules and a card's record."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meta_tests.conftest import ROOT
+from prooflops.memory import allocator
+from prooflops.memory.caching_allocator import CachingAllocator, OutOfMemory
+
+MIB = 2**20
+# Recorded on one NVIDIA H200 with torch 2.11, 26 November 2026.
+RECORD = json.loads((ROOT / "meta_tests/recorded/h200.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("row", RECORD["fresh"], ids=lambda row: str(row[0]))
+def test_a_request_from_an_empty_cache_costs_what_the_card_charged(row):
+    request, charged, reserved, requested = row
+    simulated = CachingAllocator()
+    simulated.allocate(request)
+    got = simulated.allocated_bytes, simulated.reserved_bytes, simulated.requested_bytes
+    assert got == (charged, reserved, requested)
+    assert charged == allocator.charged_bytes(request)
+    assert reserved == allocator.segment_bytes(request)
+
+
+def run_sequence(simulated, sequence):
+    """Follows the recorded requests and frees; returns the blocks that are left.
+
+    A row has "a" for a request or "f" for a free, the bytes of the request, by how much the charged
+    bytes grew, and by how much the reserved bytes did, if they did.
+    """
+    live = defaultdict(list)
+    for number, (kind, request, charged, *reserved) in enumerate(sequence):
+        before = simulated.allocated_bytes, simulated.reserved_bytes
+        if kind == "a":
+            block = simulated.allocate(request)
+            assert block is not None
+            live[request].append(block)
+        else:
+            # The card charged the block to be freed as much as it now gives back.
+            block = next(each for each in live[request] if each.size == -charged)
+            live[request].remove(block)
+            simulated.free(block)
+        got = simulated.allocated_bytes - before[0], simulated.reserved_bytes - before[1]
+        should = charged, *(reserved or [0])
+        assert got == should, f"event {number} ({kind} {request}) costs {got}, but {should}"
+    return [block for blocks in live.values() for block in blocks]
+
+
+def test_a_sequence_of_requests_and_frees_costs_what_the_card_charged():
+    assert len(RECORD["sequence"]) == 280
+    run_sequence(CachingAllocator(), RECORD["sequence"])
+
+
+OPTIONS = {
+    "default": {},
+    "expandable": {"expandable_segments": True},
+}
+
+
+@pytest.mark.parametrize("capacity", [None, 300 * MIB])
+@pytest.mark.parametrize("options", OPTIONS)
+@given(seed=st.integers(0, 10**6))
+def test_blocks_never_overlap_and_all_memory_comes_back(options, capacity, seed):
+    draw = Random(seed)
+    simulated = CachingAllocator(capacity, **OPTIONS[options])
+    live = []
+    for _ in range(150):
+        if live and draw.random() < 0.48:
+            simulated.free(live.pop(draw.randrange(len(live))))
+            continue
+        try:
+            live.append(simulated.allocate(int(2 ** draw.uniform(0, 26))))
+        except OutOfMemory:
+            assert capacity is not None, "a card without a limit was full"
+    spans = sorted((block.address, block.address + block.size) for block in live)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    assert all(block.size >= block.request for block in live)
+    assert simulated.allocated_bytes == sum(block.size for block in live)
+    assert simulated.allocated_bytes <= simulated.reserved_bytes <= (capacity or 2**60)
+    for block in live:
+        simulated.free(block)
+    simulated.empty_cache()
+    left = simulated.requested_bytes, simulated.allocated_bytes, simulated.reserved_bytes
+    assert left == (0, 0, 0)
+
+
+def test_a_full_card_empties_its_cache_before_it_refuses():
+    simulated = CachingAllocator(40 * MIB)
+    simulated.free(simulated.allocate(30 * MIB))
+    kept = simulated.allocate(36 * MIB)
+    assert (kept.size, simulated.reserved_bytes) == (36 * MIB, 36 * MIB)
+    with pytest.raises(OutOfMemory, match=r"do not fit: .* of capacity_bytes=41943040 are alloc"):
+        simulated.allocate(5 * MIB)
+
+
+def test_expandable_segments_map_pages_and_charge_exactly():
+    simulated = CachingAllocator(expandable_segments=True)
+    first = simulated.allocate(11 * MIB)
+    assert (first.size, simulated.reserved_bytes) == (11 * MIB, 20 * MIB)
+    simulated.allocate(15 * MIB)
+    assert simulated.reserved_bytes == 40 * MIB, "the segment should have grown by one page"
+    simulated.free(first)
+    simulated.empty_cache()
+    assert simulated.reserved_bytes == 40 * MIB, "no whole page is free"
+
+
+def test_the_free_of_another_allocators_block_is_refused():
+    block = CachingAllocator().allocate(1)
+    other = CachingAllocator()
+    other.free(block)
+    with pytest.raises(ValueError, match="is free already"):
+        other.free(block)
+
+
+@given(request_bytes=st.integers(0, 64 * MIB), spare=st.integers(0, 100_000))
+def test_every_charge_lies_between_its_bounds(request_bytes, spare):
+    least, greatest = allocator.charge_bounds(request_bytes)
+    block = allocator.rounded_bytes(request_bytes) + spare * allocator.BLOCK_BYTES
+    for charge in (
+        allocator.charged_bytes(request_bytes),
+        allocator.charged_bytes(request_bytes, block),
+    ):
+        assert request_bytes <= least <= charge <= greatest, (
+            f"{charge=}, but should be in [{least}, {greatest}]"
+        )
+        assert charge % 512 == 0, f"{charge=}, but should be a multiple of 512"

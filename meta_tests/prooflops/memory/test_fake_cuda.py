@@ -1,0 +1,191 @@
+"""Predictions for CUDA without a GPU, compared with the CPU where the device does not matter, and
+with formulas.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from accounting.activations import activation_bytes
+from accounting.models import GPT2_SMALL, LLAMA3_8B
+from meta_tests.prooflops.memory.predicting import OPTIMIZERS, few
+from meta_tests.prooflops.memory.random_nets import wrapped
+from prooflops.memory import TrainingStep, fake_copy, predicted_memory
+from prooflops.memory.cuda.fake import can_fake_cuda
+
+# A torch for the CPU alone never fakes one.
+FAKED_BY_TORCH = torch.backends.cuda.is_built() and can_fake_cuda()
+pytestmark = pytest.mark.skipif(
+    FAKED_BY_TORCH, reason="there is a CUDA device, or this torch fakes one itself"
+)
+
+RANDOM_STATE_BYTES_OF_FLASH = 24 if torch.__version__ >= (2, 7) else 16
+# Layers that dispatch the same operators on both devices, and save no boxed numbers, which are on
+# the CPU always.
+ALIKE = {
+    "linear": partial(nn.Linear, 64, 64),
+    "layer norm": partial(nn.LayerNorm, 64),
+    "softmax": partial(nn.Softmax, -1),
+    **{each.__name__: each for each in (nn.GELU, nn.SiLU, nn.Tanh, nn.ReLU)},
+}
+
+
+@few
+@given(
+    layers=st.lists(st.sampled_from(sorted(ALIKE)), min_size=1, max_size=6),
+    checkpointed=st.booleans(),
+    optimizer=st.sampled_from(["sgd for-loop", "momentum foreach", "adamw foreach", "adamw fused"]),
+    micro_batches=st.integers(1, 3),
+)
+def test_what_cuda_holds_of_alike_operators_is_measured_on_the_cpu(
+    layers, checkpointed, optimizer, micro_batches
+):
+    given = {"loss": torch.mean, "optimizer": OPTIMIZERS[optimizer], "micro_batches": micro_batches}
+    ways = ["residual", "checkpoint" if checkpointed else ""]
+    build = lambda: nn.Sequential(  # noqa: E731
+        nn.Linear(32, 64),
+        *(wrapped(ways[index % 2], ALIKE[name]) for index, name in enumerate(layers)),
+    )
+    batch = torch.empty(100, 32)
+    guess = TrainingStep(build, batch, device="cuda", **given).predict()
+    held = TrainingStep(build, batch, **given).measure()
+    tensors = len(list(build().parameters()))
+    checkpoints = len(layers) // 2 if checkpointed else 0
+    stepped = False
+    for name, real in held.phases.items():
+        stepped = stepped or name == "step"
+        # On CUDA foreach keeps the step counts on the CPU, where random states are always.
+        elsewhere = 4 * tensors if stepped and optimizer == "adamw foreach" else 0
+        elsewhere += 5056 * checkpoints if "forward" in name else 0
+        got = guess.phases[name].live_bytes
+        should = real.live_bytes - elsewhere
+        assert got == should, (
+            f"{name}: {got} bytes on CUDA, but should be {should} "
+            f"[{layers=}, {checkpointed=}, {optimizer=}]"
+        )
+        phase = guess.phases[name]
+        assert got <= phase.charged_live_bytes <= phase.reserved_live_bytes, name
+
+
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name.endswith(" fused")])
+def test_a_fused_update_holds_on_cuda_what_it_holds_on_the_cpu(optimizer):
+    given = {"loss": torch.mean, "optimizer": OPTIMIZERS[optimizer]}
+    build = partial(nn.Linear, 32, 64)
+    batch = torch.empty(16, 32)
+    guess = TrainingStep(build, batch, device="cuda", **given).predict(workspaces=False)
+    held = TrainingStep(build, batch, **given).measure()
+    step = guess.phases["second step"]
+    assert step.live_bytes == held.phases["second step"].live_bytes
+    assert not any("fused" in name for name in guess.unknown)
+
+
+@pytest.mark.parametrize("preset", [GPT2_SMALL, LLAMA3_8B], ids=["gpt2", "llama3"])
+def test_bf16_activations_on_cuda_differ_where_the_kernels_do(workloads, preset):
+    if preset is LLAMA3_8B and not hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
+        pytest.skip("this torch has no fused RMSNorm")
+    small = workloads.reduced(preset)
+    batch = 2
+    sequence = 24
+    norms = 2 * small.layers + 1
+    tokens = batch * sequence
+    model = workloads.build(small, device="meta", dtype=torch.bfloat16)
+    with predicted_memory("cuda") as held:
+        net = fake_copy(model, "cuda")
+        ids = torch.empty(batch, sequence, dtype=torch.long, device="cuda")
+        held.mark("built")
+        logits = net(ids)
+        held.mark("forward")
+    got = held.phases["forward"].live_bytes - held.phases["built"].live_bytes - logits.nbytes
+    should = activation_bytes(small, batch, sequence, "bf16")
+    should += small.layers * RANDOM_STATE_BYTES_OF_FLASH
+    if preset is GPT2_SMALL:
+        # Mean and deviation are kept in fp32.
+        should += norms * tokens * 2 * 2
+    else:
+        # The CPU keeps two copies in fp32, CUDA the input itself.
+        should -= norms * tokens * small.dim * (4 + 4 - 2)
+    assert got == should
+
+
+def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, of_values=None):
+    """The operators of a step of attention, and the bytes that its forward pass keeps beside its
+    operands.
+    """
+    with predicted_memory("cuda") as held:
+        query = torch.empty(2, 4, 10, width, dtype=dtype, device="cuda", requires_grad=True)
+        key = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")
+        value = torch.empty(2, kv_heads, 10, of_values or width, dtype=dtype, device="cuda")
+        mask = None if mask is None else torch.empty(10, 10, dtype=mask, device="cuda")
+        held.mark("operands")
+        out = functional.scaled_dot_product_attention(
+            query, key, value, mask, enable_gqa=kv_heads != 4
+        )
+        held.mark("out")
+        out.sum().backward()
+        held.mark("backward")
+    largest = held.phases["out"].largest_at_peak + held.phases["backward"].largest_at_peak
+    kept = held.phases["out"].live_bytes - held.phases["operands"].live_bytes
+    return " ".join(each.operator for each in largest), kept
+
+
+FLASH = "flash_attention_backward"
+EFFICIENT = "efficient_attention_backward"
+MATH = "bmm"
+SEQUENCES, HEADS, QUERIES = 2, 4, 10
+ROWS = SEQUENCES * HEADS * QUERIES
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "operator", "kept"),
+    [
+        (torch.bfloat16, {}, FLASH, ROWS * 16 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH),
+        (
+            torch.bfloat16,
+            {"kv_heads": 2},
+            FLASH,
+            ROWS * 16 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH,
+        ),
+        (
+            torch.bfloat16,
+            {"width": 20},
+            FLASH,
+            4 * ROWS * 24 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH,
+        ),
+        (torch.bfloat16, {"width": 257}, MATH, None),
+        (torch.float32, {}, EFFICIENT, ROWS * 16 * 4 + 2 * 4 * 32 * 4),
+    ],
+)
+def test_dtype_and_width_of_heads_decide_which_attention_takes_them(dtype, options, operator, kept):
+    operators, bytes_kept = kept_by_attention(dtype, **options)
+    assert operator in operators
+    assert kept in (None, bytes_kept)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scratch"),
+    [
+        # Row sums, and the gradient of the queries, of 2 · 4 · 256 rows of 64, in fp32.
+        (torch.bfloat16, 4 * 2048 + 4 * 2048 * 64),
+        # Row sums; they and a product of 2048 · 64 numbers, which are larger than the tiles.
+        (torch.float32, 4 * 2048 + (4 * 2048 * 64 + 4 * 2048)),
+    ],
+)
+def test_attention_backward_holds_scratch_beside_its_gradients(dtype, scratch):
+    with predicted_memory("cuda", compute_capability=(8, 0), workspaces=False) as held:
+        # Tokens before heads in memory, as layers have them: then nothing is copied.
+        shape = {"size": (2, 256, 4, 64), "dtype": dtype, "device": "cuda"}
+        heads = [torch.empty(**shape).transpose(1, 2).requires_grad_() for _ in range(3)]
+        out = functional.scaled_dot_product_attention(*heads)
+        gradient = torch.empty_like(out)
+        held.mark("forward")
+        out.backward(gradient)
+        held.mark("backward")
+    found = held.phases["backward"].peak_by_class
+    assert found["temporaries"] == scratch, found

@@ -1,0 +1,117 @@
+"""On which cards a training step fits: the allocator with the card's memory, without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from accounting.devices import usable_bytes
+from prooflops.memory import TrainingStep
+from prooflops.memory.caching_allocator import CachingAllocator, OutOfMemory
+from prooflops.memory.cuda.fake import can_fake_cuda
+from prooflops.memory.fits import fits, known_cards
+
+pytestmark = pytest.mark.skipif(
+    torch.backends.cuda.is_built() and can_fake_cuda(), reason="this torch fakes CUDA itself"
+)
+
+
+def step_of(batch, width=4096):
+    net = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+    inputs = torch.empty(batch, 1024, width, device="meta")
+    return TrainingStep(net.to("meta"), inputs, torch.mean, optimizer=torch.optim.AdamW)
+
+
+def gets_through(step, card):
+    allocator = CachingAllocator(usable_bytes(card))
+    cuda = replace(step, device="cuda")
+    try:
+        cuda.predict(compute_capability=(8, 9), allocator=allocator)
+    except OutOfMemory:
+        return False
+    return True
+
+
+def test_the_largest_batch_fits_and_its_successor_does_not():
+    told = []
+    (fit,) = fits(step_of(2), ["NVIDIA GeForce RTX 4090"], progress=told.append)
+    assert fit.card == "RTX 4090"
+    assert fit.fits
+    assert fit.unknown == {}
+    assert fit.spare_bytes == fit.usable_bytes - fit.reserved_bytes > 0
+    assert gets_through(step_of(fit.largest), "RTX 4090")
+    assert not gets_through(step_of(fit.largest + 1), "RTX 4090")
+    assert len(told) == len(set(told)) <= 6, f"a batch was predicted twice, or too many: {told}"
+
+
+def test_a_step_that_is_too_large_says_so_for_each_card():
+    found = fits(step_of(256, 8192), ["L4", "H200 SXM 141GB"], largest_batch=False)
+    assert [fit.fits for fit in found] == [False, True]
+    assert found[0].spare_bytes < 0 < found[1].spare_bytes
+    assert [fit.largest for fit in found] == [None, None]
+
+
+class OneAtATime(nn.Module):
+    """Holds one large tensor at a time, each too large for the memory of those before."""
+
+    def __init__(self, gib=1.0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.sizes = [int(2**28 * gib * times) for times in (1.0, 3.5, 5.0, 6.0)]
+
+    def forward(self, batch):
+        for size in self.sizes:
+            large = batch.new_empty(len(batch), size)
+            del large
+        return batch.sum() * self.weight
+
+
+def test_a_step_fits_that_gets_through_once_the_cache_is_emptied():
+    step = TrainingStep(OneAtATime().to("meta"), torch.empty(1, 1), torch.sum)
+    (fit,) = fits(step, ["T4"])
+    assert fit.spare_bytes < 0, "15.5 GiB stay reserved, and a T4 offers less"
+    assert fit.fits
+    # Two times 6 GiB fit, three times do not.
+    assert fit.largest == 2
+
+
+@pytest.mark.parametrize("first", [1, 40, 2000])
+def test_few_predictions_find_what_fits_once_the_cache_is_emptied(first):
+    """Reserved bytes say too little then: the allocator is followed through sizes on a line."""
+    net = OneAtATime(gib=2.0**-10).to("meta")
+    told = []
+    step = TrainingStep(net, torch.empty(first, 1), torch.sum)
+    (fit,) = fits(step, ["T4"], progress=told.append)
+    assert gets_through(replace(step, inputs=torch.empty(fit.largest, 1)), "T4")
+    assert not gets_through(replace(step, inputs=torch.empty(fit.largest + 1, 1)), "T4")
+    assert len(told) <= 4, told
+
+
+def test_cards_with_the_same_kernels_share_predictions():
+    told = []
+    fits(step_of(2), ["A100 SXM4 80GB", "L4"], largest_batch=False, progress=told.append)
+    assert told == ["batch 2 on compute capability 8.0"]
+
+
+def test_memory_is_what_torch_sees_less_the_context():
+    # Read on one H200 by cudaMemGetInfo: all of it, and what was free with no tensor yet.
+    total = 150_109_880_320
+    free = 149_557_477_376
+    assert usable_bytes("NVIDIA H200") == pytest.approx(free, rel=1e-4)
+    assert usable_bytes("NVIDIA H200") < total
+    assert known_cards().index("RTX 4090") < known_cards().index("H100 SXM5 80GB")
+
+
+def test_an_unknown_card_and_tensors_without_a_common_batch_are_refused():
+    with pytest.raises(ValueError, match="RTX 9999"):
+        fits(step_of(2), ["RTX 9999"])
+    with pytest.raises(ValueError, match="one size of memory on record, got 'V100 SXM2'"):
+        fits(step_of(2), ["V100 SXM2"])
+    with pytest.raises(ValueError, match=r"MI300X.*RTX 4090"):
+        fits(step_of(2), ["MI300X"])
+    uneven = replace(step_of(2), targets=torch.empty(3))
+    with pytest.raises(ValueError, match=r"must have one batch in common, got \[2, 3\]"):
+        fits(uneven, ["RTX 4090"])

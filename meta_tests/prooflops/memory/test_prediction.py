@@ -1,0 +1,262 @@
+"""Predicted bytes beside measured ones and the formulas: live exactly, peaks within 1 %; and where
+prediction ends.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from accounting import memory
+from accounting.activations import RANDOM_STATE_BYTES
+from accounting.models import GPT2_SMALL, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B, parameter_count
+from meta_tests.accounting.older_torch import activation_bytes_here
+from meta_tests.prooflops.memory.predicting import (
+    NETS,
+    OPTIMIZERS,
+    PLAIN,
+    MasterWeights,
+    assert_alike,
+    both,
+    built,
+    fewer,
+    next_token_loss,
+)
+from prooflops.memory import TrainingStep, fake_copy, predicted_memory
+from prooflops.timing import one_thread
+
+
+@fewer
+@given(
+    preset=st.sampled_from([GPT2_SMALL, LLAMA3_8B]),
+    batch=st.integers(2, 4),
+    sequence=st.integers(8, 40),
+    checkpoint_every=st.integers(0, 2),
+    micro_batches=st.integers(1, 2),
+    optimizer=st.sampled_from(PLAIN),
+)
+def test_transformers_are_predicted_without_scratch(
+    workloads, preset, batch, sequence, checkpoint_every, micro_batches, optimizer
+):
+    build = partial(built, workloads, workloads.reduced(preset, layers=2), checkpoint_every)
+    tokens = torch.zeros(batch, sequence, dtype=torch.long)
+    options = {"optimizer": optimizer, "loss": next_token_loss, "micro_batches": micro_batches}
+    assert_alike(*both(build, tokens, **options), without_scratch=True)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_other_nets_are_predicted_with_the_scratch_of_their_kernels(name):
+    build, shape = NETS[name]
+    takes_indices = name.startswith("embedding bag")
+    batch = torch.zeros(shape, dtype=torch.long) if takes_indices else torch.randn(shape)
+    guess, held = both(build, batch)
+    assert_alike(guess, held, without_scratch=False)
+    if name in ("gathered", "tied"):
+        assert_alike(guess, held, without_scratch=True)
+
+
+def test_each_phase_leaves_bytes_of_its_class():
+    net = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 8))
+    step = TrainingStep(
+        net, torch.empty(32, 64), torch.mean, optimizer=OPTIMIZERS["adamw fused"]
+    ).predict()
+    parameters = 4 * sum(tensor.numel() for tensor in net.parameters())
+    held = {
+        "parameters": parameters,
+        "buffers": sum(tensor.nbytes for tensor in net.buffers()),
+        "inputs": 32 * 64 * 4,
+    }
+    state = {"optimizer state": 2 * parameters + 4 * 6}
+    # Outputs of the first two layers that matter, statistics, loss.
+    saved = 4 * 32 * 64 * 2 + 2 * 4 * 64 + 4
+    assert step.phases["optimizer"].live_by_class == held
+    assert step.phases["forward"].live_by_class == {**held, "activations": saved}
+    assert step.phases["backward"].live_by_class == {**held, "gradients": parameters}
+    assert step.phases["second step"].live_by_class == {**held, "gradients": parameters, **state}
+    assert step.phases["zero_grad"].live_by_class == {**held, **state}
+
+
+@one_thread()
+def test_master_weights_are_held_as_predicted_and_as_the_formula_says():
+    net = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 8)).bfloat16()
+    batch = torch.ones(32, 64, dtype=torch.bfloat16)
+    step = TrainingStep(partial(deepcopy, net), batch, torch.mean, optimizer=MasterWeights)
+    guess = step.predict(scratch=True)
+    assert_alike(guess, step.measure(), without_scratch=False)
+    held = guess.phases["second step"].live_by_class
+    sizes = [each.numel() for each in net.parameters()]
+    state = memory.model_state(sum(sizes), "adamw", "bf16-fp32-master", tensors=len(sizes))
+    should = {
+        "parameters": state.parameters,
+        "gradients": state.gradients,
+        "optimizer state": state.state + state.master,
+    }
+    assert held == should | {"inputs": batch.nbytes}
+
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("preset", "dtype", "every"),
+    [
+        (GPT2_SMALL, "fp32", 0),
+        (GPT2_SMALL, "bf16", 3),
+        (replace(LLAMA3_8B, layers=4), "fp32", 2),
+        pytest.param(LLAMA3_70B, "bf16", 0, marks=pytest.mark.prove),
+        pytest.param(MIXTRAL_8X7B, "bf16", 0, marks=pytest.mark.prove),
+    ],
+)
+def test_full_size_activations_are_those_of_the_formula(workloads, preset, dtype, every):
+    with torch.device("meta"):
+        model = built(workloads, preset, every, DTYPES[dtype])
+    with predicted_memory() as held:
+        net = fake_copy(model, "cpu")
+        held.mark("built")
+        tokens = torch.empty(2, 1024, dtype=torch.long)
+        held.mark("tokens")
+        logits = net(tokens)
+        held.mark("forward")
+    live = {name: phase.live_bytes for name, phase in held.phases.items()}
+    assert live["built"] == memory.element_bytes(parameter_count(preset), dtype)
+    states = -(-preset.layers // every) * RANDOM_STATE_BYTES if every else 0
+    got = live["forward"] - live["tokens"] - logits.nbytes - states
+    formula = activation_bytes_here(preset, 2, 1024, dtype, checkpoint_every=every)
+    assert formula == got
+
+
+def test_an_optimizer_is_named_and_one_that_needs_a_closure_is_refused():
+    step = TrainingStep(nn.Linear(4, 4), torch.empty(8, 4), torch.mean, optimizer=torch.optim.AdamW)
+    assert replace(step, optimizer="AdamW").predict().phases == step.predict().phases
+    with pytest.raises(ValueError, match="optimizer must step without a closure, got LBFGS"):
+        replace(step, optimizer=torch.optim.LBFGS).predict()
+    with pytest.raises(
+        ValueError, match=r"optimizer must be in torch\.optim to be named, got 'lion'"
+    ):
+        replace(step, optimizer="lion").predict()
+
+
+def test_a_block_that_reads_values_is_refused():
+    build = lambda: first_rows(nn.Linear(4, 4))  # noqa: E731
+    with pytest.raises(
+        RuntimeError, match="the block reads values, and fake tensors have none: aten"
+    ):
+        TrainingStep(build, torch.empty(8, 4), loss=torch.mean).predict()
+
+
+def test_a_block_that_hands_values_to_numpy_is_refused():
+    with (
+        pytest.raises(RuntimeError, match=r"the block reads values, .*: \.numpy\(\)"),
+        predicted_memory(),
+    ):
+        torch.ones(3).numpy()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_module_that_cannot_be_copied_is_refused_by_its_part():
+    compiled = nn.Linear(4, 4)
+    compiled.compile(backend="eager")
+    traced = nn.Sequential(torch.jit.trace(nn.Linear(4, 4), torch.ones(1, 4)))
+    for net, why in (
+        (compiled, "the Linear is compiled in place, and a copy of it would not be"),
+        (torch.compile(nn.Linear(4, 4)), "the OptimizedModule is compiled, and only the compiler"),
+        (traced, "its part 0 is TorchScript, which can be neither copied nor taken apart"),
+    ):
+        with pytest.raises(TypeError, match=why):
+            TrainingStep(net, torch.empty(8, 4), torch.mean).predict()
+
+
+def first_rows(net):
+    """The net with as many of its rows as it has numbers above zero."""
+    net.register_forward_hook(lambda module, given, out: out[: int((out > 0).sum().item())])
+    return net
+
+
+def test_a_real_tensor_in_the_block_is_refused_and_another_error_passes():
+    real = torch.ones(3)
+    with (
+        pytest.raises(RuntimeError, match="the block mixes a real tensor with fake ones"),
+        predicted_memory(),
+    ):
+        torch.ones(3) + real
+    with pytest.raises(AssertionError, match=r"^too few$"), predicted_memory():
+        raise AssertionError("too few")
+
+
+@pytest.mark.needs("cuda")
+@pytest.mark.parametrize("optimizer", PLAIN)
+def test_requested_bytes_on_cuda_are_exact_and_charges_within_their_bounds(workloads, optimizer):
+    given = {
+        "loss": lambda logits: logits.float().mean(),
+        "optimizer": OPTIMIZERS[optimizer],
+        "device": "cuda",
+    }
+    build = partial(built, workloads, workloads.reduced(LLAMA3_8B))
+    batch = torch.zeros(2, 32, dtype=torch.long)
+    step = TrainingStep(build, batch, **given)
+    # The first step has cuBLAS take its workspace.
+    step.measure()
+    guess = step.predict(scratch=True, workspaces=False)
+    held = step.measure()
+    for name, real in held.phases.items():
+        ours = guess.phases[name]
+        assert ours.live_bytes == real.live_bytes, name
+        assert abs(ours.charged_live_bytes / real.charged_live_bytes - 1) < 0.02, name
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+@pytest.mark.parametrize(
+    ("build", "dtype"),
+    [
+        (partial(nn.Embedding, 9, 4, sparse=True), torch.long),
+        (partial(nn.EmbeddingBag, 9, 4, sparse=True), torch.long),
+    ],
+)
+def test_an_operator_that_makes_sparse_tensors_is_named(build, dtype, scratch):
+    step = TrainingStep(build, torch.zeros(8, 4, dtype=dtype), torch.sum)
+    with pytest.raises(RuntimeError, match=r"^aten\.\S+ makes a sparse tensor .*sparse=False"):
+        step.predict(scratch=scratch)
+
+
+class Sparsely(nn.Module):
+    """Makes a sparse tensor in its forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.sparse_coo_tensor(torch.zeros(2, 3, dtype=torch.long), self.linear(x)[0, :3])
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_an_operator_that_reads_a_tensors_memory_is_refused_in_our_words():
+    step = TrainingStep(Sparsely, torch.zeros(8, 4), torch.sum)
+    with pytest.raises(RuntimeError, match=r"reads a tensor's memory.* behind aten\."):
+        step.predict()
+
+
+class Solving(nn.Module):
+    """Solves a system of equations by its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(8))
+
+    def forward(self, x):
+        return torch.linalg.solve(self.weight, x)
+
+
+def test_a_kernel_that_refuses_made_up_values_is_unknown_and_says_why():
+    """The backward pass of linalg.solve takes pivots, which made-up ones are not."""
+    step = TrainingStep(Solving, torch.randn(8, 4), torch.sum)
+    guess = step.predict(scratch=True)
+    assert list(guess.unknown) == ["aten.linalg_lu_solve.default"]
+    assert "Error" in guess.why_unknown["aten.linalg_lu_solve.default"]

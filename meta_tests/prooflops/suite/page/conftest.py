@@ -1,0 +1,57 @@
+"""The report of a whole run, gathered once from the evidence in results/."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from meta_tests.conftest import ROOT
+from meta_tests.prooflops_gate.history.test_trend import summary
+from prooflops.suite.evidence import results
+from prooflops.suite.evidence.file import EvidenceFile
+from prooflops.suite.page.page import page_of
+from prooflops.suite.page.run_report import RunReport, run_report
+from prooflops.suite.verdicts import RED
+from prooflops_gate.history.trend import trends, with_verdicts
+from prooflops_gate.page.html import html
+
+
+@pytest.fixture(scope="session")
+def report_of():
+    """Makes the report of the evidence's record, each benchmark of which a function may change."""
+    registry = results.registry_here()
+    file = EvidenceFile(min((ROOT / "results").glob("*.jsonl")))
+    verdicts = results.verdicts(file, registry)
+
+    def made(
+        change=lambda name, info, stats: None,
+    ):
+        record = copy.deepcopy(results.record(file, verdicts))
+        for bench in record["benchmarks"]:
+            change(bench["name"].removeprefix("test_"), bench["extra_info"], bench["stats"])
+        return run_report(record, verdicts, registry, ["device: cpu", "torch 2.13.0"])
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def report(report_of):
+    """A whole run without a GPU: benchmarks, and all claims: one fails and one crashes."""
+    made = report_of()
+    red = [replace(each, verdict=verdict) for each, verdict in zip(made.claims, RED, strict=False)]
+    caches = {"L1": 65_536, "L2": 2 * 2**20, "L3": 36 * 2**20}
+    rows = trends([summary(index, 1.0 + (index >= 12)) for index in range(24)])
+    changed = with_verdicts(
+        rows, [("2026-11-01T13:00:00", rows[0].name, {"verdict": "SLOWER", "ratio": 2.0})]
+    )
+    return replace(
+        made, claims=(*red, *made.claims[len(red) :]), caches=caches, trends=tuple(changed)
+    )
+
+
+@pytest.fixture(scope="session")
+def page(report):
+    """Its report.html."""
+    return html(page_of(report))

@@ -1,0 +1,356 @@
+"""Napkin figures of a training run, by the formulas:
+`python -m prooflops llama-3-70b --devices 1024 --tokens 15T`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accounting import models
+from accounting.activations import DTYPES, activation_bytes
+from accounting.checks import at_least_one, validated_choice
+from accounting.devices import device_called, memory_bytes, peak_flop_per_s, usable_bytes
+from accounting.formats import dtype_name
+from accounting.memory import model_state
+from accounting.models import Model, active_parameter_count, cache_bytes, parameter_count
+from accounting.optimizers import OPTIMIZERS
+from accounting.parallel import ZERO_SHARDS
+from accounting.parts import Lengths, Parts
+from accounting.planning import (
+    SECONDS_PER_DAY,
+    device_state,
+    fewest_devices,
+    training_s,
+)
+from accounting.units import amount, with_unit
+from prooflops.families.config import content_of, from_config, presets
+from prooflops.families.decoders import UnreadError
+
+# Short names of presets.
+KNOWN = {
+    "gpt2": "openai-community/gpt2",
+    "gpt2-xl": "openai-community/gpt2-xl",
+    "llama-3-8b": "meta-llama/Llama-3.1-8B",
+    "llama-3-70b": "meta-llama/Meta-Llama-3.1-70B",
+    "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
+}
+USUAL_SEQUENCE = 8192
+USUAL_DEVICE = "H100 SXM"
+# Cards that --fits tells of.
+CARDS = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB", "H200 SXM 141GB")
+NEEDED = "transformers 5 or later, torch and prooflops: pip install prooflops transformers"
+# A label, its text, and the same figures for programs.
+Lines = Iterator[tuple[str, str, dict[str, Any]]]
+EXAMPLES = """examples:
+  python -m prooflops llama-3-70b --devices 1024 --tokens 15T
+  python -m prooflops path/to/config.json --device A100-SXM4-80GB --sequence 4096 --mfu 0.5
+  python -m prooflops Qwen/Qwen3-8B --devices 8 --tokens 300B --json
+  python -m prooflops meta-llama/Llama-3.2-1B --fits --sequence 1024
+"""
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The parsed command line; figures are still text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m prooflops",
+        description="Napkin figures of a training run, by the formulas.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    known = f"{', '.join(KNOWN)}; one of {', '.join(presets())}"
+    add("model", help=f"{known}; a config.json or its folder; a name that transformers finds")
+    ignored = "a key of the config that changes no size"
+    add("--ignore", action="append", default=[], metavar="KEY", help=ignored)
+    called = f"as you would call it: 'A100-SXM4-80GB' (default: {USUAL_DEVICE})"
+    add("--device", help=called)
+    add("--devices", default="1", help="how many (default: %(default)s)")
+    add("--tokens", default="1T", help="of the whole run: 15T, 300B (default: %(default)s)")
+    add("--batch", help="sequences a step (default: one for each device)")
+    context = f"the model's context, at most {USUAL_SEQUENCE:,}"
+    add("--sequence", help=f"tokens of a sequence (default: {context})")
+    add("--mfu", type=float, default=0.4, help="share of the peak (default: %(default)s)")
+    add("--dtype", default="bf16", help="of the products (default: %(default)s)")
+    recipe = "dtypes of the model state (default: %(default)s)"
+    add("--recipe", default="bf16-fp32-gradients-master", help=recipe)
+    add("--optimizer", default="adamw", help="default: %(default)s")
+    cards = (
+        "instead: the cards, or the --device, that a training step fits on, and how many it takes"
+    )
+    add("--fits", action="store_true", help=cards)
+    choices = "--fits, also with layers recomputed, in fp32 and with 8-bit AdamW"
+    add("--fits-choices", action="store_true", help=choices)
+    add("--json", action="store_true", help="print the figures for programs")
+    return parser.parse_args(words)
+
+
+def model_called(name: str, ignore: Sequence[str] = ()) -> tuple[Parts, Mapping[str, Any]]:
+    """The model of a preset, a file or a name, of text alone where it handles more; and its
+    config.
+    """
+    name = KNOWN.get(name.lower(), name) if not Path(name).exists() else name
+    if not Path(name).exists() and name not in presets():
+        content = _downloaded(name)
+    else:
+        content = content_of(name, text_only=True, ignore=ignore)
+    try:
+        return from_config(content), content
+    except UnreadError as error:
+        return _built(content, error), content
+
+
+def _downloaded(name: str) -> Mapping[str, Any]:
+    """The config of a name that is no preset, from the local cache of transformers."""
+    try:
+        from prooflops.counted import built
+
+        return built.cached_config(name)
+    except ImportError:
+        wanted = f"other models need {NEEDED}"
+    except OSError:
+        wanted = "or give the path of a config.json, or a name that transformers has in its cache"
+    try:
+        validated_choice("model", name, [*KNOWN, *presets()])
+    except ValueError as error:
+        raise ValueError(f"{error}; {wanted}") from None
+    raise AssertionError(f"{name} is a preset")
+
+
+def _built(content: Mapping[str, Any], unread: UnreadError) -> Parts:
+    """The model that transformers builds of a config that the formulas do not read."""
+    try:
+        from prooflops.counted import built
+
+        return built.from_library(content)
+    except ImportError as error:
+        raise ValueError(f"{unread}; other models need {NEEDED} ({error})") from None
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 sequence, 2,048 sequences."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def count(name: str, figure: str) -> int:
+    """The number, at least 1, that a figure such as 15T stands for."""
+    return at_least_one(name, amount(figure, name))
+
+
+def napkin(asked: argparse.Namespace) -> Lines:
+    """The lines of the answer. Raises ValueError, naming what is valid."""
+    model, config = model_called(asked.model, asked.ignore)
+    device = device_called(asked.device or USUAL_DEVICE)
+    contexts = [table.longest for table in model.other_parameters if table.longest]
+    if stated := config.get("max_position_embeddings", config.get("n_positions")):
+        contexts.append(stated)
+    longest = min(contexts, default=USUAL_SEQUENCE)
+    sequence = count("sequence", asked.sequence or str(min(USUAL_SEQUENCE, longest)))
+    parameters, active = parameter_count(model), active_parameter_count(model)
+    shown = f"{parameters:,}"
+    if active < parameters:
+        shown += f", of which a token meets {active:,}"
+    yield "parameters", shown, {"parameters": parameters, "active_parameters": active}
+    if asked.fits or asked.fits_choices:
+        cards = (device.label,) if asked.device else CARDS
+        fits, why_not = predicted_fits(asked, config, sequence, cards, longest)
+        yield from fitting(asked, model, sequence, cards, fits)
+        how = "two steps in bf16 with AdamW, nothing recomputed; unrun on these cards"
+        yield "predicted", why_not or how, {}
+        formula = "state, and the inputs of layers that are recomputed: a lower bound"
+        yield "by formula", formula, {}
+        return
+    yield from of_run(asked, model, device, sequence, longest)
+    yield from held(asked, model, sequence)
+    yield from sharded(asked, parameters, device)
+
+
+def of_run(
+    asked: argparse.Namespace, model: Model, device: Any, sequence: int, longest: int
+) -> Lines:
+    """FLOPs of a step and of the run, and its days."""
+    devices, tokens = count("devices", asked.devices), count("tokens", asked.tokens)
+    batch = count("batch", asked.batch or asked.devices)
+    # Masks of a counted model are not read.
+    pairs = "full" if hasattr(model, "source") else "causal"
+    step = models.step_flops(model, batch, streams(sequence), pairs=pairs).model
+    shown = f"{counted(batch, 'sequence')} of {sequence:,} tokens"
+    if sequence < longest and not asked.sequence:
+        shown += f" (the model's context is {longest:,})"
+    figures = {"batch": batch, "sequence": sequence, "context": longest, "step_flops": step}
+    yield "a step", f"{shown}: {with_unit(step, 'FLOP')}", figures
+
+    steps = -(-tokens // (batch * sequence))
+    flops = steps * step
+    rule = models.rule_flops("step", active_parameter_count(model), tokens) / flops
+    said = f"{with_unit(flops, 'FLOP')} (6ND says {rule:.3f} times that)"
+    run = {"steps": steps, "flops": flops, "rule_6nd": rule}
+    yield "the run", f"{counted(steps, 'step')}: {said}", run
+
+    peak = peak_flop_per_s(device, asked.dtype)
+    if peak is None:
+        shown = f"unknown: no peak of {asked.dtype} is on record for {device.label}"
+        yield "time", shown, {"days": None}
+        return
+    days = training_s(flops, devices, peak, asked.mfu) / SECONDS_PER_DAY
+    shown = f"{devices:,} × {device.label} of {with_unit(peak, 'FLOP/s')}"
+    yield "time", f"{days:,.1f} days at an MFU of {asked.mfu:.0%} on {shown}", {"days": days}
+
+
+def streams(sequence: int) -> Lengths:
+    """A sequence of so many tokens; an encoder is given as many as the decoder."""
+    return {"source": sequence, "tokens": sequence}
+
+
+def held(asked: argparse.Namespace, model: Parts, sequence: int) -> Lines:
+    """Memory of the model state, activations and cache."""
+    # Others need the shapes of all tensors.
+    by_count = [name for name, row in OPTIMIZERS.items() if not row.factored]
+    if asked.optimizer.lower() not in by_count:
+        validated_choice("optimizer", asked.optimizer, by_count)
+    state = model_state(parameter_count(model), asked.optimizer, asked.recipe)
+    for part in ("parameters", "gradients", "state", "master"):
+        number = getattr(state, part)
+        yield f"memory: {part}", with_unit(number, "B"), {f"{part}_bytes": number}
+    total, of_what = state.total, "without activations"
+    dtype = dtype_name(asked.dtype)
+    # Products in fewer bits keep their operands in bf16.
+    kept = dtype if dtype in DTYPES else {"tf32": "fp32"}.get(dtype, "bf16")
+    try:
+        saved = activation_bytes(model, 1, sequence, kept, fused_norms=True)
+    except ValueError as error:
+        yield "memory: activations", f"unknown: {error}", {"activation_bytes": None}
+    else:
+        shown = f"{with_unit(saved, 'B')} of one sequence in {kept}, nothing recomputed"
+        yield "memory: activations", shown, {"activation_bytes": saved}
+        total, of_what = total + saved, "of the state and one sequence"
+    shown = f"{with_unit(total, 'B')} {of_what}, on one device"
+    yield "memory: total", shown, {"total_bytes": total}
+    cached = cache_bytes(model, 1, streams(sequence), asked.dtype)
+    shown = f"{with_unit(cached, 'B')} of one sequence in generation"
+    yield "cache", shown, {"cache_bytes": cached}
+
+
+def sharded(asked: argparse.Namespace, parameters: int, device: Any) -> Lines:
+    """Whether the state fits a device, by the stage of ZeRO; equal stages are one line."""
+    memory, devices = memory_bytes(device), count("devices", asked.devices)
+    if memory is None:
+        shown = f"unknown: the memory of {device.label} is not on record as one size"
+        yield "fits", shown, {"device_bytes": None}
+        return
+    states = {}
+    for stage in ZERO_SHARDS:
+        state = device_state(parameters, devices, stage, asked.optimizer, asked.recipe)
+        states[stage] = state.total
+    figures = {"device_bytes": memory, "zero_state_bytes": states}
+    labels = {f"ZeRO stage {stage}": state for stage, state in states.items()}
+    if len(set(states.values())) == 1:
+        labels = {f"ZeRO stage 0 to {max(states)}": states[0]}
+    for label, state_bytes in labels.items():
+        fits = "fits" if state_bytes <= memory else "does not fit"
+        shown = (
+            f"{with_unit(state_bytes, 'B')} of state a device: {fits} into {with_unit(memory, 'B')}"
+        )
+        yield label, shown, figures
+
+
+def fitting(
+    asked: argparse.Namespace,
+    model: Parts,
+    sequence: int,
+    cards: tuple[str, ...],
+    fits: Sequence[Any],
+) -> Lines:
+    """The largest batch and the longest sequence on one card, predicted; and the fewest devices for
+    one sequence, by formula.
+    """
+    yield "sequence", f"{sequence:,} tokens", {"sequence": sequence}
+    parameters = parameter_count(model)
+    try:
+        saved = activation_bytes(model, 1, sequence, "bf16", checkpoint_every=1)
+    except ValueError:
+        saved = 0
+    for card in cards:
+        usable = usable_bytes(card)
+        if usable is None:
+            shown = "unknown: its memory is not on record as one size"
+            yield card, shown, {f"{card}, predicted": None}
+            continue
+        for row in fits:
+            if row.fit.card == card:
+                yield of_row(row)
+        for stage, what in ((1, "ZeRO stage 1"), (3, "FSDP")):
+            least = fewest_devices(parameters, saved, usable, stage, asked.optimizer, asked.recipe)
+            devices = "more than 1,024 devices" if least is None else counted(least, "device")
+            shown = f"by formula, {asked.optimizer} in {asked.recipe}: {what} takes {devices}"
+            yield card, shown, {f"{card}, {what}, by formula": least}
+
+
+def of_row(row: Any) -> tuple[str, str, dict[str, Any]]:
+    """What one kind of training takes on one card."""
+    fit, batch, longest = row.fit, row.largest["batch"], row.largest["sequence"]
+    shown = f"one sequence reserves {with_unit(fit.reserved_bytes, 'B')}"
+    shown += f" of {with_unit(fit.usable_bytes, 'B')}; "
+    shown += f"largest batch {batch:,}, " if batch else "not even one fits; "
+    shown += f"longest sequence {longest:,}" if longest else "none is short enough"
+    label = f"{fit.card}, predicted"
+    if row.has_changes:
+        shown = f"{row.training}: {shown}"
+        label += f", {row.training}"
+    figures = {
+        "usable_bytes": fit.usable_bytes,
+        "reserved_bytes": fit.reserved_bytes,
+        "largest_batch": batch,
+        "longest_sequence": longest,
+        "unknown": fit.unknown,
+    }
+    return fit.card, shown, {label: figures}
+
+
+def predicted_fits(
+    asked: argparse.Namespace,
+    config: Mapping[str, Any],
+    sequence: int,
+    cards: tuple[str, ...],
+    longest: int,
+) -> tuple[Sequence[Any], str]:
+    """What one card holds, a row for each training and card, from transformers' net; and why
+    something is unknown.
+    """
+    try:
+        from prooflops.model.of_config import fits_of_config
+
+        ceiling = max(longest, sequence)
+        fits = fits_of_config(config, sequence, cards, longest=ceiling, choices=asked.fits_choices)
+    except ImportError as error:
+        return [], f"one card is not predicted: that needs {NEEDED} ({error})"
+    except ValueError as error:
+        return [], f"one card is not predicted: {error}"
+    return fits.rows, "; ".join(fits.remarks)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Prints the figures; 2 where something asked for is not valid."""
+    asked = arguments(words)
+    try:
+        lines = list(napkin(asked))
+    except (ValueError, TypeError, OSError) as error:
+        print(f"python -m prooflops: {error}", file=sys.stderr)
+        return 2
+    if asked.json:
+        figures = {"model": asked.model, "device": asked.device or USUAL_DEVICE}
+        for _, _, of_line in lines:
+            figures |= of_line
+        print(json.dumps(figures, indent=1))
+        return 0
+    for label, text, _ in lines:
+        print(f"{label:20}{text}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

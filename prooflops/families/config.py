@@ -1,0 +1,153 @@
+"""Decoders from the `config.json` of Hugging Face repositories: plain JSON, read without
+transformers.
+
+Every key of a config is either read, or known to change no size (`without_size` in
+`model_types.json`), or refused by name. `prooflops.counted.built` asks transformers for any other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from accounting.checks import checked, validated_choice, validated_instance
+from accounting.parts import Parts
+from prooflops.families.decoders import (
+    NEVER_ZERO,
+    Config,
+    UnreadError,
+    decoder,
+    validated_size,
+)
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+SIZES = (
+    *NEVER_ZERO,
+    *EXPERTS,
+    "head_dim",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "num_experts_per_tok",
+    "max_position_embeddings",
+    "n_positions",
+    "sliding_window",
+)
+
+
+@checked(flags=("text_only",))
+def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str] = ()) -> Parts:
+    """The decoder that a `config.json` describes: a mapping, a path, a preset's name, or an object
+    of transformers.
+
+    `text_only` reads the text part of a model of text and images, without its encoder. `ignore`
+    names keys that change no size. Exact for the code in transformers 5; windows count for "causal"
+    pairs. For any other model `prooflops.counted.built.from_config` asks transformers.
+    Raises ValueError for an unknown type, a missing key, a size that no model can have, and a key
+    that is neither read nor known to change nothing.
+
+    >>> llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+    ...          "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+    ...          "vocab_size": 128256}
+    >>> sum(each.parameters for each in from_config(llama).linear_maps)
+    7504658432
+    >>> from_config(llama | {"num_registers": 4}, ignore=["num_registers"]) == from_config(llama)
+    True
+    """
+    content = content_of(config, text_only, ignore)
+    if "_class_name" in content:
+        raise UnreadError(f"config is of diffusers, for its {content['_class_name']}")
+    if "text_config" in content:
+        raise UnreadError(
+            f"config is that of a model of more than text, {content.get('model_type')!r}; "
+            "text_only=True reads its text_config, the part that handles text, alone"
+        )
+    c = Config(content)
+    model = decoder(c)
+    c.nothing_else()
+    return model
+
+
+def content_of(
+    config: Any, text_only: bool = False, ignore: Collection[str] = ()
+) -> Mapping[str, Any]:
+    """The values of a config, or of its text part, but for those to ignore; its sizes are
+    checked.
+    """
+    content = _values(config)
+    if text_only and "text_config" in content:
+        content = {"model_type": f"{content.get('model_type')}_text", **content["text_config"]}
+    if isinstance(ignore, str):
+        raise TypeError(f"ignore must be keys, as in [{ignore!r}], got {ignore!r} of type str")
+    for key in ignore:
+        validated_choice("ignore", key, content)
+    kept = {key: value for key, value in content.items() if key not in ignore}
+    validate_sizes(kept)
+    return kept
+
+
+def _values(config: Any) -> Mapping[str, Any]:
+    """The values of a mapping, of a preset, of a file or its folder, or of transformers' object."""
+    if hasattr(config, "to_dict"):
+        config = config.to_dict()
+    if isinstance(config, Mapping):
+        return config
+    if not isinstance(config, (str, Path)):
+        raise TypeError(
+            "config must be a mapping, the path of a config.json, a preset's name or a config of "
+            f"transformers, got a {type(config).__name__}"
+        )
+    path = Path(config)
+    if not path.exists():
+        name = validated_choice("config", str(config), presets())
+        return validated_instance("config", presets()[name]["config"], dict)
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        return validated_instance("config", json.loads(path.read_text(encoding="utf-8")), dict)
+    except ValueError as error:
+        raise ValueError(f"config must be JSON, got {path}: {error}") from None
+
+
+@cache
+def presets() -> dict[str, dict[str, Any]]:
+    """A dozen released configs by their names on the Hub, each with figures and their source.
+
+    >>> presets()["openai/gpt-oss-20b"]["parameters"]
+    20914757184
+    """
+    text = Path(__file__).with_name("presets.json").read_text(encoding="utf-8")
+    models: dict[str, dict[str, Any]] = json.loads(text)
+    return models
+
+
+def validate_sizes(content: Mapping[str, Any], part: str = "") -> None:
+    """Refuses a size that is no `validated_size`, or that does not go with another one.
+
+    `part` precedes the keys of a model's part, as in "text_config.".
+
+    >>> validate_sizes({"num_attention_heads": 32, "num_key_value_heads": 7})
+    Traceback (most recent call last):
+    ValueError: num_key_value_heads must divide num_attention_heads=32, got 7
+    """
+    sizes = {}
+    for name in SIZES:
+        value = content.get(name)
+        # Some types have a list, with a size for each stage.
+        if value is not None and not isinstance(value, (list, tuple)):
+            sizes[name] = validated_size(name, value, part)
+    heads, groups = sizes.get("num_attention_heads"), sizes.get("num_key_value_heads")
+    if heads and groups and heads % groups:
+        raise ValueError(
+            f"{part}num_key_value_heads must divide num_attention_heads={heads}, got {groups}"
+        )
+    active = sizes.get("num_experts_per_tok", 0)
+    for name in EXPERTS:
+        if sizes.get(name) is not None and active > sizes[name]:
+            raise ValueError(
+                f"{part}num_experts_per_tok must be at most {name}={sizes[name]}, got {active}"
+            )
+    for name, value in content.items():
+        if name.endswith("_config") and isinstance(value, Mapping):
+            validate_sizes(value, f"{part}{name}.")

@@ -1,0 +1,1 @@
+"""CUDA kernels on fake tensors: what they return, choose and hold, without a GPU."""

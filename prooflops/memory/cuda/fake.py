@@ -1,0 +1,98 @@
+"""Fake tensors on a CUDA device without a GPU or a driver.
+
+Autograd, in C++, asks the driver for the stream of every CUDA tensor, fake ones too, and torch
+aborts where there is no driver. So fake CUDA tensors report the meta device, which has no streams,
+to C++, and CUDA to Python code and the optimizers; tensors that C++ creates "on meta" are created
+on CUDA. C++ then no longer chooses the kernels that it chooses for CUDA alone: `choices` does.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from prooflops.memory.repeats import Repeats
+
+_META = torch.device("meta")
+# What C++ dispatches to ask a fake tensor for its device: more often than any operation.
+DEVICE_OF = torch.ops.prim.device.default
+
+
+@cache
+def can_fake_cuda() -> bool:
+    """Whether autograd takes fake CUDA tensors: always with a GPU, and in some builds of torch for
+    CUDA without one.
+
+    A torch built for the CPU alone would abort the process, so nothing is tried there.
+    """
+    if torch.cuda.is_available():
+        return True
+    is_built: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+    if not is_built or not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
+        return False
+    try:
+        with FakeTensorMode():
+            total = torch.empty(1, device="cuda", requires_grad=True).sum()
+            total.backward()  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return False
+    return True
+
+
+def reported_device(tensor: FakeTensor) -> torch.device:
+    """The device that C++ is told where there is no CUDA device."""
+    device = tensor.fake_device
+    return _META if device.type == "cuda" else device
+
+
+def _is_fused_update(func: Any) -> bool:
+    """Whether an optimizer's one kernel runs, which returns nothing.
+
+    Those of SGD and Adagrad have no fake: torch would run the kernel itself on tensors of zeros.
+    """
+    return func._schema.name.startswith("aten::_fused_") and not func._schema.returns
+
+
+class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Torch's mode, except that it is quick where operations repeat, and that `copy.deepcopy` of a
+    tensor does not copy it.
+
+    Torch 2.13 copies the mode with the tensor, and two modes do not mix: layers that are copies, as
+    those of nn.Transformer, would not run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._repeats = Repeats()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled within the block: torch's wrapper would only take time."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.dispatch(func, types, args, kwargs)
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _is_fused_update(func):
+            return None
+        fake = partial(super().dispatch, func, types, args, kwargs)
+        return self._repeats.result(self, func, args, kwargs, fake)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> FakeMode:
+        return self
+
+
+class FakeCudaMode(FakeMode):  # type: ignore[no-untyped-call]
+    """Fake tensors on CUDA that report the meta device to C++."""
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE_OF and isinstance(args[0], FakeTensor):
+            return reported_device(args[0])
+        if kwargs and kwargs.get("device") == _META:
+            kwargs = {**kwargs, "device": torch.device("cuda", 0)}
+        return super().dispatch(func, types, args, kwargs)

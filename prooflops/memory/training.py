@@ -1,0 +1,196 @@
+"""A training step: its bytes predicted, without running it, or measured, by the same code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from accounting.checks import validated_int
+from accounting.optimizers import optimizer_of
+from prooflops.memory.allocations import MeasuredMemory, measured_memory
+from prooflops.memory.copies import copy_of, fake_copy
+from prooflops.memory.cuda.recurrent import flatten_parameters
+from prooflops.memory.prediction import PredictedMemory, predicted_memory
+
+# The class of the bytes that each phase of a training step leaves allocated.
+CLASSES = {
+    "built": "parameters",
+    "inputs": "inputs",
+    "optimizer": "optimizer state",
+    "forward": "activations",
+    "backward": "gradients",
+    "step": "optimizer state",
+    "zero_grad": "optimizer state",
+}
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """The first two training steps of a model, to be predicted or measured phase by phase.
+
+    `predict` calls `build()` on the meta device, and uses shapes, dtypes and strides of `inputs` (a
+    tensor or several, for the model) and `targets`, no values. The steps are these:
+
+        updates = optimizer(model.parameters())                         once
+        loss(model(inputs), targets).backward()                         for each micro-batch
+        updates.step()
+        updates.zero_grad()
+
+    Autocast covers the forward pass up to the loss.
+    Phases: "built" (without temporaries of initialisation), "inputs", "optimizer" (its
+    constructor), then "forward", "backward" ("forward 1" and so on if there are several
+    micro-batches), "step" and "zero_grad", and the same again with "second" before the name: the
+    first step allocates the optimizer's state, the second is like all later ones. `live_by_class`
+    and `peak_by_class` of a phase name parameters, buffers, inputs, activations (everything that
+    the forward pass leaves, the loss included), gradients, optimizer state (master copies of the
+    parameters too), recomputed and temporaries.
+
+    `optimizer` gets the parameters: `partial(torch.optim.AdamW, foreach=True)`, or one of your own
+    that keeps master weights in fp32. A name of `accounting.optimizers.OPTIMIZERS` stands for
+    torch's class with its defaults.
+
+    >>> net = lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    >>> batch = torch.empty(8, 64)
+    >>> step = TrainingStep(net, batch, loss=torch.mean, optimizer=torch.optim.AdamW).predict()
+    >>> step.phases["built"].live_bytes, step.phases["inputs"].live_bytes
+    (16900, 18948)
+    >>> step.phases["second forward"].live_bytes, step.phases["second backward"].live_bytes
+    (54816, 69664)
+    >>> step.phases["second step"].live_by_class
+    {'parameters': 16900, 'inputs': 2048, 'optimizer state': 33816, 'gradients': 16900}
+    """
+
+    build: Callable[[], nn.Module] | nn.Module
+    inputs: Any
+    loss: Callable[..., Tensor]
+    targets: Any = None
+    optimizer: Callable[..., torch.optim.Optimizer] | str | None = None
+    micro_batches: int = 1
+    autocast: torch.dtype | None = None
+    device: str | torch.device = "cpu"
+
+    def predict(self, **options: Any) -> PredictedMemory:
+        """The bytes of both steps without running them; the options and the domain of validity are
+        those of `memory`.
+
+        Raises ValueError for a batch that cannot be split into the micro-batches, and as `memory`.
+        """
+        model = self.build if isinstance(self.build, nn.Module) else _on("meta", self.build)
+        classes = {
+            name: CLASSES[name.removeprefix("second ").split()[0]] for name in self._phase_names()
+        }
+        with predicted_memory(self.device, classes=classes, **options) as held:
+            fake = fake_copy(model, self.device)
+            if torch.device(self.device).type == "cuda":
+                flatten_parameters(fake)
+            held.name("buffers", fake.buffers())
+            held.name_modules(fake)
+            held.mark("built")
+            self._run(held.mark, fake)
+        return held
+
+    def measure(self) -> MeasuredMemory:
+        """The bytes of both steps, run and measured by `measured_memory`.
+
+        A `build` that is a module already is not copied, so its parameters are not among the bytes,
+        and it is trained.
+        """
+        with measured_memory(self.device) as held:
+            model = (
+                self.build if isinstance(self.build, nn.Module) else _on(self.device, self.build)
+            )
+            held.mark("built")
+            self._run(held.mark, model)
+        return held
+
+    def _phase_names(self) -> list[str]:
+        numbers = (
+            [""]
+            if self.micro_batches == 1
+            else [f" {number}" for number in range(1, self.micro_batches + 1)]
+        )
+        passes = [f"{name}{number}" for number in numbers for name in ("forward", "backward")]
+        once = [*passes, "step", "zero_grad"]
+        return ["built", "inputs", "optimizer", *once, *(f"second {name}" for name in once)]
+
+    def _run(self, mark: Callable[[str], None], model: nn.Module) -> None:
+        batch = copy_of((self.inputs, self.targets), self.device)
+        mark("inputs")
+        updates = None if self.optimizer is None else _built(self.optimizer, model)
+        mark("optimizer")
+        kind = torch.device(self.device).type
+        casting = torch.autocast(kind, self.autocast) if self.autocast else nullcontext()
+        micro_batches = _split(batch, self.micro_batches)
+        names = iter(self._phase_names()[3:])
+        for _ in range(2):
+            for inputs, targets in micro_batches:
+                with casting:
+                    output = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+                    error = self.loss(output) if targets is None else self.loss(output, targets)
+                    del output
+                mark(next(names))
+                error.backward()  # type: ignore[no-untyped-call]
+                del error
+                mark(next(names))
+            if updates is not None:
+                updates.step()
+            mark(next(names))
+            (model if updates is None else updates).zero_grad(set_to_none=True)
+            mark(next(names))
+
+
+def _built(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
+    if isinstance(optimizer, str):
+        row = optimizer_of(optimizer)
+        if "." in row.class_name:
+            raise ValueError(
+                f"optimizer must be in torch.optim to be named, got {optimizer!r}: give its class"
+            )
+        optimizer = partial(getattr(torch.optim, row.class_name), **row.options)
+    if not callable(optimizer):
+        raise TypeError(
+            f"optimizer must be a class or a function of the parameters, got {optimizer!r}"
+        )
+    updates: torch.optim.Optimizer = optimizer(model.parameters())
+    closure = signature(type(updates).step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ValueError(
+            f"optimizer must step without a closure, got {type(updates).__name__}, "
+            "whose closure runs the model as "
+            "often as the values decide: predict or measure a block of your own with predicted_memory()"
+        )
+    return updates
+
+
+def _on(device: str | torch.device, build: Callable[[], nn.Module]) -> nn.Module:
+    with torch.device(device):
+        return build()
+
+
+def _split(batch: Any, micro_batches: int) -> list[Any]:
+    """The batch split into `micro_batches` along the first dimension of each of its tensors, as
+    views.
+    """
+    validated_int("micro_batches", micro_batches, minimum=1)
+    leaves, structure = tree_flatten(batch)
+    sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in leaves if isinstance(leaf, Tensor)}
+    if micro_batches > 1 and (len(sizes) != 1 or min(sizes) < micro_batches):
+        raise ValueError(
+            f"inputs must have a first dimension of at least {micro_batches=} in common, "
+            f"got {sizes}"
+        )
+    if micro_batches == 1:
+        return [batch]
+    copies = [
+        leaf.tensor_split(micro_batches) if isinstance(leaf, Tensor) else (leaf,) * micro_batches
+        for leaf in leaves
+    ]
+    return [tree_unflatten(list(each), structure) for each in zip(*copies, strict=True)]

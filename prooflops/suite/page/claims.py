@@ -1,0 +1,166 @@
+"""The claims of a run as sections: those that fail, errors, corrections, and all by topic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from prooflops.suite.page import highlights
+from prooflops.suite.page.run_report import RunReport, by_topic, unchecked
+from prooflops.suite.page.tables import topic_table
+from prooflops.suite.verdicts import Verdict
+from prooflops_gate.console.progress import minutes
+from prooflops_gate.page.section import BAD, GOOD, OPEN, OTHER, PLAIN, Mark, Section, literal
+
+# The shape serves readers who do not see the colour.
+MARKS = {
+    "holds": Mark("holds", GOOD, "✓"),
+    "holds if": Mark("holds if", GOOD, "◐"),
+    "corrected": Mark("corrected", OTHER, "≠"),
+    "FAILS": Mark("FAILS", BAD, "✕"),
+    "error": Mark("error", OPEN, "!"),
+    "not checked": Mark("not checked", OPEN, "–"),
+    "on record": Mark("on record", PLAIN, "§"),
+}
+WHOSE_FAULT = (
+    "A test that crashed contradicts no claim and says nothing about this machine. The fault is "
+    "the suite's, or that of a package or driver below it: please report it with the log."
+)
+LONGEST_REASONS = 7_000  # characters of all reasons together, on a page for a comment
+
+
+def mark_of(verdict: str, *, is_known: bool = False) -> Mark:
+    """The mark of a verdict; one that --known-failures lists says so."""
+    mark = MARKS.get(verdict, Mark(verdict, OPEN, "?"))
+    return Mark(f"{mark.word} (known)", mark.tone, mark.shape) if is_known else mark
+
+
+def red_sections(report: RunReport) -> list[Section]:
+    """What fails here, red benchmarks, and errors apart from both; each if there is any."""
+    failing = report.with_verdicts("FAILS")
+    benchmarks = [[f"`{each.test}`", literal(each.reason)] for each in report.red_benchmarks]
+    found = {
+        "Contradicted by this machine": ["claim", "statement", "why"],
+        "Red benchmarks": ["benchmark", "why"],
+        "Errors of the suite, not of this machine": ["test", "ended", "why", "claims"],
+    }
+    rows = [_claim_rows(failing), benchmarks, _error_rows(report)]
+    anchors = ("fails", "red-benchmarks", "errors")
+    return [
+        Section(title, [head, *group], anchor=anchor, answer=WHOSE_FAULT * (anchor == "errors"))
+        for (title, head), group, anchor in zip(found.items(), rows, anchors, strict=True)
+        if group
+    ]
+
+
+def _error_rows(report: RunReport) -> list[list[str]]:
+    rows = []
+    for each in report.errors:
+        reason = literal(each.reason)
+        why = f"{reason}; whose fault: {each.fault}" if each.fault else reason
+        claims = ", ".join(f"`{claim}`" for claim in each.claims)
+        rows.append([f"`{each.test}`", each.status, why, claims])
+    named = {claim for each in report.errors for claim in each.claims}
+    unnamed = [each for each in report.with_verdicts("error") if each.id not in named]
+    rows += [["", "error", literal(each.reason), f"`{each.id}`"] for each in unnamed]
+    return rows
+
+
+def _claim_rows(claims: Sequence[Verdict]) -> list[list[str]]:
+    longest = LONGEST_REASONS // max(len(claims), 1)
+    rows = []
+    for each in claims:
+        known = "known: " if each.known else ""
+        rows.append([f"`{each.id}`", each.claim.statement, known + literal(each.reason)[:longest]])
+    return rows
+
+
+def claims_section(report: RunReport) -> Section:
+    """All claims by topic, folded, with a search; before them counts, and what is unchecked."""
+    left_open = [
+        f"not checked, {literal(reason)}: {', '.join(f'`{name}`' for name in names)}"
+        for reason, names in unchecked(report.claims)
+    ]
+    parts = []
+    for topic, group in by_topic(report.claims).items():
+        claims = [_claim(report, each) for each in group]
+        parts.append(Section(topic, parts=claims, is_folded=True))
+    return Section(
+        "Claims",
+        _counts(report),
+        left_open,
+        answer=highlights.sentence(report) if report.claims else "",
+        parts=parts,
+        anchor="claims",
+        can_search=True,
+    )
+
+
+def _counts(report: RunReport) -> list[list[str]]:
+    """The number of claims by verdict, in one row."""
+    if not report.claims:
+        return []
+    head, *_, total = topic_table(report.claims)
+    return [head[1:], total[1:]]
+
+
+def corrections_section(report: RunReport) -> Section:
+    """Claims that are wrong as they circulate, with what is true."""
+    rows = []
+    for each in report.with_verdicts("corrected"):
+        true = each.claim.correction or each.reason
+        rows.append([f"`{each.id}`", each.claim.statement, true])
+    head = ["claim", "wrong as it circulates", "true"]
+    return Section(
+        "Wrong as it circulates, and what is true",
+        [head, *rows] if rows else (),
+        anchor="corrections",
+        is_folded=True,
+    )
+
+
+def _claim(report: RunReport, each: Verdict) -> Section:
+    return Section(
+        each.claim.statement or each.id,
+        list(_facts(report, each)),
+        anchor=each.id,
+        mark=mark_of(each.verdict, is_known=each.known),
+        is_folded=True,
+        has_head=False,
+    )
+
+
+def _facts(report: RunReport, each: Verdict) -> Iterator[tuple[str, str]]:
+    claim = each.claim
+    yield "id", f"`{each.id}`"
+    if claim.condition:
+        yield "holds if", claim.condition
+    if claim.correction:
+        yield "true is", claim.correction
+    if each.reason and each.reason not in (claim.condition, claim.correction):
+        yield "why", literal(each.reason)
+    if claim.note and claim.note not in each.reason:
+        yield "note", claim.note
+    if each.figures:
+        yield "measured", "\n".join(each.figures)
+    if claim.sources:
+        yield "source", "\n".join(str(report.sources[key]) for key in claim.sources)
+    yield "tested", _tests_text(each)
+
+
+def _tests_text(each: Verdict) -> str:
+    cases = f"{each.cases:,} case{'' if each.cases == 1 else 's'}"
+    lines = [f"{cases} in {duration(each.duration)}" if each.duration else cases]
+    functions = Counter(test.partition("[")[0] for test in each.tests)
+    for test, number in functions.items():
+        lines.append(f"`{test}`" + (f" × {number}" if number > 1 else ""))
+    return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """A time as text.
+
+    >>> duration(4.2), duration(93)
+    ('4.2 s', '1 min 33 s')
+    """
+    return f"{seconds:.1f} s" if seconds < 60 else minutes(seconds)

@@ -1,0 +1,202 @@
+"""Does the device deliver? One verdict, and one row a figure: measured, share, floor, healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from accounting.devices.floors import Floor, compared, shown
+from prooflops.suite.page.measurement import Measurement
+from prooflops_gate.console.tables import engineering
+from prooflops_gate.page.section import BAD, GOOD, OPEN, Bar, Mark
+
+# What a buyer pays for first, first.
+ORDER = (
+    "bf16", "fp8_e4m3", "fp8_e4m3 fast", "fp32", "tf32", "copy", "triad", "mfu gpt2-124m",
+    "mfu llama-1b", "mfu", "to-device", "to-host", "peer", "all-reduce", "launch", "fp64", "int8",
+    "fp16", "scale", "add", "sum", "dot",
+)  # fmt: skip
+MEMORY = "memory "
+NAMES = {"mfu": "MFU of a step", "launch": "one launch", "fp8_e4m3": "fp8"}
+NAMES |= {"fp8_e4m3 fast": "fp8, fast sums", "to-device": "host to device"}
+NAMES |= {"mfu gpt2-124m": "MFU, GPT-2 124M", "mfu llama-1b": "MFU, Llama 1B"}
+NAMES |= {"to-host": "device to host", "peer": "card to card"}
+KINDS = {name: MEMORY + name for name in ("copy", "scale", "add", "triad", "sum", "dot")}
+MARKS = {
+    True: Mark("delivers", GOOD, "✓"),
+    False: Mark("BELOW FLOOR", BAD, "✕"),
+    None: Mark("not known", OPEN, "?"),
+}
+# A figure without a nominal rate fills this share of its bar at its floor.
+FLOOR_WITHOUT_NOMINAL = 0.75
+SAME_FIGURE = 1e-3
+NOT_COMPARED = "no floor of its figures is known"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of the device: of one row, compared with one floor; `met` None: not compared."""
+
+    figure: str
+    met: bool | None
+    text: str
+    row: Measurement | None = None
+    floor: Floor | None = None
+    causes: tuple[str, ...] = ()  # why it falls short, as this machine shows
+
+    @property
+    def name(self) -> str:
+        return NAMES.get(self.figure) or KINDS.get(self.figure, self.figure)
+
+    @property
+    def entry(self) -> Mapping[str, Any]:
+        """What the row's record says of the figure."""
+        return self.row.info["delivers"] if self.row else {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figure for programs: see verdicts.schema.json."""
+        found = {key: self.entry.get(key) for key in ("value", "unit", "share", "floor")}
+        return {
+            "figure": self.figure,
+            "met": self.met,
+            "text": self.text,
+            **found,
+            "causes": list(self.causes),
+        }
+
+
+def figures(benchmarks: Sequence[Measurement]) -> list[Figure]:
+    """The figures of a run, the important ones first."""
+    rows: dict[str, list[Measurement]] = {}
+    for bench in benchmarks:
+        entry = bench.info.get("delivers") or {}
+        if "value" in entry:
+            rows.setdefault(str(entry["figure"]), []).append(bench)
+    found = [_figure(name, group) for name, group in rows.items()]
+    return sorted(found, key=lambda each: _place(each.figure))
+
+
+def _place(figure: str) -> int:
+    return ORDER.index(figure) if figure in ORDER else len(ORDER)
+
+
+def _figure(name: str, rows: Sequence[Measurement]) -> Figure:
+    """One row decides: one below its floor, else the one with the strictest floor."""
+    known = [bench for bench in rows if bench.info["delivers"].get("met") is not None]
+    if not known:
+        best = max(rows, key=lambda bench: bench.info["delivers"]["value"])
+        return Figure(name, None, str(best.info["delivers"].get("unknown", "")), best)
+    below = [bench for bench in known if not bench.info["delivers"]["met"]]
+    decisive = max(below or known, key=_strictness)
+    entry = decisive.info["delivers"]
+    floor = floor_of_record(entry["floor"])
+    text = f"{compared(entry['value'], entry['unit'], entry['share'], floor)} ({floor})"
+    found = [cause for bench in below for cause in _causes(bench)]
+    causes = tuple(dict.fromkeys(found))
+    if below:
+        names = ", ".join(bench.name for bench in below)
+        text += f"; below in {names}: {', '.join(causes) or 'no cause is shown'}"
+    return Figure(name, not below, text, decisive, floor, causes)
+
+
+def _strictness(bench: Measurement) -> tuple[float, float]:
+    """Orders rows by their floors; of equal floors by what was reached."""
+    entry = bench.info["delivers"]
+    sign = -1 if entry["unit"] == "s" else 1
+    return sign * entry["floor"]["limit"], sign * entry["value"]
+
+
+def _causes(bench: Measurement) -> list[str]:
+    """The causes as recorded; those of older records that are normal work are left out."""
+    found = [str(cause) for cause in bench.info["delivers"].get("causes", ())]
+    normal = "throttled: power cap"
+    return [cause for cause in found if cause != normal or normal in bench.labels]
+
+
+def floor_of_record(entry: Mapping[str, Any]) -> Floor:
+    """A floor as a record holds it."""
+    healthy = entry["healthy"] and tuple(entry["healthy"])
+    return Floor(**{**entry, "healthy": healthy})
+
+
+def verdict(found: Sequence[Figure]) -> tuple[Mark, str]:
+    """The one answer: a word, and of what or why.
+
+    >>> slow = Figure("bf16", False, "", causes=("throttled: heat",))
+    >>> verdict([slow, Figure("fp16", True, "")])[1]
+    'bf16 (throttled: heat); 1 of 2 figures with a known floor is below it'
+    """
+    known = [each for each in found if each.met is not None]
+    below = [each for each in known if not each.met]
+    if below:
+        named = [f"{each.name.removeprefix(MEMORY)} ({why_short(each)})" for each in below]
+        verb = "is below it" if len(below) == 1 else "are below theirs"
+        counted = f"{len(below)} of {len(known)} figures with a known floor {verb}"
+        return Mark("BELOW FLOOR", BAD, "✕"), f"{', '.join(named)}; {counted}"
+    if known:
+        verb = "is" if len(known) == 1 else "are"
+        counted = f"{len(known)} of {len(known)} figures with a known floor {verb} reached"
+        return Mark("DELIVERS", GOOD, "✓"), counted
+    why = NOT_COMPARED if found else "no benchmark with a floor ran"
+    return Mark("NOT KNOWN", OPEN, "?"), why
+
+
+def why_short(figure: Figure) -> str:
+    """Why a figure falls short, as this machine shows."""
+    return ", ".join(figure.causes) or "this machine shows no cause"
+
+
+def bars(found: Sequence[Figure], histories: Mapping[str, Sequence[float]]) -> list[Bar]:
+    """A bar a figure; `histories` are times in seconds by benchmark, oldest first."""
+    return [_bar(each, each.row, histories) for each in found if each.row]
+
+
+def _bar(figure: Figure, row: Measurement, histories: Mapping[str, Sequence[float]]) -> Bar:
+    entry, floor = figure.entry, figure.floor
+    of_peak = row.number("mfu") or row.number("mbu")
+    length = of_peak or None
+    share = f"{100 * of_peak:.0f} % of the peak" if of_peak else ""
+    limit = healthy = None
+    if floor is not None and entry.get("nominal"):
+        length, limit, healthy = float(entry["share"]), floor.limit, floor.healthy
+        share = shown(entry["share"], floor.of)
+    elif floor is not None:
+        length = FLOOR_WITHOUT_NOMINAL * float(entry["value"]) / floor.limit
+        limit = FLOOR_WITHOUT_NOMINAL
+        share = "less is better" if entry["unit"] == "s" else ""
+    return Bar(
+        name=figure.name,
+        value=value_text(figure),
+        length=length,
+        floor=limit,
+        healthy=healthy,
+        share=share,
+        note="; ".join(_notes(figure, row)),
+        mark=MARKS[figure.met],
+        history=tuple(1 / time_s for time_s in histories.get(row.fullname, ())),
+    )
+
+
+def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
+    """Why it falls short, its floor, its row, and the clock that ran."""
+    floor = figure.floor
+    if figure.met is False:
+        yield why_short(figure)
+    if floor is None:
+        yield figure.text or "no floor is known"
+    else:
+        yield str(floor)
+        if figure.met and floor.healthy and figure.entry["share"] < floor.healthy[0]:
+            yield "below the healthy range, within the margin"
+    yield f"in `{row.name}`"
+    yield from row.facts
+
+
+def value_text(figure: Figure) -> str:
+    """The figure as its row gives its rate; a time as a time."""
+    value, unit = float(figure.entry["value"]), str(figure.entry["unit"])
+    rate = figure.row.rate if figure.row else None
+    if unit != "s" and rate and abs(rate[0] / value - 1) < SAME_FIGURE:
+        return engineering(*rate)
+    return engineering(value, unit)

@@ -1,0 +1,266 @@
+"""The run in one sentence, what limits the machine, and what is unusual about it and the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from prooflops.suite.page.measurement import NEITHER, Measurement
+from prooflops.suite.page.run_report import RunReport
+from prooflops.suite.page.tables import best_products, kernels_of, memory_stream
+from prooflops.suite.peaks import published_mfu_text
+from prooflops_gate.console.tables import engineering
+
+NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
+# The instruction sets, by torch's names, that multiply a dtype on a CPU; without one it is
+# emulated.
+UNITS = {
+    "bf16": ("avx512_bf16", "amx_tile", "amx_bf16", "bf16"),
+    "fp16": ("avx512_fp16", "amx_fp16", "fp16_arith"),
+    "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "dot_prod", "i8mm"),
+    "fp8_e4m3": (),
+}
+# Speedup on zeros, which switch few transistors, that shows a power limit.
+POWER_LIMITED = 1.05
+# Arrays of fewer last-level caches are partly served by the caches.
+FEWEST_CACHES = 4.0
+# Families of whole training steps.
+TRAINING_STEPS = ("step", "mfu")
+USUAL_FLAGS = {
+    "float32_matmul_precision": "highest",
+    "deterministic": False,
+    "default_dtype": "float32",
+}
+
+
+def sentence(report: RunReport) -> str:
+    """The run in one sentence."""
+    counts = report.counts
+    if not report.claims:
+        return f"{len(report.benchmarks)} benchmarks were measured; no claim was checked."
+    hold = counts["holds"] + counts["holds if"]
+    settled = hold + counts["corrected"] + counts["FAILS"]
+    condition = f" ({counts['holds if']} of them under a condition)" if counts["holds if"] else ""
+    parts = [f"{hold} hold{condition}"]
+    if counts["corrected"]:
+        verb = "is" if counts["corrected"] == 1 else "are"
+        parts.append(f"{counts['corrected']} {verb} wrong as written (on any machine)")
+    failing = counts["FAILS"]
+    parts.append(f"{failing or 'none'} {'fails' if failing < 2 else 'fail'} here")
+    text = f"Of {settled} claims checked on this machine, {', '.join(parts[:-1])} and {parts[-1]}"
+    if counts["error"] and not report.errors:
+        text += f"; the tests of {counts['error']} ended by an error"
+    if counts["not checked"]:
+        text += f"; {counts['not checked']} could not be checked"
+    contended = sum(bench.is_contended for bench in report.benchmarks)
+    if 2 * contended > len(report.benchmarks):
+        text += f". Other work took part: {contended} of {len(report.benchmarks)} rates are too low"
+    return f"{text}."
+
+
+def unusual(report: RunReport) -> list[str]:
+    """Warnings about this machine and run that affect the figures; empty if all is normal."""
+    return [
+        *_slow_dtypes(report),
+        *_disturbed(report.benchmarks),
+        *_ceilings(report.benchmarks),
+        *_settings(report),
+    ]
+
+
+def _slow_dtypes(report: RunReport) -> Iterable[str]:
+    best = best_products(report.benchmarks)
+    unknown = []
+    for narrow, wide in NARROWER.items():
+        if narrow in best and wide in best and _should_be_faster(report, best, narrow, wide):
+            pair = best[narrow], best[wide]
+            ratio = (pair[0].arithmetic_rate or 0.0) / (pair[1].arithmetic_rate or 1.0)
+            either_way = (1 + pair[0].spread) * (1 + pair[1].spread)
+            is_wide = any(bench.is_wide for bench in pair)
+            if is_wide and 1 / either_way <= ratio <= either_way:
+                unknown.append(f"{narrow} with {wide}")
+            elif ratio < 1:
+                is_contended = any(bench.unsettled for bench in pair) and not is_wide
+                about = f"about {ratio:.1g}" if is_wide else f"{ratio:.2g}"
+                yield (
+                    f"{narrow} is multiplied slower than {wide}: at {about} times its rate"
+                    f"{' (contended)' if is_contended else ''}"
+                )
+    if unknown:
+        yield (
+            "not known how the rates of these compare, as they spread too widely: "
+            f"{', '.join(unknown)}"
+        )
+
+
+def _should_be_faster(
+    report: RunReport, best: Mapping[str, Measurement], narrow: str, wide: str
+) -> bool:
+    """Whether the narrower dtype has the higher peak; a CPU has none without a unit for it."""
+    peaks = [best[dtype].number("peak_flop_per_s") for dtype in (narrow, wide)]
+    if all(peaks):
+        return peaks[0] > peaks[1]
+    if report.machine.get("device") != "cpu" or narrow not in UNITS:
+        return True
+    sets = report.machine.get("isa") or ()
+    return any(unit in sets for unit in UNITS[narrow])
+
+
+def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    causes: Counter[str] = Counter()
+    reasons: dict[str, str] = {}
+    for bench in benchmarks:
+        said = dict(label.partition(": ")[::2] for label in bench.labels)
+        causes.update(said.keys())
+        reasons = said | reasons
+    for cause, number in causes.most_common():
+        if cause in ("contended", "throttled"):
+            example = f" (the first: {reasons[cause]})" if reasons[cause] else ""
+            yield f"{number} of {len(benchmarks)} benchmarks were {cause}{example}"
+        else:
+            yield f"{cause}: {number} of {len(benchmarks)} benchmarks"
+    wide = [bench for bench in benchmarks if bench.is_wide]
+    if wide:
+        yield (
+            f"{len(wide)} of {len(benchmarks)} benchmarks spread too widely to conclude anything "
+            "from them"
+        )
+    above = [bench.name for bench in benchmarks if bench.unsettled.startswith("above")]
+    if above:
+        yield (
+            "not known what limits these, which exceed the highest ceiling or roof of this run: "
+            f"{first(above)}"
+        )
+
+
+def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    multiples = [
+        bench.number("cache_multiple")
+        for bench in benchmarks
+        if bench.level == "memory" and bench.has("cache_multiple")
+    ]
+    if multiples and min(multiples) < FEWEST_CACHES:
+        yield (
+            f"the bandwidth of the memory was measured with arrays of {min(multiples):.1f} "
+            "last-level caches, which serve a part of it"
+        )
+    for bench in benchmarks:
+        if bench.number("zeros_ratio") > POWER_LIMITED:
+            times = f"{bench.number('zeros_ratio'):.2f} times as fast"
+            yield f"power limits {bench.dtype}: zeros are multiplied {times}"
+
+
+def _settings(report: RunReport) -> Iterable[str]:
+    flags = report.machine.get("flags") or {}
+    for key, usual in USUAL_FLAGS.items():
+        if key in flags and flags[key] != usual:
+            yield f"{key} is {flags[key]}, not {usual} as usual"
+    if any(bench.info.get("mfu", 0) is None for bench in report.benchmarks):
+        is_derived = any(bench.has("share_at_clock") for bench in report.benchmarks)
+        of = "the peak derived from its clock, or of " if is_derived else ""
+        name = report.machine.get("name")
+        yield f"no vendor peak is on record for {name}: shares are of {of}the own ceiling"
+
+
+def limits(report: RunReport) -> list[str]:
+    """The machine's limits, from uncontended measurements with a narrow spread."""
+    benchmarks = [bench for bench in report.benchmarks if not bench.unsettled]
+    return [
+        *_roofs(benchmarks),
+        *_bandwidth(report.benchmarks),
+        *_power(benchmarks),
+        *_training(report.benchmarks),
+        *_data(benchmarks),
+    ]
+
+
+def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    kernels = kernels_of(benchmarks)
+    for dtype in dict.fromkeys(bench.dtype for bench in kernels):
+        own = [bench for bench in kernels if bench.dtype == dtype]
+        ridge = median(bench.number("ridge") for bench in own)
+        bounds = Counter(bench.bound for bench in own)
+        listed = ", ".join(f"{number} {bound}" for bound, number in bounds.most_common())
+        yield (
+            f"{dtype}: below {ridge:.3g} FLOPs per byte the memory limits; of {len(own)} kernels "
+            f"{listed}"
+        )
+    low = [bench.name for bench in kernels if bench.bound == NEITHER]
+    if low:
+        yield (
+            "neither memory nor arithmetic limits these, which reach less than half of either "
+            f"roof: {first(low)}"
+        )
+
+
+def _bandwidth(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    if best := memory_stream(benchmarks):
+        share = f", {best.number('mbu'):.0%} of the vendor's figure" if best.has("mbu") else ""
+        marked = f", {best.unsettled}" if best.unsettled else ""
+        kernel = best.case.partition("-")[2]
+        yield f"the memory gives {best.rate_text} at most ({kernel}{marked}){share}"
+
+
+def _power(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    """How many benchmarks ran at the power limit, and the lowest clock: normal work."""
+    limited = [fact for bench in benchmarks for fact in bench.facts if fact.startswith("power-lim")]
+    if limited:
+        lowest = min(limited)
+        clock = f", {lowest.partition(': ')[2]} at the lowest clock" if ": " in lowest else ""
+        number = f"{len(limited)} of {len(benchmarks)}"
+        yield f"{number} benchmarks are power-limited{clock}: normal work"
+
+
+def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    steps = [bench for bench in benchmarks if bench.family in TRAINING_STEPS]
+    for bench in steps:
+        if bench.unsettled:
+            yield f"a training step ({bench.case}): not known: {bench.unsettled}"
+        elif figures := [*_step_figures(bench)]:
+            takes = f"takes {engineering(bench.median_s, 's')}"
+            yield f"a training step ({bench.case}) {', '.join([takes, *figures])}"
+    if any(bench.has("mfu") and not bench.unsettled for bench in steps):
+        yield f"for comparison, published MFU: {published_mfu_text()}"
+
+
+def _step_figures(bench: Measurement) -> Iterable[str]:
+    """What a step reaches, where its time goes, its tokens per second and their energy."""
+    if bench.has("share_of_ceiling"):
+        yield f"reaches {bench.number('share_of_ceiling'):.0%} of the own ceiling"
+    names = ("forward", "backward", "optimizer")
+    parts = {name: bench.number(f"{name}_s") for name in names if bench.has(f"{name}_s")}
+    if parts:
+        most = max(parts, key=lambda name: parts[name])
+        yield f"{parts[most] / sum(parts.values()):.0%} of it {most}"
+    reads_text = bench.family == "mfu" or bench.case.startswith("transformer")
+    unit = "token" if reads_text else "example"
+    if bench.has("mfu"):
+        yield f"MFU {bench.number('mfu'):.0%}"
+    if bench.has("tokens_per_s"):
+        yield f"{bench.number('tokens_per_s'):,.0f} {unit}s/s"
+    if bench.has("joules_per_token"):
+        yield f"{engineering(bench.number('joules_per_token'), 'J')} per {unit}"
+    kinds = dict(bench.info.get("seconds_by_kind") or {})
+    if kinds:
+        kinds["no kernel"] = bench.number("idle_s")
+        listed = ", ".join(f"{kind} {engineering(kinds[kind], 's')}" for kind in kinds)
+        yield f"of it {listed}"
+
+
+def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:
+    loops = [
+        bench
+        for bench in benchmarks
+        if bench.family == "training_loop" and bench.info.get("bottleneck")
+    ]
+    found = Counter(str(bench.info["bottleneck"]) for bench in loops).most_common()
+    if found:
+        listed = ", ".join(f"{name} ({number} of {len(loops)})" for name, number in found)
+        yield f"between data loading and step, the slower is: {listed}"
+
+
+def first(names: Sequence[str], number: int = 4) -> str:
+    """The first names, and the number of the others."""
+    more = f" and {len(names) - number} more" if len(names) > number else ""
+    return ", ".join(names[:number]) + more

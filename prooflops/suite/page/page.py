@@ -1,0 +1,171 @@
+"""The page of one run, for all media: report.html, report.md and the end of the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prooflops.suite.page import claims, delivery, highlights
+from prooflops.suite.page.plots import plots_of
+from prooflops.suite.page.run_report import RunReport
+from prooflops.suite.page.tables import benchmark_table, rates_table, roofline_table
+from prooflops_gate.console.tables import binary, engineering, many
+from prooflops_gate.history.page import trend_sections
+from prooflops_gate.page.section import ABSENT, Headline, Page, Section
+
+# A page for a pull request, whose comments take 65,536 characters.
+LARGEST_SHORT_PAGE_BYTES = 20_000
+BARS = (
+    "Each bar runs from 0 to the nominal peak. A line marks the floor, a band what healthy devices "
+    "of this kind reach."
+)
+FOOT = (
+    "Formula, count and measurement side by side: each claim is settled by at least two of them. "
+    "Beside this page lie the same in short as `.md`, and `verdicts.json` for programs."
+)
+KERNELS = (
+    "Attainable: the lower of the ceiling and the intensity times the bandwidth for the same share "
+    "of reads, both of this run. *: counted by another convention, see counted_otherwise."
+)
+SPREAD = (
+    "Time by the device's own clock. Spread: the wider of the rounds' quartiles and of the "
+    "median's 95 % interval, as a share of the median; from 25 % on nothing is concluded. Own "
+    "ceiling: the fastest product of the dtype in this run."
+)
+
+
+def page_of(report: RunReport) -> Page:
+    """The page of a run. Its sections are always the same; one without data says so."""
+    figures = delivery.figures(report.benchmarks)
+    kind = f"prooflops {report.version} · validation of one machine"
+    return Page(
+        title=str(report.machine.get("name")),
+        kind=f"{kind} · {report.date[:10]}" if report.date else kind,
+        headline=headline(report),
+        lead=_lead(report),
+        warnings=[f"A part of a run: {report.partial}."] if report.partial else [],
+        sections=[
+            delivery_section(report, figures),
+            *claims.red_sections(report),
+            Section("What limits this machine", remarks=highlights.limits(report),
+                    anchor="limits", absent=ABSENT),
+            Section("Unusual about this machine", remarks=highlights.unusual(report),
+                    anchor="unusual", absent="Nothing."),
+            Section("Best rate of each dtype", rates_table(report.benchmarks, report.peaks),
+                    anchor="rates", absent=ABSENT),
+            Section("Measured", parts=plots_of(report), anchor="plots", is_folded=False,
+                    absent=ABSENT),
+            history_section(report),
+            claims.corrections_section(report),
+            claims.claims_section(report),
+            benchmarks_section(report),
+            Section("Kernels under the roofs", roofline_table(report.benchmarks), [KERNELS]
+                    if roofline_table(report.benchmarks) else (), anchor="kernels",
+                    is_folded=True, absent=ABSENT),
+            run_section(report),
+        ],
+        foot=FOOT,
+    )  # fmt: skip
+
+
+def headline(report: RunReport) -> Headline:
+    """The first screen: does it deliver, which device, when, with which software."""
+    mark, text = delivery.verdict(delivery.figures(report.benchmarks))
+    machine = report.machine
+    facts = [report.date[:10], str(machine.get("name"))]
+    facts += [f"{key} {machine[key]}" for key in ("driver", "torch") if machine.get(key)]
+    return Headline(mark, text, [fact for fact in facts if fact], report.command)
+
+
+def _lead(report: RunReport) -> list[str]:
+    """The claims in a sentence, then what is red."""
+    lines = [highlights.sentence(report)]
+    failing = report.with_verdicts("FAILS")
+    if failing:
+        named = ", ".join(f"`{each.id}`" for each in failing)
+        lines.append(f"FAILS here: {named}.")
+    if report.red_benchmarks:
+        names = [each.test.rpartition("::")[2] for each in report.red_benchmarks]
+        lines.append(f"Red benchmarks: {', '.join(f'`{name}`' for name in names)}.")
+    if report.errors:
+        number = many(len(report.errors), "test")
+        lines.append(f"{number} ended by an error of the suite; that says nothing of the machine.")
+    return lines
+
+
+def delivery_section(report: RunReport, figures: list[delivery.Figure]) -> Section:
+    """A bar for each figure, with this machine's history where there is one."""
+    histories = {each.name: each.times_s for each in report.trends}
+    return Section(
+        "Does it deliver?",
+        bars=delivery.bars(figures, histories),
+        answer=BARS if figures else "",
+        anchor="delivers",
+        absent="No benchmark with a floor ran.",
+    )
+
+
+def history_section(report: RunReport) -> Section:
+    """The trends over this machine's records, those that changed first."""
+    records = max((len(each.records) for each in report.trends), default=0)
+    changed = sum(bool(each.changes) for each in report.trends)
+    answer = f"{changed} of {many(len(report.trends), 'benchmark')} changed their level."
+    return Section(
+        f"Over {records} runs on this machine" if records else "Over the runs on this machine",
+        parts=trend_sections(report.trends, ""),
+        answer=answer if records else "",
+        anchor="history",
+        is_folded=True,
+        absent="Too few records of this machine.",
+    )
+
+
+def benchmarks_section(report: RunReport) -> Section:
+    rows = benchmark_table(report.benchmarks, report.peaks)
+    return Section(
+        "Every benchmark",
+        rows,
+        answer=SPREAD if rows else "",
+        anchor="benchmarks",
+        is_folded=True,
+        absent=ABSENT,
+    )
+
+
+def run_section(report: RunReport) -> Section:
+    """The machine's fingerprint and the run."""
+    rows = [(name, text) for name, value in _facts(report).items() if (text := _listed(value))]
+    return Section(
+        "The machine and the run",
+        rows,
+        anchor="run",
+        has_head=False,
+        is_folded=True,
+    )
+
+
+def _facts(report: RunReport) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        key.removesuffix("_bytes"): value for key, value in report.machine.items()
+    }
+    memory = report.machine.get("memory_bytes")
+    facts["memory"] = binary(memory) if memory else ""
+    facts["caches"] = {level: binary(size) for level, size in report.caches.items()}
+    for whose, peaks in report.peaks.items():
+        listed = {dtype: engineering(peak, "FLOP/s") for dtype, peak in peaks.items()}
+        facts[f"peaks {whose}"] = listed
+    facts["date"] = report.date[:19].replace("T", " ")
+    facts["duration"] = claims.duration(report.duration_s) if report.duration_s else ""
+    facts["command"] = f"`{report.command}`"
+    facts["revision"] = report.revision
+    facts["pace"] = report.pace
+    facts["methods of measuring"] = report.methods
+    facts["extent"] = f"part of a run: {report.partial}" if report.partial else "whole run"
+    return facts
+
+
+def _listed(value: Any) -> str:
+    """A fact as text: "avx2, fma3", "L1 64.0 KiB, L2 2.0 MiB"."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {each}" for key, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value or "")

@@ -1,0 +1,101 @@
+"""One figure for each quantity of a run: a dtype's ceiling, and the memory's bandwidth for a mix.
+
+All rows are compared with the highest product of their dtype, in whichever order they ran. What
+exceeds it is no product: its figures contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from prooflops.suite.page.measurement import NEITHER, Measurement
+from prooflops.suite.page.reread import with_facts_of_conditions
+
+SAME_SHARE_OF_READS = 0.05
+SHARES_OF_CEILING = ("share_of_ceiling", "model_share_of_ceiling")
+# A kernel below this share of its roof is not held back by it.
+LEAST_SHARE_OF_A_ROOF = 0.5
+# A third of such a call is the launch: its rate says little of the cache.
+FEW_LAUNCHES = 3.0
+
+
+def reconciled(benchmarks: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """The benchmarks with shares of the highest ceilings and bandwidths of the run."""
+    rows = with_facts_of_conditions([*benchmarks])
+    ceilings = ceilings_of(rows)
+    streams = [each for each in rows if each.level == "memory" and each.rate and not each.is_wide]
+    compared = [
+        replace(bench, info=_compared(bench, ceilings.get(bench.dtype, 0.0), streams))
+        for bench in rows
+    ]
+    return tuple(_calls_apart(compared))
+
+
+def ceilings_of(benchmarks: Sequence[Measurement]) -> dict[str, float]:
+    """The one ceiling of each dtype: its fastest product; without one the recorded ceiling."""
+    reached: dict[str, float] = {}
+    recorded: dict[str, float] = {}
+    for bench in benchmarks:
+        dtype = bench.dtype
+        recorded[dtype] = max(recorded.get(dtype, 0.0), bench.number("ceiling_flop_per_s"))
+        if bench.is_product and not bench.is_wide:
+            reached[dtype] = max(reached.get(dtype, 0.0), bench.arithmetic_rate or 0.0)
+    return {**recorded, **reached}
+
+
+def _calls_apart(benchmarks: Sequence[Measurement]) -> Iterable[Measurement]:
+    """Marks streams of a cache whose time is that of their calls: a farther cache is faster, or
+    they take few launches.
+    """
+    caches = [bench for bench in benchmarks if bench.level.startswith("L") and bench.rate]
+    launch_s = max((each.median_s for each in benchmarks if each.family == "launch"), default=0.0)
+    for bench in benchmarks:
+        farther = [each.number("bytes_per_s") for each in caches if each.level > bench.level]
+        is_slower = bench.number("bytes_per_s") < max(farther, default=0.0)
+        is_short = bench.median_s < FEW_LAUNCHES * launch_s
+        is_of_calls = bench in caches and (is_slower or is_short)
+        yield replace(bench, info={**bench.info, "bound": "launch"}) if is_of_calls else bench
+
+
+def _compared(
+    bench: Measurement, ceiling: float, streams: Iterable[Measurement]
+) -> Mapping[str, Any]:
+    before = bench.number("ceiling_flop_per_s")
+    if not before:
+        return bench.info
+    info = {**bench.info, "ceiling_flop_per_s": ceiling}
+    for key in SHARES_OF_CEILING:
+        if bench.has(key):
+            info[key] = bench.number(key) * before / ceiling
+    if bench.has("roof_bytes_per_s", "intensity", "flop_per_s"):
+        info |= _under_the_roofs(bench, ceiling, streams)
+    return info
+
+
+def _under_the_roofs(
+    bench: Measurement, ceiling: float, streams: Iterable[Measurement]
+) -> dict[str, Any]:
+    """The kernel's place under the highest roofs, and which of them it is held back by."""
+    reads = bench.number("read_share")
+    alike = [
+        each.number("bytes_per_s")
+        for each in streams
+        if abs(each.number("read_share") - reads) <= SAME_SHARE_OF_READS
+    ]
+    roof = max([bench.number("roof_bytes_per_s"), *alike])
+    intensity, ridge = bench.number("intensity"), ceiling / roof
+    attainable = min(ceiling, intensity * roof)
+    share = bench.number("flop_per_s") / attainable
+    bound = bench.info.get("bound")
+    if bound in ("memory", "compute"):
+        bound = "memory" if intensity < ridge else "compute"
+        bound = bound if share >= LEAST_SHARE_OF_A_ROOF else NEITHER
+    return {
+        "roof_bytes_per_s": roof,
+        "attainable_flop_per_s": attainable,
+        "ridge": ridge,
+        "share_of_attainable": share,
+        "bound": bound,
+    }

@@ -1,0 +1,190 @@
+"""The results of one run, shared by report.html, report.md, verdicts.json and the terminal."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from prooflops.suite.page import delivery
+from prooflops.suite.page.measurement import Measurement
+from prooflops.suite.page.reconciled import reconciled
+from prooflops.suite.registry import Registry, Source
+from prooflops.suite.verdicts import VERDICTS, Verdict
+from prooflops_gate.history.trend import Trend
+
+# The version of the form of verdicts.json, raised for incompatible changes.
+SCHEMA = 2
+# What verdicts.json repeats of the machine's fingerprint, of a RunReport, and of a claim.
+VERSION_KEYS = ("torch", "python", "driver", "cuda", "hip")
+RUN_KEYS = ("date", "duration_s", "command", "revision", "pace")
+CLAIM_KEYS = ("statement", "condition", "correction", "note")
+
+
+@dataclass(frozen=True)
+class RedTest:
+    """A test that did not pass.
+
+    One that failed contradicts its claims; one with another status came to no answer. `fault` says
+    whose fault that may be, where it is known.
+    """
+
+    test: str
+    status: str
+    reason: str
+    fault: str = ""
+    claims: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> RedTest:
+        return cls(**{**row, "claims": tuple(row.get("claims", ()))})
+
+    @property
+    def is_contradiction(self) -> bool:
+        return self.status == "failed"
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """One run on one machine.
+
+    machine     the fingerprint
+    headline    what pytest's header prints of the machine
+    sources     the sources of the claims, by key
+    red_tests   the tests that did not pass
+    peaks       the peaks that are not the vendor's (see Peaks)
+    caches      bytes of data cache by level
+    partial     why the run is partial; empty for a whole one
+    trends      how the benchmarks went over the records of this machine
+    """
+
+    machine: Mapping[str, Any]
+    headline: tuple[str, ...]
+    claims: tuple[Verdict, ...] = ()
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    benchmarks: tuple[Measurement, ...] = ()
+    red_tests: tuple[RedTest, ...] = ()
+    peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    caches: Mapping[str, int] = field(default_factory=dict)
+    date: str = ""
+    duration_s: float | None = None
+    arguments: tuple[str, ...] = ()
+    revision: str = ""
+    version: str = ""
+    pace: str = ""
+    partial: str = ""
+    trends: tuple[Trend, ...] = ()
+
+    @property
+    def command(self) -> str:
+        return shlex.join(["pytest", *self.arguments])
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The versions of the methods with which the benchmarks were measured."""
+        found = {str(each.info["method"]) for each in self.benchmarks if "method" in each.info}
+        return tuple(sorted(found))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of claims per verdict, in the order of VERDICTS."""
+        found = Counter(claim.verdict for claim in self.claims)
+        return {verdict: found[verdict] for verdict in VERDICTS}
+
+    def with_verdicts(self, *verdicts: str) -> list[Verdict]:
+        return [claim for claim in self.claims if claim.verdict in verdicts]
+
+    @property
+    def red_benchmarks(self) -> list[RedTest]:
+        """The tests without a claim that contradict something, such as a floor."""
+        return [each for each in self.red_tests if not each.claims and each.is_contradiction]
+
+    @property
+    def errors(self) -> list[RedTest]:
+        """The tests that crashed, hung or ended by another error."""
+        return [each for each in self.red_tests if not each.is_contradiction]
+
+
+def by_topic(claims: Iterable[Verdict]) -> dict[str, list[Verdict]]:
+    """The claims of each topic, in the order of the registry."""
+    topics: dict[str, list[Verdict]] = {}
+    for verdict in claims:
+        topics.setdefault(verdict.claim.topic, []).append(verdict)
+    return topics
+
+
+def unchecked(claims: Iterable[Verdict]) -> list[tuple[str, list[str]]]:
+    """The reasons for unchecked claims, each with the claims' ids."""
+    reasons: dict[str, list[str]] = {}
+    for claim in claims:
+        if claim.verdict == "not checked":
+            reasons.setdefault(claim.reason, []).append(claim.id)
+    return [*reasons.items()]
+
+
+def run_report(
+    record: Mapping[str, Any],
+    verdicts: Sequence[Verdict],
+    registry: Registry,
+    headline: Sequence[str],
+    partial: str = "",
+) -> RunReport:
+    """The report of a run, made of its record (see docs/history.md) and its verdicts."""
+    ours = record["prooflops"]
+    commit = record.get("commit_info") or {}
+    revision = str(commit.get("id") or "")
+    is_dirty = revision and commit.get("dirty")
+    return RunReport(
+        machine=ours["fingerprint"],
+        headline=tuple(headline),
+        claims=tuple(verdicts),
+        sources=registry.sources,
+        benchmarks=reconciled(map(Measurement.of, record["benchmarks"])),
+        red_tests=tuple(RedTest.of(row) for row in ours.get("red_tests", ())),
+        peaks=ours["peaks"],
+        caches=ours["caches"],
+        date=str(record.get("datetime") or ""),
+        duration_s=ours["duration_s"],
+        arguments=tuple(map(str, ours["arguments"])),
+        revision=f"{revision} with uncommitted changes" if is_dirty else revision,
+        version=ours["version"],
+        pace=ours["pace"],
+        partial=partial,
+    )
+
+
+def verdicts_json(report: RunReport) -> str:
+    """The text of verdicts.json, a run's results for programs; docs/validate.md has its form."""
+    figures = delivery.figures(report.benchmarks)
+    mark, text = delivery.verdict(figures)
+    content = {
+        "schema": SCHEMA,
+        "prooflops": report.version,
+        **{key: getattr(report, key) for key in RUN_KEYS},
+        "whole": not report.partial,
+        "partial": report.partial,
+        "machine": dict(report.machine),
+        "versions": {key: report.machine.get(key) for key in VERSION_KEYS},
+        "verdict": mark.word,
+        "verdict_text": text,
+        "delivers": [each.as_dict() for each in figures],
+        "red_tests": [asdict(each) for each in report.red_tests],
+        "counts": report.counts,
+        "claims": [_claim(report, each) for each in report.claims],
+    }
+    return json.dumps(content, indent=1, default=str) + "\n"
+
+
+def _claim(report: RunReport, verdict: Verdict) -> dict[str, Any]:
+    sources = [report.sources[key] for key in verdict.claim.sources]
+    return {
+        **verdict.as_dict(),
+        **{key: getattr(verdict.claim, key) for key in CLAIM_KEYS},
+        "sources": [
+            {"title": source.title, "locator": source.locator, "url": source.url}
+            for source in sources
+        ],
+    }

@@ -1,0 +1,93 @@
+"""Prints the end of a run: benchmarks, claims that fail or are open, and last the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import pytest
+
+from prooflops.suite.page import claims, delivery, page
+from prooflops.suite.page.run_report import unchecked
+from prooflops.suite.page.tables import benchmark_table, topic_table
+from prooflops.suite.page.writing import FinishedRun
+from prooflops.suite.verdicts import RED
+from prooflops_gate.page import terminal as medium
+from prooflops_gate.page.section import BAD, GOOD, OPEN, OTHER, PLAIN, Section
+
+COLOURS = {GOOD: "green", BAD: "red", OPEN: "yellow", OTHER: "cyan", PLAIN: "white"}
+
+
+def print_summary(
+    terminal: pytest.TerminalReporter, finished: FinishedRun, known: Collection[str]
+) -> None:
+    """Prints the tables at the end of a run: per topic, and in full with -v."""
+    report = finished.report
+    width = medium.width_of(isatty=bool(terminal.isatty))
+
+    def line(text: str, **markup: bool) -> None:
+        for each in medium.wrapped(text, width):
+            terminal.write_line(each, **markup)
+
+    for section in (
+        Section("benchmarks", benchmark_table(report.benchmarks, report.peaks)),
+        Section("verdicts", topic_table(report.claims) if report.claims else ()),
+    ):
+        if section.rows:
+            terminal.section(section.title)
+            terminal.write_line("\n".join(medium.section_lines(section, width)))
+    _print_claims(terminal, finished, known)
+    figures = delivery.figures(report.benchmarks)
+    if figures:
+        terminal.section("does it deliver?")
+        for bar, text in medium.bar_lines(delivery.bars(figures, {}), width):
+            terminal.write_line(text, red=bool(bar.mark and bar.mark.tone == BAD))
+    for text in _places(finished):
+        line(text, red=text.startswith("the report could") or bool(finished.stopped))
+    if report.claims or figures:
+        answer = page.headline(report)
+        first, *others = medium.headline_lines(answer, width)
+        terminal.write_line(first, bold=True, **{COLOURS[answer.mark.tone]: True})
+        for each in others:
+            terminal.write_line(each)
+
+
+def _print_claims(
+    terminal: pytest.TerminalReporter, finished: FinishedRun, known: Collection[str]
+) -> None:
+    report = finished.report
+    width = medium.width_of(isatty=bool(terminal.isatty))
+    is_verbose = terminal.config.get_verbosity() > 0
+    shown = [claim for claim in report.claims if is_verbose or claim.verdict in RED]
+    longest = max((len(claim.id) for claim in shown), default=0)
+    for claim in shown:
+        colour = COLOURS[claims.mark_of(claim.verdict).tone]
+        for each in medium.wrapped(f"{claim.id:<{longest}}  {claim.line}", width, "    "):
+            terminal.write_line(each, **{colour: True})
+    for text in _notes(finished, known, is_verbose=is_verbose):
+        for each in medium.wrapped(text, width):
+            terminal.write_line(each, yellow=True)
+
+
+def _notes(finished: FinishedRun, known: Collection[str], *, is_verbose: bool) -> Iterator[str]:
+    """Why claims are not checked, and which known failures hold now."""
+    verdicts = finished.report.claims
+    if not is_verbose:
+        for reason, ids in unchecked(verdicts):
+            yield f"not checked, {reason}: {', '.join(ids)}"
+    settled = {each.id for each in verdicts if each.verdict not in (*RED, "not checked")}
+    for listed in sorted({*known} & settled):
+        yield f"{listed} is listed in --known-failures but now holds: remove it there"
+
+
+def _places(finished: FinishedRun) -> Iterator[str]:
+    """Whether it is a part of a run, and where report and record are."""
+    if finished.stopped:
+        yield f"part of a run: {finished.stopped}; no baseline, and the last whole report stays"
+    elif finished.report.partial and finished.folder:
+        yield f"part of a run: {finished.report.partial}; the last whole report stays"
+    if finished.unwritten:
+        yield finished.unwritten
+    if finished.folder:
+        yield f"report: {finished.folder}/report.html  and report.md, verdicts.json beside it"
+    if finished.record:
+        yield f"record: {finished.record}"
