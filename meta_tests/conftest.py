@@ -28,6 +28,7 @@ import pytest
 from meta_tests.browser import browser
 from meta_tests.contradictions import contradictions
 from meta_tests.faults import Fault
+from meta_tests.golden import check, masked
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("accounting", "bench", "meta_tests", "prooflops", "prooflops_gate", "test_claims")
@@ -270,6 +271,17 @@ def new_house(root):
         '[[source]]\nkey = "lecture"\ntitle = "A lecture"\nlocator = "minute 3"\n'
     )
     return House(root)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="rewrite meta_tests/golden")
+
+
+@pytest.fixture
+def golden(pytestconfig, tmp_path):
+    """Compares a text, its figures masked, with a transcript: `golden("run_first", text)`."""
+    update = pytestconfig.getoption("--update-golden")
+    return lambda name, text: check(name, masked(text, tmp=tmp_path, root=ROOT), update)
 
 
 @pytest.fixture(scope="session", autouse=True)
