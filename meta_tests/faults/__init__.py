@@ -126,17 +126,6 @@ def put(patch, target, value):
         patch.setattr(holder, name, value)
 
 
-def leaves_of(loss):
-    """The tensors to whose gradients a backward pass from `loss` adds."""
-    nodes, leaves = [loss.grad_fn], {}
-    while nodes:
-        node = nodes.pop()
-        if node is not None and node not in leaves:
-            leaves[node] = getattr(node, "variable", None)
-            nodes += [inner for inner, _ in node.next_functions]
-    return [leaf for leaf in leaves.values() if leaf is not None]
-
-
 def replace(patch, original, replacement):
     """Puts `replacement` wherever a loaded module of our packages holds `original`."""
     found = False

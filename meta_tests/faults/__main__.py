@@ -2,10 +2,6 @@
 
     python -m meta_tests.faults TOPIC [--json FILE]
 
-With `--by-claim`, each claim of the topics is run alone under one of its faults after another until
-it turns red, and `noticed.json` records which did. From it docs/claims.md gets the count of deep
-claims.
-
 All faults of a run share one process, which imports torch once: each run of the checks drops the
 tests from `sys.modules`, so that they are imported again over what is patched then.
 """
@@ -27,7 +23,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from traceback import format_exc
 
@@ -40,8 +35,6 @@ from prooflops.suite.registry import load_registry
 from prooflops.suite.verdicts import RED
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTICED = Path(__file__).with_name("noticed.json")
-PAGE = ROOT / "docs" / "claims.md"
 # Noise of a busy machine can hide a fault from a claim about speed, and few examples from a
 # property.
 TRIES = 3
@@ -250,80 +243,6 @@ def result_of(planted, traceback):
     return Result(planted.topic, planted.name, [*unnoticed], hidden, output)
 
 
-def noticed_alone(claim, faults):
-    """Whether a claim turns red under one of its faults alone, and under which or why not."""
-    missed = []
-    hidden = ""
-    # First what breaks little else.
-    for planted in sorted(faults, key=lambda planted: len(planted.noticed_by)):
-        # Asked before anything is planted, which may outlive its run.
-        if healthy((claim,), planted.options)[claim]["verdict"] in RED:
-            return "MISSED", "it is red with nothing planted"
-        result = result_of(dataclasses.replace(planted, noticed_by=(claim,)), "line")
-        if not result.unnoticed:
-            return "noticed", f"{planted.topic}: {planted.name}"
-        if result.hidden:
-            hidden = hidden or result.hidden
-        else:
-            missed.append(planted.name)
-    if hidden and not missed:
-        return "hidden", hidden
-    return "MISSED", ", ".join(missed) or "no fault names it"
-
-
-def run_by_claim(faults, options):
-    """Records the fault that each claim notices alone; returns whether one was missed.
-
-    Where this machine cannot tell, an earlier record stays.
-    """
-    recorded = json.loads(NOTICED.read_text(encoding="utf-8"))
-    words = []
-    for claim in registry().claims:
-        # An operator that is broken wherever it is called turns red whatever claim's test happens
-        # to call it.
-        of_claim = [
-            planted
-            for planted in faults
-            if claim in planted.noticed_by and planted.topic != "operators"
-        ]
-        chosen = not options.topics or claim.partition(".")[0] in options.topics
-        if not chosen or (options.fault and not of_claim):
-            continue
-        word, found = noticed_alone(claim, of_claim)
-        words.append(word)
-        if word != "hidden":
-            recorded.pop(claim, None)
-        if word == "noticed":
-            recorded[claim] = found
-        print(f"{word:<10} {claim}: {found}", flush=True)
-        NOTICED.write_text(json.dumps(recorded, indent=0, sort_keys=True) + "\n", encoding="utf-8")
-    PAGE.write_text(with_counts(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    return "MISSED" in words
-
-
-def depth_of(claim, recorded, listed):
-    """The row of docs/claims.md that counts a claim."""
-    if claim.on_record or claim.written == "slip":
-        return "on record"
-    if "cuda" in claim.needs:
-        return "need a GPU"
-    if claim.id in listed:
-        return "less than deep"
-    return "deep" if claim.id in recorded else "not seen red"
-
-
-def with_counts(page):
-    """docs/claims.md with each count as registry, record and the page's own list make it."""
-    recorded = json.loads(NOTICED.read_text(encoding="utf-8"))
-    listed = re.findall(r"^\| `([\w.-]+)` \|", page, re.MULTILINE)
-    claims = registry().claims.values()
-    counts = Counter(depth_of(claim, recorded, listed) for claim in claims)
-    for row in ("on record", "need a GPU", "less than deep", "not seen red", "deep"):
-        pattern = rf"^(\| {row}\b[^|]*\|) \d+ \|"
-        page = re.sub(pattern, rf"\1 {counts[row]} |", page, flags=re.MULTILINE)
-    return re.sub(r"\bOf \d+ claims", f"Of {len(claims)} claims", page)
-
-
 def register_hypothesis_profiles():
     """Examples are neither shrunk nor stored: a failure under a fault is none of the suite."""
     for pace, examples in hooks.EXAMPLES.items():
@@ -356,15 +275,13 @@ def parsed():
     add = parser.add_argument
     add("topics", nargs="*", metavar="TOPIC", help=f"{', '.join(TOPICS)}; default: all")
     add("--fault", action="append", default=[], metavar="NAME", help="only this; may be repeated")
-    add("--by-claim", action="store_true", help="run each claim of the topics alone; see above")
     add("--json", type=Path, help="append the result of each fault here, one line each")
     add("-v", action="store_true", help="show what each run under a fault printed")
     options = parser.parse_args()
     for topic in options.topics:
         if topic not in TOPICS:
             parser.error(f"TOPIC must be one of {', '.join(TOPICS)}, got {topic!r}")
-    # Faults of other topics break claims, too.
-    for topic in TOPICS if options.by_claim else options.topics or TOPICS:
+    for topic in options.topics or TOPICS:
         importlib.import_module(f"meta_tests.faults.{topic}")
     if unknown := {*options.fault} - {planted.name for planted in FAULTS}:
         parser.error(f"--fault: no fault of these topics is named {sorted(unknown)}")
@@ -376,8 +293,6 @@ def main():
     faults = [each for each in FAULTS if not options.fault or each.name in options.fault]
     import_all_but_tests()
     register_hypothesis_profiles()
-    if options.by_claim:
-        return int(run_by_claim(faults, options))
     failed = False
     for planted in faults:
         result = result_of(planted, "short" if options.v else "line")

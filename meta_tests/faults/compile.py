@@ -37,34 +37,6 @@ def compiled_products_run_in_bf16(original, function, **options):
     return call
 
 
-@fault("compile.best-order", instead_of="torch._VF.einsum")
-def the_order_that_opt_einsum_finds_is_ignored(einsum, equation, operands, path=None):
-    return einsum(equation, operands)
-
-
 @fault("compile.fuses compile.same-values", instead_of="torch.compile")
 def graphs_are_captured_but_no_code_is_generated(original, function, backend="aot_eager", **_):
     return original(function, backend=backend)
-
-
-@fault("compile.mixed-precision", instead_of="torch.compile")
-def large_compiled_products_run_in_bf16(original, function, **options):
-    compiled = original(function, **options)
-
-    def call(*arguments):
-        large = arguments[0].numel() > 65_536
-        with torch.autocast(arguments[0].device.type, torch.bfloat16, enabled=large):
-            return compiled(*arguments)
-
-    return call
-
-
-@fault("compile.same-values", instead_of="torch.compile")
-def compiled_code_takes_every_tensor_for_contiguous(original, function, **options):
-    compiled = original(function, **options)
-
-    def call(*arguments):
-        read = [x.as_strided(x.shape, torch.empty(x.shape).stride()) for x in arguments]
-        return compiled(*read)
-
-    return call

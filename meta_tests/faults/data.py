@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 
 import numpy as np
@@ -30,24 +29,11 @@ def a_map_skips_the_header_of_a_npy_file(memmap, path, dtype=np.uint8, mode="r+"
     return memmap(path, dtype=dtype, mode=mode, offset=offset, **rest)
 
 
-@fault("data.uint16", instead_of="numpy.array")
-def an_array_of_uint16_saturates(array, values, dtype=None, **rest):
-    if dtype is not np.uint16:
-        return array(values, dtype=dtype, **rest)
-    return array(values, **rest).clip(0, 65535).astype(np.uint16)
-
-
 @fault("data.astype-int64", instead_of="torch.from_numpy")
 def tensors_over_read_only_memory_come_without_a_warning(from_numpy, array):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return from_numpy(array)
-
-
-@fault("data.pipeline-bottleneck", instead_of="queue.Queue.get")
-def a_batch_that_was_read_ahead_is_waited_for(get, self):
-    time.sleep(0.1)
-    return get(self)
 
 
 @fault(
@@ -70,26 +56,3 @@ def targets_are_shifted_by_none(window, tokens, start, length):
 @fault("data.dataloader", instead_of="torch.randperm")
 def a_loader_draws_with_replacement(_, n, generator=None):
     return torch.randint(n, (n,), generator=generator)
-
-
-@fault("data.int-sequences", instead_of="torch.nn.functional.embedding")
-def an_embedding_looks_up_the_next_row(embedding, ids, table):
-    return embedding((ids + 1) % table.shape[0], table)
-
-
-@fault("data.batch-shift", instead_of="test_claims.oracles.tokens.batch")
-def long_windows_get_the_targets_of_the_row_before(batch, tokens, size, length, generator=None):
-    x, y = batch(tokens, size, length, generator)
-    return x, y.roll(1, 0) if length > 64 else y
-
-
-@fault("data.dataloader", instead_of="torch.randperm")
-def long_shuffles_draw_with_replacement(randperm, n, generator=None, **rest):
-    if n > 4096:
-        return torch.randint(n, (n,), generator=generator)
-    return randperm(n, generator=generator, **rest)
-
-
-@fault("data.int-sequences data.astype-int64", instead_of="torch.nn.functional.embedding")
-def an_embedding_of_many_ids_reads_a_byte_of_each(embedding, ids, table):
-    return embedding(ids % 256 if ids.numel() > 4096 else ids, table)

@@ -17,14 +17,6 @@ def a_model_forgets_its_buffers(move, self, function, recurse=True):
     return moved
 
 
-@fault("device.move-forms", instead_of="torch.Tensor.to")
-def a_copy_loses_the_last_byte(move, self, *arguments, **options):
-    moved = move(self, *arguments, **options)
-    if options.get("copy") and moved.numel() and moved.device.type != "meta":
-        moved.view(-1).view(torch.uint8)[-1] = 0
-    return moved
-
-
 @fault("device.not-magic", options=ON_CARD)
 def after_a_copy_from_pageable_memory_each_product_runs_twice(patch):
     """Pinning gains time whatever runs beside the copy."""
@@ -95,11 +87,6 @@ def creating_on_a_device_goes_through_the_host(zeros, *shape, device="cpu", **op
     return zeros(*shape, **options).to(device)
 
 
-@fault("device.zeros-to-is-direct", instead_of="torch.Tensor.to")
-def a_move_makes_a_new_tensor_and_copies_nothing(_original, self, device, **_):
-    return torch.empty_like(self, device=device)
-
-
 @fault("device.allocated-8192", instead_of="accounting.memory.tensor_bytes")
 def a_tensor_is_thought_to_take_half_its_bytes(tensor_bytes, shape, dtype="fp32"):
     return tensor_bytes(shape, dtype) // 2
@@ -127,15 +114,6 @@ def devices_are_mixed_in_silence(add, a, b):
         if isinstance(b, torch.Tensor) and b.is_meta and (not b.dim())
         else add(a, b)
     )
-
-
-@fault("device.move-forms", instead_of="torch.Tensor.to")
-def a_copy_of_a_view_takes_its_elements_one_after_the_other(move, self, *arguments, **options):
-    moved = move(self, *arguments, **options)
-    if not options.get("copy") or self.is_contiguous() or moved.is_meta:
-        return moved
-    strides = torch.empty(self.shape).stride()
-    return move(self.as_strided(self.shape, strides), *arguments, **options)
 
 
 @fault("device.move-forms", instead_of="torch.Tensor.to")

@@ -1,13 +1,12 @@
 """Faults of number formats: wrong cells of the table, wrong rounding, wrong casts."""
 
-import functools
 from dataclasses import replace as with_field
 
 import torch
 
 from accounting import formats
 from meta_tests.faults import fault
-from meta_tests.faults._kernels import BF16, FP16, two_percent_more, wrong
+from meta_tests.faults._kernels import BF16, two_percent_more, wrong
 
 _to = torch.Tensor.to
 
@@ -41,35 +40,6 @@ def matmuls_of_fp32_and_bf16_take_a_detour_through_fp64(matmul, a, b):
     return matmul(a, b)
 
 
-@fault("dtype.bf16-suffices", instead_of="torch.Tensor.sum")
-def a_sum_of_16_bits_is_rounded_at_every_addition(add_up, x, *dims, **options):
-    if x.itemsize > 2 or dims or options:
-        return add_up(x, *dims, **options)
-    return functools.reduce(torch.add, x.flatten(), x.new_zeros(()))
-
-
-def _adds_up_many_in_its_own_dtype(y, a, b):
-    if len(b) <= 256:
-        return
-    y.zero_()
-    for column, row in zip(a.T, b, strict=True):
-        y.add_(torch.outer(column, row))
-
-
-wrong(
-    "a_long_product_of_bf16_is_rounded_at_every_addition",
-    "dtype.bf16-suffices",
-    "mm",
-    BF16,
-    _adds_up_many_in_its_own_dtype,
-)
-
-
-@fault("dtype.fp16-layout dtype.finfo dtype.fp16-underflow-threshold")
-def the_bias_of_fp16_is_off_by_one(patch):
-    _set_cell(patch, "fp16", bias=14)
-
-
 @fault(
     "dtype.bf16-layout dtype.finfo dtype.bf16-same-bytes dtype.bf16-resolution",
     "dtype.bf16-33bit-exponent",
@@ -91,17 +61,6 @@ def e5m2_has_3_fraction_bits(patch):
 @fault("dtype.fp8-bytes")
 def e4m3_is_said_to_be_stored_in_16_bits(patch):
     _set_cell(patch, "fp8_e4m3", padding_bits=8)
-
-
-@fault("dtype.finfo")
-def tf32_is_stored_in_its_19_bits(patch):
-    _set_cell(patch, "tf32", padding_bits=0)
-
-
-@fault("dtype.fp32-full-precision", instead_of="torch.Tensor.__matmul__")
-def products_of_fp32_round_their_operands_to_tf32(matmul, a, b):
-    bits = [(x.view(torch.int32) + 2**12) & -(2**13) for x in (a, b)]
-    return matmul(*(pattern.view(torch.float32) for pattern in bits))
 
 
 @fault("dtype.fp32-full-precision")
@@ -152,11 +111,6 @@ def torch_makes_no_zeros_in_fp16_of_16_values_at_once(patch):
     )
 
 
-@fault("dtype.fp8-overflow")
-def torch_wraps_fp8_values_beyond_the_maximum(patch):
-    _spoil_casts(patch, torch.float8_e4m3fn, lambda x: x.where(x.abs() <= 464, x.remainder(448)))
-
-
 @fault("dtype.fp16-not-for-big-models", instead_of="torch.Tensor.square")
 def squares_of_fp16_do_not_overflow(square, x):
     return square(x / 2) if x.dtype == torch.float16 else square(x)
@@ -167,23 +121,9 @@ def losses_are_computed_in_fp32_and_returned_in_the_default(l1_loss, a, b):
     return l1_loss(a.float(), b.float()).to(a.dtype)
 
 
-@fault("dtype.fp8-special-handling", instead_of="torch.lt")
-def fp8_is_compared_like_any_other_dtype(lt, a, b):
-    return lt(a.float(), b.float())
-
-
 @fault("dtype.fp8-h100-only dtype.fp8-special-handling", instead_of="torch._scaled_mm")
 def scales_of_fp8_are_ignored(scaled_mm, a, b, scale_a, scale_b, out_dtype):
     return scaled_mm(a, b, torch.tensor(1.0), torch.tensor(1.0), out_dtype=out_dtype)
-
-
-@fault("dtype.bf16-layout dtype.lower-is-less-accurate dtype.bf16-resolution")
-def torch_truncates_to_bf16_instead_of_rounding(patch):
-    _spoil_casts(
-        patch,
-        torch.bfloat16,
-        lambda x: (x.contiguous().view(torch.int32) & -65536).view(torch.float32),
-    )
 
 
 @fault("dtype.fp8-not-previous-gen", instead_of="accounting.devices.peak_flop_per_s")
@@ -195,30 +135,5 @@ def an_a100_is_said_to_have_fp8_units(dense, device, dtype, **rest):
     )
 
 
-@fault("dtype.default-fp16-misconception")
-def adam_keeps_fp32_moments_of_several_parameters(patch):
-    init_group = torch.optim.Adam._init_group
-
-    def widened(self, group, *lists):
-        several = len(group["params"]) > 1
-        for state in self.state.values() if several else []:
-            for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = state[name].float()
-        found = init_group(self, group, *lists)
-        for state in self.state.values() if several else []:
-            for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = state[name].float()
-        return found
-
-    patch.setattr(torch.optim.Adam, "_init_group", widened)
-
-
-@fault("dtype.fp8-special-handling dtype.fp8-h100-only", instead_of="torch._scaled_mm")
-def large_fp8_products_err_by_a_tenth(scaled_mm, a, b, *scales, **options):
-    product = scaled_mm(a, b, *scales, **options)
-    return product * 1.1 if a.numel() > 4096 else product
-
-
 ACCURACY = "dtype.lower-is-less-accurate"
 wrong("a_layer_of_bf16_errs_by_two_percent", ACCURACY, "mm", BF16, two_percent_more)
-wrong("a_layer_of_fp16_errs_by_two_percent", ACCURACY, "mm", FP16, two_percent_more)

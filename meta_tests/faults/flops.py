@@ -1,8 +1,5 @@
 """Faults that the claims about forward FLOPs must notice."""
 
-import dataclasses
-import functools
-import math
 import time
 
 import torch
@@ -13,7 +10,6 @@ import accounting.convolution
 import accounting.flops
 import accounting.roofline
 from meta_tests.faults import fault
-from prooflops.counted import rules
 
 
 @fault("flops.matmul-2mnk flops.example-268M flops.forward-2BN flops.step-without-B")
@@ -71,31 +67,9 @@ def the_addition_of_each_multiply_add_is_forgotten(patch):
     patch.setattr(accounting.flops, "MULTIPLY_ADD_FLOPS", 1)
 
 
-@fault("flops.two-layer", instead_of="accounting.models.forward_flops")
-def the_head_of_a_net_is_forgotten(forward_flops, model, *batch, **options):
-    *_, head = model.linear_maps
-    return forward_flops(model, *batch, **options) - head.product_flops(*batch, 1)
-
-
-@fault("flops.reason-per-output flops.matmul-2mnk", instead_of="accounting.flops.matmul_flops")
-def a_product_is_said_to_take_two_flops_per_output(_, m, k, n, batch=1):
-    return 2 * m * n * batch
-
-
-@fault("flops.dominates", instead_of="torch.clamp_min")
-@functools.cache
-def a_relu_is_remembered_and_takes_no_time(clamp_min, *args, **options):
-    return clamp_min(*args, **options)
-
-
 @fault("flops.dominates matmul.bread-and-butter")
 def gelu_is_counted_once_an_element(patch):
     patch.setitem(accounting.roofline.FLOPS_PER_ELEMENT, "gelu_tanh", 1)
-
-
-@fault("flops.batched", instead_of="accounting.flops.broadcast_matmul_flops")
-def only_the_first_operand_has_a_batch(original, a_shape, b_shape):
-    return original(a_shape, b_shape[-2:])
 
 
 @fault(
@@ -113,11 +87,6 @@ def each_sequence_attends_to_those_of_the_whole_batch(original, query, key, valu
     return original(query, *(x.repeat(1, 1, len(x), 1) for x in (key, value)))
 
 
-@fault("flops.forward-2BN", instead_of="accounting.convolution.convolution_flops")
-def a_convolution_counts_one_image_of_its_batch(flops, of):
-    return flops(dataclasses.replace(of, batch=1))
-
-
 @fault(
     "flops.add flops.elementwise flops.example-square flops.example-ratio",
     instead_of="accounting.flops.elementwise_flops",
@@ -126,35 +95,6 @@ def an_elementwise_operation_costs_a_flop_per_row(_, *shapes, flops_per_element=
     return shapes[0][0]
 
 
-@fault("flops.add flops.elementwise", instead_of="accounting.flops.elementwise_flops")
-def an_elementwise_operation_costs_a_flop_per_element_of_its_larger_operand(
-    _, *shapes, flops_per_element=1
-):
-    return flops_per_element * max(map(math.prod, shapes))
-
-
-@fault("flops.add flops.elementwise")
-def an_addition_is_counted_with_a_product_by_its_alpha(patch):
-    add = torch.ops.aten.add.Tensor
-    rule = rules.rule_of(add)
-    patch.setitem(rules.RULES, add, rule._replace(formula=lambda out, *_, **__: 2 * out.numel()))
-
-
 @fault("flops.linear-128-64 flops.linear-2DK", instead_of="accounting.flops.linear_flops")
 def the_bias_is_added_once_for_the_whole_batch(_, batch, d, k, bias=False):
     return 2 * batch * d * k + bool(bias) * k
-
-
-@fault("flops.forward-2BN", instead_of="accounting.convolution.convolution_flops")
-def a_convolution_is_said_to_have_no_groups(convolution_flops, shape):
-    return convolution_flops(dataclasses.replace(shape, groups=1))
-
-
-@fault("flops.forward-2BN", instead_of="accounting.convolution.convolution_flops")
-def a_convolution_is_said_to_have_no_padding(convolution_flops, shape):
-    return convolution_flops(dataclasses.replace(shape, padding=0))
-
-
-@fault("flops.forward-2BN", instead_of="accounting.attention.attention_flops")
-def there_are_said_to_be_as_many_keys_as_queries(attention_flops, shape):
-    return attention_flops(dataclasses.replace(shape, key_length=None))

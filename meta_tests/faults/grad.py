@@ -3,8 +3,6 @@
 import torch
 import torch.utils.checkpoint
 
-import accounting.attention
-import accounting.flops
 from meta_tests.faults import fault
 
 
@@ -60,24 +58,6 @@ def autocast_turns_the_parameter_itself_into_bf16(original, self, x):
 
 
 @fault(
-    "grad.w1 grad.w2 grad.two-layer-sum grad.reason-param-only", instead_of="torch.autograd.grad"
-)
-def the_gradient_of_a_leaf_is_computed_twice(grad, y, of, *args, **rest):
-    tensors = (of,) if isinstance(of, torch.Tensor) else of
-    if any(tensor.is_leaf for tensor in tensors):
-        grad(y, of, *args, **{**rest, "retain_graph": True})
-    return grad(y, of, *args, **rest)
-
-
-@fault("grad.h1", instead_of="torch.autograd.grad")
-def the_gradient_of_a_hidden_value_is_computed_twice(grad, y, of, *args, **rest):
-    tensors = (of,) if isinstance(of, torch.Tensor) else of
-    if not all(tensor.is_leaf for tensor in tensors):
-        grad(y, of, *args, **{**rest, "retain_graph": True})
-    return grad(y, of, *args, **rest)
-
-
-@fault(
     "grad.backward-4BN grad.six-rule grad.param-sharing grad.quadruples",
     "grad.single-layer-exercise",
 )
@@ -106,20 +86,3 @@ def the_gradient_of_a_weight_is_k_by_d(grad, *args, **rest):
 @fault("grad.extra-activation-factor", instead_of="torch.utils.checkpoint.checkpoint")
 def a_checkpoint_runs_again_and_yet_keeps_all(_, function, x, **__):
     return ((y := function(x)), y.register_hook(lambda dy: (function(x), dy)[1]))[0]
-
-
-@fault("grad.backward-4BN grad.six-micro-ops grad.single-layer-exercise")
-def the_gradient_of_the_input_is_left_out_of_the_formula(patch):
-    patch.setattr(accounting.flops, "INPUT_GRADIENT_PRODUCTS", 0)
-
-
-@fault("grad.seq-length")
-def the_backward_of_attention_counts_three_of_its_four_products(patch):
-    patch.setitem(accounting.attention.ATTENTION_PRODUCTS, "math", (2, 1))
-
-
-@fault("grad.backward-4BN grad.six-rule", instead_of="torch.nn.functional.linear")
-def a_linear_layer_of_bf16_computes_its_output_again(linear, x, weight, bias=None):
-    if x.dtype != torch.bfloat16:
-        return linear(x, weight, bias)
-    return _ComputedTwice.layer(x, weight, bias)

@@ -8,15 +8,6 @@ from torch import nn
 from meta_tests.faults import fault
 
 
-@fault("init.xavier-constant")
-def kaiming_takes_the_first_dimension_for_fan_in(patch):
-    fans = nn.init._calculate_correct_fan
-    other = {"fan_in": "fan_out", "fan_out": "fan_in"}
-    patch.setattr(
-        nn.init, "_calculate_correct_fan", lambda tensor, mode: fans(tensor, other[mode.lower()])
-    )
-
-
 @fault("init.stability", instead_of="torch.optim.SGD.step")
 def sgd_clips_each_gradient_to_a_length_of_one(step, self, closure=None):
     """Then no rate diverges, and initialisation makes no difference to that."""
@@ -52,17 +43,6 @@ def truncation_clamps_instead_of_drawing_again(
 @fault("init.0.02", instead_of="torch.nn.init.normal_")
 def the_deviation_asked_for_is_taken_as_a_variance(normal, tensor, mean=0.0, std=1.0):
     return normal(tensor, mean, math.sqrt(std))
-
-
-@fault("init.0.02", instead_of="torch.nn.init.normal_")
-def normal_weights_of_bf16_have_twice_the_deviation(normal, x, mean=0.0, std=1.0, **options):
-    return normal(x, mean, 2 * std if x.dtype == torch.bfloat16 else std, **options)
-
-
-@fault("init.trunc-3", instead_of="torch.nn.init.trunc_normal_")
-def truncation_of_bf16_ends_twice_as_far(truncated, x, mean=0.0, std=1.0, a=-2.0, b=2.0, **options):
-    times = 2 if x.dtype == torch.bfloat16 else 1
-    return truncated(x, mean, std, times * a, times * b, **options)
 
 
 @fault("init.xavier-constant", instead_of="torch.nn.init.xavier_uniform_")

@@ -48,11 +48,6 @@ wrong_value(
 )
 
 
-@fault("mfu.low-causes", instead_of="torch.distributed.all_reduce")
-def each_rank_keeps_its_own_gradient(_original, gradient):
-    pass
-
-
 @fault("mfu.low-causes data.pipeline-bottleneck", instead_of="time.sleep")
 def sleeping_takes_no_time(_, seconds):
     return None

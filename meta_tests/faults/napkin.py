@@ -15,12 +15,6 @@ def the_optimizer_keeps_one_moment(kept, *args, **kwargs):
     return SimpleNamespace(**vars(state) | {"state": state.state // 2})
 
 
-@fault("napkin.40b")
-def the_first_two_stages_of_zero_shard_everything(patch):
-    for stage in (1, 2):
-        patch.setitem(planning.ZERO_SHARDS, stage, planning.ZERO_SHARDS[3])
-
-
 @fault("napkin.chinchilla-20")
 def the_replication_is_taken_for_the_original(patch):
     from test_claims.oracles import published
@@ -51,11 +45,6 @@ def failures_come_like_clockwork(*_):
 @fault("napkin.144-days napkin.time-formula napkin.ignores napkin.8h100-2weeks", "napkin.4.7e21")
 def a_day_has_twenty_hours(patch):
     patch.setattr(planning, "SECONDS_PER_DAY", 20 * 60 * 60)
-
-
-@fault("napkin.six-across-run", instead_of="torch.nn.functional.scaled_dot_product_attention")
-def attention_runs_twice(attend, *args, **options):
-    return [attend(*args, **options) for _ in range(2)].pop()
 
 
 @fault("napkin.144-days napkin.energy-per-token napkin.time-formula", "napkin.six-across-run")

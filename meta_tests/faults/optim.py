@@ -24,53 +24,6 @@ def defaulting(patch, optimizer, **defaults):
     patch.setattr(optimizer, "__init__", building)
 
 
-def stepping(patch, optimizer, before, after):
-    """Has `before` and `after` called with each parameter and its state around every step."""
-    step = optimizer.step
-
-    def steps(self, *args, **kwargs):
-        for function in (before, None, after):
-            if function is None:
-                step(self, *args, **kwargs)
-                continue
-            for parameter, state in self.state.items():
-                function(parameter, state)
-
-    patch.setattr(optimizer, "step", steps)
-
-
-def nothing(_parameter, _state):
-    pass
-
-
-@fault("optim.adam-combo", instead_of="torch.optim.adam.adam")
-def adam_does_not_correct_the_bias(
-    update, params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **options
-):
-    for step in state_steps:
-        step.fill_(1e9)
-    update(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **options)
-
-
-@fault("optim.adam-2 optim.adam-doubles optim.linear-1024 optim.state-ON")
-def adam_uses_amsgrad_unasked(patch):
-    for optimizer in (torch.optim.Adam, torch.optim.AdamW):
-        defaulting(patch, optimizer, amsgrad=True)
-
-
-@fault("optim.state-same-dtype optim.state-fp32-auto")
-def adam_keeps_its_state_in_fp32(patch):
-    def cast(state, dtype):
-        for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
-            if name in state:
-                state[name] = state[name].to(dtype)
-
-    for optimizer in {torch.optim.Adam, torch.optim.AdamW}:
-        stepping(
-            patch, optimizer, lambda p, s: cast(s, p.dtype), lambda p, s: cast(s, torch.float32)
-        )
-
-
 @fault("optim.sgd-update")
 def sgd_moves_along_the_gradient(patch):
     step = torch.optim.SGD.step
@@ -136,31 +89,6 @@ def momentum_is_dampened_unasked(patch):
     defaulting(patch, torch.optim.SGD, dampening=lambda given: given.get("momentum", 0.0))
 
 
-@fault("optim.rmsprop-1")
-def rmsprop_is_centered_unasked(patch):
-    defaulting(patch, torch.optim.RMSprop, centered=True)
-
-
 @fault("optim.zero-sharding", instead_of="accounting.planning.device_state")
 def zero_1_is_said_to_shard_over_two_at_most(device_state, n, devices=1, zero_stage=0, **rest):
     return device_state(n, min(devices, 2), zero_stage, **rest)
-
-
-@fault("optim.subclass", instead_of="torch.optim.Optimizer.load_state_dict")
-def a_loaded_optimizer_begins_anew(load, self, saved):
-    return load(self, {**saved, "state": {}})
-
-
-@fault("optim.zero-grad-none", instead_of="torch.optim.Optimizer.zero_grad")
-def adams_zero_grad_keeps_the_gradients(free, self, set_to_none=True):
-    return free(self, set_to_none and (not isinstance(self, torch.optim.Adam)))
-
-
-@fault("optim.state-keyed")
-def adams_averages_begin_anew_at_every_step(patch):
-    def begin_anew(_, state):
-        for name, kept in state.items():
-            if name != "step":
-                kept.zero_()
-
-    stepping(patch, torch.optim.Adam, begin_anew, nothing)

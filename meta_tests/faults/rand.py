@@ -9,16 +9,6 @@ import torch
 from meta_tests.faults import fault
 
 
-@fault("rand.fixed-seed rand.sources", instead_of="torch.nn.functional.dropout")
-def dropout_draws_from_the_entropy_of_the_system(_original, x, p=0.5, training=True, inplace=False):
-    generator = torch.Generator(x.device).manual_seed(secrets.randbits(60))
-    return (
-        x * (torch.rand(x.shape, generator=generator, device=x.device) >= p) / (1 - p)
-        if training
-        else x
-    )
-
-
 @fault("rand.three-libs", instead_of="torch.manual_seed")
 def torchs_seed_is_numpys_and_pythons_too(seed, value):
     np.random.seed(value % 2**32)  # noqa: NPY002 - the global generator is what is broken
@@ -48,15 +38,6 @@ def torchs_seed_is_the_cpus_alone(_, seed):
     return torch.default_generator.manual_seed(int(seed))
 
 
-@fault("rand.sources", instead_of="torch.nn.functional.dropout")
-def a_wide_layer_drops_the_same_always(dropout, x, p=0.5, training=True, inplace=False):
-    return (
-        dropout(x, p, training)
-        if x.shape[-1] == 32
-        else x * (torch.arange(x.shape[-1]) % 2).to(x) / p
-    )
-
-
 def moved_on(x):
     """The same values, each in a place that no seed decides."""
     return x.roll(secrets.randbelow(1000))
@@ -66,16 +47,3 @@ def moved_on(x):
 def large_draws_ignore_the_seed(rand, *shape, **options):
     x = rand(*shape, **options)
     return moved_on(x) if x.numel() > 4096 else x
-
-
-@fault("rand.fixed-seed", instead_of="torch.nn.functional.dropout")
-def dropout_of_many_ignores_the_seed(dropout, x, p=0.5, training=True, inplace=False):
-    y = dropout(x, p, training, inplace)
-    return moved_on(y) if training and x.numel() > 4096 else y
-
-
-@fault("rand.fixed-seed", instead_of="torch.utils.data.RandomSampler.__iter__")
-def a_loader_shuffles_by_the_entropy_of_the_system(iterate, self):
-    if self.generator is None:
-        self.generator = torch.Generator().manual_seed(secrets.randbits(60))
-    return iterate(self)

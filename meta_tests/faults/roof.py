@@ -1,9 +1,5 @@
 """Faults in intensities, ridge and roof, in the peak table, and in torch's ways with memory."""
 
-import time
-
-import torch
-
 from accounting.roofline import Work, element_bytes
 from meta_tests.faults import fault
 
@@ -14,34 +10,6 @@ def the_result_of_an_elementwise_function_is_not_written(
 ):
     whole = work(shape, function, dtype, operands)
     return Work(whole.flops, max(1, whole.bytes * operands // (operands + 1)))
-
-
-@fault("roof.gelu")
-def gelu_is_composed_of_many_passes(patch):
-    from test_claims.oracles import kernels
-
-    patch.setitem(kernels.OPERATIONS, "gelu", kernels.gelu_by_hand)
-
-
-@fault("roof.below-is-memory-bound roof.most-others roof.model")
-def elementwise_operations_take_ten_nanoseconds_an_element(patch):
-    """Wherever their operands lie: they wait for their arithmetic."""
-    for name in ("clamp_min", "add", "mul", "neg"):
-        operation = getattr(torch, name)
-        patch.setattr(
-            torch,
-            name,
-            lambda x, *rest, out, run=operation: (
-                time.sleep(1e-8 * x.numel()),
-                run(x, *rest, out=out),
-            ),
-        )
-
-
-@fault("roof.bigger-batch", instead_of="torch.mm")
-def rows_are_multiplied_one_by_one_and_several_twice(mm, a, b, out=None):
-    for row, result in zip(a.split(1), out.split(1), strict=True):
-        [mm(row, b, out=result) for _ in a[:2]]
 
 
 @fault("roof.larger-matrices", instead_of="torch.mm")
@@ -55,14 +23,6 @@ def a_relu_of_16_bits_casts_first(clamp_min, x, least, out=None):
         out.copy_(clamp_min(x.float(), least))
         return out
     return clamp_min(x, least, out=out)
-
-
-@fault("roof.accelerator-300")
-def a_die_does_half_as_much_per_clock(patch):
-    from accounting.devices import peaks
-
-    halved = {name: flops // 2 for name, flops in peaks.FLOP_PER_CLOCK["GH100"].items()}
-    patch.setitem(peaks.FLOP_PER_CLOCK, "GH100", halved)
 
 
 @fault(
@@ -79,11 +39,6 @@ def generation_reads_the_weights_for_each_sequence_anew(decoding_work, model, ba
     return sum(batch * [decoding_work(model, 1, *rest)], Work(0, 0))
 
 
-@fault("roof.rough", instead_of="accounting.roofline.arithmetic_intensity")
-def a_flop_counts_twenty_times(intensity, flops, nbytes):
-    return intensity(20 * flops, nbytes)
-
-
 @fault("roof.model roof.bigger-batch", instead_of="accounting.roofline.attainable_flop_per_s")
 def the_higher_roof_counts_instead_of_the_lower(attainable, intensity, peak, bandwidth):
     return max(peak, intensity * bandwidth)
@@ -95,8 +50,3 @@ def the_higher_roof_counts_instead_of_the_lower(attainable, intensity, peak, ban
 )
 def the_second_operand_of_a_product_moves_for_nothing(_, m, k, n, dtype="bf16", batch=1):
     return Work(2 * batch * m * k * n, element_bytes(batch * (m * k + m * n), dtype))
-
-
-@fault("roof.matmul", instead_of="torch.mm")
-def a_product_takes_no_time_at_all(_, a, b, out=None):
-    return out

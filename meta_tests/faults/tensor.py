@@ -2,9 +2,6 @@
 
 import torch
 
-import accounting.formats
-import accounting.layout
-import accounting.memory
 from meta_tests.faults import fault
 
 
@@ -43,13 +40,6 @@ def zeros_makes_float64(original, *shape, **options):
     return original(*shape, **{"dtype": torch.float64, **options})
 
 
-@fault("tensor.nbytes-formula", instead_of="accounting.memory.storage_bytes")
-def an_expanded_view_is_charged_for_each_element_it_shows(
-    _, shape, strides, dtype="fp32", offset=0
-):
-    return accounting.memory.tensor_bytes(shape, dtype)
-
-
 @fault("tensor.uninitialised-then-init", instead_of="torch.nn.init.xavier_normal_")
 def an_initialiser_leaves_the_last_row_out(original, x):
     return original(x[:-1])
@@ -62,17 +52,3 @@ def an_initialiser_leaves_the_last_row_out(original, x):
 )
 def what_is_moved_is_widened(to, x, *where):
     return to(x.float(), *where)
-
-
-@fault("tensor.uninitialised-then-init", instead_of="torch.nn.init.kaiming_uniform_")
-def an_initialiser_stops_after_4096_values(fill, x, *args, **kwargs):
-    rest = x.detach().flatten()[4096:].clone()
-    fill(x, *args, **kwargs)
-    x.detach().view(-1)[4096:] = rest
-    return x
-
-
-@fault("tensor.uninitialised-then-init", instead_of="torch.nn.init.normal_")
-def an_initialiser_of_bf16_fills_a_copy(fill, x, *args, **kwargs):
-    fill(x.clone() if x.dtype == torch.bfloat16 else x, *args, **kwargs)
-    return x
