@@ -238,34 +238,6 @@ def test_no_published_run_comes_near_one_and_some_products_do(record_figure):
         )
 
 
-@pytest.mark.claim("mfu.never-near-one")
-@pytest.mark.parametrize("times", [1, 2, 4])
-def test_a_training_step_stays_away_from_the_rate_of_its_products(device, speed, times):
-    dim, batch, dtype = (
-        (128, 16, torch.float32) if device.type == "cpu" else (2048, 512, torch.bfloat16)
-    )
-    dim = times * dim
-    batch = times * batch
-    net = nn.Sequential(
-        *(layer for _ in range(3) for layer in (nn.Linear(dim, dim), nn.LayerNorm(dim), nn.GELU()))
-    )
-    net = net.to(device, dtype)
-    x = torch.randn(batch, dim, device=device, dtype=dtype)
-    optimizer = torch.optim.AdamW(net.parameters())
-    multiply = product(device, "fp32" if dtype == torch.float32 else "bf16", batch, dim, dim)
-
-    def step():
-        net(x).pow(2).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    with counting() as counter:
-        step()
-    products = int(counter.get_total_flops()) // matmul_flops(batch, dim, dim)
-    what = f"a training step against {products} products, which is all that counts as its FLOPs"
-    speed.assert_slower(step, lambda: [multiply() for _ in range(products)], what, at_least=1 / 0.9)
-
-
 @pytest.fixture(scope="module")
 def example_flops():
     """FLOPs that torch dispatches for the lecture's product, on the meta device."""

@@ -123,19 +123,6 @@ def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
         assert_same("a plain tensor after a step", untracked, start)
 
 
-@pytest.mark.claim("module.parameter")
-def test_a_parameter_of_two_modules_is_listed_and_trained_once(device):
-    net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)).to(device)
-    net[1].weight = net[0].weight
-    start = net[0].weight.detach().clone()
-    names = [name for name, _ in net.named_parameters()]
-    assert names == ["0.weight"], f"the parameters are {names}, but should be 0.weight alone"
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    net[0].weight.grad = torch.ones_like(start)
-    optimizer.step()
-    assert_same("the weight after a step", net[1].weight, start - 0.5)
-
-
 @pytest.mark.claim("module.cruncher-params")
 @given(dim=sizes(most=40) | st.integers(1, 10**5), layers=sizes(most=8))
 def test_a_deep_linear_net_has_d_squared_l_plus_d_parameters(workloads, dim, layers):

@@ -12,7 +12,9 @@ from accounting import memory, optimizers
 from accounting.planning import device_state
 from prooflops.memory import measured_memory
 from prooflops.memory.allocator import charge_bounds
-from test_claims.oracles import sharding, tensors
+from test_claims.oracles import tensors
+from test_claims.oracles.messages import between, equal
+from test_claims.oracles.sharding import held_by_fake_ranks
 from test_claims.strategies import (
     TORCH_DTYPES,
     dtypes_among,
@@ -327,44 +329,14 @@ def test_each_of_many_devices_keeps_its_part_of_the_state_and_all_else(
     is large.
     """
     alike = [width] * (each * devices + more)
-    inputs = f"[{devices=}, {each=}, {more=}, {width=}]"
     elements = len(alike) * width**2
     formula = device_state(elements, devices, zero_stage=1, optimizer="adam")
-    *kept, states = zip(*(rank.held for rank in sharding.fake_ranks(alike, devices)), strict=True)
-    should = [(each_class,) * devices for each_class in (formula.parameters, formula.gradients)]
-    assert kept == should, (
-        f"parameters and gradients take {kept}, but should take {should} {inputs}"
-    )
-    assert sum(states) == 8 * elements, (
-        f"the shards add up to {sum(states)} bytes, not to {8 * elements} {inputs}"
-    )
-    over = max(states) - formula.state
-    assert 0 <= over < 8 * width**2, (
-        f"the fullest keeps {max(states)} bytes, {formula.state=} {inputs}"
-    )
-    lopsided = max(
-        rank.held[2] for rank in sharding.fake_ranks([*alike, len(alike) * width], devices)
-    )
-    assert lopsided == 8 * (len(alike) * width) ** 2, (
-        f"one of a large tensor keeps {lopsided} bytes {inputs}"
-    )
-
-
-@pytest.mark.claim("optim.zero-sharding")
-def test_two_processes_shard_the_state_and_train_as_one_does(gloo):
-    nets = (8, 8, 8, 8), (16, 4, 4)
-    for widths, ranks in zip(nets, sharding.ranks(*nets), strict=True):
-        alone = sharding.net_of(widths)
-        stepper = torch.optim.Adam(alone, lr=1e-2)
-        sharding.train(alone, stepper)
-        total = sum(rank.held[2] for rank in ranks)
-        whole = tensors.state_bytes(stepper)
-        assert total == whole, (
-            f"the shards add up to {total} bytes, but should add up to {whole} [{widths}]"
-        )
-        should = torch.cat([parameter.detach().flatten() for parameter in alone])
-        for number, rank in enumerate(ranks):
-            error = (torch.tensor(rank.weights) - should).abs().max().item()
-            assert error < 1e-6, (
-                f"rank {number} is {error:.1g} from unsharded training, but should agree [{widths}]"
-            )
+    held = held_by_fake_ranks(alike, devices)
+    parameters, gradients, states = zip(*held, strict=True)
+    equal(set(parameters), {formula.parameters}, "bytes of parameters")
+    equal(set(gradients), {formula.gradients}, "bytes of gradients")
+    equal(sum(states), 8 * elements, "bytes of all shards")
+    between(max(states) - formula.state, 0, 8 * width**2 - 1, "bytes of the fullest shard beyond")
+    large = len(alike) * width
+    lopsided = max(held_by_fake_ranks([*alike, large], devices))
+    equal(lopsided[-1], 8 * large**2, "bytes of the shard with a large tensor")

@@ -199,22 +199,6 @@ def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task,
             )
 
 
-@pytest.mark.claim("optim.momentum-average")
-@pytest.mark.parametrize(("dampening", "should"), [(0.0, 10), (0.9, 1)])
-def test_of_gradients_of_1_the_buffer_becomes_10_at_0_9_and_1_if_dampened(
-    device, dampening, should
-):
-    parameter = torch.nn.Parameter(torch.zeros(3, device=device))
-    stepper = torch.optim.SGD([parameter], lr=0.01, momentum=0.9, dampening=dampening)
-    for _ in range(200):
-        parameter.grad = torch.ones_like(parameter)
-        stepper.step()
-    buffer = stepper.state[parameter]["momentum_buffer"].tolist()
-    assert buffer == pytest.approx([should] * 3, rel=1e-5), (
-        f"the buffer is {buffer}, not {should} [{dampening=}]"
-    )
-
-
 @pytest.mark.claim(
     "optim.adagrad-update", "optim.adagrad-1", "optim.adam-for-adagrad", "optim.state-keyed"
 )
@@ -272,45 +256,6 @@ def test_an_own_subclass_takes_the_steps_of_torchs_adagrad(device, task, lr):
     )
     differs = papers.disagreement(got, should)
     assert differs is None, f"{differs} [{task}, {lr=}]"
-
-
-@pytest.mark.claim("optim.subclass")
-def test_an_own_subclass_trains_a_net_by_groups_and_resumes(device):
-    runs = []
-    for cut in (None, 30):
-        torch.manual_seed(0)
-        net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(
-            device
-        )
-        x = torch.randn(64, 3, device=device)
-        unused = torch.nn.Parameter(torch.ones(2, device=device))
-        body = list(net[0].parameters())
-        rest = [*net[2].parameters(), unused]
-        groups = [{"params": body, "lr": 0.1}, {"params": rest, "lr": 0.0}]
-        stepper = papers.OwnAdagrad(groups)
-        head = net[2].weight.clone()
-        losses = []
-        for turn in range(60):
-            if turn == cut:
-                state = stepper.state_dict()
-                stepper = papers.OwnAdagrad(groups)
-                stepper.load_state_dict(state)
-            stepper.zero_grad()
-            loss = (net(x) - x.sum(1, keepdim=True)).pow(2).mean()
-            loss.backward()
-            stepper.step()
-            losses.append(loss.item())
-        assert losses[-1] < losses[0] / 2, (
-            f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f}, but should halve"
-        )
-        assert torch.equal(head, net[2].weight), "a group of lr 0 should stay as it is, but moves"
-        assert unused not in stepper.state, (
-            "a parameter without a gradient should have no state, but has"
-        )
-        runs.append(losses)
-    assert runs[0] == runs[1], (
-        f"resumed, the losses are {runs[1][30:]}, but should be {runs[0][30:]}"
-    )
 
 
 LINKS = {

@@ -1,6 +1,5 @@
 """Claims about quantising a trained model: its losses, its savings, and when it is faster."""
 
-import math
 from functools import lru_cache
 
 import pytest
@@ -15,7 +14,6 @@ from test_claims.oracles.low_precision import PER_CHANNEL, PER_TENSOR, fresh_los
 from test_claims.oracles.tensors import relative_error
 from test_claims.strategies import (
     fewer,
-    in_fp64,
     seeds,
     sizes,
 )
@@ -25,37 +23,6 @@ granularities = st.sampled_from([PER_CHANNEL, PER_TENSOR])
 
 def gaussian(seed, *shape, device="cpu"):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
-
-
-def uniform_noise(weight, bits, granularity):
-    """The relative error if each rounding error were uniform over one step Δ: √(mean Δ²/12) over
-    the weights' rms.
-    """
-    steps = in_fp64(low_precision.scales_of(weight, bits, granularity))
-    return (
-        math.sqrt(steps.square().mean().item() / 12) / in_fp64(weight).square().mean().sqrt().item()
-    )
-
-
-@pytest.mark.claim("quant.minimal-loss")
-@given(
-    seed=seeds,
-    shape=st.tuples(sizes(16, 48), sizes(256, 400)),
-    bits=sizes(3, 8),
-    granularity=granularities,
-)
-def test_the_error_of_gaussian_weights_is_that_of_uniform_noise(
-    device, seed, shape, bits, granularity
-):
-    weight = gaussian(seed, *shape, device=device)
-    got = relative_error(quantised(weight, bits, granularity), weight)
-    should = uniform_noise(weight.cpu(), bits, granularity)
-    spread = (
-        7 * 0.447 / math.sqrt(weight.numel())
-    )  # seven deviations of the rms of so many uniform errors
-    assert got == pytest.approx(should, rel=spread), (
-        f"{bits} bits {granularity} err by {got:.4f}, not by {should:.4f}"
-    )
 
 
 # Bits, and between which bounds the relative output error lies: per channel, per tensor.
@@ -234,28 +201,6 @@ def test_weights_written_out_before_each_product_are_slower_than_fp32(weight_onl
         lambda: wide @ weight_only.wide.T,
         what,
         pairs=21,
-    )
-
-
-@pytest.mark.claim("quant.faster")
-def test_a_large_batch_gains_less_than_one_token(weight_only, speed, record_figure):
-    def gain(batch):
-        wide, x = weight_only.inputs(batch)
-        return speed.ratio(lambda: wide @ weight_only.wide.T, lambda: weight_only.product(x))
-
-    for _ in range(2):  # a busy machine can blur one comparison
-        one = gain(1)
-        many = gain(64)
-        apart = one.low > many.high or one.high < many.low
-        if apart:
-            break
-    record_figure(f"fp32 takes {one} for one row, {many} for 64")
-    if not apart:
-        pytest.skip(
-            f"this machine's noise exceeds the effect: gain {one} for one row, {many} for 64"
-        )
-    assert one.low > many.high, (
-        f"quantised weights gain {many} for 64 rows, but should gain less than {one} for one"
     )
 
 

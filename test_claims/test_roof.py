@@ -2,7 +2,6 @@
 limits measured here.
 """
 
-import math
 from fractions import Fraction
 from functools import partial
 
@@ -26,7 +25,6 @@ from prooflops import counted
 from test_claims.oracles import scalars
 from test_claims.oracles.kernels import (
     FULL_TENSORS,
-    MIXES,
     OPERATIONS,
     ROW,
     Operands,
@@ -42,7 +40,6 @@ from test_claims.strategies import (
 H100 = ACCELERATORS["H100 SXM5 80GB"]
 IN_CACHE = 2**15  # elements; three operands of 128 KiB stay in the cache of one core
 FEW = {"pairs": 15}  # each call of an operation on memory takes milliseconds
-SAME = 0.5  # operations of one mix reach bandwidths within a factor of two, by their implementation
 
 float_dtypes = st.sampled_from(["fp32", "bf16", "fp16", "fp64"])
 
@@ -243,33 +240,6 @@ def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, me
         )
 
 
-@pytest.mark.claim("roof.model")
-@pytest.mark.parametrize(
-    ("mix", "name"),
-    [(mix, name) for mix, names in MIXES.items() for name in names if name in FULL_TENSORS],
-)
-def test_nothing_beats_the_roof_of_its_own_mix_of_reads_and_writes(memory, speed, mix, name):
-    """Times are in those of the yardstick, so its bandwidth is the bytes that it moves in one."""
-
-    def seconds_per_byte(each):
-        return speed.seconds(lambda: OPERATIONS[each](memory), 2) / FULL_TENSORS[each]
-
-    other = min(set(MIXES[mix]) - {name}, key=seconds_per_byte)
-    nbytes = {each: FULL_TENSORS[each] * memory.x.nbytes for each in (name, other)}
-    work = Work(memory.x.numel(), nbytes[name])
-    bound = roofline.least_time_s(
-        work, 1e4 * work.flops, nbytes[other]
-    )  # a peak far above the ridge
-    what = f"{name} against {other} ({mix}), of {nbytes[name] / nbytes[other]:g} times the bytes"
-    speed.assert_slower(
-        lambda: OPERATIONS[name](memory),
-        lambda: OPERATIONS[other](memory),
-        what,
-        at_least=SAME * bound,
-        **FEW,
-    )
-
-
 def work_by_definition(definition, *arguments, dtype="bf16"):
     """What numpy does for a definition, one FLOP for each element that a function meets; operands
     and result once.
@@ -313,24 +283,6 @@ def test_a_formula_has_the_flops_and_bytes_of_its_definition(name, rows, width, 
     )
     assert name != "relu" or (got[2] == 0.25) == (element_bits(dtype) == 16), (
         f"{got[2]}, not 0.25 in 16 bits alone"
-    )
-
-
-@marked(
-    {
-        name: ["roof.most-others", *["roof.relu"] * (name == "relu")]
-        for name in FORMULAS
-        if name != "add"
-    }
-)
-def test_an_operation_takes_far_longer_than_a_product_of_its_flops(device, speed, memory, name):
-    on = memory.first(2**22) if device.type == "cpu" else memory
-    flops = FORMULAS[name](tuple(on.x.view(-1, ROW).shape)).flops
-    operation = OPERATIONS[name.replace("_", " ")]
-    side = math.ceil((flops / 2) ** (1 / 3))
-    what = f"{name} against a product of its {flops:.2g} FLOPs"
-    speed.assert_slower(
-        lambda: operation(on), product(device, "fp32", side), what, at_least=2, **FEW
     )
 
 
@@ -389,15 +341,6 @@ def test_a_fused_gelu_moves_the_bytes_of_a_relu_one_by_hand_many_more(device, n)
 
 
 @pytest.mark.claim("roof.gelu")
-def test_a_gelu_written_as_five_operations_is_slower_than_a_fused_one(memory, speed, record_figure):
-    on = memory.first(2**22) if memory.x.device.type == "cpu" else memory
-    gelu, relu = (lambda name=name: OPERATIONS[name](on) for name in ("gelu", "relu"))
-    record_figure(f"fused GELU against ReLU: {speed.ratio(gelu, relu, **FEW)}")
-    what = "GELU by hand against a fused one"
-    speed.assert_slower(lambda: gelu_by_hand(on), gelu, what, at_least=1.2, **FEW)
-
-
-@pytest.mark.claim("roof.gelu")
 @pytest.mark.needs("cuda")
 def test_on_a_gpu_a_fused_gelu_is_about_as_fast_as_relu(memory, speed):
     gelu, relu = (lambda name=name: OPERATIONS[name](memory) for name in ("gelu", "relu"))
@@ -445,21 +388,6 @@ def test_a_matrix_times_a_vector_does_at_most_one_flop_per_byte_in_16_bits(m, k,
     )
 
 
-@pytest.mark.claim("roof.matvec")
-def test_a_matrix_times_a_vector_takes_longer_than_a_product_of_its_flops(device, memory, speed):
-    """Each element is used once: the time is that of reading the matrix, not of the arithmetic."""
-    side = math.ceil(memory.x.numel() ** (1 / 3))
-    matrix = f"a matrix of {memory.x.numel():,} elements"
-    what = f"{matrix} times a vector against a product of the same FLOPs"
-    speed.assert_slower(
-        lambda: OPERATIONS["matvec"](memory),
-        product(device, "fp32", side),
-        what,
-        at_least=1.3,
-        **FEW,
-    )
-
-
 @pytest.mark.claim("roof.matmul")
 @given(n=st.integers(1, 10**5), dtype=float_dtypes)
 def test_a_square_product_does_n_thirds_flops_per_byte_in_16_bits(n, dtype):
@@ -469,16 +397,6 @@ def test_a_square_product_does_n_thirds_flops_per_byte_in_16_bits(n, dtype):
     third = Fraction(n, 3) * 16 / element_bits(dtype)
     assert pytest.approx(formula) == intensity == third, (
         f"{formula=}, {intensity=}, not {third} [{n=}, {dtype=}]"
-    )
-
-
-@pytest.mark.claim("roof.matmul")
-def test_an_h100_can_reach_its_bf16_peak_from_squares_of_887_on():
-    least = next(
-        n for n in range(1, 2000) if roofline.matmul_work(n, n, n).intensity >= ridge(H100, "bf16")
-    )
-    assert least == math.ceil(3 * 989.4 / 3.35) == 887, (
-        f"the peak can be reached from n={least}, not from 887"
     )
 
 
@@ -505,23 +423,6 @@ def test_intensity_grows_with_the_batch_up_to_that_of_the_matrix(batch, k, n):
     )
     assert formula < roofline.matmul_work(batch + 1, k, n).intensity, (
         f"one row more should raise {formula}"
-    )
-
-
-@pytest.mark.claim("roof.bigger-batch")
-def test_an_h100_needs_a_batch_of_about_300_for_a_wide_layer():
-    of = {batch: roofline.matmul_work(batch, 8192, 8192).intensity for batch in range(1, 1000)}
-    least = next(batch for batch in of if of[batch] >= ridge(H100, "bf16"))
-    assert 295 < least < 330, (
-        f"a layer of width 8192 can reach the peak from a batch of {least}, not from ~300"
-    )
-
-    shares = [
-        roofline.attainable_flop_per_s(of[b], 989.4e12, 3.35e12) / 989.4e12
-        for b in (least // 2, least, 999)
-    ]
-    assert shares == [pytest.approx(0.5, abs=0.02), 1, 1], (
-        f"half of it, it and 999 can reach {shares} of the peak"
     )
 
 

@@ -26,8 +26,7 @@ def a_relu_of_16_bits_casts_first(clamp_min, x, least, out=None):
 
 
 @fault(
-    "roof.accelerator-300 roof.matmul roof.mfu-min-one roof.most-others",
-    "roof.below-is-memory-bound roof.rough",
+    "roof.accelerator-300 roof.mfu-min-one roof.most-others roof.below-is-memory-bound roof.rough",
     instead_of="accounting.roofline.ridge_point",
 )
 def the_ridge_is_inverted(_, peak, bandwidth):
@@ -39,7 +38,7 @@ def generation_reads_the_weights_for_each_sequence_anew(decoding_work, model, ba
     return sum(batch * [decoding_work(model, 1, *rest)], Work(0, 0))
 
 
-@fault("roof.model roof.bigger-batch", instead_of="accounting.roofline.attainable_flop_per_s")
+@fault("roof.model", instead_of="accounting.roofline.attainable_flop_per_s")
 def the_higher_roof_counts_instead_of_the_lower(attainable, intensity, peak, bandwidth):
     return max(peak, intensity * bandwidth)
 

@@ -101,12 +101,8 @@ def gelu_by_hand(on):
 OPERATIONS = {
     "relu": lambda on: torch.clamp_min(on.x, 0, out=on.out),
     "negative": lambda on: torch.neg(on.x, out=on.out),
-    "scale": lambda on: torch.mul(on.x, 2.0, out=on.out),
     "add": lambda on: torch.add(on.x, on.y, out=on.out),
     "multiply": lambda on: torch.mul(on.x, on.y, out=on.out),
-    "maximum": lambda on: torch.maximum(on.x, on.y, out=on.out),
-    "sum": lambda on: on.x.sum(),
-    "largest": lambda on: on.x.amax(),
     "dot": lambda on: torch.dot(on.x, on.y),
     "matvec": lambda on: torch.mv(
         on.x.view(-1, ROW), on.y[:ROW], out=on.out[: on.x.numel() // ROW]
@@ -115,15 +111,8 @@ OPERATIONS = {
     "softmax": lambda on: torch.softmax(on.x.view(-1, ROW), -1, out=on.out.view(-1, ROW)),
     "layer norm": lambda on: layer_norm(on.x.view(-1, ROW), (ROW,), on.y[:ROW], on.y[:ROW]),
 }
-# The tensors of full length that an operation reads and writes: only those of the same mix share a
-# bandwidth.
-MIXES = {
-    "one read, one written": ("relu", "negative", "scale"),
-    "two read, one written": ("add", "multiply", "maximum"),
-    "read only": ("sum", "largest", "dot", "matvec"),
-}
-FULL_TENSORS = {"relu": 2, "negative": 2, "scale": 2, "add": 3, "multiply": 3, "maximum": 3}
-FULL_TENSORS |= {"sum": 1, "largest": 1, "dot": 2, "matvec": 1}
+# The tensors of full length that an operation reads and writes.
+FULL_TENSORS = {"relu": 2, "negative": 2, "add": 3, "multiply": 3, "dot": 2}
 
 
 def empty_host_cache():
