@@ -77,7 +77,8 @@ def _content(section: Section, level: int, *, is_short: bool) -> Iterator[str]:
     elif section.rows and not (is_short and section.plot):
         yield from (*table(section.rows, LONGEST_CELL if is_short else None), "")
     yield from _list(markdown_text(each) for each in section.remarks)
-    if section.parts and all(_is_a_row(part) for group in section.parts for part in group.parts):
+    inner = [part for group in section.parts for part in group.parts]
+    if inner and all(map(_is_a_row, inner)):
         yield from _topics(section.parts, is_short=is_short)
         return
     for part in section.parts:

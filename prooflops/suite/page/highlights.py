@@ -6,25 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from prooflops.suite.page.measurement import NEITHER, Measurement
+from accounting.devices import cpu_flops_per_cycle
+from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.run_report import RunReport
 from prooflops.suite.page.tables import best_products, kernels_of, memory_stream
 from prooflops.suite.peaks import published_mfu_text
 from prooflops_gate.console.tables import engineering
 
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
-# The instruction sets, by torch's names, that multiply a dtype on a CPU; without one it is
-# emulated.
-UNITS = {
-    "bf16": ("avx512_bf16", "amx_tile", "amx_bf16", "bf16"),
-    "fp16": ("avx512_fp16", "amx_fp16", "fp16_arith"),
-    "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "dot_prod", "i8mm"),
-    "fp8_e4m3": (),
-}
 # Speedup on zeros, which switch few transistors, that shows a power limit.
 POWER_LIMITED = 1.05
 # Arrays of fewer last-level caches are partly served by the caches.
 FEWEST_CACHES = 4.0
+# Of longer lists the first names are printed.
+MOST_NAMED = 4
 # Families of whole training steps.
 TRAINING_STEPS = ("step", "mfu")
 USUAL_FLAGS = {
@@ -70,56 +65,43 @@ def unusual(report: RunReport) -> list[str]:
 
 
 def _slow_dtypes(report: RunReport) -> Iterable[str]:
+    """Dtypes multiplied slower than wider ones whose peak is lower."""
     best = best_products(report.benchmarks)
-    unknown = []
+    peaks = _peaks(report, best)
     for narrow, wide in NARROWER.items():
-        if narrow in best and wide in best and _should_be_faster(report, best, narrow, wide):
-            pair = best[narrow], best[wide]
-            ratio = (pair[0].arithmetic_rate or 0.0) / (pair[1].arithmetic_rate or 1.0)
-            either_way = (1 + pair[0].spread) * (1 + pair[1].spread)
-            is_wide = any(bench.is_wide for bench in pair)
-            if is_wide and 1 / either_way <= ratio <= either_way:
-                unknown.append(f"{narrow} with {wide}")
-            elif ratio < 1:
-                is_contended = any(bench.unsettled for bench in pair) and not is_wide
-                about = f"about {ratio:.1g}" if is_wide else f"{ratio:.2g}"
-                yield (
-                    f"{narrow} is multiplied slower than {wide}: at {about} times its rate"
-                    f"{' (contended)' if is_contended else ''}"
-                )
-    if unknown:
-        yield (
-            "not known how the rates of these compare, as they spread too widely: "
-            f"{', '.join(unknown)}"
-        )
+        if not peaks.get(narrow, 0.0) > peaks.get(wide, 0.0) > 0:
+            continue
+        if narrow not in best or wide not in best:
+            continue
+        pair = best[narrow], best[wide]
+        ratio = (pair[0].arithmetic_rate or 0.0) / (pair[1].arithmetic_rate or 1.0)
+        noise = (1 + pair[0].spread) * (1 + pair[1].spread)
+        is_wide = any(each.is_wide for each in pair)
+        if is_wide and 1 / noise < ratio < noise:
+            yield f"too noisy to compare the rates of {narrow} and {wide}"
+        elif ratio < 1:
+            contended = " (contended)" if any(each.unsettled for each in pair) else ""
+            times = f"{ratio:.2g} times its rate{contended}"
+            yield f"{narrow} is multiplied slower than {wide}: at {times}"
 
 
-def _should_be_faster(
-    report: RunReport, best: Mapping[str, Measurement], narrow: str, wide: str
-) -> bool:
-    """Whether the narrower dtype has the higher peak; a CPU has none without a unit for it."""
-    peaks = [best[dtype].number("peak_flop_per_s") for dtype in (narrow, wide)]
-    if all(peaks):
-        return peaks[0] > peaks[1]
-    if report.machine.get("device") != "cpu" or narrow not in UNITS:
-        return True
-    sets = report.machine.get("isa") or ()
-    return any(unit in sets for unit in UNITS[narrow])
+def _peaks(report: RunReport, best: Mapping[str, Measurement]) -> Mapping[str, float]:
+    """The peak by dtype; of a CPU the FLOPs per cycle of its instruction sets."""
+    if report.machine.get("device") == "cpu":
+        return cpu_flops_per_cycle(report.machine.get("isa") or ())
+    return {dtype: bench.number("peak_flop_per_s") for dtype, bench in best.items()}
 
 
 def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     causes: Counter[str] = Counter()
     reasons: dict[str, str] = {}
     for bench in benchmarks:
-        said = dict(label.partition(": ")[::2] for label in bench.labels)
-        causes.update(said.keys())
-        reasons = said | reasons
+        found = {cause: reason for cause, _, reason in (x.partition(": ") for x in bench.labels)}
+        causes.update(found.keys())
+        reasons = found | reasons
     for cause, number in causes.most_common():
-        if cause in ("contended", "throttled"):
-            example = f" (the first: {reasons[cause]})" if reasons[cause] else ""
-            yield f"{number} of {len(benchmarks)} benchmarks were {cause}{example}"
-        else:
-            yield f"{cause}: {number} of {len(benchmarks)} benchmarks"
+        example = f" (the first: {reasons[cause]})" if reasons[cause] else ""
+        yield f"{number} of {len(benchmarks)} benchmarks: {cause}{example}"
     wide = [bench for bench in benchmarks if bench.is_wide]
     if wide:
         yield (
@@ -128,9 +110,10 @@ def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         )
     above = [bench.name for bench in benchmarks if bench.unsettled.startswith("above")]
     if above:
+        more = f" and {len(above) - MOST_NAMED} more" if len(above) > MOST_NAMED else ""
         yield (
             "not known what limits these, which exceed the highest ceiling or roof of this run: "
-            f"{first(above)}"
+            f"{', '.join(above[:MOST_NAMED])}{more}"
         )
 
 
@@ -142,8 +125,8 @@ def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     ]
     if multiples and min(multiples) < FEWEST_CACHES:
         yield (
-            f"the bandwidth of the memory was measured with arrays of {min(multiples):.1f} "
-            "last-level caches, which serve a part of it"
+            "memory bandwidth is too high: the caches served a part of it (arrays of "
+            f"{min(multiples):.1f} last-level caches)"
         )
     for bench in benchmarks:
         if bench.number("zeros_ratio") > POWER_LIMITED:
@@ -185,12 +168,6 @@ def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         yield (
             f"{dtype}: below {ridge:.3g} FLOPs per byte the memory limits; of {len(own)} kernels "
             f"{listed}"
-        )
-    low = [bench.name for bench in kernels if bench.bound == NEITHER]
-    if low:
-        yield (
-            "neither memory nor arithmetic limits these, which reach less than half of either "
-            f"roof: {first(low)}"
         )
 
 
@@ -258,9 +235,3 @@ def _data(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     if found:
         listed = ", ".join(f"{name} ({number} of {len(loops)})" for name, number in found)
         yield f"between data loading and step, the slower is: {listed}"
-
-
-def first(names: Sequence[str], number: int = 4) -> str:
-    """The first names, and the number of the others."""
-    more = f" and {len(names) - number} more" if len(names) > number else ""
-    return ", ".join(names[:number]) + more

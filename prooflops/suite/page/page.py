@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prooflops.suite.page import claims, delivery, highlights
 from prooflops.suite.page.plots import plots_of
 from prooflops.suite.page.run_report import RunReport
-from prooflops.suite.page.tables import benchmark_table, rates_table, roofline_table
+from prooflops.suite.page.tables import (
+    bandwidth_table,
+    benchmark_table,
+    largest_step,
+    predictions_table,
+    rates_table,
+    step_memory_table,
+)
 from prooflops_gate.console.tables import binary, engineering, many
 from prooflops_gate.history.page import trend_sections
 from prooflops_gate.page.section import ABSENT, Headline, Page, Section
@@ -23,9 +30,13 @@ FOOT = (
     "Formula, count and measurement side by side: each claim is settled by at least two of them. "
     "Beside this page lie the same in short as `.md`, and `verdicts.json` for programs."
 )
-KERNELS = (
-    "Attainable: the lower of the ceiling and the intensity times the bandwidth for the same share "
-    "of reads, both of this run. *: counted by another convention, see counted_otherwise."
+BANDWIDTHS = (
+    "On a CPU the rows of a cache run on one core, those of the memory on all. Rows whose time is "
+    "that of their launch are omitted."
+)
+PREDICTIONS = (
+    "FLOPs predict a ratio of times only where arithmetic limits both; intensities differ where "
+    "an operator is counted by another convention."
 )
 SPREAD = (
     "Time by the device's own clock. Spread: the wider of the rounds' quartiles and of the "
@@ -59,9 +70,7 @@ def page_of(report: RunReport) -> Page:
             claims.corrections_section(report),
             claims.claims_section(report),
             benchmarks_section(report),
-            Section("Kernels under the roofs", roofline_table(report.benchmarks), [KERNELS]
-                    if roofline_table(report.benchmarks) else (), anchor="kernels",
-                    is_folded=True, absent=ABSENT),
+            *table_sections(report),
             run_section(report),
         ],
         foot=FOOT,
@@ -130,6 +139,19 @@ def benchmarks_section(report: RunReport) -> Section:
         is_folded=True,
         absent=ABSENT,
     )
+
+
+def table_sections(report: RunReport) -> Iterator[Section]:
+    """Memory, the memory over a step, and predictions; each if there is any."""
+    if rows := bandwidth_table(report.benchmarks):
+        title = "Memory, and each cache"
+        yield Section(title, rows, answer=BANDWIDTHS, anchor="bandwidths", is_folded=True)
+    if step := largest_step(report.benchmarks):
+        title = f"Memory over a training step: {step.case}"
+        yield Section(title, step_memory_table(step), anchor="step-memory", is_folded=True)
+    if rows := predictions_table(report.benchmarks):
+        title = "Predicted, and measured or counted"
+        yield Section(title, rows, answer=PREDICTIONS, anchor="predictions", is_folded=True)
 
 
 def run_section(report: RunReport) -> Section:

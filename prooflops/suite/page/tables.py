@@ -10,7 +10,7 @@ from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.run_report import by_topic
 from prooflops.suite.peaks import share_of_peak
 from prooflops.suite.verdicts import VERDICTS, Verdict
-from prooflops_gate.console.tables import engineering, share
+from prooflops_gate.console.tables import binary, engineering, share
 
 PLACED = (
     "flops",
@@ -31,6 +31,29 @@ BENCHMARKS_HEAD = [
     "of own ceiling",
     "notes",
 ]
+ROOFLINE_HEAD = [
+    "point",
+    "kernel",
+    "FLOP/B",
+    "counted",
+    "reads",
+    "attainable",
+    "achieved",
+    "share",
+    "spread",
+    "held back by",
+    "ridge",
+    "on paper",
+]
+BANDWIDTH_HEAD = ["stream", "working set", "bandwidth", "reads", "spread"]
+PREDICTIONS_HEAD = ["what", "benchmark", "predicted", "measured", "ratio"]
+# Quantity, unit, and the keys of the prediction and of the measurement.
+PREDICTIONS = (
+    ("bytes saved by checkpointing", "B", "predicted_saved_bytes", "saved_bytes"),
+    ("ratio of times, by FLOPs", "", "flop_ratio", "time_ratio"),
+    ("intensity", "FLOP/B", "intensity", "counted_intensity"),
+    ("FLOPs", "FLOP", "flops", "counted_flops"),
+)
 NO_PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
@@ -111,26 +134,77 @@ def spread_text(bench: Measurement) -> str:
     return f"{bench.spread:.1%}" + (f": {bench.unsettled}" if bench.unsettled else "")
 
 
-def roofline_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
+def roofline_table(kernels: Sequence[Measurement]) -> list[list[str]]:
     """One row per kernel: intensity by formula and as counted, and its place under the roofs."""
-    head = ["kernel", "FLOP/B", "counted", "reads", "attainable", "achieved", "share"]
-    rows = []
-    for bench in kernels_of(benchmarks):
-        counted = f"{bench.number('counted_intensity'):.3g}"
+    rows = [ROOFLINE_HEAD]
+    for number, bench in enumerate(kernels, start=1):
         marked = " *" if bench.info.get("counted_otherwise") else ""
         paper = bench.number("paper_ridge")
-        bound = bench.bound.removesuffix("-bound")
         label = bench.info.get("roof_label")
         rows.append([
+            str(number),
             bench.name,
             f"{bench.number('intensity'):.3g}",
-            counted + marked,
+            f"{bench.number('counted_intensity'):.3g}{marked}",
             f"{bench.number('read_share'):.0%}",
             engineering(bench.number("attainable_flop_per_s"), "FLOP/s"),
-            engineering(bench.number("flop_per_s"), "FLOP/s"),
+            bench.rate_text,
             share(bench.number("share_of_attainable") or None, "-"),
-            f"{bound}, {label}" if label else bound,
+            f"{bench.spread:.1%}",
+            f"{bench.bound}, {label}" if label else bench.bound,
             f"{bench.number('ridge'):.3g}",
             f"{paper:.3g}" if paper else "no peak on record",
         ])  # fmt: skip
-    return [[*head, "held back by", "ridge", "on paper"], *rows] if rows else []
+    return rows
+
+
+def bandwidth_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
+    """One row per stream of the memory or a cache that has a bandwidth."""
+    rows = []
+    for bench in benchmarks:
+        if bench.level and bench.has("bytes") and bench.rate:
+            size = binary(bench.number("bytes"))
+            reads = f"{bench.number('read_share'):.0%}"
+            rows.append([bench.case, size, bench.rate_text, reads, spread_text(bench)])
+    return [BANDWIDTH_HEAD, *rows] if rows else []
+
+
+def step_memory_table(step: Measurement) -> list[list[str]]:
+    """What is allocated after each phase of a step, and the peak in it."""
+    phases = step.info["step_memory"]
+    kinds = list(dict.fromkeys(kind for row in phases.values() for kind in row["held"]))
+    rows = [["phase", *kinds, "peak in it"]]
+    for phase, row in phases.items():
+        cells = [binary(row["held"].get(kind, 0)) for kind in kinds]
+        rows.append([f"after {phase}", *cells, binary(row["peak_bytes"])])
+    return rows
+
+
+def largest_step(benchmarks: Sequence[Measurement]) -> Measurement | None:
+    """The training step with the highest peak of memory."""
+    steps = [bench for bench in benchmarks if bench.info.get("step_memory")]
+    return max(steps, key=_peak_bytes, default=None)
+
+
+def _peak_bytes(step: Measurement) -> float:
+    phases = step.info["step_memory"].values()
+    return max(float(row["peak_bytes"]) for row in phases)
+
+
+def predictions_table(benchmarks: Sequence[Measurement]) -> list[list[str]]:
+    """Predicted and measured (or counted), for each quantity that has both."""
+    rows = []
+    for quantity, unit, predicted, measured in PREDICTIONS:
+        for bench in benchmarks:
+            if bench.has(predicted, measured):
+                before = bench.number(predicted)
+                after = bench.number(measured)
+                texts = [_figure_text(value, unit) for value in (before, after)]
+                rows.append([quantity, bench.name, *texts, f"{after / before:.3f}"])
+    return [PREDICTIONS_HEAD, *rows] if rows else []
+
+
+def _figure_text(value: float, unit: str) -> str:
+    if unit == "B":
+        return binary(value)
+    return engineering(value, unit) if unit == "FLOP" else f"{value:.3g} {unit}".strip()

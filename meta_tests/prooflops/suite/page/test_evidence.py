@@ -102,11 +102,6 @@ PLANTED = {
         "unusual, but the peaks say the same",
     ),
     "a launch with a bandwidth": (L2_ROW, L2_RATE, "stream[L2-copy] takes 6.27 µs, few launches"),
-    "a label that is cut off": (
-        re.compile(r'<text class="x" x="[\d.]+" y="[\d.]+">bytes that one pass'),
-        '<text class="x" x="570.0" y="370.0">bytes that one pass',
-        "the label 'bytes that one pass reads and writes' is cut off",
-    ),
     "a verdict that hides a figure": (
         '</span>delivers</span><span class="note">at least 82 %',
         '</span>BELOW FLOOR</span><span class="note">at least 82 %',
