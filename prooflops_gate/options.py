@@ -96,7 +96,7 @@ FLAGS = {
 # By option: metavar and meaning.
 VALUES = {
     "--gate-baseline": (
-        "NAME|latest|FILE",
+        "NAME|latest",
         "compare with the commit of this baseline of the history",
     ),
     "--gate-versus": ("PYTHON|DIR|REVISION", "compare with this other side, run side by side"),
@@ -104,7 +104,7 @@ VALUES = {
         "GOOD",
         "name the first slow commit since this revision, for what got slower",
     ),
-    "--gate-record": ("NAME", "store this run as the baseline NAME"),
+    "--gate-record": ("NAME", "keep this run, and store its commit as the baseline NAME"),
     "--gate-replicates": ("N", "fresh processes a side, at most, confirming ones too"),
     "--gate-min-effect": ("X%", "smallest change that counts, such as 5%% or 0.05"),
     "--gate-by": (
@@ -169,8 +169,7 @@ class Settings:
     @property
     def orchestrated(self) -> bool:
         """Whether fresh processes do the measuring, and this one only starts them."""
-        has_side = bool(self.versus or self.bisect) or self.noise_floor
-        return self.gate or has_side or (self.replicates or 1) > 1
+        return self.gate or self.compares
 
     @property
     def compares(self) -> bool:
@@ -185,7 +184,7 @@ class Settings:
     @property
     def used(self) -> bool:
         """Whether any of these options was given."""
-        return self.orchestrated or bool(self.baseline) or bool(self.record)
+        return self.orchestrated or bool(self.record)
 
 
 _settings = pytest.StashKey[Settings]()
@@ -274,19 +273,19 @@ def _impossible(found: Settings) -> Mapping[str, object]:
     names = ("noise_floor", "baseline", "versus", "bisect")
     sides = [_flag(name) for name in names if getattr(found, name)]
     files = [_flag(name) for name in FILES if getattr(found, name)]
-    has_other = bool(found.versus or found.bisect or found.noise_floor or found.gate)
     return {
         f"{' and '.join(sides)} exclude each other: they name two things to compare with": (
             len(sides) > 1
         ),
-        "--gate needs something to compare with: --gate-baseline NAME|latest|FILE, "
+        "--gate needs something to compare with: --gate-baseline NAME|latest, "
         "--gate-versus SIDE or --gate-bisect GOOD": (
             found.gate and not (found.baseline or found.versus or found.bisect)
         ),
-        "--gate-record stores a baseline and compares nothing: run it without --gate, "
-        "--gate-versus, --gate-bisect and --gate-noise-floor": found.record and has_other,
-        "--gate-record with --gate-replicates compares with nothing: run it without "
-        "--gate-baseline": found.record and found.baseline and found.orchestrated,
+        "--gate-record stores a baseline and compares nothing: run it without the gate's other "
+        "options": found.record and found.orchestrated,
+        "--gate-replicates bounds the pairs of a comparison, and none is asked for": (
+            found.replicates and not found.orchestrated
+        ),
         f"{' and '.join(files)} write what a comparison found, and none is asked for: give "
         "--gate-versus SIDE, --gate-baseline NAME, --gate-bisect GOOD or --gate-noise-floor": (
             files and not found.compares

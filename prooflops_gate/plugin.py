@@ -7,7 +7,6 @@ pytest and the standard library, and does nothing unless one of its options is g
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from prooflops_gate import run_state
 from prooflops_gate.options import (
+    Settings,
     add_options,
     history_folder,
     marker_settings,
@@ -26,6 +26,8 @@ from prooflops_gate.run_state import is_benchmark, is_replicate
 
 # The plugins that were switched off, as they disturb benchmarks.
 DISTURBING = pytest.StashKey[Sequence[str]]()
+# What `--gate-record` has done, in lines.
+RECORDED = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -111,7 +113,7 @@ def refuse_rootdir_paths(
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if not config.getoption("gate_history"):
         return None
-    from prooflops_gate.history import counts, listing
+    from prooflops_gate.history import listing
 
     folder, found, verbose = history_folder(config), settings(config), config.option.verbose > 0
     if found.used:
@@ -123,15 +125,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if any(str(word).partition("=")[0] == "--report" for word in config.invocation_params.args):
         report = config.invocation_params.dir / config.getoption("report")
         refuse_unwritable("--report", report, "folder")
-    code = listing.print_history(
+    return listing.print_history(
         folder, found.exact, verbose=verbose, report=report, root=config.rootpath
     )
-    if counts.builds_in(folder):
-        # Imports scipy.
-        from prooflops_gate import counted_history
-
-        print("\n".join(counted_history.steps(folder, found.min_instructions)))
-    return code
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -189,15 +185,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if not _is_recorded(config) or config.option.collectonly:
         return
-    chosen = settings(config)
-    if chosen.orchestrated:
+    if settings(config).orchestrated:
         return
-    if chosen.baseline and not hasattr(config, "workerinput"):
-        from prooflops_gate import single_run
-
-        benchmarks = [item.nodeid for item in session.items if is_benchmark(item)]
-        single_run.check_baseline(config, chosen, benchmarks)
-    elif not config.pluginmanager.hasplugin("prooflops.run"):
+    if not config.pluginmanager.hasplugin("prooflops.run"):
         from prooflops_gate.history import run_record
 
         # Now, so that later imports do not change it.
@@ -232,24 +222,31 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
             from prooflops_gate.history import run_record
 
             run_record.save(config, run_record.record_of(config), chosen.folder)
-        if not is_replicate() and run_state.RECORD_PATH in config.stash:
-            from prooflops_gate import single_run
-
-            names = config.stash[DISTURBING]
-            off = ", ".join(names)
-            said = f"this run went without {off}, which would disturb benchmarks" if off else ""
-            single_run.finish(config, chosen, session.exitstatus, said)
+        if chosen.record and not is_replicate() and run_state.RECORD_PATH in config.stash:
+            store_baseline(config, chosen, session.exitstatus)
     if run_state.STORAGE_ERROR in config.stash and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     return result
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if run_state.STORAGE_ERROR in terminalreporter.config.stash:
-        terminalreporter.write_line(
-            terminalreporter.config.stash[run_state.STORAGE_ERROR], red=True
-        )
-    if "prooflops_gate.single_run" in sys.modules:
-        from prooflops_gate import single_run
+def store_baseline(config: pytest.Config, chosen: Settings, status: int) -> None:
+    """Stores the commit of this run under the name that `--gate-record` gives."""
+    from prooflops_gate import baseline
 
-        single_run.print_summary(terminalreporter)
+    lines = config.stash[RECORDED] = []
+    if disturbing := config.stash[DISTURBING]:
+        names = ", ".join(disturbing)
+        lines.append(f"this run went without {names}, which would disturb benchmarks")
+    try:
+        lines.append(baseline.store(str(chosen.record), chosen.folder, config.rootpath, status))
+    except OSError as error:
+        why = f"the baseline {chosen.record} could not be stored: {error}"
+        config.stash[run_state.STORAGE_ERROR] = why
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    stash = terminalreporter.config.stash
+    if run_state.STORAGE_ERROR in stash:
+        terminalreporter.write_line(stash[run_state.STORAGE_ERROR], red=True)
+    for line in stash.get(RECORDED, ()):
+        terminalreporter.write_line(line)

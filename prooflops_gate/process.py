@@ -69,7 +69,7 @@ PADDING = "PROOFLOPS_PADDING"
 NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 # Of a child's data; the second ones only where it counted.
 KEPT = ("prefix", "modules", "reports", "calls", "collected", "footprint", "start_cpu_s")
-KEPT_COUNTS = ("counts", "steps", "dumps", "builds")
+KEPT_COUNTS = ("counts", "steps", "dumps")
 # Exit codes of pytest: passed, some failed, none collected.
 WITH_RECORD = (0, 1, 5)
 

@@ -30,7 +30,6 @@ from prooflops_gate.options import Settings
 from prooflops_gate.pairs import Pairs
 from prooflops_gate.process import Processes
 from prooflops_gate.question import Question, refuse_without_benchmarks
-from prooflops_gate.recording import record
 from prooflops_gate.report import github
 from prooflops_gate.report.files import publish
 from prooflops_gate.report.noise_table import noise_table
@@ -130,10 +129,6 @@ class Gate:
             heard=self.heard,
             began=time.monotonic(),
         )
-        if settings.record or not settings.compares:
-            with self.storing():
-                return record(question)
-            return Comparison("nothing is recorded")
         refuse_without_benchmarks(selection)
         if settings.noise_floor:
             return self.noise_floor(compare(question), question.directions)
@@ -147,30 +142,18 @@ class Gate:
         if settings.versus:
             other = sides.other_side(settings.versus, self.config, processes)
             asked = f"--gate-versus {settings.versus}"
-            return self.with_claims(self.question_beside(question, beside, other, asked))
-        return self.against_baseline(question, beside)
+        else:
+            name = str(settings.baseline)
+            commit = baseline.commit_of(name, settings.folder, root)
+            label = f"the baseline {name} ({commit[:9]})"
+            other = sides.checkout(commit, label, root, processes)
+            asked = f"--gate-baseline {name}"
+        return self.with_claims(self.question_beside(question, beside, other, asked))
 
     def question_beside(self, question: Question, here: Side, other: Side, asked: str) -> Question:
         """The question beside another side, which the option `asked` names."""
         targets = sides.targets(self.config, other)
         return replace(question, here=here, other=other, asked=asked, targets=tuple(targets))
-
-    def against_baseline(self, question: Question, beside: Side) -> Comparison:
-        """Beside the commit of the baseline.
-
-        Where that cannot be run, a report beside its stored figures.
-        """
-        settings, root = self.settings, self.config.rootpath
-        known = baseline.found(settings, root, self.selection.benchmarks)
-        if known.commit:
-            label = f"the baseline {known.name} ({known.commit[:9]})"
-            asked = f"--gate-baseline {known.name}"
-            try:
-                other = sides.checkout(known.commit, label, root, question.processes)
-                return self.with_claims(self.question_beside(question, beside, other, asked))
-            except pytest.UsageError as error:
-                known = replace(known, why=str(error))
-        return baseline.report(known, question)
 
     def with_claims(self, question: Question) -> Comparison:
         """Two sides compared, with the claims that their other tests settle."""

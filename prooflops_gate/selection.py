@@ -145,13 +145,6 @@ def _differs(file: str, here: Path, there: Path) -> bool:
         return True
 
 
-def selects_by_expression(config: pytest.Config) -> bool:
-    """Whether an expression, and not only paths and node ids, selects the tests."""
-    option = config.option
-    by_others = getattr(option, "deselect", None) or getattr(option, "claim", None)
-    return bool(option.keyword or option.markexpr or by_others)
-
-
 def is_asked_for(name: str, config: pytest.Config) -> bool:
     """Whether the paths and node ids of the command line cover a test of this name, existing or
     not.

@@ -61,16 +61,8 @@ class Layout:
     def drawn() -> Layout:
         """Another layout each time."""
         seed = int.from_bytes(os.urandom(4), "little")
-        return Layout(_seed_text(seed), random.randrange(PAGE_BYTES))
-
-    @staticmethod
-    def fixed(seed: int) -> Layout:
-        """The same layout on every machine."""
-        return Layout(_seed_text(seed))
-
-
-def _seed_text(seed: int) -> str:
-    return "" if "PYTHONHASHSEED" in os.environ else str(seed)
+        text = "" if "PYTHONHASHSEED" in os.environ else str(seed)
+        return Layout(text, random.randrange(PAGE_BYTES))
 
 
 @dataclass(frozen=True)
@@ -121,8 +113,8 @@ class Replicate:
     imported, without site-packages and the standard library; `collected` the benchmarks it found.
     `calls` holds per test the seconds of its call, and whether its pace is fixed. `wall_s` leaves
     out the turns of others, `start_cpu_s` is the CPU time of start, imports, collection and
-    fixtures. The last four are there where it counted: instructions, bytecodes by function,
-    callgrind's files, and the builds that ran (`callgrind.builds`).
+    fixtures. The last three are there where it counted: instructions, bytecodes by function,
+    and callgrind's files.
     """
 
     side: Side
@@ -138,7 +130,6 @@ class Replicate:
     counts: Mapping[str, int] | None = None
     steps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     dumps: Mapping[str, str] = field(default_factory=dict)
-    builds: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> dict[str, Any] | None:

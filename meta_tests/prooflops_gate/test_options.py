@@ -70,7 +70,7 @@ def test_any_option_is_understood_or_refused(folder, name, text):
     assert 1 <= (found.replicates or 1) < 1e6
     if name == "--gate-baseline" and text != "latest":
         with pytest.raises(records.UnknownBaseline, match="--gate-baseline"):
-            records.baseline(folder, text, "mine", ())
+            records.baseline(folder, text)
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | WORDS

@@ -91,7 +91,7 @@ def test_a_full_disk_is_reported_and_the_history_stays(plain_repo):
             "def full(_): raise OSError(28, 'No space left on device')\n"
             "os.fsync = full\n"
         )
-    run = plain_repo.run("--gate-baseline", "main")
+    run = plain_repo.run("--gate-record", "main")
     assert run.code == 1
     assert "No space left on device" in run.output
     assert "INTERNALERROR" not in run.output

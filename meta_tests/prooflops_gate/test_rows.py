@@ -2,48 +2,26 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from prooflops_gate import rows as tables
-from prooflops_gate.baseline import conditions, stored_rows
 from prooflops_gate.first_pair import too_long
-from prooflops_gate.history.records import Summary, Timed
+from prooflops_gate.history.records import Timed
+from prooflops_gate.instruments.exact import changed_claims, exact_rows
 from prooflops_gate.instruments.memory import memory_rows
 from prooflops_gate.report.files import SCHEMA_FILE
 from prooflops_gate.report.sentences import sentence
-from prooflops_gate.rows import TIME, VERDICTS, counts, one_sided, with_skips
+from prooflops_gate.rows import TIME, VERDICTS, Row, counts, one_sided, with_skips
 from prooflops_gate.task import TOOK_TOO_LONG, Pair
 
 NAN = float("nan")
 A, B = "bench/test_x.py::test_a", "bench/test_x.py::test_b"
 
 
-def side(*processes, device="cpu-1", verdicts=None):
-    return [
-        Summary(
-            Path(f"{device}-{index}.json"),
-            str(index),
-            device,
-            device,
-            "2.13.0",
-            "",
-            each,
-            verdicts or {},
-        )
-        for index, each in enumerate(processes)
-    ]
-
-
 def timed(time_s=1.0, **exact):
     return Timed(time_s, exact)
-
-
-def compared(before, after):
-    rows = stored_rows(before, after, "of another session")
-    return {(row.name, row.quantity): row for row in rows}
 
 
 @pytest.mark.parametrize(
@@ -60,49 +38,30 @@ def compared(before, after):
 def test_an_exact_quantity_is_compared_by_equality(before, after, verdict):
     old = {} if before is None else {"flops": before}
     new = {} if after is None else {"flops": after}
-    row = compared(side({A: timed(**old)}), side({A: timed(**new)}))[A, "flops"]
+    (row,) = exact_rows({A: ([timed(**old)], [timed(**new)])})
     assert (row.verdict, row.before, row.after) == (verdict, before, after)
 
 
 def test_a_quantity_that_differs_within_a_side_is_not_exact():
-    old = side({A: timed(peak_bytes=1)}, {A: timed(peak_bytes=2)})
-    row = compared(old, side({A: timed(peak_bytes=2)}))[A, "peak_bytes"]
+    before, after = [timed(bytes=1), timed(bytes=2)], [timed(bytes=2)]
+    (row,) = exact_rows({A: (before, after)})
     assert row.verdict == "SAME"
     assert "not an exact quantity" in row.note
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "verdict"),
+    ("before", "after", "changed"),
     [
-        ("holds", "FAILS", "CHANGED"),
-        ("holds", "not checked", "INCONCLUSIVE"),
-        ("not checked", "holds", "NEW"),
-        ("not checked", "not checked", "SAME"),
-        ("holds if", "corrected", "CHANGED"),
+        ("holds", "FAILS", True),
+        ("holds if", "corrected", True),
+        ("holds", "holds", False),
+        ("holds", "not checked", False),
+        ("not checked", "holds", False),
     ],
 )
-def test_a_claims_verdict_is_an_exact_quantity_unless_it_was_not_checked(before, after, verdict):
-    row = compared(side({}, verdicts={"x.a": before}), side({}, verdicts={"x.a": after}))[
-        "x.a", "verdict"
-    ]
-    assert (row.before, row.after, row.verdict) == (before, after, verdict), row
-
-
-def test_one_process_that_checked_a_claim_settles_it_for_its_side():
-    old = side({}, verdicts={"x.a": "holds"})
-    new = [
-        *side({}, verdicts={"x.a": "not checked"}),
-        *side({}, verdicts={"x.a": "holds"}),
-        *side({}),
-    ]
-    assert compared(old, new)["x.a", "verdict"].verdict == "SAME"
-    assert compared(old, side({})) == {}, "a run without claims says nothing about them"
-
-
-def test_other_conditions_are_named():
-    (old,), (new,) = side({}), side({}, device="cpu-2")
-    assert "other conditions" in conditions(old, new)
-    assert conditions(old, old) == ""
+def test_a_claims_verdict_is_an_exact_quantity_where_both_sides_checked_it(before, after, changed):
+    rows = changed_claims({"x.a": before, "x.gone": "holds"}, {"x.a": after, "x.new": "holds"})
+    assert [(row.before, row.after) for row in rows] == [(before, after)] * changed
 
 
 def group(key, values):
@@ -131,8 +90,8 @@ def test_memory_is_reported_where_every_process_of_a_side_held_more(before, afte
 
 
 def test_the_table_leaves_out_equal_figures_and_counts_the_worst_first():
-    old, new = timed(0.002, flops=24, bytes=8), timed(0.003, flops=25, bytes=8)
-    found = stored_rows(side({A: old}), side({A: new}), "")
+    row = Row(A, TIME, 0.002, 0.003, "INCONCLUSIVE")
+    found = [row, *exact_rows({A: ([timed(flops=24, bytes=8)], [timed(flops=25, bytes=8)])})]
     table = tables.table(found)
     assert [row[1] for row in table] == ["quantity", "time", "flops"]
     assert (table[1][2:5], table[2][2:4]) == (["2.00 ms", "3.00 ms", "1.500"], ["24", "25"])

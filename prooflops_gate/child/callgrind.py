@@ -35,20 +35,6 @@ CODE = {
 # Calls before the one that is counted.
 WARM_UP = 3
 EMPTY_CALLS = 5
-# Raised when a call is counted in another way: counts of different methods are not compared.
-METHOD = 1
-# Of those, valgrind shows some.
-FEATURES = {
-    "avx",
-    "avx2",
-    "f16c",
-    "fma",
-    "rdrand",
-    "rdseed",
-    "bmi1",
-    "bmi2",
-    "erms",
-}
 # The memory of requests that were made.
 _kept: list[Any] = []
 FIXTURES = ("pytest_benchmark.fixture", "pytest_codspeed.plugin")
@@ -61,41 +47,6 @@ def is_usable() -> bool:
         and platform.machine() in CODE
         and shutil.which("valgrind") is not None
     )
-
-
-def builds() -> dict[str, Any]:
-    """The interpreter, the C library and the processor's features that choose among their code.
-
-    Compiled modules.
-    """
-    try:
-        flags = set(
-            Path("/proc/cpuinfo")
-            .read_text(encoding="utf-8")
-            .partition("flags")[2]
-            .partition("\n")[0]
-            .split()
-        )
-    except OSError:
-        flags = set()
-    files = {
-        name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())
-    }
-    return {
-        "method": METHOD,
-        "python": sys.version,
-        "libc": os.confstr("CS_GNU_LIBC_VERSION")
-        if "CS_GNU_LIBC_VERSION" in os.confstr_names
-        else "",
-        "machine": platform.machine(),
-        "features": sorted(flags & FEATURES),
-        # The project's own are what is compared.
-        "libraries": {
-            name: Path(file).stat().st_size
-            for name, file in files.items()
-            if file.endswith(".so") and not file.startswith(f"{Path.cwd()}{os.sep}")
-        },
-    }
 
 
 def scatter() -> None:
@@ -204,7 +155,7 @@ class InstructionCounter:
     @property
     def result(self) -> dict[str, Any]:
         """What was counted, for the process's record."""
-        return {"counts": self.counts, "steps": self.steps, "dumps": self.files, "builds": builds()}
+        return {"counts": self.counts, "steps": self.steps, "dumps": self.files}
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Calls a benchmarked function to warm up, then once more for each count."""

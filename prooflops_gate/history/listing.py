@@ -1,6 +1,6 @@
 """The history on the terminal.
 
-Records, baselines, what other tools have stored, and trends on demand.
+Records, baselines, and trends on demand.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from pathlib import Path
 
 from prooflops_gate.console.tables import aligned, many
 from prooflops_gate.history import records
-from prooflops_gate.history.elsewhere import stored_elsewhere
 from prooflops_gate.history.records import Summary, UnreadableRecord
 
 
@@ -28,24 +27,18 @@ def print_history(
     print(f"{many(len(listed), 'record')} in {folder}")
     for each in listed:
         print(f"  {listed_line(each, has_claims=has_claims)}")
-    for name, files in records.baselines(folder).items():
-        print(f"  baseline {name}: {', '.join(str(file.relative_to(folder)) for file in files)}")
-    shown = []
-    for tool, found in stored_elsewhere(root).items():
-        place = found[0].path.relative_to(root).parts[0]
-        print(f"{many(len(found), 'result')} of {tool} in {place}, read only")
-        shown += found
-    shown += readable
+    for name, commit in records.baselines(folder).items():
+        print(f"  baseline {name}: commit {commit[:9]}")
     if report:
         from prooflops_gate.history import page
 
-        for path in page.write_page(report, root.name, shown, page.address_of(root)):
+        for path in page.write_page(report, root.name, readable, page.address_of(root)):
             print(f"  written: {path}")
     if verbose:
         # Imports numpy and scipy, which a plain list does without.
         from prooflops_gate.history import trend
 
-        for identity, rows in trend.tables(shown).items():
+        for identity, rows in trend.tables(readable).items():
             print(f"\ntrend on {identity}")
             for line in aligned(rows):
                 print(f"  {line.rstrip()}")

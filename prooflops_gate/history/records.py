@@ -3,8 +3,8 @@
 Pytest-benchmark's JSON with the claims' verdicts and the machine's fingerprint beside it.
 
     <history>/<fingerprint>/<moment>-<unique>.json     one run; written atomically, never edited
-    <history>/<fingerprint>/baselines/<name>.json      which of these records a name stands for
     <history>/<fingerprint>/gate/<moment>-<unique>.json     the verdicts of one run of the gate
+    <history>/baselines/<name>.txt                     the commit that a name stands for
 
 No torch, numpy or scipy here: reading a history must be cheap.
 """
@@ -18,7 +18,7 @@ import os
 import re
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -186,7 +186,6 @@ class Summary:
     partial: str = ""
     dirty: bool = False
     pace: str = ""
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def contended(self) -> bool:
@@ -213,7 +212,6 @@ def summary_of(record: Mapping[str, Any], path: Path, exact: Sequence[str]) -> S
             partial=str(ours.get("partial") or ""),
             dirty=bool(commit.get("dirty")),
             pace=_pace(ours.get("pace")),
-            fingerprint=dict(fingerprint),
         )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         why = f"{type(error).__name__}: {error}"
@@ -304,113 +302,39 @@ def check_name(name: str) -> str:
     return name
 
 
-def store_baseline(name: str, files: Sequence[Path]) -> Path:
-    """Stores these records, all in the folder of one fingerprint, as the baseline `name`.
-
-    Its old records stay.
-    """
-    check_name(name)
-    folders = {file.parent for file in files}
-    if len(folders) != 1:
-        raise ValueError(
-            f"the records of a baseline should lie in one folder, got {sorted(map(str, folders))}"
-        )
-    path = folders.pop() / "baselines" / f"{name}.json"
-    row = {
-        "name": name,
-        "stored": datetime.now(timezone.utc).isoformat(),
-        "records": [file.name for file in files],
-    }
-    write_atomically(path, json.dumps(row, indent=1) + "\n")
+def store_baseline(folder: Path, name: str, commit: str) -> Path:
+    """Has `name` stand for this commit, and returns the file that says so."""
+    path = folder / "baselines" / f"{check_name(name)}.txt"
+    write_atomically(path, f"{commit}\n")
     return path
 
 
-def baselines(folder: Path) -> dict[str, list[Path]]:
-    """The named baselines under `folder`.
-
-    For each name, its files, one for each fingerprint that has it.
-    """
-    found: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob("*/baselines/*.json")):
-        found.setdefault(path.stem, []).append(path)
-    return found
+def baselines(folder: Path) -> dict[str, str]:
+    """The commits of the named baselines under `folder`."""
+    files = sorted((folder / "baselines").glob("*.txt"))
+    return {path.stem: path.read_text("utf-8", errors="replace").strip() for path in files}
 
 
-def baseline(
-    folder: Path, wanted: str, own: str, exact: Sequence[str], benchmarks: Collection[str] = ()
-) -> list[Summary]:
-    """The records that `wanted` stands for.
+def baseline(folder: Path, wanted: str) -> str:
+    """The commit that a name stands for; "latest" is the commit of the newest record.
 
-    A name, "latest" (this fingerprint's newest) or a record's file.
-
-    "latest" prefers, among the newest whole runs, the one with most of these `benchmarks`; it skips
-    interrupted runs.
-
-    `own` is the fingerprint in force; where it has no baseline of that name, that of another
-    fingerprint is returned, for the caller to refuse. Raises UnknownBaseline, naming those there
-    are, and UnreadableRecord.
+    "latest" skips interrupted runs, and runs of files that no commit has. Raises UnknownBaseline,
+    which names the baselines there are.
     """
     if wanted == "latest":
-        files = sorted(
-            record_files(folder),
-            key=lambda path: (path.parent.name == own, path.name),
-            reverse=True,
-        )
-        best, most = None, -1
-        # This fingerprint's newest, else any fingerprint's, which the caller refuses.
-        for path in files:
+        for path in reversed(record_files(folder)):
             with suppress(UnreadableRecord):
-                found = read_summary(path, exact)
-                if found.partial:
-                    continue
-                shared = len(found.benchmarks.keys() & set(benchmarks))
-                if best is None or (shared > most and best.fingerprint_id == found.fingerprint_id):
-                    best, most = found, shared
-                if most >= len(benchmarks) or best.fingerprint_id != found.fingerprint_id:
-                    break
-        if best is None:
-            raise UnknownBaseline(
-                f"--gate-baseline latest: there is no record of a whole run in {folder} yet"
-            )
-        return [best]
-    named = {path.parent.parent.name: path for path in baselines(folder).get(wanted, [])}
-    if named:
-        path = named.get(own) or max(named.values(), key=lambda each: each.stat().st_mtime)
-        return _records_of(path, exact)
-    if os.path.isfile(wanted):  # noqa: PTH113  # a Path raises OSError for a name that is too long
-        return [read_summary(Path(wanted), exact)]
-    there = ", ".join(baselines(folder)) or "none"
-    raise UnknownBaseline(
-        f"--gate-baseline {wanted}: no baseline of that name in {folder}, and no file; "
-        f"valid: latest, the file of a record, or a stored name ({there}); "
-        "--gate-record NAME stores one"
-    )
-
-
-def _records_of(file: Path, exact: Sequence[str]) -> list[Summary]:
-    try:
-        names = [str(name) for name in json.loads(file.read_text(encoding="utf-8"))["records"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UnreadableRecord(
-            f"{file}: not a baseline ({type(error).__name__}: {error})"
-        ) from error
-    if not names:
-        raise UnreadableRecord(f"{file}: a baseline of no records")
-    try:
-        return [read_summary(file.parent.parent / name, exact) for name in names]
-    except UnreadableRecord as error:
-        raise UnreadableRecord(
-            f"{file}: one of its records is missing or unreadable: {error}"
-        ) from error
-
-
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Where two fingerprints differ, in words: "torch: 2.12.0 -> 2.13.0"."""
-    rows = []
-    for key in sorted({*first, *second}):
-        before, after = first.get(key), second.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            rows += [f"{key}.{row}" for row in differences(before, after)]
-        elif before != after:
-            rows.append(f"{key}: {before} -> {after}")
-    return rows
+                found = read_summary(path, ())
+                if found.commit and not (found.dirty or found.partial):
+                    return found.commit
+        raise UnknownBaseline(
+            f"--gate-baseline latest: no record in {folder} is of a whole run of a commit"
+        )
+    known = baselines(folder)
+    if wanted not in known:
+        there = ", ".join(known) or "none"
+        raise UnknownBaseline(
+            f"--gate-baseline {wanted}: no baseline of that name in {folder}; valid: latest, or a "
+            f"stored name ({there}); --gate-record NAME stores one"
+        )
+    return known[wanted]

@@ -9,7 +9,7 @@ from typing import Any
 from prooflops_gate.history.records import Timed
 from prooflops_gate.rows import VERDICT, Row, one_sided
 
-# Of a claim: its tests were skipped, or the noise hid the answer.
+# The verdict of a claim whose tests were skipped, or whose answer the noise hid.
 NOT_CHECKED = "not checked"
 
 # One benchmark's processes, before and after.
@@ -32,38 +32,14 @@ def exact_rows(both: Mapping[str, Sides]) -> list[Row]:
     return rows
 
 
-def claim_rows(
-    before: Sequence[Mapping[str, str]], after: Sequence[Mapping[str, str]]
-) -> list[Row]:
-    """The claims' verdicts in the processes of each side.
-
-    None where no process of `after` checked any.
-    """
-    if not any(after):
-        return []
-    rows = []
-    for claim in dict.fromkeys(claim for verdicts in (*after, *before) for claim in verdicts):
-        old = _different(each[claim] for each in before if claim in each)
-        new = _different(each[claim] for each in after if claim in each)
-        settled_old, settled_new = _settled(old), _settled(new)
-        if old and new and settled_old and not settled_new:
-            # Nothing is known to have changed.
-            note = "not checked this time: the run's report says why"
-            rows.append(Row(claim, VERDICT, settled_old[0], NOT_CHECKED, "INCONCLUSIVE", note=note))
-        elif old and new and settled_new and not settled_old:
-            rows.append(Row(claim, VERDICT, NOT_CHECKED, settled_new[0], "NEW"))
-        else:
-            rows.append(_exact_row(claim, VERDICT, settled_old or old, settled_new or new))
-    return rows
-
-
 def changed_claims(before: Mapping[str, str], after: Mapping[str, str]) -> list[Row]:
     """The claims whose verdict differs; those that only one side checked are not compared."""
-    return [row for row in claim_rows([before], [after]) if row.verdict == "CHANGED"]
-
-
-def _settled(verdicts: Sequence[str]) -> list[str]:
-    return [verdict for verdict in verdicts if verdict != NOT_CHECKED]
+    rows = []
+    for claim in after:
+        old, new = before.get(claim, NOT_CHECKED), after[claim]
+        if NOT_CHECKED not in (old, new) and old != new:
+            rows.append(Row(claim, VERDICT, old, new, "CHANGED"))
+    return rows
 
 
 def _different(given: Iterable[Any]) -> list[Any]:

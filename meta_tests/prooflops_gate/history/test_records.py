@@ -8,12 +8,10 @@ from __future__ import annotations
 import copy
 import json
 import math
-import os
 import random
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +22,9 @@ from hypothesis import strategies as st
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops_gate.outcomes import outcome
 from prooflops_gate import rows
-from prooflops_gate.baseline import stored_rows
 from prooflops_gate.history import records, trend
 from prooflops_gate.history.records import UnreadableRecord
+from prooflops_gate.instruments.exact import exact_rows
 from prooflops_gate.instruments.memory import memory_rows
 
 EXACT = ("flops",)
@@ -119,52 +117,25 @@ def test_verdicts_are_read_in_order_and_foreign_files_passed_over(
     assert list(records.gate_verdicts(tmp_path, "other")) == []
 
 
-def test_a_baseline_without_all_of_its_records_is_refused(tmp_path):
-    kept, gone = (records.append_record(tmp_path, EMPTY, FINGERPRINT) for _ in range(2))
-    stored = records.store_baseline("main", [kept, gone])
-    gone.unlink()
-    with pytest.raises(
-        UnreadableRecord, match=f"one of its records is missing or unreadable.*{gone.name}"
-    ):
-        records.baseline(tmp_path, "main", "", [])
-    stored.write_text('{"records": []}')
-    with pytest.raises(UnreadableRecord, match="no records"):
-        records.baseline(tmp_path, "main", "", [])
+def test_latest_is_the_newest_whole_run_of_a_commit(tmp_path):
+    commits = ["1", "2", "", "4", "5"]
+    for commit in commits:
+        state = {"id": commit, "dirty": commit == "4"}
+        ours = {"fingerprint": FINGERPRINT, "partial": "interrupted" * (commit == "5")}
+        record = {"benchmarks": [], "prooflops": ours, "commit_info": state}
+        records.append_record(tmp_path, record, FINGERPRINT)
+    assert records.baseline(tmp_path, "latest") == "2"
 
 
-def test_latest_is_this_machines_newest_record_with_most_benchmarks(
-    tmp_path,
-):
-    def stored(name, *benchmarks):
-        timed = [{"fullname": each, "stats": {"min": 1.0}} for each in benchmarks]
-        record = {"benchmarks": timed, "prooflops": {"fingerprint": {"name": name}}}
-        return records.append_record(tmp_path, record, {"name": name})
-
-    def latest(own, *benchmarks):
-        return records.baseline(tmp_path, "latest", own, EXACT, benchmarks)[0].path
-
-    both, other, one = stored("mine", "a", "b"), stored("other", "a", "b"), stored("mine", "a")
-    assert latest(both.parent.name, "a", "b") == both, (
-        "a run of part of the benchmarks is not meant"
-    )
-    assert latest(both.parent.name, "a") == one
-    assert latest("unknown", "a", "b") == one, (
-        "another machine's newest run, for the caller to refuse"
-    )
-    assert latest(other.parent.name, "a", "b", "c") == other, (
-        "another machine's is none, however much it has"
-    )
-
-
-def test_where_only_other_machines_have_the_baseline_the_newest_is_taken(tmp_path):
-    stored = {}
-    for age, name in enumerate(("newest", "older", "oldest")):
-        record = {"benchmarks": [], "prooflops": {"fingerprint": {"name": name}}}
-        file = records.append_record(tmp_path, record, {"name": name})
-        os.utime(records.store_baseline("main", [file]), (1e9 - age, 1e9 - age))
-        stored[name] = file.parent.name
-    for own, expected in (("unknown", "newest"), (stored["older"], "older")):
-        assert records.baseline(tmp_path, "main", own, EXACT)[0].name == expected
+def test_a_name_stands_for_the_commit_that_was_stored_last(tmp_path):
+    for name in ("main", "latest"):
+        with pytest.raises(records.UnknownBaseline, match=f"--gate-baseline {name}: "):
+            records.baseline(tmp_path, name)
+    for commit in ("1a2b", "3c4d"):
+        records.store_baseline(tmp_path, "main", commit)
+    assert records.baseline(tmp_path, "main") == "3c4d"
+    with pytest.raises(records.UnknownBaseline, match=r"valid: latest, or a stored name \(main\)"):
+        records.baseline(tmp_path, "other")
 
 
 TWO_WRITERS = """
@@ -194,7 +165,7 @@ record = {"benchmarks": [], "padding": "x" * 4_000_000, "prooflops": {"fingerpri
 while True:
     path = records.append_record(folder, record, {"name": "a"})
     print(path.name, flush=True)
-    records.store_baseline("main", [path])
+    records.store_baseline(folder, "main", path.stem)
 """
 
 
@@ -214,7 +185,7 @@ def test_all_that_killed_writers_had_stored_is_there_and_whole(tmp_path, kills):
     found = {path.name: records.read(path) for path in records.record_files(tmp_path)}
     assert named <= found.keys()
     assert all(len(record["padding"]) == 4_000_000 for record in found.values())
-    assert records.baseline(tmp_path, "main", records.fingerprint_id({"name": "a"}), EXACT)
+    assert f"{records.baseline(tmp_path, 'main')}.json" in found
 
 
 NUMBERS = [
@@ -292,13 +263,11 @@ def test_any_record_is_compared_or_refused(record):
         assert str(PATH) in refusal
         return
     good = records.summary_of(RECORD, PATH, EXACT)
-    for before, after in ([good] * 9, [found] * 9), ([found] * 9, [good] * 9), ([found], [found]):
-        rows.table(stored_rows(before, after, "of another session"))
     both = {
         name: ([timed] * 9, [found.benchmarks.get(name, timed)] * 9)
         for name, timed in good.benchmarks.items()
     }
-    rows.table(memory_rows(both, 0.05))
+    rows.table([*exact_rows(both), *memory_rows(both, 0.05)])
     trend.table(trend.trends([found, good]))
 
 
@@ -313,18 +282,3 @@ def test_a_file_damaged_anywhere_is_a_record_or_refused_by_name(tmp_path, data):
     )
     found, refusal = outcome(UnreadableRecord, lambda: records.read_summary(file, EXACT))
     assert found or str(file) in refusal
-
-
-BASELINE = {"name": "main", "stored": "2026", "records": ["a.json"]}
-
-
-@unhurried
-@given(baseline=changed(BASELINE))
-def test_any_baseline_is_read_or_refused(tmp_path, baseline):
-    folder = tmp_path / "mine"
-    (folder / "baselines").mkdir(parents=True, exist_ok=True)
-    (folder / "a.json").write_text(records.as_text(RECORD))
-    (folder / "baselines" / "main.json").write_text(json.dumps(baseline))
-    call = partial(records.baseline, tmp_path, "main", "mine", EXACT)
-    found, refusal = outcome(UnreadableRecord, call)
-    assert found or "main.json" in refusal

@@ -99,7 +99,7 @@ def test_records_unreadable_files_baselines_and_trends_are_listed(tmp_path, caps
         }
         record = {"benchmarks": [bench], "prooflops": ours, "commit_info": {"id": "1a2b3c4d5e6f"}}
         path = records.append_record(tmp_path, record, {"name": "A CPU"})
-    records.store_baseline("main", [path])
+    records.store_baseline(tmp_path, "main", "1a2b3c4d5e6f")
     (path.parent / "0.json").write_text("cut o")
     assert listing.print_history(tmp_path, [], verbose=True, report=None, root=tmp_path) == 0
     head, unreadable, first, second, *others, gap, title, columns, row = (
@@ -110,7 +110,7 @@ def test_records_unreadable_files_baselines_and_trends_are_listed(tmp_path, caps
     assert (path.parent / "0.json").read_text() == "cut o", "a foreign file is left alone"
     assert first.endswith("    1 benchmarks    0 claims  A CPU  1a2b3c4d5e  contended")
     assert second.endswith("    1 benchmarks    1 claims  A CPU  1a2b3c4d5e")
-    assert others[-1].startswith("  baseline main: ")
+    assert others[-1] == "  baseline main: commit 1a2b3c4d5"
     assert columns.split()[0] == "benchmark"
     assert row.split()[-3:] == ["▁" * 9, "none", "found"]
     assert replace(summary(0, 1.0), commit="").contended is False

@@ -2,7 +2,6 @@
 
 import math
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -15,8 +14,6 @@ from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT, child_environment
 from prooflops_gate.child.callgrind import RUNNING_ON_VALGRIND, request
-from prooflops_gate.counted_history import MOST_PROCESSES, steps
-from prooflops_gate.history.counts import CountRecord, append_counts
 from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.counts import FEWER, MORE, UNSTEADY, Count, by_both, decide
 from prooflops_gate.instruments.instructions import Instructions
@@ -210,23 +207,4 @@ def test_a_call_is_counted_under_valgrind_and_again_alike(tmp_path):
     assert one[0] > 1000, f"{one} instructions"
     assert one[1] / one[0] == pytest.approx(2, rel=0.1), (
         "twice the additions should be about twice the instructions"
-    )
-
-
-def test_the_history_names_the_commit_that_takes_one_percent_more(tmp_path):
-    draw = random.Random(1)
-    for number in range(10):
-        size = {"sort": 1_000_000 if number < 6 else 1_010_000, "parse": 700_000}
-        counts = {}
-        for name, each in size.items():
-            counts[name] = [each + draw.randint(-500, 500) for _ in range(MOST_PROCESSES)]
-        libraries = {"_json": 100, "numpy.core": 5 if number < 9 else 6}
-        append_counts(
-            tmp_path, {"python": "3.11"}, CountRecord(f"commit {number}", "main", counts, libraries)
-        )
-    heading, step, other = steps(tmp_path, LIMIT)
-    assert "10 commits" in heading
-    assert re.search(r"commit 6: \+(0.9|1.0)\d% instructions in sort$", step), step
-    assert other.endswith("commit 9: not comparable, other libraries"), (
-        "a change of numpy is none of the commit"
     )
