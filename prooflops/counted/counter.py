@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch.autograd import function
-from torch.nested._internal.nested_tensor import NestedTensor
-from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from accounting.attention import attention_flops, attention_step
 from accounting.checks import validated_choice
 from prooflops.counted.attention import UnfusedMasks, UnreadableError, attentions
 from prooflops.counted.result import (
-    BACKWARD,
-    FORWARD,
     PRODUCTS,
     READ,
-    RECOMPUTED,
     UNKNOWN,
     WRITTEN,
     CountedWork,
     Tally,
 )
-from prooflops.counted.rules import Rule, nothing, rule_of, rule_of_kernel, rule_of_own_kernel
+from prooflops.counted.rules import Rule, nothing, rule_of
 from prooflops.counted.sparse import sparse_flops, stored_bytes
 from prooflops.counted.tensors import NotStridedError, bytes_of, tensors_in
+from prooflops.trace import RECOMPUTED, Operation, Trace
 
 # One complex multiply-add is four real multiplications and four real additions.
 COMPLEX_FACTOR = 4
@@ -94,14 +89,14 @@ def flops(pairs: str = "full") -> Iterator[CountedWork]:
     (48, 48, Totals(products=96, elementwise=0, read_bytes=100, written_bytes=80))
     """
     masks = UnfusedMasks() if validated_choice("pairs", pairs, PAIRS) == "causal" else None
-    counter = _Counter(masks)
+    count = Count(masks)
     if not IMPORTS_DYNAMO_UNSEEN:
         from torch import _dynamo  # noqa: F401
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
         stack.enter_context(masks or nullcontext())
-        stack.enter_context(counter)
-        yield CountedWork(counter.tally)
+        stack.enter_context(Trace(count.add))
+        yield count.work
 
 
 @contextmanager
@@ -119,78 +114,52 @@ def uncompiled() -> Iterator[None]:
         yield
 
 
-class _Counter(TorchDispatchMode):
-    """Counts every operator that is dispatched beneath autograd."""
+class Count:
+    """A view of a trace: the sums of its FLOPs and bytes, in `work`."""
 
-    supports_higher_order_operators = True
-
-    def __init__(self, masks: UnfusedMasks | None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    def __init__(self, masks: UnfusedMasks | None = None) -> None:
         self._masks = masks
         self._pairs = "full" if masks is None else "causal"
-        self.tally: Tally = {}
+        self._tally: Tally = Counter()
+        self.work = CountedWork(self._tally)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if types and any(issubclass(each, NestedTensor) for each in types):
-            return NotImplemented  # jagged sequences dispatch the operators of their values
-        rule = rule_of(func)
-        if rule.treatment == "decompose" and (tensors := tensors_in((args, kwargs))):
-            nested = any(
-                tensor.is_nested for tensor in tensors
-            )  # whose kernels compose it in a way of their own
-            rule = (
-                rule_of_kernel(func)
-                if nested
-                else rule_of_own_kernel(func, tensors[0].device.type) or rule
-            )
-        if rule.treatment != "count":
-            if rule.treatment == "leave" or (rule.treatment == "refuse" and not types):
-                return func(*args, **kwargs)
-            if rule.treatment == "refuse":
-                return NotImplemented
-            with self:
-                return (
-                    func.decompose(*args, **kwargs)
-                    if rule.treatment == "decompose"
-                    else _branch(*args)
-                )
-        out = func(*args, **kwargs)
+    def add(self, operation: Operation) -> int:
+        """Counts an operation; returns the FLOPs of its products."""
+        rule = rule_of(operation.operator)
+        if not rule.is_counted:
+            return 0
+        args, kwargs, out = operation.args, operation.kwargs, operation.out
         if rule.results:
             kwargs = {name: value for name, value in kwargs.items() if name not in rule.results}
-        self._count(rule, out, args, kwargs)
-        return out
-
-    def _count(self, rule: Rule, out: Any, args: Any, kwargs: Any) -> None:
-        phase = _phase()
-        figures = self.tally.setdefault((rule.operator, phase), [0] * 5)
+        place = rule.operator, operation.phase
         if rule.moves:
             try:
-                written = bytes_of(out) or _updated_bytes(rule, args)
-                read = bytes_of(args[1:] if rule.first_unread or rule.gathers else args)
-                read += bytes_of(kwargs) if kwargs else 0
+                read, written = _moved_bytes(rule, out, args, kwargs)
             except NotStridedError:
-                self._count_sparse(figures, rule, out, (*args, *kwargs.values()))
-                return
-            figures[READ] += read + written if rule.gathers else read
-            figures[WRITTEN] += written
+                return self._add_sparse(place, rule, out, (*args, *kwargs.values()))
+            self._tally[(*place, READ)] += read
+            self._tally[(*place, WRITTEN)] += written
         try:
-            flops = self._flops(rule, out, args, kwargs)
+            flops, recomputed = self._flops(rule, out, args, kwargs)
         except UnreadableError:
-            figures[UNKNOWN] += 1
-            return
-        figures[rule.kind] += flops
+            self._tally[(*place, UNKNOWN)] += 1
+            return 0
+        self._tally[(*place, rule.kind)] += flops
+        if recomputed:
+            self._tally[rule.operator, RECOMPUTED, PRODUCTS] += recomputed
+        return flops + recomputed if rule.kind == PRODUCTS else 0
 
-    def _flops(self, rule: Rule, out: Any, args: Any, kwargs: Any) -> int:
+    def _flops(self, rule: Rule, out: Any, args: Any, kwargs: Any) -> tuple[int, int]:
+        """The FLOPs of a call, and those of the scores that it computes for the second time."""
         if rule.attention:
             return self._attention(rule, args, kwargs)
         flops = rule.formula(out, *args, **kwargs)
         if rule.kind == PRODUCTS and flops:
             flops = self._adjusted(flops, out)
-        return flops
+        return flops, 0
 
-    def _count_sparse(self, figures: list[int], rule: Rule, out: Any, args: Any) -> None:
-        """Enters an operator that moves sparse tensors, or multiplies by one; another one is
+    def _add_sparse(self, place: tuple[str, int], rule: Rule, out: Any, args: Any) -> int:
+        """Counts an operator that moves sparse tensors, or multiplies by one; another one is
         unknown.
         """
         try:
@@ -199,38 +168,20 @@ class _Counter(TorchDispatchMode):
         except NotStridedError:
             flops = None
         if flops is None:
-            figures[UNKNOWN] += 1
-            return
-        for figure, amount in (
-            (PRODUCTS, self._adjusted(flops, out)),
-            (READ, read),
-            (WRITTEN, written),
-        ):
-            figures[figure] += amount
+            self._tally[(*place, UNKNOWN)] += 1
+            return 0
+        flops = self._adjusted(flops, out)
+        self._tally[(*place, PRODUCTS)] += flops
+        self._tally[(*place, READ)] += read
+        self._tally[(*place, WRITTEN)] += written
+        return flops
 
-    def _attention(self, rule: Rule, args: Any, kwargs: Any) -> int:
-        """The FLOPs of a fused kernel's call; the scores that its backward pass recomputes are
-        entered as such.
-        """
-        if rule.schema is None:  # FlexAttention: a mask, and the tensors that its function reads
-            mask = next(each for each in args[3:] if isinstance(each, tuple))
-            arguments = {
-                "query": args[0],
-                "key": args[1],
-                "value": args[2],
-                "block_mask": (*mask, *args[-1]),
-            }
-        else:
-            arguments = {
-                each.name: value for each, value in zip(rule.schema.arguments, args, strict=False)
-            } | kwargs
-        shapes = attentions(rule.attention, arguments, self._pairs)
+    def _attention(self, rule: Rule, args: Any, kwargs: Any) -> tuple[int, int]:
+        shapes = attentions(rule.attention, _arguments_of(rule, args, kwargs), self._pairs)
         if not rule.attention.endswith("backward"):
-            return sum(map(attention_flops, shapes))
+            return sum(map(attention_flops, shapes)), 0
         steps = [attention_step(shape, "flash") for shape in shapes]
-        recomputed = sum(step.recomputation for step in steps)
-        self.tally.setdefault((rule.operator, RECOMPUTED), [0] * 5)[PRODUCTS] += recomputed
-        return sum(step.backward for step in steps)
+        return sum(step.backward for step in steps), sum(step.recomputation for step in steps)
 
     def _adjusted(self, flops: int, out: Any) -> int:
         """The FLOPs of a product of complex numbers, or of one within masked attention."""
@@ -241,9 +192,23 @@ class _Counter(TorchDispatchMode):
         return flops
 
 
-def _branch(predicate: Any, true: Any, false: Any, operands: Any) -> Any:
-    """torch.cond: only the branch that is taken is dispatched."""
-    return (true if predicate else false)(*operands)
+def _moved_bytes(rule: Rule, out: Any, args: Any, kwargs: Any) -> tuple[int, int]:
+    """Bytes that an operator reads and writes."""
+    written = bytes_of(out) or _updated_bytes(rule, args)
+    if rule.gathers:
+        return bytes_of(args[1:]) + bytes_of(kwargs) + written, written
+    return bytes_of(args[1:] if rule.first_unread else args) + bytes_of(kwargs), written
+
+
+def _arguments_of(rule: Rule, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments of a kernel of attention by their names."""
+    if rule.schema is not None:
+        arguments = zip(rule.schema.arguments, args, strict=False)
+        return {**{each.name: value for each, value in arguments}, **kwargs}
+    # FlexAttention: a mask, and the tensors that its function reads.
+    mask = next(each for each in args[3:] if isinstance(each, tuple))
+    names = dict(zip(("query", "key", "value"), args, strict=False))
+    return {**names, "block_mask": (*mask, *args[-1])}
 
 
 def _updated_bytes(rule: Rule, args: Any) -> int:
@@ -256,47 +221,3 @@ def _updated_bytes(rule: Rule, args: Any) -> int:
     # The gradients of a fused optimizer are marked as written because it may unscale them; it
     # hardly ever does.
     return bytes_of([value for value, of in arguments if of.is_write and of.name != "grads"])
-
-
-def _phase() -> int:
-    """Whether an operator runs forward, in a backward pass, or there for the second time."""
-    if torch._C._current_graph_task_id() == -1:
-        return FORWARD
-    if not torch.is_grad_enabled():
-        return BACKWARD
-    # A gradient is computed without a graph of its own, unless for a second derivative: that may
-    # keep the first graph.
-    if torch._C._autograd._get_current_graph_task_keep_graph():
-        return RECOMPUTED if _within_checkpoint() else BACKWARD
-    return BACKWARD if _dispatched_by_node() else RECOMPUTED
-
-
-_TORCH = str(Path(torch.__file__).parent)
-
-
-def _dispatched_by_node() -> bool:
-    """Whether a node of the graph dispatched this operator, and not Python code that the node
-    called.
-    """
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != "_engine_run_backward":
-        file = frame.f_code.co_filename
-        if file in (checkpoint.__file__, function.__file__) or not file.startswith(
-            (_TORCH, __file__)
-        ):
-            return False
-        frame = frame.f_back  # type: ignore[assignment]
-    return True
-
-
-_RECOMPUTING = ("unpack_hook", "backward")  # functions of torch.utils.checkpoint
-
-
-def _within_checkpoint() -> bool:
-    """Whether torch's checkpointing is at work further up in this thread."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_filename == checkpoint.__file__ and frame.f_code.co_name in _RECOMPUTING:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 from accounting.checks import validated_choice
 from accounting.flops import StepFlops
 from accounting.roofline import arithmetic_intensity
+from prooflops.trace import BACKWARD, FORWARD, RECOMPUTED
 
-# The figures kept of each operator, as places in a list.
+# The figures of an operator.
 PRODUCTS, ELEMENTWISE, UNKNOWN, READ, WRITTEN = range(5)
-# When an operator runs. The backward phase includes recomputation.
-FORWARD, BACKWARD, RECOMPUTED = range(3)
+# The backward phase includes recomputation.
 PHASES = {
     "all": (FORWARD, BACKWARD, RECOMPUTED),
     "forward": (FORWARD,),
@@ -20,8 +20,10 @@ PHASES = {
     "recomputed": (RECOMPUTED,),
 }
 
-# The figures of each operator in each phase: (operator, when) -> figures.
-Tally = dict[tuple[str, int], list[int]]
+FIGURES_OF_TOTALS = (PRODUCTS, ELEMENTWISE, READ, WRITTEN)
+
+# By operator, phase and figure.
+Tally = Counter[tuple[str, int, int]]
 
 
 class Totals(NamedTuple):
@@ -55,10 +57,6 @@ class Totals(NamedTuple):
         return arithmetic_intensity(self.flops, self.moved_bytes)
 
 
-def _totals(figures: list[int]) -> Totals:
-    return Totals(figures[PRODUCTS], figures[ELEMENTWISE], figures[READ], figures[WRITTEN])
-
-
 class CountedWork:
     """The FLOPs and bytes of a block of code; grows while the block runs, and may be read at any
     time.
@@ -78,24 +76,19 @@ class CountedWork:
         `phase` is "forward", "backward" (recomputation included), "recomputed" or "all".
         """
         phases = PHASES[validated_choice("phase", phase, PHASES)]
-        sums: dict[str, list[int]] = {}
-        for (operator, when), figures in list(self._tally.items()):
-            if when not in phases:
-                continue
-            so_far = sums.setdefault(operator, [0] * len(figures))
-            for place, figure in enumerate(figures):
-                so_far[place] += figure
-        return {operator: _totals(figures) for operator, figures in sums.items()}
+        sums: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        for (operator, when, figure), amount in list(self._tally.items()):
+            if when in phases:
+                sums[operator][figure] += amount
+        return {
+            operator: Totals(*(figures[each] for each in FIGURES_OF_TOTALS))
+            for operator, figures in sums.items()
+        }
 
     def totals(self, phase: str = "all") -> Totals:
         """The figures of all operators together."""
-        each = self.by_operator(phase).values()
-        return Totals(
-            products=sum(one.products for one in each),
-            elementwise=sum(one.elementwise for one in each),
-            read_bytes=sum(one.read_bytes for one in each),
-            written_bytes=sum(one.written_bytes for one in each),
-        )
+        columns = zip(*self.by_operator(phase).values(), strict=True)
+        return Totals(*map(sum, columns))
 
     @property
     def total(self) -> int:
@@ -167,10 +160,11 @@ class CountedWork:
         """Operators without a formula that are not known to cost nothing, with the number of their
         calls.
         """
-        sums: Counter[str] = Counter()
-        for (operator, _), figures in list(self._tally.items()):
-            sums[operator] += figures[UNKNOWN]
-        return {operator: calls for operator, calls in sums.items() if calls}
+        calls: Counter[str] = Counter()
+        for (operator, _, figure), amount in list(self._tally.items()):
+            if figure == UNKNOWN:
+                calls[operator] += amount
+        return {operator: number for operator, number in calls.items() if number}
 
     def __repr__(self) -> str:
         backward = f"backward={self.backward}"

@@ -21,8 +21,7 @@ from prooflops.counted.tensors import tensors_in
 # Kinds of operators that need no formula of their own. "data movement" only creates, copies, casts,
 # reorders or describes data (views and their copies are recognised by their schema). "untouched"
 # ones allocate, resize or describe. Of "first unread" ones the first argument only gives shape and
-# dtype, or is overwritten; "gathers" read only as many elements of it as they return. "layout" asks
-# about a tensor's layout: a subclass (nested tensors) answers itself.
+# dtype, or is overwritten; "gathers" read only as many elements of it as they return.
 KINDS: dict[str, frozenset[str]] = {
     kind: frozenset(names)
     for kind, names in json.loads(
@@ -35,8 +34,7 @@ class Rule(NamedTuple):
     """How the calls of one operator are counted."""
 
     operator: str
-    # "count", "decompose", "branch", "leave" (nothing to count), "refuse" (a subclass answers)
-    treatment: str
+    is_counted: bool
     kind: int = UNKNOWN
     formula: Formula = lambda *_, **__: 0
     attention: str = ""  # the name of a fused kernel of attention
@@ -55,7 +53,7 @@ def rule_of(func: Any) -> Rule:
     rule = RULES.get(func)
     if rule is None:
         rule = _rule(func)
-        if rule.treatment != "count" or rule.kind != UNKNOWN:
+        if not rule.is_counted or rule.kind != UNKNOWN:
             RULES[func] = rule
     return rule
 
@@ -63,46 +61,21 @@ def rule_of(func: Any) -> Rule:
 def _rule(func: Any) -> Rule:
     name = _name(func)
     if isinstance(func, torch._ops.HigherOrderOperator):
-        if name == "cond":
-            return Rule(name, "branch")
         if name in FLEX:
-            return Rule(name, "count", PRODUCTS, attention=name)
+            return Rule(name, True, PRODUCTS, attention=name)
         if func not in flop_registry:
-            return Rule(name, "count", formula=_one_call_if_it_reads_a_tensor)
-        return Rule(name, "count", PRODUCTS, _with_result(flop_registry[func]))
-    if name in KINDS["layout"]:
-        return Rule(name, "refuse")
-    asks_a_fake_tensor_for_its_device = name == "prim.device"
-    if asks_a_fake_tensor_for_its_device:
-        return Rule(name, "leave")
-    if _is_composite(func):
-        return Rule(name, "decompose")
-    return rule_of_kernel(func)
-
-
-@cache
-def rule_of_own_kernel(func: Any, device_type: str) -> Rule | None:
-    """The rule of an operator composed of others, if this kind of device has a kernel of its own
-    for it.
-    """
-    key = torch._C._dispatch_key_for_device(device_type)
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
-    return rule_of_kernel(func) if has_kernel else None
-
-
-def rule_of_kernel(func: Any) -> Rule:
-    """The rule of an operator that runs a kernel of its own."""
-    name = _name(func)
+            return Rule(name, True, formula=_one_call_if_it_reads_a_tensor)
+        return Rule(name, True, PRODUCTS, _with_result(flop_registry[func]))
     packet, schema = func._overloadpacket, func._schema
     kind, formula = _kind_and_formula(packet)
     plain = _plain_name(packet)
     each = plain.removeprefix("_foreach_")
     moves = not _is_view(packet) and each not in KINDS["untouched"]
     if formula is nothing and not moves:
-        return Rule(name, "leave", kind)
+        return Rule(name, False, kind)
     return Rule(
         name,
-        "count",
+        True,
         kind,
         formula,
         attention=plain if _is_attention(packet) else "",
@@ -151,14 +124,6 @@ def _is_attention(packet: Any) -> bool:
     plain = _plain_name(packet)
     namespace = "torch_attn" if plain in VARLEN else "aten"
     return plain in ATTENTION and _name(packet) == f"{namespace}.{plain}"
-
-
-def _is_composite(func: Any) -> bool:
-    """Whether torch composes an operator of others."""
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), key
-    )
 
 
 def _with_result(formula: Callable[..., int]) -> Formula:

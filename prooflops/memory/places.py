@@ -7,13 +7,12 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-import torch
+from prooflops.trace import TORCH, newest_node, running_node
 
 _OWN = str(Path(__file__).parent)
 _STEP = str(Path(__file__).with_name("training.py"))
-_TORCH = str(Path(torch.__file__).parent)
-_LAYERS = str(Path(torch.__file__).parent / "nn" / "modules")
-_OPTIMIZERS = str(Path(torch.__file__).parent / "optim")
+_LAYERS = str(Path(TORCH) / "nn" / "modules")
+_OPTIMIZERS = str(Path(TORCH) / "optim")
 _ENGINE = "_engine_run_backward"
 
 
@@ -49,11 +48,10 @@ class Places:
     def current(self) -> Place:
         """The place of the operation that is being dispatched."""
         place = _place_of(sys._getframe(1))
-        node = torch._C._current_autograd_node()
+        node = running_node()
         if place.line is None and node is not None:
-            return self._of_node.get(node._sequence_nr(), NOWHERE)
-        # Autograd has made the node of this operation already, and counts from the next one on.
-        self._of_node[torch._C._autograd._get_sequence_nr() - 1] = place
+            return self._of_node.get(node, NOWHERE)
+        self._of_node[newest_node()] = place
         return place
 
 
@@ -72,7 +70,7 @@ def _place_of(frame: FrameType | None) -> Place:
             module = id(frame.f_locals["self"])
         if in_torch is None and path.startswith((_LAYERS, _OPTIMIZERS)):
             in_torch = Line(code, frame.f_lineno)
-        if not path.startswith((_TORCH, _OWN)):
+        if not path.startswith((TORCH, _OWN)):
             return Place(module, Line(code, frame.f_lineno))
         frame = frame.f_back
     return Place(module, in_torch)

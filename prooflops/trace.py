@@ -1,0 +1,174 @@
+"""The trace of a block of code: each dispatched operation, and where it runs.
+
+One dispatch mode passes every operation to a view once it has run. The count of FLOPs and the
+breakdown of a model's step are such views.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import function
+from torch.nested._internal.nested_tensor import NestedTensor
+from torch.utils import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# When an operation runs. Recomputed is what a backward pass runs for the second time.
+FORWARD, BACKWARD, RECOMPUTED = range(3)
+# Queries of a tensor's layout, which a subclass (nested tensors) answers itself.
+LAYOUT_QUERIES = frozenset(
+    "aten.dim aten.is_contiguous aten.is_non_overlapping_and_dense aten.is_strides_like_format "
+    "aten.numel aten.size aten.storage_offset aten.stride aten.sym_is_contiguous aten.sym_numel "
+    "aten.sym_size aten.sym_storage_offset aten.sym_stride prim.layout".split()
+)
+# Functions of torch.utils.checkpoint that run code again.
+RECOMPUTING = ("unpack_hook", "backward")
+TORCH = str(Path(torch.__file__).parent)
+
+# Only these two private calls assign the operations of a backward pass to those of the forward
+# pass.
+if not hasattr(torch._C, "_current_autograd_node") or not hasattr(
+    torch._C._autograd, "_get_sequence_nr"
+):
+    raise ImportError(
+        f"prooflops does not know torch {torch.__version__}: its autograd names no node"
+    )
+
+
+class Operation(NamedTuple):
+    """One operation that has run; `seconds` are 0 without a clock."""
+
+    operator: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Any
+    phase: int
+    seconds: float
+
+
+class Trace(TorchDispatchMode):
+    """Passes every operation that is dispatched beneath autograd to a view.
+
+    Composed operators are taken apart, unless the device has a kernel of its own for them. `clock`
+    returns moments, whose difference is in seconds.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self, view: Callable[[Operation], object], clock: Callable[[], Any] = lambda: 0.0
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._view = view
+        self._clock = clock
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(issubclass(each, NestedTensor) for each in types):
+            # Jagged sequences dispatch the operators of their values.
+            return NotImplemented
+        if func is torch.ops.prim.device.default:
+            # A fake tensor's device.
+            return func(*args)
+        if _is_query(func):
+            return NotImplemented if types else func(*args, **kwargs)
+        if _is_composed(func) and not _has_kernel(func, tensors_in((args, kwargs))):
+            with self:
+                return func.decompose(*args, **kwargs)
+        if func is torch.ops.higher_order.cond:
+            predicate, if_true, if_false, operands = args
+            with self:
+                # Only the branch that is chosen is dispatched.
+                return (if_true if predicate else if_false)(*operands)
+        start = self._clock()
+        out = func(*args, **kwargs)
+        seconds = self._clock() - start
+        self._view(Operation(func, args, kwargs, out, phase(), seconds))
+        return out
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The tensors among the arguments or the results of an operation."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def newest_node() -> int:
+    """The number of autograd's newest node: that of the operation that is dispatched, if it has
+    one.
+    """
+    return int(torch._C._autograd._get_sequence_nr()) - 1
+
+
+def running_node() -> int | None:
+    """The number of the node that a backward pass is running; None outside of one."""
+    node = torch._C._current_autograd_node()
+    return None if node is None else int(node._sequence_nr())
+
+
+def phase() -> int:
+    """Whether an operation runs forward, in a backward pass, or there for the second time."""
+    if torch._C._current_graph_task_id() == -1:
+        return FORWARD
+    if not torch.is_grad_enabled():
+        return BACKWARD
+    # A gradient is computed without a graph of its own, unless for a second derivative: that may
+    # keep the first graph.
+    if torch._C._autograd._get_current_graph_task_keep_graph():
+        return RECOMPUTED if _within_checkpoint() else BACKWARD
+    return BACKWARD if _dispatched_by_node() else RECOMPUTED
+
+
+def _dispatched_by_node() -> bool:
+    """Whether a node of the graph dispatched this operation, and not Python code that it called."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_engine_run_backward":
+        file = frame.f_code.co_filename
+        if file in (checkpoint.__file__, function.__file__):
+            return False
+        if not file.startswith((TORCH, __file__)):
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _within_checkpoint() -> bool:
+    """Whether torch's checkpointing is at work further up in this thread."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == checkpoint.__file__ and frame.f_code.co_name in RECOMPUTING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@cache
+def _is_query(func: Any) -> bool:
+    return str(getattr(func, "_overloadpacket", func)) in LAYOUT_QUERIES
+
+
+@cache
+def _is_composed(func: Any) -> bool:
+    """Whether torch composes an operator of others."""
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        return False
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), key
+    )
+
+
+def _has_kernel(func: Any, tensors: list[Tensor]) -> bool:
+    """Whether a kernel of its own runs a composed operator: for nested tensors, or on a device."""
+    if not tensors:
+        return False
+    if any(tensor.is_nested for tensor in tensors):
+        return True
+    key = torch._C._dispatch_key_for_device(tensors[0].device.type)
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
