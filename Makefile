@@ -7,8 +7,9 @@
 # make docs       writes the reference of the API, from the docstrings, to docs/api
 # make gate-field tries the gate on public projects' own benchmarks: ARGS="prepare pluggy", then ARGS="run pluggy twice"
 #
-# Each sets up all that it needs (setup_env.py says how). PYTHON=... is the Python to validate, by default the active one;
-# ARGS=... is handed to pytest: make validate ARGS="--device cpu --claim flops"
+# PYTHON=... is the Python to validate, by default the active one. It is used unchanged where it has the packages; else a
+# .venv is made that sees its packages, and pip adds what is missing. ARGS=... is handed to pytest:
+# make validate ARGS="--device cpu --claim flops"
 
 PYTHON ?= $(or $(shell command -v python3 || command -v python),python3)
 ARGS ?=
@@ -16,15 +17,26 @@ ARGS ?=
 # Here and not in pytest.ini: a new torch release must not redden the run of someone who validates a machine.
 STRICT = -W error -W default::pytest_benchmark.logger.PytestBenchmarkWarning
 
-# An older Python cannot even read setup_env.py, so its age is told here.
 AGE = import sys; sys.exit(sys.version_info < (3, 10) and "prooflops needs Python 3.10 or later, but " \
 	+ sys.executable + " is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python ...")
-# make test asks for a Python once, which costs an import of torch, and passes it on to its parts as READY_PYTHON: by the
-# command line alone, as make puts that into the environment, where a make that a test starts would find it.
-ifneq ($(origin READY_PYTHON),command line)
-READY_PYTHON =
-endif
-ready = $(if $(READY_PYTHON),python="$(READY_PYTHON)","$(PYTHON)" -c '$(AGE)' && python=$$("$(PYTHON)" setup_env.py $(1)))
+# The requirements in pyproject.toml: a user's, and for all but validate and evidence those of `dev`.
+USER = -e '/^dependencies = \[/,/^\]/p'
+DEV = -e '/^dev = \[/,/^\]/p'
+LISTS = $(USER) $(if $(filter-out validate evidence,$(or $(MAKECMDGOALS),validate)),$(DEV))
+NEEDS = sed -n $(LISTS) pyproject.toml prooflops_gate/pyproject.toml | sed -n -e '/"prooflops-gate/d' -e 's/^ *"\([^"]*\)".*/\1/p'
+# pip itself says whether the active Python has them: it can find no other package.
+HAS_ALL = $(NEEDS) | PIP_CONFIG_FILE=/dev/null "$(PYTHON)" -m pip --isolated install --dry-run --no-index --requirement /dev/stdin \
+	>/dev/null 2>&1
+python = $(eval python := $(shell $(HAS_ALL) && echo '"$(PYTHON)"' || echo .venv/bin/python))$(python)
+# A torch that is there is never replaced: it is the constraint then, as constraints.txt is where there is none.
+define SETUP
+"$(PYTHON)" -c '$(AGE)' && { $(HAS_ALL) || { \
+	{ .venv/bin/python -c "" 2>/dev/null || "$(PYTHON)" -m venv --clear --system-site-packages .venv; } \
+	&& "$(PYTHON)" -c 'import site; print(*site.getsitepackages(), sep="\n")' > "$$(echo .venv/lib/python*/site-packages)/active.pth" \
+	&& { "$(PYTHON)" -c 'import importlib.metadata as m; print("torch==" + m.version("torch"))' > .venv/constraints.txt 2>/dev/null \
+		|| cp constraints.txt .venv; } \
+	&& $(NEEDS) | .venv/bin/python -m pip install --quiet --constraint .venv/constraints.txt --requirement /dev/stdin; }; }
+endef
 
 # The longest first, so that none is left over at the end; few, as each imports torch and more for itself: 10 CPU seconds.
 CHECKS = meta-prooflops meta-rest claims benchmarks faults lint
@@ -47,23 +59,21 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: validate evidence test prove setup docs gate-field $(CHECKS)
 
-validate:
-	@$(call ready) && exec "$$python" -m prooflops.suite.runner $(ARGS)
+validate: setup
+	@exec $(python) -m prooflops.suite.runner $(ARGS)
 
-evidence:
-	@$(call ready) && exec "$$python" -m prooflops.suite.runner --out results --minutes 9 $(ARGS)
+evidence: setup
+	@exec $(python) -m prooflops.suite.runner --out results --minutes 9 $(ARGS)
 
-test:
-	@$(call ready,--dev) && $(MAKE) --no-print-directory --keep-going $(SIDE_BY_SIDE) READY_PYTHON="$$python" $(CHECKS)
+test: setup
+	@$(MAKE) --no-print-directory --keep-going $(SIDE_BY_SIDE) $(CHECKS)
 
-ifndef READY_PYTHON
 $(CHECKS): setup
-endif
 
 setup:
-	@$(call ready,--dev)
+	@$(SETUP)
 
-strict = $(call ready,--dev) && exec "$$python" -m pytest $(if $(filter prove,$@),,--quick) $(STRICT) --doctest-modules --doctest-glob='*.md' $(1) $(ARGS)
+strict = exec $(python) -m pytest $(if $(filter prove,$@),,--quick) $(STRICT) --doctest-modules --doctest-glob='*.md' $(1) $(ARGS)
 
 claims:
 	@$(call strict,test_claims)
@@ -80,18 +90,18 @@ meta-rest:
 faults:
 	@$(call strict,meta_tests/test_faults.py)
 
-prove:
+prove: setup
 	@$(call strict,meta_tests -m prove)
 ifeq ($(ARGS),)  # ARGS choose among the tests above
 	@$(call strict,$(LONG))
 endif
 
 lint:
-	@$(call ready,--dev) && "$$python" -m ruff check && "$$python" -m ruff format --check \
-		&& "$$python" -m mypy && "$$python" -c "import importlinter.cli as cli, sys; sys.exit(cli.lint_imports())"
+	@$(python) -m ruff check && $(python) -m ruff format --check && $(python) -m mypy \
+		&& $(python) -c "import importlinter.cli as cli, sys; sys.exit(cli.lint_imports())"
 
-docs:
-	@$(call ready,--dev) && exec "$$python" -m pdoc --output-directory docs/api accounting prooflops prooflops_gate
+docs: setup
+	@exec $(python) -m pdoc --output-directory docs/api accounting prooflops prooflops_gate
 
-gate-field:
-	@$(call ready) && exec "$$python" -m meta_tests.gate_study.field $(or $(ARGS),--help)
+gate-field: setup
+	@exec $(python) -m meta_tests.gate_study.field $(or $(ARGS),--help)

@@ -50,7 +50,7 @@ def a_product_takes_ten_nanoseconds_per_flop_and_nothing_besides(mm, a, b, out=N
 
 @fault("flops.terms")
 def a_rate_is_named_as_an_amount(patch):
-    def peak_flops(device):
+    def peak_flops(device) -> float:
         """Peak of a device in TFLOPS."""
 
     peak_flops.__module__ = accounting.flops.__name__
