@@ -41,8 +41,7 @@ endef
 # The longest first, so that none is left over at the end; few, as each imports torch and more for itself: 10 CPU seconds.
 CHECKS = meta-prooflops meta-rest claims benchmarks faults lint
 # Whole training steps of seconds, of which others run in make test; these in make prove.
-LONG = 'bench/test_training.py::test_accumulation[transformer]' 'bench/test_training.py::test_checkpointing[deep-linear]' \
-	'bench/test_data.py::test_training_loop[1]' 'bench/test_data.py::test_training_loop[2]'
+LONG = 'bench/test_training.py::test_accumulation[transformer]' 'bench/test_training.py::test_checkpointing[deep-linear]'
 
 # The parts run side by side, and all of them even if the first fails. make before 4.0 cannot keep their output apart.
 ifneq ($(filter output-sync,$(.FEATURES)),)

@@ -1,5 +1,4 @@
-"""What products keep of their numbers: subnormal ones, the bits of a fraction, the bits of a long
-sum.
+"""What products keep of their numbers: subnormal ones and the bits of a fraction.
 
 Every number is a power of two, or 1 and a single further bit: no rounding explains a result that is
 not the exact one.
@@ -8,8 +7,7 @@ not the exact one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,17 +16,10 @@ from torch import Tensor
 from accounting.formats import Format, format_of
 from bench.products import RESULTS, Unsupported, multiplication, probe_tf32
 
-# Terms of a sum, and the small ones among them.
-LENGTH, TERMS = 4096, 15
+# Terms of the sums that are timed.
+LENGTH = 4096
 # Columns of the second operand, all alike.
 COLUMNS = 64
-# Bits of a sum's significand, at least. Hopper and Ada add fp8 to 1 + 13 bits (DeepSeek-V3,
-# arXiv:2412.19437, section 3.3.2; SageAttention2, arXiv:2411.10958); tensor cores add fp16, bf16
-# and tf32 to 24 (Fasi, Higham, Mikaitis and Pranesh 2021, doi:10.7717/peerj-cs.330).
-SUM_BITS = {"fp64": 53, "fp8_e4m3": 14, "fp8_e5m2": 14}
-FP32_SUM_BITS = 24
-# Fewer are not told apart.
-FEWEST_BITS = 12
 
 
 def may_flush(dtype: str, device: torch.device) -> bool:
@@ -89,17 +80,13 @@ def operand(numbers: Tensor, dtype: str, device: torch.device) -> Tensor:
     ).to(device)
 
 
-def probe(
-    dtype: str, rows: Tensor, column: Tensor, device: torch.device, fast: bool = False
-) -> Callable[[], Tensor]:
+def probe(dtype: str, rows: Tensor, column: Tensor, device: torch.device) -> Callable[[], Tensor]:
     """The call that multiplies `rows` by columns that are all `column`; no unit multiplies two
     operands of e5m2.
     """
     second = "fp8_e4m3" if dtype == "fp8_e5m2" else dtype
     a = operand(torch.nn.functional.pad(rows, (0, 0, 0, -len(rows) % 16)), dtype, device)
-    return multiplication(
-        dtype, a, operand(column.expand(COLUMNS, -1), second, device).t(), None, fast=fast
-    )
+    return multiplication(dtype, a, operand(column.expand(COLUMNS, -1), second, device).t(), None)
 
 
 def halves_and_ones(dtype: str, device: torch.device) -> Callable[[], Tensor]:
@@ -113,28 +100,6 @@ def halves_and_ones(dtype: str, device: torch.device) -> Callable[[], Tensor]:
             f"{device} does not multiply {dtype}: {str(error).splitlines()[0]}"
         ) from error
     return call
-
-
-@contextmanager
-def whole_sums() -> Iterator[None]:
-    """Within, cuBLAS keeps no part of a split sum in fp16 or bf16, which torch allows by
-    default.
-    """
-    flags = torch.backends.cuda.matmul
-    before = (
-        flags.allow_fp16_reduced_precision_reduction,
-        flags.allow_bf16_reduced_precision_reduction,
-    )
-    flags.allow_fp16_reduced_precision_reduction = flags.allow_bf16_reduced_precision_reduction = (
-        False
-    )
-    try:
-        yield
-    finally:
-        (
-            flags.allow_fp16_reduced_precision_reduction,
-            flags.allow_bf16_reduced_precision_reduction,
-        ) = before
 
 
 def one_term(dtype: str, numbers: Tensor, factor: float, device: torch.device) -> Tensor:
@@ -180,29 +145,10 @@ def fraction_bits(dtype: str, device: torch.device) -> int:
     return int((one_term(dtype, numbers, 1.0, device) == numbers[:, None]).all(1).cumprod(0).sum())
 
 
-def sum_bits(dtype: str, apart: int, device: torch.device, fast: bool = False) -> int:
-    """Bits of the significand of sums of 1, 15 times 2^-b that lie `apart`, and -1 at the end, all
-    times 2^14.
-
-    15 · 2^-b, an odd number of them, is left if all were added in full: to b + 1 bits. A row for
-    each b from 11.
-    """
-    # 2^-25 is the least that e4m3 reaches with normal operands.
-    most = max(25, SUM_BITS.get(dtype, FP32_SUM_BITS) + 1)
-    small = powers(2.0 ** (14 - most), 2.0 ** (15 - FEWEST_BITS)).flip(0)
-    rows, column = torch.zeros(len(small), LENGTH).double(), torch.full((LENGTH,), 2.0**-5).double()
-    rows[:, apart : apart * TERMS + 1 : apart] = (small / column[1])[:, None]
-    rows[:, 0], rows[:, -1], column[0], column[-1] = 2.0**7, -(2.0**7), 2.0**7, 2.0**7
-    got = probe(dtype, rows, column, device, fast)()[: len(small)].cpu().double()
-    return FEWEST_BITS - 1 + int((got == TERMS * small[:, None]).all(1).cumprod(0).sum())
-
-
 def kept_by_products(dtype: str, device: torch.device) -> dict[str, Any]:
-    """What products of `dtype` keep. Raises AssertionError where that is less than is promised or
-    published.
+    """What products of `dtype` keep.
 
-    `sum_bits`: of small terms beside the large one, as the unit adds them; `long_sum_bits`: of
-    terms far apart, as the kernel adds the unit's sums; with `fast_`: of fp8 with use_fast_accum.
+    Raises AssertionError where that is less than the format or the unit promises.
     """
     __tracebackhide__ = True
     kept: dict[str, Any] = subnormals_of_products(dtype, device)
@@ -210,25 +156,8 @@ def kept_by_products(dtype: str, device: torch.device) -> dict[str, Any]:
     assert bits == should, (
         f"{dtype} products by 1 keep {bits} bits of a fraction, but should keep {should}"
     )
-    least = SUM_BITS.get(dtype, FP32_SUM_BITS)
-    for fast in (False, True) if dtype.startswith("fp8") and device.type == "cuda" else (False,):
-        for name, apart in (("sum_bits", 1), ("long_sum_bits", LENGTH // (TERMS + 1))):
-            if dtype == "fp4_e2m1":
-                # Its numbers span too few powers of two.
-                continue
-            kept["fast_" * fast + name] = bits = sum_bits(dtype, apart, device, fast)
-            assert bits >= least, (
-                f"{dtype} products {apart} terms apart are added to {bits} bits, but should be to "
-                f"at least {least}" + ", use_fast_accum" * fast
-            )
     flushed = " and ".join(
         key.removeprefix("subnormal_") for key, value in kept.items() if value == "flushed"
     )
-    widths = " to ".join(
-        dict.fromkeys(str(value) for key, value in kept.items() if "sum_bits" in key)
-    )
     label = f"subnormal {flushed} flushed" if flushed else "subnormals kept"
-    return kept | {
-        "fraction_bits": should,
-        "label": label + f", sums of {widths} bits" * bool(widths),
-    }
+    return kept | {"fraction_bits": bits, "label": label}

@@ -11,13 +11,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 VOCABULARY = 50_257
-DTYPES = {"uint16": np.uint16, "int32": np.int32}
-ORDERS = ("random", "sequential")
+ITEM_BYTES = 2
 TOKENS_WRITTEN_AT_ONCE = 2**22
 # Of the sequence that stands for text: every token says where it is from.
 MULTIPLIER, INCREMENT = 40_503, 12_289
-# In steps: a worker's batch takes a moment to be handed over, however early it was made.
-NOTICED = 0.1
 
 
 def text(positions: np.ndarray) -> np.ndarray:
@@ -26,51 +23,39 @@ def text(positions: np.ndarray) -> np.ndarray:
     return (positions * MULTIPLIER + positions // 97 * INCREMENT) % VOCABULARY
 
 
-def write_tokens(path: Path, tokens: int, dtype: str) -> None:
-    """A file of `tokens` tokens, two or four bytes each and nothing else."""
+def write_tokens(path: Path, tokens: int) -> None:
+    """A file of `tokens` tokens as uint16, two bytes each and nothing else."""
     with open(path, "wb") as file:
         for start in range(0, tokens, TOKENS_WRITTEN_AT_ONCE):
             positions = np.arange(start, min(start + TOKENS_WRITTEN_AT_ONCE, tokens))
-            file.write(text(positions).astype(DTYPES[dtype]).tobytes())
+            file.write(text(positions).astype(np.uint16).tobytes())
 
 
 class Batches(IterableDataset[tuple[Tensor, Tensor]]):
     """Endless batches (inputs, targets one token later) of windows of a memory-mapped file.
 
-    Each worker maps the file itself and draws its own random windows, or takes every n-th batch of
-    the sequence.
+    Each worker maps the file itself and draws its own random windows.
     """
 
-    def __init__(
-        self, path: Path, dtype: str, order: str, batch: int, sequence: int, seed: int = 0
-    ) -> None:
-        if order not in ORDERS:
-            raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
-        self.path, self.dtype, self.order = path, dtype, order
-        self.batch, self.sequence, self.seed = batch, sequence, seed
+    def __init__(self, path: Path, batch: int, sequence: int) -> None:
+        self.path, self.batch, self.sequence = path, batch, sequence
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         worker = get_worker_info()
-        for starts in self.starts(*((worker.id, worker.num_workers) if worker else ())):
+        for starts in self.starts(worker.id if worker else 0):
             yield self.load(starts)
 
-    def starts(self, number: int = 0, workers: int = 1) -> Iterator[np.ndarray]:
-        """Window starts of worker `number`'s batches."""
-        tokens = self.path.stat().st_size // np.dtype(DTYPES[self.dtype]).itemsize
-        random = np.random.default_rng((self.seed, number))
-        windows = (tokens - 1) // self.sequence
-        turn = number
+    def starts(self, worker: int = 0) -> Iterator[np.ndarray]:
+        """Window starts of a worker's batches."""
+        tokens = self.path.stat().st_size // ITEM_BYTES
+        random = np.random.default_rng(worker)
         while True:
-            if self.order == "random":
-                yield random.integers(0, tokens - self.sequence, self.batch)
-            else:
-                yield (turn * self.batch + np.arange(self.batch)) % windows * self.sequence
-                turn += workers
+            yield random.integers(0, tokens - self.sequence, self.batch)
 
     def load(self, starts: np.ndarray) -> tuple[Tensor, Tensor]:
         """The windows that begin at `starts`, as int64."""
         # Mapped anew for each batch: a mapping that lives on keeps every page it touched.
-        data = np.memmap(self.path, dtype=DTYPES[self.dtype], mode="r")
+        data = np.memmap(self.path, dtype=np.uint16, mode="r")
         windows = np.stack([data[start : start + self.sequence + 1] for start in starts]).astype(
             np.int64
         )
@@ -106,20 +91,3 @@ def loader(
         pin_memory=pin_memory,
     )
     return iter(made)
-
-
-def sent(tokens: Tensor, device: torch.device, vocabulary: int) -> Tensor:
-    """The tokens on `device`, copied from where the loader has put them, then brought below
-    `vocabulary`.
-    """
-    return tokens.to(device, non_blocking=True) % vocabulary
-
-
-def bottleneck(wait_s: float, step_s: float, *, overlapped: bool) -> str:
-    """The slower part of a training loop: "loader" or "step".
-
-    Loading and stepping in turn, it is the loader where that takes the longer of both. Where
-    workers load meanwhile (`overlapped`), the step hides part of the loading: then it is the loader
-    if a step waits by more than a tenth of its own time.
-    """
-    return "loader" if wait_s > (NOTICED if overlapped else 1.0) * step_s else "step"

@@ -1,4 +1,4 @@
-"""A baseline is a name for a commit: `--gate-record` stores it, `--gate-baseline` compares with it."""
+"""A baseline is a name for a commit: stored by `--gate-record`, compared by `--gate-baseline`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def store(name: str, folder: Path, root: Path, status: int) -> str:
 
 
 def commit_of(name: str, folder: Path, root: Path) -> str:
-    """The commit of a baseline. Raises UsageError where it cannot be checked out beside this side."""
+    """The commit of a baseline. Raises UsageError if it cannot be checked out beside it."""
     try:
         commit = records.baseline(folder, name)
     except records.UnknownBaseline as error:

@@ -7,7 +7,6 @@ possible.
 
 from __future__ import annotations
 
-import functools
 import time
 from dataclasses import replace
 
@@ -122,12 +121,6 @@ FP16_LEAST_NORMAL = 2.0**-14
 
 def flushed(x, below):
     return torch.where(x.float().abs() < below, 0.0, x.float()).to(x.dtype)
-
-
-def added_in_parts(mm, a, b, **_):
-    """Keeps the sum of 64 terms, and the sum of such sums, in the dtype of the operands."""
-    parts = (mm(x, y) for x, y in zip(a.split(64, dim=1), b.split(64), strict=True))
-    return functools.reduce(torch.add, parts)
 
 
 def casting(change):
@@ -281,15 +274,6 @@ def products_of_fp32_keep_ten_bits(mm, a, b, **_):
         torch.where(a.abs() < 2.0 ** (-100), a, (a.view(torch.int32) & ~8191).view(torch.float32)),
         b,
     )
-
-
-fault(
-    PRODUCT.format("fp16"),
-    instead_of="torch.mm",
-    options=ON_CARD,
-    saying="fp16 products 1 terms apart are added to 11 bits, but should be to at least 24",
-    name="products_of_fp16_are_added_in_fp16",
-)(added_in_parts)
 
 
 @fault(

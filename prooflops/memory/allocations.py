@@ -110,7 +110,7 @@ def measured_memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemo
     meter = _meter_of(torch.device(device))
     if _measuring:
         raise RuntimeError(
-            f"measured_memory({str(device)!r}) inside a block that is measured on {_measuring[0]!r}: "
+            f"measured_memory({str(device)!r}) in a block that is measured on {_measuring[0]!r}: "
             "use mark()"
         )
     if "FakeTensorMode" in (type(mode).__name__ for mode in _get_current_dispatch_mode_stack()):

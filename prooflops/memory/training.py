@@ -165,7 +165,7 @@ def _built(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
         raise ValueError(
             f"optimizer must step without a closure, got {type(updates).__name__}, "
             "whose closure runs the model as "
-            "often as the values decide: predict or measure a block of your own with predicted_memory()"
+            "often as the values decide: predict a block of your own with predicted_memory()"
         )
     return updates
 
