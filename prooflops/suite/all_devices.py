@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from prooflops.suite import ranks
-from prooflops.suite.fleet.bad_nodes import Fleet, by_benchmark, fleets
-from prooflops.suite.fleet.command import headline, print_page
+from prooflops.suite.fleet.command import print_page, sentence
 from prooflops.suite.fleet.nodes import NodeRun, short_name
+from prooflops.suite.fleet.slow import Fleet, fleets
 from prooflops.suite.verdicts import RED
 from prooflops_gate import cleanup_process
 from prooflops_gate.console.tables import engineering, times_as
@@ -191,17 +191,14 @@ def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) 
     }
     found = {phase: fleets(each) for phase, each in nodes.items()}
     cards = [run.card.name for run in runs if run.phase == ALONE]
-    tables = {f"{phase}: time against the median card": deviation_table(each, found[phase], cards)
-              for phase, each in nodes.items()}  # fmt: skip
+    tables = {
+        f"{phase}: time against the median card": deviation_table(each, cards)
+        for phase, each in nodes.items()
+    }
     tables["at once: time against the same card alone"] = ratio_table(
         nodes[ALONE], nodes[AT_ONCE], cards
     )
-    lines = [
-        f"{phase}: {line}"
-        for phase, each in nodes.items()
-        if each
-        for line in headline(each, found[phase])
-    ]
+    lines = [line for phase, each in found.items() for line in slow_cards(phase, each)]
     title = f"{len(cards)} cards, each alone and all at once"
     page = Page(
         title=title,
@@ -209,7 +206,7 @@ def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) 
         lead=[*lines, *failures(runs)],
         sections=[Section(name, rows) for name, rows in tables.items() if len(rows) > 1],
     )
-    print_page(page, [], say)
+    print_page(page, say)
     history.write_atomically(folder / "cards.md", markdown(page))
     history.write_atomically(folder / "cards.html", html(page))
     say(f"report: {folder}/cards.html")
@@ -221,18 +218,30 @@ def node_run(run: CardRun) -> NodeRun:
     return replace(NodeRun.of(run.record, "", contended=True), node=run.card.name)
 
 
-def deviation_table(
-    nodes: Sequence[NodeRun], found: Sequence[Fleet], cards: Sequence[str]
-) -> list[list[str]]:
-    """Each card's time against the median card; "!" marks what it is named for."""
-    named = {(each.node, name) for fleet in found for each in fleet.named for name in each.slower}
+def slow_cards(phase: str, found: Sequence[Fleet]) -> list[str]:
+    """What the comparison of the cards in a phase says, and the slow ones."""
+    lines = []
+    for fleet in found:
+        lines.append(f"{phase}: {sentence(fleet)}")
+        lines += [f"{phase}: {x.state}: {x.node}: {x.slowdown:.1%} slower" for x in fleet.slow]
+    return lines
+
+
+def by_benchmark(nodes: Sequence[NodeRun]) -> dict[str, dict[str, float]]:
+    """Each benchmark's time by card."""
+    rows: dict[str, dict[str, float]] = {}
+    for node in nodes:
+        for name, time_s in node.times_s.items():
+            rows.setdefault(name, {})[node.node] = time_s
+    return rows
+
+
+def deviation_table(nodes: Sequence[NodeRun], cards: Sequence[str]) -> list[list[str]]:
+    """Each card's time against the median card."""
     rows = [["benchmark", "median card", *cards]]
-    for name, times in by_benchmark({node.node: node for node in nodes}).items():
+    for name, times in by_benchmark(nodes).items():
         middle = median(times.values())
-        cells = {
-            card: f"{time_s / middle - 1:+.1%}" + " !" * ((card, name) in named)
-            for card, time_s in times.items()
-        }
+        cells = {card: f"{time_s / middle - 1:+.1%}" for card, time_s in times.items()}
         rows.append(
             [short_name(name), engineering(middle, "s"), *(cells.get(card, "-") for card in cards)]
         )
@@ -242,9 +251,7 @@ def deviation_table(
 def ratio_table(
     alone: Sequence[NodeRun], at_once: Sequence[NodeRun], cards: Sequence[str]
 ) -> list[list[str]]:
-    before, after = (
-        by_benchmark({node.node: node for node in nodes}) for nodes in (alone, at_once)
-    )
+    before, after = by_benchmark(alone), by_benchmark(at_once)
     rows = [["benchmark", *cards]]
     for name, times in before.items():
         both = times.keys() & after.get(name, {}).keys()

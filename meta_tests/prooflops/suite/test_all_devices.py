@@ -54,5 +54,4 @@ def test_a_slow_card_is_named_and_a_failing_one_ends_in_1(tmp_path):
     for phase in (ALONE, AT_ONCE):
         named = [line for line in said.splitlines() if line.startswith(f"{phase}: suspect: slow: ")]
         assert len(named) == 1, said
-        assert "2 benchmarks, most in sleep by " in named[0], said
     assert (tmp_path / "cards" / "cards.md").read_text().count("| sleep |") == 3

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from prooflops import __version__
 from prooflops.suite.fleet import columns as side_by_side
-from prooflops.suite.fleet.bad_nodes import CONFIRMED, OVERALL, SUSPECT, Fleet, Named, fleets
 from prooflops.suite.fleet.nodes import NodeRun, read_runs, short_name
+from prooflops.suite.fleet.slow import CONFIRMED, FEWEST_MACHINES, SUSPECT, Fleet, fleets
 from prooflops_gate.console.tables import many
 from prooflops_gate.history import records as history
 from prooflops_gate.page.html import html
@@ -20,11 +20,11 @@ from prooflops_gate.page.markdown import markdown
 from prooflops_gate.page.section import Page, Section
 from prooflops_gate.page.terminal import section_lines, width_of, wrapped
 
-MOST_PRINTED = 20  # machines named, or rows of a table, on the terminal
-CHANCE = "A healthy fleet has a machine named with a chance of 5 % in all; a second run confirms."
+MOST_PRINTED_ROWS = 20
+SLOW_HEAD = ["machine", "", "slower by", "most in", "by", "next"]
 FOOT = (
     "“~”: less than 3 %, or than both spreads together, by which two runs of one machine may "
-    "differ. Contended measurements are left out."
+    "differ. Contended measurements are omitted."
 )
 
 
@@ -33,47 +33,45 @@ def run(config: pytest.Config, say: Callable[[str], None] = print) -> int:
 
     Raises UsageError for a bad argument.
     """
-    # The collector would scan all loaded records repeatedly.
-    gc.disable()
-    try:
-        return compare(config, say)
-    finally:
-        gc.enable()
-
-
-def compare(config: pytest.Config, say: Callable[[str], None]) -> int:
     # A glob gives many: all but the first are arguments of pytest.
     sources = [*config.option.report_compare, *config.option.file_or_dir]
     try:
         runs, unreadable = read_runs(sources)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+    return publish(runs, unreadable, Path(config.option.report), "compare", say)
+
+
+def publish(
+    runs: Sequence[NodeRun],
+    unreadable: Sequence[str],
+    folder: Path,
+    name: str,
+    say: Callable[[str], None],
+) -> int:
+    """Prints the comparison and writes it to `folder`. Returns 1 if a machine is bad."""
     found = fleets(runs)
     page = page_of(runs, found, unreadable)
-    folder = Path(config.option.report)
-    print_page(page, headline(runs, found), say)
-    history.write_atomically(folder / "compare.md", markdown(page))
-    history.write_atomically(folder / "compare.html", html(page))
-    say(f"report: {folder}/compare.html")
-    return int(any(named.state == CONFIRMED for fleet in found for named in fleet.named))
+    print_page(page, say)
+    history.write_atomically(folder / f"{name}.md", markdown(page))
+    history.write_atomically(folder / f"{name}.html", html(page))
+    say(f"report: {folder}/{name}.html")
+    return int(any(machine.state == CONFIRMED for fleet in found for machine in fleet.slow))
 
 
 def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequence[str]) -> Page:
-    """The page: what changed, then the verdicts side by side, then each kind of machine."""
-    named = [fleet for fleet in found if fleet.named]
-    lead = [f"{line}." for line in changed(runs)]
-    for fleet in named:
-        verb = "is" if len(fleet.named) == 1 else "are"
-        count = f"{len(fleet.named)} of {len(fleet.nodes):,}"
-        lead.append(f"{fleet.kind}: {count} {verb} named slower than the others.")
+    """What changed, slow machines, then the tables that have rows, the verdicts first."""
+    lead = changed(runs)
+    lead += [sentence(fleet) for fleet in found if len(fleet.machines) > 1]
+    partial = [run for run in runs if run.partial]
     return Page(
         title=counts(runs),
         kind=f"prooflops {__version__} · runs compared · {days_of(runs)}",
-        lead=lead,
-        warnings=[f"{line}." for line in partial_runs(runs)],
+        lead=[f"{line}." for line in lead],
+        warnings=[f"part of a run: {x.node}, {x.date[:16]}: {x.partial}." for x in partial],
         sections=[
+            Section("Slow machines", _slow_rows(found)),
             *tables_of(runs),
-            *(fleet_section(fleet) for fleet in found if len(fleet.nodes) > 1),
             Section("Not read", remarks=unreadable),
         ],
         foot=FOOT,
@@ -82,89 +80,58 @@ def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequenc
 
 def changed(runs: Sequence[NodeRun]) -> list[str]:
     """What got slower or faster; of one run, that there is nothing to compare it with."""
-    lines = side_by_side.changes(side_by_side.columns(runs))
     if len(runs) == 1:
         return ["one run: there is no other to compare it with"]
+    lines = side_by_side.changes(side_by_side.columns(runs))
     if not lines and len({run.node for run in runs}) == 1:
         newest = f"the newest of these {len(runs)} runs of one machine is shown"
         return [f"{newest}: pytest --gate-history shows all"]
     return lines
 
 
-def tables_of(runs: Sequence[NodeRun]) -> list[Section]:
-    """The tables that have rows, the verdicts first."""
+def sentence(fleet: Fleet) -> str:
+    """How many machines of a kind are slow, and which slowdown would be named."""
+    number = many(len(fleet.machines), "machine")
+    if fleet.limit is None:
+        return f"{fleet.kind}, {number}: too few to name a slow one, which needs {FEWEST_MACHINES}"
+    named = len(fleet.slow) or "none"
+    return f"{fleet.kind}, {number}: {named} slower than the others by {fleet.limit:.1%} or more"
+
+
+def _slow_rows(found: Sequence[Fleet]) -> list[list[str]]:
+    rows = []
+    for machine in (machine for fleet in found for machine in fleet.slow):
+        by = f"{machine.slowdown:.1%}"
+        worst = [short_name(machine.worst_benchmark), f"{machine.worst_slowdown:.1%}"]
+        again = "run it again" if machine.state == SUSPECT else "was run again"
+        rows.append([machine.node, machine.state, by, *worst, again])
+    return [SLOW_HEAD, *rows] if rows else []
+
+
+def tables_of(runs: Sequence[NodeRun]) -> Iterator[Section]:
+    """The verdicts, the times and the claims side by side."""
     shown = side_by_side.columns(runs)
-    head = [column.title for column in shown]
-    tables = {
-        "Does it deliver?": ["figure", *head],
-        f"Time, against {shown[0].title}": ["benchmark", *head],
-        "Claims that differ": ["claim", *head],
-    }
-    rows = (
-        side_by_side.delivered(shown),
-        side_by_side.times(shown),
-        side_by_side.differing_claims(shown),
-    )
-    return [
-        Section(title, [first, *found])
-        for (title, first), found in zip(tables.items(), rows, strict=True)
-        if found
-    ]
+    titles = [column.title for column in shown]
+    delivered = side_by_side.delivered(shown)
+    yield Section("Does it deliver?", [["figure", *titles], *delivered])
+    if times := side_by_side.times(shown):
+        yield Section(f"Time, against {titles[0]}", [["benchmark", *titles], *times])
+    if claims := side_by_side.differing_claims(shown):
+        yield Section("Claims that differ", [["claim", *titles], *claims])
 
 
-def fleet_section(fleet: Fleet) -> Section:
-    """The machines of one kind that are named, and what would have been."""
-    limits = fleet.limits[0].upper() + fleet.limits[1:]
-    rows = [[named.state, named.node, described(named)] for named in fleet.named]
-    return Section(
-        fleet.kind,
-        [["", "machine", "why"], *rows] if rows else (),
-        [f"{limits}. {CHANCE}"],
-    )
-
-
-def print_page(page: Page, lines: Sequence[str], say: Callable[[str], None]) -> None:
-    """Prints what changed, the machines named, and the tables' first rows."""
+def print_page(page: Page, say: Callable[[str], None]) -> None:
+    """Prints what changed, and the first rows of each table."""
     width = width_of(isatty=sys.stdout.isatty())
-    tables = [each for each in page.sections if each.rows and each.rows[0][0] != ""]
-    unread = [f"unreadable: {line}" for each in page.sections[-1:] for line in each.remarks]
-    for line in [*(each.rstrip(".") for each in page.lead), *lines, *unread]:
+    for line in [*page.lead, f"{page.title}.", *page.warnings]:
         for part in wrapped(line, width):
             say(part)
-    for table in tables:
-        rows = table.rows[: MOST_PRINTED + 1]
-        for line in ("", table.title, *section_lines(Section(table.title, rows), width)):
+    for section in page.shown:
+        rows = section.rows[: MOST_PRINTED_ROWS + 1]
+        for line in ("", section.title, *section_lines(replace(section, rows=rows), width)):
             say(line)
-        if len(table.rows) > len(rows):
-            say(f"and {len(table.rows) - len(rows)} more on the page")
-
-
-def partial_runs(runs: Sequence[NodeRun]) -> list[str]:
-    """Names each run of a part of the suite, the first MOST_PRINTED."""
-    parts = [
-        f"part of a run: {run.node}, {run.date[:16]}: {run.partial}" for run in runs if run.partial
-    ]
-    more = len(parts) - MOST_PRINTED
-    return parts[:MOST_PRINTED] + ([f"and {more} more are parts of a run"] if more > 0 else [])
-
-
-def headline(runs: Sequence[NodeRun], found: Sequence[Fleet]) -> list[str]:
-    """The compared runs, the machines named, and the detection limits."""
-    lines = [f"{counts(runs)}, {days_of(runs)}", *partial_runs(runs)]
-    for fleet in found:
-        if len(fleet.nodes) > 1:
-            lines += _fleet_lines(fleet)
-    return lines
-
-
-def _fleet_lines(fleet: Fleet) -> list[str]:
-    states = f"{summary(fleet)}; " if fleet.least or fleet.named else ""
-    lines = [f"{fleet.kind}, {many(len(fleet.nodes), 'machine')}: {states}{fleet.limits}"]
-    shown = fleet.named[:MOST_PRINTED]
-    lines += [f"{named.state}: {named.node}: {described(named)}" for named in shown]
-    if len(fleet.named) > MOST_PRINTED:
-        lines.append(f"and {len(fleet.named) - MOST_PRINTED} more, on the page")
-    return lines
+        if len(section.rows) > len(rows):
+            say(f"and {len(section.rows) - len(rows)} more on the page")
 
 
 def counts(runs: Sequence[NodeRun]) -> str:
@@ -177,32 +144,3 @@ def days_of(runs: Sequence[NodeRun]) -> str:
     """The first and the last day, or the only day."""
     days = sorted({run.date[:10] for run in runs})
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-
-
-def summary(fleet: Fleet) -> str:
-    states = [named.state for named in fleet.named]
-    found = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    return found or "none is named slower than the others"
-
-
-def described(named: Named) -> str:
-    """Describes a named machine: its slowdown, the benchmarks, and the next step."""
-    overall = named.slower.get(OVERALL)
-    single = {name: each for name, each in named.slower.items() if name != OVERALL}
-    parts = []
-    if overall:
-        parts.append(f"{overall.share:.1%} slower overall (named from {overall.least:.1%} on)")
-    if single:
-        worst = max(single, key=lambda name: single[name].share)
-        most = f"most in {short_name(worst)} by {single[worst].share:.1%}"
-        parts.append(f"slower in {len(single)} of {named.compared} benchmarks, {most}")
-    return f"{'; '.join(parts)}; {_next_step(named)}"
-
-
-def _next_step(named: Named) -> str:
-    if named.state == SUSPECT:
-        beside = f" at the same time as {named.beside}" if named.beside else ""
-        return f"run it again{beside}"
-    beside = f"beside {named.beside}" if named.beside else "without a good machine beside it"
-    says = "says the same" if named.state == CONFIRMED else "does not say so"
-    return f"a second run, {beside}, {says}"

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import Any, TypeVar
 
 from prooflops.suite.evidence.results import record_of
 from prooflops.suite.page import delivery
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.reconciled import reconciled
 from prooflops_gate.history.records import LARGEST, SMALLEST, is_ignored
+
+Value = TypeVar("Value")
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")
 NO_RECORD = (
@@ -47,32 +48,21 @@ class NodeRun:
     def of(cls, record: Any, source: str, *, contended: bool = False) -> NodeRun:
         """Reads a record, with contended times if asked. Raises one of NO_RECORD for others."""
         ours, fingerprint = record["prooflops"], record["prooflops"]["fingerprint"]
-        card = fingerprint.get("card") or (
-            fingerprint["device"] if ":" in str(fingerprint.get("device")) else ""
-        )
+        device = str(fingerprint.get("device") or "")
+        card = fingerprint.get("card") or (device if ":" in device else "")
         host = str((record.get("machine_info") or {}).get("node") or "unknown host")
-        verdicts = ours.get("verdicts", [])
-        # Interned names are shared between records, which makes repeated lookups faster.
         rows = reconciled(map(Measurement.of, record["benchmarks"]))
-        benchmarks = {intern(bench.fullname): bench for bench in rows}
+        timed = [bench for bench in rows if _is_compared(bench, contended)]
         return cls(
             node=f"{host} {card}".strip(),
             kind=str(fingerprint["name"]),
             date=str(record.get("datetime") or ""),
             software={name: str(fingerprint[name]) for name in SOFTWARE if fingerprint.get(name)},
-            times_s={
-                name: bench.median_s
-                for name, bench in benchmarks.items()
-                if _is_compared(bench, contended)
-            },
-            spreads={name: bench.spread for name, bench in benchmarks.items()},
+            times_s={bench.fullname: bench.median_s for bench in timed},
+            spreads={bench.fullname: bench.spread for bench in rows},
             figures=tuple(delivery.figures(rows)),
-            verdicts=dict(
-                zip(
-                    *(map(intern, map(itemgetter(key), verdicts)) for key in ("id", "verdict")),
-                    strict=True,
-                )
-            ),
+            # Records repeat these strings, and anything but a string raises TypeError.
+            verdicts={intern(x["id"]): intern(x["verdict"]) for x in ours.get("verdicts", [])},
             partial=str(ours.get("partial") or ours.get("selection") or ""),
             source=source,
         )
@@ -83,6 +73,19 @@ def _is_compared(bench: Measurement, contended: bool) -> bool:
     is_contended = bench.is_contended or whole.get("contended")
     is_left_out = is_ignored({"extra_info": bench.info}) or (is_contended and not contended)
     return SMALLEST < bench.median_s < LARGEST and not is_left_out
+
+
+def collected(mappings: Iterable[Mapping[str, Value]]) -> dict[str, list[Value]]:
+    """The values of each key, in the order of the mappings.
+
+    >>> collected([{"a": 1}, {"a": 2, "b": 3}])
+    {'a': [1, 2], 'b': [3]}
+    """
+    found: dict[str, list[Value]] = {}
+    for mapping in mappings:
+        for key, value in mapping.items():
+            found.setdefault(key, []).append(value)
+    return found
 
 
 def short_name(name: str) -> str:

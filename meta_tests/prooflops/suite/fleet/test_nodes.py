@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 
 from meta_tests.prooflops_gate.history.test_records import changed, unhurried
-from prooflops.suite.fleet.bad_nodes import fleets
-from prooflops.suite.fleet.command import headline, tables_of
+from prooflops.suite.fleet.command import page_of
 from prooflops.suite.fleet.nodes import NodeRun, read_runs
+from prooflops.suite.fleet.slow import fleets
 from prooflops_gate.history.records import as_text
 
 RECORD = {
@@ -45,5 +45,4 @@ def test_any_record_is_compared_or_named_and_stops_no_comparison(tmp_path, recor
     runs, unreadable = read_runs([str(tmp_path)])
     assert len(runs) + len(unreadable) == 2
     runs += [replace(RUN, node=f"node-{node}") for node in range(4)]
-    assert headline(runs, fleets(runs))
-    assert tables_of(runs)
+    assert page_of(runs, fleets(runs), unreadable).sections

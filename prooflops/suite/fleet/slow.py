@@ -1,0 +1,90 @@
+"""Names machines that are slower than the others of their kind.
+
+A machine's slowdown is the median over its benchmarks, each against the median machine. A slow
+machine is a suspect until a second run confirms it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from prooflops.suite.fleet.nodes import NodeRun, collected
+
+# Smaller slowdowns are of no practical interest.
+LEAST_SLOWDOWN = 0.03
+MOST_DEVIATIONS = 5.0
+# Of three machines, any one can be as far from the two others by chance.
+FEWEST_MACHINES = 4
+SUSPECT, CONFIRMED, ONE_OFF = "suspect", "bad", "one-off"
+
+
+@dataclass(frozen=True)
+class SlowMachine:
+    """A machine that is slower than the others, and the benchmark in which it is slowest."""
+
+    node: str
+    slowdown: float
+    worst_benchmark: str
+    worst_slowdown: float
+    state: str
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The machines of one kind, and the least slowdown that is named; None for too few."""
+
+    kind: str
+    machines: Sequence[str]
+    limit: float | None
+    slow: Sequence[SlowMachine] = ()
+
+
+def fleets(runs: Sequence[NodeRun]) -> list[Fleet]:
+    """One fleet per kind of device; `runs` are oldest first."""
+    kinds: dict[str, list[NodeRun]] = {}
+    for run in runs:
+        kinds.setdefault(run.kind, []).append(run)
+    return [fleet(kind, group) for kind, group in kinds.items()]
+
+
+def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
+    """Names machines at least 3 % slower and beyond 5 median absolute deviations.
+
+    The first run of each machine is compared; its newest one confirms a slowdown, or does not.
+    """
+    newest = {run.node: run for run in runs}
+    first = {run.node: run for run in reversed(runs)}
+    times = collected(run.times_s for run in first.values())
+    middle = {name: median(group) for name, group in times.items()}
+    found = {node: median_slowdown(run, middle) for node, run in first.items()}
+    known = {node: slowdown for node, slowdown in found.items() if slowdown is not None}
+    if len(known) < FEWEST_MACHINES:
+        return Fleet(kind, list(first), None)
+    centre = median(known.values())
+    deviation = median(abs(slowdown - centre) for slowdown in known.values())
+    limit = max(LEAST_SLOWDOWN, MOST_DEVIATIONS * deviation)
+    slow = []
+    for node, slowdown in known.items():
+        if slowdown - centre >= limit:
+            worst, most = max(slowdowns(first[node], middle).items(), key=lambda item: item[1])
+            state = SUSPECT
+            if newest[node] is not first[node]:
+                again = median_slowdown(newest[node], middle) or 0.0
+                state = CONFIRMED if again - centre >= LEAST_SLOWDOWN else ONE_OFF
+            slow.append(SlowMachine(node, slowdown - centre, worst, most, state))
+    slow.sort(key=lambda machine: machine.slowdown, reverse=True)
+    return Fleet(kind, list(first), limit, slow)
+
+
+def slowdowns(run: NodeRun, middle: Mapping[str, float]) -> dict[str, float]:
+    """How much slower each benchmark is than on the median machine, as a share."""
+    both = middle.keys() & run.times_s.keys()
+    return {name: run.times_s[name] / middle[name] - 1 for name in sorted(both)}
+
+
+def median_slowdown(run: NodeRun, middle: Mapping[str, float]) -> float | None:
+    """The slowdown of the machine as a whole; None if it ran less than half of the benchmarks."""
+    found = slowdowns(run, middle)
+    return median(found.values()) if found and 2 * len(found) >= len(middle) else None
