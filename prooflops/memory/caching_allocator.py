@@ -1,6 +1,6 @@
 """The CUDA caching allocator of torch, simulated: a sequence of requests and frees without a card.
 
-`prooflops.memory.allocator` says what one request costs. Not modelled: several streams, private pools
+`prooflops.memory.allocator` says what one request costs. Not modelled: streams, private pools
 (CUDA graphs), max_split_size_mb, roundup_power2_divisions, garbage_collection_threshold,
 cudaMallocAsync, PYTORCH_NO_CUDA_MEMORY_CACHING=1.
 
