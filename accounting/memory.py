@@ -2,7 +2,7 @@
 copies.
 
 Activations are in `accounting.activations`, the blocks a CUDA device hands out in
-`prooflops.memory.allocator`. All bytes are requested bytes: those of the tensors, before an allocator
+`prooflops.memory.allocator`. All bytes are requested bytes: those of tensors, before an allocator
 rounds them up. Every function raises ValueError for a negative count or size, an unknown dtype,
 optimizer or recipe, naming valid ones.
 """
