@@ -1,5 +1,4 @@
-"""Shows the card to Python: the attributes of tensors, the functions of `torch.cuda` or
-`torch.mps`, NVML.
+"""Shows the card to Python: the attributes of tensors, the functions of `torch.cuda`, NVML.
 
 The patches last as long as the block, and reach what asks torch at call time. The host's clock
 reaches those modules that import `time.perf_counter` within the block.
@@ -54,12 +53,6 @@ def _patches(card, kernels):
         (time, _host_clock(card)),
         (torch.accelerator, {"empty_host_cache": kernels.pinned_cache.clear}),
     ]
-    if card.kind == "mps":
-        return [
-            *made,
-            (torch.mps, _mps(card, kernels)),
-            (torch.backends.mps, {"is_available": lambda: True}),
-        ]
     # What DataLoader and the optimizers ask.
     there = {"is_available": lambda: True, "current_accelerator": lambda *_, **__: card.device}
     there |= {"current_stream": lambda *_: SimpleNamespace(is_capturing=lambda: False)}
@@ -69,13 +62,8 @@ def _patches(card, kernels):
     # C++ would ask the driver for a stream.
     no = {"can_fake_cuda": lambda: False}
     made += [(module, no) for module in (fake, prediction, tracker)]
-    made += [(nvml, {"library": lambda: None if card.is_amd else _nvml(card)})]
-    made += [
-        (
-            torch.version,
-            {"hip": "6.4", "cuda": None} if card.is_amd else {"hip": None, "cuda": "13.0"},
-        )
-    ]
+    made += [(nvml, {"library": lambda: _nvml(card)})]
+    made += [(torch.version, {"hip": None, "cuda": "13.0"})]
     return [*made, (torch.cuda, _cuda(card, kernels))]
 
 
@@ -105,7 +93,7 @@ def _to(card, kernels):
 
     def crossed(x, device, **options):
         options = {name: value for name, value in options.items() if value is not None}
-        if device.type == card.kind:
+        if device.type == card.device.type:
             return torch.ops.aten._to_copy.default(x, device=device, **options)
         with kernels.to_host():
             return torch.ops.aten._to_copy.default(x, device=CPU, **options)
@@ -118,7 +106,7 @@ def _to(card, kernels):
             args, kwargs = args[1:], {"device": args[0].device, "dtype": args[0].dtype, **kwargs}
         device, dtype, late, layout = torch._C._nn._parse_to(*args, **kwargs)
         plain = type(x) in (Tensor, torch.nn.Parameter) and not x.is_meta
-        if not plain or (device is not None and device.type not in ("cpu", card.kind)):
+        if not plain or (device is not None and device.type not in ("cpu", card.device.type)):
             return real(x, *args, **kwargs)
         device = device or x.device
         if device.type == x.device.type:
@@ -153,11 +141,9 @@ def _tensor(card, kernels):
     def device(x):
         return card.device if kernels.has(x) else real["device"].__get__(x)
 
-    is_on = {
-        f"is_{kind}": property(lambda x, kind=kind: device(x).type == kind)
-        for kind in ("cuda", "mps", "cpu")
-    }
-    return is_on | {
+    return {
+        "is_cuda": property(lambda x: device(x).type == "cuda"),
+        "is_cpu": property(lambda x: device(x).type == "cpu"),
         "device": property(device),
         "get_device": lambda x: 0 if kernels.has(x) else -1,
         "to": to,
@@ -192,13 +178,12 @@ def _storage(card, kernels):
             return real["device"].__get__(storage)
         return card.device
 
-    # torch.load puts storages on the card by `to` and `mps`.
+    # torch.load puts storages on the card by `to`.
     return {
         "device": property(device),
         "data_ptr": data_ptr,
         "clone": clone,
         "to": to,
-        "mps": lambda storage: to(storage, device=card.device),
     }
 
 
@@ -218,8 +203,7 @@ def _factories(card, kernels):
         pin_memory=False,
     ):
         device = torch.device(device) if device is not None else _default_device()
-        if device.type == card.kind:
-            kernels._refuse_dtypes(dtype)
+        if device.type == card.device.type:
             made = real_tensor(data, dtype=dtype, device=CPU).to(device)
         else:
             made = real_tensor(data, dtype=dtype, device=device)
@@ -238,7 +222,7 @@ def _factories(card, kernels):
             return super().__new__(cls)
 
         def __init__(self, device="cpu"):
-            self._device = card.device if torch.device(device).type == card.kind else CPU
+            self._device = card.device if torch.device(device).type == card.device.type else CPU
             if self._device != CPU:
                 kernels.addresses_of_generators.add(self._cdata)
                 self.manual_seed(0)
@@ -254,13 +238,13 @@ def _factories(card, kernels):
             return super().manual_seed(seed)
 
     def set_autocast_enabled(kind, enabled=None):
-        if isinstance(kind, str) and kind == card.kind:
+        if isinstance(kind, str) and kind == card.device.type:
             # C++ sees tensors of the CPU, which autocast by the CPU's lists.
             real_enable("cpu", enabled)
         real_enable(kind, enabled) if enabled is not None else real_enable(kind)
 
     def set_autocast_dtype(kind, dtype):
-        if kind == card.kind:
+        if kind == card.device.type:
             real_dtype("cpu", dtype)
         real_dtype(kind, dtype)
 
@@ -327,9 +311,7 @@ def _streams(card):
 
 
 def _properties(card):
-    # gfx942 is (9, 4) to torch, gfx1100 (11, 0)
-    arch = card.row.arch
-    major, minor = map(int, (arch[3:-2], arch[-2]) if card.is_amd else arch.split("."))
+    major, minor = map(int, card.row.arch.split("."))
     return SimpleNamespace(
         name=card.name,
         major=major,
@@ -338,7 +320,7 @@ def _properties(card):
         multi_processor_count=card.row.units,
         L2_cache_size=card.cache_bytes,
         uuid="00000000-0000-0000-0000-000000000000",
-        gcnArchName=arch if card.is_amd else "",
+        gcnArchName="",
     )
 
 
@@ -414,17 +396,6 @@ def _random_numbers(kernels):
         "manual_seed": lambda seed: set_state(_state_of(int(seed))),
         "get_rng_state": lambda device=None: kernels.random_state.clone(),
         "set_rng_state": set_state,
-    }
-
-
-def _mps(card, kernels):
-    return {
-        **_random_numbers(kernels),
-        "synchronize": card.synchronise,
-        "empty_cache": card.memory.empty_cache,
-        "driver_allocated_memory": lambda: card.memory.reserved_bytes,
-        "recommended_max_memory": lambda: card.memory_bytes,
-        "device_count": lambda: 1,
     }
 
 

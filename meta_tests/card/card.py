@@ -97,13 +97,11 @@ class Stream:
 
 @dataclass(eq=False)
 class Card:
-    """One card of the peak table, with less memory. `kind` is torch's device type."""
+    """One card of the peak table, with less memory."""
 
     label: str = "H100 SXM5 80GB"
-    kind: str = "cuda"
     memory_bytes: int = 2048 * MIB
     cache_bytes: int = 50 * MIB
-    refused: frozenset[torch.dtype] = frozenset()
     counts: Counts = field(default_factory=Counts)
     # Large results need no values.
     only_timed: bool = False
@@ -127,8 +125,7 @@ class Card:
         self.row = ACCELERATORS[self.label]
         self.rates = Rates.of(self.row)
         self.name = self.row.names[0] if self.row.names else self.label
-        self.is_amd = self.row.arch.startswith("gfx")
-        self.device = torch.device(self.kind, 0)
+        self.device = torch.device("cuda", 0)
         self.memory = CardMemory(self.memory_bytes)
         self.default_stream = self.stream = Stream()
         self._queue_s = self._python_s = 0.0
@@ -235,12 +232,8 @@ class Card:
 
     @property
     def uses_tf32(self):
-        """Whether products of fp32 are rounded; an AMD device asks for one more variable."""
-        return (
-            torch.get_float32_matmul_precision() != "highest"
-            and not self.is_amd
-            and float(self.row.arch) >= 8
-        )
+        """Whether products of fp32 are rounded."""
+        return torch.get_float32_matmul_precision() != "highest" and float(self.row.arch) >= 8
 
     def from_memory(self, moved):
         """The bytes that the memory moves for these storages; the cache's count by their shorter

@@ -150,7 +150,7 @@ class Kernels(TorchDispatchMode):
     def _run(self, func, args, kwargs):
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         asked = kwargs.get("device")
-        here = asked is not None and asked.type == self.card.kind
+        here = asked is not None and asked.type == self.card.device.type
         if any(type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta for x in operands):
             # Fake tensors and the like have no bytes.
             return func(*args, **kwargs)
@@ -161,7 +161,6 @@ class Kernels(TorchDispatchMode):
         self.card.settle()
         if func.overloadpacket not in MIXING:
             self._refuse_a_mix(func, operands, on_card)
-        self._refuse_dtypes(kwargs.get("dtype"), *(x.dtype for x in on_card))
         if here:
             kwargs = {**kwargs, "device": CPU}
             self._refuse_too_much(args, kwargs)
@@ -228,15 +227,6 @@ class Kernels(TorchDispatchMode):
                     f"devices, {self.card.device} and cpu! (when checking arguments of {func})"
                 )
 
-    def _refuse_dtypes(self, *dtypes):
-        for dtype in dtypes:
-            if dtype in self.card.refused:
-                kind = self.card.kind.upper()
-                raise TypeError(
-                    f"Cannot convert a {kind} Tensor to {dtype} "
-                    f"as the {kind} framework doesn't support it"
-                )
-
     def _refuse_too_much(self, args, kwargs):
         """Out of memory is known before the CPU has filled what the card could not hold."""
         if (
@@ -254,9 +244,7 @@ class Kernels(TorchDispatchMode):
         generator = kwargs.get("generator")
         if generator is not None:
             if generator._cdata not in self.addresses_of_generators:
-                raise RuntimeError(
-                    f"Expected a '{self.card.kind}' device type for generator but found 'cpu'"
-                )
+                raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
             return func(*args, **kwargs)
         host = torch.default_generator.get_state()
         torch.default_generator.set_state(self.random_state)

@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from unittest.mock import patch
 
 import pytest
-import torch
 
 from accounting.devices import ACCELERATORS
 from meta_tests.card.api import simulated
@@ -25,7 +24,6 @@ from prooflops import timing
 
 # Fixtures by which a test says what it measures.
 ON_THE_DEVICE = {*"device cuda memory_device measure speed".split()}
-NOT_ON_MPS = (torch.float64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)
 # Tests that need no more than the name of the device: of meta tensors, of what torch says of it.
 NAMES_ALONE = re.compile(
     r"\[meta\]|test_torch_cuda_amp_warns_of_its_end|test_torch_and_the_specifications_agree"
@@ -41,9 +39,6 @@ def pytest_addoption(parser):
         metavar="LABEL",
         default="H100 SXM5 80GB",
         help="its row in the table of peaks",
-    )
-    group.addoption(
-        "--card-kind", choices=["cuda", "mps"], default="cuda", help="mps: without fp64 and fp8"
     )
     group.addoption("--card-memory", metavar="MIB", type=int, default=8192, help="default: 8192")
     group.addoption(
@@ -142,10 +137,7 @@ def pytest_load_initial_conftests(early_config):
             f"--simulated-card {options.simulated_card}: valid are {', '.join(ACCELERATORS)}"
         )
     stack = early_config.stash[_SIMULATED] = ExitStack()
-    refused = frozenset(NOT_ON_MPS) if options.card_kind == "mps" else frozenset()
-    card = Card(
-        options.simulated_card, options.card_kind, options.card_memory * MIB, refused=refused
-    )
+    card = Card(options.simulated_card, options.card_memory * MIB)
     for name, share in (each.split("=") for each in options.card_share):
         card.rates.lower(name, float(share))
     early_config.stash[KERNELS] = stack.enter_context(simulated(card))
@@ -183,9 +175,6 @@ def pytest_runtest_call(item):
 
 def touches_the_card_otherwise(item):
     """Whether a fixture worked on the card, or the test need not."""
-    # What needs fp64, or counted bytes, is shown on the CPU there.
-    if item.config.option.card_kind == "mps":
-        return True
     if not ON_THE_DEVICE & {*item._fixtureinfo.argnames} or NAMES_ALONE.search(item.name):
         return True
     fixtures = [made[-1] for made in item._fixtureinfo.name2fixturedefs.values()]

@@ -43,7 +43,6 @@ SMALL = (
     "-k",
     "not 2048 and not 4096 and not 8192 and not gpt2 and not llama3",
 )
-ON_MPS = ("act", "dtype", "grad", "init", "matmul", "module", "storage", "tensor")
 
 
 def run_on_card(folder, *arguments):
@@ -74,15 +73,6 @@ def assert_holds(run, least=1):
 
 def test_claims_that_need_a_card_hold_on_the_simulated_one(tmp_path):
     assert_holds(run_on_card(tmp_path, *SAMPLE, "-k", " or ".join(SAMPLE.values())), least=5)
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("topic", ON_MPS)
-def test_claims_hold_on_mps(tmp_path, topic):
-    """Where fp64 or counted bytes are needed, they show on the CPU there."""
-    files = (ROOT / "test_claims").glob(f"test_{topic}*.py")
-    run = run_on_card(tmp_path, "--card-kind=mps", "--device=mps", *map(str, files))
-    assert_holds(run, least=5)
 
 
 @pytest.mark.prove
