@@ -21,10 +21,9 @@ from bench.rounds import PACES
 from bench.streams import Bandwidths, Size, memory_size
 from bench.timing import Schedule
 
-# Of the bound, beyond which a peak is not that of dense products: with sparsity the vendors state
-# twice as much, while the highest clock, for which the bound is, differs from the nominal one by a
-# few percent.
-LARGEST_PEAK = 1.5
+# A stated peak above this multiple of the bound is not that of dense products: with sparsity, vendors
+# state twice as much, while the highest clock differs from the nominal one by a few percent.
+LARGEST_MULTIPLE_OF_BOUND = 1.5
 
 # The plugin of a process of the gate.
 REPLICATE = "prooflops_gate.replicate"
@@ -48,7 +47,7 @@ def peak_flop_per_s(peak_flop_per_s, bound_flop_per_s) -> Callable[[str], float 
     def dense(dtype: str) -> float | None:
         __tracebackhide__ = True
         peak, bound = peak_flop_per_s(dtype), bound_flop_per_s(dtype)
-        assert peak is None or bound is None or peak <= LARGEST_PEAK * bound, (
+        assert peak is None or bound is None or peak <= LARGEST_MULTIPLE_OF_BOUND * bound, (
             f"a peak of {peak:.4g} FLOP/s in {dtype}, but its units do at most {bound:.4g}: is it "
             f"the sparse one?"
         )

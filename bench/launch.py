@@ -13,8 +13,8 @@ import torch
 
 from prooflops import timing
 
-# From this share of its time on an operation is bound by its launch.
-LAUNCH_SHARE = 0.5
+# An operation whose launch takes more of its time is bound by the launch.
+LARGEST_LAUNCH_SHARE = 0.5
 # Well below the thousand launches that a CUDA stream queues before it makes the host wait.
 MOST_ENQUEUED_CALLS = 50
 MOST_ENQUEUED_S = 0.05
@@ -40,7 +40,7 @@ def figures(
         return {
             "operators": operators,
             "launch_share": share,
-            **({"bound": "launch"} if share >= LAUNCH_SHARE else {}),
+            **({"bound": "launch"} if share >= LARGEST_LAUNCH_SHARE else {}),
         }
     calls = max(1, min(MOST_ENQUEUED_CALLS, int(MOST_ENQUEUED_S / seconds)))
     timing.synchronise(device)
@@ -51,7 +51,7 @@ def figures(
     timing.synchronise(device)
     share = min(enqueue / seconds, 1.0)
     found: dict[str, Any] = {"operators": operators, "enqueue_s": enqueue, "launch_share": share}
-    if share >= LAUNCH_SHARE:
+    if share >= LARGEST_LAUNCH_SHARE:
         found |= {"bound": "launch", **(replay(function, device) if device.type == "cuda" else {})}
     return found
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from accounting.formats import format_of
 from accounting.roofline import Work, matmul_work
 
-# Of the products whose result is wider than their operands.
+# Dtypes of results that are wider than the operands.
 RESULTS = {"int8": "int32", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16", "fp4_e2m1": "bf16"}
 # Each operand has a scale in fp32, which no formula mentions.
 SCALES_BYTES = {"fp8_e4m3": 2 * 4}

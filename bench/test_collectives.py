@@ -51,7 +51,7 @@ FEWEST_ARRIVALS_OF_MANY_CALLS = 3
 MOST_LOOKS = 8
 
 
-# Of each rank, in steps that are not all launches.
+# Work of one rank, large enough that a step is more than its launches.
 ON_CPU = {
     "quick": Workload(DeepLinear(dim=256, layers=4, outputs=10), 128),
     "default": Workload(DeepLinear(dim=512, layers=6, outputs=10), 256),

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 VOCABULARY = 50_257
 ITEM_BYTES = 2
 TOKENS_WRITTEN_AT_ONCE = 2**22
-# Of the sequence that stands for text: every token says where it is from.
+# Parameters of a sequence in place of text: each token follows from its position.
 MULTIPLIER, INCREMENT = 40_503, 12_289
 
 

@@ -29,9 +29,9 @@ Fitting = Callable[[int, Callable[[int], float], int], int]
 LEAST_BATCH = 4
 RECIPES = ("fp32", "tf32", "bf16", "fp16")
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Of a transformer, up to this width; beyond it the rate falls in proportion.
+# A transformer wider than this has a lower rate, in proportion.
 LEARNING_RATE, WIDTH = 1e-3, 512
-# Of a deep linear net, times its width and layers.
+# A deep linear net has this rate divided by its width and layers.
 CHANGE_PER_STEP = 0.5
 PARTS = ("forward", "backward", "optimizer")
 

@@ -57,7 +57,7 @@ def test_a_well_written_step_learns_and_its_mfu_halves_the_attention(
     losses = [float(step()) for _ in range(8)]
     assert losses[-1] < 0.99 * losses[0]
     in_full = step_flops(TINY, 4, 16).model
-    # Of 16 tokens, 16 · 17 / 2 of 16 · 16 pairs of a query and a key are left by the mask.
+    # The causal mask leaves 16 · 17 / 2 of the 16 · 16 pairs of a query and a key.
     attention = 3 * 4 * TINY.layers * 4 * 16**2 * TINY.heads * TINY.head_dim
     assert in_full - batch.model_flops == attention - attention * 17 // 32
 

@@ -22,7 +22,7 @@ class CardMemory(CachingAllocator):
         super().__init__(limit_bytes)
         self.limit_bytes = limit_bytes
         self.peaks = dict.fromkeys(FIGURES, 0)
-        # By figure, all that was ever added.
+        # Each figure grows, as torch counts all that was ever allocated.
         self.added = Counter()
 
     def allocate(self, request):

@@ -16,7 +16,7 @@ from prooflops import timing
 from prooflops_gate.machine import nvml
 from test_claims.oracles.scalars import Operations
 
-# Of one NVIDIA H200, torch 2.11, 26 November 2026.
+# One NVIDIA H200 recorded this with torch 2.11 on 26 November 2026.
 RECORD = json.loads((ROOT / "meta_tests/recorded/h200.json").read_text("utf-8"))
 
 

@@ -45,7 +45,7 @@ LONGEST_TEST_S = 120.0
 AGAIN_S = 5.0
 LONGEST_RUN_S = 1200.0
 CLOCK = time.perf_counter
-# Of a claim's several tests the outcome that stands last here decides.
+# The last of these that a claim's tests have decides the claim.
 OUTCOMES = {"skipped": "not checked", "passed": "holds", "failed": "FAILS"}
 VERDICTS = [*OUTCOMES.values()]
 
