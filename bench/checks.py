@@ -100,7 +100,7 @@ def assert_random(tensors: Iterable[torch.Tensor]) -> None:
         places = torch.randint(
             flat.numel(), (min(SAMPLED_ELEMENTS, flat.numel()),), device=flat.device
         )
-        # Values are compared as bits, because NaN is unequal to itself; + 0.0 makes -0.0 and 0.0 equal.
+        # Values are compared as bits, as NaN is unequal to itself; + 0.0 makes -0.0 and 0.0 equal.
         bits, counts = (
             (flat[places].cpu().double() + 0.0).view(torch.int64).unique(return_counts=True)
         )

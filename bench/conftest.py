@@ -21,8 +21,8 @@ from bench.rounds import PACES
 from bench.streams import Bandwidths, Size, memory_size
 from bench.timing import Schedule
 
-# A stated peak above this multiple of the bound is not that of dense products: with sparsity, vendors
-# state twice as much, while the highest clock differs from the nominal one by a few percent.
+# A stated peak above this multiple of the bound is not that of dense products: with sparsity,
+# vendors state twice as much, while the highest clock differs from the nominal one by a few percent.
 LARGEST_MULTIPLE_OF_BOUND = 1.5
 
 # The plugin of a process of the gate.

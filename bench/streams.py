@@ -25,8 +25,8 @@ from prooflops import counted, timing
 SCALAR = 3.0
 # An array's size in last-level caches: STREAM's rule.
 WANTED_MULTIPLE = 4
-# An accelerator's bandwidth has a bound; the part of an earlier array that its cache still holds adds
-# 1/16 to the figure.
+# An accelerator's bandwidth has a bound; the part of an earlier array that its cache still holds
+# adds 1/16 to the figure.
 WANTED_DEVICE_MULTIPLE = 16
 # Each array's: there are four and temporary ones, beside the flush's buffer.
 LARGEST_SHARE_OF_ROOM = 1 / 6
@@ -37,9 +37,11 @@ LEAST_DEVICE_ARRAY_BYTES = 2**29
 # AMD's largest cards have a last level of 256 MiB, which torch does not tell.
 LEAST_HIP_ARRAY_BYTES = WANTED_DEVICE_MULTIPLE * 2**28
 MEMORY = "memory"
-# The numbers are about 1 and are added in blocks, so roundings grow with the logarithm of their count.
+# The numbers are about 1 and are added in blocks, so roundings grow with the logarithm of their
+# count.
 SUM_TOLERANCE = 256 * 2.0**-24
-# A library's dot product adds in some dozens of partial sums: MKL was off by 2.3e-4 for 2^25 numbers.
+# A library's dot product adds in some dozens of partial sums: MKL was off by 2.3e-4 for 2^25
+# numbers.
 DOT_TOLERANCE_PER_ELEMENT = 2.0**-24 / 512
 # Windows of an array that are checked, and the elements of one.
 WINDOWS, WINDOW = 64, 2**14
