@@ -22,7 +22,7 @@ from bench.streams import Bandwidths, Size, memory_size
 from bench.timing import Schedule
 
 # A stated peak above this multiple of the bound is not that of dense products: with sparsity,
-# vendors state twice as much, while the highest clock differs from the nominal one by a few percent.
+# vendors state twice as much, while the highest clock is a few percent above the nominal one.
 LARGEST_MULTIPLE_OF_BOUND = 1.5
 
 # The plugin of a process of the gate.

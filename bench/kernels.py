@@ -40,9 +40,9 @@ CHECKED_ROWS = 64
 def bound_of(intensity: float, ridge: float, launch_share: float = 0.0) -> str:
     """The limit of an operation: "launch", "memory" or "compute".
 
-    A launch is the limit if it takes at least LARGEST_LAUNCH_SHARE of the time. Otherwise memory is,
-    if the intensity lies below the ridge. How near the operation comes to its roof is not considered: far
-    below it, the kernel itself is the limit.
+    A launch is the limit if it takes at least LARGEST_LAUNCH_SHARE of the time. Otherwise memory
+    is, if the intensity lies below the ridge. How near the operation comes to its roof is not
+    considered: far below it, the kernel itself is the limit.
 
     >>> bound_of(0.25, 295.0), bound_of(341.0, 295.0), bound_of(0.25, 295.0, launch_share=0.7)
     ('memory', 'compute', 'launch')
