@@ -26,7 +26,6 @@ import pytest
 
 # Once: playwright does not start twice in a process.
 from meta_tests.browser import browser
-from meta_tests.contradictions import contradictions
 from meta_tests.faults import Fault
 from meta_tests.golden import check, masked
 
@@ -282,20 +281,6 @@ def golden(pytestconfig, tmp_path):
     """Compares a text, its figures masked, with a transcript: `golden("run_first", text)`."""
     update = pytestconfig.getoption("--update-golden")
     return lambda name, text: check(name, masked(text, tmp=tmp_path, root=ROOT), update)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_page_contradicts_itself(tmp_path_factory):
-    """Holds every page of a run or a model that the tests left against its own figures."""
-    yield
-    pages = [
-        file
-        for name in ("report.html", "model-*.html", "compare.html", "history.html")
-        for file in tmp_path_factory.getbasetemp().rglob(name)
-    ]
-    found = {page: contradictions(page.read_text(encoding="utf-8")) for page in pages}
-    wrong = {str(page): said for page, said in found.items() if said}
-    assert not wrong
 
 
 @pytest.fixture
