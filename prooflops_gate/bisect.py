@@ -198,7 +198,6 @@ class Bisection:
             0.0,
             began=question.began,
             ends=question.ends,
-            latest=question.ends,
         )
         count(counting, Pairs(question).measure, question.say)
         why = "; ".join(counting.decide().notes)

@@ -98,12 +98,12 @@ def timed_and_counted(
     memory: Memory,
     take: Callable[[Task], Measured],
 ) -> tuple[Times, Instructions]:
-    """The times of all, the instructions of what these leave open, and further times.
+    """Times up to the second look, the instructions of what they leave open, and further times.
 
-    Where cores are quiet times decide most before the first counts would be there.
+    Where cores are quiet, times decide most before the first counts would be there.
     """
-    settings, rule = question.settings, question.rule(len(first.after))
-    by = settings.by if question.asked else TIME
+    rule = question.rule(len(first.after))
+    by = question.settings.by if question.asked else TIME
     both = [timed for sides in first.measured.pairs.values() for timed in sides]
     share_s = pace.counting_s(by, both, question.ends - time.monotonic())
     examined = tuple(timed.test for timed in first.after.values())
@@ -115,30 +115,33 @@ def timed_and_counted(
         if by != INSTRUCTIONS:
             times.wait_at(question.ends - share_s)
             exhaust(timing, take, question.say)
+        counted = to_count(question, first, pace, times)
         began = time.monotonic()
-        needs_all = by == INSTRUCTIONS or settings.instructions_fail
-        said = times.verdicts()
-        cleared = [] if needs_all else [name for name in said if said[name] in ("SAME", "FASTER")]
-        counted = instructions_of(
-            first.measured.without(cleared),
-            share_s,
-            settings.min_instructions,
-            pace.start_cpu_s,
-            began,
-            question.ends,
-            slower=[name for name in said if said[name] == "SLOWER"],
-        )
         count(counted, take, question.say)
-        if not times.reaches_first_look(time.monotonic()):
-            # Fewer pairs of times decide nothing.
-            counted.extend(question.ends)
-            count(counted, take, question.say)
         if by != INSTRUCTIONS:
             times.go_on(counted.equal, pace.later(time.monotonic() - began))
             exhaust(timing, take, question.say)
     except KeyboardInterrupt as stop:
         raise Stopped(Comparison(question.title, stopped_rows(times))) from stop
     return times, counted
+
+
+def to_count(question: Question, first: FirstPair, pace: PacePlan, times: Times) -> Instructions:
+    """The instructions of what times leave open, or of all where instructions decide or fail."""
+    settings, left = question.settings, first.measured
+    verdicts = times.verdicts()
+    if settings.by == TIME or not question.asked:
+        left = left.without(verdicts)
+    elif settings.by != INSTRUCTIONS and not settings.instructions_fail:
+        left = left.without([name for name in verdicts if verdicts[name] in ("SAME", "FASTER")])
+    return instructions_of(
+        left,
+        settings.min_instructions,
+        pace.start_cpu_s,
+        time.monotonic(),
+        question.ends,
+        slower=[name for name in verdicts if verdicts[name] == "SLOWER"],
+    )
 
 
 def stopped_rows(times: Times) -> tuple[Row, ...]:

@@ -77,7 +77,6 @@ class Question:
             selection.smallest,
             settings.replicates,
             settings.noise_floor,
-            direction=settings.direction,
         )
 
 

@@ -52,11 +52,11 @@ class Batch:
 class Instructions:
     """The instructions of benchmarks, in batches: the shortest first, and each up to its last look.
 
-    `round_s` is the fastest round of each. `limit` is the smallest change that counts. The first
-    batch is planned to end at `ends` on the monotonic clock; a later look or batch begins where it
-    is expected to end by `latest`. `drivers` are those of accelerators that the benchmarks load:
-    none runs under valgrind. `features` is a note on other kernels that run there. Those `slower`
-    by time are counted up to the first look: it says whether they take as many.
+    `round_s` is the fastest round of each, `limit` the smallest change that counts. A batch or look
+    begins where it is expected to end by `ends` on the monotonic clock. Nothing runs under valgrind
+    that loads one of the accelerators' `drivers`. `features` is a note on other kernels that run
+    there. Those `slower` by time are counted up to the first look: it says whether they take as
+    many.
     """
 
     def __init__(
@@ -66,14 +66,13 @@ class Instructions:
         start_cpu_s: float,
         began: float,
         ends: float,
-        latest: float,
         drivers: Collection[str] = (),
         features: str = "",
         slower: Collection[str] = (),
     ) -> None:
         self.slower = slower
         self.features = features
-        self.limit, self.ends, self.latest = limit, ends, latest
+        self.limit, self.ends = limit, ends
         self.at_once = len(cpu.allowed_cores()) > 1
         self.costs_s = {name: CALLS_FACTOR * each_s for name, each_s in round_s.items()}
         self.start_s = START_S + START_FACTOR * start_cpu_s
@@ -88,7 +87,7 @@ class Instructions:
         self.waiting = [Batch(names)] if names else []
         self.level = level_of(len(names))
         self._taken: dict[str, tuple[list[int], list[int]]] = {}
-        if drivers:
+        if names and drivers:
             self.fail_for(f"the benchmarks load {', '.join(drivers)}")
         else:
             self._choose(ends - began)
@@ -110,10 +109,6 @@ class Instructions:
                 self.waiting[place : place + 1] = [rest] if rest.names else []
                 return
 
-    def extend(self, latest: float) -> None:
-        """Has later looks and batches begin where they are expected to end by this time."""
-        self.latest = latest
-
     def pair_s(self, names: Collection[str]) -> float:
         """The expected duration of a pair with these benchmarks."""
         process_s = self.start_s + sum(self.costs_s[name] for name in names)
@@ -121,17 +116,16 @@ class Instructions:
 
     def next_task(self, now: float) -> Task | None:
         if self.pairs and self.batch.is_at_look:
-            self._choose(self.latest - now)
+            self._choose(self.ends - now)
         names = tuple(self.batch.names)
         if not names:
             return None
         until, needs_s = math.inf, self.pair_s(names)
         if self.batch.pairs == 0:
             # The first pair counts as many benchmarks as the next ones have time for.
-            planned = self.latest if self.pairs else self.ends
-            until = now + (1 - RESERVE) * (planned - now) / LOOKS[0]
+            until = now + (1 - RESERVE) * (self.ends - now) / LOOKS[0]
             needs_s = 0.0
-        return Task(tests=names, counting=Counting(until), ends=self.latest, needs_s=needs_s)
+        return Task(tests=names, counting=Counting(until), ends=self.ends, needs_s=needs_s)
 
     @property
     def equal(self) -> set[str]:
@@ -205,26 +199,23 @@ class Instructions:
 
 def instructions_of(
     measured: Measured,
-    share_s: float,
     limit: float,
     start_cpu_s: float,
     began: float,
     ends: float,
     slower: Collection[str] = (),
 ) -> Instructions:
-    """The instructions of what a pair measured, in this share of the time until `ends`; none in no
-    time. Of those `slower` by time the first look alone.
+    """The instructions of what a pair measured, until `ends`.
+
+    Those `slower` by time are counted up to the first look.
     """
-    if not share_s:
-        return Instructions({}, limit, start_cpu_s, began, began, began)
     drivers = {side.footprint["driver"] for side in measured.pair if side.footprint.get("driver")}
     return Instructions(
         {name: pair[1].time_s for name, pair in measured.pairs.items()},
         limit,
         start_cpu_s,
         began=began,
-        ends=began + share_s,
-        latest=min(began + 2 * share_s, ends),
+        ends=ends,
         drivers=sorted(drivers),
         features=by_features(measured.pair),
         slower=slower,

@@ -1,8 +1,6 @@
-"""Decides on the times of a benchmark.
+"""Decides on the times of benchmarks, and says what stays open.
 
-Several looks, a suspicion that must repeat, and what stays open.
-
-Pure: no I/O, no clock. The error rates are those of `statistics.decision_rule`.
+Pure: no I/O, no clock. The rule and its error rates are those of `statistics.decision_rule`.
 """
 
 from __future__ import annotations
@@ -18,26 +16,21 @@ from prooflops_gate.rows import SHOWN_LEVEL, TIME, Row, joined, one_sided
 from prooflops_gate.statistics import effects
 from prooflops_gate.statistics.decision_rule import (
     CONFIRMING_PAIRS,
+    FEWEST_FRESH,
     LOOKS,
     MIN_EFFECT,
     Decision,
     Plan,
     decide,
-    pairs_excluding,
     pairs_needed,
-    same,
     smallest_effect,
 )
 from prooflops_gate.statistics.effects import Effect
 
-# Pairs which, where all agree, reach the level of a confirmation, 1/32.
-FEWEST_CONFIRMING = 5
 # Beyond so many pairs a benchmark is too noisy for the question.
 MOST_ADVISED_PAIRS = 200
-# The change that time must exclude before the number of instructions decides.
+# A run warns of undecided benchmarks that could hide a change of this size.
 OPEN = 0.10
-# The numbers of pairs after which an undecided benchmark is looked at for a change of OPEN.
-EXCLUDING = (64, 96, 144, 216, 324)
 
 # What ended the run of an open benchmark.
 NOISE = "its noise exceeds the question"
@@ -57,7 +50,7 @@ def plan_for(
     last, confirming = most, 0
     if not all_pairs:
         share = CONFIRMING_PAIRS / (LOOKS[-1] + CONFIRMING_PAIRS)
-        confirming = min(CONFIRMING_PAIRS, max(FEWEST_CONFIRMING, round(share * most)))
+        confirming = min(CONFIRMING_PAIRS, max(FEWEST_FRESH, round(share * most)))
         if 0.5 ** (most - confirming) <= plan.screening_rate:
             last = most - confirming
     looks = (*(look for look in plan.looks if look < last), last)
@@ -70,8 +63,7 @@ class TimeRule:
 
     `smallest_of` holds the smallest change that counts where a marker sets it, `most` bounds the
     pairs. `all_pairs` takes them up to the last look, whatever is decided before, to estimate the
-    noise. Benchmarks in `equal` take the same number of instructions. More pairs are to exclude a
-    change in `direction`. `ended`: the budget did, perhaps between two looks.
+    noise. Benchmarks in `settled` are decided by something else, unless they are suspected.
     """
 
     plan: Plan
@@ -79,9 +71,7 @@ class TimeRule:
     smallest_of: Mapping[str, float] = field(default_factory=dict)
     most: int | None = None
     all_pairs: bool = False
-    equal: Container[str] = ()
-    direction: str = "slower"
-    ended: bool = False
+    settled: Container[str] = ()
 
     def smallest(self, name: str) -> float:
         """The smallest change of this benchmark that counts."""
@@ -90,89 +80,11 @@ class TimeRule:
     def decision(self, name: str, sides: Sides) -> Decision:
         """The decision on one benchmark by the pairs taken so far."""
         before, after = figures(sides)
-        effect = effects.paired(before, after, level=self.plan.level(len(self.plan.looks) - 1))
-        if len(after) < self.plan.looks[0]:
-            return Decision(None, self.plan.looks[0], effect)
         decision = decide(before, after, self.plan, self.smallest(name))
         if self.all_pairs:
-            return replace(decision, effect=effect)
-        if name in self.equal:
-            decision = self.beside_instructions(name, decision, sides, effect)
-        if self.ended and decision.verdict is None and not decision.suspicion:
-            return self.last_look(name, decision, effect)
-        if decision.verdict == "INCONCLUSIVE":
-            return self.excluding(decision, before, after, effect)
+            level = self.plan.level(len(self.plan.looks) - 1)
+            return replace(decision, effect=effects.paired(before, after, level=level))
         return decision
-
-    def last_look(self, name: str, decision: Decision, effect: Effect) -> Decision:
-        """SAME where the pairs since the latest look allow it, at the level of their share of the
-        plan's miss rate.
-        """
-        latest = max(look for look in self.plan.looks if look <= effect.pairs)
-        share = (effect.pairs - latest) / self.plan.looks[-1]
-        if same(effect, self.plan.miss_rate * share, self.smallest(name)):
-            return replace(decision, verdict="SAME", wanted=effect.pairs, effect=effect)
-        return decision
-
-    def excluding(
-        self, decision: Decision, before: Sequence[float], after: Sequence[float], effect: Effect
-    ) -> Decision:
-        """The decision on a benchmark that the plan leaves open.
-
-        More pairs, until these exclude a change of OPEN.
-
-        Only the newest look counts: where an earlier one excluded it, no more pairs were taken.
-        """
-        if self.most:
-            return decision
-        first = min(decision.wanted, len(after))
-        looks = [first, *(look for look in EXCLUDING if look > first)]
-        newest = max(look for look in looks if look <= len(after))
-        then = effect
-        if newest < len(after):
-            then = effects.paired(before[:newest], after[:newest], level=effect.level)
-        if excludes(then, self.direction, OPEN):
-            return replace(decision, wanted=newest, effect=then)
-        if newest < looks[-1]:
-            following = next(look for look in looks if look > newest)
-            return replace(decision, verdict=None, wanted=following, effect=effect, excluding=True)
-        return replace(decision, wanted=newest, effect=effect)
-
-    def beside_instructions(
-        self, name: str, decision: Decision, sides: Sides, effect: Effect
-    ) -> Decision:
-        """The decision on a benchmark that takes as many instructions.
-
-        It must get slower in two fresh batches.
-
-        Open and not suspected, it is left to the instructions: at once with a change of OPEN
-        excluded, else at the second look, unless it is surely slower.
-        """
-        smallest = self.smallest(name)
-        if decision.verdict == "SLOWER":
-            return self.second_batch(decision, sides, effect, smallest)
-        is_small = abs(math.log(effect.ratio)) < math.log1p(smallest)
-        is_bounded = is_small and excludes(effect, "both", OPEN)
-        second_look = self.plan.looks[:2][-1]
-        is_surely_slower = effect.bounds(SHOWN_LEVEL)[0] > 1 + smallest
-        looked_twice = effect.pairs >= second_look and not is_surely_slower
-        is_unsuspected = decision.verdict is None and not decision.suspicion
-        if is_unsuspected and (is_bounded or looked_twice):
-            return replace(decision, verdict="INCONCLUSIVE", effect=effect)
-        return decision
-
-    def second_batch(
-        self, decision: Decision, sides: Sides, effect: Effect, smallest: float
-    ) -> Decision:
-        """SLOWER only if pairs after those that confirmed it show it once more."""
-        last = decision.wanted + self.plan.confirming_pairs
-        before, after = (side[decision.wanted : last] for side in figures(sides))
-        if len(after) < self.plan.confirming_pairs:
-            return replace(decision, verdict=None, wanted=last)
-        fresh = effects.paired(before, after, level=self.plan.confirmation_level)
-        stays = fresh.p_slower <= self.plan.confirmation_level and fresh.ratio > 1 + smallest
-        verdict = "SLOWER" if stays else "INCONCLUSIVE"
-        return replace(decision, verdict=verdict, wanted=last, effect=effect)
 
     def advice(self, name: str, decision: Decision) -> str:
         """Why a benchmark is open, and what would decide it, in words."""
@@ -187,7 +99,7 @@ class TimeRule:
         if decision.verdict is None and not self.most:
             return f"{effect.pairs} of {decision.wanted} pairs were taken"
         needed = max(pairs_needed(effect, self.plan, smallest), decision.wanted)
-        if abs(math.log(effect.ratio)) > math.log1p(smallest) and decision.suspicion is None:
+        if abs(math.log(effect.ratio)) > math.log1p(smallest) and not decision.suspected:
             # A suspicion must repeat.
             needed += self.plan.confirming_pairs
         if needed > MOST_ADVISED_PAIRS and math.isfinite(effect.noise):
@@ -196,20 +108,13 @@ class TimeRule:
             return f"as noisy as this, {least}: --gate-min-effect {found:.0%}"
         return f"about {needed} pairs would decide (--gate-replicates {needed})"
 
-    def wanted(self, decision: Decision, fitting: float) -> int:
-        """The number of pairs at this benchmark's next look.
-
-        0 where it is decided, or where as many as it takes to exclude a change of OPEN are more
-        than those `fitting` into the time.
-        """
+    def wanted(self, name: str, decision: Decision) -> int:
+        """The number of pairs at this benchmark's next look; 0 where none is needed."""
         if self.all_pairs:
             return self.plan.looks[-1]
-        if decision.verdict is not None:
+        is_settled = name in self.settled and not decision.suspected
+        if decision.verdict is not None or is_settled:
             return 0
-        if decision.excluding:
-            needed = pairs_excluding(decision.effect, OPEN, SHOWN_LEVEL)
-            if needed > decision.effect.pairs + fitting:
-                return 0
         return min(decision.wanted, self.most or decision.wanted)
 
 
@@ -258,13 +163,8 @@ def methods(sides: Sides) -> list[str]:
     return list(dict.fromkeys(str(timed.method) for side in sides for timed in side))
 
 
-def look_at(
-    both: Mapping[str, Sides], rule: TimeRule, fitting: float = math.inf
-) -> tuple[list[Row], dict[str, int]]:
-    """A row for each benchmark, and the number of pairs at the next look of each undecided one.
-
-    `fitting`: the number of further pairs for which there is time.
-    """
+def look_at(both: Mapping[str, Sides], rule: TimeRule) -> tuple[list[Row], dict[str, int]]:
+    """A row for each benchmark, and the number of pairs at the next look of each undecided one."""
     rows, wanted = [], {}
     for name, sides in both.items():
         decision = None
@@ -272,7 +172,7 @@ def look_at(
             wanted[name] = rule.plan.looks[0]
         elif len(methods(sides)) == 1:
             decision = rule.decision(name, sides)
-            wanted[name] = rule.wanted(decision, fitting)
+            wanted[name] = rule.wanted(name, decision)
         if any(sides):
             rows.append(time_row(name, sides, decision, rule))
     still = {name: count for name, count in wanted.items() if count > len(both[name][1])}
@@ -317,8 +217,8 @@ def clock_note(sides: Sides) -> str:
 def open_notes(name: str, decision: Decision, rule: TimeRule) -> list[str]:
     """Why a benchmark is open."""
     noise, notes = decision.effect.noise, []
-    if decision.suspicion:
-        notes.append(f"suspected {decision.suspicion}, not confirmed")
+    if decision.suspected:
+        notes.append(f"suspected {decision.suspected}, not confirmed")
     known = math.isfinite(noise)
     notes.append(f"noise {noise:.1%}" if known else "too few processes to know the noise")
     return [*notes, rule.advice(name, decision)]

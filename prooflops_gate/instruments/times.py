@@ -14,13 +14,7 @@ from prooflops_gate.console.tables import many
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Decided, Measured
 from prooflops_gate.instruments.pace import FIRST, PacePlan
-from prooflops_gate.instruments.time_rule import (
-    EXCLUDING,
-    TimeRule,
-    found_from,
-    look_at,
-    overall,
-)
+from prooflops_gate.instruments.time_rule import TimeRule, found_from, look_at, overall
 from prooflops_gate.rows import Row, interval
 from prooflops_gate.task import Task
 
@@ -74,14 +68,13 @@ class Times:
 
     def next_task(self, now: float) -> Task | None:
         self._left_s = self.ends - now
-        fitting = self._left_s / self.took_s if self.took_s else math.inf
-        rows, wanted = look_at(self.sides, self.rule, fitting)
+        rows, wanted = look_at(self.sides, self.rule)
         wanted = {
             name: count
             for name, count in wanted.items()
             if self._tries[name] < MOST_TRIES * max(count, self.rule.plan.looks[0])
         }
-        self.open = self._next(wanted)
+        self.open = self._due(wanted)
         if not self.open or self.taken == self.rule.most or now + self.took_s > self._until:
             self.open = {}
             return None
@@ -97,20 +90,15 @@ class Times:
         """
         self._until = until
 
-    def go_on(self, equal: Container[str], plan: PacePlan) -> None:
-        """Goes on to the end of the time, beside benchmarks of as many instructions."""
+    def go_on(self, settled: Container[str], plan: PacePlan) -> None:
+        """Goes on to the end of the time with what is not settled by another instrument."""
         self._until = math.inf
-        self.rule, self.plan = replace(self.rule, equal=equal), plan
+        self.rule, self.plan = replace(self.rule, settled=settled), plan
 
     def verdicts(self) -> dict[str, str]:
         """What the pairs taken so far say of each benchmark."""
         rows, _ = look_at(self.sides, self.rule)
         return {row.name: row.verdict for row in rows}
-
-    def reaches_first_look(self, now: float) -> bool:
-        """Whether the time that is left holds the pairs up to the first look."""
-        missing = self.rule.plan.looks[0] - self.taken
-        return now + missing * self.took_s <= self.ends
 
     def _paces(self, rows: Iterable[Row]) -> Mapping[str, Mapping[str, float]]:
         assert self.plan
@@ -119,22 +107,19 @@ class Times:
         to_go = max(self.rule.plan.confirming_pairs, *missing)
         return self.plan.paces(effects, to_go, self._left_s)
 
-    def _next(self, wanted: Mapping[str, int]) -> dict[str, int]:
-        """Those whose turn it is.
+    def _due(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """The benchmarks of the next pair, with the pairs that each needs for its next look.
 
-        What the plan takes; then what is too long, if it fits; then the exclusions.
+        Those in `given_up` wait until the others are decided, and then run where they fit.
         """
+        late_looks = self.rule.plan.looks[2:] if self._until < math.inf else ()
         others = {name: count for name, count in wanted.items() if name not in self.given_up}
-        planned = {name: count for name, count in others.items() if count not in EXCLUDING}
-        if self._until < math.inf:
-            late = self.rule.plan.looks[2:]
-            return {name: count for name, count in planned.items() if count not in late}
-        if planned:
-            return planned
+        due = {name: count for name, count in others.items() if count not in late_looks}
+        if due or self._until < math.inf or not self.plan:
+            return due
         if self.alone is None:
-            self.alone = self.plan.fitting_alone(self._left_s) if self.plan else []
-        alone = {name: count for name, count in wanted.items() if name in self.alone}
-        return alone or others
+            self.alone = self.plan.fitting_alone(self._left_s)
+        return {name: wanted[name] for name in self.alone if name in wanted}
 
     def progress(self) -> str:
         least, most = min(self.open.values()), max(self.open.values())
@@ -202,7 +187,7 @@ class Times:
             if not self._kept(name):
                 self._keep(name, self._take_most_equal(name))
         notes, details = self._launches(), []
-        found, _ = look_at(self.sides, replace(self.rule, ended=bool(self.open)))
+        found, _ = look_at(self.sides, self.rule)
         never_taken = self.given_up.keys() - set(self.alone or ())
         rows, ended = [], 0
         for row in found:

@@ -10,10 +10,13 @@ A gate run looks at its data several times, for many benchmarks, and repeats its
         <= m x (screening rate / m) x confirmation level = alarm_rate
 
 PLAIN_SHARE of that rate pays for changes so plain that every pair of the first look and of some
-fresh ones shows them. The first factor is spent over the looks by the O'Brien-Fleming type function
-of Lan and DeMets (Biometrika 70 (1983) 659, equation 5); each look gets its increment as its
-nominal level: by Bonferroni's inequality valid whatever the dependence between the looks. The
-second factor is exact because the batch is fresh.
+fresh ones shows them. Where every pair of the first look is above LARGE times the smallest change
+that counts, the fewest fresh ones do, whatever the number of benchmarks: by their signs alone, 13
+pairs of unchanged code agree in one of 8,192 cases, and their size makes that rarer still. The
+first factor is spent over the looks by the O'Brien-Fleming type function of Lan and DeMets
+(Biometrika 70 (1983) 659, equation 5); each look gets its increment as its nominal level: by
+Bonferroni's inequality valid whatever the dependence between the looks. The second factor is exact
+because the batch is fresh.
 """
 
 from __future__ import annotations
@@ -37,10 +40,12 @@ CONFIRMING_PAIRS = 18
 CONFIRMATION_LEVEL = 0.05
 ALARM_RATE = 0.01
 MIN_EFFECT = 0.03
-# Of the alarm rate.
+# The share of the alarm rate that pays for plain changes.
 PLAIN_SHARE = 0.1
-# Fresh pairs, however few benchmarks there are.
-FEWEST_PLAIN = 5
+# Where all of them show a change, its p-value is 1/32, below the level of a confirmation.
+FEWEST_FRESH = 5
+# A change so many times as large as the smallest that counts ends at its first confirmation.
+LARGE = 10
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class Plan:
         in_all = math.ceil(
             math.log2(self.benchmarks * self.directions / (PLAIN_SHARE * self.alarm_rate))
         )
-        pairs = max(in_all - self.looks[0], FEWEST_PLAIN)
+        pairs = max(in_all - self.looks[0], FEWEST_FRESH)
         longer_way = self.looks[min(1, len(self.looks) - 1)] + self.confirming_pairs
         return 0 if self.looks[0] + pairs >= longer_way else pairs
 
@@ -136,17 +141,6 @@ def pairs_needed(effect: Effect, plan: Plan, min_effect: float = MIN_EFFECT) -> 
     )
 
 
-def pairs_excluding(effect: Effect, change: float, level: float) -> float:
-    """The number of pairs that would exclude a change of this size, at a bound's level, if there is
-    none.
-
-    >>> noisy = paired([1.0] * 10, [1.0, 1.6, 0.8, 1.2, 0.7, 1.3, 0.9, 1.1, 1.4, 0.6], level=0.01)
-    >>> round(noisy.noise, 2), round(pairs_excluding(noisy, 0.1, 0.0125))
-    (0.38, 82)
-    """
-    return (upper_normal_quantile(level) * effect.noise / math.log1p(change)) ** 2 / EFFICIENCY
-
-
 def smallest_effect(
     noise: float, plan: Plan, min_effect: float = MIN_EFFECT, power: float = 0.95
 ) -> float:
@@ -174,10 +168,11 @@ def smallest_effect(
     return math.expm1(max(looked, repeated, estimated))
 
 
-def _beyond(ratio: float, min_effect: float) -> str | None:
-    if ratio > 1 + min_effect:
+def beyond(ratio: float, change: float) -> str:
+    """The direction of a ratio that lies beyond a change of this size; empty within it."""
+    if ratio > 1 + change:
         return "SLOWER"
-    return "FASTER" if ratio < 1 / (1 + min_effect) else None
+    return "FASTER" if ratio < 1 / (1 + change) else ""
 
 
 def same(effect: Effect, level: float, min_effect: float) -> bool:
@@ -186,67 +181,60 @@ def same(effect: Effect, level: float, min_effect: float) -> bool:
     return 1 / (1 + min_effect) < low and high < 1 + min_effect
 
 
-def verdict(effect: Effect, plan: Plan, look: int, min_effect: float = MIN_EFFECT) -> str | None:
-    """The verdict of a look.
+@dataclass(frozen=True)
+class Suspicion:
+    """A change beyond `change` that so many fresh pairs must show again, at their own level."""
 
-    SLOWER and FASTER (suspected, to be confirmed), SAME, INCONCLUSIVE; None is "go on".
+    direction: str
+    change: float
+    fresh_pairs: int
+    level: float
 
-    SLOWER: the interval at the look's level lies above 1, and the estimate is beyond 1 +
-    min_effect; a change of min_effect itself is reported in about every third case. SAME: the
-    interval at the look's miss level lies within min_effect of 1, so a change of that size is
-    missed with a chance of at most `plan.miss_rate`. INCONCLUSIVE: neither, at the last look.
+    def is_confirmed(self, fresh: Effect) -> bool:
+        """Whether the fresh pairs alone estimate such a change, and are sure of it."""
+        p = fresh.p_slower if self.direction == "SLOWER" else fresh.p_faster
+        return p <= self.level and beyond(fresh.ratio, self.change) == self.direction
 
-    >>> plan = Plan(benchmarks=1, looks=(12,))
-    >>> times = [1.00, 1.01, 0.99, 1.02, 1.0, 0.98, 1.01, 1.0, 0.99, 1.01, 1.0, 1.02]
-    >>> verdict(paired([1.0] * 12, [1.1 * s for s in times], level=plan.level(0)), plan, 0)
-    'SLOWER'
-    >>> verdict(paired([1.0] * 12, times, level=plan.level(0)), plan, 0)
-    'SAME'
+
+def suspicion(effect: Effect, plan: Plan, look: int, min_effect: float) -> Suspicion | None:
+    """What the pairs up to a look suspect.
+
+    The estimate lies beyond `min_effect`, and the interval at the look's level above or below 1; a
+    change of `min_effect` itself is suspected in about every third case. A change in every pair of
+    the first look is suspected at once: then every fresh pair must show it.
+
+    >>> effect = paired([1.0] * 8, [2.0] * 8, level=0.01)
+    >>> [suspicion(effect, Plan(benchmarks=64), 0, small).fresh_pairs for small in (0.03, 0.15)]
+    [5, 8]
     """
-    direction = _beyond(effect.ratio, min_effect)
-    p = {"SLOWER": effect.p_slower, "FASTER": effect.p_faster, None: 1.0}[direction]
-    if p <= plan.level(look):
-        return direction
-    if same(effect, plan.miss_level(look), min_effect):
-        return "SAME"
-    return "INCONCLUSIVE" if look == len(plan.looks) - 1 else None
-
-
-def confirmed(
-    suspicion: str, fresh: Effect, pooled: Effect, plan: Plan, min_effect: float = MIN_EFFECT
-) -> str:
-    """The final verdict on a suspicion ("SLOWER", "FASTER"), after `plan.confirming_pairs` fresh
-    pairs.
-
-    It stands where the fresh pairs alone repeat it: estimated beyond min_effect, at
-    `plan.confirmation_level`. Otherwise SAME where all pairs together allow it, else INCONCLUSIVE.
-    """
-    p = fresh.p_slower if suspicion == "SLOWER" else fresh.p_faster
-    if p <= plan.confirmation_level and _beyond(fresh.ratio, min_effect) == suspicion:
-        return suspicion
-    return (
-        "SAME" if same(pooled, plan.miss_level(len(plan.looks) - 1), min_effect) else "INCONCLUSIVE"
-    )
+    direction = beyond(effect.ratio, min_effect)
+    if not direction:
+        return None
+    if look == 0 and effect.in_every_pair and plan.plain_pairs:
+        low, high = effect.interval(0.5**effect.pairs)
+        smallest = low if direction == "SLOWER" else high
+        if beyond(smallest, LARGE * min_effect):
+            return Suspicion(direction, LARGE * min_effect, FEWEST_FRESH, 0.5**FEWEST_FRESH)
+        return Suspicion(direction, min_effect, plan.plain_pairs, 0.5**plan.plain_pairs)
+    p = effect.p_slower if direction == "SLOWER" else effect.p_faster
+    if p > plan.level(look):
+        return None
+    return Suspicion(direction, min_effect, plan.confirming_pairs, plan.confirmation_level)
 
 
 @dataclass(frozen=True)
 class Decision:
     """The decision after the pairs taken so far.
 
-    A final verdict, or how many pairs to take before the next look.
+    Without a verdict, `wanted` is the number of pairs at the next look or confirmation; with one,
+    the number it rests on. `effect` is that of these pairs, or of all so far. `suspected` is the
+    direction of the latest suspicion, and `fresh` the number of pairs that confirmed the verdict.
     """
 
-    # None: go on.
     verdict: str | None
-    # Pairs in all; with a verdict, those that it used.
     wanted: int
-    # Of all those pairs.
     effect: Effect
-    # In the course of confirmation, or confirmed.
-    suspicion: str | None = None
-    # Whether more pairs are only to exclude a large change: no other verdict comes of them.
-    excluding: bool = False
-    # Pairs after the suspicion that confirmed the verdict.
+    suspected: str = ""
     fresh: int = 0
 
 
@@ -256,54 +244,41 @@ def decide(
     plan: Plan,
     min_effect: float = MIN_EFFECT,
 ) -> Decision:
-    """The whole rule of a benchmark: looks, suspicion, confirmation by fresh pairs, verdict.
+    """The rule of a benchmark: at each look a suspicion that fresh pairs confirm, or SAME.
 
-    A function of all times in the order taken; times after the deciding ones are ignored. A
-    suspicion that isn't confirmed goes on to the next look: the bound on false alarms, a sum over
-    looks, includes that chance.
+    SAME: the interval at the look's miss level lies within `min_effect` of 1. INCONCLUSIVE: the
+    last look leaves it open. A function of all times in their order; times after the deciding ones
+    are ignored. A suspicion that is not confirmed goes on to the next look: the bound on false
+    alarms, a sum over looks, includes that chance.
 
     >>> plan = Plan(benchmarks=1, looks=(8, 16), confirming_pairs=8)
     >>> decide([1.0] * 8, [1.01, 0.8, 1.3, 0.9, 1.2, 1.0, 0.9, 1.1], plan).wanted
     16
     >>> plain = decide([1.0] * 16, [1.1] * 16, plan)
-    >>> plain.suspicion, plain.verdict, plain.wanted
+    >>> plain.suspected, plain.verdict, plain.wanted
     ('SLOWER', 'SLOWER', 13)
+    >>> decide([1.0] * 8, [1.00, 1.01, 0.99, 1.0, 1.01, 1.0, 0.99, 1.0], plan).verdict
+    'SAME'
     """
 
     def compared(first: int, last: int, level: float) -> Effect:
         return paired(before[first:last], after[first:last], level=level)
 
-    suspicion = None
+    suspected = ""
     for look, pairs in enumerate(plan.looks):
         level = plan.level(look)
+        effect = compared(0, min(pairs, len(after)), level)
         if pairs > len(after):
-            return Decision(None, pairs, compared(0, len(after), level), suspicion)
-        effect = compared(0, pairs, level)
-        answer = verdict(effect, plan, look, min_effect)
-        if (
-            look == 0
-            and plan.plain_pairs
-            and effect.in_every_pair
-            and (plain := _beyond(effect.ratio, min_effect))
-        ):
-            wanted = pairs + plan.plain_pairs
-            if wanted > len(after):
-                return Decision(None, wanted, effect, plain)
-            fresh = compared(pairs, wanted, level)
-            if fresh.in_every_pair and _beyond(fresh.ratio, min_effect) == plain:
-                return Decision(
-                    plain, wanted, compared(0, wanted, level), plain, fresh=plan.plain_pairs
-                )
-        if answer in ("SLOWER", "FASTER"):
-            suspicion, wanted = answer, pairs + plan.confirming_pairs
-            if wanted > len(after):
-                return Decision(None, wanted, effect, suspicion)
-            fresh = compared(pairs, wanted, min(0.4, plan.confirmation_level))
-            pooled = compared(0, wanted, level)
-            answer = confirmed(suspicion, fresh, pooled, plan, min_effect)
-            if answer != "INCONCLUSIVE" or look == len(plan.looks) - 1:
-                fresh_pairs = plan.confirming_pairs if answer == suspicion else 0
-                return Decision(answer, wanted, pooled, suspicion, fresh=fresh_pairs)
-        elif answer:
-            return Decision(answer, pairs, effect, suspicion)
-    raise AssertionError("the last look always answers")
+            return Decision(None, pairs, effect, suspected)
+        if found := suspicion(effect, plan, look, min_effect):
+            suspected = found.direction
+            used = pairs + found.fresh_pairs
+            if used > len(after):
+                return Decision(None, used, effect, suspected)
+            fresh = compared(pairs, used, min(0.4, found.level))
+            effect = compared(0, used, level)
+            if found.is_confirmed(fresh):
+                return Decision(suspected, used, effect, suspected, found.fresh_pairs)
+        if same(effect, plan.miss_level(look), min_effect):
+            return Decision("SAME", effect.pairs, effect, suspected)
+    return Decision("INCONCLUSIVE", effect.pairs, effect, suspected)

@@ -59,16 +59,8 @@ def test_a_count_that_differs_in_both_directions_decides_nothing(ratios):
     assert count.verdict == UNSTEADY
 
 
-TWO_PAIRS = ["1 benchmark left open by instructions: 2 pairs had the time"]
-
-
-@pytest.mark.parametrize(
-    ("pair_s", "budget_s", "said"),
-    [(50, 600, []), (90, 600, []), (150, 600, TWO_PAIRS), (90, 200, TWO_PAIRS)],
-)
-def test_a_look_at_counts_ends_within_twice_its_share_and_the_budget(
-    monkeypatch, pair_s, budget_s, said
-):
+@pytest.mark.parametrize(("pair_s", "is_counted"), [(50, True), (90, True), (150, False)])
+def test_a_look_at_counts_ends_within_the_budget(monkeypatch, pair_s, is_counted):
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("prooflops_gate.loop.time", clock)
@@ -78,18 +70,18 @@ def test_a_look_at_counts_ends_within_twice_its_share_and_the_budget(
         now[0] += pair_s
         return Measured(Pair(counted, counted), {})
 
-    found = Instructions({"a": 0.01}, LIMIT, 0.1, 0.0, ends=200.0, latest=min(400.0, budget_s))
+    found = Instructions({"a": 0.01}, LIMIT, 0.1, 0.0, ends=400.0)
     exhaust(found, take, lambda line: None)
-    assert [note for note in found.decide().notes if "open" in note] == said
-    assert bool(found.found) != bool(said)
+    left = ["1 benchmark left open by instructions: 2 pairs had the time"]
+    assert [note for note in found.decide().notes if "open" in note] == left * (not is_counted)
+    assert bool(found.found) == is_counted
 
 
-@pytest.mark.parametrize("latest", [600.0, 250.0, 210.0])
-def test_what_a_first_batch_leaves_is_counted_up_to_its_decision(monkeypatch, latest):
-    """One of ten takes 3 % more, and a pair of all ten does not fit three times into the share.
-
-    What no longer fits by `latest` goes on where times leave it the rest.
-    """
+@pytest.mark.parametrize(("ends", "decided", "more"), [(400.0, 10, [MORE]), (250.0, 6, [])])
+def test_as_many_are_counted_as_fit_and_what_takes_more_up_to_its_decision(
+    monkeypatch, ends, decided, more
+):
+    """One of ten takes 3 % more. Of ten a pair takes 105 s, of seven 75 s."""
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("prooflops_gate.loop.time", clock)
@@ -106,13 +98,11 @@ def test_what_a_first_batch_leaves_is_counted_up_to_its_decision(monkeypatch, la
         return Measured(Pair(*sides), {})
 
     round_s = {f"a{number}": 10 / 150 for number in range(10)}
-    found = Instructions(round_s, LIMIT, 0.0, 0.0, ends=200.0, latest=latest)
+    found = Instructions(round_s, LIMIT, 0.0, 0.0, ends=ends)
     exhaust(found, take, lambda line: None)
-    assert now[0] <= latest
-    found.extend(600.0)
-    exhaust(found, take, lambda line: None)
-    assert [found.found[name].verdict for name in sorted(round_s)] == [MORE, *["SAME"] * 9]
-    assert now[0] < 600.0
+    verdicts = sorted(count.verdict for count in found.found.values())
+    assert verdicts == [*more, *["SAME"] * (decided - len(more))]
+    assert now[0] <= ends
 
 
 def test_of_what_time_calls_slower_one_look_is_counted():
@@ -126,7 +116,7 @@ def test_of_what_time_calls_slower_one_look_is_counted():
     asked = []
     round_s = {"slower": 0.01, "open": 0.01}
     until = time.monotonic() + 600.0
-    found = Instructions(round_s, LIMIT, 0.0, 0.0, ends=until, latest=until, slower=["slower"])
+    found = Instructions(round_s, LIMIT, 0.0, 0.0, ends=until, slower=["slower"])
     exhaust(found, take, lambda line: None)
     assert asked == [("slower", "open")] * 3 + [("open",)] * 3
 

@@ -1,6 +1,5 @@
 """What made-up replicates decide."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +8,7 @@ import pytest
 from meta_tests.prooflops_gate.foreign_repo import config_in
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments.time_rule import (
-    EXCLUDING,
-    OPEN,
     TimeRule,
-    excludes,
     look_at,
     plan_for,
 )
@@ -131,40 +127,6 @@ def test_one_pair_yields_no_verdict(most, ratio):
     assert row.verdict == "INCONCLUSIVE"
     assert "one pair excludes nothing" in row.note
     assert "(one pair)" in sentence(row)
-
-
-@pytest.mark.parametrize(
-    ("slowdown", "least", "most"), [(1.0, 0.95, 1.0), (1.1, 0.0, (1 + len(EXCLUDING)) * 0.0125)]
-)
-def test_more_pairs_exclude_a_tenth_where_there_is_none_and_rarely_else(slowdown, least, most):
-    rng = np.random.default_rng(7)
-    rule = TimeRule(plan_for(20))
-    runs = 60
-    excluded = 0
-    for _ in range(runs):
-        before = [timed(time) for time in rng.lognormal(0, 0.2, 324)]
-        after = [timed(slowdown * time) for time in rng.lognormal(0, 0.2, 324)]
-        wanted = {"a": rule.plan.looks[0]}
-        while wanted:
-            pairs = wanted["a"]
-            (row,), wanted = look_at({"a": (before[:pairs], after[:pairs])}, rule)
-        assert row.verdict in ("INCONCLUSIVE", "SLOWER" if slowdown > 1 else ""), "at 28 % of noise"
-        excluded += row.verdict == "INCONCLUSIVE" and excludes(row.effect, "slower", OPEN)
-    assert least <= excluded / runs <= most
-
-
-def test_more_pairs_are_taken_only_where_they_could_exclude_a_tenth():
-    spread = [timed(1.5 ** math.sin(number)) for number in range(32)]
-    both, rule = {"a": ([timed(1.0)] * 32, spread)}, TimeRule(plan_for(20))
-    assert look_at(both, rule)[1] == {"a": EXCLUDING[0]}
-    assert look_at(both, rule, fitting=100)[1] == {"a": EXCLUDING[0]}
-    (row,), wanted = look_at(both, rule, fitting=10)
-    assert not wanted
-    assert row.verdict == "INCONCLUSIVE"
-    assert not excludes(row.effect, "slower", OPEN)
-    assert not look_at(both, TimeRule(plan_for(20, most=50), most=50))[1], (
-        "--gate-replicates bounds them"
-    )
 
 
 @pytest.mark.parametrize(("slowdown", "verdict"), [(1.0, "SAME"), (1.05, "SLOWER")])

@@ -6,23 +6,15 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from meta_tests.prooflops_gate.statistics.simulated import effect_of, least, most
+from meta_tests.prooflops_gate.statistics.simulated import least, most, pairs_of
 from prooflops_gate.statistics.decision_rule import (
     Plan,
-    confirmed,
     decide,
     smallest_effect,
-    verdict,
 )
 
 
-def alarms(
-    plan,
-    runs,
-    seed,
-    *,
-    decide_run=None,
-):
+def alarms(plan, runs, seed):
     """The benchmarks that alarm among so many without a change, each with noise of 3 % and an
     outlier in twenty.
     """
@@ -30,11 +22,7 @@ def alarms(
     pairs = plan.looks[-1] + plan.confirming_pairs
     for _ in range(runs):
         before, after = np.exp(draw.normal(0, 0.02, (2, pairs)) + (draw.random((2, pairs)) < 0.05))
-        count += (
-            decide_run(before, after)
-            if decide_run
-            else decide(before, after, plan, 1e-9).verdict == "SLOWER"
-        )
+        count += decide(before, after, plan, 1e-9).verdict == "SLOWER"
     return count
 
 
@@ -89,30 +77,45 @@ def test_a_change_as_large_as_the_limit_is_rarely_called_the_same():
 )
 def test_verdicts(ratio, spread, expected):
     plan = Plan(benchmarks=100, looks=(32,))
-    got = verdict(effect_of(ratio, spread), plan, 0)
-    assert got == expected, f"verdict={got}, but should be {expected} [{ratio=}, {spread=}]"
+    one, more = (math.log(ratio) + spread * np.linspace(-1, 1, n) for n in (32, 18))
+    assert decide(*pairs_of([*one, *more]), plan).verdict == expected
 
 
-def test_a_suspicion_stands_only_if_fresh_pairs_repeat_it():
-    plan = Plan(benchmarks=20)
-    slow, flat, slight = (effect_of(ratio, 0.03, 18) for ratio in (1.08, 1.0, 1.02))
-    assert confirmed("SLOWER", slow, slow, plan) == "SLOWER", "what repeats should stand"
-    assert confirmed("SLOWER", flat, slow, plan) == "INCONCLUSIVE", (
-        "what does not repeat should not alarm"
-    )
-    assert confirmed("SLOWER", slight, slow, plan) == "INCONCLUSIVE", (
-        "what repeats at 2 % only should not alarm at 3 %"
-    )
-    unsure = effect_of(1.08, 0.6, 18)
-    assert unsure.p_slower > plan.confirmation_level, (
-        f"so much spread should leave it open: {unsure}"
-    )
-    assert confirmed("SLOWER", unsure, slow, plan) == "INCONCLUSIVE", (
-        "what fresh pairs leave open should not alarm"
-    )
-    assert confirmed("SLOWER", flat, flat, plan) == "SAME", (
-        "what all pairs place within 3 % of 1 is the same"
-    )
+@pytest.mark.parametrize(
+    ("ratio", "spread", "expected"),
+    [
+        (1.08, 0.03, "SLOWER"),
+        (1.00, 0.03, "INCONCLUSIVE"),
+        # It repeats at 2 % only, which is less than 3 %.
+        (1.02, 0.03, "INCONCLUSIVE"),
+        (1.08, 0.60, "INCONCLUSIVE"),
+    ],
+)
+def test_a_suspicion_stands_only_if_fresh_pairs_repeat_it(ratio, spread, expected):
+    plan = Plan(benchmarks=20, looks=(32,))
+    suspected = [math.log(1.2)] * 32
+    fresh = math.log(ratio) + spread * np.linspace(-1, 1, 18)
+    decision = decide(*pairs_of([*suspected, *fresh]), plan)
+    assert (decision.verdict, decision.suspected) == (expected, "SLOWER")
+
+
+@pytest.mark.parametrize(
+    ("first", "fresh", "wanted", "verdict"),
+    [
+        (2.0, 2.0, 13, "SLOWER"),
+        (0.5, 0.5, 13, "FASTER"),
+        (1.1, 1.1, 16, "SLOWER"),
+        # One slow stretch of the machine: the fresh pairs of a large change must be as large.
+        (2.0, 1.1, 34, "SLOWER"),
+        (2.0, 1.0, 32, "INCONCLUSIVE"),
+    ],
+)
+def test_a_change_above_ten_times_the_smallest_ends_at_its_first_confirmation(
+    first, fresh, wanted, verdict
+):
+    ratios = [first] * 8 + [fresh] * 26
+    decision = decide([1.0] * 34, ratios, Plan(benchmarks=64))
+    assert (decision.verdict, decision.wanted) == (verdict, wanted)
 
 
 @pytest.mark.parametrize("looks", [(8,), (8, 16, 24, 32), (10, 12, 40), tuple(range(8, 60, 2))])
