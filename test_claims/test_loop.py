@@ -14,7 +14,8 @@ from accounting.activations import activation_bytes
 from accounting.models import DeepLinear
 from test_claims.oracles.dispatched import linear_net
 from test_claims.oracles.low_precision import ADAM, SGD, trained_net
-from test_claims.oracles.tensors import OPTIMIZERS, difference, held_after
+from test_claims.oracles.messages import at_most, equal
+from test_claims.oracles.tensors import OPTIMIZERS, held_after
 from test_claims.oracles.training import Training, generators_kept
 from test_claims.strategies import (
     TORCH_DTYPES,
@@ -35,9 +36,8 @@ PERIOD = 8
 class Regression:
     """Linear regression in fp64 with a bias, and the calls of a training step by name.
 
-    Each weight is a parameter of its own, in two groups of several.
-
-    All examples are the batch until one is fetched.
+    Each weight is a parameter of its own, in two groups of several. All examples are the batch
+    until one is fetched.
     """
 
     def __init__(self, device, seed, examples=32, features=4, batch=32, most=0.0):
@@ -49,7 +49,7 @@ class Regression:
         self.y = (20 * x.sum(dim=1) + 5 + 0.1 * noise).to(device)
         zeros = torch.zeros(features + 1, dtype=torch.float64, device=device)
         *self.weights, self.bias = map(nn.Parameter, zeros.split(1))
-        self.parameters = nn.ParameterList([*self.weights, self.bias])
+        self.parameters = [*self.weights, self.bias]
         groups = [
             {"params": self.weights[:2]},
             {"params": self.weights[2:]},
@@ -78,20 +78,20 @@ class Regression:
         self.loss = (x @ torch.cat(self.weights) + self.bias - y).square().mean()
 
     def clip(self):
-        nn.utils.clip_grad_norm_(self.parameters.parameters(), self.most)
+        nn.utils.clip_grad_norm_(self.parameters, self.most)
 
     def run(self, calls, steps):
         """The weights, the bias behind them, after these calls `steps` times over."""
         for _ in range(steps):
             for call in calls:
                 self.calls[call]()
-        return np.array(torch.cat([*self.weights, self.bias]).tolist())
+        return np.array(torch.cat(self.parameters).tolist())
 
     def gradient_descent(self, steps, summed=False, most=math.inf, batch=32, scheduled=False):
-        """The same weights by numpy: w − rate · gradient, of norm `most` at most; the bias has a
-        rate of its own.
+        """The same weights by numpy: w − rate · gradient, of norm `most` at most.
 
-        `summed`: of all gradients so far; `scheduled`: at a rate that falls by half a cosine.
+        The bias has a rate of its own. `summed`: of all gradients so far; `scheduled`: at a rate
+        that falls by half a cosine.
         """
         x = np.column_stack([np.array(self.x.tolist()), np.ones(len(self.x))])
         y = np.array(self.y.tolist())
@@ -114,9 +114,7 @@ class Regression:
 def assert_close(got, should, what, tolerance=1e-9):
     __tracebackhide__ = True
     off = np.abs(got - should).max()
-    assert off <= tolerance * (1 + np.abs(should).max()), (
-        f"{what}: {got}, but should be {should}, off by {off:.2g}"
-    )
+    assert off <= tolerance * (1 + np.abs(should).max()), f"{what}: {got}, but should be {should}"
 
 
 POSITIONS = {
@@ -141,16 +139,16 @@ def test_fetch_forward_backward_step_is_gradient_descent_alone(
         got = task.run(" ".join(calls).replace("backward", "zero_grad backward").split(), steps)
         should = task.gradient_descent(steps, batch=batch)
         same = np.allclose(got, should, rtol=1e-9, atol=1e-9)
-        assert same == (calls == order), f"{calls} gives {got}, gradient descent {should} [{seed=}]"
+        equal(same, calls == order, "whether this is gradient descent", calls=calls)
 
 
 def net_after(device, calls, optimizer, steps, seed=0):
-    """All weights of a net in fp32 after these calls, and those at its start."""
+    """All weights of a net in fp32 after these calls."""
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(9, 33), nn.Tanh(), nn.LayerNorm(33), nn.Linear(33, 2))
     net.to(device)
     x = torch.randn(16, 9, device=device)
-    start = nn.utils.parameters_to_vector(net.parameters()).tolist()
+
     stepper = OPTIMIZERS[optimizer](net.parameters(), lr=RATE)
     for _ in range(steps):
         for call in calls:
@@ -161,7 +159,7 @@ def net_after(device, calls, optimizer, steps, seed=0):
             else:
                 getattr(stepper, call)()
 
-    return nn.utils.parameters_to_vector(net.parameters()).tolist(), start
+    return nn.utils.parameters_to_vector(net.parameters()).tolist()
 
 
 @pytest.mark.claim("loop.zero-grad-position")
@@ -169,15 +167,16 @@ def net_after(device, calls, optimizer, steps, seed=0):
 @pytest.mark.parametrize("steps", [1, 4])
 def test_three_places_for_zero_grad_train_alike_and_a_fourth_not_at_all(device, optimizer, steps):
     ends = [net_after(device, calls, optimizer, steps) for calls in POSITIONS.values()]
-    (first, start), *others = ends
-    assert first != start, f"the first loop did not train with {optimizer}"
-    assert others == [(first, start)] * 2, f"with {optimizer} the three loops differ"
+    first, *others = ends
+    start = net_after(device, (), optimizer, 1)
+    assert first != start, "the first loop did not train"
+    equal(others, [first, first], "the weights of the other loops")
 
     dropped = ("forward", "backward", "zero_grad", "step")
     # Not AdamW, whose decay of the weights needs no gradient.
     if optimizer != "adamw":
-        end, start = net_after(device, dropped, optimizer, steps)
-        assert end == start, f"{optimizer} moved weights though their gradients were dropped"
+        end = net_after(device, dropped, optimizer, steps)
+        equal(end, start, "weights whose gradients were dropped")
 
 
 @pytest.mark.claim("loop.zero-grad-position")
@@ -185,9 +184,9 @@ def test_three_places_for_zero_grad_train_alike_and_a_fourth_not_at_all(device, 
 def test_without_zero_grad_a_step_takes_the_sum_of_all_gradients(device, seed, steps):
     task = Regression(device, seed)
     got = task.run(("forward", "backward", "step"), steps)
-    assert_close(got, task.gradient_descent(steps, summed=True), f"summed [{seed=}, {steps=}]")
+    assert_close(got, task.gradient_descent(steps, summed=True), "weights")
     same = np.allclose(got, task.gradient_descent(steps))
-    assert not same, f"the loop without zero_grad ends where the right one does [{seed=}]"
+    assert not same, "the loop without zero_grad ends where the right one does"
 
 
 @pytest.mark.claim("loop.clipping")
@@ -198,7 +197,7 @@ def test_only_between_backward_and_step_clipping_bounds_the_gradient(device, see
         got = task.run((*ORDER[:place], "clip", *ORDER[place:]), steps)
         should = task.gradient_descent(steps, most=most if place == 3 else math.inf)
         # torch adds 1e-6 to the norm.
-        assert_close(got, should, f"clipped to {most} before call {place} of {ORDER}", 1e-6)
+        assert_close(got, should, f"weights, clipped before call {place} of {ORDER}", 1e-6)
 
 
 @pytest.mark.claim("loop.schedule")
@@ -210,9 +209,10 @@ def test_a_schedule_that_steps_after_the_optimizer_sets_the_next_rate(device, se
         got = task.run(calls, steps)
         should = task.gradient_descent(steps, scheduled=True)
         same = np.allclose(got, should, rtol=1e-9, atol=1e-9)
-        assert same == right, f"{calls} gives {got}, a falling rate {should} [{seed=}, {steps=}]"
+        equal(same, right, "whether the rate falls as scheduled", calls=calls)
     constant = task.gradient_descent(steps)
-    assert not np.allclose(should, constant), f"the schedule changes nothing [{seed=}, {steps=}]"
+
+    assert not np.allclose(should, constant), "the schedule changes nothing"
 
 
 @pytest.mark.claim("loop.evaluation")
@@ -231,8 +231,8 @@ def test_evaluation_changes_no_step_in_eval_mode_without_gradients(device, seed,
         return task.weights()
 
     without = run(None)
-    assert run("eval") == without, f"evaluation every {every} steps changed the weights"
-    assert run("train") != without, "evaluation in train mode drew no dropout, and changed nothing"
+    equal(run("eval"), without, "weights after evaluation")
+    assert run("train") != without, "evaluation in train mode changed nothing"
 
 
 @pytest.mark.claim("loop.logging")
@@ -255,13 +255,9 @@ def test_a_log_keeps_activations_of_losses_never_differentiated(
         return kept
 
     each = activation_bytes(DeepLinear(dim=width, layers=layers), batch) + 4
-    for entry, should in (
-        (lambda: loss().item(), 0),
-        (trained, 4),
-        (loss, each),
-    ):
+    for entry, should in ((lambda: loss().item(), 0), (trained, 4), (loss, each)):
         _, held = held_after(metered_device, *[entry] * logged)
-        assert held[-1] == logged * should, f"{logged} losses hold {held[-1]} bytes, not {should}"
+        equal(held[-1], logged * should, "bytes of the log")
 
 
 @pytest.mark.claim("loop.train-mode")
@@ -276,24 +272,24 @@ def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, 
     x = torch.ones(4, 180, 100, dtype=TORCH_DTYPES[dtype], device=device, requires_grad=True)
     eps = torch.finfo(x.dtype).eps
     layer.eval()
-    wrong = difference(layer(x), x)
-    assert not wrong, f"dropout in eval mode: {wrong} [{p=}]"
+    equal(layer(x), x, "dropout in eval mode")
 
     layer.train()
     y = layer(x)
     dropped = in_fp64(y == 0).flatten(1).mean(1)
     # Six deviations of a binomial share: one false alarm in 5e8.
     near = 6 * math.sqrt(p * (1 - p) / x[0].numel())
-    assert (dropped - p).abs().max() < near, f"{dropped} were dropped, not {p:.3f} [{seed=}]"
+    assert (dropped - p).abs().max() < near, f"shares {dropped} were dropped"
 
     kept = y[y != 0]
-    scaled = torch.allclose(kept, torch.full_like(kept, 1 / (1 - p)), rtol=2 * eps)
-    assert scaled, f"what is kept is not scaled by 1/(1 − {p})"
+    torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - p)), rtol=2 * eps, atol=0)
 
     y.sum().backward()
     # Kernels may round 1/(1 − p) otherwise in the backward pass: by one unit.
-    off = (x.grad - y).abs().max().item()
-    assert off <= 2 * eps * y.max().item(), f"gradients are off by {off} from what is kept [{p=}]"
+
+    at_most(
+        (x.grad - y).abs().max().item(), 2 * eps * y.max().item(), "gradients beyond the output"
+    )
 
 
 def by_features(x):
@@ -321,14 +317,14 @@ def test_batch_norm_uses_the_batch_in_train_mode_and_statistics_in_eval(
     running_mean = 0.1 * mean
     running_variance = 0.9 + 0.1 * values.var(axis=1, ddof=1, keepdims=True)
     should = (values - mean) / np.sqrt(variance + layer.eps)
-    assert_close(trained, should, f"in train mode [{seed=}, {sides=}]", 1e-3)
+    assert_close(trained, should, "output in train mode", 1e-3)
 
     should = (values - running_mean) / np.sqrt(running_variance + layer.eps)
-    assert_close(evaluated, should, f"in eval mode [{seed=}, {sides=}]", 1e-3)
+    assert_close(evaluated, should, "output in eval mode", 1e-3)
 
     kept = torch.stack([layer.running_mean, layer.running_var], dim=1).cpu().numpy()
     should = np.hstack([running_mean, running_variance])
-    assert_close(kept, should, f"mean and variance after one batch [{seed=}, {sides=}]", 1e-3)
+    assert_close(kept, should, "mean and variance after one batch", 1e-3)
 
 
 @pytest.mark.claim("loop.mixed-two-layer")
@@ -349,11 +345,10 @@ def test_a_minimal_mixed_precision_loop_learns(
         device, dtype, scaler=scaler, hidden=(width,), seed=seed, optimize=optimize
     )
     record_figure(f"{dtype}: loss {losses[0]:.1f} to {losses[-1]:.3f} in 60 steps")
-    assert losses[-1] < losses[0] / 20, f"the loss fell only from {losses[0]} to {losses[-1]}"
+    at_most(losses[-1], losses[0] / 20, "the last loss")
 
     where = {tensor.device for p in net.parameters() for tensor in (p, p.grad)}
-    should = torch.empty(0, device=device).device
-    assert where == {should}, f"parameters and gradients are on {where}, not {device}"
+    equal(where, {torch.empty(0, device=device).device}, "places of parameters and gradients")
 
 
 @pytest.mark.claim("loop.mixed-two-layer", "amp.gradscaler")
@@ -369,4 +364,4 @@ def test_in_fp16_small_gradients_need_the_scaler(device, dtype, scaler, learns):
     """Below 2^-25 they are zero in fp16, and Adam does not move; scaled by 65536 they are not."""
     _, losses = trained_net(device, dtype, scaler=scaler, loss_factor=1e-9)
     right = losses[-1] < losses[0] / 20 if learns else losses[-1] == losses[0]
-    assert right, f"the loss went from {losses[0]} to {losses[-1]}, should learn: {learns}"
+    assert right, f"the loss went from {losses[0]} to {losses[-1]}"

@@ -22,10 +22,10 @@ from accounting.models import GPT2_SMALL, Transformer, forward_flops
 from prooflops import counted
 from test_claims.oracles.dispatched import Recorded, counting, opt_einsum, product_flops
 from test_claims.oracles.kernels import fp32_products
+from test_claims.oracles.messages import agree, at_least, between, equal
 from test_claims.oracles.operators import by_loops, einsums
 from test_claims.oracles.rounding import compared, sum_units
 from test_claims.oracles.scalars import integers
-from test_claims.oracles.tensors import difference
 from test_claims.oracles.training_kernels import KERNELS, laid_out, running_error
 from test_claims.strategies import (
     TORCH_DTYPES,
@@ -66,7 +66,7 @@ def test_each_matrix_of_a_batch_is_multiplied_by_its_partner(
     on_device = a.to(device), laid_out(b.to(device), layout)
     for name in ("__matmul__", "matmul"):
         product = getattr(torch.Tensor, name)(*on_device)
-        assert product.shape == shape, f"{name}: {tuple(product.shape)}, but should be {shape}"
+        equal(product.shape, shape, f"the shape of {name}")
         worst = compared(f"{name} in {precision}", product, terms.sum(-2), bound)
         assert worst.units <= 1, str(worst)
 
@@ -88,14 +88,11 @@ def test_the_last_two_dimensions_multiply_and_all_before_broadcast(
     b_shape = (*data.draw(stretched(batch)), k, n)
     a = integers(*a_shape, device=device)
     b = integers(*b_shape, device=device)
-    said = f"[{a_shape} @ {b_shape}]"
-    wrong = difference(a @ b, by_loops("...mk,...kn->...mn", a, b))
-    assert not wrong, f"a @ b: {wrong} {said}"
+
+    equal(a @ b, by_loops("...mk,...kn->...mn", a, b), "a @ b", a=a_shape, b=b_shape)
     numpys = np.matmul(a.cpu().numpy(), b.cpu().numpy()).shape
     formula = (*broadcast_shape(a_shape[:-2], b_shape[:-2]), m, n)
-    assert formula == numpys == tuple((a @ b).shape), (
-        f"broadcast_shape={formula}, numpy={numpys} {said}"
-    )
+    agree("shapes", formula=formula, numpys=numpys, torchs=tuple((a @ b).shape))
     with pytest.raises(RuntimeError, match=r"cannot be multiplied|must match|Expected size"):
         a @ integers(k + 1, n, device=device)
 
@@ -123,15 +120,13 @@ def fractions(*shape, device):
 def assert_near(what, got, should):
     """That products of a few positive values differ by no more than rounding in fp32."""
     __tracebackhide__ = True
-    assert got.shape == should.shape, f"{what}: {got.shape}, but should be {should.shape}"
+    equal(got.shape, should.shape, f"the shape of {what}")
     off = ((got.cpu() - should) / should).abs().sum().item()
     assert off < 1e-4 * max(got.numel(), 1), f"{what}: {got}, but should be {should}"
 
 
 def loop_and_batch(device, number, m, k, n):
-    """So many products of (m, k) by (k, n), each with a matrix of its own: in a Python loop, and as
-    one batch.
-    """
+    """So many products of (m, k) by (k, n), in a Python loop and as one batch."""
     x = integers(number, m, k, device=device)
     w = integers(number, k, n, device=device)
     looped, batched = (torch.empty(number, m, n, device=device) for _ in range(2))
@@ -144,8 +139,7 @@ def loop_and_batch(device, number, m, k, n):
         torch.matmul(x, w, out=batched)
 
     loop(), at_once()
-    wrong = difference(batched, looped)
-    assert not wrong, f"the batched product against the loop: {wrong} [{number} of {(m, k, n)}]"
+    equal(batched, looped, "the batched product")
     return loop, at_once
 
 
@@ -179,8 +173,9 @@ def test_named_dimensions_say_what_transpose_says_by_position(device, b, s, t, h
         "einops.einsum": einops.einsum(x, y, f"{queries}, {keys} -> {scores}"),
         "einops.einsum, the other way round": einops.einsum(y, x, f"{keys}, {queries} -> {scores}"),
     }
+
     for name, product in products.items():
-        assert_near(f"{name} [{b=}, {s=}, {t=}, {h=}]", product, reference)
+        assert_near(name, product, reference)
 
 
 @pytest.mark.claim("matmul.einsum-unnamed-summed", "matmul.einsum-ellipsis")
@@ -194,6 +189,7 @@ def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(devic
     names = re.findall(r"\.\.\.|->|[a-z,]", equation)
     spaced = " ".join(names)
     got = einops.einsum(*operands, spaced)
+
     assert_near(f"einops.einsum [{spaced!r} of {shapes_}]", got, reference)
 
 
@@ -210,8 +206,8 @@ def test_an_einsum_of_two_operands_is_one_product(device, equation, data):
         shape = [size[letter] for letter in term]
         operands.append(torch.rand(shape, device=device))
     dispatched = product_flops(torch.einsum, equation, *operands)
-    should = 2 * math.prod(size.values())
-    assert dispatched == should, f"{equation} dispatched {dispatched} FLOPs, not {should} [{size}]"
+
+    equal(dispatched, 2 * math.prod(size.values()), "FLOPs")
 
 
 @pytest.mark.claim("matmul.einsum-efficient")
@@ -240,35 +236,24 @@ def test_a_chain_runs_from_the_left_or_with_opt_einsum_as_is_cheapest(device, wi
     shapes = [x.shape for x in operands]
     formula = einsum_flops(equation, *shapes, order="left")
     best = einsum_flops(equation, *shapes, order="best")
-    assert dispatched == loops == formula, (
-        f"{dispatched=}, but from the left {loops}, {formula=} [{widths=}, {batch=}]"
-    )
+
+    agree("FLOPs from the left", dispatched=dispatched, loops=loops, formula=formula)
     with opt_einsum():
         dispatched = product_flops(torch.einsum, equation, *operands)
-    assert dispatched == best, (
-        f"dispatched {dispatched} FLOPs, but the best order has {best} [{widths=}, {batch=}]"
-    )
+    equal(dispatched, best, "FLOPs in the best order")
 
 
 @pytest.mark.claim("matmul.tensor-cores-default")
 def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products():
     environment = {key: value for key, value in os.environ.items() if "TF32" not in key}
-    defaults = (
-        "torch.get_float32_matmul_precision(), of.cuda.matmul.allow_tf32, of.cudnn.allow_tf32"
+    program = (
+        "import torch; of = torch.backends; precision = torch.get_float32_matmul_precision();"
+        "print(precision, of.cuda.matmul.allow_tf32, of.cudnn.allow_tf32)"
     )
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-c",
-        f"import torch; of = torch.backends; print({defaults})",
-    ]
+    command = [sys.executable, "-W", "ignore", "-c", program]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    got = ran.stdout.strip()
-    should = "highest False True"
-    assert got == should, (
-        f"precision of fp32 products, TF32 in them and in convolutions: {got}, not {should}"
-    )
+
+    equal(ran.stdout.strip(), "highest False True", "precision, TF32 in products, in cuDNN")
 
 
 @pytest.mark.claim("matmul.tensor-cores-default", "dtype.fp32-full-precision")
@@ -283,10 +268,7 @@ def test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32(device, bit, rows, b
     bias = torch.zeros(rows, device=device)
     products = {"x @ y": x @ of_each, "a layer": functional.linear(x, order, bias)}
     for name, product in products.items():
-        got = product.unique().tolist()
-        assert got == [1 + 2.0**-bit], (
-            f"{name}: 1 + 2^-{bit} became {got}, without the 23 bits of fp32 [{batch=}, {rows=}]"
-        )
+        equal(product.unique().tolist(), [1 + 2.0**-bit], f"values of {name}")
 
 
 @pytest.mark.claim("matmul.tensor-cores-default")
@@ -340,51 +322,32 @@ def forward_share(workloads, model, sequence):
     for operation, read, made in recorded.calls:
         name = str(operation).partition(".")[2]
         others += BY_HAND.get(name, 0) * made[0].numel()
-        if (
-            name == "native_layer_norm"
-        ):  # times the weight, plus the bias; the inverse root of a row's variance plus ε
+        if name == "native_layer_norm":
+            # Times the weight, plus the bias; the inverse root of a row's variance plus ε.
             others += len(read[1:]) * made[0].numel() + 2 * made[1].numel()
-    assert count.total == formula == products, (
-        f"{products=}, {formula=}, but {count.total} are counted [{model}]"
-    )
-    assert count.elementwise == others, (
-        f"beside products {count.elementwise} are counted, not {others} [{model}]"
-    )
+    agree("FLOPs of products", counted=count.total, formula=formula, torchs=products)
+    equal(count.elementwise, others, "FLOPs beside products")
     return count.total / (count.total + count.elementwise)
 
 
 @pytest.mark.claim("matmul.bread-and-butter", "flops.dominates")
 def test_products_are_nearly_all_of_gpt2s_flops(workloads, record_figure):
     share = forward_share(workloads, GPT2_SMALL, 1024)
-    assert share > 0.99, (
-        f"products are {share:.2%} of GPT-2 small's forward FLOPs, but should be above 99 %"
-    )
+    at_least(share, 0.99, "the share of products in GPT-2 small's forward FLOPs")
     record_figure(f"products are {share:.1%} of the forward FLOPs of GPT-2 small at 1024 tokens")
 
 
 @pytest.mark.claim("matmul.bread-and-butter", "flops.dominates")
 def test_the_share_of_products_grows_with_the_width(workloads, record_figure):
+    decoder = partial(Transformer, vocab_size=64, layers=2, learned_positions=256)
     shares = []
     for width in (1, 2, 4, 16, 64):
-        model = Transformer(
-            vocab_size=64,
-            layers=2,
-            dim=8 * width,
-            heads=8,
-            hidden=32 * width,
-            learned_positions=256,
-        )
+        model = decoder(dim=8 * width, heads=8, hidden=32 * width)
         shares.append(forward_share(workloads, model, 256))
     said = ", ".join(f"{share:.0%}" for share in shares)
-    assert shares == sorted(shares), f"shares={said} at heads 1, 2, 4, 16, 64 wide, but should grow"
-    assert shares[0] < 1 / 2 < 0.9 < shares[-1], (
-        f"shares={said}, but should go from below half to above 90 %"
-    )
-    wide = Transformer(
-        vocab_size=64, layers=2, dim=512, heads=512, hidden=2048, learned_positions=256
-    )
-    share = forward_share(workloads, wide, 256)
-    assert 1 / 2 < share < 0.95, (
-        f"with 512 heads 1 wide the share is {share:.0%}, but should be between 50 and 95 %"
-    )
+
+    equal(shares, sorted(shares), "shares at heads 1, 2, 4, 16, 64 wide")
+    assert shares[0] < 1 / 2 < 0.9 < shares[-1], f"the shares are {said}"
+    share = forward_share(workloads, decoder(dim=512, heads=512, hidden=2048), 256)
+    between(share, 1 / 2, 0.95, "the share with 512 heads 1 wide")
     record_figure(f"products are {said} of the forward FLOPs with heads 1, 2, 4, 16, 64 wide")

@@ -13,9 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accounting.layout import contiguous_layout, view_strides
+from test_claims.oracles.messages import equal
 from test_claims.oracles.rounding import FP32, compared, sum_units
 from test_claims.oracles.scalars import integers
-from test_claims.oracles.tensors import assert_same, shares_storage
+from test_claims.oracles.tensors import shares_storage
 from test_claims.strategies import shapes, sizes
 
 
@@ -30,18 +31,12 @@ def test_reduce_does_to_the_dimensions_it_leaves_out_what_its_word_says(device, 
     left = [name for name in names if name in kept]
     order = [left.index(name) for name in kept]
     pattern = f"{' '.join(names)} -> {' '.join(kept)}"
-    for word, method in (
-        ("sum", "sum"),
-        ("mean", "mean"),
-        ("max", "amax"),
-        ("min", "amin"),
-    ):
-        got = einops.reduce(x, pattern, word).cpu().numpy()
+    for word, method in (("sum", "sum"), ("mean", "mean"), ("max", "amax"), ("min", "amin")):
+        got = einops.reduce(x, pattern, word).cpu()
         numpys = getattr(np, word)(values, axis=gone).transpose(order)
-        torchs = getattr(x, method)(gone).permute(order).cpu().numpy()
-        for other, should in ((f"numpy.{word}", numpys), (f"x.{method}", torchs)):
-            same = got.shape == should.shape and np.allclose(got, should, 1e-6, 1e-6)
-            assert same, f"{word}={got}, but {other} gives {should} [{pattern!r} of {shape}]"
+        torchs = getattr(x, method)(gone).permute(order).cpu()
+        torch.testing.assert_close(got, torch.as_tensor(numpys), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(got, torchs, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.claim("matmul.reduce")
@@ -57,6 +52,7 @@ def test_reduce_takes_all_of_many_strided_elements(device, word, dtype):
     bound = sum_units(terms) * FP32.unit * torch.from_numpy(magnitude)
     what = f"{word} of {terms:,} elements in {dtype}"
     worst = compared(what, got, torch.from_numpy(should), bound)
+
     assert worst.units <= 1, str(worst)
 
 
@@ -72,24 +68,20 @@ def test_heads_are_split_off_transformed_alone_and_merged_again(device, b, s, he
     transformed = einops.einsum(split, w, "... hidden, hidden to -> ... to")
     merged = einops.rearrange(transformed, "... heads hidden -> ... (heads hidden)")
     moved = einops.rearrange(transformed, "b s heads to -> s (to b) heads")
-    assert_same("split", split, x.view(b, s, heads, hidden))
-    assert_same("split as (hidden heads)", other, x.view(b, s, hidden, heads).mT)
+
+    equal(split, x.view(b, s, heads, hidden), "split")
+    equal(other, x.view(b, s, hidden, heads).mT, "split as (hidden heads)")
     numpys = split.cpu().numpy() @ w.cpu().numpy()
-    should = {
-        "merged": (merged, numpys.reshape(b, s, -1)),
-        "moved": (moved, numpys.transpose(1, 3, 0, 2).reshape(s, hidden * b, heads)),
-    }
-    for name, (got, expected) in should.items():
-        assert got.shape == expected.shape, f"{name}: {got.shape}, but should be {expected.shape}"
-        close = np.allclose(got.cpu().numpy(), expected, rtol=1e-5)
-        assert close, f"{name}: {got}, but should be {expected}"
+    for got, should in (
+        (merged, numpys.reshape(b, s, -1)),
+        (moved, numpys.transpose(1, 3, 0, 2).reshape(s, hidden * b, heads)),
+    ):
+        torch.testing.assert_close(got.cpu(), torch.from_numpy(should), rtol=1e-5, atol=1e-8)
 
 
 @st.composite
 def patterns(draw, most_axes=4):
-    """Sizes of some axes, a grouping of them as they lie, another permutation of them, and its
-    grouping.
-    """
+    """Sizes of some axes, a grouping of them as they lie, and one of another permutation."""
     axes = "abcd"[: draw(st.integers(1, most_axes))]
     size = {axis: draw(st.integers(1, 3)) for axis in axes}
     return size, draw(_grouped(axes)), draw(st.permutations(axes).flatmap(_grouped))
@@ -116,10 +108,7 @@ def written(groups):
 
 
 def sizes_of(groups, size):
-    found = ()
-    for group in groups:
-        found += (math.prod(size[axis] for axis in group),)
-    return found
+    return tuple(math.prod(size[axis] for axis in group) for group in groups)
 
 
 def axes_and_order(groups, others):
@@ -149,12 +138,12 @@ def test_rearranging_back_gives_every_element_its_place_again(device, pattern):
     x = numbered(left, size, device)
     there = einops.rearrange(x, f"{written(left)} -> {written(right)}", **size)
     back = einops.rearrange(there, f"{written(right)} -> {written(left)}", **size)
-    said = f"[{written(left)} -> {written(right)}, {size}]"
-    assert_same(f"there and back {said}", back, x)
+
+    equal(back, x, "there and back")
     axes, order = axes_and_order(left, right)
     apart = x.cpu().reshape([size[axis] for axis in axes])
     should = apart.permute(order).reshape(sizes_of(right, size))
-    assert_same(f"rearranged {said}", there, should)
+    equal(there, should, "rearranged")
 
 
 @pytest.mark.claim("matmul.rearrange-ambiguous")
@@ -167,7 +156,7 @@ def test_a_split_needs_the_size_of_all_factors_but_one(device, factors):
     pattern = f"x ({axes}) -> x {axes}"
     for known in itertools.combinations(size.items(), len(size) - 1):
         split = einops.rearrange(x, pattern, **dict(known))
-        assert_same(f"split where {known} are given", split, x.view(2, *factors))
+        equal(split, x.view(2, *factors), "the split", known=known)
     ambiguous = pytest.raises(einops.EinopsError, match="Could not infer sizes")
     for known in itertools.combinations(size.items(), len(size) - 2):
         with ambiguous:
@@ -205,15 +194,14 @@ def test_rearrange_copies_exactly_where_strides_cannot_express_the_result(device
     apart = contiguous_layout(tuple(size[axis] for axis in axes))
     moved = apart.permute(order)
     view = view_strides(moved.shape, moved.strides, sizes_of(right, size)) is not None
-    said = f"[{written(left)} -> {written(right)}, {size}, {x.stride()=}]"
-    shared = shares_storage(x, y)
-    assert shared == view, f"{shared=}, but should be {view} {said}"
+
+    equal(shares_storage(x, y), view, "whether the storage is shared")
 
     if view:
         # The last element of each axis, and so of x.
         y[(-1,) * y.dim()] = -1
-        seen = x[(-1,) * x.dim()] == -1
-        assert seen, f"what is written to the result does not show in the input {said}"
+
+        equal(x[(-1,) * x.dim()].item(), -1, "the input after a write to the result")
 
 
 def halved(x: Annotated[torch.Tensor, "batch 4"]) -> torch.Tensor:
@@ -224,11 +212,8 @@ def halved(x: Annotated[torch.Tensor, "batch 4"]) -> torch.Tensor:
 @given(shape=shapes((0, 3)))
 def test_an_annotated_shape_is_documentation_that_python_does_not_enforce(device, shape):
     hints = get_type_hints(halved, include_extras=True)
-    stated = hints["x"].__metadata__
-    assert stated == ("batch 4",), f"the annotation states {stated}"
-
-    y = halved(torch.ones(shape, device=device))
-    assert y.shape == shape, f"Python did not run the function on {shape}"
+    equal(hints["x"].__metadata__, ("batch 4",), "the annotation")
+    equal(halved(torch.ones(shape, device=device)).shape, shape, "the shape")
 
 
 @pytest.mark.claim("matmul.jaxtyping-unenforced")
@@ -242,10 +227,10 @@ def test_jaxtypings_annotations_are_enforced_by_its_decorator_alone(device):
 
     unchecked.__annotations__ = {"x": Float[torch.Tensor, "batch 4"]}
     wrong = torch.ones(3, 5, device=device)
-    assert unchecked(wrong).shape == (3, 5), "jaxtyping's annotation alone changed the function"
+    equal(unchecked(wrong).shape, (3, 5), "the shape of a function annotated alone")
 
     enforced = jaxtyped(typechecker=beartype)(unchecked)
-    assert enforced(torch.ones(3, 4, device=device)).shape == (3, 4)
+    equal(enforced(torch.ones(3, 4, device=device)).shape, (3, 4), "the shape")
 
     with pytest.raises(TypeCheckError):
         enforced(wrong)

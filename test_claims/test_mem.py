@@ -16,6 +16,7 @@ from accounting.models import DeepLinear, parameter_count
 from prooflops.memory import measured_memory
 from prooflops.memory.allocator import rounded_bytes
 from test_claims.oracles import tensors
+from test_claims.oracles.messages import agree, between, equal
 from test_claims.strategies import (
     TORCH_DTYPES,
     dtypes_among,
@@ -73,12 +74,9 @@ def test_fp32_training_holds_so_many_bytes_per_parameter(
 ):
     got = held_bytes(workloads, metered_device, model, 2, optimizer, activations=False)
     formula = memory.bytes_per_parameter(optimizer) * parameter_count(model)
-    should = each * sum(
-        parameter.numel() for parameter in workloads.build(model, device="meta").parameters()
-    )
-    assert got == formula == should, (
-        f"{got} bytes are held, {formula=}, but both should be {should} [{model}]"
-    )
+    net = workloads.build(model, device="meta")
+    built = sum(parameter.numel() for parameter in net.parameters())
+    agree("bytes", got=got, formula=formula, should=each * built)
 
 
 @pytest.mark.claim("mem.16-bytes", "mem.omits-activations")
@@ -98,7 +96,8 @@ def test_memory_allocated_rises_by_blocks_of_four_tensors_a_parameter(workloads,
         gc.collect(0)
         rise = torch.cuda.memory_allocated() - before
     should = sum(4 * rounded_bytes(parameter.nbytes) for parameter in stepper.state)
-    assert rise == should, f"memory_allocated rose by {rise}, but should rise by {should} [{model}]"
+
+    equal(rise, should, "the rise of memory_allocated")
 
 
 @pytest.mark.claim("mem.4gb-per-1b")
@@ -110,23 +109,15 @@ def test_a_billion_parameters_take_4_gb_as_weights_and_16_in_training():
     stepper = torch.optim.AdamW(net.parameters())
     net(torch.empty(1, 10**5, device="meta")).sum().backward()
     stepper.step()
-    states = [
-        kept for state in stepper.state.values() for name, kept in state.items() if name != "step"
-    ]
-    weights = sum(parameter.nbytes for parameter in net.parameters())
-    gradients = sum(parameter.grad.nbytes for parameter in net.parameters())
-    total = weights + gradients + sum(kept.nbytes for kept in states)
+    weights = net.weight.nbytes
+    gradients = net.weight.grad.nbytes
+    state = stepper.state[net.weight]
+    total = weights + gradients + state["exp_avg"].nbytes + state["exp_avg_sq"].nbytes
     formula = memory.model_state(10**9)
-    assert weights == formula.parameters == 4 * 10**9, (
-        f"weights take {weights} bytes, but should take 4e9"
-    )
-    assert weights + gradients == 8 * 10**9, (
-        f"with gradients {weights + gradients} bytes, but should be 8e9"
-    )
-    assert total == 16 * 10**9 != 4 * 10**9, (
-        f"training takes {total} bytes, but should take 16e9, not 4e9"
-    )
-    assert formula.total == total, f"model_state={formula.total} bytes, but should be {total}"
+
+    agree("bytes", weights=weights, formula=formula.parameters, should=4 * 10**9)
+    equal(weights + gradients, 8 * 10**9, "bytes with gradients")
+    agree("bytes in training", total=total, formula=formula.total, should=16 * 10**9)
 
 
 @pytest.mark.claim("mem.496", "mem.470gb")
@@ -140,12 +131,9 @@ def test_the_lectures_example_takes_496_bytes_and_640_with_adam(
     formula = memory.training_bytes(
         parameter_count(model), activation_bytes(model, batch), optimizer
     )
-    assert got == formula == total, (
-        f"the example takes {got} bytes, training_bytes={formula}, not {total}"
-    )
-    assert 1e8 < 470e9 / got < 1e9, (
-        f"470 GB is {470e9 / got:.2g} times the example's {got} bytes, but should be ~1e9"
-    )
+
+    agree("bytes", got=got, formula=formula, total=total)
+    between(470e9 / got, 1e8, 1e9, "470 GB over the example")
 
 
 @pytest.mark.claim("mem.adam-formula", "mem.omits-activations")
@@ -158,10 +146,7 @@ def test_adam_takes_four_bytes_for_n_and_three_n_and_the_activations(
     n = parameter_count(model)
     activations = batch * model.dim * model.layers
     formula = memory.training_bytes(n, activation_bytes(model, batch), "adam")
-    assert got == 4 * (n + 3 * n + activations), (
-        f"{got} bytes are held, not 4·(4·{n} + {activations}) [{model}]"
-    )
-    assert formula == got, f"training_bytes={formula}, but should be {got} [{model}, {batch=}]"
+    agree("bytes", got=got, by_hand=4 * (n + 3 * n + activations), formula=formula)
 
 
 @pytest.mark.claim("mem.single-dtype")
@@ -172,27 +157,21 @@ def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(
 ):
     got = held_bytes(workloads, metered_device, model, batch, "adam", TORCH_DTYPES[dtype])
     elements = 4 * parameter_count(model) + batch * model.dim * model.layers
-    formula = memory.element_bytes(elements, dtype)
-    assert got == formula, (
-        f"{got} bytes are held, but should be {formula} [{model}, {batch=}, {dtype=}]"
-    )
+    equal(got, memory.element_bytes(elements, dtype), "bytes held")
 
 
 def recipe_bytes(workloads, device, model, recipe):
     """Bytes per class after one step of an optimizer that keeps the recipe's dtypes; the allocator
     holds no more.
     """
-    dtypes = optimizers.recipe_of(recipe)
-    gradients, state, parameters = (
-        TORCH_DTYPES[name] for name in (dtypes.gradients, dtypes.state, dtypes.parameters)
-    )
-    x = workloads.inputs(model, 2, device=device).to(parameters)
+    names = optimizers.recipe_of(recipe)
+    dtype = TORCH_DTYPES[names.parameters]
+    kept = TORCH_DTYPES[names.gradients], TORCH_DTYPES[names.state], TORCH_DTYPES.get(names.master)
+    x = workloads.inputs(model, 2, device=device).to(dtype)
 
     def train():
-        net = workloads.build(model, device=device, dtype=parameters)
-        stepper = tensors.RecipeAdamW(
-            net.parameters(), gradients, state, TORCH_DTYPES.get(dtypes.master)
-        )
+        net = workloads.build(model, device=device, dtype=dtype)
+        stepper = tensors.RecipeAdamW(net.parameters(), *kept)
         tensors.train(net, stepper, x)
         return net, stepper
 
@@ -203,9 +182,7 @@ def recipe_bytes(workloads, device, model, recipe):
         state=tensors.tensor_sum(stepper.tensors("exp_avg", "exp_avg_sq")),
         master=tensors.tensor_sum(stepper.tensors("master")),
     )
-    assert held == found.total, (
-        f"{recipe} holds {held} bytes, but its tensors take {found.total} [{model}]"
-    )
+    equal(held, found.total, "bytes held")
     return found
 
 
@@ -226,13 +203,10 @@ def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(
 ):
     got = recipe_bytes(workloads, metered_device, model, recipe)
     n = parameter_count(model)
-    formula = memory.model_state(n, "adamw", recipe)
-    assert got == formula, f"{recipe} holds {got}, but should hold {formula} [{model}]"
-    each = memory.bytes_per_parameter(recipe=recipe)
-    said = SAID[recipe]
-    assert got.total / n == each == said, (
-        f"{recipe} holds {got.total / n} a parameter, {each=}, not {said} [{model}]"
-    )
+    equal(got, memory.model_state(n, "adamw", recipe), "bytes by class")
+
+    per_parameter = memory.bytes_per_parameter(recipe=recipe)
+    agree("bytes a parameter", got=got.total / n, formula=per_parameter, said=SAID[recipe])
 
 
 @pytest.mark.claim("mem.grads-equal-params")
@@ -247,22 +221,17 @@ def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(
     x = workloads.inputs(model, 2, device=metered_device).to(dtype)
     net.layers[0].requires_grad_(not frozen)
     stepper = torch.optim.SGD(net.parameters())
-    parameters = tensors.parameter_bytes(net) - frozen * dtype.itemsize * model.inputs * model.dim
+    parameters = tensors.tensor_sum(p for p in net.parameters() if p.requires_grad)
     _, (gradients, zeroed, freed) = tensors.held_after(
         metered_device,
         lambda: net(x).pow(2).mean().backward(),
         lambda: stepper.zero_grad(set_to_none=False),
         stepper.zero_grad,
     )
-    assert gradients == parameters, (
-        f"gradients take {gradients} bytes, not {parameters} [{name} {model} {frozen=}]"
-    )
-    assert zeroed == parameters, (
-        f"zeroed gradients take {zeroed} bytes, but should take {parameters} [{name} {model}]"
-    )
-    assert freed == 0, (
-        f"gradients take {freed} bytes after zero_grad(), but should take 0 [{name} {model}]"
-    )
+
+    equal(gradients, parameters, "bytes of gradients")
+    equal(zeroed, parameters, "bytes of zeroed gradients")
+    equal(freed, 0, "bytes of gradients after zero_grad()")
 
 
 def step_counts(device, net, optimizer=""):
@@ -304,51 +273,42 @@ def test_each_class_counts_while_it_is_alive(workloads, memory_device, optimizer
     phases, net = train_two_steps(workloads, memory_device, model, batch, optimizer, set_to_none)
     n = parameter_count(model)
     counts = step_counts(memory_device, net, optimizer)
-    alive = (
-        activation_bytes(model, batch)
-        + memory.tensor_bytes((batch, model.outputs))
-        + memory.tensor_bytes(())
-    )
+    loss = memory.tensor_bytes((batch, model.outputs)) + memory.tensor_bytes(())
+    alive = activation_bytes(model, batch) + loss
     formula = memory.training_phases(n, alive, optimizer, tensors=counts, set_to_none=set_to_none)
     data = memory.tensor_bytes((batch, model.inputs))
+
     for moment, phase in phases.items():
-        got = phase.live_bytes - data
-        assert got == formula[moment], (
-            f"after {moment} {got} bytes are alive, not {formula[moment]} [{optimizer}]"
-        )
+        equal(phase.live_bytes - data, formula[moment], f"bytes after {moment}")
+
+
+def peak_of(phases, moments):
+    return max(phases[moment].peak_bytes for moment in moments)
 
 
 @pytest.mark.claim("mem.grads-freed")
 @fewer
 @given(model=nets, batch=sizes(most=12))
-@example(
-    model=DeepLinear(dim=9, layers=3, inputs=10), batch=1
-)  # falls by less than half of the gradients
+# The peak falls by less than half of the gradients.
+@example(model=DeepLinear(dim=9, layers=3, inputs=10), batch=1)
 def test_freed_gradients_give_back_their_bytes_until_the_next_backward(
     workloads, metered_device, model, batch
 ):
     tensors.warm_up(metered_device)
-    freed, kept = (
-        train_two_steps(workloads, metered_device, model, batch, "sgd", free)[0]
-        for free in (True, False)
-    )
+    freed, _ = train_two_steps(workloads, metered_device, model, batch, "sgd")
+    kept, _ = train_two_steps(workloads, metered_device, model, batch, "sgd", set_to_none=False)
     gradients = 4 * parameter_count(model)
     moments = ("zero_grad", "second forward", "second backward")
     given_back = [kept[moment].live_bytes - freed[moment].live_bytes for moment in moments]
-    assert given_back == [gradients, gradients, 0], (
-        f"{given_back} bytes less at {moments} [{model}, {batch=}]"
-    )
-    peak_with = max(kept[moment].peak_bytes for moment in moments)
-    peak_without = max(freed[moment].peak_bytes for moment in moments)
-    fall = peak_with - peak_without
+
+    equal(given_back, [gradients, gradients, 0], f"bytes less at {moments}")
+    fall = peak_of(kept, moments) - peak_of(freed, moments)
     # Kept ones are there beside all activations, the tensors of the loss, and the gradient that is
     # to be added next.
     weight = model.dim * max(model.dim, model.inputs, model.outputs)
     output = batch * model.outputs
     most = min(gradients, activation_bytes(model, batch) + 4 * (weight + 5 * output + 2))
-    assert 0 < fall <= most, (
-        f"the peak falls by {fall} of {gradients} bytes, at most by {most} [{model}, {batch=}]"
-    )
+    assert 0 < fall <= most, f"the peak falls by {fall} bytes, not by up to {most}"
 
 
 @pytest.mark.claim("mem.grads-freed")
@@ -358,14 +318,9 @@ def test_freed_gradients_give_back_their_bytes_until_the_next_backward(
 def test_freed_gradients_lower_no_peak_that_the_optimizers_step_makes(
     workloads, metered_device, model
 ):
-    peaks = []
-    for free in (True, False):
-        run, *_ = train_two_steps(workloads, metered_device, model, 1, "adamw", free)
-        peaks.append(max(phase.peak_bytes for phase in run.values()))
-    freed, kept = peaks
-    assert freed == kept, (
-        f"the peak falls from {kept} to {freed} bytes, but the step needs them all [{model}]"
-    )
+    freed, _ = train_two_steps(workloads, metered_device, model, 1, "adamw")
+    kept, _ = train_two_steps(workloads, metered_device, model, 1, "adamw", set_to_none=False)
+    equal(peak_of(freed, freed), peak_of(kept, kept), "the peak")
 
 
 @pytest.mark.claim("mem.total-formula", "mem.adam-formula")
@@ -376,37 +331,32 @@ def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(
 ):
     tensors.warm_up(metered_device)
     phases, net = train_two_steps(workloads, metered_device, model, batch, optimizer)
-    peak = max(phases["second forward"].peak_bytes, phases["second backward"].peak_bytes)
+    peak = peak_of(phases, ("second forward", "second backward"))
     n = parameter_count(model)
     activations = activation_bytes(model, batch)
     state = memory.optimizer_state_bytes(n, optimizer, tensors=step_counts(metered_device, net))
     formula = deep_linear_peak_bytes(model, batch, model_state_bytes=4 * n + state)
-    assert peak == formula, f"the peak is {peak} bytes, but should be {formula} [{model}, {batch=}]"
+    equal(peak, formula, "the peak in bytes")
 
     total = memory.training_bytes(n, activations, optimizer)
-    output, layer, data = (
-        memory.tensor_bytes((batch, width)) for width in (model.outputs, model.dim, model.inputs)
-    )
+    output = memory.tensor_bytes((batch, model.outputs))
+    layer = memory.tensor_bytes((batch, model.dim))
+    data = memory.tensor_bytes((batch, model.inputs))
     scalars = state - memory.optimizer_state_bytes(n, optimizer) + 2 * memory.tensor_bytes(())
     least = total - min(4 * n, activations)
     most = total + data + max(layer + output, 5 * output) + scalars
-    assert least <= peak <= most, (
-        f"the peak is {peak} bytes, but should be between {least} and {most} [{model}]"
-    )
+    between(peak, least, most, "the peak in bytes")
 
 
 @pytest.mark.claim("mem.omits-activations")
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("implementation", ["foreach", "for-loop"])
 def test_the_step_of_adamw_needs_scratch_beyond_its_state(memory_device, implementation, amsgrad):
-    sizes_of_tensors = (700, 10_000, 2_000, 30)
+    elements = (700, 10_000, 2_000, 30)
     with measured_memory(memory_device) as held:
-        parameters = [
-            torch.nn.Parameter(torch.ones(size, device=memory_device)) for size in sizes_of_tensors
-        ]
-        stepper = torch.optim.AdamW(
-            parameters, foreach=implementation == "foreach", amsgrad=amsgrad
-        )
+        parameters = [torch.nn.Parameter(torch.ones(n, device=memory_device)) for n in elements]
+        foreach = implementation == "foreach"
+        stepper = torch.optim.AdamW(parameters, foreach=foreach, amsgrad=amsgrad)
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
         stepper.step()
@@ -414,16 +364,12 @@ def test_the_step_of_adamw_needs_scratch_beyond_its_state(memory_device, impleme
         stepper.step()
         held.mark("second step")
     optimizer = "adamw-amsgrad" if amsgrad else "adamw"
-    formula = memory.optimizer_step_peak_bytes(
-        sizes_of_tensors, implementation, optimizer=optimizer
-    )
+    formula = memory.optimizer_step_peak_bytes(elements, implementation, optimizer=optimizer)
     if memory_device.type != "cpu":
-        formula -= optimizers.STEP_BYTES * len(sizes_of_tensors)
-    got = held.phases["second step"].peak_bytes
+        formula -= optimizers.STEP_BYTES * len(elements)
+
     # The CPU boxes the 1 that is added to a step count, as an integer and as a float.
-    assert formula <= got <= formula + 12, (
-        f"step() peaks at {got} bytes, not at {formula} [{implementation}]"
-    )
+    between(held.phases["second step"].peak_bytes, formula, formula + 12, "the peak in bytes")
 
 
 @pytest.fixture
@@ -461,20 +407,14 @@ def test_the_buckets_of_data_parallel_take_the_bytes_of_the_gradients(
             net(x).sum().backward()
             time.sleep(0.002)
             held.mark(f"step {step}")
-    each = tensors.parameter_bytes(net)
-    live = {moment: phase.live_bytes for moment, phase in held.phases.items()}
-    # The first step makes the gradients. After any one, a thread of gloo's may not have freed its
-    # copy of a bucket yet.
-    got = [live["net"], live["wrapped"], min(live[f"step {step}"] for step in range(1, 6))]
+    parameters = tensors.parameter_bytes(net)
+    built, wrapped, _, *later = (phase.live_bytes for phase in held.phases.values())
     # Parameters, buckets and gradients; where the gradients are views of the buckets, no more than
     # without buckets.
-    should = [
-        times * each
-        for times in {None: (1, 1, 2), False: (1, 2, 3), True: (1, 2, 2)}[gradients_are_buckets]
-    ]
-    over = [
-        held - least for held, least in zip(got, should, strict=True)
-    ]  # the reducer keeps a number or two
-    assert 0 <= min(over) <= max(over) <= 64, (
-        f"{got} bytes are held, but should be {should} [{each} of parameters]"
-    )
+    times = {None: (1, 1, 2), False: (1, 2, 3), True: (1, 2, 2)}[gradients_are_buckets]
+
+    # The first step makes the gradients. After any one, a thread of gloo's may not have freed its
+    # copy of a bucket yet.
+    for got, least in zip((built, wrapped, min(later)), times, strict=True):
+        # The reducer keeps a number or two.
+        between(got - least * parameters, 0, 64, f"bytes beyond {least} times the parameters")

@@ -10,7 +10,7 @@ from torch import nn
 
 from accounting.devices import has_dtype
 from accounting.models import DeepLinear, parameter_count
-from test_claims.oracles.tensors import assert_same
+from test_claims.oracles.messages import agree, equal
 from test_claims.strategies import TORCH_DTYPES, dtypes_among, seeds, shapes, sizes
 
 FLOATING = sorted(name for name, dtype in TORCH_DTYPES.items() if dtype.is_floating_point)
@@ -53,15 +53,8 @@ class Holder(nn.Module):
         self.register_buffer("buffer", values.clone())
 
     def forward(self, x):
-        return (
-            x
-            + self.tracked
-            + self.frozen
-            + self.plain
-            + self.hidden[0]
-            + self.listed[0]
-            + self.buffer
-        )
+        y = x + self.tracked + self.frozen + self.plain
+        return y + self.hidden[0] + self.listed[0] + self.buffer
 
 
 @pytest.mark.claim("module.parameter")
@@ -73,12 +66,8 @@ def test_a_parameter_is_a_tensor_that_needs_a_gradient_and_shares_its_data(devic
     assert parameter.requires_grad, "a parameter needs no gradient"
     assert parameter.is_leaf, "a parameter is no leaf"
 
-    got = parameter.shape, parameter.dtype
-    should = shape, x.dtype
-    assert got == should, f"(shape, dtype) is {got}, but should be {should}"
-
-    same = parameter.data_ptr() == x.data_ptr()
-    assert same, f"the parameter has data of its own [{shape=}, {dtype=}]"
+    equal((parameter.shape, parameter.dtype), (shape, x.dtype), "shape and dtype")
+    equal(parameter.data_ptr(), x.data_ptr(), "the address of the data")
     assert not x.requires_grad, "making a parameter of a tensor changed the tensor"
 
 
@@ -91,20 +80,18 @@ def test_a_module_lists_loads_and_moves_parameters_but_no_plain_tensors(device):
     named = sorted(name for name, _ in net.named_parameters())
     saved = sorted(net.state_dict())
     should = [f"0.in.0.{name}" for name in ("frozen", "listed.0", "tracked")]
-    assert named == should, f"the parameters are {named}, but should be {should}"
-    assert saved == ["0.in.0.buffer", *should], (
-        f"the saved tensors are {saved}, but should be a buffer and {should}"
-    )
+    equal(named, should, "names of parameters")
+    equal(saved, ["0.in.0.buffer", *should], "names of saved tensors")
 
     net.load_state_dict({name: 5 * value for name, value in net.state_dict().items()})
     net.to(torch.float16)
     moved = {"buffer": 5, "frozen": 5, "listed.0": 5, "tracked": 10}
     for name, value in holder.state_dict().items():
-        assert_same(f"{name}, loaded", value, torch.full_like(value, moved[name]))
-        assert value.dtype == torch.float16, f"{name} was not moved to fp16, but is {value.dtype}"
+        equal(value, torch.full_like(value, moved[name]), f"{name}, loaded")
+        equal(value.dtype, torch.float16, f"the dtype of {name}")
     for x in (holder.plain, holder.hidden[0]):
-        assert x.dtype == torch.float32, f"a plain tensor was moved to {x.dtype}"
-        assert_same("a plain tensor", x, torch.ones(3))
+        equal(x.dtype, torch.float32, "the dtype of a plain tensor")
+        equal(x, torch.ones(3), "a plain tensor")
 
 
 @pytest.mark.claim("module.parameter")
@@ -117,10 +104,11 @@ def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
     # The loss is the sum, so that each gradient is 1.
     for name, value in holder.state_dict().items():
         trained = name in ("listed.0", "tracked")
-        assert_same(f"{name} after a step", value, start - 0.1 if trained else start)
+        equal(value, start - 0.1 if trained else start, f"{name} after a step")
+
     for untracked in (holder.plain, holder.hidden[0]):
         assert untracked.grad is not None, "a plain tensor got no gradient"
-        assert_same("a plain tensor after a step", untracked, start)
+        equal(untracked, start, "a plain tensor after a step")
 
 
 @pytest.mark.claim("module.cruncher-params")
@@ -128,11 +116,8 @@ def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
 def test_a_deep_linear_net_has_d_squared_l_plus_d_parameters(workloads, dim, layers):
     model = DeepLinear(dim, layers)
     counted = real_parameter_count(workloads.build(model, device="meta"))
-    formula = parameter_count(model)
     lecture = dim * dim * layers + dim
-    should = f"but should be {counted} [{dim=}, {layers=}]"
-    assert formula == counted, f"{formula=}, {should}"
-    assert lecture == counted, f"{lecture=}, {should}"
+    agree("parameters", counted=counted, formula=parameter_count(model), lecture=lecture)
 
 
 def linear_layers(widths, bias):
@@ -150,13 +135,10 @@ def test_each_layer_with_a_bias_adds_its_outputs(inputs, dim, layers, outputs, b
     # The formula as written counts the outputs once: for the example 59, where there are 67.
     weights = sum(m * n for m, n in pairwise(widths))
     corrected = weights + bias * sum(widths[1:])
-    formula = parameter_count(net)
-    should = f"but should be {counted} [{widths=}, {bias=}]"
-    assert corrected == counted, f"{corrected=}, {should}"
-    assert formula == counted, f"{formula=}, {should}"
 
-    written = weights + outputs
-    assert written != counted, f"as written the formula gives {written}, too"
+    agree("parameters", counted=counted, corrected=corrected, formula=parameter_count(net))
+
+    assert weights + outputs != counted, "as written the formula gives the same"
 
 
 class Linear(nn.Module):
@@ -182,14 +164,11 @@ def test_a_linear_layer_is_x_w_plus_b_and_torchs_holds_the_transpose(
     ours = Linear(weight, bias)
     torchs = nn.Linear(fan_in, fan_out, dtype=exact_dtype(device), device=device)
     torchs.load_state_dict({"weight": weight.T, "bias": bias})
-    said = f"[{seed=}, {rows=}, {fan_in=}, {fan_out=}]"
-    assert_same(f"x @ W + b {said}", ours(x), should)
-    assert_same(f"nn.Linear {said}", torchs(x), should)
-    stored = ours.weight.shape
-    assert stored == (fan_in, fan_out), f"our weight is {stored}"
 
-    stored = torchs.weight.shape
-    assert stored == (fan_out, fan_in), f"torch's weight is {stored}"
+    equal(ours(x), should, "x @ W + b")
+    equal(torchs(x), should, "nn.Linear")
+    equal(ours.weight.shape, (fan_in, fan_out), "the shape of our weight")
+    equal(torchs.weight.shape, (fan_out, fan_in), "the shape of torch's weight")
 
 
 @pytest.mark.claim("module.forward-through-layers")
@@ -207,8 +186,7 @@ def test_the_output_is_the_product_with_each_matrix_and_the_heads(
     should = x
     for layer in layers:
         should = product(should, layer.weight.T)
-    assert should.shape == (batch, 1), f"a batch of {batch} gives {should.shape}"
 
-    said = f"[{model}, {batch=}, {seed=}]"
-    assert_same(f"the net's output {said}", net(x), should)
-    assert_same(f"nn.Sequential {said}", layers(x), should)
+    equal(should.shape, (batch, 1), "the shape")
+    equal(net(x), should, "the net's output")
+    equal(layers(x), should, "nn.Sequential")

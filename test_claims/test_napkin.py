@@ -19,10 +19,12 @@ from accounting.models import DeepLinear, Transformer, parameter_count
 from prooflops import counted
 from test_claims.oracles import published, tensors
 from test_claims.oracles.kernels import product
+from test_claims.oracles.messages import agree, at_least, at_most, between, close, equal
 from test_claims.strategies import sizes
 
 H100 = "NVIDIA H100 80GB HBM3"
-DENSE_PEAK = Fraction(1979 * 10**12, 2)  # the lecture's: printed with sparsity, halved
+# The lecture's: printed with sparsity, halved.
+DENSE_PEAK = Fraction(1979 * 10**12, 2)
 PARAMETERS = 70 * 10**9
 TOKENS = 15 * 10**12
 DEVICES = 1024
@@ -49,7 +51,7 @@ def dispatched_per_token(workloads, net):
 def flops_per_token(workloads):
     """Of a net of 70e9 parameters."""
     parameters, flops = dispatched_per_token(workloads, DeepLinear(dim=10**5, layers=7))
-    assert round(parameters / 1e9) == PARAMETERS / 10**9
+    equal(round(parameters / 1e9), 70, "billions of parameters")
     return flops
 
 
@@ -82,10 +84,8 @@ def test_a_70b_model_on_15t_tokens_takes_1024_h100s_144_days(
     simulated = simulated_days(flops_per_token, TOKENS, DEVICES, Fraction(peak), MFU)
     formula = planning.training_days(PARAMETERS, TOKENS, DEVICES, float(peak), float(MFU))
     record_figure(f"{formula:.2f} days")
-    assert formula == pytest.approx(float(simulated), rel=1e-5), (
-        f"training_days={formula}, not {float(simulated)}"
-    )
-    assert round(formula) == days, f"training_days={formula}, but should round to {days} [{peak=}]"
+    close(formula, float(simulated), "training_days", rel=1e-5)
+    equal(round(formula), days, "training_days, rounded")
 
 
 @pytest.mark.claim("napkin.time-formula")
@@ -98,9 +98,7 @@ def test_training_days_are_those_of_a_run_of_the_flops_dispatched(
     parameters, each = dispatched_per_token(workloads, net)
     simulated = float(simulated_days(each, tokens, device_count, peak, mfu))
     formula = planning.training_days(parameters, tokens, device_count, float(peak), float(mfu))
-    assert formula == pytest.approx(simulated), (
-        f"training_days={formula}, but should be {simulated} [{net}, {tokens=}]"
-    )
+    close(formula, simulated, "training_days")
 
 
 @pytest.mark.claim("napkin.ignores")
@@ -111,20 +109,15 @@ def test_training_days_are_those_of_a_run_that_never_waits(workloads, net, token
     """Seconds of each day go to communication, checkpoints, failures and data."""
     parameters, each = dispatched_per_token(workloads, net)
     formula = planning.training_days(parameters, tokens, DEVICES, 1e9, float(MFU))
-    without, real = (
-        float(simulated_days(each, tokens, DEVICES, 10**9, MFU, of)) for of in (0, sum(stalls))
-    )
-    assert formula == pytest.approx(without), (
-        f"training_days={formula}, but should be {without}: no stall counts"
-    )
-    assert real > formula or real == without, (
-        f"training_days={formula}, but should be at most {real} [{stalls=}]"
-    )
+    run = each, tokens, DEVICES, 10**9, MFU
+    without = float(simulated_days(*run))
+    real = float(simulated_days(*run, sum(stalls)))
+
+    close(formula, without, "training_days, in which no stall counts")
+    assert real > formula or real == without, f"training_days={formula} is above {real}"
     of_run = float(MFU * (1 - Fraction(sum(stalls), ONE_DAY_S)))
     by_run = planning.training_days(parameters, tokens, DEVICES, 1e9, of_run)
-    assert by_run == pytest.approx(real), (
-        f"training_days={by_run} by the MFU of the run, but should be {real}"
-    )
+    close(by_run, real, "training_days by the MFU of the run")
 
 
 @pytest.mark.claim("napkin.stalls")
@@ -151,15 +144,13 @@ def test_a_run_that_waits_takes_longer_than_its_steps_say(workloads, device, spe
     parameters = parameter_count(net)
     steps = 10**6
     mfu = 0.5
-    of_steps, of_run = (
-        planning.training_days(parameters, 256 * steps, 1, 1e12, share)
-        for share in (mfu, mfu / ratio.value)
-    )
-    assert of_run / of_steps == pytest.approx(ratio.value), f"{of_run} and {of_steps} days"
+    of_steps = planning.training_days(parameters, 256 * steps, 1, 1e12, mfu)
+    of_run = planning.training_days(parameters, 256 * steps, 1, 1e12, mfu / ratio.value)
+    close(of_run / of_steps, ratio.value, "days of the run over days of its steps")
 
     _, each = dispatched_per_token(workloads, net)
     without = float(simulated_days(each, 256 * steps, 1, 10**12, Fraction(mfu)))
-    assert of_steps == pytest.approx(without), f"{of_steps} days, but without waits {without}"
+    close(of_steps, without, "days without waits")
 
 
 @pytest.mark.claim("napkin.cost")
@@ -184,9 +175,8 @@ def test_a_run_costs_the_bill_of_every_hour_of_every_device(
         left -= done
     days = planning.training_days(parameters, tokens, device_count, float(peak), float(MFU))
     formula = planning.training_cost(days, device_count, cents / 100)
-    assert formula == pytest.approx(float(bill)), (
-        f"{formula=}, but the bill is {float(bill)} [{net}]"
-    )
+
+    close(formula, float(bill), "training_cost")
 
 
 @pytest.mark.claim("napkin.energy-per-token")
@@ -200,30 +190,21 @@ def test_joules_per_token_are_the_watts_of_a_simulated_run_over_its_tokens(
 ):
     days = simulated_days(flops_per_token, TOKENS, device_count, DENSE_PEAK, mfu)
     joules = float(days * ONE_DAY_S * device_count * watts / TOKENS)
-    formula = (
-        device_count
-        * watts
-        / planning.tokens_per_s(PARAMETERS, device_count, float(DENSE_PEAK), float(mfu))
-    )
-    assert formula == pytest.approx(joules, rel=1e-5), (
-        f"{formula} J per token, but should be {joules} [{mfu=}]"
-    )
+    rate = planning.tokens_per_s(PARAMETERS, device_count, float(DENSE_PEAK), float(mfu))
+    close(device_count * watts / rate, joules, "joules per token", rel=1e-5)
 
 
 @pytest.mark.claim("napkin.energy-per-token")
 def test_the_mfu_of_steps_gives_less_energy_than_llamas_card_hours():
-    parameters, (hours, watts) = (
-        published.LLAMA3_405B_PARAMETERS,
-        published.LLAMA3_405B_HOURS_AND_WATTS,
-    )
+    parameters = published.LLAMA3_405B_PARAMETERS
+    hours, watts = published.LLAMA3_405B_HOURS_AND_WATTS
     printed = hours * 60 * 60 * watts / published.LLAMA3_405B_TOKENS
     of_steps = [
         watts / planning.tokens_per_s(parameters, 1, float(DENSE_PEAK), mfu) for mfu in (0.43, 0.38)
     ]
     rounded = [round(joules, 1) for joules in (*of_steps, printed)]
-    assert rounded == [4.0, 4.5, 5.0], (
-        f"{rounded} J by the MFU of steps and by the hours, but should be 4, 4.5 and 5"
-    )
+
+    equal(rounded, [4.0, 4.5, 5.0], "joules by the MFU of steps and by the hours")
 
 
 def goodput(save_s, between_failures_s, every_s, failures=10**6):
@@ -240,27 +221,21 @@ def test_a_run_loses_least_when_it_saves_every_root_of_2_save_s_mtbf(save_s, rar
     mtbf = rarity * save_s
     best_s = math.sqrt(2 * save_s * mtbf)
     kept = {factor: goodput(save_s, mtbf, factor * best_s, 10**5) for factor in (0.8, 1, 1.25)}
-    assert kept[1] == max(kept.values()), (
-        f"saving at other times than every {best_s:.0f} s keeps more: {kept}"
-    )
-    lost = (1 - kept[1]) / math.sqrt(2 * save_s / mtbf)  # 0.987 to 1.001
-    assert 0.97 < lost < 1.02, (
-        f"{1 - kept[1]:.4f} is lost, {lost:.2f} times the root of 2 · save time / MTBF"
-    )
+
+    equal(kept[1], max(kept.values()), "the most that is kept", kept=kept)
+    lost = (1 - kept[1]) / math.sqrt(2 * save_s / mtbf)
+    between(lost, 0.97, 1.02, "the loss over the root of 2 · save time / MTBF")
     every_s = best_s * np.geomspace(0.5, 2, 1001)
     mean_kept = every_s / np.expm1((every_s + save_s) / mtbf)
     best = every_s[mean_kept.argmax()]
-    assert best == pytest.approx(best_s, rel=0.02), (
-        f"saving is best every {best} s, but should be every {best_s}"
-    )
+    close(best, best_s, "the best interval in s", rel=0.02)
 
 
 @pytest.mark.claim("napkin.goodput")
 def test_where_saving_is_slow_the_rule_saves_too_seldom():
-    by_rule, sooner = (goodput(0.5, 1.0, every) for every in (1.0, 0.7))
-    assert sooner > 1.02 * by_rule, (
-        f"saving every 0.7 keeps {sooner:.3f}, the rule's every 1.0 {by_rule:.3f}"
-    )
+    by_rule = goodput(0.5, 1.0, 1.0)
+    sooner = goodput(0.5, 1.0, 0.7)
+    at_least(sooner, 1.02 * by_rule, "the share that saving sooner keeps")
 
 
 def optimal_ratio(fit, flops):
@@ -284,28 +259,19 @@ def test_all_but_the_third_table_have_about_20_tokens_per_parameter(approach, le
     table = published.COMPUTE_OPTIMAL[approach]
     for parameters, flops, tokens in table:
         formula = planning.rule_flops("step", int(parameters), int(tokens))
-        assert formula == pytest.approx(flops, rel=0.05), (
-            f"6ND={formula:.3g}, but printed are {flops:.3g} FLOPs"
-        )
+        close(formula, flops, "6ND", rel=0.05)
     ratios = [tokens / parameters for parameters, _, tokens in table]
     ends = [float(f"{end(ratios):.3g}") for end in (min, max)]
-    assert ends == [least, most], (
-        f"tokens per parameter are from {ends}, but should be {least} to {most} [{approach=}]"
-    )
+    equal(ends, [least, most], "least and most tokens per parameter")
 
 
 @pytest.mark.claim("napkin.chinchilla-20")
 @given(log_flops=st.floats(19, 26))
 def test_the_corrected_fit_alone_gives_about_20_tokens_per_parameter(log_flops):
-    corrected, printed = (
-        optimal_ratio(fit, 10**log_flops) for fit in ("besiroglu-2024", "chinchilla-2022")
-    )
-    assert 15 < corrected < 25, (
-        f"{corrected:.1f} tokens per parameter, but should be about 20 [{log_flops=}]"
-    )
-    assert printed > 25, (
-        f"the printed coefficients give {printed:.1f}, but should give more than 25 [{log_flops=}]"
-    )
+    corrected = optimal_ratio("besiroglu-2024", 10**log_flops)
+    printed = optimal_ratio("chinchilla-2022", 10**log_flops)
+    between(corrected, 15, 25, "tokens per parameter of the corrected fit")
+    at_least(printed, 25, "tokens per parameter of the printed one")
 
 
 @pytest.mark.claim("napkin.8h100-2weeks", "napkin.4.7e21")
@@ -315,19 +281,12 @@ def test_eight_h100s_give_4_79e21_flops_in_one_week_and_9_58e21_in_two(record_fi
         exact = 8 * int(timedelta(weeks=weeks).total_seconds()) * DENSE_PEAK
         formula = planning.affordable_flops(7 * weeks, 8, float(DENSE_PEAK))
         record_figure(f"{weeks} week(s): {formula:.3e} FLOPs")
-        assert formula == pytest.approx(float(exact)), (
-            f"affordable_flops={formula}, but should be {float(exact)}"
-        )
-        assert f"{formula:.2e}" == printed, (
-            f"affordable_flops={formula}, but should be {printed} [{weeks=}]"
-        )
-        assert (literal == exact) == (weeks == 1), (
-            f"8·(60·60·24·7)·peak should be one week only [{weeks=}]"
-        )
+        close(formula, float(exact), "affordable_flops", weeks=weeks)
+        equal(f"{formula:.2e}", printed, "affordable_flops, rounded", weeks=weeks)
+        equal(literal == exact, weeks == 1, "8·(60·60·24·7)·peak is right", weeks=weeks)
     sparse = planning.affordable_flops(7, 8, 1979e12)
-    assert sparse == formula, (
-        f"affordable_flops={sparse} in one week at the sparse peak, but should be that of two weeks"
-    )
+
+    equal(sparse, formula, "affordable_flops in one week at the sparse peak")
 
 
 @pytest.mark.claim("napkin.six-across-run")
@@ -337,15 +296,13 @@ def test_six_n_d_is_the_products_of_a_whole_run(workloads, device, net, batches)
     stepper = torch.optim.SGD(model.parameters(), lr=1e-3)
     with counted.flops() as count:
         for batch in batches:
-            model(
-                workloads.inputs(net, batch, device=device).requires_grad_()
-            ).square().mean().backward()
+            x = workloads.inputs(net, batch, device=device).requires_grad_()
+            model(x).square().mean().backward()
             stepper.step()
             stepper.zero_grad()
     formula = planning.rule_flops("step", parameter_count(net), sum(batches))
-    assert formula == count.total, (
-        f"6ND={formula}, but {count.total} FLOPs were counted [{net}, {batches=}]"
-    )
+
+    equal(formula, count.total, "6ND")
 
 
 @pytest.mark.claim("napkin.six-across-run")
@@ -353,38 +310,36 @@ def test_six_n_d_is_the_products_of_a_whole_run(workloads, device, net, batches)
     "beyond", ["optimizer", "attention", "recomputation", "data without a gradient"]
 )
 def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
-    net, batch, sequence = (
-        (ATTENDING, 1, 6 * ATTENDING.dim) if beyond == "attention" else (ONLY_PRODUCTS, 8, 1)
-    )
-    model = workloads.build(
-        net, device=device, checkpoint_every=2 if beyond == "recomputation" else 0
-    )
+    net, batch, sequence = ONLY_PRODUCTS, 8, 1
+    if beyond == "attention":
+        net, batch, sequence = ATTENDING, 1, 6 * ATTENDING.dim
+    checkpoint_every = 2 if beyond == "recomputation" else 0
+    model = workloads.build(net, device=device, checkpoint_every=checkpoint_every)
     x = workloads.inputs(net, batch, sequence, device=device)
-    x = x.requires_grad_(
-        x.is_floating_point() and beyond != "data without a gradient"
-    )  # token ids take none
+    if beyond in ("optimizer", "recomputation"):
+        x.requires_grad_()
     with sdpa_kernel(SDPBackend.MATH), counted.flops() as count:
         model(x).square().mean().backward()
     with counted.flops() as step:
         torch.optim.AdamW(model.parameters(), foreach=False).step()
     used = count.total + (step.elementwise if beyond == "optimizer" else 0)
-    rule = planning.rule_flops("step", parameter_count(net), batch * sequence)
-    record_figure(f"with {beyond}: {used / rule:.2f} x 6ND")
-    norms = sum(
-        parameter.numel() for parameter in model.parameters() if parameter.dim() == 1
-    )  # 6ND counts those too
     n = parameter_count(net)
-    d = net.dim
+    rule = planning.rule_flops("step", n, batch * sequence)
+    record_figure(f"with {beyond}: {used / rule:.2f} x 6ND")
+    layer = 2 * batch * net.dim**2
+    # 6ND counts the weights of norms too.
+    norms = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 1)
+    pairs = 3 * net.layers * 2 * 2 * sequence**2 * net.dim
     least, most = {
-        "optimizer": (8 * n, 14 * n),  # Adam's operations, two in one or each alone
-        "attention": (3 * net.layers * 2 * 2 * sequence**2 * d - 6 * norms * sequence,) * 2,
-        "data without a gradient": (-2 * batch * d**2,) * 2,
-        "recomputation": (2 * 2 * batch * d**2,)
-        * 2,  # the first of each two layers: the second is stopped early
+        # Adam's operations, two in one or each alone.
+        "optimizer": (8 * n, 14 * n),
+        "attention": 2 * (pairs - 6 * norms * sequence,),
+        "data without a gradient": (-layer, -layer),
+        # The first of each two layers: the second is stopped early.
+        "recomputation": (2 * layer, 2 * layer),
     }[beyond]
-    assert least <= used - rule <= most, (
-        f"{beyond} adds {used - rule} FLOPs to 6ND, but should add {least} to {most}"
-    )
+
+    between(used - rule, least, most, "FLOPs beyond 6ND")
 
 
 @cache
@@ -401,40 +356,30 @@ def held_per_parameter(workloads, device, dtype, optimizer):
         tensors.parameter_bytes(model),
         tensors.gradient_bytes(model),
         tensors.state_bytes(stepper),
+        tensors.graph_bytes(device, lambda: model(x)),
     ]
-    held.append(tensors.graph_bytes(device, lambda: model(x)))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return [Fraction(part, parameters) for part in held]
 
 
-IN_40B, IN_53B = ({"marks": pytest.mark.claim(claim)} for claim in ("napkin.40b", "napkin.53b"))
-ADAMW = partial(tensors.RecipeAdamW, gradients=torch.bfloat16)
+IN_40B = pytest.mark.claim("napkin.40b")
+IN_53B = pytest.mark.claim("napkin.53b")
 FP32 = torch.float32
 BF16 = torch.bfloat16
+ADAMW = partial(tensors.RecipeAdamW, gradients=BF16)
+WIDE_STATE = partial(ADAMW, state=FP32, master=None)
+ALL_IN_BF16 = partial(ADAMW, state=BF16, master=None)
+WIDE_MASTER = partial(ADAMW, state=FP32, master=FP32)
 
 
 @pytest.mark.parametrize(
     ("recipe", "optimizer", "memory", "printed"),
     [
-        pytest.param("fp32", torch.optim.AdamW, 80 * 10**9, "40.0e9", **IN_40B),
-        pytest.param("fp32", torch.optim.AdamW, 80 * 2**30, "42.9e9", **IN_40B),
-        pytest.param(
-            "bf16-fp32-state",
-            partial(ADAMW, state=FP32, master=None),
-            80 * 10**9,
-            "53.3e9",
-            **IN_53B,
-        ),
-        pytest.param(
-            "bf16", partial(ADAMW, state=BF16, master=None), 80 * 10**9, "80.0e9", **IN_53B
-        ),
-        pytest.param(
-            "bf16-fp32-master",
-            partial(ADAMW, state=FP32, master=FP32),
-            80 * 10**9,
-            "40.0e9",
-            **IN_53B,
-        ),
+        pytest.param("fp32", torch.optim.AdamW, 80 * 10**9, "40.0e9", marks=IN_40B),
+        pytest.param("fp32", torch.optim.AdamW, 80 * 2**30, "42.9e9", marks=IN_40B),
+        pytest.param("bf16-fp32-state", WIDE_STATE, 80 * 10**9, "53.3e9", marks=IN_53B),
+        pytest.param("bf16", ALL_IN_BF16, 80 * 10**9, "80.0e9", marks=IN_53B),
+        pytest.param("bf16-fp32-master", WIDE_MASTER, 80 * 10**9, "40.0e9", marks=IN_53B),
     ],
 )
 def test_eight_h100s_hold_by_what_they_shard(
@@ -442,24 +387,17 @@ def test_eight_h100s_hold_by_what_they_shard(
 ):
     dtype = FP32 if recipe == "fp32" else BF16
     *held, activations = held_per_parameter(workloads, metered_device, dtype, optimizer)
-    for stage in range(
-        4
-    ):  # shards none of them, the optimizer state, gradients as well, parameters as well
+    # Shards none of them, the optimizer state, gradients as well, parameters as well.
+    for stage in range(4):
         each = sum(held[: 3 - stage]) + sum(held[3 - stage :]) / 8
         formula = planning.largest_model_parameters(
             memory, devices=8, zero_stage=stage, recipe=recipe
         )
-        should = pytest.approx(float(memory / each), rel=1e-9)
-        assert formula == should, (
-            f"largest_model_parameters={formula}, but should be {should} [{recipe}, {stage=}]"
-        )
-    assert f"{formula / 1e9:.1f}e9" == printed, (
-        f"largest_model_parameters={formula}, but should be {printed}"
-    )
+
+        close(formula, float(memory / each), "largest_model_parameters", rel=1e-9, stage=stage)
+    equal(f"{formula / 1e9:.1f}e9", printed, "largest_model_parameters, rounded")
     room = float(memory / (each + activations))
-    assert room < 0.95 * formula, (
-        f"with activations {room:.3g} parameters fit, but should be fewer than {formula}"
-    )
+    at_most(room, 0.95 * formula, "parameters that fit beside activations")
 
 
 @pytest.mark.claim("napkin.40b", "napkin.per-device")
@@ -468,16 +406,8 @@ def test_eight_h100s_hold_by_what_they_shard(
 def test_plain_data_parallel_holds_5e9_however_many_devices_there_are(
     workloads, metered_device, device_count
 ):
-    held = (
-        80
-        * 10**9
-        / sum(held_per_parameter(workloads, metered_device, torch.float32, torch.optim.AdamW)[:3])
-    )
+    *held, _ = held_per_parameter(workloads, metered_device, FP32, torch.optim.AdamW)
     formula = planning.largest_model_parameters(80 * 10**9, device_count, zero_stage=0)
-    assert formula == held == 5 * 10**9, (
-        f"largest_model_parameters={formula}, but should be {held} [{device_count=}]"
-    )
+    agree("parameters", formula=formula, held=80 * 10**9 / sum(held), should=5 * 10**9)
     sharded = planning.largest_model_parameters(80 * 10**9, devices=device_count)
-    assert sharded == device_count * formula, (
-        f"{device_count} devices hold {sharded}, but should hold {formula} each"
-    )
+    equal(sharded, device_count * formula, "parameters of all devices")

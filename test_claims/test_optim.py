@@ -1,7 +1,7 @@
 """The state of optimizers: its bytes, dtypes and keys, and who keeps it."""
 
 from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from accounting.planning import device_state
 from prooflops.memory import measured_memory
 from prooflops.memory.allocator import charge_bounds
 from test_claims.oracles import tensors
-from test_claims.oracles.messages import between, equal
+from test_claims.oracles.messages import agree, at_least, at_most, between, equal
 from test_claims.oracles.sharding import held_by_fake_ranks
 from test_claims.strategies import (
     TORCH_DTYPES,
@@ -53,18 +53,13 @@ KEEPING = [
 def test_the_allocator_sees_so_many_copies_appear(
     metered_device, optimizer, buffers, tensor_shapes, dtype
 ):
-    kept, (torchs, inputs) = (
-        optimizers.OPTIMIZERS[optimizer],
-        (TORCH_DTYPES[dtype], f"[{tensor_shapes}, {dtype}]"),
-    )
+    torchs = TORCH_DTYPES[dtype]
+    parameters = []
+    for shape in tensor_shapes:
+        parameter = torch.nn.Parameter(torch.ones(shape, device=metered_device, dtype=torchs))
+        parameter.grad = torch.ones_like(parameter)
+        parameters.append(parameter)
     with measured_memory(metered_device) as held:
-        parameters = [
-            torch.nn.Parameter(torch.ones(of, device=metered_device, dtype=torchs))
-            for of in tensor_shapes
-        ]
-        for parameter in parameters:
-            parameter.grad = torch.ones_like(parameter)
-        held.mark("before")
         stepper = tensors.OPTIMIZERS[optimizer](parameters)
         held.mark("constructor")
         stepper.step()
@@ -73,22 +68,15 @@ def test_the_allocator_sees_so_many_copies_appear(
         held.mark("second step")
     elements = sum(parameter.numel() for parameter in parameters)
     step_counts = len(parameters) if metered_device.type == "cpu" else 0
-    whole = (
-        buffers * elements * torchs.itemsize
-        + optimizers.STEP_BYTES * len(kept.scalars) * step_counts
-    )
-    for steps, moment in enumerate(["constructor", "first step", "second step"]):
-        got = held.phases[moment].live_bytes - held.phases["before"].live_bytes
+    scalars = optimizers.STEP_BYTES * len(optimizers.OPTIMIZERS[optimizer].scalars)
+    whole = buffers * elements * torchs.itemsize + scalars * step_counts
+    for steps, moment in enumerate(held.phases):
+        got = held.phases[moment].live_bytes
         should = 0 if steps == 0 and optimizer != "adagrad" else whole
-        assert got == should, (
-            f"after the {moment} {optimizer} holds {got} bytes, but should hold {should} {inputs}"
-        )
         formula = memory.optimizer_state_bytes(
             elements, optimizer, dtype, tensors=step_counts, steps=steps
         )
-        assert formula == got, (
-            f"optimizer_state_bytes={formula}, but {got} are held after the {moment} {inputs}"
-        )
+        agree(f"bytes after the {moment}", got=got, should=should, formula=formula)
 
 
 @pytest.mark.claim("optim.state-ON")
@@ -107,27 +95,21 @@ def test_the_state_of_adamw_becomes_half_of_all_that_training_holds(metered_devi
             lambda net=net, x=x: net(x).grad_fn,
         )
         got = after - before
-        should = 8 * 2 * width * (width + 1) + optimizers.STEP_BYTES * step_counts
-        formula = memory.optimizer_state_bytes(
-            2 * width * (width + 1), "adamw", tensors=step_counts
-        )
-        assert got == formula == should, (
-            f"AdamW keeps {got} bytes, {formula=}, but should keep {should} [{width=}]"
-        )
+        elements = 2 * width * (width + 1)
+        should = 8 * elements + optimizers.STEP_BYTES * step_counts
+        formula = memory.optimizer_state_bytes(elements, "adamw", tensors=step_counts)
+        agree("bytes of state", got=got, formula=formula, should=should)
         shares.append(got / (tensors.parameter_bytes(net) + whole))
-    assert shares == sorted(shares), (
-        f"the state's share of the bytes is {shares}, but should grow with the width"
-    )
-    assert 0.49 < shares[-1] < 0.5, (
-        f"the state's share is {shares[-1]:.3f} in the end, but should approach 1/2"
-    )
+
+    equal(shares, sorted(shares), "the state's shares of the bytes")
+    between(shares[-1], 0.49, 0.5, "the state's share in the end")
+
     kept = [
         tensors.state_bytes(tensors.stepped(torch.optim.Adafactor, [(n, n)], metered_device)[1])
         for n in (64, 128)
     ]
-    assert kept[1] < 2.1 * kept[0], (
-        f"Adafactor, factored, keeps {kept} bytes for n and 4n parameters, not 4 times"
-    )
+
+    at_most(kept[1], 2.1 * kept[0], "bytes of Adafactor for 4n parameters")
 
 
 LINEAR_1024_BYTES = 16_793_600
@@ -153,19 +135,13 @@ def test_a_linear_layer_of_1024_by_1024_with_adamw_holds_16_793_600_bytes(linear
         tensors.parameter_bytes(net) + tensors.gradient_bytes(net) + tensors.state_bytes(stepper)
     )
     formula = memory.model_state(elements).total
-    assert elements == 1_049_600, f"the layer has {elements} parameters, but should have 1,049,600"
-    assert formula == summed == LINEAR_1024_BYTES, (
-        f"tensors take {summed} bytes, {formula=}, but should be 16,793,600"
-    )
+    equal(elements, 1_049_600, "parameters of the layer")
+    agree("bytes", formula=formula, tensors=summed, should=LINEAR_1024_BYTES)
     step_counts = 2 * optimizers.STEP_BYTES if next(net.parameters()).device.type == "cpu" else 0
-    got = held.live_bytes - step_counts
-    assert got == summed, (
-        f"the allocator holds {got} bytes beside the step counts, but should hold {summed}"
-    )
-    scratch = held.peak_bytes - held.live_bytes
-    assert scratch >= 4 * 1024**2, (
-        f"the step peaks {scratch} bytes above that, but should by a weight or more"
-    )
+
+    equal(held.live_bytes - step_counts, summed, "bytes that the allocator holds")
+
+    at_least(held.peak_bytes - held.live_bytes, 4 * 1024**2, "scratch of the step in bytes")
 
 
 @pytest.mark.claim("optim.linear-1024")
@@ -176,15 +152,11 @@ def test_memory_allocated_is_that_and_what_the_blocks_round_up(linear_1024):
     bounds = [charge_bounds(parameter.nbytes) for parameter in net.parameters()]
     least = 4 * sum(low for low, _ in bounds)
     most = 4 * sum(high for _, high in bounds)
-    assert least == sum(sizes) == LINEAR_1024_BYTES, (
-        f"{least} bytes are the least charge, but should be 16,793,600"
-    )
-    got = held.charged_live_bytes
-    assert least <= got <= most, (
-        f"memory_allocated grew by {got}, but should grow by {least} to {most}"
-    )
+
+    agree("the least charge", least=least, bytes=sum(sizes), should=LINEAR_1024_BYTES)
+    between(held.charged_live_bytes, least, most, "the growth of memory_allocated")
     places = {state["step"].device.type for state in stepper.state.values()}
-    assert places == {"cpu"}, f"the step counts are on {places}, but should be on the CPU"
+    equal(places, {"cpu"}, "the step counts' device")
 
 
 @pytest.mark.claim("optim.state-keyed")
@@ -202,7 +174,7 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(
         tensors.OPTIMIZERS[optimizer], tensor_shapes, metered_device, *in_
     )
     buffers = optimizers.OPTIMIZERS[optimizer].buffers
-    assert set(stepper.state) == set(parameters), f"{optimizer} has state of {list(stepper.state)}"
+    equal(set(stepper.state), set(parameters), "the keys")
     before = {(p, name): stepper.state[p][name] for p in parameters for name in buffers}
 
     def three_steps():
@@ -212,19 +184,11 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(
             stepper.step()
 
     _, (grown,) = tensors.held_after(metered_device, three_steps)
-    assert grown == 0, (
-        f"three steps later {grown} bytes more are held, but should be none [{optimizer}]"
-    )
+    equal(grown, 0, "bytes more after three steps")
     for (p, name), buffer in before.items():
-        same = stepper.state[p][name] is buffer
-        assert same, (
-            f"three steps later another buffer is kept, but should be the same [{optimizer}, "
-            f"{name}, {p.dtype}]"
-        )
+        assert stepper.state[p][name] is buffer, f"three steps later {name} is another buffer"
     keys = list(stepper.state_dict()["state"])
-    assert keys == [*range(len(parameters))], (
-        f"state_dict() is keyed by {keys}, but should be by positions"
-    )
+    equal(keys, [*range(len(parameters))], "the keys of state_dict()")
 
 
 @pytest.mark.claim("optim.state-same-dtype", "optim.state-fp32-auto", "amp.recipe-bf16-params")
@@ -241,20 +205,19 @@ def test_each_buffer_of_adam_is_like_its_parameter(
     build = partial(optimizer, amsgrad=amsgrad)
     steps = optimizers.STEP_BYTES if metered_device.type == "cpu" else 0
     parameters, stepper = tensors.stepped(build, [shape], device, *in_)
-    for parameter, name in product(
-        parameters, ["exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * amsgrad]
-    ):
-        got, should = (
-            (t.shape, t.dtype, t.device) for t in (stepper.state[parameter][name], parameter)
-        )
-        assert got == should, f"{name} is {got}, but should be {should} [{in_=}]"
+    for parameter in parameters:
+        state = stepper.state[parameter]
+        equal("max_exp_avg_sq" in state, amsgrad, "whether the largest average is kept")
+        for kept in (state["exp_avg"], state["exp_avg_sq"], state.get("max_exp_avg_sq", parameter)):
+            got = kept.shape, kept.dtype, kept.device
+            should = parameter.shape, parameter.dtype, parameter.device
+            equal(got, should, "shape, dtype and device of a buffer")
     _, (held,) = tensors.held_after(
         metered_device, partial(tensors.stepped, build, [shape], metered_device, *in_)
     )
     should = sum((4 + amsgrad) * parameter.nbytes + steps for parameter in parameters)
-    assert held == should, (
-        f"with parameter and gradient {held} bytes are held, but should be {should} [{shape=}]"
-    )
+
+    equal(held, should, "bytes with parameter and gradient")
 
 
 @pytest.mark.claim("optim.state-fp32-auto")
@@ -268,12 +231,9 @@ def test_a_state_brought_in_fp32_is_cast_to_the_parameters_dtype(device, optimiz
     stepper.load_state_dict(brought)
     for name, moment in moments.items():
         got = stepper.state[parameter][name]
-        should = moment.to(parameter.dtype)
-        assert got.dtype == should.dtype, (
-            f"{name} is loaded as {got.dtype}, but should be {should.dtype}"
-        )
-        wrong = tensors.difference(got, should)
-        assert not wrong, f"{name}, loaded from fp32: {wrong} [{dtype=}]"
+
+        equal(got.dtype, parameter.dtype, f"the dtype of {name}")
+        equal(got, moment.to(parameter.dtype), name)
 
 
 @pytest.mark.claim("optim.zero-grad-none")
@@ -294,15 +254,16 @@ def test_zero_grad_frees_its_own_gradients_unless_told_to_keep_them(
     metered_device, options, kept, elements, names
 ):
     with measured_memory(metered_device) as held:
-        parameters = [
-            torch.nn.Parameter(torch.ones(each, device=metered_device)) for each in elements
-        ]
-        groups = [
-            [{"params": of[:1]}, {"params": of[1:]}] for of in (parameters[::2], parameters[1::2])
-        ]
-        steppers = [tensors.OPTIMIZERS[name](of) for name, of in zip(names, groups, strict=True)]
-        for parameter in parameters:
+        parameters = []
+        for each in elements:
+            parameter = torch.nn.Parameter(torch.ones(each, device=metered_device))
             parameter.grad = torch.ones_like(parameter)
+            parameters.append(parameter)
+        steppers = []
+        for turn, name in enumerate(names):
+            first, *others = parameters[turn::2]
+            groups = [{"params": [first]}, {"params": others}]
+            steppers.append(tensors.OPTIMIZERS[name](groups))
         for stepper in steppers:
             stepper.step()
         held.mark("both steps")
@@ -313,10 +274,8 @@ def test_zero_grad_frees_its_own_gradients_unless_told_to_keep_them(
         before.live_bytes - after.live_bytes for before, after in pairwise(held.phases.values())
     ]
     should = [4 * (1 - kept) * sum(elements[turn::2]) for turn in (0, 1)]
-    inputs = f"[{options}, {elements}, {names}]"
-    assert freed == should, (
-        f"the zero_grad() of two optimizers free {freed} bytes, but should free {should} {inputs}"
-    )
+
+    equal(freed, should, "bytes that each zero_grad() frees")
 
 
 @pytest.mark.claim("optim.zero-sharding")
@@ -333,6 +292,7 @@ def test_each_of_many_devices_keeps_its_part_of_the_state_and_all_else(
     formula = device_state(elements, devices, zero_stage=1, optimizer="adam")
     held = held_by_fake_ranks(alike, devices)
     parameters, gradients, states = zip(*held, strict=True)
+
     equal(set(parameters), {formula.parameters}, "bytes of parameters")
     equal(set(gradients), {formula.gradients}, "bytes of gradients")
     equal(sum(states), 8 * elements, "bytes of all shards")

@@ -1,6 +1,7 @@
 """Updates of torch's optimizers against those of their papers, and in 16 bits."""
 
 from functools import partial
+from itertools import product
 from math import sqrt
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import softplus
 
 from test_claims.oracles import optimizers as papers
+from test_claims.oracles.messages import at_least, at_most, close, equal
 
 rates = st.sampled_from([1e-4, 0.01, 0.5])
 averages = st.floats(0.5, 0.999)
@@ -18,58 +20,46 @@ epsilons = st.sampled_from([1e-12, 1e-8, 1e-2])
 momenta = st.sampled_from([0.0, 0.9])
 
 
-# The averages that each keeps, with the power of the gradients and the place of the factor; the
-# claims.
-AVERAGES = [
-    (
-        torch.optim.Adam,
-        "betas",
-        {"exp_avg": (1, 0), "exp_avg_sq": (2, 1)},
-        ["optim.adam-description", "optim.adam-2"],
-    ),
-    (
-        torch.optim.RMSprop,
-        "alpha",
-        {"square_avg": (2, 0)},
-        ["optim.rmsprop-ema", "optim.rmsprop-1"],
-    ),
-]
+# The averages that each keeps, with the power of the gradients and the place of the factor.
+AVERAGES_OF_ADAM = {"exp_avg": (1, 0), "exp_avg_sq": (2, 1)}
+AVERAGE_OF_RMSPROP = {"square_avg": (2, 0)}
 
 
+@pytest.mark.claim("optim.state-keyed")
 @pytest.mark.parametrize(
     ("optimizer", "option", "names"),
     [
-        pytest.param(*row, marks=pytest.mark.claim(*claims, "optim.state-keyed"))
-        for *row, claims in AVERAGES
+        pytest.param(
+            torch.optim.Adam,
+            "betas",
+            AVERAGES_OF_ADAM,
+            marks=pytest.mark.claim("optim.adam-description", "optim.adam-2"),
+        ),
+        pytest.param(
+            torch.optim.RMSprop,
+            "alpha",
+            AVERAGE_OF_RMSPROP,
+            marks=pytest.mark.claim("optim.rmsprop-ema", "optim.rmsprop-1"),
+        ),
     ],
 )
 @given(task=papers.tasks, factors=st.tuples(averages, averages))
 def test_averages_of_the_gradients_are_kept_and_not_the_gradients(
     device, optimizer, option, names, task, factors
 ):
-    _, states = task.torchs(
-        optimizer, device, **{option: factors if option == "betas" else factors[0]}
-    )
+    options = {option: factors if option == "betas" else factors[0]}
+    _, states = task.torchs(optimizer, device, **options)
     ages = range(task.steps - 1, -1, -1)
     for state, history in zip(states, task.arrays()[1], strict=True):
         kept = {name: of.cpu().numpy() for name, of in state.items()}
+        for (name, average), g, power in product(kept.items(), history, (1, 2)):
+            same = np.array_equal(average, g**power)
+            assert not same, f"{name} is a gradient or its square"
         for name, (power, place) in names.items():
             each = [factors[place] ** age * g**power for age, g in zip(ages, history, strict=True)]
             should = (1 - factors[place]) * sum(each)
             error = np.abs(kept[name] - should).max() / task.scale**power
-            assert error < 1e-12, (
-                f"{name} is {error:.1g} from the average of the gradients [{task}, {factors}]"
-            )
-        same = [
-            name
-            for name, of in kept.items()
-            for g in history
-            for power in (1, 2)
-            if np.array_equal(of, g**power)
-        ]
-        assert not same, (
-            f"{same} are a gradient or its square, but should not be kept [{task}, {factors}]"
-        )
+            at_most(error, 1e-12, f"{name} beyond the average of the gradients")
 
 
 decays = st.sampled_from([0.0, 0.1])
@@ -151,14 +141,14 @@ def test_torchs_update_is_the_one_of_its_paper(
     device, optimizer, update, options, loop, task, data
 ):
     drawn = data.draw(st.fixed_dictionaries(options))
-    unfused = (
-        optimizer is torch.optim.Adagrad and device.type != "cpu"
-    )  # older torch fuses it on the CPU alone
-    got, _ = task.torchs(optimizer, device, **drawn, **data.draw(loops if unfused else loop))
-    differs = papers.disagreement(
-        got, task.reference(update, **drawn), 1e-9 if "alpha" in drawn else 1e-11
-    )
-    assert differs is None, f"{differs} [{task}, {drawn}]"
+    if optimizer is torch.optim.Adagrad and device.type != "cpu":
+        # Older torch fuses it on the CPU alone.
+        loop = loops
+    got, _ = task.torchs(optimizer, device, **drawn, **data.draw(loop))
+    tolerance = 1e-9 if "alpha" in drawn else 1e-11
+    differs = papers.disagreement(got, task.reference(update, **drawn), tolerance)
+
+    equal(differs, None, "the first difference", options=drawn)
 
 
 @pytest.mark.claim("optim.history")
@@ -166,12 +156,9 @@ def test_torchs_update_is_the_one_of_its_paper(
 def test_nesterovs_acceleration_is_another_update(device, task, lr, momentum, loop):
     nesterov = task.reference(papers.nesterov, lr=lr, momentum=momentum)
     got, _ = task.torchs(torch.optim.SGD, device, lr=lr, momentum=momentum, nesterov=True, **loop)
-    differs = papers.disagreement(got, nesterov)
-    assert differs is None, f"{differs} [{task}, {lr=}, {momentum=}, {loop}]"
+    equal(papers.disagreement(got, nesterov), None, "the first difference")
     classical = task.reference(papers.heavy_ball, lr=lr, momentum=momentum)
-    assert papers.disagreement(nesterov, classical), (
-        f"the two updates should differ [{task}, {lr=}, {momentum=}]"
-    )
+    assert papers.disagreement(nesterov, classical), "the two updates agree"
 
 
 @pytest.mark.claim("optim.momentum-average", "optim.state-keyed")
@@ -188,15 +175,11 @@ def test_the_buffer_is_an_average_with_dampening_and_a_sum_without(device, task,
     for dampening, each in weights.items():
         given = {"dampening": dampening} if dampening else {}
         _, states = task.torchs(torch.optim.SGD, device, lr=0.01, momentum=momentum, **given)
-        for tensor, history in enumerate(gradients):
+        for state, history in zip(states, gradients, strict=True):
             should = sum(weight * g for weight, g in zip(each, history, strict=True))
-            error = (
-                np.abs(states[tensor]["momentum_buffer"].cpu().numpy() - should).max() / task.scale
-            )
-            assert error < 1e-11, (
-                f"the buffer is {error:.1g} from the weighted sum [{task}, {momentum=}, "
-                f"{dampening=}]"
-            )
+            buffer = state["momentum_buffer"].cpu().numpy()
+            error = np.abs(buffer - should).max() / task.scale
+            at_most(error, 1e-11, "the buffer beyond the weighted sum", dampening=dampening)
 
 
 @pytest.mark.claim(
@@ -211,18 +194,16 @@ def test_adagrad_keeps_the_sum_of_squares_and_is_not_adam(device, task, lr, init
     for state, history in zip(states, task.arrays()[1], strict=True):
         got = state["sum"].cpu().numpy()
         squares = initial + sum(g**2 for g in history)
-        assert np.allclose(got, squares, rtol=1e-12, atol=0), (
-            f"the sum is {got}, but should be {squares} [{task}]"
-        )
+        close(got, squares, "the sum", rel=1e-12, within=0)
     adam, _ = task.torchs(torch.optim.Adam, device, lr=lr)
-    assert task.steps == 1 or papers.disagreement(adam, paths), (
-        f"Adam takes the path of AdaGrad [{task}]"
-    )
+
+    assert task.steps == 1 or papers.disagreement(adam, paths), "Adam takes the path of AdaGrad"
 
 
 @pytest.mark.claim("optim.adam-combo")
 @given(seed=st.integers(0, 2**32 - 1), betas=st.tuples(averages, averages))
-@example(seed=0, betas=(0.9, 0.999))  # 3.16
+# 3.16 times as large.
+@example(seed=0, betas=(0.9, 0.999))
 def test_without_the_correction_the_first_step_is_another(device, seed, betas):
     task = papers.Task(shapes=((50,),), steps=1, scale=1.0, seed=seed)
     options = {"lr": 1e-3, "betas": betas, "eps": 1e-8}
@@ -231,9 +212,8 @@ def test_without_the_correction_the_first_step_is_another(device, seed, betas):
     uncorrected = task.reference(papers.adam, bias_correction=False, **options)[0][0] - start
     ratio = float(np.median(uncorrected / corrected))
     should = (1 - betas[0]) / sqrt(1 - betas[1])
-    assert ratio == pytest.approx(should, rel=1e-4), (
-        f"the first step is {ratio:.3f} as large, not {should:.3f}"
-    )
+
+    close(ratio, should, "the first step over the corrected one", rel=1e-4)
 
 
 @pytest.mark.claim("optim.adam-combo")
@@ -242,20 +222,15 @@ def test_rmsprop_with_torchs_momentum_is_not_adam(device, task):
     """There the scaled gradients are averaged, here the average of the gradients is scaled."""
     rmsprop, _ = task.torchs(torch.optim.RMSprop, device, lr=0.01, alpha=0.999, momentum=0.9)
     adam = task.reference(papers.adam, lr=0.01, betas=(0.9, 0.999), eps=1e-8)
-    assert papers.disagreement(rmsprop, adam), (
-        f"RMSProp with momentum is Adam, but should not be [{task}]"
-    )
+    assert papers.disagreement(rmsprop, adam), "RMSProp with momentum is Adam"
 
 
 @pytest.mark.claim("optim.subclass")
 @given(task=papers.tasks, lr=rates)
 def test_an_own_subclass_takes_the_steps_of_torchs_adagrad(device, task, lr):
-    got, should = (
-        task.torchs(of, device, lr=lr, eps=0.0)[0]
-        for of in (papers.OwnAdagrad, torch.optim.Adagrad)
-    )
-    differs = papers.disagreement(got, should)
-    assert differs is None, f"{differs} [{task}, {lr=}]"
+    got, _ = task.torchs(papers.OwnAdagrad, device, lr=lr, eps=0.0)
+    should, _ = task.torchs(torch.optim.Adagrad, device, lr=lr, eps=0.0)
+    equal(papers.disagreement(got, should), None, "the first difference")
 
 
 LINKS = {
@@ -272,7 +247,8 @@ def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired(device, see
     below.
     """
     torch.manual_seed(seed)
-    (of, lr), width = LINKS[link], 8 << seed
+    of, lr = LINKS[link]
+    width = 8 << seed
     x = torch.randn(256, width).to(device)
     way = torch.linspace(0.02, 0.15, width).to(device)
 
@@ -285,19 +261,14 @@ def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired(device, see
             return torch.autograd.grad(loss(wide), wide)[0].to(weights.dtype)
 
         start = torch.full_like(way, begin)
-        return (
-            loss(papers.descended(start, gradient, keeping, steps=400, lr=lr)) / loss(start)
-        ).item()
+        end = papers.descended(start, gradient, keeping, steps=400, lr=lr)
+        return (loss(end) / loss(start)).item()
 
     lost = {"bf16": left("bf16"), "fp16": left("fp16", begin=8.0)}
-    assert min(lost.values()) > 1 / 2, (
-        f"from afar {lost} of the loss are left, but should be almost all"
-    )
+    at_least(min(lost.values()), 1 / 2, "the loss left from afar")
     others = [left(of) for of in ("fp32", "bf16, fp32 master", "bf16, stochastic rounding")]
     others += [left("fp16, fp32 master", begin=8.0), *(left(of, begin=0.0) for of in lost)]
-    assert max(others) < 1 / 20, (
-        f"in fp32, repaired and from 0 on {others} of the loss are left, not a twentieth"
-    )
+    at_most(max(others), 1 / 20, "the loss left in fp32, repaired and from 0 on")
 
 
 @pytest.mark.claim("optim.fp32-state-needed")
@@ -317,9 +288,6 @@ def test_a_second_moment_in_bf16_never_decays(device):
         for _ in range(1000):
             stepper.step()
         left[dtype] = np.array(stepper.state[parameter]["exp_avg_sq"].tolist()) / first
-    assert set(left[torch.bfloat16]) == {1}, (
-        f"after 1000 steps {left[torch.bfloat16]} is left, but should be all"
-    )
-    assert left[torch.float32] == pytest.approx(0.999**1000, rel=1e-3), (
-        f"in fp32 {left[torch.float32]} is left"
-    )
+
+    equal(set(left[torch.bfloat16]), {1}, "what is left after 1000 steps in bf16")
+    close(left[torch.float32], 0.999**1000, "what is left in fp32", rel=1e-3)

@@ -3,6 +3,7 @@ send.
 """
 
 from contextlib import nullcontext
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import product
@@ -16,6 +17,7 @@ from torch.nn import functional
 
 from accounting.models import Transformer
 from accounting.parallel import Collective, Parallelism, collectives, device_parameters
+from test_claims.oracles.messages import equal
 from test_claims.strategies import (
     fewer,
     sizes,
@@ -47,10 +49,7 @@ def test_a_ring_all_reduce_sends_the_array_twice_less_a_ranks_share_of_it(ranks,
     assert (parts == should).all(), f"after the ring the ranks hold {parts}, not {should} each"
 
     ring = Collective("data", "all-reduce", ranks, bytes=should.nbytes, times=1)
-    formula = ring.sent_bytes
-    assert formula == sent_bytes, (
-        f"sent_bytes={formula}, but a rank sent {sent_bytes} [{ranks=}, {each=}]"
-    )
+    equal(ring.sent_bytes, sent_bytes, "bytes sent")
 
 
 @pytest.mark.claim("parallel.all-reduce")
@@ -64,8 +63,8 @@ def test_data_parallelism_all_reduces_every_gradient(workloads, ranks):
     gradients = sum(parameter.nbytes for parameter in net.parameters())
     needed = collectives(model, Parallelism(data=ranks), ranks, 1, "fp32")
     sent_bytes = sum(each.sent_bytes for each in needed)
-    should = Fraction(2 * (ranks - 1), ranks) * gradients
-    assert sent_bytes == should, f"{sent_bytes=}, but should be {should} [{ranks=}]"
+
+    equal(sent_bytes, Fraction(2 * (ranks - 1), ranks) * gradients, "bytes sent")
 
 
 @pytest.mark.claim("parallel.bubble")
@@ -93,7 +92,8 @@ def test_a_pipeline_idles_for_stages_less_one_over_micro_batches(
     off = idle - formula
     more = stages > 1 and (send_s or (slow_s and micro_batches > 1))
     right = off > 1e-9 if more else abs(off) < 1e-9
-    assert right, f"{formula=}, but {idle=} [{stages=}, {micro_batches=}]"
+
+    assert right, f"the bubble is {formula}, but idle is {idle}"
 
 
 @pytest.mark.claim("parallel.experts")
@@ -113,15 +113,16 @@ def test_tokens_go_to_their_experts_and_back_unless_at_home(
     workloads, among, off, ranks, groups, active, tokens, layers, half
 ):
     """Each group of ranks has all experts once."""
-    mixture = {
-        "vocab_size": 8,
-        "dim": 2 * half,
-        "heads": 2,
-        "hidden": 12,
-        "experts": 4,
-        "active_experts": active,
-    }
-    model = Transformer(layers=layers, learned_positions=8, **mixture)
+    model = Transformer(
+        vocab_size=8,
+        layers=layers,
+        dim=2 * half,
+        heads=2,
+        hidden=12,
+        experts=4,
+        active_experts=active,
+        learned_positions=8,
+    )
     split = Parallelism(data=groups * ranks, expert=ranks)
     token = torch.arange(4 * tokens).repeat_interleave(active)
     expert = torch.tensor(among).repeat(len(token) // len(among))
@@ -129,7 +130,8 @@ def test_tokens_go_to_their_experts_and_back_unless_at_home(
     away = expert * ranks // 4 > 0
     sent = []
 
-    def crossing(x):  # forward what leaves the rank or comes back to it, and its gradient
+    def crossing(x):
+        """Forward, `x` leaves the rank or comes back to it; backward, so does its gradient."""
         sent.append(x[away])
         x.register_hook(lambda gradient: sent.append(gradient[away]))
         return x
@@ -140,25 +142,19 @@ def test_tokens_go_to_their_experts_and_back_unless_at_home(
         results = crossing(x[token])[:, None] @ experts[expert]
         x = torch.zeros_like(x).index_add(0, token, crossing(results[:, 0]))
     x.sum().backward()
-    of_experts = [
-        each
-        for each in collectives(model, split, groups * ranks, 4 * tokens, "fp32")
-        if each.kind == "expert"
-    ]
-    formula = sum(each.sent_bytes for each in of_experts)
+    needed = collectives(model, split, groups * ranks, 4 * tokens, "fp32")
+    formula = sum(each.sent_bytes for each in needed if each.kind == "expert")
     should = sum(part.nbytes for part in sent)
-    right = (formula > should) - (formula < should) == off * (ranks > 1)
-    assert right, (
-        f"{formula=} bytes, but {should} leave the rank [{ranks=}, {groups=}, {active=}, "
-        f"{tokens=}, {among=}]"
-    )
+
+    if ranks == 1 or off == 0:
+        equal(formula, should, "bytes that leave the rank")
+    else:
+        equal(formula > should, off > 0, "more by formula", formula=formula, counted=should)
 
     named = workloads.build(model, device="meta").named_parameters()
     whole = sum(p.numel() for name, p in named if ".experts." in name)
     held = device_parameters(model, split)[1]
-    assert held * ranks == whole, (
-        f"a device holds {held} of {whole} parameters of experts, not 1/{ranks}"
-    )
+    equal(held * ranks, whole, "parameters of experts")
 
 
 def shared(ranks, block, x, reduced):
@@ -199,15 +195,10 @@ def shared(ranks, block, x, reduced):
 def test_ranks_all_reduce_the_activations_four_times_a_layer(
     workloads, ranks, width, batch, tokens
 ):
-    options = {
-        "vocab_size": 8,
-        "dim": 8,
-        "heads": 4,
-        "head_dim": width,
-        "hidden": 12,
-        "learned_positions": 8,
-    }
-    one, two = (Transformer(layers=layers, **options) for layers in (1, 2))
+    one = Transformer(
+        vocab_size=8, layers=1, dim=8, heads=4, head_dim=width, hidden=12, learned_positions=8
+    )
+    two = replace(one, layers=2)
     block = workloads.build(one).layers[0]
     reduced = []
     x = torch.randn(batch, tokens, one.dim, requires_grad=True)
@@ -216,9 +207,7 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(
         loss = y.square().sum()
         gradients.append(torch.autograd.grad(loss, (x, *block.parameters())))
     for should, got in zip(*gradients, strict=True):
-        torch.testing.assert_close(
-            got, should, rtol=1e-3, atol=1e-4, msg=f"of {ranks} ranks a gradient is {got}"
-        )
+        torch.testing.assert_close(got, should, rtol=1e-3, atol=1e-4)
     split = Parallelism(tensor=ranks, sequence=False)
     sent = []
     for model in (one, two):
@@ -227,18 +216,17 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(
     formula = sent[1] - sent[0]
     each = x.nbytes * (ranks > 1)
     should = sum(array.nbytes for array in reduced) * (ranks > 1)
-    assert should == 4 * each, f"{should} bytes are reduced, not four times x's [{ranks=}]"
-    assert formula == should, f"{formula=}, but {should} bytes are reduced [{ranks=}]"
+    equal(should, 4 * each, "bytes reduced")
+    equal(formula, should, "bytes reduced by formula")
 
-    ends = 2 * sent[0] - sent[1]
-    assert ends == 2 * each, f"embedding and head send {ends} bytes, not twice x's [{ranks=}]"
+    equal(2 * sent[0] - sent[1], 2 * each, "bytes that embedding and head send")
 
     elements = {1: 0, 2: 0}
     for parameter in block.parameters():
         elements[parameter.dim()] += parameter.numel()
     held = device_parameters(one, split)[0]
-    should = elements[2] / ranks + elements[1]
-    assert held == should, f"{held} parameters, but should be {should} [{ranks=}]"
+
+    equal(held, elements[2] / ranks + elements[1], "parameters of a device")
 
 
 @pytest.mark.claim("parallel.tensor")

@@ -11,14 +11,13 @@ from accounting.memory import element_bytes
 from prooflops.memory import measured_memory, why_uncounted
 from test_claims.oracles import low_precision
 from test_claims.oracles.low_precision import PER_CHANNEL, PER_TENSOR, fresh_loss, quantised
+from test_claims.oracles.messages import agree, at_least, at_most, between, close, equal
 from test_claims.oracles.tensors import relative_error
 from test_claims.strategies import (
     fewer,
     seeds,
     sizes,
 )
-
-granularities = st.sampled_from([PER_CHANNEL, PER_TENSOR])
 
 
 def gaussian(seed, *shape, device="cpu"):
@@ -30,8 +29,8 @@ LOSSES = {
     8: ((0.006, 0.009), (0.008, 0.014)),
     4: ((0.11, 0.16), (0.15, 0.25)),
     3: ((0.26, 0.37), (0.35, 0.55)),
+    2: ((0.75, 0.9), (0.9, 1.0)),
 }
-LOSSES[2] = ((0.75, 0.9), (0.9, 1.0))
 
 
 @pytest.mark.claim("quant.minimal-loss")
@@ -44,9 +43,7 @@ def test_eight_bits_lose_less_than_a_percent_and_four_more_than_a_tenth(
     for granularity, (least, most) in zip((PER_CHANNEL, PER_TENSOR), LOSSES[bits], strict=True):
         got = relative_error(x @ quantised(weight, bits, granularity).T, x @ weight.T)
         record_figure(f"{bits} bits {granularity}: {got:.2%}")
-        assert least < got < most, (
-            f"{bits} bits {granularity} err by {got:.2%}, not by {least:.1%} to {most:.1%}"
-        )
+        between(got, least, most, "the relative error", granularity=granularity)
 
 
 @pytest.mark.claim("quant.minimal-loss")
@@ -54,15 +51,11 @@ def test_eight_bits_lose_less_than_a_percent_and_four_more_than_a_tenth(
 def test_one_outlier_ruins_a_whole_tensor_but_only_its_own_channel(device, seed, bits):
     weight = gaussian(seed, 32, 128, device=device)
     weight[0, 0] = 200.0
-    own, whole = (
-        relative_error(quantised(weight, bits, of)[1:], weight[1:])
-        for of in (PER_CHANNEL, PER_TENSOR)
-    )
+    own = relative_error(quantised(weight, bits, PER_CHANNEL)[1:], weight[1:])
+    whole = relative_error(quantised(weight, bits, PER_TENSOR)[1:], weight[1:])
     clean = relative_error(quantised(weight[1:], bits, PER_CHANNEL), weight[1:])
-    assert own == pytest.approx(clean, rel=1e-5), (
-        f"an outlier in another channel changed {clean} to {own}"
-    )
-    assert whole > 0.3, f"with an outlier {bits} bits per tensor err by {whole:.1%} only"
+    close(own, clean, "the error beside an outlier's channel", rel=1e-5)
+    at_least(whole, 0.3, "the error per tensor with an outlier")
 
 
 @lru_cache
@@ -86,14 +79,10 @@ def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(
     exact = fresh_loss(trained(device, target), target)
     untrained = fresh_loss(low_precision.fitted(device, target, steps=0), target)
     times = {bits: loss_after(device, target, bits) / exact for bits in (8, 4, 3, 2)}
-    record_figure(
-        f"loss {exact:.4f}; "
-        + ", ".join(f"{bits} bits {of:.2f} times" for bits, of in times.items())
-    )
-    assert exact < untrained / 10, f"the net did not learn: {untrained} to {exact}"
-    assert times[8] < 1.1 < times[4] < times[3] / 2 < times[2] / 4 > 2.5, (
-        f"with fewer bits the loss is {times}-fold"
-    )
+    record_figure(f"loss {exact:.4f}, and with fewer bits {times}-fold")
+    at_most(exact, untrained / 10, "the loss of a trained net")
+    right = times[8] < 1.1 < times[4] < times[3] / 2 < times[2] / 4 > 2.5
+    assert right, f"with fewer bits the loss is {times}-fold"
 
 
 @pytest.mark.claim("quant.smaller")
@@ -112,33 +101,22 @@ def test_int8_takes_a_quarter_and_int4_an_eighth_of_fp32_beside_the_scales(
         low = quantised(weight, bits)
         integers = (low / scales[:, None]).round().to(torch.int8)
         with measured_memory(device) as held:
-            stored = (
-                low_precision.packed_int4(integers) if bits == 4 else integers.clone(),
-                scales.clone(),
-            )
-        back = low_precision.unpacked_int4(stored[0]) if bits == 4 else stored[0]
-        assert torch.equal(back, integers), (
-            f"the {name} stored do not come back [{rows=}, {pairs=}]"
-        )
-        same = torch.allclose(back * scales[:, None], low, rtol=1e-4, atol=0)
-        assert same, (
-            f"{name} times scale differs from torch's own quantisation [{rows=}, {pairs=}, {seed=}]"
-        )
+            stored = low_precision.packed_int4(integers) if bits == 4 else integers.clone()
+            kept_scales = scales.clone()
+        back = low_precision.unpacked_int4(stored) if bits == 4 else stored
+        equal(back, integers, "the integers stored", name=name)
+        torch.testing.assert_close(back * scales[:, None], low, rtol=1e-4, atol=0)
         taken[name] = held.live_bytes
         formula = element_bytes(weight.numel(), name) + element_bytes(rows, "fp32")
-        assert taken[name] == formula, (
-            f"{name} takes {taken[name]} B, but should take {formula} [{rows=}, {pairs=}]"
-        )
-        del stored
-    assert 4 * (taken["int8"] - 4 * rows) == 8 * (taken["int4"] - 4 * rows) == weight.nbytes, (
-        f"{taken=}"
-    )
+        equal(taken[name], formula, "bytes", name=name)
+        del stored, kept_scales
+    int8, int4 = (taken[name] - 4 * rows for name in ("int8", "int4"))
+
+    agree("bytes", int8=4 * int8, int4=8 * int4, fp32=weight.nbytes)
 
 
 class WeightOnly:
-    """A product with quantised weights that are never written out: torch's own kernel, int8 on a
-    CPU, int4 on CUDA.
-    """
+    """A product with weights never written out, by torch's kernel: int8 on a CPU, else int4."""
 
     def __init__(self, device, width):
         if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
@@ -183,9 +161,7 @@ def weight_only(device, request):
 def test_one_token_times_quantised_weights_is_faster_than_times_fp32(weight_only, speed):
     wide, x = weight_only.inputs(1)
     error = relative_error(weight_only.product(x).float(), wide @ weight_only.wide.T)
-    assert error < 0.02, (
-        f"the product with quantised weights errs by {error:.1%}, not by a rounding of bf16"
-    )
+    at_most(error, 0.02, "the error of the product with quantised weights")
     what = (
         f"one row times {weight_only.width} x {weight_only.width}, fp32 against quantised weights"
     )
@@ -196,6 +172,7 @@ def test_one_token_times_quantised_weights_is_faster_than_times_fp32(weight_only
 def test_weights_written_out_before_each_product_are_slower_than_fp32(weight_only, speed):
     wide, _ = weight_only.inputs(1)
     what = "dequantise and multiply against fp32"
+
     speed.assert_slower(
         lambda: wide @ weight_only.written_out().T,
         lambda: wide @ weight_only.wide.T,
@@ -215,9 +192,7 @@ def test_quantising_afterwards_loses_less_than_training_in_few_bits(
     record_figure(
         f"{bits} bits: loss {after:.4f} quantised after training, {within:.4f} trained in them"
     )
-    assert after < 0.9 * within, (
-        f"{bits} bits give {after} after training, not clearly less than {within} in it"
-    )
+    at_most(after, 0.9 * within, "the loss quantised afterwards")
 
 
 @pytest.mark.claim("quant.easier-than-training")
@@ -231,10 +206,8 @@ def test_training_two_bits_with_a_wide_copy_beats_quantising_afterwards(
     record_figure(
         f"2 bits: loss {after:.4f} quantised after training, {within:.4f} trained with an fp32 copy"
     )
-    levels = max(
-        len(row.unique()) for layer in aware if hasattr(layer, "weight") for row in layer.weight
-    )
-    assert levels <= 3, f"a row of weights has {levels} values, but 2 bits should have 3"
-    assert within < after / 2, (
-        f"trained in 2 bits the loss is {within}, not below half of {after} after"
-    )
+    rows = [row for layer in aware if hasattr(layer, "weight") for row in layer.weight]
+    levels = max(len(row.unique()) for row in rows)
+
+    at_most(levels, 3, "values in a row of weights")
+    at_most(within, after / 2, "the loss trained in 2 bits")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader
 
+from test_claims.oracles.messages import at_most, equal
 from test_claims.oracles.training import Training, generators_kept, kinds_on
 from test_claims.strategies import (
     TORCH_DTYPES,
@@ -21,7 +22,8 @@ from test_claims.strategies import (
     sizes,
 )
 
-seeds = st.integers(0, 2**32 - 2)  # numpy's range, less one
+# numpy's range, less one.
+seeds = st.integers(0, 2**32 - 2)
 STEPS = 3
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -43,9 +45,7 @@ def deterministic():
 
 
 def random_run(device, seed):
-    """Losses and weights of a short training run with dropout, shuffled batches and noise from
-    every generator.
-    """
+    """Losses and weights of a short run with dropout, shuffled batches and noise."""
     kinds = [kind for kind in kinds_on(device) if kind not in ("scaler", "scheduler")]
     run = Training(device, kinds, seed=seed)
     return run.losses(STEPS), run.weights()
@@ -56,26 +56,18 @@ def random_run(device, seed):
 @given(seed=seeds, bit=sizes(0, 31))
 def test_two_runs_from_one_seed_are_the_same_bit_for_bit(device, seed, bit):
     another = seed ^ 1 << bit
-    (
-        (losses, weights),
-        (again, same),
-        (
-            others,
-            other,
-        ),
-    ) = (random_run(device, of) for of in (seed, seed, another))
-    assert losses == again, f"the losses were {losses}, and then {again} [{seed=}]"
-    assert weights == same, f"the weights differ between two runs [{seed=}]"
-    assert losses != others, f"runs from {seed} and {another} have the same losses: {losses}"
-    assert weights != other, f"runs from {seed} and {another} end with the same weights"
+    run = random_run(device, seed)
+    other = random_run(device, another)
+
+    equal(random_run(device, seed), run, "losses and weights again")
+    assert run[0] != other[0], f"runs from {seed} and {another} have the same losses"
+    assert run[1] != other[1], f"runs from {seed} and {another} end with the same weights"
     starts = [Training(device, seed=of).weights() for of in (seed, another)]
     assert starts[0] != starts[1], f"{seed} and {another} start from the same weights"
     torch.seed()
     unseeded = torch.rand(4, device=device).tolist()
     torch.seed()
-    assert unseeded != torch.rand(4, device=device).tolist(), (
-        "two streams without a fixed seed are the same"
-    )
+    assert unseeded != torch.rand(4, device=device).tolist(), "two streams without a seed are alike"
 
 
 @pytest.mark.claim("rand.fixed-seed")
@@ -97,7 +89,7 @@ def test_draws_large_enough_for_threads_repeat_from_their_seed(device, dtype):
 
     first = drawn()
     for name, again in drawn().items():
-        assert torch.equal(first[name], again), f"from one seed {name} drew {first[name]}, {again}"
+        equal(again, first[name], f"what {name} draws")
 
 
 @pytest.mark.claim("rand.fixed-seed")
@@ -111,10 +103,8 @@ def test_another_process_repeats_a_run_from_its_seed():
     there = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout
-    here = repr(random_run(torch.device("cpu"), 7))
-    assert there.strip() == here, (
-        f"another process's losses and weights are {there}, but should be {here}"
-    )
+
+    equal(there.strip(), repr(random_run(torch.device("cpu"), 7)), "another process's run")
 
 
 LIBRARIES = {
@@ -122,7 +112,8 @@ LIBRARIES = {
     "numpy": (np.random.seed, np.random.random_sample),
     "python": (random.seed, random.random),
 }
-own = []  # the last one is drawn from
+# The last one is drawn from.
+own = []
 STREAMS = LIBRARIES | {
     "own": (lambda seed: own.append(np.random.default_rng(seed)), lambda: own[-1].random())
 }
@@ -155,9 +146,7 @@ def test_a_seed_restarts_its_own_librarys_stream_and_no_other(
     for library, (_, draw) in STREAMS.items():
         got = [draw() for _ in range(after)]
         should = restarted if library == reseeded else alone[library][before:]
-        assert got == should, (
-            f"after seeding {reseeded}, {library} gave {got}, but should give {should} [{first=}]"
-        )
+        equal(got, should, f"the stream of {library} after seeding {reseeded}")
 
 
 @pytest.mark.claim("rand.three-libs")
@@ -169,12 +158,10 @@ def test_a_run_needs_the_seed_of_each_library_it_draws_from_and_no_other(device,
         return run.losses(STEPS)
 
     others = [kind for kind in LIBRARIES if kind not in (library, "torch")]
-    same = losses(LIBRARIES, 1) == losses(LIBRARIES, 1)
-    other = losses(LIBRARIES, 1) == losses(LIBRARIES, 2)
-    unused = losses(others, 1) == losses(others, 2)
-    assert same, f"with one seed of {library} a run gave two results"
-    assert not other, f"two seeds of {library} gave one result, though the run draws from it"
-    assert unused, f"two seeds of {library} gave two results, though the run does not draw from it"
+    run = losses(LIBRARIES, 1)
+    equal(losses(LIBRARIES, 1), run, "losses with one seed")
+    assert losses(LIBRARIES, 2) != run, f"two seeds of {library} gave one result"
+    equal(losses(others, 1), losses(others, 2), f"losses without draws from {library}")
 
 
 @pytest.mark.claim("rand.cuda-seed-all")
@@ -185,9 +172,7 @@ def test_torchs_seed_is_handed_on_to_all_cuda_devices(seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "manual_seed_all", heard.append)
         torch.manual_seed(seed)
-    assert heard == [seed], (
-        f"torch.manual_seed({seed}) called cuda.manual_seed_all with {heard}, not [{seed}]"
-    )
+    equal(heard, [seed], "what cuda.manual_seed_all was called with")
 
 
 @pytest.mark.claim("rand.cuda-seed-all")
@@ -199,10 +184,7 @@ def test_cudas_seed_leaves_the_cpus_stream_as_it_is(seed, other):
     got = [torch.rand(3).tolist()]
     torch.cuda.manual_seed_all(other)
     got.append(torch.rand(3).tolist())
-    assert got == should, (
-        f"around cuda.manual_seed_all({other}) the CPU drew {got}, but should draw {should} "
-        f"[{seed=}]"
-    )
+    equal(got, should, "the CPU's stream around cuda.manual_seed_all")
 
 
 @pytest.mark.claim("rand.cuda-seed-all")
@@ -218,11 +200,9 @@ def test_each_gpu_is_seeded_by_torchs_seed_and_by_cudas_alone(seed, other):
     by_torch = drawn()
     torch.manual_seed(other)
     torch.cuda.manual_seed_all(seed)
-    by_cuda = drawn()
-    assert by_torch == by_cuda, f"torch's seed gave {by_torch}, CUDA's {by_cuda} [{seed=}]"
-    assert all(stream == by_torch[0] for stream in by_torch), (
-        f"the GPUs were seeded differently: {by_torch}"
-    )
+
+    equal(drawn(), by_torch, "streams by CUDA's seed")
+    equal(by_torch, by_torch[:1] * len(gpus), "streams of the GPUs")
 
 
 def two(**options):
@@ -259,15 +239,14 @@ def test_interleaved_streams_each_give_what_they_give_alone(device, seed, draw, 
     together = {name: [] for name in set(order)}
     for name in order:
         together[name].append(draw(generator=generators[name], device=device))
-    wrong = [name for name in together if together[name] != alone[name]]
-    assert not wrong, f"interleaved as {order} the streams {wrong} differ [{draw}, {seed=}]"
+    equal(together, alone, "interleaved streams")
     one_for_all = []
     # With one seed, a draw more at the beginning changes every other.
     for more in (0, 1):
         generator("global")
         one_for_all.append([draw(device=device) for _ in range(more + len(order))][more:])
     same = any(a == b for a, b in zip(*one_for_all, strict=True))
-    assert not same, f"a draw more does not change all that follow it [{draw}, {seed=}]"
+    assert not same, "a draw more does not change all that follow it"
 
 
 SOURCES = ("init", "dropout", "order", "augmentation")
@@ -275,9 +254,9 @@ SOURCES = ("init", "dropout", "order", "augmentation")
 
 def traced_run(device, seed_of, width, batch_size, optimizer, activation, share):
     """The draws of each source of randomness in a short run with seeds, and the losses."""
-    init, order, augmentation = (
-        torch.Generator().manual_seed(seed_of[of]) for of in ("init", "order", "augmentation")
-    )
+    init = torch.Generator().manual_seed(seed_of["init"])
+    order = torch.Generator().manual_seed(seed_of["order"])
+    augmentation = torch.Generator().manual_seed(seed_of["augmentation"])
     hidden = nn.Linear(4, width)
     head = nn.Linear(width, 1)
     for parameter in (*hidden.parameters(), *head.parameters()):
@@ -307,11 +286,12 @@ def traced_run(device, seed_of, width, batch_size, optimizer, activation, share)
     return trace, losses
 
 
-either = st.sampled_from([torch.optim.SGD, torch.optim.Adam])
-activations = [nn.Sigmoid, nn.Tanh, nn.Softplus]
-shares = st.sampled_from([0.2, 0.5, 0.7])
 programs = st.tuples(
-    st.integers(32, 64), st.sampled_from([4, 6, 12]), either, st.sampled_from(activations), shares
+    st.integers(32, 64),
+    st.sampled_from([4, 6, 12]),
+    st.sampled_from([torch.optim.SGD, torch.optim.Adam]),
+    st.sampled_from([nn.Sigmoid, nn.Tanh, nn.Softplus]),
+    st.sampled_from([0.2, 0.5, 0.7]),
 )
 
 
@@ -325,14 +305,11 @@ def test_each_source_varies_alone_with_its_seed_and_changes_the_training(
     trace, losses = traced_run(device, same, *program)
     again = traced_run(device, same, *program)
     other, other_losses = traced_run(device, {**same, varied: seed + 1}, *program)
-    assert again == (trace, losses), (
-        f"with the four fixed {losses} become {again[1]} [{seed=}, {program=}]"
-    )
+
+    equal(again, (trace, losses), "draws and losses with the four fixed")
     changed = [source for source in SOURCES if trace[source] != other[source]]
-    assert changed == [varied], f"another seed of {varied} changed {changed} [{seed=}, {program=}]"
-    assert losses != other_losses, (
-        f"another {varied} did not change the losses {losses} [{seed=}, {program=}]"
-    )
+    equal(changed, [varied], "what another seed changes")
+    assert losses != other_losses, f"another {varied} did not change the losses"
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")
@@ -344,10 +321,8 @@ def test_a_sum_in_another_order_rounds_otherwise(device, seed, dtype):
     large = torch.full_like(small, 1 / torch.finfo(small.dtype).eps)
     first = (large + small) - large
     second = (large - large) + small
-    assert first.item() != second.item(), (
-        f"both orders of {large} + {small} − {large} give {first} [{dtype=}]"
-    )
-    assert ((large + small) - large).item() == first.item(), "the same order gave two results"
+    assert first.item() != second.item(), f"both orders give {first}"
+    equal(((large + small) - large).item(), first.item(), "the sum again")
 
 
 # Beyond the batch of one, for which libraries have another routine.
@@ -357,43 +332,37 @@ PRODUCTS = [(rows, inner) for rows in (2, 7, 32, 256) for inner in (16, 100, 102
 @pytest.mark.claim("rand.as-well-as-you-can")
 def test_an_examples_result_depends_on_the_batch_it_is_computed_in(device, record_figure):
     differing = []
-    furthest = 0.0
+
     for rows, inner in PRODUCTS:
         generator = torch.Generator().manual_seed(rows * inner)
         a = torch.randn(rows, inner, generator=generator).to(device)
         w = torch.randn(inner, 64, generator=generator).to(device)
         together = (a @ w)[:1]
-        again = (a @ w)[:1]
         alone = a[:1] @ w
-        assert torch.equal(together, again), (
-            f"the same product gave two results [{rows=}, {inner=}]"
-        )
+        equal((a @ w)[:1], together, "the same product again")
         off = (together - alone).abs().max().item()
         differing += [(rows, inner)] if off else []
-        # Rounding alone: each of the additions is off by at most an eps of the sum of magnitudes.
         bound = inner * torch.finfo(a.dtype).eps * (a[:1].abs() @ w.abs()).max().item()
-        assert off <= bound, (
-            f"the results are {off} apart, but rounding explains only {bound} [{rows=}, {inner=}]"
-        )
-        furthest = max(furthest, off)
-    record_figure(
-        f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch, by up to "
-        f"{furthest:.1e}"
-    )
-    if not differing:  # MKL has a setting for that
+        # Rounding alone: each of the additions is off by at most an eps of the sum of magnitudes.
+        at_most(off, bound, "the distance of the results", rows=rows, inner=inner)
+
+    record_figure(f"{len(differing)} of {len(PRODUCTS)} fp32 products differ with the batch")
+    if not differing:
+        # MKL has a setting for that.
         pytest.skip("this library keeps one order of its sums for all batches")
 
 
 @pytest.mark.claim("rand.as-well-as-you-can")
 def test_deterministic_mode_refuses_the_undefined_and_fills_the_rest(device, deterministic):
     """Two values for one place: which of them wins is not defined."""
-    x, index, values = (torch.tensor(of, device=device) for of in ([0.0, 0.0], [1, 1], [3.0, 4.0]))
+    x = torch.zeros(2, device=device)
+    index = torch.tensor([1, 1], device=device)
+    values = torch.tensor([3.0, 4.0], device=device)
     with pytest.raises(RuntimeError, match="deterministic"):
         x.put_(index, values)
     empty = torch.empty(1000, device=device)
-    assert empty.isnan().all(), (
-        "torch.empty left what was in memory, but should fill it in deterministic mode"
-    )
+
+    assert empty.isnan().all(), "torch.empty left what was in memory"
     torch.use_deterministic_algorithms(False)
     x.put_(index, values)
     assert x.tolist() in ([0.0, 3.0], [0.0, 4.0]), f"put_ made {x} of two values for one place"

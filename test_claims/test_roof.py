@@ -31,6 +31,7 @@ from test_claims.oracles.kernels import (
     gelu_by_hand,
     product,
 )
+from test_claims.oracles.messages import at_least, at_most, between, close, equal
 from test_claims.oracles.operators import NEW
 from test_claims.strategies import (
     TORCH_DTYPES,
@@ -38,8 +39,10 @@ from test_claims.strategies import (
 )
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
-IN_CACHE = 2**15  # elements; three operands of 128 KiB stay in the cache of one core
-FEW = {"pairs": 15}  # each call of an operation on memory takes milliseconds
+# Three operands of so many elements, 128 KiB each, stay in the cache of one core.
+IN_CACHE = 2**15
+# Each call of an operation on memory takes milliseconds.
+FEW = {"pairs": 15}
 
 float_dtypes = st.sampled_from(["fp32", "bf16", "fp16", "fp64"])
 
@@ -68,6 +71,10 @@ def meta(*shapes, dtype="fp32"):
     return [torch.empty(shape, dtype=TORCH_DTYPES[dtype], device="meta") for shape in shapes]
 
 
+def bytes_of(*shapes, dtype):
+    return sum(tensor.nbytes for tensor in meta(*shapes, dtype=dtype))
+
+
 def ridge(row, dtype):
     """FLOPs per byte from which a device of the table can reach its peak, or None where a figure is
     missing.
@@ -82,21 +89,16 @@ def ridge(row, dtype):
 def test_intensity_is_the_operations_over_the_bytes_of_each_operand(m, k, n, dtype):
     tally = scalars.Operations()
     scalars.matmul(tally.array(torch.ones(m, k)), tally.array(torch.ones(k, n)))
-    tensors = meta((m, k), (k, n), (m, n), dtype=dtype)
+    a, b = meta((m, k), (k, n), dtype=dtype)
     with counted.flops() as dispatched:
-        tensors[0] @ tensors[1]
-    nbytes = sum(tensor.nbytes for tensor in tensors)
+        a @ b
+    nbytes = bytes_of((m, k), (k, n), (m, n), dtype=dtype)
     formula = roofline.matmul_work(m, k, n, dtype)
     intensity = roofline.arithmetic_intensity(formula.flops, formula.bytes)
-    assert formula == Work(tally.flops, nbytes), (
-        f"{formula}, not {Work(tally.flops, nbytes)} [{m=} {k=} {n=}]"
-    )
-    assert dispatched.moved_bytes == nbytes, (
-        f"{dispatched.moved_bytes} bytes are moved, but should be {nbytes}"
-    )
-    assert intensity == tally.flops / nbytes, (
-        f"intensity={intensity}, but should be {tally.flops}/{nbytes}"
-    )
+
+    equal(formula, Work(tally.flops, nbytes), "matmul_work")
+    equal(dispatched.moved_bytes, nbytes, "bytes moved")
+    equal(intensity, tally.flops / nbytes, "arithmetic_intensity")
 
 
 def flops_while_a_byte_moves(row, column, nbytes=10**9):
@@ -128,17 +130,13 @@ def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(
     units = {"fp16": "bf16", "fp8_e4m3": "fp8"}.get(dtype, dtype)
     formula = ridge(row, dtype)
     done = flops_while_a_byte_moves(row, units)
-    assert formula == pytest.approx(float(printed)), (
-        f"ridge_point={formula}, but should be {float(printed)}"
-    )
-    assert formula == pytest.approx(done, rel=2e-3), (
-        f"ridge_point={formula}, but the units do {done} a byte [{label}]"
-    )
-    assert round(formula) == rounded, f"ridge_point={formula:.1f}, but should round to {rounded}"
+    close(formula, float(printed), "ridge_point")
+    close(done, formula, "FLOPs that the units do a byte", rel=2e-3)
+    equal(round(formula), rounded, "ridge_point, rounded")
 
     near = abs(formula / 300 - 1) < 0.05
     should = label == "H100 SXM5 80GB" and dtype in ("bf16", "fp16")
-    assert near == should, f"{label}: {formula:.0f} FLOPs per byte of {dtype}, about 300: {should}"
+    equal(near, should, "a ridge of about 300")
 
 
 def simulated_s(work, peak, bandwidth, steps=64):
@@ -168,50 +166,42 @@ def test_the_bound_is_the_time_of_a_pipeline_that_overlaps(work, peak, bandwidth
     simulated = simulated_s(work, peak, bandwidth)
     attainable = roofline.attainable_flop_per_s(work.intensity, peak, bandwidth)
     least_s = work.flops / attainable
+    longer = max(fetching, arithmetic)
     tolerance = 1 + 1e-9
-    assert least_s <= simulated * tolerance, (
-        f"at {attainable=} FLOP/s it takes {least_s} s, above {float(simulated)}"
-    )
-    assert simulated <= least_s * (1 + 1 / 64) * tolerance, (
-        f"the pipeline takes {float(simulated)} s, not {least_s}"
-    )
+    at_most(least_s, simulated * tolerance, "seconds at the attainable rate")
+    at_most(simulated, least_s * (1 + 1 / 64) * tolerance, "seconds of the pipeline")
 
     below = work.intensity < roofline.ridge_point(peak, bandwidth)
-    assert below == (fetching > arithmetic), (
-        f"{below=} the ridge, but fetching takes {float(fetching)} s [{work}]"
-    )
+    equal(below, fetching > arithmetic, "an intensity below the ridge")
 
     least = roofline.least_time_s(work, peak, bandwidth)
-    assert least == pytest.approx(float(max(fetching, arithmetic))), (
-        f"least_time_s={least}, not the longer of the two"
-    )
+    close(least, float(longer), "least_time_s")
 
     bound = min(1.0, work.intensity / roofline.ridge_point(peak, bandwidth))
     reached, in_turn = (
         roofline.mfu(work.flops, float(s), peak) for s in (simulated, fetching + arithmetic)
     )
-    assert bound / (1 + 1 / 64) <= reached * tolerance, (
-        f"the pipeline's MFU is {reached}, not {bound} [{work}]"
-    )
+    at_least(reached * tolerance * (1 + 1 / 64), bound, "the pipeline's MFU")
 
-    alone = bound * float(max(fetching, arithmetic) / (fetching + arithmetic))
-    assert in_turn == pytest.approx(alone), (
-        f"one after the other the MFU is {in_turn}, not {alone} [{work}]"
-    )
-    assert in_turn <= reached * tolerance <= bound * tolerance**2, (
-        f"MFU {in_turn}, {reached} above {bound} [{work}]"
-    )
+    alone = bound * float(longer / (fetching + arithmetic))
+    close(in_turn, alone, "the MFU of one after the other")
+    at_most(in_turn, reached * tolerance, "the MFU of one after the other")
+    at_most(reached, bound * tolerance, "the pipeline's MFU")
 
 
-LOW_INTENSITY = {
-    name: ["roof.below-is-memory-bound", "roof.most-others"]
-    for name in ("relu", "multiply", "negative")
-}
-# The bandwidth of memory bounds nothing that comes from a cache: there "add" beats that roof.
-BEYOND_THE_ROOF = {"add": ["roof.below-is-memory-bound", "roof.most-others", "roof.model"]}
+BY_MEMORY = ["roof.below-is-memory-bound", "roof.most-others"]
 
 
-@marked(LOW_INTENSITY | BEYOND_THE_ROOF | {"dot": ["roof.dot"]})
+@marked(
+    {
+        "relu": BY_MEMORY,
+        "multiply": BY_MEMORY,
+        "negative": BY_MEMORY,
+        # The bandwidth of memory bounds nothing that comes from a cache: there it beats that roof.
+        "add": [*BY_MEMORY, "roof.model"],
+        "dot": ["roof.dot"],
+    }
+)
 def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, memory, name):
     """The same arithmetic is faster on operands in a cache, or where all fit into one, it takes the
     time of a copy.
@@ -230,11 +220,18 @@ def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, me
         )
         faster = in_cache.low
     if faster < 1.2:
-        half = memory.first(elements * FULL_TENSORS[name] // 4)  # copied: read and written
-        # A dot product reads alone, and libraries reduce its parts in a second kernel.
-        bounds = (0.25, 3) if memory.x.device.type == "cpu" else (0.5, 3 if name == "dot" else 1.5)
-        what, least, most = f"{name} against a copy of as many bytes", *bounds
-        twice = lambda: [half.out.copy_(half.x) for _ in range(2)]  # noqa: E731
+        # A copy reads and writes.
+        half = memory.first(elements * FULL_TENSORS[name] // 4)
+        least, most = (0.25, 3) if memory.x.device.type == "cpu" else (0.5, 1.5)
+        if name == "dot":
+            # It reads alone, and libraries reduce its parts in a second kernel.
+            most = 3
+        what = f"{name} against a copy of as many bytes"
+
+        def twice():
+            half.out.copy_(half.x)
+            half.out.copy_(half.x)
+
         speed.assert_slower(
             lambda: operation(memory), twice, what, at_least=least, at_most=most, **FEW
         )
@@ -257,33 +254,36 @@ def work_by_definition(definition, *arguments, dtype="bf16"):
     return Work(sum(done), sum(np.size(x) * element_bits(dtype) // 8 for x in (*arguments, result)))
 
 
-FORMULAS = {name: partial(roofline.elementwise_work, function=name) for name in ("relu", "gelu")}
-FORMULAS |= {"add": partial(roofline.elementwise_work, function="add", operands=2)}
-FORMULAS |= {"softmax": roofline.softmax_work, "layer_norm": roofline.layer_norm_work}
-CLAIMED = {
-    name: ["roof.most-others", "roof.definition"] for name in ("add", "softmax", "layer_norm")
+# The claim beside `roof.most-others`, the formula, and the shapes of its operands.
+FORMULAS = {
+    "relu": ("roof.relu", partial(roofline.elementwise_work, function="relu"), "x"),
+    "gelu": ("roof.gelu", partial(roofline.elementwise_work, function="gelu"), "x"),
+    "add": (
+        "roof.definition",
+        partial(roofline.elementwise_work, function="add", operands=2),
+        "xx",
+    ),
+    "softmax": ("roof.definition", roofline.softmax_work, "x"),
+    "layer_norm": ("roof.definition", roofline.layer_norm_work, "xww"),
 }
-CLAIMED |= {name: ["roof.most-others", f"roof.{name}"] for name in ("relu", "gelu")}
 
 
-@marked(CLAIMED)
+@marked({name: ["roof.most-others", claim] for name, (claim, *_) in FORMULAS.items()})
 @given(rows=sizes(1, 40), width=sizes(1, 40), dtype=float_dtypes)
 def test_a_formula_has_the_flops_and_bytes_of_its_definition(name, rows, width, dtype):
     shape = rows, width
-    operands = {"add": [shape, shape], "layer_norm": [shape, width, width]}.get(name, [shape])
-    done = work_by_definition(NEW[name].definition, *map(np.ones, operands), dtype=dtype)
-    formula = FORMULAS[name](shape, dtype=dtype)
-    of_rows = (
-        4 * rows * (name == "layer_norm")
-    )  # two divisions by the width, an addition of ε, a root
+    _, work, operands = FORMULAS[name]
+    ones = {"x": np.ones(shape), "w": np.ones(width)}
+    done = work_by_definition(NEW[name].definition, *map(ones.get, operands), dtype=dtype)
+    formula = work(shape, dtype=dtype)
+    # Two divisions by the width, an addition of ε, a root.
+    of_rows = 4 * rows if name == "layer_norm" else 0
     got = formula.flops + of_rows, formula.bytes, formula.intensity
     should = done.flops, done.bytes, (done.flops - of_rows) / done.bytes
-    assert got == should, (
-        f"FLOPs, bytes and intensity are {got}, but should be {should} [{shape=}, {dtype=}]"
-    )
-    assert name != "relu" or (got[2] == 0.25) == (element_bits(dtype) == 16), (
-        f"{got[2]}, not 0.25 in 16 bits alone"
-    )
+
+    equal(got, should, "FLOPs, bytes and intensity")
+    if name == "relu":
+        equal(formula.intensity == 0.25, element_bits(dtype) == 16, "an intensity of 0.25")
 
 
 PRODUCTS = {"matmul", "bmm", "mv", "einsum", "linear", "conv2d", "attention"}
@@ -300,11 +300,9 @@ def test_what_is_no_product_counts_about_the_flops_of_its_definition(name):
     with counted.flops() as dispatched:
         NEW[name].call(*NEW[name].arguments("cpu", dtype=torch.bfloat16))
     done = DEFINED[name].flops
-    got = dispatched.elementwise
-    assert dispatched.total == 0, f"{name} is counted as a product of {dispatched.total} FLOPs"
-    assert done / 2.5 <= got <= 2.5 * done, (
-        f"{name} is counted with {got} FLOPs, but by definition does {done}"
-    )
+
+    equal(dispatched.total, 0, "FLOPs of products")
+    between(dispatched.elementwise, done / 2.5, 2.5 * done, "FLOPs counted")
 
 
 @pytest.mark.claim("roof.most-others", "roof.gelu", "roof.relu")
@@ -313,15 +311,13 @@ def test_what_is_no_product_lies_below_the_ridge_of_vector_units(row):
     peak = peak_flop_per_s(row, "fp32", path="vector")
     bandwidth = bandwidth_bytes_per_s(row)
     if peak is None or bandwidth is None:
-        assert ridge(row, "bf16") is None or ridge(row, "bf16") > 30, (
-            f"{row.label} has a ridge of {ridge(row, 'bf16')}"
-        )
+        of_tensor_cores = ridge(row, "bf16")
+        assert of_tensor_cores is None or of_tensor_cores > 30, f"a ridge of {of_tensor_cores}"
         return
     least = roofline.ridge_point(peak, bandwidth)
     above = {name: work for name, work in DEFINED.items() if work.flops > least / 2 * work.bytes}
-    assert not above, (
-        f"{row.label} has a ridge of {least:.1f} FLOPs per byte, but {above} should be far below"
-    )
+
+    assert not above, f"{above} lie above half the ridge of {least:.1f} FLOPs per byte"
 
 
 @pytest.mark.claim("roof.gelu")
@@ -334,10 +330,8 @@ def test_a_fused_gelu_moves_the_bytes_of_a_relu_one_by_hand_many_more(device, n)
             operation(on)
         moved.append(dispatched.moved_bytes)
     formula = roofline.elementwise_work((n,), "gelu", "fp32").bytes
-    should = [formula, formula, 5.5 * formula]
-    assert moved == should, (
-        f"a fused GELU, a ReLU and a GELU by hand move {moved} bytes, not {should} [{n=}]"
-    )
+
+    equal(moved, [formula, formula, 5.5 * formula], "bytes of GELU, ReLU and GELU by hand")
 
 
 @pytest.mark.claim("roof.gelu")
@@ -352,18 +346,14 @@ def test_on_a_gpu_a_fused_gelu_is_about_as_fast_as_relu(memory, speed):
 def test_a_dot_product_does_at_most_half_a_flop_per_byte_in_16_bits(n, dtype):
     tally = scalars.Operations()
     scalars.inner_product(tally.array(torch.ones(n)), tally.array(torch.ones(n)))
-    strict = Fraction(tally.flops, sum(tensor.nbytes for tensor in meta((n,), (n,), dtype=dtype)))
+    strict = Fraction(tally.flops, bytes_of(n, n, dtype=dtype))
     work = roofline.dot_work(n, dtype)
     limit = Fraction(8, element_bits(dtype))
-    assert strict == Fraction(2 * n - 1, 2 * n * element_bits(dtype) // 8), (
-        f"a dot product of {n} counts {strict}"
-    )
-    assert max(strict, work.intensity) < limit, (
-        f"{strict} and {work.intensity} should be below {limit} [{n=}]"
-    )
+    equal(strict, Fraction(2 * n - 1, 2 * n * element_bits(dtype) // 8), "FLOPs per byte read")
+    assert max(strict, work.intensity) < limit, f"{strict} or {work.intensity} reaches {limit}"
 
     exact = Work(2 * n, (2 * n + 1) * element_bits(dtype) // 8)
-    assert work == exact, f"{work}, but should be {exact} [{n=}, {dtype=}]"
+    equal(work, exact, "dot_work")
 
 
 @pytest.mark.claim("roof.matvec")
@@ -371,33 +361,25 @@ def test_a_dot_product_does_at_most_half_a_flop_per_byte_in_16_bits(n, dtype):
 def test_a_matrix_times_a_vector_does_at_most_one_flop_per_byte_in_16_bits(m, k, dtype):
     tally = scalars.Operations()
     scalars.matmul(tally.array(torch.ones(m, k)), tally.array(torch.ones(k, 1)))
-    intensity = Fraction(
-        tally.flops, sum(tensor.nbytes for tensor in meta((m, k), (k,), (m,), dtype=dtype))
-    )
+    intensity = Fraction(tally.flops, bytes_of((m, k), k, m, dtype=dtype))
     formula = roofline.matvec_work(m, k, dtype).intensity
-    assert formula == float(intensity), (
-        f"intensity={formula}, but should be {intensity} [{m=}, {k=}, {dtype=}]"
-    )
-    assert intensity < Fraction(16, element_bits(dtype)), (
-        f"{intensity=}, but should stay below that of 16 bits"
-    )
+    limit = Fraction(16, element_bits(dtype))
+    equal(formula, float(intensity), "the intensity")
+    assert intensity < limit, f"{intensity} reaches {limit}"
 
     wide = roofline.matvec_work(10**6, 10**6, dtype).intensity
-    assert wide == pytest.approx(16 / element_bits(dtype), rel=1e-5), (
-        f"a large one has {wide} [{dtype=}]"
-    )
+    close(wide, float(limit), "the intensity of a large one", rel=1e-5)
 
 
 @pytest.mark.claim("roof.matmul")
 @given(n=st.integers(1, 10**5), dtype=float_dtypes)
 def test_a_square_product_does_n_thirds_flops_per_byte_in_16_bits(n, dtype):
-    nbytes = sum(tensor.nbytes for tensor in meta(*[(n, n)] * 3, dtype=dtype))
+    nbytes = bytes_of((n, n), (n, n), (n, n), dtype=dtype)
     formula = roofline.matmul_work(n, n, n, dtype).intensity
     intensity = Fraction(2 * n**3, nbytes)
     third = Fraction(n, 3) * 16 / element_bits(dtype)
-    assert pytest.approx(formula) == intensity == third, (
-        f"{formula=}, {intensity=}, not {third} [{n=}, {dtype=}]"
-    )
+    equal(intensity, third, "FLOPs per byte")
+    close(formula, float(third), "the intensity")
 
 
 @pytest.mark.claim("roof.matmul")
@@ -412,26 +394,13 @@ def test_a_product_of_twice_the_side_takes_eight_times_as_long_not_four(device, 
 @pytest.mark.claim("roof.bigger-batch")
 @given(batch=st.integers(1, 10**4), k=st.integers(1, 10**4), n=st.integers(1, 10**4))
 def test_intensity_grows_with_the_batch_up_to_that_of_the_matrix(batch, k, n):
-    nbytes = sum(tensor.nbytes for tensor in meta((batch, k), (k, n), (batch, n), dtype="bf16"))
+    nbytes = bytes_of((batch, k), (k, n), (batch, n), dtype="bf16")
     formula = roofline.matmul_work(batch, k, n).intensity
+    larger = roofline.matmul_work(batch + 1, k, n).intensity
     intensity = Fraction(2 * batch * k * n, nbytes)
-    assert formula == pytest.approx(float(intensity)), (
-        f"{formula=}, but should be {intensity} [{batch=}, {k=}, {n=}]"
-    )
-    assert formula < min(batch, Fraction(k * n, k + n)), (
-        f"intensity={formula} is not below {batch=} and {k=} * {n=}"
-    )
-    assert formula < roofline.matmul_work(batch + 1, k, n).intensity, (
-        f"one row more should raise {formula}"
-    )
-
-
-@pytest.mark.claim("roof.bigger-batch")
-def test_64_examples_at_once_are_far_faster_than_one_by_one(device, speed):
-    dim = 1024 if device.type == "cpu" else 8192
-    one, many = (product(device, "fp32", rows, dim, dim) for rows in (1, 64))
-    what = "64 examples one by one against all at once"
-    speed.assert_slower(lambda: [one() for _ in range(64)], many, what, at_least=1.3, **FEW)
+    close(formula, float(intensity), "the intensity")
+    assert formula < min(batch, Fraction(k * n, k + n)), f"{formula} reaches its limit"
+    assert formula < larger, f"one row more changes {formula} to {larger}"
 
 
 @pytest.mark.claim("roof.larger-matrices")
@@ -447,8 +416,9 @@ def test_products_of_larger_matrices_do_more_flops_a_byte(device, sides, factor)
             torch.mm(a, b)
         intensities.append(Fraction(dispatched.total, dispatched.moved_bytes))
     small, large, vector = intensities
-    assert large == factor * small, f"{large}, not {factor} times {small} FLOPs a byte [{sides=}]"
-    assert vector < 1, f"a matrix times a vector does {vector} FLOPs a byte, not less than one"
+
+    equal(large, factor * small, "FLOPs per byte of a large product")
+    assert vector < 1, f"a matrix times a vector does {vector} FLOPs a byte"
 
 
 @pytest.mark.claim("roof.larger-matrices")
@@ -463,14 +433,15 @@ def test_a_product_of_larger_matrices_runs_at_a_higher_rate(device, speed):
 @pytest.mark.claim("roof.half-traffic")
 @pytest.mark.parametrize("name", ["relu", "add", "matvec"])
 def test_16_bits_move_half_the_bytes_of_fp32(device, name):
-    moved = {}
+    moved = []
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         operands = Operands(*torch.ones(4, 2 * ROW, dtype=dtype, device=device))
         with counted.flops() as dispatched:
             OPERATIONS[name](operands)
-        moved[dtype] = dispatched.moved_bytes
-    full, *halves = moved.values()
-    assert [2 * half for half in halves] == [full] * 2, f"{name} moves {moved}, not half in 16 bits"
+        moved.append(dispatched.moved_bytes)
+    full, *halves = moved
+
+    equal([2 * half for half in halves], [full, full], "twice the bytes in 16 bits")
 
 
 @pytest.mark.claim("roof.half-traffic")
@@ -481,6 +452,7 @@ def test_a_copy_in_16_bits_takes_half_the_time(memory, speed, dtype):
     what = f"a copy in fp32 against one of as many elements in {dtype}"
     whole = partial(memory.out.copy_, memory.x)
     usual = (1.4, 2.6)
+
     speed.assert_slower(
         whole, partial(out.copy_, half), what, at_least=1.2, at_most=4, usual=usual, **FEW
     )
@@ -491,21 +463,16 @@ def test_a_copy_in_16_bits_takes_half_the_time(memory, speed, dtype):
 def test_a_factor_of_two_in_the_bytes_changes_no_verdict(factor):
     n = ROW
     units = flops_while_a_byte_moves(H100, "bf16")
-    exact = {
+    flops_and_bytes = {
         "relu": (n, 4 * n),
         "gelu": (5 * n, 4 * n),
         "dot": (2 * n - 1, 4 * n + 2),
-    }  # FLOPs and bytes
-    exact |= {
         "matvec": ((2 * n - 1) * n, 2 * n * (n + 2)),
         "matmul": ((2 * n - 1) * n * n, 6 * n * n),
     }
-    for name, (flops, nbytes) in exact.items():
+    for name, (flops, nbytes) in flops_and_bytes.items():
         rough = roofline.arithmetic_intensity(flops, round(nbytes * factor))
-        assert rough * factor == pytest.approx(flops / nbytes), (
-            f"{name} has {rough}, not {flops}/{nbytes}/{factor}"
-        )
+        close(rough * factor, flops / nbytes, "the intensity times the factor", name=name)
         sides = rough >= ridge(H100, "bf16"), Fraction(flops, nbytes) >= units
-        assert sides == (name == "matmul",) * 2, (
-            f"{name} has {rough:.3g} FLOPs per byte and changes sides: {sides}"
-        )
+        above = name == "matmul"
+        equal(sides, (above, above), "above the ridge, roughly and exactly", name=name)

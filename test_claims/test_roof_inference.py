@@ -16,6 +16,7 @@ from accounting.devices import (
 from accounting.models import LLAMA3_8B, Transformer, cache_bytes, decoding_work
 from test_claims.oracles.decoding import Decoder
 from test_claims.oracles.dispatched import Recorded, product_flops
+from test_claims.oracles.messages import at_most, between, equal
 from test_claims.strategies import (
     TORCH_DTYPES,
     fewer,
@@ -30,22 +31,17 @@ def decoders(draw):
     """
     kv_heads = draw(sizes(most=3))
     groups = draw(sizes(most=3))
-    width = draw(sizes(most=5))
-    norm = draw(st.sampled_from(["layernorm", "rmsnorm"]))
-    heads = {
-        "heads": groups * kv_heads,
-        "kv_heads": kv_heads,
-        "head_dim": width,
-        "learned_positions": 16,
-        "norm": norm,
-    }
     model = Transformer(
         vocab_size=11,
         layers=draw(sizes(most=3)),
         dim=6,
+        heads=groups * kv_heads,
+        kv_heads=kv_heads,
+        head_dim=draw(sizes(most=5)),
         hidden=8,
         gated=draw(st.booleans()),
-        **heads,
+        learned_positions=16,
+        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
     )
     return model, draw(sizes(most=3)), draw(sizes(2, 9))
 
@@ -73,26 +69,25 @@ def test_a_cache_of_keys_and_values_suffices_and_takes_its_bytes(workloads, devi
     # The values are those of the whole net in fp32; in bf16 random weights may round apart.
     if dtype == "fp32":
         off = (got - should).abs().max().item()
-        assert off < 1e-4 + 1e-3 * should.abs().max(), f"a cache changes logits by {off} [{drawn}]"
+        at_most(off, 1e-4 + 1e-3 * should.abs().max().item(), "the change of logits by a cache")
     held = sum(x.to(TORCH_DTYPES[dtype]).nbytes for kept in decoder.layers for x in kept)
-    formula = cache_bytes(model, batch, tokens, dtype)
-    assert formula == held, f"cache_bytes={formula}, but the caches take {held} bytes [{drawn}]"
+
+    equal(cache_bytes(model, batch, tokens, dtype), held, "cache_bytes")
 
 
 @pytest.mark.claim("roof.decode-speed", "roof.inference")
 @fewer
 @given(drawn=decoders())
 def test_generation_reads_the_weights_once_and_the_cache_of_each(workloads, device, drawn):
-    (model, batch, tokens), said = drawn, f"[{drawn}]"
+    model, batch, tokens = drawn
     decoder, last, _ = decoded(workloads, device, *drawn)
     work = decoding_work(model, batch, tokens - 1, "fp32")
     new_entry = cache_bytes(model, batch, 1, "fp32")
     with Recorded() as recorded:
         flops = product_flops(decoder.step, last)
     read = decoder.bytes_among(recorded) - new_entry
-    assert (work.flops, work.bytes) == (flops, read), (
-        f"decoding_work is {work}, but should be {flops}, {read} {said}"
-    )
+
+    equal((work.flops, work.bytes), (flops, read), "decoding_work")
 
 
 @pytest.mark.claim("roof.inference", "roof.decode-speed")
@@ -110,18 +105,15 @@ def test_one_token_lies_below_every_ridge_and_a_prompt_of_thousands_above(worklo
         if peak is None or bandwidth is None:
             continue
         ridge = roofline.ridge_point(peak, bandwidth)
-        between = one < ridge / 10 < ridge * 5 < prompt
-        assert between, f"{row.label}: {ridge=} is not far between {one:.2f} and {prompt:.0f}"
 
-    works = [
-        (batch, decoding_work(model, batch, context))
-        for batch, context in ((1, 100), (4, 100), (1, 8192))
-    ]
-    shares = [
-        batch * read / 3.35e12 / roofline.least_time_s(work, 989.4e12, 3.35e12)
-        for batch, work in works
-    ]
+        between(ridge, 10 * one, prompt / 5, "the ridge", label=row.label)
+
+    shares = []
+    for batch, context in ((1, 100), (4, 100), (1, 8192)):
+        work = decoding_work(model, batch, context)
+        least_s = roofline.least_time_s(work, 989.4e12, 3.35e12)
+        shares.append(batch * read / 3.35e12 / least_s)
     near = [abs(share - 1) < 0.01 for share in shares]
-    assert near == [True, False, False], (
-        f"tokens a second times bytes of the model over bandwidth are {shares}"
+    equal(
+        near, [True, False, False], "tokens a second near bandwidth over the model", shares=shares
     )

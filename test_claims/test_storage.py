@@ -16,7 +16,8 @@ from accounting.layout import (
     view_strides,
 )
 from prooflops.memory import measured_memory
-from test_claims.oracles.tensors import assert_same, layout_of, metered, places, shares_storage
+from test_claims.oracles.messages import agree, equal
+from test_claims.oracles.tensors import layout_of, metered, places, shares_storage
 from test_claims.strategies import (
     ALWAYS_VIEWS,
     ViewChain,
@@ -42,44 +43,33 @@ def test_a_fresh_4x4_matrix_has_strides_4_and_1(device, make):
         "of torch": x.stride(),
         "by formula": contiguous_strides((4, 4)),
     }
+
     for where, strides in got.items():
-        assert strides == (4, 1), f"{where} the strides are {strides}, but should be (4, 1)"
+        equal(strides, (4, 1), f"strides {where}")
 
 
 @pytest.mark.claim("storage.arange-3x4")
 def test_twelve_numbers_in_3_rows_have_strides_4_and_1_and_view_as_4_rows(device):
     x = torch.arange(12, device=device).reshape(3, 4)
-    formula = contiguous_strides((3, 4))
-    assert x.stride() == formula, f"strides={x.stride()}, but {formula=}"
-    assert formula == (4, 1), f"{formula=}, but should be (4, 1)"
+    agree("strides", torchs=x.stride(), formula=contiguous_strides((3, 4)), should=(4, 1))
 
     y = x.view(4, 3)
-    formula = view_strides((3, 4), (4, 1), (4, 3))
-    assert y.stride() == formula, f"viewed, strides={y.stride()}, but {formula=}"
+
+    agree("strides viewed", torchs=y.stride(), formula=view_strides((3, 4), (4, 1), (4, 3)))
     assert shares_storage(x, y), "view(4, 3) copied"
-    assert y.tolist() == [
-        [0, 1, 2],
-        [3, 4, 5],
-        [6, 7, 8],
-        [9, 10, 11],
-    ]
+    equal(y.tolist(), [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], "the rows")
 
 
 @pytest.mark.claim("storage.index-formula")
 def test_element_1_2_of_a_4x4_matrix_lies_at_6(device):
     x = torch.arange(16, device=device).reshape(4, 4)
     formula = storage_offset((1, 2), x.stride())
-    assert formula == x[1, 2].item() == 6, (
-        f"storage_offset={formula}, but should be {x[1, 2].item()}"
-    )
+    agree("the place of (1, 2)", formula=formula, value=x[1, 2].item(), should=6)
 
     column = x[:, 1]
-    found = [
-        storage_offset((2,), column.stride(), offset) for offset in (0, column.storage_offset())
-    ]
-    assert found == [8, column[2].item()], (
-        f"column[2] is sought at {found} without and with the offset, not at 8 and 9"
-    )
+    offsets = 0, column.storage_offset()
+    found = [storage_offset((2,), column.stride(), offset) for offset in offsets]
+    equal(found, [8, 9], "places of column[2] without and with the offset")
 
 
 @pytest.mark.claim("storage.index-formula")
@@ -97,22 +87,16 @@ def test_every_chain_of_views_follows_the_layout_formulas_at_every_step(device, 
             contents = [contents[place] for place in layout.offsets()]
         x = after
         layout = formula
-        said = f"[{step!r} in {chain!r}]"
-        assert layout_of(x) == formula, f"formula={formula}, but should be {layout_of(x)} {said}"
+
+        equal(layout_of(x), formula, "the layout", step=step)
         sought = [formula.offset_of(*index) for index in np.ndindex(*formula.shape)]
-        assert sought == formula.offsets(), (
-            f"offset_of={sought}, offsets={formula.offsets()} {said}"
-        )
-        expected = [contents[place] for place in sought]
-        assert x.flatten().tolist() == expected, (
-            f"values={x.flatten().tolist()}, but should be {expected} {said}"
-        )
+        equal(sought, formula.offsets(), "places by offset_of", step=step)
+
+        equal(x.flatten().tolist(), [contents[place] for place in sought], "values", step=step)
         # torch's pointer of a tensor without elements is 0.
         if x.numel():
             distance = (x.data_ptr() - x.untyped_storage().data_ptr()) // x.element_size()
-            assert distance == formula.offset, (
-                f"offset={formula.offset}, but should be {distance} {said}"
-            )
+            equal(distance, formula.offset, "the offset in memory", step=step)
 
 
 @pytest.mark.claim("storage.metadata")
@@ -122,8 +106,8 @@ def test_allocation_shape_strides_and_offset_are_all_of_a_tensor(device, chain):
     x = chain.tensor(device)
     empty = torch.empty(0, dtype=x.dtype, device=device)
     rebuilt = empty.set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
-    assert_same(f"rebuilt from {chain!r}", rebuilt, x)
-    assert rebuilt.data_ptr() == x.data_ptr(), f"{chain!r} does not lie where its metadata says"
+    equal(rebuilt, x, "a tensor rebuilt")
+    equal(rebuilt.data_ptr(), x.data_ptr(), "the address")
 
 
 @pytest.mark.claim("storage.contiguous-def")
@@ -135,29 +119,23 @@ def test_contiguous_means_that_iteration_walks_the_storage_place_by_place(device
     walked = places(x).flatten().tolist()
     start = walked[0] if walked else 0
     in_order = walked == list(range(start, start + len(walked)))
-    formula = is_contiguous(x.shape, x.stride())
-    assert formula == in_order, f"is_contiguous={formula}, but the walk is {walked} [{chain!r}]"
-    assert x.is_contiguous() == in_order, (
-        f"torch says {x.is_contiguous()}, but the walk is {walked} [{chain!r}]"
-    )
+    equal(is_contiguous(x.shape, x.stride()), in_order, "is_contiguous", walked=walked)
+    equal(x.is_contiguous(), in_order, "torch's is_contiguous", walked=walked)
 
 
 @pytest.mark.claim("storage.transpose-noncontig")
 @given(m=sizes(0) | st.just(4096), n=sizes(0) | st.just(4096))
 def test_a_transposed_matrix_is_contiguous_only_if_a_dimension_is_short(device, m, n):
     matrix = torch.empty(m, n, device=device)
-    expected = min(m, n) < 2
     layout = contiguous_layout((m, n)).transpose(0, 1)
+    is_short = min(m, n) < 2
+
+    equal(layout.is_contiguous, is_short, "is_contiguous by formula")
+    equal(layout.transpose(0, 1).is_contiguous, True, "of its transpose by formula")
     ways = {"t()": matrix.t(), "transpose": matrix.transpose(0, 1), "T": matrix.T, "mT": matrix.mT}
     for way, x in ways.items():
-        for name, y, formula, should in (
-            ("it", x, layout, expected),
-            ("its transpose", x.t(), layout.transpose(0, 1), True),
-        ):
-            got = y.is_contiguous(), formula.is_contiguous
-            assert got == (should, should), (
-                f"{way}: of {name} is_contiguous and formula are {got}, not {should} [{m=}, {n=}]"
-            )
+        equal(x.is_contiguous(), is_short, "is_contiguous", way=way)
+        equal(x.t().is_contiguous(), True, "is_contiguous of its transpose", way=way)
 
 
 @pytest.mark.claim("storage.contiguous-copies")
@@ -168,17 +146,13 @@ def test_contiguous_copies_exactly_those_that_are_not_contiguous(device, chain):
     x = chain.tensor(device)
     y = x.contiguous()
     copied = not shares_storage(x, y)
-    should = not is_contiguous(x.shape, x.stride())
-    assert copied == should, (
-        f"contiguous() {copied=}, but should be {should} [{chain!r}, strides={x.stride()}]"
-    )
 
-    assert_same(f"contiguous() of {chain!r}", y, x)
-    as_should = layout_of(y) == contiguous_layout(x.shape) if copied else y is x
-    assert as_should, (
-        f"contiguous() {copied=} to {layout_of(y)}, or made another tensor over the storage "
-        f"[{chain!r}]"
-    )
+    equal(copied, not is_contiguous(x.shape, x.stride()), "whether contiguous() copies")
+    equal(y, x, "contiguous()")
+    if copied:
+        equal(layout_of(y), contiguous_layout(x.shape), "the copy's layout")
+    else:
+        assert y is x, "contiguous() made another tensor over the storage"
 
 
 @pytest.mark.claim("storage.slices-are-views", "storage.metadata")
@@ -193,9 +167,9 @@ def test_an_index_of_integers_and_slices_shares_the_storage(device, shape, data)
     whole_index = data.draw(st.tuples(*entries[:dimensions]))
     for index in (whole_index, whole_index[0]):
         y = x[index]
-        should = x.cpu().numpy()[index].tolist()
-        assert shares_storage(x, y), f"x[{index}] copied [{shape=}]"
-        assert y.tolist() == should, f"x[{index}]={y.tolist()}, but should be {should} [{shape=}]"
+
+        assert shares_storage(x, y), f"x[{index}] copied"
+        equal(y.tolist(), x.cpu().numpy()[index].tolist(), "values", index=index)
 
 
 @pytest.mark.claim("storage.slices-are-views")
@@ -209,11 +183,11 @@ def test_lists_index_tensors_and_masks_copy(device, shape, data):
     index_tensor = torch.tensor(rows, device=device)
     mask = x >= data.draw(sizes(0, x.numel() - 1))
     before = (slice(None),) * dim
+
     for index in ((*before, rows), (*before, index_tensor), mask):
-        shared = shares_storage(x, x[index])
-        assert not shared, f"x[{index}] shares x's storage, so the condition is not needed"
+        assert not shares_storage(x, x[index]), f"x[{index}] shares the storage of x"
     one = x[(*before, index_tensor[0])]
-    assert shares_storage(x, one), f"an index tensor without dimensions copied [{shape=}, {dim=}]"
+    assert shares_storage(x, one), "an index tensor without dimensions copied"
 
 
 @pytest.mark.claim("storage.view-2x3-3x2")
@@ -221,7 +195,7 @@ def test_a_2x3_matrix_is_viewed_as_3x2_without_a_copy(device):
     x = torch.tensor([[1.0, 2, 3], [4, 5, 6]], device=device)
     y = x.view(3, 2)
     assert shares_storage(x, y), "view(3, 2) copied"
-    assert y.tolist() == [[1, 2], [3, 4], [5, 6]], f"values={y.tolist()}"
+    equal(y.tolist(), [[1, 2], [3, 4], [5, 6]], "values")
 
 
 @pytest.mark.claim("storage.transpose-view")
@@ -236,16 +210,15 @@ def test_transposing_exchanges_two_strides_and_copies_nothing(device, shape, dat
     if x.dim() == 2:
         ways |= {"t": x.t(), "T": x.T, "mT": x.mT}
     values = np.swapaxes(x.cpu().numpy(), first, second)
-    should = values.tolist()
     strides = list(x.stride())
     strides[first], strides[second] = strides[second], strides[first]
     layout = layout_of(x).transpose(first, second)
+
     for name, y in ways.items():
-        said = f"[{name} of {first} and {second} in {layout_of(x)}]"
-        assert shares_storage(x, y), f"copied {said}"
-        assert layout_of(y) == layout, f"{layout_of(y)}, but should be {layout} {said}"
-        assert y.stride() == tuple(strides), f"{y.stride()}, but should be {strides} {said}"
-        assert y.tolist() == should, f"y={y.tolist()}, but should be {should} {said}"
+        assert shares_storage(x, y), f"{name} copied"
+        equal(layout_of(y), layout, "the layout", name=name)
+        equal(y.stride(), tuple(strides), "strides", name=name)
+        equal(y.tolist(), values.tolist(), "values", name=name)
 
 
 # A view of what is not contiguous.
@@ -268,14 +241,12 @@ def test_a_write_through_a_view_shows_in_the_base_and_the_reverse(device, chain)
     last = tuple(size - 1 for size in view.shape)
     view[last] = -1
     changed = [place for place, value in enumerate(base.flatten().tolist()) if value != place]
-    formula = [layout_of(view).offset_of(*last)]
-    assert changed == formula, f"changed={changed}, but should be {formula} [{chain!r}]"
-    assert copy.tolist() == before, f"the copy changed with its original [{chain!r}]"
+
+    equal(changed, [layout_of(view).offset_of(*last)], "places changed")
+    equal(copy.tolist(), before, "the copy")
 
     base.fill_(-2)
-    assert (view == -2).all(), (
-        f"after a write through the base the view shows {view.tolist()} [{chain!r}]"
-    )
+    assert (view == -2).all(), f"after a write through the base the view shows {view.tolist()}"
 
 
 @st.composite
@@ -302,30 +273,20 @@ COLUMNS = ViewChain((2, 3), (ViewStep("slice", (1, 0, 2, 1)),))
 def test_reshape_copies_exactly_where_view_raises(device, case):
     chain, shape = case
     x = chain.tensor(device)
-    formula = view_strides(x.shape, x.stride(), shape)
+
     try:
         viewed = x.view(shape).stride()
     except RuntimeError:
         viewed = None
-    assert formula == viewed, (
-        f"view_strides={formula}, but should be {viewed} [{chain!r}, {shape=}]"
-    )
+    equal(view_strides(x.shape, x.stride(), shape), viewed, "view_strides")
 
     reshaped = x.reshape(shape)
     if x.numel():
-        copied = not shares_storage(x, reshaped)
-        assert copied == (viewed is None), (
-            f"reshape {copied=}, but view gives {viewed} [{chain!r}, {shape=}]"
-        )
-    expected = layout_of(x).reshape(shape)
-    assert layout_of(reshaped) == expected, (
-        f"reshape={layout_of(reshaped)}, but should be {expected} [{chain!r}]"
-    )
+        equal(shares_storage(x, reshaped), viewed is not None, "whether reshape shares the storage")
 
-    values = x.cpu().numpy().reshape(shape).tolist()
-    assert reshaped.tolist() == values, (
-        f"reshape={reshaped.tolist()}, but should be {values} [{chain!r}, {shape=}]"
-    )
+    equal(layout_of(reshaped), layout_of(x).reshape(shape), "the layout")
+
+    equal(reshaped.tolist(), x.cpu().numpy().reshape(shape).tolist(), "values")
 
 
 @pytest.mark.claim("storage.typed-storage")
@@ -339,16 +300,12 @@ def test_comparing_typed_storages_warns_and_untyped_storages_do_not(device, recw
         typed = [y.storage().data_ptr() for y in (x, column, copy)]
     recwarn.clear()
     untyped = [y.untyped_storage().data_ptr() for y in (x, column, copy)]
-    assert typed == untyped, (
-        f"typed storages of x, x[:, 1] and a copy are at {typed}, untyped ones at {untyped}"
-    )
-    assert untyped[0] == untyped[1] != untyped[2], (
-        f"the storages of x, x[:, 1] and a copy are at {untyped}"
-    )
+
+    equal(typed, untyped, "addresses of typed storages")
+    equal(untyped[0], untyped[1], "the address of x[:, 1]'s storage")
+    assert untyped[0] != untyped[2], "a copy has the storage of x"
     assert not recwarn.list, f"untyped_storage() warned: {recwarn.list[0].message}"
-    assert x.data_ptr() != column.data_ptr(), (
-        "x.data_ptr() would do as well, though x[:, 1] begins elsewhere"
-    )
+    assert x.data_ptr() != column.data_ptr(), "x.data_ptr() would do as well"
 
 
 def chained_views(x):
@@ -372,9 +329,8 @@ def test_making_views_allocates_nothing(device, chain):
         held.mark("views")
         copy = base.clone()
     got = held.phases["views"].allocated_bytes, held.allocated_bytes
-    assert got == (0, copy.nbytes), (
-        f"views and then a copy of {copy.nbytes} bytes allocated {got} bytes [{chain!r}]"
-    )
+
+    equal(got, (0, copy.nbytes), "bytes allocated by views, and with a copy")
 
 
 @pytest.mark.claim("storage.views-free")
@@ -391,9 +347,7 @@ def test_making_views_takes_a_time_that_does_not_grow_with_their_size(
     large = torch.zeros(elements, device=device)
     ratio = speed.ratio(lambda: chained_views(large), lambda: chained_views(small))
     record_figure(f"views of {elements // 8:,} times the elements: {ratio}")
-    assert ratio.low < 2, (
-        f"views of {elements // 8:,} times the elements took {ratio}, but should take as long"
-    )
+    assert ratio.low < 2, f"views of {elements // 8:,} times the elements took {ratio}"
 
     if ratio.high > 2**10:
         # Even a time that grows with the root of the size could hide in so much noise.
@@ -414,10 +368,5 @@ def test_a_view_keeps_the_whole_storage_of_its_base(device):
         copy = view.clone()
         del view
         held.mark("copy")
-    kept = held.phases["view"].live_bytes
-    assert kept == 4_000_000, (
-        f"a view of 40 bytes keeps {kept} bytes, but should keep its base's 4,000,000"
-    )
-
-    kept = held.phases["copy"].live_bytes
-    assert kept == copy.nbytes == 40, f"a copy of the view keeps {kept} bytes, but should keep 40"
+    equal(held.phases["view"].live_bytes, 4_000_000, "bytes kept by a view of 40")
+    equal(held.phases["copy"].live_bytes, copy.nbytes, "bytes kept by a copy of the view")

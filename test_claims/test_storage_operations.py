@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as attention
 
-from test_claims.oracles.tensors import assert_same, shares_storage
+from test_claims.oracles.messages import agree, close, equal
+from test_claims.oracles.tensors import shares_storage
 from test_claims.oracles.training_kernels import LAYOUTS, laid_out
 from test_claims.strategies import (
     TORCH_DTYPES,
@@ -31,9 +32,9 @@ def test_copies_of_strided_floats_have_every_value_in_its_place(device, layout):
         x = torch.randn(2, side, side + 1).to(dtype)
         strided = laid_out(x.to(device), layout)
         copy = strided.contiguous()
-        assert not shares_storage(strided, copy), f"contiguous() did not copy what is {layout}"
-        assert_same(f"contiguous() in {dtype}, {layout}", copy, x)
-        assert_same(f"reshape(-1) in {dtype}, {layout}", strided.reshape(-1), x.flatten())
+        assert not shares_storage(strided, copy), "contiguous() did not copy"
+        equal(copy, x, "contiguous()", dtype=dtype)
+        equal(strided.reshape(-1), x.flatten(), "reshape(-1)", dtype=dtype)
 
 
 # More than 2^16 elements, which several threads may share.
@@ -58,27 +59,14 @@ def test_elementwise_operations_allocate_unless_told_otherwise(device, chain, dt
         "gelu": nn.functional.gelu(x),
         "where": torch.where(x > 1, x, other),
     }
-    for name in (
-        "abs",
-        "neg",
-        "exp",
-        "log1p",
-        "sqrt",
-        "square",
-        "relu",
-        "sigmoid",
-        "tanh",
-        "floor",
-        "sign",
-        "sin",
-    ):
+    for name in "abs neg exp log1p sqrt square relu sigmoid tanh floor sign sin".split():
         new[name] = getattr(x, name)()
-    for name in ("add", "sub", "mul", "div", "pow", "maximum", "eq"):
+    for name in "add sub mul div pow maximum eq".split():
         new[f"torch.{name}"] = getattr(torch, name)(x, other)
     addresses = Counter(y.untyped_storage().data_ptr() for y in (x, other, *new.values()))
     shared = [name for name, y in new.items() if addresses[y.untyped_storage().data_ptr()] > 1]
     assert not shared, f"the results of {shared} are not in storages of their own"
-    assert x.tolist() == other.tolist() == before, f"one of {', '.join(new)} wrote to an operand"
+    agree("operands", before=before, x=x.tolist(), other=other.tolist())
 
     told = {
         "add_": x.add_(1),
@@ -88,7 +76,7 @@ def test_elementwise_operations_allocate_unless_told_otherwise(device, chain, dt
         "dropout of 0": nn.functional.dropout(x, p=0.0),
     }
     copied = [name for name, y in told.items() if not shares_storage(x, y)]
-    assert not copied, f"{copied} copied, but should share the storage of the operand"
+    assert not copied, f"{copied} copied"
 
 
 @pytest.mark.claim("storage.triu-causal")
@@ -100,27 +88,23 @@ def test_triu_is_true_where_a_key_lies_in_a_querys_future(device, length):
     mask = ones.triu(diagonal=1).bool()
     token = np.arange(length)
     future = (token > token[:, None]).tolist()
-    assert mask.tolist() == future, f"mask={mask.tolist()}, but should be {future} [{length=}]"
+    equal(mask.tolist(), future, "the mask")
 
     operands = torch.randn(3, 2, 2, length, 8, device=device)
     by_mask = attention(*operands, attn_mask=~mask)
     causal = attention(*operands, is_causal=True)
-    torch.testing.assert_close(
-        by_mask, causal, msg=f"by the mask {by_mask}, but causal attention is {causal}"
-    )
-    assert ones.triu().diagonal().all(), "plain triu should hide each token from itself"
+    torch.testing.assert_close(by_mask, causal)
+    assert ones.triu().diagonal().all(), "plain triu shows a token to itself"
 
 
 @pytest.mark.claim("storage.pow-sqrt-rsqrt")
 def test_pow_sqrt_and_rsqrt_work_on_each_of_1_4_and_9(device):
     x = torch.tensor([1, 4, 9], device=device)
-    squares = x.pow(2).tolist()
-    roots = x.sqrt().tolist()
-    inverted = x.rsqrt().tolist()
-    assert squares == [1, 16, 81], f"pow(2)={squares}"
+
+    equal(x.pow(2).tolist(), [1, 16, 81], "pow(2)")
     # A device may compute roots with an error of a few units in the last place of fp32.
-    assert roots == pytest.approx([1, 2, 3], rel=4 * 2**-23), f"sqrt()={roots}"
-    assert inverted == pytest.approx([1, 1 / 2, 1 / 3], rel=4 * 2**-23), f"rsqrt()={inverted}"
+    close(x.sqrt().tolist(), [1, 2, 3], "sqrt()", rel=4 * 2**-23)
+    close(x.rsqrt().tolist(), [1, 1 / 2, 1 / 3], "rsqrt()", rel=4 * 2**-23)
 
 
 @pytest.mark.claim("storage.contiguous-for-speed")
@@ -133,6 +117,7 @@ def test_summing_a_column_is_slower_than_summing_its_contiguous_copy(device, siz
         rows, stride = 2**22, times * 2**5
     rows = sizing.fitting(rows, lambda rows: 4 * rows * (stride + 1), least=2**14)
     column = torch.ones(rows, stride, device=device)[:, 0]
+
     speed.assert_slower(
         column.sum,
         column.contiguous().sum,

@@ -16,6 +16,7 @@ from accounting.layout import broadcast_shape
 from accounting.memory import storage_bytes, tensor_bytes
 from prooflops.memory import measured_memory
 from prooflops.memory.allocator import charged_bytes
+from test_claims.oracles.messages import agree, equal
 from test_claims.oracles.tensors import OPTIMIZERS, metered, tensor_sum
 from test_claims.strategies import (
     TORCH_DTYPES,
@@ -44,22 +45,17 @@ def storages(kept, device):
 @given(shape=shapes() | shapes((1, 3), (0, 99)), dtype=dtypes)
 def test_a_fresh_tensor_takes_its_elements_times_their_bytes(device, shape, dtype):
     x = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=device)
-    formula = tensor_bytes(shape, dtype)
     storage = x.untyped_storage().nbytes()
-    said = f"but should be {storage} [{shape=}, {dtype=}]"
-    assert formula == storage, f"tensor_bytes={formula}, {said}"
-    assert x.nbytes == storage, f"nbytes={x.nbytes}, {said}"
+    agree("bytes", formula=tensor_bytes(shape, dtype), storage=storage, nbytes=x.nbytes)
 
 
 @pytest.mark.claim("tensor.nbytes-formula")
 def test_views_have_other_bytes_than_their_storage(device):
     expanded = torch.zeros(1, device=device).expand(1000)
     sliced = torch.zeros(4, 8, device=device)[0]
-    for x, *should in ((expanded, 4000, 4), (sliced, 32, 128)):
-        formula = tensor_bytes(x.shape)
-        assert formula == x.nbytes, f"tensor_bytes={formula}, but nbytes={x.nbytes}"
-        got = [x.nbytes, x.untyped_storage().nbytes()]
-        assert got == should, f"bytes and those of the storage are {got}, not {should}"
+    for x, should in ((expanded, (4000, 4000, 4)), (sliced, (32, 32, 128))):
+        got = tensor_bytes(x.shape), x.nbytes, x.untyped_storage().nbytes()
+        equal(got, should, "tensor_bytes, nbytes and bytes of the storage")
 
 
 @pytest.mark.claim("tensor.nbytes-formula")
@@ -68,34 +64,27 @@ def test_views_have_other_bytes_than_their_storage(device):
 def test_a_strided_tensor_takes_the_extent_of_its_strides(device, chain):
     x = chain.tensor(device)
     alone = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
-    formula = storage_bytes(x.shape, x.stride(), "int64")
     storage = alone.untyped_storage().nbytes()
-    assert formula == storage, f"storage_bytes={formula}, but should be {storage} [{chain!r}]"
+    equal(storage_bytes(x.shape, x.stride(), "int64"), storage, "storage_bytes")
 
 
 @pytest.mark.claim("tensor.example-4x8")
 def test_a_4x8_tensor_takes_128_bytes(device):
     x = torch.zeros(4, 8, device=device)
     counted = (x.numel(), x.element_size(), x.untyped_storage().nbytes())
-    assert counted == (32, 4, 128), (
-        f"elements, their bytes and all bytes are {counted}, but should be (32, 4, 128)"
-    )
-    assert tensor_bytes((4, 8)) == x.nbytes, (
-        f"tensor_bytes={tensor_bytes((4, 8))}, but should be {x.nbytes}"
-    )
+    equal(counted, (32, 4, 128), "elements, their bytes and all bytes")
+    equal(tensor_bytes((4, 8)), x.nbytes, "tensor_bytes")
 
 
 @pytest.mark.claim("tensor.gpt3-ffn")
 def test_a_feed_forward_matrix_of_gpt_3_takes_2304_mib():
     counted = torch.empty(12288, 4 * 12288, device="meta").nbytes
     formula = tensor_bytes((12288, 4 * 12288), "fp32")
-    assert formula == counted == 2_415_919_104, f"tensor_bytes={formula}, but should be {counted}"
+    agree("bytes", formula=formula, counted=counted, should=2_415_919_104)
 
     sizes = [f"{Decimal(counted) / unit:.2f}" for unit in (2**20, 1000 * 2**20, 2**30, 10**9)]
     should = ["2304.00", "2.30", "2.25", "2.42"]
-    assert sizes == should, (
-        f"MiB, thousands of them, GiB and GB are {sizes}, but should be {should}"
-    )
+    equal(sizes, should, "MiB, thousands of them, GiB and GB")
 
 
 @pytest.mark.claim("tensor.half-and-quarter", "dtype.fp8-bytes", "dtype.bf16-same-bytes")
@@ -112,12 +101,9 @@ def test_16_bit_floats_take_half_the_bytes_8_bit_floats_a_quarter(device, shape)
         cast = wide.to(there).to(TORCH_DTYPES[dtype])
         for how, x in (("made", made), ("cast", cast)):
             smaller = x.untyped_storage().nbytes()
-            assert 4 // size * smaller == fp32, (
-                f"{dtype}, {how}, takes {smaller} bytes of fp32's {fp32}"
-            )
-        formula = tensor_bytes(shape, dtype)
-        should = size * math.prod(shape)
-        assert formula == should, f"tensor_bytes={formula}, but should be {should} [{dtype}]"
+            equal(4 // size * smaller, fp32, f"bytes times {4 // size}", dtype=dtype, how=how)
+
+        equal(tensor_bytes(shape, dtype), size * math.prod(shape), "tensor_bytes", dtype=dtype)
 
 
 @pytest.mark.claim("tensor.ex-5x10-fp16")
@@ -125,50 +111,33 @@ def test_moving_100_bytes_to_a_gpu_charges_a_block_of_512(device):
     here = torch.ones(5, 10, dtype=torch.float16)
     with measured_memory(device) as held:
         there = here.to(device)
+    formula = tensor_bytes((5, 10), "fp16")
+
     for x, place in ((here, "cpu"), (there, device.type)):
-        got = x.untyped_storage().nbytes()
-        formula = tensor_bytes((5, 10), "fp16")
-        assert got == formula == 100, (
-            f"{got} bytes on {place} and by formula {formula}, but should be 100"
-        )
-        assert x.device.type == place, f"the values are on {x.device}, but should be on {place}"
-    formula = charged_bytes(100)
-    assert held.live_bytes == 100, f"requested {held.live_bytes} bytes, but should 100"
-    assert held.charged_live_bytes == formula == 512, (
-        f"charged {held.charged_live_bytes}, but should be {formula}"
-    )
+        agree("bytes", got=x.untyped_storage().nbytes(), formula=formula, should=100)
+        equal(x.device.type, place, "the device")
+    equal(held.live_bytes, 100, "bytes requested")
+    agree("bytes charged", got=held.charged_live_bytes, formula=charged_bytes(100), should=512)
 
 
 @pytest.mark.claim("tensor.default-float32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_what_is_told_no_dtype_takes_the_default_unless_it_has_one(device, default_dtype, dtype):
-    assert default_dtype == torch.float32, (
-        f"the default was {default_dtype}, but should be torch.float32"
-    )
+    equal(default_dtype, torch.float32, "the default")
 
     torch.set_default_dtype(dtype)
     with with_dtype(device, dtype):
-        made = [
-            getattr(torch, name)(2) for name in ("zeros", "ones", "empty", "rand", "randn", "eye")
-        ]
-        made += [
-            torch.full((2,), 1.0),
-            torch.linspace(0, 1, 2),
-            torch.arange(2.0),
-            torch.tensor([1, 2.0]),
-        ]
-        made += [nn.Linear(2, 2).weight, nn.Embedding(2, 2).weight]
+        made = [getattr(torch, name)(2) for name in "zeros ones empty rand randn eye".split()]
+        made += [torch.full((2,), 1.0), torch.linspace(0, 1, 2), torch.arange(2.0)]
+        made += [torch.tensor([1, 2.0]), nn.Linear(2, 2).weight, nn.Embedding(2, 2).weight]
         integers = torch.tensor([1]), torch.arange(3), torch.full((2,), 1)
-    own = [(x, torch.int64) for x in integers] + [(torch.tensor([True]), torch.bool)]
-    for numpys, should in ((np.float64, torch.float64), (np.float32, torch.float32)):
-        own += [
-            (torch.from_numpy(np.ones(2, numpys)), should),
-            (torch.tensor(np.ones(2, numpys)), should),
-        ]
-    for x, should in [(x, dtype) for x in made] + own:
-        assert x.dtype == should, (
-            f"with {dtype} as the default {x!r} is {x.dtype}, but should be {should}"
-        )
+    own = {torch.int64: integers, torch.bool: [torch.tensor([True])]}
+    for numpys, torchs in ((np.float64, torch.float64), (np.float32, torch.float32)):
+        values = np.ones(2, numpys)
+        own[torchs] = torch.from_numpy(values), torch.tensor(values)
+    for should, tensors in ((dtype, made), *own.items()):
+        for x in tensors:
+            equal(x.dtype, should, "the dtype", x=x)
 
 
 few = st.sampled_from([1, 7])
@@ -205,10 +174,7 @@ def test_every_byte_that_training_holds_lies_in_a_tensor(device, optimizer, n, w
     with measured_memory(device) as held:
         found = trained(held.mark)
     for phase, in_tensors in found.items():
-        live = held.phases[phase].live_bytes
-        assert in_tensors == live, (
-            f"tensors hold {in_tensors} bytes after {phase}, but {live} are held [{optimizer}]"
-        )
+        equal(in_tensors, held.phases[phase].live_bytes, f"bytes in tensors after {phase}")
 
 
 @pytest.mark.claim("tensor.uninitialised-then-init")
@@ -229,13 +195,12 @@ def test_initialisers_fill_the_memory_that_is_there(device, shape, dtype):
         x = torch.full(shape, math.nan, dtype=dtype, device=with_dtype(device, dtype))
         place = x.data_ptr()
         fill = partial(getattr(nn.init, f"{name}_"), x, *fixed.get(name, ()))
-        first, second = ((fill(), x.clone())[1] for _ in range(2))
-        assert not first.isnan().any(), (
-            f"{name} left {first.isnan().sum()} of {x.numel()} values unset"
-        )
-        drawn = not torch.equal(first, second)
-        assert x.data_ptr() == place, f"{name} moved the tensor"
-        assert drawn == (name not in fixed), f"twice {name} gave {first} and {second}"
+        first = fill().clone()
+        second = fill().clone()
+        assert not first.isnan().any(), f"{name} left {first.isnan().sum()} values unset"
+
+        equal(x.data_ptr(), place, "the address", name=name)
+        equal(torch.equal(first, second), name in fixed, "the same values twice", name=name)
 
 
 @pytest.mark.claim("tensor.uninitialised-then-init")
@@ -245,6 +210,7 @@ def test_allocating_without_values_writes_none(device, sizing, speed):
     )
     elements = sizing.fitting(wanted, lambda elements: 4 * 2 * elements, least=2**23)
     empty, filled = (partial(make, elements, device=device) for make in (torch.empty, torch.ones))
+
     speed.assert_slower(
         filled, empty, f"making {elements:,} ones over making as many without values", at_least=4
     )
@@ -256,11 +222,8 @@ def test_an_elementwise_result_has_the_broadcast_shape(device, drawn):
     first, second = drawn.input_shapes
     x = torch.ones(first, device=device)
     y = torch.ones(second, device=device)
-    formula = broadcast_shape(first, second)
     should = np.broadcast_shapes(first, second)
-    assert formula == should, (
-        f"broadcast_shape={formula}, but should be {should} [{first=}, {second=}]"
-    )
+    equal(broadcast_shape(first, second), should, "broadcast_shape")
 
     for result in (
         x + y,
@@ -269,12 +232,10 @@ def test_an_elementwise_result_has_the_broadcast_shape(device, drawn):
         x / y,
         x**y,
         x == y,
-        torch.maximum(x, y),
+        x.maximum(y),
         torch.where(x > y, x, y),
     ):
-        assert result.shape == should, (
-            f"{tuple(result.shape)}, but should be {should} [{first=}, {second=}]"
-        )
+        equal(result.shape, should, "the shape")
 
 
 @pytest.mark.claim("tensor.shapes-match")
@@ -286,8 +247,8 @@ def test_a_reduction_lacks_the_dimensions_reduced_or_has_1_there(device, shape, 
     over |= dict.fromkeys(["prod", "argmax", "all"], dims[0])
     for name, of in over.items():
         should = np.sum(np.ones(shape), of, keepdims=keep).shape
-        got = getattr(x, name)(of, keepdim=keep).shape
-        assert got == should, f"{name} over {of} gives {got}, but should give {should}"
+
+        equal(getattr(x, name)(of, keepdim=keep).shape, should, f"the shape of {name} over {of}")
 
 
 @pytest.mark.claim("tensor.shapes-match")
@@ -295,11 +256,8 @@ def test_a_reduction_lacks_the_dimensions_reduced_or_has_1_there(device, shape, 
 def test_the_number_of_true_values_decides_the_shape_of_nonzero(device, values):
     mask = torch.tensor(values, device=device)
     true = sum(values)
-    nonzero = mask.nonzero().shape
-    assert nonzero == (true, 1), f"{nonzero=}, but {true} values are true"
-
-    masked = mask[mask].shape
-    assert masked == (true,), f"{masked=}, but {true} values are true"
+    equal(mask.nonzero().shape, (true, 1), "the shape of nonzero()")
+    equal(mask[mask].shape, (true,), "the shape of what a mask indexes")
 
 
 @pytest.mark.claim("tensor.shapes-match")
@@ -318,6 +276,4 @@ def test_shapes_are_refused_by_the_formula_exactly_when_by_torch(device, first, 
     formulas, numpys = (
         refused(result, first, second) for result in (broadcast_shape, np.broadcast_shapes)
     )
-    assert formulas == numpys == torchs, (
-        f"{formulas=} and {numpys=}, but {torchs=} [{first=}, {second=}]"
-    )
+    agree("refusals", formulas=formulas, numpys=numpys, torchs=torchs)
