@@ -3,8 +3,7 @@
 A tensor is kept if a gradient needs it: a linear map's weight gradient needs its input, a
 nonlinearity its input or output, attention its queries, keys, values, outputs and row sums. Views
 of one storage count once. Not included: parameters, the batch, the net's output and the loss, which
-are held for other reasons. Nets of your own: `prooflops.memory`; models of transformers:
-`prooflops.counted.built.activation_bytes`.
+are kept for other reasons. Any other net: `prooflops.memory.predicted_memory`.
 
 Exact for the nets of bench/models.py on the CPU, as torch 2.13 runs them, for fp32, fp64, bf16 and
 fp16. A model put together from parts keeps what equally written layers keep. On CUDA LayerNorm
@@ -65,7 +64,7 @@ def _known(name: str, value: Any) -> Model:
     if not all(isinstance(each, AttentionLayers) for each in value.attentions):
         raise ValueError(
             f"activations of {value!r} are unknown to the formulas; "
-            "prooflops.counted.built.activation_bytes counts those of a config's net"
+            "prooflops.memory.predicted_memory counts the saved tensors of a net"
         )
     return value
 

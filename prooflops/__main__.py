@@ -90,48 +90,45 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def model_called(name: str, ignore: Sequence[str] = ()) -> tuple[Parts, Mapping[str, Any]]:
-    """The model of a preset, a file or a name, of text alone where it handles more; and its
+    """The model of a preset, a file or a name, of text alone where it reads more; and its
     config.
     """
-    name = KNOWN.get(name.lower(), name) if not Path(name).exists() else name
-    if not Path(name).exists() and name not in presets():
-        content = _downloaded(name)
-    else:
-        content = content_of(name, text_only=True, ignore=ignore)
+    config = config_called(name, ignore)
     try:
-        return from_config(content), content
-    except UnreadError as error:
-        return _built(content, error), content
+        return from_config(config), config
+    except UnreadError as unread:
+        return library(unread).from_library(config), config
 
 
-def _downloaded(name: str) -> Mapping[str, Any]:
-    """The config of a name that is no preset, from the local cache of transformers."""
-    try:
-        from prooflops.counted import built
-
-        return built.cached_config(name)
-    except ImportError:
-        wanted = f"other models need {NEEDED}"
-    except OSError:
-        wanted = "or give the path of a config.json, or a name that transformers has in its cache"
+def config_called(name: str, ignore: Sequence[str]) -> Mapping[str, Any]:
+    """The config of a file, a preset, or a name in the local cache of transformers."""
+    if Path(name).exists():
+        return content_of(name, text_only=True, ignore=ignore)
+    name = KNOWN.get(name.lower(), name)
     try:
         validated_choice("model", name, [*KNOWN, *presets()])
-    except ValueError as error:
-        raise ValueError(f"{error}; {wanted}") from None
-    raise AssertionError(f"{name} is a preset")
+    except ValueError as unknown:
+        try:
+            config = library(unknown).cached_config(name)
+        except OSError:
+            wanted = "give the path of a config.json, or a name that transformers has in its cache"
+            raise ValueError(f"{unknown}; or {wanted}") from None
+        return content_of(config, text_only=True, ignore=ignore)
+    return content_of(name, text_only=True, ignore=ignore)
 
 
-def _built(content: Mapping[str, Any], unread: UnreadError) -> Parts:
-    """The model that transformers builds of a config that the formulas do not read."""
+def library(unread: ValueError) -> Any:
+    """The module that builds models by transformers. Raises ValueError where that is missing."""
     try:
-        from prooflops.counted import built
+        import transformers  # noqa: F401
 
-        return built.from_library(content)
+        from prooflops.counted import built
     except ImportError as error:
         raise ValueError(f"{unread}; other models need {NEEDED} ({error})") from None
+    return built
 
 
-def counted(number: int, noun: str) -> str:
+def number_of(number: int, noun: str) -> str:
     """A number with its noun: 1 sequence, 2,048 sequences."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
@@ -164,21 +161,19 @@ def napkin(asked: argparse.Namespace) -> Lines:
         formula = "state, and the inputs of layers that are recomputed: a lower bound"
         yield "by formula", formula, {}
         return
-    yield from of_run(asked, model, device, sequence, longest)
-    yield from held(asked, model, sequence)
+    yield from run(asked, model, device, sequence, longest)
+    yield from memory(asked, model, sequence)
     yield from sharded(asked, parameters, device)
 
 
-def of_run(
-    asked: argparse.Namespace, model: Model, device: Any, sequence: int, longest: int
-) -> Lines:
+def run(asked: argparse.Namespace, model: Model, device: Any, sequence: int, longest: int) -> Lines:
     """FLOPs of a step and of the run, and its days."""
     devices, tokens = count("devices", asked.devices), count("tokens", asked.tokens)
     batch = count("batch", asked.batch or asked.devices)
     # Masks of a counted model are not read.
     pairs = "full" if hasattr(model, "source") else "causal"
     step = models.step_flops(model, batch, streams(sequence), pairs=pairs).model
-    shown = f"{counted(batch, 'sequence')} of {sequence:,} tokens"
+    shown = f"{number_of(batch, 'sequence')} of {sequence:,} tokens"
     if sequence < longest and not asked.sequence:
         shown += f" (the model's context is {longest:,})"
     figures = {"batch": batch, "sequence": sequence, "context": longest, "step_flops": step}
@@ -188,8 +183,8 @@ def of_run(
     flops = steps * step
     rule = models.rule_flops("step", active_parameter_count(model), tokens) / flops
     said = f"{with_unit(flops, 'FLOP')} (6ND says {rule:.3f} times that)"
-    run = {"steps": steps, "flops": flops, "rule_6nd": rule}
-    yield "the run", f"{counted(steps, 'step')}: {said}", run
+    ran = {"steps": steps, "flops": flops, "rule_6nd": rule}
+    yield "the run", f"{number_of(steps, 'step')}: {said}", ran
 
     peak = peak_flop_per_s(device, asked.dtype)
     if peak is None:
@@ -206,7 +201,7 @@ def streams(sequence: int) -> Lengths:
     return {"source": sequence, "tokens": sequence}
 
 
-def held(asked: argparse.Namespace, model: Parts, sequence: int) -> Lines:
+def memory(asked: argparse.Namespace, model: Parts, sequence: int) -> Lines:
     """Memory of the model state, activations and cache."""
     # Others need the shapes of all tensors.
     by_count = [name for name, row in OPTIMIZERS.items() if not row.factored]
@@ -230,9 +225,13 @@ def held(asked: argparse.Namespace, model: Parts, sequence: int) -> Lines:
         total, of_what = total + saved, "of the state and one sequence"
     shown = f"{with_unit(total, 'B')} {of_what}, on one device"
     yield "memory: total", shown, {"total_bytes": total}
-    cached = cache_bytes(model, 1, streams(sequence), asked.dtype)
-    shown = f"{with_unit(cached, 'B')} of one sequence in generation"
-    yield "cache", shown, {"cache_bytes": cached}
+    try:
+        cached = cache_bytes(model, 1, sequence, asked.dtype)
+    except ValueError as error:
+        yield "cache", f"unknown: {error}", {"cache_bytes": None}
+    else:
+        shown = f"{with_unit(cached, 'B')} of one sequence in generation"
+        yield "cache", shown, {"cache_bytes": cached}
 
 
 def sharded(asked: argparse.Namespace, parameters: int, device: Any) -> Lines:
@@ -285,7 +284,7 @@ def fitting(
                 yield of_row(row)
         for stage, what in ((1, "ZeRO stage 1"), (3, "FSDP")):
             least = fewest_devices(parameters, saved, usable, stage, asked.optimizer, asked.recipe)
-            devices = "more than 1,024 devices" if least is None else counted(least, "device")
+            devices = "more than 1,024 devices" if least is None else number_of(least, "device")
             shown = f"by formula, {asked.optimizer} in {asked.recipe}: {what} takes {devices}"
             yield card, shown, {f"{card}, {what}, by formula": least}
 
@@ -343,8 +342,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     if asked.json:
         figures = {"model": asked.model, "device": asked.device or USUAL_DEVICE}
-        for _, _, of_line in lines:
-            figures |= of_line
+        for _, _, more in lines:
+            figures |= more
         print(json.dumps(figures, indent=1))
         return 0
     for label, text, _ in lines:

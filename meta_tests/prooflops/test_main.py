@@ -106,7 +106,7 @@ def test_programs_get_the_same_figures_and_the_help_has_examples(capsys):
         if line.startswith("  python -m prooflops ")
     ]
     assert len(examples) == 4
-    words = examples[0].partition("accounting ")[2].split()
+    words = examples[0].partition("prooflops ")[2].split()
     assert main(words) == 0
 
 

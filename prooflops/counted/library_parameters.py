@@ -1,17 +1,16 @@
-"""The parameters of a library's net as the parts of a model: linear maps, experts, embeddings."""
+"""The parameters of a net of transformers as parts of a model: linear maps, experts, others."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
 
-from accounting.parts import LinearMaps, OtherParameters
+from accounting.parts import LinearMaps, OtherParameters, Parts
 
-# A parameter's part: the first whose pattern its path has.
+# A parameter belongs to the first part whose pattern its path matches.
 PARTS = {
     "vision": r"vision|visual|image_", "audio": r"audio|speech|feature_extractor",
     "router": r"router|gate\.(weight|$)", "shared expert": r"shared_expert", "experts": r"experts",
@@ -30,83 +29,72 @@ CHOSEN = (
 )
 
 
-def parts_of(net: Any, untied: bool) -> Iterator[LinearMaps | OtherParameters]:
-    """The parts of each module, in their order; a matrix that stands elsewhere already has no
-    copies.
+def parts_of(net: Any, *, untied: bool) -> Parts:
+    """The parts of each module; a matrix that is also stored elsewhere has no copies.
 
-    But for an `untied` head: T5 ties it until weights are loaded, whatever the config says.
+    An `untied` head has: T5 ties its head until weights are loaded, whatever the config says.
     """
-    text = net.config.get_text_config() if hasattr(net.config, "get_text_config") else net.config
-    chosen = next(
-        (getattr(text, name) for name in CHOSEN if isinstance(getattr(text, name, None), int)), 0
-    )
-    experts = Counter(
-        re.sub(r"(experts)\.\d+\.", r"\1.0.", path) for path, _ in net.named_modules()
-    )
-    seen: set[int] = set()
+    chosen = _experts_per_token(net.config)
     head = net.get_output_embeddings() if untied else None
-    place = 0
+    seen: set[int] = set()
+    found: list[LinearMaps | OtherParameters] = []
     for path, module in net.named_modules():
         own = dict(module.named_parameters(recurse=False))
         new = {name for name, each in own.items() if id(each) not in seen or module is head}
         seen |= {id(each) for each in own.values()}
-        listed = re.search(r"experts\.\d+\.", path)
-        if listed and path not in experts:
-            continue  # counted with the first of its list
-        at: dict[str, Any] = {
-            "place": place,
-            "block_end": place,
-            "copies": experts[path] if listed else 1,
-        }
-        at["uses"] = (listed and chosen) or at["copies"]
-        yield from _of_module(f"{path}.", module, own, new, chosen, at)
-        place += bool(own)
-    for path, buffer in net.named_buffers():
-        if "correction" in path:
-            yield OtherParameters("corrections", buffer.numel(), place=place)
+        found += _of_module(f"{path}.", module, own, new, chosen)
+    corrections = [each.numel() for name, each in net.named_buffers() if "correction" in name]
+    found += [OtherParameters("corrections", elements) for elements in corrections]
+    maps = tuple(each for each in found if isinstance(each, LinearMaps))
+    others = tuple(each for each in found if isinstance(each, OtherParameters))
+    return Parts(maps, (), others)
+
+
+def _experts_per_token(config: Any) -> int:
+    text = config.get_text_config()
+    stated = (getattr(text, name, None) for name in CHOSEN)
+    return next((number for number in stated if isinstance(number, int)), 0)
 
 
 def _of_module(
-    path: str,
-    module: nn.Module,
-    own: dict[str, Any],
-    new: set[str],
-    chosen: int,
-    options: dict[str, Any],
+    path: str, module: nn.Module, own: dict[str, Any], new: set[str], chosen: int
 ) -> Iterator[LinearMaps | OtherParameters]:
-    """The parts of a module's own parameters, of which `new` are stored nowhere before."""
-    at: dict[str, Any] = {"place": options["place"], "block_end": options["block_end"]}
-    weight, linear = own.get("weight"), isinstance(module, (nn.Linear, nn.modules.conv._ConvNd))
-    if weight is not None and linear:
+    """The parts of a module's own parameters, of which `new` are not stored before."""
+    weight = own.get("weight")
+    if weight is not None and isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
         bias = {"weight", "bias"} <= new
-        stored = options if "weight" in new else options | {"copies": 0}
-        yield LinearMaps(_part(path), weight.shape[1:].numel(), len(weight), bias=bias, **stored)
+        inputs, outputs = weight.shape[1:].numel(), len(weight)
+        yield LinearMaps(_part(path), inputs, outputs, bias=bias, copies=int("weight" in new))
         new = new - {"weight"} - ({"bias"} if bias else set())
-    experts = {name for name in new if own[name].dim() == 3 and _part(path + name) == "experts"}
-    biases = {f"{name}_bias" for name in experts}
-    for name in sorted(new - biases):
+    stacked = {name for name in new if own[name].dim() == 3 and _part(path + name) == "experts"}
+    for name in sorted(new - {f"{name}_bias" for name in stacked}):
         each, part = own[name], _part(path + name)
-        if name in experts:
-            copies = {"copies": len(each), "uses": chosen or len(each)}
-            biased = f"{name}_bias" in own
-            outputs = len(own[f"{name}_bias"][0]) if biased else each.shape[2]
-            yield LinearMaps(part, each[0].numel() // outputs, outputs, bias=biased, **at | copies)
-        elif type(module).__name__ == "Conv1D" and name == "weight":  # GPT-2's, a linear map
-            yield LinearMaps(part, *each.shape, **at)
+        is_gpt2_linear_map = type(module).__name__ == "Conv1D" and name == "weight"
+        if name in stacked:
+            biases = own.get(f"{name}_bias")
+            outputs = each.shape[2] if biases is None else len(biases[0])
+            inputs, experts = each[0].numel() // outputs, len(each)
+            uses, bias = chosen or experts, biases is not None
+            yield LinearMaps(part, inputs, outputs, copies=experts, uses=uses, bias=bias)
+        elif is_gpt2_linear_map:
+            yield LinearMaps(part, *each.shape)
         elif isinstance(module, nn.Embedding):
-            positions = "position" in path and part not in ("vision", "audio")
-            first = getattr(
-                module, "offset", 0 if module.padding_idx is None else module.padding_idx + 1
-            )
-            part, longest = ("positions", len(each) - first) if positions else ("embedding", 0)
-            yield OtherParameters(part, each.numel(), looked_up=True, longest=longest, **at)
+            yield _table(path, module)
         else:
             part = "norms" if "norm" in type(module).__name__.lower() else part
-            yield OtherParameters(part, options["copies"] * each.numel(), **at)
+            yield OtherParameters(part, each.numel())
+
+
+def _table(path: str, module: nn.Embedding) -> OtherParameters:
+    """A table of tokens, or of the positions behind those kept for padding."""
+    elements = module.weight.numel()
+    if "position" not in path or _part(path) in ("vision", "audio"):
+        return OtherParameters("embedding", elements, looked_up=True)
+    padding = 0 if module.padding_idx is None else module.padding_idx + 1
+    longest = module.num_embeddings - int(getattr(module, "offset", padding))
+    return OtherParameters("positions", elements, looked_up=True, longest=longest)
 
 
 def _part(path: str) -> str:
-    return next(
-        (part for part, pattern in PARTS.items() if re.search(pattern, path.lower())),
-        path.partition(".")[0],
-    )
+    matching = (part for part, pattern in PARTS.items() if re.search(pattern, path.lower()))
+    return next(matching, path.partition(".")[0])

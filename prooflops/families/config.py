@@ -57,8 +57,6 @@ def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str]
     True
     """
     content = content_of(config, text_only, ignore)
-    if "_class_name" in content:
-        raise UnreadError(f"config is of diffusers, for its {content['_class_name']}")
     if "text_config" in content:
         raise UnreadError(
             f"config is that of a model of more than text, {content.get('model_type')!r}; "

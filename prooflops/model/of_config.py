@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
-from unittest import mock
 
 import torch
 
 from prooflops.counted import built
-from prooflops.counted.library_run import silenced
+from prooflops.counted.library_step import without_values as without_library_values
 from prooflops.memory.fits import cuda_card
 from prooflops.model.fits import Fits, fits_of, without_values
 from prooflops.model.progress import on_stderr
@@ -43,8 +41,7 @@ def fits_of_config(
     )
     rows = tuple(cuda_card(name) for name in cards)
     stages = on_stderr("python -m prooflops")
-    # transformers sets its level of logging when the masks import it.
-    with _masks_without_values(), silenced():
+    with without_library_values():
         return fits_of(
             model,
             without_values(model),
@@ -54,11 +51,3 @@ def fits_of_config(
             ceilings={"sequence": longest},
             stages=stages,
         )
-
-
-@contextmanager
-def _masks_without_values() -> Iterator[None]:
-    """transformers would read positions to see whether sequences are packed."""
-    packed = "transformers.masking_utils.find_packed_sequence_indices"
-    with mock.patch(packed, return_value=None, create=True):
-        yield
