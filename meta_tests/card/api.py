@@ -399,8 +399,7 @@ def _random_numbers(kernels):
     }
 
 
-# Read on one H200: the clock of its memory, and what a process without tensors takes of it.
-MEMORY_MHZ = 3201
+# Read on one H200: what a process without tensors allocates.
 CONTEXT_BYTES = 543_162_368
 
 
@@ -419,18 +418,13 @@ def _nvml(card):
     return SimpleNamespace(
         NVMLError=RuntimeError,
         NVML_CLOCK_SM=1,
-        NVML_CLOCK_MEM=2,
         NVML_TEMPERATURE_GPU=0,
-        NVML_PERF_POLICY_POWER=0,
-        NVML_PERF_POLICY_THERMAL=1,
         NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
         NVML_VOLATILE_ECC=0,
         nvmlSystemGetDriverVersion=of("580.00 (simulated)"),
         nvmlDeviceGetHandleByUUID=of(card.name),
-        nvmlDeviceGetMaxClockInfo=lambda _card, kind: MEMORY_MHZ if kind == 2 else highest,
-        nvmlDeviceGetClockInfo=lambda _card, kind: (
-            MEMORY_MHZ if kind == 2 else round(clock * card.rates.clock)
-        ),
+        nvmlDeviceGetMaxClockInfo=of(highest),
+        nvmlDeviceGetClockInfo=of(lambda: round(clock * card.rates.clock)),
         nvmlDeviceGetCurrentClocksEventReasons=of(lambda: reading["reasons"]),
         nvmlDeviceGetPowerUsage=of(lambda: round(1e3 * card.rates.joules_per_s)),
         nvmlDeviceGetTotalEnergyConsumption=of(
@@ -440,12 +434,10 @@ def _nvml(card):
         nvmlDeviceGetPowerManagementDefaultLimit=of(700_000),
         nvmlDeviceGetTemperature=of(lambda: reading["temperature"]),
         nvmlDeviceGetComputeRunningProcesses=of(lambda: [process] * reading["processes"]),
-        nvmlDeviceGetViolationStatus=of(SimpleNamespace(violationTime=0)),
         nvmlDeviceGetCurrPcieLinkGeneration=of(lambda: reading["generation"]),
         nvmlDeviceGetCurrPcieLinkWidth=of(lambda: reading["width"]),
         nvmlDeviceGetMaxPcieLinkGeneration=of(5),
         nvmlDeviceGetMaxPcieLinkWidth=of(16),
         nvmlDeviceGetTotalEccErrors=of(lambda: reading["errors"]),
         nvmlDeviceGetRemappedRows=of(lambda: (0, 0, reading["rows_to_remap"], 0)),
-        nvmlDeviceGetMigMode=of((0, 0)),
     )

@@ -148,27 +148,12 @@ def state(device: torch.device) -> dict[str, Any]:
     """The settings and readings that decide the speed of `device` now, without privileges.
 
     A CPU: `threads` of torch, `affinity` (the cores it may run on), `governor`, `clock_mhz`.
-    A GPU: `clock_mhz` and `highest_clock_mhz`, `memory_clock_mhz`, `power_w` (which NVIDIA averages
-    over up to a second), `power_limit_w` and `default_power_w`, `temperature_c`, `reasons` (why the
-    clock is not higher, by name), `processes` that use it. `totals`: counters that grow while the
-    device is throttled. `unread`: readings that were not asked for, and why: none is no sign of a
-    quiet device.
+    An NVIDIA GPU: `clock_mhz` and `highest_clock_mhz`, `power_w` (averaged over up to a second),
+    `power_limit_w` and `default_power_w`, `temperature_c`, `reasons` (why the clock is not higher,
+    by name), `processes` that use it. `totals`: counters that grow while the host is throttled.
+    `unread`: why a GPU was not read, which is no sign of a quiet device.
     """
     found = {"threads": torch.get_num_threads(), **cpu.state()}
     if device.type == "cuda":
-        of_gpu = _amd_state(device) if torch.version.hip else nvml.state(uuid_of(device))
-        found |= {"clock_mhz": None, **of_gpu, "totals": found["totals"] | of_gpu.get("totals", {})}
+        found |= {"clock_mhz": None, **nvml.state(uuid_of(device))}
     return found
-
-
-def _amd_state(device: torch.device) -> dict[str, Any]:
-    """By torch's own calls into amdsmi, in which power is in watts (NVML's is in mW). Unrun."""
-    found: dict[str, Any] = {}
-    calls = {"clock_mhz": "clock_rate", "power_w": "power_draw", "temperature_c": "temperature"}
-    for name, call in calls.items():
-        try:
-            found[name] = getattr(torch.cuda, call)(device)
-        # AmdSmiException is no RuntimeError; without amdsmi it is a ModuleNotFoundError.
-        except Exception:
-            continue
-    return {**found, "unread": "reasons: torch does not ask amdsmi for them"}

@@ -259,6 +259,11 @@ def uuid_of(device: torch.device) -> object:
     return getattr(torch.cuda.get_device_properties(device), "uuid", None)
 
 
+def card_of(device: torch.device) -> Any:
+    """NVML's handle of the card of a CUDA device; None if the driver knows none."""
+    return nvml.card(uuid_of(device))
+
+
 def memory_bytes(device: torch.device) -> int | None:
     """The memory of the device in bytes, as the driver or the operating system reports it."""
     if device.type in SEVERAL:
@@ -451,4 +456,4 @@ def highest_clock_hz(device: torch.device) -> float | None:
     """The highest clock that the driver or the system allows the device; None if unknown."""
     if device.type == "cpu":
         return cpu.highest_clock_hz()
-    return nvml.highest_clock_hz(uuid_of(device)) if device.type == "cuda" else None
+    return nvml.highest_clock_hz(card_of(device)) if device.type == "cuda" else None

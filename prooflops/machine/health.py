@@ -1,5 +1,4 @@
-"""What this machine shows as the cause of a low figure: clocks, limits, temperature, links, errors,
-rivals.
+"""What this machine shows as the cause of a low figure: clock, limits, heat, link, errors, rivals.
 
 Readings by NVML, each optional: a driver or another vendor that does not answer shows no cause.
 Unrun on a real card.
@@ -7,31 +6,24 @@ Unrun on a real card.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from prooflops.machine.device import highest_clock_hz, uuid_of
+from prooflops.machine.device import card_of, highest_clock_hz
 from prooflops_gate.machine import nvml
 
 # Healthy cards under a power limit run at 80 to 90 % of the highest clock.
 LEAST_SHARE_OF_HIGHEST_CLOCK = 0.85
 HOT_C = 85
-AFFINITY_WORDS = 64
 
 
 def readings(device: torch.device) -> dict[str, Any]:
-    """Limits, links and errors of an NVIDIA card, as far as its driver answers; empty for other
-    devices.
-    """
-    if device.type != "cuda" or nvml.library() is None:
+    """Link and errors of an NVIDIA card, as far as its driver answers; empty for other devices."""
+    card = card_of(device) if device.type == "cuda" else None
+    if card is None:
         return {}
-    gpu = nvml.handle(uuid_of(device))
-    if gpu is None:
-        return {}
-    card = nvml.card_of(gpu)
     return nvml.answers(
         {
             "generation": lambda lib: lib.nvmlDeviceGetCurrPcieLinkGeneration(card),
@@ -42,8 +34,6 @@ def readings(device: torch.device) -> dict[str, Any]:
                 card, lib.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, lib.NVML_VOLATILE_ECC
             ),
             "rows_to_remap": lambda lib: bool(lib.nvmlDeviceGetRemappedRows(card)[2]),
-            "mig": lambda lib: bool(lib.nvmlDeviceGetMigMode(card)[0]),
-            "near_cores": lambda lib: _cores(lib.nvmlDeviceGetCpuAffinity(card, AFFINITY_WORDS)),
         }
     )
 
@@ -83,14 +73,13 @@ def _clock(device: torch.device, conditions: Mapping[str, Any]) -> list[str]:
 
 
 def _link(found: Mapping[str, Any], figure: str) -> list[str]:
+    if figure not in ("to-device", "to-host", "peer", "launch"):
+        return []
     words = []
-    if figure in ("to-device", "to-host", "peer", "launch"):
-        for key, what in (("generation", "PCI Express generation"), ("width", "PCI Express lanes")):
-            if found.get(key) and found.get(key) != found.get(f"possible_{key}"):
-                words.append(f"{what} {found[key]} of {found.get(f'possible_{key}')}")
-        near = found.get("near_cores")
-        if near and hasattr(os, "sched_getaffinity") and not near & os.sched_getaffinity(0):
-            words.append("this process runs on cores of another NUMA node than the card's")
+    for key, what in (("generation", "PCI Express generation"), ("width", "PCI Express lanes")):
+        possible = found.get(f"possible_{key}")
+        if found.get(key) and found[key] != possible:
+            words.append(f"{what} {found[key]} of {possible}")
     return words
 
 
@@ -100,16 +89,4 @@ def _defects(found: Mapping[str, Any]) -> list[str]:
         words.append(f"{found['uncorrected_errors']} uncorrected memory errors")
     if found.get("rows_to_remap"):
         words.append("memory rows wait for a reset to be remapped")
-    if found.get("mig"):
-        words.append("the card is in MIG mode")
     return words
-
-
-def _cores(mask: Any) -> set[int]:
-    """The cores of NVML's affinity mask, an array of 64-bit words."""
-    return {
-        64 * place + bit
-        for place, word in enumerate(mask)
-        for bit in range(64)
-        if int(word) >> bit & 1
-    }

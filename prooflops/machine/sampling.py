@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from prooflops.machine import cpu_clock
-from prooflops.machine.device import highest_clock_hz, uuid_of
+from prooflops.machine.device import card_of, highest_clock_hz
 from prooflops_gate.machine import nvml
 
 Moment = Mapping[str, Any]
@@ -91,26 +91,22 @@ def sampler_of(device: torch.device) -> Sampler:
     """The sampler of `device`: NVIDIA's GPUs while they work, a CPU afterwards, no other device."""
     if device.type == "cpu":
         return AfterWork()
-    if device.type != "cuda" or torch.version.hip or nvml.library() is None:
+    card = card_of(device) if device.type == "cuda" else None
+    if card is None:
         return Sampler(None)
-    gpu = nvml.handle(uuid_of(device))
-    if gpu is None:
-        return Sampler(None)
-    card = nvml.card_of(gpu)
     return Sampler(lambda: nvml.moment(card), lambda: nvml.energy_j(card))
 
 
 def clock_share_of(device: torch.device) -> Callable[[], float | None]:
     """Reads the clock of a GPU, as a share of the highest; None where NVML names neither."""
     highest_hz = highest_clock_hz(device) if device.type == "cuda" else None
-    gpu = nvml.handle(uuid_of(device)) if highest_hz else None
-    if highest_hz is None or gpu is None:
+    if highest_hz is None:
         return lambda: None
-    card = nvml.card_of(gpu)
+    card = card_of(device)
 
     def share() -> float | None:
-        megahertz = nvml.ask(lambda lib: lib.nvmlDeviceGetClockInfo(card, lib.NVML_CLOCK_SM))
-        return megahertz * 1e6 / highest_hz if megahertz else None
+        hertz = nvml.clock_hz(card)
+        return hertz / highest_hz if hertz else None
 
     return share
 

@@ -61,17 +61,10 @@ def clock_hz() -> float | None:
     # Asking would make a context on the device.
     if cuda is None or not cuda.is_initialized():
         return None
-    card = _card(cuda.current_device())
-    if card is None:
-        return None
-    megahertz = nvml.ask(
-        lambda library: library.nvmlDeviceGetClockInfo(card, library.NVML_CLOCK_SM)
-    )
-    return 1e6 * megahertz if megahertz else None
+    return nvml.clock_hz(_card(cuda.current_device()))
 
 
 @cache
 def _card(index: int) -> Any:
     properties = sys.modules["torch"].cuda.get_device_properties(index)
-    gpu = nvml.handle(getattr(properties, "uuid", None))
-    return None if gpu is None else nvml.card_of(gpu)
+    return nvml.card(getattr(properties, "uuid", None))

@@ -70,64 +70,63 @@ def gpu_names() -> list[str]:
     return names or []
 
 
-def handle(uuid: object) -> Any:
-    """NVML's handle of the GPU or MIG slice with this UUID, as torch gives it.
+def gpu(uuid: object) -> Any:
+    """NVML's handle of the GPU or MIG slice with this UUID, as torch names it; None if unknown."""
+    found = ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
+    if found is not None:
+        return found
+    return ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}"))
+
+
+def card(uuid: object) -> Any:
+    """The GPU, or the whole card of a MIG slice, which alone has clocks, power and temperature.
 
     None if the driver knows none.
     """
-    found = ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
-    return (
-        ask(lambda nvml: nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")) if found is None else found
-    )
-
-
-def card_of(handle: Any) -> Any:
-    """The whole card of a MIG slice, which alone has clocks, power and temperature.
-
-    Else the handle itself.
-    """
-    card = ask(lambda nvml: nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
-    return handle if card is None else card
-
-
-def highest_clock_hz(uuid: object) -> float | None:
-    """The highest clock that the driver allows the GPU; None if unknown."""
-    gpu = handle(uuid)
-    if gpu is None:
+    handle = gpu(uuid)
+    if handle is None:
         return None
-    megahertz = ask(lambda nvml: nvml.nvmlDeviceGetMaxClockInfo(card_of(gpu), nvml.NVML_CLOCK_SM))
-    return float(megahertz) * 1e6 if megahertz else None
+    whole = ask(lambda nvml: nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
+    return handle if whole is None else whole
+
+
+def clock_hz(card: Any) -> float | None:
+    """The clock of a card now; None if unknown."""
+    if card is None:
+        return None
+    return _hertz(ask(lambda nvml: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)))
+
+
+def highest_clock_hz(card: Any) -> float | None:
+    """The highest clock that the driver allows a card; None if unknown."""
+    if card is None:
+        return None
+    return _hertz(ask(lambda nvml: nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_SM)))
+
+
+def _hertz(megahertz: Any) -> float | None:
+    return 1e6 * megahertz if megahertz else None
 
 
 def state(uuid: object) -> dict[str, Any]:
-    """Clocks, power, temperature, reasons and `totals` of a GPU, as `conditions.state` has them.
+    """Clocks, power limits, temperature, reasons and processes, as `conditions.state` has them.
 
     A MIG slice has its own processes; the rest is its card's. Readings that the driver refuses are
-    left out.
+    omitted.
     """
     if library() is None:
         return {"unread": "no NVML"}
-    gpu = handle(uuid)
-    if gpu is None:
+    handle = gpu(uuid)
+    if handle is None:
         return {"unread": f"NVML knows no device with UUID {uuid}"}
-    card = card_of(gpu)
+    whole = card(uuid)
     readings: dict[str, Callable[[Any], Any]] = {
-        "memory_clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM),
-        "highest_clock_mhz": lambda nvml: nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_SM),
-        "power_limit_w": lambda nvml: nvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1e3,
-        "default_power_w": lambda nvml: nvml.nvmlDeviceGetPowerManagementDefaultLimit(card) / 1e3,
-        "energy_j": lambda nvml: nvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1e3,
-        "processes": lambda nvml: len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
+        "highest_clock_mhz": lambda nvml: nvml.nvmlDeviceGetMaxClockInfo(whole, nvml.NVML_CLOCK_SM),
+        "power_limit_w": lambda nvml: nvml.nvmlDeviceGetEnforcedPowerLimit(whole) / 1e3,
+        "default_power_w": lambda nvml: nvml.nvmlDeviceGetPowerManagementDefaultLimit(whole) / 1e3,
+        "processes": lambda nvml: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
     }
-    totals: dict[str, Callable[[Any], Any]] = {
-        "power cap": lambda nvml: (
-            nvml.nvmlDeviceGetViolationStatus(card, nvml.NVML_PERF_POLICY_POWER).violationTime
-        ),
-        "temperature (driver)": lambda nvml: (
-            nvml.nvmlDeviceGetViolationStatus(card, nvml.NVML_PERF_POLICY_THERMAL).violationTime
-        ),
-    }
-    return {**moment(card), **answers(readings), "totals": answers(totals)}
+    return {**moment(whole), **answers(readings)}
 
 
 def energy_j(card: Any) -> float | None:
