@@ -24,8 +24,6 @@ from typing import Any
 
 import pytest
 
-# Once: playwright does not start twice in a process.
-from meta_tests.browser import browser
 from meta_tests.faults import Fault
 from meta_tests.golden import check, masked
 

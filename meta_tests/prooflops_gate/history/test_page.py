@@ -80,12 +80,6 @@ def test_nothing_in_a_record_is_markup(tmp_path):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;&#x27;{}]" in text
 
 
-def test_the_page_fits_and_is_accessible_and_fetches_nothing(browser, tmp_path):
-    written(tmp_path, 1.0, 1.3)
-    with browser.open(tmp_path / "history.html") as opened:
-        opened.check(tmp_path / "history.html", "null")
-
-
 def test_a_command_writes_them_and_refuses_a_folder_it_cannot_write(
     plain_repo,
 ):
