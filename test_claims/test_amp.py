@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from test_claims.oracles import tensors
 from test_claims.oracles.dispatched import Recorded
+from test_claims.oracles.messages import at_most, close, equal
 from test_claims.oracles.mixed_precision import LOW, flattened, linear_layers, seeded, step
 from test_claims.strategies import fewer, in_fp64, seeds, sizes
 
@@ -50,22 +51,20 @@ def test_under_autocast_all_that_is_kept_is_fp32_and_products_are_low(device, di
         ("state", state),
     ):
         dtypes = {tensor.dtype for tensor in held}
-        assert dtypes == {torch.float32}, f"{name} are {dtypes}, but should be fp32 [{low}]"
+        equal(dtypes, {torch.float32}, f"dtypes of the {name}")
         finer = any(tensors.difference(x, x.to(LOW[low]).float()) for x in held)
         assert finer or name == "gradients", f"{name} hold no value finer than {low}"
 
-    ran = set(products.product_dtypes)
-    assert ran == {LOW[low]}, f"products ran in {ran}, not in {low}"
+    equal(set(products.product_dtypes), {LOW[low]}, "dtypes of products")
 
-    got = y.dtype, loss.dtype
-    assert got == (LOW[low], torch.float32), f"output and loss are in {got} [{low}]"
+    equal((y.dtype, loss.dtype), (LOW[low], torch.float32), "dtypes of output and loss")
 
     step(in_fp32, x, torch.optim.SGD(in_fp32.parameters(), lr=0.0))
     for gradient, parameter in zip(gradients, in_fp32.parameters(), strict=True):
         error = tensors.relative_error(gradient, parameter.grad)
         # Operands, activations and gradients are rounded once each.
         most = 2 * torch.finfo(LOW[low]).eps
-        assert error < most, f"a gradient with {low} products is off by {error} from that in fp32"
+        at_most(error, most, "a gradient's error")
 
 
 # How autocast chooses: its own dtype, fp32 on every device or on CUDA alone, or as operands are.
@@ -161,7 +160,7 @@ def test_autocast_chooses_each_dtype_by_the_table_of_the_kind_of_device(kind, lo
             for dtype in (torch.float32, LOW[low]):
                 got = call(name, torch.empty(8, 8, device=kind, dtype=dtype)).dtype
                 should = chosen_dtype(name, kind, LOW[low], dtype)
-                assert got == should, f"{name} of {dtype} on {kind} gives {got}, not {should}"
+                equal(got, should, "the result's dtype", name=name, dtype=dtype)
 
 
 @pytest.mark.claim("amp.autocast")
@@ -176,10 +175,8 @@ def test_under_autocast_an_operation_has_the_values_of_its_dtype(device, name, l
         with torch.autocast(device.type, LOW[low]):
             got = call(name, x)
         chosen = chosen_dtype(name, device.type, LOW[low], dtype)
-        assert got.dtype == chosen, f"{name} of {dtype} is in {got.dtype}, not in {chosen}"
-        alone = call(name, x.to(chosen))
-        wrong = tensors.difference(got, alone)
-        assert not wrong, f"{name} of {dtype} under autocast, against {chosen}: {wrong}"
+        equal(got.dtype, chosen, "the result's dtype", dtype=dtype)
+        equal(got, call(name, x.to(chosen)), "the values under autocast", dtype=dtype)
 
 
 @pytest.mark.claim("amp.cross-entropy-fp32")
@@ -204,10 +201,7 @@ def test_on_cuda_autocast_leaves_the_softmax_of_cross_entropy_in_16_bits(shape, 
         (softmax,) = made[torch.ops.aten._log_softmax]
         loss, _ = made[nll_loss]
         got = softmax.dtype, loss.dtype
-        assert got == (softmax_dtype, torch.float32), (
-            f"on {kind} the softmax and the loss of {low} logits are in {got}, "
-            f"but should be in {softmax_dtype} and fp32 (torch {torch.__version__})"
-        )
+        equal(got, (softmax_dtype, torch.float32), "dtypes of softmax and loss", kind=kind)
 
 
 @pytest.mark.claim("amp.cross-entropy-fp32")
@@ -223,7 +217,7 @@ def test_logits_cast_before_cross_entropy_give_the_loss_of_fp32(
     with torch.autocast(device.type, LOW[low]):
         cast_before = functional.cross_entropy(logits.float(), labels).item()
         loss = functional.cross_entropy(logits, labels)
-    assert loss.dtype == torch.float32, f"the loss of {low} logits is in {loss.dtype}"
+    equal(loss.dtype, torch.float32, "the loss's dtype")
     as_they_are = loss.item()
 
     powers = in_fp64(logits).exp()
@@ -231,15 +225,13 @@ def test_logits_cast_before_cross_entropy_give_the_loss_of_fp32(
     chances = of_labels[:, 0] / powers.sum(dim=1)
     exact = -chances.log().mean().item()
     record_figure(f"{low}: {as_they_are:.5f} as they are, {cast_before:.5f} cast, {exact:.5f}")
-    near = cast_before == pytest.approx(exact, rel=1e-6)
-    assert near, f"cast before, the loss is {cast_before}, but should be {exact}"
+    close(cast_before, exact, "the loss of logits that are cast before")
 
     within = 2e-6
     if device.type == "cuda":
         # A log-probability is rounded to half a unit at most, its mean by no more.
         within = torch.finfo(LOW[low]).eps
-    near = as_they_are == pytest.approx(exact, rel=within)
-    assert near, f"as they are, the loss is {as_they_are}, not {exact} to within {within}"
+    close(as_they_are, exact, "the loss of logits as they are", rel=within)
 
 
 def deprecations(make):
@@ -268,7 +260,7 @@ def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
 
     for kind in ("cuda", device.type):
         made, warned = deprecations(partial(getattr(torch.amp, name), kind))
-        assert not warned, f"torch.amp.{name}({kind!r}) warns: {warned}"
+        equal(warned, [], "warnings of torch.amp", kind=kind)
 
     enabled = made.is_enabled if name == "GradScaler" else made(partial(enabled_on, device))
     assert enabled(), f"torch.amp.{name}({device.type!r}) is not enabled on {device}"
@@ -288,15 +280,12 @@ def test_backward_products_run_low_too_and_gradients_end_in_fp32(device, dims, r
         y.float().sum().backward()
     layers = len(dims) - 1
     for ran, products in ((forward, layers), (backward, 2 * layers - 1)):
-        got = ran.product_dtypes
-        should = [dtype] * 2 * products
-        assert got == should, f"operands were in {got}, but should be in {should}"
+        equal(ran.product_dtypes, [dtype] * 2 * products, "dtypes of operands")
 
     for parameter in net.parameters():
         grad = parameter.grad
-        assert grad.dtype == torch.float32, f"a gradient is in {grad.dtype}, not fp32"
-        finer = tensors.difference(grad, grad.to(dtype).float())
-        assert not finer, f"a gradient is finer than {low}: {finer}"
+        equal(grad.dtype, torch.float32, "a gradient's dtype")
+        equal(grad, grad.to(dtype).float(), "a gradient rounded")
 
 
 @pytest.mark.claim("amp.gradscaler")
@@ -311,7 +300,7 @@ def test_with_bf16_the_scaler_changes_no_bit(device, seed, exponent):
         for _ in range(2):
             _, loss = step(net, x, optimizer, torch.bfloat16, scaler)
         ends.append((loss.item(), flattened(net).tolist()))
-    assert ends[0] == ends[1], f"a scaler changes bf16 [{seed=}, scale 2^{exponent}]"
+    equal(ends[0], ends[1], "loss and weights without a scaler and with one")
 
 
 SHAPES = ((), (70, 80), (3,))
@@ -358,9 +347,7 @@ def test_the_scaler_skips_a_step_that_overflowed_and_finds_its_scale(device, ove
             good = 0
 
     values = set(flattened(nn.ParameterList(weights)).tolist())
-    got = scaler.get_scale(), values
-    should = scale, {taken}
-    assert got == should, f"scale and steps are {got}, not {should} [{overflows}, {interval=}]"
+    equal((scaler.get_scale(), values), (scale, {taken}), "the scale, and steps")
 
 
 @pytest.mark.claim("amp.origin-2017")
@@ -368,8 +355,6 @@ def test_the_arxiv_number_of_the_paper_says_october_2017(pytestconfig):
     registry = pytestconfig.rootpath / "test_claims/registry/amp.toml"
     text = registry.read_text(encoding="utf-8")
     number = r'key = "mixed-precision-2017"[^\[]*arxiv\.org/abs/(\d\d)(\d\d)\.'
-    got = re.search(number, text).groups()
-    assert got == ("17", "10"), f"the paper's number says {got}, but should October 2017"
+    equal(re.search(number, text).groups(), ("17", "10"), "year and month of the paper's number")
 
-    stated = re.search(r"dates to (\d{4})", text).group(1)
-    assert stated == "2017", f"the claim says {stated}, but the paper is of 2017"
+    equal(re.search(r"dates to (\d{4})", text).group(1), "2017", "the year stated")

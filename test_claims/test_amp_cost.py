@@ -13,6 +13,7 @@ from accounting.models import DeepLinear
 from prooflops.memory import measured_memory
 from test_claims.oracles import tensors
 from test_claims.oracles.dispatched import Recorded
+from test_claims.oracles.messages import agree, equal
 from test_claims.oracles.mixed_precision import linear_layers, step
 
 
@@ -44,20 +45,19 @@ def test_autocast_halves_activations_and_keeps_copies_of_weights(
 
     fp32 = tensors.graph_bytes(metered_device, partial(forward, False))
     low = tensors.graph_bytes(metered_device, partial(forward, True))
-    said = f"[{rows=}, {dim=}, {layers=}]"
     # The first weight's gradient needs no other weight.
     activations = batch * dim * layers
     weights = dim * dim * layers
     input_cast = batch * dim
-    assert fp32 == element_bytes(activations, "fp32"), f"fp32 keeps {fp32} B {said}"
+    equal(fp32, element_bytes(activations, "fp32"), "bytes kept in fp32")
 
     should = element_bytes(activations + weights + input_cast, "bf16")
     formula = activation_bytes(model, batch, autocast="bf16")
-    assert low == formula == should, f"autocast keeps {low} B, not {should}, {formula=} {said}"
+    agree("bytes kept under autocast", got=low, formula=formula, by_hand=should)
 
     # B·L that are kept halve, against copies of D·L weights and of the input's B.
     gains = batch * (layers - 1) > dim * layers
-    assert (low < fp32) == gains, f"autocast keeps {low} B, fp32 {fp32}, but {gains=} {said}"
+    equal(low < fp32, gains, "whether autocast keeps less")
 
 
 @pytest.mark.claim("amp.ex-bf16-linear-32")
@@ -74,10 +74,10 @@ def test_a_linear_layer_on_a_batch_of_32_takes_half_the_bytes_in_bf16(metered_de
             y = functional.linear(x, weight)
         taken[name] = held.live_bytes
         formula = element_bytes(dim * dim + 2 * 32 * dim, name)
-        assert taken[name] == formula, f"{name} takes {taken[name]} B, not {formula}"
+        equal(taken[name], formula, "bytes", name=name)
         del warm, weight, x, y
 
-    assert taken["fp32"] == 2 * taken["bf16"], f"bytes are {taken}, but should be 2 to 1"
+    equal(taken["fp32"], 2 * taken["bf16"], "bytes in fp32")
 
 
 def layer_in_fp32_and_bf16(device, width):
