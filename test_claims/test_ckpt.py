@@ -8,16 +8,15 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from accounting.memory import element_bytes, model_state
 from accounting.models import DeepLinear, parameter_count
 from accounting.optimizers import STEP_BYTES
 from test_claims.oracles import tensors
+from test_claims.oracles.messages import agree, at_most, between, equal
 from test_claims.oracles.training import KINDS, Training, generators_kept, kinds_on
-from test_claims.strategies import TORCH_DTYPES, dtypes, view_chains
+from test_claims.strategies import TORCH_DTYPES
 
 STEPS = 12
 # In the middle of the second pass over the data, after the loss scale was cut and grew.
@@ -68,7 +67,7 @@ def test_model_and_optimizer_resume_no_run_in_which_anything_else_moves(
     with_it = difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds))
     record_figure(f"without {kind} off by {without:.2g}")
     assert without > 0, f"resumed from model and optimizer alone exactly, without {kind}"
-    assert with_it == 0, f"resumed off by {with_it:.2g}, not exactly, with {kind} restored too"
+    equal(with_it, 0, "how far the resumed run is off")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_a_run_resumes_exactly_at_every_cut_from_all_its_state(device, kinds):
     kinds = tuple(kind for kind in kinds if kind in kinds_on(device))
     for cut in range(STEPS + 1):
         off = difference(device, kinds, (*MODEL_AND_OPTIMIZER, *kinds), cut)
-        assert off == 0, f"the run resumed off by {off} after {cut} of {STEPS} steps"
+        equal(off, 0, "how far the resumed run is off", cut=cut)
 
 
 @pytest.mark.claim("ckpt.full")
@@ -111,10 +110,9 @@ def test_dropping_an_optimizers_state_changes_training_if_it_has_any(device, rec
     dropped = difference(device, (), ("model",), CUT, optimizer)
     kept = difference(device, (), MODEL_AND_OPTIMIZER, CUT, optimizer)
     record_figure(f"{name} off by {dropped:.2g}")
-    assert kept == 0, f"{name} resumed off by {kept:.2g}, not exactly, with its state"
+    equal(kept, 0, "how far the resumed run is off")
 
-    changes = dropped > 0
-    assert changes == (name != "sgd"), f"{name} resumed off by {dropped:.2g} without its state"
+    equal(dropped > 0, name != "sgd", "whether a run without the state is off")
 
 
 @pytest.mark.claim("ckpt.periodic")
@@ -141,13 +139,12 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_it_never_crashed(device, every, c
             got.append(run.step())
         run = Training(device, kinds)
         run.restored(checkpoint, run.parts)
-        lost = crash - run.steps
-        assert 0 < lost <= every, f"{lost} steps are to be repeated, but should be 1 to {every}"
+        between(crash - run.steps, 1, every, "steps to be repeated")
         del got[run.steps :]
 
     got += run.losses(STEPS - run.steps)
-    assert got == losses, f"the losses are {got}, but should be {losses}"
-    assert run.weights() == weights, "the weights are not those of the uninterrupted run"
+    equal(got, losses, "the losses")
+    equal(run.weights(), weights, "the weights")
 
 
 def saved(thing):
@@ -163,51 +160,12 @@ def loaded(thing, **options):
 
 
 @pytest.mark.claim("ckpt.load")
-@given(pattern=st.binary(max_size=64).map(lambda b: b[: len(b) // 8 * 8]), dtype=dtypes)
-def test_a_tensor_comes_back_from_a_file_bit_for_bit(device, pattern, dtype):
-    if dtype == "bool":
-        # Other patterns are no bool.
-        pattern = bytes(byte & 1 for byte in pattern)
-
-    x = torch.tensor(list(pattern), dtype=torch.uint8).view(TORCH_DTYPES[dtype]).to(device)
-    back = loaded(x)
-    got = bytes(back.cpu().view(torch.uint8).tolist())
-    what = back.dtype, back.device, back.shape
-    assert what == (x.dtype, x.device, x.shape), f"{what} came back for {x}"
-    assert got == pattern, f"{got.hex()} came back for {pattern.hex()} [{dtype=}]"
-
-
-PLAIN = [
-    [None, True, -3, 2.5, "text", {1, "two"}],
-    {"step": 7, 3: ("a", [float("inf"), b"bytes"]), "nested": {"": {}}},
-]
-
-
-@pytest.mark.claim("ckpt.load")
-@pytest.mark.parametrize("thing", PLAIN, ids=["list", "dictionary"])
-def test_plain_types_come_back_as_they_were(thing):
-    back = loaded(thing)
-    assert repr(back) == repr(thing), f"{back!r} came back for {thing!r}"
-
-
-@pytest.mark.claim("ckpt.load")
-@given(chain=view_chains())
-def test_views_come_back_with_their_strides(device, chain):
-    x = chain.tensor(device)
-    view = loaded(x)
-    wrong = tensors.difference(view, x)
-    assert not wrong, f"{wrong} [{chain}]"
-    assert view.stride() == x.stride(), f"{view.stride()} came back for {x.stride()} [{chain}]"
-
-
-@pytest.mark.claim("ckpt.load")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("elements", [5, 4_099, 2**20 + 3])
 def test_tensors_that_share_memory_come_back_whole_and_sharing_it(device, elements, dtype):
     table = torch.randn(elements).to(device, dtype)
     back = loaded({"embedding": table, "head": table, "tail": table[1:]})
-    wrong = tensors.difference(back["embedding"], table)
-    assert not wrong, f"of {elements} elements of {dtype}: {wrong}"
+    equal(back["embedding"], table, "the table")
 
     for name in ("head", "tail"):
         shared = tensors.shares_storage(back[name], back["embedding"])
@@ -221,25 +179,22 @@ def test_torch_load_returns_what_load_state_dict_must_put_back(device):
     run.losses(3)
     before = fresh.weights()
     checkpoint = loaded({"model": run.net.state_dict(), "optimizer": run.optimizer.state_dict()})
-    assert fresh.weights() == before, "torch.load changed a model by itself"
+    equal(fresh.weights(), before, "the weights after torch.load")
     assert not fresh.optimizer.state, "torch.load changed an optimizer by itself"
 
     fresh.net.load_state_dict(checkpoint["model"])
     fresh.optimizer.load_state_dict(checkpoint["optimizer"])
-    assert fresh.weights() == run.weights(), "load_state_dict did not restore the model's weights"
+    equal(fresh.weights(), run.weights(), "the weights after load_state_dict")
 
     restored = list(fresh.optimizer.state.values())
     saved_state = list(run.optimizer.state.values())
-    number = len(restored)
-    should = len(saved_state)
-    assert number == should, f"{number} parameters have a state again, but should {should}"
+    equal(len(restored), len(saved_state), "parameters with a state")
 
     for got, should in zip(restored, saved_state, strict=True):
         for name in ("exp_avg", "exp_avg_sq", "step"):
-            wrong = tensors.difference(got[name], should[name])
-            assert not wrong, f"{name} after load_state_dict: {wrong}"
+            equal(got[name], should[name], "the state", name=name)
 
-    assert fresh.losses(2) == run.losses(2), "the restored run and the saved one go different ways"
+    equal(fresh.losses(2), run.losses(2), "the losses of the restored run")
 
 
 REFUSED = {
@@ -259,8 +214,7 @@ def test_what_is_no_tensor_and_no_plain_type_is_refused_by_default(thing):
     with pytest.raises(pickle.UnpicklingError, match="weights_only"):
         loaded(REFUSED[thing])
     trusted = loaded(REFUSED[thing], weights_only=False)
-    same = type(trusted) is type(REFUSED[thing])
-    assert same, f"weights_only=False gave {trusted!r}, not {REFUSED[thing]!r}"
+    equal(type(trusted), type(REFUSED[thing]), "what weights_only=False gives")
 
 
 @pytest.mark.claim("ckpt.load")
@@ -277,8 +231,8 @@ def test_another_shape_is_refused_and_optimizer_state_goes_by_position():
     optimizer.step()
     swapped = torch.optim.SGD([b, a], lr=0.1, momentum=0.9)
     swapped.load_state_dict(loaded(optimizer.state_dict()))
-    got = swapped.state[b]["momentum_buffer"].tolist()
-    assert got == [1, 1], f"b got the momentum {got}, but should have a's, whose place it took"
+    # That of a, whose place it took.
+    equal(swapped.state[b]["momentum_buffer"].tolist(), [1, 1], "the momentum of b")
 
 
 def entries(file):
@@ -310,17 +264,16 @@ def test_a_checkpoint_takes_four_bytes_per_parameter_and_twelve_with_adamw(
     training = {"model": net.state_dict(), "optimizer": stepper.state_dict()}
     both, header_of_both = entries(saved(training))
     formula = model_state(n)
-    assert weights == formula.parameters == 4 * n, f"the model takes {weights} bytes, not {4 * n}"
+    agree("bytes of the model", file=weights, formula=formula.parameters, by_hand=4 * n)
 
     should = formula.parameters + formula.state + STEP_BYTES * count
     by_hand = 12 * n + 4 * count
-    assert both == should == by_hand, f"with AdamW the file has {both} bytes, not {by_hand}"
+    agree("bytes with AdamW", file=both, formula=should, by_hand=by_hand)
     # A zip entry's two headers, its name twice, padding to 64 bytes and the pickled description:
     # under 400 bytes each.
-    assert header < 2000 + 400 * count, f"the header takes {header} bytes for {count} tensors"
+    at_most(header, 2000 + 400 * count, "bytes of the header")
 
-    most = 4000 + 4 * 400 * count
-    assert header_of_both < most, f"the header takes {header_of_both} bytes, not below {most}"
+    at_most(header_of_both, 4000 + 4 * 400 * count, "bytes of the header with AdamW")
 
 
 @pytest.mark.claim("ckpt.size")
@@ -340,6 +293,6 @@ def test_bytes_follow_the_dtype_and_a_view_is_saved_with_all_its_storage(floats,
     copy, _ = entries(saved(x[:1].clone()))
     should = element_bytes(floats, dtype)
     one = element_bytes(1, dtype)
-    assert whole == should, f"{whole} bytes for {floats} elements of {dtype}, not {should}"
-    assert view == whole, f"a view of one element takes {view} bytes, not its storage's {whole}"
-    assert copy == one, f"a copy of one element takes {copy} bytes, not {one}"
+    equal(whole, should, "bytes in the file")
+    equal(view, whole, "bytes of a view of one element")
+    equal(copy, one, "bytes of a copy of one element")

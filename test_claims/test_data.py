@@ -23,7 +23,7 @@ from accounting.formats import element_bits
 from accounting.memory import tensor_bytes
 from accounting.models import DeepLinear
 from test_claims.oracles.kernels import timed_copy
-from test_claims.oracles.tensors import difference
+from test_claims.oracles.messages import agree, at_most, close, equal
 from test_claims.oracles.tokens import (
     TokenWindows,
     batch,
@@ -65,38 +65,19 @@ def test_a_text_is_integers_that_a_model_takes_and_that_give_it_back(folder, dev
     encoded = text.encode() + b"\n" * length
     np.frombuffer(encoded, dtype=np.uint8).astype(np.uint16).tofile(path)
     tokens = np.memmap(path, dtype=np.uint16, mode="r")
-    read = bytes(tokens.tolist())
-    assert read == encoded, f"the file gives {read!r}, but should give {encoded!r}"
+    equal(bytes(tokens.tolist()), encoded, "what the file gives")
 
     x, y = window(tokens, 0, length)
     table = torch.eye(256, device=device)
     logits = nn.functional.embedding(x.to(device), table)
-    chosen = bytes(logits.argmax(-1).tolist())
-    assert chosen == encoded[:length], f"the rows looked up are those of {chosen!r}"
+    equal(bytes(logits.argmax(-1).tolist()), encoded[:length], "the rows looked up")
 
     loss = nn.functional.cross_entropy(logits, y.to(device)).item()
     # Logits are 1 for the input's own token, and 0 for all others.
     pairs = itertools.pairwise(encoded[: length + 1])
     repeated = sum(one == next_one for one, next_one in pairs)
     should = math.log(255 + math.e) - repeated / length
-    assert loss == pytest.approx(should, rel=1e-5), f"the loss is {loss}, but should be {should}"
-
-
-@pytest.mark.claim("data.int-sequences", "data.uint16")
-@given(tokens=token_arrays())
-@example(tokens=np.arange(3, dtype=np.uint16))
-def test_a_raw_file_is_the_integers_one_after_the_other_and_nothing_else(folder, tokens):
-    path = folder / "plain.bin"
-    tokens.tofile(path)
-    signed = np.issubdtype(tokens.dtype, np.signedinteger)
-    should = b""
-    for token in tokens.tolist():
-        should += token.to_bytes(tokens.itemsize, sys.byteorder, signed=signed)
-    got = path.read_bytes()
-    assert got == should, f"the file holds {got.hex()}, not {should.hex()} [{tokens.dtype}]"
-
-    formula = tensor_bytes(tokens.shape, str(tokens.dtype))
-    assert formula == len(got), f"tensor_bytes={formula}, but the file has {len(got)} bytes"
+    close(loss, should, "the loss", rel=1e-5)
 
 
 TOUCHED = 64
@@ -139,34 +120,16 @@ def test_reading_64_tokens_of_a_huge_file_leaves_as_many_pages(large_file, recor
     opened = resident_bytes(tokens)
     got = {index: int(tokens[index]) for index in marks}
     touched = resident_bytes(tokens)
-    assert got == marks, f"the tokens read are {got}, but should be {marks}"
+    equal(got, marks, "the tokens read")
 
     nbytes = path.stat().st_size
     record_figure(f"of {nbytes / 2**30:.0f} GiB, {touched / 2**20:.1f} MiB are in memory")
-    assert tokens.nbytes == nbytes, f"the mapped array has {tokens.nbytes} bytes, not {nbytes}"
+    equal(tokens.nbytes, nbytes, "bytes of the mapped array")
 
-    quarter_off = abs(quarter.nbytes - nbytes / 4)
-    assert quarter_off < 8, f"the slice of a quarter has {quarter.nbytes} bytes of {nbytes}"
-    assert opened == 0, f"opening brought {opened} bytes into memory, but should bring none"
+    close(quarter.nbytes, nbytes / 4, "bytes of a slice of a quarter", within=8)
+    equal(opened, 0, "bytes in memory after opening")
 
-    most = TOUCHED * READ_AROUND_BYTES
-    assert touched <= most, f"64 tokens brought {touched} bytes into memory, not at most {most}"
-
-
-@pytest.mark.claim("data.memmap-lazy")
-@pytest.mark.parametrize(("start", "length"), [(0, 0), (0, 50), (40, 40), (7, 3)])
-def test_a_slice_of_a_mapped_file_is_a_view_of_it_and_a_cast_is_not(folder, start, length):
-    path = fresh(folder / "some.bin")
-    np.arange(50, dtype=np.int32).tofile(path)
-    tokens = np.memmap(path, dtype=np.int32, mode="r")
-    end = start + length
-    part = tokens[start:end]
-    should = list(range(50))[start:end]
-    assert part.tolist() == should, f"[{start}:{end}] is {part}"
-    assert part.base is not None, "a slice of the mapped array is a copy of it"
-
-    shared = np.shares_memory(part.astype(np.int64), tokens)
-    assert not shared, "the cast slice still lies in the file's pages"
+    at_most(touched, TOUCHED * READ_AROUND_BYTES, "bytes in memory for 64 tokens")
 
 
 @pytest.mark.claim("data.memmap-npy")
@@ -181,22 +144,19 @@ def test_np_memmap_reads_the_header_of_a_npy_file_as_tokens(folder, tokens):
     header = len(contents) - tokens.nbytes
     # A magic string, two bytes of version, two of the length that follows; padded to 64 bytes.
     declared = 10 + int.from_bytes(contents[8:10], "little")
-    assert header == declared, f"the header has {header} bytes, but says it has {declared}"
-    assert header % 64 == 0, f"the header has {header} bytes, not a multiple of 64"
+    equal(header, declared, "bytes of the header")
+    equal(header % 64, 0, "the header's bytes beyond a multiple of 64")
 
     as_written = np.memmap(path, dtype=tokens.dtype, mode="r")
     extra = header // tokens.itemsize
-    mapped = len(as_written)
     number = len(tokens)
-    assert mapped == number + extra, f"mapped raw there are {mapped} of {number} tokens"
+    equal(len(as_written), number + extra, "tokens mapped raw")
 
-    before = as_written[:extra].tobytes()
-    assert before == contents[:header], "what comes before the tokens is not the header"
+    equal(as_written[:extra].tobytes(), contents[:header], "what comes before the tokens")
 
     first = int.from_bytes(contents[:4], "little")
     if number == 1000:
-        got = extra, first
-        assert got == (32, 1297436307), f"{got}, but should be 32 tokens, first 1297436307"
+        equal((extra, first), (32, 1297436307), "tokens of the header, and the first")
 
     corrected = {
         "np.load(mmap_mode='r')": np.load(path, mmap_mode="r"),
@@ -204,8 +164,8 @@ def test_np_memmap_reads_the_header_of_a_npy_file_as_tokens(folder, tokens):
         "np.memmap of a raw file": np.memmap(raw, dtype=tokens.dtype, mode="r"),
     }
     for name, array in corrected.items():
-        assert array.tolist() == tokens.tolist(), f"{name} gives {array}, but should give {tokens}"
-        assert isinstance(array, np.memmap), f"{name} is not mapped, but a {type(array)}"
+        equal(array.tolist(), tokens.tolist(), "the tokens", name=name)
+        equal(type(array), np.memmap, "their array", name=name)
 
 
 @pytest.mark.claim("data.uint16")
@@ -217,15 +177,13 @@ def test_uint16_keeps_ids_below_65536_and_wraps_the_others_silently(folder, ids)
         np.array(ids).astype(np.uint16).tofile(path)
 
     got = np.memmap(path, dtype=np.uint16, mode="r").tolist()
-    should = [token % 65536 for token in ids]
-    assert got == should, f"the ids come back as {got}, but should come back as {should} [{ids=}]"
-    assert (got == ids) == (max(ids) < 65536), f"{ids} come back as {got}"
+    equal(got, [token % 65536 for token in ids], "the ids that come back")
 
 
 @pytest.mark.claim("data.uint16")
 @pytest.mark.parametrize("token", [-1, 65536, 70000])
 def test_an_array_of_python_integers_does_not_take_what_does_not_fit(token):
-    assert np.array([0, 65535], dtype=np.uint16).tolist() == [0, 65535]
+    equal(np.array([0, 65535], dtype=np.uint16).tolist(), [0, 65535], "what fits")
     warned = pytest.warns(DeprecationWarning, match="bound")
     with pytest.raises(OverflowError) if np.__version__ >= "2" else warned:
         np.array([token], dtype=np.uint16)
@@ -241,12 +199,12 @@ def test_2_8_terabytes_are_1_4_trillion_tokens_of_uint16(folder):
         # Each id once.
         np.arange(vocabulary).astype(dtype).tofile(path)
         back = np.fromfile(path, dtype=dtype).tolist()
-        assert back == list(range(vocabulary)), f"{dtype} does not keep all ids"
+        equal(back, list(range(vocabulary)), "ids that come back", dtype=dtype)
         got = path.stat().st_size // vocabulary * tokens
         formula = tensor_bytes((tokens,), dtype)
-        assert got == formula == should, f"in {dtype} they take {got}, {formula=}, not {should} B"
+        agree("bytes", file=got, formula=formula, should=should)
 
-    assert (vocabulary - 1).bit_length() <= element_bits("uint16"), "the last id does not fit"
+    at_most((vocabulary - 1).bit_length(), element_bits("uint16"), "bits of the last id")
 
 
 @pytest.mark.claim("data.batch-shift", "data.astype-int64")
@@ -264,23 +222,18 @@ def test_targets_are_the_inputs_shifted_by_one_token(folder, tokens, size, seed,
     mapped = np.memmap(path, dtype=tokens.dtype, mode="r")
     x, y = batch(mapped, size, length, torch.Generator().manual_seed(seed))
     should = torch.int64, (size, length)
-    for name, part in (("inputs", x), ("targets", y)):
-        got = part.dtype, part.shape
-        assert got == should, f"{name} are {got}, but should be {should}"
+    for part in (x, y):
+        equal((part.dtype, part.shape), should, "dtype and shape")
 
-    wrong = difference(y[:, :-1], x[:, 1:])
-    assert not wrong, f"targets against inputs one later: {wrong} [{size=}, {length=}, {seed=}]"
+    equal(y[:, :-1], x[:, 1:], "targets")
 
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(len(tokens) - length, (size,), generator=generator)
     # torch's own windows, of one token more.
     every_window = torch.tensor(tokens.tolist()).unfold(0, length + 1, 1)
     windows = every_window[starts]
-    inputs = windows[:, :-1]
-    targets = windows[:, 1:]
-    for name, got, should in (("inputs", x, inputs), ("targets", y, targets)):
-        wrong = difference(got, should)
-        assert not wrong, f"{name} against the file's windows: {wrong} [{size=}, {length=}]"
+    equal(x, windows[:, :-1], "inputs")
+    equal(y, windows[:, 1:], "targets")
 
 
 @pytest.mark.claim("data.randint-bound")
@@ -290,35 +243,15 @@ def test_every_start_that_randint_draws_leaves_a_full_window(length, spare):
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(len(tokens) - length, (50 * spare,), generator=generator)
     starts = set(drawn.tolist())
-    every_one = set(range(spare))
     # One is missed once in e^50 / 20.
-    assert starts == every_one, f"the starts drawn are {starts}"
+    equal(starts, set(range(spare)), "the starts drawn")
 
     for start in starts:
         x, y = window(tokens, start, length)
-        got = len(x), len(y)
-        assert got == (length, length), f"from {start} there are {got} of {length} tokens"
+        equal((len(x), len(y)), (length, length), "tokens of a window", start=start)
 
     _, y = window(tokens, spare, length)
-    assert len(y) == length - 1, f"one start more leaves {len(y)} of {length} targets"
-
-
-@pytest.mark.claim("data.randint-bound")
-@given(length=sizes(most=64), spare=st.integers(2**31, 2**42), seed=seeds)
-def test_starts_are_safe_in_more_tokens_than_32_bits_count(length, spare, seed):
-    # So many tokens that take no memory.
-    tokens = np.broadcast_to(np.uint16(0), length + spare)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(len(tokens) - length, (64,), generator=generator)
-    starts = drawn.tolist()
-    # None is in the upper half once in 2^64.
-    in_range = min(starts) >= 0 and spare // 2 <= max(starts) < spare
-    assert in_range, f"the starts drawn of {spare} are {starts} [{seed=}]"
-
-    for start in starts:
-        x, y = window(tokens, start, length)
-        got = len(x), len(y)
-        assert got == (length, length), f"from {start} there are {got} of {length} tokens"
+    equal(len(y), length - 1, "targets of one start more")
 
 
 # The integers of up to 64 bits that torch has, with the largest of each.
@@ -340,8 +273,9 @@ def taken_by(function, ids, words, should):
         with contextlib.suppress(RuntimeError, NotImplementedError):
             got = function(ids.to(dtype)).double()
             taken.append(dtype)
-            close = torch.allclose(got.cpu(), should, atol=1e-5)
-            assert close, f"{function.__name__} of {dtype} gives {got}, not {should}"
+            equal(
+                got.cpu().allclose(should, atol=1e-5), True, "whether values are right", dtype=dtype
+            )
     return taken
 
 
@@ -364,11 +298,11 @@ def test_int64_serves_both_embedding_and_targets(device, words, tokens):
     chosen = wide[range(tokens), ids]
     by_hand = wide.exp().sum(dim=1).log() - chosen
     got = taken_by(embedding, ids.to(device), words, rows)
-    assert got == [torch.int32, torch.int64], f"an embedding takes {got}"
+    equal(got, [torch.int32, torch.int64], "dtypes that an embedding takes")
 
     got = taken_by(losses, ids.to(device), words, by_hand)
     should = [torch.uint8, torch.int64] if words < 256 else [torch.int64]
-    assert got == should, f"cross entropy takes {got}, but should take {should}"
+    equal(got, should, "dtypes that cross entropy takes")
 
 
 @pytest.mark.claim("data.astype-int64")
@@ -388,11 +322,10 @@ def test_a_tensor_over_a_read_only_file_warns_and_over_the_cast_does_not(folder)
     finally:
         torch.set_warn_always(always)
 
-    got = shared.tolist(), x.tolist()
-    assert got == ([2, 3, 4], [2, 3, 4]), f"the windows are {got}, but should be 2, 3, 4"
+    equal((shared.tolist(), x.tolist()), ([2, 3, 4], [2, 3, 4]), "the windows")
 
     x += 1
-    assert tokens[2:5].tolist() == [2, 3, 4], f"writing to the cast changed the file to {tokens}"
+    equal(tokens[2:5].tolist(), [2, 3, 4], "the file after writing to the cast")
 
 
 @pytest.mark.claim("data.dataloader")
@@ -421,13 +354,11 @@ def test_an_epoch_hands_out_each_window_once(folder, windows, length, size, drop
         for item in loader:
             seen += item.index.tolist()
             inputs = length * item.index[:, None] + places
-            wrong = difference(item.x, inputs)
-            assert not wrong, f"inputs of a batch: {wrong}"
-            wrong = difference(item.y, inputs + 1)
-            assert not wrong, f"targets of a batch: {wrong}"
-        assert len(seen) == len(set(seen)) == expected, f"an epoch handed out {seen}"
-        right = how == "shuffled" or seen == order[:expected]
-        assert right, f"the order is {seen}, but should be {order[:expected]}"
+            equal(item.x, inputs, "inputs")
+            equal(item.y, inputs + 1, "targets")
+        agree("windows of an epoch", got=len(seen), distinct=len(set(seen)), should=expected)
+        if how != "shuffled":
+            equal(seen, order[:expected], "the order")
 
 
 @pytest.mark.claim("data.dataloader")
@@ -435,8 +366,7 @@ def test_an_epoch_hands_out_each_window_once(folder, windows, length, size, drop
 def test_a_shuffle_of_many_windows_names_each_once(windows):
     loader = DataLoader(range(windows), batch_size=None, shuffle=True)
     order = torch.tensor(list(loader.sampler))
-    wrong = difference(order.sort().values, torch.arange(windows))
-    assert not wrong, f"the windows of a shuffled epoch, sorted: {wrong}"
+    equal(order.sort().values, torch.arange(windows), "the windows of an epoch, sorted")
 
 
 @pytest.mark.claim("data.dataloader")
@@ -462,17 +392,16 @@ def test_two_workers_share_the_file_and_the_windows(folder):
         batches.append(item)
 
     seen = torch.cat([item.index for item in batches]).tolist()
-    assert seen == list(range(windows)), f"an epoch of two workers handed out {seen}"
+    equal(seen, list(range(windows)), "the windows of an epoch")
 
     workers = {worker for item in batches for worker in item.worker.tolist()}
-    assert workers == {0, 1}, f"the windows were read by workers {workers}, not by 0 and 1"
+    equal(workers, {0, 1}, "workers that read")
 
     processes = {process for item in batches for process in item.process.tolist()}
-    others = processes - {os.getpid()}
-    assert len(others) == 2, f"they were read by the processes {processes}, not by two others"
+    equal(len(processes - {os.getpid()}), 2, "other processes that read")
 
     last = {item.worker[0].item(): item.y[-1, -1].item() for item in batches[-2:]}
-    assert last == {0: changed, 1: changed}, f"the workers read {last} at the end, not {changed}"
+    equal(last, {0: changed, 1: changed}, "what the workers read at the end")
 
 
 # 16 to 128 MiB.
@@ -495,13 +424,12 @@ def test_batches_are_pinned_by_the_flag_and_copied_while_the_host_goes_on(
     with torch.cuda.device(device):
         target = torch.empty(2, floats // 2, device=device)
         for (rows,) in large_batches(pin_memory, floats):
-            assert rows.is_pinned() == pin_memory, f"a batch is pinned: {rows.is_pinned()}"
+            equal(rows.is_pinned(), pin_memory, "whether a batch is pinned")
         copies = [timed_copy(target, rows) for _ in range(5)]
         shares = sorted(returned_s / copied_s for returned_s, copied_s, _ in copies)
         record_figure(f"{pin_memory=}: the host is held for {shares[2]:.0%} of the copy")
-        held = shares[2] >= 0.5
-        assert held != pin_memory, f"the host was held for {shares[2]:.0%} of the copy"
-        assert target.min() == target.max() == 1, "the batch did not arrive"
+        equal(shares[2] < 0.5, pin_memory, "whether the host is free during a copy")
+        equal((target.min(), target.max()), (1, 1), "what arrives")
 
 
 @pytest.mark.claim("data.pin-memory-flag", "device.nonblocking-overlap")
