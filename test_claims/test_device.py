@@ -4,7 +4,6 @@ import gc
 from functools import partial
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -17,11 +16,13 @@ from prooflops.memory import measured_memory
 from prooflops.memory.allocator import charged_bytes, rounded_bytes
 from test_claims.oracles.dispatched import crossings, host_to_device_copies, linear_net
 from test_claims.oracles.kernels import empty_host_cache, timed_copy
-from test_claims.oracles.tensors import difference, metered, without_collector
-from test_claims.strategies import TORCH_DTYPES, dtypes, view_chains
+from test_claims.oracles.messages import agree, at_least, at_most, close, equal
+from test_claims.oracles.tensors import metered, without_collector
+from test_claims.strategies import TORCH_DTYPES, dtypes
 
 # A device without data: shows on any machine where a tensor is put, and by which operation.
 META = torch.device("meta")
+CPU = torch.device("cpu")
 # 256 MiB: beyond every cache.
 COPIED_FLOATS = 2**26
 
@@ -30,7 +31,6 @@ FACTORIES |= dict.fromkeys(("arange", "eye", "randperm"), (6,))
 FACTORIES |= dict.fromkeys(("linspace", "logspace"), (0, 1, 6))
 FACTORIES |= {"full": ((2, 3), 7.0), "randint": (9, (2, 3)), "tensor": ([1.0, 2.0],)}
 FACTORIES |= {"nn.Linear": (2, 3)}
-LIKES = ("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like")
 COMPUTED = sorted(set(FACTORIES) - {"tensor"})
 
 
@@ -67,18 +67,15 @@ def cuda(device):
 @pytest.mark.claim("device.default-cpu")
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_a_factory_makes_its_tensor_on_the_cpu(factory, default_device):
-    where = made_by(factory).device
-    assert where == torch.device("cpu"), f"torch.{factory} made its tensor on {where}"
+    equal(made_by(factory).device, CPU, "where it is made")
 
     with META:
         inside = made_by(factory).device
     torch.set_default_device("meta")
     default = made_by(factory).device
-    got = inside, default
-    assert got == (META, META), f"torch.{factory} made {got}, but should meta both times"
+    equal((inside, default), (META, META), "where it is made within a device, and by default")
 
-    chosen = made_by(factory, device="cpu").device
-    assert chosen == torch.device("cpu"), f"torch.{factory}(device='cpu') made {chosen}"
+    equal(made_by(factory, device="cpu").device, CPU, "where it is made on request")
 
 
 @pytest.mark.claim("device.move-forms")
@@ -93,8 +90,7 @@ def test_a_tensor_gets_to_a_device_by_to_and_by_device(device, target, shape):
         made = torch.zeros(shape, dtype=dtype, device=there)
         for form, x in ((".to(device)", home.to(there)), ("device=", made)):
             got = x.device, x.dtype, tuple(x.shape)
-            should = there, dtype, shape
-            assert got == should, f"{form} gives {got}, but should give {should}"
+            equal(got, (there, dtype, shape), form)
             assert x.to(there) is x, f"a tensor on {there} that is moved there is another tensor"
 
 
@@ -114,16 +110,7 @@ def test_values_come_back_from_the_device_bit_for_bit(device, pattern, dtype):
 
     read = torch.tensor(list(whole), dtype=torch.uint8)
     back = round_trip(read.view(TORCH_DTYPES[dtype]), device)
-    got = bytes(back.view(torch.uint8).tolist())
-    assert got == whole, f"the round trip made {got.hex()} of {whole.hex()} [{dtype=}]"
-
-
-@pytest.mark.claim("device.move-forms")
-@given(chain=view_chains())
-def test_a_view_comes_back_from_the_device_with_its_values(device, chain):
-    x = chain.tensor()
-    wrong = difference(round_trip(x, device), x)
-    assert not wrong, f"the round trip of {chain}: {wrong}"
+    equal(bytes(back.view(torch.uint8).tolist()), whole, "what comes back")
 
 
 @pytest.mark.claim("device.move-forms")
@@ -132,39 +119,19 @@ def test_a_view_comes_back_from_the_device_with_its_values(device, chain):
 def test_a_large_tensor_comes_back_whole(device, dtype, elements):
     x = torch.arange(elements).to(dtype)
     for laid_out in (x, x[::2], x[2:].view(-1, 1).expand(-1, 3)):
-        wrong = difference(round_trip(laid_out, device), laid_out)
-        said = f"{laid_out.numel()} elements of {dtype}, strides {laid_out.stride()}"
-        assert not wrong, f"the round trip of {said}: {wrong}"
+        equal(round_trip(laid_out, device), laid_out, "what comes back")
 
 
 @pytest.mark.claim("device.create-direct")
 @pytest.mark.parametrize("factory", COMPUTED)
 def test_creating_on_a_device_dispatches_no_copy_and_takes_no_host_memory(factory):
     create = partial(made_by, factory, device=META)
-    copies = crossings(create)
-    assert copies == [], f"torch.{factory}(device='meta') made copies: {copies}"
+    equal(crossings(create), [], "copies")
 
     with measured_memory("cpu") as host:
         kept = create()
-    taken = host.allocated_bytes
-    assert taken == 0, f"torch.{factory}(device='meta') allocated {taken} B on the host"
-    assert kept.device == META, f"torch.{factory}(device='meta') is on {kept.device}"
-
-
-@pytest.mark.claim("device.create-direct")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("factory", COMPUTED)
-def test_creating_in_a_dtype_dispatches_no_copy(factory, dtype):
-    copies = crossings(partial(made_by, factory, device=META, dtype=dtype))
-    assert copies == [], f"torch.{factory}(device='meta', dtype={dtype}) made copies: {copies}"
-
-
-@pytest.mark.claim("device.create-direct")
-@pytest.mark.parametrize("factory", LIKES)
-def test_creating_like_a_tensor_dispatches_no_copy(factory):
-    x = torch.empty(2, 3, device=META)
-    copies = crossings(lambda: getattr(torch, factory)(x))
-    assert copies == [], f"torch.{factory} of a tensor on meta made copies: {copies}"
+    equal(host.allocated_bytes, 0, "bytes allocated on the host")
+    equal(kept.device, META, "where it is made")
 
 
 @pytest.mark.claim("device.create-direct")
@@ -172,8 +139,7 @@ def test_creating_like_a_tensor_dispatches_no_copy(factory):
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_creating_on_the_gpu_copies_nothing_but_data_of_the_host(factory, cuda):
     copies = host_to_device_copies(partial(made_by, factory, device=cuda))
-    should = int(factory not in COMPUTED)
-    assert copies == should, f"torch.{factory}(device='cuda') made {copies} copies, not {should}"
+    equal(copies, int(factory not in COMPUTED), "copies")
 
 
 @pytest.mark.claim("device.zeros-to-is-direct")
@@ -192,17 +158,15 @@ def test_zeros_then_to_fills_host_memory_and_copies_all_of_it(shape, dtype):
 
     nbytes = tensor_bytes(shape, dtype)
     copied = [copy.nbytes for copy in crossings(through_the_host)]
-    assert copied == [nbytes], f"zeros.to(device) copied {copied} B, but should copy {nbytes}"
+    equal(copied, [nbytes], "bytes copied")
 
     with measured_memory("cpu") as host:
         through_the_host()
-    taken = host.allocated_bytes
-    assert taken == nbytes, f"it allocated {taken} B of host memory, not {nbytes}"
+    equal(host.allocated_bytes, nbytes, "bytes allocated on the host")
 
     with measured_memory("cpu") as host:
         torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=META)
-    taken = host.allocated_bytes
-    assert taken == 0, f"zeros(device=) took {taken} B of host memory, but should take none"
+    equal(host.allocated_bytes, 0, "bytes allocated on the host by device=")
 
 
 @pytest.mark.claim("device.zeros-to-is-direct")
@@ -210,8 +174,7 @@ def test_zeros_then_to_fills_host_memory_and_copies_all_of_it(shape, dtype):
 def test_zeros_then_to_traces_one_copy_and_the_direct_form_none(cuda):
     through_the_host = host_to_device_copies(lambda: torch.zeros(32, 32).to(cuda))
     direct = host_to_device_copies(lambda: torch.zeros(32, 32, device=cuda))
-    got = through_the_host, direct
-    assert got == (1, 0), f"host-to-device copies: {got}, but should be 1 and 0"
+    equal((through_the_host, direct), (1, 0), "copies to the device")
 
 
 @pytest.mark.claim("device.allocated-8192")
@@ -222,8 +185,7 @@ def test_one_matrix_moved_and_one_created_take_8192_bytes(device):
         created = torch.randn(32, 32, device=metered(device))
 
     formula = tensor_bytes(moved.shape) + tensor_bytes(created.shape)
-    got = held.live_bytes
-    assert got == formula == 8192, f"measured={got}, {formula=}, but both should be 8192"
+    agree("bytes", measured=held.live_bytes, formula=formula, stated=8192)
 
 
 @pytest.mark.claim("device.allocated-8192")
@@ -235,7 +197,7 @@ def test_memory_allocated_rises_by_8192_bytes(cuda):
     kept = [home.to(cuda), torch.randn(32, 32, device=cuda)]
     rise = torch.cuda.memory_allocated() - before
     formula = sum(charged_bytes(x.nbytes) for x in kept)
-    assert rise == formula == 8192, f"it rose by {rise}, {formula=}, but both should be 8192"
+    agree("bytes", measured=rise, formula=formula, stated=8192)
 
 
 @pytest.mark.claim("device.memory-tools")
@@ -254,11 +216,9 @@ def test_memory_allocated_rises_by_whole_blocks_and_falls_back(device, floats):
         del x, elsewhere
         back = torch.cuda.memory_allocated() - before
 
-    got = rise, back
-    assert got == (should, 0), f"memory_allocated rose and fell to {got}, not to {should} and 0"
+    equal((rise, back), (should, 0), "rise and fall of memory_allocated")
 
-    allocated = before + rise
-    assert reserved >= allocated, f"{reserved=} B is less than the {allocated} B allocated"
+    at_least(reserved, before + rise, "memory_reserved")
 
 
 @pytest.mark.claim("device.empty-cache")
@@ -271,16 +231,15 @@ def test_empty_cache_gives_back_cached_blocks_and_frees_no_tensor(cuda):
     allocated = torch.cuda.memory_allocated()
     reserved = torch.cuda.memory_reserved()
     torch.cuda.empty_cache()
-    after = torch.cuda.memory_allocated()
-    assert after == allocated, f"memory_allocated went from {allocated} to {after}"
+    equal(torch.cuda.memory_allocated(), allocated, "memory_allocated")
 
     fell = reserved - torch.cuda.memory_reserved()
-    assert fell >= temporary_bytes, f"memory_reserved fell by {fell}, not {temporary_bytes}"
-    assert live.sum().item() == 2**24, "a live tensor lost its values"
+    at_least(fell, temporary_bytes, "the fall of memory_reserved")
+    equal(live.sum().item(), 2**24, "the sum of a live tensor")
 
     del live
     fell = allocated - torch.cuda.memory_allocated()
-    assert fell >= 2**26, f"deleting the last reference freed {fell} bytes, not the tensor's"
+    at_least(fell, 2**26, "what deleting the last reference frees")
 
 
 class Everything(nn.Module):
@@ -305,16 +264,15 @@ def test_a_model_takes_parameters_and_buffers_along_not_plain_tensors(device, ta
     model.to(there)
     held = dict([*model.named_parameters(), *model.named_buffers()])
     left = [name for name, tensor in held.items() if tensor.device != there]
-    assert not left, f"model.to({there}) left {left} behind"
+    equal(left, [], "what is left behind")
 
     buffers = {"running", "scratch", "inner.0.0.running_mean"}
-    assert buffers <= set(held), f"not all buffers are there: {sorted(held)}"
+    equal(buffers - set(held), set(), "buffers that are missing")
 
-    where = model.weight.grad.device
-    assert where == there, f"the gradient is on {where}, but should be on {there}"
+    equal(model.weight.grad.device, there, "the gradient's device")
 
     stayed = {model.plain.device, model.listed[0].device}
-    assert stayed == {torch.device("cpu")}, f"plain tensors went to {stayed}"
+    equal(stayed, {CPU}, "devices of plain tensors")
 
 
 def results_of(x):
@@ -345,19 +303,19 @@ def test_results_are_on_the_device_of_their_operands(device, target):
     again = results_of(first["x @ x"].softmax(-1))
     for results in (first, again):
         for name, y in results.items():
-            assert y.device == there, f"{name} of a tensor on {there} gave one on {y.device}"
+            equal(y.device, there, name)
 
 
 @pytest.mark.claim("device.intermediates-by-hand")
 def test_only_a_fresh_factory_in_forward_must_be_told_the_device():
     x = torch.ones(4, 4, device=META)
     mask = torch.zeros(4, 4)
-    assert mask.device == torch.device("cpu"), f"a fresh mask is on {mask.device}"
+    equal(mask.device, CPU, "a fresh mask's device")
 
     with pytest.raises(RuntimeError, match="device"):
         x + mask
     moved = (x + torch.zeros(4, 4, device=x.device)).device
-    assert moved == META, f"a mask that is told the device moved the sum to {moved}"
+    equal(moved, META, "where the sum is")
 
 
 def checked_on_meta(a, b):
@@ -402,10 +360,10 @@ def test_a_cpu_tensor_without_dimensions_mixes_with_any_device(device, operation
         x = torch.ones(3, device=there)
         for operands in ((x, number), (number, x)):
             where = checked_on_meta(*operands)[operation]().device
-            assert where == there, f"{operation} of {there} and a number on the cpu is on {where}"
+            equal(where, there, "where the result is")
         # A type alone is no device.
         by_type = x.device == torch.device(there.type)
-        assert by_type == (there.index is None), f"on {there} its type equals it: {by_type}"
+        equal(by_type, there.index is None, "whether its type equals a device", device=there)
 
     with pytest.raises(RuntimeError, match="device"):
         checked_on_meta(torch.ones(3), number.to(META))[operation]()
@@ -425,19 +383,16 @@ def test_a_training_step_on_the_cpu_touches_no_other_device(b, d, k):
         ((x @ w) ** 2).sum().backward()
         torch.optim.SGD([w], lr=0.1).step()
 
-    copies = crossings(step)
-    assert copies == [], f"the step copied between devices: {copies}"
+    equal(crossings(step), [], "copies between devices")
 
     # The derivative of a sum of squares, by numpy.
     expected = start - 0.1 * 2 * x.numpy().T @ (x.numpy() @ start)
-    close = np.allclose(w.detach().numpy(), expected, rtol=1e-4, atol=1e-4)
-    assert close, "the step on the CPU differs from numpy's"
+    close(w.detach().numpy(), expected, "the weights after a step", rel=1e-4, within=1e-4)
 
     where = {tensor.device.type for tensor in (x, w, w.grad)}
-    assert where == {"cpu"}, f"tensors of the step are on {where}"
+    equal(where, {"cpu"}, "devices of the step")
 
-    allocated = torch.cuda.memory_allocated() - before
-    assert allocated == 0, f"the step on the CPU allocated {allocated} bytes of GPU memory"
+    equal(torch.cuda.memory_allocated(), before, "memory_allocated")
 
 
 @pytest.mark.claim("device.parameters-resident")
@@ -469,8 +424,7 @@ def test_steps_move_batches_alone_unless_parameters_live_on_the_host(widths, bat
     for run, elements in ((train, batches), (forward, batches + parameters)):
         copies = crossings(run)
         moved = sum(copied.nbytes for copied in copies)
-        should = 4 * steps * elements
-        assert moved == should, f"{run.__name__} moved {moved} bytes, but should move {should}"
+        equal(moved, 4 * steps * elements, "bytes moved", by=run.__name__)
 
 
 @pytest.mark.claim("device.transfer-costs")
@@ -488,7 +442,7 @@ def test_a_copy_over_the_bus_takes_longer_than_one_within_the_device(
     speed.assert_slower(partial(target.copy_, source), within, what, at_least=2)
     target.zero_()
     target.copy_(source)
-    assert torch.equal(target.cpu(), source.cpu()), "the copy that was timed did not arrive"
+    equal(target, source, "the copy that was timed")
 
 
 @pytest.mark.claim("device.pinned-faster")
@@ -528,12 +482,10 @@ def test_a_non_blocking_copy_returns_early_only_from_pinned_memory(cuda, record_
     record_figure(f"host free after {returned_s * 1e6:.0f} us of a copy of {copied_s * 1e3:.1f} ms")
     assert still_running, f"a pinned copy of {copied_s:.4f} s was over when the call returned"
 
-    early = returned_s < copied_s / 2
-    assert early, f"the host was held {returned_s:.4f} of {copied_s:.4f} s of a pinned copy"
+    at_most(returned_s, copied_s / 2, "seconds for which a pinned copy holds the host")
 
     returned_s, copied_s, _ = sorted(from_pageable)[4]
-    late = returned_s > copied_s / 2
-    assert late, f"the host was free after {returned_s:.4f} of {copied_s:.4f} s of a pageable copy"
+    at_least(returned_s, copied_s / 2, "seconds for which a pageable copy holds the host")
 
 
 @pytest.mark.claim("device.nonblocking-overlap")
@@ -547,8 +499,7 @@ def test_a_copy_to_the_host_must_be_waited_for_before_it_is_read(cuda):
     early = target[-1].item()
     torch.cuda.synchronize()
     late = target[-1].item()
-    got = early, late
-    assert got == (0, 1), f"read before and after the wait: {got}, but should be 0 and 1"
+    equal((early, late), (0, 1), "what is read before and after the wait")
 
 
 @pytest.mark.claim("device.not-magic")
@@ -610,4 +561,4 @@ def test_many_small_copies_take_longer_than_one_of_the_same_bytes(cuda, speed, r
     at_once = partial(there.copy_, here, non_blocking=True)
     what = f"{rows} copies of {4 * floats} B against one"
     speed.assert_slower(row_by_row, at_once, what, at_least=2)
-    assert torch.equal(there.cpu(), here), "the copy that was timed did not arrive"
+    equal(there, here, "the copy that was timed")

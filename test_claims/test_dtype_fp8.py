@@ -14,9 +14,9 @@ from accounting.formats import BLOCK_FORMATS, block_format_of, element_bits, for
 from test_claims.oracles import numbers
 from test_claims.oracles.kernels import applied, scaled_fp8_product
 from test_claims.oracles.low_precision import E4M3, E5M2
+from test_claims.oracles.messages import agree, at_least, at_most, between, close, equal
 from test_claims.oracles.mixed_precision import seeded
 from test_claims.oracles.numbers import cast, cast_of, values_of_patterns
-from test_claims.oracles.tensors import difference
 from test_claims.strategies import TORCH_DTYPES, fewer, seeds, with_dtype
 
 FP8 = ("fp8_e4m3", "fp8_e5m2")
@@ -38,18 +38,16 @@ def test_e4m3_has_half_the_rounding_error_of_e5m2_and_half_its_octaves(device, e
         error = off.abs().max().item()
         # Of a tie at 1 + eps/2, the worst that can happen.
         most = row.eps / (2 + row.eps)
-        assert 0.9 < error / most <= 1, f"{name} errs by {error}, but should by up to {most}"
+        between(error / most, 0.9, 1, "the largest error over half a spacing", name=name)
         errors[name] = error
         table = values_of_patterns(dtype, None, device)
         largest = table[table.isfinite()].max()
         least = table[table > 0].min()
         octaves[name] = math.log2(largest / least)
-        should = math.log2(row.max / row.least_subnormal)
-        assert octaves[name] == pytest.approx(should), f"{name} has {octaves[name]} octaves"
+        close(octaves[name], math.log2(row.max / row.least_subnormal), "octaves", name=name)
 
     for what in (errors, octaves):
-        half = what["fp8_e4m3"] < 0.6 * what["fp8_e5m2"]
-        assert half, f"e4m3 should have half of e5m2's: {errors=}, {octaves=}"
+        at_most(what["fp8_e4m3"], 0.6 * what["fp8_e5m2"], "e4m3's error, and its octaves")
 
 
 @pytest.mark.claim("dtype.fp8-overflow")
@@ -67,8 +65,7 @@ def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(
     assert policy in policies, f"{row.name} overflows to {policy}, but should to one of {policies}"
 
     inside = cast(torch.tensor([row.max + 1, last, -last]), dtype, device).tolist()
-    should = [row.max, row.max, -row.max]
-    assert inside == should, f"casts below half a spacing past the maximum gave {inside}"
+    equal(inside, [row.max, row.max, -row.max], "casts below half a spacing past the maximum")
 
     first_beyond = torch.nextafter(torch.tensor(last), torch.tensor(math.inf))
     thirds_of_octaves = torch.arange(180) / 3
@@ -76,8 +73,7 @@ def test_what_rounds_beyond_the_fp8_maximum_becomes_one_thing_everywhere(
     beyond = first_beyond * torch.cat([factors, -factors])
     rounded = [row.rounded(x, overflow=policy) for x in beyond.tolist()]
     ours = torch.tensor(rounded, dtype=torch.float64)
-    wrong = numbers.difference(row.name, ours, cast(beyond, dtype, device), "value {}".format)
-    assert not wrong, wrong
+    numbers.equal_numbers(ours, cast(beyond, dtype, device), row.name, beyond)
 
     infinity = cast_of(math.inf, dtype, device)
     assert infinity in (math.inf, row.max) or math.isnan(infinity), f"infinity becomes {infinity}"
@@ -101,7 +97,7 @@ def test_sheets_have_fp8_rates_from_compute_capability_8_9_on():
     for row in ROWS:
         if row.arch.startswith("gfx"):
             has = any("fp8" in dtype for dtype in row.peaks)
-            assert has == (row.label >= "MI300"), f"{row.label} has fp8 rates: {has}"
+            equal(has, row.label >= "MI300", "whether it has fp8 rates", label=row.label)
 
 
 @pytest.mark.claim("dtype.fp8-h100-only", "dtype.fp8-not-previous-gen")
@@ -112,8 +108,10 @@ def test_fp8_is_multiplied_from_compute_capability_8_9_on(device):
     capability = torch.cuda.get_device_capability(device)
     ones = torch.ones(16, 32, device=device).to(E4M3)
     product = applied(scaled_fp8_product, ones, ones, 2.0, 3.0)
-    right = product is None if capability < (8, 9) else (product == 192).all()
-    assert right, f"on compute capability {capability} the product is {product}"
+    if capability < (8, 9):
+        equal(product, None, "the product")
+    else:
+        equal(product, torch.full_like(product, 192), "the product")
 
 
 # By what they take, of which x and y are tensors: operations that torch has for wider floats alone.
@@ -149,16 +147,14 @@ def test_most_operations_have_no_kernel_for_fp8_and_the_others_round(device, sha
     for name, takes in named(WITHOUT_FP8):
         should = result_of(name, takes, wide)
         assert should is not None, f"{name} fails in fp32, too"
-        got = result_of(name, takes, narrow)
-        assert got is None, f"{name} gives {got}, but should have no kernel"
+        equal(result_of(name, takes, narrow), None, f"what {name} gives")
 
     for name, takes in named(WITH_FP8):
         got = result_of(name, takes, narrow)
         if got is None:
             continue
         should = result_of(name, takes, wide).to(dtype)
-        wrong = difference(got.float(), should.float())
-        assert not wrong, f"{name}: {wrong}"
+        equal(got.float(), should.float(), name)
 
 
 # The binades of normal numbers, and half of eps.
@@ -197,16 +193,15 @@ def test_a_cpu_multiplies_fp8_at_any_magnitude_if_it_is_scaled(exponent, dtype, 
         product = applied(scaled_fp8_product, narrow, weight, scale, unit)
         if product is None:
             pytest.skip("this torch multiplies no fp8 on a CPU")
-        said = f"at 2^{exponent} with {scale=} the product of {dtype} is off by"
         error = largest_off(product, exact)
         bound = (1 + off) * (1 + 2**-4) * (1 + 2**-8) - 1
-        assert (error <= bound) == fits, f"{said} {error} [{unit=}, {seed=}]"
+        equal(error <= bound, fits, "whether the product is right", error=error, scale=scale)
         if not fits:
             continue
         held = narrow.double() * scale
         held_weight = weight.double() * unit
         rounding = largest_off(product, held @ held_weight.T)
-        assert rounding <= 2**-8, f"{said} {rounding} from that of what fp8 holds [{seed=}]"
+        at_most(rounding, 2**-8, "the error from what fp8 holds", scale=scale)
 
 
 @pytest.mark.claim("dtype.fp8-special-handling", "dtype.fp8-not-previous-gen")
@@ -219,8 +214,7 @@ def test_storing_moving_and_slicing_fp8_needs_no_recipe(device, rows, columns, d
     narrow = wide.to(dtype)
     moved = torch.cat([narrow[1:], narrow[:1]])
     should = torch.cat([wide[1:], wide[:1]])
-    wrong = difference(moved.float(), should)
-    assert not wrong, f"fp8 transposed, sliced and joined: {wrong}"
+    equal(moved.float(), should, "fp8 transposed, sliced and joined")
 
 
 large = st.floats(2.0**-66, 2.0**20, width=32)
@@ -232,8 +226,7 @@ finite = st.just(0.0) | large | negative
 @pytest.mark.parametrize("name", BLOCK_FORMATS)
 @given(values=st.lists(finite, min_size=1, max_size=70))
 def test_a_block_format_stores_and_returns_what_its_specification_says(name, values):
-    wrong = numbers.block_disagreement(block_format_of(name), values)
-    assert not wrong, wrong
+    numbers.check_blocks(block_format_of(name), values)
 
 
 @pytest.mark.claim("dtype.fp4-block-scale-range")
@@ -247,17 +240,16 @@ def test_over_six_decades_one_scale_loses_blocks_that_block_scales_keep(record_f
     zeros = is_zero.double().mean().item()
     error = numbers.block_errors(single, x)
     record_figure(f"one scale: mean error of a block {error:.3f}, {zeros:.0%} zeros")
-    assert min(error, zeros) > 0.7, f"one scale: {error=:.3f}, {zeros:.0%} zeros, not most"
+    at_least(min(error, zeros), 0.7, "one scale's error, and its share of zeros")
 
     blocks = {"mxfp4": x, "nvfp4": numbers.blocks_over(decades=6, width=16)}
     for name, rows in blocks.items():
         kept = numbers.kept_by(name, rows)
         error = numbers.block_errors(kept, rows)
         record_figure(f"{name}: mean error of a block {error:.3f}")
-        assert error < 0.2, f"{name}: the mean relative error of a block is {error}, not below 0.2"
+        at_most(error, 0.2, "the mean relative error of a block", name=name)
         specified = numbers.blocks_quantised(name, rows.flatten().tolist()).view_as(rows)
-        wrong = difference(kept, specified)
-        assert not wrong, f"{name} against its specification: {wrong}"
+        equal(kept, specified, "what is kept", name=name)
 
 
 @pytest.mark.claim("dtype.fp4-block-scale-range")
@@ -267,21 +259,19 @@ def test_nvfp4_loses_blocks_below_the_reach_of_its_scale():
     largest = x.view(-1, 16).abs().amax(dim=1)
     below = largest / x.abs().max() <= scale.least_subnormal / 2 / scale.max
     share = below.double().mean().item()
-    assert share > 0.3, f"{share:.0%} of the blocks are beyond the range of an e4m3 scale"
+    at_least(share, 0.3, "the share of blocks beyond an e4m3 scale")
 
     def lost(name):
         return (numbers.kept_by(name, x).view(-1, 16) == 0).all(dim=1)
 
-    wrong = difference(lost("nvfp4"), below)
-    assert not wrong, f"NVFP4 should lose the blocks 2^18.8 below the largest: {wrong}"
+    # Those 2^18.8 below the largest.
+    equal(lost("nvfp4"), below, "blocks that NVFP4 loses")
 
-    count = int(lost("mxfp4").sum())
-    assert count == 0, f"MXFP4 loses {count} blocks, but should keep all"
+    equal(int(lost("mxfp4").sum()), 0, "blocks that MXFP4 loses")
 
     # 254 binades of scales.
     ends = torch.tensor([[6 * 2.0**127], [2.0**-128]], dtype=torch.float64).expand(2, 32)
-    wrong = difference(numbers.kept_by("mxfp4", ends), ends)
-    assert not wrong, f"MXFP4 at the ends of its range: {wrong}"
+    equal(numbers.kept_by("mxfp4", ends), ends, "MXFP4 at the ends of its range")
 
 
 CAST_FROM_FP4 = """
@@ -313,17 +303,15 @@ def test_torch_packs_two_fp4_values_into_each_element_of_one_byte(device, record
         pytest.skip("this torch has no fp4 dtype (it came with 2.8)")
     bits = torch.arange(256, dtype=torch.uint8, device=device).view(16, 16)
     packed = bits.view(dtype)
-    wrong = difference(packed.t().contiguous().view(torch.uint8), bits.t())
-    assert not wrong, f"bits of fp4, transposed: {wrong}"
+    equal(packed.t().contiguous().view(torch.uint8), bits.t(), "bits transposed")
 
     logical = 2 * packed.numel()
     held = packed.untyped_storage().nbytes()
     formula = logical * element_bits("fp4_e2m1") // 8
-    assert held == formula == 256, f"{logical} fp4 values in {held} B, not in 256 ({formula=})"
+    agree("bytes", held=held, formula=formula, should=256)
 
     values = values_of_a_cast_from_fp4(packed)
     record_figure(f"a cast of {logical} values gives {values or 'none'}")
     assert values in (None, logical), f"a cast of {logical} fp4 values gives {values}"
 
-    cast_to = applied(torch.ones(16).to, dtype)
-    assert cast_to is None, f"a CPU casts to fp4: {cast_to}"
+    equal(applied(torch.ones(16).to, dtype), None, "a cast to fp4 on a CPU")

@@ -1,7 +1,6 @@
 """Number formats by torch and by the published specifications.
 
-The other side of every check of a format. Each `…_disagreement` returns a sentence about the
-first difference it finds, or None where all agrees.
+The other side of every check of a format.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from accounting.formats import IntegerFormat, block_format_of
+from test_claims.oracles.messages import equal
 from test_claims.oracles.published import TABLES
 from test_claims.strategies import with_dtype
 
@@ -148,12 +148,9 @@ def nearest_even(values, grid):
     return torch.where(to_above, grid[above], grid[below]).copysign(values)
 
 
-@lru_cache(maxsize=64)
-def decoded(row):
-    """Our decoding of every pattern."""
-    assert row.bits <= 16, f"{row.name} has {row.bits} bits: too many to decode all patterns"
-
-    values = [row.decode(pattern) for pattern in range(1 << row.bits)]
+def decoded(row, patterns):
+    """Our decoding of patterns."""
+    values = [row.decode(pattern) for pattern in patterns]
     return torch.tensor(values, dtype=torch.float64)
 
 
@@ -165,48 +162,43 @@ def fields_counted(values, bits):
     return bits - sign_bits - fraction_bits, fraction_bits
 
 
-def difference(what, got, should, label):
-    """A sentence about the first place where two tensors differ.
+def equal_numbers(got, should, what, of):
+    """Asserts that two tensors have equal numbers; NaNs are equal, and -0 is not +0.
 
-    NaNs are equal, and -0 is not +0. The label is made of the place.
+    `of` lists what each was made of: a pattern, or the number that was rounded.
     """
-    same = ((got == should) & (got.signbit() == should.signbit())) | (got.isnan() & should.isnan())
-    if bool(same.all()):
-        return None
-    first = int((~same).nonzero()[0])
-    count = int((~same).sum())
-    return (
-        f"{what}: {got[first].item()!r}, but should be {should[first].item()!r} "
-        f"[{label(first)}; {count} of {len(same)} differ]"
-    )
+    __tracebackhide__ = True
+    same = (got == should) & (got.signbit() == should.signbit())
+    wrong = (~same & ~(got.isnan() & should.isnan())).nonzero().flatten().tolist()
+    for place in wrong:
+        equal(repr(got[place].item()), repr(should[place].item()), what, of=of[place])
 
 
 @lru_cache(maxsize=64)
-def decode_disagreement(row, device=CPU):
+def check_decoding(row, device=CPU):
     """Our decoding against torch's: every pattern of up to 16 bits, chosen ones above."""
-    label = "pattern {:#x}".format
+    __tracebackhide__ = True
+    patterns = range(1 << row.bits)
     if row.name == "fp4_e2m1":
         should = torch.tensor([*E2M1_GRID, *(-value for value in E2M1_GRID)], dtype=torch.float64)
-        return difference("fp4_e2m1 decode", decoded(row), should, label)
+        equal_numbers(decoded(row, patterns), should, row.name, patterns)
+        return
 
     # tf32 is fp32 with the low 13 fraction bits zero.
     dtype = torch.float32 if row.name == "tf32" else torch_dtype(row)
     shift = 13 if row.name == "tf32" else 0
     if dtype is None:
-        return None
-    if row.bits <= 16:
-        should = values_of_patterns(dtype, None, device)
-        return difference(f"{row.name} decode", decoded(row), should, label)
-
-    one = 1 << row.fraction_bits
-    fractions = (0, 1, one // 2, one // 3, one - 1)
-    # The sign included; 3 divides 2^n - 1, so that all ones is among them.
-    exponents = range(0, 1 << (1 + row.exponent_bits), 3)
-    patterns = [exponent * one + fraction for exponent in exponents for fraction in fractions]
-    # A device may lack fp64 (MPS), and reading a bit pattern back is no computation.
-    should = values_of_patterns(dtype, [pattern << shift for pattern in patterns], CPU)
-    got = torch.tensor([row.decode(pattern) for pattern in patterns], dtype=torch.float64)
-    return difference(f"{row.name} decode", got, should, lambda i: label(patterns[i]))
+        return
+    if row.bits > 16:
+        one = 1 << row.fraction_bits
+        fractions = (0, 1, one // 2, one // 3, one - 1)
+        # The sign included; 3 divides 2^n - 1, so that all ones is among them.
+        exponents = range(0, 1 << (1 + row.exponent_bits), 3)
+        patterns = [exponent * one + fraction for exponent in exponents for fraction in fractions]
+        # A device may lack fp64 (MPS), and reading a bit pattern back is no computation.
+        device = CPU
+    should = values_of_patterns(dtype, [pattern << shift for pattern in patterns], device)
+    equal_numbers(decoded(row, patterns), should, row.name, patterns)
 
 
 def rounded(row, values, overflow):
@@ -216,18 +208,19 @@ def rounded(row, values, overflow):
 
 
 @lru_cache(maxsize=64)
-def rounding_disagreement(row, device=CPU):
+def check_rounding(row, device=CPU):
     """Our rounding against torch's cast, with the overflow policy of this torch and device."""
+    __tracebackhide__ = True
     if row.name == "fp4_e2m1":
         grid = torch.tensor(E2M1_GRID, dtype=torch.float64)
         probes = rounding_probes(grid[1:])
         should = nearest_even(probes.double(), grid)
-        got = rounded(row, probes, "saturate")
-        return difference("fp4_e2m1 rounding", got, should, lambda i: f"of {probes[i].item()!r}")
+        equal_numbers(rounded(row, probes, "saturate"), should, row.name, probes)
+        return
 
     dtype = torch_dtype(row)
     if dtype is None or row.bits > 16:
-        return None
+        return
     table = values_of_patterns(dtype, None, device)
     probes = rounding_probes(table[(table > 0) & table.isfinite()].sort().values)
     if row.subnormals:
@@ -240,93 +233,61 @@ def rounding_disagreement(row, device=CPU):
 
     # Only of fp8 does the policy differ between versions; the 16-bit formats follow IEEE 754.
     policy = overflow_policy(dtype, device) if row.bits == 8 else "inf"
-    got = rounded(row, probes, policy)
     should = cast(probes, dtype, device)
-    what = f"{row.name} rounding ({policy})"
-    return difference(what, got, should, lambda i: f"of {probes[i].item()!r}")
+    equal_numbers(rounded(row, probes, policy), should, f"{row.name} ({policy})", probes)
 
 
-def published_disagreement(row):
+def check_published(row):
     """Our derived constants against the published ones."""
-    if row.name not in PUBLISHED:
-        return f"{row.name}: no specification is known under this name"
+    __tracebackhide__ = True
     published = PUBLISHED[row.name]
     for field in ("storage_bits", "max", "least_normal", "least_subnormal", "eps"):
-        got = getattr(row, field)
-        should = getattr(published, field)
-        if got != should:
-            return f"{row.name}.{field}={got!r}, but should be {should!r}"
+        equal(getattr(row, field), getattr(published, field), f"{row.name}.{field}")
 
     if published.specials is None:
-        return None
-    values = decoded(row)
-    got = (int(values.isinf().sum()), int(values.isnan().sum()), int((values == 0).sum()))
-    if got != published.specials:
-        should = published.specials
-        return f"{row.name} has {got} infinities, NaNs and zeros, but should have {should}"
-
-    infinities, nans, zeros = got
-    has = (row.has_inf, row.has_nan, row.has_signed_zero)
-    if has != (infinities > 0, nans > 0, zeros > 1):
-        return f"{row.name} says {has} of infinity, NaN and a signed zero, its patterns {got}"
-    return None
+        return
+    values = decoded(row, range(1 << row.bits))
+    infinities = int(values.isinf().sum())
+    nans = int(values.isnan().sum())
+    zeros = int((values == 0).sum())
+    equal((infinities, nans, zeros), published.specials, "infinities, NaNs and zeros")
+    has = row.has_inf, row.has_nan, row.has_signed_zero
+    equal(has, (infinities > 0, nans > 0, zeros > 1), "has infinity, NaN and a signed zero")
 
 
-def finfo_disagreement(row):
+def check_finfo(row):
     """Our derived constants against torch.finfo; where that is wrong, see the claim dtype.finfo."""
+    __tracebackhide__ = True
     dtype = torch_dtype(row)
     if dtype is None:
-        return None
+        return
     packed = 2 if row.name == "fp4_e2m1" else 1
-    bits = 8 * dtype.itemsize
-    if bits != packed * row.storage_bits:
-        return (
-            f"{row.name} is stored in {row.storage_bits} bits, but {dtype} packs {packed} in {bits}"
-        )
-
+    equal(packed * row.storage_bits, 8 * dtype.itemsize, "bits of an element")
     try:
         info = torch.finfo(dtype)
-        least = ("max", -info.min) if row.signed else ("least_normal", info.min)
-        constants = [
-            least,
-            ("max", info.max),
-            ("least_normal", info.smallest_normal),
-            ("storage_bits", info.bits),
-        ]
+        constants = info.max, info.smallest_normal, info.bits, info.min
     except (TypeError, NotImplementedError):
-        # torch.finfo does not know packed dtypes.
-        if packed == 2 and dtype.is_floating_point:
-            return None
-        return f"{row.name}.torch_name={row.torch_name!r}, but that is no floating-point dtype"
+        equal(packed, 2, f"values in an element of {dtype}, which torch.finfo does not know")
+        return
 
+    least = -row.max if row.signed else row.least_normal
+    ours = row.max, row.least_normal, row.storage_bits, least
+    equal(ours, constants, f"max, least normal, bits and min of {dtype}")
     # torch says 0.125 of this one; two fraction bits make 0.25.
     if row.name != "fp8_e5m2fnuz":
-        constants.append(("eps", info.eps))
-    for field, should in constants:
-        got = getattr(row, field)
-        if got != should:
-            return f"{row.name}.{field}={got!r}, but torch.finfo({dtype}) says {should!r}"
-
-    return None
+        equal(row.eps, info.eps, f"eps of {dtype}")
 
 
-def integer_disagreement(row):
+def check_integer(row):
     """Our integer formats against the published limits, and torch's reading of chosen patterns."""
-    if row.name not in PUBLISHED_INTEGERS:
-        return f"{row.name}: no integer format is known under this name"
-    got = (row.storage_bits, row.min, row.max)
-    should = PUBLISHED_INTEGERS[row.name]
-    if got != should:
-        return f"{row.name} has bits, min and max {got}, but should have {should}"
+    __tracebackhide__ = True
+    limits = row.storage_bits, row.min, row.max
+    equal(limits, PUBLISHED_INTEGERS[row.name], f"bits, min and max of {row.name}")
     dtype = torch_dtype(row)
     if dtype is None:
-        return None
-    limits = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-    if (row.min, row.max) != limits:
-        return f"{row.name} goes from {row.min} to {row.max}, but {dtype} has {limits}"
-    if row.storage_bits != 8 * dtype.itemsize:
-        bits = 8 * dtype.itemsize
-        return f"{row.name} is stored in {row.storage_bits} bits, but {dtype} in {bits}"
+        return
+    ends = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    equal(limits, (8 * dtype.itemsize, *ends), f"bits, min and max of {dtype}")
 
     all_ones = (1 << row.bits) - 1
     some = {0, 1, row.max - 1, row.max, row.max + 1, all_ones}
@@ -335,26 +296,20 @@ def integer_disagreement(row):
     for pattern in patterns:
         packed += pattern.to_bytes(dtype.itemsize, "little")
     values = torch.frombuffer(packed, dtype=dtype).tolist()
-    ours = [row.decode(pattern) for pattern in patterns]
-    if ours != [int(value) for value in values]:
-        return f"{row.name} decodes {patterns} to {ours}, but torch to {values}"
-    return None
+    equal([row.decode(pattern) for pattern in patterns], values, f"patterns of {row.name}")
 
 
-def disagreement(row, device=CPU):
-    """The first disagreement of a format with specifications and torch, cheap checks first."""
-    if (row.torch_name is None) != (row.name in NOT_IN_TORCH):
-        has = "has no" if row.torch_name else "has a"
-        return f"{row.name}.torch_name={row.torch_name!r}, but torch {has} such dtype"
-
+def check(row, device=CPU):
+    """A format against specifications and torch, cheap checks first."""
+    __tracebackhide__ = True
+    equal(row.torch_name is None, row.name in NOT_IN_TORCH, "whether torch has no such dtype")
     if isinstance(row, IntegerFormat):
-        return integer_disagreement(row)
-    return (
-        finfo_disagreement(row)
-        or published_disagreement(row)
-        or decode_disagreement(row, device)
-        or rounding_disagreement(row, device)
-    )
+        check_integer(row)
+        return
+    check_finfo(row)
+    check_published(row)
+    check_decoding(row, device)
+    check_rounding(row, device)
 
 
 def blocks_quantised(name, values):
@@ -384,26 +339,16 @@ def blocks_quantised(name, values):
     return quantised.flatten()[: len(values)]
 
 
-def block_disagreement(row, values):
+def check_blocks(row, values):
     """Our block quantisation and its bits against the specification."""
-    if row.name not in PUBLISHED_BLOCKS:
-        return f"{row.name}: no specification is known under this name"
+    __tracebackhide__ = True
     _, _, block_size, bits_per_element, tensor_bits = PUBLISHED_BLOCKS[row.name]
-    got_bits = row.bits_per_element
-    if got_bits != bits_per_element:
-        return f"{row.name} takes {got_bits} bits per element, but should take {bits_per_element}"
+    equal(row.bits_per_element, bits_per_element, "bits per element")
     bits = int(bits_per_element) * len(values) + 8 * -(-len(values) // block_size) + tensor_bits
-    got_bits = row.storage_bits(len(values))
-    if got_bits != bits:
-        return f"{row.name}.storage_bits({len(values)})={got_bits}, but should be {bits}"
+    equal(row.storage_bits(len(values)), bits, "storage_bits")
     for given in (BLOCK_PROBES, values):
         got = torch.tensor(row.quantised(given).values, dtype=torch.float64)
-        should = blocks_quantised(row.name, given)
-        wrong = difference(row.name, got, should, "element {}".format)
-        if wrong:
-            return wrong
-
-    return None
+        equal_numbers(got, blocks_quantised(row.name, given), row.name, given)
 
 
 def blocks_over(decades, width=32):
