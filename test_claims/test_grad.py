@@ -1,7 +1,6 @@
 """Claims about the backward pass: its products, their cost, and what autograd keeps for them."""
 
 from fractions import Fraction
-from functools import partial
 from itertools import pairwise
 from math import prod
 
@@ -13,14 +12,13 @@ from accounting.flops import (
     linear_backward_flops,
     linear_flops,
     linear_step,
-    matmul_backward_flops,
     matmul_flops,
 )
 from accounting.models import DeepLinear
 from test_claims.oracles import scalars
 from test_claims.oracles.dispatched import forward_and_backward, linear_net, product_flops
-from test_claims.oracles.scalars import Net, Operations, gradients, integers
-from test_claims.oracles.tensors import assert_same
+from test_claims.oracles.messages import agree, equal
+from test_claims.oracles.scalars import Operations, integers
 
 
 def parameters_of(net):
@@ -91,19 +89,18 @@ def test_a_gradient_is_one_product_more_at_two_flops_a_term(device, wanted, b, d
     (reference,) = net.gradient_of(getattr(net, wanted))
     left, right = net.factors(wanted)
     counted = scalars.matmul(tally.array(left), tally.array(right))
-    assert_same("autograd's gradient against the product", reference, scalars.tensor(counted))
+    equal(reference, scalars.tensor(counted), "autograd's gradient")
 
     m, inner, n = {"w2": (d, b, k), "h1": (b, k, d), "w1": (d, b, d)}[wanted]
     formula = matmul_flops(m, inner, n)
-    should = 2 * m * inner * n
-    assert formula == tally.flops == should, f"{formula=}, but {tally.flops} were counted"
+    agree("FLOPs", formula=formula, counted=tally.flops, should=2 * m * inner * n)
 
     dispatched = product_flops(net.gradient_of, getattr(net, wanted))
     if wanted == "w1":
         # The gradient of h1 is on the way.
         dispatched -= product_flops(net.gradient_of, net.h1)
 
-    assert formula == dispatched, f"{formula=}, but autograd dispatched {dispatched} FLOPs"
+    equal(dispatched, formula, "FLOPs that autograd dispatches")
 
 
 @pytest.mark.claim("grad.two-layer-sum")
@@ -121,10 +118,10 @@ def test_the_three_products_add_up_to_2bdd_plus_4bdk_and_dx_is_the_fourth(device
 
     weights_only = product_flops(net.gradient_of, net.w1, net.w2)
     should = square + 2 * head
-    assert listed == weights_only == should, f"{listed=}, {weights_only=}, not {should}"
+    agree("FLOPs of weights", listed=listed, dispatched=weights_only, should=should)
 
     with_x = product_flops(net.gradient_of, net.w1, net.w2, net.x)
-    assert with_x == claimed, f"with dx it is {with_x}"
+    equal(with_x, claimed, "FLOPs with dx")
 
 
 @pytest.mark.claim("grad.notes-shapes")
@@ -134,13 +131,12 @@ def test_the_gradient_of_a_weight_is_d_by_batch_times_batch_by_k(b, d, k):
     weight = integers(d, k, requires_grad=True)
     dy = integers(b, k)
     (dw,) = torch.autograd.grad(x @ weight, weight, dy)
-    assert_same("autograd's gradient against xᵀ·dy", dw, x.T @ dy)
+    equal(dw, x.T @ dy, "autograd's gradient")
 
     k_by_d = torch.empty(k, d)
     d_by_batch = torch.empty(d, b)
     stated = (k_by_d @ d_by_batch).shape
-    same = stated == weight.shape
-    assert same == (k == d == b), f"the stated product has {stated}, a weight {weight.shape}"
+    equal(stated == weight.shape, k == d == b, "whether the stated product has the weight's shape")
 
 
 @pytest.mark.claim(
@@ -173,33 +169,14 @@ def test_backward_costs_twice_the_forward_less_a_product_where_data_enter(
     forward, backward = forward_and_backward(net, x)
     n = parameters_of(net)
     skipped = fed * linear_flops(b, *layers[0])
-    twice = 2 * forward - skipped
-    assert backward == twice == 4 * b * n - skipped, f"{backward=}, {forward=}, {skipped=}"
+    should = 4 * b * n - skipped
+    agree("FLOPs", backward=backward, of_forward=2 * forward - skipped, should=should)
     assert b == 1 or forward != 2 * n, f"a batch of {b} costs as much as one example"
 
     formula = 0
     for at, (m, k) in enumerate(layers):
         formula += linear_backward_flops(b, m, k, input_gradient=not fed or at > 0)
-    assert formula == backward, f"linear_backward_flops={formula}, dispatched were {backward}"
-
-
-@pytest.mark.claim("grad.backward-4BN", "grad.same-as-forward-misconception")
-@pytest.mark.parametrize(
-    ("widths", "per_forward"),
-    [
-        ([8, 8], "1.00"),
-        ([8] * 3, "1.50"),
-        ([8] * 9, "1.88"),
-        ([8] * 33, "1.97"),
-        # 2.67 in place of 4.
-        ([128, 128, 64], "1.33"),
-    ],
-)
-def test_backward_over_forward_of_nets_fed_with_data(device, widths, per_forward):
-    net = linear_net(widths, device)
-    forward, backward = forward_and_backward(net, torch.rand(3, widths[0], device=device))
-    got = f"{backward / forward:.2f}"
-    assert got == per_forward, f"{backward=} / {forward=} is {got}, not {per_forward}"
+    equal(formula, backward, "linear_backward_flops")
 
 
 @pytest.mark.claim("grad.single-layer-exercise", "grad.same-as-forward-misconception")
@@ -207,34 +184,13 @@ def test_the_64_to_32_layer_costs_65_536_flops_both_ways_with_data(device):
     net = linear_net([64, 32], device)
     x = torch.rand(16, 64, device=device)
     once = linear_flops(16, 64, 32)
-    assert once == 65_536, f"linear_flops={once}, but should be 65,536"
+    equal(once, 65_536, "linear_flops")
 
     for needed, products in ((False, 1), (True, 2)):
         got = forward_and_backward(net, x.requires_grad_(needed))
         formula = linear_backward_flops(16, 64, 32, input_gradient=needed)
-        should = once, products * once
-        assert got == should, f"dispatched {got}, but should be {should} [{needed=}]"
-        assert formula == got[1], f"linear_backward_flops={formula}, dispatched {got}"
-
-
-@pytest.mark.claim("grad.reason-param-only")
-@pytest.mark.parametrize(("b", "d", "k"), [*SIZES, (64, 33, 130)])
-def test_autograd_spends_as_much_on_a_layers_input_as_on_its_weight(device, b, d, k):
-    x = integers(b, d, device=device, requires_grad=True)
-    weight = integers(k, d, device=device, requires_grad=True)
-    y = torch.nn.functional.linear(x, weight)
-    dy = torch.ones_like(y)
-    gradient = partial(torch.autograd.grad, y, grad_outputs=dy, retain_graph=True)
-    of_weight = product_flops(gradient, weight)
-    of_input = product_flops(gradient, x)
-    should = 2 * b * d * k
-    assert of_weight == of_input == should, f"{of_weight=}, {of_input=}, not {should}"
-
-    formula = matmul_backward_flops(b, d, k, a_gradient=False)
-    assert formula == should, f"{formula=} for the weight, but should be {should}"
-
-    formula = matmul_backward_flops(b, d, k, b_gradient=False)
-    assert formula == should, f"{formula=} for the input, but should be {should}"
+        equal(got, (once, products * once), "FLOPs both ways", needed=needed)
+        equal(formula, got[1], "linear_backward_flops", needed=needed)
 
 
 @pytest.mark.claim("grad.extra-activation-factor")
@@ -269,47 +225,18 @@ def test_storing_activations_costs_no_flops_recomputing_one_forward(device, b, w
         return checkpoint(net, x, use_reentrant=False)
 
     once, forward, backward = run(net)
-    got = run(net, copies=2)
-    should = 2 * once, forward, backward
-    assert got == should, f"stored twice over, bytes and FLOPs are {got}, not {should}"
+    equal(run(net, copies=2), (2 * once, forward, backward), "bytes and FLOPs, stored twice")
 
-    got = run(recomputing)
     should = x.nbytes, forward, backward + forward
-    assert got == should, f"recomputed, bytes and FLOPs are {got}, not {should}"
+    equal(run(recomputing), should, "bytes and FLOPs, recomputed")
 
     formula = sum(linear_step(b, *of, recomputed=True).recomputation for of in pairwise(widths))
-    assert formula == forward, f"recomputation={formula}, but should be {forward}"
+    equal(formula, forward, "recomputation")
 
     # By default it stops at the last tensor that the backward pass needs.
     _, _, stopped = run(recomputing, early=True)
     spared = backward + forward - stopped
-    last = 2 * b * widths[-2] * widths[-1]
-    assert spared == last, f"stopped early it spares {spared}, but should the last layer's {last}"
-
-
-def backpropagated(b, widths, input_needs_gradient):
-    """A net run forward and backward number by number, checked against autograd."""
-    matrices = [integers(m, n, requires_grad=True) for m, n in pairwise(widths)]
-    x = integers(b, widths[0], requires_grad=input_needs_gradient)
-    dy = integers(b, widths[-1])
-    net = Net.of(matrices)
-
-    def nodes_of(row):
-        return [net.node(value, input_needs_gradient) for value in row]
-
-    nodes = list(map(nodes_of, x.tolist()))
-    net.run(nodes, dy)
-    y = x
-    for matrix in matrices:
-        y = y @ matrix
-    y.backward(dy)
-    leaves = list(zip(matrices, net.weights, strict=True))
-    if input_needs_gradient:
-        leaves.append((x, nodes))
-    for leaf, numbers in leaves:
-        assert_same("autograd's gradient against the counted net's", leaf.grad, gradients(numbers))
-
-    return net
+    equal(spared, 2 * b * widths[-2] * widths[-1], "FLOPs that an early stop spares")
 
 
 @pytest.mark.claim("grad.six-micro-ops", "grad.reason-param-only", "grad.six-multiply-adds")
@@ -325,7 +252,30 @@ def backpropagated(b, widths, input_needs_gradient):
     ids=str,
 )
 def test_each_weight_takes_three_multiply_adds_and_two_where_data_enter(b, widths, fed):
-    net = backpropagated(b, widths, input_needs_gradient=not fed)
+    """Each product is made of the loops of its definition, with numbers that count."""
+    matrices = [integers(m, n, requires_grad=True) for m, n in pairwise(widths)]
+    x = integers(b, widths[0], requires_grad=not fed)
+    y = x
+    for matrix in matrices:
+        y = y @ matrix
+    above = integers(b, widths[-1])
+    y.backward(above)
+    tallies = {phase: Operations() for phase in ("forward", "weight_gradient", "input_gradient")}
+
+    def product(phase, a, b):
+        tally = tallies[phase]
+        return scalars.tensor(scalars.matmul(tally.array(a), tally.array(b)))
+
+    inputs = [x]
+    for matrix in matrices:
+        inputs.append(product("forward", inputs[-1], matrix))
+    for matrix, given in zip(matrices[::-1], inputs[-2::-1], strict=True):
+        equal(matrix.grad, product("weight_gradient", given.T, above), "autograd's gradient")
+        if given is not x or not fed:
+            above = product("input_gradient", above, matrix.T)
+    if not fed:
+        equal(x.grad, above, "autograd's gradient of the input")
+
     layers = list(pairwise(widths))
     uses = b * sum(m * n for m, n in layers)
     spared = fed * b * widths[0] * widths[1]
@@ -335,16 +285,14 @@ def test_each_weight_takes_three_multiply_adds_and_two_where_data_enter(b, width
         "input_gradient": uses - spared,
     }
     for phase, expected in should.items():
-        tally = getattr(net, phase)
-        got = tally.multiplications, tally.additions
-        assert got == (expected, expected), f"{phase}: products and sums {got}, not {expected} each"
+        tally = tallies[phase]
+        equal((tally.multiplications, tally.additions), (expected, expected), phase)
 
     formula = 0
     for at, (m, n) in enumerate(layers):
         step = linear_step(b, m, n, input_gradient=at > 0 or not fed)
         formula += step.hardware
-    flops = 2 * (3 * uses - spared)
-    assert formula == flops, f"linear_step={formula} for {uses} uses, but should be {flops}"
+    equal(formula, 2 * (3 * uses - spared), "linear_step")
 
 
 @pytest.mark.claim("grad.six-rule")
@@ -366,11 +314,9 @@ def test_a_training_step_approaches_six_with_depth(workloads, device, layers, pr
     n = parameters_of(net)
     flops = sum(forward_and_backward(net, torch.rand(b, d, device=device)))
     per_parameter = Fraction(flops, b * n)
-    should = 6 - Fraction(2 * d * d, n)
-    assert per_parameter == should, f"{per_parameter}, but should be 6 − 2·D²/N = {should}"
+    equal(per_parameter, 6 - Fraction(2 * d * d, n), "FLOPs per parameter")
 
-    got = f"{float(per_parameter):.2f}"
-    assert got == printed, f"{got}, but should print as {printed}"
+    equal(f"{float(per_parameter):.2f}", printed, "FLOPs per parameter")
 
 
 @pytest.mark.claim("grad.param-sharing")
@@ -380,9 +326,7 @@ def test_a_matrix_used_several_times_costs_six_per_use_not_per_parameter(device,
     net = torch.nn.Sequential(*[layer] * times)
     x = torch.rand(b, d, device=device, requires_grad=True)
     forward, backward = forward_and_backward(net, x)
-    got = forward + backward
-    once = 6 * b * parameters_of(net)
-    assert got == times * once, f"{times} uses cost {got}, not {times} times 6BN = {once}"
+    equal(forward + backward, times * 6 * b * parameters_of(net), "FLOPs")
 
 
 @pytest.mark.claim("grad.graph-built-in-forward")
@@ -391,7 +335,7 @@ def test_the_forward_pass_builds_the_graph_and_backward_uses_it_up(device, width
     net = linear_net(widths, device)
     x = torch.rand(2, widths[0], device=device)
     with torch.no_grad():
-        assert net(x).grad_fn is None, "a graph was built although gradients were off"
+        equal(net(x).grad_fn, None, "the graph without gradients")
     y = net(x).sum()
     built = []
     ran = []
@@ -404,11 +348,10 @@ def test_the_forward_pass_builds_the_graph_and_backward_uses_it_up(device, width
         node = inner[0] if inner else None
 
     products = [name for name in built if "mm" in name.lower() or "linear" in name.lower()]
-    should = len(widths) - 1
-    assert len(products) == should, f"the graph {built} has {products}, but should have {should}"
+    equal(len(products), len(widths) - 1, "products in the graph")
 
     y.backward()
-    assert ran == built, f"the backward pass ran {ran}, but should run {built}, once each"
+    equal(ran, built, "what the backward pass ran")
 
     with pytest.raises(RuntimeError, match="second time"):
         y.backward()

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from test_claims.oracles import operators
-from test_claims.oracles.tensors import assert_same
+from test_claims.oracles.messages import agree, close, equal
 from test_claims.strategies import with_dtype
 
 
@@ -19,8 +18,7 @@ def test_the_gradient_of_x_squared_plus_3x_at_2_is_7(device):
     by_hand = 2 * 2 + 3
     # A parabola's difference is exact.
     by_difference = ((2.5**2 + 3 * 2.5) - (1.5**2 + 3 * 1.5)) / (2.5 - 1.5)
-    got = x.grad.item()
-    assert got == by_hand == by_difference == 7, f"x.grad={got}, but should be 7"
+    agree("x.grad", got=x.grad.item(), by_hand=by_hand, by_difference=by_difference, stated=7)
 
 
 @pytest.mark.claim("grad.linear-mse-example")
@@ -29,7 +27,7 @@ def test_the_linear_model_with_target_5_has_gradient_1_2_3(device):
     w = torch.ones(3, device=device, requires_grad=True)
     loss = 0.5 * (x @ w - 5).pow(2)
     loss.backward()
-    assert loss.item() == 0.5, f"loss={loss.item()}, but should be ½·(6 − 5)²"
+    equal(loss.item(), 0.5, "the loss")
 
     by_difference = []
     for by in (1, 2, 3):
@@ -37,9 +35,8 @@ def test_the_linear_model_with_target_5_has_gradient_1_2_3(device):
         above = 0.5 * (1 + by / 2) ** 2
         below = 0.5 * (1 - by / 2) ** 2
         by_difference.append(above - below)
-    got = w.grad.tolist()
-    assert got == by_difference == [1, 2, 3], f"w.grad={got}, not (6 − 5)·x = [1, 2, 3]"
-    assert x.grad is None, f"x.grad={x.grad}, but data that needs no gradient should have none"
+    agree("w.grad", got=w.grad.tolist(), by_difference=by_difference, stated=[1, 2, 3])
+    equal(x.grad, None, "the gradient of data")
 
 
 # A module with its arguments, and the shape of its input.
@@ -70,37 +67,7 @@ def test_a_gradient_has_the_shape_and_dtype_of_its_parameter(device, name, dtype
         gradient = parameter.grad
         got = gradient.shape, gradient.dtype, gradient.is_sparse
         should = parameter.shape, parameter.dtype, sparse
-        assert got == should, f"{name}.{of}.grad has {got}, but should have {should}"
-
-
-@pytest.mark.claim("grad.same-shape")
-@pytest.mark.parametrize("asked", [False, True])
-@pytest.mark.parametrize(
-    ("shape", "rows", "own", "other"),
-    [
-        ((), 1, torch.float32, torch.bfloat16),
-        ((3, 0), 2, torch.bfloat16, torch.float32),
-        ((2, 1, 3), 6, torch.float16, torch.float32),
-        ((130, 40), 5, torch.bfloat16, torch.float16),
-        ((7,), 100, torch.float16, torch.bfloat16),
-    ],
-    ids=str,
-)
-def test_it_has_them_where_a_parameter_is_broadcast_and_cast(
-    device, shape, rows, own, other, asked
-):
-    parameter = torch.ones(shape, device=device, dtype=own, requires_grad=True)
-    should = own
-    # Newer releases of torch have it.
-    if asked and hasattr(parameter, "grad_dtype"):
-        parameter.grad_dtype = should = other
-    broadcast = parameter.expand(rows, *shape)
-    loss = (2 * broadcast.to(other)).sum()
-    loss.backward()
-    got = parameter.grad.dtype
-    assert got == should, f"a gradient is {got}, but should be {should}"
-
-    assert_same("the gradient", parameter.grad, torch.full(shape, 2.0 * rows))
+        equal(got, should, f"shape, dtype and layout of {of}.grad")
 
 
 def gradients_by_hand(x, *weights):
@@ -136,26 +103,5 @@ def test_backward_leaves_the_gradients_derived_by_hand_in_a_net(device, widths, 
     loss.backward()
     for weight, should in zip(weights, gradients_by_hand(*arrays), strict=True):
         got = weight.grad.cpu().numpy()
-        off = np.abs(got - should).max()
-        bound = most * max(1.0, np.abs(should).max())
-        assert off < bound, f"a gradient is {off} from that by hand, beyond {bound}"
-
-
-@pytest.mark.claim("grad.no-manual")
-@pytest.mark.parametrize("name", [*operators.NEW, *operators.VIEWS])
-def test_values_and_gradients_of_an_operator_are_those_of_its_definition(device, name):
-    """The gradients of the definition are differences of values in numpy, without torch."""
-    known = operators.NEW | operators.VIEWS
-    operator = known[name]
-    arguments = operator.arguments(with_dtype(device), requires_grad=True)
-    result = operator.call(*arguments)
-    value = operator.definition(*operator.numbers())
-    above = np.random.default_rng(1).normal(size=value.shape)
-    result.backward(torch.tensor(above).to(result))
-    got = [result, *(argument.grad for argument in arguments)]
-    should = [value, *operators.differences(operator, above)]
-    for place, expected in enumerate(should):
-        what = f"the gradient of argument {place}" if place else "the value"
-        values = got[place].detach().cpu().numpy()
-        close = np.allclose(values, expected, 1e-6, 1e-6)
-        assert close, f"{what} of {name}={values}, but should be {expected}"
+        within = most * max(1.0, np.abs(should).max())
+        close(got, should, "a gradient", rel=0, within=within)

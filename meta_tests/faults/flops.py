@@ -48,13 +48,9 @@ def a_product_takes_ten_nanoseconds_per_flop_and_nothing_besides(mm, a, b, out=N
     return result
 
 
-@fault("flops.terms")
-def a_rate_is_named_as_an_amount(patch):
-    def peak_flops(device) -> float:
-        """Peak of a device in TFLOPS."""
-
-    peak_flops.__module__ = accounting.flops.__name__
-    patch.setattr(accounting.flops, "peak_flops", peak_flops, raising=False)
+@fault("flops.terms", instead_of="pathlib.Path.read_text")
+def files_name_a_rate_as_an_amount(read_text, self, **how):
+    return read_text(self, **how).replace("TFLOP/s", "TFLOPS")
 
 
 @fault(

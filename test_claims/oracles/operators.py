@@ -184,32 +184,6 @@ NEW = {
     "cast": Operator(torch.Tensor.float, np.copy, (M,)),
 }
 
-EVERY_OTHER_COLUMN = (slice(1, None), slice(None, None, 2))
-VIEWS = {
-    "index": Operator(itemgetter(EVERY_OTHER_COLUMN), itemgetter(EVERY_OTHER_COLUMN), (M,)),
-    "view": Operator(methodcaller("view", 4, 3), methodcaller("reshape", 4, 3), (M,)),
-    "transpose": Operator(methodcaller("transpose", 0, 1), np.transpose, (M,)),
-    "expand": Operator(
-        methodcaller("expand", SEQUENCE), partial(np.broadcast_to, shape=SEQUENCE), (M,)
-    ),
-    "contiguous": Operator(torch.Tensor.contiguous, np.copy, (M,)),
-}
-
-
-def differences(of, above, step=1e-6):
-    """The gradient of Σ above · definition by each argument, from central differences."""
-    numbers = of.numbers()
-    for argument in numbers:
-        gradient = np.zeros_like(argument)
-        for place in np.ndindex(argument.shape):
-            value = argument[place]
-            sides = []
-            for argument[place] in (value + step, value - step):
-                sides.append((above * of.definition(*numbers)).sum())
-            argument[place] = value
-            gradient[place] = (sides[0] - sides[1]) / (2 * step)
-        yield gradient
-
 
 def by_loops(equation, *operands):
     """The einsum by its definition: for each place of the output the sum, over every index it

@@ -1,5 +1,4 @@
-"""A number that counts its own multiplications and additions, and products, nets and attention
-built of it.
+"""A number that counts its own multiplications and additions; products and attention made of it.
 
 Arrays of such numbers are numpy object arrays: numpy broadcasts them and calls the number's own
 operators. Products are written as the loops of their definition, so the count does not depend on
@@ -8,10 +7,8 @@ any formula.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -191,83 +188,6 @@ def gelu(x):
 def _mapped(function, x):
     mapped = [function(number) for number in x.flat]
     return np.array(mapped, dtype=object).reshape(x.shape)
-
-
-@dataclass
-class Node:
-    """A number in a net: its value, the products it is the sum of, and its gradient once that flows
-    back.
-    """
-
-    value: Number
-    terms: Sequence[tuple[Node, Node]] = ()  # (input, weight) of each product
-    gradient: Number | None = None
-    needs_gradient: bool = True
-
-
-@dataclass
-class Net:
-    """Linear layers without biases, one after the other, run forward and backward on counted
-    numbers.
-
-    Each phase has its own tally. Nothing here knows of matrices: every sum keeps its terms, and
-    passes its gradient on along each of them, x += w·dy and w += x·dy.
-    """
-
-    # For each layer a row for each input, with a weight for each output.
-    weights: list[list[list[Node]]]
-    forward: Operations = field(default_factory=Operations)
-    weight_gradient: Operations = field(default_factory=Operations)
-    input_gradient: Operations = field(default_factory=Operations)
-
-    @classmethod
-    def of(cls, matrices):
-        net = cls([])
-        for matrix in matrices:
-            nodes = [[net.node(value) for value in row] for row in matrix.tolist()]
-            net.weights.append(nodes)
-        return net
-
-    def node(self, value, needs_gradient=True):
-        return Node(Number(value, self.forward), needs_gradient=needs_gradient)
-
-    def run(self, x, output_gradient):
-        """Forward over the batch `x`, backward from the gradient of the outputs; gives them."""
-        sums = []
-        rows = x
-        for matrix in self.weights:
-            columns = list(zip(*matrix, strict=True))
-            rows = [self._row(row, columns) for row in rows]
-            sums += itertools.chain.from_iterable(rows)
-        outputs = itertools.chain.from_iterable(rows)
-        for node, gradient in zip(outputs, output_gradient.flatten().tolist(), strict=True):
-            node.gradient = Number(gradient, self.forward)
-        for node in reversed(sums):
-            for source, weight in node.terms:
-                self._pass_on(node, weight, to=source, tally=self.input_gradient)
-                self._pass_on(node, source, to=weight, tally=self.weight_gradient)
-        return rows
-
-    def _row(self, row, columns):
-        return [self._sum(list(zip(row, column, strict=True))) for column in columns]
-
-    def _sum(self, terms):
-        left = [x.value for x, _ in terms]
-        right = [w.value for _, w in terms]
-        return Node(inner_product(left, right, self.forward.zero()), terms)
-
-    @staticmethod
-    def _pass_on(node, factor, to, tally):
-        if to.needs_gradient and node.gradient is not None:
-            product = Number(node.gradient.value, tally) * factor.value
-            to.gradient = (to.gradient or tally.zero()) + product
-
-
-def gradients(nodes):
-    """The gradients of a matrix of nodes."""
-    flat = itertools.chain.from_iterable(nodes)
-    values = [float(node.gradient or math.nan) for node in flat]
-    return torch.tensor(values).view(len(nodes), -1)
 
 
 def attention(
