@@ -66,6 +66,7 @@ def test_a_text_is_integers_that_a_model_takes_and_that_give_it_back(folder, dev
     np.frombuffer(encoded, dtype=np.uint8).astype(np.uint16).tofile(path)
     tokens = np.memmap(path, dtype=np.uint16, mode="r")
     equal(bytes(tokens.tolist()), encoded, "what the file gives")
+    equal(path.stat().st_size, tensor_bytes(tokens.shape, "uint16"), "bytes of the file")
 
     x, y = window(tokens, 0, length)
     table = torch.eye(256, device=device)
@@ -176,6 +177,7 @@ def test_uint16_keeps_ids_below_65536_and_wraps_the_others_silently(folder, ids)
         warnings.simplefilter("error")
         np.array(ids).astype(np.uint16).tofile(path)
 
+    equal(path.stat().st_size, tensor_bytes((len(ids),), "uint16"), "bytes of the file")
     got = np.memmap(path, dtype=np.uint16, mode="r").tolist()
     equal(got, [token % 65536 for token in ids], "the ids that come back")
 
