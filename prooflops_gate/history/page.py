@@ -161,7 +161,7 @@ def plot(trend: Trend, address: str) -> Plot:
         before = sum(record.moment[:19] <= moment[:19] for record in trend.records)
         between = min(before - 0.5, len(points) - 1.0)
         tone = "bad" if said.startswith("SLOWER") else ""
-        rules.append(Rule(between, title=f"gate: {said}", tone=tone, has_line=False, has_dot=True))
+        rules.append(Rule(between, title=f"gate: {said}", tone=tone, is_dot=True))
     return Plot(
         title=f"{trend.name}: changes of level: {describe_changes(trend)}",
         x=Axis(),

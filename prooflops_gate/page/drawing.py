@@ -15,6 +15,7 @@ from prooflops_gate.page.section import Bar
 
 WIDTH = 640.0
 RIGHT = 16.0
+TOP = 8.0
 LEGEND_LINE = 18.0
 RULE_LABEL_HEIGHT = 20.0
 X_AXIS_HEIGHT = 46.0
@@ -122,13 +123,9 @@ def _tick(value: float, unit: str) -> str:
 
 def svg(plot: Plot) -> str:
     """A plot as SVG, with a title for those who do not see it."""
-    legend = [name_of(name) for name in plot.legend]
-    legend_rows = _legend_rows(legend)
-    top = (
-        8.0
-        + LEGEND_LINE * len(legend_rows)
-        + RULE_LABEL_HEIGHT * any(each.label for each in plot.rules)
-    )
+    top = TOP
+    top += LEGEND_LINE if plot.legend else 0
+    top += RULE_LABEL_HEIGHT if any(each.label for each in plot.rules) else 0
     below = X_AXIS_HEIGHT if plot.x.label else 12.0
     xs, ys = _values(plot)
     y = Scale(plot.y, ys, plot.height - below, top)
@@ -142,7 +139,7 @@ def svg(plot: Plot) -> str:
     size = f"0 0 {WIDTH:g} {plot.height:g}"
     parts = [
         f'<svg viewBox="{size}" role="{role}" aria-label="{escaped(plot.title)}">',
-        *_legend(legend_rows, legend, WIDTH - RIGHT),
+        *_legend([name_of(name) for name in plot.legend]),
         *_axes(plot, x, y, names),
         *(_rule(rule, x, top, plot.height - below) for rule in plot.rules),
         *(_line(line, x, y) for line in plot.lines),
@@ -190,17 +187,13 @@ def _inside(x: float, text: str) -> float:
 
 def _rule(rule: Rule, x: Scale, top: float, bottom: float) -> str:
     at = x(rule.x)
-    tone = f' class="rule {rule.tone}"' if rule.tone else ' class="rule"'
-    parts = []
-    if rule.has_line:
-        parts.append(f'<path{tone} d="M{at:.1f} {top:.1f}V{bottom:.1f}"/>')
-    if rule.has_dot:
-        parts.append(f'<circle{tone} cx="{at:.1f}" cy="{top - 4:.1f}" r="3"/>')
-    if rule.label:
-        text = escaped(name_of(rule.label))
-        parts.append(f'<text{tone} x="{_inside(at, text):.1f}" y="{top - 6:.1f}">{text}</text>')
-    title = f"<title>{escaped(rule.title)}</title>" if rule.title else ""
-    return f"<g>{title}{''.join(parts)}</g>"
+    tone = f'class="rule {rule.tone}"' if rule.tone else 'class="rule"'
+    if rule.is_dot:
+        title = f"<title>{escaped(rule.title)}</title>"
+        return f'<circle {tone} cx="{at:.1f}" cy="{top - 4:.1f}" r="3">{title}</circle>'
+    drawn = f'<path {tone} d="M{at:.1f} {top:.1f}V{bottom:.1f}"/>'
+    label = escaped(name_of(rule.label))
+    return drawn + f'<text {tone} x="{_inside(at, label):.1f}" y="{top - 6:.1f}">{label}</text>'
 
 
 def _line(line: Line, x: Scale, y: Scale) -> str:
@@ -256,30 +249,17 @@ def _shape(series: int, x: float, y: float) -> str:
     return SHAPES[series % len(SHAPES)].format(r=RADIUS, **rounded)
 
 
-def _legend_rows(names: Sequence[str]) -> list[list[int]]:
-    """The series of each line of the legend, by their place."""
-    rows: list[list[int]] = []
-    room = 0.0
-    for place, name in enumerate(names):
-        width = 30 + CHARACTER * len(name)
-        if room < width:
-            rows.append([])
-            room = WIDTH - RIGHT
-        rows[-1].append(place)
-        room -= width
-    return rows
+def _legend(names: Sequence[str]) -> Iterator[str]:
+    """The markers of the series with their names, flush right."""
+    x = WIDTH - RIGHT - sum(map(_legend_width, names))
+    for series, name in enumerate(names):
+        yield f'<path class="point s{series % SERIES}" d="{_shape(series, x + 6, 10)}"/>'
+        yield f'<text class="legend" x="{x + 16:.1f}" y="14.0">{escaped(name)}</text>'
+        x += _legend_width(name)
 
 
-def _legend(rows: Sequence[Sequence[int]], names: Sequence[str], right: float) -> Iterator[str]:
-    for number, row in enumerate(rows):
-        width = sum(30 + CHARACTER * len(names[place]) for place in row)
-        x, y = right - width, 14.0 + LEGEND_LINE * number
-        for place in row:
-            marker = _shape(place, x + 6, y - 4)
-            yield f'<path class="point s{place % SERIES}" d="{marker}"/>'
-            name = escaped(names[place])
-            yield f'<text class="legend" x="{x + 16:.1f}" y="{y:.1f}">{name}</text>'
-            x += 30 + CHARACTER * len(names[place])
+def _legend_width(name: str) -> float:
+    return 30 + CHARACTER * len(name)
 
 
 # ---- bars ----------------------------------------------------------------------------------------

@@ -52,14 +52,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Rule:
-    """A vertical line with a label on top; `tone` is a class of style.css."""
+    """A vertical line with a label on top, or a dot with a title; `tone`: a class of style.css."""
 
     x: float
     label: str = ""
     title: str = ""
     tone: str = ""
-    has_line: bool = True
-    has_dot: bool = False
+    is_dot: bool = False
 
 
 @dataclass(frozen=True)
