@@ -40,7 +40,7 @@ def write(file: EvidenceFile) -> RunReport:
 def report_of_file(file: EvidenceFile) -> RunReport:
     """The report of the run that a file amounts to."""
     found = results.verdicts(file, results.registry_here())
-    return results.report_of(file, results.record(file, found), found)
+    return results.report_of(results.record(file, found), found)
 
 
 def page_of_file(file: EvidenceFile, report: RunReport) -> Page:

@@ -117,13 +117,7 @@ def record_of(path: Path) -> dict[str, Any]:
     return record(file, verdicts(file, registry_here()))
 
 
-def report_of(
-    file: EvidenceFile, content: Mapping[str, Any], found: Sequence[Verdict]
-) -> RunReport:
+def report_of(content: Mapping[str, Any], found: Sequence[Verdict]) -> RunReport:
     """The report of a run, made of its file."""
-    lines = [*file.plan["headline"]]
-    partial = content["prooflops"]["partial"]
-    if partial:
-        lines.append(f"part of a run: {partial}")
-    whole = partial or content["prooflops"]["selection"]
-    return run_report(content, found, registry_here(), lines, whole)
+    partial = content["prooflops"]["partial"] or content["prooflops"]["selection"]
+    return run_report(content, found, registry_here(), partial)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from prooflops.suite.page import highlights
-from prooflops.suite.page.run_report import RunReport, by_topic, unchecked
+from prooflops.suite.page.run_report import RedTest, RunReport, by_topic, unchecked
 from prooflops.suite.page.tables import topic_table
 from prooflops.suite.verdicts import Verdict
 from prooflops_gate.console.progress import minutes
@@ -37,33 +37,27 @@ def mark_of(verdict: str, *, is_known: bool = False) -> Mark:
 
 def red_sections(report: RunReport) -> list[Section]:
     """What fails here, red benchmarks, and errors apart from both; each if there is any."""
-    failing = report.with_verdicts("FAILS")
+    claims = _claim_rows(report.with_verdicts("FAILS"))
     benchmarks = [[f"`{each.test}`", literal(each.reason)] for each in report.red_benchmarks]
-    found = {
-        "Contradicted by this machine": ["claim", "statement", "why"],
-        "Red benchmarks": ["benchmark", "why"],
-        "Errors of the suite, not of this machine": ["test", "ended", "why", "claims"],
-    }
-    rows = [_claim_rows(failing), benchmarks, _error_rows(report)]
-    anchors = ("fails", "red-benchmarks", "errors")
-    return [
-        Section(title, [head, *group], anchor=anchor, answer=WHOSE_FAULT * (anchor == "errors"))
-        for (title, head), group, anchor in zip(found.items(), rows, anchors, strict=True)
-        if group
-    ]
+    errors = [_error_row(each) for each in report.errors]
+    sections = []
+    if claims:
+        rows = [["claim", "statement", "why"], *claims]
+        sections.append(Section("Contradicted by this machine", rows, anchor="fails"))
+    if benchmarks:
+        rows = [["benchmark", "why"], *benchmarks]
+        sections.append(Section("Red benchmarks", rows, anchor="red-benchmarks"))
+    if errors:
+        rows = [["test", "ended", "why", "claims"], *errors]
+        title = "Errors of the suite, not of this machine"
+        sections.append(Section(title, rows, anchor="errors", answer=WHOSE_FAULT))
+    return sections
 
 
-def _error_rows(report: RunReport) -> list[list[str]]:
-    rows = []
-    for each in report.errors:
-        reason = literal(each.reason)
-        why = f"{reason}; whose fault: {each.fault}" if each.fault else reason
-        claims = ", ".join(f"`{claim}`" for claim in each.claims)
-        rows.append([f"`{each.test}`", each.status, why, claims])
-    named = {claim for each in report.errors for claim in each.claims}
-    unnamed = [each for each in report.with_verdicts("error") if each.id not in named]
-    rows += [["", "error", literal(each.reason), f"`{each.id}`"] for each in unnamed]
-    return rows
+def _error_row(red: RedTest) -> list[str]:
+    reason = literal(red.reason)
+    why = f"{reason}; whose fault: {red.fault}" if red.fault else reason
+    return [f"`{red.test}`", red.status, why, ", ".join(f"`{claim}`" for claim in red.claims)]
 
 
 def _claim_rows(claims: Sequence[Verdict]) -> list[list[str]]:

@@ -44,8 +44,6 @@ def sentence(report: RunReport) -> str:
     failing = counts["FAILS"]
     parts.append(f"{failing or 'none'} {'fails' if failing < 2 else 'fail'} here")
     text = f"Of {settled} claims checked on this machine, {', '.join(parts[:-1])} and {parts[-1]}"
-    if counts["error"] and not report.errors:
-        text += f"; the tests of {counts['error']} ended by an error"
     if counts["not checked"]:
         text += f"; {counts['not checked']} could not be checked"
     contended = sum(bench.is_contended for bench in report.benchmarks)

@@ -52,7 +52,6 @@ class RunReport:
     """One run on one machine.
 
     machine     the fingerprint
-    headline    what pytest's header prints of the machine
     sources     the sources of the claims, by key
     red_tests   the tests that did not pass
     peaks       the peaks that are not the vendor's (see Peaks)
@@ -62,7 +61,6 @@ class RunReport:
     """
 
     machine: Mapping[str, Any]
-    headline: tuple[str, ...]
     claims: tuple[Verdict, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
     benchmarks: tuple[Measurement, ...] = ()
@@ -129,7 +127,6 @@ def run_report(
     record: Mapping[str, Any],
     verdicts: Sequence[Verdict],
     registry: Registry,
-    headline: Sequence[str],
     partial: str = "",
 ) -> RunReport:
     """The report of a run, made of its record (see docs/history.md) and its verdicts."""
@@ -139,7 +136,6 @@ def run_report(
     is_dirty = revision and commit.get("dirty")
     return RunReport(
         machine=ours["fingerprint"],
-        headline=tuple(headline),
         claims=tuple(verdicts),
         sources=registry.sources,
         benchmarks=reconciled(map(Measurement.of, record["benchmarks"])),

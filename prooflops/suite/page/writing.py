@@ -51,8 +51,7 @@ def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Pat
         verdicts=[verdict.as_dict() for verdict in verdicts],
         red_tests=run.red_tests,
     )
-    lines = [*run.headline, *([f"part of a run: {run.partial}"] if run.partial else ())]
-    report = run_report(content, verdicts, run.registry, lines, run.partial or run.selection)
+    report = run_report(content, verdicts, run.registry, run.partial or run.selection)
     if not verdicts and not content["benchmarks"]:
         return FinishedRun(report, content, None, None, run.partial)
     record = run_record.save(config, content, records)

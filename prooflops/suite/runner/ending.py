@@ -28,7 +28,7 @@ def conclude(
     ours = content["prooflops"]
     if not ours["partial"] and not file.rows("verdicts"):
         file.append("verdicts", verdicts={each.id: [each.verdict, each.reason] for each in found})
-    report = results.report_of(file, content, found)
+    report = results.report_of(content, found)
     finished = writing.FinishedRun(report, content, None, None, ours["partial"])
     if introduction:
         finished = store(content, finished, introduction)

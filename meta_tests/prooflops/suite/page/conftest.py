@@ -12,7 +12,7 @@ from meta_tests.prooflops_gate.history.test_trend import summary
 from prooflops.suite.evidence import results
 from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.page.page import page_of
-from prooflops.suite.page.run_report import RunReport, run_report
+from prooflops.suite.page.run_report import RedTest, run_report
 from prooflops.suite.verdicts import RED
 from prooflops_gate.history.trend import trends, with_verdicts
 from prooflops_gate.page.html import html
@@ -31,7 +31,7 @@ def report_of():
         record = copy.deepcopy(results.record(file, verdicts))
         for bench in record["benchmarks"]:
             change(bench["name"].removeprefix("test_"), bench["extra_info"], bench["stats"])
-        return run_report(record, verdicts, registry, ["device: cpu", "torch 2.13.0"])
+        return run_report(record, verdicts, registry)
 
     return made
 
@@ -46,8 +46,13 @@ def report(report_of):
     changed = with_verdicts(
         rows, [("2026-11-01T13:00:00", rows[0].name, {"verdict": "SLOWER", "ratio": 2.0})]
     )
+    error = RedTest("test_x.py::test_x", "error", "it crashed", claims=(red[1].id,))
     return replace(
-        made, claims=(*red, *made.claims[len(red) :]), caches=caches, trends=tuple(changed)
+        made,
+        red_tests=(error,),
+        claims=(*red, *made.claims[len(red) :]),
+        caches=caches,
+        trends=tuple(changed),
     )
 
 

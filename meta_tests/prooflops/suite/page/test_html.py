@@ -51,7 +51,6 @@ def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report, page):
         claims=(claim, *report.claims[1:]),
         sources=sources,
         benchmarks=tuple(benches),
-        headline=(HOSTILE,),
         arguments=(HOSTILE,),
         revision=HOSTILE,
         partial=HOSTILE,
