@@ -211,7 +211,6 @@ def test_a_schedule_that_steps_after_the_optimizer_sets_the_next_rate(device, se
         same = np.allclose(got, should, rtol=1e-9, atol=1e-9)
         equal(same, right, "whether the rate falls as scheduled", calls=calls)
     constant = task.gradient_descent(steps)
-
     assert not np.allclose(should, constant), "the schedule changes nothing"
 
 
@@ -255,6 +254,7 @@ def test_a_log_keeps_activations_of_losses_never_differentiated(
         return kept
 
     each = activation_bytes(DeepLinear(dim=width, layers=layers), batch) + 4
+
     for entry, should in ((lambda: loss().item(), 0), (trained, 4), (loss, each)):
         _, held = held_after(metered_device, *[entry] * logged)
         equal(held[-1], logged * should, "bytes of the log")
@@ -272,6 +272,7 @@ def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, 
     x = torch.ones(4, 180, 100, dtype=TORCH_DTYPES[dtype], device=device, requires_grad=True)
     eps = torch.finfo(x.dtype).eps
     layer.eval()
+
     equal(layer(x), x, "dropout in eval mode")
 
     layer.train()
@@ -279,6 +280,7 @@ def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, 
     dropped = in_fp64(y == 0).flatten(1).mean(1)
     # Six deviations of a binomial share: one false alarm in 5e8.
     near = 6 * math.sqrt(p * (1 - p) / x[0].numel())
+
     assert (dropped - p).abs().max() < near, f"shares {dropped} were dropped"
 
     kept = y[y != 0]
@@ -286,7 +288,6 @@ def test_dropout_drops_a_share_p_and_scales_the_rest_in_train_mode_only(device, 
 
     y.sum().backward()
     # Kernels may round 1/(1 − p) otherwise in the backward pass: by one unit.
-
     at_most(
         (x.grad - y).abs().max().item(), 2 * eps * y.max().item(), "gradients beyond the output"
     )
@@ -317,6 +318,7 @@ def test_batch_norm_uses_the_batch_in_train_mode_and_statistics_in_eval(
     running_mean = 0.1 * mean
     running_variance = 0.9 + 0.1 * values.var(axis=1, ddof=1, keepdims=True)
     should = (values - mean) / np.sqrt(variance + layer.eps)
+
     assert_close(trained, should, "output in train mode", 1e-3)
 
     should = (values - running_mean) / np.sqrt(running_variance + layer.eps)

@@ -90,9 +90,11 @@ def test_the_last_two_dimensions_multiply_and_all_before_broadcast(
     b = integers(*b_shape, device=device)
 
     equal(a @ b, by_loops("...mk,...kn->...mn", a, b), "a @ b", a=a_shape, b=b_shape)
+
     numpys = np.matmul(a.cpu().numpy(), b.cpu().numpy()).shape
     formula = (*broadcast_shape(a_shape[:-2], b_shape[:-2]), m, n)
     agree("shapes", formula=formula, numpys=numpys, torchs=tuple((a @ b).shape))
+
     with pytest.raises(RuntimeError, match=r"cannot be multiplied|must match|Expected size"):
         a @ integers(k + 1, n, device=device)
 
@@ -238,6 +240,7 @@ def test_a_chain_runs_from_the_left_or_with_opt_einsum_as_is_cheapest(device, wi
     best = einsum_flops(equation, *shapes, order="best")
 
     agree("FLOPs from the left", dispatched=dispatched, loops=loops, formula=formula)
+
     with opt_einsum():
         dispatched = product_flops(torch.einsum, equation, *operands)
     equal(dispatched, best, "FLOPs in the best order")
@@ -259,8 +262,9 @@ def test_a_fresh_torch_allows_tf32_in_convolutions_and_not_in_products():
 @pytest.mark.claim("matmul.tensor-cores-default", "dtype.fp32-full-precision")
 @given(bit=st.integers(1, 23), rows=st.sampled_from([16, 64, 128]), batch=shapes((0, 2), (1, 3)))
 def test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32(device, bit, rows, batch):
-    """Times a permutation each product has one term: TF32, with 10 bits of fraction, would round 1
-    + 2^-11 to 1.
+    """Times a permutation each product has one term.
+
+    TF32, with 10 bits of fraction, would round 1 + 2^-11 to 1.
     """
     x = torch.full((*batch, rows, rows), 1 + 2.0**-bit, device=device)
     order = torch.eye(rows, device=device)[torch.randperm(rows, device=device)]
@@ -290,6 +294,7 @@ def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast, 
     high = peak_flop_per_s(fast)
     low = peak_flop_per_s("fp32")
     at_least = min(1.5, 0.75 * high / low) if high and low else 1.5
+
     speed.assert_slower(
         lambda: a @ b, with_tensor_cores, f"fp32 by default against {fast}", at_least=at_least
     )
@@ -348,6 +353,8 @@ def test_the_share_of_products_grows_with_the_width(workloads, record_figure):
 
     equal(shares, sorted(shares), "shares at heads 1, 2, 4, 16, 64 wide")
     assert shares[0] < 1 / 2 < 0.9 < shares[-1], f"the shares are {said}"
+
     share = forward_share(workloads, decoder(dim=512, heads=512, hidden=2048), 256)
     between(share, 1 / 2, 0.95, "the share with 512 heads 1 wide")
+
     record_figure(f"products are {said} of the forward FLOPs with heads 1, 2, 4, 16, 64 wide")

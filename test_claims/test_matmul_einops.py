@@ -31,12 +31,10 @@ def test_reduce_does_to_the_dimensions_it_leaves_out_what_its_word_says(device, 
     left = [name for name in names if name in kept]
     order = [left.index(name) for name in kept]
     pattern = f"{' '.join(names)} -> {' '.join(kept)}"
-    for word, method in (("sum", "sum"), ("mean", "mean"), ("max", "amax"), ("min", "amin")):
+    for word in ("sum", "mean", "max", "min"):
         got = einops.reduce(x, pattern, word).cpu()
-        numpys = getattr(np, word)(values, axis=gone).transpose(order)
-        torchs = getattr(x, method)(gone).permute(order).cpu()
-        torch.testing.assert_close(got, torch.as_tensor(numpys), rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(got, torchs, rtol=1e-6, atol=1e-6)
+        should = getattr(np, word)(values, axis=gone).transpose(order)
+        torch.testing.assert_close(got, torch.as_tensor(should), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.claim("matmul.reduce")
@@ -71,6 +69,7 @@ def test_heads_are_split_off_transformed_alone_and_merged_again(device, b, s, he
 
     equal(split, x.view(b, s, heads, hidden), "split")
     equal(other, x.view(b, s, hidden, heads).mT, "split as (hidden heads)")
+
     numpys = split.cpu().numpy() @ w.cpu().numpy()
     for got, should in (
         (merged, numpys.reshape(b, s, -1)),
@@ -140,6 +139,7 @@ def test_rearranging_back_gives_every_element_its_place_again(device, pattern):
     back = einops.rearrange(there, f"{written(right)} -> {written(left)}", **size)
 
     equal(back, x, "there and back")
+
     axes, order = axes_and_order(left, right)
     apart = x.cpu().reshape([size[axis] for axis in axes])
     should = apart.permute(order).reshape(sizes_of(right, size))
@@ -154,9 +154,11 @@ def test_a_split_needs_the_size_of_all_factors_but_one(device, factors):
     x = torch.arange(2 * width, device=device).view(2, width)
     axes = " ".join(size)
     pattern = f"x ({axes}) -> x {axes}"
+
     for known in itertools.combinations(size.items(), len(size) - 1):
         split = einops.rearrange(x, pattern, **dict(known))
         equal(split, x.view(2, *factors), "the split", known=known)
+
     ambiguous = pytest.raises(einops.EinopsError, match="Could not infer sizes")
     for known in itertools.combinations(size.items(), len(size) - 2):
         with ambiguous:
@@ -227,6 +229,7 @@ def test_jaxtypings_annotations_are_enforced_by_its_decorator_alone(device):
 
     unchecked.__annotations__ = {"x": Float[torch.Tensor, "batch 4"]}
     wrong = torch.ones(3, 5, device=device)
+
     equal(unchecked(wrong).shape, (3, 5), "the shape of a function annotated alone")
 
     enforced = jaxtyped(typechecker=beartype)(unchecked)

@@ -1,6 +1,4 @@
-"""Training memory totals: bytes that the allocator holds, for tensors known or not, against the
-formulas.
-"""
+"""Training memory: the allocator's bytes, for tensors known or not, against the formulas."""
 
 import gc
 import time
@@ -31,18 +29,19 @@ nets = st.builds(
     outputs=sizes(most=3),
     inputs=sizes(most=12),
 )
-# Each new shape of a bf16 product costs the CPU 0.1 s of compilation.
-# Of smaller ones single numbers of the loss decide the peak.
+# In smaller nets the numbers of the loss decide the peak.
 wide_nets = st.builds(
     DeepLinear, dim=sizes(3, 16), layers=sizes(), outputs=sizes(most=20), inputs=sizes(most=30)
 )
+# Each new shape of a bf16 product costs the CPU 0.1 s of compilation.
 few_nets = st.builds(DeepLinear, dim=st.sampled_from([1, 7]), layers=sizes(most=3))
 nets_of_dtypes = st.tuples(st.just("fp32"), nets) | st.tuples(dtypes_among(["bf16"]), few_nets)
 
 
 def held_bytes(workloads, device, model, batch, optimizer, dtype=torch.float32, activations=True):
-    """Bytes held after a training step, but for data and step counts; and a next step's activations
-    if wanted.
+    """Bytes held after a training step, beside data and step counts.
+
+    The next step's activations are among them where wanted.
     """
     x = workloads.inputs(model, batch, device=device).to(dtype)
 
@@ -102,9 +101,7 @@ def test_memory_allocated_rises_by_blocks_of_four_tensors_a_parameter(workloads,
 
 @pytest.mark.claim("mem.4gb-per-1b")
 def test_a_billion_parameters_take_4_gb_as_weights_and_16_in_training():
-    """The net is really built, of a billion parameters, on the meta device, where tensors have
-    sizes and no memory.
-    """
+    """The net is built on the meta device, where tensors have sizes and no memory."""
     net = torch.nn.Linear(10**5, 10**4, bias=False, device="meta")
     stepper = torch.optim.AdamW(net.parameters())
     net(torch.empty(1, 10**5, device="meta")).sum().backward()
@@ -161,8 +158,9 @@ def test_one_bytes_per_element_is_right_where_all_classes_share_a_dtype(
 
 
 def recipe_bytes(workloads, device, model, recipe):
-    """Bytes per class after one step of an optimizer that keeps the recipe's dtypes; the allocator
-    holds no more.
+    """Bytes by class after a step of an optimizer that keeps the recipe's dtypes.
+
+    The allocator holds no more.
     """
     names = optimizers.recipe_of(recipe)
     dtype = TORCH_DTYPES[names.parameters]
@@ -235,16 +233,12 @@ def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(
 
 
 def step_counts(device, net, optimizer=""):
-    """Of how many parameters the scalars lie on the device: on the CPU of all, elsewhere of ASGD's
-    alone.
-    """
+    """How many step counts are on the device: every parameter's on the CPU, elsewhere ASGD's."""
     return len(list(net.parameters())) if device.type == "cpu" or optimizer == "asgd" else 0
 
 
 def train_two_steps(workloads, device, model, batch, optimizer, set_to_none=True):
-    """Bytes of each phase of building a net and training it for two steps, all phases in one
-    measurement.
-    """
+    """Bytes of each phase of building a net and training it for two steps, and the net."""
     with measured_memory(device) as held:
         net = workloads.build(model, device=device)
         stepper = tensors.OPTIMIZERS[optimizer](net.parameters())
@@ -302,12 +296,14 @@ def test_freed_gradients_give_back_their_bytes_until_the_next_backward(
     given_back = [kept[moment].live_bytes - freed[moment].live_bytes for moment in moments]
 
     equal(given_back, [gradients, gradients, 0], f"bytes less at {moments}")
+
     fall = peak_of(kept, moments) - peak_of(freed, moments)
     # Kept ones are there beside all activations, the tensors of the loss, and the gradient that is
     # to be added next.
     weight = model.dim * max(model.dim, model.inputs, model.outputs)
     output = batch * model.outputs
     most = min(gradients, activation_bytes(model, batch) + 4 * (weight + 5 * output + 2))
+
     assert 0 < fall <= most, f"the peak falls by {fall} bytes, not by up to {most}"
 
 
@@ -336,6 +332,7 @@ def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(
     activations = activation_bytes(model, batch)
     state = memory.optimizer_state_bytes(n, optimizer, tensors=step_counts(metered_device, net))
     formula = deep_linear_peak_bytes(model, batch, model_state_bytes=4 * n + state)
+
     equal(peak, formula, "the peak in bytes")
 
     total = memory.training_bytes(n, activations, optimizer)
@@ -345,6 +342,7 @@ def test_the_sum_errs_from_the_peak_by_no_more_than_is_said(
     scalars = state - memory.optimizer_state_bytes(n, optimizer) + 2 * memory.tensor_bytes(())
     least = total - min(4 * n, activations)
     most = total + data + max(layer + output, 5 * output) + scalars
+
     between(peak, least, most, "the peak in bytes")
 
 

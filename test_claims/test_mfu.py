@@ -141,7 +141,6 @@ def test_products_that_attention_leaves_out_count_as_done(device, blocks, block,
 
     # All pairs of blocks, over those on and below the diagonal.
     credited = Fraction(2 * blocks, blocks + 1)
-
     close(of_model, float(rate * credited), "mfu")
 
 
@@ -152,8 +151,8 @@ def test_the_models_flops_are_the_kernels_for_a_single_product_alone(device, m, 
     with counting() as counter:
         torch.rand(m, k, device=device) @ torch.rand(k, n, device=device)
     kernel = int(counter.get_total_flops())
-
     equal(kernel, matmul_flops(m, k, n), "FLOPs of the kernel")
+
     model, hardware = recomputing(device, m, widths, 1)
     equal(hfu(kernel, 0, 1.0, 1e6), mfu(kernel, 1.0, 1e6), "hfu of one product")
     at_least(hardware, model + 1, "FLOPs of a run's kernels")
@@ -170,12 +169,14 @@ def test_the_best_runs_reach_half_the_peak_and_all_pass_a_twentieth(record_figur
         ends += [round(min(percents) / 100, 2), round(max(percents) / 100, 2)]
 
     equal(ends, [0.21, 0.56, 0.29, 0.46], "ends of large runs, and of those on H100s")
+
     everything = [*large, *(run.mfu for run in published.RUNS)]
     good = sum(percent >= 50 for percent in everything)
     record_figure(f"{good} of {len(everything)} published runs reach 50 %")
     at_least(min(everything), 5, "the least published MFU in %")
     between(good, 1, len(everything) - 1, "published runs that reach 50 %")
     at_most(median(large), 50, "the median of large runs in %")
+
     a100 = [run.mfu >= 50 for run in of_16_bits if run.card == "A100 SXM4 80GB"]
     at_least(sum(a100), len(a100) / 2, "runs on A100s that reach 50 %")
 
@@ -192,8 +193,8 @@ def test_no_published_run_comes_near_one_and_some_products_do(record_figure):
 
     # A GeForce card runs above its nominal clock.
     steady = {name: share for name, share in near.items() if "RTX" not in name}
-
     equal(steady, {"A100 SXM4 80GB fp32": 0.98, "H20 bf16": 0.96}, "products above 0.9 of the peak")
+
     for card, dtype in (name.rsplit(" ", 1) for name in steady):
         rows = [
             ACCELERATORS[of.card]
@@ -231,16 +232,21 @@ def test_the_product_in_0_03_s_has_a_higher_rate_and_a_lower_share(example_flops
     fp32 = mfu(example_flops, FP32_S, peak_flop_per_s(H100, "fp32"))
     bf16 = mfu(example_flops, BF16_S, peak_flop_per_s(H100, "bf16"))
     record_figure(f"{example_flops / BF16_S:.2e} FLOP/s, {bf16:.3f} of the dense peak")
-    for dtype, seconds, share in (("fp32", FP32_S, fp32), ("bf16", BF16_S, bf16)):
-        clock_mhz = H100.clocks_mhz[dtype == "bf16"]
+    vector_mhz, matrix_mhz = H100.clocks_mhz
+    for dtype, seconds, share, clock_mhz in (
+        ("fp32", FP32_S, fp32, vector_mhz),
+        ("bf16", BF16_S, bf16, matrix_mhz),
+    ):
         cycles = example_flops / (H100.units * FLOP_PER_CLOCK[H100.die][dtype])
         busy = cycles / (clock_mhz * 1e6) / seconds
         close(share, busy, "mfu", rel=2e-3, dtype=dtype)
 
     at_least(FP32_S / BF16_S, 5, "the rate of bf16 over that of fp32")
+
     sparse = mfu(example_flops, BF16_S, H100.peaks["bf16"].sparse * 1e12)
     equal((round(bf16, 3), round(sparse, 2)), (0.296, 0.15), "mfu of the dense and sparse peak")
     at_most(bf16, fp32, "mfu in bf16")
+
     tf32 = published.H100_FP32_WITH_TF32_ALLOWED * 1e12 / peak_flop_per_s(H100, "fp32")
     at_least(tf32, 6, "share of the peak of fp32 with tf32 allowed")
 
@@ -255,9 +261,7 @@ def test_a_well_fed_product_of_bf16_has_no_lower_share_than_one_of_fp32(record_f
 @pytest.mark.claim("mfu.higher-if-matmul")
 @pytest.mark.parametrize("times", [1, 2])
 def test_norms_and_activations_between_the_products_lower_the_utilisation(device, speed, times):
-    """Even where their own FLOPs count as the model's: they take more of the time than of the
-    FLOPs.
-    """
+    """Even where their FLOPs count as the model's, their share of the time is larger."""
     # On an accelerator more rows than its cache holds, of so few columns that a norm takes long
     # beside a product.
     rows, dim, dtype = 2**16, 512 * times, torch.bfloat16
@@ -276,7 +280,9 @@ def test_norms_and_activations_between_the_products_lower_the_utilisation(device
 
     with counted.flops() as dispatched:
         mlp()
+
     equal(dispatched.total, len(weights) * matmul_flops(rows, dim, dim), "FLOPs of products")
+
     with_all = (dispatched.total + dispatched.elementwise) / dispatched.total
     at_most(with_all, 1.08, "all FLOPs over those of products")
     speed.assert_slower(
@@ -344,7 +350,6 @@ def test_the_same_flops_in_another_shape_take_far_longer(device, speed, times):
     square, thin = (64 * times, 2 * times) if device.type == "cpu" else (1024 * times, 8 * times)
     long = square**3 // thin**2
     what = f"({thin}, {long}) by ({long}, {thin}) against the square of the same FLOPs"
-
     speed.assert_slower(
         product(device, "fp32", thin, long, thin),
         product(device, "fp32", square),

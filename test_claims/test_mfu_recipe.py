@@ -57,7 +57,6 @@ def test_a_timer_that_does_not_wait_reports_an_impossible_share(standin, record_
         if share > 1:
             break
     record_figure(f"launch timed on a stand-in device: {share:.0f} times the peak")
-
     at_least(share, 1, "mfu from a timer that does not wait")
 
 
@@ -76,6 +75,7 @@ def test_the_devices_own_clock_reports_the_share_of_each_kernel(standin, seconds
     rounds = timing.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=9)
     share = mfu(KERNEL_FLOPS, rounds.median_s, STANDIN_PEAK)
     should = KERNEL_FLOPS / median(ran_s[1:]) / STANDIN_PEAK
+
     between(share, 0.8 * should, should, "mfu by the device's clock")
 
 
@@ -91,6 +91,7 @@ def test_a_first_call_that_prepares_itself_is_left_to_the_warm_up(standin):
     cold = timing.time(lambda: standin.submit(kernel), "cuda", warmup=0, rounds=5)
     prepared.clear()
     warm = timing.time(lambda: standin.submit(kernel), "cuda", warmup=1, rounds=5)
+
     at_least(cold.times_s[0], 20 * KERNEL_S, "seconds of a cold first call")
     equal(len(prepared) - len(warm.times_s), 1, "calls that warm up")
 
@@ -111,6 +112,7 @@ def test_on_a_gpu_the_launch_alone_passes_for_a_share_above_one(
     record_figure(f"launch {launch * 1e6:.0f} us, product {true * 1e6:.0f} us")
 
     at_most(launch, true / 2, "seconds of the launch")
+
     bound = bound_flop_per_s("tf32") or bound_flop_per_s("fp32")
     if bound is not None:
         at_most(mfu(flops, true, bound), 1, "mfu by a synchronised time")

@@ -80,6 +80,7 @@ def test_a_module_lists_loads_and_moves_parameters_but_no_plain_tensors(device):
     named = sorted(name for name, _ in net.named_parameters())
     saved = sorted(net.state_dict())
     should = [f"0.in.0.{name}" for name in ("frozen", "listed.0", "tracked")]
+
     equal(named, should, "names of parameters")
     equal(saved, ["0.in.0.buffer", *should], "names of saved tensors")
 
@@ -101,6 +102,7 @@ def test_a_step_trains_what_is_tracked_and_nothing_else(device, values):
     holder = Holder(start)
     holder(torch.zeros_like(start)).sum().backward()
     torch.optim.SGD(holder.parameters(), lr=0.1).step()
+
     # The loss is the sum, so that each gradient is 1.
     for name, value in holder.state_dict().items():
         trained = name in ("listed.0", "tracked")
@@ -134,7 +136,7 @@ def test_each_layer_with_a_bias_adds_its_outputs(inputs, dim, layers, outputs, b
     counted = real_parameter_count(linear_layers(widths, bias))
     # The formula as written counts the outputs once: for the example 59, where there are 67.
     weights = sum(m * n for m, n in pairwise(widths))
-    corrected = weights + bias * sum(widths[1:])
+    corrected = weights + sum(widths[1:]) if bias else weights
 
     agree("parameters", counted=counted, corrected=corrected, formula=parameter_count(net))
 

@@ -1,6 +1,4 @@
-"""Napkin estimates: exact fractions, a run simulated token by token, real tensors and counted FLOPs
-against them.
-"""
+"""Napkin estimates against exact fractions, a simulated run, real tensors and counted FLOPs."""
 
 import math
 from datetime import timedelta
@@ -38,9 +36,7 @@ nets = st.builds(DeepLinear, dim=st.integers(1, 16), layers=st.integers(1, 4))
 
 
 def dispatched_per_token(workloads, net):
-    """Parameters of a net, and the FLOPs that torch dispatches to train it on one token, on the
-    meta device.
-    """
+    """Parameters of a net, and the FLOPs that torch dispatches to train it on one token."""
     model = workloads.build(net, device="meta")
     with counted.flops() as count:
         model(torch.empty(1, net.inputs, device="meta", requires_grad=True)).sum().backward()
@@ -56,8 +52,9 @@ def flops_per_token(workloads):
 
 
 def simulated_days(flops_per_token, tokens, device_count, peak, mfu, stalled_s_per_day=0):
-    """Days until a run that trains day by day has seen all its tokens; it stands still for a part
-    of each day.
+    """Days until a run that trains day by day has seen all its tokens.
+
+    A part of each day it stands still.
     """
     tokens_per_day = device_count * peak * mfu / flops_per_token * (ONE_DAY_S - stalled_s_per_day)
     day = 0
@@ -115,6 +112,7 @@ def test_training_days_are_those_of_a_run_that_never_waits(workloads, net, token
 
     close(formula, without, "training_days, in which no stall counts")
     assert real > formula or real == without, f"training_days={formula} is above {real}"
+
     of_run = float(MFU * (1 - Fraction(sum(stalls), ONE_DAY_S)))
     by_run = planning.training_days(parameters, tokens, DEVICES, 1e9, of_run)
     close(by_run, real, "training_days by the MFU of the run")
@@ -146,6 +144,7 @@ def test_a_run_that_waits_takes_longer_than_its_steps_say(workloads, device, spe
     mfu = 0.5
     of_steps = planning.training_days(parameters, 256 * steps, 1, 1e12, mfu)
     of_run = planning.training_days(parameters, 256 * steps, 1, 1e12, mfu / ratio.value)
+
     close(of_run / of_steps, ratio.value, "days of the run over days of its steps")
 
     _, each = dispatched_per_token(workloads, net)
@@ -208,9 +207,7 @@ def test_the_mfu_of_steps_gives_less_energy_than_llamas_card_hours():
 
 
 def goodput(save_s, between_failures_s, every_s, failures=10**6):
-    """The useful share of a run that repeats what it did since its last save, by failures that are
-    drawn.
-    """
+    """The useful share of a run that repeats what it did since its last save, at drawn failures."""
     until_failure = np.random.default_rng(0).exponential(between_failures_s, failures)
     return every_s * (until_failure // (every_s + save_s)).sum() / until_failure.sum()
 
@@ -221,10 +218,11 @@ def test_a_run_loses_least_when_it_saves_every_root_of_2_save_s_mtbf(save_s, rar
     mtbf = rarity * save_s
     best_s = math.sqrt(2 * save_s * mtbf)
     kept = {factor: goodput(save_s, mtbf, factor * best_s, 10**5) for factor in (0.8, 1, 1.25)}
-
     equal(kept[1], max(kept.values()), "the most that is kept", kept=kept)
+
     lost = (1 - kept[1]) / math.sqrt(2 * save_s / mtbf)
     between(lost, 0.97, 1.02, "the loss over the root of 2 · save time / MTBF")
+
     every_s = best_s * np.geomspace(0.5, 2, 1001)
     mean_kept = every_s / np.expm1((every_s + save_s) / mtbf)
     best = every_s[mean_kept.argmax()]
@@ -285,7 +283,6 @@ def test_eight_h100s_give_4_79e21_flops_in_one_week_and_9_58e21_in_two(record_fi
         equal(f"{formula:.2e}", printed, "affordable_flops, rounded", weeks=weeks)
         equal(literal == exact, weeks == 1, "8·(60·60·24·7)·peak is right", weeks=weeks)
     sparse = planning.affordable_flops(7, 8, 1979e12)
-
     equal(sparse, formula, "affordable_flops in one week at the sparse peak")
 
 
@@ -329,11 +326,11 @@ def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
     layer = 2 * batch * net.dim**2
     # 6ND counts the weights of norms too.
     norms = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 1)
-    pairs = 3 * net.layers * 2 * 2 * sequence**2 * net.dim
+    attention = 3 * net.layers * 2 * 2 * sequence**2 * net.dim - 6 * norms * sequence
     least, most = {
         # Adam's operations, two in one or each alone.
         "optimizer": (8 * n, 14 * n),
-        "attention": 2 * (pairs - 6 * norms * sequence,),
+        "attention": (attention, attention),
         "data without a gradient": (-layer, -layer),
         # The first of each two layers: the second is stopped early.
         "recomputation": (2 * layer, 2 * layer),
@@ -344,9 +341,7 @@ def test_six_n_d_leaves_out(workloads, device, record_figure, beyond):
 
 @cache
 def held_per_parameter(workloads, device, dtype, optimizer):
-    """Bytes of parameters, gradients, optimizer state and activations of a real net, for each
-    parameter.
-    """
+    """Bytes a parameter of a real net: weights, gradients, optimizer state, activations."""
     net = DeepLinear(dim=32, layers=2)
     model = workloads.build(net, device=device, dtype=dtype)
     x = workloads.inputs(net, 4, device=device).to(dtype)
@@ -396,6 +391,7 @@ def test_eight_h100s_hold_by_what_they_shard(
 
         close(formula, float(memory / each), "largest_model_parameters", rel=1e-9, stage=stage)
     equal(f"{formula / 1e9:.1f}e9", printed, "largest_model_parameters, rounded")
+
     room = float(memory / (each + activations))
     at_most(room, 0.95 * formula, "parameters that fit beside activations")
 

@@ -100,15 +100,13 @@ def test_the_state_of_adamw_becomes_half_of_all_that_training_holds(metered_devi
         formula = memory.optimizer_state_bytes(elements, "adamw", tensors=step_counts)
         agree("bytes of state", got=got, formula=formula, should=should)
         shares.append(got / (tensors.parameter_bytes(net) + whole))
-
     equal(shares, sorted(shares), "the state's shares of the bytes")
     between(shares[-1], 0.49, 0.5, "the state's share in the end")
 
-    kept = [
-        tensors.state_bytes(tensors.stepped(torch.optim.Adafactor, [(n, n)], metered_device)[1])
-        for n in (64, 128)
-    ]
-
+    kept = []
+    for n in (64, 128):
+        _, stepper = tensors.stepped(torch.optim.Adafactor, [(n, n)], metered_device)
+        kept.append(tensors.state_bytes(stepper))
     at_most(kept[1], 2.1 * kept[0], "bytes of Adafactor for 4n parameters")
 
 
@@ -135,10 +133,11 @@ def test_a_linear_layer_of_1024_by_1024_with_adamw_holds_16_793_600_bytes(linear
         tensors.parameter_bytes(net) + tensors.gradient_bytes(net) + tensors.state_bytes(stepper)
     )
     formula = memory.model_state(elements).total
+
     equal(elements, 1_049_600, "parameters of the layer")
     agree("bytes", formula=formula, tensors=summed, should=LINEAR_1024_BYTES)
-    step_counts = 2 * optimizers.STEP_BYTES if next(net.parameters()).device.type == "cpu" else 0
 
+    step_counts = 2 * optimizers.STEP_BYTES if next(net.parameters()).device.type == "cpu" else 0
     equal(held.live_bytes - step_counts, summed, "bytes that the allocator holds")
 
     at_least(held.peak_bytes - held.live_bytes, 4 * 1024**2, "scratch of the step in bytes")
@@ -155,6 +154,7 @@ def test_memory_allocated_is_that_and_what_the_blocks_round_up(linear_1024):
 
     agree("the least charge", least=least, bytes=sum(sizes), should=LINEAR_1024_BYTES)
     between(held.charged_live_bytes, least, most, "the growth of memory_allocated")
+
     places = {state["step"].device.type for state in stepper.state.values()}
     equal(places, {"cpu"}, "the step counts' device")
 
@@ -175,6 +175,7 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(
     )
     buffers = optimizers.OPTIMIZERS[optimizer].buffers
     equal(set(stepper.state), set(parameters), "the keys")
+
     before = {(p, name): stepper.state[p][name] for p in parameters for name in buffers}
 
     def three_steps():
@@ -187,6 +188,7 @@ def test_the_state_is_a_dict_keyed_by_parameter_and_persists(
     equal(grown, 0, "bytes more after three steps")
     for (p, name), buffer in before.items():
         assert stepper.state[p][name] is buffer, f"three steps later {name} is another buffer"
+
     keys = list(stepper.state_dict()["state"])
     equal(keys, [*range(len(parameters))], "the keys of state_dict()")
 
@@ -215,7 +217,8 @@ def test_each_buffer_of_adam_is_like_its_parameter(
     _, (held,) = tensors.held_after(
         metered_device, partial(tensors.stepped, build, [shape], metered_device, *in_)
     )
-    should = sum((4 + amsgrad) * parameter.nbytes + steps for parameter in parameters)
+    copies = 5 if amsgrad else 4
+    should = sum(copies * parameter.nbytes + steps for parameter in parameters)
 
     equal(held, should, "bytes with parameter and gradient")
 
@@ -274,7 +277,6 @@ def test_zero_grad_frees_its_own_gradients_unless_told_to_keep_them(
         before.live_bytes - after.live_bytes for before, after in pairwise(held.phases.values())
     ]
     should = [4 * (1 - kept) * sum(elements[turn::2]) for turn in (0, 1)]
-
     equal(freed, should, "bytes that each zero_grad() frees")
 
 
@@ -284,9 +286,7 @@ def test_zero_grad_frees_its_own_gradients_unless_told_to_keep_them(
 def test_each_of_many_devices_keeps_its_part_of_the_state_and_all_else(
     gloo, devices, each, more, width
 ):
-    """Whole tensors are dealt out, so that the fullest has a part of a tensor more; all of one that
-    is large.
-    """
+    """Shards are whole tensors: the fullest has up to one more, or all of a large one."""
     alike = [width] * (each * devices + more)
     elements = len(alike) * width**2
     formula = device_state(elements, devices, zero_stage=1, optimizer="adam")
@@ -297,6 +297,7 @@ def test_each_of_many_devices_keeps_its_part_of_the_state_and_all_else(
     equal(set(gradients), {formula.gradients}, "bytes of gradients")
     equal(sum(states), 8 * elements, "bytes of all shards")
     between(max(states) - formula.state, 0, 8 * width**2 - 1, "bytes of the fullest shard beyond")
+
     large = len(alike) * width
     lopsided = max(held_by_fake_ranks([*alike, large], devices))
     equal(lopsided[-1], 8 * large**2, "bytes of the shard with a large tensor")

@@ -71,8 +71,11 @@ adams = {
 }
 balls = {"lr": rates, "momentum": st.floats(0, 0.99)}
 adagrads = {
-    "lr": rates, "eps": epsilons, "lr_decay": decays, "initial_accumulator_value": st.floats(0, 2),
-}  # fmt: skip
+    "lr": rates,
+    "eps": epsilons,
+    "lr_decay": decays,
+    "initial_accumulator_value": st.floats(0, 2),
+}
 rmsprops = {
     "lr": rates,
     "alpha": averages,
@@ -196,7 +199,6 @@ def test_adagrad_keeps_the_sum_of_squares_and_is_not_adam(device, task, lr, init
         squares = initial + sum(g**2 for g in history)
         close(got, squares, "the sum", rel=1e-12, within=0)
     adam, _ = task.torchs(torch.optim.Adam, device, lr=lr)
-
     assert task.steps == 1 or papers.disagreement(adam, paths), "Adam takes the path of AdaGrad"
 
 
@@ -243,9 +245,7 @@ LINKS = {
 @pytest.mark.claim("optim.fp32-state-needed", "amp.recipe-bf16-params", "dtype.bf16-suffices")
 @pytest.mark.parametrize(("seed", "link"), [*enumerate(LINKS)])
 def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired(device, seed, link):
-    """Half a spacing, near 1 in bf16 as near 8 in fp16, is above each update there, and near 0 far
-    below.
-    """
+    """Half a spacing near 1 in bf16, as near 8 in fp16, exceeds each update; near 0 it is tiny."""
     torch.manual_seed(seed)
     of, lr = LINKS[link]
     width = 8 << seed
@@ -265,7 +265,9 @@ def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired(device, see
         return (loss(end) / loss(start)).item()
 
     lost = {"bf16": left("bf16"), "fp16": left("fp16", begin=8.0)}
+
     at_least(min(lost.values()), 1 / 2, "the loss left from afar")
+
     others = [left(of) for of in ("fp32", "bf16, fp32 master", "bf16, stochastic rounding")]
     others += [left("fp16, fp32 master", begin=8.0), *(left(of, begin=0.0) for of in lost)]
     at_most(max(others), 1 / 20, "the loss left in fp32, repaired and from 0 on")
@@ -273,9 +275,7 @@ def test_descent_in_16_bits_learns_nothing_from_afar_unless_repaired(device, see
 
 @pytest.mark.claim("optim.fp32-state-needed")
 def test_a_second_moment_in_bf16_never_decays(device):
-    """0.999 times a number is within half a spacing of it, so one large gradient rules all later
-    steps.
-    """
+    """0.999 times a number is within half a spacing of it, so one large gradient rules."""
     gradients = torch.logspace(-6, 4, 100)
     left = {}
     for dtype in (torch.bfloat16, torch.float32):
@@ -288,6 +288,5 @@ def test_a_second_moment_in_bf16_never_decays(device):
         for _ in range(1000):
             stepper.step()
         left[dtype] = np.array(stepper.state[parameter]["exp_avg_sq"].tolist()) / first
-
     equal(set(left[torch.bfloat16]), {1}, "what is left after 1000 steps in bf16")
     close(left[torch.float32], 0.999**1000, "what is left in fp32", rel=1e-3)

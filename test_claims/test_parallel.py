@@ -1,6 +1,4 @@
-"""Claims about training on many devices: ranks that compute in one process, and the bytes that they
-send.
-"""
+"""Claims about training on many devices: ranks in one process, and the bytes that they send."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -30,12 +28,14 @@ def all_reduce_around(parts):
     sent_bytes = 0
     # Sums go around, then what is complete.
     for turn in range(2 * (ranks - 1)):
-        adding = turn < ranks - 1
         moved = [parts[rank, (rank - turn) % ranks].copy() for rank in range(ranks)]
         for rank, part in enumerate(moved):
             place = (rank - turn) % ranks
             there = parts[(rank + 1) % ranks]
-            there[place] = part + adding * there[place]
+            if turn < ranks - 1:
+                there[place] += part
+            else:
+                there[place] = part
         sent_bytes += moved[0].nbytes
     return sent_bytes
 
@@ -82,8 +82,8 @@ def test_a_pipeline_idles_for_stages_less_one_over_micro_batches(
     orders = range(stages), range(stages)[::-1]
     for seconds, order in zip(passes_s, orders, strict=True):
         for stage, number in product(order, range(micro_batches)):
-            works_s = seconds + slow_s * (stage == 0)
-            arrives_s = done_s[number] + send_s * (stage != order[0])
+            works_s = seconds + slow_s if stage == 0 else seconds
+            arrives_s = done_s[number] if stage == order[0] else done_s[number] + send_s
             ends_s = max(free_s[stage], arrives_s) + works_s
             free_s[stage] = done_s[number] = ends_s
             busy_s += works_s
@@ -158,8 +158,9 @@ def test_tokens_go_to_their_experts_and_back_unless_at_home(
 
 
 def shared(ranks, block, x, reduced):
-    """A block whose ranks each have some heads and columns; `reduced` gets the arrays that they
-    all-reduce.
+    """A block whose ranks each have some heads and columns.
+
+    `reduced` collects the arrays that they all-reduce.
     """
 
     def summed(x, between, columns, rows):
@@ -206,16 +207,19 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(
     for y in (block(x), shared(ranks, block, x, reduced)):
         loss = y.square().sum()
         gradients.append(torch.autograd.grad(loss, (x, *block.parameters())))
+
     for should, got in zip(*gradients, strict=True):
         torch.testing.assert_close(got, should, rtol=1e-3, atol=1e-4)
+
     split = Parallelism(tensor=ranks, sequence=False)
     sent = []
     for model in (one, two):
         needed = collectives(model, split, batch, tokens, "fp32")
         sent.append(sum(each.times * each.bytes for each in needed))
     formula = sent[1] - sent[0]
-    each = x.nbytes * (ranks > 1)
-    should = sum(array.nbytes for array in reduced) * (ranks > 1)
+    each = x.nbytes if ranks > 1 else 0
+    should = sum(array.nbytes for array in reduced) if ranks > 1 else 0
+
     equal(should, 4 * each, "bytes reduced")
     equal(formula, should, "bytes reduced by formula")
 
@@ -225,7 +229,6 @@ def test_ranks_all_reduce_the_activations_four_times_a_layer(
     for parameter in block.parameters():
         elements[parameter.dim()] += parameter.numel()
     held = device_parameters(one, split)[0]
-
     equal(held, elements[2] / ranks + elements[1], "parameters of a device")
 
 

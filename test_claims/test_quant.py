@@ -172,7 +172,6 @@ def test_one_token_times_quantised_weights_is_faster_than_times_fp32(weight_only
 def test_weights_written_out_before_each_product_are_slower_than_fp32(weight_only, speed):
     wide, _ = weight_only.inputs(1)
     what = "dequantise and multiply against fp32"
-
     speed.assert_slower(
         lambda: wide @ weight_only.written_out().T,
         lambda: wide @ weight_only.wide.T,

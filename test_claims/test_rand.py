@@ -58,12 +58,13 @@ def test_two_runs_from_one_seed_are_the_same_bit_for_bit(device, seed, bit):
     another = seed ^ 1 << bit
     run = random_run(device, seed)
     other = random_run(device, another)
-
     equal(random_run(device, seed), run, "losses and weights again")
     assert run[0] != other[0], f"runs from {seed} and {another} have the same losses"
     assert run[1] != other[1], f"runs from {seed} and {another} end with the same weights"
+
     starts = [Training(device, seed=of).weights() for of in (seed, another)]
     assert starts[0] != starts[1], f"{seed} and {another} start from the same weights"
+
     torch.seed()
     unseeded = torch.rand(4, device=device).tolist()
     torch.seed()
@@ -103,7 +104,6 @@ def test_another_process_repeats_a_run_from_its_seed():
     there = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout
-
     equal(there.strip(), repr(random_run(torch.device("cpu"), 7)), "another process's run")
 
 
@@ -229,7 +229,7 @@ def test_interleaved_streams_each_give_what_they_give_alone(device, seed, draw, 
         if name == "global":
             torch.manual_seed(seed)
             return None
-        return torch.Generator(device).manual_seed(seed + (name == "second"))
+        return torch.Generator(device).manual_seed(seed + 1 if name == "second" else seed)
 
     alone = {}
     for name in set(order):
@@ -239,7 +239,9 @@ def test_interleaved_streams_each_give_what_they_give_alone(device, seed, draw, 
     together = {name: [] for name in set(order)}
     for name in order:
         together[name].append(draw(generator=generators[name], device=device))
+
     equal(together, alone, "interleaved streams")
+
     one_for_all = []
     # With one seed, a draw more at the beginning changes every other.
     for more in (0, 1):
@@ -307,6 +309,7 @@ def test_each_source_varies_alone_with_its_seed_and_changes_the_training(
     other, other_losses = traced_run(device, {**same, varied: seed + 1}, *program)
 
     equal(again, (trace, losses), "draws and losses with the four fixed")
+
     changed = [source for source in SOURCES if trace[source] != other[source]]
     equal(changed, [varied], "what another seed changes")
     assert losses != other_losses, f"another {varied} did not change the losses"
@@ -363,6 +366,7 @@ def test_deterministic_mode_refuses_the_undefined_and_fills_the_rest(device, det
     empty = torch.empty(1000, device=device)
 
     assert empty.isnan().all(), "torch.empty left what was in memory"
+
     torch.use_deterministic_algorithms(False)
     x.put_(index, values)
     assert x.tolist() in ([0.0, 3.0], [0.0, 4.0]), f"put_ made {x} of two values for one place"

@@ -1,6 +1,4 @@
-"""Roofline: intensities against counted operations and real bytes, bounds against simulations,
-limits measured here.
-"""
+"""Roofline: intensities against counted operations, bounds against simulations and this machine."""
 
 from fractions import Fraction
 from functools import partial
@@ -49,9 +47,7 @@ float_dtypes = st.sampled_from(["fp32", "bf16", "fp16", "fp64"])
 
 @pytest.fixture(scope="module")
 def memory(device, sizing):
-    """Operands beyond the cache of a core: 64 MiB each on a CPU; on a GPU 1 GiB, or less if that
-    does not fit.
-    """
+    """Operands beyond the cache of a core: 64 MiB each on a CPU; on a GPU 1 GiB, or what fits."""
     wanted = 2**24 if device.type == "cpu" else 2**28
     return Operands.of(
         sizing.fitting(wanted, lambda elements: 4 * 6 * elements, least=2**22), device
@@ -76,9 +72,7 @@ def bytes_of(*shapes, dtype):
 
 
 def ridge(row, dtype):
-    """FLOPs per byte from which a device of the table can reach its peak, or None where a figure is
-    missing.
-    """
+    """FLOPs per byte from which a device can reach its peak, or None where a figure is missing."""
     peak = peak_flop_per_s(row, dtype)
     bandwidth = bandwidth_bytes_per_s(row)
     return None if peak is None or bandwidth is None else roofline.ridge_point(peak, bandwidth)
@@ -102,10 +96,10 @@ def test_intensity_is_the_operations_over_the_bytes_of_each_operand(m, k, n, dty
 
 
 def flops_while_a_byte_moves(row, column, nbytes=10**9):
-    """FLOPs of a device's units while `nbytes` arrive, over these bytes, by clock cycles; no
-    printed peak is used.
-    """
-    cycles = nbytes / bandwidth_bytes_per_s(row) * row.clocks_mhz[column != "fp32"] * 1e6
+    """FLOPs of a device's units by clock cycles while a byte arrives; no printed peak is used."""
+    vector_mhz, matrix_mhz = row.clocks_mhz
+    mhz = vector_mhz if column == "fp32" else matrix_mhz
+    cycles = nbytes / bandwidth_bytes_per_s(row) * mhz * 1e6
     return cycles * row.units * FLOP_PER_CLOCK[row.die][column] / nbytes
 
 
@@ -126,10 +120,10 @@ def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(
     label, dtype, printed, rounded
 ):
     row = ACCELERATORS[label]
-    # Those that multiply it.
     units = {"fp16": "bf16", "fp8_e4m3": "fp8"}.get(dtype, dtype)
     formula = ridge(row, dtype)
     done = flops_while_a_byte_moves(row, units)
+
     close(formula, float(printed), "ridge_point")
     close(done, formula, "FLOPs that the units do a byte", rel=2e-3)
     equal(round(formula), rounded, "ridge_point, rounded")
@@ -140,9 +134,7 @@ def test_the_ridge_is_300_for_an_h100_in_bf16_and_elsewhere_for_others(
 
 
 def simulated_s(work, peak, bandwidth, steps=64):
-    """Seconds of a device that fetches a part while it works on the part before: a pipeline of many
-    equal parts.
-    """
+    """Seconds of a device that fetches each of many parts while it works on the one before."""
     fetched = done = Fraction(0)
     for _ in range(steps):
         fetched += Fraction(work.bytes, steps) / bandwidth
@@ -158,9 +150,7 @@ rates = st.integers(10**6, 10**15)
 @given(work=works, peak=rates, bandwidth=rates)
 @example(work=Work(2953, 10), peak=989_400, bandwidth=3350)
 def test_the_bound_is_the_time_of_a_pipeline_that_overlaps(work, peak, bandwidth):
-    """The pipeline takes the longer of the two, and a 64th of the shorter until its first part has
-    arrived.
-    """
+    """It is the longer of the two, and a 64th of the shorter until the first part has arrived."""
     fetching = Fraction(work.bytes, bandwidth)
     arithmetic = Fraction(work.flops, peak)
     simulated = simulated_s(work, peak, bandwidth)
@@ -168,6 +158,7 @@ def test_the_bound_is_the_time_of_a_pipeline_that_overlaps(work, peak, bandwidth
     least_s = work.flops / attainable
     longer = max(fetching, arithmetic)
     tolerance = 1 + 1e-9
+
     at_most(least_s, simulated * tolerance, "seconds at the attainable rate")
     at_most(simulated, least_s * (1 + 1 / 64) * tolerance, "seconds of the pipeline")
 
@@ -178,9 +169,8 @@ def test_the_bound_is_the_time_of_a_pipeline_that_overlaps(work, peak, bandwidth
     close(least, float(longer), "least_time_s")
 
     bound = min(1.0, work.intensity / roofline.ridge_point(peak, bandwidth))
-    reached, in_turn = (
-        roofline.mfu(work.flops, float(s), peak) for s in (simulated, fetching + arithmetic)
-    )
+    reached = roofline.mfu(work.flops, float(simulated), peak)
+    in_turn = roofline.mfu(work.flops, float(fetching + arithmetic), peak)
     at_least(reached * tolerance * (1 + 1 / 64), bound, "the pipeline's MFU")
 
     alone = bound * float(longer / (fetching + arithmetic))
@@ -203,9 +193,7 @@ BY_MEMORY = ["roof.below-is-memory-bound", "roof.most-others"]
     }
 )
 def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, memory, name):
-    """The same arithmetic is faster on operands in a cache, or where all fit into one, it takes the
-    time of a copy.
-    """
+    """The same arithmetic is faster on operands in a cache, or as fast as a copy where all fit."""
     operation = OPERATIONS[name]
     elements = memory.x.numel()
     faster = 0.0
@@ -238,9 +226,7 @@ def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, me
 
 
 def work_by_definition(definition, *arguments, dtype="bf16"):
-    """What numpy does for a definition, one FLOP for each element that a function meets; operands
-    and result once.
-    """
+    """What numpy does for a definition: a FLOP an element; operands and result move once."""
     done = []
 
     class Tallied(np.ndarray):
@@ -254,28 +240,32 @@ def work_by_definition(definition, *arguments, dtype="bf16"):
     return Work(sum(done), sum(np.size(x) * element_bits(dtype) // 8 for x in (*arguments, result)))
 
 
-# The claim beside `roof.most-others`, the formula, and the shapes of its operands.
 FORMULAS = {
-    "relu": ("roof.relu", partial(roofline.elementwise_work, function="relu"), "x"),
-    "gelu": ("roof.gelu", partial(roofline.elementwise_work, function="gelu"), "x"),
-    "add": (
-        "roof.definition",
-        partial(roofline.elementwise_work, function="add", operands=2),
-        "xx",
-    ),
-    "softmax": ("roof.definition", roofline.softmax_work, "x"),
-    "layer_norm": ("roof.definition", roofline.layer_norm_work, "xww"),
+    "relu": partial(roofline.elementwise_work, function="relu"),
+    "gelu": partial(roofline.elementwise_work, function="gelu"),
+    "add": partial(roofline.elementwise_work, function="add", operands=2),
+    "softmax": roofline.softmax_work,
+    "layer_norm": roofline.layer_norm_work,
 }
 
 
-@marked({name: ["roof.most-others", claim] for name, (claim, *_) in FORMULAS.items()})
+@marked(
+    {
+        "relu": ["roof.most-others", "roof.relu"],
+        "gelu": ["roof.most-others", "roof.gelu"],
+        "add": ["roof.most-others", "roof.definition"],
+        "softmax": ["roof.most-others", "roof.definition"],
+        "layer_norm": ["roof.most-others", "roof.definition"],
+    }
+)
 @given(rows=sizes(1, 40), width=sizes(1, 40), dtype=float_dtypes)
 def test_a_formula_has_the_flops_and_bytes_of_its_definition(name, rows, width, dtype):
     shape = rows, width
-    _, work, operands = FORMULAS[name]
-    ones = {"x": np.ones(shape), "w": np.ones(width)}
-    done = work_by_definition(NEW[name].definition, *map(ones.get, operands), dtype=dtype)
-    formula = work(shape, dtype=dtype)
+    x = np.ones(shape)
+    weight = np.ones(width)
+    operands = {"add": [x, x], "layer_norm": [x, weight, weight]}.get(name, [x])
+    done = work_by_definition(NEW[name].definition, *operands, dtype=dtype)
+    formula = FORMULAS[name](shape, dtype=dtype)
     # Two divisions by the width, an addition of ε, a root.
     of_rows = 4 * rows if name == "layer_norm" else 0
     got = formula.flops + of_rows, formula.bytes, formula.intensity
@@ -337,7 +327,8 @@ def test_a_fused_gelu_moves_the_bytes_of_a_relu_one_by_hand_many_more(device, n)
 @pytest.mark.claim("roof.gelu")
 @pytest.mark.needs("cuda")
 def test_on_a_gpu_a_fused_gelu_is_about_as_fast_as_relu(memory, speed):
-    gelu, relu = (lambda name=name: OPERATIONS[name](memory) for name in ("gelu", "relu"))
+    gelu = partial(OPERATIONS["gelu"], memory)
+    relu = partial(OPERATIONS["relu"], memory)
     speed.assert_slower(gelu, relu, "fused GELU against ReLU", at_least=0.7, at_most=1.5, **FEW)
 
 
@@ -349,6 +340,7 @@ def test_a_dot_product_does_at_most_half_a_flop_per_byte_in_16_bits(n, dtype):
     strict = Fraction(tally.flops, bytes_of(n, n, dtype=dtype))
     work = roofline.dot_work(n, dtype)
     limit = Fraction(8, element_bits(dtype))
+
     equal(strict, Fraction(2 * n - 1, 2 * n * element_bits(dtype) // 8), "FLOPs per byte read")
     assert max(strict, work.intensity) < limit, f"{strict} or {work.intensity} reaches {limit}"
 
@@ -364,6 +356,7 @@ def test_a_matrix_times_a_vector_does_at_most_one_flop_per_byte_in_16_bits(m, k,
     intensity = Fraction(tally.flops, bytes_of((m, k), k, m, dtype=dtype))
     formula = roofline.matvec_work(m, k, dtype).intensity
     limit = Fraction(16, element_bits(dtype))
+
     equal(formula, float(intensity), "the intensity")
     assert intensity < limit, f"{intensity} reaches {limit}"
 
@@ -416,7 +409,6 @@ def test_products_of_larger_matrices_do_more_flops_a_byte(device, sides, factor)
             torch.mm(a, b)
         intensities.append(Fraction(dispatched.total, dispatched.moved_bytes))
     small, large, vector = intensities
-
     equal(large, factor * small, "FLOPs per byte of a large product")
     assert vector < 1, f"a matrix times a vector does {vector} FLOPs a byte"
 
@@ -440,7 +432,6 @@ def test_16_bits_move_half_the_bytes_of_fp32(device, name):
             OPERATIONS[name](operands)
         moved.append(dispatched.moved_bytes)
     full, *halves = moved
-
     equal([2 * half for half in halves], [full, full], "twice the bytes in 16 bits")
 
 

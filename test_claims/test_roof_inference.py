@@ -26,9 +26,7 @@ from test_claims.strategies import (
 
 @st.composite
 def decoders(draw):
-    """A model with shared keys or without, sequences that generate with it, and how many tokens
-    they are long.
-    """
+    """A model with shared keys or without, a number of sequences, and their length in tokens."""
     kv_heads = draw(sizes(most=3))
     groups = draw(sizes(most=3))
     model = Transformer(
@@ -47,9 +45,7 @@ def decoders(draw):
 
 
 def decoded(workloads, device, model, batch, tokens, dtype="fp32"):
-    """The decoder after all `tokens` but the last, the last ones, and what the whole net says of
-    them at once.
-    """
+    """The decoder after all `tokens` but the last, these, and the whole net's output for them."""
     net = workloads.build(model, device=device, dtype=TORCH_DTYPES[dtype])
     ids = workloads.inputs(model, batch, tokens, device=device)
     decoder = Decoder(net)
@@ -66,12 +62,13 @@ def test_a_cache_of_keys_and_values_suffices_and_takes_its_bytes(workloads, devi
     computed = "bf16" if dtype == "fp8_e4m3" else dtype
     decoder, last, should = decoded(workloads, device, *drawn, computed)
     got = decoder.step(last)
+
     # The values are those of the whole net in fp32; in bf16 random weights may round apart.
     if dtype == "fp32":
         off = (got - should).abs().max().item()
         at_most(off, 1e-4 + 1e-3 * should.abs().max().item(), "the change of logits by a cache")
-    held = sum(x.to(TORCH_DTYPES[dtype]).nbytes for kept in decoder.layers for x in kept)
 
+    held = sum(x.to(TORCH_DTYPES[dtype]).nbytes for kept in decoder.layers for x in kept)
     equal(cache_bytes(model, batch, tokens, dtype), held, "cache_bytes")
 
 
@@ -114,6 +111,7 @@ def test_one_token_lies_below_every_ridge_and_a_prompt_of_thousands_above(worklo
         least_s = roofline.least_time_s(work, 989.4e12, 3.35e12)
         shares.append(batch * read / 3.35e12 / least_s)
     near = [abs(share - 1) < 0.01 for share in shares]
+
     equal(
         near, [True, False, False], "tokens a second near bandwidth over the model", shares=shares
     )

@@ -47,7 +47,6 @@ def test_the_estimate_for_gpt_4_follows_from_the_reported_run():
         planning.affordable_flops(days, published.GPT4_DEVICES, peak, mfu)
         for days, mfu in zip(published.GPT4_DAYS, published.GPT4_MFU, strict=True)
     )
-
     assert estimate.estimated, "GPT-4's FLOPs are unpublished"
     between(estimate.flops, least, most, "the estimate")
     equal(f"{estimate.flops:.0e}", "2e+25", "the estimate, rounded")
@@ -57,8 +56,8 @@ def test_the_estimate_for_gpt_4_follows_from_the_reported_run():
 def test_the_us_order_set_1e26_operations_of_any_kind_and_is_revoked():
     order, state = (published.THRESHOLDS[law] for law in ("US order", "California"))
     got = order.operations, order.of_biological_data, order.counts_integers
-
     equal(got, (1e26, 1e23, True), "operations, those of biological data, and of integers too")
+
     first, last = date(2023, 10, 30), date(2025, 1, 19)
     of_state = date(2026, 1, 1)
     day = timedelta(days=1)
@@ -66,6 +65,7 @@ def test_the_us_order_set_1e26_operations_of_any_kind_and_is_revoked():
     got = [(order.in_force(each), state.in_force(each)) for each in days]
     neither = (False, False)
     should = [neither, (True, False), (True, False), neither, neither, (False, True)]
+
     equal(got, should, "the order's and California's law in force", days=days)
     equal(state.operations, order.operations, "California's threshold")
 
@@ -86,7 +86,7 @@ def test_gpt_3_is_below_both_thresholds_and_gpt_4_between_them():
     gpt4 = published.TRAINING["GPT-4"].flops
     assert gpt3 < eu < gpt4 < us, f"{gpt3:.2e} < {eu:.0e} < {gpt4:.1e} < {us:.0e} should hold"
     close(published.TRAINING["GPT-3"].flops, gpt3, "FLOPs of GPT-3", rel=0.005)
-    llama = rule_flops("step", published.LLAMA3_405B_PARAMETERS, published.LLAMA3_405B_TOKENS)
 
+    llama = rule_flops("step", published.LLAMA3_405B_PARAMETERS, published.LLAMA3_405B_TOKENS)
     close(llama, published.TRAINING["Llama 3.1 405B"].flops, "6ND of Llama", rel=0.01)
     between(llama, eu, us, "6ND of Llama")

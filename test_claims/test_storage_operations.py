@@ -65,6 +65,7 @@ def test_elementwise_operations_allocate_unless_told_otherwise(device, chain, dt
         new[f"torch.{name}"] = getattr(torch, name)(x, other)
     addresses = Counter(y.untyped_storage().data_ptr() for y in (x, other, *new.values()))
     shared = [name for name, y in new.items() if addresses[y.untyped_storage().data_ptr()] > 1]
+
     assert not shared, f"the results of {shared} are not in storages of their own"
     agree("operands", before=before, x=x.tolist(), other=other.tolist())
 
@@ -88,6 +89,7 @@ def test_triu_is_true_where_a_key_lies_in_a_querys_future(device, length):
     mask = ones.triu(diagonal=1).bool()
     token = np.arange(length)
     future = (token > token[:, None]).tolist()
+
     equal(mask.tolist(), future, "the mask")
 
     operands = torch.randn(3, 2, 2, length, 8, device=device)
@@ -117,7 +119,6 @@ def test_summing_a_column_is_slower_than_summing_its_contiguous_copy(device, siz
         rows, stride = 2**22, times * 2**5
     rows = sizing.fitting(rows, lambda rows: 4 * rows * (stride + 1), least=2**14)
     column = torch.ones(rows, stride, device=device)[:, 0]
-
     speed.assert_slower(
         column.sum,
         column.contiguous().sum,

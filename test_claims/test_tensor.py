@@ -31,9 +31,7 @@ from test_claims.strategies import (
 
 
 def storages(kept, device):
-    """Bytes of the storages on `device` under the tensors kept, each storage once; None counts
-    nothing.
-    """
+    """Bytes of the storages on `device` under what is kept, each storage once; None has none."""
     tensors = [x for x in kept if x is not None]
     others = [x for x in tensors if not isinstance(x, torch.Tensor)]
     assert not others, f"these are kept, but are no tensors: {others}"
@@ -112,7 +110,6 @@ def test_moving_100_bytes_to_a_gpu_charges_a_block_of_512(device):
     with measured_memory(device) as held:
         there = here.to(device)
     formula = tensor_bytes((5, 10), "fp16")
-
     for x, place in ((here, "cpu"), (there, device.type)):
         agree("bytes", got=x.untyped_storage().nbytes(), formula=formula, should=100)
         equal(x.device.type, place, "the device")
@@ -135,6 +132,7 @@ def test_what_is_told_no_dtype_takes_the_default_unless_it_has_one(device, defau
     for numpys, torchs in ((np.float64, torch.float64), (np.float32, torch.float32)):
         values = np.ones(2, numpys)
         own[torchs] = torch.from_numpy(values), torch.tensor(values)
+
     for should, tensors in ((dtype, made), *own.items()):
         for x in tensors:
             equal(x.dtype, should, "the dtype", x=x)
@@ -170,9 +168,11 @@ def test_every_byte_that_training_holds_lies_in_a_tensor(device, optimizer, n, w
         found["step"] = storages([tokens, loss, *net.parameters(), *gradients, *state], device)
         return found
 
-    trained(lambda _: None)  # a device's libraries take their workspaces at first use
+    # A device's libraries allocate their workspaces at first use.
+    trained(lambda _: None)
     with measured_memory(device) as held:
         found = trained(held.mark)
+
     for phase, in_tensors in found.items():
         equal(in_tensors, held.phases[phase].live_bytes, f"bytes in tensors after {phase}")
 
@@ -210,7 +210,6 @@ def test_allocating_without_values_writes_none(device, sizing, speed):
     )
     elements = sizing.fitting(wanted, lambda elements: 4 * 2 * elements, least=2**23)
     empty, filled = (partial(make, elements, device=device) for make in (torch.empty, torch.ones))
-
     speed.assert_slower(
         filled, empty, f"making {elements:,} ones over making as many without values", at_least=4
     )
@@ -223,6 +222,7 @@ def test_an_elementwise_result_has_the_broadcast_shape(device, drawn):
     x = torch.ones(first, device=device)
     y = torch.ones(second, device=device)
     should = np.broadcast_shapes(first, second)
+
     equal(broadcast_shape(first, second), should, "broadcast_shape")
 
     for result in (
@@ -245,6 +245,7 @@ def test_a_reduction_lacks_the_dimensions_reduced_or_has_1_there(device, shape, 
     dims = data.draw(npst.valid_tuple_axes(len(shape), min_size=1))
     over = dict.fromkeys(["sum", "mean", "amax", "logsumexp"], dims)
     over |= dict.fromkeys(["prod", "argmax", "all"], dims[0])
+
     for name, of in over.items():
         should = np.sum(np.ones(shape), of, keepdims=keep).shape
 
