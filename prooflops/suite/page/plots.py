@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from prooflops.suite.page.measurement import Measurement
@@ -18,7 +17,6 @@ ROOFS = (
     "bandwidth of the memory (slope). Attainable: the lower of both, by the bandwidth for the "
     "kernel's own share of reads. *: counted by another convention, see counted_otherwise."
 )
-UNSETTLED = "Not known: each of them was contended, or spread too widely."
 PARTS = ("forward", "backward", "optimizer")
 NOT_KNOWN = "not known"
 ROW_HEIGHT = 26.0
@@ -66,7 +64,6 @@ def roofline(report: RunReport) -> Section | None:
         roofline_table(kernels),
         [ROOFS, HOLLOW],
         plot,
-        answer=_roofline_answer(kernels),
     )
 
 
@@ -91,14 +88,6 @@ def _roofs(kernels: Sequence[Measurement], stream: Measurement | None) -> list[L
     title = f"memory, {engineering(bandwidth, 'B/s')}"
     slope = [(left, left * bandwidth), (end, end * bandwidth)]
     return [*lines, Line(slope, None, title)]
-
-
-def _roofline_answer(kernels: Sequence[Measurement]) -> str:
-    if all(each.unsettled for each in kernels):
-        return UNSETTLED
-    found = Counter(each.bound for each in kernels if each.bound)
-    listed = ", ".join(f"{number} {bound}" for bound, number in found.most_common())
-    return f"Of {len(kernels)} kernels {listed}."
 
 
 def rates_by_size(report: RunReport) -> Section | None:
@@ -129,16 +118,11 @@ def rates_by_size(report: RunReport) -> Section | None:
         lines=lines,
         legend=dtypes,
     )
-    rows = [["product", "operations", "rate", "spread"]]
-    for each in products:
-        work = engineering(each.number("flops"), "FLOP")
-        rows.append([each.name, work, each.rate_text, spread_text(each)])
     fastest = max(products, key=lambda each: each.arithmetic_rate or 0)
     return Section(
         "How fast is each dtype multiplied, and from which size on?",
-        rows,
-        [f"Lines join the square products. {HOLLOW}"],
-        plot,
+        remarks=[f"Lines join the square products. {HOLLOW}"],
+        plot=plot,
         answer=f"The fastest is {fastest.name}: {fastest.rate_text}.",
     )
 
@@ -153,18 +137,14 @@ def step_times(report: RunReport) -> Section | None:
     if not steps:
         return None
     blocks = []
-    said = []
     rows = [["step", *PARTS, "whole step", "parts over step", "spread"]]
     for place, each in enumerate(steps):
         times = {part: each.number(f"{part}_s") for part in PARTS}
         cells = [engineering(time_s, "s") for time_s in [*times.values(), each.median_s]]
-        shares = ", ".join(f"{part} {t / sum(times.values()):.0%}" for part, t in times.items())
         if each.unsettled:
             cells = [NOT_KNOWN] * len(cells)
-            shares = f"{NOT_KNOWN}: {each.unsettled}"
         else:
             blocks += _blocks(place, each.case, times)
-        said.append(f"{each.case}: {shares}")
         over = f"{each.number('parts_over_step'):.2f}"
         rows.append([each.case, *cells, over, spread_text(each)])
     cases = [each.case for each in steps]
@@ -178,7 +158,7 @@ def step_times(report: RunReport) -> Section | None:
     )
     remark = "Parts and whole are timed apart; where they do not agree, both are not known."
     question = "Where does the time of a training step go?"
-    return Section(question, rows, [remark], plot, answer=f"{'; '.join(said[:3])}.")
+    return Section(question, rows, [remark], plot)
 
 
 def _blocks(place: int, case: str, times: dict[str, float]) -> list[Block]:
