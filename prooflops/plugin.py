@@ -1,4 +1,4 @@
-"""The installed pytest plugin: `--model` in any folder, with the suite's tests of a model.
+"""The installed pytest plugin: `--model` in any folder, with the suite's test of a model.
 
 Loaded by every run of pytest where the package is installed. So it imports nothing at start but
 pytest and the standard library, and does nothing unless one of its options is given. In a clone
@@ -21,7 +21,7 @@ from prooflops_gate.plugin import refuse_rootdir_paths, suggest_options
 
 SUITE_PLUGINS = ("prooflops_gate.plugin", "prooflops.suite.hooks", "prooflops.model.model_option")
 SUITE_PATHS = ("--report", "--report-compare", "--reference", "--known-failures")
-MODEL_TESTS = ("test_claims/test_user_model.py", "bench/test_user_model.py")
+MODEL_TEST = "bench/test_user_model.py"
 # As the command `pytest`: the folder in which it is called is not searched for modules before all
 # others.
 START = (
@@ -66,7 +66,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def run_model(config: pytest.Config) -> int:
-    """Runs pytest with the suite's plugins and tests, without the settings of this project."""
+    """Runs pytest with the suite's plugins and its test, without the settings of this project."""
     needs.check("--model needs", needs.SUITE)
     try:
         refuse_another_accounting()
@@ -87,10 +87,10 @@ def run_model(config: pytest.Config) -> int:
         *(word for plugin in SUITE_PLUGINS for word in ("-p", plugin)),
         *("-o", f"cache_dir={root / '.pytest_cache'}"),
     ]
-    tests = [str(SUITE_ROOT / file) for file in MODEL_TESTS]
+    test = str(SUITE_ROOT / MODEL_TEST)
     history = root / (os.environ.get("PROOFLOPS_HISTORY") or str(config.getini("gate_history")))
     child = subprocess.Popen(
-        [sys.executable, "-c", START, *own, *config.invocation_params.args, *tests],
+        [sys.executable, "-c", START, *own, *config.invocation_params.args, test],
         env={**os.environ, "PROOFLOPS_HISTORY": str(history)},
     )
     while True:

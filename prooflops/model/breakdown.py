@@ -1,29 +1,38 @@
-"""The parts of a step of a user's model by phase, by module and by operator, and its FLOPs."""
+"""One training step by phase, module and operator: FLOPs, seconds and kept bytes."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
-from prooflops import counted, timing
-from prooflops.counted.counter import uncompiled
-from prooflops.counted.result import ELEMENTWISE
-from prooflops.counted.rules import rule_of
+from prooflops import timing
+from prooflops.counted.counter import Count, uncompiled
 from prooflops.model.flop_difference import ExplainedFlops, ProductsOfParameters
-from prooflops.model.tracer import OUTSIDE, PHASES, Key, Tracer
+from prooflops.model.modules import OUTSIDE, RunningModules
 from prooflops.model.user_model import Instance
+from prooflops.trace import (
+    BACKWARD,
+    FORWARD,
+    Operation,
+    Trace,
+    newest_node,
+    phase,
+    running_node,
+    tensors_in,
+)
 
+PHASES = ("forward", "backward", "update")
 # Spent on whole steps, timed by phase.
 SECONDS = 1.0
-MOST_ROUNDS = 15
-TIMED_STEPS = 2
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 15
 
 
 @dataclass(frozen=True)
@@ -47,10 +56,6 @@ class ModuleRow:
     forward_s: float
     backward_s: float
     own_s: float
-
-    @property
-    def seconds(self) -> float:
-        return self.forward_s + self.backward_s
 
 
 @dataclass(frozen=True)
@@ -78,62 +83,113 @@ class Breakdown:
     operators: tuple[OperatorRow, ...]
     is_compiled: bool
 
-
-@dataclass(frozen=True)
-class CountedStep:
-    """The FLOPs of a step, and the trace that assigned them to modules."""
-
-    flops: ExplainedFlops
-    trace: Tracer
+    @property
+    def seconds(self) -> float:
+        return sum(self.phases_s.values())
 
 
-def counted_step(instance: Instance) -> CountedStep:
-    """Takes a training step and counts the next: an optimizer may set itself up in its first."""
-    instance.step()
-    products = ProductsOfParameters(instance)
-    work = [counted.flops(), counted.flops()]
-    with work[0] as passes:
-        meter = _Meter(passes)
-        trace = Tracer(instance.module, meter, products)
-        trace.passes(instance)
-    with work[1] as update:
-        meter.count = update
-        trace.update(instance)
-    return CountedStep(products.explained(instance, passes, update), trace)
+@dataclass
+class Sums:
+    """Calls of operators in one phase."""
+
+    calls: int = 0
+    flops: int = 0
+    seconds: float = 0.0
+
+    def add(self, other: Sums) -> None:
+        self.calls += other.calls
+        self.flops += other.flops
+        self.seconds += other.seconds
 
 
-class _Meter:
-    """The FLOPs counted so far. Reading them takes time, so only operators with products ask."""
+class StepTrace:
+    """One traced training step: the sums of its operations by module, phase and operator.
 
-    def __init__(self, count: counted.CountedWork) -> None:
-        self.count = count
+    A gradient belongs to the module whose operation it is the gradient of. With `sees_kept`, which
+    detaches each kept tensor, `kept` are the bytes that the forward pass makes and keeps for the
+    backward pass, each storage in the module that keeps it first; parameters, inputs and targets
+    were there before.
+    """
 
-    def __call__(self, func: Any) -> int:
-        return 0 if rule_of(func).kind == ELEMENTWISE else self.count.total
+    def __init__(
+        self, instance: Instance, clock: Callable[[], Any], *, sees_kept: bool = False
+    ) -> None:
+        self.sums: defaultdict[tuple[str, str, str], Sums] = defaultdict(Sums)
+        self.kept: Counter[str] = Counter()
+        self.modules = RunningModules(instance.module)
+        self._products = ProductsOfParameters(instance)
+        self._passes, self._update = Count(), Count()
+        self._operators = 0
+        self._module_of_node: dict[int, str] = {}
+        self._made: set[int] = set()
+        # Kept alive, so that no other storage gets their address.
+        self._storages: dict[int, Any] = {}
+        instance.optimizer.zero_grad(set_to_none=True)
+        with ExitStack() as stack:
+            stack.enter_context(uncompiled())
+            stack.enter_context(self.modules.watched())
+            stack.enter_context(Trace(self._add_pass, clock))
+            if sees_kept:
+                hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor)
+                stack.enter_context(hooks)
+            instance.forward().backward()  # type: ignore[no-untyped-call]
+        with Trace(self._add_update, clock):
+            instance.optimizer.step()
+        self.flops = self._products.explained(
+            instance, self._passes.work, self._update.work, self._operators
+        )
+
+    def _add_pass(self, operation: Operation) -> None:
+        flops = self._passes.add(operation)
+        name = "forward" if operation.phase == FORWARD else "backward"
+        self._add(operation, self._module_of(operation), name, flops)
+        self._made |= _storages(operation.out) - _storages((operation.args, operation.kwargs))
+        self._products.add(operation, flops)
+
+    def _add_update(self, operation: Operation) -> None:
+        self._add(operation, OUTSIDE, "update", self._update.add(operation))
+
+    def _add(self, operation: Operation, module: str, name: str, flops: int) -> None:
+        operator = operation.operator
+        sums = self.sums[module, name, str(getattr(operator, "_overloadpacket", operator))]
+        sums.add(Sums(1, flops, operation.seconds))
+        self._operators += not getattr(operator, "is_view", False)
+
+    def _module_of(self, operation: Operation) -> str:
+        node = running_node()
+        if node is not None and operation.phase == BACKWARD:
+            return self._module_of_node.get(node, OUTSIDE)
+        # An operation without a node finds an earlier one's, whose module is known already.
+        self._module_of_node.setdefault(newest_node(), self.modules.name)
+        return self.modules.name
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        is_new = storage._cdata in self._made and storage._cdata not in self._storages
+        if phase() == FORWARD and is_new:
+            self._storages[storage._cdata] = storage
+            self.kept[self.modules.name] += storage.nbytes()
+        return tensor.detach()
+
+
+def _storages(tree: Any) -> set[int]:
+    return {each.untyped_storage()._cdata for each in tensors_in(tree)}
 
 
 def breakdown_of(
-    instance: Instance, step: CountedStep, device: torch.device, is_compiled: bool
-) -> Breakdown:
-    """Times a few steps by phase, and each operator of further ones; the least disturbed time
-    counts.
-    """
+    instance: Instance, device: torch.device, *, is_compiled: bool
+) -> tuple[Breakdown, ExplainedFlops]:
+    """Times some steps by phase, and traces two, of which an operator's faster time counts."""
     phases_s = phase_seconds(instance, device)
-    timer = timing.clock(device)
-    rounds = []
-    with uncompiled():
-        for _ in range(1 + TIMED_STEPS):
-            trace = Tracer(instance.module, lambda _: timer())
-            trace.passes(instance)
-            trace.update(instance)
-            rounds.append(trace)
-    calls, timed = rounds[0].calls, rounds[1:]
-    seconds: Counter[Key] = Counter()
-    for key in calls:
-        seconds[key] = min((each.sums[key] for each in timed if key in each.sums), default=0)
-    modules = tuple(_module_rows(instance.module, step.trace, seconds))
-    operators = _operator_rows(calls, step.trace.sums, seconds)
-    return Breakdown(phases_s, modules, operators, is_compiled)
+    clock = timing.clock(device)
+    first = StepTrace(instance, clock)
+    second = StepTrace(instance, clock, sees_kept=True)
+    for key, sums in first.sums.items():
+        if key in second.sums:
+            sums.seconds = min(sums.seconds, second.sums[key].seconds)
+    modules = tuple(_module_rows(instance, first, second.kept))
+    breakdown = Breakdown(phases_s, modules, _operator_rows(first), is_compiled)
+    return breakdown, first.flops
 
 
 def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
@@ -141,7 +197,7 @@ def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
     timer = timing.clock(device)
     rounds: list[list[float]] = []
     spent = 0.0
-    while len(rounds) < 3 or (len(rounds) < MOST_ROUNDS and spent < SECONDS):
+    while len(rounds) < FEWEST_ROUNDS or (len(rounds) < MOST_ROUNDS and spent < SECONDS):
         instance.optimizer.zero_grad(set_to_none=True)
         moments = [timer()]
         loss = instance.forward()
@@ -156,33 +212,34 @@ def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
     return dict(zip(PHASES, medians, strict=True))
 
 
-def _module_rows(module: nn.Module, traced: Tracer, seconds: Counter[Key]) -> Iterator[ModuleRow]:
-    own: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for figure, sums in (("flops", traced.sums), ("s", seconds)):
-        for (name, phase, _), value in sums.items():
-            own[name][f"{phase} {figure}"] += value
-    for name, value in traced.kept.items():
-        own[name]["kept"] += value
-    inclusive: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for name, figures in own.items():
+def _module_rows(instance: Instance, traced: StepTrace, kept: Counter[str]) -> Iterator[ModuleRow]:
+    own_s: defaultdict[str, float] = defaultdict(float)
+    kept_within: Counter[str] = Counter()
+    inclusive: defaultdict[tuple[str, str], Sums] = defaultdict(Sums)
+    for (name, of_phase, _), sums in traced.sums.items():
+        if of_phase != "update":
+            own_s[name] += sums.seconds
         for above in _with_ancestors(name):
-            inclusive[above].update(figures)
-    for name, each in ((OUTSIDE, None), *module.named_modules(remove_duplicate=False)):
-        outputs, figures = traced.outputs[name], inclusive[name]
-        parameters = each.parameters() if each is not None else ()
+            inclusive[above, of_phase].add(sums)
+    for name, size in kept.items():
+        kept_within.update(dict.fromkeys(_with_ancestors(name), size))
+    parts = [(OUTSIDE, None), *instance.module.named_modules(remove_duplicate=False)]
+    for name, part in parts:
+        outputs = traced.modules.outputs[name]
+        forward, backward = inclusive[name, "forward"], inclusive[name, "backward"]
         yield ModuleRow(
             name=name,
-            kind=type(each).__name__ if each is not None else "",
+            kind=type(part).__name__ if part is not None else "",
             depth=len(list(_with_ancestors(name))) - 1,
             calls=len(outputs),
             output=outputs[0] if outputs else "",
-            parameters=sum(parameter.numel() for parameter in parameters),
-            forward_flops=figures["forward flops"],
-            backward_flops=figures["backward flops"],
-            kept_bytes=figures["kept"],
-            forward_s=figures["forward s"],
-            backward_s=figures["backward s"],
-            own_s=own[name]["forward s"] + own[name]["backward s"],
+            parameters=sum(each.numel() for each in part.parameters()) if part is not None else 0,
+            forward_flops=forward.flops,
+            backward_flops=backward.flops,
+            kept_bytes=kept_within[name],
+            forward_s=forward.seconds,
+            backward_s=backward.seconds,
+            own_s=own_s[name],
         )
 
 
@@ -193,15 +250,12 @@ def _with_ancestors(name: str) -> Iterator[str]:
         yield name
 
 
-def _operator_rows(
-    calls: Counter[Key], flops: Counter[Key], seconds: Counter[Key]
-) -> tuple[OperatorRow, ...]:
-    sums: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for key, number in calls.items():
-        _, phase, operator = key
-        figures = {"calls": number, "seconds": seconds[key], "flops": flops[key]}
-        sums[operator, phase].update(figures)
-    rows = []
-    for (operator, phase), each in sums.items():
-        rows.append(OperatorRow(operator, phase, each["calls"], each["seconds"], each["flops"]))
+def _operator_rows(traced: StepTrace) -> tuple[OperatorRow, ...]:
+    found: defaultdict[tuple[str, str], Sums] = defaultdict(Sums)
+    for (_, of_phase, operator), sums in traced.sums.items():
+        found[operator, of_phase].add(sums)
+    rows = [
+        OperatorRow(operator, of_phase, each.calls, each.seconds, each.flops)
+        for (operator, of_phase), each in found.items()
+    ]
     return tuple(sorted(rows, key=lambda row: -row.seconds))

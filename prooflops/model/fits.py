@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -17,20 +17,22 @@ from prooflops.model.factory import error_text
 from prooflops.model.largest import default_of, of_size
 from prooflops.model.progress import Stages
 from prooflops.model.training import Training, choices_of
-from prooflops.model.user_model import Instance, UserModel, instance_of
+from prooflops.model.user_model import Instance, UserModel
 
-# Cards that people ask about; any other of the tables is asked for by its name.
-USUAL_CARDS = (
-    "RTX 3090",
-    "RTX 4090",
-    "RTX 5090",
-    "L4",
-    "L40S",
-    "A100 SXM4 40GB",
-    "A100 SXM4 80GB",
-    "H100 SXM5 80GB",
-    "H200 SXM 141GB",
-    "B200",
+USUAL_CARDS = tuple(
+    ACCELERATORS[name]
+    for name in (
+        "RTX 3090",
+        "RTX 4090",
+        "RTX 5090",
+        "L4",
+        "L40S",
+        "A100 SXM4 40GB",
+        "A100 SXM4 80GB",
+        "H100 SXM5 80GB",
+        "H200 SXM 141GB",
+        "B200",
+    )
 )
 
 
@@ -56,7 +58,7 @@ class Fits:
     """
 
     rows: tuple[FitRow, ...]
-    arguments: tuple[str, ...] = ()
+    arguments: Sequence[str]
     # Why something is missing.
     remarks: tuple[str, ...] = ()
 
@@ -68,8 +70,8 @@ class Fits:
 def fits_of(
     user_model: UserModel,
     instance: Instance,
-    arguments: tuple[str, ...] = (),
-    cards: tuple[Accelerator, ...] = (),
+    arguments: Sequence[str],
+    cards: Sequence[Accelerator],
     *,
     choices: bool = False,
     ceilings: Mapping[str, int] | None = None,
@@ -86,14 +88,13 @@ def fits_of(
     remarks = []
     for training in choices_of(instance) if choices else (Training(),):
         search = _Search(user_model, instance, training, stages or Stages(lambda _: None))
-        chosen = cards or tuple(ACCELERATORS[label] for label in USUAL_CARDS)
         try:
-            rows += search.rows(arguments, chosen, ceilings or {})
+            rows += search.rows(arguments, cards, ceilings or {})
         except Exception as error:
             # The user's code may do anything with a tensor without values.
             of_what = f"{training.name}: " if choices else ""
             remarks.append(f"{of_what}not predicted: {error_text(error)}")
-    return Fits(tuple(rows), arguments, tuple(remarks))
+    return Fits(tuple(rows), tuple(arguments), tuple(remarks))
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ class _Search:
 
     def rows(
         self,
-        arguments: tuple[str, ...],
-        cards: tuple[Accelerator, ...],
+        arguments: Sequence[str],
+        cards: Sequence[Accelerator],
         ceilings: Mapping[str, int],
     ) -> list[FitRow]:
         fits = fits_of_sizes(partial(self.predict, ""), 1, cards, largest=False)
@@ -143,4 +144,4 @@ class _Search:
 def without_values(user_model: UserModel) -> Instance:
     """A model on the meta device, which takes neither memory nor time."""
     with torch.device("meta"):
-        return instance_of(replace(user_model, device=torch.device("meta")))
+        return replace(user_model, device=torch.device("meta")).build()

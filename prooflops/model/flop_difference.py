@@ -18,8 +18,8 @@ from torch import Tensor
 from accounting.formats import FORMATS
 from accounting.models import RULES, rule_flops
 from prooflops import counted
-from prooflops.model.tracer import newest_node
 from prooflops.model.user_model import Instance
+from prooflops.trace import FORWARD, RECOMPUTED, Operation, newest_node, running_node, tensors_in
 
 LOOK_UPS = frozenset(
     {"embedding", "embedding_bag", "_embedding_bag", "index", "index_select", "gather"}
@@ -141,10 +141,10 @@ class ProductsOfParameters:
     def __init__(self, instance: Instance) -> None:
         self.parameters = list(instance.parameters.values())
         self.by_dtype: defaultdict[str, int] = defaultdict(int)
-        self.checkpointed = self.fused_recomputed = self.operators = 0
+        self.checkpointed = self.fused_recomputed = 0
         self._uses = [_ParameterUse() for _ in self.parameters]
         self._without_parameter = {"forward": 0, "backward": 0}
-        self._of_node: defaultdict[int, list[_Product]] = defaultdict(list)
+        self._of_node: defaultdict[int | None, list[_Product]] = defaultdict(list)
         self._spans: defaultdict[int, list[tuple[int, int, frozenset[int]]]] = defaultdict(list)
         # Storages kept alive, so that no other tensor gets their address.
         self._kept_alive: list[Any] = []
@@ -152,9 +152,13 @@ class ProductsOfParameters:
             self._add_origin(parameter, frozenset({index}))
 
     def explained(
-        self, instance: Instance, passes: counted.CountedWork, update: counted.CountedWork
+        self,
+        instance: Instance,
+        passes: counted.CountedWork,
+        update: counted.CountedWork,
+        operators: int,
     ) -> ExplainedFlops:
-        """The FLOPs of the step that was seen, with the reasons of each difference."""
+        """The FLOPs of the step, with the reasons of each difference."""
         tokens, unit = instance.tokens
         unknown = Counter(passes.unknown) + Counter(update.unknown)
         return ExplainedFlops(
@@ -165,38 +169,38 @@ class ProductsOfParameters:
             backward=passes.backward,
             update=update.total,
             recomputed=passes.recomputed,
-            parts=tuple(self.parts(tokens)),
+            parts=self._parts(tokens),
             by_dtype=dict(self.by_dtype),
             moved_bytes=passes.moved_bytes + update.moved_bytes,
             elementwise=passes.elementwise + update.elementwise,
-            operators=self.operators,
+            operators=operators,
             unknown=dict(sorted(unknown.items())),
         )
 
-    def saw(
-        self, func: Any, given: list[Tensor], made: list[Tensor], phase: str, amount: int
-    ) -> None:
-        """Notes an operator that has run, with the FLOPs of its products."""
-        self.operators += not func.is_view
-        if phase == "update":
-            return
-        name = func._overloadpacket.__name__.removesuffix("_")
-        if amount:
-            self.by_dtype[_dtype_of(name, given)] += amount
-        node = torch._C._current_autograd_node()
-        # Gradients run without grad mode, so with it a forward pass is recomputed.
-        is_recomputed = node is not None and torch.is_grad_enabled()
-        if node is None:
-            self._forward(name, given, made, amount)
-        elif amount and is_recomputed:
-            self.checkpointed += amount
-            self._of_node[newest_node()].append((self._factors(given), amount))
-        elif amount:
-            self._backward(node, given, made, amount)
-        elif is_recomputed:
-            self._track_derived(given, made)
+    def add(self, operation: Operation, flops: int) -> None:
+        """Notes an operation of either pass, with the FLOPs of its products."""
+        operator = operation.operator
+        name = getattr(operator, "_overloadpacket", operator).__name__.removesuffix("_")
+        given, made = tensors_in((operation.args, operation.kwargs)), tensors_in(operation.out)
+        if flops:
+            self.by_dtype[_dtype_of(name, given)] += flops
+        if operation.phase == FORWARD:
+            self._add_forward(name, given, made, flops)
+        elif operation.phase == RECOMPUTED:
+            self._add_recomputed(given, made, flops)
+        elif flops:
+            self._add_backward(given, made, flops)
 
-    def _forward(self, name: str, tensors: list[Tensor], outputs: list[Tensor], flops: int) -> None:
+    def _add_recomputed(self, given: list[Tensor], made: list[Tensor], flops: int) -> None:
+        if not flops:
+            self._track_derived(given, made)
+            return
+        self.checkpointed += flops
+        self._of_node[newest_node()].append((self._factors(given), flops))
+
+    def _add_forward(
+        self, name: str, tensors: list[Tensor], outputs: list[Tensor], flops: int
+    ) -> None:
         if flops:
             factors = self._factors(tensors)
             self._of_node[newest_node()].append((factors, flops))
@@ -221,10 +225,8 @@ class ProductsOfParameters:
         """The parameters that any of these tensors comes from."""
         return set().union(*map(self._origin_of, tensors))
 
-    def _backward(
-        self, node: Any, tensors: list[Tensor], outputs: list[Tensor], flops: int
-    ) -> None:
-        of_node = self._of_node.get(node._sequence_nr(), [])
+    def _add_backward(self, tensors: list[Tensor], outputs: list[Tensor], flops: int) -> None:
+        of_node = self._of_node.get(running_node(), [])
         factors = self._factors(tensors) or self._factors_of_gradient(of_node, outputs)
         for index, share in self._shares(factors, flops):
             self._uses[index].backward += share
@@ -305,7 +307,7 @@ class ProductsOfParameters:
 
     # The difference in parts.
 
-    def parts(self, tokens: int) -> Iterator[Difference]:
+    def _parts(self, tokens: int) -> tuple[Difference, ...]:
         """Rule minus counted, by reason, the largest first; without those that are 0."""
         forward: defaultdict[str, int] = defaultdict(int)
         backward: defaultdict[str, int] = defaultdict(int)
@@ -322,11 +324,9 @@ class ProductsOfParameters:
         backward[ACTIVATIONS] -= self._without_parameter["backward"]
         backward[FUSED_RECOMPUTED] -= self.fused_recomputed
         backward[CHECKPOINTED] -= self.checkpointed
-        found = [Difference(name, forward[name], backward[name]) for name in {*forward, *backward}]
-        yield from sorted(
-            (part for part in found if part.forward or part.backward),
-            key=lambda part: -abs(part.step),
-        )
+        parts = [Difference(name, forward[name], backward[name]) for name in forward | backward]
+        unequal = [part for part in parts if part.forward or part.backward]
+        return tuple(sorted(unequal, key=lambda part: (-abs(part.step), part.name)))
 
 
 def _reason(use: _ParameterUse, once: int) -> str:

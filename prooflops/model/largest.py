@@ -37,6 +37,10 @@ class Trial:
     measured_bytes: int | None
     why_not: str = ""
 
+    @property
+    def peak_bytes(self) -> int | None:
+        return self.predicted_bytes if self.measured_bytes is None else self.measured_bytes
+
 
 @dataclass(frozen=True)
 class Largest:
@@ -62,46 +66,39 @@ def largest_of(user_model: UserModel, argument: str, limit: int | None = None) -
     first = default_of(user_model, argument)
     trials: dict[int, Trial] = {}
 
-    def predicted_peak(size: int) -> int | None:
-        prediction, why_not = prediction_of(of_size(user_model, argument, size))
-        peak = peak_of(prediction) if prediction else None
-        trials[size] = Trial(size, peak, None, why_not)
-        return peak
+    def tried(trial_of: Callable[[UserModel, int], Trial], size: int) -> tuple[int | None, bool]:
+        if size not in trials:
+            trials[size] = trial_of(of_size(user_model, argument, size), size)
+        peak = trials[size].peak_bytes
+        return peak, peak is not None and peak <= limit_bytes
 
-    def measured_peak(size: int) -> int | None:
-        trials[size] = measured_trial(user_model, argument, size)
-        return trials[size].measured_bytes
-
-    def tried(peak: Callable[[int], int | None], size: int) -> tuple[int | None, bool]:
-        found = peak(size)
-        return found, found is not None and found <= limit_bytes
-
-    predicted = functools.cache(predicted_peak)
-    is_predicted = predicted(first) is not None
+    predicted = functools.partial(tried, predicted_trial)
+    is_predicted = predicted(first)[0] is not None
     remark = trials[first].why_not
     if is_predicted:
-        peaks = functools.partial(tried, predicted)
-        found, beyond = largest_size(peaks, first, limit_bytes, close=CLOSE)
+        found, beyond = largest_size(predicted, first, limit_bytes, close=CLOSE)
         if found:
-            measured = measured_trial(user_model, argument, found)
+            measured = measured_trial(of_size(user_model, argument, found), found)
             trials[found] = replace(measured, predicted_bytes=trials[found].predicted_bytes)
     else:
-        has_time = functools.partial(_is_before, time.monotonic() + LONGEST_S)
-        peaks = functools.partial(tried, measured_peak)
+        del trials[first]
+        ends = time.monotonic() + LONGEST_S
+        measured_sizes = functools.partial(tried, measured_trial)
         found, beyond = largest_size(
-            peaks, first, limit_bytes, growth=2, close=CLOSE, more=has_time
+            measured_sizes,
+            first,
+            limit_bytes,
+            growth=2,
+            close=CLOSE,
+            more=lambda: time.monotonic() < ends,
         )
-    larger = beyond if beyond in trials else None
-    if not is_predicted and larger is None:
-        remark += f"; stopped after {LONGEST_S:.0f} s: a larger one may fit"
+        if beyond not in trials:
+            remark += f"; stopped after {LONGEST_S:.0f} s: a larger one may fit"
     rows = tuple(trials[size] for size in sorted(trials))
+    larger = beyond if beyond in trials else None
     return Largest(
         argument, limit_bytes, limit_of, rows, found or None, larger, is_predicted, remark
     )
-
-
-def _is_before(moment: float) -> bool:
-    return time.monotonic() < moment
 
 
 def memory_limit(device: torch.device, limit: int | None) -> tuple[int, str]:
@@ -110,15 +107,14 @@ def memory_limit(device: torch.device, limit: int | None) -> tuple[int, str]:
     """
     free = machine.free_bytes(device)
     if device.type != "cpu":
-        if limit:
-            return limit, "--model-memory"
-        return free or DEFAULT_CPU_LIMIT, f"free on {device}"
-    wanted, why = DEFAULT_CPU_LIMIT, "the default of --model-memory on a CPU"
-    if limit:
-        wanted, why = limit, "--model-memory"
-    if free is not None and wanted > free // 2:
+        return (
+            (limit, "--model-memory") if limit else (free or DEFAULT_CPU_LIMIT, f"free on {device}")
+        )
+    if free is not None and (limit or DEFAULT_CPU_LIMIT) > free // 2:
         return free // 2, "half of the host's free memory"
-    return wanted, why
+    if limit:
+        return limit, "--model-memory"
+    return DEFAULT_CPU_LIMIT, "the default of --model-memory on a CPU"
 
 
 def default_of(user_model: UserModel, argument: str) -> int:
@@ -142,13 +138,18 @@ def default_of(user_model: UserModel, argument: str) -> int:
 
 def of_size(user_model: UserModel, argument: str, size: int) -> UserModel:
     factory = functools.partial(user_model.factory, **{argument: size})
-    return replace(user_model, factory=factory, built=None)
+    return replace(user_model, factory=factory)
 
 
-def measured_trial(user_model: UserModel, argument: str, size: int) -> Trial:
+def predicted_trial(user_model: UserModel, size: int) -> Trial:
+    prediction, why_not = prediction_of(user_model)
+    return Trial(size, peak_of(prediction) if prediction else None, None, why_not)
+
+
+def measured_trial(user_model: UserModel, size: int) -> Trial:
     """The measured peak of two steps, or why there is none."""
     try:
-        _, held = measured_steps(of_size(user_model, argument, size))
+        _, held = measured_steps(user_model)
     except torch.OutOfMemoryError:
         return Trial(size, None, None, why_not="out of memory")
     except Exception as error:

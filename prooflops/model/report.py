@@ -5,10 +5,9 @@ notebooks.
 from __future__ import annotations
 
 import html
-import os
 import random
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,18 +19,17 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from accounting.checks import validated_choice
-from accounting.devices.peaks import Accelerator
 from prooflops.machine import device as machine
 from prooflops.memory.copies import Copies, why_not_copied
 from prooflops.memory.fits import cuda_card
 from prooflops.model import page
-from prooflops.model.examination import Examination
+from prooflops.model.examination import Examination, examine
 from prooflops.model.factory import ModelError, naming, user_code
+from prooflops.model.modules import OUTSIDE
 from prooflops.model.progress import on_stderr
-from prooflops.model.step_memory import PEAK
+from prooflops.model.step_memory import PEAK, tried
 from prooflops.model.tables import bytes_text, fits_section
-from prooflops.model.tracer import OUTSIDE
-from prooflops.model.user_model import UserModel, check_parameters, tried
+from prooflops.model.user_model import UserModel, check_parameters
 from prooflops_gate.console.tables import aligned
 from prooflops_gate.page.html import html as html_of
 
@@ -68,7 +66,7 @@ class ModelReport:
     rule_6nd: int
     # None for a module, or a loss, that cannot run without values: the page says why.
     predicted_peak_bytes: int | None
-    measured_peak_bytes: int
+    measured_peak_bytes: int | None
 
     def save(self, path: str | Path) -> None:
         """Writes the page, as HTML."""
@@ -84,13 +82,6 @@ class ModelReport:
         style = "width: 100%; height: 40em; border: 0"
         return f'<iframe srcdoc="{content}" style="{style}"></iframe>'
 
-    def _fits_lines(self) -> list[str]:
-        if "fits" not in vars(self.examination):
-            return []
-        section = fits_section(self.examination.fits)
-        table = aligned(section.rows) if section.rows else []
-        return ["", *table, *section.remarks]
-
     def __str__(self) -> str:
         rows = [["module", "type", "parameters", "FLOPs forward", "FLOPs backward"]]
         for each in self.examination.breakdown.modules:
@@ -100,14 +91,19 @@ class ModelReport:
                 rows.append([name, each.kind, *map("{:,}".format, (each.parameters, *flops))])
         measured = bytes_text(self.measured_peak_bytes)
         predicted = bytes_text(self.predicted_peak_bytes)
-        return "\n".join([
-            *aligned(rows), "",
-            f"N = {self.parameters:,} parameters, D = {self.examination.about['D']}",
+        lines = [
+            *aligned(rows),
+            "",
+            f"N = {self.parameters:,} parameters, D = {self.examination.tokens}",
             f"FLOPs forward {self.flops_forward:,}, 2ND = {self.rule_2nd:,}",
             f"FLOPs of a step {self.flops_step:,}, 6ND = {self.rule_6nd:,}",
             f"peak memory {measured}, predicted {predicted}",
-            *self._fits_lines(),
-        ])  # fmt: skip
+        ]
+        if self.examination.fits:
+            section = fits_section(self.examination.fits)
+            table = aligned(section.rows) if section.rows else []
+            lines += ["", *table, *section.remarks]
+        return "\n".join(lines)
 
 
 def model_report(
@@ -131,8 +127,6 @@ def model_report(
     a ValueError, for anything that cannot be stepped.
     """
     kind = type(module).__name__
-    # Or torch's profiler prints when it starts and stops.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with naming(kind, "model_report of"):
         if not isinstance(module, nn.Module):
             raise ModelError(
@@ -144,8 +138,14 @@ def model_report(
         make_optimizer, here = _optimizer_maker(optimizer), next(module.parameters()).device
         cards = (cuda_card(device),) if device else ()
     copies = partial(_copies, module, inputs, make_optimizer, loss)
-    examination = _examined(kind, copies, here, cards)
-    flops, peak = examination.flops, examination.memory.row(PEAK)
+    stages = on_stderr(f"model_report of {kind}")
+    # A notebook may have switched gradients off.
+    with torch.enable_grad(), _generators_kept():
+        with stages.stage("building it and taking two steps"):
+            trial = tried(UserModel(kind, copies, here, option="model_report of"))
+        examination = examine(trial, stages, cards=cards, notes=NOTES)
+    flops, memory = examination.flops, examination.memory
+    peak = memory.row(PEAK) if memory else None
     return ModelReport(
         examination,
         parameters=flops.parameters,
@@ -153,9 +153,20 @@ def model_report(
         flops_step=flops.executed,
         rule_2nd=flops.rule("forward"),
         rule_6nd=flops.rule("step"),
-        predicted_peak_bytes=peak.predicted_bytes,
-        measured_peak_bytes=peak.measured_bytes,
+        predicted_peak_bytes=peak.predicted_bytes if peak else None,
+        measured_peak_bytes=peak.measured_bytes if peak else None,
     )
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Leaves the states of torch's and Python's random generators as they are."""
+    state = random.getstate()
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        try:
+            yield
+        finally:
+            random.setstate(state)
 
 
 def _copies(
@@ -176,35 +187,12 @@ def _copies(
     return copied, given, made, loss
 
 
-def _examined(
-    kind: str,
-    copies: Callable[[], tuple[Any, ...]],
-    here: torch.device,
-    cards: tuple[Accelerator, ...],
-) -> Examination:
-    """The facts of the report, computed; the states of the random generators stay as they are."""
-    # A notebook may have switched gradients off.
-    with torch.enable_grad(), ExitStack() as stack:
-        stack.callback(random.setstate, random.getstate())
-        stack.enter_context(torch.random.fork_rng(range(torch.cuda.device_count())))
-        stages = on_stderr(f"model_report of {kind}")
-        with stages.stage("building it twice and taking a step"):
-            user_model = tried(UserModel(kind, copies, here, option="model_report of"))
-        examination = Examination(user_model, stages=stages, cards=cards)
-        facts = ["inventory", "flops", "memory", "breakdown", *(["fits"] if cards else [])]
-        for fact in facts:
-            getattr(examination, fact)
-        notes = filter(None, [examination.about["notes"], *NOTES])
-    examination.about = {**examination.about, "notes": "; ".join(notes)}
-    return examination
-
-
 def _optimizer_maker(optimizer: Any) -> MakeOptimizer:
-    if optimizer is None or isinstance(optimizer, str):
-        return OPTIMIZERS[
-            validated_choice("optimizer", "AdamW" if optimizer is None else optimizer, OPTIMIZERS)
-        ]
-    # A built optimizer is not: it holds the module's own parameters.
+    if optimizer is None:
+        return torch.optim.AdamW
+    if isinstance(optimizer, str):
+        return OPTIMIZERS[validated_choice("optimizer", optimizer, OPTIMIZERS)]
+    # A built optimizer, which has the module's own parameters, cannot be called.
     if callable(optimizer):
         return optimizer  # type: ignore[no-any-return]
     raise ModelError(

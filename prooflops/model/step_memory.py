@@ -4,9 +4,10 @@ fake tensors.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,16 +15,39 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 
-from prooflops.memory import MeasuredMemory, PredictedMemory, measured_memory, predicted_memory
-from prooflops.model.factory import error_text
-from prooflops.model.user_model import Instance, UserModel, tensors_of
-
-NOT_PREDICTED_COMPILED = (
-    "not predicted: compiled, and only the compiler knows what its graphs keep and fuse"
+from prooflops.memory import (
+    MeasuredMemory,
+    PredictedMemory,
+    measured_memory,
+    predicted_memory,
+    why_uncounted,
 )
+from prooflops.memory.phases import highest
+from prooflops.model.factory import error_text, naming, user_code
+from prooflops.model.user_model import (
+    Instance,
+    UserModel,
+    compiled_frames,
+    has_compiled_parts,
+    refuse_sparse_gradients,
+    tensors_of,
+)
+
 HELD, PEAK = "held for the backward pass", "peak of a step"
 STEP = ("forward", "backward", "update")
 Memory = PredictedMemory | MeasuredMemory
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model after its first two training steps, and the memory of these.
+
+    The memory is None on a device that keeps no account of it.
+    """
+
+    user_model: UserModel
+    instance: Instance
+    memory: MeasuredMemory | None
 
 
 @dataclass(frozen=True)
@@ -41,83 +65,93 @@ class StepMemory:
 
     rows: tuple[MemoryRow, ...]
     remarks: tuple[str, ...]
-    scratch: dict[str, int]  # temporary workspace per operator: the most that one call takes
-    # The last two predictions are lower bounds where an operator's workspace is unknown.
-    is_lower_bound: bool
-    phase_peaks: dict[str, int]  # measured; the update is the optimizer's
-    charged_peak_bytes: int | None  # set aside for the peak by CUDA's caching allocator
+    # By phase, measured; the update is the optimizer's.
+    phase_peaks: dict[str, int]
+    # Freed where gradients are set to None.
+    dropped_gradient_bytes: int
 
     def row(self, name: str) -> MemoryRow:
         return next(row for row in self.rows if row.name == name)
 
 
-def memory_of(user_model: UserModel) -> StepMemory:
-    """Builds the model and takes two steps within one measurement; the rows describe the second
-    step.
+def tried(user_model: UserModel) -> Trial:
+    """Builds a model and takes two training steps; raises ModelError if that is impossible."""
+    # Or torch's profiler prints when it starts and stops.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    compiled = compiled_frames()
+    with naming(user_model.spec, user_model.option), user_code("a training step"):
+        if why_uncounted(user_model.device):
+            instance, memory = marked_steps(user_model.build, lambda _: None), None
+        else:
+            instance, memory = measured_steps(user_model)
+    is_compiled = compiled_frames() > compiled or has_compiled_parts(instance.module)
+    return Trial(replace(user_model, is_compiled=is_compiled), instance, memory)
 
-    Attention on CUDA is flash or memory-efficient in both, never cuDNN's; the timed steps take what
-    torch prefers.
 
-    The same code is predicted with fake tensors, if the model can be built and run without values.
-    """
-    instance, held = measured_steps(user_model)
+def memory_of(trial: Trial) -> StepMemory | None:
+    """The memory of the second step: measured, and predicted by the same code with fake tensors."""
+    if trial.memory is None:
+        return None
+    instance, held = trial.instance, trial.memory
+    prediction, why_not = prediction_of(trial.user_model)
     live = {name: phase.live_bytes for name, phase in held.phases.items()}
-    charged = [held.phases[name].charged_peak_bytes for name in STEP]
-    prediction, why_not = prediction_of(user_model)
     inputs = {id(each): each for each in tensors_of((instance.arguments, instance.keywords))}
     own = bytes_of([*instance.module.parameters(), *instance.module.buffers(), *inputs.values()])
     gradients = [each.grad for each in instance.module.parameters() if each.grad is not None]
-    on_device = [each for each in tensors_of(list(instance.optimizer.state.values()))
-                 if each.device.type == user_model.device.type]  # fmt: skip
+    remarks = [_unexplained_bytes(live["model"] - own), why_not]
+    if prediction and prediction.is_lower_bound:
+        remarks.append(
+            "the workspace of some kernels is not known: the predicted peak is a lower bound"
+        )
+    charged = highest(held.phases[name].charged_peak_bytes for name in STEP)
+    if charged is not None:
+        remarks.append(f"the caching allocator set aside {charged:,} B at the peak")
+    state = live["first update"] - live["first backward"]
     return StepMemory(
         rows=(
             MemoryRow("parameters, buffers, inputs", own, live["model"]),
             MemoryRow("gradients", storage_bytes_of(gradients), live["backward"] - live["cleared"]),
-            MemoryRow(
-                "optimizer state",
-                bytes_of(on_device),
-                live["first update"] - live["first backward"],
-            ),
+            MemoryRow("optimizer state", bytes_of(state_of(instance)), state),
             MemoryRow(HELD, held_bytes(prediction) if prediction else None, held_bytes(held)),
             MemoryRow(PEAK, peak_of(prediction) if prediction else None, peak_of(held)),
         ),
-        remarks=tuple(filter(None, [_unexplained_bytes(live["model"] - own), why_not])),
-        scratch=prediction.scratch if prediction else {},
-        is_lower_bound=bool(prediction and prediction.unknown),
+        remarks=tuple(filter(None, remarks)),
         phase_peaks={name: held.phases[name].peak_bytes for name in STEP},
-        charged_peak_bytes=None
-        if None in charged
-        else max(each for each in charged if each is not None),
+        dropped_gradient_bytes=live["first update"] - live["cleared"],
     )
 
 
+def state_of(instance: Instance) -> list[Tensor]:
+    """The tensors of the optimizer's state on the module's device."""
+    device = next(instance.module.parameters()).device
+    state = tensors_of(list(instance.optimizer.state.values()))
+    return [each for each in state if each.device.type == device.type]
+
+
 def measured_steps(user_model: UserModel) -> tuple[Instance, MeasuredMemory]:
-    """A model after two steps, and the bytes that building and stepping it took."""
-    with _without_cudnn_attention(), measured_memory(user_model.device) as held:
-        instance = marked_steps(user_model.fresh, held.mark)
-    return instance, held
+    """A model after two steps, and the bytes of building and stepping it.
 
-
-@contextmanager
-def _without_cudnn_attention() -> Iterator[None]:
-    """Attention by the kernels that the prediction assumes: cuDNN's, where torch prefers it, keeps
-    more.
+    Attention on CUDA is flash or memory-efficient, as predicted, never cuDNN's, which keeps more;
+    the timed steps run whichever torch prefers.
     """
     enabled = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
-        yield
+        with measured_memory(user_model.device) as held:
+            instance = marked_steps(user_model.build, held.mark)
     finally:
         torch.backends.cuda.enable_cudnn_sdp(enabled)
+    return instance, held
 
 
-def marked_steps(fresh: Callable[[], Instance], mark: Callable[[str], None]) -> Instance:
+def marked_steps(build: Callable[[], Instance], mark: Callable[[str], None]) -> Instance:
     """Builds a model and takes two steps, marking each phase; measured and predicted, the code is
     the same.
     """
-    instance = fresh()
+    instance = build()
     mark("model")
     instance.forward().backward()  # type: ignore[no-untyped-call]
+    refuse_sparse_gradients(instance)
     mark("first backward")
     instance.optimizer.step()
     mark("first update")
@@ -138,16 +172,19 @@ def prediction_of(user_model: UserModel) -> tuple[PredictedMemory | None, str]:
     without them.
     """
     if user_model.is_compiled:
-        return None, NOT_PREDICTED_COMPILED
+        return None, (
+            "not predicted: compiled, and only the compiler knows what its graphs keep and fuse"
+        )
     try:
         with (
             # The steps before these have made the workspaces of cuBLAS.
-            predicted_memory(user_model.device, scratch=True, workspaces=False) as held,
+            predicted_memory(user_model.device, workspaces=False) as held,
             user_model.device,
             _buildable_without_values(),
         ):
-            marked_steps(user_model.fresh, held.mark)
-    except Exception as error:  # the user's code may do anything with a fake tensor
+            marked_steps(user_model.build, held.mark)
+    except Exception as error:
+        # The user's code may do anything with a fake tensor.
         return None, f"not predicted: {error_text(error)}"
     return held, ""
 
@@ -158,23 +195,20 @@ def held_bytes(held: Memory) -> int:
 
 
 def peak_of(held: Memory) -> int:
-    """The peak of the second step, with the workspace of kernels as far as it is known."""
-    phases = [held.phases[name] for name in STEP]
-    return max(getattr(each, "peak_bytes_with_scratch", None) or each.peak_bytes for each in phases)
+    """The peak of the second step."""
+    return max(held.phases[name].peak_bytes for name in STEP)
 
 
 def _unexplained_bytes(difference: int) -> str:
-    """The bytes that the allocator gave out for the model beyond its tensors, or did not see."""
+    """What the allocator counts beyond the model's tensors, or does not see of them."""
     if difference < 0:
         return (
             f"{-difference:,} B of the model came from numpy or a file, "
             "which the allocator does not see"
         )
-    return (
-        f"besides parameters, buffers and inputs the factory keeps {difference:,} B"
-        if difference
-        else ""
-    )
+    if difference:
+        return f"besides parameters, buffers and inputs the factory keeps {difference:,} B"
+    return ""
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
@@ -186,11 +220,8 @@ def storage_bytes_of(tensors: Iterable[Tensor]) -> int:
     """Bytes of the tensors' storages, each once: a gradient may be a part of a larger tensor and
     keep it.
     """
-    return sum(
-        {
-            each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in tensors
-        }.values()
-    )
+    storages = [each.untyped_storage() for each in tensors]
+    return sum({each._cdata: each.nbytes() for each in storages}.values())
 
 
 class _ReadableRamps(TorchFunctionMode):

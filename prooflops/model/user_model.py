@@ -1,16 +1,10 @@
-"""A user's own model: built by its factory, validated, and stepped once before anything is
-measured.
-
-Every check calls the factory again under the same seed, so no check sees another one's changes to
-the weights.
-"""
+"""A user's own model, as its factory builds it: validated, and on the device under test."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from prooflops.memory.copies import why_not_taken_apart
-from prooflops.model.factory import RETURNS, ModelError, import_factory, naming, user_code
+from prooflops.model.factory import RETURNS, ModelError, user_code
 
 SEED = 0
 
@@ -85,74 +79,32 @@ class Instance:
 
 @dataclass(frozen=True)
 class UserModel:
-    """The factory that `--model` names, or one that copies a module, on the device under test.
+    """The factory that `--model` names, or one that copies a module, and the device under test.
 
-    `is_compiled` is true where a part of it is. `option` stands in front of `spec` in errors.
-    `built` is a model that no check has touched yet, left over from the trial.
+    `option` stands in front of `spec` in errors.
     """
 
     spec: str
     factory: Callable[[], Any]
     device: torch.device
-    is_compiled: bool = False
     option: str = "--model"
-    built: Instance | None = field(default=None, compare=False, repr=False)
+    # Known after its first step.
+    is_compiled: bool = False
 
-    def fresh(self) -> Instance:
-        """A model that no check has touched yet. Raises ModelError if the factory returns none."""
-        return instance_of(self)
-
-
-def instance_of(user_model: UserModel) -> Instance:
-    """A model fresh from the factory; on the meta device it has no values."""
-    torch.manual_seed(SEED)
-    on_meta = user_model.device.type == "meta"
-    with naming(user_model.spec, user_model.option):
+    def build(self) -> Instance:
+        """A model fresh from the factory, under the same seed each time; without values on meta."""
+        torch.manual_seed(SEED)
         with user_code("the factory"):
-            returned = user_model.factory()
+            returned = self.factory()
+        on_meta = self.device.type == "meta"
         instance = validated_instance(returned, allow_meta=on_meta)
-        return instance if on_meta else on_device(instance, user_model.device)
+        return instance if on_meta else on_device(instance, self.device)
 
 
-def load_user_model(spec: str, folder: Path, device: torch.device) -> UserModel:
-    """The model that `spec` names, see `tried`; modules are searched in `folder` first."""
-    return tried(UserModel(spec, import_factory(spec, folder), device))
-
-
-def tried(user_model: UserModel) -> UserModel:
-    """The same model after one training step as a trial; raises ModelError if it cannot be built
-    twice or stepped.
-    """
-    compiled = compiled_frames()
-    trial = user_model.fresh()
-    kind = _name(trial.module)
-    with naming(user_model.spec, user_model.option):
-        with user_code(f"the forward pass with these inputs of the {kind}"):
-            loss = trial.forward()
-        with user_code(f"the training step of the {kind}"):
-            loss.backward()  # type: ignore[no-untyped-call]
-            _check_gradients(trial)
-            trial.optimizer.step()
-    built = user_model.fresh()
-    again = {id(parameter) for parameter in built.module.parameters()}
-    if again & {id(parameter) for parameter in trial.module.parameters()}:
-        raise ModelError(
-            f"{user_model.option} {user_model.spec}: built twice, it has the same parameters; "
-            "every check "
-            "needs a module of its own"
-        )
-    modules = trial.module.modules()
-    in_part = any(
-        "_orig_mod" in each._modules or each.__dict__.get("_compiled_call_impl") for each in modules
-    )
-    is_compiled = in_part or compiled_frames() > compiled
-    return replace(user_model, is_compiled=is_compiled, built=built)
-
-
-def _check_gradients(trial: Instance) -> None:
+def refuse_sparse_gradients(instance: Instance) -> None:
     sparse = [
         name
-        for name, each in trial.parameters.items()
+        for name, each in instance.parameters.items()
         if each.grad is not None and each.grad.layout != torch.strided
     ]
     if sparse:
@@ -162,9 +114,17 @@ def _check_gradients(trial: Instance) -> None:
         )
 
 
+def has_compiled_parts(module: nn.Module) -> bool:
+    return any(
+        "_orig_mod" in each._modules or each.__dict__.get("_compiled_call_impl")
+        for each in module.modules()
+    )
+
+
 def compiled_frames() -> int:
     """The number of functions that torch.compile has compiled in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")  # imported by torch.compile; it takes a second
+    # torch.compile imports it, which takes a second.
+    dynamo = sys.modules.get("torch._dynamo.utils")
     return int(dynamo.counters["frames"]["ok"]) if dynamo else 0
 
 

@@ -20,9 +20,9 @@ EXAMPLE_COUNTER = pytest.StashKey[list[int]]()
 NEEDS_THE_MACHINE = frozenset({"benchmark", "sizing", "speed"})
 
 
-def claims_of(item: pytest.Item, marker: str = "claim") -> list[str]:
+def claims_of(item: pytest.Item) -> list[str]:
     """The distinct claim ids in a test's markers."""
-    return list(dict.fromkeys(claim for each in item.iter_markers(marker) for claim in each.args))
+    return list(dict.fromkeys(claim for each in item.iter_markers("claim") for claim in each.args))
 
 
 def runs_alone(item: pytest.Item) -> bool:
@@ -31,11 +31,9 @@ def runs_alone(item: pytest.Item) -> bool:
     return bool(fixtures) or item.get_closest_marker("timed") is not None
 
 
-def check_claims_exist(
-    registry: Registry, items: Iterable[pytest.Item], marker: str = "claim"
-) -> None:
+def check_claims_exist(registry: Registry, items: Iterable[pytest.Item]) -> None:
     """Stops the run if a marker names an unregistered claim."""
-    named = {claim: item.nodeid for item in items for claim in claims_of(item, marker)}
+    named = {claim: item.nodeid for item in items for claim in claims_of(item)}
     unknown = [claim for claim in named if claim not in registry.claims]
     if unknown:
         rows = "".join(
@@ -140,9 +138,9 @@ def _note_files_not_collected(
     config: pytest.Config, run: Run, items: Iterable[pytest.Item]
 ) -> None:
     """Records the files in test_claims that quote one of the claims and were not collected."""
-    passed_over = {item.path for item in items} | {*config.getini("model_tests")}
+    collected = {item.path for item in items}
     for file in sorted(config.rootpath.glob("test_claims/test_*.py")):
-        if file in passed_over:
+        if file in collected:
             continue
         text = file.read_text(encoding="utf-8")
         for claim, tests in run.tests.items():

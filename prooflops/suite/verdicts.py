@@ -9,8 +9,6 @@ from typing import Any
 
 from prooflops.suite.registry import Claim, Registry
 
-# The claim says nothing about the user's model.
-DOES_NOT_APPLY = "does not apply"
 VERDICTS = ("holds", "holds if", "corrected", "FAILS", "error", "not checked", "on record")
 RED = ("FAILS", "error")
 # Begins the reason of a crash after which the device is of no use to its process.
@@ -30,7 +28,7 @@ class Outcome:
 
     test: str
     # passed | failed | error (it crashed) | unmet (hardware it needs is absent) | skipped | unrun
-    # (it did not run) | not applicable (of a user's model: the claim says nothing about it)
+    # (it did not run)
     status: str
     reason: str = ""
     cases: int = 1
@@ -122,8 +120,6 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
         reason = f"{len(outcomes) - len(unrun)} of {len(outcomes)} tests ran: {_reasons(unrun)}"
     elif skipped := by_status["skipped"]:
         verdict, reason = "not checked", _reasons(skipped)
-    elif not_applicable := by_status["not applicable"]:
-        verdict, reason = DOES_NOT_APPLY, _reasons(not_applicable)
     elif passed:
         verdict = "on record" if claim.on_record else WRITTEN_VERDICTS[claim.written]
         missing = (

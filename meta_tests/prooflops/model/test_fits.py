@@ -8,12 +8,10 @@ from torch import nn
 
 import prooflops
 from accounting.devices import device_called, usable_bytes
-from meta_tests.conftest import ROOT
-from prooflops.model.examination import Examination
-from prooflops.model.fits import fits_of, without_values
-from prooflops.model.page import write_pages
+from meta_tests.prooflops.model.conftest import model_of
+from prooflops.model.fits import USUAL_CARDS, fits_of, without_values
 from prooflops.model.training import Training
-from prooflops.model.user_model import UserModel, load_user_model
+from prooflops.model.user_model import UserModel
 
 CPU = torch.device("cpu")
 WIDTH = 40_000
@@ -26,7 +24,7 @@ def wide(batch=1):
 
 def test_a_step_fits_where_its_bytes_are_offered_and_takes_none_here():
     model = UserModel("wide", wide, CPU)
-    fits = fits_of(model, without_values(model))
+    fits = fits_of(model, without_values(model), (), USUAL_CARDS)
     found = {row.fit.card: row.fit.fits for row in fits.rows}
     assert fits.remarks == ()
     assert not found["RTX 4090"]
@@ -58,7 +56,7 @@ def layered(batch=2, length=512):
 def test_layers_recomputed_another_dtype_and_8_bit_states_fit_more():
     model = UserModel("layered", layered, CPU)
     card = (device_called("T4"),)
-    fits = fits_of(model, model.fresh(), ("batch",), card, choices=True)
+    fits = fits_of(model, model.build(), ("batch",), card, choices=True)
     assert fits.remarks == ()
     rows = {row.training: row for row in fits.rows}
     assert list(rows) == [
@@ -80,16 +78,16 @@ def test_the_longest_sequence_fits_up_to_its_ceiling():
     model = UserModel("layered", layered, CPU)
     card = (device_called("T4"),)
     sizes = ("batch", "length")
-    [row] = fits_of(model, model.fresh(), sizes, card).rows
+    [row] = fits_of(model, model.build(), sizes, card).rows
     # A row of the batch holds as much as its tokens.
     assert row.largest["length"] == pytest.approx(512 * row.largest["batch"] / 2, rel=0.01)
-    [row] = fits_of(model, model.fresh(), ("length",), card, ceilings={"length": 600}).rows
+    [row] = fits_of(model, model.build(), ("length",), card, ceilings={"length": 600}).rows
     assert row.largest == {"length": 600}
 
 
 def test_a_state_of_8_bits_takes_a_byte_an_element_and_a_scale_for_each_256():
     net = nn.Linear(1000, 512)
-    instance = UserModel("", lambda: (net, torch.ones(4, 1000)), CPU).fresh()
+    instance = UserModel("", lambda: (net, torch.ones(4, 1000)), CPU).build()
     step = Training(is_8bit=True).step(instance).predict(compute_capability=(9, 0))
     held = step.phases["second step"].live_by_class["optimizer state"]
     # The bias is too small for 8 bits; two maps of 256 codes are shared.
@@ -100,7 +98,7 @@ def test_the_groups_of_the_users_optimizer_stay():
     net = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False))
     groups = [{"params": net[0].parameters(), "momentum": 0.9}, {"params": net[1].parameters()}]
     optimizer = torch.optim.SGD(groups, lr=0.1)
-    instance = UserModel("", lambda: (net, torch.ones(4, 64), optimizer), CPU).fresh()
+    instance = UserModel("", lambda: (net, torch.ones(4, 64), optimizer), CPU).build()
     step = Training().step(instance).predict(compute_capability=(9, 0))
     held = step.phases["second step"].live_by_class["optimizer state"]
     assert held == 4 * 64 * 64, "one of two groups has a momentum"
@@ -128,12 +126,8 @@ def test_a_report_asks_about_one_card_by_its_name():
             prooflops.model_report(net, torch.ones(2, 8), device=name)
 
 
-def test_a_page_has_the_cards_and_says_why_there_are_none(tmp_path):
-    for factory, said in (("gpt:factory", "RTX 4090"), ("own:looking", "not predicted: ")):
-        user_model = load_user_model(f"meta_tests.user_models.{factory}", ROOT, CPU)
-        examination = Examination(user_model)
-        assert examination.fits
-        write_pages([examination], tmp_path / factory, ["device: cpu"], {})
-        (page,) = (tmp_path / factory).glob("*.md")
-        assert "cards that it fits on" in page.read_text()
-        assert said in page.read_text()
+def test_a_model_that_reads_values_is_not_predicted():
+    model = model_of("own:looking")
+    fits = fits_of(model, model.build(), (), USUAL_CARDS)
+    assert fits.rows == ()
+    assert fits.remarks[0].startswith("not predicted: ")

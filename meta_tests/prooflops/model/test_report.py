@@ -31,7 +31,8 @@ def test_text_notebook_and_page_have_the_figures_of_two_linear_layers(
     assert report.flops_forward == report.rule_2nd == 2 * BATCH * (WIDTH * HIDDEN + HIDDEN * WIDTH)
     without_input_gradient = 2 * BATCH * WIDTH * HIDDEN
     assert report.flops_step == report.rule_6nd - without_input_gradient
-    assert report.predicted_peak_bytes == report.measured_peak_bytes, report.examination.memory
+    predicted, measured = report.predicted_peak_bytes, report.measured_peak_bytes
+    assert 0.9 * measured < predicted <= measured, report.examination.memory
     layer = f"{WIDTH * HIDDEN:,} +{2 * BATCH * WIDTH * HIDDEN:,}"
     assert re.search(
         rf"\n\(the whole\) .*\n  0 +Linear +{layer} .*\n  1 +Dropout .*\n  2 +Linear +{layer} ",
@@ -171,8 +172,8 @@ def test_a_module_that_is_passed_to_a_child_has_its_calls():
 def test_what_takes_more_than_two_seconds_says_what_it_does(capsys):
     prooflops.model_report(Slow(2, 2), torch.randn(2, 2))
     said = capsys.readouterr().err
-    assert "model_report of Slow: counting the FLOPs of a step" in said
-    assert "model_report of Slow: timing each operator of a few steps" in said
+    assert "model_report of Slow: predicting the memory of two steps" in said
+    assert "model_report of Slow: counting and timing each operator of a few steps" in said
 
 
 # torch deprecates TorchScript, which people still bring.

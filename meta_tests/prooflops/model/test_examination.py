@@ -1,0 +1,105 @@
+"""Every figure of the users' models, worked out by hand."""
+
+import pytest
+
+from meta_tests.conftest import ROOT
+from meta_tests.user_models import own
+from meta_tests.user_models.worked import (
+    BACKWARD,
+    FORWARD,
+    GRADIENT_BYTES,
+    PARAMETERS,
+    PARTS,
+    STATE_BYTES,
+    TOKENS,
+)
+from prooflops.model.flop_difference import ProductsOfParameters
+from prooflops.model.step_memory import HELD
+from prooflops.suite.registry import load_registry
+
+FACTORIES = {
+    "resnet": "resnet:factory",
+    "gpt": "gpt:factory",
+    "own": "own:Factories.factory",
+}
+OF_ANY = {"tensor.nbytes-formula", "grad.same-shape", "optim.zero-grad-none", "optim.state-keyed"}
+OF_ADAM = {"optim.adam-2", "optim.state-same-dtype"}
+OF_ALL_TRAINED = {"mem.grads-equal-params", "grad.quadruples"}
+RULES = {"flops.forward-2BN", "grad.backward-4BN", "grad.six-rule"}
+SETTLED = {
+    "resnet": OF_ANY | OF_ALL_TRAINED | {"optim.momentum-1"},
+    "gpt": OF_ANY | OF_ADAM | RULES | OF_ALL_TRAINED | {"mem.16-bytes", "mem.omits-activations"},
+    # A shared matrix is used three times.
+    "own": OF_ANY | OF_ADAM | RULES - {"flops.forward-2BN"},
+}
+each_model = pytest.mark.parametrize("name", FACTORIES)
+
+
+@pytest.fixture
+def facts(examined, name):
+    return examined(FACTORIES[name])
+
+
+@each_model
+def test_parameters_gradients_and_optimizer_state_have_their_bytes(facts, name):
+    parameters = [each for each in facts.inventory.groups if each.role != "buffer"]
+    assert sum(each.elements for each in parameters) == PARAMETERS[name]
+    assert sum(each.bytes for each in parameters) == 4 * PARAMETERS[name]
+    roles = {each.role for each in parameters}
+    assert roles == ({"trained", "frozen"} if name == "own" else {"trained"})
+    assert facts.memory.row("gradients").measured_bytes == GRADIENT_BYTES[name]
+    assert facts.memory.row("optimizer state").measured_bytes == STATE_BYTES[name]
+
+
+@each_model
+def test_the_flops_and_their_reasons_are_those_of_the_formulas(facts, name):
+    flops = facts.flops
+    assert (flops.tokens, flops.unit) == TOKENS[name]
+    assert (flops.forward, flops.backward) == (FORWARD[name], BACKWARD[name])
+    assert flops.rule("step") == 6 * PARAMETERS[name] * TOKENS[name][0]
+    assert flops.unknown == {}
+    assert {part.name: (part.forward, part.backward) for part in flops.parts} == PARTS[name]
+
+
+@each_model
+def test_the_modules_and_operators_sum_to_the_step(facts, name):
+    rows = [row for row in facts.breakdown.modules if not row.depth]
+    assert sum(row.forward_flops for row in rows) == FORWARD[name]
+    assert sum(row.backward_flops for row in rows) == BACKWARD[name]
+    executed = sum(row.flops for row in facts.breakdown.operators)
+    assert executed == FORWARD[name] + BACKWARD[name]
+    assert next(row.parameters for row in rows if row.name == "") == PARAMETERS[name]
+    # But for boxed numbers and the loss.
+    held = facts.memory.row(HELD).measured_bytes
+    assert sum(row.kept_bytes for row in rows) == pytest.approx(held, rel=0.02)
+    assert min(facts.breakdown.phases_s.values()) > 0
+
+
+@each_model
+def test_each_claim_that_speaks_of_the_model_is_answered(facts, name):
+    verdicts = {each.claim: each.verdict for each in facts.answers}
+    assert verdicts.keys() <= load_registry(ROOT / "test_claims" / "registry").claims.keys()
+    settled = {claim for claim, said in verdicts.items() if said in ("holds", "corrected")}
+    assert settled == SETTLED[name]
+    assert {*verdicts.values()} <= {"holds", "corrected", "does not apply"}
+
+
+def test_what_is_recomputed_is_executed_and_not_needed(examined):
+    flops = examined("own:checkpointed").flops
+    forward = 2 * 2 * 8 * own.WIDTH**2
+    # The first layer's input needs no gradient.
+    needed = forward + 2 * forward - forward // 2
+    assert (flops.model, flops.executed) == (needed, needed + forward)
+    assert [part.step for part in flops.parts if part.name.startswith("recomputed")] == [-forward]
+
+
+def test_a_wrong_explanation_fails(examined, monkeypatch):
+    shares = ProductsOfParameters._shares
+
+    def seven_eighths(self, factors, flops):
+        return shares(self, factors, flops - flops // 8)
+
+    monkeypatch.setattr(ProductsOfParameters, "_shares", seven_eighths)
+    examination = examined.__wrapped__("own:sized")
+    failing = {each.claim for each in examination.answers if each.verdict == "FAILS"}
+    assert failing == RULES

@@ -1,0 +1,169 @@
+"""Pages of examined models: one transcript a kind, and what the page decides."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import prooflops
+from accounting.devices import device_called
+from meta_tests.conftest import ROOT
+from meta_tests.prooflops.model.conftest import SILENT, model_of
+from prooflops.model.breakdown import OperatorRow
+from prooflops.model.examination import examine
+from prooflops.model.page import page_of, write_pages
+from prooflops.model.step_memory import tried
+from prooflops.model.tables import sections_of
+from prooflops_gate.page.markdown import markdown
+from prooflops_gate.page.terminal import section_lines
+
+# A step at 12 MFLOP/s, far longer than its launches, at half of the own ceiling.
+RATE = 12e6
+QUIET = {"spread": 0.02, "rounds": 20, "bytes_per_s": 1e15}
+
+
+def with_times(examination, **figures):
+    """The same facts with the times of a quiet machine, or with other figures."""
+    breakdown = examination.breakdown
+    seconds = examination.flops.executed / RATE
+    # Other operators differ among releases of torch.
+    products = sorted(
+        (row for row in breakdown.operators if row.flops), key=lambda row: (row.name, row.phase)
+    )
+    phases = {"forward": 0.3 * seconds, "backward": 0.6 * seconds, "update": 0.1 * seconds}
+    timed = replace(
+        examination,
+        breakdown=replace(
+            breakdown,
+            phases_s=phases,
+            operators=tuple(replace(row, seconds=row.flops / 1e6) for row in products),
+            modules=tuple(
+                replace(row, forward_s=1e-3, backward_s=2e-3, own_s=3e-3)
+                for row in breakdown.modules
+            ),
+        ),
+    )
+    quiet = {
+        **QUIET,
+        "seconds": seconds,
+        "peak_flop_per_s": {"fp32": 4 * RATE},
+        "ceiling_flop_per_s": {"fp32": 2 * RATE},
+    }
+    timed.record_step(**{**quiet, **figures})
+    timed.step = replace(timed.step, overhead_s=1e-9)
+    return timed
+
+
+def text_of(examination):
+    return markdown(page_of(examination, ["device: cpu"], {}))
+
+
+def test_a_page_has_every_fact(golden, examined):
+    golden("model_page", text_of(with_times(examined("own:checkpointed"))))
+
+
+def test_a_page_without_a_prediction_or_a_conclusion_says_why(golden, examined):
+    examination = with_times(examined("own:looking"), spread=1.08)
+    golden("model_unknown", text_of(examination))
+
+
+def test_a_page_has_the_largest_sizes_and_the_cards_that_fit(golden):
+    arguments, cards = ("batch",), (device_called("T4"), device_called("H100 SXM5 80GB"))
+    examination = examine(
+        tried(model_of("own:sized")), SILENT, arguments=arguments, limit=2 * 10**6, cards=cards
+    )
+    sections = [each for each in sections_of(examination) if "fit" in each.title]
+    lines = [line for each in sections for line in [each.title, *section_lines(each, None)]]
+    golden("model_fits", "\n".join(lines))
+
+
+def test_a_report_prints_its_modules_and_its_card(golden):
+    net = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
+    report = prooflops.model_report(net, torch.randn(4, 8), device="NVIDIA H100 80GB HBM3")
+    golden("model_report", str(report))
+
+
+CASES = {
+    # Figures of the step, and the reason why nothing is concluded.
+    "quiet": ({}, ""),
+    "contended": (
+        {"labels": ("contended: others used 0.9 of 2 cores",)},
+        "others used 0.9 of 2 cores",
+    ),
+    "spread": ({"spread": 1.08}, "its times spread by 108%"),
+    "ceiling": ({"ceiling_flop_per_s": {"fp32": RATE / 3.24}}, "at 324% of its own ceiling"),
+    "memory": ({"bytes_per_s": 1e3}, "of the bandwidth of copies"),
+    "phases": ({"seconds": 10.0}, "but its phases"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_figures_that_contradict_each_other_conclude_nothing(examined, case):
+    figures, reason = CASES[case]
+    examination = with_times(examined("own:Factories.factory"), **figures)
+    assert reason in examination.unknown
+    assert bool(examination.unknown) == bool(reason)
+    claims = {each.claim for each in examination.answers}
+    assert ("mfu.never-near-one" in claims) is not bool(reason)
+    shown = [row[0] for section in sections_of(examination) for row in section.rows]
+    assert ("MFU of own ceiling" in shown) is not bool(reason)
+    assert ("throughput" in shown) is (case != "phases")
+
+
+def test_an_operator_above_the_ceiling_contradicts_it(examined):
+    examination = with_times(examined("own:Factories.factory"))
+    fast = OperatorRow("aten.mm", "forward", 1, 1.0, int(183e9))
+    examination.breakdown = replace(examination.breakdown, operators=(fast,))
+    assert "aten.mm runs at 183 GFLOP/s, above the ceiling of" in examination.unknown
+
+
+def test_the_page_in_the_docs_is_the_real_one(examined):
+    _, _, rest = (ROOT / "docs" / "your-model.md").read_text().partition("```\nN = ")
+    excerpt = f"N = {rest.partition('```')[0]}".splitlines()
+    lines = []
+    for section in sections_of(examined("gpt:factory")):
+        lines += [section.title, *(f"  {line}" for line in section_lines(section, None))]
+    missing = [line for line in excerpt if line and line not in lines]
+    assert len(excerpt) > 20
+    assert not missing, f"not on the page of gpt.py: {missing}"
+
+
+def test_hostile_names_are_text(tmp_path, examined):
+    write_pages([examined("own:hostile")], tmp_path, ["device: <b>cpu</b>"], {})
+    (file,) = tmp_path.glob("*.html")
+    page = file.read_text(encoding="utf-8")
+    assert "&lt;script&gt;alert(1)" in page
+    assert "&lt;U+202E&gt;b" in page
+    assert not any(text in page for text in ("<script", "<img", "<b>", "\u202e"))
+
+
+def test_the_html_fits_fetches_nothing_and_its_modules_open_by_keyboard(
+    browser, tmp_path, examined
+):
+    write_pages([examined("gpt:factory")], tmp_path, ["device: cpu"], {})
+    (file,) = tmp_path.glob("*.html")
+    with browser.open(file) as opened:
+        page = opened.page
+        rows = page.locator("#every-module tbody tr")
+        assert rows.count() == 23, "2 blocks of 8 and 6 more, and what is outside"
+        assert not page.get_by_text("c_fc").last.is_visible()
+        page.locator("#every-module summary").press("Enter")
+        assert page.get_by_text("c_fc").last.is_visible()
+    with browser.open(file) as opened:
+        opened.check(
+            file,
+            "document.querySelectorAll('tbody tr:nth-child(n+3)').forEach((each) => each.remove())",
+        )
+
+
+def test_the_facts_are_there_for_programs(tmp_path, examined):
+    write_pages([with_times(examined("own:checkpointed"))], tmp_path, [], {"device": "cpu"})
+    (file,) = tmp_path.glob("*.json")
+    facts = json.loads(file.read_text())
+    assert facts["step"]["mfu"] == pytest.approx(
+        facts["flops"]["model"] / facts["flops"]["executed"] / 4
+    )
+    assert facts["step"]["bound"] == "compute"
+    assert {each["claim"] for each in facts["claims"]} >= {"mfu.hfu", "mfu.never-near-one"}

@@ -1,0 +1,83 @@
+"""The module that runs at each moment of a step, by its name in the whole."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from prooflops.model.user_model import tensors_of
+from prooflops.trace import FORWARD, phase
+
+OUTSIDE = "loss and optimizer, outside the module"
+SHOWN_SHAPES = 3
+
+
+class RunningModules:
+    """Follows the calls of all modules within `watched`; `name` is that of the innermost.
+
+    A module that several parents share has as many names: a call counts for the name by which the
+    calling module has it, and of several, for the next in turn.
+    """
+
+    def __init__(self, whole: nn.Module) -> None:
+        # The shapes of each call's output in the forward pass.
+        self.outputs: defaultdict[str, list[str]] = defaultdict(list)
+        self._names: defaultdict[int, list[str]] = defaultdict(list)
+        # The module that calls each: its parent, or that of the list it is in.
+        self._callers: dict[str, str] = {}
+        lists = set[str]()
+        for name, each in whole.named_modules(remove_duplicate=False):
+            self._names[id(each)].append(name)
+            parent = name.rpartition(".")[0]
+            self._callers[name] = self._callers[parent] if parent in lists else parent
+            # A compiled module has a forward of its instance's own, and is no list.
+            if getattr(each.forward, "__func__", None) is nn.Module.forward:
+                lists.add(name)
+        self._running = [OUTSIDE]
+        # How often each running module has called each other one.
+        self._calls: list[Counter[int]] = [Counter()]
+
+    @property
+    def name(self) -> str:
+        return self._running[-1]
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        with (
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ):
+            yield
+
+    def _enter(self, module: nn.Module, _: Any) -> None:
+        self._running.append(self._name_of(module))
+        self._calls[-1][id(module)] += 1
+        self._calls.append(Counter())
+
+    def _name_of(self, module: nn.Module) -> str:
+        caller = self.name
+        names = self._names.get(id(module), [caller])
+        own = [name for name in names if self._callers.get(name) == caller]
+        is_top = caller in ("", OUTSIDE)
+        within = [name for name in names if is_top or name.startswith(f"{caller}.")]
+        names = own or within or names
+        return names[self._calls[-1][id(module)] % len(names)]
+
+    def _leave(self, module: nn.Module, _: Any, output: Any) -> None:
+        name = self._running.pop()
+        self._calls.pop()
+        if id(module) in self._names and phase() == FORWARD:
+            self.outputs[name].append(_shapes_text(output))
+
+
+def _shapes_text(output: Any) -> str:
+    """The shapes of an output: `(2, 24, 32)`, or of several tensors `(2, 24, 32), (2, 32)`."""
+    shapes = [str(tuple(each.shape)) for each in tensors_of(output)]
+    more = len(shapes) - SHOWN_SHAPES
+    text = ", ".join(shapes[:SHOWN_SHAPES])
+    return f"{text} and {more} more" if more > 0 else text

@@ -1,0 +1,167 @@
+"""The time of a training step, beside the rates of the machine and its vendor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from accounting.roofline import hfu, mfu, ridge_point
+from prooflops import timing
+from prooflops.model.breakdown import Breakdown
+from prooflops.model.flop_difference import ExplainedFlops
+from prooflops.suite.page.measurement import CONTENDED, WIDEST_SPREAD
+from prooflops_gate.console.tables import engineering
+
+OVERHEAD = "overhead"
+# Operators that are timed together.
+CHAIN = 50
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """One training step by the device's clock, and the least times of its FLOPs, its bytes and its
+    operators.
+
+    By rates of this machine, measured in this run and stated by its vendor, per dtype of the
+    products. `spread` is the middle half of the rounds, as a share of the median; `overhead_s` that
+    of one operator on a handful of elements, autograd included; `labels` say what disturbed it, see
+    `prooflops.machine.conditions`.
+    """
+
+    flops: ExplainedFlops
+    seconds: float
+    spread: float
+    rounds: int
+    peak_flop_per_s: Mapping[str, float | None]
+    ceiling_flop_per_s: Mapping[str, float | None]
+    bytes_per_s: float
+    overhead_s: float
+    labels: tuple[str, ...] = ()
+
+    @property
+    def per_s(self) -> float:
+        """Tokens or examples per second."""
+        return self.flops.tokens / self.seconds
+
+    @property
+    def mfu(self) -> float | None:
+        """The FLOPs that the mathematics needs, against the vendor's peak; None if none is on
+        record.
+        """
+        return mfu(self.flops.model, self.seconds, self._rate(self.peak_flop_per_s))
+
+    @property
+    def hfu(self) -> float | None:
+        """All FLOPs that were executed, against the vendor's peak."""
+        return hfu(
+            self.flops.model, self.flops.recomputed, self.seconds, self._rate(self.peak_flop_per_s)
+        )
+
+    @property
+    def mfu_of_ceiling(self) -> float | None:
+        """The FLOPs that the mathematics needs, against this machine's own best measured rate."""
+        return mfu(self.flops.model, self.seconds, self._ceiling)
+
+    @property
+    def hfu_of_ceiling(self) -> float | None:
+        """All FLOPs that were executed, against this machine's own best measured rate."""
+        return hfu(self.flops.model, self.flops.recomputed, self.seconds, self._ceiling)
+
+    @property
+    def _ceiling(self) -> float | None:
+        return self._rate(self.ceiling_flop_per_s)
+
+    def _rate(self, per_dtype: Mapping[str, float | None]) -> float | None:
+        """The rate of products of several dtypes one after the other: the FLOPs over the sum of
+        their times.
+        """
+        seconds = 0.0
+        for dtype, flops in self.flops.by_dtype.items():
+            rate = per_dtype.get(dtype)
+            if rate is None:
+                return None
+            seconds += flops / rate
+        return self.flops.executed / seconds if seconds else None
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte, every tensor read and written by every operator: as if nothing were fused
+        or cached.
+        """
+        return self.flops.executed / max(self.flops.moved_bytes, 1)
+
+    @property
+    def ridge(self) -> float | None:
+        """The intensity at which this machine's own two ceilings meet."""
+        return None if self._ceiling is None else ridge_point(self._ceiling, self.bytes_per_s)
+
+    @property
+    def least_times_s(self) -> dict[str, float]:
+        """The times of arithmetic, memory traffic and launching, each alone."""
+        times = {"compute": self.flops.executed / self._ceiling} if self._ceiling else {}
+        times["memory"] = self.flops.moved_bytes / self.bytes_per_s
+        times["launch"] = self.flops.operators * self.overhead_s
+        return times
+
+    def why_unknown(self, breakdown: Breakdown) -> str:
+        """Why its figures allow no conclusion: disturbed, spread widely, or in contradiction to one
+        another or the breakdown; else empty.
+        """
+        return next(self._contradictions(breakdown), "")
+
+    def _contradictions(self, breakdown: Breakdown) -> Iterator[str]:
+        ceiling = max(filter(None, self.ceiling_flop_per_s.values()), default=math.inf)
+        for each in breakdown.operators:
+            if each.seconds and each.flops / each.seconds > ceiling:
+                rate = engineering(each.flops / each.seconds, "FLOP/s")
+                limit = engineering(ceiling, "FLOP/s")
+                yield f"{each.name} runs at {rate}, above the ceiling of {limit}"
+        if self.is_apart(breakdown):
+            phases = engineering(breakdown.seconds, "s")
+            yield f"it takes {engineering(self.seconds, 's')}, but its phases {phases} in all"
+        for label in self.labels:
+            if label.startswith(CONTENDED):
+                yield label.removeprefix(f"{CONTENDED}: ")
+        if self.spread > WIDEST_SPREAD:
+            yield f"its times spread by {self.spread:.0%}"
+        least_times = self.least_times_s
+        shares = {
+            "the vendor's peak": self.hfu,
+            "its own ceiling": self.hfu_of_ceiling,
+            "the bandwidth of copies": least_times["memory"] / self.seconds,
+            "the time of its launches": least_times["launch"] / self.seconds,
+        }
+        for what, share in shares.items():
+            if share and share > 1:
+                yield f"it would be at {share:.0%} of {what}"
+
+    def is_apart(self, breakdown: Breakdown) -> bool:
+        """Whether the phases of the step, timed apart, do not add up to it."""
+        if breakdown.is_compiled:
+            return False
+        apart = abs(breakdown.seconds / self.seconds - 1)
+        return apart > max(self.spread, WIDEST_SPREAD)
+
+    @property
+    def bound(self) -> str:
+        """The longest of the three least times; OVERHEAD if it explains less than half of the
+        step.
+        """
+        name, longest = max(self.least_times_s.items(), key=lambda item: item[1])
+        return name if longest >= self.seconds / 2 else OVERHEAD
+
+
+def overhead_s(device: torch.device) -> float:
+    """Time of one operator on a few elements, forward or backward: the cost of launching it."""
+    x = torch.randn(8, device=device, requires_grad=True)
+
+    def chain() -> None:
+        y = x
+        for _ in range(CHAIN):
+            y = y * 1.5
+        y.sum().backward()  # type: ignore[no-untyped-call]
+
+    return timing.time(chain, device, warmup=5, rounds=21).median_s / (2 * CHAIN)
