@@ -99,9 +99,8 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
     """One verdict from all outcomes of a claim's tests: the first of these that applies.
 
     A test failed: FAILS. A test crashed: error. A test did not run, or was skipped: not checked.
-    The claim says nothing about the user's model: does not apply. Tests passed: the verdict of how
-    the claim is written. Tests skipped for hardware that only they need leave that verdict as it
-    is, and are named in its reason.
+    Tests passed: the verdict of how the claim is written. Tests skipped for hardware that only they
+    need leave that verdict as it is, and are named in its reason.
     """
     by_status: defaultdict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:

@@ -139,25 +139,6 @@ def test_hostile_names_are_text(tmp_path, examined):
     assert not any(text in page for text in ("<script", "<img", "<b>", "\u202e"))
 
 
-def test_the_html_fits_fetches_nothing_and_its_modules_open_by_keyboard(
-    browser, tmp_path, examined
-):
-    write_pages([examined("gpt:factory")], tmp_path, ["device: cpu"], {})
-    (file,) = tmp_path.glob("*.html")
-    with browser.open(file) as opened:
-        page = opened.page
-        rows = page.locator("#every-module tbody tr")
-        assert rows.count() == 23, "2 blocks of 8 and 6 more, and what is outside"
-        assert not page.get_by_text("c_fc").last.is_visible()
-        page.locator("#every-module summary").press("Enter")
-        assert page.get_by_text("c_fc").last.is_visible()
-    with browser.open(file) as opened:
-        opened.check(
-            file,
-            "document.querySelectorAll('tbody tr:nth-child(n+3)').forEach((each) => each.remove())",
-        )
-
-
 def test_the_facts_are_there_for_programs(tmp_path, examined):
     write_pages([with_times(examined("own:checkpointed"))], tmp_path, [], {"device": "cpu"})
     (file,) = tmp_path.glob("*.json")
