@@ -62,7 +62,7 @@ def _ceilings(report):
 
 
 def _roofs(report):
-    """A kernel is held back by a roof of which it reaches half."""
+    """A kernel is limited by a roof of which it reaches half."""
     for bench in report.benchmarks:
         share = bench.number("share_of_attainable")
         is_held = bench.bound in ("memory-bound", "compute-bound")

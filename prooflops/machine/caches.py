@@ -53,7 +53,7 @@ def _apple_caches() -> Mapping[str, int]:
     """Unrun: the caches of the fast cores, by sysctl."""
     sizes = {}
     for level, key in (("L1", "hw.perflevel0.l1dcachesize"), ("L2", "hw.perflevel0.l2cachesize")):
-        asked = subprocess.run(["sysctl", "-n", key], capture_output=True, text=True)
-        if asked.returncode == 0 and asked.stdout.strip().isdigit():
-            sizes[level] = int(asked.stdout)
+        queried = subprocess.run(["sysctl", "-n", key], capture_output=True, text=True)
+        if queried.returncode == 0 and queried.stdout.strip().isdigit():
+            sizes[level] = int(queried.stdout)
     return sizes

@@ -25,7 +25,7 @@ LEAST_FALL = 0.03
 # Totals of the host, which slow it whatever the clock of its GPU is.
 OF_HOST = ("temperature", "quota of the container")
 ANOTHER_PROCESS = "another process uses this GPU"
-# That a whole run waits at most until its core runs at full speed.
+# A whole run waits at most so long until its core runs at full speed.
 PATIENCE_S = 10.0
 
 
@@ -121,7 +121,7 @@ def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reasons_of(seen: Mapping[str, Any]) -> list[str]:
-    """Why the clock was not higher, by name, but for what somebody asked for."""
+    """Why the clock was not higher, by name, without the reasons that somebody requested."""
     before, during, after = (seen.get(key) or {} for key in ("before", "during", "after"))
     reasons = []
     for moment in (during,) if during else (before, after):
@@ -129,7 +129,7 @@ def reasons_of(seen: Mapping[str, Any]) -> list[str]:
     for key, total in after.get("totals", {}).items():
         if total > before.get("totals", {}).get(key, total):
             reasons.append(key)
-    return [reason for reason in dict.fromkeys(reasons) if reason not in nvml.ASKED_FOR]
+    return [reason for reason in dict.fromkeys(reasons) if reason not in nvml.REQUESTED]
 
 
 def _clock(seen: Mapping[str, Any]) -> tuple[bool, str]:

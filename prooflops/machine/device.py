@@ -1,6 +1,4 @@
-"""The device under test, its properties and limits: the one place that asks torch about
-hardware.
-"""
+"""The device under test, its properties and limits: only this file queries torch for hardware."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ _NEED = re.compile(r"(?P<what>sm|gpus)>=(?P<least>\d+(\.\d+)?)")
 
 
 def available() -> list[str]:
-    """The device names that `--device` takes on this machine."""
+    """The valid names for `--device` on this machine."""
     names = ["cpu"]
     for kind in SEVERAL:
         module = getattr(torch, kind)
@@ -45,9 +43,7 @@ def available() -> list[str]:
 
 
 def counts() -> dict[str, int]:
-    """The number of visible accelerators per kind, of kinds that can have several; opens no context
-    on any.
-    """
+    """The number of visible accelerators per kind that can have several. Opens no context."""
     return {kind: count for kind in SEVERAL if (count := getattr(torch, kind).device_count())}
 
 
@@ -74,9 +70,7 @@ def chosen(request: str | None) -> torch.device:
 
 
 def unseen_gpus() -> list[str]:
-    """A line that names the GPUs that NVIDIA's driver has and torch cannot use; none if torch can
-    use one.
-    """
+    """A line that names GPUs of NVIDIA's driver, if torch can use none of them."""
     names = [] if torch.cuda.is_available() else nvml.gpu_names()
     if not names:
         return []
@@ -122,10 +116,9 @@ def unmet(need: str, device: torch.device) -> str | None:
 
 
 def capability(device: torch.device) -> float:
-    """The compute capability of an NVIDIA GPU, such as 8.9; for an AMD one, that of the same
-    formats in matrix units.
+    """The compute capability of an NVIDIA GPU, such as 8.9; an AMD one's by its matrix formats.
 
-    torch gives (9, 4) for gfx942, which multiplies bf16 as from 8.0 on, and another fp8 than
+    torch returns (9, 4) for gfx942, which multiplies bf16 as from 8.0 on, and another fp8 than
     e4m3fn, that of 8.9.
     """
     if torch.version.hip is None:
@@ -138,9 +131,7 @@ def capability(device: torch.device) -> float:
 
 
 def _lacks_compiler() -> str | None:
-    """The missing requirement of torch.compile's CPU kernels: a working compiler, or Python's
-    headers.
-    """
+    """What torch.compile's CPU kernels lack: a working compiler, or Python's headers."""
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if not shutil.which(compiler):
         return f"needs a C++ compiler ({compiler})"
@@ -153,9 +144,7 @@ def _lacks_compiler() -> str | None:
 
 @cache
 def _fails_to_compile(compiler: str, folder: str) -> str | None:
-    """The reason why this compiler fails in this folder, called as torch calls it: paths are not
-    quoted.
-    """
+    """Why this compiler fails in this folder, called as torch calls it: paths are not quoted."""
     try:
         with tempfile.TemporaryDirectory(dir=folder) as place:
             source = Path(place, "tried.cpp")
@@ -176,7 +165,7 @@ def _fails_to_compile(compiler: str, folder: str) -> str | None:
 
 @cache
 def name(device: torch.device) -> str:
-    """The product name as the driver (or the operating system) gives it."""
+    """The product name as the driver or the operating system returns it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "xpu":
@@ -201,9 +190,7 @@ TELLING = {
 
 
 def isa(device: torch.device) -> list[str]:
-    """The matrix and vector features of a CPU that decide its rates; the compute capability of a
-    GPU.
-    """
+    """The features of a CPU that decide its rates; the compute capability of a GPU."""
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         return [f"sm_{major}{minor}"]
@@ -216,8 +203,9 @@ def isa(device: torch.device) -> list[str]:
 
 
 def cpu_capabilities() -> dict[str, Any]:
-    """The instruction sets of this CPU by torch's names; before torch 2.10, which cannot say, from
-    /proc/cpuinfo.
+    """The instruction sets of this CPU by torch's names.
+
+    Before torch 2.10, which returns none, they are read from /proc/cpuinfo.
     """
     capabilities = getattr(torch.cpu, "get_capabilities", None)
     if capabilities:
@@ -236,8 +224,7 @@ def driver(device: torch.device) -> str | None:
 
 
 def why_lost(device: torch.device) -> str:
-    """The error of an accelerator that can no longer add two numbers; empty if it can, and for a
-    CPU.
+    """The error of an accelerator that can no longer add two numbers; empty for a CPU.
 
     A CUDA error other than a lack of memory is sticky: every later call of the process fails with
     it.
@@ -255,7 +242,7 @@ def why_lost(device: torch.device) -> str:
 
 
 def uuid_of(device: torch.device) -> object:
-    """The UUID of a CUDA device, by which NVML knows it; None if torch does not give it."""
+    """The UUID of a CUDA device, by which NVML knows it; None if torch does not name it."""
     return getattr(torch.cuda.get_device_properties(device), "uuid", None)
 
 
@@ -272,9 +259,7 @@ def memory_bytes(device: torch.device) -> int | None:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """The memory left for new tensors on `device`, including the blocks that torch keeps cached;
-    None if unknown.
-    """
+    """The memory left for new tensors, with torch's cached blocks; None if unknown."""
     if device.type == "cpu":
         return cpu.free_bytes()
     if device.type == "mps":
@@ -310,11 +295,10 @@ TF32_OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
 
 
 def ignore_tf32_override() -> list[str]:
-    """Computes fp32 products in full precision, torch's default, also in the processes started from
-    here.
+    """Computes fp32 products in full precision, in this process and those started from it.
 
-    Returns a line that says so if the environment asked for tf32: claims about fp32 would be tests
-    of that variable.
+    Returns a line that says so if the environment requested tf32: claims about fp32 would test that
+    variable.
     """
     value = os.environ.pop(TF32_OVERRIDE, None)
     if torch.get_float32_matmul_precision() == "highest":
@@ -384,14 +368,13 @@ def accelerator(device: torch.device) -> Accelerator | None:
 
 
 def peak_flop_per_s(device: torch.device, dtype: str) -> float | None:
-    """The vendor's dense peak of this device for matrix products in `dtype`; None if none is on
-    record.
-    """
+    """The vendor's dense peak for matrix products in `dtype`; None if none is on record."""
     return devices.peak_flop_per_s(accelerator(device), dtype)
 
 
 def bound_flop_per_s(device: torch.device, dtype: str) -> float | None:
-    """The rate that no measurement on this device can exceed: its units at their highest clock;
+    """The rate of all units at their highest clock, which no measurement exceeds.
+
     None if unknown.
 
     A GPU: the vendor's peak scaled from its nominal clock to the highest the driver allows. A CPU:
@@ -442,9 +425,7 @@ def running_peak_flop_per_s(device: torch.device, dtype: str) -> float | None:
 
 
 def why_no_running_peak(dtype: str) -> str:
-    """What is missing for `running_peak_flop_per_s` of a CPU: its clock, or its instruction
-    sets.
-    """
+    """What is missing for a CPU's running peak: its clock, or its instruction sets."""
     try:
         cpu_clock.clock_hz()
     except cpu_clock.NoClock as error:

@@ -39,8 +39,9 @@ def readings(device: torch.device) -> dict[str, Any]:
 
 
 def link(device: torch.device) -> dict[str, int]:
-    """`generation`, `width`, and those `possible_`, of the card's PCI Express link; empty where
-    NVML names none.
+    """`generation` and `width` of the card's PCI Express link, and those `possible_`.
+
+    Empty where NVML names none.
     """
     found = readings(device)
     keys = ("generation", "width", "possible_generation", "possible_width")

@@ -16,7 +16,7 @@ from prooflops_gate.machine import nvml
 Moment = Mapping[str, Any]
 
 PERIOD_S = 0.02
-# The first sample of rounds that take less than a period: the device works by then.
+# The device works by then, even in rounds shorter than a period.
 FIRST_S = 0.005
 
 
@@ -74,7 +74,7 @@ class Sampler:
 class AfterWork(Sampler):
     """Reads the clock of a CPU once, right after the work: AVX-512 and AMX lower it for a while.
 
-    A thread that reads it meanwhile would take a core from the work.
+    A thread that reads it meanwhile would occupy a core of the work.
     """
 
     def __init__(self) -> None:

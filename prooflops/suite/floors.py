@@ -1,6 +1,4 @@
-"""The floors of this run: from --floor, a reference record, or the table of
-`accounting.devices.floors`.
-"""
+"""The floors of this run: from --floor, a reference record, or `accounting.devices.floors`."""
 
 from __future__ import annotations
 
@@ -35,8 +33,9 @@ VALID = (*FIGURES, *GROUPS)
 
 
 def stated_floors(texts: Sequence[str]) -> dict[str, float]:
-    """Floors as --floor states them. Raises ValueError for an unknown figure or an impossible
-    value.
+    """Floors as --floor states them.
+
+    Raises ValueError for an unknown figure or an impossible value.
 
     >>> stated_floors(["bf16=0.7", "link=0.5"])
     {'bf16': 0.7, 'to-device': 0.5, 'to-host': 0.5}
@@ -148,9 +147,7 @@ def _reference_floor(bench: Mapping[str, Any], file: str, margin: float) -> Floo
 
 
 def committed_floors(folder: Path, device: torch.device) -> dict[str, Floor]:
-    """Those of the newest evidence in `folder` of an accelerator of this name; empty without one,
-    and for a CPU.
-    """
+    """Floors of the newest evidence of an accelerator of this name; empty for a CPU."""
     if device.type == "cpu":
         return {}
     for file in sorted(folder.glob("*.jsonl"), key=lambda file: file.stem[-10:], reverse=True):
@@ -175,9 +172,7 @@ class Floors:
     reference: Mapping[str, Floor] = field(default_factory=dict)
 
     def of(self, figure: str, test: str) -> Floor | None:
-        """The floor of a figure that a test measures: the option's, the reference's, or the
-        table's.
-        """
+        """The floor of a figure in a test: the option's, the reference's, or the table's."""
         if figure in self.stated:
             value = self.stated[figure]
             return Floor(figure, value, self._unit(figure, value), None, "--floor", "--floor")

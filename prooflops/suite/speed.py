@@ -28,9 +28,7 @@ SAME_TIME = 1.05  # an interval that ends below shows no relevant difference
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of `slow` over time of `fast`: the median of paired ratios and its confidence
-    interval.
-    """
+    """Time of `slow` over that of `fast`: median of paired ratios, and its interval."""
 
     value: float
     low: float
@@ -48,8 +46,7 @@ class Ratio:
 
 
 class Speed:
-    """The fixture `speed`: compares the times of two functions on the device under test, on one
-    thread of the host.
+    """The fixture `speed`: compares the times of two functions, on one thread of the host.
 
     Threads that wait for one another, and interruptions, cause most of a busy machine's noise.
     Blocks are short because most short blocks fit between two interruptions.
@@ -78,8 +75,7 @@ class Speed:
         budget_s: float = 2.0,
         all_threads: bool = False,
     ) -> Ratio:
-        """How many times longer `slow` takes than `fast`, both warmed up, in interleaved pairs of
-        blocks.
+        """The ratio of times of `slow` to `fast`, both warmed up, in interleaved pairs of blocks.
 
         A block repeats its function until it lasts about `block_s`, a thousand times the timer's
         resolution; pairs are limited to `pairs`, and to `budget_s` after the first 9. The host uses
@@ -114,8 +110,7 @@ class Speed:
         usual: tuple[float, float] = (0, math.inf),
         **options: Any,
     ) -> Ratio:
-        """Asserts that `slow` takes `at_least` to `at_most` times as long as `fast`, and records
-        the ratio.
+        """Asserts and records that `slow` is `at_least` to `at_most` times slower than `fast`.
 
         Holds if the whole interval lies within the bounds and within `usual`, the ratios that
         healthy machines showed. Fails if it lies beyond a bound twice in a row, since a busy

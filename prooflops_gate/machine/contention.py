@@ -1,5 +1,4 @@
-"""Whether this process had the cores it wanted while something ran, or other work competed for
-them.
+"""Whether other work competed for the cores of this process while something ran.
 
 Standard library only, and cheap: it is read around every benchmark of every repo. Exact on Linux;
 other systems give a part of the figures. A contended measurement is not dropped: the gate repeats
@@ -32,7 +31,7 @@ OTHERS_CORES = 0.25
 OTHERS_SHARE = 1 / 32
 STEAL_SHARE = 0.05
 SWITCHES_PER_S = 100.0
-# From here on the process's own children may have preempted it.
+# The process's own children may have preempted it from here on.
 CHILDREN_CORES = 0.01
 # The kernel counts in hundredths of a second: a shorter time has no rates.
 SHORTEST_S = 0.1

@@ -1,5 +1,4 @@
-"""Whether this core runs at its full speed now, and where a benchmark uses several, the others as
-well.
+"""Whether the cores that a benchmark uses run at their full speed now.
 
 A core of a virtual machine often shares its silicon with another guest: for milliseconds to seconds
 it then runs at half its speed, which neither the load nor the time stolen shows. A short piece of

@@ -80,9 +80,7 @@ def _value(file: Path, key: str) -> int | None:
 
 
 def state() -> dict[str, Any]:
-    """`affinity`, `governor`, mean `clock_mhz` of the allowed cores, and `totals` (see
-    `throttle_totals`).
-    """
+    """`affinity`, `governor`, mean `clock_mhz` of the allowed cores, and `totals`."""
     cores = allowed_cores()
     sampled = cores[:: max(1, len(cores) // SAMPLED_CORES)][:SAMPLED_CORES]
     folders = [SYSTEM / f"cpu{core}" / "cpufreq" for core in sampled]
@@ -102,19 +100,14 @@ def state() -> dict[str, Any]:
 
 
 def throttle_totals(cores: Sequence[int]) -> dict[str, float]:
-    """Counters that grow while the CPU is slowed down, by its temperature (Intel) or by the quota
-    of a container.
-    """
+    """Counters that grow while heat (Intel) or a container's quota slows the CPU."""
     hot = [
         text(SYSTEM / f"cpu{core}" / "thermal_throttle" / "core_throttle_count") for core in cores
     ]
     counts = [int(count) for count in hot if count.isdigit()]
     totals: dict[str, float] = {"temperature": sum(counts)} if counts else {}
-    # Of the second and of the first version of cgroups.
-    for key in (
-        "throttled_usec",
-        "throttled_time",
-    ):
+    # Version 2 of cgroups has the first key, version 1 the second.
+    for key in ("throttled_usec", "throttled_time"):
         if (quota := _value(CGROUP / "cpu.stat", key)) is not None:
             totals["quota of the container"] = quota
     return totals
@@ -143,7 +136,7 @@ def cache_bytes(cores: Collection[int]) -> dict[str, int]:
 
     A cache that several cores share counts once.
     """
-    # By level and by the group of cores that share it.
+    # A key is the level and the group of cores that share the cache.
     found: dict[tuple[str, str], int] = {}
     for core in sorted(cores):
         for folder in sorted((SYSTEM / f"cpu{core}" / "cache").glob("index*")):

@@ -1,6 +1,6 @@
-"""The cycles that a GPU takes for the rounds of a benchmark.
+"""The cycles that a GPU spends on the rounds of a benchmark.
 
-A card lowers its clock as its power and temperature ask: an H200 from 1.98 to 1.2 GHz within a run.
+A card lowers its clock with its power and temperature: an H200 from 1.98 to 1.2 GHz within a run.
 Rounds then take longer, and as many cycles. Standard library, and pynvml if it is installed.
 """
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Names of NVML's bits (nvml.h, nvmlClocksEventReasons). Nobody asked for those outside ASKED_FOR.
+# Names of NVML's bits (nvml.h, nvmlClocksEventReasons). All but REQUESTED slow a card unasked.
 REASONS = {
     0x001: "idle",
     0x002: "application clocks",
@@ -24,7 +24,7 @@ REASONS = {
     0x080: "power brake",
     0x008: "hardware slowdown",
 }
-ASKED_FOR = ("idle", "application clocks", "sync boost", "display clocks")
+REQUESTED = ("idle", "application clocks", "sync boost", "display clocks")
 
 
 @cache

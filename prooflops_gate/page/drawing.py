@@ -1,4 +1,4 @@
-"""Draws plots and bars as SVG; style.css sets the colours, and titles give the figures.
+"""Draws plots and bars as SVG; style.css sets the colours, and titles have the figures.
 
 Coordinates are rounded to a tenth, so that the same plot gives the same bytes.
 """
@@ -214,7 +214,7 @@ def _block(block: Block, x: Scale, y: Scale) -> str:
 
 
 def _points(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:
-    """The points, then their labels, each on the side where no other point stands."""
+    """The points, then their labels, each on the side without another point."""
     places = [(x(point.x), y(point.y)) for point in points]
     for point, (left, height) in zip(points, places, strict=True):
         drawn = _marker(point, left, height)
@@ -232,7 +232,7 @@ def _points(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:
 
 
 def _would_cover(place: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether another point lies where the label on the right would stand."""
+    """Whether another point lies where the label on the right would be."""
     return 0 <= other[0] - place[0] < 24 and abs(other[1] - place[1]) < 10
 
 

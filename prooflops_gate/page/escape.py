@@ -9,7 +9,7 @@ from collections.abc import Collection
 from prooflops_gate.console.tables import visible
 
 CODE = re.compile(r"`([^`\n]+)`")
-# What Markdown gives a meaning: an underscore within a word and a lone bracket have none.
+# Markdown interprets these characters: an underscore within a word and a lone bracket have none.
 MARKDOWN = re.compile(r"[\\`*~]|(?<!\w)_|_(?!\w)|[#@](?=\w)|\](?=\()")
 FILE = re.compile(r"[\w][\w.-]*\.html")
 ADDRESS = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:)]")

@@ -1,4 +1,4 @@
-"""Shows a page as Markdown: whole, or short for places that take little, such as a comment."""
+"""Shows a page as Markdown: whole, or short for a comment."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class NodeRun:
 
     @classmethod
     def of(cls, record: Any, source: str, *, contended: bool = False) -> NodeRun:
-        """Reads a record, with contended times if asked. Raises one of NO_RECORD for others."""
+        """Reads a record, with its contended times where wanted. Raises one of NO_RECORD."""
         ours, fingerprint = record["prooflops"], record["prooflops"]["fingerprint"]
         device = str(fingerprint.get("device") or "")
         card = fingerprint.get("card") or (device if ":" in device else "")

@@ -99,14 +99,14 @@ def _counts(report: RunReport) -> list[list[str]]:
 
 
 def corrections_section(report: RunReport) -> Section:
-    """Claims that are wrong as they circulate, with what is true."""
+    """Claims that are commonly misstated, with what is true."""
     rows = []
     for each in report.with_verdicts("corrected"):
         true = each.claim.correction or each.reason
         rows.append([f"`{each.id}`", each.claim.statement, true])
-    head = ["claim", "wrong as it circulates", "true"]
+    head = ["claim", "commonly misstated", "true"]
     return Section(
-        "Wrong as it circulates, and what is true",
+        "Commonly misstated, and what is true",
         [head, *rows] if rows else (),
         anchor="corrections",
         is_folded=True,

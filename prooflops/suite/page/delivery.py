@@ -115,7 +115,7 @@ def _causes(bench: Measurement) -> list[str]:
 
 
 def floor_of_record(entry: Mapping[str, Any]) -> Floor:
-    """A floor as a record holds it."""
+    """A floor from a record."""
     healthy = entry["healthy"] and tuple(entry["healthy"])
     return Floor(**{**entry, "healthy": healthy})
 
@@ -194,7 +194,7 @@ def _notes(figure: Figure, row: Measurement) -> Iterator[str]:
 
 
 def value_text(figure: Figure) -> str:
-    """The figure as its row gives its rate; a time as a time."""
+    """The figure in the unit of its row's rate."""
     value, unit = float(figure.entry["value"]), str(figure.entry["unit"])
     rate = figure.row.rate if figure.row else None
     if unit != "s" and rate and abs(rate[0] / value - 1) < SAME_FIGURE:

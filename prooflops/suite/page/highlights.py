@@ -18,7 +18,7 @@ NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", 
 POWER_LIMITED = 1.05
 # Arrays of fewer last-level caches are partly served by the caches.
 FEWEST_CACHES = 4.0
-# Of longer lists the first names are printed.
+# Longer lists are cut after so many names.
 MOST_NAMED = 4
 # Families of whole training steps.
 TRAINING_STEPS = ("step", "mfu")
@@ -174,7 +174,7 @@ def _bandwidth(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         share = f", {best.number('mbu'):.0%} of the vendor's figure" if best.has("mbu") else ""
         marked = f", {best.unsettled}" if best.unsettled else ""
         kernel = best.case.partition("-")[2]
-        yield f"the memory gives {best.rate_text} at most ({kernel}{marked}){share}"
+        yield f"memory bandwidth: {best.rate_text} at most ({kernel}{marked}){share}"
 
 
 def _power(benchmarks: Sequence[Measurement]) -> Iterable[str]:

@@ -20,7 +20,7 @@ from prooflops_gate.console.tables import binary, engineering, many
 from prooflops_gate.history.page import trend_sections
 from prooflops_gate.page.section import ABSENT, Headline, Page, Section
 
-# A page for a pull request, whose comments take 65,536 characters.
+# A comment on a pull request has at most 65,536 characters.
 LARGEST_SHORT_PAGE_BYTES = 20_000
 BARS = (
     "Each bar runs from 0 to the nominal peak. A line marks the floor, a band what healthy devices "

@@ -15,7 +15,7 @@ from prooflops.suite.page.reread import with_facts_of_conditions
 
 SAME_SHARE_OF_READS = 0.05
 SHARES_OF_CEILING = ("share_of_ceiling", "model_share_of_ceiling")
-# A kernel below this share of its roof is not held back by it.
+# Below this share of its roof a kernel is limited by something else.
 LEAST_SHARE_OF_A_ROOF = 0.5
 # A third of such a call is the launch: its rate says little of the cache.
 FEW_LAUNCHES = 3.0
@@ -46,8 +46,9 @@ def ceilings_of(benchmarks: Sequence[Measurement]) -> dict[str, float]:
 
 
 def _calls_apart(benchmarks: Sequence[Measurement]) -> Iterable[Measurement]:
-    """Marks streams of a cache whose time is that of their calls: a farther cache is faster, or
-    they take few launches.
+    """Marks streams of a cache whose time is that of their calls.
+
+    A farther cache is faster, or the call lasts no longer than a few launches.
     """
     caches = [bench for bench in benchmarks if bench.level.startswith("L") and bench.rate]
     launch_s = max((each.median_s for each in benchmarks if each.family == "launch"), default=0.0)
@@ -77,7 +78,7 @@ def _compared(
 def _under_the_roofs(
     bench: Measurement, ceiling: float, streams: Iterable[Measurement]
 ) -> dict[str, Any]:
-    """The kernel's place under the highest roofs, and which of them it is held back by."""
+    """The kernel's place under the highest roofs, and the one that limits it."""
     reads = bench.number("read_share")
     alike = [
         each.number("bytes_per_s")

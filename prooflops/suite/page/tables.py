@@ -41,7 +41,7 @@ ROOFLINE_HEAD = [
     "achieved",
     "share",
     "spread",
-    "held back by",
+    "limited by",
     "ridge",
     "on paper",
 ]
@@ -95,7 +95,7 @@ def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
 
 
 def memory_stream(benchmarks: Sequence[Measurement]) -> Measurement | None:
-    """The fastest stream from and to memory: the one bandwidth of the memory that a page gives."""
+    """The fastest stream from and to memory: the bandwidth of the memory on every page."""
     streams = [bench for bench in benchmarks if bench.level == "memory" and bench.rate]
     return max(streams, key=lambda bench: bench.number("bytes_per_s"), default=None)
 
@@ -103,7 +103,7 @@ def memory_stream(benchmarks: Sequence[Measurement]) -> Measurement | None:
 def best_products(benchmarks: Sequence[Measurement]) -> dict[str, Measurement]:
     """The fastest matrix product of each dtype, the fastest dtype first.
 
-    Contention only lowers a rate, so that contended products take part, and are marked.
+    Contention only lowers a rate, so contended products are compared too, and marked.
     """
     best: dict[str, Measurement] = {}
     for bench in benchmarks:

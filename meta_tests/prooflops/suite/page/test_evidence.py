@@ -16,7 +16,7 @@ from prooflops_gate.page.markdown import markdown
 
 KEPT = sorted((ROOT / "results").glob("*.jsonl"))
 # From here on a page repeats the registry, as it was when the page was written.
-OF_THE_REGISTRY = "## Wrong as it circulates"
+OF_THE_REGISTRY = "## Commonly misstated"
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ PLANTED = {
         SQUARE, {"share_of_ceiling": 1.189}, {}, "is at 118.9% of the own ceiling"
     ),
     "two ceilings": (SQUARE, {"share_of_ceiling": 0.859}, {}, "ceiling of bf16 has several"),
-    "held back by a roof that is far": (
+    "limited by a roof that is far": (
         "layer[fp32-batch-16]", {"bound": "memory"}, {}, "is memory-bound at 17.7% of its roof"
     ),
     "a launch with a bandwidth": ("stream[L2-copy]", {"bound": ""}, {}, "takes few launches"),
