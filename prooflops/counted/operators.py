@@ -16,7 +16,6 @@ addition per output against 2k.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -79,37 +78,97 @@ def elements(tensor: Any) -> int:
     return int(prod(tensor.shape))
 
 
+def width(tensor: Any) -> int:
+    """The size of a tensor's last dimension."""
+    return int(tensor.shape[-1])
+
+
 # --- products: sums of multiply-adds, comparable to 2mkn ------------------------------------------
 
 
-def _product(place: int) -> Formula:
-    """Each result sums over the last dimension of the argument at this place."""
-    return lambda out, *args, **_: 2 * elements(out) * int(args[place].shape[-1])
+def product(names: str) -> Callable[[Formula], Formula]:
+    """`operator` for products of torch's own, by their names in a row."""
+    return operator(*(f"aten.{name}" for name in names.split()))
 
 
+# aten.linear is an operator of its own on MPS alone.
+@product(
+    "mv linear _int_mm _scaled_mm _scaled_mm_v2 "
+    "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu"
+)
+def _product(out: Any, a: Any, *_: Any, **__: Any) -> int:
+    """Each result sums over the last dimension of the first factor."""
+    return 2 * elements(out) * width(a)
+
+
+@product("addmv _addmm_activation")
+def _added_product(out: Any, _added: Any, a: Any, *_: Any, **__: Any) -> int:
+    return _product(out, a)
+
+
+# A packed weight has no shape.
+@operator("quantized.linear_dynamic", "quantized.linear_relu_dynamic")
+def _packed_product(out: Any, x: Any, *_: Any) -> int:
+    return 2 * elements(x) * width(out)
+
+
+@product("dot vdot")
+def _dot(_out: Any, a: Any, _b: Any) -> int:
+    return 2 * elements(a)
+
+
+@product("addr")
+def _outer(out: Any, *_: Any, **__: Any) -> int:
+    return 2 * elements(out)
+
+
+@product("addbmm")
+def _sum_of_products(_out: Any, _added: Any, a: Any, b: Any, **_: Any) -> int:
+    return 2 * elements(a) * width(b)
+
+
+@product("_grouped_mm _scaled_grouped_mm")
 def _grouped_product(_out: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
     """Groups of rows, of columns or of terms, each with a matrix of its own; every group padded in
     full.
     """
     groups = int(a.shape[0]) if len(a.shape) == len(b.shape) == 3 else 1
-    return 2 * groups * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
+    return 2 * groups * int(a.shape[-2]) * width(a) * width(b)
 
 
-def _convolution_backward(_out: Any, grad_output: Any, x: Any, weight: Any, *rest: Any) -> int:
+@product("linear_backward")
+def _linear_backward(_out: Any, x: Any, grad: Any, _weight: Any, mask: Any) -> int:
+    """Each gradient pairs the same factors as the forward pass; that of a bias is a sum."""
+    return _product(grad, x) * sum(map(bool, mask[:2]))
+
+
+@product("convolution_backward")
+def _convolution_backward(
+    _out: Any,
+    grad: Any,
+    x: Any,
+    weight: Any,
+    _bias_sizes: Any,
+    _stride: Any,
+    _padding: Any,
+    _dilation: Any,
+    transposed: bool,
+    _output_padding: Any,
+    _groups: int,
+    mask: Sequence[bool],
+) -> int:
     """Each of the two gradients pairs the same factors as the forward convolution does, whatever
     the groups.
 
-    A weight has only 1/groups of the input channels. Torch's formula takes the input's channels
+    A weight has only 1/groups of the input channels. Torch's formula uses the input's channels
     instead, and so counts the gradient of the weight `groups` times.
     """
-    _bias_sizes, _stride, _padding, _dilation, transposed, _output_padding, _groups, output_mask = (
-        rest
-    )
-    positions = (x if transposed else grad_output).shape[2:]
+    positions = (x if transposed else grad).shape[2:]
     forward = 2 * int(x.shape[0]) * int(prod(positions)) * elements(weight)
-    return forward * (bool(output_mask[0]) + bool(output_mask[1]))
+    return forward * sum(map(bool, mask[:2]))
 
 
+@product("_trilinear")
 def _trilinear(
     _out: Any,
     a: Any,
@@ -134,237 +193,435 @@ def _trilinear(
     pair = [i for i in sizes if i not in expand_a or i not in expand_b]
     first = [i for i in pair if i in summed and i in expand_c]
     rest = [i for i in sizes if i not in first]
-    return sum(
-        (2 if any(i in summed for i in over) else 1) * prod(sizes[i] for i in indices)
-        for indices, over in ((pair, first), (rest, [i for i in rest if i in summed]))
-    )
+    then = [i for i in rest if i in summed]
+    flops = 0
+    for indices, sums in ((pair, first), (rest, then)):
+        flops += (2 if sums else 1) * prod(sizes[i] for i in indices)
+    return flops
 
 
-def _recurrent(_out: Any, x: Any, *rest: Any) -> int:
+@product("_cudnn_rnn mkldnn_rnn_layer")
+def _recurrent(_out: Any, x: Any, weights: Any, *rest: Any) -> int:
     """Every matrix of weights meets every token once: one list of weights (cuDNN), or two tensors
     (oneDNN).
     """
-    weights = rest[0] if isinstance(rest[0], (list, tuple)) else rest[:2]
-    tokens = elements(x) // int(x.shape[-1])
-    return 2 * tokens * sum(elements(weight) for weight in weights if len(weight.shape) == 2)
+    if not isinstance(weights, (list, tuple)):
+        weights = weights, rest[0]
+    tokens = elements(x) // width(x)
+    return 2 * tokens * sum(elements(each) for each in weights if len(each.shape) == 2)
 
 
-def _solved(out: Any, matrix: Any) -> int:
+@product("_cudnn_rnn_backward mkldnn_rnn_layer_backward")
+def _recurrent_backward(*args: Any) -> int:
+    return 2 * _recurrent(*args)
+
+
+@product("linalg_solve_triangular")
+def _solved(out: Any, matrix: Any, *_: Any, **__: Any) -> int:
     """Substitution by a triangular matrix: n multiply-adds for two elements of the result."""
-    return elements(out) * int(matrix.shape[-1])
+    return elements(out) * width(matrix)
 
 
+@product("triangular_solve")
+def _solved_as_second_argument(out: Any, _b: Any, matrix: Any, *_: Any, **__: Any) -> int:
+    return _solved(out[0], matrix)
+
+
+@product("linalg_lu_solve")
+def _solved_twice(out: Any, matrix: Any, *_: Any, **__: Any) -> int:
+    return 2 * _solved(out, matrix)
+
+
+@product("cholesky_solve")
+def _solved_by_cholesky(out: Any, _b: Any, matrix: Any, *_: Any, **__: Any) -> int:
+    return _solved_twice(out, matrix)
+
+
+@product("linalg_lu_factor_ex _linalg_det _linalg_slogdet")
 def _lu(_out: Any, matrix: Any, *_: Any, **__: Any) -> int:
     """LU factorisation: each of k pivots updates the rows below it, one column less each time;
     2/3·n³ of a square.
     """
     rows, columns = map(int, matrix.shape[-2:])
     k = min(rows, columns)
-    return int(prod(matrix.shape[:-2])) * (
-        2 * rows * columns * k - (rows + columns) * k**2 + 2 * k**3 // 3
-    )
+    of_one = 2 * rows * columns * k - (rows + columns) * k**2 + 2 * k**3 // 3
+    return int(prod(matrix.shape[:-2])) * of_one
 
 
-def _fused_layer(weights: slice, _out: Any, x: Any, *rest: Any, **_: Any) -> int:
-    """Attention with its maps, or a whole layer of an encoder: every matrix meets every token;
-    scores and values.
-    """
-    batch, tokens, width = map(int, x.shape)
-    matrices = sum(elements(each) for each in rest[weights] if len(getattr(each, "shape", ())) == 2)
-    return 2 * batch * tokens * (matrices + 2 * tokens * width)
+@product("_linalg_solve_ex")
+def _factored_and_solved(out: Any, matrix: Any, *_: Any, **__: Any) -> int:
+    return _lu(out, matrix) + _solved_twice(out[0], matrix)
 
 
-# aten.linear is an operator of its own on MPS alone.
-PRODUCT_FORMULAS: dict[str, Formula] = {
-    "mv linear _int_mm _scaled_mm _scaled_mm_v2": _product(0),
-    "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu": _product(0),
-    "addmv _addmm_activation": _product(1),
-    # Their packed weight has no shape.
-    "quantized.linear_dynamic quantized.linear_relu_dynamic": lambda out, x, *_: (
-        2 * elements(x) * int(out.shape[-1])
-    ),
-    "dot vdot": lambda _out, a, _b: 2 * elements(a),
-    "addr": lambda out, *_, **__: 2 * elements(out),
-    "addbmm": lambda _out, _added, a, b, **_: 2 * elements(a) * int(b.shape[-1]),
-    "_grouped_mm _scaled_grouped_mm": _grouped_product,
-    # Each gradient pairs the same factors as the forward pass; that of a bias is a sum.
-    "linear_backward": lambda _out, x, grad, _weight, mask: (
-        _product(0)(grad, x) * (bool(mask[0]) + bool(mask[1]))
-    ),
-    "convolution_backward": _convolution_backward,
-    "_trilinear": _trilinear,
-    "linalg_solve_triangular": lambda out, matrix, *_, **__: _solved(out, matrix),
-    "triangular_solve": lambda out, _b, matrix, *_, **__: _solved(out[0], matrix),
-    "linalg_lu_factor_ex _linalg_det _linalg_slogdet": _lu,
-    # Two triangles are solved.
-    "linalg_lu_solve": lambda out, matrix, *_, **__: 2 * _solved(out, matrix),
-    "_linalg_solve_ex": lambda out, matrix, *_, **__: (
-        _lu(out, matrix) + 2 * _solved(out[0], matrix)
-    ),
-    "linalg_inv_ex": lambda _out, matrix, *_, **__: 2 * elements(matrix) * int(matrix.shape[-1]),
-    "linalg_cholesky_ex": lambda _out, matrix, *_, **__: (
-        elements(matrix) * int(matrix.shape[-1]) // 3
-    ),
-    "cholesky_solve": lambda out, _b, matrix, *_, **__: 2 * _solved(out, matrix),
-    # Rows with their square norm and a one beside them: |x|² - 2·x·y + |y|² is one product.
-    "_euclidean_dist": lambda out, x, *_: 2 * elements(out) * (int(x.shape[-1]) + 2),
-    "_native_multi_head_attention": partial(_fused_layer, slice(4, 8)),
-    "_transformer_encoder_layer_fwd": partial(_fused_layer, slice(2, 17)),
-    "_cudnn_rnn mkldnn_rnn_layer": _recurrent,
-    "_cudnn_rnn_backward mkldnn_rnn_layer_backward": lambda *args: 2 * _recurrent(*args),
-}
+@product("linalg_inv_ex")
+def _inverse(_out: Any, matrix: Any, *_: Any, **__: Any) -> int:
+    return 2 * elements(matrix) * width(matrix)
+
+
+@product("linalg_cholesky_ex")
+def _cholesky(_out: Any, matrix: Any, *_: Any, **__: Any) -> int:
+    return elements(matrix) * width(matrix) // 3
+
+
+@product("_euclidean_dist")
+def _distances(out: Any, x: Any, *_: Any) -> int:
+    """|x|² - 2·x·y + |y|² is one product: rows with their square norm and a one beside them."""
+    return 2 * elements(out) * (width(x) + 2)
+
+
+@product("_native_multi_head_attention")
+def _attention_layer(
+    _out: Any,
+    x: Any,
+    _key: Any,
+    _value: Any,
+    _width: int,
+    _heads: int,
+    qkv_weight: Any,
+    _qkv_bias: Any,
+    out_weight: Any,
+    *_: Any,
+    **__: Any,
+) -> int:
+    return _fused_layer(x, qkv_weight, out_weight)
+
+
+@product("_transformer_encoder_layer_fwd")
+def _encoder_layer(
+    _out: Any,
+    x: Any,
+    _width: int,
+    _heads: int,
+    qkv_weight: Any,
+    _qkv_bias: Any,
+    out_weight: Any,
+    _out_bias: Any,
+    _use_gelu: bool,
+    _norm_first: bool,
+    _eps: float,
+    _norm_1_weight: Any,
+    _norm_1_bias: Any,
+    _norm_2_weight: Any,
+    _norm_2_bias: Any,
+    up_weight: Any,
+    _up_bias: Any,
+    down_weight: Any,
+    *_: Any,
+    **__: Any,
+) -> int:
+    return _fused_layer(x, qkv_weight, out_weight, up_weight, down_weight)
+
+
+def _fused_layer(x: Any, *matrices: Any) -> int:
+    """Every matrix meets every token; scores and values of attention."""
+    batch, tokens, dim = map(int, x.shape)
+    return 2 * batch * tokens * (elements(matrices) + 2 * tokens * dim)
+
 
 # --- elementwise operations and reductions: one FLOP per element and function ---------------------
 # A fused operator counts as many functions as it fuses, so that a fused and an unfused layer cost
 # the same.
 
 
-def _per_element(flops: int, place: int) -> Formula:
-    return lambda _out, *args, **_: flops * elements(args[place])
+def elementwise(names: str) -> Callable[[Formula], Formula]:
+    """`operator` for elementwise operators of torch's own, by their names in a row."""
+    return operator(*(f"aten.{name}" for name in names.split()), kind="elementwise")
 
 
+@elementwise("_softmax _safe_softmax")
+def _softmax(_out: Any, x: Any, *_: Any) -> int:
+    """Maximum, subtract, exp, sum, divide."""
+    return 5 * elements(x)
+
+
+@elementwise("_softmax_backward_data _log_softmax_backward_data")
+def _softmax_backward(_out: Any, grad: Any, *_: Any) -> int:
+    """Multiply, sum, subtract, multiply; of the logarithm sum, exp, multiply, subtract."""
+    return 4 * elements(grad)
+
+
+@elementwise("_log_softmax")
 def _log_softmax(_out: Any, x: Any, dim: int, *_: Any) -> int:
+    """Maximum, subtract, exp, sum, subtract; the log of each sum."""
     rows = elements(x) // int(x.shape[dim]) if elements(x) else 0
-    return 5 * elements(x) + rows  # maximum, subtract, exp, sum, log of the sum, subtract
+    return 5 * elements(x) + rows
 
 
-def _normalisation(statistics: int, weight: int, out: Any, *args: Any) -> int:
-    """Mean, subtract, square, mean, times 1/sqrt(variance + eps); then times weight, plus bias.
-
-    `statistics` is the place in the result of one number for each group that is normalised
-    together: one sum and one square root. `weight` is the place of the weight; the bias follows it.
-    """
-    steps = 5 + sum(args[place] is not None for place in (weight, weight + 1))
-    return steps * elements(args[0]) + 2 * elements(out[statistics])
+@elementwise("_cdist_forward")
+def _cdist(out: Any, x: Any, *_: Any) -> int:
+    """Subtract, power, add."""
+    return 3 * elements(out) * width(x)
 
 
-def _normalisation_backward(weight: int, mask: int, _out: Any, *args: Any) -> int:
-    """The normalised input again (2); the gradient of input (7, or 8 with a weight), weight (2) and
-    bias (1).
-    """
-    of_input, of_weight, of_bias = map(bool, args[mask])
-    steps = (
-        2 * (of_input or of_weight)
-        + (7 + (args[weight] is not None)) * of_input
-        + 2 * of_weight
-        + of_bias
-    )
-    return steps * elements(args[1])
+@elementwise("_cdist_backward")
+def _cdist_backward(_out: Any, grad: Any, x: Any, *_: Any) -> int:
+    """Subtract, power, multiply, add."""
+    return 4 * elements(grad) * width(x)
 
 
-def _cudnn_batch_norm_backward(_out: Any, x: Any, _grad: Any, *_: Any) -> int:
-    """As `_normalisation_backward` of all three gradients, which cuDNN always computes."""
-    return (2 + 8 + 2 + 1) * elements(x)
+@elementwise("mse_loss")
+def _mse_loss(_out: Any, x: Any, _target: Any, reduction: int = 1) -> int:
+    is_reduced = reduction != 0
+    return (2 + is_reduced) * elements(x)
 
 
-def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, *rest: Any, **_: Any) -> int:
-    """The running statistics, a few FLOPs per channel, are ignored."""
-    is_training = next((flag for flag in rest if isinstance(flag, bool)), True)
-    if is_training:
-        return _normalisation(1, 1, out, x, weight, bias)
-    return (2 + (weight is not None) + (bias is not None)) * elements(x)
+@elementwise("mse_loss_backward")
+def _mse_loss_backward(_out: Any, _grad: Any, x: Any, *_: Any) -> int:
+    return 3 * elements(x)
 
 
-def _rms_norm(out: Any, x: Any, _shape: Any, weight: Any = None, *_: Any) -> int:
-    return (3 + (weight is not None)) * elements(x) + 2 * elements(out[1])
+@elementwise("nll_loss_forward nll_loss2d_forward")
+def _nll_loss(_out: Any, _x: Any, target: Any, *_: Any) -> int:
+    """One element of each row."""
+    return elements(target)
 
 
-def _rms_norm_backward(_out: Any, _grad: Any, x: Any, *rest: Any) -> int:
-    (weight, mask) = rest[2:]
-    return (1 + (5 + (weight is not None)) * bool(mask[0]) + 2 * bool(mask[1])) * elements(x)
+@elementwise("nll_loss_backward nll_loss2d_backward")
+def _nll_loss_backward(_out: Any, _grad: Any, _x: Any, target: Any, *_: Any) -> int:
+    return elements(target)
 
 
-def _activation(name: str, table: dict[str, int]) -> Formula:
-    return lambda _out, x, *_, approximate="none": (
-        table[f"{name}_tanh" if approximate == "tanh" else name] * elements(x)
-    )
+@elementwise("embedding_dense_backward")
+def _embedding_backward(_out: Any, grad: Any, *_: Any) -> int:
+    """An addition per element added, not per element of the table."""
+    return elements(grad)
 
 
-def _pooling(dimensions: int, out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
-    """Every element of a window is read once: a comparison or an addition; in the backward pass,
-    one addition each.
-    """
-    window = int(prod(sizes)) if len(sizes) == dimensions else int(sizes[0]) ** dimensions
-    return window * elements(out[0] if isinstance(out, tuple) else out)
-
-
+@elementwise("_embedding_bag _embedding_bag_forward_only _embedding_bag_backward")
 def _embedding_bag(_out: Any, rows: Any, indices: Any, *_: Any) -> int:
     """`rows` is the table, or the gradient of the sums: as wide."""
-    return elements(indices) * int(rows.shape[-1])
+    return elements(indices) * width(rows)
 
 
+@elementwise("index_add")
+def _index_add(_out: Any, _x: Any, _dim: int, _index: Any, source: Any, **_: Any) -> int:
+    return elements(source)
+
+
+@elementwise("scatter_add")
+def _scatter_add(_out: Any, _x: Any, _dim: int, index: Any, *_: Any) -> int:
+    return elements(index)
+
+
+@elementwise("index_put _index_put_impl")
 def _index_put(
     _out: Any, _x: Any, _indices: Any, values: Any, accumulate: bool = False, *_: Any
 ) -> int:
     return elements(values) if accumulate else 0
 
 
-def _optimizer(flops: int, _out: Any, params: Any, *_: Any, **options: Any) -> int:
+@elementwise("_amp_foreach_non_finite_check_and_unscale")
+def _unscale(_out: Any, gradients: Any, *_: Any) -> int:
+    return elements(gradients)
+
+
+def _normalisation(x: Any, weight: Any, bias: Any, statistics: Any) -> int:
+    """Mean, subtract, square, mean, times 1/sqrt(variance + eps); then times weight, plus bias.
+
+    Each group that is normalised together has one of the `statistics`: one sum and one square root.
+    """
+    steps = 5 + (weight is not None) + (bias is not None)
+    return steps * elements(x) + 2 * elements(statistics)
+
+
+@elementwise("native_layer_norm")
+def _layer_norm(out: Any, x: Any, _shape: Any, weight: Any, bias: Any, *_: Any) -> int:
+    return _normalisation(x, weight, bias, statistics=out[2])
+
+
+@elementwise("native_group_norm")
+def _group_norm(out: Any, x: Any, weight: Any, bias: Any, *_: Any) -> int:
+    return _normalisation(x, weight, bias, statistics=out[2])
+
+
+@elementwise("native_batch_norm cudnn_batch_norm _native_batch_norm_legit _batch_norm_with_update")
+def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, *rest: Any, **_: Any) -> int:
+    """The running statistics, a few FLOPs per channel, are ignored."""
+    is_training = next((flag for flag in rest if isinstance(flag, bool)), True)
+    if is_training:
+        return _normalisation(x, weight, bias, statistics=out[1])
+    return _batch_norm_in_evaluation(out, x, weight, bias)
+
+
+@elementwise("_native_batch_norm_legit_no_training")
+def _batch_norm_in_evaluation(_out: Any, x: Any, weight: Any, bias: Any, *_: Any) -> int:
+    return (2 + (weight is not None) + (bias is not None)) * elements(x)
+
+
+def _normalisation_backward(x: Any, weight: Any, mask: Sequence[bool]) -> int:
+    """The normalised input again (2); the gradient of input (7, or 8 with a weight), weight (2) and
+    bias (1).
+    """
+    of_input, of_weight, of_bias = mask
+    steps = 2 if of_input or of_weight else 0
+    if of_input:
+        steps += 7 if weight is None else 8
+    if of_weight:
+        steps += 2
+    if of_bias:
+        steps += 1
+    return steps * elements(x)
+
+
+@elementwise("native_layer_norm_backward")
+def _layer_norm_backward(
+    _out: Any,
+    _grad: Any,
+    x: Any,
+    _shape: Any,
+    _mean: Any,
+    _root: Any,
+    weight: Any,
+    _bias: Any,
+    mask: Sequence[bool],
+) -> int:
+    return _normalisation_backward(x, weight, mask)
+
+
+@elementwise("native_group_norm_backward")
+def _group_norm_backward(
+    _out: Any, _grad: Any, x: Any, _mean: Any, _root: Any, weight: Any, *sizes_and_mask: Any
+) -> int:
+    *_, mask = sizes_and_mask
+    return _normalisation_backward(x, weight, mask)
+
+
+@elementwise("batch_norm_backward native_batch_norm_backward")
+def _batch_norm_backward(
+    _out: Any,
+    _grad: Any,
+    x: Any,
+    weight: Any,
+    _running_mean: Any,
+    _running_variance: Any,
+    _mean: Any,
+    _root: Any,
+    _is_training: bool,
+    _eps: float,
+    mask: Sequence[bool],
+    *_: Any,
+) -> int:
+    return _normalisation_backward(x, weight, mask)
+
+
+@elementwise("cudnn_batch_norm_backward")
+def _cudnn_batch_norm_backward(_out: Any, x: Any, _grad: Any, weight: Any, *_: Any) -> int:
+    """cuDNN always computes all three gradients."""
+    return _normalisation_backward(x, weight, (True, True, True))
+
+
+@elementwise("_fused_rms_norm")
+def _rms_norm(out: Any, x: Any, _shape: Any, weight: Any = None, *_: Any) -> int:
+    return (3 + (weight is not None)) * elements(x) + 2 * elements(out[1])
+
+
+@elementwise("_fused_rms_norm_backward")
+def _rms_norm_backward(
+    _out: Any, _grad: Any, x: Any, _shape: Any, _root: Any, weight: Any, mask: Sequence[bool]
+) -> int:
+    of_input, of_weight = mask
+    steps = 1
+    if of_input:
+        steps += 5 if weight is None else 6
+    if of_weight:
+        steps += 2
+    return steps * elements(x)
+
+
+@elementwise("gelu")
+def _gelu(_out: Any, x: Any, *, approximate: str = "none") -> int:
+    return FLOPS_PER_ELEMENT[_gelu_called(approximate)] * elements(x)
+
+
+@elementwise("gelu_backward")
+def _gelu_backward(_out: Any, _grad: Any, x: Any, *, approximate: str = "none") -> int:
+    return GRADIENT_FLOPS_PER_ELEMENT[_gelu_called(approximate)] * elements(x)
+
+
+def _gelu_called(approximate: str) -> str:
+    return "gelu_tanh" if approximate == "tanh" else "gelu"
+
+
+@elementwise("silu")
+def _silu(_out: Any, x: Any) -> int:
+    return FLOPS_PER_ELEMENT["silu"] * elements(x)
+
+
+@elementwise("silu_backward")
+def _silu_backward(_out: Any, grad: Any, *_: Any) -> int:
+    return GRADIENT_FLOPS_PER_ELEMENT["silu"] * elements(grad)
+
+
+@elementwise("native_dropout")
+def _dropout(_out: Any, x: Any, _p: float, train: bool | None = True) -> int:
+    """Times the mask, times 1/(1 - p)."""
+    return 0 if train is False else 2 * elements(x)
+
+
+def _pooled(pooled: Any, sizes: Sequence[int], dimensions: int) -> int:
+    """Every element of a window is read once: a comparison or an addition; in the backward pass,
+    one addition each.
+    """
+    window = int(prod(sizes)) if len(sizes) == dimensions else int(sizes[0]) ** dimensions
+    return window * elements(pooled)
+
+
+@elementwise("max_pool2d_with_indices")
+def _max_pool2d(out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
+    return _pooled(out[0], sizes, dimensions=2)
+
+
+@elementwise("max_pool3d_with_indices")
+def _max_pool3d(out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
+    return _pooled(out[0], sizes, dimensions=3)
+
+
+@elementwise("max_pool2d_with_indices_backward max_pool3d_with_indices_backward")
+def _max_pool_backward(_out: Any, grad: Any, *_: Any) -> int:
+    return elements(grad)
+
+
+@elementwise("avg_pool2d")
+def _avg_pool2d(out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
+    return _pooled(out, sizes, dimensions=2)
+
+
+@elementwise("avg_pool3d")
+def _avg_pool3d(out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
+    return _pooled(out, sizes, dimensions=3)
+
+
+@elementwise("avg_pool2d_backward")
+def _avg_pool2d_backward(_out: Any, grad: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
+    return _pooled(grad, sizes, dimensions=2)
+
+
+@elementwise("avg_pool3d_backward")
+def _avg_pool3d_backward(_out: Any, grad: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
+    return _pooled(grad, sizes, dimensions=3)
+
+
+def _chosen(options: dict[str, Any]) -> int:
     """One FLOP more for each option, and two for momentum after the first step, as torch's loop
     over tensors does.
     """
-    extra = sum(
-        bool(options.get(name)) for name in ("weight_decay", "amsgrad", "maximize", "nesterov")
-    )
-    momentum = bool(options.get("momentum")) and not options["is_first_step"]
-    return (flops + extra + 2 * momentum) * elements(params)
+    names = ("weight_decay", "amsgrad", "maximize", "nesterov")
+    chosen = sum(bool(options.get(name)) for name in names)
+    has_momentum = options.get("momentum") and not options["is_first_step"]
+    return chosen + (2 if has_momentum else 0)
 
 
-ELEMENTWISE_FORMULAS: dict[str, Formula] = {
-    "_softmax _safe_softmax": _per_element(5, 0),  # maximum, subtract, exp, sum, divide
-    "_cdist_forward": lambda out, x, *_: (
-        3 * elements(out) * int(x.shape[-1])
-    ),  # subtract, power, add
-    # Subtract, power, multiply, add.
-    "_cdist_backward": lambda _out, grad, x, *_: 4 * elements(grad) * int(x.shape[-1]),
-    "_softmax_backward_data": _per_element(4, 0),  # multiply, sum, subtract, multiply
-    "_log_softmax": _log_softmax,
-    "_log_softmax_backward_data": _per_element(4, 0),  # sum, exp, multiply, subtract
-    "mse_loss": lambda _out, x, _target, reduction=1: (2 + (reduction != 0)) * elements(x),
-    "mse_loss_backward": _per_element(3, 1),
-    "nll_loss_forward nll_loss2d_forward": _per_element(1, 1),  # one element of each row
-    "nll_loss_backward nll_loss2d_backward": _per_element(1, 2),
-    "embedding_dense_backward": _per_element(
-        1, 0
-    ),  # an addition per element added, not per element of the table
-    "_embedding_bag _embedding_bag_forward_only _embedding_bag_backward": _embedding_bag,
-    "index_add": _per_element(1, 3),
-    "index_put _index_put_impl": _index_put,
-    "scatter_add": _per_element(1, 2),
-    "_amp_foreach_non_finite_check_and_unscale": _per_element(1, 0),
-    "native_layer_norm": partial(_normalisation, 2, 2),
-    "native_group_norm": partial(_normalisation, 2, 1),
-    "native_layer_norm_backward": partial(_normalisation_backward, 5, 7),
-    "native_group_norm_backward": partial(_normalisation_backward, 4, 9),
-    "batch_norm_backward native_batch_norm_backward": partial(_normalisation_backward, 2, 9),
-    "cudnn_batch_norm_backward": _cudnn_batch_norm_backward,
-    "native_batch_norm cudnn_batch_norm": _batch_norm,
-    "_native_batch_norm_legit _batch_norm_with_update": _batch_norm,
-    "_native_batch_norm_legit_no_training": lambda out, x, weight, bias, *_: _batch_norm(
-        out, x, weight, bias, False
-    ),
-    "_fused_rms_norm": _rms_norm,
-    "_fused_rms_norm_backward": _rms_norm_backward,
-    "gelu": _activation("gelu", FLOPS_PER_ELEMENT),
-    "silu": _activation("silu", FLOPS_PER_ELEMENT),
-    "gelu_backward": _activation("gelu", GRADIENT_FLOPS_PER_ELEMENT),
-    "silu_backward": _activation("silu", GRADIENT_FLOPS_PER_ELEMENT),
-    # Times the mask, times 1/(1 - p).
-    "native_dropout": lambda _out, x, _p, train=True: 0 if train is False else 2 * elements(x),
-    "max_pool2d_with_indices avg_pool2d": partial(_pooling, 2),
-    "max_pool3d_with_indices avg_pool3d": partial(_pooling, 3),
-    "max_pool2d_with_indices_backward max_pool3d_with_indices_backward": _per_element(1, 0),
-    "avg_pool2d_backward": lambda _out, grad, x, *sizes: _pooling(2, grad, x, *sizes),
-    "avg_pool3d_backward": lambda _out, grad, x, *sizes: _pooling(3, grad, x, *sizes),
-    "_fused_adam _fused_adamw": partial(
-        _optimizer, 7
-    ),  # lerp, mul, addcmul, sqrt, div, add, addcdiv
-    "_fused_sgd": partial(_optimizer, 1),
-    "_fused_adagrad": partial(_optimizer, 4),
-}
+@elementwise("_fused_adam _fused_adamw")
+def _fused_adam(_out: Any, parameters: Any, *_: Any, **options: Any) -> int:
+    """lerp, mul, addcmul, sqrt, div, add, addcdiv."""
+    return (7 + _chosen(options)) * elements(parameters)
 
-for _kind, _formulas in (("products", PRODUCT_FORMULAS), ("elementwise", ELEMENTWISE_FORMULAS)):
-    for _names, _formula in _formulas.items():
-        operator(*(name if "." in name else f"aten.{name}" for name in _names.split()), kind=_kind)(
-            _formula
-        )
+
+@elementwise("_fused_adagrad")
+def _fused_adagrad(_out: Any, parameters: Any, *_: Any, **options: Any) -> int:
+    return (4 + _chosen(options)) * elements(parameters)
+
+
+@elementwise("_fused_sgd")
+def _fused_sgd(_out: Any, parameters: Any, *_: Any, **options: Any) -> int:
+    return (1 + _chosen(options)) * elements(parameters)
