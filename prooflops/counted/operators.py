@@ -264,7 +264,7 @@ def _cholesky(_out: Any, matrix: Any, *_: Any, **__: Any) -> int:
 
 
 @product("_euclidean_dist")
-def _distances(out: Any, x: Any, *_: Any) -> int:
+def _euclidean_distances(out: Any, x: Any, *_: Any) -> int:
     """|x|² - 2·x·y + |y|² is one product: rows with their square norm and a one beside them."""
     return 2 * elements(out) * (width(x) + 2)
 
