@@ -5,7 +5,6 @@
 # make prove      plants every fault, where make test plants a sample of 40 that the commit draws; and runs what else takes long
 # make lint       lint, types and import rules
 # make docs       writes the reference of the API, from the docstrings, to docs/api
-# make gate-field tries the gate on public projects' own benchmarks: ARGS="prepare pluggy", then ARGS="run pluggy twice"
 #
 # PYTHON=... is the Python to validate, by default the active one. It is used unchanged where it has the packages; else a
 # .venv is made that sees its packages, and pip adds what is missing. ARGS=... is handed to pytest:
@@ -56,7 +55,7 @@ $(CHECKS): export PROOFLOPS_HISTORY ?= .prooflops/of-tests
 # The tests start hundreds of processes; without compiled files each of them would compile the suite for itself.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: validate evidence test prove setup docs gate-field $(CHECKS)
+.PHONY: validate evidence test prove setup docs $(CHECKS)
 
 validate: setup
 	@exec $(python) -m prooflops.suite.runner $(ARGS)
@@ -101,6 +100,3 @@ lint:
 
 docs: setup
 	@exec $(python) -m pdoc --output-directory docs/api accounting prooflops prooflops_gate
-
-gate-field: setup
-	@exec $(python) -m meta_tests.gate_study.field $(or $(ARGS),--help)

@@ -174,15 +174,13 @@ def test_every_form_of_a_benchmark_is_measured_and_paced(children, given):
         "the ids of the first process do not select the same tests"
     )
     found = {bench["name"]: bench for bench in done.record["benchmarks"]}
-    assert (found["test_own"]["options"]["max_time"], found["test_own"]["group"]) == (0.002, "own")
-    assert found["test_async_by_a_fixture"]["options"]["max_time"] == (0.003 if given else 0.01)
-    assert found["test_async_by_a_fixture"]["options"]["min_rounds"] == 2
+    options = {name: bench["options"] for name, bench in found.items()}
+    assert (options["test_own"]["max_time"], found["test_own"]["group"]) == (0.002, "own")
+    assert options["test_async_by_a_fixture"]["max_time"] == (0.003 if given else 0.01)
+    assert options["test_async_by_a_fixture"]["min_rounds"] == 2
     assert found["test_pedantic_with_a_setup"]["stats"]["rounds"] == 4
-    assert (
-        0
-        < done.start_cpu_s
-        < done.wall_s - sum(call["seconds"] for call in done.calls.values()) - 0.2
-    ), "it waits"
+    called_s = sum(call["seconds"] for call in done.calls.values())
+    assert 0 < done.start_cpu_s < done.wall_s - called_s - 0.2, "it waits"
 
 
 LONG = """
@@ -283,44 +281,17 @@ def test_that_fails():
 """
 
 
+AUTOSAVE = "--gate --gate-versus=main gone.py::test_x --benchmark-autosave -xvk kept --device cuda"
+OTHERS = "--maybe=a --points 1 2 -v --junit-xml x.xml --cache-size 3 --lf --sw"
+
+
 @pytest.mark.parametrize(
     ("given", "seen"),
     [
-        (
-            (
-                "--gate --device cuda --gate-versus=main gone.py::test_x --gate-budget 3"
-                " --benchmark-autosave -xvk kept"
-            ),
-            {
-                "device": "cuda",
-                "keyword": "kept",
-                "maxfail": 0,
-                "file_or_dir": ["test_it.py"],
-                "benchmark_warmup": True,
-            },
-        ),
-        (
-            (
-                "--maybe=a --points 1 2 -v --junit-xml x.xml --cache-size 3 --lf --sw"
-                " --benchmark-warmup off"
-            ),
-            {
-                "maybe": "a",
-                "points": ["1", "2"],
-                "cache_size": "3",
-                "xmlpath": None,
-                "lf": False,
-                "stepwise": False,
-            },
-        ),
-        (
-            "-o addopts=--maxfail=2 -o console_output_style=count -- a",
-            {"maxfail": 0, "benchmark_warmup": False},
-        ),
-        (
-            "-p no:cacheprovider --cov x -c /dev/null",
-            {"cov": "x", "no_cov": True, "benchmark_warmup": False},
-        ),
+        (AUTOSAVE, {"device": "cuda", "keyword": "kept", "file_or_dir": ["test_it.py"]}),
+        (OTHERS, {"points": ["1", "2"], "cache_size": "3", "xmlpath": None, "lf": False}),
+        ("-o addopts=--maxfail=2 -o console_output_style=count -- a", {"benchmark_warmup": False}),
+        ("-p no:cacheprovider --cov x -c /dev/null", {"cov": "x", "no_cov": True}),
     ],
 )
 def test_a_process_has_this_runs_options_but_what_is_the_parents_alone(children, given, seen):
@@ -335,6 +306,7 @@ def test_a_process_has_this_runs_options_but_what_is_the_parents_alone(children,
     with children.processes() as processes:
         found = extra(children.run(processes))
     options = found["test_kept"]["seen"]
+    seen = {"maxfail": 0, **seen}
     assert {name: options[name] for name in seen} == seen
     assert found["test_kept"]["style"] == ("count" if "style" in given else "progress")
     assert ("test_other" in found) == ("-xvk" not in given)
@@ -360,16 +332,12 @@ def test_a_pair_shares_a_hash_seed_and_bytecode_and_its_tests_see_neither(childr
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
     monkeypatch.setenv("PYTEST_ADDOPTS", "--benchmark-warmup=off")
+    pair, other = Layout.drawn(), Layout.drawn()
     with children.processes() as processes:
-        pair, other = Layout.drawn(), Layout.drawn()
-        found = [
-            extra(children.run(processes, layout=layout))["test_timed"]
-            for layout in (pair, pair, other)
-        ]
-        compiled = [
-            file.name.partition(".")[0]
-            for file in processes.folder.glob(f"bytecode/{children.root}/*.pyc")
-        ]
+        runs = [children.run(processes, layout=layout) for layout in (pair, pair, other)]
+        files = processes.folder.glob(f"bytecode/{children.root}/*.pyc")
+        compiled = [file.name.partition(".")[0] for file in files]
+    found = [extra(done)["test_timed"] for done in runs]
     hashes = [each["hash"] for each in found]
     assert hashes[0] == hashes[1] != hashes[2]
     assert [each["seen"] for each in found] == [[None, "1", None, None]] * 3
@@ -378,23 +346,16 @@ def test_a_pair_shares_a_hash_seed_and_bytecode_and_its_tests_see_neither(childr
     assert not list(children.root.rglob("*.pyc")), "the project asked for none in its folders"
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     with children.processes() as processes:
-        found = [extra(children.run(processes, layout=Layout.drawn()))["test_timed"]]
-    assert found[0]["seen"][0] == "7", "the user's own is kept"
+        done = children.run(processes, layout=Layout.drawn())
+    assert extra(done)["test_timed"]["seen"][0] == "7", "the user's own is kept"
 
 
 @pytest.mark.parametrize(
     ("test", "why"),
     [
-        (
-            "raise RuntimeError('broken on purpose')",
-            r"ended with exit code 2\. It printed:\n.*broken on purpose",
-        ),
-        (
-            "import os\nos.abort()",
-            r"crashed with SIGABRT\. It printed:\nFatal Python error: Aborted",
-        ),
+        ("raise RuntimeError('broken')", r"ended with exit code 2\. It printed:\n.*broken"),
+        ("import os\nos.abort()", r"crashed with SIGABRT\. It printed:\nFatal Python error"),
         ("import time\ntime.sleep(60)", r"was ended after 1 s \(--gate-budget\)"),
-        ("import sys\nprint('last words')\nsys.exit(3)", "ended with exit code"),
     ],
 )
 def test_a_process_without_a_record_is_named_with_what_it_printed(children, test, why):
@@ -667,7 +628,7 @@ def test_instructions_are_counted_in_time_and_told_apart_by_function(children):
     """More work of a C function from more of a Python function."""
     done = []
     counting = Counting(until=time.monotonic() + 1e6, by_function=True)
-    with children.processes() as processes:
+    with children.processes(300.0) as processes:
         for size in (100, 200):
             children.write(SORTED.format(size=size))
             done.append(children.run(processes, counting=counting))

@@ -16,6 +16,13 @@ import pytest
 from meta_tests.prooflops_gate.foreign_repo import INI, MORE, run, run_git, valid_json, worktrees
 from prooflops_gate.comparison import STOPPED
 
+
+def status(repo):
+    """What git says of the working tree."""
+    command = ["git", "status", "--porcelain"]
+    return subprocess.run(command, cwd=repo, capture_output=True, text=True).stdout
+
+
 ONE, SLOW = "test_foreign.py::test_busy_loop", "test_more.py::test_slow"
 
 
@@ -30,79 +37,46 @@ def test_a_slowdown_an_exact_change_and_a_failure_each_stop_the_gate(foreign, tm
     # As many have.
     (foreign / "pytest.ini").write_text(INI.replace("addopts =", "addopts = --benchmark-disable"))
     change(foreign, "STEPS = 300", "STEPS = 301")
-    junit = tmp_path / "junit.xml"
-    page = tmp_path / "page.md"
+    junit, page, comment = (tmp_path / name for name in ("junit.xml", "page.md", "comment.md"))
     written = tmp_path / "new" / "gate.json"
-    comment = tmp_path / "comment.md"
-    before = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True
-    ).stdout
+    options = "--gate --gate-versus HEAD --gate-min-effect 40% --device abacus".split()
+    files = f"--junitxml={junit} --gate-json={written} --gate-markdown={comment}".split()
+    before = status(foreign)
 
-    done = run(
-        foreign,
-        "--gate",
-        "--gate-versus",
-        "HEAD",
-        "--gate-min-effect",
-        "40%",
-        "--device",
-        "abacus",
-        f"--junitxml={junit}",
-        f"--gate-json={written}",
-        f"--gate-markdown={comment}",
-        GITHUB_STEP_SUMMARY=str(page),
-        GITHUB_ACTIONS="true",
-    )
+    on_github = {"GITHUB_STEP_SUMMARY": str(page), "GITHUB_ACTIONS": "true"}
+    done = run(foreign, *options, *files, **on_github)
 
     assert done.code == 1
-    cases = {case.get("name"): case for case in ET.parse(junit).getroot().iter("testcase")}
-    verdicts = {
-        (name, row.get("name")): row.get("value")
-        for name, case in cases.items()
-        for row in case.iter("property")
-    }
-    assert verdicts["test_slow", "gate.time"] == "SLOWER", done.output
-    assert "where it went: work.py:busy " in verdicts["test_slow", "gate.time.where"], done.output
-    assert verdicts["test_busy_loop", "gate.flops"] == "CHANGED", done.output
-    assert verdicts["test_busy_loop", "gate.time"] in ("SAME", "INCONCLUSIVE"), done.output
-    assert verdicts["test_new_name", "gate.time"] == "NEW", done.output
-    assert verdicts["test_that_is_skipped_now", "gate.time"] == "INCONCLUSIVE", done.output
-    assert "skipped this time: one call takes too long" in done.output
-    assert "test_searched_anew" in cases
-    assert not [
-        key for name, key in verdicts if name == "test_searched_anew" and key.startswith("gate.")
-    ], done.output
-    failed = {name for name, case in cases.items() if case.find("failure") is not None}
-    assert failed == {"test_slow", "test_busy_loop", "test_that_fails"}, done.output
-    assert "the test's own failure" in done.output
-    assert page.read_text() == comment.read_text() + "\n"
-    check_comment(comment.read_text())
-    line = (foreign / "work.py").read_text().splitlines().index("def busy(steps=STEPS):") + 1
-    assert f"::error file=work.py,line={line},title=gate::SLOWER: {SLOW} is " in done.output
-    assert (
-        f"::error file=test_foreign.py,line=4,title=gate::CHANGED: {ONE}: flops is " in done.output
-    )
     content = valid_json(written)
     found = [content[key] for key in ("status", "gates", "fails", "failed_tests")]
     assert found == ["finished", True, True, ["test_more.py::test_that_fails"]]
-    rows = {
-        (row["name"].partition("::")[2], f"gate.{row['quantity']}"): row for row in content["rows"]
-    }
-    assert rows["test_old_name", "gate.time"]["verdict"] == "GONE", done.output
-    assert "test_old_name" not in cases, "what a change removed is no test of this side"
-    for key in verdicts.keys() & rows.keys():
-        assert rows[key]["verdict"] == verdicts[key]
+    rows = {(row["name"].partition("::")[2], row["quantity"]): row for row in content["rows"]}
+    busy = rows.pop(("test_busy_loop", "time"))["verdict"]
+    assert busy in ("SAME", "INCONCLUSIVE"), done.output
+    verdicts = {name: row["verdict"] for (name, _), row in rows.items() if row["verdict"] != "SAME"}
+    assert verdicts == {
+        "test_slow": "SLOWER",
+        "test_busy_loop": "CHANGED",
+        "test_new_name": "NEW",
+        "test_old_name": "GONE",
+        "test_that_is_skipped_now": "INCONCLUSIVE",
+    }, done.output
+    slow = rows["test_slow", "time"]
+    assert "where it went: work.py:busy " in slow["where"], done.output
+    assert 1 < slow["low"] <= slow["ratio"] <= slow["high"], done.output
+    cases = {case.get("name"): case for case in ET.parse(junit).getroot().iter("testcase")}
+    failed = {name for name, case in cases.items() if case.find("failure") is not None}
+    assert failed == {"test_slow", "test_busy_loop", "test_that_fails"}, done.output
     assert {name for (name, _), row in rows.items() if row["fails"]} == failed - {"test_that_fails"}
-    slow = rows["test_slow", "gate.time"]
-    assert 1 < slow["low"] <= slow["ratio"] <= slow["high"], (
-        "on a busy machine three times the work can pass for two"
-    )
-    assert "at most (--gate-budget)" in done.output, "the plan is said"
+    own = {row.get("name"): row.get("value") for row in cases["test_slow"].iter("property")}
+    assert (own["gate.time"], own["gate.time.where"]) == ("SLOWER", slow["where"])
+    ignored = [row.get("name") for row in cases["test_searched_anew"].iter("property")]
+    assert not [name for name in ignored if name.startswith("gate.")], "its marker says so"
+    assert "test_old_name" not in cases, "what a change removed is no test of this side"
+    assert page.read_text() == comment.read_text() + "\n"
+    assert f"title=gate::SLOWER: {SLOW} is " in done.output
     assert worktrees(foreign) == 1, "the worktree of the other revision is still there"
-    after = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=foreign, capture_output=True, text=True
-    ).stdout
-    assert after == before, f"the user's working tree was touched: {after!r}, before {before!r}"
+    assert status(foreign) == before, "the user's working tree was touched"
 
 
 def test_a_run_that_decides_nothing_says_so_and_passes_with_a_warning(
@@ -115,46 +89,16 @@ def test_a_run_that_decides_nothing_says_so_and_passes_with_a_warning(
     )
     run_git(foreign, "commit", "-qam", "sleep")
     (foreign / "test_more.py").unlink()
-    options = (ONE, "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.11")
+    options = (ONE, "--gate", "--gate-versus", "HEAD", "--gate-budget", "0.11", "-q")
     (foreign / "pytest.ini").write_text(INI + "gate_undecided = fail\n")
-    done = run(foreign, *options, "-v", GITHUB_ACTIONS="true")
+    done = run(foreign, *options)
     assert done.code == 1, done.output
-    assert (
-        f"\n::error file=test_foreign.py,line=4,title=gate::INCONCLUSIVE: {ONE} is not decided: "
-        in done.output
-    ), done.output
-    assert "they decide nothing: give --gate-budget 1" in done.output.partition("FAILURES")[0], (
-        done.output
-    )
-    assert "s for the start of a process" in done.output, "-v prints the details"
-    assert "the budget ended it (--gate-budget)" in done.output, done.output
+    assert f"INCONCLUSIVE: {ONE} is not decided: " in done.output, done.output
     (foreign / "pytest.ini").write_text(INI)
-    done = run(foreign, *options, "-q", GITHUB_ACTIONS="true")
+    done = run(foreign, *options)
     assert done.code == 0, done.output
-    warning = "this run decided nothing: 1 undecided, of which 1 could hide a slowdown of 10%"
-    assert f"\nwarning: {warning}; gate_undecided = fail makes this red\n" in done.output, (
-        done.output
-    )
-    assert f"\n::warning title=gate::{warning}25; " in done.output, done.output
-    assert "the budget ended it (--gate-budget): a larger one" in done.output, done.output
+    assert "warning: this run decided nothing: 1 undecided" in done.output, done.output
     assert "fewer than 2 pairs fit into that" in done.output, "progress is printed under -q, too"
-    assert "s for the start of a process" not in done.output, "without -v no details"
-    assert "report only" not in done.output, done.output
-
-
-def check_comment(text):
-    """The comment of the first test's run.
-
-    Marked, a sentence a row, figures folded, and nothing that Markdown eats.
-    """
-    mark, title, *_ = text.splitlines()
-    assert (mark, title.partition(":")[0]) == ("<!-- prooflops gate -->", "# gate")
-    found = r"is .+ slow.* \(.+ to .+\), .+ -&gt; .+: confirmed by 2 fresh pairs"
-    where = "where it went: work.py:busy "
-    assert re.search(
-        rf"^- test_more.py::test_slow {found}; {where}.* bytecodes$", text, re.MULTILINE
-    ), text
-    assert text.index("## SLOWER (1)") < text.index("## NEW (1)") < text.index("<details>"), text
 
 
 STOPS = """
@@ -222,9 +166,7 @@ def test_a_pair_that_hangs_ends_with_the_budget_and_leaves_it_open(foreign, tmp_
     done = run(foreign, "test_more.py", *options)
     assert starts.read_text() == "xxx", "processes that began the benchmark; the third one hangs"
     assert done.code == 1, done.output
-    assert "1 benchmark left open" in done.output, done.output
     assert f"FAILED {HANGING}" in done.output, done.output
-    assert "the budget ended it (--gate-budget)" in done.output, done.output
     (effort,) = re.findall(r"; 1 pair in (\d+) s$", done.output, re.MULTILINE)
     assert int(effort) <= budget_s + 1, (
         "ending a process takes milliseconds: a second is room for rounding"
@@ -323,7 +265,7 @@ def test_a_baseline_is_stored_and_its_commit_gated_against(foreign):
     assert (done.code, "the project is not under git" in done.output) == (4, True), done.output
 
 
-def test_another_interpreter_is_a_side_and_the_same_one_is_refused(foreign, tmp_path):
+def test_another_interpreter_is_a_side(foreign, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (site,) = (tmp_path / "venv").glob("lib/*/site-packages")
     packages = {
@@ -335,12 +277,6 @@ def test_another_interpreter_is_a_side_and_the_same_one_is_refused(foreign, tmp_
     done = run(foreign, ONE, "--gate", f"--gate-versus={tmp_path / 'venv'}", *options)
     assert done.code == 0, done.output
     assert f"interpreter {tmp_path / 'venv'} (before) beside this side" in done.output
-    (tmp_path / "venv" / "bin" / "python").unlink()
-    (tmp_path / "venv" / "bin" / "python").symlink_to(sys.executable)
-    (tmp_path / "venv" / "pyvenv.cfg").write_text("")
-    done = run(foreign, ONE, "--gate", f"--gate-versus={sys.executable}")
-    assert done.code == 4
-    assert "both sides are the same" in done.output
 
 
 # What opens a device, were the parent of a gate run to call it.

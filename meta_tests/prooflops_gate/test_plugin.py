@@ -5,7 +5,6 @@ It costs next to nothing, and records when asked to.
 
 import json
 import os
-import platform
 from importlib import metadata
 
 import pytest
@@ -56,28 +55,16 @@ def test_a_record_says_which_code_ran_on_which_machine(plain_repo):
     (path,) = plain_repo.records("elsewhere")
     content = json.loads(path.read_text())
     ours, (marked, other) = content["prooflops"], content["benchmarks"]
-    assert (ours["schema"], ours["version"], ours["verdicts"], ours["partial"]) == (
-        1,
-        __version__,
-        [],
-        "",
-    )
-    assert ours["arguments"][-2:] == ["--gate-record", "main"]
+    assert (ours["schema"], ours["version"], ours["partial"]) == (1, __version__, "")
     found = ours["fingerprint"]
     assert (found["cores"], found["rack"]) == (os.cpu_count(), 4)
-    assert (found["python"], found["environment"]["OMP_NUM_THREADS"]) == (
-        f"CPython {platform.python_version()}",
-        "1",
-    )
+    assert found["environment"]["OMP_NUM_THREADS"] == "1"
     versions = {name: metadata.version(name) for name in ("numpy", "scipy", "pytest-benchmark")}
     assert found["packages"] == versions, "torch counts where the tests import it"
-    assert (marked["extra_info"]["gate"], "gate" in other["extra_info"]) == (
-        {"min_effect": 0.2},
-        False,
-    )
+    assert marked["extra_info"]["gate"] == {"min_effect": 0.2}
     assert "contended" in other["extra_info"]["contention"]
     assert "data" not in marked["stats"], "nothing compares the rounds"
-    assert (content["machine_info"]["rack"], content["commit_info"]["id"]) == (4, "unversioned")
+    assert content["machine_info"]["rack"] == 4
 
 
 def test_a_full_disk_is_reported_and_the_history_stays(plain_repo):
@@ -129,9 +116,6 @@ def test_a_record_keeps_the_nearest_markers_and_why_its_run_ended_early(
     record = json.loads(path.read_text())
     assert record["prooflops"]["partial"] == why
     assert record["benchmarks"][0]["extra_info"]["gate"] == {"min_effect": 0.1, "direction": "both"}
-    listed = plain_repo.run("--gate-history")
-    assert "1 record in" in listed.output, listed.output
-    assert "passed" not in listed.output
 
 
 def test_wrong_markers_are_refused_before_anything_runs(plain_repo):

@@ -6,14 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from prooflops_gate import rows as tables
 from prooflops_gate.first_pair import too_long
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments.exact import changed_claims, exact_rows
 from prooflops_gate.instruments.memory import memory_rows
 from prooflops_gate.report.files import SCHEMA_FILE
 from prooflops_gate.report.sentences import sentence
-from prooflops_gate.rows import TIME, VERDICTS, Row, counts, one_sided, with_skips
+from prooflops_gate.rows import VERDICTS
 from prooflops_gate.task import TOOK_TOO_LONG, Pair
 
 NAN = float("nan")
@@ -89,23 +88,9 @@ def test_memory_is_reported_where_every_process_of_a_side_held_more(before, afte
     assert [row.verdict for row in found] == ([verdict] if verdict else [])
 
 
-def test_the_table_leaves_out_equal_figures_and_counts_the_worst_first():
-    row = Row(A, TIME, 0.002, 0.003, "INCONCLUSIVE")
-    found = [row, *exact_rows({A: ([timed(flops=24, bytes=8)], [timed(flops=25, bytes=8)])})]
-    table = tables.table(found)
-    assert [row[1] for row in table] == ["quantity", "time", "flops"]
-    assert (table[1][2:5], table[2][2:4]) == (["2.00 ms", "3.00 ms", "1.500"], ["24", "25"])
-    assert counts(found) == "1 CHANGED, 1 INCONCLUSIVE, 1 SAME"
-
-
 def test_the_schema_of_gate_json_lists_each_verdict():
     schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     assert tuple(schema["$defs"]["verdict"]["enum"]) == VERDICTS
-
-
-def test_a_benchmark_that_was_skipped_is_open():
-    (skipped,) = with_skips([one_sided(B, TIME, 1.0, None)], {B: "no network"})
-    assert (skipped.verdict, skipped.note) == ("INCONCLUSIVE", "skipped this time: no network")
 
 
 # Seconds of its calls before and after, None where these are beyond 38 s.

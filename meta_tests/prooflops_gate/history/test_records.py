@@ -14,7 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -55,24 +54,6 @@ RECORD = {
         "pace": {"": {"max_time": 0.02, "min_rounds": 3}},
     },
 }
-
-
-def append_many(folder, count):
-    for index in range(count):
-        records.append_record(folder, {**EMPTY, "index": index}, FINGERPRINT)
-
-
-def test_a_record_comes_back_as_it_was_written_in_order(tmp_path):
-    append_many(tmp_path, 5)
-    assert [records.read(path)["index"] for path in records.record_files(tmp_path)] == [
-        0,
-        1,
-        2,
-        3,
-        4,
-    ]
-    figures = {"a": np.int64(7), "b": np.float32(0.5), "c": np.bool_(True), "d": Path("a")}
-    assert json.loads(records.as_text(figures)) == {"a": 7, "b": 0.5, "c": True, "d": "a"}
 
 
 def test_comparing_reads_all_it_needs_of_a_record():
@@ -136,22 +117,6 @@ def test_a_name_stands_for_the_commit_that_was_stored_last(tmp_path):
     assert records.baseline(tmp_path, "main") == "3c4d"
     with pytest.raises(records.UnknownBaseline, match=r"valid: latest, or a stored name \(main\)"):
         records.baseline(tmp_path, "other")
-
-
-TWO_WRITERS = """
-import sys
-from pathlib import Path
-from prooflops_gate.history import records
-for number in range(30):
-    records.append_record(Path(sys.argv[1]), {"benchmarks": [], "index": number}, {"name": "a"})
-"""
-
-
-def test_two_writers_lose_nothing(tmp_path):
-    command = [sys.executable, "-c", TWO_WRITERS, str(tmp_path)]
-    writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
-    assert [writer.wait() for writer in writers] == [0, 0]
-    assert len(records.record_files(tmp_path)) == 60
 
 
 # It names each record once it is stored; the record is mostly text, so that storing it is mostly
@@ -269,16 +234,3 @@ def test_any_record_is_compared_or_refused(record):
     }
     rows.table([*exact_rows(both), *memory_rows(both, 0.05)])
     trend.table(trend.trends([found, good]))
-
-
-@unhurried
-@given(data=st.data())
-def test_a_file_damaged_anywhere_is_a_record_or_refused_by_name(tmp_path, data):
-    text = records.as_text(RECORD).encode()
-    cut = data.draw(st.integers(0, len(text)))
-    (file := tmp_path / "1" / "a.json").parent.mkdir(exist_ok=True)
-    file.write_bytes(
-        text[:cut] + data.draw(st.binary(max_size=3)) + text[cut + data.draw(st.integers(0, 99)) :]
-    )
-    found, refusal = outcome(UnreadableRecord, lambda: records.read_summary(file, EXACT))
-    assert found or str(file) in refusal

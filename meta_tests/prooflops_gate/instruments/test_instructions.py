@@ -13,13 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meta_tests.conftest import ROOT, child_environment
-from prooflops_gate.child.callgrind import RUNNING_ON_VALGRIND, request
 from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.counts import FEWER, MORE, UNSTEADY, Count, by_both, decide
 from prooflops_gate.instruments.instructions import Instructions
 from prooflops_gate.loop import exhaust
 from prooflops_gate.process import VALGRIND, interpreter_of
-from prooflops_gate.report.sentences import sentence
 from prooflops_gate.rows import INSTRUCTIONS, TIME, Row
 from prooflops_gate.statistics.effects import paired
 from prooflops_gate.task import Pair
@@ -57,24 +55,6 @@ def test_a_count_that_differs_in_both_directions_decides_nothing(ratios):
     )
     assert count is not None
     assert count.verdict == UNSTEADY
-
-
-@pytest.mark.parametrize(("pair_s", "is_counted"), [(50, True), (90, True), (150, False)])
-def test_a_look_at_counts_ends_within_the_budget(monkeypatch, pair_s, is_counted):
-    now = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("prooflops_gate.loop.time", clock)
-    counted = SimpleNamespace(counts={"a": 1000})
-
-    def take(task):
-        now[0] += pair_s
-        return Measured(Pair(counted, counted), {})
-
-    found = Instructions({"a": 0.01}, LIMIT, 0.1, 0.0, ends=400.0)
-    exhaust(found, take, lambda line: None)
-    left = ["1 benchmark left open by instructions: 2 pairs had the time"]
-    assert [note for note in found.decide().notes if "open" in note] == left * (not is_counted)
-    assert bool(found.found) == is_counted
 
 
 @pytest.mark.parametrize(("ends", "decided", "more"), [(400.0, 10, [MORE]), (250.0, 6, [])])
@@ -121,14 +101,6 @@ def test_of_what_time_calls_slower_one_look_is_counted():
     assert asked == [("slower", "open")] * 3 + [("open",)] * 3
 
 
-def test_pairs_that_agree_are_not_said_to_disagree():
-    effect = paired([1.0], [1.0], level=0.01)
-    row = Row("a", TIME, 1.0, 1.0, "INCONCLUSIVE", effect)
-    agreeing = Count(UNSTEADY, 1e6, [0.031, 0.0305, 0.0298])
-    decided = by_both(row, agreeing, 0.03, alone=True)
-    assert decided.note.endswith("which differ by 0.12%: too few pairs to confirm it")
-
-
 SAME = ("SAME", [0.0] * 3)
 APART = (UNSTEADY, [-0.006, 0.004, 0.0])
 FAR_APART = (UNSTEADY, [-0.02, 0.02, 0.0])
@@ -164,10 +136,6 @@ def test_open_times_are_same_by_instructions_unless_surely_slower(slower, count,
     )
 
 
-def test_more_instructions_are_said_with_both_figures():
-    assert "2.00 k" in sentence(Row("a", INSTRUCTIONS, 1000, 2000, MORE))
-
-
 def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed():
     effect = paired([1.0] * 16, [1.2 + each / 1000 for each in range(16)], level=0.01)
     row = Row("a", TIME, 1.0, 1.2, "SLOWER", effect)
@@ -175,10 +143,6 @@ def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed():
     assert (decided.verdict, decided.by) == ("SLOWER", TIME)
     assert "does not repeat" not in decided.note
     assert not decided.note
-
-
-def test_a_request_is_nothing_on_a_bare_processor():
-    assert request(RUNNING_ON_VALGRIND)() == 0
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")

@@ -14,7 +14,6 @@ from prooflops_gate.instruments.time_rule import (
 )
 from prooflops_gate.options import settings
 from prooflops_gate.report.result import Judge
-from prooflops_gate.report.sentences import sentence
 from prooflops_gate.rows import Row
 from prooflops_gate.statistics.effects import paired
 
@@ -117,16 +116,6 @@ def test_what_is_open_and_passes_is_warned_of_where_it_may_hide_much(
     for text, start in zip(found, (warning, line), strict=True):
         assert text.startswith(start)
         assert bool(text) is bool(start), text
-
-
-@pytest.mark.parametrize("most", [None, 1, 2])
-@pytest.mark.parametrize("ratio", [1.0, 1.489, 100.0])
-def test_one_pair_yields_no_verdict(most, ratio):
-    rule = TimeRule(plan_for(1, most=most), most=most)
-    (row,), _ = look_at({"a": ([timed(1.0)], [timed(ratio)])}, rule)
-    assert row.verdict == "INCONCLUSIVE"
-    assert "one pair excludes nothing" in row.note
-    assert "(one pair)" in sentence(row)
 
 
 @pytest.mark.parametrize(("slowdown", "verdict"), [(1.0, "SAME"), (1.05, "SLOWER")])

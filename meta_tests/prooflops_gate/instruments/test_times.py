@@ -44,22 +44,6 @@ class Run:
         return {row.name: row for row in self.times.decide().rows}
 
 
-def test_each_benchmark_is_taken_until_it_is_decided():
-    ratios = {"same": 1.0, "twice": 2.0, "noisy": 1.0}
-
-    def made(name, number):
-        noise = 1.5 ** (number * 7 % 32 / 16 - 1) if name == "noisy" else 1 + number % 3 / 1000
-        return timed(1.0), timed(ratios[name] * noise)
-
-    run = Run(made, list(ratios))
-    rows = run.run()
-    verdicts = {name: row.verdict for name, row in rows.items()}
-    assert verdicts == {"same": "SAME", "twice": "SLOWER", "noisy": "INCONCLUSIVE"}
-    taken = {name: len(run.times.sides[name][1]) for name in ratios}
-    assert taken == {"same": 8, "twice": 13, "noisy": 32}
-    assert len(run.asked) == 31, "the first is given"
-
-
 def test_times_wait_after_two_looks_until_they_go_on():
     """Between them instructions may decide: noise leaves open whether "noisy" got slower."""
     draw = random.Random(1)

@@ -1,1 +1,0 @@
-"""The gate on public projects' own benchmarks: `make gate-field`."""
