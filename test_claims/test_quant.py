@@ -79,10 +79,11 @@ def test_a_trained_net_keeps_its_loss_in_eight_bits_and_loses_it_in_two(
     exact = fresh_loss(trained(device, target), target)
     untrained = fresh_loss(low_precision.fitted(device, target, steps=0), target)
     times = {bits: loss_after(device, target, bits) / exact for bits in (8, 4, 3, 2)}
-    record_figure(f"loss {exact:.4f}, and with fewer bits {times}-fold")
+    said = ", ".join(f"{bits} bits {of:.2f} times" for bits, of in times.items())
+    record_figure(f"loss {exact:.4f}; {said}")
     at_most(exact, untrained / 10, "the loss of a trained net")
     right = times[8] < 1.1 < times[4] < times[3] / 2 < times[2] / 4 > 2.5
-    assert right, f"with fewer bits the loss is {times}-fold"
+    assert right, f"with fewer bits the loss is {said}"
 
 
 @pytest.mark.claim("quant.smaller")
