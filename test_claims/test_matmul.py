@@ -23,7 +23,7 @@ from prooflops import counted
 from test_claims.oracles.dispatched import Recorded, counting, opt_einsum, product_flops
 from test_claims.oracles.kernels import fp32_products
 from test_claims.oracles.messages import agree, at_least, between, equal
-from test_claims.oracles.operators import by_loops, einsums
+from test_claims.oracles.operators import einsums, numpys_einsum
 from test_claims.oracles.rounding import compared, sum_units
 from test_claims.oracles.scalars import integers
 from test_claims.oracles.training_kernels import KERNELS, laid_out, running_error
@@ -89,7 +89,7 @@ def test_the_last_two_dimensions_multiply_and_all_before_broadcast(
     a = integers(*a_shape, device=device)
     b = integers(*b_shape, device=device)
 
-    equal(a @ b, by_loops("...mk,...kn->...mn", a, b), "a @ b", a=a_shape, b=b_shape)
+    equal(a @ b, numpys_einsum("...mk,...kn->...mn", a, b), "a @ b", a=a_shape, b=b_shape)
 
     numpys = np.matmul(a.cpu().numpy(), b.cpu().numpy()).shape
     formula = (*broadcast_shape(a_shape[:-2], b_shape[:-2]), m, n)
@@ -167,7 +167,7 @@ def test_a_loop_over_large_products_takes_about_as_long_as_their_batch(device, s
 def test_named_dimensions_say_what_transpose_says_by_position(device, b, s, t, h):
     x = fractions(b, s, h, device=device)
     y = fractions(b, t, h, device=device)
-    reference = by_loops("bsh,bth->bst", x, y)
+    reference = numpys_einsum("bsh,bth->bst", x, y)
     queries, keys, scores = "batch query hidden", "batch key hidden", "batch query key"
     products = {
         "x @ y.transpose(-2, -1)": x @ y.transpose(-2, -1),
@@ -185,7 +185,7 @@ def test_named_dimensions_say_what_transpose_says_by_position(device, b, s, t, h
 def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(device, einsum, plain):
     for equation, shapes_ in (einsum, plain):
         operands = [fractions(*shape, device=device) for shape in shapes_]
-        reference = by_loops(equation, *operands)
+        reference = numpys_einsum(equation, *operands)
         got = torch.einsum(equation, *operands)
         assert_near(f"torch.einsum [{equation} of {shapes_}]", got, reference)
     names = re.findall(r"\.\.\.|->|[a-z,]", equation)

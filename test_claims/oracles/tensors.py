@@ -54,13 +54,6 @@ def difference(got, should):
     return f"{said}, at {at} it is {got[at]:g}, but should be {should[at]:g}"
 
 
-def assert_same(what, got, should):
-    """That two tensors have one shape and equal values."""
-    __tracebackhide__ = True
-    wrong = difference(got, should)
-    assert not wrong, f"{what}: {wrong}"
-
-
 # Optimizers that need sparse gradients, a closure, matrices alone, or the shapes of the tensors to
 # know their state.
 PARTICULAR = {"sparse-adam", "lbfgs", "muon", "adafactor"}
