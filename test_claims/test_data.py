@@ -25,13 +25,11 @@ from accounting.models import DeepLinear
 from test_claims.oracles.kernels import timed_copy
 from test_claims.oracles.messages import agree, at_most, close, equal
 from test_claims.oracles.tokens import (
-    TokenWindows,
     batch,
     fresh,
     read_ahead,
     resident_bytes,
     sparse_file,
-    token_file,
     window,
 )
 from test_claims.strategies import seeds, sizes
@@ -343,67 +341,28 @@ def test_a_tensor_over_a_read_only_file_warns_and_over_the_cast_does_not(folder)
     ],
 )
 def test_an_epoch_hands_out_each_window_once(folder, windows, length, size, drop, how):
-    dataset = TokenWindows(token_file(folder, windows, length), length)
+    path = fresh(folder / "windows.bin")
+    np.arange(windows * length + 1, dtype=np.int32).tofile(path)
+    tokens = np.memmap(path, dtype=np.int32, mode="r")
+    dataset = [(start, *window(tokens, start * length, length)) for start in range(windows)]
     order = list(range(windows))
+    options = {"shuffle": how == "shuffled"}
     if how == "by a sampler":
         order.reverse()
-    options = {"sampler": order} if how == "by a sampler" else {"shuffle": how == "shuffled"}
+        options = {"sampler": order}
     loader = DataLoader(dataset, batch_size=size, drop_last=drop, **options)
     expected = windows - windows % size if drop else windows
     places = torch.arange(length)
     for _ in range(2):
         seen = []
-        for item in loader:
-            seen += item.index.tolist()
-            inputs = length * item.index[:, None] + places
-            equal(item.x, inputs, "inputs")
-            equal(item.y, inputs + 1, "targets")
+        for starts, x, y in loader:
+            seen += starts.tolist()
+            inputs = length * starts[:, None] + places
+            equal(x, inputs, "inputs")
+            equal(y, inputs + 1, "targets")
         agree("windows of an epoch", got=len(seen), distinct=len(set(seen)), should=expected)
         if how != "shuffled":
             equal(seen, order[:expected], "the order")
-
-
-@pytest.mark.claim("data.dataloader")
-@pytest.mark.parametrize("windows", [2, 5_000, 2**17 + 3])
-def test_a_shuffle_of_many_windows_names_each_once(windows):
-    loader = DataLoader(range(windows), batch_size=None, shuffle=True)
-    order = torch.tensor(list(loader.sampler))
-    equal(order.sort().values, torch.arange(windows), "the windows of an epoch, sorted")
-
-
-@pytest.mark.claim("data.dataloader")
-# Of Python 3.12 and later where torch has threads, and of a single core.
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")
-def test_two_workers_share_the_file_and_the_windows(folder):
-    """The file is changed while they read: both see it, because they map it and do not copy it."""
-    windows = 24
-    length = 4
-    size = 2
-    dataset = TokenWindows(token_file(folder, windows, length), length)
-    # Each worker has two batches in hand: the last ones are read after the change. A worker that
-    # hangs is an error.
-    loader = DataLoader(dataset, batch_size=size, num_workers=2, prefetch_factor=2, timeout=120)
-    batches = []
-    changed = 1000
-    for item in loader:
-        if not batches:
-            tokens = np.memmap(dataset.path, dtype=np.int32, mode="r+")
-            tokens[-2 * size * length :] = changed
-            tokens.flush()
-        batches.append(item)
-
-    seen = torch.cat([item.index for item in batches]).tolist()
-    equal(seen, list(range(windows)), "the windows of an epoch")
-
-    workers = {worker for item in batches for worker in item.worker.tolist()}
-    equal(workers, {0, 1}, "workers that read")
-
-    processes = {process for item in batches for process in item.process.tolist()}
-    equal(len(processes - {os.getpid()}), 2, "other processes that read")
-
-    last = {item.worker[0].item(): item.y[-1, -1].item() for item in batches[-2:]}
-    equal(last, {0: changed, 1: changed}, "what the workers read at the end")
 
 
 # 16 to 128 MiB.
@@ -474,7 +433,7 @@ def test_with_a_slow_loader_a_training_step_takes_as_long_as_its_data(
     net = workloads.build(model, device=device)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
     item = torch.randn(64, 256)
-    # Of the prompt steps before: beside other work some take much longer.
+    # The mean of many steps: beside other work some take much longer.
     prompt_s = deque([0.001], maxlen=20)
 
     def step(batches):

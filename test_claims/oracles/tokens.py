@@ -6,13 +6,10 @@ import os
 import queue
 import threading
 import time
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset, get_worker_info
 
 
 def window(tokens, start, length):
@@ -26,40 +23,6 @@ def batch(tokens, size, length, generator=None):
     starts = torch.randint(len(tokens) - length, (size,), generator=generator).tolist()
     x, y = zip(*(window(tokens, start, length) for start in starts), strict=True)
     return torch.stack(x), torch.stack(y)
-
-
-class Item(NamedTuple):
-    """One window as a loader hands it on: its start, and the process that read it."""
-
-    index: int
-    x: Tensor
-    y: Tensor
-    worker: int
-    process: int
-
-
-class TokenWindows(Dataset[Item]):
-    """The windows of a file of int32 tokens, one after the other.
-
-    Each process opens the file for itself, at the first window it reads; workers are sent only the
-    path.
-    """
-
-    def __init__(self, path, length):
-        self.path = path
-        self.length = length
-        self.windows = (path.stat().st_size // 4 - 1) // length
-        self._tokens = None
-
-    def __len__(self):
-        return self.windows
-
-    def __getitem__(self, index):
-        if self._tokens is None:
-            self._tokens = np.memmap(self.path, dtype=np.int32, mode="r")
-        worker = get_worker_info()
-        x, y = window(self._tokens, index * self.length, self.length)
-        return Item(index, x, y, -1 if worker is None else worker.id, os.getpid())
 
 
 def fresh(path):
@@ -100,13 +63,6 @@ def resident_bytes(array):
         pytest.skip("needs Linux, which lists the pages of each mapping that are in memory")
 
     return resident
-
-
-def token_file(folder, windows, length):
-    """A file of the tokens 0, 1, 2 and so on: `windows` windows and one token more."""
-    path = fresh(folder / "windows.bin")
-    np.arange(windows * length + 1, dtype=np.int32).tofile(path)
-    return path
 
 
 def read_ahead(batches, delay_s):
