@@ -377,7 +377,7 @@ def test_the_running_statistics_of_batch_norm_move_twice(device):
     equal(again, gradient, "gradients with recomputation")
     equal((moved, moved_again), (1, 2), "moves of the statistics")
 
-    # By 1 + 0.9 times.
+    # The second move adds 0.9 of the first.
     close((mean_again / mean).median().item(), 1.9, "how far the mean moves", rel=1e-4)
 
 

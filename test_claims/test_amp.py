@@ -185,7 +185,7 @@ def test_under_autocast_an_operation_has_the_values_of_its_dtype(device, name, l
     ("shape", "nll_loss"),
     [
         ((8, 5), torch.ops.aten.nll_loss_forward),
-        # Of sequences: tokens behind the classes.
+        # Sequences: tokens stand behind the classes.
         ((8, 5, 3), torch.ops.aten.nll_loss2d_forward),
     ],
     ids=str,

@@ -131,7 +131,7 @@ def casts_of(function):
 @pytest.mark.parametrize(("width", "batch"), [(8, 8), (32, 16)])
 def test_for_small_layers_mixed_precision_is_slower_than_fp32(device, speed, width, batch):
     fp32, mixed = steps_of_two_layers(device, width, batch)
-    # Of x, of two weights and biases, of the output for the loss; and back.
+    # Autocast casts x, two weights and biases, the output for the loss, and gradients back.
     casts = casts_of(fp32), casts_of(mixed)
     assert casts[0] == 0 < casts[1], f"fp32 and mixed precision cast {casts} tensors a step"
 

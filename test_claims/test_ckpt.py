@@ -231,7 +231,7 @@ def test_another_shape_is_refused_and_optimizer_state_goes_by_position():
     optimizer.step()
     swapped = torch.optim.SGD([b, a], lr=0.1, momentum=0.9)
     swapped.load_state_dict(loaded(optimizer.state_dict()))
-    # That of a, whose place it took.
+    # State goes by position: b took the place of a.
     equal(swapped.state[b]["momentum_buffer"].tolist(), [1, 1], "the momentum of b")
 
 

@@ -24,7 +24,7 @@ from test_claims.oracles.tensors import metered
 pytestmark = [
     # An import of torch.compile uses a part of torch that torch has deprecated.
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
-    # As `compiled_anew` means it to be.
+    # `compiled_anew` disables the cache.
     pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled:UserWarning"),
 ]
 
@@ -394,7 +394,7 @@ def test_dropout_draws_other_numbers_unless_fallback_random_is_set(ones):
     eager = after_seed(dropout, ones)
     fused = after_seed(compiled(dropout, ones), ones)
     differ = (fused != eager).float().mean().item()
-    # Of independent masks a half differs.
+    # Independent masks differ in half of their elements.
     between(differ, 0.4, 0.6, "the share of masks that differ")
 
     for name, mask in {"compiled": fused, "uncompiled": eager}.items():

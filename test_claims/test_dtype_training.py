@@ -50,7 +50,7 @@ def test_a_linear_layer_errs_by_a_third_of_eps_in_every_format(device, rows, k, 
         product = applied(torch.nn.functional.linear, x.to(device, dtype), narrow)
         assert product is not None or dtype.itemsize == 1, f"{name} has no linear layer"
         if product is not None:
-            # Of what the format holds the layer itself is off by one more rounding.
+            # The layer itself adds one rounding to what the format holds.
             error = relative_error(numbers.on_the_host(product), held)
             at_most(error, eps / 2, "the layer's own error", name=name)
 

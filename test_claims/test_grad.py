@@ -107,7 +107,7 @@ def test_a_gradient_is_one_product_more_at_two_flops_a_term(device, wanted, b, d
 @pytest.mark.parametrize(("b", "d", "k"), SIZES)
 def test_the_three_products_add_up_to_2bdd_plus_4bdk_and_dx_is_the_fourth(device, b, d, k):
     net = TwoLayers(b, d, k, device)
-    # Of w2, h1 and w1.
+    # The products listed are those of w2, h1 and w1.
     listed = matmul_flops(d, b, k)
     listed += matmul_flops(b, k, d)
     listed += matmul_flops(d, b, d)

@@ -166,8 +166,8 @@ class Task:
             for parameter, path, gradient in zip(parameters, paths, gradients, strict=True):
                 path.append(parameter.detach().cpu().numpy().copy())
                 left = np.array(parameter.grad.tolist())
-                # Of all tensors at once, torch adds Nesterov's momentum to the gradients
-                # themselves.
+                # Where torch updates all tensors at once, it adds Nesterov's momentum to the
+                # gradients themselves.
                 same = options.get("nesterov") or np.array_equal(left, gradient[step])
                 assert same, f"a step changed its gradient {gradient[step]} to {left}"
         return paths, [stepper.state[parameter] for parameter in parameters]
