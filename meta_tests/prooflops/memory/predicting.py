@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial, reduce
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from hypothesis import Phase, settings
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -36,7 +38,7 @@ for name, made in RULES.items():
     # There is no fused adafactor.
     if name != "adafactor":
         OPTIMIZERS[f"{name} fused"] = partial(made, fused=True)
-# Those whose steps take no scratch.
+# Those whose steps need no scratch.
 PLAIN = sorted(name for name in OPTIMIZERS if "adafactor" not in name)
 
 
@@ -96,12 +98,11 @@ def both(
     loss=torch.mean,
     micro_batches=1,
     autocast=None,
-    scratch=True,
 ):
     """The same two steps predicted, and run and measured."""
     chosen = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
     step = TrainingStep(build, batch, loss, None, chosen, micro_batches, autocast)
-    guess = step.predict(scratch=scratch)
+    guess = step.predict()
     with measured_memory() as held:
         model = build()
         held.mark("built")
@@ -111,69 +112,66 @@ def both(
     return guess, held
 
 
-def assert_alike(
-    guess,
-    held,
-    *,
-    without_scratch,
-    scratch_bytes=0,
-    given="",
-):
-    """Live bytes to the byte and peaks to 1 %, at every phase; `scratch_bytes` may be missing from
-    a peak besides.
+def assert_alike(guess, held, *, least_share):
+    """Live bytes to the byte at every phase; peaks at most the measured ones, and at least this
+    share of them.
     """
     assert list(guess.phases) == list(held.phases)
     for name, real in held.phases.items():
         ours = guess.phases[name]
-        assert ours.live_bytes == real.live_bytes, (
-            f"{name}: {ours.live_bytes=}, but should be {real} {given}"
-        )
+        assert ours.live_bytes == real.live_bytes, f"{name}: {ours.live_bytes=}, but {real}"
         # Initialisation has temporaries of its own.
-        if name == "built":
-            continue
-        peak = ours.peak_bytes if without_scratch else ours.peak_bytes_with_scratch
-        off = (peak + min(scratch_bytes, max(0, real.peak_bytes - peak))) / real.peak_bytes - 1
-        assert abs(off) < 0.01, (
-            f"{name}: peak {peak} is off by {off:.2%} from {real} {guess.scratch} {given}"
-        )
+        if name != "built":
+            assert least_share * real.peak_bytes <= ours.peak_bytes <= real.peak_bytes, (
+                f"{name}: {ours.peak_bytes=}, but {real}"
+            )
 
 
-def of_functions(*functions, width=64):
-    """A linear layer, followed by functions of its output."""
-    net = nn.Linear(width, width)
-    net.register_forward_hook(
-        lambda module, given, out: reduce(lambda x, function: function(x), functions, out)
-    )
-    return net
+class Apply(nn.Module):
+    """A function of a tensor, and of a module if there is one."""
+
+    def __init__(self, function, *modules):
+        super().__init__()
+        self.function = function
+        self.modules_used = nn.ModuleList(modules)
+
+    def forward(self, x):
+        return self.function(x, *self.modules_used)
+
+
+def wrapped(how, layer):
+    """A new layer, with its input added or as a segment of a checkpoint."""
+    if how in ("checkpoint", "reentrant"):
+        reentrant = how == "reentrant"
+        return Apply(lambda x, inner: checkpoint(inner, x, use_reentrant=reentrant), layer())
+    return Apply(lambda x, inner: x + inner(x), layer()) if how == "residual" else layer()
+
+
+# --- five long nets -------------------------------------------------------------------------------
+
+
+class LongNet(NamedTuple):
+    layers: Callable[[], list[nn.Module]]
+    shape: tuple[int, ...]
+    options: dict[str, Any]
+    dtype: torch.dtype = torch.float32
+
+    def build(self):
+        return nn.Sequential(*self.layers()).to(self.dtype)
+
+    def batch(self):
+        is_tokens = isinstance(self.layers()[0], nn.Embedding | nn.EmbeddingBag)
+        return torch.zeros(self.shape, dtype=torch.long if is_tokens else self.dtype)
+
+
+def classes(x):
+    return torch.zeros(len(x), dtype=torch.long)
 
 
 def attended(x):
     heads = x.view(len(x), -1, 4, 16).transpose(1, 2)
-    return functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
-
-
-def first(module):
-    """The module with the first of its outputs alone."""
-    module.register_forward_hook(lambda module, given, out: out[0])
-    return module
-
-
-class Turned(nn.Module):
-    """Its input with the last two dimensions exchanged."""
-
-    def forward(self, x):
-        return x.mT
-
-
-def doubled_twice(y):
-    """Its numbers are kept by no graph in the forward pass."""
-    return checkpoint(lambda x: x * 2.0 * 2.0, y, use_reentrant=True)
-
-
-def tied():
-    net = nn.Sequential(nn.Linear(48, 48), nn.Linear(48, 48))
-    net[1].weight = net[0].weight
-    return net
+    out = functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+    return out.transpose(1, 2).flatten(2)
 
 
 def gathered(y):
@@ -183,49 +181,148 @@ def gathered(y):
 
 
 def selected(y):
-    """Its backward formula adds to rows in place for a plain tensor."""
-    return y.index_select(0, torch.arange(len(y)))
+    """Its backward formulas add to rows, and put, in place for a plain tensor."""
+    rows = y.index_select(0, torch.arange(len(y)))
+    return rows.take(torch.arange(y.numel()).view(y.shape))
 
 
-def taken(y):
-    """Its backward formula puts in place for a plain tensor."""
-    return y.take(torch.arange(y.numel()).view(y.shape))
+def halves(y):
+    """Its numbers are kept by the graph."""
+    return (y * 0.5 + y / 2).masked_fill(y < 0, 0.0)
 
 
-# How to build each, and the shape of its batch.
-NETS = {
-    "convolution": (
-        lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3)),
-        (4, 3, 32, 32),
+class Clipped(torch.optim.AdamW):
+    """Clips the gradients before its step, and keeps an average of the parameters after it."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, foreach=True)
+        self.own = [each for group in self.param_groups for each in group["params"]]
+        self.averages = [each.detach().clone() for each in self.own]
+
+    def step(self, closure=None):
+        nn.utils.clip_grad_norm_(self.own, 1.0)
+        super().step(closure)
+        with torch.no_grad():
+            for average, each in zip(self.averages, self.own, strict=True):
+                average.lerp_(each, 0.1)
+
+
+def of_images():
+    return [
+        nn.Conv2d(8, 16, 3, padding=1).to(memory_format=torch.channels_last),
+        nn.BatchNorm2d(16),
+        nn.SiLU(),
+        wrapped("residual", partial(nn.Conv2d, 16, 16, 3, padding=1)),
+        nn.MaxPool2d(2),
+        nn.ConvTranspose2d(16, 8, 2, stride=2),
+        nn.GroupNorm(4, 8),
+        nn.PReLU(),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(128, 32),
+    ]
+
+
+def of_tokens():
+    block = partial(nn.TransformerEncoderLayer, 64, 4, 128, batch_first=True)
+    return [
+        nn.Embedding(40, 64, padding_idx=0),
+        wrapped("residual", partial(Apply, attended)),
+        block(),
+        wrapped("checkpoint", block),
+        nn.LayerNorm(64),
+        nn.Linear(64, 40),
+        nn.Flatten(0, 1),
+    ]
+
+
+def of_rows():
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    second.weight = first.weight
+    return [
+        first,
+        wrapped("residual", partial(Apply, halves)),
+        second,
+        Apply(selected),
+        wrapped("reentrant", partial(Apply, lambda x: x.exp().cumsum(-1) * 2.0)),
+        Apply(gathered),
+        nn.LogSoftmax(-1),
+    ]
+
+
+def of_bags():
+    return [
+        nn.EmbeddingBag(40, 64, mode="mean"),
+        nn.LayerNorm(64),
+        wrapped("residual", partial(nn.Linear, 64, 64)),
+        nn.GELU(),
+        nn.Dropout(0.1),
+        wrapped("checkpoint", partial(nn.Linear, 64, 64)),
+        nn.Softmax(-1),
+        nn.Linear(64, 32),
+    ]
+
+
+def of_volumes():
+    return [
+        nn.Conv3d(4, 8, 3, padding=1),
+        nn.InstanceNorm3d(8, affine=True),
+        nn.ELU(),
+        nn.AvgPool3d(2),
+        nn.Flatten(2),
+        Apply(lambda x: x.mT.contiguous()),
+        nn.Linear(8, 16),
+        nn.Tanh(),
+        Apply(lambda x: x.sort(-1).values),
+        nn.Linear(16, 8),
+    ]
+
+
+LONG_NETS = {
+    "images": LongNet(
+        of_images,
+        (16, 8, 16, 16),
+        {
+            "optimizer": "momentum foreach",
+            "loss": lambda x: functional.cross_entropy(x, classes(x), label_smoothing=0.1),
+            "micro_batches": 2,
+        },
     ),
-    # The fused optimizer copies a gradient that is not in rows.
-    "convolution with channels last": (
-        lambda: nn.Conv2d(64, 64, 3).to(memory_format=torch.channels_last),
-        (1, 64, 8, 8),
+    "tokens": LongNet(
+        of_tokens,
+        (8, 32),
+        {
+            "optimizer": Clipped,
+            "loss": lambda x: functional.cross_entropy(x.float(), classes(x)),
+            "autocast": torch.bfloat16,
+        },
     ),
-    "unfolded": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Unfold(3)), (4, 3, 24, 24)),
-    # Its gradient arrives in the order of the function's own gradient, and is copied.
-    "LSTM": (
-        lambda: nn.Sequential(first(nn.LSTM(32, 64, batch_first=True)), nn.Hardsigmoid()),
-        (4, 16, 32),
+    "rows": LongNet(
+        of_rows,
+        (256, 64),
+        {
+            "optimizer": "adafactor foreach",
+            "loss": lambda x: functional.binary_cross_entropy_with_logits(x, torch.ones_like(x)),
+        },
     ),
-    "linear map of columns": (lambda: nn.Sequential(Turned(), nn.Linear(30, 400)), (8, 30, 48)),
-    "norm of columns": (
-        lambda: nn.Sequential(Turned(), nn.BatchNorm1d(48), Turned(), nn.Flatten(0, 1)),
-        (8, 30, 48),
+    "bags": LongNet(
+        of_bags,
+        (64, 5),
+        {
+            "optimizer": MasterWeights,
+            "loss": lambda x: functional.smooth_l1_loss(x, torch.ones_like(x)),
+        },
+        torch.bfloat16,
     ),
-    "attention": (partial(of_functions, attended), (4, 128, 64)),
-    "embedding bag": (partial(nn.EmbeddingBag, 1, 512), (8, 5)),
-    "embedding bag of maxima": (partial(nn.EmbeddingBag, 4, 512, mode="max"), (256, 5)),
-    "gathered": (partial(of_functions, gathered), (256, 64)),
-    "selected": (partial(of_functions, selected), (256, 64)),
-    "taken": (partial(of_functions, taken), (256, 64)),
-    # A matrix is copied into rows through a block.
-    "transposed": (partial(of_functions, lambda x: x.t().contiguous()), (256, 64)),
-    "greatest of all": (partial(of_functions, torch.max), (256, 64)),
-    "median of all in fp64": (partial(of_functions, Tensor.double, torch.median), (256, 64)),
-    "reentrant": (partial(of_functions, doubled_twice), (256, 64)),
-    "tied": (tied, (96, 48)),
+    "volumes": LongNet(
+        of_volumes,
+        (8, 4, 8, 8, 8),
+        {
+            "optimizer": "adam for-loop",
+            "loss": lambda x: functional.mse_loss(x, torch.ones_like(x), reduction="sum"),
+            "micro_batches": 2,
+        },
+    ),
 }
 
 

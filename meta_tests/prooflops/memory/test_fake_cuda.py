@@ -15,8 +15,7 @@ from torch.nn import functional
 
 from accounting.activations import activation_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B
-from meta_tests.prooflops.memory.predicting import OPTIMIZERS, few
-from meta_tests.prooflops.memory.random_nets import wrapped
+from meta_tests.prooflops.memory.predicting import OPTIMIZERS, few, wrapped
 from prooflops.memory import TrainingStep, fake_copy, predicted_memory
 from prooflops.memory.cuda.fake import can_fake_cuda
 
