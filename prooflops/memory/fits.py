@@ -24,8 +24,6 @@ from accounting.devices import ACCELERATORS, device_called, usable_bytes
 from accounting.devices.peaks import Accelerator
 from prooflops.memory.allocator import cublas_workspace_bytes
 from prooflops.memory.cuda.choices import PREFER_CUDNN
-from prooflops.memory.interpolated import largest_on_a_line
-from prooflops.memory.ledger import Ledger
 from prooflops.memory.prediction import PredictedMemory
 from prooflops.memory.search import LARGEST_TRIED, largest_size
 from prooflops.memory.training import TrainingStep
@@ -162,10 +160,6 @@ class _Predictions:
         known = self._of_kind(card)
         return {size: held.reserved_peak_bytes or 0 for size, held in known.items()}
 
-    def ledgers(self, card: Accelerator) -> dict[int, Ledger]:
-        """The requests and frees of the sizes predicted so far for cards like this one."""
-        return {size: held.ledger for size, held in self._of_kind(card).items()}
-
 
 def _largest(predictions: _Predictions, card: Accelerator, size: int, ceiling: int) -> int:
     """The largest size that fits, which and whose successor are predicted."""
@@ -175,11 +169,8 @@ def _largest(predictions: _Predictions, card: Accelerator, size: int, ceiling: i
         held = predictions.of(card, size)
         return held.reserved_peak_bytes, held.fits_into(usable)
 
-    def expected(last: int, fits: int, most: int) -> int | None:
-        return largest_on_a_line(predictions.ledgers(card), usable, last, fits, most)
-
     known = predictions.peaks(card)
-    return largest_size(tried, size, usable, peaks=known, ceiling=ceiling, expected=expected)[0]
+    return largest_size(tried, size, usable, peaks=known, ceiling=ceiling)[0]
 
 
 def _with_batch(step: TrainingStep, batch: int) -> TrainingStep:

@@ -11,9 +11,6 @@ MOST_MISSES = 2
 REACH = 8
 # The peak of a step of a size, None where it does not run; and whether it fits.
 Tried = Callable[[int], tuple[int | None, bool]]
-# The largest size that is likely to fit, of the last one tried, the largest that fits and the
-# largest in question; None where there is nothing to go by.
-Expected = Callable[[int, int, int], int | None]
 
 
 def largest_size(
@@ -26,7 +23,6 @@ def largest_size(
     growth: int = 64,
     close: float = 0.0,
     more: Callable[[], bool] = lambda: True,
-    expected: Expected = lambda *_: None,
 ) -> tuple[int, int]:
     """The largest size found that fits, 0 where not even one does, and the smallest that does not.
 
@@ -57,9 +53,7 @@ def largest_size(
             beyond, step = guess, 1
         if not more():
             break
-        estimate = expected(guess, fits, min(beyond - 1, growth * max(fits, 1)))
-        if estimate is None:
-            estimate = _estimate(known, limit, fits)
+        estimate = _estimate(known, limit, fits)
         if beyond > ceiling:
             guess = min(max(estimate, fits + step), growth * fits, ceiling)
             continue

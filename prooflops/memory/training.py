@@ -17,7 +17,6 @@ from accounting.checks import validated_int
 from accounting.optimizers import optimizer_of
 from prooflops.memory.allocations import MeasuredMemory, measured_memory
 from prooflops.memory.copies import copy_of, fake_copy
-from prooflops.memory.cuda.recurrent import flatten_parameters
 from prooflops.memory.prediction import PredictedMemory, predicted_memory
 
 # The class of the bytes that each phase of a training step leaves allocated.
@@ -89,8 +88,6 @@ class TrainingStep:
         }
         with predicted_memory(self.device, classes=classes, **options) as held:
             fake = fake_copy(model, self.device)
-            if torch.device(self.device).type == "cuda":
-                flatten_parameters(fake)
             held.name("buffers", fake.buffers())
             held.name_modules(fake)
             held.mark("built")

@@ -46,16 +46,6 @@ class GPT(nn.Module):
         return self.head(self.f(self.b(self.e(tokens))))
 
 
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.r = nn.LSTM(128, 256, 2, batch_first=True)
-        self.o = nn.Linear(256, 10)
-
-    def forward(self, x):
-        return self.o(self.r(x)[0][:, -1])
-
-
 def deep():
     layers = []
     for _ in range(6):
@@ -129,6 +119,5 @@ NETS = {
     # Recorded in one batch where the process was warm, in four where it was cold.
     "mlp-adam-micro": Net(deep, (512, 1024), torch.mean),
     "conv": Net(convolutions, (16, 3, 128, 128), functional.cross_entropy, (16,)),
-    "lstm": Net(Recurrent, (32, 64, 128), functional.cross_entropy, (32,)),
     "encoder-dropout": Net(encoder, (8, 256, 256), torch.mean),
 }

@@ -57,10 +57,10 @@ def test_a_step_that_is_too_large_says_so_for_each_card():
 class OneAtATime(nn.Module):
     """Holds one large tensor at a time, each too large for the memory of those before."""
 
-    def __init__(self, gib=1.0):
+    def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
-        self.sizes = [int(2**28 * gib * times) for times in (1.0, 3.5, 5.0, 6.0)]
+        self.sizes = [int(2**28 * gib) for gib in (1.0, 3.5, 5.0, 6.0)]
 
     def forward(self, batch):
         for size in self.sizes:
@@ -76,18 +76,6 @@ def test_a_step_fits_that_gets_through_once_the_cache_is_emptied():
     assert fit.fits
     # Two times 6 GiB fit, three times do not.
     assert fit.largest == 2
-
-
-@pytest.mark.parametrize("first", [1, 40, 2000])
-def test_few_predictions_find_what_fits_once_the_cache_is_emptied(first):
-    """Reserved bytes say too little then: the allocator is followed through sizes on a line."""
-    net = OneAtATime(gib=2.0**-10).to("meta")
-    told = []
-    step = TrainingStep(net, torch.empty(first, 1), torch.sum)
-    (fit,) = fits(step, ["T4"], progress=told.append)
-    assert gets_through(replace(step, inputs=torch.empty(fit.largest, 1)), "T4")
-    assert not gets_through(replace(step, inputs=torch.empty(fit.largest + 1, 1)), "T4")
-    assert len(told) <= 4, told
 
 
 def test_cards_with_the_same_kernels_share_predictions():

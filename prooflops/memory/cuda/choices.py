@@ -1,15 +1,15 @@
 """The kernels that torch chooses in C++ for CUDA tensors alone, chosen again for fake ones.
 
-Only choices that change the bytes held are made, and `CHOICES` names them. Held against one NVIDIA
-H200 (torch 2.11, 26 November 2026): attention in bf16 and fp32, dropout, batch norm, LSTM and the
-optimizers' foreach give the bytes that were measured. The others are read from torch's source.
+Only choices that change the bytes held are made, and `CHOICES` names them. On one NVIDIA H200
+(torch 2.11, 26 November 2026) attention in bf16 and fp32, dropout, batch norm and the optimizers'
+foreach gave these bytes. The others are read from torch's source.
 Source: attention.cpp, Dropout.cpp, layer_norm.cpp and Normalization.cpp in aten/src/ATen/native,
 sdp_utils.cpp in its transformers/cuda (torch 2.13).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -20,7 +20,6 @@ from torch._prims_common import suggest_memory_format
 from torch.nn import functional
 
 from prooflops.memory.cuda.autocast import autocast_of_cuda
-from prooflops.memory.cuda.recurrent import recurrent_layers
 
 CHOICES = {
     "scaled_dot_product_attention": "in 16 bits cuDNN's on compute capability 9 and 10, "
@@ -29,20 +28,20 @@ CHOICES = {
     "rms_norm": "one kernel, which keeps its input and a reciprocal root per row; "
     "composed on a torch without it",
     "batch_norm": "cuDNN's from three dimensions on, except in bf16; else torch's own kernel",
-    "lstm, gru, rnn": "cuDNN's, with a reserve space for the backward pass",
     "optimizer": "foreach, where neither foreach nor fused is chosen",
 }
 LOW_PRECISIONS = (torch.float16, torch.bfloat16)
-# The largest width of a head that flash attention takes, and cuDNN's.
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+# The largest width of a head that flash attention accepts, and cuDNN's.
 FLASH_HEAD_DIM = 256
 CUDNN_HEAD_DIM = 128
-# Head dims are padded to a multiple of it for flash; cuDNN takes no others.
+# Head dims are padded to a multiple of it for flash; cuDNN accepts no others.
 HEAD_ALIGNMENT = 8
 # Of a head's row, or attention takes the math path.
 EFFICIENT_ALIGNMENT_BYTES = 16
 # Major compute capabilities (Hopper, Blackwell) on which torch prefers cuDNN's attention.
 PREFER_CUDNN = (9, 10)
-# The largest batch that cuDNN's batch norm takes in training.
+# The largest batch that cuDNN's batch norm accepts in training.
 CUDNN_NORM_BATCH = 880_801
 
 
@@ -50,9 +49,14 @@ CUDNN_NORM_BATCH = 880_801
 def choices_of_cuda(capability: tuple[int, int] | None, has_device: bool) -> Iterator[None]:
     """Makes operators choose the same kernels for fake CUDA tensors as on a CUDA device.
 
-    With a device torch chooses by itself, but for recurrent layers, whose fake it lacks.
+    With a device torch chooses by itself. Recurrent layers are refused: torch's fake of them keeps
+    nothing for the backward pass.
     """
-    chosen = recurrent_layers()
+    chosen: dict[str, Callable[..., Any]] = {
+        f"{kind}.{form}": partial(_refuse_recurrent, kind)
+        for kind in RECURRENT
+        for form in ("input", "data")
+    }
     if not has_device:
         prefers_cudnn = capability is not None and capability[0] in PREFER_CUDNN
         chosen |= {
@@ -68,6 +72,13 @@ def choices_of_cuda(capability: tuple[int, int] | None, has_device: bool) -> Ite
         for name, choice in chosen.items():
             library.impl(name, choice, "AutogradCUDA")
         yield
+
+
+def _refuse_recurrent(kind: str, *_: Any) -> Any:
+    raise RuntimeError(
+        f"what aten.{kind} keeps for its backward pass is unknown: only cuDNN knows its reserve "
+        "space; measure the step on a GPU"
+    )
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
@@ -123,7 +134,7 @@ def _batch_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> Tensor:
-    takes_cudnn = (
+    uses_cudnn = (
         cudnn_enabled
         and training
         and weight is not None
@@ -133,7 +144,7 @@ def _batch_norm(
         and x.dtype in (torch.float32, torch.float64, torch.float16)
         and (weight.dtype == torch.float32 if x.dtype == torch.float16 else x.dtype == weight.dtype)
     )
-    if takes_cudnn:
+    if uses_cudnn:
         x = x.contiguous(memory_format=suggest_memory_format(x))
         norm = torch.ops.aten.cudnn_batch_norm
         results = norm(x, weight, bias, mean, variance, True, momentum, eps)
@@ -164,13 +175,13 @@ def _attention(
     if prefers_cudnn and is_batch and is_low and _fits_cudnn(widths):
         return _cudnn(given, attn_mask, dropout_p, is_causal)
     one_width = len(widths) == 1 and max(widths) <= FLASH_HEAD_DIM
-    takes_flash = is_batch and is_low and attn_mask is None and one_width
-    if takes_flash and torch._C._get_flash_sdp_enabled():
+    uses_flash = is_batch and is_low and attn_mask is None and one_width
+    if uses_flash and torch._C._get_flash_sdp_enabled():
         return _flash(given, dropout_p, is_causal)
     row_bytes = [width * query.element_size() for width in widths]
     is_aligned = not any(size % EFFICIENT_ALIGNMENT_BYTES for size in row_bytes)
-    takes_efficient = is_batch and is_aligned and query.dtype != torch.float64
-    if takes_efficient and torch._C._get_mem_efficient_sdp_enabled():
+    uses_efficient = is_batch and is_aligned and query.dtype != torch.float64
+    if uses_efficient and torch._C._get_mem_efficient_sdp_enabled():
         return _efficient(given, attn_mask, dropout_p, is_causal)
     attend = torch.ops.aten._scaled_dot_product_attention_math
     out = attend(*given, attn_mask, dropout_p, is_causal, enable_gqa=enable_gqa)
