@@ -107,8 +107,7 @@ class Bisection:
         self.bad_commit = sides.commit_named(root, "HEAD") or ""
         whole = {name: Step("bad", effect) for name, effect in slow.items()}
         whole |= {name: Step("bad", why=str(each)) for name, each in more.items()}
-        # By commit and benchmark.
-        self.steps = {self.bad_commit: whole}
+        self.steps: dict[str, dict[str, Step]] = {self.bad_commit: whole}
         self.logs: dict[str, list[str]] = {}
         label = "the worktree of the bisection"
         self.tree = sides.checkout(self.bad_commit, label, root, question.processes)

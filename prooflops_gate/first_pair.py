@@ -16,7 +16,7 @@ from prooflops_gate.rows import TIME, Row, one_sided, with_skips
 from prooflops_gate.selection import function_of, is_gone
 from prooflops_gate.task import TOOK_TOO_LONG, Pair, Replicate
 
-# Beside other work one process may take so many times as long as another, without a change.
+# Other work alone makes one process take up to so many times as long as another.
 GROWN = 3.0
 
 

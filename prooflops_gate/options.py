@@ -28,7 +28,7 @@ ASKING = ("gate", "gate_baseline", "gate_versus", "gate_bisect", "gate_record", 
 MIN_INSTRUCTIONS = "0.5%"
 # What `gate_undecided = fail` means: a larger slowdown must be excluded.
 ALLOWED_OPEN = "10%"
-# By name: meaning and default.
+# Each has a meaning and a default.
 INI = {
     "gate_history": (
         (
@@ -44,7 +44,7 @@ INI = {
     "gate_min_effect": ("smallest change that counts", "3%"),
     "gate_direction": (f"which changes fail: {', '.join(DIRECTIONS)}", "slower"),
     "gate_memory": (
-        "whether calls that hold more memory fail: fail, show, or off, which measures none",
+        "whether calls that use more memory fail: fail, show, or off, which measures none",
         "fail",
     ),
     "gate_min_memory_effect": (
@@ -82,9 +82,9 @@ INI = {
         "true",
     ),
 }
-# Of a comparison without --gate.
+# A comparison without --gate ends with these words.
 REPORT_ONLY = "report only: never fails for a verdict"
-# That are written of a comparison: --gate-json, ...
+# The options --gate-json and --gate-markdown name files of a comparison.
 FILES = ("json", "markdown")
 # Its default depends on other things.
 COMPUTED = ("gate_by",)
@@ -93,7 +93,7 @@ FLAGS = {
     "--gate-noise-floor": "compare this code with itself: what can be detected here",
     "--gate-history": "list records and baselines, and exit; --report=DIR: as a page, too",
 }
-# By option: metavar and meaning.
+# Each option has a metavar and a meaning.
 VALUES = {
     "--gate-baseline": (
         "NAME|latest",
@@ -345,7 +345,7 @@ def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
         raise ValueError(
             "--benchmark-skip leaves nothing to compare: drop it, or the options of the gate"
         )
-    # By its options, not by its name: that depends on how it was loaded.
+    # Its options tell, not its name: that depends on how it was loaded.
     if option("benchmark_disable", None) is None:
         raise ValueError(
             "the gate compares what pytest-benchmark measures, and that plugin is not active: add "

@@ -85,9 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
-    """Takes the option `--report` of `--gate-history`, unless the project has an option of this
-    name itself.
-    """
+    """Adds the option `--report` of `--gate-history`, unless the project has one of this name."""
     yield
     if "--gate-history" in args and not hasattr(early_config.option, "report"):
         parser.addoption("--report", help="folder of the history's page")
@@ -157,8 +155,8 @@ def gate_replicate(pytestconfig: pytest.Config) -> Any:
     """The gate's pace for benchmarks that choose their own rounds, in a process that the gate
     paces; else None.
 
-    `gate_replicate.pace(request.node)` is the seconds to take, the fewest rounds, and whether an
-    earlier process has checked the benchmark. `gate_replicate.leave_out(request.node, seconds)`
+    `gate_replicate.pace(request.node)` returns the seconds to run, the fewest rounds, and whether
+    an earlier process has checked the benchmark. `gate_replicate.leave_out(request.node, seconds)`
     reports the seconds of such checks, which later processes skip.
     """
     found = pytestconfig.pluginmanager.get_plugin("prooflops_gate.replicate")

@@ -67,7 +67,6 @@ ASK, FIXED_ADDRESSES = 0xFFFFFFFF, 0x0040000
 # The variable that fills the environment.
 PADDING = "PROOFLOPS_PADDING"
 NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
-# Of a child's data; the second ones only where it counted.
 KEPT = ("prefix", "modules", "reports", "calls", "collected", "footprint", "start_cpu_s")
 KEPT_COUNTS = ("counts", "steps", "dumps")
 # Exit codes of pytest: passed, some failed, none collected.

@@ -13,7 +13,7 @@ from meta_tests.prooflops_gate.foreign_repo import INI, run, run_git
 ONE = "test_foreign.py::test_busy_loop"
 # The plan of these tests alarms on 30 % of runs: half as slow again is beyond its noise.
 VERSUS_HEAD = "--gate --gate-versus HEAD --gate-min-effect 0.5 --gate-replicates 4".split()
-# By module: the plugin as `-p` takes it, what a project's `addopts` hold, and its name.
+# Each module has the plugin as `-p` takes it, what a project's `addopts` hold, and its name.
 DISTURBING = {
     "xdist": ("xdist.plugin", "-n 2 --dist loadfile", "xdist"),
     "pytest_randomly": ("pytest_randomly", "", "pytest-randomly"),

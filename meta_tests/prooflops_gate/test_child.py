@@ -26,7 +26,6 @@ from prooflops_gate.process import Processes
 from prooflops_gate.task import Counting, Layout, Pair, ReplicateFailed, Side, Task
 from prooflops_gate.where import where_it_went
 
-# Of every benchmark.
 BRIEF = {"": {"max_time": 0.01, "min_rounds": 2}}
 WITH_PLUGIN = ("-p", "prooflops_gate.plugin")
 

@@ -252,7 +252,7 @@ def test_a_baseline_is_stored_and_its_commit_gated_against(foreign):
     assert "the baseline main (" in done.output, done.output
     assert f"SLOWER: {ONE}" in done.output
     assert "flops is 3000, but was 600" in done.output
-    assert f"MORE MEMORY: {ONE} holds more memory a call: " in done.output
+    assert f"MORE MEMORY: {ONE} uses more memory a call: " in done.output
     assert worktrees(foreign) == 1, "the worktree of the baseline's commit is still there"
     (file,) = (foreign / ".prooflops" / "history").glob("*/gate/*.json")
     (said,) = json.loads(file.read_text())["verdicts"]

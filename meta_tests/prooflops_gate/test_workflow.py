@@ -229,7 +229,7 @@ def test_every_shell_step_of_the_action_works_in_a_fresh_folder(foreign, tmp_pat
     here = tmp_path / "here"
     clone_of_a_package(foreign, here)
     make_slower(here)
-    # That the first one installs is what the others rest on.
+    # The first one has installed what the others need.
     _, *steps = steps_of_the_action()
     environment = runner | {"GITHUB_ACTIONS": "true"}
     codes = [shell(step, here, environment).returncode for step in [*steps, steps[-1]]]

@@ -1,8 +1,8 @@
 """Counts the instructions of a benchmark's call under valgrind's callgrind, without a compiler.
 
-A client request is a sequence of instructions that does nothing on a processor, and that valgrind
-recognises: its marker, and a pointer to the request and its five arguments (valgrind.h, a stable
-interface). Here a few bytes in an executable page hold it, called through ctypes.
+Valgrind recognises a client request: a sequence of instructions that does nothing on a processor,
+with a pointer to the request and its five arguments. valgrind.h declares it a stable interface.
+Here ctypes calls it as a few bytes in an executable page.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CODE = {
 # Calls before the one that is counted.
 WARM_UP = 3
 EMPTY_CALLS = 5
-# The memory of requests that were made.
+# ctypes does not keep the memory of requests alive.
 _kept: list[Any] = []
 FIXTURES = ("pytest_benchmark.fixture", "pytest_codspeed.plugin")
 
@@ -50,7 +50,7 @@ def is_usable() -> bool:
 
 
 def scatter() -> None:
-    """Takes and frees memory as the hash seed chooses, before the tests are imported.
+    """Allocates and frees memory as the hash seed chooses, before the tests are imported.
 
     Otherwise a change anywhere in the code moves all objects alike in every process, and what
     hashes by address, or finds another free block, takes up to 2 % more or less instructions in all
@@ -62,11 +62,10 @@ def scatter() -> None:
 
 
 def request(number: int) -> Callable[[], int]:
-    """The function that makes a client request.
+    """Returns a function that makes a client request.
 
-    It returns valgrind's answer, and 0 on a bare processor.
-
-    Raises OSError on a machine without CODE, or where no page may be executable.
+    It returns valgrind's answer, and 0 on a bare processor. Raises OSError on a machine without
+    CODE, or where no page may be executable.
     """
     if platform.machine() not in CODE:
         raise OSError(f"valgrind's client requests are not known for {platform.machine()}")
@@ -87,21 +86,18 @@ def _plain(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 class InstructionCounter:
-    """Takes the place of timing in the fixture `benchmark`.
+    """Replaces timing in the fixture `benchmark` by counting.
 
-    `dumps`: beginning of the names of callgrind's dumps; without one, valgrind counts nothing.
-    `by_function`: keeps the dumps, and counts the bytecodes of each Python function in one more
-    call.
+    The caller sets `name` to the benchmark that runs. `counts` has its instructions, `steps` the
+    bytecodes of each Python function, `files` callgrind's dump. The names of dumps begin with
+    `dumps`; if that is empty, valgrind counts nothing. Only `by_function` counts bytecodes, in one
+    more call, and keeps the dumps.
     """
 
     def __init__(self, dumps: str, by_function: bool = False) -> None:
-        # By benchmark.
         self.counts: dict[str, int] = {}
-        # By benchmark and function.
         self.steps: dict[str, dict[str, int]] = {}
-        # Dumps by benchmark.
         self.files: dict[str, str] = {}
-        # Of the benchmark that runs.
         self.name = ""
         self._dumps, self._dumped = dumps, 0
         self._by_function = by_function

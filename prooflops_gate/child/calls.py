@@ -25,8 +25,7 @@ except ImportError:
     # PyPy.
     tracemalloc = None  # type: ignore[assignment]
 
-# Of a benchmark's extra_info.
-KEY = "gate_resources"
+EXTRA_INFO_KEY = "gate_resources"
 MEMORY = "memory"
 
 Figures = dict[str, int]
@@ -35,27 +34,26 @@ Figures = dict[str, int]
 class UntimedCall:
     """Replaces a benchmarked function in the calls that are not timed, and measures them."""
 
-    def __init__(self, function: Callable[..., Any], warm_up: int = 0) -> None:
+    def __init__(self, function: Callable[..., Any], measured_round: int = 0) -> None:
         self.function = function
-        # The warm-up round that it measures, counted from 1; 0: none.
-        self.warm_up = warm_up
+        # Counted from 1; 0 measures none.
+        self.measured_round = measured_round
         self.rounds = 0
-        # Of the last call.
-        self.figures: Figures = {}
+        self.last_figures: Figures = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        self.figures = {}
-        result = call_traced(self.figures, self.function, *args, **kwargs)
+        self.last_figures = {}
+        result = call_traced(self.last_figures, self.function, *args, **kwargs)
         if inspect.isgenerator(result) or inspect.isawaitable(result) or inspect.isasyncgen(result):
             # Its work is still to be done.
-            self.figures = {}
+            self.last_figures = {}
         return result
 
     def in_round(self) -> Callable[..., Any]:
         """The function that the next round calls."""
         self.rounds += 1
-        return self if self.rounds == self.warm_up else self.function
+        return self if self.rounds == self.measured_round else self.function
 
 
 def instrument(
@@ -66,7 +64,7 @@ def instrument(
     `measures_memory`: whether the memory of the test that runs is to be measured. A benchmark
     whose calls take more than `longest_s` together is skipped. The figures go to `extra_info`.
     With pytest-benchmark built in another way than versions 5.0 to 5.3 nothing is measured, and
-    only the looks at the core's speed before and after a test remain.
+    only the samples of the core's speed before and after a test remain.
     """
     fixture_class = known_fixture_class()
     if fixture_class is not None:
@@ -96,8 +94,8 @@ def measure_untimed_calls(fixture_class: Any, measures_memory: Callable[[], bool
         if not measures_memory():
             return method(fixture, untimed.function, *args, **kwargs)
         result = method(fixture, untimed, *args, **kwargs)
-        if untimed.figures and fixture.stats:
-            fixture.stats.extra_info.setdefault(KEY, untimed.figures)
+        if untimed.last_figures and fixture.stats:
+            fixture.stats.extra_info.setdefault(EXTRA_INFO_KEY, untimed.last_figures)
         return result
 
     def call(self: Any, function_to_benchmark: Any, *args: Any, **kwargs: Any) -> Any:
@@ -143,7 +141,7 @@ def call_traced(
     # No device unless a test has imported torch and used a GPU.
     devices = range(cuda.device_count()) if cuda is not None and cuda.is_initialized() else ()
     if gc.isenabled():
-        # From here on the young generations are collected at the same points in every process.
+        # Then the young generations are collected at the same points in every process.
         gc.collect(1)
     held = sum(cuda.memory_allocated(device) for device in devices)
     for device in devices:

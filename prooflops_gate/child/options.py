@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-# By attribute of `config.option`. Files of reports, selection by the last run, early ends,
+# Attributes of `config.option`: files of reports, selection by the last run, early ends,
 # debuggers; and switched-off benchmarks, as projects' `addopts` often have them for plain runs.
 PARENTS: dict[str, Any] = {
     "xmlpath": None,

@@ -233,7 +233,7 @@ class ChildPlugin:
             # time of a small replicate.
             session.config.pluginmanager.unregister(name="hypothesispytest")
         yield
-        # By now the prooflops plugin, where it is active, has made its record.
+        # The prooflops plugin, where it is active, has made its record before.
         made = session.config.stash.get(RECORD, None)
         record = made or {"benchmarks": self.benchmarks(session.config), "prooflops": {}}
         name_benchmarks(record["benchmarks"])

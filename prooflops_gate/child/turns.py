@@ -1,6 +1,4 @@
-"""Two processes that live at the same time and run their tests in turn.
-
-One of the first, two of the second, and so on.
+"""Two processes at the same time run their tests in turn: one of the first, two of the second, ...
 
 Sides that measure the same benchmark within a second are disturbed alike by other guests
 (docs/gate-study.md). While one process has its turn, the other waits for a message.
@@ -25,21 +23,20 @@ except ImportError:
 
 # "my next test", "my end", and the answer.
 NEXT, LAST, GO = b"n", b"l", b"g"
-# Between two looks whether a silent process still runs.
-LOOK_S = 0.5
+# So often a silent process is checked to be alive.
+CHECK_S = 0.5
 MAPPED = Path("/proc/self/maps")
-# An accelerator's free memory sizes the benchmarks, and a waiting process holds some of it.
+# An accelerator's free memory sizes the benchmarks, and a waiting process uses some of it.
 DRIVERS = ("libcuda.so", "libamdhip64.so", "libze_loader.so", "libhsa-runtime64.so")
-# Loaded: they choose kernels by the features of the processor.
+# These packages choose kernels by the features of the processor.
 BY_FEATURES = ("numpy", "numba", "torch", "jax")
-# Of the free memory, for both processes.
-MOST_MEMORY = 0.5
+LARGEST_SHARE_OF_FREE_MEMORY = 0.5
 
 
 class Turn:
-    """In a process: waits until it is its turn.
+    """The turns of this process.
 
-    `channel`: the descriptor of a socket; None, where it runs alone.
+    `channel` is the descriptor of a socket; None, where the process runs alone.
     """
 
     def __init__(self, channel: int | None) -> None:
@@ -50,7 +47,7 @@ class Turn:
             self._channel.set_inheritable(False)
 
     def wait(self, for_what: bytes) -> None:
-        """Ends the turn before, and waits for one for the next test, or for the end."""
+        """Ends the previous turn, and waits for the next: `for_what` is NEXT, a test, or LAST."""
         if not self._channel:
             return
         began = time.monotonic()
@@ -62,11 +59,10 @@ class Turn:
 
 
 def alternate(channels: Sequence[socket.socket], runs: Callable[[int], bool], until: float) -> None:
-    """Gives the processes behind these channels a turn each until all are at their end, then lets
-    all end.
+    """Lets one of the processes behind these channels run at a time, each test in ABBA order.
 
-    The first begins with its first test, the next with its second, and so on: ABBA. `runs`: whether
-    a process still runs. `until`: when to stop, on the clock of `time.monotonic`.
+    A process that has run all of its tests waits until the others have, too. `runs` says whether a
+    process is alive. Returns at `until` on the clock of `time.monotonic`, whatever still runs.
     """
     turns_of = dict.fromkeys(range(len(channels)), 0)
     waiting, ending = set[int](), list[int]()
@@ -80,7 +76,7 @@ def alternate(channels: Sequence[socket.socket], runs: Callable[[int], bool], un
             waiting.discard(turn)
             _let_go(channels[turn])
         busy = {channels[each]: each for each in turns_of.keys() - waiting}
-        for channel in select.select([*busy], [], [], LOOK_S)[0]:
+        for channel in select.select([*busy], [], [], CHECK_S)[0]:
             # Empty where the process has ended.
             each, message = busy[channel], b""
             with suppress(OSError):
@@ -103,9 +99,9 @@ def _let_go(channel: socket.socket) -> None:
 
 
 def footprint() -> dict[str, Any]:
-    """This process's peak memory, the accelerator's driver that it has loaded (None.
+    """What this process needs: `peak_bytes`, an accelerator's `driver`, packages `by_features`.
 
-    Unknown), and BY_FEATURES.
+    The driver is empty where none is loaded, and None where the system does not say.
     """
     try:
         mapped = MAPPED.read_text(encoding="utf-8", errors="replace")
@@ -120,7 +116,7 @@ def footprint() -> dict[str, Any]:
 
 
 def why_not(footprints: Sequence[Mapping[str, Any]], free_bytes: int | None) -> str:
-    """Why processes with these footprints should not live at the same time; empty where they may.
+    """Why processes with these footprints cannot run at the same time; empty where they can.
 
     >>> why_not([{"peak_bytes": 2**30, "driver": ""}] * 2, 8 * 2**30)
     ''
@@ -131,10 +127,10 @@ def why_not(footprints: Sequence[Mapping[str, Any]], free_bytes: int | None) -> 
     """
     drivers = [each["driver"] for each in footprints]
     if None in drivers or free_bytes is None:
-        return "this system does not tell what they hold"
+        return "this system does not say how much memory they use"
     if any(drivers):
         return f"they share the memory of an accelerator ({next(filter(None, drivers))})"
     taken = sum(each["peak_bytes"] for each in footprints)
-    if taken > MOST_MEMORY * free_bytes:
+    if taken > LARGEST_SHARE_OF_FREE_MEMORY * free_bytes:
         return f"two take {taken / 2**30:.1f} GiB, of {free_bytes / 2**30:.1f} GiB that are free"
     return ""

@@ -11,7 +11,7 @@ import pytest
 
 # Between two lines.
 LONG_S = 3.0
-# From here on a run says how much of it is left.
+# A longer run says how much of it is left.
 LONG_RUN_S = 10.0
 # Share of a folder's tests; the first ones are slow, as they import the packages of all.
 LEAST_ENDED = 0.05

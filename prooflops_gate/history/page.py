@@ -16,7 +16,7 @@ from prooflops_gate.page.plot import Axis, Line, Plot, Point, Rule
 from prooflops_gate.page.section import Page, Section
 from prooflops_gate.statistics.change_points import FEWEST
 
-# Of more plots of a machine, those that did not change are folded.
+# Where a machine has more plots, those that did not change are folded.
 MOST_UNFOLDED = 24
 PLOT_HEIGHT = 170.0
 # Noise of less does not fill the height of a plot.

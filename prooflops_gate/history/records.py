@@ -29,7 +29,7 @@ from prooflops_gate.identity import folded
 from prooflops_gate.run_state import plain_figure
 
 SCHEMA = 1
-# Of a time or figure; beyond, it is a slip of its writer, and has no ratio to another.
+# A time or figure beyond these is a slip of its writer, and has no ratio to another.
 SMALLEST, LARGEST = 1e-18, 1e18
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 

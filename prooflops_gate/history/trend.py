@@ -24,7 +24,7 @@ class Trend:
     records: tuple[Summary, ...]
     times_s: tuple[float, ...]
     changes: tuple[Change, ...]
-    # Of the gate, oldest first: moment and "SLOWER 1.104".
+    # A moment and what the gate said then, as "SLOWER 1.104", oldest first.
     verdicts: tuple[tuple[str, str], ...] = ()
 
 

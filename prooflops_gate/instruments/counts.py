@@ -24,7 +24,7 @@ LOOKS = (3, 6, 10)
 LEAST_INSTRUCTIONS = 50
 # One pair in so many, on either side, does not speak against SAME.
 TRIMMED_ONE_IN = 5
-# Of whole runs on unchanged code, where log ratios are normal.
+# So many whole runs on unchanged code alarm, if log ratios are normal.
 ALARM_RATE = 0.01
 MORE, FEWER = "MORE INSTRUCTIONS", "FEWER INSTRUCTIONS"
 UNSTEADY = "NOT REPEATABLE"
@@ -85,15 +85,13 @@ class Count:
 def decide(
     before: Sequence[int], after: Sequence[int], limit: float, level: float, ended: bool = False
 ) -> Count | None:
-    """The decision by pairs of counts, before[i] beside after[i]; None.
+    """The decision by pairs of counts, before[i] beside after[i]; None before the next of LOOKS.
 
-    Take pairs up to the next of LOOKS.
-
-    SAME: all pairs within `limit`, but for one in TRIMMED on either side. From the second look on,
-    as what has two values agrees with itself in three pairs, MORE and FEWER: the median is beyond
-    it, and Student's t excludes 0 at `level`. UNSTEADY: the pairs disagree beyond the limit in both
-    directions, or nothing else holds at the last look, or, where counting has `ended` after the
-    first, by all pairs.
+    SAME: all pairs within `limit`, but for one in TRIMMED_ONE_IN on either side. MORE and FEWER:
+    the median is beyond it, and Student's t excludes 0 at `level`, from the second look on, as a
+    count with two values agrees with itself in three pairs. UNSTEADY: the pairs disagree beyond the
+    limit in both directions, or nothing else holds at the last look, or, where counting has `ended`
+    after the first, by all pairs.
 
     >>> decide([10**5] * 3, [10**5, 100_100, 10**5], 0.005, 1e-4).verdict
     'SAME'

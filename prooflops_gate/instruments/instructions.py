@@ -24,7 +24,7 @@ from prooflops_gate.task import Counting, Pair, ReplicateFailed, Task
 # Times as long as without valgrind: start and imports, which are not instrumented, and a
 # benchmark's calls, three of four of them so.
 START_FACTOR, CALLS_FACTOR, START_S = 25, 150, 5.0
-# Of a pair's time: the next pairs take a little longer or shorter.
+# The next pairs may take this share longer than the first.
 RESERVE = 0.1
 BLIND = (
     "instructions don't show waiting, sockets, threads, GPUs, the width of vectors, "
@@ -78,9 +78,8 @@ class Instructions:
         self.start_s = START_S + START_FACTOR * start_cpu_s
         self.found: dict[str, Count] = {}
         self.why_not = ""
-        # Of all batches.
         self.pairs = 0
-        # What a pair takes, of what was expected.
+        # A pair takes so many times as long as expected.
         self._slowness = 1.0
         names = sorted(self.costs_s, key=lambda name: self.costs_s[name])
         self.batch = Batch(())

@@ -33,7 +33,7 @@ MOST_ADVISED_PAIRS = 200
 OPEN = 0.10
 
 # What ended the run of an open benchmark.
-NOISE = "its noise exceeds the question"
+NOISE = "too noisy to decide"
 PAIRS = "--gate-replicates ended it"
 BUDGET = "the budget ended it (--gate-budget)"
 

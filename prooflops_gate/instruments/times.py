@@ -1,6 +1,6 @@
-"""Times: which benchmarks the next pair takes, at which pace, until each is decided.
+"""Times: which benchmarks the next pair measures, at which pace, until each is decided.
 
-Pairs beside which other work competed are taken again while time allows.
+Pairs beside which other work competed are measured again while time allows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from prooflops_gate.instruments.time_rule import TimeRule, found_from, look_at, 
 from prooflops_gate.rows import Row, interval
 from prooflops_gate.task import Task
 
-# Of a benchmark, before and after.
+# A benchmark before and after.
 TimedPair = tuple[Timed, Timed]
-# Tries may give no time, where a benchmark is skipped, say: so many times its pairs at most.
+# A pair may measure no time of a benchmark that is skipped: so many tries for each pair wanted.
 MOST_TRIES = 4
-# So often a contended pair of a benchmark is taken again, or for each four pairs that it has.
+# So many contended pairs of a benchmark are measured again, or a fourth of the pairs that it has.
 LEAST_REPEATS = 2
 UNSYNCHRONISED = (
     "the GPU still works when a round ends, so launches alone are timed "
@@ -35,8 +35,8 @@ ANY_TASK = Task()
 class Times:
     """The times of benchmarks until `ends`, on the monotonic clock.
 
-    `plan` sets the pace of each pair, and puts off benchmarks that take too long until the others
-    are decided; without it all run at the first pace. `template` is what each task asks besides.
+    `plan` sets the pace of each pair, and puts off benchmarks that are too long until the others
+    are decided; without it all run at the first pace. `template` has the rest of each task.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Times:
     ) -> None:
         self.rule, self.ends, self.plan, self.template = rule, ends, plan, template
         self.sides: dict[str, tuple[list[Timed], list[Timed]]] = {name: ([], []) for name in names}
-        # Benchmarks that are not taken with the others, and why.
+        # Why benchmarks are too long to be measured with the others.
         self.given_up = plan.given_up if plan else {}
-        # Those of them that get their own pairs, once the others are decided; unknown until then.
+        # The ones among them that get their own pairs; unknown until the others are decided.
         self.alone: list[str] | None = None
-        # The benchmarks that the next pair was asked for: still open if it was not taken.
+        # The benchmarks of the next pair, which stay open if it is never measured.
         self.open: Mapping[str, int] = {}
         self.taken, self.took_s = 0, 0.0
         # When these times wait for another instrument.
@@ -84,9 +84,9 @@ class Times:
         return replace(self.template, tests=tests, paces=paces, ends=self.ends, needs_s=needs_s)
 
     def wait_at(self, until: float) -> None:
-        """Asks for no pair that would end after `until`, and for no third look, before `go_on`.
+        """Until `go_on`, begins no pair that would end after `until`, and no third look.
 
-        A third look decides little that two have left open. Suspicions are confirmed.
+        A third look decides little that two have left open. Suspicions are still confirmed.
         """
         self._until = until
 
@@ -96,7 +96,7 @@ class Times:
         self.rule, self.plan = replace(self.rule, settled=settled), plan
 
     def verdicts(self) -> dict[str, str]:
-        """What the pairs taken so far say of each benchmark."""
+        """The verdict on each benchmark by the pairs so far."""
         rows, _ = look_at(self.sides, self.rule)
         return {row.name: row.verdict for row in rows}
 

@@ -35,8 +35,7 @@ ENOUGH = 5
 PATIENCE_S = 1.0
 # Cores that a stretch keeps busy: from here on threads that wait for the slowest of them.
 SEVERAL = 1.2
-# That are looked at, or moved to: each takes some 60 µs, of many one is slow at any time, or far
-# away.
+# Sampling a core takes some 60 µs, and among many cores one is slow at any time, or far away.
 MOST_CORES = 8
 
 
@@ -170,13 +169,12 @@ class OtherCores:
     def _answer(self, core: int) -> None:
         # Then it says how fast some core is.
         with suppress(OSError):
-            # Of this thread alone.
             os.sched_setaffinity(0, {core})
         while True:
             self._asked[core].get()
-            # By its own CPU time, as the benchmark's threads may still wait there. In virtual
-            # machines that clock at times tells far too little: the median, for the fastest counts
-            # from then on.
+            # The thread's own CPU time, as the benchmark's threads may still wait there. In virtual
+            # machines that clock is far too low at times: the median, as the fastest counts from
+            # then on.
             self._answers.put((core, sorted(_timed_work(thread_time) for _ in range(3))[1]))
 
 

@@ -25,9 +25,9 @@ from prooflops_gate.report.terminal import remedies, sections
 from prooflops_gate.rows import SHOWN_LEVEL, VERDICTS, Row
 from prooflops_gate.rows import table as table_of
 
-# Of the JSON; whoever changes the form raises it.
+# Whoever changes the form of the JSON raises it.
 SCHEMA = 1
-# By it a workflow finds the comment that it updates.
+# A workflow finds the comment that it updates by this line.
 MARK = "<!-- prooflops gate -->"
 # GitHub takes 65,536 characters in a comment.
 MOST_CHARACTERS, MOST_ROWS = 65_000, 100

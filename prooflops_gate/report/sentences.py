@@ -17,13 +17,13 @@ from prooflops_gate.rows import (
 )
 from prooflops_gate.statistics.effects import Effect
 
-# From here on "4.1 times as slow" is plainer than "310 % slower".
+# Above it "4.1 times as slow" is plainer than "310 % slower".
 TIMES_AS = 3
 HINTS = {
     "MISSING": "its test stands in the code and did not run; the ini setting gate_missing = report "
     "lets it pass",
-    "CHANGED": "if this is intended, merge: the next run compares with it",
-    "MORE MEMORY": "if this is intended, the ini setting gate_memory = show only reports it",
+    "CHANGED": "if it is intended, just merge",
+    "MORE MEMORY": "if it is intended, the ini setting gate_memory = show only reports it",
     "MORE INSTRUCTIONS": "the ini setting gate_instructions = report lets it pass",
 }
 
@@ -100,9 +100,9 @@ def sentence(row: Row) -> str:
 def _of_resource(row: Row, before: str, after: str) -> str:
     if row.verdict == "INCONCLUSIVE":
         return f"{row.name} is not decided by instructions, {before} -> {after}: {row.note}"
-    holds = "takes" if row.quantity == INSTRUCTIONS else "holds"
+    uses = "executes" if row.quantity == INSTRUCTIONS else "uses"
     of = row.quantity if "CUDA" in row.quantity else ""
-    found = f"{row.name} {holds} {row.verdict.lower()} a call: {before} -> {after} {of}"
+    found = f"{row.name} {uses} {row.verdict.lower()} a call: {before} -> {after} {of}"
     return found.rstrip()
 
 

@@ -24,13 +24,14 @@ REMEDIES = {
     BUDGET: "a larger one or fewer benchmarks decide it",
     TOO_LONG: "a larger one (--gate-budget) or shorter rounds decide it",
 }
-# Of a verdict, without -v.
-MOST_LINES = 20
-# Of a group of open benchmarks with one reason.
+MOST_LINES_OF_A_VERDICT = 20
+# So many open benchmarks with one reason are named.
 MOST_NAMED = 3
 
 
-def sections(rows: Sequence[Row], most: float = MOST_LINES) -> list[tuple[str, list[str]]]:
+def sections(
+    rows: Sequence[Row], most: float = MOST_LINES_OF_A_VERDICT
+) -> list[tuple[str, list[str]]]:
     """The rows by verdict, the worst first: a heading, and what is said of those that are not SAME.
 
     >>> rows = [Row("t.py::test_a", "flops", 1, 2, "CHANGED"), Row("b", "bytes", 1, 1, "SAME")]
@@ -129,7 +130,7 @@ def lines_of(result: Result, *, is_verbose: bool) -> Iterator[TerminalLine]:
 
 
 def _row_lines(rows: Sequence[Row], *, is_verbose: bool) -> Iterator[TerminalLine]:
-    for heading, said in sections(rows, math.inf if is_verbose else MOST_LINES):
+    for heading, said in sections(rows, math.inf if is_verbose else MOST_LINES_OF_A_VERDICT):
         yield coloured(heading)._replace(bold=True)
         for line in said:
             yield TerminalLine(f"  {line}")

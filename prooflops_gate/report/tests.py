@@ -21,10 +21,7 @@ UNPAIRED = "not compared: its id differs from process to process"
 
 
 def properties_of(row: Row) -> list[tuple[str, object]]:
-    """A row as JUnit properties of its test.
-
-    Gate.time = SLOWER, gate.time.ratio = 1.1, its bounds, its noise.
-    """
+    """A row as JUnit properties of its test, such as gate.time = SLOWER, gate.time.ratio = 1.1."""
     found: dict[str, object] = {"": row.verdict, ".before": row.before, ".after": row.after}
     if row.effect:
         found |= {f".{key}": getattr(row.effect, key) for key in ("ratio", "low", "high", "noise")}
@@ -52,7 +49,7 @@ class Reports:
         for data in done.reports:
             report = self.config.hook.pytest_report_from_serializable(config=self.config, data=data)
             if isinstance(report.longrepr, list):
-                # Of a skip: pytest's reports insist on a tuple, JSON has none.
+                # The report of a skip needs a tuple, which JSON has not.
                 report.longrepr = tuple(report.longrepr)
             grouped.setdefault(report.nodeid, []).append(report)
         newer = grouped.keys() - self.failed

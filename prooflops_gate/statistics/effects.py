@@ -27,7 +27,7 @@ from scipy.special import ndtr, ndtri
 
 Floats = NDArray[np.float64]
 
-# Of signed ranks relative to the mean, for normal noise.
+# Signed ranks use this share of what a mean does, for normal noise.
 EFFICIENCY = 3 / math.pi
 
 

@@ -23,7 +23,7 @@ from prooflops_gate.statistics.effects import paired
 from prooflops_gate.task import Pair
 
 LEVEL, LIMIT = 1e-5, 0.005
-# Of 100,000 instructions: 0.04 %.
+# Up to 0.04 % of the 100,000 instructions.
 NOISES = st.lists(st.integers(-40, 40), min_size=10, max_size=10)
 
 COUNTED = """

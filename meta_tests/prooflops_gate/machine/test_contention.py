@@ -40,7 +40,7 @@ def test_each_sign_above_its_limit_is_contention_and_is_said_in_words(
         "other processes kept": others > max(0.25, cores / 32),
         "the hypervisor took": steal > 0.05,
         "was preempted": switches > 100
-        # By its own children it is no contention.
+        # Its own children are no contention.
         and children < 0.01,
     }
     assert found["contended"] is any(signs.values())
