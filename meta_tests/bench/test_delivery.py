@@ -249,7 +249,7 @@ def test_a_healthy_machines_record_is_the_floor_of_the_next(tmp_path, form):
         "extra_info": {"delivers": {"figure": "bf16", "value": 8e14, "unit": "FLOP/s"}},
     }
     rows = [
-        {"event": "plan", "fingerprint": {"name": "NVIDIA H100 80GB HBM3"}},
+        {"event": "plan", "fingerprint": {"name": "NVIDIA H100 80GB HBM3", "device": "cuda"}},
         {"event": "end", "benchmarks": [bench]},
     ]
     texts = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -51,21 +52,20 @@ def stated_floors(texts: Sequence[str]) -> dict[str, float]:
         name, _, number = (part.strip() for part in text.partition("="))
         if name not in VALID:
             raise ValueError(f"--floor {text}: the figure must be one of {', '.join(VALID)}")
+        figures = GROUPS.get(name, (name,))
+        is_share = not all(figure in ABSOLUTE for figure in figures)
         try:
             value = float(number)
         except ValueError:
             value = math.nan
-        figures = GROUPS.get(name, (name,))
-        absolute = all(figure in ABSOLUTE for figure in figures)
-        if not (0 < value < math.inf) or (value > 1 and not absolute):
-            kind = (
-                "number, a share of the link or bytes per second or seconds,"
-                if absolute
-                else "share of the nominal rate"
-            )
+        if is_share and not 0 < value <= 1:
             raise ValueError(
-                f"--floor {text}: the {kind} must be above 0"
-                + ("" if absolute else " and at most 1")
+                f"--floor {text}: the share of the nominal rate must be above 0 and at most 1"
+            )
+        if not 0 < value < math.inf:
+            raise ValueError(
+                f"--floor {text}: the number, a share of the link or bytes per second or seconds, "
+                "must be above 0"
             )
         floors |= dict.fromkeys(figures, value)
     return floors
@@ -150,15 +150,12 @@ def committed_floors(folder: Path, device: torch.device) -> dict[str, Floor]:
     """Floors of the newest evidence of an accelerator of this name; empty for a CPU."""
     if device.type == "cpu":
         return {}
+    here = f"{machine.name(device)} ({device.type})"
     for file in sorted(folder.glob("*.jsonl"), key=lambda file: file.stem[-10:], reverse=True):
-        try:
-            with file.open(encoding="utf-8") as lines:
-                plans = (json.loads(line) for line in islice(lines, 5))
-                names = {str(row.get("fingerprint", {}).get("name")) for row in plans}
-            if machine.name(device) in names:
+        # Evidence may be cut off, or have no figure with a floor.
+        with contextlib.suppress(ValueError):
+            if recorded_device(file) == here:
                 return reference_floors(file, MARGIN_OF_ONE)
-        except (OSError, ValueError):  # evidence without such figures, or cut off
-            continue
     return {}
 
 

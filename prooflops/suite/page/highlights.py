@@ -31,21 +31,19 @@ USUAL_FLAGS = {
 
 def sentence(report: RunReport) -> str:
     """The run in one sentence."""
-    counts = report.counts
     if not report.claims:
         return f"{len(report.benchmarks)} benchmarks were measured; no claim was checked."
-    hold = counts["holds"] + counts["holds if"]
-    settled = hold + counts["corrected"] + counts["FAILS"]
-    condition = f" ({counts['holds if']} of them under a condition)" if counts["holds if"] else ""
-    parts = [f"{hold} hold{condition}"]
-    if counts["corrected"]:
-        verb = "is" if counts["corrected"] == 1 else "are"
-        parts.append(f"{counts['corrected']} {verb} wrong as written (on any machine)")
-    failing = counts["FAILS"]
-    parts.append(f"{failing or 'none'} {'fails' if failing < 2 else 'fail'} here")
-    text = f"Of {settled} claims checked on this machine, {', '.join(parts[:-1])} and {parts[-1]}"
-    if counts["not checked"]:
-        text += f"; {counts['not checked']} could not be checked"
+    counts = report.counts
+    numbers = {
+        "hold": counts["holds"],
+        "hold under a condition": counts["holds if"],
+        "are wrong as written (on any machine)": counts["corrected"],
+        "fail here": counts["FAILS"],
+        "ended by an error": counts["error"],
+        "could not be checked": counts["not checked"],
+    }
+    said = [f"{number} {word}" for word, number in numbers.items() if number or word == "fail here"]
+    text = f"Of {len(report.claims)} claims {', '.join(said)}"
     contended = sum(bench.is_contended for bench in report.benchmarks)
     if 2 * contended > len(report.benchmarks):
         text += f". Other work took part: {contended} of {len(report.benchmarks)} rates are too low"
