@@ -6,6 +6,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from meta_tests.faults import fault, wrong_value
+from prooflops.trace import FORWARD
 
 PREDICTED = "meta_tests/prooflops/memory"
 ALLOCATOR = "meta_tests/prooflops/memory/test_allocator.py"
@@ -65,10 +66,10 @@ def a_free_segment_is_never_given_back(*_):
 
 @fault(
     f"{COLD}[mlp-adam-micro]",
-    instead_of="prooflops.memory.tracker.Workspaces.enter",
+    instead_of="prooflops.memory.cuda.workspaces.Workspaces.enter",
 )
-def autograds_thread_shares_the_workspace_of_cublas(enter, self, ledger, func, args, _):
-    enter(self, ledger, func, args, False)
+def autograds_thread_shares_the_workspace_of_cublas(enter, self, ledger, product):
+    enter(self, ledger, product._replace(phase=FORWARD))
 
 
 @fault(f"{REQUESTED}[gpt-bf16]", instead_of="torch.is_autocast_cache_enabled")
@@ -99,14 +100,13 @@ def dropout_keeps_its_mask_as_numbers(_, x, p, train):
 
 @fault(
     f"{REQUESTED}[gpt-fp32]",
-    instead_of="prooflops.memory.ledger.Ledger._free",
+    instead_of="prooflops.memory.ledger.Ledger.free",
 )
 def a_storage_is_freed_before_its_last_operation(free, self, number):
     free(self, number)
-    event = self.events[-1]
-    if event is not None and not event.allocated and event.storage == number:
-        self.events.insert(self._last_allocation, self.events.pop())
-        self._last_allocation += 1
+    last, before = self.events[-1], self.events[-2]
+    if not last.is_allocated and before.is_allocated and last.storage != before.storage:
+        self.events[-2:] = [last, before]
 
 
 @fault(
@@ -136,14 +136,23 @@ def the_strides_of_inputs_are_ignored(patch):
 
 
 @fault(
-    f"{PREDICTED}/test_repeats.py::test_operations_that_differ_in_one_trait_are_no_repeats"
-    "[cpu-with_other_strides]",
-    instead_of="prooflops.memory.repeats.Call._add_tensor",
+    f"{PREDICTED}/test_modules.py::"
+    "test_a_module_behind_a_linear_layer_holds_what_is_predicted[nn.SmoothL1Loss]",
+    f"{PREDICTED}/test_prediction.py::"
+    "test_a_long_net_holds_what_is_predicted_and_peaks_no_lower[bags]",
+    instead_of="prooflops.memory.fake_outputs._in_storage_of_terms",
 )
-def operations_of_other_strides_are_repeats(right, self, tensor):
-    right(self, tensor)
-    traits, *others = self._key[-3:]
-    self._key[-3:] = [traits._replace(stride=()), *others]
+def a_loss_keeps_one_number(_, terms, out):
+    return out
+
+
+@fault(
+    f"{PREDICTED}/test_prediction.py::"
+    "test_a_long_net_holds_what_is_predicted_and_peaks_no_lower[rows]",
+    instead_of="prooflops.memory.boxed_numbers.BoxedNumbers.note",
+)
+def the_numbers_that_autograd_keeps_are_not_seen(*_):
+    pass
 
 
 # --- on which cards it fits -----------------------------------------------------------------------
@@ -185,17 +194,9 @@ def the_largest_size_is_one_too_small(right, *args, **options):
 
 
 @fault(
-    f"{PREDICTED}/test_fits.py::test_few_predictions_find_what_fits_once_the_cache_is_emptied",
-    instead_of="prooflops.memory.interpolated.largest_on_a_line",
-)
-def the_next_size_is_guessed_from_the_peaks(*_):
-    return None
-
-
-@fault(
     f"{PREDICTED}/test_recorded.py::"
     "test_what_is_unknown_is_named_and_makes_the_figure_a_lower_bound",
-    instead_of="prooflops.memory.ledger.Ledger.unmeasured_calls",
+    instead_of="prooflops.memory.tracker.scratch_sizes",
 )
-def what_is_unknown_is_not_named(*_):
-    return []
+def what_is_unknown_is_not_named(scratch_sizes, *operation):
+    return scratch_sizes(*operation) or ()

@@ -1,16 +1,15 @@
 """Bytes that a block of code or a training step holds: measured, or predicted without running it.
 
-`measured_memory` asks torch's allocator, `predicted_memory` and `TrainingStep` find the same on
+`measured_memory` reads torch's allocator; `predicted_memory` and `TrainingStep` find the same on
 fake tensors: torch dispatches each operation and works out shapes, dtypes, strides and aliasing
 for the given device, but computes no value. A storage counts from the operation that allocates it
 until nothing refers to it any more, which Python's and autograd's own references decide, as they
 do in a real run. So a model of 70 B parameters is predicted on a laptop.
 (The meta device would not do: there, attention takes another path.)
 
-Fake tensors do not show the temporary workspace ("scratch") of kernels.
-`prooflops.memory.scratch` lists operators that have none; that of all others is measured with
-`scratch=True`, one call of each on the device itself, and reported as `PredictedMemory.scratch`.
-Otherwise `PredictedMemory.unknown` names them, and peaks are lower bounds.
+Fake tensors do not show the temporary workspace ("scratch") of kernels. So on the CPU peaks are
+lower bounds. On CUDA scratch follows from formulas (`prooflops.memory.cuda.scratch`), and peaks are
+lower bounds where `PredictedMemory.unknown` names an operator without one.
 """
 
 from prooflops.memory.allocations import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -22,33 +21,31 @@ from prooflops.memory.allocator import cublas_workspace_bytes
 from prooflops.memory.caching_allocator import CachingAllocator
 from prooflops.memory.cuda.choices import CHOICES, choices_of_cuda
 from prooflops.memory.cuda.fake import FakeCudaMode, FakeMode, can_fake_cuda
-from prooflops.memory.kernels import Kernel, Refusal
+from prooflops.memory.cuda.workspaces import Workspaces
 from prooflops.memory.ledger import Ledger
 from prooflops.memory.phases import Phases, highest
+from prooflops.memory.plain_tensors import PlainTensors
 from prooflops.memory.replay import PredictedBytes, fits_into, replay
-from prooflops.memory.tracker import Tracker, Workspaces
+from prooflops.memory.tracker import CpuKernels, CudaKernels, Kernels, Tracker
 
 PREDICTED_DEVICES = ("cpu", "cuda")
 
 
 class PredictedMemory(Phases[PredictedBytes]):
-    """The predicted bytes of a block of code and of its phases; to be read after the block.
-
-    On the CPU `peak_bytes` is without the measured scratch of kernels: see
-    `peak_bytes_with_scratch`.
-    """
+    """The predicted bytes of a block of code and of its phases; to be read after the block."""
 
     def __init__(
         self,
-        tracker: Tracker,
+        ledger: Ledger,
+        kernels: Kernels,
         classes: Mapping[str, str],
         allocator: CachingAllocator | None,
         has_device: bool,
     ) -> None:
         super().__init__("predicted")
-        self._tracker = tracker
-        self.ledger = tracker.ledger
-        self._names = tracker.ledger.names
+        self._ledger = ledger
+        self._kernels = kernels
+        self._names = ledger.phase_names
         self._has_device = has_device
         self._classes = classes
         self._allocator = allocator
@@ -60,15 +57,15 @@ class PredictedMemory(Phases[PredictedBytes]):
     def mark(self, name: str) -> None:
         """Ends the phase `name`, which began at the mark before or with the block."""
         self._check_new(name)
-        self._tracker.enter_boxed_number()
-        self.ledger.mark(name)
+        self._kernels.end_operation()
+        self._ledger.mark(name)
 
     def name(self, name: str, tensors: Iterable[Tensor]) -> None:
         """Puts the storages of `tensors` into a class of that name, whichever phase made them."""
         for tensor in tensors:
-            storage = self.ledger.storage_of(tensor)
+            storage = self._ledger.storage_of(tensor)
             if storage is not None:
-                storage.name = name
+                storage.class_name = name
 
     def name_modules(self, model: nn.Module) -> None:
         """Names the modules of `model` in `peak_by_module`, and the owners of its parameters."""
@@ -76,27 +73,22 @@ class PredictedMemory(Phases[PredictedBytes]):
         for name, module in model.named_modules():
             self._modules.setdefault(id(module), name or type(module).__name__)
             for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-                storage = self.ledger.storage_of(tensor)
+                storage = self._ledger.storage_of(tensor)
                 if storage is not None:
                     storage.place = storage.place._replace(module=id(module))
 
-    def _close(self, scratch: bool) -> None:
-        if scratch:
-            self.ledger.measure_scratch()
-        self._segments = replay(self.ledger, self._classes, self._modules, self._allocator)
+    def _close(self) -> None:
+        self._kernels.end_operation()
+        self._ledger.mark(None)
+        self._segments = replay(self._ledger, self._classes, self._modules, self._allocator)
 
     def fits_into(self, capacity_bytes: int) -> bool:
         """Whether torch's allocator gets through the block on CUDA with so much memory.
 
-        Segments are given back to the driver and asked for again where that makes room.
+        Segments are returned to the driver and requested again where that makes room.
         """
         self._known()
-        return fits_into(self.ledger, capacity_bytes)
-
-    @property
-    def peak_bytes_with_scratch(self) -> int | None:
-        """`peak_bytes` with the scratch of kernels; None where that is not known (`unknown`)."""
-        return highest(segment.peak_bytes_with_scratch for segment in self._known())
+        return fits_into(self._ledger, capacity_bytes)
 
     @property
     def charged_peak_bytes(self) -> int | None:
@@ -114,38 +106,17 @@ class PredictedMemory(Phases[PredictedBytes]):
         return max(self._known(), key=lambda segment: segment.peak_bytes)
 
     @property
-    def scratch(self) -> dict[str, int]:
-        """Operators whose kernels were measured to need scratch, with the most of one call."""
-        most: Counter[str] = Counter()
-        for call, kernel in (self.ledger.kernels or {}).items():
-            if isinstance(kernel, Kernel):
-                name = str(call.operator)
-                most[name] = max(most[name], kernel.scratch_bytes)
-        return {name: taken for name, taken in most.items() if taken}
-
-    @property
     def unknown(self) -> dict[str, int]:
-        """What may raise the peaks and is not known: operators with scratch, with their calls."""
-        calls = Counter(str(made.call.operator) for made in self.ledger.unmeasured_calls())
-        workspaces = self._tracker.workspaces
-        if workspaces is not None and workspaces.unknown_calls:
-            calls["workspaces of cuBLAS: compute_capability is not given"] = (
-                workspaces.unknown_calls
-            )
-        return dict(calls)
-
-    @property
-    def why_unknown(self) -> dict[str, str]:
-        """Why a kernel was not measured, by operator, where `scratch` asked for it."""
-        kernels = (self.ledger.kernels or {}).items()
-        return {
-            str(call.operator): each.reason for call, each in kernels if isinstance(each, Refusal)
-        }
+        """What may raise the peaks on CUDA and is not known, with its calls."""
+        return dict(self._ledger.unknown_calls)
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether peaks are at least these: something that may raise them is `unknown`."""
-        return bool(self.unknown)
+        """Whether peaks are at least these: something that may raise them is not known.
+
+        On the CPU that is the scratch of kernels.
+        """
+        return self._ledger.device == "cpu" or bool(self.unknown)
 
     @property
     def choices(self) -> dict[str, str]:
@@ -163,8 +134,6 @@ class PredictedMemory(Phases[PredictedBytes]):
         if self.reserved_peak_bytes is not None:
             levels.append(f"charged_peak_bytes={at_least}{self.charged_peak_bytes}")
             levels.append(f"reserved_peak_bytes={at_least}{self.reserved_peak_bytes}")
-        if self.scratch:
-            levels.append(f"scratch={self.scratch}")
         if self.unknown:
             levels.append(f"unknown={self.unknown}")
         if not self._has_device:
@@ -179,7 +148,6 @@ class PredictedMemory(Phases[PredictedBytes]):
 def predicted_memory(
     device: str | torch.device = "cpu",
     *,
-    scratch: bool = False,
     compute_capability: tuple[int, int] | None = None,
     workspaces: bool = True,
     allocator: CachingAllocator | None = None,
@@ -188,9 +156,7 @@ def predicted_memory(
     """The bytes that a block of code would allocate, free, hold and peak at on `device`.
 
     All tensors created in the block are fake; `fake_copy` makes a fake copy of a real module.
-    Create the tensors on `device`: no other is counted. `scratch` measures the temporary workspace
-    of each operator that may need some, after the block and once for each call with new shapes, in
-    a process of its own; the device must be present, with memory for one such call at a time.
+    Create the tensors on `device`: no other is counted.
 
     "cuda" needs no GPU: without one, the kernels that torch chooses for CUDA alone are modelled,
     and named in `PredictedMemory.choices`. `compute_capability` is that of the absent device, for
@@ -199,13 +165,13 @@ def predicted_memory(
     default an empty one without options; it is used up.
 
     Domain of validity: eager code of one thread whose shapes do not depend on values. On the CPU
-    live bytes are exact, and peaks lack unmeasured scratch and some 12 bytes of boxed numbers. On
-    CUDA without a GPU: held against seven nets on one NVIDIA H200 (torch 2.11, 26 November 2026;
+    live bytes are exact, and peaks are lower bounds, without the scratch of kernels. On CUDA
+    without a GPU: compared with six nets on one NVIDIA H200 (torch 2.11, 26 November 2026;
     docs/predicted.md). Python's collector of cycles is switched off, as in `measured_memory`.
 
     Raises ValueError for a device of another kind (meta: its tensors take other paths),
-    RuntimeError where another fake-tensor mode is active, the block reads a value, or scratch is to
-    be measured on an absent device; OutOfMemory where the allocator's capacity does not suffice.
+    RuntimeError where another fake-tensor mode is active, or the block reads a value or runs a
+    recurrent layer of cuDNN or oneDNN; OutOfMemory where the allocator's capacity does not suffice.
 
     >>> with predicted_memory("cpu") as held:
     ...     row = torch.ones(256)
@@ -219,12 +185,13 @@ def predicted_memory(
     ledger = Ledger(device.type)
     is_cuda = device.type == "cuda"
     has_device = not is_cuda or can_fake_cuda()
-    if scratch and not has_device:
-        raise RuntimeError(f"scratch=True measures kernels on {str(device)!r}, and there is none")
     capability = _capability(device, compute_capability)
-    tracker = Tracker(ledger, scratch, _workspaces(capability) if is_cuda and workspaces else None)
+    kernels: Kernels = CpuKernels(ledger)
+    if is_cuda:
+        kernels = CudaKernels(ledger, _workspaces(capability) if workspaces else None)
+    plain_tensors = PlainTensors(ledger)
     simulated = (allocator or CachingAllocator()) if is_cuda else None
-    predicted = PredictedMemory(tracker, classes or {}, simulated, has_device)
+    predicted = PredictedMemory(ledger, kernels, classes or {}, simulated, has_device)
     collecting = gc.isenabled()
     try:
         gc.disable()
@@ -234,19 +201,17 @@ def predicted_memory(
                 optimizers._foreach_supported_types.append(FakeTensor)
                 modes.callback(optimizers._foreach_supported_types.remove, FakeTensor)
                 modes.enter_context(choices_of_cuda(capability, has_device))
+            else:
+                modes.enter_context(_random_states_seen(ledger))
             modes.enter_context(_clear_errors(ledger))
             modes.enter_context(FakeMode() if has_device else FakeCudaMode())
-            if not is_cuda:
-                modes.enter_context(_random_states_seen(ledger))
-            modes.enter_context(tracker.biases_in_place())
-            modes.enter_context(tracker)
+            modes.enter_context(plain_tensors.linear_layers_noted())
+            modes.enter_context(Tracker(ledger, kernels, plain_tensors))
             yield predicted
-            tracker.enter_boxed_number()
-            ledger.mark(None)
+            predicted._close()
     finally:
         if collecting:
             gc.enable()
-    predicted._close(scratch)
 
 
 def _target(device: str | torch.device) -> torch.device:

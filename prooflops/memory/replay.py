@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import nlargest
 
 from prooflops.memory.caching_allocator import Block, CachingAllocator, OutOfMemory
@@ -34,10 +34,11 @@ class HeldTensor:
 class PredictedBytes(PhaseBytes):
     """The predicted bytes of one phase; levels are relative to the start of the block.
 
-    `live_bytes` and `peak_bytes` are what tensors, cuBLAS's workspaces and the known scratch of
-    kernels request. `charged_…` are the blocks that CUDA's caching allocator sets aside for them
-    (`torch.cuda.memory_allocated`), `reserved_…` the segments that these blocks are cut from
-    (`torch.cuda.memory_reserved`), in a process that begins with an empty cache; None on the CPU.
+    `live_bytes` and `peak_bytes` are what tensors request, on CUDA also cuBLAS's workspaces and the
+    known scratch of kernels. `charged_…` are the blocks that CUDA's caching allocator sets aside
+    for them (`torch.cuda.memory_allocated`), `reserved_…` the segments that these blocks are cut
+    from (`torch.cuda.memory_reserved`), in a process that begins with an empty cache; None on the
+    CPU.
 
     A storage that outlives the phase that allocated it belongs to the class of that phase (a
     training step's: see `CLASSES`). The others are "recomputed", if a checkpointed segment
@@ -45,8 +46,6 @@ class PredictedBytes(PhaseBytes):
     held at the peak, with the module and the line that allocated each.
     """
 
-    # None where an operator's scratch is not known.
-    peak_bytes_with_scratch: int | None
     live_by_class: dict[str, int]
     peak_by_class: dict[str, int]
     peak_by_module: dict[str, int]
@@ -69,9 +68,9 @@ class Replayed:
         self._blocks: dict[int, Block | None] = {}
 
     def follow(self, event: Event) -> int:
-        """Takes an event; returns the bytes that it adds, or takes away if negative."""
+        """Follows an event; returns the bytes that it adds, or frees if negative."""
         size = self._ledger.storages[event.storage].size
-        if event.allocated:
+        if event.is_allocated:
             self.held[event.storage] = None
             if self.allocator is not None:
                 self._blocks[event.storage] = self.allocator.allocate(size)
@@ -83,16 +82,11 @@ class Replayed:
         self.live_bytes += size
         return size
 
-    def charged_with(self, scratch_bytes: int) -> tuple[int, int]:
-        """Charged and reserved bytes while a kernel holds so much scratch."""
+    def charged(self) -> tuple[int, int]:
+        """Charged and reserved bytes of the allocator; zeros without one."""
         if self.allocator is None:
             return 0, 0
-        if not scratch_bytes:
-            return self.allocator.allocated_bytes, self.allocator.reserved_bytes
-        block = self.allocator.allocate(scratch_bytes)
-        found = self.allocator.allocated_bytes, self.allocator.reserved_bytes
-        self.allocator.free(block)
-        return found
+        return self.allocator.allocated_bytes, self.allocator.reserved_bytes
 
 
 def replay(
@@ -107,24 +101,22 @@ def replay(
     """
     class_of = classes_of(ledger, classes)
     states = Replayed(ledger, allocator)
-    # A second run stops at the first one's peaks, to look at what is held there.
+    # A second run stops at the first one's peaks, where it reads what is held.
     at_peaks = Replayed(ledger, None)
     phases: list[PredictedBytes] = []
     start = 0
-    for phase, end in enumerate(ledger.ends):
-        figures, peak_at = _phase(ledger, phase, range(start, end), states)
+    for end in ledger.phase_ends:
+        figures, peak_at = _phase(ledger, range(start, end), states)
         _advance(at_peaks, ledger.events[start:peak_at])
         at_peak = list(at_peaks.held)
         sizes = {number: ledger.storages[number].size for number in at_peak}
         _advance(at_peaks, ledger.events[peak_at:end])
-        is_cuda = allocator is not None
         phases.append(
             PredictedBytes(
                 allocated_bytes=figures.allocated,
                 freed_bytes=figures.freed,
                 live_bytes=states.live_bytes,
                 peak_bytes=figures.peak,
-                peak_bytes_with_scratch=figures.peak_with_scratch,
                 live_by_class=_summed((class_of[n], ledger.storages[n].size) for n in states.held),
                 peak_by_class=_summed((class_of[n], size) for n, size in sizes.items()),
                 peak_by_module=_summed(
@@ -132,28 +124,23 @@ def replay(
                 ),
                 largest_at_peak=_largest(at_peak, ledger, class_of, modules),
                 charged_live_bytes=allocator.allocated_bytes if allocator else None,
-                charged_peak_bytes=figures.charged_peak if is_cuda else None,
+                charged_peak_bytes=figures.charged_peak if allocator else None,
                 reserved_live_bytes=allocator.reserved_bytes if allocator else None,
-                reserved_peak_bytes=figures.reserved_peak if is_cuda else None,
+                reserved_peak_bytes=figures.reserved_peak if allocator else None,
             )
         )
         start = end
-    if ledger.unmeasured_calls():
-        phases = [_without_scratch(each) for each in phases]
     return phases
 
 
 def fits_into(ledger: Ledger, capacity_bytes: int) -> bool:
     """Whether torch's allocator gets through all phases with so much memory.
 
-    Segments are given back to the driver and asked for again where that makes room.
+    Segments are returned to the driver and requested again where that makes room.
     """
     states = Replayed(ledger, CachingAllocator(capacity_bytes))
-    start = 0
     try:
-        for phase, end in enumerate(ledger.ends):
-            _phase(ledger, phase, range(start, end), states)
-            start = end
+        _advance(states, ledger.events)
     except OutOfMemory:
         return False
     return True
@@ -164,38 +151,29 @@ class _Figures:
     allocated: int
     freed: int
     peak: int
-    peak_with_scratch: int
     charged_peak: int
     reserved_peak: int
 
 
-def _phase(ledger: Ledger, phase: int, positions: range, states: Replayed) -> tuple[_Figures, int]:
+def _phase(ledger: Ledger, positions: range, states: Replayed) -> tuple[_Figures, int]:
     """The figures of one phase, and the position before which it is at its peak."""
-    charged, reserved = states.charged_with(0)
-    live = states.live_bytes
-    found = _Figures(0, 0, live, live, charged, reserved)
+    found = _Figures(0, 0, states.live_bytes, *states.charged())
     peak_at = positions.start
-    for position in range(positions.start, positions.stop + 1):
-        scratch = ledger.scratch_at(phase, position)
-        charged, reserved = states.charged_with(scratch)
-        found.charged_peak = max(found.charged_peak, charged)
-        found.reserved_peak = max(found.reserved_peak, reserved)
-        found.peak_with_scratch = max(found.peak_with_scratch, states.live_bytes + scratch)
-        event = ledger.events[position] if position < positions.stop else None
-        if event is None:
-            continue
-        change = states.follow(event)
+    for position in positions:
+        change = states.follow(ledger.events[position])
         found.allocated += max(0, change)
         found.freed -= min(0, change)
         if states.live_bytes > found.peak:
             found.peak, peak_at = states.live_bytes, position + 1
+        charged, reserved = states.charged()
+        found.charged_peak = max(found.charged_peak, charged)
+        found.reserved_peak = max(found.reserved_peak, reserved)
     return found, peak_at
 
 
-def _advance(states: Replayed, events: Iterable[Event | None]) -> None:
+def _advance(states: Replayed, events: Iterable[Event]) -> None:
     for event in events:
-        if event is not None:
-            states.follow(event)
+        states.follow(event)
 
 
 def _largest(
@@ -224,23 +202,17 @@ def _summed(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
     return {name: size for name, size in sums.items() if size}
 
 
-def _without_scratch(phase: PredictedBytes) -> PredictedBytes:
-    return replace(phase, peak_bytes_with_scratch=None)
-
-
 def classes_of(ledger: Ledger, classes: Mapping[str, str]) -> dict[int, str]:
     """The class of each storage by its number."""
     found: dict[int, str] = {}
     # The phase that allocated each storage which is still held.
     phases: dict[int, int] = {}
-    for position, event in enumerate(ledger.events[: ledger.ends[-1]]):
-        if event is None:
-            continue
+    for position, event in enumerate(ledger.events):
         storage = ledger.storages[event.storage]
-        if event.allocated:
-            phase = phases[event.storage] = bisect_right(ledger.ends, position)
-            name = ledger.names[phase] if phase < len(ledger.names) else "rest"
-            found[event.storage] = storage.name or classes.get(name, name)
-        elif position < ledger.ends[phases[event.storage]] and storage.name is None:
-            found[event.storage] = "recomputed" if storage.recomputed else "temporaries"
+        if event.is_allocated:
+            phase = phases[event.storage] = bisect_right(ledger.phase_ends, position)
+            name = ledger.phase_names[phase] if phase < len(ledger.phase_names) else "rest"
+            found[event.storage] = storage.class_name or classes.get(name, name)
+        elif position < ledger.phase_ends[phases[event.storage]] and storage.class_name is None:
+            found[event.storage] = "recomputed" if storage.is_recomputed else "temporaries"
     return found

@@ -91,6 +91,9 @@ class ModelReport:
                 rows.append([name, each.kind, *map("{:,}".format, (each.parameters, *flops))])
         measured = bytes_text(self.measured_peak_bytes)
         predicted = bytes_text(self.predicted_peak_bytes)
+        memory = self.examination.memory
+        if memory is not None and memory.is_lower_bound:
+            predicted = f"at least {predicted}"
         lines = [
             *aligned(rows),
             "",

@@ -65,6 +65,8 @@ class StepMemory:
 
     rows: tuple[MemoryRow, ...]
     remarks: tuple[str, ...]
+    # Whether the predicted peak is one.
+    is_lower_bound: bool
     # By phase, measured; the update is the optimizer's.
     phase_peaks: dict[str, int]
     # Freed where gradients are set to None.
@@ -99,7 +101,8 @@ def memory_of(trial: Trial) -> StepMemory | None:
     own = bytes_of([*instance.module.parameters(), *instance.module.buffers(), *inputs.values()])
     gradients = [each.grad for each in instance.module.parameters() if each.grad is not None]
     remarks = [_unexplained_bytes(live["model"] - own), why_not]
-    if prediction and prediction.is_lower_bound:
+    is_lower_bound = prediction is not None and prediction.is_lower_bound
+    if is_lower_bound:
         remarks.append(
             "the workspace of some kernels is not known: the predicted peak is a lower bound"
         )
@@ -116,6 +119,7 @@ def memory_of(trial: Trial) -> StepMemory | None:
             MemoryRow(PEAK, peak_of(prediction) if prediction else None, peak_of(held)),
         ),
         remarks=tuple(filter(None, remarks)),
+        is_lower_bound=is_lower_bound,
         phase_peaks={name: held.phases[name].peak_bytes for name in STEP},
         dropped_gradient_bytes=live["first update"] - live["cleared"],
     )

@@ -8,13 +8,11 @@ on CUDA. C++ then no longer chooses the kernels that it chooses for CUDA alone: 
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
-from prooflops.memory.repeats import Repeats
 
 _META = torch.device("meta")
 # What C++ dispatches to ask a fake tensor for its device: more often than any operation.
@@ -57,16 +55,11 @@ def _is_fused_update(func: Any) -> bool:
 
 
 class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Torch's mode, except that it is quick where operations repeat, and that `copy.deepcopy` of a
-    tensor does not copy it.
+    """Torch's mode, except that `copy.deepcopy` of a tensor does not copy it.
 
     Torch 2.13 copies the mode with the tensor, and two modes do not mix: layers that are copies, as
     those of nn.Transformer, would not run.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._repeats = Repeats()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -80,8 +73,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if _is_fused_update(func):
             return None
-        fake = partial(super().dispatch, func, types, args, kwargs)
-        return self._repeats.result(self, func, args, kwargs, fake)
+        return super().dispatch(func, types, args, kwargs)
 
     def __deepcopy__(self, memo: dict[int, object]) -> FakeMode:
         return self
