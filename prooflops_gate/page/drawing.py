@@ -25,10 +25,6 @@ SERIES = 8  # colours of style.css
 RADIUS = 4.5
 BLOCK_SHARE_OF_ROW_HEIGHT = 0.62
 MARGIN_SHARE_OF_AXIS_RANGE = 0.06
-# On an axis of fewer decades there are ticks at 2 and 5, too; on one of more at every second one.
-FEW_DECADES = 1.7
-MANY_DECADES = 6
-FEWEST_TICKS = 2
 SHAPES = (
     "M{l} {y}A{r} {r} 0 1 0 {R} {y}A{r} {r} 0 1 0 {l} {y}Z",
     "M{l} {t}H{R}V{b}H{l}Z",
@@ -70,27 +66,16 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> Sequence[float]:
-        """Round values within the axis, two at least."""
+        """Round values within the axis: powers of ten on a logarithmic one that has two."""
         if self.axis.ticks is not None:
             return self.axis.ticks
-        found = self._powers() if self.axis.is_log else []
-        if len(found) < FEWEST_TICKS:
-            low, high = self._value(self.low), self._value(self.high)
-            found = _round_steps(low, high)
-        return [tick for tick in found if self.low <= self._of(tick) <= self.high]
-
-    def _value(self, place: float) -> float:
-        return 10.0**place if self.axis.is_log else place
-
-    def _powers(self) -> list[float]:
-        decades = self.high - self.low
-        factors = (1, 2, 5) if decades < FEW_DECADES else (1,)
-        step = 1 if decades < MANY_DECADES else 2
-        found = []
-        for decade in range(math.floor(self.low), math.ceil(self.high) + 1):
-            if decade % step == 0:
-                found += [10.0**decade * factor for factor in factors]
-        return [tick for tick in found if self.low <= math.log10(tick) <= self.high]
+        low, high = self.low, self.high
+        if self.axis.is_log:
+            powers = [10.0**place for place in range(math.ceil(low), math.floor(high) + 1)]
+            if len(powers) > 1:
+                return powers
+            low, high = 10.0**low, 10.0**high
+        return _round_steps(low, high)
 
     def text(self, value: float) -> str:
         return _tick(value, self.axis.unit)
