@@ -46,7 +46,7 @@ def assert_within_rounding(results):
     return results[0]
 
 
-# Claims that rest on one kernel, beside that on the gradients of all.
+# Each kernel settles these claims too.
 CLAIMS = {
     "linear": ["matmul.4d-by-2d", "matmul.bsm-mk", "module.linear-class"],
     "matmul": ["matmul.4d-by-4d", "matmul.einsum-ellipsis"],
@@ -96,7 +96,7 @@ FEW = torch.tensor([*range(50), *range(-50, 0)])
 
 
 def updates(device, precision, name, foreach):
-    """Two steps on tensors of each size; of the elements, which do not meet, the first and last."""
+    """Two steps on tensors of each size; compares the first and last elements, as no two mix."""
     optimizer, paper, options, only_of_the_paper = OPTIMIZERS[name]
     dtype = TORCH_DTYPES[precision]
     weights = [normal(elements, seed=elements).to(dtype) for elements in SIZES]

@@ -180,7 +180,7 @@ LONG = {"a": 3, "b": 50, "c": 40, "d": 20}
 
 @pytest.mark.claim("matmul.rearrange-is-view")
 @given(drawn=patterns().flatmap(laid_out))
-# More elements than kernels take for few; a split and a transposition.
+# Enough elements for other kernels; a split and a transposition.
 @example(
     drawn=(
         (LONG, [["a"], ["b", "c"], ["d"]], [["c"], ["d"], ["a"], ["b"]]),

@@ -75,7 +75,7 @@ def test_a_parameter_is_a_tensor_that_needs_a_gradient_and_shares_its_data(devic
 def test_a_module_lists_loads_and_moves_parameters_but_no_plain_tensors(device):
     holder = Holder(torch.ones(3, device=device))
     net = nn.Sequential(nn.ModuleDict({"in": nn.ModuleList([holder])}))
-    # The new parameter takes the place of the first.
+    # The new parameter replaces the first.
     holder.tracked = nn.Parameter(2 * holder.tracked.detach())
     named = sorted(name for name, _ in net.named_parameters())
     saved = sorted(net.state_dict())

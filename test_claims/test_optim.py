@@ -115,7 +115,7 @@ LINEAR_1024_BYTES = 16_793_600
 
 @pytest.fixture
 def linear_1024(memory_device):
-    """Bytes that the device holds for Linear(1024, 1024) trained by AdamW for a step."""
+    """A Linear(1024, 1024), its AdamW, and the bytes on the device after a step."""
     x = torch.ones(1, 1024, device=memory_device)
     with measured_memory(memory_device) as held:
         net = torch.nn.Linear(1024, 1024, device=memory_device)
@@ -165,7 +165,7 @@ def test_memory_allocated_is_that_and_what_the_blocks_round_up(linear_1024):
     tensor_shapes=st.lists(st.sampled_from([(), (4,), (3, 2)]), min_size=1, max_size=2),
     in_=st.lists(dtypes_among(FLOATS), min_size=1, max_size=2),
 )
-# More elements than kernels take for few.
+# Enough elements for other kernels.
 @example(tensor_shapes=[(300, 300)], in_=["fp32", "bf16"])
 def test_the_state_is_a_dict_keyed_by_parameter_and_persists(
     metered_device, optimizer, tensor_shapes, in_

@@ -23,7 +23,7 @@ from test_claims.strategies import (
 
 
 def all_reduce_around(parts):
-    """Adds up the parts that ranks hold, in a ring, in place; the bytes that each rank sends."""
+    """Adds up the parts of ranks in a ring, in place; returns the bytes that each rank sends."""
     ranks = len(parts)
     sent_bytes = 0
     # Sums go around, then what is complete.

@@ -140,7 +140,7 @@ class WeightOnly:
             self.groups = torch.stack([groups, torch.zeros_like(groups)], dim=-1).contiguous()
 
     def inputs(self, batch):
-        """The same input in fp32 and in bf16, which the kernels take."""
+        """The same input in fp32 and in bf16, which the kernels expect."""
         x = gaussian(batch, batch, self.width, device=self.device).bfloat16()
         return x.float(), x
 

@@ -77,7 +77,7 @@ def test_element_1_2_of_a_4x4_matrix_lies_at_6(device):
 def test_every_chain_of_views_follows_the_layout_formulas_at_every_step(device, chain):
     x = chain.base(device)
     layout = contiguous_layout(chain.shape)
-    # What the storage holds, place by place.
+    # The contents of the storage, place by place.
     contents = list(range(x.numel()))
     for step in chain.steps:
         after = step.of(x)

@@ -42,7 +42,7 @@ def held_after_training(widths):
 
 
 def held_by_fake_ranks(widths, devices):
-    """What each rank of a fake group holds: the bytes are right, the weights are not."""
+    """The bytes of each rank of a fake group, whose weights are wrong."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     held = []
@@ -87,7 +87,7 @@ def add_ones(_index, folder, elements):
 
 
 def join_group(folder, rank):
-    """Makes this process a rank of a gloo group of two that meets in `folder`."""
+    """Makes this process a rank of a gloo group of two, with a rendezvous in `folder`."""
     # A store rather than a file:// address, whose percent-encoded spaces and umlauts torch does not
     # decode.
     store = torch.distributed.FileStore(f"{folder}/rendezvous", 2)
