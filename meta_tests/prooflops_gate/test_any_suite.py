@@ -212,11 +212,3 @@ def test_what_a_change_removes_is_gone_and_what_did_not_run_is_missing(
     (foreign / "pytest.ini").write_text(f"{INI}gate_missing = report\n")
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
     assert (done.code, "1 MISSING" in done.output) == (0, True), done.output
-
-
-def test_the_last_line_counts_a_test_that_failed_beside_the_benchmarks(foreign):
-    write(foreign, "def test_broken():\n    assert False\n")
-    done = run(foreign, *VERSUS_HEAD)
-    assert done.code == 1, done.output
-    assert re.search(r"^gate: fails: 1 test failed, 1 ", done.output, re.MULTILINE), done.output
-    assert "gate: passes" not in done.output

@@ -633,8 +633,9 @@ def test_instructions_are_counted_in_time_and_told_apart_by_function(children):
             done.append(children.run(processes, counting=counting))
         where = where_it_went("test_it.py::test_it", Pair(*done))
     assert list(done[0].counts) == ["test_it.py::test_it"], "the other begins after the time for it"
-    # So many numbers take at least an instruction each.
-    assert done[0].counts["test_it.py::test_it"] > 40 * 100
+    counts = [each.counts["test_it.py::test_it"] for each in done]
+    assert counts[0] > 40 * 100, "so many numbers take at least an instruction each"
+    assert counts[1] / counts[0] == pytest.approx(2, rel=0.3), "twice as many take twice as many"
     steps = done[0].steps["test_it.py::test_it"]
     assert steps == done[1].steps["test_it.py::test_it"], (
         "as many bytecodes, whatever the C functions take"

@@ -8,17 +8,14 @@ keep comments in a file.
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import yaml
 
-from meta_tests.conftest import ROOT
-from meta_tests.prooflops_gate.foreign_repo import run_git
+from meta_tests.conftest import ROOT, child_environment
+from meta_tests.prooflops_gate.foreign_repo import ALONE, import_path, run_git
 from meta_tests.prooflops_gate.forked_processes import FORKED
 from prooflops_gate.options import HISTORY
 from prooflops_gate.report.files import MARK
@@ -27,33 +24,18 @@ WORKFLOW = ROOT / "docs" / "workflows" / "gate.yml"
 JOBS = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 GITLAB = yaml.safe_load((ROOT / "docs" / "workflows" / "gate.gitlab-ci.yml").read_text("utf-8"))
-MODULE = '[project]\nname = "work"\nversion = "1"\n[tool.setuptools]\npy-modules = ["work"]\n'
-# In place of python3: a virtual environment with the packages that are here, whose pip needs no
-# network; with INSTALLED, which names where pip has put the same before, it has these too.
-PYTHON = """#!{python}
-import os, subprocess, sys
-from pathlib import Path
-folder = Path(sys.argv[-1])
-subprocess.run([{python!r}, "-m", "venv", "--without-pip", folder], check=True)
-(site,) = folder.glob("lib/*/site-packages")
-there = [{site!r}, *os.environ.get("INSTALLED", "").split()]
-(site / "shared.pth").write_text("\\n".join(there))
-for name, code in {scripts!r}.items():
-    (folder / "bin" / name).write_text(f"#!{{folder}}/bin/python\\n{{code}}")
-    (folder / "bin" / name).chmod(0o755)
-"""
-SCRIPTS = {
-    "pytest": "import sys, pytest\nsys.exit(pytest.main())\n",
-    "pip": """
+# They stand in for programs of a runner: the tests run with the packages that are here.
+PYTEST = "#!{python}\nimport sys, pytest\nsys.exit(pytest.main())\n"
+PIP = """#!{python}
 import os, sys
-if "INSTALLED" in os.environ:
-    assert sys.argv[1:] == ["install", os.environ["PROOFLOPS"], "-e", "."], sys.argv
-else:
-    import pip._internal.cli.main
-    offline = ["--no-deps", "--no-index", "--no-build-isolation", "-q"]
-    sys.exit(pip._internal.cli.main.main(sys.argv[1:] + offline))
-""",
-}
+assert sys.argv[1:] == ["install", os.environ["PROOFLOPS"], "-e", "."], sys.argv
+"""
+PYTHON = """#!{python}
+import os, shutil, sys
+from pathlib import Path
+assert sys.argv[1:3] == ["-m", "venv"], sys.argv
+shutil.copytree(Path(__file__).parent, Path(sys.argv[3]) / "bin")
+"""
 # In place of GitHub's command: keeps the comments of one pull request in a file.
 GH = """#!{python}
 import json, os, sys
@@ -62,8 +44,8 @@ store, (api, *words) = Path(os.environ["STORE"]), sys.argv[1:]
 comments = json.loads(store.read_text())
 if "--jq" in words:
     assert words[:2] == ["--paginate", "repos/o/r/issues/5/comments"], words
-    assert {mark!r} in words[-1], words
-    print(*[number for number, text in comments.items() if text.startswith({mark!r})], sep="\\n")
+    assert "{mark}" in words[-1], words
+    print(*[number for number, text in comments.items() if text.startswith("{mark}")], sep="\\n")
 else:
     (path,) = (word for word in words if word.startswith("repos/o/r/issues/"))
     assert path.endswith("5/comments") or words[:2] == ["--method", "PATCH"], words
@@ -89,68 +71,32 @@ else:
 EXPRESSIONS = {"github.token": "t", "github.repository": "o/r", "github.event.number": "5"}
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory):
-    """A folder with the programs of a runner in `tools`, and `env`, where the action has installed
-    the gate, from a copy of this clone, and a project of one module.
-    """
-    if find_spec("pip") is None or find_spec("setuptools") is None:
-        pytest.skip("needs pip and setuptools, to install without a network")
-    root = tmp_path_factory.mktemp("machine")
-    ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
-    shutil.copytree(ROOT / "prooflops_gate", root / "clone" / "prooflops_gate", ignore=ignored)
-    here = {
-        "python": sys.executable,
-        "site": str(Path(pytest.__file__).parents[1]),
-        "scripts": SCRIPTS,
-        "mark": MARK,
-    }
-    (root / "tools").mkdir()
-    for name, script in {
-        "python3": PYTHON.format(**here),
-        "gh": GH.format(**here),
-        "curl": CURL.format(**here),
-        "sudo": "#!/bin/sh\n",
-        "apt-get": "#!/bin/sh\n",
-    }.items():
-        (root / "tools" / name).write_text(script)
-        (root / "tools" / name).chmod(0o755)
-    subprocess.run([root / "tools" / "python3", root / "env"], check=True)
-    project = root / "project"
-    project.mkdir()
-    (project / "pyproject.toml").write_text(MODULE)
-    (project / "work.py").touch()
-    install, *_ = steps_of_the_action()
-    done = shell(install, project, environment(root) | {"GITHUB_ACTION_PATH": str(root / "clone")})
-    assert done.returncode == 0
-    return root
-
-
-def environment(machine):
-    """That of a runner's shell."""
-    inherited = {
-        name: text for name, text in os.environ.items() if not name.startswith(("PYTEST", "GITHUB"))
-    }
-    return inherited | {"PATH": f"{machine}/tools:{machine}/env/bin:{os.environ['PATH']}"}
-
-
 @pytest.fixture
-def runner(machine, foreign, tmp_path):
-    """The environment of a job, whose installations are there."""
-    store = tmp_path / "comments.json"
+def runner(foreign, tmp_path):
+    """The environment of a job."""
+    store, tools = tmp_path / "comments.json", tmp_path / "tools"
     store.write_text('{"9": "of another"}')
-    (site,) = machine.glob("env/lib/*/site-packages")
-    return environment(machine) | {
-        "INSTALLED": str(site),
-        "STORE": str(store),
-        "PYTHONPATH": str(tmp_path / "path"),
-        "PYTEST_ADDOPTS": "-p quick_plan",
-        FORKED: "1",
-        "PROOFLOPS": str(machine / "clone" / "prooflops_gate"),
-        "GITHUB_BASE_REF": "main",
-        "GITHUB_REPOSITORY": "o/r",
-        "RUNNER_TEMP": str(tmp_path),
-    }
+    tools.mkdir()
+    programs = {"pytest": PYTEST, "pip": PIP, "python3": PYTHON, "gh": GH, "curl": CURL}
+    programs |= dict.fromkeys(("sudo", "apt-get"), "#!/bin/sh\n")
+    for name, script in programs.items():
+        (tools / name).write_text(
+            script.replace("{python}", sys.executable).replace("{mark}", MARK)
+        )
+        (tools / name).chmod(0o755)
+    return child_environment(
+        import_path(foreign),
+        PATH=f"{tools}:{os.environ['PATH']}",
+        STORE=str(store),
+        PYTEST_ADDOPTS="-p prooflops_gate.plugin -p quick_plan",
+        PROOFLOPS=str(ROOT / "prooflops_gate"),
+        GITHUB_ACTION_PATH=str(ROOT),
+        GITHUB_BASE_REF="main",
+        GITHUB_REPOSITORY="o/r",
+        RUNNER_TEMP=str(tmp_path),
+        **ALONE,
+        **{FORKED: "1"},
+    )
 
 
 def steps_of_the_action():
@@ -183,11 +129,10 @@ def shell_steps(job):
     return [step for step in job["steps"] if "run" in step]
 
 
-def clone_of_a_package(foreign, here):
-    """A clone of the repository, as a package of one module whose branch is `main`."""
+def clone_of(foreign, here):
+    """A clone of the repository, whose branch is `main`."""
     (foreign / "test_more.py").unlink()
-    (foreign / "pyproject.toml").write_text(MODULE)
-    for words in (["add", "-A"], ["commit", "-qm", "a package"], ["branch", "-qM", "main"]):
+    for words in (["commit", "-qam", "one benchmark"], ["branch", "-qM", "main"]):
         run_git(foreign, *words)
     subprocess.run(["git", "clone", "-q", foreign, here], check=True)
 
@@ -208,7 +153,7 @@ def commented(tmp_path):
 
 def test_every_shell_step_works_in_a_fresh_folder(foreign, tmp_path, runner):
     here = tmp_path / "here"
-    clone_of_a_package(foreign, here)
+    clone_of(foreign, here)
     beside, own = (shell_steps(job) for job in JOBS.values())
     for step in own:
         if "pull_request" not in step.get("if", ""):
@@ -227,20 +172,19 @@ def test_every_shell_step_works_in_a_fresh_folder(foreign, tmp_path, runner):
 
 def test_every_shell_step_of_the_action_works_in_a_fresh_folder(foreign, tmp_path, runner):
     here = tmp_path / "here"
-    clone_of_a_package(foreign, here)
+    clone_of(foreign, here)
     make_slower(here)
-    # The first one has installed what the others need.
-    _, *steps = steps_of_the_action()
+    steps = steps_of_the_action()
     environment = runner | {"GITHUB_ACTIONS": "true"}
     codes = [shell(step, here, environment).returncode for step in [*steps, steps[-1]]]
-    assert codes == [0, 1, 0, 0], "to have valgrind, compare, comment, and comment again"
+    assert codes == [0, 0, 1, 0, 0], "to install, valgrind, compare, comment, and again"
     assert "SLOWER (1)" in commented(tmp_path)
     assert json.loads((tmp_path / "gate.json").read_text())["fails"]
 
 
 def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(foreign, tmp_path, runner):
     here = tmp_path / "here"
-    clone_of_a_package(foreign, here)
+    clone_of(foreign, here)
     make_slower(here)
     job = GITLAB["gate"]
     environment = runner | {

@@ -254,22 +254,6 @@ def excluded(effect: Effect) -> str:
     return f"slower by {high - 1:.1%} at most {sure}" if high > 1 else f"not slower {sure}"
 
 
-def overall(both: Mapping[str, Sides]) -> Effect | None:
-    """The effect on the geometric mean of all benchmarks, from the pairs that all have.
-
-    None where there are none.
-    """
-    shared = [figures(sides) for sides in both.values() if all(sides)]
-    pairs = min((len(after) for _, after in shared), default=0)
-    if not pairs:
-        return None
-    means = []
-    for pair in range(pairs):
-        logs = [math.log(after[pair] / before[pair]) for before, after in shared]
-        means.append(math.exp(sum(logs) / len(logs)))
-    return effects.paired([1.0] * pairs, means, level=SHOWN_LEVEL)
-
-
 def found_from(rows: Sequence[Row], plan: Plan, min_effect: float) -> str:
     """The slowdowns that 19 of 20 runs with this noise confirm, in words.
 

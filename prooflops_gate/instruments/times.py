@@ -14,8 +14,8 @@ from prooflops_gate.console.tables import many
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Decided, Measured
 from prooflops_gate.instruments.pace import FIRST, PacePlan
-from prooflops_gate.instruments.time_rule import TimeRule, found_from, look_at, overall
-from prooflops_gate.rows import Row, interval
+from prooflops_gate.instruments.time_rule import TimeRule, found_from, look_at
+from prooflops_gate.rows import Row
 from prooflops_gate.task import Task
 
 # A benchmark before and after.
@@ -197,9 +197,7 @@ class Times:
         if ended:
             open_ = many(ended, "benchmark")
             notes.append(f"the budget (--gate-budget) is spent: {open_} left open by time")
-        if mean := overall(self.sides):
-            bounds = f"{mean.ratio:.3f} ({interval(mean)})"
-            details.append(f"all benchmarks together: {bounds}, geometric mean")
+        if any(map(all, self.sides.values())):
             notes.append(found_from(rows, self.rule.plan, self.rule.min_effect))
         if self._repeats:
             repeated = many(self._repeats.total(), "measurement")

@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import replace
 
-from meta_tests.prooflops_gate.history.test_trend import NAME, summary
+from meta_tests.prooflops_gate.history.test_trend import summary
 from meta_tests.prooflops_gate.statistics.simulated import times
 from prooflops_gate.history.page import write_page
 
@@ -55,21 +55,6 @@ def test_a_history_says_how_many_benchmarks_changed(tmp_path):
     written(tmp_path, 1.0, 1.3)
     text = (tmp_path / "history.html").read_text()
     assert "2 benchmarks, of which 2 changed their level." in text
-
-
-def test_of_many_benchmarks_those_that_changed_are_unfolded(tmp_path):
-    records = [
-        summary(index, 1.0 + 0.3 * (index > 12) + 0.001 * (index % 3)) for index in range(24)
-    ]
-    steady = {f"test_c.py::test_c[{number}]": records[0].benchmarks[NAME] for number in range(30)}
-    records = [replace(each, benchmarks={**each.benchmarks, **steady}) for each in records]
-    text = write_page(tmp_path, "many", records, "")[0].read_text().partition("<main")[2]
-    unfolded, _, folded = text.partition("no change of level, 30 benchmarks</h2>")
-    assert (unfolded.count("<article"), folded.count("<article"), NAME in unfolded) == (
-        1,
-        30,
-        True,
-    )
 
 
 def test_nothing_in_a_record_is_markup(tmp_path):

@@ -1,10 +1,5 @@
 """The gate's count of instructions: the decision by pairs, and a count under valgrind."""
 
-import math
-import random
-import shutil
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -12,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_tests.conftest import ROOT, child_environment
 from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.counts import FEWER, MORE, UNSTEADY, Count, by_both, decide
 from prooflops_gate.instruments.instructions import Instructions
 from prooflops_gate.loop import exhaust
-from prooflops_gate.process import VALGRIND, interpreter_of
 from prooflops_gate.rows import INSTRUCTIONS, TIME, Row
 from prooflops_gate.statistics.effects import paired
 from prooflops_gate.task import Pair
@@ -25,15 +18,6 @@ from prooflops_gate.task import Pair
 LEVEL, LIMIT = 1e-5, 0.005
 # Up to 0.04 % of the 100,000 instructions.
 NOISES = st.lists(st.integers(-40, 40), min_size=10, max_size=10)
-
-COUNTED = """
-from prooflops_gate.child.callgrind import InstructionCounter
-counter = InstructionCounter({dumps!r})
-for number in (1000, 2000):
-    counter.name = str(number)
-    counter.call(sum, (range(number),), {{}})
-print(counter.counts["1000"], counter.counts["2000"])
-"""
 
 
 @given(NOISES, st.sampled_from([0.9, 0.98, 1.0, 1.02, 1.1]))
@@ -106,18 +90,6 @@ APART = (UNSTEADY, [-0.006, 0.004, 0.0])
 FAR_APART = (UNSTEADY, [-0.02, 0.02, 0.0])
 
 
-@pytest.mark.parametrize("pairs", [3, 6])
-def test_counts_that_scatter_hide_the_smallest_slowdown_once_in_a_hundred(pairs):
-    draw = random.Random(pairs)
-    hidden = 0
-    for _ in range(2000):
-        logs = [draw.gauss(math.log(1.03), draw.uniform(0.001, 0.03)) for _ in range(pairs)]
-        hidden += Count(UNSTEADY, 1e6, logs).is_within(0.03)
-    assert hidden <= 35, (
-        f"{hidden} of 2,000 are called within 3 %, but should be 20 and three deviations at most"
-    )
-
-
 @pytest.mark.parametrize(
     ("slower", "count", "verdict"),
     [
@@ -143,22 +115,3 @@ def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed():
     assert (decided.verdict, decided.by) == ("SLOWER", TIME)
     assert "does not repeat" not in decided.note
     assert not decided.note
-
-
-@pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")
-def test_a_call_is_counted_under_valgrind_and_again_alike(tmp_path):
-    command = [word.format(tmp_path / "dump") for word in VALGRIND]
-    code = COUNTED.format(dumps=str(tmp_path / "dump"))
-    python = [interpreter_of(sys.executable), "-c", code]
-    environment = child_environment(ROOT, PYTHONHASHSEED="1")
-
-    def counted():
-        run = subprocess.run([*command, *python], env=environment, capture_output=True, text=True)
-        return [int(word) for word in run.stdout.split()]
-
-    one, other = counted(), counted()
-    assert other == pytest.approx(one, rel=0.002), "the count does not repeat"
-    assert one[0] > 1000, f"{one} instructions"
-    assert one[1] / one[0] == pytest.approx(2, rel=0.1), (
-        "twice the additions should be about twice the instructions"
-    )

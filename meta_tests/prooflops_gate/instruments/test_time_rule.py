@@ -91,33 +91,6 @@ def test_an_open_benchmark_passes_where_a_larger_change_is_excluded(
     assert found.failing([unsure]), "three pairs give no bound that is sure enough"
 
 
-@pytest.mark.parametrize(
-    ("undecided", "ratios", "warning", "line"),
-    [
-        (
-            "pass",
-            [1.2, 1.0],
-            "2 undecided, of which 1 could hide a slowdown of 10%; gate_undecided",
-            "",
-        ),
-        ("pass", [1.05, 1.0], "", "2 INCONCLUSIVE passed: more than 10% is excluded"),
-        ("fail", [1.2, 1.0], "", "1 INCONCLUSIVE passed: more than 10% is excluded"),
-        ("fail", [1.2, 1.2], "", ""),
-    ],
-)
-def test_what_is_open_and_passes_is_warned_of_where_it_may_hide_much(
-    tmp_path, undecided, ratios, warning, line
-):
-    rows = [Row("decided", "time", 1.0, 1.0, "SAME")]
-    for number, ratio in enumerate(ratios):
-        effect = paired([1.0] * 8, [1.0, ratio] * 4, level=0.01)
-        rows.append(Row(str(number), "time", 1.0, 1.0, "INCONCLUSIVE", effect))
-    found = judge(tmp_path, f"gate_undecided = {undecided}").open_ones(rows)
-    for text, start in zip(found, (warning, line), strict=True):
-        assert text.startswith(start)
-        assert bool(text) is bool(start), text
-
-
 @pytest.mark.parametrize(("slowdown", "verdict"), [(1.0, "SAME"), (1.05, "SLOWER")])
 def test_gpu_pairs_are_compared_at_the_clock_that_ran(slowdown, verdict):
     rng = np.random.default_rng(3)
