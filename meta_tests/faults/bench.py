@@ -322,7 +322,7 @@ fault(
     "bench/test_user_model.py::test_training_step",
     instead_of="prooflops.model.flop_difference.ProductsOfParameters.explained",
     options=f"{ON_CPU} --model=meta_tests/user_models/gpt.py:factory",
-    saying="FLOPs of the difference have no reason",
+    saying="flops.forward-2BN",
     name="a_users_model_has_half_of_its_flops",
 )(halved("forward"))
 

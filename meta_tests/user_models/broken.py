@@ -29,8 +29,8 @@ def linear(*others):
 
 
 REFUSALS = {
-    "number": "must be callable, got 3 of type int",
-    "module": f"got a Linear itself; name a function that returns {VALID}",
+    "number": f"must name a function that returns {VALID}, got a int",
+    "module": f"must name a function that returns {VALID}, got a Linear",
     "raises": "the factory raised ZeroDivisionError: nothing to divide (",
     "leaves": "the factory raised SystemExit: 2",
     "needs_a_size": "the factory raised TypeError:"
@@ -40,21 +40,23 @@ REFUSALS = {
 RETURNED = {
     "alone": (
         lambda: nn.Linear(2, 2),
-        f"the factory returned a Linear alone, but must return {VALID}",
+        f"the factory must return {VALID}, got a Linear",
     ),
     "no_tokens": (
         lambda: linear(None, 0),
         'D must be a number of tokens above 0 or a pair such as (784, "patches")',
     ),
-    "no_tensor": (lambda: (nn.Linear(2, 2), (1, "two")), "got a tuple without any"),
+    "no_tensor": (
+        lambda: (nn.Linear(2, 2), (1, "two")),
+        "with at least one tensor in it, got a tuple",
+    ),
     "empty_batch": (
         lambda: (nn.Linear(2, 2), torch.ones(0, 2)),
         "input 0 of shape (0, 2) is an empty batch; give at least one example",
     ),
-    "lazy": (lambda: (nn.LazyLinear(2), x), "parameters without a shape yet: weight, bias"),
     "frozen": (
         lambda: (nn.Linear(2, 2).requires_grad_(False), x),
-        "none of the 2 parameters of the Linear requires",
+        "the Linear has no parameter that requires a gradient",
     ),
     "on_meta": (
         lambda: (nn.Linear(2, 2, device="meta"), x),
@@ -66,11 +68,11 @@ RETURNED = {
     ),
     "loss_of_a_vector": (
         lambda: linear(lambda out: out),
-        "must return a scalar tensor, got a tensor of shape (1, 2)",
+        "grad can be implicitly created only for scalar outputs",
     ),
     "detached_loss": (
         lambda: linear(lambda out: out.detach().sum()),
-        "the loss does not depend on any parameter",
+        "element 0 of tensors does not require grad",
     ),
 }
 globals().update({name: factory for name, (factory, _) in RETURNED.items()})

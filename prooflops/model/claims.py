@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 
 from prooflops.model.flop_difference import ExplainedFlops
 from prooflops.model.inventory import Inventory
-from prooflops.model.step_memory import PEAK, StepMemory, bytes_of, state_of, storage_bytes_of
+from prooflops.model.step_memory import PEAK, StepMemory, bytes_of, storage_bytes_of
 from prooflops.model.step_time import MeasuredStep
 from prooflops.model.user_model import Instance
 
@@ -23,6 +24,17 @@ RULES = {
     "backward": ("4ND", "grad.backward-4BN"),
     "step": ("6ND", "grad.six-rule"),
 }
+BUFFERS: dict[type, tuple[str, int]] = {
+    SGD: ("optim.sgd-none", 0),
+    Adagrad: ("optim.adagrad-1", 1),
+    RMSprop: ("optim.rmsprop-1", 1),
+    Adam: ("optim.adam-2", 2),
+    AdamW: ("optim.adam-2", 2),
+}
+MOMENTUM = ("optim.momentum-1", 1)
+FP32 = torch.float32
+# Training in fp32, by the claim about the optimizer.
+PER_PARAMETER = {"optim.adam-2": "mem.16-bytes", "optim.adagrad-1": "mem.adagrad-12"}
 # A rule of thumb applies to a model that it meets within this share.
 NAPKIN = 0.1
 HIGHEST_MFU = 0.9
@@ -62,102 +74,85 @@ def _of_tensors(instance: Instance, inventory: Inventory) -> Iterator[Answer]:
     figure = f"{inventory.bytes:,} B in storages of {inventory.storage_bytes:,} B"
     yield Answer("tensor.nbytes-formula", HOLDS if is_whole else DOES_NOT_APPLY, figure)
     trained = [each for each in instance.parameters.values() if each.grad is not None]
-    alike = [each for each in trained if _is_like(each.grad, each)]
-    figure = f"{len(alike):,} gradients"
-    yield _answer("grad.same-shape", figure, holds=len(alike) == len(trained))
+    alike = all(_traits(each.grad) == _traits(each) for each in trained)
+    yield _answer("grad.same-shape", f"{len(trained):,} gradients", holds=alike)
     state = instance.optimizer.state
+    if not any(state.values()):
+        return
+    figure = f"{len(state):,} parameters"
     own = {id(each) for each in instance.parameters.values()}
-    if any(state.values()):
-        holds = all(id(each) in own for each in state)
-        yield _answer("optim.state-keyed", f"{len(state):,} parameters", holds=holds)
+    yield _answer("optim.state-keyed", figure, holds=own.issuperset(map(id, state)))
     if type(instance.optimizer) in (Adam, AdamW):
-        holds = all(
-            _is_like(tensor, parameter)
+        alike = all(
+            _traits(tensor) == _traits(parameter)
             for parameter, row in state.items()
             for name, tensor in row.items()
             if name != "step"
         )
-        yield _answer("optim.state-same-dtype", f"{len(state):,} parameters", holds=holds)
+        yield _answer("optim.state-same-dtype", figure, holds=alike)
 
 
-def _is_like(tensor: torch.Tensor | None, parameter: torch.Tensor) -> bool:
-    return tensor is not None and (tensor.shape, tensor.dtype) == (parameter.shape, parameter.dtype)
+def _traits(tensor: Any) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
 
 
 def _of_rules(flops: ExplainedFlops) -> Iterator[Answer]:
     for phase, (name, claim) in RULES.items():
         rule, needed = flops.rule(phase), flops.needed(phase)
-        figure = f"{name} is {rule / max(needed, 1):.4g} times the model FLOPs"
-        verdict = HOLDS
-        if abs(rule - needed) > NAPKIN * needed:
-            parts = [part for part in flops.parts if not part.name.startswith("recomputed")]
-            largest = max(parts, key=lambda part: abs(getattr(part, phase)))
-            verdict, figure = DOES_NOT_APPLY, f"{figure}, most of all by {largest.name}"
+        verdict = HOLDS if abs(rule - needed) <= NAPKIN * needed else DOES_NOT_APPLY
         if flops.unexplained(phase):
             verdict = FAILS
-            figure = f"{flops.unexplained(phase):,} FLOPs of the difference have no reason"
-        yield Answer(claim, verdict, figure)
+        ratio = f"{rule / needed:.4g}" if needed else "infinitely many"
+        yield Answer(claim, verdict, f"{name} is {ratio} times the model FLOPs")
 
 
 def _of_backward(flops: ExplainedFlops) -> Iterator[Answer]:
     if not flops.forward:
         return
     times = (flops.model - flops.forward) / flops.forward
-    verdict = CORRECTED if times <= 2 * (1 + NAPKIN) else FAILS
-    if times < 2 * (1 - NAPKIN):
-        verdict = DOES_NOT_APPLY
-    figure = f"the backward pass costs {times:.3g} times the forward"
-    yield Answer("grad.quadruples", verdict, figure)
+    verdict = CORRECTED if times >= 2 * (1 - NAPKIN) else DOES_NOT_APPLY
+    if times > 2 * (1 + NAPKIN):
+        verdict = FAILS
+    yield Answer("grad.quadruples", verdict, f"backward costs {times:.3g} times forward")
 
 
 def _of_memory(instance: Instance, memory: StepMemory) -> Iterator[Answer]:
     parameters = [*instance.parameters.values()]
     gradients = [each.grad for each in parameters if each.grad is not None]
-    held = memory.row("gradients").measured_bytes
-    dropped = memory.dropped_gradient_bytes
-    holds = dropped == storage_bytes_of(gradients)
-    yield _answer("optim.zero-grad-none", f"{dropped:,} B", holds=holds)
-    are_parts = storage_bytes_of(gradients) > bytes_of(gradients)
-    all_trained = len(gradients) == len(parameters) and not are_parts
-    if all_trained:
+    held, dropped = memory.row("gradients").measured_bytes, memory.dropped_gradient_bytes
+    storages = storage_bytes_of(gradients)
+    yield _answer("optim.zero-grad-none", f"{dropped:,} B", holds=dropped == storages)
+    # A gradient may be a part of a larger tensor, which it keeps.
+    is_plain = len(gradients) == len(parameters) and storages == bytes_of(gradients)
+    if is_plain:
         yield _answer("mem.grads-equal-params", f"{held:,} B", holds=held == bytes_of(parameters))
-    kind = _kind_of(instance.optimizer)
-    if kind is None:
+    claim, buffers = _buffers_of(instance.optimizer)
+    if not claim:
         return
-    claim, buffers = kind
-    counts = [row["step"] for row in instance.optimizer.state.values() if "step" in row]
-    on_device = [each for each in state_of(instance) if any(each is count for count in counts)]
-    state = memory.row("optimizer state").measured_bytes - bytes_of(on_device)
-    updated = [each for each in instance.optimizer.state if isinstance(each, torch.Tensor)]
-    yield _answer(claim, f"{state:,} B", holds=state == buffers * bytes_of(updated))
-    is_fp32 = all(each.dtype == torch.float32 for each in parameters)
-    per_element = {"optim.adam-2": "mem.16-bytes", "optim.adagrad-1": "mem.adagrad-12"}
-    if claim not in per_element or not all_trained or not is_fp32:
-        return
-    elements = sum(each.numel() for each in parameters)
-    training = (bytes_of(parameters) + held + state) / elements
-    figure = f"{training:g} B per parameter"
-    yield _answer(per_element[claim], figure, holds=training == 4 * (2 + buffers))
-    if claim == "optim.adam-2":
+    device = parameters[0].device.type
+    steps = [row["step"] for row in instance.optimizer.state.values() if "step" in row]
+    counts = bytes_of(each for each in steps if each.device.type == device)
+    state = memory.row("optimizer state").measured_bytes - counts
+    updated = bytes_of(instance.optimizer.state)
+    yield _answer(claim, f"{state:,} B", holds=state == buffers * updated)
+    if claim in PER_PARAMETER and is_plain and {each.dtype for each in parameters} == {FP32}:
+        elements = sum(each.numel() for each in parameters)
+        training = (bytes_of(parameters) + held + state) / elements
         peak = memory.row(PEAK).measured_bytes / elements
-        figure = f"{peak:.1f} B per parameter at the peak"
-        yield _answer("mem.omits-activations", figure, holds=peak > training)
+        figure, at_peak = f"{training:g} B per parameter", f"{peak:.1f} B per parameter at the peak"
+        yield _answer(PER_PARAMETER[claim], figure, holds=training == 4 * (2 + buffers))
+        yield _answer("mem.omits-activations", at_peak, holds=peak > training)
 
 
-def _kind_of(optimizer: torch.optim.Optimizer) -> tuple[str, int] | None:
-    """The claim about an optimizer of this kind, and its buffers per parameter."""
-    settings = ("momentum", "centered", "amsgrad")
-    found = {name for group in optimizer.param_groups for name in settings if group.get(name)}
-    are_alike = len({bool(group.get("momentum")) for group in optimizer.param_groups}) == 1
-    if type(optimizer) is SGD and are_alike:
-        return ("optim.momentum-1", 1) if found else ("optim.sgd-none", 0)
-    plain: dict[type, tuple[str, int]] = {
-        Adagrad: ("optim.adagrad-1", 1),
-        RMSprop: ("optim.rmsprop-1", 1),
-        Adam: ("optim.adam-2", 2),
-        AdamW: ("optim.adam-2", 2),
-    }
-    return None if found else plain.get(type(optimizer))
+def _buffers_of(optimizer: torch.optim.Optimizer) -> tuple[str, int]:
+    """The claim about an optimizer of this kind, and its buffers per parameter; empty for others."""
+    settings = [
+        {name for name in ("momentum", "centered", "amsgrad") if group.get(name)}
+        for group in optimizer.param_groups
+    ]
+    if not any(settings):
+        return BUFFERS.get(type(optimizer), ("", 0))
+    return MOMENTUM if type(optimizer) is SGD and all(settings) else ("", 0)
 
 
 def _of_time(step: MeasuredStep) -> Iterator[Answer]:
@@ -165,5 +160,4 @@ def _of_time(step: MeasuredStep) -> Iterator[Answer]:
         figure = f"MFU {step.mfu_of_ceiling:.1%}, HFU {step.hfu_of_ceiling:.1%} of own ceiling"
         yield _answer("mfu.hfu", figure, holds=step.hfu_of_ceiling > step.mfu_of_ceiling)
     if step.mfu is not None:
-        figure = f"MFU {step.mfu:.1%}"
-        yield _answer("mfu.never-near-one", figure, holds=step.mfu < HIGHEST_MFU)
+        yield _answer("mfu.never-near-one", f"MFU {step.mfu:.1%}", holds=step.mfu < HIGHEST_MFU)

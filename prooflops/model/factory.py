@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import pkgutil
 import re
 import sys
 import traceback
@@ -64,9 +63,7 @@ def user_code(action: str) -> Iterator[None]:
 
 
 def error_text(error: BaseException) -> str:
-    """An exception in one line: its type, its message, and the last line of the user's code that it
-    passed.
-    """
+    """An exception in one line, with the last line of the user's code that it passed."""
     lines = str(error).strip().splitlines() or [""]
     first = error
     while first.__cause__ is not None:
@@ -80,80 +77,43 @@ def error_text(error: BaseException) -> str:
 def import_factory(spec: str, folder: Path) -> Callable[[], Any]:
     """The function that `spec` names; modules are searched in `folder` first, as by `python -m`."""
     with naming(spec):
-        place, _, path = spec.rpartition(":")
-        is_file = place.endswith(".py")
-        if spec.endswith(".py") and (folder / spec).is_file():
-            names = ", ".join(_own_functions(_imported_file(folder / spec))) or "none is in it"
-            raise ModelError(
-                f"must be {FORMS}; write --model={spec}:NAME with one of its functions: {names}"
-            )
-        if not re.fullmatch(DOTTED, path) or not (is_file or re.fullmatch(DOTTED, place)):
+        if not re.fullmatch(rf"(.+\.py|{DOTTED}):{DOTTED}", spec):
             raise ModelError(f"must be {FORMS}")
-        found: Any = _imported_file(folder / place) if is_file else _imported_module(place, folder)
+        place, _, path = spec.rpartition(":")
+        with user_code(f"importing {place}"):
+            found: Any = _imported(place, folder)
         for name in path.split("."):
             if not hasattr(found, name):
                 validated_choice("the factory", name, _own_functions(found))
             found = getattr(found, name)
-        if not callable(found):
-            raise ModelError(
-                f"the factory must be callable, got {found!r} of type {type(found).__name__}"
-            )
-        if isinstance(found, nn.Module):
-            raise ModelError(
-                f"got a {type(found).__name__} itself; name a function that returns {RETURNS}"
-            )
+        if not callable(found) or isinstance(found, nn.Module):
+            kind = type(found).__name__
+            raise ModelError(f"must name a function that returns {RETURNS}, got a {kind}")
     return found  # type: ignore[no-any-return]
 
 
 def _own_functions(holder: Any) -> list[str]:
     """The public functions and classes that a module or class defines, not those it imports."""
     home = holder.__name__ if isinstance(holder, ModuleType) else holder.__module__
-    own = {each: getattr(holder, each) for each in vars(holder) if not each.startswith("_")}
     return [
         name
-        for name, value in own.items()
-        if callable(value) and getattr(value, "__module__", home) == home
+        for name, value in vars(holder).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == home
     ]
 
 
-def _imported_module(module_name: str, folder: Path) -> ModuleType:
-    _search_first(folder)
-    try:
-        with user_code(f"importing {module_name}"):
-            return importlib.import_module(module_name)
-    except ModelError as error:
-        missing = (
-            getattr(error.__cause__, "name", None)
-            if isinstance(error.__cause__, ModuleNotFoundError)
-            else None
-        )
-        if missing is None or not f"{module_name}.".startswith(f"{missing}."):
-            raise
-        parent = missing.rpartition(".")[0]
-        places = list(sys.modules[parent].__path__) if parent in sys.modules else [str(folder)]
-        there = ", ".join(sorted(each.name for each in pkgutil.iter_modules(places))) or "no module"
-        raise ModelError(f"no module named {missing}; {', '.join(places)} has {there}") from error
-
-
-def _imported_file(file: Path) -> ModuleType:
-    """The module in a file; its own folder is searched first, as when Python runs it."""
-    if not file.is_file():
-        there = (
-            ", ".join(sorted(each.name for each in file.parent.glob("*.py"))) or "no Python file"
-        )
-        why = (
-            f"{file.parent} has {there}"
-            if file.parent.is_dir()
-            else f"there is no folder {file.parent}"
-        )
-        raise ModelError(f"no such file {file}; {why}; must be {FORMS}")
+def _imported(place: str, folder: Path) -> ModuleType:
+    """A module, or that in a file, whose own folder is then searched first."""
+    if not place.endswith(".py"):
+        _search_first(folder)
+        return importlib.import_module(place)
+    file = folder / place
     _search_first(file.parent)
     found = importlib.util.spec_from_file_location(f"_model_file_{file.stem}", file)
     assert found
     assert found.loader
     module = sys.modules[found.name] = importlib.util.module_from_spec(found)
-    with user_code(f"importing {file}"):
-        found.loader.exec_module(module)
+    found.loader.exec_module(module)
     return module
 
 

@@ -109,12 +109,17 @@ def memory_of(trial: Trial) -> StepMemory | None:
     charged = highest(held.phases[name].charged_peak_bytes for name in STEP)
     if charged is not None:
         remarks.append(f"the caching allocator set aside {charged:,} B at the peak")
-    state = live["first update"] - live["first backward"]
+    state = [
+        each
+        for each in tensors_of([*instance.optimizer.state.values()])
+        if each.device.type == trial.user_model.device.type
+    ]
+    measured_state = live["first update"] - live["first backward"]
     return StepMemory(
         rows=(
             MemoryRow("parameters, buffers, inputs", own, live["model"]),
             MemoryRow("gradients", storage_bytes_of(gradients), live["backward"] - live["cleared"]),
-            MemoryRow("optimizer state", bytes_of(state_of(instance)), state),
+            MemoryRow("optimizer state", bytes_of(state), measured_state),
             MemoryRow(HELD, held_bytes(prediction) if prediction else None, held_bytes(held)),
             MemoryRow(PEAK, peak_of(prediction) if prediction else None, peak_of(held)),
         ),
@@ -123,13 +128,6 @@ def memory_of(trial: Trial) -> StepMemory | None:
         phase_peaks={name: held.phases[name].peak_bytes for name in STEP},
         dropped_gradient_bytes=live["first update"] - live["cleared"],
     )
-
-
-def state_of(instance: Instance) -> list[Tensor]:
-    """The tensors of the optimizer's state on the module's device."""
-    device = next(instance.module.parameters()).device
-    state = tensors_of(list(instance.optimizer.state.values()))
-    return [each for each in state if each.device.type == device.type]
 
 
 def measured_steps(user_model: UserModel) -> tuple[Instance, MeasuredMemory]:

