@@ -145,7 +145,7 @@ def _of_memory(instance: Instance, memory: StepMemory) -> Iterator[Answer]:
 
 
 def _buffers_of(optimizer: torch.optim.Optimizer) -> tuple[str, int]:
-    """The claim about an optimizer of this kind, and its buffers per parameter; empty for others."""
+    """The claim about an optimizer of this kind, if any, and its buffers per parameter."""
     settings = [
         {name for name in ("momentum", "centered", "amsgrad") if group.get(name)}
         for group in optimizer.param_groups

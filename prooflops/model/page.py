@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,7 @@ import pytest
 
 from prooflops import __version__
 from prooflops.model.examination import Examination
-from prooflops.model.step_memory import PEAK
-from prooflops.model.tables import (
-    NOT_KNOWN,
-    RULES,
-    bound_sentence,
-    bytes_text,
-    count_text,
-    per_second_text,
-    seconds_text,
-    sections_of,
-)
-from prooflops_gate.console.tables import share
+from prooflops.model.tables import RULES, bound_sentence, sections_of
 from prooflops_gate.history import records as history
 from prooflops_gate.page import terminal as medium
 from prooflops_gate.page.html import html
@@ -35,28 +24,22 @@ STEP_FIGURES = (
     "seconds spread rounds per_s mfu hfu mfu_of_ceiling hfu_of_ceiling intensity ridge "
     "least_times_s bound peak_flop_per_s ceiling_flop_per_s bytes_per_s overhead_s"
 ).split()
-FOOT = (
-    "FLOPs are counted from the operators that ran, bytes by the allocator, times by the device's "
-    "own clock."
-)
-BESIDE = " Beside this page lie the same as `.md`, and as `.json` for programs."
 
 
 def write_pages(
-    examinations: Sequence[Examination],
+    examinations: Iterable[Examination],
     folder: Path,
-    headline: list[str],
+    headline: Sequence[str],
     fingerprint: dict[str, Any],
     part: str = "",
 ) -> None:
     """Writes the page and the facts of each model. `part`: why the run stopped early."""
-    files = {each.user_model.spec: path_of(each, folder, "html").name for each in examinations}
     for examination in examinations:
-        page = page_of(examination, headline, files, part)
+        page = page_of(examination, headline, part)
         facts = json.dumps(as_json(examination, fingerprint, part), indent=1, default=str)
-        history.write_atomically(path_of(examination, folder, "md"), markdown(page))
-        history.write_atomically(path_of(examination, folder, "html"), html(page))
-        history.write_atomically(path_of(examination, folder, "json"), facts + "\n")
+        texts = {"md": markdown(page), "html": html(page), "json": facts + "\n"}
+        for suffix, text in texts.items():
+            history.write_atomically(path_of(examination, folder, suffix), text)
 
 
 def path_of(examination: Examination, folder: Path, suffix: str) -> Path:
@@ -65,66 +48,24 @@ def path_of(examination: Examination, folder: Path, suffix: str) -> Path:
     return folder / f"model-{name}.{suffix}"
 
 
-def page_of(
-    examination: Examination,
-    headline: Sequence[str],
-    files: Mapping[str, str],
-    part: str = "",
-) -> Page:
-    """The page; `files` are those of the run's pages by `--model`, none for a page alone."""
-    step, spec = examination.step, examination.user_model.spec
+def page_of(examination: Examination, headline: Sequence[str], part: str = "") -> Page:
+    step = examination.step
     bound = bound_sentence(step, examination.unknown) if step else ""
-    lead = ["; ".join(filter(None, [examination.model, bound, part])) + "."]
-    others = [f"{name}: `{file}`" for name, file in files.items() if name != spec]
-    if others:
-        lead.append(f"Beside it: {', '.join(others)}.")
+    lead = "; ".join(filter(None, [examination.model, bound, part]))
     chosen = "; ".join(examination.notes) or "nothing: the factory says all"
     facts = [("D", examination.tokens), ("chosen", chosen)]
     facts += [("machine", line) for line in headline]
     return Page(
-        title=spec,
+        title=examination.user_model.spec,
         kind=f"prooflops {__version__} · one model, one training step",
-        lead=lead,
+        lead=[f"{lead}."],
         sections=[
-            Section("In short", short_rows(examination), anchor="short"),
             *sections_of(examination),
             Section("The model and the machine", facts, has_head=False),
         ],
-        foot=FOOT + (BESIDE if files else ""),
+        foot="FLOPs are counted from the operators that ran, bytes by the allocator, times by the "
+        "device's own clock.",
     )
-
-
-def short_rows(examination: Examination) -> list[list[str]]:
-    """The figures on top of the page."""
-    inventory, flops, memory = examination.inventory, examination.flops, examination.memory
-    of_rule = f"{flops.executed / flops.rule('step'):.3g} x 6ND"
-    rows = [
-        ["figure", "value", ""],
-        ["parameters", count_text(inventory.parameters), bytes_text(inventory.bytes)],
-        ["FLOPs a step", count_text(flops.executed), of_rule],
-    ]
-    if memory:
-        peak = memory.row(PEAK)
-        predicted = "not predicted"
-        if peak.predicted_bytes is not None:
-            predicted = f"predicted {bytes_text(peak.predicted_bytes)}"
-        rows.append(["peak memory", bytes_text(peak.measured_bytes), predicted])
-    return [*rows, *time_rows(examination)]
-
-
-def time_rows(examination: Examination) -> list[list[str]]:
-    step, unknown = examination.step, examination.unknown
-    if step is None:
-        return []
-    time = ["time of a step", NOT_KNOWN, NOT_KNOWN]
-    if not examination.is_apart:
-        time[1:] = seconds_text(step.seconds), per_second_text(step.per_s, step.flops.unit)
-    if unknown:
-        return [time, ["MFU of own ceiling", "–", f"{NOT_KNOWN}: {unknown}"]]
-    of_peak = "the vendor's peak is not on record"
-    if step.mfu is not None:
-        of_peak = f"{share(step.mfu, '')} of the vendor's peak"
-    return [time, ["MFU of own ceiling", share(step.mfu_of_ceiling, "-"), of_peak]]
 
 
 def print_page(
@@ -156,9 +97,8 @@ def as_json(
     examination: Examination, fingerprint: dict[str, Any], part: str = ""
 ) -> dict[str, Any]:
     """Every fact of the page, for programs."""
-    flops, memory, step = examination.flops, examination.memory, examination.step
-    rules = {name: flops.rule(phase) for phase, name in RULES.items()}
-    return {
+    flops, step = examination.flops, examination.step
+    facts: dict[str, Any] = {
         "about": {
             "model": examination.model,
             "D": examination.tokens,
@@ -167,15 +107,14 @@ def as_json(
         },
         "fingerprint": fingerprint,
         "claims": [asdict(each) for each in examination.answers],
-        "inventory": asdict(examination.inventory),
-        "flops": {**asdict(flops), "model": flops.model, "executed": flops.executed, **rules},
-        "memory": memory and asdict(memory),
-        "breakdown": asdict(examination.breakdown),
         "largest": {each.argument: asdict(each) for each in examination.largest},
-        "fits": examination.fits and asdict(examination.fits),
-        "step": step
-        and {
-            **{name: getattr(step, name) for name in STEP_FIGURES},
-            "unknown": examination.unknown,
-        },
     }
+    for name in ("inventory", "flops", "memory", "breakdown", "fits"):
+        fact = getattr(examination, name)
+        facts[name] = asdict(fact) if fact else None
+    facts["flops"] |= {"model": flops.model, "executed": flops.executed}
+    facts["flops"] |= {name: flops.rule(phase) for phase, name in RULES.items()}
+    if step:
+        figures = {name: getattr(step, name) for name in STEP_FIGURES}
+        facts["step"] = figures | {"unknown": examination.unknown}
+    return facts

@@ -75,7 +75,7 @@ class ModelReport:
     def _page(self) -> str:
         device = self.examination.user_model.device
         headline = machine.headline(device, machine.fingerprint(device))
-        return html_of(page.page_of(self.examination, headline, {}))
+        return html_of(page.page_of(self.examination, headline))
 
     def _repr_html_(self) -> str:
         content = html.escape(self._page())

@@ -98,9 +98,8 @@ def flops_section(flops: ExplainedFlops) -> Section:
     rows = [["FLOPs", *RULES, "share of 6ND"]]
 
     def row(name: str, forward: int, backward: int, sign: str = "") -> None:
-        step = forward + backward
-        of_rule = f"{step / flops.rule('step'):{sign}.2%}"
-        rows.append([name, f"{forward:{sign},}", f"{backward:{sign},}", f"{step:{sign},}", of_rule])
+        figures = [f"{each:{sign},}" for each in (forward, backward, forward + backward)]
+        rows.append([name, *figures, f"{(forward + backward) / flops.rule('step'):{sign}.2%}"])
 
     row("executed" if flops.recomputed else "counted", flops.forward, flops.backward)
     for part in flops.parts:
@@ -108,22 +107,18 @@ def flops_section(flops: ExplainedFlops) -> Section:
     row("= 2ND, 4ND, 6ND", flops.rule("forward"), flops.rule("backward"))
     remarks = [rule_remark(flops, phase) for phase in RULES]
     unexplained = {name: flops.unexplained(phase) for phase, name in RULES.items()}
+    calls = [f"{name} ({number} calls)" for name, number in flops.unknown.items()]
     if any(unexplained.values()):
-        parts = [f"{name} {amount:,}" for name, amount in unexplained.items()]
-        remarks.append(f"NOT EXPLAINED: {', '.join(parts)}")
+        remarks.append(f"NOT EXPLAINED: {unexplained}")
     if flops.recomputed:
         remarks.append(
             f"model FLOPs (MFU) {flops.model:,}, executed FLOPs (HFU) {flops.executed:,}"
         )
     if flops.update:
-        remarks.append(
-            f"the optimizer's step multiplies matrices too: {flops.update:,} FLOPs, which no rule "
-            "covers"
-        )
+        remarks.append(f"products in the optimizer's step, of no rule: {flops.update:,} FLOPs")
     remarks.append(
         f"elementwise operations and reductions, beside the products: {flops.elementwise:,} FLOPs"
     )
-    calls = [f"{name} ({number} calls)" for name, number in flops.unknown.items()]
     without = f"operators without a formula, not counted: {first_names(calls)}"
     remarks.append(without if calls else "every operator of the step has a formula")
     return Section(f"FLOPs of one step, D = {flops.tokens:,} {flops.unit}", rows, remarks)

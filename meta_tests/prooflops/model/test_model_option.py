@@ -77,13 +77,11 @@ def test_the_variants_of_the_docs_have_a_time_and_their_largest_batch(model_hous
     run = runs["variants"]
     assert run.code == 0, run.output
     assert "2 passed" in run.output
-    for name, other in (("small", "large"), ("large", "small")):
-        file = model_house / "variants" / f"model-nets.py-{name}"
-        facts = json.loads(file.with_suffix(file.suffix + ".json").read_text())
+    for name in ("small", "large"):
+        file = model_house / "variants" / f"model-nets.py-{name}.json"
+        facts = json.loads(file.read_text())
         assert facts["step"]["seconds"] > 0
         assert facts["largest"]["batch"]["found"] > 100
-        page = (file.parent / f"{file.name}.html").read_text()
-        assert f"model-nets.py-{other}.html" in page
         assert f"nets.py:{name} = Sequential with AdamW, on cpu" in run.output
 
 

@@ -57,7 +57,7 @@ def with_times(examination, **figures):
 
 
 def text_of(examination):
-    return markdown(page_of(examination, ["device: cpu"], {}))
+    return markdown(page_of(examination, ["device: cpu"]))
 
 
 def test_a_page_has_every_fact(golden, examined):
