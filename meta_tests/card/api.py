@@ -426,7 +426,6 @@ def _nvml(card):
         nvmlDeviceGetMaxClockInfo=of(highest),
         nvmlDeviceGetClockInfo=of(lambda: round(clock * card.rates.clock)),
         nvmlDeviceGetCurrentClocksEventReasons=of(lambda: reading["reasons"]),
-        nvmlDeviceGetPowerUsage=of(lambda: round(1e3 * card.rates.joules_per_s)),
         nvmlDeviceGetTotalEnergyConsumption=of(
             lambda: round(1e3 * card.rates.joules_per_s * card.queue_now())
         ),

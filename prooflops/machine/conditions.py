@@ -148,9 +148,9 @@ def state(device: torch.device) -> dict[str, Any]:
     """The settings and readings that decide the speed of `device` now, without privileges.
 
     A CPU: `threads` of torch, `affinity` (the cores it may run on), `governor`, `clock_mhz`.
-    An NVIDIA GPU: `clock_mhz` and `highest_clock_mhz`, `power_w` (averaged over up to a second),
-    `power_limit_w` and `default_power_w`, `temperature_c`, `reasons` (why the clock is not higher,
-    by name), `processes` that use it. `totals`: counters that grow while the host is throttled.
+    An NVIDIA GPU: `clock_mhz` and `highest_clock_mhz`, `power_limit_w` and `default_power_w`,
+    `temperature_c`, `reasons` (why the clock is not higher, by name), `processes` that use it.
+    `totals`: counters that grow while the host is throttled.
     `unread`: why a GPU was not read, which is no sign of a quiet device.
     """
     found = {"threads": torch.get_num_threads(), **cpu.state()}

@@ -1,9 +1,9 @@
-"""Samples a device at work: the clock; of a GPU also power, temperature, reasons of its clock."""
+"""Samples a device at work: the clock; of a GPU also energy, temperature and throttle reasons."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -111,24 +111,18 @@ def clock_share_of(device: torch.device) -> Callable[[], float | None]:
     return share
 
 
-def summary(moments: Iterable[Moment]) -> dict[str, Any]:
-    """The mean clock and power, the least clock, the highest temperature, and all reasons.
+def summary(moments: Sequence[Moment]) -> dict[str, Any]:
+    """The mean clock, the highest temperature, and all reasons.
 
-    >>> one, other = {"clock_mhz": 1500, "reasons": ["power cap"]}, {"clock_mhz": 1600}
-    >>> summary([one, other])
-    {'samples': 2, 'clock_mhz': 1550.0, 'least_clock_mhz': 1500, 'reasons': ['power cap']}
+    >>> summary([{"clock_mhz": 1500, "reasons": ["power cap"]}, {"clock_mhz": 1600}])
+    {'samples': 2, 'clock_mhz': 1550.0, 'reasons': ['power cap']}
     """
-    kept = list(moments)
-    clocks, watts, degrees = (
-        [moment[key] for moment in kept if key in moment]
-        for key in ("clock_mhz", "power_w", "temperature_c")
-    )
-    found: dict[str, Any] = {"samples": len(kept)}
+    clocks = [moment["clock_mhz"] for moment in moments if "clock_mhz" in moment]
+    degrees = [moment["temperature_c"] for moment in moments if "temperature_c" in moment]
+    reasons = [reason for moment in moments for reason in moment.get("reasons", ())]
+    found: dict[str, Any] = {"samples": len(moments)}
     if clocks:
-        found |= {"clock_mhz": round(fmean(clocks), 1), "least_clock_mhz": min(clocks)}
-    if watts:
-        found["power_w"] = round(fmean(watts), 1)
+        found["clock_mhz"] = round(fmean(clocks), 1)
     if degrees:
         found["temperature_c"] = max(degrees)
-    reasons = [reason for moment in kept for reason in moment.get("reasons", ())]
     return found | {"reasons": list(dict.fromkeys(reasons))}

@@ -136,10 +136,9 @@ def energy_j(card: Any) -> float | None:
 
 
 def moment(card: Any) -> dict[str, Any]:
-    """The readings of a card that change while it works: clock, power, temperature, reasons."""
+    """The readings of a card that change while it works: clock, temperature, reasons."""
     readings: dict[str, Callable[[Any], Any]] = {
         "clock_mhz": lambda nvml: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM),
-        "power_w": lambda nvml: nvml.nvmlDeviceGetPowerUsage(card) / 1e3,
         "temperature_c": lambda nvml: nvml.nvmlDeviceGetTemperature(
             card, nvml.NVML_TEMPERATURE_GPU
         ),

@@ -138,7 +138,7 @@ def test_other_work_on_the_host_is_named_beside_that_on_the_card():
 
 
 def test_a_card_is_sampled_during_the_rounds_and_not_in_its_warm_up():
-    card = {"clock_mhz": 1980, "power_w": 650.0, "reasons": []}
+    card = {"clock_mhz": 1980, "reasons": []}
     sampler = Sampler(lambda: dict(card))
     sampler.start()
     time.sleep(3 * PERIOD_S)
@@ -148,8 +148,6 @@ def test_a_card_is_sampled_during_the_rounds_and_not_in_its_warm_up():
     found = sampler.stop()
     assert found["samples"] >= 2
     assert found["clock_mhz"] == 1500
-    assert found["least_clock_mhz"] == 1500
-    assert found["power_w"] == 650.0
 
 
 def test_the_state_of_a_gpu_is_that_of_its_driver():
@@ -158,7 +156,6 @@ def test_the_state_of_a_gpu_is_that_of_its_driver():
         assert devices.driver(GPU) == "580.00 (simulated)"
         assert devices.highest_clock_hz(GPU) == 1980e6
     assert found["clock_mhz"] == 1830
-    assert found["power_w"] == 300.0
     assert found["power_limit_w"] == 700.0
     assert found["temperature_c"] == 50
     assert found["reasons"] == []
