@@ -16,7 +16,6 @@ unknown dtype or attention, TypeError for another model.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from accounting.checks import at_least_one, checked, instance_of, validated_choice
@@ -32,8 +31,6 @@ DTYPES = ("fp64", "fp32", "bf16", "fp16")
 # The state of torch's CPU generator, which each checkpointed segment keeps in order to repeat its
 # dropout.
 RANDOM_STATE_BYTES = 5056
-# Tensors that selective recomputation repeats from queries, keys and values.
-SCORES = ("log of row sums", "probabilities", "probabilities' mask", "probabilities after dropout")
 
 
 class SavedTensor(NamedTuple):
@@ -69,15 +66,6 @@ def _known(name: str, value: Any) -> Model:
     return value
 
 
-def _of_equal_layers(name: str, value: Any) -> DeepLinear | Transformer:
-    if isinstance(value, DeepLinear | Transformer):
-        return value
-    raise TypeError(
-        f"{name} must be a DeepLinear or a Transformer, whose layers are equal, "
-        f"got a {type(value).__name__}"
-    )
-
-
 @checked(batch=at_least_one, sequence=at_least_one, model=_known, flags=("dropout", "fused_norms"))
 def saved_tensors(
     model: Model,
@@ -91,6 +79,8 @@ def saved_tensors(
     fused_norms: bool = False,
 ) -> tuple[SavedTensor, ...]:
     """The tensors that the forward pass keeps, by part: their bytes sum to `activation_bytes`.
+
+    Of layers with norms, attention, MLPs and experts alone: a norm keeps its input and its output.
 
     `dtype` is that of parameters and activations. `attention`: "flash" keeps one fp32 number per
     query, the others each head's whole sequence × sequence matrix: "math" (torch's) in fp32 for
@@ -112,43 +102,22 @@ def saved_tensors(
         return tuple(_of_deep_linear(model, batch, dtype, autocast))
     if autocast is not None:
         raise ValueError(f"autocast must be None for a transformer, got {autocast!r}")
-    layers, saved = tensors_by_layer(model, batch, sequence, dtype, attention, dropout=dropout)
-    for number, layer in layers:
-        saved += [each._replace(copies=each.copies * number) for each in layer]
-    if fused_norms:
-        saved = [
-            each._replace(dtype=dtype) if each.name == "norm input" else each
-            for each in saved
-            if each.name != "norm before weight"
-        ]
-    return tuple(saved)
-
-
-def tensors_by_layer(
-    model: Any, batch: int, sequence: int, dtype: str, attention: str, *, dropout: bool
-) -> tuple[list[tuple[int, list[SavedTensor]]], list[SavedTensor]]:
-    """For each kind of layer their number and the tensors that one keeps, and those kept outside of
-    layers.
-
-    Of layers with norms, attention, MLPs and experts alone: a norm keeps its input and its output.
-    """
     validated_choice("attention", attention, ATTENTION)
     layers, outside = layers_of(model)
     tokens = batch * sequence
     dim = list(model.linear_maps)[-1].in_features
     rms = getattr(model, "norm", "rmsnorm") == "rmsnorm"
     learned = any(each.part == "positions" for each in outside.other_parameters)
-    ends = []
+    saved = []
     if learned:
-        ends.append(SavedTensor("embedding", "positions", sequence, "int64"))
+        saved.append(SavedTensor("embedding", "positions", sequence, "int64"))
     if dropout:
-        ends.append(SavedTensor("embedding", "dropout mask", tokens * dim, "bool"))
+        saved.append(SavedTensor("embedding", "dropout mask", tokens * dim, "bool"))
     first_layer = min((each.place for each in layers[0][1].linear_maps), default=0) if layers else 0
     for norm in outside.other_parameters:
         if norm.part == "norms":
             part = "embedding" if norm.place < first_layer else "head"
-            ends += _of_norm(rms, part, tokens, dim, dtype)
-    kinds = []
+            saved += _of_norm(rms, part, tokens, dim, dtype)
     for number, layer in layers:
         block = [*_of_layer(layer, number, dim, tokens, rms, dtype)]
         for each in layer.attentions:
@@ -158,8 +127,14 @@ def tensors_by_layer(
                 block.append(SavedTensor("attention", "cosines and sines", angles, dtype, copies=4))
         if dropout:
             block += _of_dropout(block, tokens * dim)
-        kinds.append((number, block))
-    return kinds, ends
+        saved += [each._replace(copies=each.copies * number) for each in block]
+    if fused_norms:
+        saved = [
+            each._replace(dtype=dtype) if each.name == "norm input" else each
+            for each in saved
+            if each.name != "norm before weight"
+        ]
+    return tuple(saved)
 
 
 def _of_dropout(block: list[SavedTensor], elements: int) -> Iterator[SavedTensor]:
@@ -173,7 +148,7 @@ def _of_dropout(block: list[SavedTensor], elements: int) -> Iterator[SavedTensor
 
 @checked(
     "checkpoint_every",
-    flags=("selective", "dropout", "fused_norms"),
+    flags=("dropout", "fused_norms"),
     batch=at_least_one,
     micro_batches=at_least_one,
 )
@@ -184,7 +159,6 @@ def activation_bytes(
     dtype: Dtype = "fp32",
     *,
     checkpoint_every: int = 0,
-    selective: bool = False,
     micro_batches: int = 1,
     attention: str = "flash",
     autocast: str | None = None,
@@ -195,14 +169,11 @@ def activation_bytes(
     layers elements.
 
     `checkpoint_every` = k keeps only the input of every k layers. Not included: 5056 bytes of
-    random state per input on the CPU. `recomputed_bytes` gives the temporary extra. `selective`
-    recomputes the attention's `SCORES`: few FLOPs, many bytes. `micro_batches` splits the batch and
-    accumulates gradients: the activations are those of the largest part, ⌈batch / n⌉. `fused_norms`
-    are CUDA's.
+    random state per input on the CPU. `micro_batches` splits the batch and accumulates gradients:
+    the activations are those of the largest part, ⌈batch / n⌉. `fused_norms` are CUDA's.
     Exact (see the module). A GPT block in 16 bits, unfused, with dropout keeps s·b·h·(34 +
-    5·a·s/h), selectively 34·s·b·h. The source leaves out the norms' statistics, 8·s·b, below 0.1 %
-    from h = 256 on.
-    Source: Korthikanti et al. 2022, arXiv:2205.05198, equation 1 and section 5.
+    5·a·s/h). The source leaves out the norms' statistics, 8·s·b, below 0.1 % from h = 256 on.
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, equation 1.
 
     >>> net = DeepLinear(dim=4, layers=4)
     >>> activation_bytes(net, 2), activation_bytes(net, 2, checkpoint_every=2)
@@ -221,47 +192,14 @@ def activation_bytes(
     )
     if every and autocast is not None:
         raise ValueError(f"autocast must be None with checkpoint_every, got {autocast!r}")
-    kept = [tensor for tensor in saved if not (selective and tensor.name in SCORES)]
     if not every:
-        return sum(tensor.bytes for tensor in kept)
-    ends = sum(tensor.bytes for tensor in kept if not _in_block(tensor))
+        return sum(tensor.bytes for tensor in saved)
+    ends = sum(tensor.bytes for tensor in saved if not _in_block(tensor))
     # Of a deep linear net the input of the first segment is the batch, but the output of the last
     # is the head's input.
     layers = sum(number for number, _ in layers_of(model)[0])
     segments = -(-getattr(model, "layers", layers) // every)
     return ends + segments * _layer_input_bytes(model, part, sequence, dtype)
-
-
-@checked(checkpoint_every=at_least_one, model=_of_equal_layers)
-def recomputed_bytes(
-    model: DeepLinear | Transformer,
-    batch: int,
-    sequence: int = 1,
-    dtype: Dtype = "fp32",
-    *,
-    checkpoint_every: int,
-    attention: str = "flash",
-    dropout: bool = False,
-) -> int:
-    """Bytes of activations that return while one checkpointed segment of `checkpoint_every` layers
-    is recomputed.
-
-    All but the segment's input return, one segment at a time. The peak is
-    `activation_bytes(checkpoint_every=k)` plus this: n/k + k blocks, least near k = √n. Exact for
-    saved tensors; temporaries and gradients come on top.
-
-    >>> recomputed_bytes(DeepLinear(dim=4, layers=4), batch=2, checkpoint_every=2)
-    32
-    """
-    dtype = dtype_name(dtype, DTYPES)
-    layers = min(checkpoint_every, model.layers)
-    saved = saved_tensors(
-        replace(model, layers=layers), batch, sequence, dtype, attention, dropout=dropout
-    )
-    inside = sum(tensor.bytes for tensor in saved if _in_block(tensor))
-    if _norm_keeps_a_copy(model, dtype):
-        return inside
-    return inside - _layer_input_bytes(model, batch, sequence, dtype)
 
 
 @checked("model_state_bytes", model=instance_of(DeepLinear), batch=at_least_one)
@@ -324,11 +262,6 @@ def _layer_input_bytes(model: Model, batch: int, sequence: int, dtype: Dtype) ->
     rows = 1 if isinstance(model, DeepLinear) else sequence
     dim = list(model.linear_maps)[-1].in_features
     return element_bytes(batch * rows * dim, dtype)
-
-
-def _norm_keeps_a_copy(model: Model, dtype: str) -> bool:
-    """On the CPU RMSNorm first casts a 16-bit input, and keeps the copy."""
-    return isinstance(model, Transformer) and model.norm == "rmsnorm" and _wide(dtype) != dtype
 
 
 def _of_norm(rms: bool, part: str, tokens: int, width: int, dtype: str) -> Iterator[SavedTensor]:

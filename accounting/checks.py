@@ -123,20 +123,16 @@ def instance_of(kind: type) -> Check:
     return lambda name, value: validated_instance(name, value, kind)
 
 
-def validated_positive(name: str, value: object, *, or_zero: bool = False) -> float:
-    """`value` as a float if it is a finite number above zero (a rate, a time, a price), or zero if
-    that is valid.
+def validated_positive(name: str, value: object) -> float:
+    """`value` as a float if it is a finite number above zero: a rate, a time, a price.
 
     >>> validated_positive("peak", 0)
     Traceback (most recent call last):
     ValueError: peak must be a finite number above 0, got 0
     """
     number = validated_real(name, value)
-    if not (math.isfinite(number) and (number > 0 or (or_zero and number == 0))):
-        raise ValueError(
-            f"{name} must be a finite number {'of at least' if or_zero else 'above'} 0, "
-            f"got {value!r}"
-        )
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
     return number
 
 

@@ -12,12 +12,10 @@ from math import prod
 from accounting.checks import validated_choice, validated_instance, validated_ints
 
 Indices = frozenset[str]
-Pair = tuple[int, int]
-Order = str | Sequence[Pair]
+ORDERS = ("best", "left")
 
-BEST_ORDER_OPERANDS = (
-    12  # the search visits about 3**operands / 2 splits: 265,720 at 12 operands, some seconds
-)
+# The search visits about 3**operands / 2 splits: 265,720 at 12 operands, some seconds.
+BEST_ORDER_OPERANDS = 12
 
 
 @dataclass(frozen=True)
@@ -35,15 +33,16 @@ class Contraction:
     output: Indices
     sizes: dict[str, int]
 
-    def flops(self, order: Order) -> int:
-        """FLOPs in `order`: "best", "left", or pairs as in numpy.einsum_path."""
-        if isinstance(order, str) and validated_choice("order", order, ["best", "left"]) == "best":
+    def flops(self, order: str) -> int:
+        """FLOPs in `order`: "best" or "left"."""
+        if validated_choice("order", order, ORDERS) == "best":
             return self._least_flops()
-        flops, operands = 0, list(self.operands)
-        for i, j in self._pairs(order):
-            others = [each for position, each in enumerate(operands) if position not in (i, j)]
-            step, result = self._step(operands[i], operands[j], self.output.union(*others))
-            flops, operands = flops + step, [*others, result]
+        flops = 0
+        product, *rest = self.operands
+        while rest:
+            following, *rest = rest
+            step, product = self._step(product, following, self.output.union(*rest))
+            flops += step
         return flops
 
     def size(self, indices: Indices) -> int:
@@ -62,28 +61,6 @@ class Contraction:
         result = (left | right) & later
         return additions + self.size(left | right) * (2 if (left | right) - result else 1), result
 
-    def _pairs(self, order: Order) -> list[Pair]:
-        """`order` as pairs of positions: each pair leaves the list of operands, its result is
-        appended.
-        """
-        number = len(self.operands)
-        if isinstance(order, str):  # "left"
-            return [
-                (0, 1) if present == number else (0, present - 1)
-                for present in range(number, 1, -1)
-            ]
-        pairs = [validated_ints("order", pair) for pair in order]
-        if len(pairs) != number - 1:
-            raise ValueError(
-                f"order must have {number - 1} pairs for {number} operands, got {pairs}"
-            )
-        for present, pair in zip(range(number, 1, -1), pairs, strict=True):
-            if len(pair) != 2 or pair[0] == pair[1] or max(pair) >= present:
-                raise ValueError(
-                    f"order must name two of the positions 0..{present - 1}, got {pair} in {pairs}"
-                )
-        return [(pair[0], pair[1]) for pair in pairs]
-
     def _least_flops(self) -> int:
         """FLOPs of the cheapest order. What a subset keeps does not depend on the order inside it:
         exact.
@@ -95,17 +72,11 @@ class Contraction:
 
         @cache
         def kept(subset: frozenset[int]) -> Indices:
-            inside = [
-                operand for position, operand in enumerate(self.operands) if position in subset
-            ]
-            outside = [
-                operand for position, operand in enumerate(self.operands) if position not in subset
-            ]
-            return (
-                inside[0]
-                if len(inside) == 1
-                else frozenset().union(*inside) & self.output.union(*outside)
-            )
+            inside = [self.operands[position] for position in subset]
+            if len(inside) == 1:
+                return inside[0]
+            outside = (self.operands[position] for position in set(range(number)) - subset)
+            return frozenset().union(*inside) & self.output.union(*outside)
 
         @cache
         def least(subset: frozenset[int]) -> int:
@@ -148,11 +119,9 @@ def parsed(equation: str, shapes: Sequence[Sequence[int]]) -> Contraction:
         for label, size in operand:
             known = sizes.get(label, 1)
             if 1 not in (known, size) and known != size:
-                name = (
-                    f"{label[1:]} from the right of '...'" if label.startswith(".") else repr(label)
-                )
                 raise ValueError(
-                    f"index {name} of {equation!r} has sizes {known} and {size} in {list(shapes)}"
+                    f"index {label!r} of {equation!r} has sizes {known} and {size} "
+                    f"in {list(shapes)}"
                 )
             sizes[label] = size if known == 1 else known
     stretched = [

@@ -15,7 +15,6 @@ from math import prod
 
 from accounting import contraction
 from accounting.checks import checked, validate_fields, validated_bool, validated_ints
-from accounting.contraction import Order
 from accounting.layout import broadcast_shape
 
 Shape = Sequence[int]
@@ -81,23 +80,6 @@ def matmul_flops(m: int, k: int, n: int, batch: int = 1) -> int:
     return MULTIPLY_ADD_FLOPS * m * k * n * batch
 
 
-@checked(flags=("a_gradient", "b_gradient"))
-def matmul_backward_flops(
-    m: int, k: int, n: int, batch: int = 1, *, a_gradient: bool = True, b_gradient: bool = True
-) -> int:
-    """FLOPs of the gradients of y = a·b, (m, k) by (k, n): 2·batch·m·k·n for each operand that
-    needs one.
-
-    da = dy·bᵀ is (m, n) by (n, k) and db = aᵀ·dy is (k, m) by (m, n): the forward's three sizes.
-    Exact if neither operand was broadcast over the batch. Summing a broadcast operand's gradients
-    adds one addition per element and batch element.
-
-    >>> matmul_backward_flops(2, 3, 4), matmul_backward_flops(2, 3, 4, a_gradient=False)
-    (96, 48)
-    """
-    return (a_gradient + b_gradient) * matmul_flops(m, k, n, batch)
-
-
 def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
     """FLOPs of `a @ b` by the rules of torch.matmul: 2·(broadcast batch)·m·k·n.
 
@@ -126,7 +108,7 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
     return matmul_flops(a[-2], a[-1], b[-1], batch=prod(broadcast_shape(a[:-2], b[:-2])))
 
 
-def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
+def einsum_flops(equation: str, *shapes: Shape, order: str = "best") -> int:
     """FLOPs of an einsum contracted pair by pair: for each pair 2·(product of the sizes of all
     their indices).
 
@@ -136,16 +118,14 @@ def einsum_flops(equation: str, *shapes: Shape, order: Order = "best") -> int:
     FlopCounterMode counts only the products).
 
     `equation` is torch's: letters, commas, `->`, `...`; a repeated letter takes the diagonal, a
-    size of 1 stretches. `order` is "best" (the cheapest), "left" (left to right, as torch without
-    opt_einsum), or pairs of positions as in numpy.einsum_path: each pair leaves the list of
-    operands, its result is appended.
-    Raises ValueError for a malformed equation, a wrong number of shapes, inconsistent sizes, an
-    impossible order.
+    size of 1 stretches. `order` is "best" (the cheapest) or "left" (left to right, as torch without
+    opt_einsum).
+    Raises ValueError for a malformed equation, a wrong number of shapes, inconsistent sizes.
     Source: torch.einsum, https://docs.pytorch.org/docs/stable/generated/torch.einsum.html
 
     >>> chain = "ij,jk,kl->il", (2, 100), (100, 3), (3, 50)
-    >>> einsum_flops(*chain), einsum_flops(*chain, order=[(1, 2), (0, 1)])
-    (1800, 50000)
+    >>> einsum_flops(*chain), einsum_flops("ij,jk,kl->il", (50, 3), (3, 100), (100, 2))
+    (1800, 1800)
     """
     einsum = contraction.parsed(equation, shapes)
     if len(einsum.operands) == 1:  # nothing to multiply, at most a sum

@@ -169,8 +169,8 @@ def latent_attention(
     Source: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
 
     >>> [layer] = latent_attention(7168, 128, 1536, 512, 128, 64, 128).attentions  # DeepSeek-V3
-    >>> layer.cached_elements(1, latents=True), layer.cached_elements(1, latents=False)
-    (576, 40960)
+    >>> layer.cached_elements(1)
+    576
     """
     queries = linear("attention", q_rank or dim, heads * (nope + rope), "query")
     if q_rank:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 from accounting.checks import (
     checked,
@@ -26,7 +27,6 @@ from accounting.layout import Layout
 from accounting.optimizers import (
     IMPLEMENTATIONS,
     LEAST_IN_8_BITS,
-    OPTIMIZERS,
     SCRATCH,
     STEP_BYTES,
     TABLE_BYTES,
@@ -318,7 +318,7 @@ def optimizer_step_peak_bytes(
     a fused kernel needs no scratch, 16 bytes per parameter. foreach (torch's default on CUDA) holds
     √v of all tensors: 20. The for-loop (default on the CPU) holds √v, the denominator and the
     previous denominator: at most 16 + 3 × the largest tensor.
-    Exact from the second step on (RAdam's sixth) up to 20 bytes of boxed scalars on the CPU. Not
+    Exact from the second step on up to 20 bytes of boxed scalars on the CPU. Not
     for a capturable, differentiable or maximising optimizer.
     Raises ValueError for an optimizer or implementation whose scratch is not on record, naming
     those that are.
@@ -330,25 +330,18 @@ def optimizer_step_peak_bytes(
     kept = optimizer_of(optimizer)
     elements = validated_ints("sizes", sizes)
     name = dtype_name(dtype)
-    if kept.class_name not in SCRATCH:
-        valid = [each for each, row in OPTIMIZERS.items() if row.class_name in SCRATCH]
-        raise ValueError(
-            f"optimizer must be one of {', '.join(valid)}, whose scratch is on record, "
-            f"got {optimizer!r}"
-        )
-    scratch = SCRATCH[kept.class_name]
-    held = model_state(sum(elements), kept, Recipe(name, name, name), tensors=len(elements)).total
-    implementations = [*IMPLEMENTATIONS]
-    if not scratch.fused:
-        implementations.remove("fused")
-    chosen = validated_choice("implementation", implementation, implementations)
+    scratch: dict[str, Any] = SCRATCH[validated_choice("optimizer", kept.class_name, SCRATCH)]
+    kept_bytes = model_state(
+        sum(elements), kept, Recipe(name, name, name), tensors=len(elements)
+    ).total
+    chosen = validated_choice("implementation", implementation, IMPLEMENTATIONS)
     if chosen == "fused":
-        return held
+        return kept_bytes
     if chosen == "foreach":
-        return held + element_bytes(scratch.foreach * sum(elements), name)
-    # The loop still holds scratch of the tensor before the current one.
-    most = 0
-    for previous, current in pairwise((0, *elements)):
-        for per_previous, per_current in scratch.loop:
-            most = max(most, per_previous * previous + per_current * current)
-    return held + element_bytes(most, name)
+        return kept_bytes + element_bytes(scratch["foreach"] * sum(elements), name)
+    per_previous, per_current = scratch["for-loop"]
+    most = max(
+        (per_previous * previous + per_current * current)
+        for previous, current in pairwise((0, *elements))
+    )
+    return kept_bytes + element_bytes(most, name)

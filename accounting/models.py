@@ -51,7 +51,7 @@ from accounting.roofline import Work
 __all__ = [
     "GPT2_SMALL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "RULES",
     "DeepLinear", "Model", "Transformer", "active_parameter_count", "backward_flops", "cache_bytes",
-    "decoding_work", "forward_flops", "matmul_parameter_count", "parameter_count",
+    "decoding_work", "forward_flops", "parameter_count",
     "parameter_counts", "recompute_flops", "rule_flops", "step_flops",
 ]  # fmt: skip
 
@@ -115,64 +115,42 @@ def parameter_count(model: Model) -> int:
     return sum(parameter_counts(model).values())
 
 
-@checked(model=validated_model, input_embedding=validated_bool)
-def active_parameter_count(model: Model, *, input_embedding: bool = True) -> int:
+@checked(model=validated_model)
+def active_parameter_count(model: Model) -> int:
     """Parameters that one token meets: all but those of the experts it is not sent to.
 
     The N of 6ND for a mixture of experts. Published figures treat the input embedding, which a
-    token reads one line of, differently: DeepSeek-V3's 37 B and Mixtral's 12.9 B include it,
-    gpt-oss's 3.6 B does not. `input_embedding=False` leaves it out unless it is also the head.
+    token reads one line of, differently: DeepSeek-V3's 37 B and Mixtral's 12.9 B include it as
+    this does, gpt-oss's 3.6 B does not.
 
     >>> active_parameter_count(MIXTRAL_8X7B)
     12879925248
-    >>> active_parameter_count(MIXTRAL_8X7B, input_embedding=False)
-    12748853248
     """
     idle = sum(
         (maps.layers * maps.copies - maps.met) * (maps.weights + maps.biases)
         for maps in model.linear_maps
     )
-    looked_up = 0 if input_embedding else _looked_up(model)
-    return parameter_count(model) - idle - looked_up
+    return parameter_count(model) - idle
 
 
-@checked(model=validated_model)
-def matmul_parameter_count(model: Model) -> int:
-    """Weights that one token is multiplied by: each costs exactly 2 FLOPs forward.
-
-    Unlike `active_parameter_count` it leaves out biases, norms and looked-up embeddings; it counts
-    the head even if tied.
-
-    >>> from dataclasses import replace
-    >>> untied = replace(GPT2_SMALL, tied_embedding=False)
-    >>> matmul_parameter_count(GPT2_SMALL) - matmul_parameter_count(untied)
-    0
-    """
-    return sum(maps.layers * maps.uses * maps.weights for maps in model.linear_maps)
-
-
-@checked("batch", model=validated_model, latents=validated_bool)
-def cache_bytes(
-    model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True
-) -> int:
+@checked("batch", model=validated_model)
+def cache_bytes(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16") -> int:
     """Bytes that generation keeps for `batch` sequences of `context` tokens, in all layers.
 
     Keys and values of each token in every layer (the last w − 1 tokens within a window of w).
-    Compressed forms (MLA) are kept unless `latents` is False. Exact for a cache without padding.
+    Of MLA the compressed form is kept. Exact for a cache without padding.
     Raises ValueError for a context beyond the learned positions.
 
     >>> cache_bytes(LLAMA3_70B, 1, 8192) / 2**30
     2.5
     """
     _refuse_beyond_positions(model, context)
-    elements = sum(each.cached_elements(context, latents) for each in model.attentions)
+    elements = sum(each.cached_elements(context) for each in model.attentions)
     return element_bytes(batch * elements, dtype)
 
 
-@checked("batch", model=validated_model, latents=validated_bool)
-def decoding_work(
-    model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16", *, latents: bool = True
-) -> Work:
+@checked("batch", model=validated_model)
+def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf16") -> Work:
     """FLOPs and bytes of one further token for each of `batch` sequences; its `intensity` bounds
     generation.
 
@@ -192,10 +170,10 @@ def decoding_work(
         touched = min(max(maps.copies, 1), maps.uses * batch)
         read += maps.layers * touched * (maps.weights + maps.biases)
     read += sum(each.parameters for each in model.other_parameters if not each.looked_up)
-    flops += sum(each.decoding_flops(batch, context, latents) for each in model.attentions)
+    flops += sum(each.decoding_flops(batch, context) for each in model.attentions)
     return Work(
         flops,
-        element_bytes(read, dtype) + cache_bytes(model, batch, context, dtype, latents=latents),
+        element_bytes(read, dtype) + cache_bytes(model, batch, context, dtype),
     )
 
 
@@ -251,26 +229,24 @@ def backward_flops(
     return flops
 
 
-@checked("batch", "layers", early_stop=validated_bool, model=validated_model, every=at_least_one)
+@checked("batch", early_stop=validated_bool, model=validated_model, every=at_least_one)
 def recompute_flops(
     model: Model,
     batch: int,
     sequence: Lengths = 1,
     *,
     every: int = 1,
-    layers: int | None = None,
     early_stop: bool = False,
     pairs: str = "full",
 ) -> int:
     """FLOPs that the backward pass repeats if only the input of every `every` layers is kept: the
     layers' forward pass.
 
-    This turns 6ND into 8ND, whatever `every` is. `layers` limits it to that many layers, all taken
-    to be alike. With `early_stop`, torch's default for the non-reentrant form, recomputation ends
-    at a segment's last saved tensor and skips its last product: a block's down projection, a linear
-    net's last matrix; after experts it skips nothing, since the router's weights need their
-    outputs. Exact with early stop if all layers are alike in this, or `every` is 1.
-    Raises ValueError for more `layers` than there are.
+    This turns 6ND into 8ND, whatever `every` is. With `early_stop`, torch's default for the
+    non-reentrant form, recomputation ends at a segment's last saved tensor and skips its last
+    product: a block's down projection, a linear net's last matrix; after experts it skips nothing,
+    since the router's weights need their outputs. Exact with early stop if all layers are alike in
+    this, or `every` is 1.
 
     >>> net = DeepLinear(dim=64, layers=4)
     >>> [recompute_flops(net, 8, every=k, early_stop=True) // (2 * 8 * 64 * 64) for k in (1, 2, 4)]
@@ -281,11 +257,6 @@ def recompute_flops(
     again: int = sum(maps.product_flops(batch, sequence) for maps in inside)
     again += sum(each.forward_flops(batch, sequence, pairs) for each in model.attentions)
     last = [maps for maps in inside if maps.ends_layer for _ in range(maps.layers)]
-    if layers is not None:
-        of_all = sum(each.layers for each in model.attentions) or len(last)
-        if layers > of_all:
-            raise ValueError(f"layers must be at most {of_all}, got {layers}")
-        again, last = again * layers // (of_all or 1), last[:layers]
     if not early_stop:
         return again
     ends = {*range(every, len(last), every), len(last)} - {0}  # behind which layer a segment ends
@@ -298,7 +269,6 @@ def recompute_flops(
 @checked(
     "batch",
     "checkpoint_every",
-    "checkpoint_layers",
     flags=("input_gradient", "early_stop"),
     model=validated_model,
 )
@@ -311,15 +281,13 @@ def step_flops(
     pairs: str = "full",
     convention: str = "math",
     checkpoint_every: int = 0,
-    checkpoint_layers: int | None = None,
     early_stop: bool = False,
 ) -> StepFlops:
     """FLOPs of a training step by purpose: forward, backward, and recomputation.
 
     Recomputed are checkpointed layers and, with the "flash" convention, the attention's scores:
     they count for HFU, not for MFU; `backward` is the same in both conventions. `checkpoint_every`
-    = 0 checkpoints nothing, else the first `checkpoint_layers` layers (None: all). Other options
-    are those of `backward_flops` and `recompute_flops`.
+    = 0 checkpoints nothing. Other options are those of `backward_flops` and `recompute_flops`.
     Ignored: the optimizer, 10 to 20 FLOPs per parameter and step against the products' 6·tokens.
 
     >>> step_flops(LLAMA3_70B, 1, 8192).model
@@ -334,9 +302,9 @@ def step_flops(
     )
     again = ran - backward
     if checkpoint_every:
-        every, layers = checkpoint_every, checkpoint_layers
+        every = checkpoint_every
         again += recompute_flops(
-            model, batch, sequence, every=every, layers=layers, early_stop=early_stop, pairs=pairs
+            model, batch, sequence, every=every, early_stop=early_stop, pairs=pairs
         )
     return StepFlops(forward, backward, again)
 
@@ -354,14 +322,6 @@ def _refuse_beyond_positions(model: Model, sequence: Lengths) -> None:
 
 def _stored(model: Model) -> tuple[Part, ...]:
     return (*model.other_parameters, *model.linear_maps)
-
-
-def _looked_up(model: Model) -> int:
-    """Parameters that tokens only look up; a tied table is also multiplied by, as the head."""
-    tables = sum(table.parameters for table in model.other_parameters if table.looked_up)
-    return tables - sum(
-        maps.layers * maps.uses * maps.weights for maps in model.linear_maps if not maps.copies
-    )
 
 
 def _trained(model: Model, input_gradient: bool) -> list[Part]:

@@ -111,14 +111,6 @@ class Transformer(Built):
             )
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         object.__setattr__(self, "head_dim", self.head_dim or self.dim // self.heads)
-        if self.heads % self.kv_heads:
-            raise ValueError(
-                f"kv_heads must divide heads, got kv_heads={self.kv_heads}, heads={self.heads}"
-            )
-        if self.active_experts > self.experts:
-            raise ValueError(
-                f"active_experts must be at most experts={self.experts}, got {self.active_experts}"
-            )
         if validated_choice("norm", self.norm, NORMS) == "rmsnorm" and self.norm_bias:
             raise ValueError("norm_bias must be False for norm='rmsnorm', got True")
         if self.head_dim % 2 and not self.learned_positions:
@@ -126,6 +118,8 @@ class Transformer(Built):
                 "head_dim must be even for rotary positions (learned_positions=0), "
                 f"got {self.head_dim}"
             )
+        # The builders of its parts refuse heads and experts that do not go together.
+        _ = self.parts
 
     @cached_property
     def parts(self) -> Parts:

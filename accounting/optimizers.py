@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from accounting.checks import validated_choice
 from accounting.formats import dtype_name
@@ -64,38 +64,16 @@ LEAST_IN_8_BITS = 4096  # bitsandbytes keeps smaller tensors in fp32
 TABLE_BYTES = 1024
 
 
-class Scratch(NamedTuple):
-    """Temporary elements per parameter element inside step(): over all tensors (`foreach`), or per
-    tensor (`loop`).
-
-    The loop still holds some temporaries of the previous tensor: each pair counts (previous,
-    current), and the largest sum is the peak. A `fused` kernel needs none; False if torch has no
-    such kernel.
-
-    >>> SCRATCH["AdamW"]
-    Scratch(foreach=1, loop=((1, 2),), fused=True)
-    """
-
-    foreach: int
-    loop: tuple[tuple[int, int], ...]
-    fused: bool = False
-
-
-# By class. Absent: Rprop (masks of a byte), Adafactor, Muon, L-BFGS, sparse gradients; sizes alone
-# do not decide there.
-SCRATCH: dict[str, Scratch] = {
-    "SGD": Scratch(0, ((0, 0),), fused=True),
-    "Adagrad": Scratch(2, ((1, 1),), fused=True),
-    "RMSprop": Scratch(1, ((1, 1),)),
-    "Adam": Scratch(1, ((1, 2),), fused=True),
-    "AdamW": Scratch(1, ((1, 2),), fused=True),
-    "Adamax": Scratch(1, ((0, 1),)),
-    "NAdam": Scratch(1, ((1, 2),)),
-    "RAdam": Scratch(1, ((0, 5),)),
-    "Adadelta": Scratch(2, ((2, 1), (1, 2))),
-    "ASGD": Scratch(1, ((0, 0),)),
+# Temporary elements per parameter element inside step(), over all tensors or, in a loop, of the
+# tensor before the current one and of the current one; a fused kernel needs none. Of classes whose
+# tensors' sizes alone decide.
+SCRATCH = {
+    "SGD": {"foreach": 0, "for-loop": (0, 0)},
+    "Adagrad": {"foreach": 2, "for-loop": (1, 1)},
+    "Adam": {"foreach": 1, "for-loop": (1, 2)},
+    "AdamW": {"foreach": 1, "for-loop": (1, 2)},
 }
-# How torch takes a step.
+# How torch performs a step.
 IMPLEMENTATIONS = ("fused", "foreach", "for-loop")
 
 

@@ -180,16 +180,14 @@ class AttentionLayers(Part):
         tokens = length("tokens", sequence)
         return attention_backward_flops(self.shape(batch, tokens, tokens, pairs), convention)
 
-    def decoding_flops(self, batch: int, context: Lengths, latents: bool) -> int:
-        """FLOPs of one further token after `context`; with `latents` every head attends to
-        those.
-        """
+    def decoding_flops(self, batch: int, context: Lengths) -> int:
+        """FLOPs of one further token after `context`; every head attends to the latents of MLA."""
         shape = self.shape(batch, 1, length("tokens", context) + 1, "causal")
-        if latents and self.latent[0]:
+        if self.latent[0]:
             shape = replace(shape, kv_heads=1, head_dim=sum(self.latent), value_dim=self.latent[0])
         return attention_flops(shape)
 
-    def cached_elements(self, context: Lengths, latents: bool) -> int:
+    def cached_elements(self, context: Lengths) -> int:
         """Elements that all layers keep of one sequence.
 
         Within a window of w these are of the last w − 1 tokens.
@@ -198,7 +196,7 @@ class AttentionLayers(Part):
         if self.window:
             tokens = min(tokens, self.window - 1)
         whole = self.kv_heads * (self.head_dim + self.value_dim)
-        width = sum(self.latent) if latents and self.latent[0] else whole
+        width = sum(self.latent) if self.latent[0] else whole
         return self.layers * tokens * width
 
 
@@ -275,11 +273,9 @@ def layers_of(model: Any) -> tuple[list[tuple[int, Parts]], Parts]:
     ends = {each.block_end for each in everything if each.place < each.block_end}
 
     def ending(*found: int) -> Parts:
-        return Parts(
-            tuple(each for each in model.linear_maps if each.block_end in found),
-            tuple(each for each in model.attentions if each.block_end in found),
-            tuple(each for each in model.other_parameters if each.block_end in found),
-        )
+        lists: Any = (model.linear_maps, model.attentions, model.other_parameters)
+        kept = (tuple(each for each in parts if each.block_end in found) for parts in lists)
+        return Parts(*kept)
 
     layers = [
         (min(each.layers for each in everything if each.block_end == end), ending(end))

@@ -14,16 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from accounting.attention import Attention, attention_flops
 from accounting.checks import (
     at_least_one,
     checked,
     instance_of,
     validate_fields,
-    validated_bool,
     validated_choice,
     validated_ints,
     validated_positive,
+    validated_real,
 )
 from accounting.flops import matmul_flops
 from accounting.formats import Dtype
@@ -183,32 +182,6 @@ def layer_norm_work(shape: Sequence[int], dtype: Dtype = "bf16") -> Work:
     )
 
 
-@checked(attention=instance_of(Attention), fused=validated_bool)
-def attention_work(attention: Attention, dtype: Dtype = "bf16", *, fused: bool = True) -> Work:
-    """FLOPs and ideal bytes of attention: its two products (`attention_flops`), and the softmax
-    between them.
-
-    Fused, only q, k, v and the output meet memory, and the intensity grows with the sequence.
-    Unfused, scores and probabilities are each written and read: about head_dim FLOPs per byte at
-    any length. Decoding is `query_length=1`: at most about heads/kv_heads FLOPs per byte in a
-    16-bit format.
-    Ignored: scaling and masking.
-
-    >>> for fused in (True, False):
-    ...     print(round(attention_work(Attention(1, 32, 4096, 128), fused=fused).intensity, 1))
-    2068.0
-    62.7
-    >>> round(attention_work(Attention(1, 32, 1, 128, key_length=4096)).intensity, 2)
-    1.01
-    """
-    flops = attention_flops(attention) + SOFTMAX_FLOPS * attention.scores
-    rows = attention.heads * attention.query_length + attention.shared_heads * attention.keys
-    moved = attention.batch * rows * (attention.head_dim + attention.value_width)
-    if not fused:  # the whole matrix, masked or not
-        moved += 4 * attention.batch * attention.heads * attention.query_length * attention.keys
-    return Work(flops, element_bytes(moved, dtype))
-
-
 @checked(peak_flop_per_s=validated_positive, bandwidth_bytes_per_s=validated_positive)
 def ridge_point(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """The least intensity in FLOPs per byte at which the peak can be attained: peak / bandwidth.
@@ -222,7 +195,11 @@ def ridge_point(peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
     return peak_flop_per_s / bandwidth_bytes_per_s
 
 
-@checked(peak_flop_per_s=validated_positive, bandwidth_bytes_per_s=validated_positive)
+@checked(
+    intensity=validated_real,
+    peak_flop_per_s=validated_positive,
+    bandwidth_bytes_per_s=validated_positive,
+)
 def attainable_flop_per_s(
     intensity: float, peak_flop_per_s: float, bandwidth_bytes_per_s: float
 ) -> float:
@@ -234,8 +211,7 @@ def attainable_flop_per_s(
     >>> attainable_flop_per_s(0.25, 989.4e12, 3350e9) / 1e12
     0.8375
     """
-    rate = validated_positive("intensity", intensity, or_zero=True)  # a copy has intensity 0
-    return min(peak_flop_per_s, rate * bandwidth_bytes_per_s)
+    return min(peak_flop_per_s, intensity * bandwidth_bytes_per_s)
 
 
 @checked(

@@ -160,7 +160,7 @@ def nominal_clock_mhz(row: Accelerator, column: str) -> float | None:
     >>> [nominal_clock_mhz(device_of(name), "bf16") for name in ("H100 SXM", "H20")]
     [1830, None]
     """
-    validated_choice("column", column, validated_instance("row", row, Accelerator).peaks)
+    validated_choice("column", column, row.peaks)
     return row.clocks_mhz[0 if column in AT_VECTOR_CLOCK else 1]
 
 
@@ -170,7 +170,7 @@ def flop_per_s(figure: Figure) -> float:
     >>> flop_per_s(device_of("H100 SXM").peaks["bf16"])
     989400000000000.0
     """
-    return round(validated_instance("figure", figure, Figure).printed * 1e6) * 1e6 / figure.divisor
+    return round(figure.printed * 1e6) * 1e6 / figure.divisor
 
 
 def _column(

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 
 from accounting.activations import ATTENTION
 from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B
@@ -26,11 +25,8 @@ def dropped(x, share=0.1):
     return torch.native_dropout(x, share, True)[0]
 
 
-def unfused(query, key, value, *, is_causal, enable_gqa, dropout=False, selective=False):
-    """Attention written out: a product, a softmax, a product, all in the dtype of the queries.
-
-    `selective` recomputes it in the backward pass.
-    """
+def unfused(query, key, value, *, is_causal, enable_gqa, dropout=False):
+    """Attention written out: a product, a softmax, a product, all in the dtype of the queries."""
     if enable_gqa:
         group = query.shape[1] // key.shape[1]
         key = key.repeat_interleave(group, dim=1)
@@ -44,8 +40,6 @@ def unfused(query, key, value, *, is_causal, enable_gqa, dropout=False, selectiv
             probabilities = dropped(probabilities)
         return probabilities @ value
 
-    if selective:
-        return checkpoint(core, query, key, value, use_reentrant=False, preserve_rng_state=False)
     return core(query, key, value)
 
 
@@ -76,7 +70,6 @@ def saved_by(
     *,
     autocast=None,
     dropout=False,
-    selective=False,
 ):
     """Bytes that autograd keeps in a real forward pass, the batch and the parameters excepted."""
     net = workloads.build(model, dtype=TORCH_DTYPES[dtype])
@@ -90,7 +83,7 @@ def saved_by(
             parts += [layer.attention, layer.mlp]
         for part in parts:
             part.register_forward_hook(lambda module, arguments, output: dropped(output))
-    attend = partial(unfused, dropout=dropout, selective=selective)
+    attend = partial(unfused, dropout=dropout)
     kernel = sdpa_kernel(SDPBackend.MATH) if attention == "math" else nullcontext()
     if attention == "unfused":
         kernel = patch.object(functional, "scaled_dot_product_attention", attend)
@@ -115,20 +108,16 @@ def test_activations_of_a_transformer_are_what_autograd_keeps(
     )
 
 
-@pytest.mark.parametrize(
-    ("attention", "selective"), [("flash", False), ("unfused", False), ("unfused", True)]
-)
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
 @pytest.mark.parametrize("dtype", [pytest.param("fp32", marks=pytest.mark.prove), "bf16"])
 @pytest.mark.parametrize(
     "preset", [GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B], ids=["gpt2", "llama3", "mixtral"]
 )
-def test_dropout_keeps_masks_and_selective_recomputation_drops_scores(
-    workloads, preset, dtype, attention, selective
-):
+def test_dropout_keeps_masks(workloads, preset, dtype, attention):
     model = replace(workloads.reduced(preset, layers=2, head_dim=4), vocab_size=64)
     if attention == "flash" and model.heads != model.kv_heads and not has_grouped_flash():
         pytest.skip("this torch has no flash attention in groups on the CPU")
-    options = {"attention": attention, "dropout": True, "selective": selective}
+    options = {"attention": attention, "dropout": True}
     got = saved_by(workloads, model, 2, 6, dtype, **options)
     formula = activation_bytes_here(model, 2, 6, dtype, **options)
     assert got == formula, (

@@ -17,7 +17,7 @@ from test_claims.oracles.scalars import Operations, integers
 
 
 @st.composite
-def einsums(draw, most_operands=4):
+def einsums(draw, most_operands=3):
     """An equation over the letters a to e, and the shapes of its operands."""
     letters = "abcde"
     size = {letter: draw(st.integers(1, 3)) for letter in letters}
@@ -30,7 +30,7 @@ def einsums(draw, most_operands=4):
 
 
 def orders(operands):
-    """Every order in which pairs can be contracted."""
+    """Every order in which pairs can be contracted, from left to right first."""
     if operands == 1:
         return [()]
     pairs = itertools.combinations(range(operands), 2)
@@ -50,20 +50,21 @@ def contracted(equation, arrays, order):
     return operands[0]
 
 
-@given(einsum=einsums(), data=st.data())
-def test_an_einsum_costs_what_its_loops_count_in_any_order(einsum, data):
+@given(einsum=einsums())
+def test_an_einsum_costs_what_its_loops_count(einsum):
     equation, shapes = einsum
     if len(shapes) == 1:
         shapes, equation = shapes * 2, "{0},{0}->{1}".format(*equation.split("->"))
-    order = data.draw(st.sampled_from(orders(len(shapes))))
-    tally, operands = Operations(), [integers(*shape) for shape in shapes]
-    indices, values = contracted(equation, [tally.array(operand) for operand in operands], order)
-    reference = torch.einsum(f"{equation.partition('->')[0]}->{indices}", *operands)
-    assert torch.equal(scalars.tensor(values), reference), "the oracle's own einsum is wrong"
-    formula = einsum_flops(equation, *shapes, order=order)
-    assert formula == tally.flops, (
-        f"einsum_flops={formula}, but should be {tally.flops} [{equation} {shapes} {order}]"
-    )
+    costs = []
+    for order in orders(len(shapes)):
+        tally, operands = Operations(), [integers(*shape) for shape in shapes]
+        arrays = [tally.array(operand) for operand in operands]
+        indices, values = contracted(equation, arrays, order)
+        reference = torch.einsum(f"{equation.partition('->')[0]}->{indices}", *operands)
+        assert torch.equal(scalars.tensor(values), reference), "the oracle's own einsum is wrong"
+        costs.append(tally.flops)
+    got = [einsum_flops(equation, *shapes, order=order) for order in ("left", "best")]
+    assert got == [costs[0], min(costs)], f"{got}, but {costs} by order [{equation} {shapes}]"
 
 
 def per_dimension(low, high):

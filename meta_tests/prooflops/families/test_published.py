@@ -72,10 +72,6 @@ def test_parameters_are_those_published(name):
     assert parameter_count(model) == row["parameters"]
     if "active" in row:
         assert active_parameter_count(model) == row["active"]
-    if "active_without_embedding" in row:
-        assert (
-            active_parameter_count(model, input_embedding=False) == row["active_without_embedding"]
-        )
 
 
 def test_the_text_part_of_a_model_of_text_and_images_is_read_on_demand(monkeypatch):
