@@ -1,4 +1,4 @@
-"""A number that counts its own multiplications and additions; products and attention made of it.
+"""A number that counts its own multiplications and additions, and products made of it.
 
 Arrays of such numbers are numpy object arrays: numpy broadcasts them and calls the number's own
 operators. Products are written as the loops of their definition, so the count does not depend on
@@ -188,66 +188,3 @@ def gelu(x):
 def _mapped(function, x):
     mapped = [function(number) for number in x.flat]
     return np.array(mapped, dtype=object).reshape(x.shape)
-
-
-def attention(
-    query,
-    key,
-    value,
-    causal,
-    output_gradient,
-    flash,
-):
-    """Scaled dot-product attention, forward and backward, visiting only the pairs that the mask
-    lets through.
-
-    All operands are (head, position, width); a key head serves as many query heads as there are of
-    them for each. The output and the gradients of query, key and value; the products' operations
-    forward, and backward. Softmax, scale and its gradient run on plain floats: they are no
-    products.
-    """
-    heads, queries, width = query.shape
-    keys = key.shape[1]
-    group = heads // key.shape[0]
-    forward = _operations(query)
-    backward = Operations()
-
-    def number(x):
-        return Number(x, backward)
-
-    def products(vector, rows, tally):
-        """The inner product of a vector with each row, added up in this tally."""
-        sums = [inner_product(vector, row, tally.zero()) for row in rows]
-        return np.array([float(each) for each in sums])
-
-    output = np.zeros((heads, queries, value.shape[2]))
-    gradient_of = [np.zeros(x.shape) for x in (query, key, value)]
-    dq, dk, dv = gradient_of
-    for head, i in np.ndindex(heads, queries):
-        shared = head // group
-        seen = keys - queries + i + 1 if causal else keys
-        q = query[head, i]
-        k = key[shared, :seen]
-        v = value[shared, :seen]
-        scores = products(q, k, forward) / math.sqrt(width)
-        powers = np.exp(scores - scores.max())
-        weights = powers / powers.sum()
-        column = [Number(weight, forward) for weight in weights]
-        output[head, i] = products(column, v.T, forward)
-
-        do = [number(x) for x in output_gradient[head, i].tolist()]
-        if flash:
-            # The scores were not kept.
-            again = [number(float(x)) for x in q]
-            products(again, k, backward)
-        dp = products(do, v, backward)
-        ds = weights * (dp - (dp * weights).sum()) / math.sqrt(width)
-        for j in range(seen):
-            weight = number(weights[j])
-            slope = number(ds[j])
-            for d in range(v.shape[1]):
-                dv[shared, j, d] = float(weight * do[d] + dv[shared, j, d])
-            for d in range(width):
-                dq[head, i, d] = float(slope * k[j, d] + dq[head, i, d])
-                dk[shared, j, d] = float(slope * q[d] + dk[shared, j, d])
-    return [output, *gradient_of], forward, backward
