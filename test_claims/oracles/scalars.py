@@ -1,13 +1,14 @@
 """A number that counts its own multiplications and additions, and products made of it.
 
 Arrays of such numbers are numpy object arrays: numpy broadcasts them and calls the number's own
-operators. Products are written as the loops of their definition, so the count does not depend on
-any formula.
+operators for each element, so the count does not depend on any formula.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,9 +31,6 @@ class Operations:
         """The values, read in one transfer, as numbers that count into this tally."""
         numbers = [Number(value, self) for value in values.flatten().tolist()]
         return np.array(numbers, dtype=object).reshape(tuple(values.shape))
-
-    def zero(self):
-        return Number(0.0, self)
 
 
 class Number:
@@ -82,32 +80,14 @@ def tensor(numbers):
     return torch.tensor(values, dtype=torch.float32)
 
 
-def inner_product(a, b, start=None):
-    """Σ a·b into the accumulator `start`; without one the first addition is a copy (one FLOP
-    fewer).
-    """
-    total = start
-    for left, right in zip(a, b, strict=True):
-        total = left * right if total is None else total + left * right
-    assert total is not None
-    return total
+def inner_product(a, b):
+    """Σ a·b, whose first addition is a copy: one FLOP fewer than from zero."""
+    return functools.reduce(operator.add, a * b)
 
 
 def matmul(a, b):
-    """a @ b by its definition: one inner product per element of the result; leading dimensions
-    broadcast.
-    """
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a = np.broadcast_to(a, batch + a.shape[-2:])
-    b = np.broadcast_to(b, batch + b.shape[-2:])
-    result = np.empty((*batch, a.shape[-2], b.shape[-1]), dtype=object)
-    for at in np.ndindex(batch):
-        tally = _operations(a, b)
-        left = a[at]
-        right = b[at]
-        for i, j in np.ndindex(result.shape[-2:]):
-            result[(*at, i, j)] = inner_product(left[i], right[:, j], tally.zero())
-    return result
+    """a @ b by its definition: each term is a product; they are added up from zero."""
+    return total(a[..., :, :, None] * b[..., None, :, :], -2)
 
 
 def linear(x, weight, bias=None):
@@ -129,24 +109,20 @@ def contract(a, b, result):
     """One step of an einsum; indices found in one operand alone and not in the result are summed
     out of it first.
     """
-    a_indices, a_values = _without_lone(a, {*b[0], *result})
-    b_indices, b_values = _without_lone(b, {*a[0], *result})
-    sizes = dict(zip(a_indices + b_indices, a_values.shape + b_values.shape, strict=True))
-    summed = [index for index in sizes if index not in result]
-    lengths = [sizes[index] for index in summed]
-    values = np.empty([sizes[index] for index in result], dtype=object)
-    tally = _operations(a_values, b_values)
-    for at in np.ndindex(values.shape):
-        place = dict(zip(result, at, strict=True))
-        left = []
-        right = []
-        for inner in np.ndindex(*lengths):
-            place.update(zip(summed, inner, strict=True))
-            left.append(_at(a_indices, a_values, place))
-            right.append(_at(b_indices, b_values, place))
-        start = tally.zero() if summed else None
-        values[at] = inner_product(left, right, start)
-    return result, values
+    operands = _without_lone(a, {*b[0], *result}), _without_lone(b, {*a[0], *result})
+    every_index = dict.fromkeys(result + operands[0][0] + operands[1][0])
+    left, right = (_spread(*operand, every_index) for operand in operands)
+    products = np.array(left * right, dtype=object)
+    if len(every_index) > len(result):
+        products = total(products.reshape(*products.shape[: len(result)], -1), -1)
+    return result, products
+
+
+def _spread(indices, values, every_index):
+    """The values with a dimension for each index, of size 1 for those they lack."""
+    order = [indices.index(index) for index in every_index if index in indices]
+    dims = [slice(None) if index in indices else None for index in every_index]
+    return values.transpose(order)[tuple(dims)]
 
 
 def _without_lone(operand, needed):
@@ -160,14 +136,6 @@ def _without_lone(operand, needed):
     # One pass over all of them at once: one addition per element.
     lines = moved.reshape(*moved.shape[: len(kept)], -1)
     return "".join(kept), total(lines, -1)
-
-
-def _at(indices, values, place):
-    return values[tuple(place[index] for index in indices)]
-
-
-def _operations(*arrays):
-    return next(number.operations for array in arrays for number in array.flat)
 
 
 def relu(x):
