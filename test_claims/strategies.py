@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from ast import literal_eval
 from dataclasses import dataclass
 from typing import Any
 
@@ -320,53 +322,42 @@ def view_chains(draw, most_steps=5, operations=VIEW_OPERATIONS):
     return chain
 
 
+def view_steps_of(text):
+    """The steps that are written after a tensor, as a chain prints them."""
+    calls = re.findall(r"\.(\w+)\(((?:[^()]|\([^()]*\))*)\)", text)
+    return tuple(ViewStep(name, tuple(literal_eval(f"[{arguments}]"))) for name, arguments in calls)
+
+
 # Each operation on a tensor that is not contiguous, with arguments that change the layout.
-EACH_OPERATION = tuple(
-    ViewChain(
-        (2, 4, 6),
-        (ViewStep("transpose", (0, 2)), *(ViewStep(name, arguments) for name, arguments in steps)),
-    )
-    for steps in (
-        [("select", (1, 2))],
-        [("slice", (-2, 1, 4, 2))],
-        # (6, 1, 1), strides (1, 6, 24): contiguous.
-        [("slice", (1, 0, 1, 1)), ("slice", (2, 0, 1, 1))],
-        [("transpose", (1, 2))],
-        [("permute", ((1, 2, 0),))],
-        [
-            ("select", (0, 1)),
-            ("unsqueeze", (1,)),
-            ("expand", ((3, 1, -1, 5, 2),)),
-        ],
-        [("unsqueeze", (1,))],
-        [
-            ("unsqueeze", (-1,)),
-            ("unsqueeze", (0,)),
-            ("squeeze", (0,)),
-        ],
-        [
-            ("unsqueeze", (-1,)),
-            ("unsqueeze", (0,)),
-            ("squeeze", ()),
-        ],
-        [("flatten", (1, 2))],
-        [("unflatten", (0, (3, 1, 2)))],
-        [("view", ((6, 2, 2, 1, 2),))],
-        [("reshape", ((8, -1),))],
-        [("diagonal", (-1, 0, 2))],
-        # No elements: the offset stays.
-        [("diagonal", (5, 0, 2))],
-        # No elements: the offset grows all the same.
-        [("slice", (0, 9, None, 1))],
-        [("as_strided", ((2, 3), (1, 5), 4))],
-        # The offset is kept.
-        [("select", (1, 2)), ("as_strided", ((2, 2), (1, 2)))],
-    )
+EACH_OPERATION = (
+    ".select(1, 2)",
+    ".slice(-2, 1, 4, 2)",
+    # (6, 1, 1), strides (1, 6, 24): contiguous.
+    ".slice(1, 0, 1, 1).slice(2, 0, 1, 1)",
+    ".transpose(1, 2)",
+    ".permute((1, 2, 0))",
+    ".select(0, 1).unsqueeze(1).expand((3, 1, -1, 5, 2))",
+    ".unsqueeze(1)",
+    ".unsqueeze(-1).unsqueeze(0).squeeze(0)",
+    ".unsqueeze(-1).unsqueeze(0).squeeze()",
+    ".flatten(1, 2)",
+    ".unflatten(0, (3, 1, 2))",
+    ".view((6, 2, 2, 1, 2))",
+    ".reshape((8, -1))",
+    ".diagonal(-1, 0, 2)",
+    # No elements: the offset stays.
+    ".diagonal(5, 0, 2)",
+    # No elements: the offset grows all the same.
+    ".slice(0, 9, None, 1)",
+    ".as_strided((2, 3), (1, 5), 4)",
+    # The offset is kept.
+    ".select(1, 2).as_strided((2, 2), (1, 2))",
 )
 
 
 def with_each_operation(test):
     """Has a property of chains tried on every operation before the random chains."""
-    for chain in EACH_OPERATION:
+    for steps in EACH_OPERATION:
+        chain = ViewChain((2, 4, 6), view_steps_of(f".transpose(0, 2){steps}"))
         test = example(chain=chain)(test)
     return test
