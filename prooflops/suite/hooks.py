@@ -49,10 +49,10 @@ from prooflops.suite.options import add_machine_options, add_result_options, add
 from prooflops.suite.peaks import Peaks, stated_peaks
 from prooflops.suite.registry import Registry, RegistryError, load_registry
 from prooflops.suite.run import EVIDENCE, RUN, Evidence, Run
+from prooflops.suite.run_progress import RunProgress
 from prooflops.suite.runner.hand_over import HandOver
 from prooflops.suite.verdicts import LOST
 from prooflops.suite_root import PACKAGED_TESTS
-from prooflops_gate.console.progress import RunProgress
 from prooflops_gate.options import history_folder, refuse_unwritable
 from prooflops_gate.page.terminal import width_of, wrapped
 from prooflops_gate.run_state import PARTIAL, is_replicate
