@@ -12,7 +12,7 @@ from prooflops_gate.console.progress import Progress, minutes
 
 # A longer run says how much of it is left.
 LONG_RUN_S = 10.0
-# An estimate needs this share of a folder's tests: the first ones are slow, as they import packages.
+# An estimate needs this share of a folder's tests: the first ones import packages, and are slow.
 LEAST_ENDED = 0.05
 
 
