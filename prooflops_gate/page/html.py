@@ -116,8 +116,7 @@ def _section(section: Section, name: str, anchors: Collection[str]) -> Iterator[
     if section.is_empty:
         yield f'<p class="answer">{escaped(section.absent)}</p>'
     elif section.is_folded:
-        count = len(section.rows) - section.has_head or len(section.parts)
-        yield f"<details><summary>Show {count:,}</summary>"
+        yield f"<details><summary>Show {section.size:,}</summary>"
         yield from _content(section, anchors, 3)
         yield "</details>"
     else:

@@ -59,8 +59,7 @@ def _section(section: Section, level: int, *, is_short: bool) -> Iterator[str]:
     if section.is_empty:
         yield from (section.absent, "")
     elif section.is_folded and not is_short:
-        count = len(section.rows) - section.has_head or len(section.parts)
-        yield from (f"<details><summary>Show {count:,}</summary>", "")
+        yield from (f"<details><summary>Show {section.size:,}</summary>", "")
         yield from _content(section, level, is_short=is_short)
         yield from ("</details>", "")
     else:

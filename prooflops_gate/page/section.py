@@ -60,6 +60,11 @@ class Section:
     absent: str = ""  # said where there is nothing; empty: the section is left out
 
     @property
+    def size(self) -> int:
+        """The number of rows, or of parts where there are none."""
+        return max(len(self.rows) - self.has_head, 0) or len(self.parts)
+
+    @property
     def is_empty(self) -> bool:
         return not (self.rows or self.remarks or self.plot or self.parts or self.bars)
 

@@ -70,7 +70,8 @@ def page_of(report: RunReport) -> Page:
             claims.corrections_section(report),
             claims.claims_section(report),
             benchmarks_section(report),
-            *table_sections(report),
+            Section("Memory and predictions", parts=[*tables_of(report)], anchor="tables",
+                    is_folded=True, absent=ABSENT),
             run_section(report),
         ],
         foot=FOOT,
@@ -141,17 +142,17 @@ def benchmarks_section(report: RunReport) -> Section:
     )
 
 
-def table_sections(report: RunReport) -> Iterator[Section]:
+def tables_of(report: RunReport) -> Iterator[Section]:
     """Memory, the memory over a step, and predictions; each if there is any."""
     if rows := bandwidth_table(report.benchmarks):
         title = "Memory, and each cache"
-        yield Section(title, rows, answer=BANDWIDTHS, anchor="bandwidths", is_folded=True)
+        yield Section(title, rows, answer=BANDWIDTHS, is_folded=True)
     if step := largest_step(report.benchmarks):
         title = f"Memory over a training step: {step.case}"
-        yield Section(title, step_memory_table(step), anchor="step-memory", is_folded=True)
+        yield Section(title, step_memory_table(step), is_folded=True)
     if rows := predictions_table(report.benchmarks):
         title = "Predicted, and measured or counted"
-        yield Section(title, rows, answer=PREDICTIONS, anchor="predictions", is_folded=True)
+        yield Section(title, rows, answer=PREDICTIONS, is_folded=True)
 
 
 def run_section(report: RunReport) -> Section:
