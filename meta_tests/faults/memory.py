@@ -136,8 +136,6 @@ def the_strides_of_inputs_are_ignored(patch):
 
 
 @fault(
-    f"{PREDICTED}/test_modules.py::"
-    "test_a_module_behind_a_linear_layer_holds_what_is_predicted[nn.SmoothL1Loss]",
     f"{PREDICTED}/test_prediction.py::"
     "test_a_long_net_holds_what_is_predicted_and_peaks_no_lower[bags]",
     instead_of="prooflops.memory.fake_outputs._in_storage_of_terms",
@@ -147,6 +145,8 @@ def a_loss_keeps_one_number(_, terms, out):
 
 
 @fault(
+    f"{PREDICTED}/test_modules.py::"
+    "test_a_module_behind_a_linear_layer_holds_what_is_predicted[nn.MultiLabelSoftMarginLoss]",
     f"{PREDICTED}/test_prediction.py::"
     "test_a_long_net_holds_what_is_predicted_and_peaks_no_lower[rows]",
     instead_of="prooflops.memory.boxed_numbers.BoxedNumbers.note",

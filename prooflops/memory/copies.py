@@ -38,9 +38,9 @@ class Copies:
         if id(tensor) in self._tensors:
             return self._tensors[id(tensor)]
         if not _is_plain(tensor):
+            kind = f"nested {type(tensor).__name__}" if tensor.is_nested else type(tensor).__name__
             raise TypeError(
-                f"{what} must be plain and strided, got a {_kind_of(tensor)} of shape "
-                f"{_shape_of(tensor)}"
+                f"{what} must be plain and strided, got a {kind} ({tensor.layout}, {tensor.dtype})"
             )
         with torch.no_grad():
             copied = self._laid_out(tensor)
@@ -162,18 +162,3 @@ def _is_plain(tensor: Tensor) -> bool:
     """Whether the tensor's bytes follow from its strides."""
     is_strided = tensor.layout == torch.strided and not tensor.is_nested
     return is_strided and type(tensor) in PLAIN_TYPES and not tensor.is_quantized
-
-
-def _kind_of(tensor: Tensor) -> str:
-    kind = type(tensor).__name__
-    if tensor.is_nested:
-        return f"nested {kind} ({tensor.layout})"
-    if tensor.is_quantized:
-        return f"quantised {kind} ({tensor.dtype})"
-    if "sparse" in str(tensor.layout):
-        return f"sparse {kind} ({tensor.layout})"
-    return kind if tensor.layout == torch.strided else f"{kind} in layout {tensor.layout}"
-
-
-def _shape_of(tensor: Tensor) -> str:
-    return "varying lengths" if tensor.is_nested else str(tuple(tensor.shape))

@@ -27,8 +27,12 @@ class Storage:
     size: int
     operator: object
     place: Place
-    is_recomputed: bool = False
+    # The number of the phase that allocates it.
+    phase: int
     class_name: str | None = None
+    is_recomputed: bool = False
+    # Whether the phase that allocates it also frees it.
+    is_temporary: bool = False
 
 
 class SeenStorage(NamedTuple):
@@ -100,8 +104,8 @@ class Ledger:
 
     def allocate(self, size: int, class_name: str | None = None) -> int:
         """Enters a storage; returns its number, by which it is freed."""
-        self.storages.append(Storage(size, self.operator, self._place, class_name=class_name))
-        number = len(self.storages) - 1
+        number, phase = len(self.storages), len(self.phase_ends)
+        self.storages.append(Storage(size, self.operator, self._place, phase, class_name))
         self.events.append(Event(number, True))
         return number
 
@@ -110,6 +114,8 @@ class Ledger:
         takeover = self._takeover
         if takeover is None or takeover.operand != number:
             self.events.append(Event(number, False))
+            storage = self.storages[number]
+            storage.is_temporary = storage.phase == len(self.phase_ends)
             return
         self._takeover = None
         output = self._seen[takeover.output_key]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from heapq import nlargest
 
 from prooflops.memory.caching_allocator import Block, CachingAllocator, OutOfMemory
-from prooflops.memory.ledger import Event, Ledger, Storage
+from prooflops.memory.ledger import Event, Ledger
 from prooflops.memory.phases import PhaseBytes
 
 LARGEST_SHOWN = 10
@@ -60,33 +59,107 @@ class Replayed:
     """Storages as they come and go, and the blocks of an allocator that they lie in."""
 
     def __init__(self, ledger: Ledger, allocator: CachingAllocator | None) -> None:
-        self.allocator = allocator
         self.live_bytes = 0
-        # In the order in which they were allocated.
-        self.held: dict[int, None] = {}
+        self.held: set[int] = set()
         self._ledger = ledger
+        self._allocator = allocator
         self._blocks: dict[int, Block | None] = {}
 
-    def follow(self, event: Event) -> int:
-        """Follows an event; returns the bytes that it adds, or frees if negative."""
+    def follow(self, event: Event) -> None:
+        """Raises OutOfMemory where the allocator has a capacity that is exceeded."""
         size = self._ledger.storages[event.storage].size
         if event.is_allocated:
-            self.held[event.storage] = None
-            if self.allocator is not None:
-                self._blocks[event.storage] = self.allocator.allocate(size)
+            self.held.add(event.storage)
+            self.live_bytes += size
+            if self._allocator is not None:
+                self._blocks[event.storage] = self._allocator.allocate(size)
         else:
-            del self.held[event.storage]
-            size = -size
-            if self.allocator is not None:
-                self.allocator.free(self._blocks.pop(event.storage))
-        self.live_bytes += size
-        return size
+            self.held.remove(event.storage)
+            self.live_bytes -= size
+            if self._allocator is not None:
+                self._allocator.free(self._blocks.pop(event.storage))
 
-    def charged(self) -> tuple[int, int]:
-        """Charged and reserved bytes of the allocator; zeros without one."""
-        if self.allocator is None:
-            return 0, 0
-        return self.allocator.allocated_bytes, self.allocator.reserved_bytes
+
+class PhasePeaks:
+    """The highest levels of one phase, and the storages that are held at its peak."""
+
+    def __init__(self, states: Replayed, allocator: CachingAllocator | None) -> None:
+        self._states = states
+        self._allocator = allocator
+        self._since_peak: list[Event] = []
+        self.bytes = states.live_bytes
+        self.charged = allocator.allocated_bytes if allocator else None
+        self.reserved = allocator.reserved_bytes if allocator else None
+
+    def note(self, event: Event) -> None:
+        """Notes the levels after an event."""
+        self._since_peak.append(event)
+        if self._states.live_bytes > self.bytes:
+            self.bytes = self._states.live_bytes
+            self._since_peak.clear()
+        if self._allocator is not None:
+            self.charged = max(self.charged or 0, self._allocator.allocated_bytes)
+            self.reserved = max(self.reserved or 0, self._allocator.reserved_bytes)
+
+    def held(self) -> list[int]:
+        """The storages held at the peak, in the order of their allocation."""
+        held = set(self._states.held)
+        for storage, is_allocated in reversed(self._since_peak):
+            if is_allocated:
+                held.remove(storage)
+            else:
+                held.add(storage)
+        return sorted(held)
+
+
+class Descriptions:
+    """The class, the module and the line of each storage."""
+
+    def __init__(
+        self, ledger: Ledger, classes: Mapping[str, str], modules: Mapping[int, str]
+    ) -> None:
+        self._storages = ledger.storages
+        self._phase_classes = [*(classes.get(name, name) for name in ledger.phase_names), "rest"]
+        self._modules = modules
+
+    def by_class(self, numbers: Iterable[int]) -> dict[str, int]:
+        return self._summed((self._class(number), number) for number in numbers)
+
+    def by_module(self, numbers: Iterable[int]) -> dict[str, int]:
+        return self._summed((self._module(number), number) for number in numbers)
+
+    def largest(self, numbers: Iterable[int]) -> tuple[HeldTensor, ...]:
+        """The largest of these storages, the largest first."""
+        largest = nlargest(LARGEST_SHOWN, numbers, key=lambda number: self._storages[number].size)
+        return tuple(map(self._described, largest))
+
+    def _described(self, number: int) -> HeldTensor:
+        storage = self._storages[number]
+        return HeldTensor(
+            held_bytes=storage.size,
+            in_class=self._class(number),
+            operator=str(storage.operator),
+            module=self._module(number),
+            line="" if storage.place.line is None else str(storage.place.line),
+        )
+
+    def _class(self, number: int) -> str:
+        storage = self._storages[number]
+        if storage.class_name is not None:
+            return storage.class_name
+        if storage.is_temporary:
+            return "recomputed" if storage.is_recomputed else "temporaries"
+        return self._phase_classes[storage.phase]
+
+    def _module(self, number: int) -> str:
+        module = self._storages[number].place.module
+        return "" if module is None else self._modules.get(module, "")
+
+    def _summed(self, named: Iterable[tuple[str, int]]) -> dict[str, int]:
+        sums: Counter[str] = Counter()
+        for name, number in named:
+            sums[name] += self._storages[number].size
+        return {name: size for name, size in sums.items() if size}
 
 
 def replay(
@@ -99,34 +172,32 @@ def replay(
 
     Raises OutOfMemory where the allocator has a capacity that the block exceeds.
     """
-    class_of = classes_of(ledger, classes)
+    descriptions = Descriptions(ledger, classes, modules)
     states = Replayed(ledger, allocator)
-    # A second run stops at the first one's peaks, where it reads what is held.
-    at_peaks = Replayed(ledger, None)
     phases: list[PredictedBytes] = []
     start = 0
     for end in ledger.phase_ends:
-        figures, peak_at = _phase(ledger, range(start, end), states)
-        _advance(at_peaks, ledger.events[start:peak_at])
-        at_peak = list(at_peaks.held)
-        sizes = {number: ledger.storages[number].size for number in at_peak}
-        _advance(at_peaks, ledger.events[peak_at:end])
+        events = ledger.events[start:end]
+        peaks = PhasePeaks(states, allocator)
+        for event in events:
+            states.follow(event)
+            peaks.note(event)
+        at_peak = peaks.held()
+        sizes = [(ledger.storages[event.storage].size, event.is_allocated) for event in events]
         phases.append(
             PredictedBytes(
-                allocated_bytes=figures.allocated,
-                freed_bytes=figures.freed,
+                allocated_bytes=sum(size for size, is_allocated in sizes if is_allocated),
+                freed_bytes=sum(size for size, is_allocated in sizes if not is_allocated),
                 live_bytes=states.live_bytes,
-                peak_bytes=figures.peak,
-                live_by_class=_summed((class_of[n], ledger.storages[n].size) for n in states.held),
-                peak_by_class=_summed((class_of[n], size) for n, size in sizes.items()),
-                peak_by_module=_summed(
-                    (_module_of(ledger.storages[n], modules), size) for n, size in sizes.items()
-                ),
-                largest_at_peak=_largest(at_peak, ledger, class_of, modules),
+                peak_bytes=peaks.bytes,
+                live_by_class=descriptions.by_class(sorted(states.held)),
+                peak_by_class=descriptions.by_class(at_peak),
+                peak_by_module=descriptions.by_module(at_peak),
+                largest_at_peak=descriptions.largest(at_peak),
                 charged_live_bytes=allocator.allocated_bytes if allocator else None,
-                charged_peak_bytes=figures.charged_peak if allocator else None,
+                charged_peak_bytes=peaks.charged,
                 reserved_live_bytes=allocator.reserved_bytes if allocator else None,
-                reserved_peak_bytes=figures.reserved_peak if allocator else None,
+                reserved_peak_bytes=peaks.reserved,
             )
         )
         start = end
@@ -140,79 +211,8 @@ def fits_into(ledger: Ledger, capacity_bytes: int) -> bool:
     """
     states = Replayed(ledger, CachingAllocator(capacity_bytes))
     try:
-        _advance(states, ledger.events)
+        for event in ledger.events[: ledger.phase_ends[-1]]:
+            states.follow(event)
     except OutOfMemory:
         return False
     return True
-
-
-@dataclass
-class _Figures:
-    allocated: int
-    freed: int
-    peak: int
-    charged_peak: int
-    reserved_peak: int
-
-
-def _phase(ledger: Ledger, positions: range, states: Replayed) -> tuple[_Figures, int]:
-    """The figures of one phase, and the position before which it is at its peak."""
-    found = _Figures(0, 0, states.live_bytes, *states.charged())
-    peak_at = positions.start
-    for position in positions:
-        change = states.follow(ledger.events[position])
-        found.allocated += max(0, change)
-        found.freed -= min(0, change)
-        if states.live_bytes > found.peak:
-            found.peak, peak_at = states.live_bytes, position + 1
-        charged, reserved = states.charged()
-        found.charged_peak = max(found.charged_peak, charged)
-        found.reserved_peak = max(found.reserved_peak, reserved)
-    return found, peak_at
-
-
-def _advance(states: Replayed, events: Iterable[Event]) -> None:
-    for event in events:
-        states.follow(event)
-
-
-def _largest(
-    numbers: Iterable[int], ledger: Ledger, class_of: Mapping[int, str], modules: Mapping[int, str]
-) -> tuple[HeldTensor, ...]:
-    """The largest of these storages, the largest first."""
-    found = []
-    for number in nlargest(LARGEST_SHOWN, numbers, key=lambda each: ledger.storages[each].size):
-        storage = ledger.storages[number]
-        line = "" if storage.place.line is None else str(storage.place.line)
-        module = _module_of(storage, modules)
-        operator = str(storage.operator)
-        found.append(HeldTensor(storage.size, class_of[number], operator, module, line))
-    return tuple(found)
-
-
-def _module_of(storage: Storage, modules: Mapping[int, str]) -> str:
-    module = storage.place.module
-    return "" if module is None else modules.get(module, "")
-
-
-def _summed(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
-    sums: Counter[str] = Counter()
-    for name, size in pairs:
-        sums[name] += size
-    return {name: size for name, size in sums.items() if size}
-
-
-def classes_of(ledger: Ledger, classes: Mapping[str, str]) -> dict[int, str]:
-    """The class of each storage by its number."""
-    found: dict[int, str] = {}
-    # The phase that allocated each storage which is still held.
-    phases: dict[int, int] = {}
-    for position, event in enumerate(ledger.events):
-        storage = ledger.storages[event.storage]
-        if event.is_allocated:
-            phase = phases[event.storage] = bisect_right(ledger.phase_ends, position)
-            name = ledger.phase_names[phase] if phase < len(ledger.phase_names) else "rest"
-            found[event.storage] = storage.class_name or classes.get(name, name)
-        elif position < ledger.phase_ends[phases[event.storage]] and storage.class_name is None:
-            found[event.storage] = "recomputed" if storage.is_recomputed else "temporaries"
-    return found
