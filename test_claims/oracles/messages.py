@@ -1,10 +1,10 @@
-"""Assertions that build their own messages: `WHAT=GOT, but should be SHOULD [CASE]`.
+"""Assertions that build their own messages: `WHAT: GOT, but should be SHOULD [CASE]`.
 
 `what` names the value, as the code or the field does: "the peak in bytes", "activation_bytes". The
 case is whatever else a reader needs to repeat the call, as keywords:
 
     equal(net(x).dtype, torch.bfloat16, "the output's dtype", layer=name)
-    # the output's dtype=torch.float32, but should be torch.bfloat16 [layer='Linear']
+    # the output's dtype: torch.float32, but should be torch.bfloat16 [layer='Linear']
 
     agree("bytes kept", got=got, formula=activation_bytes(model, batch), by_hand=4 * batch * dim)
     # bytes kept should agree: got=80, formula=80, by_hand=96
@@ -32,7 +32,7 @@ def with_case(found, case):
 
 
 def unlike(got, should, what, case):
-    return with_case(f"{what}={got}, but should be {should}", case)
+    return with_case(f"{what}: {got}, but should be {should}", case)
 
 
 def equal(got, should, what, **case):

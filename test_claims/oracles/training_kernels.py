@@ -115,7 +115,6 @@ def batched_product(a, b):
 
 @computed_by(
     torch.matmul,
-    Tensor.__matmul__,
     partial(torch.einsum, "...ij,...jk->...ik"),
     batched_product,
     others=matrices,
@@ -144,23 +143,13 @@ def rms_norm(x, weight):
     return x * ((x * x).mean(-1, keepdim=True) + 1e-5) ** -0.5 * weight
 
 
-@computed_by(
-    partial(torch.softmax, dim=-1),
-    partial(Tensor.softmax, dim=-1),
-    partial(functional.softmax, dim=-1),
-    rounds="backward",
-)
+@computed_by(partial(torch.softmax, dim=-1), rounds="backward")
 def softmax(x):
     powers = (x - x.detach().amax(-1, keepdim=True)).exp()
     return powers / powers.sum(-1, keepdim=True)
 
 
-@computed_by(
-    partial(torch.log_softmax, dim=-1),
-    partial(Tensor.log_softmax, dim=-1),
-    partial(functional.log_softmax, dim=-1),
-    rounds="forward backward",
-)
+@computed_by(partial(torch.log_softmax, dim=-1), rounds="forward backward")
 def log_softmax(x):
     shifted = x - x.detach().amax(-1, keepdim=True)
     return shifted - shifted.exp().sum(-1, keepdim=True).log()
@@ -235,7 +224,7 @@ def tanh(x):
     return x.tanh()
 
 
-@computed_by(torch.relu, functional.relu)
+@computed_by(torch.relu)
 def relu(x):
     return x * (x > 0)
 
@@ -259,39 +248,34 @@ def embedding(table):
     return table.flatten(0, -2)[lookups(table)]
 
 
-@computed_by(partial(torch.sum, dim=-1), partial(Tensor.sum, dim=-1))
+@computed_by(partial(torch.sum, dim=-1))
 def row_sum(x):
     return x.sum(-1)
 
 
-@computed_by(partial(torch.mean, dim=-1), partial(Tensor.mean, dim=-1))
+@computed_by(partial(torch.mean, dim=-1))
 def row_mean(x):
     return x.mean(-1)
 
 
-@computed_by(torch.sum, Tensor.sum, by_rows=False)
+@computed_by(torch.sum, by_rows=False)
 def total(x):
     return x.sum()
 
 
-@computed_by(torch.linalg.vector_norm, torch.norm, Tensor.norm, rounds="backward", by_rows=False)
+@computed_by(torch.linalg.vector_norm, torch.norm, rounds="backward", by_rows=False)
 def norm(x):
     return (x * x).sum() ** 0.5
 
 
-@computed_by(torch.add, Tensor.__add__, others=one_row)
+@computed_by(torch.add, others=one_row)
 def add(x, y):
     return x + y
 
 
-@computed_by(torch.mul, Tensor.__mul__, others=one_row, rounds="backward")
+@computed_by(torch.mul, others=one_row, rounds="backward")
 def multiply(x, y):
     return x * y
-
-
-@computed_by(partial(torch.pow, exponent=3), rounds="forward backward")
-def cube(x):
-    return x * x * x
 
 
 def half_turned(x):
