@@ -187,7 +187,7 @@ class Bisection:
         return found
 
     def counted(self, question: Question, names: Sequence[str]) -> dict[str, Step]:
-        """The steps by instructions: bad above half of what the whole takes more."""
+        """The steps by instructions: bad above half of the whole increase."""
         files, settings = files_of(names), question.settings
         if len(sides.existing(files, question.here)) < len(files):
             return dict.fromkeys(names, Step("skip", why="the benchmark is not there"))
@@ -289,7 +289,7 @@ def bisect(question: Question, commit: str) -> Comparison:
 
 
 def with_commit(row: Row, said: str) -> Row:
-    """The row of a time or of instructions with what is `said` of its first slow commit."""
+    """The row of a time or of instructions, whose note begins with its first slow commit."""
     if row.quantity in (TIME, INSTRUCTIONS):
         return replace(row, note=joined(said, row.note))
     return row

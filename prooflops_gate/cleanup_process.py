@@ -21,7 +21,7 @@ from pathlib import Path
 
 @contextmanager
 def running() -> Iterator[Callable[..., None]]:
-    """Starts this file as a process, and gives the function that writes a line to it.
+    """Starts this file as a process, and yields the function that writes a line to it.
 
     At the end it has cleaned up.
     """

@@ -1,7 +1,7 @@
 """Compares two sides by pairs of processes.
 
     first pair  ->  what there is to compare, and at which pace
-    instruments ->  each asks for pairs of its own until it has decided, or its time is over
+    instruments ->  each plans pairs of its own until it has decided, or its time is over
     rows        ->  times, by what decides them; exact quantities; memory; what only one side has
 
 A question goes in, a `Comparison` comes out; nothing here prints.
@@ -84,10 +84,10 @@ def compare(question: Question) -> Comparison:
     pace = plan_of(pair, first.after, rule.plan, budget_s, left_s)
     question.say(str(pace))
 
-    def take(task: Task) -> Measured:
+    def sample(task: Task) -> Measured:
         return pairs.measure(replace(task, memory=() if task.counting else memory.wanted))
 
-    times, counted = timed_and_counted(question, first, pace, memory, take)
+    times, counted = timed_and_counted(question, first, pace, memory, sample)
     return summed_up(question, pairs, first, pace, times, memory, counted)
 
 
@@ -96,7 +96,7 @@ def timed_and_counted(
     first: FirstPair,
     pace: PacePlan,
     memory: Memory,
-    take: Callable[[Task], Measured],
+    sample: Callable[[Task], Measured],
 ) -> tuple[Times, Instructions]:
     """Times up to the second look, the instructions of what they leave open, and further times.
 
@@ -114,13 +114,13 @@ def timed_and_counted(
     try:
         if by != INSTRUCTIONS:
             times.wait_at(question.ends - share_s)
-            exhaust(timing, take, question.say)
+            exhaust(timing, sample, question.say)
         counted = to_count(question, first, pace, times)
         began = time.monotonic()
-        count(counted, take, question.say)
+        count(counted, sample, question.say)
         if by != INSTRUCTIONS:
             times.go_on(counted.equal, pace.later(time.monotonic() - began))
-            exhaust(timing, take, question.say)
+            exhaust(timing, sample, question.say)
     except KeyboardInterrupt as stop:
         raise Stopped(Comparison(question.title, stopped_rows(times))) from stop
     return times, counted
@@ -170,7 +170,7 @@ def summed_up(
     if question.asked and worth_explaining(rows) and time.monotonic() < question.ends:
         question.say("one more pair counts by function where the work went")
         has_valgrind = bool(counted.found)
-        rows = explained(rows, pairs.take, question.ends, has_valgrind=has_valgrind)
+        rows = explained(rows, pairs.sample, question.ends, has_valgrind=has_valgrind)
     notes = (first.note, *pairs.notes, *of_counts.notes, *of_times.notes)
     seconds = minutes(time.monotonic() - question.began)
     return Comparison(

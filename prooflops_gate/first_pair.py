@@ -22,7 +22,7 @@ GROWN = 3.0
 
 @dataclass(frozen=True)
 class FirstPair:
-    """What a first pair, which took so long, shows.
+    """The benchmarks of a first pair, and what cannot be compared.
 
     `measured` holds the benchmarks that both sides have and the command line asks for, `rows` what
     only one side has, and what takes too long on either. `left_out` are tests whose ids differ from
@@ -37,12 +37,12 @@ class FirstPair:
 
     @property
     def after(self) -> Mapping[str, Timed]:
-        """The benchmarks that both sides have, as this side took them."""
+        """The benchmarks that both sides have, as this side measured them."""
         return {name: pair[1] for name, pair in self.measured.pairs.items()}
 
 
 def seen_in(question: Question, pair: Pair, took_s: float) -> FirstPair:
-    """What the first pair of a question, which took so long, shows."""
+    """What there is to compare, by the first pair of a question."""
     collected = set(pair.after.collected)
     left_out = [name for name in question.selection.benchmarks if name not in collected]
     note = unpaired(left_out)

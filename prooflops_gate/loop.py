@@ -1,4 +1,4 @@
-"""The one loop of a comparison: takes the pairs of processes that an instrument asks for."""
+"""The one loop of a comparison: runs the pairs of processes that an instrument plans."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SILENT_S = 20.0
 
 def exhaust(
     instrument: Instrument,
-    take: Callable[[Task], Measured],
+    sample: Callable[[Task], Measured],
     say: Callable[[str], None],
 ) -> None:
-    """Takes the pairs that an instrument asks for, until it asks for none or no more fits."""
+    """Runs the pairs that an instrument plans, until it plans none or no more fits."""
     said_at = -math.inf
     while task := instrument.next_task(time.monotonic()):
         began = time.monotonic()
@@ -31,7 +31,7 @@ def exhaust(
             said_at = began
             say(instrument.progress())
         try:
-            measured = take(task)
+            measured = sample(task)
         except OutOfTime:
             return
         instrument.measure(measured, time.monotonic() - began)
@@ -39,12 +39,12 @@ def exhaust(
 
 def count(
     counted: Instructions,
-    take: Callable[[Task], Measured],
+    sample: Callable[[Task], Measured],
     say: Callable[[str], None],
 ) -> None:
     """Counts instructions until all is decided, or a process fails under valgrind."""
     try:
-        exhaust(counted, take, say)
+        exhaust(counted, sample, say)
     except ReplicateFailed as failed:
         counted.fail(failed)
 

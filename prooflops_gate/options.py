@@ -269,7 +269,7 @@ def _check_one_another(found: Settings) -> None:
 
 
 def _impossible(found: Settings) -> Mapping[str, object]:
-    """Why options cannot stand together, and whether they do."""
+    """Whether options exclude each other, by the message that says why."""
     names = ("noise_floor", "baseline", "versus", "bisect")
     sides = [_flag(name) for name in names if getattr(found, name)]
     files = [_flag(name) for name in FILES if getattr(found, name)]
@@ -362,7 +362,7 @@ def _given(config: pytest.Config) -> list[str]:
 
 
 def words_for_children(config: pytest.Config, cache: Path) -> list[str]:
-    """This run's command line for a child, in which `child.options` takes back what concerns the
+    """This run's command line for a child, in which `child.options` resets what concerns the
     parent alone.
 
     pytest's order: the ini setting `addopts`, the environment, the user's words. The gate's own
@@ -442,7 +442,7 @@ def _one_of(name: str, text: object, valid: tuple[str, ...]) -> str:
 def _tier(name: str, text: str, asked: bool) -> str:
     if not (text or asked):
         return "time"
-    # A run of pytest that asks for no gate loads no more of it.
+    # A run of pytest without the gate loads no more of it.
     from prooflops_gate.child.callgrind import is_usable
 
     usable = is_usable()

@@ -1,4 +1,4 @@
-"""Takes pairs of processes, one of each side, the order within the pairs alternating: ABBA.
+"""Runs pairs of processes, one of each side, the order within the pairs alternating: ABBA.
 
 The first pair runs one process after the other. In the next ones both live at the same time and run
 their benchmarks in turn (`prooflops_gate.child.turns`), where the machine has room for both.
@@ -22,8 +22,7 @@ from prooflops_gate.question import Question
 from prooflops_gate.selection import files_of
 from prooflops_gate.task import Layout, Pair, Replicate, ReplicateFailed, Side, Task
 
-# The limit of a pair in turn, beside so many times the first pair: a lock that one holds stops the
-# other.
+# A pair in turn may last this, and so many times the first pair: a lock of one stops the other.
 START_S, FIRST_PAIRS = 60.0, 4
 
 
@@ -52,12 +51,12 @@ class Pairs:
             memory=None if question.settings.memory != "off" else (),
             longest_s=question.longest_s,
         )
-        pair = self.take(task, question.targets)
+        pair = self.sample(task, question.targets)
         if question.asked:
             sides.check_origins(pair, self.here.root, question.asked)
         return pair
 
-    def take(self, task: Task, targets: Sequence[str] | None = None) -> Pair:
+    def sample(self, task: Task, targets: Sequence[str] | None = None) -> Pair:
         """The next pair; the other side runs all tests in `targets` if they are given."""
         task = replace(task, layout=Layout.drawn())
         if task.counting:
@@ -74,7 +73,7 @@ class Pairs:
 
     def measure(self, task: Task) -> Measured:
         """What the next pair measures of the benchmarks that both sides have."""
-        return measured_in(self.take(task), self.question.settings.exact)
+        return measured_in(self.sample(task), self.question.settings.exact)
 
     def alone(self, side: Side, task: Task) -> Replicate:
         """One process of `side` on those files of the tests that exist there."""
@@ -129,7 +128,7 @@ class Pairs:
         return Pair(*both)
 
     def allow_turns(self, first: Pair) -> None:
-        """Has the next processes take turns, unless the footprint of the first forbids it."""
+        """Lets the next processes run in turn, unless the footprint of the first forbids it."""
         why = turns.why_not([side.footprint for side in first], cpu.free_bytes())
         if why:
             self.notes.append(f"one process after the other: {why}")

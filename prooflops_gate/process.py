@@ -62,8 +62,8 @@ VALGRIND = (
     "--dump-line=no",
     "--callgrind-out-file={}.%p",
 )
-# Arguments of personality(2): to ask for it, and its flag ADDR_NO_RANDOMIZE.
-ASK, FIXED_ADDRESSES = 0xFFFFFFFF, 0x0040000
+# Arguments of personality(2): a query, and its flag ADDR_NO_RANDOMIZE.
+QUERY, FIXED_ADDRESSES = 0xFFFFFFFF, 0x0040000
 # The variable that fills the environment.
 PADDING = "PROOFLOPS_PADDING"
 NO_BYTECODE, BYTECODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
@@ -83,9 +83,7 @@ class _Started(NamedTuple):
 
 
 class Processes:
-    """Starts processes, one alone or several that take turns.
-
-    A context that leaves none of them behind.
+    """Starts processes, one alone or several in turn, and leaves none of them behind.
 
     It remembers of each side how fast its cores have run, as each Python has its own fixed work.
     """
@@ -339,7 +337,7 @@ def fixed_addresses() -> Iterator[None]:
     Where a container forbids it, counts scatter a little.
     """
     personality = ctypes.CDLL(None).personality
-    before = personality(ASK)
+    before = personality(QUERY)
     personality(before | FIXED_ADDRESSES)
     try:
         yield

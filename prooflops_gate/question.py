@@ -1,4 +1,4 @@
-"""What a comparison is asked: which two sides, by which tests, under which settings."""
+"""The question of a comparison: which two sides, by which tests, under which settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prooflops_gate.selection import Selection
 from prooflops_gate.statistics.decision_rule import LOOKS
 from prooflops_gate.task import Replicate, Side
 
-# A benchmark whose calls take less in all is waited for, however small the budget.
+# Shorter benchmarks run to their end, however small the budget.
 SHORT_S = 20.0
 
 
@@ -59,7 +59,7 @@ class Question:
 
     @property
     def directions(self) -> int:
-        """2 if the run or any marker asks for the direction "both", else 1."""
+        """2 if the run or any marker sets the direction "both", else 1."""
         return 2 if "both" in {self.settings.direction, *self.selection.directions} else 1
 
     def rule(self, benchmarks: int) -> TimeRule:

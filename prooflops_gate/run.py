@@ -261,5 +261,5 @@ def stored_verdict(row: Row, found: Comparison) -> dict[str, object]:
 
 
 def claim_verdicts(done: Replicate) -> dict[str, str]:
-    """The claims' verdicts of a process, where its suite gives any."""
+    """The claims' verdicts of a process, where its suite has any."""
     return {row["id"]: row["verdict"] for row in done.record["prooflops"].get("verdicts", [])}

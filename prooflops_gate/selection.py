@@ -1,4 +1,4 @@
-"""Which tests a run selects, and whether a benchmark of the other side was asked for."""
+"""Which tests a run selects, and whether its paths cover a benchmark of the other side."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Selection:
 
     @cached_property
     def directions(self) -> set[str]:
-        """The directions that markers ask for."""
+        """The directions that markers set."""
         return {row["direction"] for row in self.markers.values() if "direction" in row}
 
     def covers(self, test: str) -> bool:
-        """Whether this run asks for a test of the other side, and no marker says `ignore`."""
+        """Whether this run covers a test of the other side, and no marker says `ignore`."""
         if self.markers.get(test, {}).get("ignore", False):
             return False
         return test in self.benchmarks or is_asked_for(test, self.config)
@@ -83,7 +83,7 @@ def function_of(name: str) -> str:
 
 
 def is_in_code(root: Path, name: str) -> bool:
-    """Whether the function of this test stands in its file under `root`, in its own class or in
+    """Whether the function of this test is in its file under `root`, in its own class or in
     one that this inherits from.
     """
     file, *path = function_of(name).split("::")
@@ -95,9 +95,9 @@ def is_in_code(root: Path, name: str) -> bool:
 
 
 def defines(scope: ast.AST, path: Sequence[str], module: ast.Module) -> bool:
-    """Whether a scope holds this function, behind the classes before it in the path.
+    """Whether a scope defines this function, behind the classes before it in the path.
 
-    A class of another file, from which one of them inherits, may hold it.
+    A class of another file, from which one of them inherits, may define it.
 
     >>> module = ast.parse("class TestA:\\n    def test_x(self): ...\\nclass TestB: ...")
     >>> [defines(module, path.split("."), module) for path in ("TestA.test_x", "TestB.test_x")]

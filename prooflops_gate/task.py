@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# pytest-benchmark's options by test; those of all others stand under "".
+# pytest-benchmark's options by test; "" has those of all others.
 Paces = Mapping[str, Mapping[str, Any]]
 
 PAGE_BYTES = 4096
@@ -67,7 +67,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Task:
-    """What a process is asked: which tests it runs, at which pace, and what it measures.
+    """The task of a process: which tests it runs, at which pace, and what it measures.
 
     `tests` are names by `identity.stable_names`; None asks for all. A process skips in `examined`
     tests what an earlier one has checked. `repeated` holds the seconds of tests that run several

@@ -94,7 +94,7 @@ def worth_explaining(rows: Sequence[Row]) -> list[str]:
 
 
 def explained(
-    rows: Sequence[Row], take: Callable[[Task], Pair], ends: float, *, has_valgrind: bool
+    rows: Sequence[Row], sample: Callable[[Task], Pair], ends: float, *, has_valgrind: bool
 ) -> list[Row]:
     """The rows.
 
@@ -105,7 +105,7 @@ def explained(
         return list(rows)
     counting = Counting(by_function=True, valgrind=has_valgrind)
     try:
-        pair = take(Task(tests=tuple(tests), counting=counting, ends=ends))
+        pair = sample(Task(tests=tuple(tests), counting=counting, ends=ends))
     except (OutOfTime, ReplicateFailed):
         return list(rows)
     found = {test: where_it_went(test, pair) for test in tests}

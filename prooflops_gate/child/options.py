@@ -1,7 +1,4 @@
-"""The plugin of a process with its parent's command line.
-
-Takes back what concerns the parent alone.
-"""
+"""The plugin of a process with its parent's command line: resets what concerns the parent alone."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ DISTURBING: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def switch_off(option: Any) -> list[str]:
-    """Switches off the plugins that disturb benchmarks. The names of those that were asked for."""
+    """Switches off the plugins that disturb benchmarks, and returns those that were requested."""
     found = []
     for name, (own, values) in DISTURBING.items():
         if not hasattr(option, own):
@@ -75,7 +72,7 @@ def switch_off(option: Any) -> list[str]:
 
 
 def is_asked_for(name: str, option: Any) -> bool:
-    """Whether the options of a run ask for this plugin.
+    """Whether the options of a run request this plugin.
 
     Pytest-randomly shuffles wherever it is installed.
     """

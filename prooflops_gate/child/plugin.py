@@ -81,15 +81,15 @@ class ChildPlugin:
         self.current = ""
         # Benchmarks whose seconds a marker or the command line sets.
         self.fixed: set[str] = set()
-        # Benchmarks that choose their own rounds and asked for the pace.
+        # Benchmarks that choose their own rounds and queried the pace.
         self.obeying: set[str] = set()
-        # Seconds that only the first process of a side takes.
+        # Seconds that only the first process of a side needs.
         self.once_s: dict[str, float] = {}
         self.calls: dict[str, dict[str, Any]] = {}
         self.calls_cpu_s = 0.0
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
-        # Context switches caused by the looks at the cores.
+        # Context switches caused by sampling the cores.
         self.own_switches_per_s: dict[str, float] = {}
         self.errors: list[str] = []
         self.ended: pytest.Session | None = None
@@ -130,9 +130,9 @@ class ChildPlugin:
         return self.paces.get(name, self.paces.get("", {}))
 
     def is_fixed(self, item: pytest.Item) -> bool:
-        """Whether the project itself, or the command line, says how long this benchmark runs."""
+        """Whether the project itself, or the command line, sets how long this benchmark runs."""
         name = self.name_of(item)
-        # No public name tells that a test called `benchmark.pedantic`, whose rounds no option
+        # No public name shows that a test called `benchmark.pedantic`, whose rounds no option
         # changes.
         mode = getattr(getattr(item, "funcargs", {}).get("benchmark"), "_mode", None)
         return name in self.fixed or ("pedantic" in str(mode) and name not in self.obeying)
@@ -157,7 +157,7 @@ class ChildPlugin:
         self.once_s[name] = self.once_s.get(name, 0.0) + seconds
 
     def measures_memory(self) -> bool:
-        """Whether the memory of the test that runs is asked for.
+        """Whether the memory of the test that runs is to be measured.
 
         Not that of whole tests, which may allocate so often that tracing takes minutes.
         """

@@ -93,7 +93,7 @@ def alternate(channels: Sequence[socket.socket], runs: Callable[[int], bool], un
 
 
 def _let_go(channel: socket.socket) -> None:
-    # The process has ended: the next look says so.
+    # The process has ended: the next check notices.
     with suppress(OSError):
         channel.sendall(GO)
 

@@ -56,8 +56,8 @@ def write_atomically(path: Path, text: str) -> None:
     happens.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The name is unique to this writer: two of them may aim at one path. It does not end in .json:
-    # no reader takes it.
+    # The name is unique to this writer: two of them may aim at one path. It does not end in .json,
+    # so no reader opens it.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
     try:
         with open(unfinished, "w", encoding="utf-8") as file:

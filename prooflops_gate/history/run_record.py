@@ -51,7 +51,7 @@ def benchmark_json(config: pytest.Config) -> dict[str, Any]:
     hook = config.hook
     benchmarks = [bench for bench in session.benchmarks if bench]
     machine = {"node": platform.node()}
-    # The processor's description, by which times are compared, takes a process of its own.
+    # The processor's description needs a process of its own.
     if benchmarks:
         machine = hook.pytest_benchmark_generate_machine_info(config=config)
         hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine)

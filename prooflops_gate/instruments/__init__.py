@@ -2,8 +2,8 @@
 
 It measures pairs of processes, and decides on benchmarks.
 
-`times` and `instructions` ask for pairs; `memory` rides on those of times. The one loop that takes
-the pairs is `prooflops_gate.loop`.
+`times` and `instructions` plan pairs; `memory` is measured in those of times. The one loop that
+runs the pairs is `prooflops_gate.loop`.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ class Decided:
 class Instrument(Protocol):
     """One way to compare two sides, by pairs of its own.
 
-    What rides on the pairs of another needs `measure` and `decide` alone.
+    What is measured in the pairs of another needs `measure` and `decide` alone.
     """
 
     def next_task(self, now: float, /) -> Task | None:
-        """What the next pair of processes is to do; None: nothing more is asked for."""
+        """The task of the next pair of processes; None where no pair is needed."""
 
     def progress(self) -> str:
         """What is open, in a line."""
 
     def measure(self, measured: Measured, took_s: float, /) -> None:
-        """Keeps what a pair left, which took so long."""
+        """Adds what a pair measured in `took_s` seconds."""
 
     def decide(self) -> Decided:
         """Decides by all that was measured."""

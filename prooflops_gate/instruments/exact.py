@@ -65,8 +65,7 @@ def _exact_row(name: str, key: str, before: list[Any], after: list[Any]) -> Row:
     if not before or not after:
         return one_sided(name, key, first, second)
     if len(before) > 1 or len(after) > 1:
-        # A figure that differs between runs of one side is no exact one: nothing can be said of its
-        # change.
+        # A figure that differs between runs of one side is not exact, so its change means nothing.
         new = [value for value in after if value not in before]
         note = "differs from process to process: not an exact quantity"
         return Row(name, key, first, second, "CHANGED" if new else "SAME", note=note)

@@ -1,4 +1,4 @@
-"""The memory that a call holds: measured in an untimed call of the first processes of each side.
+"""The memory that a call uses: measured in an untimed call of the first processes of each side.
 
 MORE MEMORY needs every process of one side to exceed every one of the other. A figure with two
 values agrees within each of two sides of five, and differs between them, with a chance of 1 in 1024
@@ -24,7 +24,7 @@ LEAST_BYTES = 4096
 class Memory:
     """The memory of benchmarks.
 
-    It asks for no process of its own: the processes that time measure it, too.
+    It needs no process of its own: the processes that time measure it, too.
     """
 
     def __init__(self, min_effect: float, is_measured: bool = True) -> None:
@@ -65,7 +65,7 @@ def _lies_above(low: Sequence[float], high: Sequence[float], min_effect: float) 
 
 
 def is_memory_open(before: Timed, after: Timed, min_effect: float) -> bool:
-    """Whether a call may hold more or less memory, by one process of each side.
+    """Whether a call may use more or less memory, by one process of each side.
 
     More of them can only refute it.
 

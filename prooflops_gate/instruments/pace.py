@@ -33,12 +33,12 @@ SHARE = 0.5
 ROUNDS = 3
 # A benchmark whose rounds take longer runs once in a process, as more pairs say more.
 LONG_S = 0.1
-# Rounds of a benchmark, where they take no more than that.
+# A benchmark gets so many rounds, if they last no longer than that.
 ENOUGH_ROUNDS = 12
 FIRST: Paces = {"": {"max_time": USUAL_S, "min_rounds": ROUNDS}}
 # The standard deviation of a pair's log ratio from which on a benchmark gets more time.
 NOISY = 0.02
-# Why a benchmark is open that is not taken with the others.
+# Why a benchmark is open that is not measured with the others.
 TOO_LONG = "it takes too long for the budget"
 # The share of the time left that counting instructions gets; and beside other work, that no count
 # notices.
@@ -65,7 +65,7 @@ class Cost:
         return self.again_s > 0 or 0 < self.round_s < LONG_S
 
     def rounds(self, most_s: float) -> int:
-        """The rounds of a process that take so long: ENOUGH_ROUNDS at most, and at least one."""
+        """The rounds that fit into `most_s` seconds: ENOUGH_ROUNDS at most, and at least one."""
         if not self.round_s:
             return ENOUGH_ROUNDS
         return max(min(int(most_s / self.round_s), ENOUGH_ROUNDS), 1)
@@ -167,7 +167,7 @@ class PacePlan:
 
     @cached_property
     def given_up(self) -> dict[str, str]:
-        """The benchmarks that are too long to be taken with the others, and why."""
+        """Why benchmarks are too long to be measured with the others, by name."""
         needed = self.minutes_for(list(self.costs))
         why = f"{self.pairs} pairs do not fit into the budget: --gate-budget {needed}"
         return {
@@ -302,7 +302,7 @@ def plan_of(
 
 
 def cost_of(name: str, timed: Timed, pair: Pair) -> Cost:
-    """What a benchmark took in a first pair."""
+    """The cost of a benchmark in a first pair."""
     calls = [side.calls[timed.test] for side in pair if timed.test in side.calls]
     is_fixed = bool(calls and calls[-1]["fixed"])
     call_s = sum(float(call["seconds"]) for call in calls) / max(len(calls), 1)

@@ -78,7 +78,7 @@ class TimeRule:
         return self.smallest_of.get(name, self.min_effect)
 
     def decision(self, name: str, sides: Sides) -> Decision:
-        """The decision on one benchmark by the pairs taken so far."""
+        """The decision on one benchmark by the pairs so far."""
         before, after = figures(sides)
         decision = decide(before, after, self.plan, self.smallest(name))
         if self.all_pairs:

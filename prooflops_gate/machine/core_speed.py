@@ -167,7 +167,7 @@ class OtherCores:
         return slowest
 
     def _answer(self, core: int) -> None:
-        # Then it says how fast some core is.
+        # Where the core cannot be chosen, some core is sampled.
         with suppress(OSError):
             os.sched_setaffinity(0, {core})
         while True:

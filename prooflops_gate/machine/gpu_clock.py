@@ -14,7 +14,7 @@ from typing import Any
 
 from prooflops_gate.machine import nvml
 
-# Between two readings, each of which takes some 50 µs: 2 % of a benchmark's time.
+# Readings are so far apart that these, 50 µs each, are 2 % of a benchmark's time.
 EVERY_S = 0.002
 
 

@@ -130,7 +130,7 @@ def state(uuid: object) -> dict[str, Any]:
 
 
 def energy_j(card: Any) -> float | None:
-    """The energy that a card has taken since its driver was loaded; None if it does not count."""
+    """The energy that a card has used since its driver was loaded; None if it does not count."""
     millijoules = ask(lambda nvml: nvml.nvmlDeviceGetTotalEnergyConsumption(card))
     return None if millijoules is None else float(millijoules) / 1e3
 

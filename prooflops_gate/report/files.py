@@ -29,13 +29,13 @@ from prooflops_gate.rows import table as table_of
 SCHEMA = 1
 # A workflow finds the comment that it updates by this line.
 MARK = "<!-- prooflops gate -->"
-# GitHub takes 65,536 characters in a comment.
+# GitHub allows 65,536 characters in a comment.
 MOST_CHARACTERS, MOST_ROWS = 65_000, 100
 SCHEMA_FILE = Path(__file__).parents[1] / "gate.schema.json"
 
 
 def publish(result: Result, config: pytest.Config, settings: Settings) -> None:
-    """Writes the files that the options ask for.
+    """Writes the files that the options name.
 
     Where one cannot be written, the run says so and fails.
     """

@@ -224,7 +224,7 @@ def suspicion(effect: Effect, plan: Plan, look: int, min_effect: float) -> Suspi
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision after the pairs taken so far.
+    """The decision after the pairs so far.
 
     Without a verdict, `wanted` is the number of pairs at the next look or confirmation; with one,
     the number it rests on. `effect` is that of these pairs, or of all so far. `suspected` is the
