@@ -79,11 +79,11 @@ def measured_memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemo
 
     CPU: torch's profiler reports every request to torch's allocator; a free is matched with the
     allocation at its address. One profiler session spans all phases, or figures would depend on
-    blocks that an earlier session saw. The first session of a process takes about 1.6 s, the next
+    blocks that an earlier session saw. The first session of a process costs about 1.6 s, the next
     ones about 1 ms, and each event some 10 µs: time nothing in the block.
 
-    CUDA and XPU: the caching
-    allocator's own counters, read between phases; resets the device's peak statistics.
+    CUDA and XPU: the caching allocator's own counters, read between phases; resets the device's
+    peak statistics.
 
     Domain of validity: requests to torch's allocator by this thread and the autograd threads it
     starts. On the CPU other Python threads, `from_numpy` and other foreign memory, shared memory
@@ -138,7 +138,7 @@ def measured_memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemo
 def why_uncounted(device: torch.device) -> str:
     """Why torch does not count the bytes that tensors hold on `device`; empty where it does.
 
-    cudaMallocAsync asks the driver for what is in use, and leaves the bytes requested at 0.
+    cudaMallocAsync queries the driver for what is in use, and leaves the bytes requested at 0.
     """
     if device.type not in MEASURED_DEVICES:
         return f"torch does not count the bytes that tensors hold on {device.type}"

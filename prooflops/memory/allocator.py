@@ -9,8 +9,8 @@ charges exactly the request.
 A sequence of requests and frees: `prooflops.memory.caching_allocator`. A negative request raises
 ValueError.
 
-Held against one NVIDIA H200 (torch 2.11, 26 November 2026): the charge and the reserved bytes of 21
-fresh requests come out to the byte, in the default configuration.
+Compared with one NVIDIA H200 (torch 2.11, 26 November 2026): the charge and the reserved bytes of
+21 fresh requests come out to the byte, in the default configuration.
 Source: kMinBlockSize and its neighbours in c10/core/AllocatorConfig.h; round_size, get_pool,
 get_allocation_size and should_split in c10/cuda/CUDACachingAllocator.cpp (torch 2.13).
 """
@@ -23,11 +23,11 @@ from accounting.checks import checked, validated_ints
 BLOCK_BYTES = 512
 # Up to here a request is served by the small pool (kSmallSize).
 SMALL_REQUEST_BYTES = 2**20
-# Taken from the driver by the small pool (kSmallBuffer).
+# The small pool requests so much from the driver (kSmallBuffer).
 SMALL_SEGMENT_BYTES = 2 * 2**20
-# Taken by the large pool for a request below LARGE_REQUEST_BYTES (kLargeBuffer).
+# The large pool requests so much for less than LARGE_REQUEST_BYTES (kLargeBuffer).
 LARGE_SEGMENT_BYTES = 20 * 2**20
-# From here on a request gets a segment of its own (kMinLargeAlloc).
+# A request of so many bytes gets a segment of its own (kMinLargeAlloc).
 LARGE_REQUEST_BYTES = 10 * 2**20
 # Such a segment is a multiple of this (kRoundLarge).
 SEGMENT_ROUNDING_BYTES = 2 * 2**20
@@ -36,14 +36,13 @@ SEGMENT_ROUNDING_BYTES = 2 * 2**20
 # 4096 · 8.
 CUBLAS_WORKSPACE_BYTES = 4096 * 1024 * 2 + 16 * 1024 * 8
 CUBLAS_WORKSPACE_BYTES_HOPPER_ON = 4096 * 1024 * 8
-# Of cuBLASLt, which adds the bias of a linear layer: the 1024 KiB of CUBLASLT_WORKSPACE_SIZE.
+# cuBLASLt adds the bias of a linear layer; this is the 1024 KiB of CUBLASLT_WORKSPACE_SIZE.
 CUBLASLT_WORKSPACE_BYTES = 1024 * 1024
 
 
 @checked("request")
 def rounded_bytes(request: int) -> int:
-    """Bytes of the smallest block for a request: ⌈request / 512⌉ · 512; 0 for a tensor without
-    bytes.
+    """Bytes of the smallest block for a request: ⌈request / 512⌉ · 512.
 
     The least charge, and the exact one up to 1 MiB. A 4-byte step count on the device costs 512.
 
@@ -54,12 +53,11 @@ def rounded_bytes(request: int) -> int:
 
 
 def segment_bytes(request: int) -> int:
-    """Bytes taken from the driver if no free block fits: 2 MiB, 20 MiB, or the request rounded up
-    to 2 MiB.
+    """Bytes requested from the driver if no free block fits.
 
     `memory_reserved` grows by this. Requests up to 1 MiB share segments of 2 MiB, those below 10
-    MiB segments of 20 MiB; a larger one gets its own. Expandable segments map pages of 2 or 20 MiB
-    instead (not modelled).
+    MiB segments of 20 MiB; a larger one gets its own, rounded up to 2 MiB. Expandable segments map
+    pages of 2 or 20 MiB instead (not modelled).
 
     >>> [segment_bytes(mib * 2**20) // 2**20 for mib in (0, 1, 2, 10, 11)]
     [0, 2, 20, 10, 12]
@@ -76,13 +74,13 @@ def segment_bytes(request: int) -> int:
 
 @checked("block")
 def charged_bytes(request: int, block: int | None = None) -> int:
-    """Growth of `memory_allocated` for a request served from a free `block`, by default from a
-    fresh segment.
+    """Growth of `memory_allocated` for a request.
 
-    The block is split, and the rounded request charged, if enough remains: 512 bytes in the small
-    pool, more than 1 MiB in the large one. Otherwise the whole block is charged: 11 MiB from a
-    fresh segment of 12 costs 12. With expandable segments every block is split (not modelled here).
-    Raises ValueError if the block is too small or not a multiple of 512.
+    It is served from a free `block`, by default from a fresh segment. The block is split, and the
+    rounded request charged, if enough remains: 512 bytes in the small pool, more than 1 MiB in the
+    large one. Otherwise the whole block is charged: 11 MiB from a fresh segment of 12 costs 12.
+    With expandable segments every block is split (not modelled here). Raises
+    ValueError if the block is too small or not a multiple of 512.
 
     >>> charged_bytes(11 * 2**20) // 2**20
     12
@@ -116,16 +114,15 @@ def charge_bounds(request: int) -> tuple[int, int]:
 
 
 def cublas_workspace_bytes(compute_capability: tuple[int, int]) -> int:
-    """Bytes of the workspace that torch allocates for cuBLAS: 32 MiB on Hopper and Blackwell,
-    8,519,680 before.
+    """Bytes of cuBLAS's workspace: 32 MiB on Hopper and Blackwell, 8,519,680 before.
 
     It is allocated at the first matmul of each handle and stream, kept (per call from torch 2.15),
     and counts in `memory_allocated`: warm up before taking a difference. A training step has two
-    handles, the forward pass's and that of autograd's thread, so it takes this twice (one H200:
+    handles, the forward pass's and that of autograd's thread, so it has this twice (one H200:
     33,554,432 each). The first linear layer with a bias adds CUBLASLT_WORKSPACE_BYTES. Not
     modelled: CUBLAS_WORKSPACE_CONFIG, ROCm (32 MiB, 128 on MI300 and MI350), and older torch, which
-    gives 32 MiB only to compute capability 9.0. Raises ValueError for a capability that is not a
-    pair of integers. Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
+    allocates 32 MiB only on compute capability 9.0. Raises ValueError for a capability that is not
+    a pair of integers. Source: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13.
 
     >>> cublas_workspace_bytes((9, 0)), cublas_workspace_bytes((8, 0))
     (33554432, 8519680)

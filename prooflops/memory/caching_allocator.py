@@ -4,7 +4,7 @@
 (CUDA graphs), max_split_size_mb, roundup_power2_divisions, garbage_collection_threshold,
 cudaMallocAsync, PYTORCH_NO_CUDA_MEMORY_CACHING=1.
 
-Held against one NVIDIA H200 (torch 2.11, 26 November 2026): the charge and the reserved bytes of a
+Compared with one NVIDIA H200 (torch 2.11, 26 November 2026): the charge and the reserved bytes of a
 sequence of 280 requests and frees come out to the byte. That record is of the default
 configuration; expandable segments have not been compared with a card.
 Source: get_free_block, should_split, try_merge_blocks, map_block and release_cached_blocks in
@@ -60,7 +60,7 @@ class Block:
         return behind
 
     def absorb_next(self) -> None:
-        """Takes in the block behind this one."""
+        """Merges the block behind this one into it."""
         behind = self.next
         assert behind is not None
         self.size += behind.size
@@ -92,7 +92,7 @@ class Pool:
         return [self._blocks[address] for _, address in keys]
 
     def best_fit(self, size: int) -> Block | None:
-        """The smallest free block that holds `size` bytes, the lowest address of those."""
+        """The smallest free block of at least `size` bytes, the lowest address of those."""
         place = bisect_left(self._keys, (size, 0))
         return self._blocks[self._keys[place][1]] if place < len(self._keys) else None
 
@@ -100,17 +100,17 @@ class Pool:
 class CachingAllocator:
     """Charged and reserved bytes of a sequence of requests and frees on one stream, without a card.
 
-    A request goes to the pool of its size: up to 1 MiB small, above large. It takes the smallest
-    free block that holds it, else a new segment from the driver. What the block has left over is
+    A request goes to the pool of its size: up to 1 MiB small, above large. It gets the smallest
+    free block that fits it, else a new segment from the driver. What the block has left over is
     split off where it is of use: 512 bytes in the small pool, more than 1 MiB in the large one. A
     freed block merges with free neighbours of its segment and waits for a later request; segments
     go back to the driver only by `empty_cache`, and where `capacity_bytes` is reached: then the
-    cache is emptied and the driver asked once more, before OutOfMemory is raised.
+    cache is emptied and the request repeated, before OutOfMemory is raised.
 
     `expandable_segments` keeps one segment a pool and maps pages of 2 or 20 MiB to its end.
 
     Ignored: the driver's own addresses. Ties between blocks of one size go to the segment that was
-    taken first, which a driver may place otherwise; charges are then equal, the blocks others.
+    reserved first, which a driver may place otherwise; charges are then equal, the blocks others.
     Raises ValueError for a negative capacity or request.
 
     >>> allocator = CachingAllocator()
@@ -158,7 +158,7 @@ class CachingAllocator:
         return block
 
     def free(self, block: Block | None) -> None:
-        """Gives the block back to its pool. Raises ValueError for a block that is free already."""
+        """Returns the block to its pool. Raises ValueError for a block that is free already."""
         if block is None:
             return
         if block.is_free:
@@ -169,7 +169,7 @@ class CachingAllocator:
         self._add_merged(block)
 
     def empty_cache(self) -> None:
-        """Gives segments without an allocated block, and free pages, back to the driver."""
+        """Returns segments without an allocated block, and free pages, to the driver."""
         for pool in (self._small, self._large):
             for block in pool.blocks():
                 self._release(block)
@@ -209,11 +209,11 @@ class CachingAllocator:
     def _from_driver(self, pool: Pool, size: int) -> Block | None:
         if self.expandable_segments:
             return self._expanded(pool, size)
-        taken = segment_bytes(size)
-        if not self._reserve(taken):
+        reserved = segment_bytes(size)
+        if not self._reserve(reserved):
             return None
-        block = Block(self._next_address, taken, pool)
-        self._next_address += taken
+        block = Block(self._next_address, reserved, pool)
+        self._next_address += reserved
         return block
 
     def _reserve(self, size: int) -> bool:
@@ -240,10 +240,10 @@ class CachingAllocator:
             block = before
         block.pool.add(block)
 
-    # --- giving memory back to the driver ---
+    # --- returning memory to the driver ---
 
     def _release(self, block: Block) -> None:
-        """Gives back a free block that is a segment, or the whole pages within it."""
+        """Returns a free block that is a segment, or the whole pages within it."""
         if self.expandable_segments:
             self._unmap(block)
         elif block.is_whole_segment:
@@ -300,7 +300,7 @@ class CachingAllocator:
         return before if before is not None and before.is_free else block
 
     def _unmap(self, block: Block) -> None:
-        """Gives back the pages that lie wholly within a free block."""
+        """Returns the pages that lie wholly within a free block."""
         page = block.pool.page_bytes
         begin = -(-block.address // page) * page
         end = (block.address + block.size) // page * page

@@ -15,12 +15,11 @@ PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 
 
 class Copies:
-    """Copies on `device` that lie there as the given tensors do: fake within `memory`, else with
-    their values.
+    """Copies on `device` that lie there as the given tensors do.
 
-    A storage is copied whole and once. So a view of a larger tensor holds all of it, as it does
-    where it is, and what shares memory goes on sharing it. Clone a view to hold its own elements
-    alone.
+    Within `predicted_memory` they are fake, else they have the values. A storage is copied whole
+    and once: a view of a larger tensor keeps all of it, and what shares memory goes on sharing it.
+    Clone a view to keep its own elements alone.
     """
 
     def __init__(self, device: str | torch.device) -> None:
@@ -97,7 +96,7 @@ def copy_of(tree: Any, device: str | torch.device) -> Any:
 def fake_copy(module: nn.Module, device: str | torch.device) -> nn.Module:
     """A copy of `module` with fake parameters and buffers on `device`, for the block of `memory`.
 
-    A module on the meta device takes no memory, whatever its size. Shared parameters and storages
+    A module on the meta device needs no memory, whatever its size. Shared parameters and storages
     stay shared, strides and offsets as they are; gradients are not copied. Raises TypeError for a
     parameter that is no plain tensor, and for TorchScript and compiled parts.
     """

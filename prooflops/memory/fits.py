@@ -3,7 +3,7 @@
 The step is predicted for each kind of card without a GPU, and its requests and frees are run
 through torch's caching allocator with the memory of the card: a step fits if the allocator gets
 through. `torch.cuda.max_memory_reserved` alone does not decide: where the memory is used up, torch
-gives unused segments back to the driver and asks once more, so a step whose reserved bytes would
+returns unused segments to the driver and tries once more, so a step whose reserved bytes would
 exceed the card may still run, slower. What has to fit are the allocated blocks and the gaps between
 them that no request fills.
 """
@@ -38,12 +38,12 @@ class Fit:
     """Whether a training step fits on one card."""
 
     card: str
-    # As torch sees it, less the context.
+    # What torch sees, less the context.
     usable_bytes: int
     # `torch.cuda.max_memory_reserved` where memory is no limit.
     reserved_bytes: int
     fits: bool
-    # The largest size that fits: None where it was not asked for; 0 where not even one fits.
+    # The largest size that fits: None where it was not wanted; 0 where not even one fits.
     largest: int | None
     # What may raise the peak and is not known, by name: then less may fit than is said.
     unknown: dict[str, int]
@@ -122,8 +122,10 @@ def fits_of_sizes(
     largest: bool,
     ceiling: int = LARGEST_TRIED,
 ) -> list[Fit]:
-    """Whether a step of this size fits on each card, and the `largest` size up to `ceiling` that
-    does; cards for which torch chooses the same kernels share predictions.
+    """Whether a step of this size fits on each card, and the `largest` size that does.
+
+    Sizes up to `ceiling` are tried. Cards for which torch chooses the same kernels share
+    predictions.
     """
     predictions = _Predictions(predict)
     found = []

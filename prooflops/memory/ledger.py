@@ -43,9 +43,7 @@ class SeenStorage(NamedTuple):
 
 
 class Takeover(NamedTuple):
-    """An output that a plain tensor's kernel writes into an operand's storage, if nothing else
-    refers to that.
-    """
+    """An output that a plain tensor's kernel writes into the storage of an operand."""
 
     operand: int
     output_key: int

@@ -1,6 +1,4 @@
-"""The phases of a measured or predicted block of code, and the bytes of each once the block has
-ended.
-"""
+"""The phases of a measured or predicted block of code, and the bytes of each."""
 
 from __future__ import annotations
 
@@ -51,8 +49,9 @@ class Phases(Generic[B]):
 
     @property
     def phases(self) -> dict[str, B]:
-        """Bytes of each marked phase. What follows the last mark is in the figures of the whole
-        block only.
+        """Bytes of each marked phase.
+
+        What follows the last mark is in the figures of the whole block only.
         """
         return dict(zip(self._names, self._known(), strict=False))
 

@@ -169,7 +169,7 @@ def predicted_memory(
     without a GPU: compared with six nets on one NVIDIA H200 (torch 2.11, 26 November 2026;
     docs/predicted.md). Python's collector of cycles is switched off, as in `measured_memory`.
 
-    Raises ValueError for a device of another kind (meta: its tensors take other paths),
+    Raises ValueError for a device of another kind (meta: its kernels are others),
     RuntimeError where another fake-tensor mode is active, or the block reads a value or runs a
     recurrent layer of cuDNN or oneDNN; OutOfMemory where the allocator's capacity does not suffice.
 
@@ -241,7 +241,7 @@ def _workspaces(capability: tuple[int, int] | None) -> Workspaces:
 def _clear_errors(ledger: Ledger) -> Iterator[None]:
     """Says in our words why torch cannot go on."""
     with warnings.catch_warnings():
-        # copy.deepcopy asks a fake tensor for its address.
+        # copy.deepcopy reads a fake tensor's address.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         try:
             yield

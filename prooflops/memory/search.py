@@ -46,7 +46,7 @@ def largest_size(
         if peak is not None:
             known[guess] = peak
         if does_fit:
-            # An estimate may stand still: then steps grow.
+            # An estimate may not move: then steps grow.
             step = 2 * step if guess <= fits + step else 1
             fits = guess
         else:
@@ -67,8 +67,9 @@ def largest_size(
 
 
 def _estimate(known: dict[int, int], limit: int, fits: int) -> int:
-    """Where the line through two peaks reaches the limit: the nearest to it, and the nearest other
-    one, since memory is reserved in steps.
+    """Where the line through two peaks reaches the limit.
+
+    These are the nearest to it, and the nearest other one, since memory is reserved in steps.
     """
     if not known:
         return fits

@@ -24,10 +24,10 @@ QUERIES = ("prim", "profiler")
 
 
 class Kernels(Protocol):
-    """What a device's kernels hold that is no output of theirs."""
+    """What a device's kernels allocate beyond their outputs."""
 
     def enter(self, operation: Operation) -> None:
-        """Enters what an operation held or keeps, once it has run."""
+        """Enters what an operation that has run allocated or keeps."""
 
     def end_operation(self) -> None:
         """Enters what is known only when the next operation begins, or the phase ends."""
@@ -129,9 +129,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _called_by_adafactor() -> bool:
-    """Whether Adafactor reads a norm or a step count, which scale its update and decide on no
-    tensor.
-    """
+    """Whether Adafactor reads a norm or a step count, which only scale its update."""
     frame: Any = sys._getframe(1)
     while frame is not None and not frame.f_code.co_filename.endswith("torch/optim/_adafactor.py"):
         frame = frame.f_back

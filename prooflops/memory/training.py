@@ -77,10 +77,10 @@ class TrainingStep:
     device: str | torch.device = "cpu"
 
     def predict(self, **options: Any) -> PredictedMemory:
-        """The bytes of both steps without running them; the options and the domain of validity are
-        those of `memory`.
+        """The bytes of both steps without running them.
 
-        Raises ValueError for a batch that cannot be split into the micro-batches, and as `memory`.
+        The options and the domain of validity are those of `predicted_memory`. Raises ValueError
+        for a batch that cannot be split into the micro-batches, and as `predicted_memory`.
         """
         model = self.build if isinstance(self.build, nn.Module) else _on("meta", self.build)
         classes = {
@@ -149,7 +149,7 @@ def _built(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
         row = optimizer_of(optimizer)
         if "." in row.class_name:
             raise ValueError(
-                f"optimizer must be in torch.optim to be named, got {optimizer!r}: give its class"
+                f"optimizer must be in torch.optim to be named, got {optimizer!r}: pass its class"
             )
         optimizer = partial(getattr(torch.optim, row.class_name), **row.options)
     if not callable(optimizer):
@@ -173,9 +173,7 @@ def _on(device: str | torch.device, build: Callable[[], nn.Module]) -> nn.Module
 
 
 def _split(batch: Any, micro_batches: int) -> list[Any]:
-    """The batch split into `micro_batches` along the first dimension of each of its tensors, as
-    views.
-    """
+    """The batch split into `micro_batches` views along the first dimension of its tensors."""
     validated_int("micro_batches", micro_batches, minimum=1)
     leaves, structure = tree_flatten(batch)
     sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in leaves if isinstance(leaf, Tensor)}

@@ -113,9 +113,7 @@ def both(
 
 
 def assert_alike(guess, held, *, least_share):
-    """Live bytes to the byte at every phase; peaks at most the measured ones, and at least this
-    share of them.
-    """
+    """Live bytes are equal at every phase, and no peak is higher than measured, or far lower."""
     assert list(guess.phases) == list(held.phases)
     for name, real in held.phases.items():
         ours = guess.phases[name]

@@ -45,7 +45,7 @@ def run_sequence(simulated, sequence):
             assert block is not None
             live[request].append(block)
         else:
-            # The card charged the block to be freed as much as it now gives back.
+            # The card charged the block to be freed as much as it now returns.
             block = next(each for each in live[request] if each.size == -charged)
             live[request].remove(block)
             simulated.free(block)

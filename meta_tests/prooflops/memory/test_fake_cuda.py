@@ -1,6 +1,4 @@
-"""Predictions for CUDA without a GPU, compared with the CPU where the device does not matter, and
-with formulas.
-"""
+"""Predictions for CUDA without a GPU, compared with the CPU and with formulas."""
 
 from __future__ import annotations
 
@@ -114,9 +112,7 @@ def test_bf16_activations_on_cuda_differ_where_the_kernels_do(workloads, preset)
 
 
 def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, of_values=None):
-    """The operators of a step of attention, and the bytes that its forward pass keeps beside its
-    operands.
-    """
+    """The operators of a step of attention, and the bytes that it keeps beside its operands."""
     with predicted_memory("cuda") as held:
         query = torch.empty(2, 4, 10, width, dtype=dtype, device="cuda", requires_grad=True)
         key = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")

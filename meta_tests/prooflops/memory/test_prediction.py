@@ -1,6 +1,4 @@
-"""Predicted bytes beside measured ones and the formulas: live exactly, peaks within 1 %; and where
-prediction ends.
-"""
+"""Predicted bytes beside measured ones and the formulas, and where prediction ends."""
 
 from __future__ import annotations
 
@@ -196,7 +194,7 @@ def test_requested_bytes_on_cuda_are_exact_and_charges_within_their_bounds(workl
     build = partial(built, workloads, workloads.reduced(LLAMA3_8B))
     batch = torch.zeros(2, 32, dtype=torch.long)
     step = TrainingStep(build, batch, **given)
-    # The first step has cuBLAS take its workspace.
+    # The first step makes cuBLAS allocate its workspace.
     step.measure()
     guess = step.predict(workspaces=False)
     held = step.measure()

@@ -1,1 +1,1 @@
-"""CUDA kernels on fake tensors: what they return, choose and hold, without a GPU."""
+"""CUDA kernels on fake tensors: what they return, choose and allocate, without a GPU."""

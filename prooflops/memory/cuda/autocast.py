@@ -122,7 +122,7 @@ def _cast(cast: Callable[[Tensor], Tensor], operator: Any) -> Wrapped:
 
 
 def _with_dtype(operator: Any) -> Wrapped:
-    """Asks the operator itself for a result in fp32, where no dtype is asked for."""
+    """Requests a result in fp32 from the operator itself, unless a dtype is requested."""
     place = [argument.name for argument in operator._schema.arguments].index("dtype")
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:

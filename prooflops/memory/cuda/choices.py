@@ -37,7 +37,7 @@ FLASH_HEAD_DIM = 256
 CUDNN_HEAD_DIM = 128
 # Head dims are padded to a multiple of it for flash; cuDNN accepts no others.
 HEAD_ALIGNMENT = 8
-# Of a head's row, or attention takes the math path.
+# Attention with heads whose rows are no multiple of it is composed of products.
 EFFICIENT_ALIGNMENT_BYTES = 16
 # Major compute capabilities (Hopper, Blackwell) on which torch prefers cuDNN's attention.
 PREFER_CUDNN = (9, 10)
@@ -218,7 +218,7 @@ def _flash(given: Parts, dropout: float, is_causal: bool) -> Tensor:
 def _efficient(given: Parts, mask: Tensor | None, dropout: float, is_causal: bool) -> Tensor:
     if mask is not None or given[0].shape[1] != given[1].shape[1]:
         raise RuntimeError(
-            "attention on CUDA with a mask, or grouped in 32 bits, takes another path in each "
+            "attention on CUDA with a mask, or grouped in 32 bits, differs from release to "
             "release of torch: use is_causal instead of a mask, choose "
             "sdpa_kernel(SDPBackend.MATH), or measure it on a GPU"
         )

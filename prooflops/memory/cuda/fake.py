@@ -1,6 +1,6 @@
 """Fake tensors on a CUDA device without a GPU or a driver.
 
-Autograd, in C++, asks the driver for the stream of every CUDA tensor, fake ones too, and torch
+Autograd, in C++, queries the driver for the stream of every CUDA tensor, fake ones too, and torch
 aborts where there is no driver. So fake CUDA tensors report the meta device, which has no streams,
 to C++, and CUDA to Python code and the optimizers; tensors that C++ creates "on meta" are created
 on CUDA. C++ then no longer chooses the kernels that it chooses for CUDA alone: `choices` does.
@@ -15,16 +15,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 _META = torch.device("meta")
-# What C++ dispatches to ask a fake tensor for its device: more often than any operation.
+# C++ dispatches this to query a fake tensor's device: more often than any operation.
 DEVICE_OF = torch.ops.prim.device.default
 
 
 @cache
 def can_fake_cuda() -> bool:
-    """Whether autograd takes fake CUDA tensors: always with a GPU, and in some builds of torch for
-    CUDA without one.
+    """Whether autograd accepts fake CUDA tensors.
 
-    A torch built for the CPU alone would abort the process, so nothing is tried there.
+    It does so with a GPU, and without one in some builds of torch for CUDA. A torch built for the
+    CPU alone would abort the process, so nothing is tried there.
     """
     if torch.cuda.is_available():
         return True
@@ -63,7 +63,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled within the block: torch's wrapper would only take time."""
+        """Nothing is compiled within the block: torch's wrapper would only cost time."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

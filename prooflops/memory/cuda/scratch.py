@@ -1,4 +1,6 @@
-"""Scratch of CUDA kernels by formula, from torch's source: what a kernel holds beyond its outputs.
+"""Scratch of CUDA kernels by formula, from torch's source.
+
+Scratch is what a kernel allocates beyond its outputs, and frees again.
 
 None stands for what is not known: cuDNN's workspaces, sorts, and all that is not listed. Where a
 record of a card shows a formula, the formula says so.
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from prooflops.memory.cuda.reductions import staging_bytes
 
-# Of an H100 or H200 with SXM. Other cards have 46 to 192, which moves staging buffers of sums.
+# An H100 or H200 with SXM has so many. Other cards have 46 to 192, which changes staging buffers.
 MULTIPROCESSORS = 132
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 _LISTED: dict[str, list[str]] = json.loads(
@@ -26,7 +28,7 @@ _LISTED: dict[str, list[str]] = json.loads(
 WITHOUT_SCRATCH = frozenset().union(*_LISTED.values())
 # The largest number of indices for which the gradient of an embedding is not sorted.
 UNSORTED_INDICES = 3072
-# From more rows on the gradients of a layer norm's weights are summed in two passes.
+# The gradients of a layer norm's weights are summed in two passes beyond so many rows.
 LAYER_NORM_ROWS = 64 * 1024
 
 
@@ -101,7 +103,7 @@ def _is_ready(matrix: Tensor) -> bool:
 def reduction(given: Given) -> tuple[int, ...]:
     """Staging of a reduction over some dimensions, all where none is named.
 
-    Held against one H200: the sum of 524,288 numbers takes 260 bytes, and that of 2,048 rows of
+    On one H200 the sum of 524,288 numbers needs 260 bytes, and that of 2,048 rows of
     256, a bias's gradient, 4,194,312.
     """
     tensor = given["self"]
@@ -245,7 +247,7 @@ def flash_attention_backward(given: Given) -> tuple[int, ...]:
     """dQ in fp32, row sums, and dK and dV of every query head where heads are grouped.
 
     Queries are rounded up to 128, widths to 32 (64 beyond 128).
-    Source: mha_bwd in transformers/cuda/flash_attn/flash_api.cpp; not yet held against a card.
+    Source: mha_bwd in transformers/cuda/flash_attn/flash_api.cpp; not yet compared with a card.
     """
     query, key = given["query"], given["key"]
     batch, heads, queries, width = query.shape

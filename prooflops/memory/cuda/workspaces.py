@@ -13,12 +13,12 @@ UNKNOWN_CARD = "workspaces of cuBLAS: compute_capability is not given"
 class Workspaces:
     """Enters a workspace at the first product of each thread's handle.
 
+    `cublas_bytes` is None where the card is not known.
     Source: CublasHandlePool.cpp and addmm_out_cuda_impl in Blas.cpp (torch 2.11); on one H200
     33,554,432 bytes for each of two handles, and 1,048,576 at the first biased linear layer.
     """
 
     def __init__(self, cublas_bytes: int | None) -> None:
-        # None where the card is not known.
         self._cublas_bytes = cublas_bytes
         self._entered: set[tuple[str, bool]] = set()
 
