@@ -131,7 +131,7 @@ def to_count(question: Question, first: FirstPair, pace: PacePlan, times: Times)
     settings, left = question.settings, first.measured
     verdicts = times.verdicts()
     if settings.by == TIME or not question.asked:
-        left = left.without(verdicts)
+        left = left.without(left.pairs)
     elif settings.by != INSTRUCTIONS and not settings.instructions_fail:
         left = left.without([name for name in verdicts if verdicts[name] in ("SAME", "FASTER")])
     return instructions_of(

@@ -1,5 +1,6 @@
 """The gate's count of instructions: the decision by pairs, and a count under valgrind."""
 
+import math
 import time
 from types import SimpleNamespace
 
@@ -7,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prooflops_gate.comparison import to_count
+from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Measured
 from prooflops_gate.instruments.counts import FEWER, MORE, UNSTEADY, Count, by_both, decide
 from prooflops_gate.instruments.instructions import Instructions
+from prooflops_gate.instruments.time_rule import TimeRule, plan_for
+from prooflops_gate.instruments.times import Times
 from prooflops_gate.loop import exhaust
 from prooflops_gate.rows import INSTRUCTIONS, TIME, Row
 from prooflops_gate.statistics.effects import paired
@@ -115,3 +120,21 @@ def test_a_count_that_scatters_does_not_contradict_what_time_has_confirmed():
     assert (decided.verdict, decided.by) == ("SLOWER", TIME)
     assert "does not repeat" not in decided.note
     assert not decided.note
+
+
+@pytest.mark.parametrize(("by", "counted"), [("both", ["a"]), ("instructions", ["a", "same"])])
+@pytest.mark.parametrize("asked", ["--gate-versus HEAD", ""])
+def test_what_time_leaves_open_is_counted_unless_time_alone_decides(by, counted, asked):
+    steady, contended = Timed(1.0, {}), Timed(1.0, {}, contended="beside others")
+    process = SimpleNamespace(footprint={})
+    pairs = {"a": (contended, contended), "same": (steady, steady)}
+    measured = Measured(Pair(process, process), pairs)
+    times = Times(pairs, TimeRule(plan_for(2)), math.inf)
+    times.measure(measured, 0.0)
+    for _ in range(7):
+        times.measure(measured.without(["a"]), 0.0)
+    first, pace = SimpleNamespace(measured=measured), SimpleNamespace(start_cpu_s=0.0)
+    for each, names in ((by, counted if asked else []), ("time", [])):
+        settings = SimpleNamespace(by=each, min_instructions=LIMIT, instructions_fail=False)
+        question = SimpleNamespace(settings=settings, asked=asked, ends=math.inf)
+        assert list(to_count(question, first, pace, times).costs_s) == names
