@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-
-import torch
 
 from accounting.devices import ACCELERATORS
 from accounting.devices.peaks import Accelerator
@@ -134,14 +132,8 @@ class _Search:
                 if capability not in self.as_built:
                     self.as_built[capability] = self._predicted(self.instance, capability)
                 return self.as_built[capability]
-            resized = without_values(of_size(self.user_model, argument, size))
+            resized = of_size(self.user_model, argument, size).build_without_values()
             return self._predicted(resized, capability)
 
     def _predicted(self, instance: Instance, capability: Capability) -> PredictedMemory:
         return self.training.step(instance).predict(compute_capability=capability)
-
-
-def without_values(user_model: UserModel) -> Instance:
-    """A model on the meta device, which takes neither memory nor time."""
-    with torch.device("meta"):
-        return replace(user_model, device=torch.device("meta")).build()

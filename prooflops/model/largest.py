@@ -17,7 +17,12 @@ import torch
 from prooflops.machine import device as machine
 from prooflops.memory.search import largest_size
 from prooflops.model.factory import ModelError, error_text
-from prooflops.model.step_memory import measured_steps, peak_of, prediction_of
+from prooflops.model.step_memory import (
+    measured_peak,
+    measured_steps,
+    predicted_peak,
+    prediction_of,
+)
 from prooflops.model.user_model import UserModel
 
 # A step that is as large as a CPU's memory takes minutes, and starves others.
@@ -142,8 +147,13 @@ def of_size(user_model: UserModel, argument: str, size: int) -> UserModel:
 
 
 def predicted_trial(user_model: UserModel, size: int) -> Trial:
-    prediction, why_not = prediction_of(user_model)
-    return Trial(size, peak_of(prediction) if prediction else None, None, why_not)
+    try:
+        instance = user_model.build_without_values()
+    except Exception as error:
+        # The user's code may do anything with a tensor without values.
+        return Trial(size, None, None, f"not predicted: {error_text(error)}")
+    held, why_not = prediction_of(instance, user_model.device, is_compiled=user_model.is_compiled)
+    return Trial(size, predicted_peak(held) if held else None, None, why_not)
 
 
 def measured_trial(user_model: UserModel, size: int) -> Trial:
@@ -155,4 +165,4 @@ def measured_trial(user_model: UserModel, size: int) -> Trial:
     except Exception as error:
         # The user's code may have a largest size of its own.
         return Trial(size, None, None, why_not=error_text(error))
-    return Trial(size, None, peak_of(held))
+    return Trial(size, None, measured_peak(held))

@@ -10,7 +10,7 @@ import torch
 from prooflops.counted import built
 from prooflops.counted.library_step import without_values as without_library_values
 from prooflops.memory.fits import cuda_card
-from prooflops.model.fits import Fits, fits_of, without_values
+from prooflops.model.fits import Fits, fits_of
 from prooflops.model.progress import on_stderr
 from prooflops.model.user_model import UserModel
 
@@ -44,7 +44,7 @@ def fits_of_config(
     with without_library_values():
         return fits_of(
             model,
-            without_values(model),
+            model.build_without_values(),
             ("batch", "sequence"),
             rows,
             choices=choices,

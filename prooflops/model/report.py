@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -175,18 +174,15 @@ def _generators_kept() -> Iterator[None]:
 def _copies(
     module: nn.Module, inputs: Any, make_optimizer: MakeOptimizer, loss: Loss | None
 ) -> tuple[Any, ...]:
-    """The module, its inputs, its optimizer and the loss, none of which share memory with the
-    caller's.
-    """
+    """The module, its inputs and its optimizer as copies, and the loss."""
     copies = Copies(next(module.parameters()).device)
     with user_code("copying the module"):
         copied = copies.module(module)
     given = dict(inputs) if isinstance(inputs, Mapping) else inputs
-    given = _copied(given, copies)
+    with user_code("copying the inputs"):
+        given = tree_map_only(Tensor, copies.tensor, given)
     with user_code("making the optimizer"):
         made = make_optimizer(each for each in copied.parameters() if each.requires_grad)
-    if isinstance(loss, FunctionType):
-        loss = _loss_on_copies(loss, copies)
     return copied, given, made, loss
 
 
@@ -202,24 +198,3 @@ def _optimizer_maker(optimizer: Any) -> MakeOptimizer:
         "optimizer must be a name, a class or a function of the parameters, "
         f"got a {type(optimizer).__name__}"
     )
-
-
-def _loss_on_copies(loss: FunctionType, copies: Copies) -> FunctionType:
-    """The same function with copies of the tensors that it captures or finds among its globals."""
-    names, values = loss.__code__.co_names, loss.__globals__
-    found = {name: _copied(values[name], copies) for name in names if name in values}
-    cells = [CellType(_copied(cell.cell_contents, copies)) for cell in loss.__closure__ or ()]
-    defaults, named = _copied((loss.__defaults__, loss.__kwdefaults__), copies)
-    made = FunctionType(
-        loss.__code__, {**values, **found}, loss.__name__, defaults, tuple(cells) or None
-    )
-    made.__kwdefaults__ = named
-    return made
-
-
-def _copied(tree: Any, copies: Copies) -> Any:
-    """The tensors of `tree` as they lie in memory; without values while memory is predicted."""
-    try:
-        return tree_map_only(Tensor, copies.tensor, tree)
-    except TypeError as error:
-        raise ModelError(f"model_report: {error}") from error

@@ -1,29 +1,23 @@
-"""The memory of a user's model: measured in two training steps, and predicted by the same code with
-fake tensors.
-"""
+"""The memory of a user's model: measured in two training steps, and predicted on fake tensors."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
 from prooflops.memory import (
     MeasuredMemory,
     PredictedMemory,
     measured_memory,
-    predicted_memory,
     why_uncounted,
 )
 from prooflops.memory.phases import highest
 from prooflops.model.factory import error_text, naming, user_code
+from prooflops.model.training import Training
 from prooflops.model.user_model import (
     Instance,
     UserModel,
@@ -35,7 +29,6 @@ from prooflops.model.user_model import (
 
 HELD, PEAK = "held for the backward pass", "peak of a step"
 STEP = ("forward", "backward", "update")
-Memory = PredictedMemory | MeasuredMemory
 
 
 @dataclass(frozen=True)
@@ -91,11 +84,14 @@ def tried(user_model: UserModel) -> Trial:
 
 
 def memory_of(trial: Trial) -> StepMemory | None:
-    """The memory of the second step: measured, and predicted by the same code with fake tensors."""
+    """The memory of the second step, measured and predicted."""
     if trial.memory is None:
         return None
     instance, held = trial.instance, trial.memory
-    prediction, why_not = prediction_of(trial.user_model)
+    user_model = trial.user_model
+    prediction, why_not = prediction_of(
+        instance, user_model.device, is_compiled=user_model.is_compiled
+    )
     live = {name: phase.live_bytes for name, phase in held.phases.items()}
     inputs = {id(each): each for each in tensors_of((instance.arguments, instance.keywords))}
     own = bytes_of([*instance.module.parameters(), *instance.module.buffers(), *inputs.values()])
@@ -106,13 +102,18 @@ def memory_of(trial: Trial) -> StepMemory | None:
         remarks.append(
             "the workspace of some kernels is not known: the predicted peak is a lower bound"
         )
+    predicted_held = peak = None
+    if prediction:
+        peak = predicted_peak(prediction)
+        phases = prediction.phases
+        predicted_held = phases["second forward"].live_bytes - phases["zero_grad"].live_bytes
     charged = highest(held.phases[name].charged_peak_bytes for name in STEP)
     if charged is not None:
         remarks.append(f"the caching allocator set aside {charged:,} B at the peak")
     state = [
         each
         for each in tensors_of([*instance.optimizer.state.values()])
-        if each.device.type == trial.user_model.device.type
+        if each.device.type == user_model.device.type
     ]
     measured_state = live["first update"] - live["first backward"]
     return StepMemory(
@@ -120,8 +121,8 @@ def memory_of(trial: Trial) -> StepMemory | None:
             MemoryRow("parameters, buffers, inputs", own, live["model"]),
             MemoryRow("gradients", storage_bytes_of(gradients), live["backward"] - live["cleared"]),
             MemoryRow("optimizer state", bytes_of(state), measured_state),
-            MemoryRow(HELD, held_bytes(prediction) if prediction else None, held_bytes(held)),
-            MemoryRow(PEAK, peak_of(prediction) if prediction else None, peak_of(held)),
+            MemoryRow(HELD, predicted_held, live["forward"] - live["cleared"]),
+            MemoryRow(PEAK, peak, measured_peak(held)),
         ),
         remarks=tuple(filter(None, remarks)),
         is_lower_bound=is_lower_bound,
@@ -147,9 +148,7 @@ def measured_steps(user_model: UserModel) -> tuple[Instance, MeasuredMemory]:
 
 
 def marked_steps(build: Callable[[], Instance], mark: Callable[[str], None]) -> Instance:
-    """Builds a model and takes two steps, marking each phase; measured and predicted, the code is
-    the same.
-    """
+    """Builds a model and takes two steps, marking each phase."""
     instance = build()
     mark("model")
     instance.forward().backward()  # type: ignore[no-untyped-call]
@@ -169,35 +168,32 @@ def marked_steps(build: Callable[[], Instance], mark: Callable[[str], None]) -> 
     return instance
 
 
-def prediction_of(user_model: UserModel) -> tuple[PredictedMemory | None, str]:
-    """The prediction, or None and why there is none: a model that looks at values cannot run
-    without them.
+def prediction_of(
+    instance: Instance, device: torch.device, *, is_compiled: bool
+) -> tuple[PredictedMemory | None, str]:
+    """The prediction on fake copies of a model, or None and why there is none: a model that reads
+    values cannot run without them.
     """
-    if user_model.is_compiled:
+    if is_compiled:
         return None, (
             "not predicted: compiled, and only the compiler knows what its graphs keep and fuse"
         )
     try:
-        with (
-            # The steps before these have made the workspaces of cuBLAS.
-            predicted_memory(user_model.device, workspaces=False) as held,
-            user_model.device,
-            _buildable_without_values(),
-        ):
-            marked_steps(user_model.build, held.mark)
+        # The steps before these have made the workspaces of cuBLAS.
+        return Training().step(instance, device).predict(workspaces=False), ""
     except Exception as error:
         # The user's code may do anything with a fake tensor.
         return None, f"not predicted: {error_text(error)}"
-    return held, ""
 
 
-def held_bytes(held: Memory) -> int:
-    """The bytes that the second forward pass leaves for the backward pass."""
-    return held.phases["forward"].live_bytes - held.phases["cleared"].live_bytes
+def predicted_peak(held: PredictedMemory) -> int:
+    """The predicted peak of the second step."""
+    names = ("second forward", "second backward", "second step")
+    return max(held.phases[name].peak_bytes for name in names)
 
 
-def peak_of(held: Memory) -> int:
-    """The peak of the second step."""
+def measured_peak(held: MeasuredMemory) -> int:
+    """The measured peak of the second step."""
     return max(held.phases[name].peak_bytes for name in STEP)
 
 
@@ -224,56 +220,3 @@ def storage_bytes_of(tensors: Iterable[Tensor]) -> int:
     """
     storages = [each.untyped_storage() for each in tensors]
     return sum({each._cdata: each.nbytes() for each in storages}.values())
-
-
-class _ReadableRamps(TorchFunctionMode):
-    """Lets a factory read a `torch.linspace` or its pieces: rates of stochastic depth in
-    torchvision and timm.
-
-    FakeTensorMode can keep known values, but does so for literals only.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out, kwargs = func(*args, **(kwargs or {})), kwargs or {}
-        if func is torch.linspace and isinstance(out, FakeTensor):
-            with unset_fake_temporarily():
-                out.constant = func(*args, **{**kwargs, "device": "cpu"})
-        elif (
-            func is Tensor.split
-            and isinstance(args[0], FakeTensor)
-            and args[0].constant is not None
-        ):
-            with unset_fake_temporarily():
-                known = args[0].constant.split(*args[1:], **kwargs)  # type: ignore[no-untyped-call]
-            for piece, constant in zip(out, known, strict=True):
-                piece.constant = constant
-        return out
-
-
-@contextmanager
-def _buildable_without_values() -> Iterator[None]:
-    """Lets a factory convert and initialise fake parameters as torchvision, timm and Hugging Face
-    do (torch 2.13).
-
-    `module.to(...)` swaps a fake parameter with the converted one, which fails because
-    FakeTensorMode keeps references to both: here the parameter takes the other's data. Truncated
-    normal weights are drawn again until none is outside; a prediction does not depend on their
-    values.
-    """
-    swap, draw = torch.utils.swap_tensors, nn.init._no_grad_trunc_normal_
-
-    def take_data(old: Tensor, new: Tensor) -> None:
-        if not isinstance(old, FakeTensor):
-            swap(old, new)  # type: ignore[no-untyped-call]
-        elif new is not old:
-            old.data, old.fake_device = new.data, new.fake_device  # type: ignore[attr-defined]
-
-    def without_drawing(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *args, **kwargs)
-
-    torch.utils.swap_tensors, nn.init._no_grad_trunc_normal_ = take_data, without_drawing
-    try:
-        with _ReadableRamps():
-            yield
-    finally:
-        torch.utils.swap_tensors, nn.init._no_grad_trunc_normal_ = swap, draw

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from prooflops.memory import TrainingStep, fake_copy
+from prooflops.memory.copies import Copies
 from prooflops.model.user_model import Instance
 
 # bitsandbytes keeps the state of smaller tensors in fp32 (min_8bit_size).
@@ -31,8 +33,8 @@ class Training:
     dtype: torch.dtype | None = None
     is_8bit: bool = False
 
-    def step(self, instance: Instance) -> TrainingStep:
-        """The training step on a CUDA card; the instance stays as it is.
+    def step(self, instance: Instance, device: str | torch.device = "cuda") -> TrainingStep:
+        """The training step on a device, on copies; the instance stays as it is.
 
         Raises ValueError where no layers are found to recompute.
         """
@@ -49,7 +51,8 @@ class Training:
         if self.is_8bit:
             optimizer = AdamW8bit
         called = _CalledWith(module)
-        return TrainingStep(called, given, instance.loss, optimizer=optimizer, device="cuda")
+        loss = _LossOnCopies(instance.loss, device)
+        return TrainingStep(called, given, loss, optimizer=optimizer, device=device)
 
 
 def choices_of(instance: Instance) -> tuple[Training, ...]:
@@ -173,3 +176,28 @@ def _cast(dtype: torch.dtype, tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point():
         return tensor
     return torch.empty_like(tensor, dtype=dtype, device="meta")
+
+
+class _LossOnCopies:
+    """A loss with copies of the tensors that it captures, made where they are used first."""
+
+    def __init__(self, loss: Callable[[Any], Tensor], device: str | torch.device) -> None:
+        self._loss = loss
+        self._copies = Copies(device)
+        self._is_copied = False
+
+    def __call__(self, output: Any) -> Tensor:
+        if isinstance(self._loss, FunctionType) and not self._is_copied:
+            self._loss = self._with_copies(self._loss)
+            self._is_copied = True
+        return self._loss(output)
+
+    def _with_copies(self, loss: FunctionType) -> FunctionType:
+        copied = partial(tree_map_only, Tensor, self._copies.tensor)
+        names, values = loss.__code__.co_names, loss.__globals__
+        found = {name: copied(values[name]) for name in names if name in values}
+        cells = tuple(CellType(copied(cell.cell_contents)) for cell in loss.__closure__ or ())
+        defaults = copied(loss.__defaults__)
+        made = FunctionType(loss.__code__, {**values, **found}, loss.__name__, defaults, cells)
+        made.__kwdefaults__ = copied(loss.__kwdefaults__)
+        return made

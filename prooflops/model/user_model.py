@@ -92,13 +92,19 @@ class UserModel:
     is_compiled: bool = False
 
     def build(self) -> Instance:
-        """A model fresh from the factory, under the same seed each time; without values on meta."""
+        """A model fresh from the factory, under the same seed each time."""
+        return _on_device(self._built(), self.device)
+
+    def build_without_values(self) -> Instance:
+        """A model on the meta device, which needs neither memory nor time."""
+        with torch.device("meta"):
+            return _on_device(self._built(allow_meta=True), torch.device("meta"))
+
+    def _built(self, *, allow_meta: bool = False) -> Instance:
         torch.manual_seed(SEED)
         with user_code("the factory"):
             returned = self.factory()
-        on_meta = self.device.type == "meta"
-        instance = _validated_instance(returned, allow_meta=on_meta)
-        return instance if on_meta else _on_device(instance, self.device)
+        return _validated_instance(returned, allow_meta=allow_meta)
 
 
 def refuse_sparse_gradients(instance: Instance) -> None:

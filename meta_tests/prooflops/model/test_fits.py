@@ -9,7 +9,7 @@ from torch import nn
 import prooflops
 from accounting.devices import device_called, usable_bytes
 from meta_tests.prooflops.model.conftest import model_of
-from prooflops.model.fits import USUAL_CARDS, fits_of, without_values
+from prooflops.model.fits import USUAL_CARDS, fits_of
 from prooflops.model.training import Training
 from prooflops.model.user_model import UserModel
 
@@ -24,7 +24,7 @@ def wide(batch=1):
 
 def test_a_step_fits_where_its_bytes_are_offered_and_takes_none_here():
     model = UserModel("wide", wide, CPU)
-    fits = fits_of(model, without_values(model), (), USUAL_CARDS)
+    fits = fits_of(model, model.build_without_values(), (), USUAL_CARDS)
     found = {row.fit.card: row.fit.fits for row in fits.rows}
     assert fits.remarks == ()
     assert not found["RTX 4090"]
@@ -37,7 +37,7 @@ def test_a_step_fits_where_its_bytes_are_offered_and_takes_none_here():
 def test_the_largest_size_fits_and_one_a_hundredth_larger_does_not():
     model = UserModel("wide", wide, CPU)
     card = device_called("A100 SXM4 40GB")
-    [row] = fits_of(model, without_values(model), ("batch",), (card,)).rows
+    [row] = fits_of(model, model.build_without_values(), ("batch",), (card,)).rows
     largest = row.largest["batch"]
     # Input, output and their gradient, in fp32, and what AdamW needs for its step.
     a_row = 4 * WIDTH
@@ -106,7 +106,7 @@ def test_the_groups_of_the_users_optimizer_stay():
 
 def test_what_cannot_be_changed_is_said_and_the_others_are_predicted():
     model = UserModel("wide", wide, CPU)
-    fits = fits_of(model, without_values(model), (), (device_called("T4"),), choices=True)
+    fits = fits_of(model, model.build_without_values(), (), (device_called("T4"),), choices=True)
     assert [row.training for row in fits.rows] == ["as it is", "in bf16", "8-bit AdamW"]
     assert all("no layers to recompute" in remark for remark in fits.remarks)
     assert len(fits.remarks) == 2
