@@ -28,6 +28,9 @@ MARKS = {
     False: Mark("BELOW FLOOR", BAD, "✕"),
     None: Mark("not known", OPEN, "?"),
 }
+REACHES = Mark("DELIVERS", GOOD, "✓")
+MISSES = Mark("BELOW FLOOR", BAD, "✕")
+UNKNOWN = Mark("NOT KNOWN", OPEN, "?")
 # A figure without a nominal rate fills this share of its bar at its floor.
 FLOOR_WITHOUT_NOMINAL = 0.75
 SAME_FIGURE = 1e-3
@@ -121,25 +124,22 @@ def floor_of_record(entry: Mapping[str, Any]) -> Floor:
 
 
 def verdict(found: Sequence[Figure]) -> tuple[Mark, str]:
-    """The one answer: a word, and of what or why.
+    """The one answer: a word, and the figures or the reason behind it.
 
     >>> slow = Figure("bf16", False, "", causes=("throttled: heat",))
     >>> verdict([slow, Figure("fp16", True, "")])[1]
-    'bf16 (throttled: heat); 1 of 2 figures with a known floor is below it'
+    'bf16 (throttled: heat); 1 of 2 known floors missed'
     """
     known = [each for each in found if each.met is not None]
     below = [each for each in known if not each.met]
     if below:
         named = [f"{each.name.removeprefix(MEMORY)} ({why_short(each)})" for each in below]
-        verb = "is below it" if len(below) == 1 else "are below theirs"
-        counted = f"{len(below)} of {len(known)} figures with a known floor {verb}"
-        return Mark("BELOW FLOOR", BAD, "✕"), f"{', '.join(named)}; {counted}"
+        missed = f"{len(below)} of {len(known)} known floors missed"
+        return MISSES, f"{', '.join(named)}; {missed}"
     if known:
-        verb = "is" if len(known) == 1 else "are"
-        counted = f"{len(known)} of {len(known)} figures with a known floor {verb} reached"
-        return Mark("DELIVERS", GOOD, "✓"), counted
+        return REACHES, f"{len(known)} of {len(known)} known floors reached"
     why = NOT_COMPARED if found else "no benchmark with a floor ran"
-    return Mark("NOT KNOWN", OPEN, "?"), why
+    return UNKNOWN, why
 
 
 def why_short(figure: Figure) -> str:

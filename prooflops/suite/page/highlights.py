@@ -190,22 +190,25 @@ def _training(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     for bench in steps:
         if bench.unsettled:
             yield f"a training step ({bench.case}): not known: {bench.unsettled}"
-        elif figures := [*_step_figures(bench)]:
-            takes = f"takes {engineering(bench.median_s, 's')}"
-            yield f"a training step ({bench.case}) {', '.join([takes, *figures])}"
+        else:
+            figures = ", ".join(_step_figures(bench))
+            yield f"a training step ({bench.case}) takes {figures}"
     if any(bench.has("mfu") and not bench.unsettled for bench in steps):
         yield f"for comparison, published MFU: {published_mfu_text()}"
 
 
 def _step_figures(bench: Measurement) -> Iterable[str]:
-    """What a step reaches, where its time goes, its tokens per second and their energy."""
-    if bench.has("share_of_ceiling"):
-        yield f"reaches {bench.number('share_of_ceiling'):.0%} of the own ceiling"
+    """A step's time, where it goes, what it reaches, its tokens per second and their energy."""
     names = ("forward", "backward", "optimizer")
     parts = {name: bench.number(f"{name}_s") for name in names if bench.has(f"{name}_s")}
+    time = engineering(bench.median_s, "s")
     if parts:
         most = max(parts, key=lambda name: parts[name])
-        yield f"{parts[most] / sum(parts.values()):.0%} of it {most}"
+        time += f" ({parts[most] / sum(parts.values()):.0%} of it in {most})"
+    yield time
+    if bench.has("share_of_ceiling"):
+        share = f"{bench.number('share_of_ceiling'):.0%}"
+        yield f"{share} of this machine's best {bench.dtype} rate"
     reads_text = bench.family == "mfu" or bench.case.startswith("transformer")
     unit = "token" if reads_text else "example"
     if bench.has("mfu"):
