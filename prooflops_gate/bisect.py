@@ -38,9 +38,9 @@ from prooflops_gate.statistics.decision_rule import Decision, Plan
 from prooflops_gate.statistics.effects import Effect
 from prooflops_gate.task import ReplicateFailed, Task
 
-# The numbers of pairs after which a commit is looked at.
+# A commit is decided after one of these numbers of pairs.
 LOOKS = (8, 16, 32)
-# At each look: eight pairs that agree.
+# Eight pairs that agree reach it.
 LEVEL = 1 / 256
 # git's exit code where commits that could not be decided are all that is left.
 ONLY_SKIPPED = 2

@@ -12,8 +12,7 @@ from prooflops_gate.instruments.memory import Memory
 from prooflops_gate.instruments.times import Times
 from prooflops_gate.task import OutOfTime, ReplicateFailed, Task
 
-# At least, between two lines of progress.
-SILENT_S = 20.0
+SECONDS_BETWEEN_LINES = 20.0
 
 
 def exhaust(
@@ -27,7 +26,7 @@ def exhaust(
         began = time.monotonic()
         if began + task.needs_s > task.ends:
             return
-        if began - said_at >= SILENT_S:
+        if began - said_at >= SECONDS_BETWEEN_LINES:
             said_at = began
             say(instrument.progress())
         try:

@@ -83,7 +83,7 @@ class Gate:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             self.broken = f"{session.testsfailed} errors during collection"
             raise session.Interrupted(self.broken)
-        # What a run leaves that is killed, and cannot write more.
+        # A run that is killed cannot write more.
         publish(Result("", status=INTERRUPTED, reason="it was killed"), self.config, self.settings)
         self.selection = Selection(self.config, tuple(session.items))
         with Processes(self.config, self.settings.budget_s) as processes:

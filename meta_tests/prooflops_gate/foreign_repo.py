@@ -26,7 +26,7 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
         often = {"alarm_rate": 0.3, "confirmation_level": 0.3}
         return Plan(benchmarks=1, looks=looks, confirming_pairs=2, **often)
     question.plan_for = plan
-    memory.FEWEST = 2
+    memory.PROCESSES_PER_SIDE = 2
     if "FORKED_PROCESSES" in os.environ:
         from forked_processes import fork_processes
         fork_processes()

@@ -23,7 +23,7 @@ from typing import Any
 from prooflops_gate.child.steps import traced
 
 RUNNING_ON_VALGRIND = 0x1001
-# "CT": callgrind.
+# The numbers of callgrind's requests begin with the letters CT.
 DUMP, ZERO, START, STOP = (0x43540000 + number for number in (0, 1, 4, 5))
 # long request(long default, const uint64_t words[6]), by machine.
 CODE = {
@@ -32,8 +32,7 @@ CODE = {
     # mov x3, x0; mov x4, x1; ror x12, x12 by 3, 13, 51, 61; orr x10, x10, x10; mov x0, x3; ret
     "aarch64": "e30300aa e40301aa 8c0dcc93 8c35cc93 8ccdcc93 8cf5cc93 4a010aaa e00303aa c0035fd6",
 }
-# Calls before the one that is counted.
-WARM_UP = 3
+CALLS_BEFORE_THE_COUNTED_ONE = 3
 EMPTY_CALLS = 5
 # ctypes does not keep the memory of requests alive.
 _kept: list[Any] = []
@@ -102,7 +101,7 @@ class InstructionCounter:
         self._dumps, self._dumped = dumps, 0
         self._by_function = by_function
         self._calls = [
-            *[_plain] * WARM_UP,
+            *[_plain] * CALLS_BEFORE_THE_COUNTED_ONE,
             *([self._count] if dumps else []),
             *([self._trace] if by_function else []),
         ]

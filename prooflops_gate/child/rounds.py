@@ -17,7 +17,7 @@ from prooflops_gate.task import TOOK_TOO_LONG
 
 # Key of the extra_info of a benchmark whose rounds end before the GPU has finished.
 LAUNCHES = "gate_launches"
-# Key of the extra_info with what `machine.gpu_clock` saw.
+# Key of the extra_info with the cycles that `machine.gpu_clock` counted.
 GPU = "gate_gpu"
 
 

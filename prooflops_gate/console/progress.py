@@ -8,8 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-# Between two lines.
-LONG_S = 3.0
+SECONDS_BETWEEN_LINES = 3.0
 
 
 class Progress:
@@ -39,7 +38,7 @@ class Progress:
 
         `ahead_s`: seconds of work without a line that begin now.
         """
-        if self._now() - self._printed_at + ahead_s >= LONG_S:
+        if self._now() - self._printed_at + ahead_s >= SECONDS_BETWEEN_LINES:
             self.always(text + (f", about {ahead_s:.0f} s" if ahead_s else ""))
 
     def always(self, text: str) -> None:

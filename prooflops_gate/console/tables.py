@@ -19,7 +19,7 @@ COLOURS = {
     "SLOWER": "red", "MORE MEMORY": "red", "CHANGED": "red", "MISSING": "red", "FASTER": "green",
     "LESS MEMORY": "green", "INCONCLUSIVE": "yellow", "MORE INSTRUCTIONS": "yellow",
 }  # fmt: skip
-# Columns that wrapping leaves of a cell.
+# Wrapping leaves so many characters of a cell.
 NARROWEST = 5
 
 

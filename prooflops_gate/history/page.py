@@ -19,7 +19,7 @@ from prooflops_gate.statistics.change_points import FEWEST
 # Where a machine has more plots, those that did not change are folded.
 MOST_UNFOLDED = 24
 PLOT_HEIGHT = 170.0
-# Noise of less does not fill the height of a plot.
+# Smaller noise does not fill the height of a plot.
 LEAST_HEIGHT_SHARE = 0.02
 FOOT = (
     "Points are records, oldest first, linked by commit where the remote's address is known. A "

@@ -10,7 +10,7 @@ from prooflops_gate.console.tables import engineering
 from prooflops_gate.history.records import Summary
 from prooflops_gate.statistics.change_points import FEWEST, SMALLEST, Change, change_points
 
-# Records looked at, the newest ones.
+# A trend has so many of the newest records.
 LONGEST = 300
 BARS = "▁▂▃▄▅▆▇█"
 HEAD = ["benchmark", "records", "first", "last", "trend", "changes of level"]

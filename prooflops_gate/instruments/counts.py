@@ -18,7 +18,7 @@ from scipy.special import stdtrit
 
 from prooflops_gate.rows import INSTRUCTIONS, SHOWN_LEVEL, TIME, Row, joined
 
-# The numbers of pairs after which counts are looked at.
+# Counts are decided after one of these numbers of pairs.
 LOOKS = (3, 6, 10)
 # Smaller changes are those of the counting itself, which vary by some ten instructions.
 LEAST_INSTRUCTIONS = 50

@@ -144,7 +144,7 @@ class Instructions:
         if self.batch.pairs == 0 and cut:
             self.waiting.insert(0, Batch(cut))
         if not counted:
-            # What begins now fails under valgrind, or has no time.
+            # What begins now would fail under valgrind, or has no time.
             self.waiting = [batch for batch in self.waiting if batch.pairs]
         self.pairs += 1
         for name in counted:
@@ -173,7 +173,7 @@ class Instructions:
     def decide(self) -> Decided:
         for name in self._taken:
             if name not in self.found:
-                # What the end of the time left open.
+                # The end of the time left it open.
                 self._decide(name, ended=True)
         rows = tuple(count_row(name, count) for name, count in self.found.items())
         notes = []

@@ -15,8 +15,7 @@ from prooflops_gate.instruments import Decided, Measured
 from prooflops_gate.instruments.exact import Sides
 from prooflops_gate.rows import MEMORY, Row
 
-# Processes of a side that decide.
-FEWEST = 5
+PROCESSES_PER_SIDE = 5
 # Smaller changes are never reported.
 LEAST_BYTES = 4096
 
@@ -43,7 +42,7 @@ class Memory:
 
     def _is_open(self, sides: Sides) -> bool:
         before, after = sides
-        if len(after) >= FEWEST:
+        if len(after) >= PROCESSES_PER_SIDE:
             return False
         pairs = zip(before, after, strict=True)
         return all(is_memory_open(old, new, self.min_effect) for old, new in pairs)
@@ -89,7 +88,7 @@ def memory_rows(both: Mapping[str, Sides], min_effect: float) -> list[Row]:
         for key in MEMORY:
             old = [timed.resources[key] for timed in before if key in timed.resources]
             new = [timed.resources[key] for timed in after if key in timed.resources]
-            if min(len(old), len(new)) < FEWEST:
+            if min(len(old), len(new)) < PROCESSES_PER_SIDE:
                 continue
             if _lies_above(old, new, min_effect):
                 rows.append(Row(name, key, median(old), median(new), "MORE MEMORY"))

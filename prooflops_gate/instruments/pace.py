@@ -109,11 +109,11 @@ class PacePlan:
         return replace(self, budget_s=self.budget_s - spent_s, left_s=self.left_s - spent_s)
 
     def counting_s(self, by: str, timed: Collection[Timed], left_s: float) -> float:
-        """The seconds that counting instructions gets: none where time alone decides, else a share
-        of the time left.
+        """The seconds that times first leave to counting: none where time alone decides, else a
+        share of the time left.
 
-        All of it where instructions alone decide, or the rest would be too short for a first look
-        at times, which decides nothing.
+        All of it where instructions alone decide, or where the rest would be too short for a first
+        look at times, which decides nothing.
 
         >>> costs = {"a": Cost(call_s=0.1)}
         >>> slow = PacePlan(costs, overhead_s=9.9, pairs=8, most_pairs=34, budget_s=400, left_s=380)

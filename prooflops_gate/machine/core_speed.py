@@ -55,7 +55,7 @@ class CoreSpeed:
         # Made when a benchmark first uses several.
         self._others: OtherCores | None = None
         self._moves = 0
-        # How often looking at those has preempted threads of this process.
+        # How often sampling those has preempted threads of this process.
         self.own_switches = 0
         self.begin()
 
@@ -63,8 +63,7 @@ class CoreSpeed:
         """A new benchmark."""
         # The slower work of those before and after the fastest stretch.
         self.stretch_s = math.inf
-        # Stretches.
-        self._fast = 0
+        self._fast_stretches = 0
         self._last_s, self._looked_at = math.inf, -math.inf
         # Looked at beside this one, as this benchmark uses several.
         self._cores, self._cpu_s = (
@@ -87,8 +86,8 @@ class CoreSpeed:
         work_s = self._work()
         stretch_s = max(self._last_s, work_s)
         self.stretch_s = min(self.stretch_s, stretch_s)
-        self._fast += stretch_s <= SLOW * self.fastest_s
-        if not last and self._fast < ENOUGH:
+        self._fast_stretches += stretch_s <= SLOW * self.fastest_s
+        if not last and self._fast_stretches < ENOUGH:
             work_s = self._wait(work_s)
         self._last_s, self._looked_at, self._cpu_s = work_s, perf_counter(), process_time()
 

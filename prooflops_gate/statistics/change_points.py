@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 LEVEL = 0.01
 SHUFFLES = 1999
-# Records on each side of a change point.
+# Each side of a change point has so many records.
 FEWEST = 4
 # Smaller changes are not reported.
 SMALLEST = 0.03

@@ -2,7 +2,7 @@
 
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Measured
-from prooflops_gate.instruments.memory import FEWEST, Memory
+from prooflops_gate.instruments.memory import PROCESSES_PER_SIDE, Memory
 
 
 def measured(**held):
@@ -21,9 +21,9 @@ def measured(**held):
 def test_what_may_have_changed_is_measured_in_the_processes_that_decide():
     memory = Memory(min_effect=0.05)
     assert memory.wanted is None, "the first pair measures all"
-    for number in range(FEWEST):
+    for number in range(PROCESSES_PER_SIDE):
         memory.measure(measured(same=(90_000, 90_000), more=(90_000, 180_000)), 0.0)
-        assert memory.wanted == (("more",) if number + 1 < FEWEST else ()), number
+        assert memory.wanted == (("more",) if number + 1 < PROCESSES_PER_SIDE else ()), number
     (row,) = memory.decide().rows
     assert (row.name, row.verdict) == ("more", "MORE MEMORY")
 
