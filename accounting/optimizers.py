@@ -65,11 +65,8 @@ TABLE_BYTES = 1024
 
 
 # Temporary elements per parameter element inside step(), over all tensors or, in a loop, of the
-# tensor before the current one and of the current one; a fused kernel needs none. Of classes whose
-# tensors' sizes alone decide.
+# tensor before the current one and of the current one; a fused kernel needs none.
 SCRATCH = {
-    "SGD": {"foreach": 0, "for-loop": (0, 0)},
-    "Adagrad": {"foreach": 2, "for-loop": (1, 1)},
     "Adam": {"foreach": 1, "for-loop": (1, 2)},
     "AdamW": {"foreach": 1, "for-loop": (1, 2)},
 }

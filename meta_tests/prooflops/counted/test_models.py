@@ -23,7 +23,7 @@ from accounting.models import (
     Transformer,
     step_flops,
 )
-from bench.models import build, inputs, reduced
+from bench.models import build, inputs
 from prooflops import counted
 
 # A net of the lecture's kind, as deep as Llama-3-8B and as wide.
@@ -35,7 +35,6 @@ MODELS = {
     "Mixtral-8x7B": MIXTRAL_8X7B,
     "deep linear": DEEP_LINEAR,
 }
-TRANSFORMERS = {name: model for name, model in MODELS.items() if isinstance(model, Transformer)}
 SIZES = [(1, 1024), pytest.param(3, 100, marks=pytest.mark.prove)]
 
 
@@ -76,23 +75,3 @@ def test_flops_forward_backward_and_of_the_step_are_those_counted(
     assert count.model == formula.model, "MFU counts it"
     assert count.total == formula.hardware, "HFU counts it"
     assert not count.unknown
-
-
-@pytest.mark.prove(sample=3)
-@pytest.mark.parametrize(
-    "model",
-    [reduced(model, layers=1, head_dim=8) for model in TRANSFORMERS.values()],
-    ids=TRANSFORMERS,
-)
-@pytest.mark.parametrize("pairs", ["full", "causal"])
-def test_reduced_models_are_counted_on_the_cpu_with_its_fused_attention(model, pairs):
-    net = build(model)
-    tokens = inputs(model, 2, 9)
-    with counted.flops(pairs=pairs) as count:
-        net(tokens).sum().backward()
-    if not any("flash" in name for name in count.by_operator()):
-        pytest.skip(
-            f"torch {torch.__version__} has no fused attention for grouped queries on the CPU"
-        )
-    formula = step_flops(model, 2, 9, pairs=pairs, convention="flash")
-    assert count.step == formula

@@ -109,7 +109,6 @@ PRODUCTS = {
     "complex mv": (lambda: complex_a @ complex_b[:, 0], 4 * 3 * 4),
     "sparse coo": (lambda: sparse(torch.sparse_coo) @ tall, stored * 5),
     "sparse csr": (lambda: sparse(torch.sparse_csr) @ tall, stored * 5),
-    "sparse csc": (lambda: sparse(torch.sparse_csc) @ tall, stored * 5),
     "sparse bsr": (lambda: sparse(torch.sparse_bsr, blocksize=(1, 1)) @ tall, stored * 5),
     "sparse mv": (lambda: thin.to_sparse() @ tall[:, 0], stored),
     "dense @ sparse": (lambda: a[:, :1].expand(3, 6) @ thin.to_sparse(), 3 * stored),
