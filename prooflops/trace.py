@@ -75,7 +75,7 @@ class Trace(TorchDispatchMode):
             # Jagged sequences dispatch the operators of their values.
             return NotImplemented
         if func is torch.ops.prim.device.default:
-            # A fake tensor's device.
+            # A fake tensor answers for its device.
             return func(*args)
         if _is_query(func):
             return NotImplemented if types else func(*args, **kwargs)

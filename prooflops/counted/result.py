@@ -10,7 +10,6 @@ from accounting.flops import StepFlops
 from accounting.roofline import arithmetic_intensity
 from prooflops.trace import BACKWARD, FORWARD, RECOMPUTED
 
-# The figures of an operator.
 PRODUCTS, ELEMENTWISE, UNKNOWN, READ, WRITTEN = range(5)
 # The backward phase includes recomputation.
 PHASES = {

@@ -30,8 +30,7 @@ from prooflops.trace import (
 )
 
 PHASES = ("forward", "backward", "update")
-# Spent on whole steps, timed by phase.
-SECONDS = 1.0
+TIMED_STEPS_S = 1.0
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 15
 
 
@@ -122,7 +121,7 @@ class StepTrace:
         self._operators = 0
         self._module_of_node: dict[int, str] = {}
         self._made: set[int] = set()
-        # Kept alive, so that no other storage gets their address.
+        # No other storage gets the address of one that is alive.
         self._storages: dict[int, Any] = {}
         instance.optimizer.zero_grad(set_to_none=True)
         with ExitStack() as stack:
@@ -197,7 +196,7 @@ def phase_seconds(instance: Instance, device: torch.device) -> dict[str, float]:
     timer = timing.clock(device)
     rounds: list[list[float]] = []
     spent = 0.0
-    while len(rounds) < FEWEST_ROUNDS or (len(rounds) < MOST_ROUNDS and spent < SECONDS):
+    while len(rounds) < FEWEST_ROUNDS or (len(rounds) < MOST_ROUNDS and spent < TIMED_STEPS_S):
         instance.optimizer.zero_grad(set_to_none=True)
         moments = [timer()]
         loss = instance.forward()
@@ -225,7 +224,7 @@ def _module_rows(instance: Instance, traced: StepTrace, kept: Counter[str]) -> I
         kept_within.update(dict.fromkeys(_with_ancestors(name), size))
     parts = [(OUTSIDE, None), *instance.module.named_modules(remove_duplicate=False)]
     for name, part in parts:
-        outputs = traced.modules.outputs[name]
+        outputs = traced.modules.output_shapes[name]
         forward, backward = inclusive[name, "forward"], inclusive[name, "backward"]
         yield ModuleRow(
             name=name,

@@ -33,8 +33,7 @@ BUFFERS: dict[type, tuple[str, int]] = {
 }
 MOMENTUM = ("optim.momentum-1", 1)
 FP32 = torch.float32
-# Training in fp32, by the claim about the optimizer.
-PER_PARAMETER = {"optim.adam-2": "mem.16-bytes", "optim.adagrad-1": "mem.adagrad-12"}
+FP32_CLAIMS = {"optim.adam-2": "mem.16-bytes", "optim.adagrad-1": "mem.adagrad-12"}
 # A rule of thumb applies to a model that it meets within this share.
 NAPKIN = 0.1
 HIGHEST_MFU = 0.9
@@ -135,12 +134,12 @@ def _of_memory(instance: Instance, memory: StepMemory) -> Iterator[Answer]:
     state = memory.row("optimizer state").measured_bytes - counts
     updated = bytes_of(instance.optimizer.state)
     yield _answer(claim, f"{state:,} B", holds=state == buffers * updated)
-    if claim in PER_PARAMETER and is_plain and {each.dtype for each in parameters} == {FP32}:
+    if claim in FP32_CLAIMS and is_plain and {each.dtype for each in parameters} == {FP32}:
         elements = sum(each.numel() for each in parameters)
         training = (bytes_of(parameters) + held + state) / elements
         peak = memory.row(PEAK).measured_bytes / elements
         figure, at_peak = f"{training:g} B per parameter", f"{peak:.1f} B per parameter at the peak"
-        yield _answer(PER_PARAMETER[claim], figure, holds=training == 4 * (2 + buffers))
+        yield _answer(FP32_CLAIMS[claim], figure, holds=training == 4 * (2 + buffers))
         yield _answer("mem.omits-activations", at_peak, holds=peak > training)
 
 

@@ -36,11 +36,12 @@ USUAL_CARDS = tuple(
 
 @dataclass(frozen=True)
 class FitRow:
-    """Whether one kind of training fits on one card."""
+    """Whether one kind of training fits on one card, and the largest value of each argument that
+    may grow; 0 where not even one fits.
+    """
 
     training: str
     fit: Fit
-    # The largest value that fits of each argument that may grow; 0 where not even one does.
     largest: Mapping[str, int]
 
     @property
@@ -51,13 +52,13 @@ class FitRow:
 
 @dataclass(frozen=True)
 class Fits:
-    """Which trainings fit on which cards; the `arguments` of the factory are those that may
-    grow.
+    """Which trainings fit on which cards, and remarks that say why some are missing.
+
+    The `arguments` of the factory are those that may grow.
     """
 
     rows: tuple[FitRow, ...]
     arguments: Sequence[str]
-    # Why something is missing.
     remarks: tuple[str, ...] = ()
 
     @property

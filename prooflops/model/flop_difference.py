@@ -115,8 +115,7 @@ class ExplainedFlops:
         return self.difference(phase) - explained
 
 
-# The parameters of a product, by index, and its FLOPs.
-_Product = tuple[tuple[int, ...], int]
+_FactorsAndFlops = tuple[tuple[int, ...], int]
 
 
 @dataclass
@@ -144,9 +143,9 @@ class ProductsOfParameters:
         self.checkpointed = self.fused_recomputed = 0
         self._uses = [_ParameterUse() for _ in self.parameters]
         self._without_parameter = {"forward": 0, "backward": 0}
-        self._of_node: defaultdict[int | None, list[_Product]] = defaultdict(list)
+        self._of_node: defaultdict[int | None, list[_FactorsAndFlops]] = defaultdict(list)
         self._spans: defaultdict[int, list[tuple[int, int, frozenset[int]]]] = defaultdict(list)
-        # Storages kept alive, so that no other tensor gets their address.
+        # No other tensor gets the address of a storage that is alive.
         self._kept_alive: list[Any] = []
         for index, parameter in enumerate(self.parameters):
             self._add_origin(parameter, frozenset({index}))
@@ -210,7 +209,7 @@ class ProductsOfParameters:
                 use.products += 1
                 use.convolved |= name in CONVOLUTIONS
             self._without_parameter["forward"] += 0 if factors else flops
-            # A bias, or the scale of a weight.
+            # A bias, or the scale of a weight, is applied elementwise.
             for index in self._origins(tensors) - {*factors}:
                 self._uses[index].elementwise = True
             return
@@ -238,7 +237,7 @@ class ProductsOfParameters:
             self.fused_recomputed += flops - needed
 
     def _factors_of_gradient(
-        self, of_node: list[_Product], outputs: list[Tensor]
+        self, of_node: list[_FactorsAndFlops], outputs: list[Tensor]
     ) -> tuple[int, ...]:
         """The factors of the product whose parameter has the shape of this gradient; else those of
         the first.
@@ -275,8 +274,6 @@ class ProductsOfParameters:
             yield index, share
             flops -= share
 
-    # The parameters that a tensor is a part of, or was computed from alone.
-
     def _add_origin(self, tensor: Tensor, indices: frozenset[int]) -> None:
         start = int(tensor.storage_offset()) * tensor.element_size()
         last = sum(
@@ -304,8 +301,6 @@ class ProductsOfParameters:
             if not self._origin_of(out):
                 self._add_origin(out, frozenset().union(*origins))
         return True
-
-    # The difference in parts.
 
     def _parts(self, tokens: int) -> tuple[Difference, ...]:
         """Rule minus counted, by reason, the largest first; without those that are 0."""

@@ -27,10 +27,8 @@ from prooflops.model.user_model import UserModel
 
 # A step that is as large as a CPU's memory takes minutes, and starves others.
 DEFAULT_CPU_LIMIT = 2**30
-# Without a prediction no further size is tried after so long.
-LONGEST_S = 60.0
-# The gap between the largest size that fits and the smallest that does not, as a share.
-CLOSE = 0.01
+LONGEST_MEASURING_S = 60.0
+LARGEST_GAP = 0.01
 
 
 @dataclass(frozen=True)
@@ -81,24 +79,24 @@ def largest_of(user_model: UserModel, argument: str, limit: int | None = None) -
     is_predicted = predicted(first)[0] is not None
     remark = trials[first].why_not
     if is_predicted:
-        found, beyond = largest_size(predicted, first, limit_bytes, close=CLOSE)
+        found, beyond = largest_size(predicted, first, limit_bytes, close=LARGEST_GAP)
         if found:
             measured = measured_trial(of_size(user_model, argument, found), found)
             trials[found] = replace(measured, predicted_bytes=trials[found].predicted_bytes)
     else:
         del trials[first]
-        ends = time.monotonic() + LONGEST_S
+        ends = time.monotonic() + LONGEST_MEASURING_S
         measured_sizes = functools.partial(tried, measured_trial)
         found, beyond = largest_size(
             measured_sizes,
             first,
             limit_bytes,
             growth=2,
-            close=CLOSE,
+            close=LARGEST_GAP,
             more=lambda: time.monotonic() < ends,
         )
         if beyond not in trials:
-            remark += f"; stopped after {LONGEST_S:.0f} s: a larger one may fit"
+            remark += f"; stopped after {LONGEST_MEASURING_S:.0f} s: a larger one may fit"
     rows = tuple(trials[size] for size in sorted(trials))
     larger = beyond if beyond in trials else None
     return Largest(

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from prooflops.model.step_memory import Trial
 
 MODEL_TEST = Path("bench", "test_user_model.py")
-# By the value of --model.
-_trials = pytest.StashKey["dict[str, Trial]"]()
+_trials_by_spec = pytest.StashKey["dict[str, Trial]"]()
 _examinations = pytest.StashKey["list[Examination]"]()
 
 
@@ -61,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     suggest_options(parser, pluginmanager, "prooflops")
 
 
-# After the suite's own, which chooses the device.
+# It runs after the suite's own, which chooses the device.
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     options = config.option
@@ -80,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--model measures and prints in one process: run it without -n")
     config.stash[_examinations] = []
     try:
-        config.stash[_trials] = {spec: _trial_of(config, spec) for spec in options.model}
+        config.stash[_trials_by_spec] = {spec: _trial_of(config, spec) for spec in options.model}
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     test = config.rootpath / MODEL_TEST
@@ -135,12 +134,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "user_model" in metafunc.fixturenames:
-        specs = metafunc.config.stash.get(_trials, None)
+        specs = metafunc.config.stash.get(_trials_by_spec, None)
         if specs is None:
             raise pytest.UsageError(
                 f"{metafunc.definition.nodeid} is about your own model: name it by --model FACTORY"
             )
-        # By parameters, so that the model is in the test's id.
+        # A parameter puts the model into the test's id.
         metafunc.parametrize("user_model", specs, indirect=True, scope="session")
 
 
@@ -153,7 +152,7 @@ def user_model(request: pytest.FixtureRequest) -> Examination:
     config, spec = request.config, request.param
     choices = config.option.fits_choices
     examination = examine(
-        config.stash[_trials][spec],
+        config.stash[_trials_by_spec][spec],
         _stages(config, spec),
         arguments=config.option.model_largest,
         limit=_limit(config),

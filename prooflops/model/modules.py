@@ -25,10 +25,9 @@ class RunningModules:
     """
 
     def __init__(self, whole: nn.Module) -> None:
-        # The shapes of each call's output in the forward pass.
-        self.outputs: defaultdict[str, list[str]] = defaultdict(list)
+        self.output_shapes: defaultdict[str, list[str]] = defaultdict(list)
         self._names: defaultdict[int, list[str]] = defaultdict(list)
-        # The module that calls each: its parent, or that of the list it is in.
+        # A module in a list is called by the parent of the list.
         self._callers: dict[str, str] = {}
         lists = set[str]()
         for name, each in whole.named_modules(remove_duplicate=False):
@@ -39,8 +38,7 @@ class RunningModules:
             if getattr(each.forward, "__func__", None) is nn.Module.forward:
                 lists.add(name)
         self._running = [OUTSIDE]
-        # How often each running module has called each other one.
-        self._calls: list[Counter[int]] = [Counter()]
+        self._calls_by_running: list[Counter[int]] = [Counter()]
 
     @property
     def name(self) -> str:
@@ -56,8 +54,8 @@ class RunningModules:
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         self._running.append(self._name_of(module))
-        self._calls[-1][id(module)] += 1
-        self._calls.append(Counter())
+        self._calls_by_running[-1][id(module)] += 1
+        self._calls_by_running.append(Counter())
 
     def _name_of(self, module: nn.Module) -> str:
         caller = self.name
@@ -66,13 +64,13 @@ class RunningModules:
         is_top = caller in ("", OUTSIDE)
         within = [name for name in names if is_top or name.startswith(f"{caller}.")]
         names = own or within or names
-        return names[self._calls[-1][id(module)] % len(names)]
+        return names[self._calls_by_running[-1][id(module)] % len(names)]
 
     def _leave(self, module: nn.Module, _: Any, output: Any) -> None:
         name = self._running.pop()
-        self._calls.pop()
+        self._calls_by_running.pop()
         if id(module) in self._names and phase() == FORWARD:
-            self.outputs[name].append(_shapes_text(output))
+            self.output_shapes[name].append(_shapes_text(output))
 
 
 def _shapes_text(output: Any) -> str:

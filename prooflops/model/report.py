@@ -38,7 +38,7 @@ NOTES = (
     "measured on a copy of the module",
     "time of a step, MFU and HFU: not measured here, but by --model",
 )
-# A closure, a subclass, sparse gradients.
+# These need a closure, a subclass or sparse gradients.
 NEED_MORE = ("LBFGS", "Optimizer", "SparseAdam")
 FOUND = {
     name: each
@@ -54,16 +54,17 @@ OPTIMIZERS = {
 class ModelReport:
     """The facts about a module: its figures, a tree of its modules as text, and the page of
     `--model`.
+
+    A step is a forward and a backward pass. A peak is None where the page says why: of a device
+    that keeps no account, or predicted for a module or a loss that cannot run without values.
     """
 
     examination: Examination
     parameters: int
     flops_forward: int
-    # Forward and backward, as they ran.
     flops_step: int
     rule_2nd: int
     rule_6nd: int
-    # None for a module, or a loss, that cannot run without values: the page says why.
     predicted_peak_bytes: int | None
     measured_peak_bytes: int | None
 
@@ -91,7 +92,7 @@ class ModelReport:
         measured = bytes_text(self.measured_peak_bytes)
         predicted = bytes_text(self.predicted_peak_bytes)
         memory = self.examination.memory
-        if memory is not None and memory.is_lower_bound:
+        if memory is not None and memory.is_peak_lower_bound:
             predicted = f"at least {predicted}"
         lines = [
             *aligned(rows),

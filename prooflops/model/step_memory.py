@@ -54,15 +54,16 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """The memory of a training step after the first one."""
+    """The memory of a training step after the first one.
+
+    The peaks of phases are measured; the update is the optimizer's. Gradients are dropped where
+    they are set to None.
+    """
 
     rows: tuple[MemoryRow, ...]
     remarks: tuple[str, ...]
-    # Whether the predicted peak is one.
-    is_lower_bound: bool
-    # By phase, measured; the update is the optimizer's.
+    is_peak_lower_bound: bool
     phase_peaks: dict[str, int]
-    # Freed where gradients are set to None.
     dropped_gradient_bytes: int
 
     def row(self, name: str) -> MemoryRow:
@@ -71,7 +72,7 @@ class StepMemory:
 
 def tried(user_model: UserModel) -> Trial:
     """Builds a model and takes two training steps; raises ModelError if that is impossible."""
-    # Or torch's profiler prints when it starts and stops.
+    # Otherwise torch's profiler prints when it starts and stops.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     compiled = compiled_frames()
     with naming(user_model.spec, user_model.option), user_code("a training step"):
@@ -125,7 +126,7 @@ def memory_of(trial: Trial) -> StepMemory | None:
             MemoryRow(PEAK, peak, measured_peak(held)),
         ),
         remarks=tuple(filter(None, remarks)),
-        is_lower_bound=is_lower_bound,
+        is_peak_lower_bound=is_lower_bound,
         phase_peaks={name: held.phases[name].peak_bytes for name in STEP},
         dropped_gradient_bytes=live["first update"] - live["cleared"],
     )

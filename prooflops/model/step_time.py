@@ -16,8 +16,7 @@ from prooflops.suite.page.measurement import CONTENDED, WIDEST_SPREAD
 from prooflops_gate.console.tables import engineering
 
 OVERHEAD = "overhead"
-# Operators that are timed together.
-CHAIN = 50
+OPERATORS_TIMED_TOGETHER = 50
 
 
 @dataclass(frozen=True)
@@ -160,8 +159,8 @@ def overhead_s(device: torch.device) -> float:
 
     def chain() -> None:
         y = x
-        for _ in range(CHAIN):
+        for _ in range(OPERATORS_TIMED_TOGETHER):
             y = y * 1.5
         y.sum().backward()  # type: ignore[no-untyped-call]
 
-    return timing.time(chain, device, warmup=5, rounds=21).median_s / (2 * CHAIN)
+    return timing.time(chain, device, warmup=5, rounds=21).median_s / (2 * OPERATORS_TIMED_TOGETHER)

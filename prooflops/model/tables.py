@@ -22,8 +22,7 @@ MOST_ROWS = 10
 NOT_KNOWN = "not known"
 MEMORY_TITLE, STEP_TITLE = "memory, second step", "one training step"
 MODULE_HEAD = ["parameters", "FLOPs forward", "FLOPs backward", "kept", "forward", "backward"]
-# Indents a module within another.
-INDENT = "\u2003"
+INDENT_OF_A_MODULE = "\u2003"
 
 
 def sections_of(examination: Examination) -> Iterator[Section]:
@@ -284,7 +283,7 @@ def tree_section(breakdown: Breakdown) -> Section:
     rows = [["module", "kind", "calls", *MODULE_HEAD, "output"]]
     for row in breakdown.modules:
         name = row.name.rpartition(".")[2] if row.depth else row.name or row.kind
-        cells = [INDENT * row.depth + name, row.kind, f"{row.calls:,}"]
+        cells = [INDENT_OF_A_MODULE * row.depth + name, row.kind, f"{row.calls:,}"]
         rows.append([*cells, *module_figures(row), row.output])
     return Section("every module", rows, anchor="every-module", is_folded=True)
 

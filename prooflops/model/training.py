@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from inspect import signature
 from types import CellType, FunctionType
 from typing import Any
@@ -20,8 +20,8 @@ from prooflops.model.user_model import Instance
 
 # bitsandbytes keeps the state of smaller tensors in fp32 (min_8bit_size).
 LEAST_IN_8_BITS = 4096
-# Elements that share a scale, and codes of a map.
-BLOCK = 256
+ELEMENTS_PER_SCALE = 256
+CODES_PER_MAP = 256
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class AdamW8bit(torch.optim.Optimizer):
     Two states of a byte an element with an fp32 scale for each 256, and two maps of 256 codes in
     all; both in fp32 for a tensor below 4,096 elements. Its kernels work in place.
     Source: Optimizer2State.init_state in bitsandbytes/optim/optimizer.py, whose blocks were of
-    2,048 elements before 0.44. Not held against a card.
+    2,048 elements before 0.44. Not compared with a card.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -124,9 +124,9 @@ class AdamW8bit(torch.optim.Optimizer):
                 state[name] = torch.zeros_like(tensor, dtype=torch.float32)
             return
         if not self.maps:
-            self.maps = [torch.empty(BLOCK, device=tensor.device) for _ in range(2)]
+            self.maps = [torch.empty(CODES_PER_MAP, device=tensor.device) for _ in range(2)]
         for number in (1, 2):
-            blocks = -(-tensor.numel() // BLOCK)
+            blocks = -(-tensor.numel() // ELEMENTS_PER_SCALE)
             state[f"state{number}"] = torch.zeros_like(tensor, dtype=torch.uint8)
             state[f"absmax{number}"] = torch.zeros(blocks, device=tensor.device)
 
@@ -179,23 +179,23 @@ def _cast(dtype: torch.dtype, tensor: Tensor) -> Tensor:
 
 
 class _LossOnCopies:
-    """A loss with copies of the tensors that it captures, made where they are used first."""
+    """A loss with copies of the tensors that it captures, made at its first call."""
 
     def __init__(self, loss: Callable[[Any], Tensor], device: str | torch.device) -> None:
         self._loss = loss
-        self._copies = Copies(device)
-        self._is_copied = False
+        self._device = device
 
     def __call__(self, output: Any) -> Tensor:
-        if isinstance(self._loss, FunctionType) and not self._is_copied:
-            self._loss = self._with_copies(self._loss)
-            self._is_copied = True
-        return self._loss(output)
+        return self._copied(output)
 
-    def _with_copies(self, loss: FunctionType) -> FunctionType:
-        copied = partial(tree_map_only, Tensor, self._copies.tensor)
-        names, values = loss.__code__.co_names, loss.__globals__
-        found = {name: copied(values[name]) for name in names if name in values}
+    @cached_property
+    def _copied(self) -> Callable[[Any], Tensor]:
+        loss = self._loss
+        if not isinstance(loss, FunctionType):
+            return loss
+        copied = partial(tree_map_only, Tensor, Copies(self._device).tensor)
+        values = loss.__globals__
+        found = {name: copied(values[name]) for name in loss.__code__.co_names if name in values}
         cells = tuple(CellType(copied(cell.cell_contents)) for cell in loss.__closure__ or ())
         defaults = copied(loss.__defaults__)
         made = FunctionType(loss.__code__, {**values, **found}, loss.__name__, defaults, cells)

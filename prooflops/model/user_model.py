@@ -21,8 +21,7 @@ SEED = 0
 class Instance:
     """One model fresh from the factory, on the device under test, ready for a training step.
 
-    `notes` are choices made for the user, for the page. `stated_tokens` is D, if the factory states
-    it.
+    `notes` are choices made for the user. `stated_tokens` is D, if the factory states it.
     """
 
     module: nn.Module
@@ -81,14 +80,13 @@ class Instance:
 class UserModel:
     """The factory that `--model` names, or one that copies a module, and the device under test.
 
-    `option` stands in front of `spec` in errors.
+    Errors begin with `option` and `spec`. Whether it is compiled is known after its first step.
     """
 
     spec: str
     factory: Callable[[], Any]
     device: torch.device
     option: str = "--model"
-    # Known after its first step.
     is_compiled: bool = False
 
     def build(self) -> Instance:
