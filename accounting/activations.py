@@ -195,8 +195,8 @@ def activation_bytes(
     if not every:
         return sum(tensor.bytes for tensor in saved)
     ends = sum(tensor.bytes for tensor in saved if not _in_block(tensor))
-    # Of a deep linear net the input of the first segment is the batch, but the output of the last
-    # is the head's input.
+    # The first segment of a deep linear net has the batch as input, but the last one's output is
+    # the input of the head.
     layers = sum(number for number, _ in layers_of(model)[0])
     segments = -(-getattr(model, "layers", layers) // every)
     return ends + segments * _layer_input_bytes(model, part, sequence, dtype)

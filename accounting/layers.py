@@ -128,14 +128,14 @@ def mixture(
     """A router and `experts` MLPs; each token goes to `active` of them. `options` are those of
     `mlp`.
 
-    Every token also meets an MLP of width `shared`. `corrections` balance the router's choice, one
+    Every token also passes an MLP of width `shared`. `corrections` balance the router's choice, one
     per expert: a part of their own, as published counts include them, and transformers does not,
     where they are a buffer (DeepSeek-V3, Kimi-K2, GLM-4.5).
 
     >>> mixtral = mixture(4096, 14336, experts=8, active=2, gated=True)
     >>> sum(maps.parameters for maps in mixtral.linear_maps)
     1409318912
-    >>> sum(maps.met * maps.weights for maps in mixtral.linear_maps)
+    >>> sum(maps.used * maps.weights for maps in mixtral.linear_maps)
     352354304
     """
     if active > experts:

@@ -97,11 +97,11 @@ def optimizer_state_bytes(
     before the first step, None after many.
     Scalars: most optimizers keep some per parameter tensor, such as a step count. They lie on the
     CPU, unless the optimizer is fused or capturable (ASGD's always lie on the device). They count
-    if shapes or `tensors` are given; a bare number of `parameters` gives what a CUDA device holds.
+    if shapes or `tensors` are given; a bare number of `parameters` means a CUDA device.
     L-BFGS adds two buffers per iteration until its history is full, with 20 iterations per step:
     exact if each has positive curvature and none ends early.
-    Adafactor's state depends on the shapes and needs them. Muon takes only matrices.
-    8-bit optimizers take a number as one large tensor, and with shapes include their code tables,
+    Adafactor's state depends on the shapes and needs them. Muon updates only matrices.
+    8-bit optimizers: a number counts as one large tensor; with shapes their code tables count,
     1,024 bytes per buffer.
 
     Raises ValueError for shapes that the optimizer lacks or refuses.
@@ -183,7 +183,7 @@ def _bytes_in_blocks(kept: Optimizer, sizes: Sequence[int], exact: bool) -> int:
 
 @dataclass(frozen=True)
 class ModelState:
-    """Bytes that training holds at any batch size, by class of tensors.
+    """Bytes that training keeps at any batch size, by class of tensors.
 
     >>> ModelState(parameters=2000, gradients=2000, state=8000, master=4000).total
     16000
@@ -208,7 +208,7 @@ def model_state(
     """Bytes of parameters, gradients, optimizer state and master copy after a step, before
     gradients are freed.
 
-    Each class takes parameters · bytes of its own dtype. Exact by tensor sums; activations, module
+    Each class has parameters · bytes of its own dtype. Exact by tensor sums; activations, module
     buffers, workspaces and allocator rounding come on top (`training_bytes`,
     `prooflops.memory.allocator`).
     Source: the "model states" of Rajbhandari et al. 2020 (ZeRO), section 3.1,
@@ -315,8 +315,8 @@ def optimizer_step_peak_bytes(
     scratch.
 
     `sizes` are the elements of each parameter tensor, in the optimizer's order. For AdamW in fp32:
-    a fused kernel needs no scratch, 16 bytes per parameter. foreach (torch's default on CUDA) holds
-    √v of all tensors: 20. The for-loop (default on the CPU) holds √v, the denominator and the
+    a fused kernel needs no scratch, 16 bytes per parameter. foreach (torch's default on CUDA) keeps
+    √v of all tensors: 20. The for-loop (default on the CPU) keeps √v, the denominator and the
     previous denominator: at most 16 + 3 × the largest tensor.
     Exact from the second step on up to 20 bytes of boxed scalars on the CPU. Not
     for a capturable, differentiable or maximising optimizer.

@@ -117,7 +117,7 @@ def parameter_count(model: Model) -> int:
 
 @checked(model=validated_model)
 def active_parameter_count(model: Model) -> int:
-    """Parameters that one token meets: all but those of the experts it is not sent to.
+    """Parameters that one token uses: all but those of the experts it is not sent to.
 
     The N of 6ND for a mixture of experts. Published figures treat the input embedding, which a
     token reads one line of, differently: DeepSeek-V3's 37 B and Mixtral's 12.9 B include it as
@@ -127,7 +127,7 @@ def active_parameter_count(model: Model) -> int:
     12879925248
     """
     idle = sum(
-        (maps.layers * maps.copies - maps.met) * (maps.weights + maps.biases)
+        (maps.layers * maps.copies - maps.used) * (maps.weights + maps.biases)
         for maps in model.linear_maps
     )
     return parameter_count(model) - idle
@@ -154,7 +154,7 @@ def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf
     """FLOPs and bytes of one further token for each of `batch` sequences; its `intensity` bounds
     generation.
 
-    Each weight that a token meets is read once per batch, each sequence's cache once; of the
+    Each weight that a token uses is read once per batch, each sequence's cache once; of the
     experts at most as many as the batch can reach. Ignored: activations, the new token's own cache
     entry, look-ups.
 
@@ -179,7 +179,7 @@ def decoding_work(model: Model, batch: int, context: Lengths, dtype: Dtype = "bf
 
 @checked("batch", model=validated_model)
 def forward_flops(model: Model, batch: int, sequence: Lengths = 1, *, pairs: str = "full") -> int:
-    """FLOPs of a forward pass: 2·rows·(weights that a row meets), and the attention of every layer.
+    """FLOPs of a forward pass: 2·rows·(weights that multiply a row), and attention.
 
     `batch` sequences of `sequence` tokens. A deep linear net has no sequence: its examples are
     batch·sequence. `pairs` counts all pairs of query and key ("full") or those that mask and window

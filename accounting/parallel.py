@@ -1,7 +1,7 @@
 """Training on many devices: parameters that each stores, bytes it sends in a step, and its idle
 time.
 
-For transformers. Where layers differ, the fullest stage has those that hold most: exact if they are
+For transformers. Where layers differ, the fullest stage has the largest: exact if they are
 neighbours, like DeepSeek-V3's with experts. Bytes on the wire are those that one device of the
 busiest stage sends by ring algorithms, which send the least. Ignored: padding, latency, and
 collectives of a few numbers (gradients of norms, the loss, the norm of the gradients). Every
@@ -37,9 +37,10 @@ ZERO_SHARDS: dict[int, tuple[str, ...]] = {
 # Each of n ranks sends this many times (n − 1)/n of the array; a "send" goes whole to one
 # neighbour.
 PASSES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
-# Parts and maps that every rank of a tensor group holds whole; low ranks of MLA as Megatron does.
+# Parts and maps that every rank of a tensor group stores whole; low ranks of MLA as Megatron does.
 REPLICATED = {"norms", "positions", "router", "corrections", "query_down", "latent"}
-KEYS = ("key", "value")  # each rank holds at least one head of them
+# Each rank stores at least one head of them.
+KEYS = ("key", "value")
 
 
 @checked(ranks=at_least_one)
@@ -117,7 +118,7 @@ class Parallelism:
 
     @property
     def replicas(self) -> int:
-        """Devices that hold the same parameters, or shards of the same."""
+        """Devices that store the same parameters, or shards of the same."""
         return self.data * self.context
 
     @property
@@ -210,7 +211,7 @@ def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
     """
     (own, _), (layers, outside) = split.stage_layers(model), layers_of(model)
 
-    def held(parts: Parts, number: int, looked_up: bool | None = None) -> tuple[int, int]:
+    def stored(parts: Parts, number: int, looked_up: bool | None = None) -> tuple[int, int]:
         """Elements of one of `number` layers: those that all tokens meet, and experts."""
         dense = routed = 0
         for each in (*parts.other_parameters, *parts.linear_maps):
@@ -223,10 +224,10 @@ def device_parameters(model: Model, split: Parallelism) -> tuple[int, int, int]:
                 dense += elements
         return dense, routed
 
-    kinds = [(number, *held(of, number)) for number, of in layers]
+    kinds = [(number, *stored(of, number)) for number, of in layers]
     own_layers, experts = _fullest(kinds, own)
-    first, _ = held(outside, 1, looked_up=True)
-    last, more = held(outside, 1, looked_up=False)
+    first, _ = stored(outside, 1, looked_up=True)
+    last, more = stored(outside, 1, looked_up=False)
     tied = sum(-(-maps.weights // split.tensor) for maps in model.linear_maps if not maps.copies)
     ends = first + last if split.pipeline == 1 else max(first, last + tied)
     return own_layers, experts + more, ends
@@ -243,10 +244,10 @@ def _fullest(kinds: Iterable[tuple[int, int, int]], own: int) -> tuple[int, int]
     """
     first = second = 0
     for number, one, other in sorted(kinds, key=lambda kind: -kind[1] - kind[2]):
-        taken = min(number, own)
-        own -= taken
-        first += taken * one
-        second += taken * other
+        chosen = min(number, own)
+        own -= chosen
+        first += chosen * one
+        second += chosen * other
     return first, second
 
 

@@ -87,7 +87,7 @@ class LinearMaps(Part):
         return self.layers * self.copies * (self.weights + self.biases)
 
     @property
-    def met(self) -> int:
+    def used(self) -> int:
         """Stored matrices that one row is multiplied by, in all layers."""
         return self.layers * min(self.copies, self.uses)
 
@@ -261,7 +261,7 @@ class Parts:
 
 
 def layers_of(model: Any) -> tuple[list[tuple[int, Parts]], Parts]:
-    """Each kind of repeated layer of a model with the number of its layers, and what stands outside
+    """Each kind of repeated layer of a model with the number of its layers, and what is outside
     of all layers.
 
     >>> first, second, head = (Parts((LinearMaps("mlp", 8, 8),)) for _ in range(3))

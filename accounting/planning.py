@@ -53,7 +53,7 @@ def affordable_flops(days: float, devices: int, peak_flop_per_s: float, mfu: flo
 
 @checked("flops")
 def training_s(flops: int, devices: int, peak_flop_per_s: float, mfu: float) -> float:
-    """Seconds that FLOPs of training take: FLOPs / (devices · peak · MFU).
+    """Seconds that FLOPs of training last: FLOPs / (devices · peak · MFU).
 
     For a better count than 6ND: steps · `accounting.models.step_flops(...).model`. Ignores the same
     as `training_days`.
@@ -71,13 +71,13 @@ def training_days(
 
     A bound from below. Ignored: communication outside the measured MFU, checkpoints, failures, data
     loading, evaluation; of the FLOPs all but 6ND: attention, +15 % for a 70B model at 8,192 tokens,
-    and the optimizer. Recomputation takes up to a third more time at the same MFU. For a mixture of
+    and the optimizer. Recomputation costs up to a third more time at the same MFU. For a mixture of
     experts pass the active parameters.
 
     >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12 / 2, mfu=0.5))
     144
 
-    The sparse peak, taken by mistake, halves them.
+    The sparse peak, used by mistake, halves them.
 
     >>> round(training_days(70 * 10**9, 15 * 10**12, 1024, 1979e12, mfu=0.5))
     72
@@ -121,12 +121,12 @@ def device_state(
     optimizer: str | Optimizer = "adamw",
     recipe: str | Recipe = "fp32",
 ) -> ModelState:
-    """Bytes of model state on the fullest device: sharded classes hold ⌈parameters / devices⌉
+    """Bytes of model state on the fullest device: sharded classes have ⌈parameters / devices⌉
     elements.
 
     Stage 0 (data parallel) shards nothing; 1 the optimizer state and master copy, 2 also gradients,
     3 (FSDP) also parameters. Ignored: activations, padding of each tensor, and layers that stages 2
-    and 3 hold whole while at work.
+    and 3 store whole while at work.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 120, 31.4, 16.6 and 1.9 GB.
 
     >>> for stage in (0, 1, 2, 3):
@@ -140,10 +140,10 @@ def device_state(
     sharded = ZERO_SHARDS[validated_choice("zero_stage", zero_stage, ZERO_SHARDS)]
     whole = model_state(parameters, optimizer, recipe)
     shard = model_state(-(-parameters // devices), optimizer, recipe)
-    held = {}
+    parts = {}
     for part in ("parameters", "gradients", "state", "master"):
-        held[part] = getattr(shard if part in sharded else whole, part)
-    return ModelState(**held)
+        parts[part] = getattr(shard if part in sharded else whole, part)
+    return ModelState(**parts)
 
 
 @checked("memory_bytes", devices=at_least_one)
@@ -171,7 +171,7 @@ def largest_model_parameters(
 
     # Every recipe has parameters of at least 4 bits, so no more than two a byte of all devices fit.
     most = 2 * memory_bytes * devices
-    # No parameters take no bytes, but a wrong name is refused.
+    # No parameters have no bytes, but a wrong name is refused.
     fitting = state_bytes(0)
     while fitting < most:
         middle = (fitting + most + 1) // 2

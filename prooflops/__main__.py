@@ -41,7 +41,7 @@ KNOWN = {
 }
 USUAL_SEQUENCE = 8192
 USUAL_DEVICE = "H100 SXM"
-# Cards that --fits tells of.
+# The cards of --fits, unless --device names another.
 CARDS = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB", "H200 SXM 141GB")
 NEEDED = "transformers 5 or later, torch and prooflops: pip install prooflops transformers"
 # A label, its text, and the same figures for programs.
@@ -80,7 +80,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--recipe", default="bf16-fp32-gradients-master", help=recipe)
     add("--optimizer", default="adamw", help="default: %(default)s")
     cards = (
-        "instead: the cards, or the --device, that a training step fits on, and how many it takes"
+        "instead: the cards, or the --device, that a training step fits on, and how many are needed"
     )
     add("--fits", action="store_true", help=cards)
     choices = "--fits, also with layers recomputed, in fp32 and with 8-bit AdamW"
@@ -138,43 +138,45 @@ def count(name: str, figure: str) -> int:
     return at_least_one(name, amount(figure, name))
 
 
-def napkin(asked: argparse.Namespace) -> Lines:
+def napkin(options: argparse.Namespace) -> Lines:
     """The lines of the answer. Raises ValueError, naming what is valid."""
-    model, config = model_called(asked.model, asked.ignore)
-    device = device_called(asked.device or USUAL_DEVICE)
+    model, config = model_called(options.model, options.ignore)
+    device = device_called(options.device or USUAL_DEVICE)
     contexts = [table.longest for table in model.other_parameters if table.longest]
     if stated := config.get("max_position_embeddings", config.get("n_positions")):
         contexts.append(stated)
     longest = min(contexts, default=USUAL_SEQUENCE)
-    sequence = count("sequence", asked.sequence or str(min(USUAL_SEQUENCE, longest)))
+    sequence = count("sequence", options.sequence or str(min(USUAL_SEQUENCE, longest)))
     parameters, active = parameter_count(model), active_parameter_count(model)
     shown = f"{parameters:,}"
     if active < parameters:
-        shown += f", of which a token meets {active:,}"
+        shown += f", of which a token uses {active:,}"
     yield "parameters", shown, {"parameters": parameters, "active_parameters": active}
-    if asked.fits or asked.fits_choices:
-        cards = (device.label,) if asked.device else CARDS
-        fits, why_not = predicted_fits(asked, config, sequence, cards, longest)
-        yield from fitting(asked, model, sequence, cards, fits)
+    if options.fits or options.fits_choices:
+        cards = (device.label,) if options.device else CARDS
+        fits, why_not = predicted_fits(options, config, sequence, cards, longest)
+        yield from fitting(options, model, sequence, cards, fits)
         how = "two steps in bf16 with AdamW, nothing recomputed; unrun on these cards"
         yield "predicted", why_not or how, {}
         formula = "state, and the inputs of layers that are recomputed: a lower bound"
         yield "by formula", formula, {}
         return
-    yield from run(asked, model, device, sequence, longest)
-    yield from memory(asked, model, sequence)
-    yield from sharded(asked, parameters, device)
+    yield from run(options, model, device, sequence, longest)
+    yield from memory(options, model, sequence)
+    yield from sharded(options, parameters, device)
 
 
-def run(asked: argparse.Namespace, model: Model, device: Any, sequence: int, longest: int) -> Lines:
+def run(
+    options: argparse.Namespace, model: Model, device: Any, sequence: int, longest: int
+) -> Lines:
     """FLOPs of a step and of the run, and its days."""
-    devices, tokens = count("devices", asked.devices), count("tokens", asked.tokens)
-    batch = count("batch", asked.batch or asked.devices)
+    devices, tokens = count("devices", options.devices), count("tokens", options.tokens)
+    batch = count("batch", options.batch or options.devices)
     # Masks of a counted model are not read.
     pairs = "full" if hasattr(model, "source") else "causal"
     step = models.step_flops(model, batch, streams(sequence), pairs=pairs).model
     shown = f"{number_of(batch, 'sequence')} of {sequence:,} tokens"
-    if sequence < longest and not asked.sequence:
+    if sequence < longest and not options.sequence:
         shown += f" (the model's context is {longest:,})"
     figures = {"batch": batch, "sequence": sequence, "context": longest, "step_flops": step}
     yield "a step", f"{shown}: {with_unit(step, 'FLOP')}", figures
@@ -186,14 +188,14 @@ def run(asked: argparse.Namespace, model: Model, device: Any, sequence: int, lon
     ran = {"steps": steps, "flops": flops, "rule_6nd": rule}
     yield "the run", f"{number_of(steps, 'step')}: {said}", ran
 
-    peak = peak_flop_per_s(device, asked.dtype)
+    peak = peak_flop_per_s(device, options.dtype)
     if peak is None:
-        shown = f"unknown: no peak of {asked.dtype} is on record for {device.label}"
+        shown = f"unknown: no peak of {options.dtype} is on record for {device.label}"
         yield "time", shown, {"days": None}
         return
-    days = training_s(flops, devices, peak, asked.mfu) / SECONDS_PER_DAY
+    days = training_s(flops, devices, peak, options.mfu) / SECONDS_PER_DAY
     shown = f"{devices:,} × {device.label} of {with_unit(peak, 'FLOP/s')}"
-    yield "time", f"{days:,.1f} days at an MFU of {asked.mfu:.0%} on {shown}", {"days": days}
+    yield "time", f"{days:,.1f} days at an MFU of {options.mfu:.0%} on {shown}", {"days": days}
 
 
 def streams(sequence: int) -> Lengths:
@@ -201,18 +203,18 @@ def streams(sequence: int) -> Lengths:
     return {"source": sequence, "tokens": sequence}
 
 
-def memory(asked: argparse.Namespace, model: Parts, sequence: int) -> Lines:
+def memory(options: argparse.Namespace, model: Parts, sequence: int) -> Lines:
     """Memory of the model state, activations and cache."""
     # Others need the shapes of all tensors.
     by_count = [name for name, row in OPTIMIZERS.items() if not row.factored]
-    if asked.optimizer.lower() not in by_count:
-        validated_choice("optimizer", asked.optimizer, by_count)
-    state = model_state(parameter_count(model), asked.optimizer, asked.recipe)
+    if options.optimizer.lower() not in by_count:
+        validated_choice("optimizer", options.optimizer, by_count)
+    state = model_state(parameter_count(model), options.optimizer, options.recipe)
     for part in ("parameters", "gradients", "state", "master"):
         number = getattr(state, part)
         yield f"memory: {part}", with_unit(number, "B"), {f"{part}_bytes": number}
     total, of_what = state.total, "without activations"
-    dtype = dtype_name(asked.dtype)
+    dtype = dtype_name(options.dtype)
     # Products in fewer bits keep their operands in bf16.
     kept = dtype if dtype in DTYPES else {"tf32": "fp32"}.get(dtype, "bf16")
     try:
@@ -226,7 +228,7 @@ def memory(asked: argparse.Namespace, model: Parts, sequence: int) -> Lines:
     shown = f"{with_unit(total, 'B')} {of_what}, on one device"
     yield "memory: total", shown, {"total_bytes": total}
     try:
-        cached = cache_bytes(model, 1, sequence, asked.dtype)
+        cached = cache_bytes(model, 1, sequence, options.dtype)
     except ValueError as error:
         yield "cache", f"unknown: {error}", {"cache_bytes": None}
     else:
@@ -234,16 +236,16 @@ def memory(asked: argparse.Namespace, model: Parts, sequence: int) -> Lines:
         yield "cache", shown, {"cache_bytes": cached}
 
 
-def sharded(asked: argparse.Namespace, parameters: int, device: Any) -> Lines:
+def sharded(options: argparse.Namespace, parameters: int, device: Any) -> Lines:
     """Whether the state fits a device, by the stage of ZeRO; equal stages are one line."""
-    memory, devices = memory_bytes(device), count("devices", asked.devices)
+    memory, devices = memory_bytes(device), count("devices", options.devices)
     if memory is None:
         shown = f"unknown: the memory of {device.label} is not on record as one size"
         yield "fits", shown, {"device_bytes": None}
         return
     states = {}
     for stage in ZERO_SHARDS:
-        state = device_state(parameters, devices, stage, asked.optimizer, asked.recipe)
+        state = device_state(parameters, devices, stage, options.optimizer, options.recipe)
         states[stage] = state.total
     figures = {"device_bytes": memory, "zero_state_bytes": states}
     labels = {f"ZeRO stage {stage}": state for stage, state in states.items()}
@@ -258,7 +260,7 @@ def sharded(asked: argparse.Namespace, parameters: int, device: Any) -> Lines:
 
 
 def fitting(
-    asked: argparse.Namespace,
+    options: argparse.Namespace,
     model: Parts,
     sequence: int,
     cards: tuple[str, ...],
@@ -283,14 +285,16 @@ def fitting(
             if row.fit.card == card:
                 yield of_row(row)
         for stage, what in ((1, "ZeRO stage 1"), (3, "FSDP")):
-            least = fewest_devices(parameters, saved, usable, stage, asked.optimizer, asked.recipe)
+            least = fewest_devices(
+                parameters, saved, usable, stage, options.optimizer, options.recipe
+            )
             devices = "more than 1,024 devices" if least is None else number_of(least, "device")
-            shown = f"by formula, {asked.optimizer} in {asked.recipe}: {what} takes {devices}"
+            shown = f"by formula, {options.optimizer} in {options.recipe}: {what} needs {devices}"
             yield card, shown, {f"{card}, {what}, by formula": least}
 
 
 def of_row(row: Any) -> tuple[str, str, dict[str, Any]]:
-    """What one kind of training takes on one card."""
+    """The line of one kind of training on one card."""
     fit, batch, longest = row.fit, row.largest["batch"], row.largest["sequence"]
     shown = f"one sequence reserves {with_unit(fit.reserved_bytes, 'B')}"
     shown += f" of {with_unit(fit.usable_bytes, 'B')}; "
@@ -311,20 +315,22 @@ def of_row(row: Any) -> tuple[str, str, dict[str, Any]]:
 
 
 def predicted_fits(
-    asked: argparse.Namespace,
+    options: argparse.Namespace,
     config: Mapping[str, Any],
     sequence: int,
     cards: tuple[str, ...],
     longest: int,
 ) -> tuple[Sequence[Any], str]:
-    """What one card holds, a row for each training and card, from transformers' net; and why
+    """What fits on one card, a row for each training and card, from transformers' net; and why
     something is unknown.
     """
     try:
         from prooflops.model.of_config import fits_of_config
 
         ceiling = max(longest, sequence)
-        fits = fits_of_config(config, sequence, cards, longest=ceiling, choices=asked.fits_choices)
+        fits = fits_of_config(
+            config, sequence, cards, longest=ceiling, choices=options.fits_choices
+        )
     except ImportError as error:
         return [], f"one card is not predicted: that needs {NEEDED} ({error})"
     except ValueError as error:
@@ -333,15 +339,15 @@ def predicted_fits(
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Prints the figures; 2 where something asked for is not valid."""
-    asked = arguments(words)
+    """Prints the figures; 2 where an option is not valid."""
+    options = arguments(words)
     try:
-        lines = list(napkin(asked))
+        lines = list(napkin(options))
     except (ValueError, TypeError, OSError) as error:
         print(f"python -m prooflops: {error}", file=sys.stderr)
         return 2
-    if asked.json:
-        figures = {"model": asked.model, "device": asked.device or USUAL_DEVICE}
+    if options.json:
+        figures = {"model": options.model, "device": options.device or USUAL_DEVICE}
         for _, _, more in lines:
             figures |= more
         print(json.dumps(figures, indent=1))

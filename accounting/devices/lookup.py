@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from accounting.checks import validated_instance, validated_int
 from accounting.devices.peaks import ROWS, Accelerator
 
-# By the table's own labels.
 ACCELERATORS: dict[str, Accelerator] = {row.label: row for row in ROWS}
 
 

@@ -34,7 +34,7 @@ AT_VECTOR_CLOCK = {
     "fp32_tensor",
 }  # fp64_tensor too: the vendors state it so
 
-# What a process takes of a card before its first tensor: read on one H200 (driver 580, torch 2.11).
+# Bytes that a process uses before its first tensor: read on one H200 (driver 580, torch 2.11).
 CONTEXT_BYTES = 543_162_368
 # torch sees less than the memory on the label, whose GB are GiB: 99.1 % of an H200's. Cards with
 # error correction in their memory show less, so this is lower.
@@ -236,9 +236,9 @@ def cpu_peak_flop_per_s(
 ) -> float | None:
     """The most FLOP/s of a CPU: cores · clock · FLOPs per cycle; None if the dtype has no figure.
 
-    The clock is the one held under this instruction mix: one Xeon ran AVX2 at 2.88, AMX at 2.78 and
-    AVX-512 in fp32 at 2.48 GHz. `cores` are physical. In a virtual machine both are guesses; use
-    the measured ceiling.
+    The clock is the sustained one under this instruction mix: one Xeon ran AVX2 at 2.88, AMX at
+    2.78 and AVX-512 in fp32 at 2.48 GHz. `cores` are physical. In a virtual machine both are
+    guesses; use the measured ceiling.
     Raises ValueError for less than one core, a clock that is not above 0, or an unknown dtype.
 
     >>> cpu_peak_flop_per_s(["amx_bf16"], cores=56, clock_hz=2.46e9, dtype="bf16") / 1e12

@@ -191,15 +191,15 @@ class UnfusedMasks(TorchFunctionMode):
     and backward.
 
     Unfused attention multiplies all pairs, and the mask then discards some. A function mode does
-    not reach into functions that it was asked about (nn.MultiheadAttention, backward()). Replacing
+    not reach into functions that it handles itself (nn.MultiheadAttention, backward()). Replacing
     the name in torch.nn.functional does not reach modules that imported the function before. So
     this does both.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # Of the call that runs; None where its mask cannot be read, 1 where nothing is masked.
-        self._running: Fraction | int | None = 1
+        # None where the mask cannot be read, 1 where nothing is masked.
+        self._share_of_running_call: Fraction | int | None = 1
         self._replaced = functional.scaled_dot_product_attention
 
     def __enter__(self) -> UnfusedMasks:
@@ -219,14 +219,14 @@ class UnfusedMasks(TorchFunctionMode):
         leaves.
         """
         given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
-        share = _given_share(given) if self._running == 1 else Fraction(1)
+        share = _given_share(given) if self._share_of_running_call == 1 else Fraction(1)
         if share == 1:
             return self._replaced(*args, **kwargs)
-        self._running = share
+        self._share_of_running_call = share
         try:
             out = self._replaced(*args, **kwargs)
         finally:
-            self._running = 1
+            self._share_of_running_call = 1
         _mark(out.grad_fn, {given[name].grad_fn for name in _ARGUMENTS[:3]}, share)
         return out
 
@@ -235,7 +235,7 @@ class UnfusedMasks(TorchFunctionMode):
 
         Raises UnreadableError where the mask has no values.
         """
-        share = self._running
+        share = self._share_of_running_call
         if share == 1 and node is not None:
             share = node.metadata.get(UNMASKED_SHARE, 1)
         if share is None:

@@ -1,9 +1,9 @@
 """FLOPs of single dispatched operators, for those that torch's own counter leaves out or gets
 wrong.
 
-A formula takes an operator's result and its arguments, and reads nothing but their shapes, so it
-holds for tensors of every device, `meta` included. To add one, decorate a function with the
-operator's name:
+A formula is called with an operator's result and its arguments, and reads nothing but their shapes,
+so it is valid on every device, `meta` included. To add one, decorate a function with the operator's
+name:
 
     @operator("aten.mv")
     def mv(_out, matrix, _vector):
@@ -202,7 +202,7 @@ def _trilinear(
 
 @product("_cudnn_rnn mkldnn_rnn_layer")
 def _recurrent(_out: Any, x: Any, weights: Any, *rest: Any) -> int:
-    """Every matrix of weights meets every token once: one list of weights (cuDNN), or two tensors
+    """Every matrix of weights multiplies every token once: one list of them (cuDNN), or two tensors
     (oneDNN).
     """
     if not isinstance(weights, (list, tuple)):
@@ -313,7 +313,7 @@ def _encoder_layer(
 
 
 def _fused_layer(x: Any, *matrices: Any) -> int:
-    """Every matrix meets every token; scores and values of attention."""
+    """Every matrix multiplies every token; scores and values of attention."""
     batch, tokens, dim = map(int, x.shape)
     return 2 * batch * tokens * (elements(matrices) + 2 * tokens * dim)
 

@@ -27,8 +27,8 @@ PARTS = {
 
 
 def sparse_flops(operator: str, out: Any, args: Any) -> int | None:
-    """Each stored element meets a row or a column of the dense factor; None for two sparse factors,
-    and no product.
+    """Each stored element multiplies a row or a column of the dense factor; None for two sparse
+    factors, and no product.
 
     In a sampled product it is the result that stores them: each is a row times a column.
     """

@@ -2,7 +2,7 @@
 transformers.
 
 Every key of a config is either read, or known to change no size (`without_size` in
-`model_types.json`), or refused by name. `prooflops.counted.built` asks transformers for any other.
+`model_types.json`), or refused by name. `prooflops.counted.built` reads any other by transformers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str]
 
     `text_only` reads the text part of a model of text and images, without its encoder. `ignore`
     names keys that change no size. Exact for the code in transformers 5; windows count for "causal"
-    pairs. For any other model `prooflops.counted.built.from_config` asks transformers.
+    pairs. For any other model see `prooflops.counted.built.from_config`.
     Raises ValueError for an unknown type, a missing key, a size that no model can have, and a key
     that is neither read nor known to change nothing.
 

@@ -26,7 +26,7 @@ def attend(operands, backend):
 def test_causal_attention_is_counted_in_full_or_at_its_true_cost(backend, tokens):
     leaves = [torch.randn(1, 4, tokens, 4, requires_grad=True) for _ in range(3)]
     for pairs, scores in (("full", tokens**2), ("causal", tokens * (tokens + 1) // 2)):
-        # Of each of 4 heads, whose width is 4.
+        # There are 4 heads of width 4.
         product = 2 * 4 * scores * 4
         rescoring = product if backend == SDPBackend.FLASH_ATTENTION else 0
         with counted.flops(pairs=pairs) as count:

@@ -146,7 +146,7 @@ BOTH_PASSES = {
     "bilinear": (
         partial(nn.Bilinear(3, 4, 5), left, right),
         2 * 3 * 20 + 2 * 5 * 4,
-        # Of the left side, the weight (whose first step multiplies alone) and the right side.
+        # The left side, the weight (whose first step multiplies alone) and the right side.
         (2 * 5 * 12 + 2 * 3 * 4) + (2 * 15 / 2 + 2 * 15 * 4) + (2 * 3 * 20 + 2 * 5 * 4),
     ),
     # oneDNN's fused layer computes the gradient of the initial state whether or not it is wanted.

@@ -23,7 +23,7 @@ from prooflops.counted.built import from_config
 from prooflops.families.config import presets
 from prooflops.families.decoders import MODEL_TYPES
 
-# Of models that transformers is asked for, those that each run tries.
+# Every run counts these models of transformers; `make prove` counts all.
 ASKED = (
     "microsoft/swin-tiny-patch4-window7-224",
     "openai/clip-vit-base-patch32",
