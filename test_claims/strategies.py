@@ -74,8 +74,9 @@ def shapes(dims=(0, 4), size=(0, 5)):
 
 @st.composite
 def stretched(draw, shape):
-    """A shape that broadcasts with `shape`, and with others drawn here: any tail of it, sizes
-    replaced by 1.
+    """A shape that broadcasts with `shape`, and with others drawn here.
+
+    It is any tail of it, with sizes replaced by 1.
     """
     tail = shape[draw(st.integers(0, len(shape))) :]
     return tuple(draw(st.sampled_from([size, 1])) for size in tail)
@@ -119,9 +120,7 @@ class ViewStep:
 
 @dataclass(frozen=True)
 class ViewChain:
-    """A fresh tensor whose every value is its place in the storage, and the view operations applied
-    to it in turn.
-    """
+    """A fresh tensor whose values are their places in the storage, and view operations on it."""
 
     shape: tuple[int, ...]
     steps: tuple[ViewStep, ...]
@@ -290,8 +289,9 @@ def applicable(operations, x):
 
 @st.composite
 def view_steps(draw, x, operations=VIEW_OPERATIONS):
-    """One of the operations that can be applied to `x`; a view that torch refuses is drawn as a
-    reshape.
+    """One of the operations that can be applied to `x`.
+
+    A view that torch refuses is drawn as a reshape.
     """
     name = draw(st.sampled_from(applicable(operations, x)))
     step = ViewStep(name, draw(_STEPS[name][1](x)))
@@ -306,8 +306,9 @@ def view_steps(draw, x, operations=VIEW_OPERATIONS):
 
 @st.composite
 def view_chains(draw, most_steps=5, operations=VIEW_OPERATIONS):
-    """Chains of view operations; after each step torch itself, not a formula, decides which steps
-    can follow.
+    """Chains of view operations.
+
+    After each step torch itself, not a formula, decides which steps can follow.
     """
     dims = draw(st.sampled_from([2, 3, 4, 1, 0]))
     least = 0 if draw(seldom) else 1

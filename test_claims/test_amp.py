@@ -318,8 +318,9 @@ OVERFLOWN = math.inf, -math.inf, math.nan
 )
 @example(overflows=[None, (1, math.inf), None, (2, math.nan), (0, math.inf), None], interval=2)
 def test_the_scaler_skips_a_step_that_overflowed_and_finds_its_scale(device, overflows, interval):
-    """Each overflow is in the last element of one of the gradients, or there is none: an infinity,
-    or the NaN that a difference of two makes.
+    """Each overflow is in the last element of one of the gradients, or there is none.
+
+    It is an infinity, or the NaN that a difference of two makes.
     """
     weights = [nn.Parameter(torch.zeros(shape, device=device)) for shape in SHAPES]
     optimizer = torch.optim.SGD(weights, lr=1.0)

@@ -83,9 +83,7 @@ def test_torch_dispatches_2mkn_flops_whatever_the_call(device, m, k, n, huge, dt
     batch=shapes((0, 4), (1, 3)), m=sizes(most=3), k=sizes(most=3), n=sizes(most=3), data=st.data()
 )
 def test_a_batch_costs_the_product_of_each_of_its_elements(device, batch, m, k, n, data):
-    """Each operand has any of the batch's dimensions, of its size or 1: the product is the same for
-    every element.
-    """
+    """Each operand has any of the batch's dimensions, of its size or 1."""
     a_shape, b_shape = ((*data.draw(stretched(batch)), *last) for last in ((m, k), (k, n)))
     operations = Operations()
     a = integers(*a_shape)

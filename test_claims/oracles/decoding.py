@@ -11,8 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 @dataclass
 class Decoder:
-    """Feeds `net`, of learned positions, one token per sequence at a time; keeps the keys and
-    values of each layer.
+    """Feeds `net`, of learned positions, one token per sequence at a time.
+
+    Keeps the keys and values of each layer.
     """
 
     net: nn.Module
@@ -38,16 +39,17 @@ class Decoder:
             kept[:] = [torch.cat(pair, dim=2) for pair in zip(kept, new, strict=True)]
         else:
             kept[:] = new
-        groups = query.shape[1] // kept[0].shape[1]  # query heads that share a key
+        query_heads_of_a_key = query.shape[1] // kept[0].shape[1]
         with sdpa_kernel(SDPBackend.MATH):
             mixed = nn.functional.scaled_dot_product_attention(
-                query.view(len(x), -1, groups, attention.width), *kept
+                query.view(len(x), -1, query_heads_of_a_key, attention.width), *kept
             )
         return attention.out(mixed.reshape(len(x), -1))
 
     def bytes_among(self, recorded):
-        """Bytes of parameters and caches that recorded operations read, each once; of tables only a
-        row is read.
+        """Bytes of parameters and caches that recorded operations read, each once.
+
+        Tables do not count: only a row of each is read.
         """
         read = {x.untyped_storage()._cdata for _, operands, _ in recorded.calls for x in operands}
         tables = {id(self.net.embedding.weight), id(self.net.positions.weight)}

@@ -25,8 +25,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 @contextmanager
 def counting():
-    """Counts with `get_total_flops()`; attention runs as two products: fused CPU kernels are not
-    counted.
+    """Counts with `get_total_flops()`.
+
+    Attention runs as two products: fused CPU kernels are not counted.
     """
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         yield counter
@@ -41,9 +42,7 @@ def product_flops(function, *arguments):
 
 @contextmanager
 def opt_einsum(*, enabled=True):
-    """Has an einsum ask for its order; numpy's search of all orders answers for opt_einsum, which
-    need not be there.
-    """
+    """Lets numpy's search of all orders stand in for opt_einsum, which need not be installed."""
 
     def contract_path(equation, *operands, optimize):
         return np.einsum_path(
@@ -70,8 +69,9 @@ def linear_net(widths, device="cpu"):
 
 
 def forward_and_backward(net, x):
-    """Product FLOPs of net(x), and of its backward pass from a gradient of ones (so that no loss is
-    counted).
+    """Product FLOPs of net(x), and of its backward pass.
+
+    That starts from a gradient of ones, so that no loss is counted.
     """
     with counting() as forward:
         y = net(x)
@@ -87,9 +87,7 @@ COPIES = {torch.ops.aten._to_copy, torch.ops.aten.copy, torch.ops.aten.copy_}
 
 
 class Recorded(TorchDispatchMode):
-    """Records the dispatched operations within: the operation, the tensors that it reads, and those
-    that it makes.
-    """
+    """Records each dispatched operation, with the tensors that it reads and makes."""
 
     def __init__(self):
         super().__init__()
@@ -123,18 +121,21 @@ def crossings(function):
 
 
 def host_to_device_copies(function):
-    """The copies from host to device in the CUDA trace of a call. Skips where the trace lacks even
-    a kernel.
+    """The copies from host to device in the CUDA trace of a call.
+
+    Skips where the trace lacks even a kernel.
     """
     cuda = torch.profiler.ProfilerActivity.CUDA
     untraced = "torch's profiler traces no kernel here: CUPTI is absent, or another profiler has it"
     if cuda not in torch.profiler.supported_activities():
         pytest.skip(untraced)
-    function()  # the first use of an operation may load constants onto the device
+    # The first use of an operation may load constants onto the device.
+    function()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[cuda], acc_events=True) as profile:
         function()
-        torch.cuda._sleep(1000)  # a kernel
+        # One kernel that the trace must have.
+        torch.cuda._sleep(1000)
         torch.cuda.synchronize()
     events = profile.events()
     if not any(event.device_type == torch.autograd.DeviceType.CUDA for event in events):
@@ -143,8 +144,9 @@ def host_to_device_copies(function):
 
 
 def fresh(function):
-    """The same function under a name that torch.compile has not seen: it remembers shapes by file,
-    line and name.
+    """The same function under a name that is new to torch.compile.
+
+    It remembers shapes by file, line and name.
     """
     assert isinstance(function, types.FunctionType)
     code = function.__code__.replace(co_name=f"{function.__name__}_{secrets.token_hex(4)}")
@@ -154,8 +156,7 @@ def fresh(function):
 
 
 class Graphs:
-    """A backend of torch.compile that counts the graphs it is given and their runs, and runs them
-    as they are.
+    """A backend of torch.compile that counts graphs and their runs.
 
     It generates no code: tracing, guards and reuse can be tested without a compiler.
     """
@@ -176,9 +177,7 @@ class Graphs:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A function compiled for arguments like those it was first called with, and how long that call
-    took.
-    """
+    """A compiled function, and the seconds that its first call took."""
 
     function: Callable[..., Any]
     first_call_s: float
@@ -188,12 +187,12 @@ class Compiled:
 
 
 def compiled(function, *arguments, **options):
-    """`function` compiled by torch.compile's own backend; AssertionError where nothing was
-    compiled.
+    """`function` compiled by torch.compile's own backend.
+
+    Raises AssertionError where nothing was compiled.
     """
-    from torch._dynamo.utils import (
-        counters,  # the import takes a second, and the other functions do not need it
-    )
+    # The import takes a second, and the other functions do not need it.
+    from torch._dynamo.utils import counters
 
     # Not each test has the need `c++`, which asks for a compiler too: a CPU needs none for products
     # alone.
@@ -214,9 +213,7 @@ def compiled(function, *arguments, **options):
 
 
 def profiled_operators(function, *arguments):
-    """The operators of torch that a call runs, and the FLOPs that the profiler computes of each
-    kind.
-    """
+    """The FLOPs that the profiler computes, by the operators that a call runs."""
     cpu = [ProfilerActivity.CPU]
     with profile(activities=cpu, record_shapes=True, with_flops=True, acc_events=True) as profiler:
         function(*arguments)

@@ -21,9 +21,8 @@ def product(device, dtype, m, k=None, n=None):
     n = n or m
     if dtype.startswith("fp8"):
         a = torch.randn(m, k, device=device).to(TORCH_DTYPES[dtype])
-        b = (
-            torch.randn(n, k, device=device).to(TORCH_DTYPES[dtype]).t()
-        )  # the hardware wants it column by column
+        # The hardware reads it column by column.
+        b = torch.randn(n, k, device=device).to(TORCH_DTYPES[dtype]).t()
         one = torch.ones((), device=device)
         return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
     a, b = (
@@ -41,8 +40,9 @@ def flop_per_s(device, dtype, m, k=None, n=None):
 
 @contextmanager
 def fp32_products(precision="highest"):
-    """Products of fp32 within: in fp32, or with "high" in TF32 where the device has it, whatever
-    the default is.
+    """Multiplies fp32 in fp32 within, or with "high" in TF32, whatever the default is.
+
+    TF32 needs a device that has it.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
@@ -66,7 +66,8 @@ def scaled_fp8_product(x, w, scale_x, scale_w):
     return torch._scaled_mm(x, w.t(), *scales, out_dtype=torch.bfloat16)
 
 
-ROW = 4096  # elements of a row
+# Elements of a row.
+ROW = 4096
 
 
 @dataclass(frozen=True)
@@ -116,19 +117,14 @@ FULL_TENSORS = {"relu": 2, "negative": 2, "add": 3, "multiply": 3, "dot": 2}
 
 
 def empty_host_cache():
-    """Gives back the pinned blocks that torch keeps for later tensors and that no copy is using any
-    more.
-    """
-    public = getattr(
-        torch.accelerator, "empty_host_cache", None
-    )  # newer than the oldest torch here
+    """Frees the pinned blocks that torch keeps for later tensors and no copy uses."""
+    # The oldest torch that is supported has no public name for it.
+    public = getattr(torch.accelerator, "empty_host_cache", None)
     (public or torch._C._host_emptyCache)()
 
 
 def timed_copy(target, source):
-    """Seconds until a non_blocking copy returned, seconds it took on the device, and whether it
-    then still ran.
-    """
+    """Seconds until a non_blocking copy returned, its seconds, and whether it then still ran."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start = time.perf_counter()

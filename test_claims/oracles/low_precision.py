@@ -12,7 +12,8 @@ from torch import nn
 
 E4M3 = torch.float8_e4m3fn
 E5M2 = torch.float8_e5m2
-NETS = {"wide": (128,), "deep": (32, 32, 32)}  # hidden widths, beside the usual (32,)
+# Hidden widths that are not the usual (32,).
+NETS = {"wide": (128,), "deep": (32, 32, 32)}
 
 
 def stochastically_rounded(x, generator=None):
@@ -80,8 +81,9 @@ def trained_net(
 
 
 def through_fp8(x, dtype, scaled):
-    """The values an fp8 tensor holds; where `scaled`, with one scale that brings its largest value
-    near the maximum.
+    """The values that an fp8 tensor keeps.
+
+    Where `scaled`, one scale brings the largest value near the maximum.
     """
     largest = float(x.abs().max())
     limit = torch.finfo(dtype).max
@@ -105,10 +107,10 @@ class _Fp8Product(torch.autograd.Function):
 
 
 class Fp8Linear(nn.Linear):
-    """A linear layer whose three products have fp8 operands, e4m3 forward and e5m2 for gradients,
-    and an fp32 sum.
+    """A linear layer whose three products have fp8 operands and an fp32 sum.
 
-    fp8 units compute the same; rounding the operands and multiplying in fp32 works on any device.
+    Operands are e4m3 forward, and e5m2 for gradients. fp8 units compute the same; rounding the
+    operands and multiplying in fp32 works on any device.
     """
 
     scaled = True
@@ -140,8 +142,9 @@ PER_TENSOR = "per tensor"
 
 
 def scales_of(weight, bits, granularity):
-    """Largest magnitude over the largest integer, 2^(bits - 1) - 1: of each output channel, or of
-    the whole tensor.
+    """Largest magnitude over the largest integer, 2^(bits - 1) - 1.
+
+    The magnitude is that of each output channel, or of the whole tensor.
     """
     largest = weight.detach().abs().amax(dim=1)
     return (largest if granularity == PER_CHANNEL else largest.max().expand_as(largest)) / (
@@ -170,9 +173,7 @@ def unpacked_int4(packed):
 
 
 class QuantisedLinear(nn.Linear):
-    """A linear layer that computes with its weight in `bits` bits, and trains the fp32 weight
-    behind it.
-    """
+    """A linear layer that computes in `bits` bits, and trains the fp32 weight behind."""
 
     bits = 32
 

@@ -125,8 +125,9 @@ LETTERS = "ijkl"
 
 @st.composite
 def einsums(draw, operands=(1, 3), plain=False):
-    """An equation over four letters and an ellipsis, and shapes; unless `plain` with diagonals, or
-    no output.
+    """An equation over four letters and an ellipsis, and shapes.
+
+    Unless `plain`, with diagonals, or without an output.
     """
     size = {letter: draw(st.integers(1, 3)) for letter in LETTERS}
     few = st.lists(st.integers(1, 3), max_size=2)

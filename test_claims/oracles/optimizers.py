@@ -27,8 +27,9 @@ def sgd(x, gradients, lr):
 
 
 def heavy_ball(x, gradients, lr, momentum):
-    """Polyak 1964, equation 9: each step adds a part of the previous step. No buffer, two
-    positions.
+    """Polyak 1964, equation 9: each step adds a part of the previous step.
+
+    It has two positions, and no buffer.
     """
     before = x
     for g in gradients:
@@ -37,8 +38,9 @@ def heavy_ball(x, gradients, lr, momentum):
 
 
 def nesterov(y, gradients, lr, momentum):
-    """Nesterov 1983: a plain step x from a point y ahead, where the gradients are taken; gives the
-    points y.
+    """Nesterov 1983: a plain step x from a point y ahead, where gradients are computed.
+
+    Yields the points y.
     """
     before = y
     for g in gradients:
@@ -56,8 +58,9 @@ def adagrad(
     lr_decay=0.0,
     initial_accumulator_value=0.0,
 ):
-    """Duchi, Hazan and Singer 2011, figure 1 with a diagonal H = delta + sqrt(sum of squares):
-    delta is outside.
+    """Duchi, Hazan and Singer 2011, figure 1 with a diagonal H.
+
+    H = delta + sqrt(sum of squares): delta is outside.
     """
     for t in range(1, len(gradients) + 1):
         s = (sum(g**2 for g in gradients[:t]) + initial_accumulator_value) ** 0.5
@@ -74,8 +77,9 @@ def rmsprop(
     momentum=0.0,
     centered=False,
 ):
-    """Hinton 2012 (lecture 6e, slide 29); centered and with momentum Graves 2013, equations 38 to
-    45 (eps aside).
+    """Hinton 2012, lecture 6e, slide 29.
+
+    Centered and with momentum: Graves 2013, equations 38 to 45, eps aside.
     """
     mean_square = mean = step = 0.0 * x
     for g in gradients:
@@ -99,11 +103,10 @@ def adam(
     bias_correction=True,
     amsgrad=False,
 ):
-    """Kingma and Ba 2014, algorithm 1; weight decay as in algorithm 2 of Loshchilov and Hutter
-    2017, times lr.
+    """Kingma and Ba 2014, algorithm 1.
 
-    `amsgrad` is Reddi, Kale and Kumar 2018, with torch's correction of the bias, which they leave
-    out.
+    Weight decay is that of algorithm 2 of Loshchilov and Hutter 2017, times lr. `amsgrad` is
+    Reddi, Kale and Kumar 2018, with torch's correction of the bias, which they leave out.
     """
     m = v = largest = 0.0 * theta
     for t, f in enumerate(gradients, start=1):
@@ -124,8 +127,9 @@ def adam(
 
 @dataclass(frozen=True)
 class Task:
-    """Tensors to be optimized, and the gradient of each at every step; its printed form reproduces
-    it.
+    """Tensors to be optimized, and the gradient of each at every step.
+
+    Its printed form reproduces it.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -151,9 +155,7 @@ class Task:
         ]
 
     def torchs(self, optimizer, device, **options):
-        """The same steps by an optimizer of torch, in fp64, all tensors in one optimizer; and the
-        state it keeps.
-        """
+        """The same steps by one optimizer of torch, in fp64; and its state."""
         device = with_dtype(device)
         weights, gradients = self.arrays()
         parameters = [torch.nn.Parameter(torch.tensor(w, device=device)) for w in weights]
@@ -200,8 +202,9 @@ def descended(
     steps=100,
     lr=1e-3,
 ):
-    """Weights after `steps` steps of SGD: kept in a dtype, or in a 16-bit one with one of the two
-    repairs.
+    """Weights after `steps` steps of SGD.
+
+    They are kept in a dtype, or in a 16-bit one with one of the two repairs.
     """
     dtype, _, repair = keeping.partition(", ")
     weights = torch.nn.Parameter(start.to(TORCH_DTYPES[dtype], copy=True))
@@ -222,9 +225,7 @@ def descended(
 
 
 class OwnAdagrad(torch.optim.Optimizer):
-    """AdaGrad as the lecture writes it: a loop over the groups, p.grad, self.state[p], eps inside
-    the root.
-    """
+    """AdaGrad as the lecture writes it: a loop over the groups, eps inside the root."""
 
     def __init__(self, parameters, lr=0.01, eps=1e-5):
         super().__init__(parameters, {"lr": lr, "eps": eps})

@@ -1,9 +1,8 @@
-"""Figures from papers, vendors' customers and laws: training runs, measured products, models,
-thresholds.
+"""Figures from papers, vendors' customers and laws.
 
-Tables are in published.toml, typed in from the sources, which are named by their keys in
-test_claims/registry. No machine can settle these figures; the claims hold them against one another
-and against the formulas.
+They are training runs, measured products, models and thresholds. Tables are in published.toml,
+typed in from the sources, which are named by their keys in test_claims/registry. No machine can
+settle these figures; the claims compare them with one another and with the formulas.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ LARGE_RUNS = TABLES["large_runs"]
 
 
 class Model(NamedTuple):
-    """A row of table D.1 (gpt3-2020): parameters in millions, petaFLOP/s-days and FLOPs, all for
-    300 billion tokens.
+    """A row of table D.1 (gpt3-2020), all for 300 billion tokens.
+
+    Parameters are in millions, training in petaFLOP/s-days and FLOPs.
     """
 
     name: str
@@ -81,9 +81,7 @@ THRESHOLDS = {law: Threshold(**row) for law, row in TABLES["thresholds"].items()
 
 
 class Products(NamedTuple):
-    """TFLOP/s that torch's own products were measured at on a card (source:
-    torch-product-measurements).
-    """
+    """TFLOP/s of torch's own products on a card (torch-product-measurements)."""
 
     card: str
     fp32: float
@@ -92,13 +90,12 @@ class Products(NamedTuple):
 
 
 PRODUCTS = [Products(*row) for row in TABLES["products"]]
-H100_FP32_WITH_TF32_ALLOWED = 403.74  # TFLOP/s, of another contributor's H100
+# Another contributor's H100, in TFLOP/s.
+H100_FP32_WITH_TF32_ALLOWED = 403.74
 
 
 class Run(NamedTuple):
-    """A run of an MPT model (mpt-benchmarks): the figures behind its utilisation, and the
-    percentages printed.
-    """
+    """A run of an MPT model (mpt-benchmarks): its figures, and the percentages printed."""
 
     model: str
     parameters: int
@@ -115,8 +112,9 @@ class Run(NamedTuple):
 
     @property
     def flops_per_token(self):
-        """6N plus attention: four products of width `dim` with every token, forward and twice
-        backward.
+        """6N plus attention, forward and twice backward.
+
+        Attention is four products of width `dim` with every token.
         """
         return 6 * self.parameters + 3 * self.layers * 2 * 2 * self.dim * self.sequence
 

@@ -1,9 +1,9 @@
-"""How far a kernel may lie from the exact result: a definition run in fp64, and a bound of its
-rounding errors.
+"""How far a kernel may lie from the exact result, by bounds of its rounding errors.
 
-Running error analysis (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section
-3.3): each operation passes on the errors of its operands and adds its own. `RunningError` works
-below autograd, so that a definition that is written forward bounds its gradients too.
+A definition runs in fp64. Running error analysis (Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd edition, section 3.3): each operation passes on the errors of its operands and adds
+its own. `RunningError` works below autograd, so that a definition that is written forward bounds
+its gradients too.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ class Operations:
 
     multiplications: int = 0
     additions: int = 0
-    others: int = 0  # a maximum, an exponential, a hyperbolic tangent
+    # Maxima, exponentials and hyperbolic tangents.
+    others: int = 0
 
     @property
     def flops(self):
@@ -67,9 +68,7 @@ class Number:
 
 
 def integers(*shape, device="cpu", requires_grad=False):
-    """Random small integers as float32, whose sums and products are exact in any order and
-    precision.
-    """
+    """Random small integers as float32: exact in any order and precision."""
     return torch.randint(-3, 4, shape, device=device).float().requires_grad_(requires_grad)
 
 
@@ -106,8 +105,9 @@ def total(numbers, axis):
 
 
 def contract(a, b, result):
-    """One step of an einsum; indices found in one operand alone and not in the result are summed
-    out of it first.
+    """One step of an einsum.
+
+    Indices of one operand alone that are not in the result are summed first.
     """
     operands = _without_lone(a, {*b[0], *result}), _without_lone(b, {*a[0], *result})
     every_index = dict.fromkeys(result + operands[0][0] + operands[1][0])

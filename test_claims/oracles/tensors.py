@@ -1,5 +1,6 @@
-"""The bytes, storages and values of real tensors: parameters, gradients, optimizer state, saved
-activations.
+"""The bytes, storages and values of real tensors.
+
+They are parameters, gradients, optimizer state and saved activations.
 """
 
 from __future__ import annotations
@@ -28,9 +29,7 @@ def shares_storage(x, y):
 
 
 def places(x):
-    """Where each element of `x` lies in its storage, found by numbering the storage and looking
-    through `x`.
-    """
+    """The place of each element of `x` in its storage, by numbering the storage."""
     numbered = torch.arange(x.untyped_storage().nbytes() // x.element_size(), device=x.device)
     return numbered.as_strided(x.shape, x.stride(), x.storage_offset())
 
@@ -41,9 +40,7 @@ def metered(device):
 
 
 def difference(got, should):
-    """A sentence about the first difference of two tensors; empty where shape and every value are
-    equal.
-    """
+    """A sentence about the first difference of two tensors, empty where all is equal."""
     if got.shape != should.shape:
         return f"shape={tuple(got.shape)}, but should be {tuple(should.shape)}"
     wrong = (got.cpu() != should.cpu()).nonzero().tolist()
@@ -96,8 +93,9 @@ def state_bytes(optimizer, step_counts=False):
 
 
 def train(net, optimizer, batch, steps=1):
-    """`steps` training steps that minimise the mean square of the output; the last one's gradients
-    stay.
+    """Trains for `steps` steps on the mean square of the output.
+
+    The last step's gradients stay.
     """
     for _ in range(steps):
         optimizer.zero_grad()
@@ -107,11 +105,11 @@ def train(net, optimizer, batch, steps=1):
 
 @torch.enable_grad()
 def warm_up(device):
-    """Has cuBLAS take its workspace, and cuBLASLt, which multiplies where a bias is added, perhaps
-    one of its own.
+    """Has cuBLAS, and perhaps cuBLASLt, allocate their workspaces.
 
-    Both come from the allocator, for this thread and for the one that runs the backward pass, and
-    are kept. That thread also lets go of the graph before, which one that failed leaves there.
+    cuBLASLt multiplies where a bias is added. Workspaces come from the allocator, for this
+    thread and for the one that runs the backward pass, and stay. That thread also drops the
+    graph before, which one that failed leaves there.
     """
     for bias in (False, True):
         x = torch.ones(64, 8, device=device, requires_grad=True)
@@ -120,9 +118,7 @@ def warm_up(device):
 
 @contextmanager
 def without_collector():
-    """Within, Python's collector of cycles frees no tensor of earlier tests between two readings of
-    an allocator.
-    """
+    """Stops Python's collector of cycles, which frees tensors of earlier tests."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -133,11 +129,10 @@ def without_collector():
 
 
 def held_after(device, *steps):
-    """The result of each step, all of them kept, and the bytes that the allocator has handed out
-    and not got back then.
+    """The result of each step, all of them kept, and the bytes allocated then.
 
-    The allocator also counts what is in no tensor that the caller knows of. They are the bytes that
-    were requested: `memory_allocated` adds what its blocks round up.
+    The allocator also counts what is in no tensor that the caller knows of. The bytes are those
+    that were requested: `memory_allocated` adds what its blocks round up.
     """
     results = []
     warm_up(device)
@@ -152,19 +147,16 @@ def held_after(device, *steps):
 
 
 def graph_bytes(device, forward):
-    """Bytes that the allocator holds for the backward pass through `forward()`, whose result is let
-    go.
-    """
+    """Bytes allocated for the backward pass through `forward()`, without its result."""
     _, (held,) = held_after(device, lambda: forward().grad_fn)
     return held
 
 
 class RecipeAdamW(torch.optim.Optimizer):
-    """AdamW whose gradients, moments and master copies have dtypes of their own, which torch.optim
-    does not offer.
+    """AdamW whose gradients, moments and master copies have dtypes of their own.
 
-    Gradients of another dtype than the parameters are summed in `main_grad` as they arrive, and
-    `grad` is dropped.
+    torch.optim does not offer that. Gradients of another dtype than the parameters are summed
+    in `main_grad` as they arrive, and `grad` is dropped.
     """
 
     def __init__(
@@ -216,8 +208,9 @@ def stepped(
     device="cpu",
     *dtypes,
 ):
-    """Parameters of these shapes in each dtype (fp32), and an optimizer after two steps on random
-    gradients.
+    """Parameters of these shapes in each dtype, and an optimizer after two steps.
+
+    The dtype is fp32 by default; gradients are random.
     """
     each = [(shape, TORCH_DTYPES[dtype]) for dtype in dtypes or ["fp32"] for shape in shapes]
     parameters = [
