@@ -26,14 +26,14 @@ def largest_size(
 ) -> tuple[int, int]:
     """The largest size found that fits, 0 where not even one does, and the smallest that does not.
 
-    Trials begin with `first`. Each next size is the one `expected`, else where a line through two
-    peaks near `limit` reaches it, at most `growth` times the last that fits. Between a size that
-    fits and one that does not, the second time that this does not halve what is left, it is of no
-    use: then sizes further and further from the last are tried, at most the middle, so that there
-    are no more trials than 4/3 of the logarithm of what was left to base 2, and four. They end
-    where the two sizes are neighbours, or `close` to one another as a share, or where there is no
-    time for `more`. The second is `ceiling` + 1 where none that was tried is too large. `peaks` are
-    known before, and grow.
+    Trials begin with `first`. The next size is where a line through two peaks near `limit` reaches
+    it, at most `growth` times the last that fits. Between a size that fits and one that does not, a
+    line is of no use the second time that it does not halve what is left: then sizes further and
+    further from the last are tried, at most the middle, so that there are no more trials than 4/3
+    of the logarithm of what was left to base 2, and four. They end where the two sizes are
+    neighbours, or `close` to one another as a share, or where there is no time for `more`. The
+    second is `ceiling` + 1 where none that was tried is too large. `peaks` are known before, and
+    grow.
 
     >>> largest_size(lambda size: (40 + 7 * size, 40 + 7 * size <= 1000), 4, 1000)
     (137, 138)
