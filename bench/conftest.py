@@ -102,8 +102,10 @@ def measure(
     """Runs one benchmark, see `bench.measuring`."""
     schedule: Schedule | BriefSchedule = Schedule(PACES[pace], progress)
     if gate_replicate:
+        seconds, least_rounds, examined = gate_replicate.pace(request.node)
         leave_out = functools.partial(gate_replicate.leave_out, request.node)
-        schedule = BriefSchedule(Asked(*gate_replicate.pace(request.node), leave_out), PACES[pace])
+        asked = Asked(seconds, least_rounds, examined, leave_out)
+        schedule = BriefSchedule(asked, PACES[pace])
     rates = (peak_flop_per_s, bound_flop_per_s)
     with keep_freed_memory():
         yield Measure(

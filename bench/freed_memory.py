@@ -13,6 +13,7 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 try:
     import resource
@@ -34,7 +35,7 @@ def keep_freed_memory() -> Iterator[bool]:
 
     At the end the memory goes back, and glibc has its default limits again.
     """
-    libc = None if sys.platform == "win32" else ctypes.CDLL(None)
+    libc: Any = None if sys.platform == "win32" else ctypes.CDLL(None)
     if not (hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim")):
         yield False
         return

@@ -13,8 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accounting.formats import Format, format_of
-from bench.products import RESULTS, Unsupported, multiplication, probe_tf32
+from bench.products import (
+    RESULTS,
+    Unsupported,
+    float_format,
+    multiplication,
+    probe_tf32,
+    torch_dtype,
+)
 
 # Terms of the sums that are timed.
 LENGTH = 4096
@@ -68,16 +74,12 @@ def operand(numbers: Tensor, dtype: str, device: torch.device) -> Tensor:
     """The numbers in `dtype`, converted by the host; torch has no cast to fp4, which lies two
     patterns a byte.
     """
-    form = format_of(dtype)
-    if dtype == "fp4_e2m1" and isinstance(form, Format):
+    if dtype == "fp4_e2m1":
+        form = float_format(dtype)
         values, places = numbers.unique(return_inverse=True)
-        codes = torch.tensor(
-            [form.encode(x, "saturate") for x in values.tolist()], dtype=torch.uint8
-        )[places]
+        codes = torch.tensor([form.encode(x, "saturate") for x in values.tolist()]).byte()[places]
         return (codes[:, ::2] | codes[:, 1::2] << 4).to(device).view(torch.float4_e2m1fn_x2)
-    return numbers.to(
-        torch.float32 if dtype == "tf32" else getattr(torch, str(form.torch_name))
-    ).to(device)
+    return numbers.to(torch_dtype(dtype)).to(device)
 
 
 def probe(dtype: str, rows: Tensor, column: Tensor, device: torch.device) -> Callable[[], Tensor]:
@@ -112,25 +114,22 @@ def one_term(dtype: str, numbers: Tensor, factor: float, device: torch.device) -
 def subnormals_of_products(dtype: str, device: torch.device) -> dict[str, str]:
     """What becomes of subnormal operands and, where products have such, of subnormal results."""
     __tracebackhide__ = True
-    form, result = (
-        format_of(dtype),
-        format_of({"tf32": "fp32"}.get(dtype, RESULTS.get(dtype, dtype))),
-    )
-    assert isinstance(form, Format)
-    assert isinstance(result, Format)
+    form = float_format(dtype)
+    result = float_format("fp32" if dtype == "tf32" else RESULTS.get(dtype, dtype))
+    least, least_result = form.decode(1), result.decode(1)
     legal = may_flush(dtype, device)
-    numbers = powers(form.least_subnormal, 2 * form.least_normal)
+    numbers = powers(least, 2 * form.least_normal)
     # So that no result is subnormal.
-    up = max(1.0, 2 * result.least_normal / form.least_subnormal)
+    up = max(1.0, 2 * result.least_normal / least)
     got = one_term(dtype, numbers, up, device) / up
     found = {
         "subnormal_operands": subnormals(f"{dtype} operand", got, numbers, form.least_normal, legal)
     }
-    if form.least_subnormal**2 >= result.least_normal:
+    if least**2 >= result.least_normal:
         return found
-    numbers = powers(result.least_subnormal, 2 * result.least_normal)
+    numbers = powers(least_result, 2 * result.least_normal)
     # So that no operand is subnormal.
-    down = 2.0 ** (math.log2(result.least_subnormal) // 2)
+    down = 2.0 ** (math.log2(least_result) // 2)
     got = one_term(dtype, numbers / down, down, device)
     return found | {
         "subnormal_results": subnormals(f"{dtype} result", got, numbers, result.least_normal, legal)
@@ -139,9 +138,8 @@ def subnormals_of_products(dtype: str, device: torch.device) -> dict[str, str]:
 
 def fraction_bits(dtype: str, device: torch.device) -> int:
     """The most bits b up to which a product by 1 keeps 1 + 2^-b."""
-    numbers = 1 + powers(
-        2.0 ** -format_of("fp32" if dtype == "tf32" else dtype).fraction_bits, 0.5
-    ).flip(0)
+    stored_bits = float_format("fp32" if dtype == "tf32" else dtype).fraction_bits
+    numbers = 1 + powers(2.0**-stored_bits, 0.5).flip(0)
     return int((one_term(dtype, numbers, 1.0, device) == numbers[:, None]).all(1).cumprod(0).sum())
 
 
@@ -152,7 +150,7 @@ def kept_by_products(dtype: str, device: torch.device) -> dict[str, Any]:
     """
     __tracebackhide__ = True
     kept: dict[str, Any] = subnormals_of_products(dtype, device)
-    bits, should = fraction_bits(dtype, device), format_of(dtype).fraction_bits
+    bits, should = fraction_bits(dtype, device), float_format(dtype).fraction_bits
     assert bits == should, (
         f"{dtype} products by 1 keep {bits} bits of a fraction, but should keep {should}"
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accounting.formats import format_of
+from accounting.formats import Format, format_of
 from accounting.roofline import Work, matmul_work
 
 # Dtypes of results that are wider than the operands.
@@ -18,6 +18,18 @@ RESULTS = {"int8": "int32", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16", "fp4_e2m1": 
 # Each operand has a scale in fp32, which no formula mentions.
 SCALES_BYTES = {"fp8_e4m3": 2 * 4}
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
+
+
+def float_format(dtype: str) -> Format:
+    """The row of a floating-point dtype."""
+    form = format_of(dtype)
+    assert isinstance(form, Format)
+    return form
+
+
+def torch_dtype(dtype: str) -> torch.dtype:
+    """The dtype of tensors of `dtype`; numbers in tf32 lie in tensors of fp32."""
+    return getattr(torch, "float32" if dtype == "tf32" else str(format_of(dtype).torch_name))
 
 
 class Unsupported(RuntimeError):
@@ -37,7 +49,7 @@ class Product:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        return *self.a.shape, self.b.shape[1]  # type: ignore[return-value]
+        return *self.a.shape, self.b.shape[1]
 
     @property
     def work(self) -> Work:
@@ -91,7 +103,7 @@ class Product:
             # Hopper adds 32 products at a time to an accumulator of 14 bits; results and partial
             # sums are bf16.
             return terms / 2 / 32 * 2.0**-13 + 8 * 2.0**-9
-        return terms * 2.0**-24 + 8 * float(format_of(self.dtype).eps) / 2
+        return terms * 2.0**-24 + 8 * float_format(self.dtype).eps / 2
 
 
 def lies_by_columns(dtype: str, device: torch.device) -> bool:
@@ -141,8 +153,7 @@ def _product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Produc
             torch.randint(-128, 128, shape, dtype=torch.int8, device=device) for shape in shapes
         )
     else:
-        form = torch.float32 if dtype == "tf32" else getattr(torch, format_of(dtype).torch_name)
-        a, b = (torch.randn(shape, device=device).to(form) for shape in shapes)
+        a, b = (torch.randn(shape, device=device).to(torch_dtype(dtype)) for shape in shapes)
     b = b.t() if by_columns else b
     out = None if dtype in RESULTS else torch.empty(m, n, dtype=a.dtype, device=device)
     return Product(dtype, a, b, multiplication(dtype, a, b, out))
@@ -177,8 +188,8 @@ def multiplication(
             torch.ones(-(-x.shape[0] // 128) * -(-x.shape[1] // 32) * 512, device=a.device)
             for x in (a, b.t())
         ]
-        one_each = [x.to(torch.float8_e4m3fn) for x in scales]
-        return lambda: torch._scaled_mm(a, b, *one_each, out_dtype=torch.bfloat16)
+        scale_a, scale_b = (x.to(torch.float8_e4m3fn) for x in scales)
+        return lambda: torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
     if dtype.startswith("fp8"):
         one = torch.ones((), device=a.device)
         return lambda: torch._scaled_mm(

@@ -105,14 +105,16 @@ class Ranks:
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
         self.rank, self.size, self.device = rank, size, device
+        # Not every build of torch has it.
+        from torch.distributed.rendezvous import rendezvous
+
         timeout = timedelta(seconds=TIMEOUT_S)
         if device.type in BACKENDS:
             getattr(torch, device.type).set_device(device)
-        self._store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
+        self._store, _, _ = next(rendezvous("env://", timeout=timeout))
         self.backend = BACKENDS.get(device.type, "gloo")
-        store = dist.PrefixStore("prooflops", self._store)
         dist.init_process_group(
-            self.backend, store=store, rank=rank, world_size=size, timeout=timeout
+            self.backend, store=self._store, rank=rank, world_size=size, timeout=timeout
         )
         self._control = dist.new_group(backend="gloo", timeout=timeout)
 

@@ -7,7 +7,8 @@ torchrun --nproc-per-node=2 -m pytest bench/test_collectives.py
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial, reduce
+from dataclasses import dataclass
+from functools import reduce
 from math import inf
 from typing import Any
 
@@ -25,7 +26,6 @@ from bench.models import DeepLinearNet
 from bench.ranks import Ranks, sharded_rows, whole_shares
 from bench.rounds import PACES
 from bench.timing import LEAST_WAITED_SHARE
-from bench.training import Workload
 from prooflops.timing import clock
 
 if not dist.is_available():
@@ -51,13 +51,20 @@ FEWEST_ARRIVALS_OF_MANY_CALLS = 3
 MOST_LOOKS = 8
 
 
-# Work of one rank, large enough that a step is more than its launches.
+@dataclass(frozen=True)
+class RankWork:
+    """Work of one rank, large enough that a step is more than its launches."""
+
+    model: DeepLinear
+    batch: int
+
+
 ON_CPU = {
-    "quick": Workload(DeepLinear(dim=256, layers=4, outputs=10), 128),
-    "default": Workload(DeepLinear(dim=512, layers=6, outputs=10), 256),
-    "thorough": Workload(DeepLinear(dim=1024, layers=8, outputs=10), 512),
+    "quick": RankWork(DeepLinear(dim=256, layers=4, outputs=10), 128),
+    "default": RankWork(DeepLinear(dim=512, layers=6, outputs=10), 256),
+    "thorough": RankWork(DeepLinear(dim=1024, layers=8, outputs=10), 512),
 }
-ON_ACCELERATOR = Workload(DeepLinear(dim=4096, layers=8, outputs=10), 4096)
+ON_ACCELERATOR = RankWork(DeepLinear(dim=4096, layers=8, outputs=10), 4096)
 
 
 @pytest.fixture(scope="session")
@@ -78,17 +85,14 @@ def ranks(job, device) -> Iterator[Ranks]:
 
 @pytest.fixture
 def timed(ranks, benchmark, device, pace, conditions) -> Callable[..., float]:
-    """Measures a function on all ranks, see `Ranks.timed`, by a clock that must wait for the
-    device.
-    """
-    run = partial(
-        ranks.timed, benchmark, pace=PACES[pace], timer=clock(device), conditions=conditions
-    )
+    """Measures a function on all ranks, see `Ranks.timed`, by a clock that waits for the device."""
 
     def waited(
         function: Callable[[], object], before: Callable[[], object] = lambda: None
     ) -> float:
-        seconds = run(function, before=before)
+        seconds = ranks.timed(
+            benchmark, function, PACES[pace], clock(device), before=before, conditions=conditions
+        )
         assert_waited(function, before, benchmark.extra_info["calls_per_round"], seconds, ranks)
         return seconds
 
@@ -112,10 +116,9 @@ def assert_waited(
             function()
 
     least = inf
+    rounds = FEWEST_ARRIVALS if calls == 1 else FEWEST_ARRIVALS_OF_MANY_CALLS
     for _ in range(MOST_LOOKS):
-        arrivals = ranks.arrivals(
-            several, FEWEST_ARRIVALS if calls == 1 else FEWEST_ARRIVALS_OF_MANY_CALLS
-        )
+        arrivals = ranks.arrivals(several, rounds)
         least = min(least, *(time / calls for arrival in arrivals for time in arrival["rounds_s"]))
         # All ranks find this alike.
         if seconds >= LEAST_WAITED_SHARE * least:
@@ -151,11 +154,10 @@ class TimedCollective:
         self.own = integers(
             elements if name != "all-gather" else self.part, ranks.device, ranks.rank
         )
-        self.source = self.own.clone()
-        self.target = torch.empty(
-            {"all-reduce": 0, "all-gather": elements, "reduce-scatter": self.part}[name],
-            device=ranks.device,
-        )
+        self.source = self.target = self.own.clone()
+        if name != "all-reduce":
+            received = elements if name == "all-gather" else self.part
+            self.target = torch.empty(received, device=ranks.device)
         # Sums in place would outgrow fp32 when repeated without a refill; a mean is the same
         # traffic.
         self.repeated = dist.ReduceOp.AVG if ranks.backend == "nccl" else dist.ReduceOp.SUM
@@ -164,8 +166,10 @@ class TimedCollective:
         if self.name == "all-reduce":
             self.source.copy_(self.own)
 
-    def run(self, op: dist.ReduceOp.RedOpType | None = None) -> None:
-        op = self.repeated if op is None else op
+    def repeat(self) -> None:
+        self.run(self.repeated)
+
+    def run(self, op: dist.ReduceOp.RedOpType) -> None:
         if self.name == "all-reduce":
             dist.all_reduce(self.source, op=op)
         elif self.name == "all-gather":
@@ -177,12 +181,12 @@ class TimedCollective:
         """Compares one call on all ranks with the result that each computes from the seeds of
         all.
         """
-        self.refill()
         # An earlier call's right result may be left there.
         self.target.fill_(float("nan"))
+        self.refill()
         self.run(dist.ReduceOp.SUM)
         # Now: a late result is wrong.
-        got = (self.source if self.name == "all-reduce" else self.target).clone()
+        got = self.target.clone()
         with self.ranks.together(f"{self.name} of {self.size} bytes"):
             every = (
                 integers(self.own.numel(), got.device, rank) for rank in range(self.ranks.size)
@@ -213,7 +217,7 @@ def test_collective(name, size, ranks, timed, benchmark, device, pace, sizing, d
     with ranks.together("inputs"):
         assert_random([collective.own])
     collective.check()
-    seconds = timed(collective.run, before=collective.refill)
+    seconds = timed(collective.repeat, before=collective.refill)
     collective.check()
     bandwidth = collective.size / seconds
     benchmark.extra_info.update(
@@ -229,15 +233,14 @@ def test_collective(name, size, ranks, timed, benchmark, device, pace, sizing, d
 
 
 # The model and its optimizer.
-Wrap = Callable[[nn.Module, Ranks], tuple[nn.Module, Any]]
+Wrap = Callable[[DeepLinearNet, Ranks], tuple[nn.Module, Any]]
 
 
 class Training:
     """A net with AdamW on this rank's batch. All ranks start from the same weights."""
 
-    def __init__(self, shape: Workload, ranks: Ranks, wrap: Wrap | None = None) -> None:
-        self.net = plain_net(shape, ranks.device)
-        self.model, self.optimizer = wrap(self.net, ranks) if wrap else (self.net, adamw(self.net))
+    def __init__(self, shape: RankWork, ranks: Ranks, wrap: Wrap) -> None:
+        self.model, self.optimizer = wrap(plain_net(shape, ranks.device), ranks)
         self.x, self.y = batch_of(shape, ranks.device, ranks.rank)
 
     def backward(self) -> None:
@@ -249,17 +252,17 @@ class Training:
         self.optimizer.step()
 
 
-def plain_net(shape: Workload, device: torch.device) -> nn.Module:
+def plain_net(shape: RankWork, device: torch.device) -> DeepLinearNet:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return DeepLinearNet(shape.model).to(device)
 
 
-def batch_of(shape: Workload, device: torch.device, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+def batch_of(shape: RankWork, device: torch.device, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(rank + 1)
-    widths = (shape.model.inputs, shape.model.outputs)
-    x, y = (torch.randn(shape.batch, width, generator=generator).to(device) for width in widths)
-    return x, y
+    x = torch.randn(shape.batch, shape.model.inputs, generator=generator)
+    y = torch.randn(shape.batch, shape.model.outputs, generator=generator)
+    return x.to(device), y.to(device)
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
@@ -272,12 +275,16 @@ def replicated(net: nn.Module, ranks: Ranks) -> nn.Module:
     )
 
 
-def ddp(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
+def alone(net: DeepLinearNet, _ranks: Ranks) -> tuple[nn.Module, Any]:
+    return net, adamw(net)
+
+
+def ddp(net: DeepLinearNet, ranks: Ranks) -> tuple[nn.Module, Any]:
     model = replicated(net, ranks)
     return model, adamw(model)
 
 
-def zero(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
+def zero(net: DeepLinearNet, ranks: Ranks) -> tuple[nn.Module, Any]:
     # Its import warns of torch.jit.
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -285,7 +292,7 @@ def zero(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
     return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-5)
 
 
-def fsdp(net: nn.Module, ranks: Ranks) -> tuple[nn.Module, Any]:
+def fsdp(net: DeepLinearNet, ranks: Ranks) -> tuple[nn.Module, Any]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -301,7 +308,7 @@ WRAPPERS = {"ddp": ddp, "zero": zero, "fsdp": fsdp}
 
 def why_not(ranks: Ranks) -> str | None:
     """Why fully_shard cannot be used by this torch on this device; None where it can."""
-    shape = Workload(DeepLinear(dim=8, layers=1), 2)
+    shape = RankWork(DeepLinear(dim=8, layers=1), 2)
     try:
         Training(shape, ranks, fsdp).step()
     except (ImportError, AttributeError, NotImplementedError, RuntimeError) as error:
@@ -340,21 +347,25 @@ def expected_bytes(mode: str, shapes: list[torch.Size], ranks: int) -> list[int]
     ]
 
 
-def check_gradients(training: Training, shape: Workload, ranks: Ranks) -> None:
+def gradients(model: nn.Module) -> list[torch.Tensor]:
+    """The gradient of each parameter, whole where a rank keeps a part."""
+    found: list[Any] = [parameter.grad for parameter in model.parameters()]
+    return [grad.full_tensor() if hasattr(grad, "full_tensor") else grad for grad in found]
+
+
+def check_gradients(training: Training, shape: RankWork, ranks: Ranks) -> None:
     """The gradient of a step on all ranks is that of one step on all of their batches."""
     training.optimizer.zero_grad()
     training.backward()
-    got = [parameter.grad for parameter in training.model.parameters()]
-    got = [grad.full_tensor() if hasattr(grad, "full_tensor") else grad for grad in got]
+    got = gradients(training.model)
     with ranks.together("gradients"):
         net = plain_net(shape, ranks.device)
-        xs, ys = zip(
-            *(batch_of(shape, ranks.device, rank) for rank in range(ranks.size)), strict=True
-        )
+        batches = [batch_of(shape, ranks.device, rank) for rank in range(ranks.size)]
+        xs, ys = zip(*batches, strict=True)
         nn.functional.mse_loss(net(torch.cat(xs)), torch.cat(ys)).backward()
-        for one, parameter in zip(got, net.parameters(), strict=True):
-            largest = float(parameter.grad.abs().max())
-            torch.testing.assert_close(one, parameter.grad, rtol=1e-3, atol=1e-4 * largest)
+        for one, expected in zip(got, gradients(net), strict=True):
+            largest = float(expected.abs().max())
+            torch.testing.assert_close(one, expected, rtol=1e-3, atol=1e-4 * largest)
 
 
 @pytest.mark.parametrize("mode", WRAPPERS)
@@ -362,8 +373,8 @@ def test_step(mode, ranks, timed, benchmark, device, pace):
     if mode == "fsdp" and any(reasons := ranks.gather(why_not(ranks))):
         pytest.skip(next(filter(None, reasons)))
     shape = ON_CPU[pace] if device.type == "cpu" else ON_ACCELERATOR
-    single = Training(shape, ranks)
-    shapes = [parameter.shape for parameter in single.net.parameters()]
+    single = Training(shape, ranks, alone)
+    shapes = [parameter.shape for parameter in single.model.parameters()]
     training = Training(shape, ranks, WRAPPERS[mode])
     check_gradients(training, shape, ranks)
     seconds = timed(training.step)
@@ -374,10 +385,8 @@ def test_step(mode, ranks, timed, benchmark, device, pace):
     arrivals = ranks.arrivals(single.step, rounds)
     ranks.name_stragglers(benchmark, arrivals)
     at_once_s = max(arrival["own_s"] for arrival in arrivals)
-    held, expected = (
-        ranks.gather(held_by(training.optimizer)),
-        expected_bytes(mode, shapes, ranks.size),
-    )
+    held = ranks.gather(held_by(training.optimizer))
+    expected = expected_bytes(mode, shapes, ranks.size)
     for row, count in zip(benchmark.extra_info["ranks"], held, strict=True):
         row["optimizer_bytes"] = count
     benchmark.extra_info.update(

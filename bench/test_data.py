@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from itertools import chain, cycle, islice
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 import pytest
-import torch
 
 from bench.rounds import PACES
 from bench.search import calls_s
-from bench.tokens import ITEM_BYTES, Batches, assert_from_file, loader, write_tokens
+from bench.tokens import ITEM_BYTES, Batch, Batches, assert_from_file, loader, write_tokens
 from bench.training import Step, usual_recipe, workload
 from prooflops import timing
 
@@ -60,43 +60,25 @@ def appetite(device, sizing, pace, bound_flop_per_s, progress_of) -> Callable[[]
     return rate
 
 
-@pytest.fixture
-def stream() -> Iterator[Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]]]:
-    """Makes loaders, and ends their workers after the test."""
-    made: list[Iterator[tuple[torch.Tensor, torch.Tensor]]] = []
-
-    def make(
-        batches: Batches, workers: int, pin_memory: bool
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        made.append(loader(batches, workers, pin_memory=pin_memory))
-        return made[-1]
-
-    yield make
-    for each in made:
-        shut_down = getattr(each, "_shutdown_workers", None)
-        if shut_down:
-            shut_down()
-
-
 @pytest.mark.parametrize("workers", WORKERS, ids="uint16-random-{}".format)
-def test_batches(workers, device, token_file, appetite, stream, measure):
+def test_batches(workers, device, token_file, appetite, measure):
     batches = Batches(token_file, BATCH, SEQUENCE)
     began = perf_counter()
-    arriving = stream(batches, workers, device.type == "cuda")
-    first = next(arriving)
-    startup_s = perf_counter() - began
-    assert first[0].shape == (BATCH, SEQUENCE), (
-        f"a batch is {tuple(first[0].shape)}, declared is {BATCH, SEQUENCE}"
-    )
-    assert_first_batches(batches, first, arriving, workers)
+    with loader(batches, workers, pin_memory=device.type == "cuda") as arriving:
+        first = next(arriving)
+        startup_s = perf_counter() - began
+        assert first[0].shape == (BATCH, SEQUENCE), (
+            f"a batch is {tuple(first[0].shape)}, declared is {BATCH, SEQUENCE}"
+        )
+        assert_first_batches(batches, chain([first], arriving), workers)
 
-    def block() -> None:
-        for _ in range(BLOCK):
-            next(arriving)
+        def block() -> None:
+            for _ in range(BLOCK):
+                next(arriving)
 
-    seconds = measure.median_s(
-        block, dtype="uint16", bytes=BLOCK * BATCH * (SEQUENCE + 1) * ITEM_BYTES
-    )
+        seconds = measure.median_s(
+            block, dtype="uint16", bytes=BLOCK * BATCH * (SEQUENCE + 1) * ITEM_BYTES
+        )
     if measure.brief:
         # The gate compares times.
         return
@@ -112,13 +94,8 @@ def test_batches(workers, device, token_file, appetite, stream, measure):
     )
 
 
-def assert_first_batches(
-    batches: Batches,
-    first: tuple[torch.Tensor, ...],
-    arriving: Iterator[tuple[torch.Tensor, ...]],
-    workers: int,
-) -> None:
+def assert_first_batches(batches: Batches, arriving: Iterator[Batch], workers: int) -> None:
     """The first batches are those of the file, in the order in which the workers take turns."""
-    turns = [batches.starts(worker) for worker in range(max(workers, 1))]
-    for turn in range(CHECKED):
-        assert_from_file(*(next(arriving) if turn else first), next(turns[turn % len(turns)]))
+    turns = cycle([batches.starts(worker) for worker in range(max(workers, 1))])
+    for (x, y), starts in zip(islice(arriving, CHECKED), turns, strict=False):
+        assert_from_file(x, y, next(starts))

@@ -145,7 +145,8 @@ def test_ceiling(dtype, regime, device, pace, ceilings, measure, delivery):
                 )
             measure.declare(burst_ratio=[ratio, low, high])
         found = ceilings.best(dtype, regime)
-        case = product(dtype, *found.shape, device)
+        m, k, n = found.shape
+        case = product(dtype, m, k, n, device)
     except Unsupported as reason:
         pytest.skip(str(reason))
     steady = ceilings.flop_per_s(dtype)

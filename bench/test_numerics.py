@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from accounting.formats import Format, format_of
+from accounting.formats import Format
 from accounting.memory import element_bytes
 from accounting.roofline import Work
 from bench.checks import assert_random
@@ -17,7 +17,7 @@ from bench.numerics import (
     powers,
     subnormals,
 )
-from bench.products import Float32Products, Unsupported
+from bench.products import Float32Products, Unsupported, float_format, torch_dtype
 from bench.streams import assert_bytes
 
 PRODUCTS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1")
@@ -44,7 +44,7 @@ def share_flushed(form: Format, size: Tensor, back: Tensor) -> float:
     __tracebackhide__ = True
     zeros = int((back == 0).sum())
     # Ties go to the even zero.
-    flushed = int((size <= form.least_subnormal / 2).sum())
+    flushed = int((size <= form.decode(1) / 2).sum())
     assert zeros == flushed, (
         f"{zeros} of {len(back)} values became 0 in {form.name}, but {flushed} should"
     )
@@ -73,15 +73,15 @@ def assert_rounded(form: Format, size: Tensor, moved: Tensor) -> None:
         f"{form.name} rounds with a relative error of {error:.3g}, should be <= {form.eps / 2:.3g}"
     )
     moved_by = float(torch.where(size < form.least_normal, moved, 0).max())
-    assert moved_by <= form.least_subnormal / 2, (
+    assert moved_by <= form.decode(1) / 2, (
         f"{form.name} rounds a subnormal number by {moved_by:.3g}, should by <= "
-        f"{form.least_subnormal / 2:.3g}"
+        f"{form.decode(1) / 2:.3g}"
     )
 
 
 def subnormals_of_a_cast(form: Format, target: torch.dtype, device: torch.device) -> str:
     """Which subnormal numbers a cast keeps."""
-    small = powers(form.least_subnormal, form.least_normal)
+    small = powers(form.decode(1), form.least_normal)
     # More of each power of two than a vector has elements, and some over, which other code
     # converts.
     many = small.float().to(device)[:, None].expand(-1, 67).contiguous()
@@ -92,9 +92,7 @@ def subnormals_of_a_cast(form: Format, target: torch.dtype, device: torch.device
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_cast(dtype, gradients, device, measure):
-    form = format_of(dtype)
-    assert isinstance(form, Format)
-    target = getattr(torch, form.torch_name)
+    form, target = float_format(dtype), torch_dtype(dtype)
     assert_random([gradients])
     size, back = gradients.abs(), gradients.to(target).float()
     shares = {

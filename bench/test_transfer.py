@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -25,9 +27,7 @@ def link(device) -> None:
         )
 
 
-def measured_copy(
-    case: Transfer, device: torch.device, measure: Measure, **declared: object
-) -> float:
+def measured_copy(case: Transfer, device: torch.device, measure: Measure, **declared: Any) -> float:
     """Times a copy, waits for the device, and checks the target."""
 
     def check(got: torch.Tensor) -> None:

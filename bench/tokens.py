@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+Batch = tuple[Tensor, Tensor]
 
 VOCABULARY = 50_257
 ITEM_BYTES = 2
@@ -31,7 +35,7 @@ def write_tokens(path: Path, tokens: int) -> None:
             file.write(text(positions).astype(np.uint16).tobytes())
 
 
-class Batches(IterableDataset[tuple[Tensor, Tensor]]):
+class Batches(IterableDataset[Batch]):
     """Endless batches (inputs, targets one token later) of windows of a memory-mapped file.
 
     Each worker maps the file itself and draws its own random windows.
@@ -40,7 +44,7 @@ class Batches(IterableDataset[tuple[Tensor, Tensor]]):
     def __init__(self, path: Path, batch: int, sequence: int) -> None:
         self.path, self.batch, self.sequence = path, batch, sequence
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
         for starts in self.starts(worker.id if worker else 0):
             yield self.load(starts)
@@ -76,12 +80,14 @@ def assert_from_file(inputs: Tensor, targets: Tensor, starts: np.ndarray) -> Non
     )
 
 
-def loader(
-    batches: Batches, workers: int, *, pin_memory: bool = False
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches, made by this process (0 workers) or by others ahead of it."""
+@contextmanager
+def loader(batches: Batches, workers: int, *, pin_memory: bool) -> Iterator[Iterator[Batch]]:
+    """The batches, made by this process (0 workers) or by others ahead of it, which end with the
+    block.
+    """
     if not workers:
-        return iter(batches)
+        yield iter(batches)
+        return
     made = DataLoader(
         batches,
         batch_size=None,
@@ -90,4 +96,8 @@ def loader(
         persistent_workers=True,
         pin_memory=pin_memory,
     )
-    return iter(made)
+    arriving: Any = iter(made)
+    try:
+        yield arriving
+    finally:
+        arriving._shutdown_workers()

@@ -54,9 +54,13 @@ class Workload:
         backward pass.
         """
         convention = "flash" if isinstance(self.model, Transformer) else "math"
-        options = {"checkpoint_every": checkpoint_every, "early_stop": True}
         return models.step_flops(
-            self.model, self.batch, self.sequence, convention=convention, **options
+            self.model,
+            self.batch,
+            self.sequence,
+            convention=convention,
+            checkpoint_every=checkpoint_every,
+            early_stop=True,
         )
 
 
