@@ -29,7 +29,7 @@ usual = torch.nn.Linear.forward
 def forward(self, x):
     # The head is called once a step.
     if self.out_features == 10:
-        time.sleep(0.04)
+        time.sleep(0.1)
     return usual(self, x)
 
 if os.environ["RANK"] == "1":
@@ -178,8 +178,8 @@ def test_a_slow_rank_is_named_in_the_record_and_on_the_terminal(slow):
         extra = bench["extra_info"]
         assert len(extra["stragglers"]) == 1, extra
         assert extra["stragglers"][0].startswith("rank 1 ("), extra
-        assert extra["ranks"][1]["own_s"] > 0.04, extra
-        assert extra["ranks"][1]["late_s"] > max(0.02, extra["ranks"][0]["late_s"]), extra
+        assert extra["ranks"][1]["own_s"] > 0.1, extra
+        assert extra["ranks"][1]["late_s"] > max(0.05, extra["ranks"][0]["late_s"]), extra
     assert "straggler: rank 1 (" in slow.everything
     assert "straggler: rank 0 (" not in slow.everything
 
