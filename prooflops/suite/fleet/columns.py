@@ -15,7 +15,6 @@ from prooflops_gate.console.tables import engineering, many, times_as
 
 # More single runs than this are grouped.
 MOST_COLUMNS = 8
-DELIVERS = "DELIVERS"
 # A crashed test settles nothing.
 UNSETTLED = ("not checked", "error")
 # Facts whose values name themselves.
@@ -69,7 +68,7 @@ def counted(words: Iterable[str]) -> str:
 def _verdict(run: NodeRun) -> str:
     """DELIVERS; another verdict with its reason."""
     mark, text = delivery.verdict(run.figures)
-    return mark.word if mark.word == DELIVERS else f"{mark.word}: {text.partition(';')[0]}"
+    return mark.word if mark is delivery.REACHES else f"{mark.word}: {text.partition(';')[0]}"
 
 
 def _figure_text(found: Sequence[delivery.Figure]) -> str:
