@@ -15,7 +15,7 @@ from prooflops.suite.fleet.nodes import NodeRun, collected
 # Smaller slowdowns are of no practical interest.
 LEAST_SLOWDOWN = 0.03
 MOST_DEVIATIONS = 5.0
-# Of three machines, any one can be as far from the two others by chance.
+# Any one of three machines can be as far from the two others by chance.
 FEWEST_MACHINES = 4
 SUSPECT, CONFIRMED, ONE_OFF = "suspect", "bad", "one-off"
 
