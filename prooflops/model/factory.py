@@ -77,6 +77,12 @@ def error_text(error: BaseException) -> str:
 def import_factory(spec: str, folder: Path) -> Callable[[], Any]:
     """The function that `spec` names; modules are searched in `folder` first, as by `python -m`."""
     with naming(spec):
+        if spec.endswith(".py"):
+            with user_code(f"importing {spec}"):
+                names = ", ".join(_own_functions(_imported(spec, folder)))
+            raise ModelError(
+                f"must be {FORMS}; write --model={spec}:NAME with one of its functions: {names}"
+            )
         if not re.fullmatch(rf"(.+\.py|{DOTTED}):{DOTTED}", spec):
             raise ModelError(f"must be {FORMS}")
         place, _, path = spec.rpartition(":")
