@@ -14,16 +14,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import torch
 
 from accounting.memory import element_bytes
 from bench import search
 from bench.products import Float32Products, Operands, product
-from bench.rounds import Pace, is_flat
+from bench.rounds import Pace, Progress, is_flat, no_progress
 from prooflops import timing
 from prooflops.timing import alternating, median_interval
 
@@ -42,6 +45,7 @@ LEAD_S = 0.002
 FASTEST = 5
 
 
+@dataclass
 class Ceilings:
     """The best rates of this machine in this run, per dtype and regime, searched for when asked.
 
@@ -49,25 +53,20 @@ class Ceilings:
     it. Shapes are ranked by their rates at the clock that ran.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        pace: Pace,
-        progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
-        room_bytes: Callable[[], float] = lambda: math.inf,
-        clock_share: Callable[[], float | None] = lambda: None,
-    ) -> None:
-        self._progress = progress
-        self._room_bytes = room_bytes
-        self._clock_share = clock_share
-        self._device = device
-        self._pace = pace
-        self._timer = timing.clock(device)
-        self._found: dict[tuple[str, str], search.Found] = {}
-        # What a benchmark may have raised since.
-        self._flop_per_s: dict[tuple[str, str], float] = {}
-        self._best_product: dict[tuple[str, str], search.Found] = {}
-        self._probed: dict[str, float] = {}
+    device: torch.device
+    pace: Pace
+    progress: Progress = no_progress
+    room_bytes: Callable[[], float] = lambda: math.inf
+    clock_share: Callable[[], float | None] = lambda: None
+    _found: dict[tuple[str, str], search.Found] = field(default_factory=dict)
+    # A benchmark may have raised these since.
+    _flop_per_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    _best_product: dict[tuple[str, str], search.Found] = field(default_factory=dict)
+    _probed: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def timer(self) -> Callable[[], Any]:
+        return timing.clock(self.device)
 
     def flop_per_s(self, dtype: str, regime: str = "sustainable") -> float:
         """The ceiling of `dtype`. Raises Unsupported where the device does not multiply it."""
@@ -98,10 +97,10 @@ class Ceilings:
         Raises Unsupported.
         """
         if dtype not in self._probed:
-            side = PROBE.get(self._device.type, PROBE["other"])
-            probe = product(dtype, side, side, side, self._device)
+            side = PROBE.get(self.device.type, PROBE["other"])
+            probe = product(dtype, side, side, side, self.device)
             with Float32Products(dtype):
-                times_s = timing.time(probe.multiply, self._device, warmup=1, rounds=3).times_s
+                times_s = timing.time(probe.multiply, self.device, warmup=1, rounds=3).times_s
             self._probed[dtype] = probe.work.flops / min(times_s)
         return self._probed[dtype]
 
@@ -127,9 +126,9 @@ class Ceilings:
         interval.
         """
         shape = self.found(dtype).shape
-        multiply, _ = Operands(dtype, *shape, self._device).multiply(*shape)
+        multiply, _ = Operands(dtype, *shape, self.device).multiply(*shape)
         with Float32Products(dtype):
-            self._settle(multiply, self._pace.settled(self._device.type))
+            self._settle(multiply, self.pace.settled(self.device.type))
             times = islice(
                 alternating(lambda: self._burst_s(multiply), lambda: self._steady_s(multiply)),
                 pairs,
@@ -141,11 +140,11 @@ class Ceilings:
         """What precedes a timed burst: a rest, then untimed calls until the device works at full
         speed.
         """
-        once_s = timing.time(function, self._device, warmup=1, rounds=2).median_s
+        once_s = timing.time(function, self.device, warmup=1, rounds=2).median_s
         lead = max(1, math.ceil(LEAD_S / max(once_s, 1e-9)))
 
         def rest() -> None:
-            timing.synchronise(self._device)
+            timing.synchronise(self.device)
             time.sleep(REST_S)
             for _ in range(lead):
                 function()
@@ -156,10 +155,10 @@ class Ceilings:
         """The shapes that take no longer than the pace allows, and whose operands fit the
         memory.
         """
-        most_flops = self.probed(dtype) * self._pace.longest_call_s / 4
+        most_flops = self.probed(dtype) * self.pace.longest_call_s / 4
         # Two operands, the result, and two more while they are drawn, each in fp32.
-        most_elements = self._room_bytes() / (5 * max(4, element_bytes(1, dtype)))
-        return search.space_of(self._device, most_flops, most_elements)
+        most_elements = self.room_bytes() / (5 * max(4, element_bytes(1, dtype)))
+        return search.space_of(self.device, most_flops, most_elements)
 
     def _raise(self, dtype: str, regime: str, flop_per_s: float) -> float:
         self._flop_per_s[dtype, regime] = max(self.flop_per_s(dtype, regime), flop_per_s)
@@ -168,22 +167,22 @@ class Ceilings:
     def _search(self, dtype: str, regime: str) -> search.Found:
         began = perf_counter()
         space = self.space(dtype)
-        operands = Operands(dtype, max(space.m), max(space.k), max(space.n), self._device)
+        operands = Operands(dtype, max(space.m), max(space.k), max(space.n), self.device)
         bursts = regime == "achievable"
-        times = SEARCH.get(self._device.type, SEARCH["other"])
-        budget_s = times * self._pace.measure_s + (RESTS * REST_S if bursts else 0.0)
-        self._progress(f"searching for the {regime} one of {dtype}", budget_s)
+        times = SEARCH.get(self.device.type, SEARCH["other"])
+        budget_s = times * self.pace.measure_s + (RESTS * REST_S if bursts else 0.0)
+        self.progress(f"searching for the {regime} one of {dtype}", budget_s)
         if not bursts:
             largest, _ = operands.multiply(*space.shapes[-1])
-            self._settle(largest, self._pace.settled(self._device.type))
+            self._settle(largest, self.pace.settled(self.device.type))
         rate = search.rate_on(
-            operands, self._timer, self._clock_share, idle_s=REST_S if bursts else 0.0
+            operands, self.timer, self.clock_share, idle_s=REST_S if bursts else 0.0
         )
         found = search.guided(
             space,
             rate,
-            units=search.units_of(self._device),
-            tiles=search.CPU_TILES if self._device.type == "cpu" else search.GPU_TILES,
+            units=search.units_of(self.device),
+            tiles=search.CPU_TILES if self.device.type == "cpu" else search.GPU_TILES,
             budget_s=budget_s,
         )
         multiply, flops = operands.multiply(*found.shape)
@@ -197,22 +196,22 @@ class Ceilings:
         while elapsed < pace.longest_warmup_s and not (
             elapsed >= pace.warmup_s and is_flat(windows)
         ):
-            windows.append(median(search.calls_s(function, self._timer, self._pace.warmup_s)))
+            windows.append(median(search.calls_s(function, self.timer, self.pace.warmup_s)))
             elapsed = perf_counter() - began
 
     def _seconds(self, function: Callable[[], object], regime: str) -> float:
         """Seconds of a call in a regime, by itself, of a dtype that was settled before."""
         if regime == "achievable":
             return self._burst_s(function)
-        self._settle(function, self._pace.resettled(self._device.type))
+        self._settle(function, self.pace.resettled(self.device.type))
         return self._steady_s(function)
 
     def _steady_s(self, function: Callable[[], object]) -> float:
         """The median call of steady work."""
-        return median(search.calls_s(function, self._timer, self._pace.measure_s / 2))
+        return median(search.calls_s(function, self.timer, self.pace.measure_s / 2))
 
     def _burst_s(self, function: Callable[[], object]) -> float:
         """The median of the fastest calls after a rest."""
         self.rest_before(function)()
-        times = timing.time(function, self._device, warmup=0, rounds=2 * FASTEST).times_s
+        times = timing.time(function, self.device, warmup=0, rounds=2 * FASTEST).times_s
         return max(median(sorted(times)[:FASTEST]), 1e-9)

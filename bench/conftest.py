@@ -19,7 +19,8 @@ from bench.freed_memory import keep_freed_memory
 from bench.measuring import Measure
 from bench.rounds import PACES
 from bench.streams import Bandwidths, Size, memory_size
-from bench.timing import Schedule
+from bench.timing import CallTimer, Schedule
+from prooflops import timing
 
 # A stated peak above this multiple of the bound is not that of dense products: with sparsity,
 # vendors state twice as much, while the highest clock is a few percent above the nominal one.
@@ -106,13 +107,14 @@ def measure(
         leave_out = functools.partial(gate_replicate.leave_out, request.node)
         asked = Asked(seconds, least_rounds, examined, leave_out)
         schedule = BriefSchedule(asked, PACES[pace])
-    rates = (peak_flop_per_s, bound_flop_per_s)
     with keep_freed_memory():
         yield Measure(
             benchmark,
             device,
             schedule,
-            *rates,
+            CallTimer(device, timing.clock(device)),
+            peak_flop_per_s,
+            bound_flop_per_s,
             flush=flush,
             conditions=conditions,
             at_clock=at_clock,

@@ -53,23 +53,18 @@ class Figure:
         return self.floor.is_met(self.share, self.at_clock)
 
 
+@dataclass
 class Delivery:
     """Asserts the floors of one benchmark's figures, and records them as `delivers`."""
 
-    def __init__(
-        self,
-        device: torch.device,
-        floors: Any,
-        test: str,
-        info: dict[str, Any],
-        *,
-        pace: str,
-        conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
-        causes: Callable[[dict[str, Any], str], list[str]],
-        active: bool = True,
-    ) -> None:
-        self._device, self._floors, self._test, self._info = device, floors, test, info
-        self._pace, self._conditions, self._causes, self._active = pace, conditions, causes, active
+    device: torch.device
+    floors: Any
+    test: str
+    info: dict[str, Any]
+    pace: str
+    conditions: Callable[[], AbstractContextManager[dict[str, Any]]]
+    causes: Callable[[dict[str, Any], str], list[str]]
+    active: bool = True
 
     def product(self, dtype: str, case: Product, *, figure: str = "") -> None:
         """Asserts the floor of a product that was measured; `figure`: where not that of the
@@ -96,26 +91,26 @@ class Delivery:
         Raises BelowFloor if the figure falls short twice.
         """
         __tracebackhide__ = True
-        if not self._active:
+        if not self.active:
             return
         if seconds is None:
-            seconds = amount / float(self._info[RATES[unit]])
-        floor = self._floors.of(figure, self._test)
+            seconds = amount / float(self.info[RATES[unit]])
+        floor = self.floors.of(figure, self.test)
         nominal = None
         if floor is not None and floor.of in NOMINAL:
-            units_flop_per_s = self._info.get("units_flop_per_s")
-            nominal = self._floors.nominal(floor.of, dtype, units_flop_per_s)
+            units_flop_per_s = self.info.get("units_flop_per_s")
+            nominal = self.floors.nominal(floor.of, dtype, units_flop_per_s)
         value = amount / seconds if amount else seconds
         entry = {"figure": figure, "value": value, "unit": unit}
         if floor is None or (floor.of in NOMINAL and not nominal):
-            self._info["delivers"] = entry | {"unknown": self._floors.why_unknown(floor, dtype)}
+            self.info["delivers"] = entry | {"unknown": self.floors.why_unknown(floor, dtype)}
             return
-        conditions = self._info.get("conditions", {})
-        at_clock = self._info.get("share_at_clock")
+        conditions = self.info.get("conditions", {})
+        at_clock = self.info.get("share_at_clock")
         found = Figure(figure, value, unit, floor, nominal, at_clock)
         if not found.met and function is not None:
-            time.sleep(PAUSE_S[self._pace])
-            with self._conditions() as conditions, Float32Products(dtype or "fp32"):
+            time.sleep(PAUSE_S[self.pace])
+            with self.conditions() as conditions, Float32Products(dtype or "fp32"):
                 seconds = self._seconds(function)
             value = amount / seconds if amount else seconds
             units = self._units_flop_per_s(dtype, conditions)
@@ -127,13 +122,13 @@ class Delivery:
     def _units_flop_per_s(self, dtype: str, conditions: dict[str, Any]) -> float | None:
         """What all units do at the clock that ran; None if either is unknown."""
         clock_mhz = conditions.get("during", {}).get("clock_mhz")
-        return self._floors.at_clock(dtype, clock_mhz * 1e6) if clock_mhz and dtype else None
+        return self.floors.at_clock(dtype, clock_mhz * 1e6) if clock_mhz and dtype else None
 
     def _seconds(self, function: Callable[[], object]) -> float:
         began = time.perf_counter()
-        while self._device.type != "cpu" and time.perf_counter() - began < AGAIN_S:
-            timing.time(function, self._device, warmup=0, rounds=3)
-        return timing.time(function, self._device, warmup=2, rounds=ROUNDS_AGAIN).median_s
+        while self.device.type != "cpu" and time.perf_counter() - began < AGAIN_S:
+            timing.time(function, self.device, warmup=0, rounds=3)
+        return timing.time(function, self.device, warmup=2, rounds=ROUNDS_AGAIN).median_s
 
     def _record(self, found: Figure, conditions: dict[str, Any]) -> None:
         __tracebackhide__ = True
@@ -147,10 +142,10 @@ class Delivery:
         entry |= {"nominal": found.nominal, "floor": found.floor._asdict(), "met": found.met}
         rival = self._rival(conditions)
         if not found.met and rival:
-            self._info["delivers"] = entry | {"met": None, "unknown": rival}
+            self.info["delivers"] = entry | {"met": None, "unknown": rival}
             return
-        causes = [] if found.met else self._causes(conditions, found.figure)
-        self._info["delivers"] = entry | {"causes": causes}
+        causes = [] if found.met else self.causes(conditions, found.figure)
+        self.info["delivers"] = entry | {"causes": causes}
         if not found.met:
             got = compared(found.value, found.unit, found.share, found.floor, found.at_clock)
             raise BelowFloor(
@@ -161,6 +156,6 @@ class Delivery:
 
     def _rival(self, conditions: dict[str, Any]) -> str:
         """Whose work took a part of the device meanwhile, in words; empty if nobody's."""
-        if self._device.type == "cpu":
+        if self.device.type == "cpu":
             return "other work contends for the cores" if conditions.get("contended") else ""
         return "another process uses this GPU" if conditions.get("other_processes") else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -17,7 +18,6 @@ from typing import Any
 import pytest
 import torch
 
-import prooflops.timing
 from accounting.roofline import Work, mfu
 from bench import launch, timing
 from bench.brief import BriefSchedule
@@ -26,7 +26,7 @@ from bench.ceilings import Ceilings
 from bench.checks import Examined, assert_declared, assert_random, examine, overwrite
 from bench.products import Float32Products, Product
 from bench.rates import judged, share_of_units, shares_of_product
-from bench.rounds import NEAR_CEILING
+from bench.rounds import NEAR_CEILING, Progress, no_progress
 from bench.timing import CallTimer, NotWaitedFor, Rounds, Schedule, TimedCall
 from prooflops.timing import median_interval
 
@@ -48,38 +48,27 @@ class NotRead(dict[str, Any]):
         pass
 
 
+@dataclass
 class Measure:
     """Runs one benchmark and puts its figures into `extra_info`."""
 
-    def __init__(
-        self,
-        benchmark: Any,
-        device: torch.device,
-        schedule: Schedule | BriefSchedule,
-        peak_flop_per_s: Callable[[str], float | None] = lambda dtype: None,
-        bound_flop_per_s: Callable[[str], float | None] = lambda dtype: None,
-        *,
-        clock: Callable[[], Any] | None = None,
-        flush: Callable[[], Flush] | None = None,
-        conditions: Callable[[], AbstractContextManager[Any]] = lambda: nullcontext(NotRead()),
-        at_clock: Callable[[str, float], float | None] = lambda dtype, clock_hz: None,
-        progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
-    ) -> None:
-        self._benchmark = benchmark
-        self._device = device
-        self._schedule = schedule
-        self._peak_flop_per_s = peak_flop_per_s
-        self._bound_flop_per_s = bound_flop_per_s
-        self._make_flush = flush
-        self._timer = CallTimer(device, clock or prooflops.timing.clock(device))
-        self._conditions = conditions
-        self._at_clock = at_clock
-        self._began = math.inf
-        self.progress = progress
-        self.brief = schedule.brief
-        self.once = schedule.once
-        self.skip_if_longer = schedule.skip_if_longer
-        self.info: dict[str, Any] = benchmark.extra_info
+    benchmark: Any
+    device: torch.device
+    schedule: Schedule | BriefSchedule
+    timer: CallTimer
+    peak_flop_per_s: Callable[[str], float | None] = lambda dtype: None
+    bound_flop_per_s: Callable[[str], float | None] = lambda dtype: None
+    flush: Callable[[], Flush] | None = None
+    conditions: Callable[[], AbstractContextManager[Any]] = lambda: nullcontext(NotRead())
+    at_clock: Callable[[str, float], float | None] = lambda dtype, clock_hz: None
+    progress: Progress = no_progress
+    _began: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.brief = self.schedule.brief
+        self.once = self.schedule.once
+        self.skip_if_longer = self.schedule.skip_if_longer
+        self.info: dict[str, Any] = self.benchmark.extra_info
 
     def declare(self, **figures: object) -> None:
         """Puts further figures into the benchmark's record."""
@@ -89,12 +78,12 @@ class Measure:
         """Skips if a call takes too long, three times: the machine may have been slow during
         one.
         """
-        seconds, limit_s = math.inf, self._schedule.pace.longest_call_s
+        seconds, limit_s = math.inf, self.schedule.pace.longest_call_s
         for _ in range(TRIALS_OF_A_CALL):
-            seconds = min(seconds, self._timer.call_s(TimedCall(function))[0])
+            seconds = min(seconds, self.timer.call_s(TimedCall(function))[0])
             if seconds <= limit_s or seconds > HELD_UP * limit_s:
                 break
-        self._schedule.pace.skip_if_longer(seconds)
+        self.schedule.pace.skip_if_longer(seconds)
 
     def skip_if_held_up(self, function: Callable[[], object]) -> None:
         """Skips if a call takes `HELD_UP` times as long as allowed: the benchmark calls it 30 times
@@ -107,12 +96,10 @@ class Measure:
         if self.brief:
             return
         self._began = perf_counter()
-        limit_s = HELD_UP * self._schedule.pace.longest_call_s
+        limit_s = HELD_UP * self.schedule.pace.longest_call_s
         # The median: a first call imports and allocates, and a single lucky one says little of the
         # next.
-        seconds = median(
-            self._timer.call_s(TimedCall(function))[0] for _ in range(TRIALS_OF_A_CALL)
-        )
+        seconds = median(self.timer.call_s(TimedCall(function))[0] for _ in range(TRIALS_OF_A_CALL))
         if seconds > limit_s:
             pytest.skip(
                 f"one call took {seconds:.2g} s, {limit_s:.2g} s are allowed: does other work "
@@ -121,7 +108,7 @@ class Measure:
 
     def skip_if_late(self) -> None:
         """Skips if the benchmark has taken too long since `skip_if_held_up`."""
-        seconds, limit_s = perf_counter() - self._began, self._schedule.pace.longest_s
+        seconds, limit_s = perf_counter() - self._began, self.schedule.pace.longest_s
         if seconds > limit_s:
             pytest.skip(
                 f"it took {seconds:.2g} s so far, {limit_s:.2g} s are allowed: does other work "
@@ -159,16 +146,16 @@ class Measure:
         flush = self._checked_flush() if cache == "cold" else None
         call = TimedCall(function, setup, flush)
         # The state is read before the warm-up: a device that waits for it works at another clock.
-        with self._conditions() as seen:
+        with self.conditions() as seen:
             try:
-                call_s, waited_share = self._schedule.first_calls(self._timer, call)
+                call_s, waited_share = self.schedule.first_calls(self.timer, call)
             except NotWaitedFor:
                 if seen.rival:
                     pytest.skip(seen.rival)
                 raise
             shortest_s = (
                 timing.SHORTEST_ROUND_S
-                if self._device.type == "cpu"
+                if self.device.type == "cpu"
                 else timing.SHORTEST_DEVICE_ROUND_S
             )
             calls = 1 if call.is_prepared else max(1, math.ceil(shortest_s / call_s))
@@ -180,22 +167,22 @@ class Measure:
                 waited_share=waited_share,
             )
             sustained = call_s < sustained_below_s
-            rounds = self._schedule.rounds(self._timer, call, calls, call_s, sustained)
+            rounds = self.schedule.rounds(self.timer, call, calls, call_s, sustained)
             self.info.update(rounds.figures)
             rounds_s = rounds.number * calls * rounds.call_s
             self.progress(f"{rounds.number} rounds of {calls * rounds.call_s:.2g} s", rounds_s)
             seen.start_rounds()
-            made = run_rounds(self._benchmark, call, calls, rounds, self._timer, flush)
+            made = run_rounds(self.benchmark, call, calls, rounds, self.timer, flush)
         self.info["conditions"] = {**seen, "calls": made}
-        if self._benchmark.stats is None:
+        if self.benchmark.stats is None:
             pytest.skip("pytest-benchmark is switched off in this run")
-        seconds = float(self._benchmark.stats["median"])
+        seconds = float(self.benchmark.stats["median"])
         assert seconds > 0, (
             f"the median time is {seconds} s, but should be positive: was the device waited for?"
         )
         self._record_rounds(seconds, rounds)
         if operators is not None and setup is None and not self.brief:
-            self.info.update(launch.figures(function, seconds, operators, self._device))
+            self.info.update(launch.figures(function, seconds, operators, self.device))
         return seconds
 
     def work(
@@ -227,7 +214,7 @@ class Measure:
         cannot be exceeded; that of FLOPs is the device's for `dtype`.
         """
         __tracebackhide__ = True
-        launches_alone = launch or self._device.type == "cpu"
+        launches_alone = launch or self.device.type == "cpu"
         with Float32Products(dtype or "fp32"):
             seen = self.once(partial(self._examined, function, work, setup, counted, inputs))
             seconds = self.median_s(
@@ -274,7 +261,7 @@ class Measure:
         )
         if self.brief:
             return
-        peak = self._peak_flop_per_s(dtype)
+        peak = self.peak_flop_per_s(dtype)
         if own_kind:
             self.info.update(peak_flop_per_s=peak, mfu=mfu(work.flops, seconds, peak))
         else:
@@ -307,21 +294,21 @@ class Measure:
         """
         __tracebackhide__ = True
         flop_dtype = dtype if work.flops else None
-        flop_bound = self._bound_flop_per_s(flop_dtype) if flop_dtype else None
-        what = f"{dtype or 'work'} on {self._device}"
+        flop_bound = self.bound_flop_per_s(flop_dtype) if flop_dtype else None
+        what = f"{dtype or 'work'} on {self.device}"
         self.info.update(
             judged(work, seconds, dtype, what, flop_bound=flop_bound, bytes_bound=bytes_bound)
         )
         clock_mhz = self.info["conditions"].get("during", {}).get("clock_mhz")
         if clock_mhz and flop_dtype:
-            units = self._at_clock(flop_dtype, clock_mhz * 1e6)
+            units = self.at_clock(flop_dtype, clock_mhz * 1e6)
             self.info.update(share_of_units(work.flops / seconds, clock_mhz, units))
 
     def _checked_flush(self) -> Flush:
         """The flush of the device, tried out once."""
         __tracebackhide__ = True
-        assert self._make_flush is not None, "a cold benchmark needs a flush"
-        flush = self._make_flush()
+        assert self.flush is not None, "a cold benchmark needs a flush"
+        flush = self.flush()
 
         def look() -> None:
             __tracebackhide__ = True
@@ -331,11 +318,10 @@ class Measure:
         return flush
 
     def _record_rounds(self, seconds: float, rounds: Rounds) -> None:
-        times = list(getattr(getattr(self._benchmark.stats, "stats", None), "data", ()))
+        times = list(getattr(getattr(self.benchmark.stats, "stats", None), "data", ()))
         interval = median_interval(times)
         narrow = (
-            interval is not None
-            and interval[1] - interval[0] <= self._schedule.pace.width * seconds
+            interval is not None and interval[1] - interval[0] <= self.schedule.pace.width * seconds
         )
         self.info.update(
             rounds=rounds.number,

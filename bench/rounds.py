@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median, quantiles
 
@@ -23,6 +23,14 @@ RESETTLED_S = (0.25, 1.0)
 SAMPLED_S = 0.05
 # The share of the ceiling from which on a power limit may slow work.
 NEAR_CEILING = 0.5
+
+
+# Says what is measured now, and for how many seconds.
+Progress = Callable[..., None]
+
+
+def no_progress(text: str, ahead_s: float = 0.0) -> None:
+    """Reports nothing."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from accounting.memory import element_bytes
 from accounting.roofline import Work
 from bench.cache import UNKNOWN_CACHE_BYTES, Caches
 from bench.checks import in_fp64
-from bench.rounds import Pace
+from bench.rounds import Pace, Progress
 from prooflops import counted, timing
 
 SCALAR = 3.0
@@ -280,6 +280,7 @@ def assert_bytes(
     return seen
 
 
+@dataclass
 class Bandwidths:
     """The best bandwidths of this machine's memory in this run, by the share of the traffic that is
     read.
@@ -288,28 +289,21 @@ class Bandwidths:
     the best counts.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        pace: Pace,
-        size: Size,
-        progress: Callable[..., None] = lambda text, ahead_s=0.0: None,
-    ) -> None:
-        self.size = size
-        self._progress = progress
-        self._device = device
-        self._pace = pace
-        self._measured: dict[float, float] = {}
+    device: torch.device
+    pace: Pace
+    size: Size
+    progress: Progress
+    _measured: dict[float, float] = field(default_factory=dict)
 
     @property
     def measured(self) -> dict[float, float]:
         """Bytes per second by read share; measured when first asked for."""
         if not self._measured:
-            arrays = Arrays(self.size.elements, self._device)
+            arrays = Arrays(self.size.elements, self.device)
             for kernel in STREAMS:
-                self._progress(
+                self.progress(
                     f"{kernel} through {self.size.elements} elements an array",
-                    self._pace.measure_s / 2,
+                    self.pace.measure_s / 2,
                 )
                 stream = arrays.stream(kernel)
                 rate = stream.work.bytes / self._median_s(stream.run)
@@ -329,6 +323,6 @@ class Bandwidths:
         return rate
 
     def _median_s(self, function: Callable[[], object]) -> float:
-        once = timing.time(function, self._device, warmup=1, rounds=2).median_s
-        rounds = min(max(math.ceil(self._pace.measure_s / 2 / max(once, 1e-9)), 3), 100)
-        return timing.time(function, self._device, warmup=0, rounds=rounds).median_s
+        once = timing.time(function, self.device, warmup=1, rounds=2).median_s
+        rounds = min(max(math.ceil(self.pace.measure_s / 2 / max(once, 1e-9)), 3), 100)
+        return timing.time(function, self.device, warmup=0, rounds=rounds).median_s

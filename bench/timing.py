@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 import torch
 
 from bench.ceilings import Ceilings
-from bench.rounds import FEWEST_ROUNDS, SAMPLED_S, Pace, is_flat, rounds_for
+from bench.rounds import (
+    FEWEST_ROUNDS,
+    SAMPLED_S,
+    Pace,
+    Progress,
+    is_flat,
+    no_progress,
+    rounds_for,
+)
 from prooflops import timing
 
 # A thousand times the resolution of the host's clock.
@@ -71,11 +79,12 @@ class Rounds:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
 class CallTimer:
     """Times calls on one device by a clock whose readings are subtracted."""
 
-    def __init__(self, device: torch.device, clock: Callable[[], Any]) -> None:
-        self.device, self.clock = device, clock
+    device: torch.device
+    clock: Callable[[], Any]
 
     def call_s(self, call: TimedCall) -> tuple[float, float]:
         """Seconds of a call by the clock, the mean of several short ones, and their share of the
@@ -176,18 +185,16 @@ class CallTimer:
         return lead
 
 
+@dataclass(frozen=True)
 class Schedule:
     """Chooses what precedes the rounds of a benchmark, and their number: here warm-up, checks and
     ceilings.
     """
 
+    pace: Pace
+    progress: Progress = no_progress
     # True in a process of the gate, see `bench.brief`.
     brief = False
-
-    def __init__(
-        self, pace: Pace, progress: Callable[..., None] = lambda text, ahead_s=0.0: None
-    ) -> None:
-        self.pace, self.progress = pace, progress
 
     def once(self, look: Callable[[], Result]) -> Result | None:
         """The result of `look`; None if an earlier process of a gate run has looked already."""

@@ -11,8 +11,8 @@ import torch
 
 from bench.measuring import Measure
 from bench.products import Unsupported, product
-from bench.rounds import PACES, Pace
-from bench.timing import Schedule
+from bench.rounds import Pace
+from bench.timing import CallTimer, Schedule
 
 CPU = torch.device("cpu")
 SHORT = Pace(0.001, 0.003, 0.005, 1.0, width=0.05)
@@ -23,7 +23,7 @@ class Rounds:
     takes `seconds`.
     """
 
-    def __init__(self, timer=perf_counter, seconds=None):
+    def __init__(self, timer, seconds):
         self.extra_info = {}
         self.stats = None
         self.kept = []
@@ -55,13 +55,10 @@ class Rounds:
         self.stats = Stats(median=median(self.kept))
 
 
-def measure(timer=perf_counter, pace=SHORT, **options):
-    return Measure(Rounds(timer), CPU, Schedule(pace), clock=timer, **options)
-
-
-def steady(seconds, *rates):
-    """A measurement in which every round takes `seconds`."""
-    return Measure(Rounds(seconds=seconds), CPU, Schedule(PACES["quick"]), *rates)
+def measure(timer=perf_counter, pace=SHORT, *, device=CPU, seconds=None, **options):
+    """A measurement by a clock, or one in which every round takes `seconds`."""
+    rounds = Rounds(timer, seconds)
+    return Measure(rounds, device, Schedule(pace), CallTimer(device, timer), **options)
 
 
 def supported(dtype, m=48, k=96, n=64):

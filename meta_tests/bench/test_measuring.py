@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
+from itertools import chain, repeat
 
 import pytest
 import torch
@@ -11,11 +12,10 @@ import torch
 from accounting.roofline import Work, matmul_work
 from bench import cache, measuring, timing
 from bench.ceilings import Ceilings
-from bench.measuring import METHOD, Measure
+from bench.measuring import METHOD
 from bench.products import product
 from bench.rounds import PACES, SAMPLED_S, Pace, rounds_for
-from bench.timing import Schedule
-from meta_tests.bench.stand_ins import CPU, SHORT, Rounds, measure, steady, supported
+from meta_tests.bench.stand_ins import CPU, SHORT, measure, supported
 from meta_tests.card.api import simulated
 from meta_tests.card.card import SHORTEST_KERNEL_S, Card
 from prooflops.machine.caches import caches_of
@@ -25,23 +25,25 @@ from prooflops.timing import clock, median_interval
 
 
 @pytest.fixture
-def scripted(
-    monkeypatch,
-):
+def scripted(monkeypatch):
     """A clock, the host's as well, and a function that moves it by the next of `times`; the last
     one lasts for ever.
     """
 
     def use(times):
-        now, calls = [0.0], [0]
+        now = 0.0
+        steps = chain(times, repeat(times[-1]))
 
         def call():
-            now[0] += times[min(calls[0], len(times) - 1)]
-            calls[0] += 1
+            nonlocal now
+            now += next(steps)
+
+        def clock():
+            return now
 
         for module in (measuring, timing):
-            monkeypatch.setattr(module, "perf_counter", lambda: now[0])
-        return lambda: now[0], call, calls
+            monkeypatch.setattr(module, "perf_counter", clock)
+        return clock, call
 
     return use
 
@@ -49,50 +51,43 @@ def scripted(
 @pytest.mark.parametrize("spread", [0.01, 0.05, 0.2])
 def test_the_rounds_that_a_pilot_asks_for_make_the_interval_narrow(spread):
     """In three of four cases at least: a pilot of 30 rounds knows the spread to a fifth."""
-    generator, narrow, width = random.Random(1), 0, 0.05
-    for _ in range(200):
-        pilot = [generator.lognormvariate(0, spread) for _ in range(30)]
-        rounds = rounds_for(width, pilot, most=10_000)
-        low, high = median_interval(
-            [generator.lognormvariate(0, spread) for _ in range(rounds)]
-        ) or (0.0, 9.0)
-        narrow += high - low <= width
-    assert narrow >= 150, (
-        f"{narrow} of 200 intervals were narrower than {width}, but at least 150 should be"
-    )
+    generator = random.Random(1)
+
+    def times(rounds):
+        return [generator.lognormvariate(0, spread) for _ in range(rounds)]
+
+    intervals = [
+        median_interval(times(rounds_for(0.05, times(30), most=10_000))) for _ in range(200)
+    ]
+    narrow = sum(high - low <= 0.05 for low, high in intervals)
+    assert narrow >= 150, f"{narrow} of 200 intervals are narrow"
 
 
 def test_the_warm_up_ends_when_the_rounds_are_flat_and_not_before(scripted):
     falling = [0.01 * 0.8**i for i in range(20)]
-    clock, call, _ = scripted([*falling, 0.001])
+    clock, call = scripted([*falling, 0.001])
     run = measure(clock, Pace(0.0, 10.0, 0.1, 1.0, width=0.01))
-    assert run.median_s(call) == pytest.approx(0.001), (
-        "the falling times of the warm-up are in the median"
-    )
+    assert run.median_s(call) == pytest.approx(0.001)
     assert run.info["flat"]
-    assert run.info["warmup_s"] > sum(falling[10:]), f"warmed up for {run.info['warmup_s']} s only"
+    assert run.info["warmup_s"] > sum(falling[10:])
 
 
 @pytest.mark.parametrize(("noise", "reason"), [(0.0, "interval"), (0.9, "time")])
 def test_the_record_says_what_ended_the_rounds(scripted, noise, reason):
     generator = random.Random(4)
-    clock, call, _ = scripted([0.001 * (1 + noise * generator.random()) for _ in range(4000)])
+    clock, call = scripted([0.001 * (1 + noise * generator.random()) for _ in range(4000)])
     run = measure(clock, Pace(0.01, 0.02, 0.1, 1.0, width=0.01))
     seconds, info = run.median_s(call), run.info
     assert (info["stopped_by"], info["method"]) == (reason, METHOD)
-    assert info["ci_low"] <= seconds <= info["ci_high"], f"{info}"
-    assert (info["ci_high"] - info["ci_low"] <= 0.01 * seconds) == (reason == "interval"), f"{info}"
+    assert info["ci_low"] <= seconds <= info["ci_high"]
+    assert (info["ci_high"] - info["ci_low"] <= 0.01 * seconds) == (reason == "interval")
 
 
 WORK = matmul_work(48, 96, 64, "fp32")
 
 
-def operands():
-    return torch.randn(48, 96), torch.randn(96, 64)
-
-
 def test_a_right_benchmark_passes_all_checks_and_records_its_rates():
-    a, b = operands()
+    a, b = torch.randn(48, 96), torch.randn(96, 64)
     run = measure()
     seconds = run.work(
         lambda: a @ b, WORK, dtype="fp32", check=lambda got: torch.testing.assert_close(got, a @ b)
@@ -107,7 +102,7 @@ def test_on_a_card_neither_the_launch_nor_the_flush_is_in_the_time(mode):
     with simulated(Card(memory_bytes=2**30)) as kernels:
         device = kernels.card.device
         flush = cache.flush_of(device, caches_of(device))
-        run = Measure(Rounds(clock(device)), device, Schedule(SHORT), flush=lambda: flush)
+        run = measure(clock(device), device=device, flush=lambda: flush)
         seconds = run.median_s(lambda: torch.cuda._sleep(3_400_000), cache=mode)
     assert seconds == pytest.approx(2e-3 + SHORTEST_KERNEL_S, abs=1e-6)
 
@@ -132,7 +127,7 @@ def test_a_product_near_the_ceiling_runs_at_the_clock_of_the_ceiling(card):
     def multiply():
         torch.cuda._sleep(int(SECOND * (0.004 if card.now() < began + 0.2 else slowed_s)))
 
-    run = Measure(Rounds(clock(card.device)), card.device, Schedule(PACES["quick"]))
+    run = measure(clock(card.device), PACES["quick"], device=card.device)
     ceiling = 1.001 * work.flops / slowed_s
     seconds = run.work(multiply, work, counted=False, ceiling=ceiling)
     assert work.flops / seconds <= ceiling, "the row ran at a burst's clock"
@@ -143,10 +138,9 @@ def test_the_clock_that_ran_stands_beside_the_rate_of_a_product(card):
     """An H100 at nine tenths of 1830 MHz: 132 SMs, each 4096 FLOPs a clock in bf16."""
     card.rates.clock = 0.9
     case = product("bf16", 64, 64, 64, card.device)
-    run = Measure(
-        Rounds(clock(card.device)),
-        card.device,
-        Schedule(SHORT),
+    run = measure(
+        clock(card.device),
+        device=card.device,
         conditions=partial(conditions, card.device),
         at_clock=partial(flop_per_s_at_clock, card.device),
     )
@@ -159,9 +153,9 @@ def test_the_clock_that_ran_stands_beside_the_rate_of_a_product(card):
 
 def test_the_ceiling_is_at_least_every_product_of_its_run():
     case, ceilings = supported("fp32"), Ceilings(CPU, SHORT)
-    slow, fast = steady(10.0), steady(1e-9)
-    slow.product(case, ceilings)
+    measure(seconds=10.0).product(case, ceilings)
     searched = ceilings.flop_per_s("fp32")
+    fast = measure(seconds=1e-9)
     fast.product(case, ceilings)
     assert fast.info["share_of_ceiling"] == 1.0
     assert ceilings.flop_per_s("fp32") == case.work.flops / 1e-9 > searched
@@ -172,7 +166,7 @@ def test_the_ceiling_is_at_least_every_product_of_its_run():
 def test_fp32_is_rounded_in_rows_of_tf32_alone(card, dtype):
     """An image may allow tf32."""
     case = product(dtype, 64, 64, 64, card.device)
-    run = Measure(Rounds(clock(card.device)), card.device, Schedule(SHORT))
+    run = measure(clock(card.device), device=card.device)
     allowed = []
 
     def multiply():
