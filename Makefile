@@ -20,11 +20,13 @@ AGE = import sys; sys.exit(sys.version_info < (3, 10) and "prooflops needs Pytho
 	+ sys.executable + " is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python ...")
 # The requirements in pyproject.toml: a user's, and for all but validate and evidence those of `dev`.
 USER = -e '/^dependencies = \[/,/^\]/p'
+# Installed where something has to be, and done without elsewhere.
+PARALLEL = -e '/^parallel = \[/,/^\]/p'
 DEV = -e '/^dev = \[/,/^\]/p'
 LISTS = $(USER) $(if $(filter-out validate evidence,$(or $(MAKECMDGOALS),validate)),$(DEV))
-NEEDS = sed -n $(LISTS) pyproject.toml prooflops_gate/pyproject.toml | sed -n -e '/"prooflops-gate/d' -e 's/^ *"\([^"]*\)".*/\1/p'
+needs = sed -n $(LISTS) $(1) pyproject.toml prooflops_gate/pyproject.toml | sed -n -e '/"prooflops-gate/d' -e 's/^ *"\([^"]*\)".*/\1/p'
 # pip itself says whether the active Python has them: it can find no other package.
-HAS_ALL = $(NEEDS) | PIP_CONFIG_FILE=/dev/null "$(PYTHON)" -m pip --isolated install --dry-run --no-index --requirement /dev/stdin \
+HAS_ALL = $(call needs) | PIP_CONFIG_FILE=/dev/null "$(PYTHON)" -m pip --isolated install --dry-run --no-index --requirement /dev/stdin \
 	>/dev/null 2>&1
 python = $(eval python := $(shell $(HAS_ALL) && echo '"$(PYTHON)"' || echo .venv/bin/python))$(python)
 # A torch that is there is never replaced: it is the constraint then, as constraints.txt is where there is none.
@@ -34,7 +36,7 @@ define SETUP
 	&& "$(PYTHON)" -c 'import site; print(*site.getsitepackages(), sep="\n")' > "$$(echo .venv/lib/python*/site-packages)/active.pth" \
 	&& { "$(PYTHON)" -c 'import importlib.metadata as m; print("torch==" + m.version("torch"))' > .venv/constraints.txt 2>/dev/null \
 		|| cp constraints.txt .venv; } \
-	&& $(NEEDS) | .venv/bin/python -m pip install --quiet --constraint .venv/constraints.txt --requirement /dev/stdin; }; }
+	&& $(call needs,$(PARALLEL)) | .venv/bin/python -m pip install --quiet --constraint .venv/constraints.txt --requirement /dev/stdin; }; }
 endef
 
 # The longest first, so that none is left over at the end; few, as each imports torch and more for itself: 10 CPU seconds.
@@ -58,10 +60,10 @@ export PYTHONDONTWRITEBYTECODE =
 .PHONY: validate evidence test prove setup docs $(CHECKS)
 
 validate: setup
-	@exec $(python) -m prooflops.suite.runner $(ARGS)
+	@exec $(python) -m prooflops.suite.evidence $(ARGS)
 
 evidence: setup
-	@exec $(python) -m prooflops.suite.runner --out results --minutes 9 $(ARGS)
+	@exec $(python) -m prooflops.suite.evidence --out results --minutes 9 $(ARGS)
 
 test: setup
 	@$(MAKE) --no-print-directory --keep-going $(SIDE_BY_SIDE) $(CHECKS)

@@ -1,5 +1,6 @@
 """Loads the plugins of the suite and the gate; lends the claims the runnable models."""
 
+import os
 from types import ModuleType
 
 import pytest
@@ -7,12 +8,12 @@ import pytest
 from prooflops import copies
 from prooflops_gate import needs
 
-pytest_plugins = [
-    "prooflops_gate.plugin",
-    "prooflops.plugin",
-    "prooflops.suite.hooks",
-    "prooflops.model.model_option",
-]
+pytest_plugins = ["prooflops_gate.plugin", "prooflops.plugin"]
+# The runner sets it for xdist's controller, whose workers inherit its environment.
+if os.environ.pop("PROOFLOPS_CONTROLLER", ""):
+    pytest_plugins += ["prooflops.suite.controller"]
+else:
+    pytest_plugins += ["prooflops.suite.hooks", "prooflops.model.model_option"]
 
 
 def pytest_addoption() -> None:

@@ -53,7 +53,7 @@ def test_each_file_on_the_way_of_a_claim_is_executed(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(SITE)
     words = ["--claim=flops.matmul-2mnk", "--quick", "--device=cpu", f"--report={tmp_path}"]
     done = subprocess.run(
-        [sys.executable, "-m", "prooflops.suite.runner", "--out", tmp_path / "run.jsonl", *words],
+        [sys.executable, "-m", "prooflops.suite.evidence", "--out", tmp_path / "run.jsonl", *words],
         cwd=ROOT,
         env=child_environment(
             tmp_path, SEEN=str(seen), PROOFLOPS_HISTORY=str(tmp_path / "history")

@@ -13,8 +13,8 @@ import yaml
 from accounting import roofline
 from examples import napkin, own_kernel
 from meta_tests.conftest import PACKAGES, ROOT, SUITE, fork_pytest
+from prooflops.suite.evidence.__main__ import parser
 from prooflops.suite.registry import Claim, Source
-from prooflops.suite.runner.__main__ import parser
 
 FILES = [
     *ROOT.glob("*.md"),

@@ -22,6 +22,7 @@ from meta_tests.conftest import (
     new_house,
     recorded,
 )
+from prooflops.suite.evidence.file import EvidenceFile
 
 CANNOT_SHOW = tuple(recorded("simulated_card.txt"))
 SAMPLE = {
@@ -235,32 +236,55 @@ def test_a_lost_card_ends_plain_pytest_which_says_how_to_go_on(house_on_a_card):
         found = run.verdicts[f"demo.{claim}"]
         assert found["verdict"] == verdict, found
         assert reason in found["reason"]
-    go_on = re.search(
-        r"1 tests did not run, .*to go on: python -m (prooflops.*)$", run.output, re.MULTILINE
-    )
+    go_on = re.search(r"^to go on: python -m (prooflops.*)$", run.output, re.MULTILINE)
     assert go_on, run.output
-    code, verdicts = run_in_processes(house_on_a_card, *go_on[1].split()[1:])
+    code, verdicts = run_in_processes(house_on_a_card, *go_on[1].split()[1:], "-n", "0")
     assert code == 1
     assert verdicts["after"] == "holds", "the one test that was left"
     assert verdicts["lost"] == "error"
 
 
-def test_a_lost_card_ends_no_run_of_the_runner(house_on_a_card):
-    code, verdicts = run_in_processes(house_on_a_card, *ON_CARD)
+DEADLY = """
+import os, signal, time
+
+@pytest.mark.claim("demo.killed")
+def test_is_killed(device):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@pytest.mark.claim("demo.hung")
+def test_hangs(device):
+    time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.prove), 2])
+def test_a_lost_card_or_process_costs_one_test_of_the_runner(house_on_a_card, workers):
+    for claim in ("killed", "hung"):
+        house_on_a_card.claim(f"demo.{claim}")
+    house_on_a_card.test(DEADLY)
+    own = ("--out", "run.jsonl", "--timeout", "20", "-n", str(workers))
+    code, verdicts = run_in_processes(house_on_a_card, *own, *ON_CARD)
     assert code == 1
     assert verdicts == {
         **{claim: verdict for claim, (verdict, _) in VERDICTS.items()},
         "after": "holds",
         "half": "holds",
+        "killed": "error",
+        "hung": "error",
     }
+    ended = EvidenceFile(house_on_a_card.root / "run.jsonl").ended()
+    reasons = {test.rpartition("_")[2]: row["reason"] for test, row in ended.items()}
+    assert reasons["killed"] == "its process ended: killed"
+    assert reasons["hangs"] == "it took longer than its limit of 20 s"
 
 
 def run_in_processes(house, *arguments):
     """The exit code and the verdicts of a call of the runner."""
     done = subprocess.run(
-        [sys.executable, "-m", "prooflops.suite.runner", *arguments],
+        [sys.executable, "-m", "prooflops.suite.evidence", *arguments],
         cwd=house.root,
-        env=child_environment(house.root),
+        # A worker of xdist reads the options of `-p` too late for the card.
+        env=child_environment(house.root, PYTEST_PLUGINS="meta_tests.card.plugin"),
         capture_output=True,
         text=True,
         timeout=300,

@@ -16,7 +16,7 @@ from prooflops.suite.registry import Registry, file_of
 from prooflops.suite.run import EVIDENCE, Run
 
 EXAMPLE_COUNTER = pytest.StashKey[list[int]]()
-# Fixtures of tests that measure time, or that take a share of the device's free memory.
+# Tests with these fixtures measure time, or use a share of the device's free memory.
 NEEDS_THE_MACHINE = frozenset({"benchmark", "sizing", "speed"})
 
 

@@ -52,7 +52,7 @@ def fault_of(error: BaseException) -> str:
 
 
 def _is_flaky(error: BaseException) -> bool:
-    # Importing hypothesis takes a tenth of the start of a process that only measures; unimported,
+    # Importing hypothesis is a tenth of the start of a process that only measures; unimported,
     # it raised nothing.
     errors = sys.modules.get("hypothesis.errors")
     return errors is not None and isinstance(error, errors.Flaky)

@@ -16,7 +16,7 @@ from prooflops.machine import health
 from prooflops.machine.caches import Caches, caches_of
 from prooflops.machine.conditions import conditions as device_conditions
 from prooflops.machine.sampling import clock_share_of
-from prooflops.suite.floors import Floors
+from prooflops.suite.floors import Floors, committed_floors
 from prooflops.suite.peaks import Peaks
 from prooflops.suite.ranks import RankPlugin
 from prooflops.suite.run import EVIDENCE, RUN
@@ -77,9 +77,13 @@ def peak_flop_per_s(
 
 
 @pytest.fixture(scope="session")
-def floors(pytestconfig: pytest.Config) -> Floors:
+def floors(device: torch.device, pytestconfig: pytest.Config) -> Floors:
     """What this device must deliver, see `prooflops.suite.floors`."""
-    return pytestconfig.stash[RUN].floors
+    run = pytestconfig.stash[RUN]
+    reference = run.reference_floors
+    if reference is None:
+        reference = committed_floors(pytestconfig.rootpath / "results", device)
+    return Floors(device, run.peaks, run.stated_floors, reference)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,6 @@ import prooflops_gate
 from prooflops import timing
 from prooflops.copies import other_copy
 from prooflops.machine import device as machine
-from prooflops.machine.caches import caches_of
 from prooflops.suite import ranks
 from prooflops.suite.collection import (
     EXAMPLE_COUNTER,
@@ -33,29 +32,28 @@ from prooflops.suite.collection import (
     count_examples,
     names_no_claim,
     note_all_tests,
-    selection_of,
     skip_without_hardware,
     use_device_clock,
 )
+from prooflops.suite.controller import Controller, task_of
 from prooflops.suite.crashes import crash_of, fault_of, one_line
+from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.floors import (
-    Floors,
-    committed_floors,
     reference_floors,
     refuse_another_machine,
     stated_floors,
 )
-from prooflops.suite.options import add_machine_options, add_result_options, add_run_options
+from prooflops.suite.options import add_options
 from prooflops.suite.peaks import Peaks, stated_peaks
+from prooflops.suite.recorder import Recorder
 from prooflops.suite.registry import Registry, RegistryError, load_registry
 from prooflops.suite.run import EVIDENCE, RUN, Evidence, Run
 from prooflops.suite.run_progress import RunProgress
-from prooflops.suite.runner.hand_over import HandOver
 from prooflops.suite.verdicts import LOST
 from prooflops.suite_root import PACKAGED_TESTS
 from prooflops_gate.options import history_folder, refuse_unwritable
 from prooflops_gate.page.terminal import width_of, wrapped
-from prooflops_gate.run_state import PARTIAL, is_replicate
+from prooflops_gate.run_state import is_replicate
 
 pytest_plugins = ["prooflops.suite.fixtures"]
 
@@ -66,12 +64,7 @@ EXAMPLES = {"quick": 20, "default": 100, "thorough": 1000}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("prooflops", "validate this machine")
-    add_run_options(group)
-    add_machine_options(group)
-    add_result_options(group)
-    parser.addini("peak", "as --peak, one a line", type="linelist", default=[])
-    parser.addini("floor", "as --floor, one a line", type="linelist", default=[])
+    add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -110,28 +103,21 @@ def pytest_configure(config: pytest.Config) -> None:
         selected = registry.selected(config.option.claim) if config.option.claim else None
         if config.option.reference:
             refuse_another_machine(config.option.reference, device)
-        floors = Floors(
-            device,
-            peaks,
-            stated_floors([*(config.option.floor or config.getini("floor"))]),
-            reference_floors(config.option.reference)
-            if config.option.reference
-            else committed_floors(config.rootpath / "results", device),
-        )
+        stated = stated_floors([*(config.option.floor or config.getini("floor"))])
+        reference = reference_floors(config.option.reference) if config.option.reference else None
     except (ValueError, RegistryError) as error:
         raise pytest.UsageError(str(error)) from error
     known = known_failures(config.option.known_failures, registry)
-    run = config.stash[RUN] = Run(device, pace, registry, selected, known, peaks, floors)
+    run = config.stash[RUN] = Run(device, pace, registry, selected, known, peaks, stated, reference)
     config.pluginmanager.register(run, "prooflops.run")
     if device.type == "cpu":
         run.notes += machine.unseen_gpus()
     # The user's own model keeps the user's settings.
     if config.option.model is None:
         run.notes += machine.ignore_tf32_override()
-    speaks = not (is_replicate() or _is_of_a_runner(config))
-    if speaks and (job is None or not job.rank):
+    _record(config, run)
+    if not is_replicate() and (job is None or not job.rank):
         config.pluginmanager.register(RunProgress(config), "prooflops.progress")
-        config.pluginmanager.register(HandOver(), "prooflops.hand_over")
     if job:
         config.pluginmanager.register(ranks.RankPlugin(config, job), "prooflops.suite.ranks")
     replicate = config.pluginmanager.get_plugin("prooflops_gate.replicate")
@@ -139,6 +125,21 @@ def pytest_configure(config: pytest.Config) -> None:
         replicate and replicate.benchmarks_only
     ):
         draw_examples(EXAMPLES[pace])
+
+
+def _record(config: pytest.Config, run: Run) -> None:
+    """Registers what records the run: in memory, or in the file that several processes share."""
+    if _only_starts_others(config):
+        return
+    task = task_of(config)
+    if not task:
+        run.rows.append("slice", slice=1, commit="")
+    else:
+        run.rows = file = EvidenceFile(Path(task["path"]))
+        if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+            config.pluginmanager.register(Controller(file, task), "prooflops.controller")
+            return
+    config.pluginmanager.register(Recorder(config, run, task), "prooflops.recorder")
 
 
 def draw_examples(number: int) -> None:
@@ -206,15 +207,15 @@ def pytest_collection_modifyitems(
 ) -> None:
     run = config.stash[RUN]
     check_claims_exist(run.registry, items)
-    # pytest already reports collection errors.
-    if not session.testsfailed:
+    # pytest already reports collection errors; a run that goes on collects what is left.
+    if not (session.testsfailed or run.rows.plan):
         check_claims_have_tests(config, run.registry, items)
     note_all_tests(config, run, items)
     for item in items:
         claims = claims_of(item)
         item.extra_keyword_matches.update(claims)
         if _only_starts_others(config):
-            # The rest asks the device: left to the process that runs the test.
+            # The process that runs the test queries the device.
             continue
         item.stash[EVIDENCE] = Evidence(claims)
         skip_without_hardware(item, run)
@@ -235,11 +236,6 @@ def pytest_collection_modifyitems(
 def _only_starts_others(config: pytest.Config) -> bool:
     """Whether this is the parent of a gate run, which runs no test and opens no device."""
     return bool(config.pluginmanager.hasplugin("prooflops_gate.run"))
-
-
-def _is_of_a_runner(config: pytest.Config) -> bool:
-    """Whether this is a process of `prooflops.suite.runner`, which writes the results itself."""
-    return bool(config.pluginmanager.hasplugin("prooflops.suite.runner.worker"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -279,7 +275,7 @@ def pytest_runtest_makereport(
             evidence.fault = "the device or its driver"
     # As plain data, which xdist sends on.
     result.evidence = asdict(evidence)  # type: ignore[attr-defined]
-    # JUnit's XML takes the properties of this report.
+    # JUnit's XML has the properties of this report.
     if result.when == "teardown":
         result.user_properties = [*result.user_properties, *evidence.properties]
     if evidence.claims and result.failed:
@@ -311,7 +307,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config, run = session.config, session.config.stash[RUN]
     if not _only_starts_others(config):
         run.fingerprint = machine.fingerprint(run.device)
-        run.caches = {**caches_of(run.device).levels}
     if threading.current_thread() is threading.main_thread():
         end_run_on_sigint(session)
 
@@ -361,38 +356,19 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     run = config.stash[RUN]
-    run.stopped = config.stash.get(PARTIAL, "")
-    if config.option.collectonly or hasattr(config, "workerinput") or _only_starts_others(config):
+    if config.option.collectonly or hasattr(config, "workerinput"):
         return
-    if not ranks.is_writer() or _is_of_a_runner(config):
+    if not run.rows.is_over or not ranks.is_writer():
         return
     # Not before: it imports what draws the pages.
-    from prooflops.suite.page import writing
+    from prooflops.suite.evidence import conclusion
 
-    # A run of only the user's model has its own page and keeps the last validation's report; so
-    # does a gate run.
-    only_model = config.getoption("model", None) and not run.outcomes
-    config.stash[PARTIAL] = run.partial
-    run.selection = selection_of(config)
-    folder = Path(config.option.report, "partial" if run.partial or run.selection else "")
-    finished = config.stash[writing.FINISHED] = writing.finish(
-        config,
-        run,
-        folder=None if is_replicate() or only_model else folder,
-        records=history_folder(config),
-    )
-    if finished.unwritten and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    if finished.report.claims and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-        # All that was asked for is on record.
-        session.exitstatus = pytest.ExitCode.OK
+    conclusion.conclude(session, run.rows, run.registry)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if "prooflops.suite.page.writing" not in sys.modules:
+    if "prooflops.suite.evidence.conclusion" not in sys.modules:
         return
-    from prooflops.suite.page import terminal, writing
+    from prooflops.suite.page import terminal
 
-    stash = terminalreporter.config.stash
-    if writing.FINISHED in stash:
-        terminal.print_summary(terminalreporter, stash[writing.FINISHED], stash[RUN].known)
+    terminal.print_end(terminalreporter, terminalreporter.config.stash[RUN].known)

@@ -5,6 +5,16 @@ from __future__ import annotations
 import pytest
 
 
+def add_options(parser: pytest.Parser) -> None:
+    """All options and ini settings of the suite."""
+    group = parser.getgroup("prooflops", "validate this machine")
+    add_run_options(group)
+    add_machine_options(group)
+    add_result_options(group)
+    parser.addini("peak", "as --peak, one a line", type="linelist", default=[])
+    parser.addini("floor", "as --floor, one a line", type="linelist", default=[])
+
+
 def add_run_options(group: pytest.OptionGroup) -> None:
     """What is run, and for how long."""
     group.addoption(

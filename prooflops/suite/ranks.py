@@ -81,7 +81,7 @@ def device_of(request: str | None, own: JobRank, counts: Mapping[str, int]) -> s
     if kind is None or kind not in counts:
         if request is not None and ":" in request and own.size > 1:
             raise ValueError(
-                f"--device {request}: each rank takes the card of its local rank; "
+                f"--device {request}: each rank uses the card of its local rank; "
                 f"say --device {request.partition(':')[0]}, or nothing"
             )
         return request
@@ -174,7 +174,7 @@ class RankPlugin:
                 others = dict(self.other_failures())
         except Exception as lost:
             # The store ended with its rank.
-            return [f"the other ranks cannot be asked: {str(lost).splitlines()[0]}"]
+            return [f"the other ranks cannot be reached: {str(lost).splitlines()[0]}"]
         silent = [rank for rank in range(self.size) if rank not in others and rank != self.rank]
         return [f"rank {rank} never reported: it hangs, or was killed" for rank in silent]
 

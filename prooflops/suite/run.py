@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 
+from accounting.devices.floors import Floor
 from prooflops.machine import device as machine
-from prooflops.suite.floors import Floors
+from prooflops.suite.evidence.file import Rows
 from prooflops.suite.peaks import Peaks
 from prooflops.suite.registry import Registry
-from prooflops.suite.verdicts import Outcome, Verdict, verdicts_of
+from prooflops.suite.verdicts import Outcome
 
 
 @dataclass
@@ -48,7 +48,7 @@ LONGEST_REASON = 600
 
 @dataclass(eq=False)
 class Run:
-    """Collects the outcomes of one run's claim tests, as a plugin."""
+    """The state of one run."""
 
     device: torch.device
     pace: str
@@ -56,75 +56,24 @@ class Run:
     selected: frozenset[str] | None
     known: frozenset[str]
     peaks: Peaks
-    floors: Floors
-    outcomes: defaultdict[str, list[Outcome]] = field(default_factory=lambda: defaultdict(list))
+    stated_floors: Mapping[str, float]
+    reference_floors: Mapping[str, Floor] | None
+    rows: Rows = field(default_factory=Rows)
     # All tests of each claim, each with the reason to report if it does not run.
     tests: defaultdict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
-    # The selected tests, each with its claims.
-    chosen: dict[str, list[str]] = field(default_factory=dict)
-    red_tests: list[dict[str, Any]] = field(default_factory=list)
-    ended: set[str] = field(default_factory=set)
-    # Why the run ended early, if it did.
-    stopped: str = ""
     # Settings of the machine that this run ignores.
     notes: list[str] = field(default_factory=list)
     # Read at the start: a lost device cannot be read.
     fingerprint: dict[str, Any] = field(default_factory=dict)
-    # Bytes of data cache by level.
-    caches: dict[str, int] = field(default_factory=dict)
-    # The command line's selection; empty for the whole suite.
-    selection: str = ""
-    began: float = field(default_factory=time.monotonic)
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.chosen = {
-            item.nodeid: item.stash[EVIDENCE].claims
-            for item in session.items
-            if EVIDENCE in item.stash
-        }
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "teardown":
-            self.ended.add(report.nodeid)
-        outcome = outcome_of(report)
-        if outcome is None:
-            return
-        claims = evidence_of(report).claims
-        for claim in claims:
-            self.outcomes[claim].append(outcome)
-        if outcome.status in ("failed", "error") and not outcome.known:
-            self._note_red(outcome, claims)
-
-    def _note_red(self, outcome: Outcome, claims: Sequence[str]) -> None:
-        facts = {key: getattr(outcome, key) for key in ("test", "status", "reason", "fault")}
-        self.red_tests.append({**facts, "claims": [*claims]})
-
-    def verdicts(self) -> list[Verdict]:
-        """Verdicts of this run's claims, and of the on-record claims in their topics."""
-        ran = {outcome.test for outcomes in self.outcomes.values() for outcome in outcomes}
-        outcomes = {claim: [*found] for claim, found in self.outcomes.items()}
-        unrun = self.unchosen()
-        for test, claims in self.chosen.items():
-            if test in ran:
-                continue
-            for claim in claims:
-                unrun.setdefault(claim, {})[test] = self.stopped or "the run ended before them"
-        tested = {claim for claims in self.chosen.values() for claim in claims}
-        return verdicts_of(self.registry, tested, outcomes, unrun, self.selected)
-
-    def unchosen(self) -> dict[str, dict[str, str]]:
+    def unchosen(self, chosen: Collection[str]) -> dict[str, dict[str, str]]:
         """Per claim, its tests that were not chosen to run, each with the reason."""
         found = {}
         for claim, tests in self.tests.items():
-            left_out = {test: why for test, why in tests.items() if test not in self.chosen}
+            left_out = {test: why for test, why in tests.items() if test not in chosen}
             if left_out:
                 found[claim] = left_out
         return found
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the run began."""
-        return time.monotonic() - self.began
 
     @property
     def headline(self) -> list[str]:
@@ -138,10 +87,7 @@ class Run:
     @property
     def partial(self) -> str:
         """Why the run stopped early, and after how many tests; empty for a complete run."""
-        ended = len(self.ended & self.chosen.keys())
-        if ended == len(self.chosen):
-            return ""
-        return f"{self.stopped or 'ended'}, after {ended} of {len(self.chosen)} tests"
+        return self.rows.partial
 
 
 RUN = pytest.StashKey[Run]()

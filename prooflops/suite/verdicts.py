@@ -13,8 +13,8 @@ VERDICTS = ("holds", "holds if", "corrected", "FAILS", "error", "not checked", "
 RED = ("FAILS", "error")
 # Begins the reason of a crash after which the device is of no use to its process.
 LOST = "the device is lost: "
-# Where all tests pass. A slip is known from the record alone, whatever tests say of its correction.
-WRITTEN_VERDICTS = {
+# A slip is known from the record alone, whatever tests say of its correction.
+VERDICT_IF_ALL_PASS = {
     "holds": "holds",
     "holds-if": "holds if",
     "wrong": "corrected",
@@ -36,7 +36,7 @@ class Outcome:
     figures: tuple[str, ...] = ()
     # A failure that --known-failures lists.
     known: bool = False
-    # Whose fault a crash may be.
+    # This suite, torch, the driver or the memory may be the cause of a crash.
     fault: str = ""
 
 
@@ -86,8 +86,8 @@ def verdicts_of(
     topics = {claim.partition(".")[0] for claim in tested}
     found = []
     for claim in registry.claims.values():
-        asked = claim.topic in topics if selected is None else claim.id in selected
-        if not asked or not (claim.id in tested or claim.on_record):
+        is_selected = claim.topic in topics if selected is None else claim.id in selected
+        if not is_selected or not (claim.id in tested or claim.on_record):
             continue
         missing = unrun.get(claim.id, {}).items()
         without = [Outcome(test, "unrun", why, cases=0) for test, why in missing]
@@ -120,7 +120,7 @@ def verdict_of(claim: Claim, outcomes: Sequence[Outcome]) -> Verdict:
     elif skipped := by_status["skipped"]:
         verdict, reason = "not checked", _reasons(skipped)
     elif passed:
-        verdict = "on record" if claim.on_record else WRITTEN_VERDICTS[claim.written]
+        verdict = "on record" if claim.on_record else VERDICT_IF_ALL_PASS[claim.written]
         missing = (
             f"{len(unmet)} of {len(outcomes)} tests not run here: {_reasons(unmet)}"
             if unmet

@@ -1,10 +1,10 @@
-"""One file with all that a run learns: JSON lines, each on the disk before the next test begins.
+"""All that a run learns, row by row: in memory, or as JSON lines that are on the disk at once.
 
 slice       a call of the runner begins: its number and commit
 over        that call ended by itself; missing after a kill
 plan        the machine, the arguments, and each test with the claims that it settles
 fault       a red test whose cause was found in the suite afterwards, and why
-start, end  of a test; its end holds outcomes, figures and the log of a failure
+start, end  of a test; its end has outcomes, figures and the log of a failure
 verdicts    one per claim, once all tests have ended
 """
 
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
@@ -26,39 +27,21 @@ from prooflops_gate.run_state import plain_figure
 
 SUITE = "the suite"
 RED_STATUSES = ("failed", "error", "timed out", "crashed")
+HALF_A_LOG_CHARACTERS = 60_000
 
 
-@dataclass(frozen=True)
-class EvidenceFile:
-    """Reads and writes the file of one run. Only the runner writes to it."""
+class Rows:
+    """The rows of one run, in memory."""
 
-    path: Path
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
 
     def append(self, event: str, **row: Any) -> None:
-        """Appends one line and flushes it to the disk."""
-        content = {"event": event, **row, "at": round(time.time(), 3)}
-        self.append_lines([json.dumps(content, default=plain_figure).encode()])
-
-    def append_lines(self, lines: list[bytes]) -> None:
-        """Appends lines as they are and flushes them to the disk."""
-        with open(self.path, "ab+") as file:
-            file.seek(max(file.tell() - 1, 0))
-            # A kill may have cut off the last line.
-            whole = file.read(1) in (b"", b"\n")
-            file.write((b"" if whole else b"\n") + b"".join(line + b"\n" for line in lines))
-            file.flush()
-            os.fsync(file.fileno())
-
-    def lines(self) -> list[bytes]:
-        return self.path.read_bytes().splitlines() if self.path.exists() else []
+        self._rows.append({"event": event, **row, "at": round(time.time(), 3)})
 
     def rows(self, event: str = "") -> list[dict[str, Any]]:
-        """The rows of one event, or all, without one that a kill cut off."""
-        found: list[dict[str, Any]] = []
-        for line in self.lines():
-            with suppress(ValueError):
-                found.append(json.loads(line))
-        return [row for row in found if event in ("", row["event"])]
+        """The rows of one event, or all."""
+        return [row for row in self._rows if event in ("", row["event"])]
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -86,16 +69,100 @@ class EvidenceFile:
         ended = self.ended()
         return [test for test in self.plan.get("tests", {}) if test not in ended]
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last call ended by itself."""
+        began = [row["slice"] for row in self.rows("slice")]
+        return [row["slice"] for row in self.rows("over")][-1:] == began[-1:]
+
+    @property
+    def stopped(self) -> str:
+        """Why the last call stopped before its end; empty where it didn't."""
+        return str([{}, *self.rows("over")][-1].get("stopped") or "")
+
+    @property
+    def partial(self) -> str:
+        """How much of the run is left, and why; empty for a complete run."""
+        left, planned = len(self.remaining()), len(self.plan.get("tests", ()))
+        if not left:
+            return ""
+        if reason := self.stopped:
+            return f"{reason}, after {planned - left} of {planned} tests"
+        return f"{left} of {planned} tests have not run yet"
+
+    def end(self, stopped: str) -> None:
+        """Records that the last call ended by itself."""
+        self.append("over", slice=self.rows("slice")[-1]["slice"], stopped=stopped)
+
     def end_without_report(self, test: str, status: str, reason: str, log: str = "") -> None:
         """Records the end of a test whose own process did not."""
         self.append("end", test=test, status=status, reason=reason, outcomes=[], log=log)
 
+    def end_lost(self, test: str, task: Mapping[str, Any]) -> str:
+        """Records the end of a test that its process did not survive, with all stacks.
 
-def new_file(folder: Path, name: str = "") -> Path:
-    """The path of a new file in a folder, named after the moment, or as given."""
+        Returns the reason; empty where the end of the slice cut the test off, which runs again.
+        """
+        stacks = Path(task["stacks"])
+        log = shortened(stacks.read_text(encoding="utf-8", errors="replace"))
+        stacks.write_text("")
+        if "Timeout (" not in log:
+            error = re.search("Fatal Python error: (.*)", log)
+            status, reason = "crashed", f"its process ended: {error[1] if error else 'killed'}"
+        elif time.time() < task["ends_at"]:
+            status, reason = "timed out", f"it took longer than its limit of {task['limit_s']:g} s"
+        else:
+            return ""
+        self.end_without_report(test, status, reason, log)
+        return reason
+
+
+class EvidenceFile(Rows):
+    """The rows of one run in a file, to which each of its processes appends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, event: str, **row: Any) -> None:
+        """Appends one line and flushes it to the disk."""
+        content = {"event": event, **row, "at": round(time.time(), 3)}
+        self.append_lines([json.dumps(content, default=plain_figure).encode()])
+
+    def append_lines(self, lines: list[bytes]) -> None:
+        """Appends lines as they are and flushes them to the disk."""
+        with open(self.path, "ab+", buffering=0) as file:
+            file.seek(max(file.tell() - 1, 0))
+            # A kill may have cut off the last line.
+            is_whole = file.read(1) in (b"", b"\n")
+            # One write, as other processes append to the same file.
+            file.write((b"" if is_whole else b"\n") + b"".join(line + b"\n" for line in lines))
+            os.fsync(file.fileno())
+
+    def lines(self) -> list[bytes]:
+        return self.path.read_bytes().splitlines() if self.path.exists() else []
+
+    def rows(self, event: str = "") -> list[dict[str, Any]]:
+        """The rows of one event, or all, without one that a kill cut off."""
+        found: list[dict[str, Any]] = []
+        for line in self.lines():
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return [row for row in found if event in ("", row["event"])]
+
+
+def new_file(folder: Path, name: str = "") -> EvidenceFile:
+    """A new file in a folder, named after the moment, or as given."""
     name = name or f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}"
     paths = (folder / f"{name}-{number}.jsonl" for number in count(1))
-    return next(path for path in paths if not path.exists())
+    return EvidenceFile(next(path for path in paths if not path.exists()))
+
+
+def saved(rows: Rows, folder: Path) -> EvidenceFile:
+    """Writes these rows to a new file in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = new_file(folder)
+    file.append_lines([json.dumps(row, default=plain_figure).encode() for row in rows.rows()])
+    return file
 
 
 def machine_of(plan: Mapping[str, Any]) -> str:
@@ -107,3 +174,15 @@ def machine_of(plan: Mapping[str, Any]) -> str:
     facts = plan["fingerprint"]
     software = [f"{key} {facts[key]}" for key in ("driver", "torch") if facts.get(key)]
     return f"{facts.get('name')} ({', '.join([str(facts.get('device')), *software])})"
+
+
+def shortened(text: str) -> str:
+    """A log without this machine's folder names; the middle of a very long log is omitted."""
+    names = {os.getcwd(): ".", sys.prefix: "<python>", str(Path.home()): "~"}  # noqa: PTH109
+    for folder, name in names.items():
+        text = text.replace(folder, name) if len(folder) > 1 else text
+    left_out = len(text) - 2 * HALF_A_LOG_CHARACTERS
+    if left_out <= 0:
+        return text
+    begin, end = text[:HALF_A_LOG_CHARACTERS], text[-HALF_A_LOG_CHARACTERS:]
+    return f"{begin}\n... {left_out:,} characters ...\n{end}"

@@ -39,8 +39,9 @@ def write(file: EvidenceFile) -> RunReport:
 
 def report_of_file(file: EvidenceFile) -> RunReport:
     """The report of the run that a file amounts to."""
-    found = results.verdicts(file, results.registry_here())
-    return results.report_of(results.record(file, found), found)
+    registry = results.registry_here()
+    found = results.verdicts(file, registry)
+    return results.report_of(results.record(file, found), found, registry)
 
 
 def page_of_file(file: EvidenceFile, report: RunReport) -> Page:

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from prooflops import __version__
-from prooflops.suite.evidence.file import RED_STATUSES, EvidenceFile
+from prooflops.suite.evidence.file import RED_STATUSES, EvidenceFile, Rows
 from prooflops.suite.page.run_report import RunReport, run_report
 from prooflops.suite.registry import Registry, load_registry
 from prooflops.suite.verdicts import Outcome, Verdict, verdicts_of
 from prooflops_gate.history.records import SCHEMA
 
 ROOT = Path(__file__).resolve().parents[3]
-# Whose fault a test may be that its process did not survive.
-FAULTS = {
+CAUSES_OF_A_LOST_PROCESS = {
     "crashed": "a library below Python, the driver or the machine: its process ended",
     "timed out": "unknown: it hung, or is too slow here",
 }
@@ -33,9 +32,9 @@ def outcomes_of(test: str, row: Mapping[str, Any]) -> list[Outcome]:
     return found or [Outcome(test, "error", row["reason"], cases=0)]
 
 
-def verdicts(file: EvidenceFile, registry: Registry) -> list[Verdict]:
+def verdicts(rows: Rows, registry: Registry) -> list[Verdict]:
     """A verdict for each claim of the run's tests; where tests are left it is not checked."""
-    plan, ended = file.plan, file.ended()
+    plan, ended = rows.plan, rows.ended()
     outcomes: dict[str, list[Outcome]] = {}
     unrun = {claim: dict(tests) for claim, tests in plan.get("unchosen", {}).items()}
     for test, claims in plan["tests"].items():
@@ -43,43 +42,33 @@ def verdicts(file: EvidenceFile, registry: Registry) -> list[Verdict]:
             if test in ended:
                 outcomes.setdefault(claim, []).extend(outcomes_of(test, ended[test]))
             else:
-                unrun.setdefault(claim, {})[test] = stop_of(file) or "never reached"
+                unrun.setdefault(claim, {})[test] = rows.stopped or "never reached"
     tested = {claim for claims in plan["tests"].values() for claim in claims}
     return verdicts_of(registry, tested, outcomes, unrun, plan.get("selected"))
 
 
-def stop_of(file: EvidenceFile) -> str:
-    """Why the last call stopped before its end; empty where it didn't."""
-    return str([{}, *file.rows("over")][-1].get("stopped") or "")
-
-
-def partial_of(file: EvidenceFile) -> str:
-    """How much of the run is left, and why; empty for a complete run."""
-    left, planned = len(file.remaining()), len(file.plan["tests"])
-    if not left:
-        return ""
-    if reason := stop_of(file):
-        return f"{reason}, after {planned - left} of {planned} tests"
-    return f"{left} of {planned} tests have not run yet"
-
-
-def red_tests(file: EvidenceFile) -> list[dict[str, Any]]:
+def red_tests(rows: Rows) -> list[dict[str, Any]]:
     """Each test that failed or crashed, with its claims, and whose fault a crash may be."""
-    tests, found = file.plan["tests"], []
-    for test, row in file.ended().items():
+    tests, found = rows.plan["tests"], []
+    for test, row in rows.ended().items():
         if row["status"] in RED_STATUSES:
             faults = [each.get("fault") for each in row["outcomes"]]
-            known = FAULTS.get(row["status"], "")
+            known = CAUSES_OF_A_LOST_PROCESS.get(row["status"], "")
             fault = row.get("fault") or next(filter(None, faults), known)
             facts = {key: row[key] for key in ("test", "status", "reason")}
             found.append({**facts, "fault": fault, "claims": tests.get(test, [])})
     return found
 
 
-def seconds_of(file: EvidenceFile) -> float:
+def benchmarks_of(rows: Rows) -> list[dict[str, Any]]:
+    """The benchmarks of all tests, in pytest-benchmark's form."""
+    return [bench for row in rows.ended().values() for bench in row.get("benchmarks", ())]
+
+
+def seconds_of(rows: Rows) -> float:
     """The time that the calls took, as far as their rows say."""
     total, began, last = 0.0, 0.0, 0.0
-    for row in file.rows():
+    for row in rows.rows():
         if row["event"] == "slice":
             total += last - began
             began = row["at"]
@@ -87,9 +76,22 @@ def seconds_of(file: EvidenceFile) -> float:
     return round(total + last - began, 1)
 
 
+def facts_of(rows: Rows, found: Sequence[Verdict]) -> dict[str, Any]:
+    """The part of a run's record that pytest-benchmark does not write."""
+    plan = rows.plan
+    return {
+        **{key: plan[key] for key in ("fingerprint", "arguments", "pace", "peaks", "caches")},
+        "selection": plan.get("selection", ""),
+        "partial": rows.partial,
+        "verdicts": [verdict.as_dict() for verdict in found],
+        "red_tests": red_tests(rows),
+        "duration_s": seconds_of(rows),
+    }
+
+
 def record(file: EvidenceFile, found: Sequence[Verdict]) -> dict[str, Any]:
     """The file as the record of one run, in pytest-benchmark's form; it names no host."""
-    plan, slices, ended = file.plan, file.rows("slice"), file.ended()
+    slices = file.rows("slice")
     commits = dict.fromkeys(row["commit"] or "commit unknown" for row in slices)
     began = datetime.fromtimestamp(slices[0]["at"], timezone.utc)
     return {
@@ -97,17 +99,8 @@ def record(file: EvidenceFile, found: Sequence[Verdict]) -> dict[str, Any]:
         "commit_info": {"id": ", ".join(commits)},
         "machine_info": {"node": file.path.stem},
         "version": version("pytest-benchmark"),
-        "benchmarks": [bench for row in ended.values() for bench in row.get("benchmarks", ())],
-        "prooflops": {
-            **{key: plan[key] for key in ("fingerprint", "arguments", "pace", "peaks", "caches")},
-            "schema": SCHEMA,
-            "version": __version__,
-            "selection": plan.get("selection", ""),
-            "partial": partial_of(file),
-            "verdicts": [verdict.as_dict() for verdict in found],
-            "red_tests": red_tests(file),
-            "duration_s": seconds_of(file),
-        },
+        "benchmarks": benchmarks_of(file),
+        "prooflops": {"schema": SCHEMA, "version": __version__, **facts_of(file, found)},
     }
 
 
@@ -117,7 +110,9 @@ def record_of(path: Path) -> dict[str, Any]:
     return record(file, verdicts(file, registry_here()))
 
 
-def report_of(content: Mapping[str, Any], found: Sequence[Verdict]) -> RunReport:
-    """The report of a run, made of its file."""
+def report_of(
+    content: Mapping[str, Any], found: Sequence[Verdict], registry: Registry
+) -> RunReport:
+    """The report of a run, made of its record."""
     partial = content["prooflops"]["partial"] or content["prooflops"]["selection"]
-    return run_report(content, found, registry_here(), partial)
+    return run_report(content, found, registry, partial)

@@ -9,12 +9,19 @@ import pytest
 from prooflops.suite.page import claims, delivery, page
 from prooflops.suite.page.run_report import unchecked
 from prooflops.suite.page.tables import benchmark_table, topic_table
-from prooflops.suite.page.writing import FinishedRun
+from prooflops.suite.page.writing import FINISHED, FinishedRun
 from prooflops.suite.verdicts import RED
 from prooflops_gate.page import terminal as medium
 from prooflops_gate.page.section import BAD, GOOD, OPEN, OTHER, PLAIN, Section
 
 COLOURS = {GOOD: "green", BAD: "red", OPEN: "yellow", OTHER: "cyan", PLAIN: "white"}
+
+
+def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None:
+    """Prints the tables of a run that has been concluded."""
+    finished = terminal.config.stash.get(FINISHED, None)
+    if finished:
+        print_summary(terminal, finished, known)
 
 
 def print_summary(
@@ -85,6 +92,8 @@ def _places(finished: FinishedRun) -> Iterator[str]:
         yield f"part of a run: {finished.stopped}; no baseline, and the last whole report stays"
     elif finished.report.partial and finished.folder:
         yield f"part of a run: {finished.report.partial}; the last whole report stays"
+    if finished.resume:
+        yield f"to go on: python -m prooflops.suite.evidence --resume {finished.resume}"
     if finished.unwritten:
         yield finished.unwritten
     if finished.folder:

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from prooflops.suite.page.page import LARGEST_SHORT_PAGE_BYTES, page_of
-from prooflops.suite.page.run_report import RunReport, run_report, verdicts_json
+from prooflops.suite.page.run_report import RunReport, verdicts_json
 from prooflops_gate.history import records as history
-from prooflops_gate.history import run_record, trend
+from prooflops_gate.history import trend
 from prooflops_gate.history.trend import Trend
-from prooflops_gate.options import settings
 from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
-
-if TYPE_CHECKING:
-    # It imports torch, which the runner does without.
-    from prooflops.suite.run import Run
 
 
 @dataclass(frozen=True)
@@ -33,30 +28,10 @@ class FinishedRun:
     record: Path | None
     stopped: str = ""  # why the run ended early
     unwritten: str = ""
+    resume: Path | None = None  # the file of a run that can go on
 
 
 FINISHED = pytest.StashKey[FinishedRun]()
-
-
-def finish(config: pytest.Config, run: Run, *, folder: Path | None, records: Path) -> FinishedRun:
-    """Writes the record of a run that has any result, and the report if there is a folder."""
-    verdicts = run.verdicts()
-    content = run_record.record_of(
-        config,
-        pace=run.pace,
-        duration_s=round(run.seconds, 3),
-        peaks=run.peaks.as_dict(),
-        caches=run.caches,
-        selection=run.selection,
-        verdicts=[verdict.as_dict() for verdict in verdicts],
-        red_tests=run.red_tests,
-    )
-    report = run_report(content, verdicts, run.registry, run.partial or run.selection)
-    if not verdicts and not content["benchmarks"]:
-        return FinishedRun(report, content, None, None, run.partial)
-    record = run_record.save(config, content, records)
-    finished = FinishedRun(report, content, folder, record, run.partial)
-    return publish(finished, records, settings(config).exact)
 
 
 def publish(finished: FinishedRun, records: Path, exact: tuple[str, ...]) -> FinishedRun:

@@ -10,7 +10,7 @@ import pytest
 from meta_tests.conftest import ROOT, child_environment
 from prooflops.suite.evidence.file import EvidenceFile
 
-CLOCK = re.compile(r"measured\.time\(|perf_counter\(|flop_per_s\(device|timed_copy\(")
+CLOCK = re.compile(r"timing\.time\(|perf_counter\(|flop_per_s\(device|timed_copy\(")
 ALONE_BY_FIXTURE = {"benchmark", "sizing", "speed"}
 FUNCTIONAL = """
 import time
@@ -43,9 +43,9 @@ def test_timed_tests_run_alone_and_others_side_by_side(house, tmp_path):
     house.test(FUNCTIONAL, "test_claims/test_a.py")
     house.test(FUNCTIONAL, "test_claims/test_b.py")
     out = tmp_path / "run.jsonl"
-    own = ["--out", str(out), "--processes", "2", "--device", "cpu"]
+    own = ["--out", str(out), "-n", "2", "--device", "cpu"]
     done = subprocess.run(
-        [sys.executable, "-m", "prooflops.suite.runner", *own],
+        [sys.executable, "-m", "prooflops.suite.evidence", *own],
         cwd=house.root,
         env=child_environment(),
         capture_output=True,

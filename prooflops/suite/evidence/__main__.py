@@ -1,0 +1,326 @@
+"""Runs the claims and benchmarks so that no test ends the run: `make validate`, `make evidence`, or
+
+    python -m prooflops.suite.evidence [--out PATH] [--resume [FILE]] [TESTS OR OPTIONS OF PYTEST]
+
+pytest-xdist runs claims side by side; one plain process runs the tests that measure time, as
+pytest-benchmark needs, and all of them where xdist is not installed. A process that is lost, or
+that has lost its device, is replaced. All that is learned goes to one file, test by test; verdicts,
+record and pages are made of it. A run that was killed or interrupted goes on with --resume.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from prooflops.suite.evidence.file import EvidenceFile, machine_of, new_file
+from prooflops.suite_root import SUITE_ROOT
+from prooflops_gate import cleanup_process
+from prooflops_gate.sides import commit_named, repository_of
+
+ROOT = Path(__file__).resolve().parents[3]
+RESULTS = ROOT / "results"
+RUNS = ROOT / ".prooflops" / "runs"
+# The newest files of runs are kept, in which --resume looks for an unfinished one.
+KEPT_RUNS = 10
+# The last seconds of a slice are for the page and for bringing the file home.
+MARGIN_S = 90.0
+# The processes of a killed run end within this time.
+LOCK_S = 10.0
+FOREVER_S = 1e9
+MOST_STARTS_OF_A_TEST = 3
+STOPPED = (
+    pytest.ExitCode.INTERRUPTED,
+    pytest.ExitCode.INTERNAL_ERROR,
+    pytest.ExitCode.USAGE_ERROR,
+)
+# A worker needs up to 2 GiB, and all share the card.
+MOST_WORKERS = "8"
+# Given "--report /folder", pytest looks for conftest.py in that folder, so plugins are named.
+PLUGINS = ("no:cacheprovider", "no:faulthandler", "prooflops_gate.plugin", "prooflops.plugin")
+# What pytest does itself, without running tests in this process or in its own way.
+LEFT_TO_PYTEST = (
+    "--collect-only", "--co", "--help", "-h", "--version", "-V", "--fixtures", "--markers",
+    "--model", "--report-compare", "--last-failed", "--lf", "--pdb", "--trace", "--junitxml",
+)  # fmt: skip
+
+
+class Refused(Exception):
+    """The run cannot begin, or not go on; the message says why."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command. Returns pytest's code: 1 a test failed, 2 interrupted, 4 refused."""
+    options, rest = parser().parse_known_args(arguments)
+    if is_left_to_pytest(rest):
+        plugins = ["-p", "prooflops_gate.plugin", "-p", "prooflops.plugin"]
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", *plugins, *rest])
+    if options.index:
+        from prooflops.suite.evidence import page
+
+        page.write_index(RESULTS)
+        return 0
+    try:
+        file = chosen_file(options, rest)
+        with locked(file, options.resume) as lock:
+            return run(file, options, arguments_of(file, rest), lock)
+    except Refused as error:
+        print(error, file=sys.stderr)
+        return 4
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        "python -m prooflops.suite.evidence",
+        description=__doc__,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    made.add_argument("--out", type=Path, metavar="PATH", help="the run's file, or its folder")
+    made.add_argument(
+        "--resume",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        metavar="FILE",
+        help="go on with this run, by default with the newest unfinished one; --out gets its lines",
+    )
+    made.add_argument("--minutes", type=float, help="of this call; the last 1.5 start no test")
+    made.add_argument(
+        "--timeout", type=float, default=180.0, metavar="SECONDS", help="of a test, default 180"
+    )
+    made.add_argument(
+        "-n", "--numprocesses", default="auto", metavar="N", help="as of xdist, default auto"
+    )
+    made.add_argument("--index", action="store_true", help="only write the pages in results/ anew")
+    return made
+
+
+def is_left_to_pytest(words: Sequence[str]) -> bool:
+    """Whether these arguments ask pytest for something else than running tests here."""
+    names = [word.partition("=")[0] for word in words]
+    all_devices = "--device=all" in words or "--device all" in " ".join(words)
+    gated = any(name.startswith("--gate") for name in names)
+    return all_devices or gated or "RANK" in os.environ or bool({*names} & {*LEFT_TO_PYTEST})
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def chosen_file(options: argparse.Namespace, rest: Sequence[str]) -> EvidenceFile:
+    """The file of this run. Raises Refused for an option that cannot be followed."""
+    if options.minutes is not None and 60 * options.minutes <= MARGIN_S:
+        raise Refused("--minutes must be above 1.5, of which the last 1.5 start no test")
+    if options.timeout <= 0:
+        raise Refused("--timeout must be above 0 s")
+    if options.resume == Path():
+        unfinished = unfinished_in(RUNS, [])
+        if unfinished is None:
+            raise Refused(f"--resume: there is no unfinished run in {RUNS}; name its file")
+        options.resume = unfinished.path
+    out = options.out or options.resume
+    if out is None:
+        if left := unfinished_in(RUNS, []):
+            print(f"An unfinished run is there; to go on with it: --resume {left.path}")
+        RUNS.mkdir(parents=True, exist_ok=True)
+        remove_old_runs(RUNS)
+        return new_file(RUNS)
+    if out.is_dir():
+        day = f"{datetime.now(timezone.utc):%Y-%m-%d}"
+        return unfinished_in(out, rest) or new_file(out, day)
+    return EvidenceFile(out.absolute())
+
+
+def unfinished_in(folder: Path, arguments: Sequence[str]) -> EvidenceFile | None:
+    """The newest unfinished run of these arguments, or of any."""
+    for path in sorted(folder.glob("*.jsonl"), reverse=True):
+        file = EvidenceFile(path.absolute())
+        if file.remaining() and list(arguments) in ([], file.plan["arguments"]):
+            return file
+    return None
+
+
+def remove_old_runs(folder: Path) -> None:
+    """Removes the files of all but the newest runs, and of those to which a process writes."""
+    for path in sorted(folder.glob("*.jsonl"))[:-KEPT_RUNS]:
+        with suppress(OSError), open(path, "ab") as file:
+            # This fails where a run has locked the file.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+
+
+@contextmanager
+def locked(file: EvidenceFile, resumed: Path | None) -> Iterator[int]:
+    """Opens the file for this run alone, with the lines of the one to resume. Raises Refused."""
+    known_plan = EvidenceFile(resumed).plan if resumed else {}
+    if resumed and not known_plan:
+        raise Refused(f"--resume {resumed}: it has no run")
+    if resumed and not EvidenceFile(resumed).remaining():
+        raise Refused(
+            f"--resume {resumed}: this run of {machine_of(known_plan)} is complete: "
+            f"all {len(known_plan['tests'])} tests have ended; begin another run without --resume"
+        )
+    try:
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(file.path, "ab")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise Refused(f"{file.path} cannot be written: {error.strerror}") from None
+    until = time.monotonic() + LOCK_S
+    with lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise Refused(f"another run is writing to {file.path}") from None
+                time.sleep(0.1)
+            except OSError:
+                # A file system without locks.
+                break
+        if resumed and resumed.resolve() != file.path.resolve():
+            copy_lines(EvidenceFile(resumed), file)
+        yield lock.fileno()
+
+
+def copy_lines(resumed: EvidenceFile, file: EvidenceFile) -> None:
+    """Adds the lines of the run to resume.
+
+    Raises Refused where the file is another machine's run.
+    """
+    if file.plan and machine_of(file.plan) != machine_of(resumed.plan):
+        raise Refused(
+            f"{file.path} is a run of {machine_of(file.plan)}, and {resumed.path} one of "
+            f"{machine_of(resumed.plan)}: give another --out"
+        )
+    known = {*file.lines()}
+    file.append_lines([line for line in resumed.lines() if line not in known])
+
+
+def arguments_of(file: EvidenceFile, given: Sequence[str]) -> list[str]:
+    """The arguments of pytest: those of the file where it has begun. Raises Refused for others."""
+    known = file.plan.get("arguments")
+    if known is not None and list(given) not in ([], known):
+        raise Refused(
+            f"{file.path} was begun with {known}: give these arguments, none, or another --out"
+        )
+    return list(given) if known is None else list(known)
+
+
+# ---- the run -------------------------------------------------------------------------------------
+
+
+def run(
+    file: EvidenceFile, options: argparse.Namespace, arguments: Sequence[str], lock: int
+) -> int:
+    """Runs one slice: starts pytest again until no test is left. Returns its last code."""
+    length_s = 60 * options.minutes - MARGIN_S if options.minutes else FOREVER_S
+    ends_at = time.time() + length_s
+    for test, starts in file.unended().items():
+        if starts >= MOST_STARTS_OF_A_TEST:
+            file.end_without_report(test, "crashed", f"started {starts} times, and never ended")
+    # A clone without git may lie in another repository.
+    commit = commit_named(ROOT, "HEAD") if repository_of(ROOT) == ROOT else ""
+    file.append("slice", slice=len(file.rows("slice")) + 1, commit=commit or "")
+    print(f"run {file.path}", flush=True)
+    words = words_for_workers(file, options.numprocesses, arguments)
+    with tempfile.TemporaryDirectory() as folder, cleanup_process.running() as register:
+        task = {
+            "path": str(file.path),
+            "stacks": str(Path(folder, "stacks.txt")),
+            "arguments": arguments,
+            "ends_at": ends_at,
+            "limit_s": options.timeout,
+        }
+        while True:
+            left, started = len(file.remaining()), len(file.rows("start"))
+            variables = {
+                "PROOFLOPS_EVIDENCE": json.dumps({**task, "side_by_side": bool(words)}),
+                "PROOFLOPS_CONTROLLER": "1" if words else "",
+            }
+            code = run_pytest([*words, *arguments], variables, lock, register)
+            if file.is_over or code in STOPPED:
+                break
+            if not words:
+                for row in file.rows("start")[started:][-1:]:
+                    if row["test"] in file.unended():
+                        file.end_lost(row["test"], task)
+                if len(file.remaining()) == left:
+                    break
+            words = []
+    if not file.plan:
+        # Nothing has run, so that there is nothing to go on with.
+        file.path.unlink()
+        return code
+    write_pages(file)
+    return code
+
+
+def words_for_workers(file: EvidenceFile, number: str, arguments: Sequence[str]) -> list[str]:
+    """The options by which xdist runs tests side by side; none for one plain process.
+
+    A few tests run in one process, as a process needs 10 CPU seconds to import and collect.
+    """
+    plan = file.plan
+    is_done = plan and {*file.remaining()} <= {*plan.get("alone", ())}
+    names = [word.partition("=")[0] for word in arguments]
+    is_narrowed = any(name in ("--claim", "-k") or "::" in name for name in names)
+    if is_done or is_narrowed or number == "0" or not find_spec("xdist"):
+        return []
+    return ["-n", number, "--maxprocesses", MOST_WORKERS, "--dist", "worksteal"]
+
+
+def run_pytest(
+    words: Sequence[str], variables: Mapping[str, str], lock: int, register: Callable[..., None]
+) -> int:
+    """Runs pytest once, in a process group of its own. Returns its exit code."""
+    plugins = [word for plugin in PLUGINS for word in ("-p", plugin)]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *plugins, "--continue-on-collection-errors", *words],
+        cwd=SUITE_ROOT,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        # A process that outlives this one keeps the file locked.
+        pass_fds=[lock],
+    )
+    register("group", str(child.pid))
+    while True:
+        try:
+            code = child.wait()
+            break
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGINT)
+    with suppress(OSError):
+        os.killpg(child.pid, signal.SIGKILL)
+    register("ended", str(child.pid))
+    return code
+
+
+def write_pages(file: EvidenceFile) -> None:
+    """Writes the page beside a file that is kept, and the index of the folder `results`."""
+    # After the tests, as it imports what draws the pages.
+    from prooflops.suite.evidence import page
+
+    if file.path.resolve().parent == RESULTS:
+        page.write_index(file.path.parent)
+    elif ROOT / ".prooflops" not in file.path.resolve().parents:
+        page.write(file)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

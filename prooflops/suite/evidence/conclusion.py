@@ -1,0 +1,66 @@
+"""The end of a run: the record and the pages, made of its rows. It imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prooflops.suite.evidence import results
+from prooflops.suite.evidence.file import EvidenceFile, Rows, saved
+from prooflops.suite.page.writing import FINISHED, FinishedRun, publish
+from prooflops.suite.registry import Registry
+from prooflops.suite.verdicts import LOST
+from prooflops_gate.history import run_record
+from prooflops_gate.options import history_folder, settings
+from prooflops_gate.run_state import PARTIAL, is_replicate
+
+
+def conclude(session: pytest.Session, rows: Rows, registry: Registry) -> None:
+    """Writes record and pages of a run, and sets the exit status by all of its processes."""
+    config = session.config
+    if rows.stopped.startswith(LOST) and not isinstance(rows, EvidenceFile):
+        rows = saved(rows, config.rootpath / ".prooflops" / "runs")
+    plan = rows.plan
+    # A run of only the user's model has its own page and keeps the last validation's report; so
+    # does a gate run.
+    is_only_model = config.getoption("model", None) and not any(plan["tests"].values())
+    folder = Path(config.option.report, "partial" if rows.partial or plan["selection"] else "")
+    without_pages = is_replicate() or is_only_model
+    finished = finish(config, rows, registry, folder=None if without_pages else folder)
+    if isinstance(rows, EvidenceFile) and rows.partial:
+        finished = replace(finished, resume=rows.path)
+    config.stash[FINISHED] = finished
+    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and (
+        finished.report.claims or plan["tests"]
+    ):
+        # All that was selected is on record, or has ended in other processes.
+        session.exitstatus = pytest.ExitCode.OK
+    is_red = bool(finished.unwritten or finished.report.red_tests)
+    if is_red and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def finish(
+    config: pytest.Config, rows: Rows, registry: Registry, *, folder: Path | None
+) -> FinishedRun:
+    """Writes the record of a run that has any result, and the report if there is a folder."""
+    found = results.verdicts(rows, registry)
+    partial = config.stash[PARTIAL] = rows.partial
+    content = run_record.record_of(config, **results.facts_of(rows, found))
+    if isinstance(rows, EvidenceFile):
+        # Those of other processes too, without their single rounds.
+        content["benchmarks"] = results.benchmarks_of(rows)
+    report = results.report_of(content, found, registry)
+    if not found and not content["benchmarks"]:
+        return FinishedRun(report, content, None, None, partial)
+    records = history_folder(config)
+    # The record of a run in slices is written at the end of the last one.
+    is_open = isinstance(rows, EvidenceFile) and bool(partial)
+    record = None if is_open else run_record.save(config, content, records)
+    if not partial and not rows.rows("verdicts"):
+        rows.append("verdicts", verdicts={each.id: [each.verdict, each.reason] for each in found})
+    return publish(
+        FinishedRun(report, content, folder, record, partial), records, settings(config).exact
+    )
