@@ -244,8 +244,11 @@ def test_a_lost_card_ends_plain_pytest_which_says_how_to_go_on(house_on_a_card):
     assert verdicts["lost"] == "error"
 
 
+# Imported before the limit of a test begins.
 DEADLY = """
 import os, signal, time
+import torch._dynamo
+import torch.distributed.tensor
 
 @pytest.mark.claim("demo.killed")
 def test_is_killed(device):

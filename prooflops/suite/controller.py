@@ -68,7 +68,7 @@ def task_of(config: pytest.Config) -> dict[str, Any]:
         runs.mkdir(parents=True, exist_ok=True)
         file = new_file(runs)
         file.append("slice", slice=1, commit="")
-        return {"path": str(file.path), "stacks": os.devnull}
+        return {"path": str(file.path), "stacks": str(file.path)}
     return dict(json.loads(text or "{}"))
 
 
@@ -98,13 +98,17 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput[TASK] = {**self._task, "worker": node.workerinput["workerid"]}
+        node.workerinput[TASK] = self._task_of(node.gateway.id)
+
+    def _task_of(self, worker: str) -> dict[str, Any]:
+        return {**self._task, "worker": worker, "stacks": f"{self._task['stacks']}.{worker}"}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
         # xdist names the test that was next, where a process ends between two tests.
         if crashitem in self.rows.unended():
-            report.longrepr = self.rows.end_lost(crashitem, self._task) or report.longrepr
+            task = self._task_of(report.node.gateway.id)  # type: ignore[attr-defined]
+            report.longrepr = self.rows.end_lost(crashitem, task) or report.longrepr
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         end_slice(session, self.rows, self._task)

@@ -104,8 +104,9 @@ class Rows:
         Returns the reason; empty where the end of the slice cut the test off, which runs again.
         """
         stacks = Path(task["stacks"])
-        log = shortened(stacks.read_text(encoding="utf-8", errors="replace"))
-        stacks.write_text("")
+        text = stacks.read_text(encoding="utf-8", errors="replace") if stacks.exists() else ""
+        log = shortened(text)
+        stacks.unlink(missing_ok=True)
         if "Timeout (" not in log:
             error = re.search("Fatal Python error: (.*)", log)
             status, reason = "crashed", f"its process ended: {error[1] if error else 'killed'}"

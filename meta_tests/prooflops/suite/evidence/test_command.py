@@ -63,7 +63,7 @@ class Story:
 
 
 def call(clone, *arguments, **variables):
-    own = ["--timeout", "4"]
+    own = ["--timeout", "8"]
     line = [sys.executable, "-m", "prooflops.suite.evidence", *own, *arguments]
     return subprocess.Popen(
         line,
@@ -135,7 +135,7 @@ def test_the_call_in_another_clone_completes_it(story):
 def test_what_was_lost_with_its_process_has_its_stacks(story):
     rows = {test.rpartition("::")[2]: row for test, row in story.file.ended().items()}
     assert "in test_hangs" in rows["test_hangs"]["log"]
-    assert rows["test_hangs"]["reason"] == "it took longer than its limit of 4 s"
+    assert rows["test_hangs"]["reason"] == "it took longer than its limit of 8 s"
     assert rows["test_dies"]["reason"] == "its process ended: Segmentation fault"
     assert "in test_dies" in rows["test_dies"]["log"]
     assert "AssertionError: one is not two" in rows["test_fails"]["log"]
