@@ -107,7 +107,7 @@ class Controller:
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
         # xdist names the test that was next, where a process ends between two tests.
         if crashitem in self.rows.unended():
-            task = self._task_of(report.node.gateway.id)  # type: ignore[attr-defined]
+            task = self._task_of(report.node.gateway.id)
             report.longrepr = self.rows.end_lost(crashitem, task) or report.longrepr
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
