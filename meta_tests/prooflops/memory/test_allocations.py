@@ -106,7 +106,7 @@ def test_a_measurement_inside_a_measurement_is_refused():
     with measured_memory() as held:
         with pytest.raises(
             RuntimeError,
-            match=r"memory\('cpu'\) inside a block that is measured on 'cpu': use mark",
+            match=r"memory\('cpu'\) in a block that is measured on 'cpu': use mark",
         ):
             measured_memory("cpu").__enter__()
         kept = torch.empty(25)
