@@ -104,10 +104,8 @@ def assert_random(tensors: Iterable[torch.Tensor]) -> None:
         bits, counts = (
             (flat[places].cpu().double() + 0.0).view(torch.int64).unique(return_counts=True)
         )
-        value, share = (
-            float(bits[counts.argmax()].view(torch.float64)),
-            float(counts.max() / counts.sum()),
-        )
+        value = float(bits[counts.argmax()].view(torch.float64))
+        share = float(counts.max() / counts.sum())
         assert share <= LARGEST_SHARE, (
             f"{share:.0%} of an input of {tuple(tensor.shape)} {tensor.dtype} are {value:g}, "
             "but inputs should be random"

@@ -320,19 +320,14 @@ class Measure:
     def _record_rounds(self, seconds: float, rounds: Rounds) -> None:
         times = list(getattr(getattr(self.benchmark.stats, "stats", None), "data", ()))
         interval = median_interval(times)
-        narrow = (
-            interval is not None and interval[1] - interval[0] <= self.schedule.pace.width * seconds
-        )
-        self.info.update(
-            rounds=rounds.number,
-            ci_low=interval and interval[0],
-            ci_high=interval and interval[1],
-            stopped_by="interval"
-            if narrow
-            else "time"
-            if rounds.number >= rounds.affordable
-            else "pilot",
-        )
+        low, high = interval or (None, None)
+        if interval and interval[1] - interval[0] <= self.schedule.pace.width * seconds:
+            stopped_by = "interval"
+        elif rounds.number >= rounds.affordable:
+            stopped_by = "time"
+        else:
+            stopped_by = "pilot"
+        self.info.update(rounds=rounds.number, ci_low=low, ci_high=high, stopped_by=stopped_by)
 
 
 def check_another_call(

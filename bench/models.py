@@ -161,11 +161,10 @@ class Block(nn.Module):
 
     def __init__(self, model: Transformer, fused_qkv: bool = False):
         super().__init__()
-        self.attention_norm, self.attention = norm(model), Attention(model, fused_qkv)
-        self.mlp_norm, self.mlp = (
-            norm(model),
-            MixtureOfExperts(model) if model.experts > 1 else MLP(model),
-        )
+        self.attention_norm = norm(model)
+        self.attention = Attention(model, fused_qkv)
+        self.mlp_norm = norm(model)
+        self.mlp = MixtureOfExperts(model) if model.experts > 1 else MLP(model)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))

@@ -53,8 +53,7 @@ class Product:
 
     @property
     def work(self) -> Work:
-        m, k, n = self.shape
-        return matmul_work(m, k, n, self.dtype, result=RESULTS.get(self.dtype))
+        return work_of(self.dtype, *self.shape)
 
     def check(self, result: Tensor) -> None:
         """Raises AssertionError where a sample of `result` differs from fp64 by more than rounding
@@ -159,13 +158,18 @@ def _product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Produc
     return Product(dtype, a, b, multiplication(dtype, a, b, out))
 
 
+def work_of(dtype: str, m: int, k: int, n: int) -> Work:
+    """FLOPs and bytes of a product as the device runs it."""
+    return matmul_work(m, k, n, dtype, result=RESULTS.get(dtype))
+
+
 def product_bytes(dtype: str, m: int, k: int, n: int) -> int:
     """The most that a product holds at once: its operands and result, and the larger operand while
     it is drawn.
 
     All but int8 are drawn in fp32 first.
     """
-    held = matmul_work(m, k, n, dtype, result=RESULTS.get(dtype)).bytes
+    held = work_of(dtype, m, k, n).bytes
     return held if dtype == "int8" else held + 4 * max(m * k, k * n)
 
 
@@ -238,4 +242,4 @@ class Operands:
         a, b = self._a[: m * k].view(m, k), self._b[: k * n]
         b = b.view(n, k).t() if self._by_columns else b.view(k, n)
         out = None if self._out is None else self._out[: m * n].view(m, n)
-        return multiplication(self.dtype, a, b, out), matmul_work(m, k, n, self.dtype).flops
+        return multiplication(self.dtype, a, b, out), work_of(self.dtype, m, k, n).flops

@@ -244,16 +244,16 @@ class Ranks:
         if benchmark.stats is None:
             pytest.skip("pytest-benchmark is switched off in this run")
         every = self.gather([float(time) for time in benchmark.stats.stats.data])
-        own = {
-            "host": socket.gethostname(),
-            "device": str(self.device),
-            "threads": torch.get_num_threads(),
-        }
-        who = self.gather({**own, "labels": state.get("labels", [])})
-        ranks = [
-            {"rank": rank, "median_s": median(times), **who[rank]}
-            for rank, times in enumerate(every)
-        ]
+        ranks = self.gather(
+            {
+                "rank": self.rank,
+                "median_s": median(every[self.rank]),
+                "host": socket.gethostname(),
+                "device": str(self.device),
+                "threads": torch.get_num_threads(),
+                "labels": state.get("labels", []),
+            }
+        )
         seconds = median(_slowest(every))
         benchmark.extra_info.update(
             method=METHOD,

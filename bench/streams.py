@@ -140,13 +140,13 @@ def memory_size(
     size = min(size, int(room_bytes * LARGEST_SHARE_OF_ROOM)) if room_bytes < math.inf else size
     if not known:
         return Size(size // 4, MEMORY, None, "cache unknown")
-    multiple, label = size / known, ""
-    if multiple < wanted_multiple(device):
-        label = (
-            f"arrays of {multiple:.2g} caches"
-            if multiple > 1
-            else f"fits the cache: {multiple:.2g} of it"
-        )
+    multiple = size / known
+    if multiple >= wanted_multiple(device):
+        label = ""
+    elif multiple > 1:
+        label = f"arrays of {multiple:.2g} caches"
+    else:
+        label = f"fits the cache: {multiple:.2g} of it"
     return Size(size // 4, MEMORY, multiple, label)
 
 

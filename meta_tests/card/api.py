@@ -164,7 +164,7 @@ def _storage(card, kernels):
         return real["data_ptr"](storage) if begin is None else begin
 
     def bytes_of(storage):
-        return torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+        return torch.empty(0, dtype=torch.uint8).set_(storage)
 
     def clone(storage):
         here = kernels.address(storage) is not None
@@ -217,7 +217,7 @@ def _factories(card, kernels):
         made = real_as_tensor(data, dtype=dtype, device=CPU)
         return made.to(device) if device is not None else made
 
-    class Generator(real_generator):  # type: ignore[misc, valid-type]
+    class Generator(real_generator):
         def __new__(cls, *_, **__):
             return super().__new__(cls)
 
