@@ -55,9 +55,7 @@ class BriefSchedule:
         return found
 
     def skip_if_longer(self, flops: float, dtype: str, ceilings: Ceilings) -> None:
-        """Skips if this many FLOPs take too long whatever the ceiling is; the test itself times the
-        rest.
-        """
+        """Skips what takes too long whatever the ceiling is; the test itself times the rest."""
         if not self.asked.examined:
             self.pace.skip_if_longer(PROBED_SHARE * flops / ceilings.probed(dtype))
 

@@ -1,6 +1,4 @@
-"""How the caches of the device are emptied between the rounds of a cold benchmark, and whether that
-worked.
-"""
+"""Empties the caches between the rounds of a cold benchmark, and checks that this worked."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ class Caches(Protocol):
 
 
 def flush_of(device: torch.device, caches: Caches, room_bytes: float = math.inf) -> Flush:
-    """The flush of these caches of `device`: its buffer has twice the last level, unless it had to
-    be cut short.
+    """The flush of a device's caches: a buffer of twice the last level, or of its limit.
 
     At least 256 MiB on an accelerator, but at most a quarter of `room_bytes`. On a CPU at most 1
     GiB and a sixteenth of the memory.
@@ -83,8 +80,9 @@ class Flush:
         return self.buffer.nbytes
 
     def checked_figures(self) -> dict[str, Any]:
-        """Its size and effect, for the record. Raises AssertionError if a read takes no longer
-        after it.
+        """The size and effect of the flush, for the record.
+
+        Raises AssertionError if a read takes no longer after it.
         """
         __tracebackhide__ = True
         seen = self.check
@@ -117,8 +115,9 @@ LEAST_RATIO_OF_OTHERS = 1.05
 
 @dataclass(frozen=True)
 class FlushCheck:
-    """Time of a read after the flush over that of the same read from a warm cache: median, and its
-    99 % interval.
+    """The time of a read after the flush, as a multiple of that from a warm cache.
+
+    The ratio is the median, `low` and `high` its 99 % interval.
     """
 
     ratio: float

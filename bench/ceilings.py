@@ -1,5 +1,4 @@
-"""The best rates this machine was measured at, per dtype: the denominators of all shares of a
-ceiling.
+"""The best rates measured on this machine per dtype, of which rows state their shares.
 
 Two regimes, which are never mixed. *Sustainable*: the median call of steady work, the clock settled
 under it first. *Achievable*: the median of the five fastest calls after a rest, while an idle
@@ -75,8 +74,9 @@ class Ceilings:
         return self._flop_per_s[dtype, regime]
 
     def found(self, dtype: str, regime: str = "sustainable") -> search.Found:
-        """The fastest shape of the search. Raises Unsupported, and ValueError for an unknown
-        regime.
+        """The fastest shape of the search.
+
+        Raises Unsupported, and ValueError for an unknown regime.
         """
         if regime not in REGIMES:
             raise ValueError(f"regime must be one of {', '.join(REGIMES)}, got {regime!r}")
@@ -122,8 +122,9 @@ class Ceilings:
         return self._raise(dtype, regime, flop_per_s)
 
     def burst_ratio(self, dtype: str, pairs: int) -> tuple[float, float, float]:
-        """The achievable over the sustainable rate of one product, in turn, with its 95 %
-        interval.
+        """The achievable over the sustainable rate of one product, with its 95 % interval.
+
+        The two are measured in turn.
         """
         shape = self.found(dtype).shape
         multiply, _ = Operands(dtype, *shape, self.device).multiply(*shape)
@@ -137,9 +138,7 @@ class Ceilings:
         return median(ratios), *(median_interval(ratios) or (0.0, math.inf))
 
     def rest_before(self, function: Callable[[], object]) -> Callable[[], None]:
-        """What precedes a timed burst: a rest, then untimed calls until the device works at full
-        speed.
-        """
+        """A rest before a burst, then untimed calls until the device is at full speed."""
         once_s = timing.time(function, self.device, warmup=1, rounds=2).median_s
         lead = max(1, math.ceil(LEAD_S / max(once_s, 1e-9)))
 
@@ -152,9 +151,7 @@ class Ceilings:
         return rest
 
     def space(self, dtype: str) -> search.Space:
-        """The shapes that take no longer than the pace allows, and whose operands fit the
-        memory.
-        """
+        """The shapes that the pace allows and whose operands fit the memory."""
         most_flops = self.probed(dtype) * self.pace.longest_call_s / 4
         # Two operands, the result, and two more while they are drawn, each in fp32.
         most_elements = self.room_bytes() / (5 * max(4, element_bytes(1, dtype)))

@@ -1,6 +1,4 @@
-"""Examines one call outside of the timed region: the FLOPs it dispatches, and the tensors it
-reads.
-"""
+"""Examines one untimed call: the FLOPs it dispatches, and the tensors it reads."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ LARGEST_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Examined:
-    """One call, looked at: its result, the FLOPs of its products, its operators, and the tensors it
-    read.
-    """
+    """One call: its result, the FLOPs of its products, its operators, and the tensors it read."""
 
     result: object
     flops: int
@@ -113,8 +109,9 @@ def assert_random(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def overwrite(examined: Examined) -> None:
-    """Fills the tensors that a call returned, and did not read, with NaN or the least integer: no
-    right result.
+    """Fills the tensors that a call returned, and did not read, with what no right result is.
+
+    That is NaN, or the least integer.
     """
     read = {_storage(tensor) for tensor in examined.inputs}
     for tensor in _tensors(examined.result):
@@ -132,9 +129,7 @@ def in_fp64(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def assert_declared(flops: int, examined: Examined) -> None:
-    """Raises AssertionError where the FLOPs that a benchmark declares are not those of the products
-    it dispatches.
-    """
+    """Raises AssertionError where the FLOPs declared are not those of the dispatched products."""
     __tracebackhide__ = True
     assert flops == examined.flops, (
         f"{flops} FLOPs are declared, but should be the {examined.flops} of the products that "

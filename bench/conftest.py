@@ -1,6 +1,4 @@
-"""Fixtures of the benchmarks: how long they may take, the machine's own ceilings, and how one is
-measured.
-"""
+"""Fixtures of the benchmarks: their time, this machine's ceilings, and the measurement."""
 
 import functools
 import importlib
@@ -31,8 +29,9 @@ REPLICATE = "prooflops_gate.replicate"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Imports torch._dynamo in a process of the gate: the first optimizer step would take 1 s for
-    it.
+    """Imports torch._dynamo in a process of the gate.
+
+    The first optimizer step would take 1 s for it.
     """
     steps = any(item.path.name == "test_training.py" for item in session.items)
     if steps and session.config.pluginmanager.hasplugin(REPLICATE):
@@ -41,8 +40,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def peak_flop_per_s(peak_flop_per_s, bound_flop_per_s) -> Callable[[str], float | None]:
-    """The vendor's dense peak for a dtype, see `prooflops.suite.hooks`, checked against the bound
-    of the units.
+    """The vendor's dense peak for a dtype, checked against the bound of the units.
+
+    See `prooflops.suite.hooks`.
     """
 
     def dense(dtype: str) -> float | None:
@@ -66,9 +66,7 @@ def ceilings(device, pace, sizing, progress_of, clock_share) -> Ceilings:
 
 @pytest.fixture(scope="session")
 def flush(device, caches, sizing) -> Callable[[], Flush]:
-    """Makes the flush of the device's caches when first asked for: one buffer serves the whole
-    run.
-    """
+    """Makes the flush of the device's caches at its first use, once a run."""
     return functools.cache(lambda: flush_of(device, caches, sizing.room_bytes()))
 
 
@@ -80,9 +78,7 @@ def memory_arrays(device, pace, caches, sizing) -> Size:
 
 @pytest.fixture(scope="session")
 def bandwidths(device, pace, memory_arrays, progress_of) -> Bandwidths:
-    """The best bandwidths of this machine's memory by the share of reads, measured when first asked
-    for.
-    """
+    """The best bandwidths of this machine's memory by the share of reads, measured at first use."""
     return Bandwidths(device, PACES[pace], memory_arrays, progress_of("bandwidths"))
 
 
@@ -126,9 +122,7 @@ def measure(
 def delivery(
     request, gate_replicate, benchmark, device, pace, floors, conditions, causes
 ) -> Delivery:
-    """Asserts the floors of a benchmark's figures, see `bench.delivery`; not in a process of the
-    gate.
-    """
+    """Asserts the floors of a benchmark's figures, but not in a process of the gate."""
     return Delivery(
         device, floors, request.node.nodeid, benchmark.extra_info,
         pace=pace, conditions=conditions, causes=causes, active=not gate_replicate,

@@ -1,6 +1,4 @@
-"""Whether the device delivers: a figure that falls short of its floor is measured again, then fails
-the benchmark.
-"""
+"""Fails a benchmark whose figure falls short of its floor twice."""
 
 from __future__ import annotations
 
@@ -67,8 +65,9 @@ class Delivery:
     active: bool = True
 
     def product(self, dtype: str, case: Product, *, figure: str = "") -> None:
-        """Asserts the floor of a product that was measured; `figure`: where not that of the
-        dtype.
+        """Asserts the floor of a product that was measured.
+
+        `figure` is given where it is not that of the dtype.
         """
         __tracebackhide__ = True
         unit = "OP/s" if dtype == "int8" else "FLOP/s"

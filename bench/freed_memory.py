@@ -30,8 +30,9 @@ KEEPING = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}
 
 @contextmanager
 def keep_freed_memory() -> Iterator[bool]:
-    """Within, this process keeps the memory it frees; yields whether the C library is glibc and
-    accepted that.
+    """Within, this process keeps the memory it frees.
+
+    Yields whether the C library is glibc and accepted that.
 
     At the end the memory goes back, and glibc has its default limits again.
     """
@@ -48,7 +49,8 @@ def keep_freed_memory() -> Iterator[bool]:
 
 
 def new_pages() -> int:
-    """How many pages this process has been given so far, 2 MiB each where the system makes them so;
-    0 on Windows.
+    """The pages this process has been given so far; 0 on Windows.
+
+    Each has 2 MiB where the system makes them so.
     """
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt if resource else 0

@@ -1,6 +1,4 @@
-"""The cost of launching: whether a function's time is that of its kernels or of handing them to the
-device.
-"""
+"""The cost of launching: whether a function's time is that of its kernels or of their launch."""
 
 from __future__ import annotations
 
@@ -58,9 +56,7 @@ def figures(
 
 @cache
 def empty_operator_s(device: torch.device, threads: int) -> float:
-    """Time of an operator that has nothing to do but to be dispatched: the addition of one element
-    to another.
-    """
+    """Time of an operator that has nothing to do: the addition of one element to another."""
     x = torch.ones(1, device=device)
     out = torch.empty_like(x)
 
@@ -73,15 +69,17 @@ def empty_operator_s(device: torch.device, threads: int) -> float:
 
 @cache
 def stream_of_captures(device: torch.device) -> torch.cuda.Stream:
-    """One stream for all graphs: cuBLAS keeps a workspace for each that it was called in, 32 MiB on
-    a Hopper.
+    """One stream for all graphs.
+
+    cuBLAS keeps a workspace for each stream that calls it, 32 MiB on a Hopper.
     """
     return torch.cuda.Stream(device)
 
 
 def replay(function: Callable[[], object], device: torch.device) -> dict[str, Any]:
-    """`graph_s`: time of one call when a CUDA graph of 20 of them is replayed; where that fails,
-    why. Unrun.
+    """`graph_s`: time of one call in a replayed CUDA graph of 20; where that fails, the reason.
+
+    Unrun.
     """
     current, aside = torch.cuda.current_stream(device), stream_of_captures(device)
     try:

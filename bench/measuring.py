@@ -75,9 +75,7 @@ class Measure:
         self.info.update(figures)
 
     def skip_if_slow(self, function: Callable[[], object]) -> None:
-        """Skips if a call takes too long, three times: the machine may have been slow during
-        one.
-        """
+        """Skips if each of three calls takes too long: one alone may have met other work."""
         seconds, limit_s = math.inf, self.schedule.pace.longest_call_s
         for _ in range(TRIALS_OF_A_CALL):
             seconds = min(seconds, self.timer.call_s(TimedCall(function))[0])
@@ -86,8 +84,9 @@ class Measure:
         self.schedule.pace.skip_if_longer(seconds)
 
     def skip_if_held_up(self, function: Callable[[], object]) -> None:
-        """Skips if a call takes `HELD_UP` times as long as allowed: the benchmark calls it 30 times
-        and more.
+        """Skips if a call takes `HELD_UP` times as long as allowed.
+
+        The benchmark calls it 30 times and more.
 
         Threads that wait for one another after each operator take 20 to 40 times as long beside
         busy processes, which no ceiling shows. In a process of the gate this does nothing: its plan
@@ -201,8 +200,7 @@ class Measure:
         launch: bool = True,
         **declared: object,
     ) -> float:
-        """Median time of a function that does `work`, with its rates, and with all checks that are
-        possible.
+        """Median time of a function that does `work`, with its rates and all possible checks.
 
         Outside of the timed region one call is examined: the FLOPs declared must be those of the
         products that it dispatches (`counted=False`: not compared; None: where it dispatches any),
@@ -242,8 +240,10 @@ class Measure:
         own_kind: bool = False,
         **options: Any,
     ) -> None:
-        """Measures a product, see `work`, and records its share of the vendor's peak and, but for
-        one of its `own_kind`, of this machine's ceiling in the same regime.
+        """Measures a product, see `work`, and records its share of the vendor's peak.
+
+        Its share of this machine's ceiling in the same regime is recorded too, but for one of its
+        `own_kind`.
 
         A process of the gate compares times alone.
         """
@@ -289,9 +289,7 @@ class Measure:
     def _record_rates(
         self, work: Work, seconds: float, dtype: str | None, bytes_bound: float | None
     ) -> None:
-        """Records the rates, each below its bound, and the share of what the units do at the clock
-        that ran.
-        """
+        """Records the rates, each below its bound, and the share of the units at their clock."""
         __tracebackhide__ = True
         flop_dtype = dtype if work.flops else None
         flop_bound = self.bound_flop_per_s(flop_dtype) if flop_dtype else None
@@ -352,8 +350,7 @@ def run_rounds(
     timer: CallTimer,
     flush: Flush | None,
 ) -> int:
-    """Runs the rounds by pytest-benchmark's `pedantic`, the one form with a set-up outside of the
-    timed region.
+    """Runs the rounds by pytest-benchmark's `pedantic`, whose set-up is not timed.
 
     Returns the number of calls, untimed ones included. Raises AssertionError if the caches were not
     flushed before each cold round.

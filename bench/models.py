@@ -1,5 +1,4 @@
-"""The workloads: the deep linear net and the decoder-only transformer of `accounting.models`,
-runnable.
+"""The deep linear net and the decoder-only transformer of `accounting.models`, runnable.
 
 Every shape that `accounting.models` can describe is built here as plain torch, so that a formula
 can be checked by counting on the meta device at full size and by measuring on a real one at a
@@ -25,9 +24,7 @@ ROTARY_BASE = 10_000.0
 
 
 class DeepLinearNet(nn.Module):
-    """Linear layers one after the other, nothing between them: (batch, inputs) -> (batch,
-    outputs).
-    """
+    """Linear layers, nothing between them: (batch, inputs) -> (batch, outputs)."""
 
     def __init__(self, model: DeepLinear, checkpoint_every: int = 0):
         super().__init__()
@@ -41,8 +38,9 @@ class DeepLinearNet(nn.Module):
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotates each pair (i, i + width/2) of a query or key by position · base^(−2i/width): no
-    parameters, no matmul.
+    """Rotates each pair (i, i + width/2) of a query or key by position · base^(−2i/width).
+
+    It has no parameters and no matmul.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,8 +57,7 @@ class RotaryEmbedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention; heads / kv_heads query heads share each of the `kv_heads` key and value
-    heads.
+    """Causal attention; heads / kv_heads query heads share each key and value head.
 
     The product itself is torch's scaled_dot_product_attention: under `sdpa_kernel(SDPBackend.MATH)`
     it runs as two bmm that FlopCounterMode can count on any device (on the meta device it always
@@ -114,8 +111,7 @@ class MLP(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Each token goes to its `active_experts` best experts: their outputs, weighted by the router,
-    are summed.
+    """Sums the outputs of a token's `active_experts` best experts, weighted by the router.
 
     The (token, expert) pairs are sorted by expert and each expert multiplies exactly its own rows,
     without padding and without dropping any, so the experts together process tokens ·
@@ -195,15 +191,17 @@ class TransformerNet(nn.Module):
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether the tensor has values. Meta and fake tensors have none: the storage of both is on the
-    meta device.
+    """Whether the tensor has values.
+
+    Meta and fake tensors have none: the storage of both is on the meta device.
     """
     return tensor.untyped_storage().device.type != "meta"
 
 
 def embedding(rows: int, dim: int) -> nn.Embedding:
-    """A look-up table with small entries: torch's, of deviation 1, would saturate the softmax
-    behind a tied head.
+    """A look-up table with small entries.
+
+    Torch's, of deviation 1, would saturate the softmax behind a tied head.
     """
     table = nn.Embedding(rows, dim)
     nn.init.normal_(table.weight, std=0.02)
@@ -218,8 +216,9 @@ def norm(model: Transformer) -> nn.Module:
 
 
 def through(layers: nn.ModuleList, x: Tensor, checkpoint_every: int = 0) -> Tensor:
-    """x after all `layers`; with checkpointing, only the input of every `checkpoint_every` layers
-    is kept.
+    """x after all `layers`.
+
+    With checkpointing, only the input of every `checkpoint_every` layers is kept.
     """
     if not checkpoint_every:
         for layer in layers:
@@ -238,8 +237,7 @@ def build(
     checkpoint_every: int = 0,
     fused_qkv: bool = False,
 ) -> nn.Module:
-    """`model` as a torch module on `device` in `dtype`, its weights random; on "meta" any size
-    fits.
+    """`model` as a torch module with random weights; on "meta" any size fits.
 
     With `checkpoint_every` = k the activations inside every k layers are dropped in the forward
     pass and recomputed in the backward pass (the non-reentrant form;
@@ -260,17 +258,14 @@ def inputs(
     *,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Random input: features (batch, inputs) for a deep linear net, token ids (batch, sequence) for
-    a transformer.
-    """
+    """Random features (batch, inputs) of a deep linear net, or token ids (batch, sequence)."""
     if isinstance(model, DeepLinear):
         return torch.randn(batch, model.inputs, device=device)
     return torch.randint(model.vocab_size, (batch, sequence), device=device)
 
 
 def reduced(model: Transformer, *, layers: int = 2, head_dim: int = 16) -> Transformer:
-    """`model` with the same proportions, small enough for any machine: `layers` blocks and at most
-    2 key heads.
+    """`model` with the same proportions, but `layers` blocks and at most 2 key heads.
 
     Unchanged: query heads per key head, the ratios of hidden, vocabulary and learned positions to
     dim, experts, norms and biases.

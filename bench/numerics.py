@@ -52,8 +52,7 @@ def powers(low: float, high: float) -> Tensor:
 def subnormals(
     what: str, got: Tensor, exact: Tensor, least_normal: float, zero_is_legal: bool
 ) -> str:
-    """Whether the columns of `got` are `exact`, "kept", or have 0 for each number below
-    `least_normal`, "flushed".
+    """Whether columns have the numbers below `least_normal`, "kept", or 0 for all, "flushed".
 
     Raises AssertionError for anything else, and for flushed numbers where that is not legal.
     """
@@ -71,8 +70,9 @@ def subnormals(
 
 
 def operand(numbers: Tensor, dtype: str, device: torch.device) -> Tensor:
-    """The numbers in `dtype`, converted by the host; torch has no cast to fp4, which lies two
-    patterns a byte.
+    """The numbers in `dtype`, converted by the host.
+
+    Torch has no cast to fp4, which has two patterns a byte.
     """
     if dtype == "fp4_e2m1":
         form = float_format(dtype)
@@ -83,8 +83,9 @@ def operand(numbers: Tensor, dtype: str, device: torch.device) -> Tensor:
 
 
 def probe(dtype: str, rows: Tensor, column: Tensor, device: torch.device) -> Callable[[], Tensor]:
-    """The call that multiplies `rows` by columns that are all `column`; no unit multiplies two
-    operands of e5m2.
+    """The call that multiplies `rows` by columns that are all `column`.
+
+    No unit multiplies two operands of e5m2.
     """
     second = "fp8_e4m3" if dtype == "fp8_e5m2" else dtype
     a = operand(torch.nn.functional.pad(rows, (0, 0, 0, -len(rows) % 16)), dtype, device)

@@ -1,6 +1,4 @@
-"""Matrix products as the device runs them, one way per dtype, with a bound on the error each may
-have.
-"""
+"""Matrix products as the device runs them, with a bound on their errors by dtype."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ def torch_dtype(dtype: str) -> torch.dtype:
 
 
 class Unsupported(RuntimeError):
-    """The device (or this torch) does not multiply matrices of this dtype; the message is the
-    reason.
-    """
+    """The device or this torch does not multiply this dtype; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -106,15 +102,14 @@ class Product:
 
 
 def lies_by_columns(dtype: str, device: torch.device) -> bool:
-    """Whether the second operand is transposed in memory: NVIDIA's kernels for int8 and fp8 want it
-    so.
-    """
+    """Whether the second operand is transposed in memory, as NVIDIA's int8 and fp8 kernels want."""
     return dtype == "fp8_e4m3" or (dtype == "int8" and device.type == "cuda")
 
 
 def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product:
-    """A product on `device`, tried once on a small case first. Raises Unsupported with the
-    reason.
+    """A product on `device`, tried on a small case first.
+
+    Raises Unsupported with the reason.
     """
     try:
         if dtype == "tf32":
@@ -130,8 +125,9 @@ def product(dtype: str, m: int, k: int, n: int, device: torch.device) -> Product
 
 
 def probe_tf32(device: torch.device) -> None:
-    """Raises Unsupported where fp32 products keep bits that tf32 has not: they would stand under
-    the wrong peak.
+    """Raises Unsupported where fp32 products keep bits that tf32 has not.
+
+    Their rate would be compared with the wrong peak.
     """
     if device.type != "cuda":
         raise Unsupported("tf32 exists on CUDA devices only")
@@ -164,8 +160,7 @@ def work_of(dtype: str, m: int, k: int, n: int) -> Work:
 
 
 def product_bytes(dtype: str, m: int, k: int, n: int) -> int:
-    """The most that a product holds at once: its operands and result, and the larger operand while
-    it is drawn.
+    """The most that a product needs at once: operands, result, and an operand being drawn.
 
     All but int8 are drawn in fp32 first.
     """
@@ -176,8 +171,7 @@ def product_bytes(dtype: str, m: int, k: int, n: int) -> int:
 def multiplication(
     dtype: str, a: Tensor, b: Tensor, out: Tensor | None, *, fast: bool = False
 ) -> Callable[[], Tensor]:
-    """The call that multiplies two matrices of `dtype`, into `out` where the result has their
-    dtype.
+    """The call that multiplies two matrices, into `out` where the result has their dtype.
 
     Whether fp32 is rounded to tf32 is up to the caller, who enters `Float32Products` around all
     calls: within one it would be 1 to 3 µs of the host's time, which a small product takes no
@@ -203,8 +197,7 @@ def multiplication(
 
 
 class Float32Products:
-    """Lets fp32 operands of matrix products on CUDA be rounded to tf32, or forbids it, while it is
-    entered.
+    """Within, fp32 operands of products on CUDA are rounded to tf32, or may not be.
 
     A class, because it is entered within the timed region, where a generator would take longer.
     """
@@ -221,8 +214,7 @@ class Float32Products:
 
 
 class Operands:
-    """Random operands of one dtype, large enough for every product up to (m, k) by (k, n), to be
-    multiplied in part.
+    """Random operands of one dtype for every product up to (m, k) by (k, n).
 
     Allocating and filling operands takes longer than most products: a search would mostly do that.
     """

@@ -1,5 +1,4 @@
-"""Measuring on several ranks at once: the job's process groups, rounds that all ranks agree on,
-formulas, stragglers.
+"""Measures on several ranks at once, in rounds that all ranks agree on.
 
 The default group runs the measured work (NCCL on CUDA, gloo on a CPU). A second one, of gloo, has
 the barriers, the decisions of rank 0 and the figures: waiting ranks neither keep a card busy nor
@@ -37,8 +36,7 @@ STRAGGLER_ROUNDS = 0.75
 
 
 def sharded_rows(shape: Sequence[int], ranks: int, rank: int) -> int:
-    """Elements of a tensor that FSDP keeps on a rank: ⌈rows / ranks⌉ rows each, as torch.chunk, the
-    last ones fewer.
+    """Elements of a tensor that FSDP keeps on a rank: ⌈rows / ranks⌉ rows, on the last ones fewer.
 
     >>> [sharded_rows((10, 3), 4, rank) for rank in range(4)]
     [9, 9, 9, 3]
@@ -50,8 +48,7 @@ def sharded_rows(shape: Sequence[int], ranks: int, rank: int) -> int:
 
 
 def whole_shares(elements: Sequence[int], ranks: int) -> list[tuple[int, int]]:
-    """(elements, tensors) of each rank where whole tensors are dealt out, as
-    ZeroRedundancyOptimizer does.
+    """(elements, tensors) of each rank where ZeroRedundancyOptimizer deals out whole tensors.
 
     The largest first, each to the rank that has least so far.
 
@@ -66,8 +63,7 @@ def whole_shares(elements: Sequence[int], ranks: int) -> list[tuple[int, int]]:
 
 
 def stragglers(own_s: Sequence[Sequence[float]]) -> list[int]:
-    """The ranks whose own work, before they wait for the others, takes longer than that of the
-    others.
+    """The ranks whose own work takes longer than that of the others.
 
     `own_s[rank][round]`. A rank straggles where the median of its rounds is beyond 1.25 times the
     median of the others' medians, and three quarters of its rounds are beyond 1.25 times the
@@ -164,8 +160,7 @@ class Ranks:
         }
 
     def arrivals(self, work: Callable[[], object], rounds: int) -> list[dict[str, Any]]:
-        """Per rank: the time of its own work, and by how much it came later to the barrier than the
-        first rank.
+        """Per rank: the time of its own work, and how much later than the first it was done.
 
         How late it came follows from how much less it waited there: clocks of different hosts are
         not compared.
@@ -214,8 +209,7 @@ class Ranks:
         before: Callable[[], object],
         conditions: Callable[[], AbstractContextManager[dict[str, Any]]],
     ) -> float:
-        """Runs the same number of rounds on all ranks, and returns the median round of the slowest
-        rank in seconds.
+        """Runs the same rounds on all ranks; returns the slowest rank's median round in seconds.
 
         Rank 0 decides how many, by the pilot's rounds. On a CPU a round is one call, with `before`
         and a barrier ahead of it; on an accelerator 20 calls back to back, with `before` ahead of
@@ -289,9 +283,7 @@ class Ranks:
         return _slowest(self.gather(pilot))
 
     def name_stragglers(self, benchmark: Any, found: Sequence[dict[str, Any]]) -> None:
-        """Puts the arrivals of each rank into the record, and names those that the others wait
-        for.
-        """
+        """Puts the arrivals of each rank into the record, and names the stragglers."""
         ranks = benchmark.extra_info["ranks"]
         for row, arrival in zip(ranks, found, strict=True):
             row.update(own_s=arrival["own_s"], late_s=arrival["late_s"])

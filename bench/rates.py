@@ -1,6 +1,4 @@
-"""A row's rates, judged by bounds from above, and its shares of a peak and a ceiling; floors:
-`bench.delivery`.
-"""
+"""A row's rates, below their bounds, and its shares of a peak and a ceiling."""
 
 from __future__ import annotations
 
@@ -49,8 +47,7 @@ def judged(
 
 
 def share_of_units(rate: float, clock_mhz: float, units: float | None) -> dict[str, float]:
-    """The clock that ran, the FLOP/s of all units at that clock, and the share of it that is
-    `rate`.
+    """The clock that ran, the FLOP/s of all units at it, and the share of it that is `rate`.
 
     It tells a slow kernel from a slow clock, and hardly moves with power or heat.
 

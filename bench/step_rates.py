@@ -1,6 +1,4 @@
-"""What the step of a user's model is compared with, and both once more where the figures contradict
-each other.
-"""
+"""Measures what a user's step is compared with, again where the figures contradict each other."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -47,9 +45,7 @@ class StepRates:
         )
 
     def measure_until_known(self, step: Callable[[], object]) -> None:
-        """Measures the ceilings' products again, of which the faster counts, and the step, at most
-        twice.
-        """
+        """Measures the ceilings' products and the step again, at most twice."""
         for _ in range(TIMES_AGAIN):
             if not self.user_model.unknown:
                 return

@@ -1,5 +1,4 @@
-"""The kernels of STREAM and BabelStream, how large their arrays are, and the bandwidths they
-measure.
+"""The kernels of STREAM and BabelStream, the length of their arrays, and their bandwidths.
 
 Bytes are those of STREAM (`stream_work`): each array once, without the lines that a processor reads
 only to write into them.
@@ -58,8 +57,7 @@ STREAMS = {
 
 
 def stream_work(kernel: str, elements: int, dtype: str = "fp32") -> Work:
-    """FLOPs and bytes of a kernel of STREAM on arrays of `elements`, as STREAM counts them; see
-    STREAMS.
+    """FLOPs and bytes of a kernel of STREAMS on arrays of `elements`, as STREAM counts them.
 
     Each array is counted once for being read or written. Not counted: the line that most processors
     read before they write into it (write-allocate), which without streaming stores makes the real
@@ -81,8 +79,7 @@ def stream_work(kernel: str, elements: int, dtype: str = "fp32") -> Work:
 
 
 def bandwidth_of_mix(read_share: float, measured: Mapping[float, float]) -> float:
-    """The bandwidth of traffic with this share of reads, from those `measured` at some shares:
-    {share: bytes/s}.
+    """The bandwidth of traffic with this share of reads, from {share: bytes/s} as `measured`.
 
     Between two measured shares the time per byte is interpolated, as if the traffic were made of
     both; beyond the outermost it is that of the outermost. Reads and writes do not cost alike, so a
@@ -103,9 +100,7 @@ def bandwidth_of_mix(read_share: float, measured: Mapping[float, float]) -> floa
 
 @dataclass(frozen=True)
 class Size:
-    """The length of a row's arrays, their level of memory, and a label if that level is
-    doubtful.
-    """
+    """The length of a row's arrays, their level of memory, and a label if that is doubtful."""
 
     elements: int
     level: str
@@ -122,8 +117,9 @@ def wanted_multiple(device: torch.device) -> int:
 def memory_size(
     device: torch.device, pace: str, caches: Caches, room_bytes: float = math.inf
 ) -> Size:
-    """Arrays of 4 (an accelerator: 16) times the last-level cache each, of fp32; shorter, and
-    labelled, where that is not to be had: together they fit `room_bytes`.
+    """Arrays of 4 times the last-level cache each, on an accelerator 16, of fp32.
+
+    They are shorter, and labelled, where together they would not fit `room_bytes`.
 
     On a CPU each is at most LARGEST_CPU_ARRAY_BYTES at this pace and a 32nd of the memory: a
     container may name the last level of its whole host, and can use only a part.
@@ -151,8 +147,9 @@ def memory_size(
 
 
 def cache_size(level: str, arrays: int, known: Mapping[str, int]) -> Size | None:
-    """Arrays that together half fill a level of cache; None where the device names no such level,
-    or the part is tiny.
+    """Arrays that together half fill a level of cache.
+
+    None where the device names no such level, or the part is tiny.
 
     A row of L1 takes less time than an operator takes to be dispatched, and is labelled so by its
     launch share.
@@ -239,9 +236,7 @@ def dot_tolerance(elements: int) -> float:
 
 
 class Arrays:
-    """Three arrays of random numbers about 1, shared by the kernels of one size. Positive: no sum
-    cancels.
-    """
+    """Three arrays of positive random numbers about 1, shared by the kernels of one size."""
 
     def __init__(self, elements: int, device: torch.device) -> None:
         self.a, self.b = (torch.rand(elements, device=device) + 0.5 for _ in range(2))
@@ -264,8 +259,7 @@ class Arrays:
 def assert_bytes(
     work: Work, function: Callable[[], object], uncounted: int = 0
 ) -> counted.CountedWork:
-    """Raises AssertionError where the bytes declared are not those of the tensors that `function`
-    reads and writes.
+    """Raises AssertionError where `function` reads and writes other bytes than those declared.
 
     `uncounted`: bytes of results that the formula leaves out.
     """
@@ -282,8 +276,7 @@ def assert_bytes(
 
 @dataclass
 class Bandwidths:
-    """The best bandwidths of this machine's memory in this run, by the share of the traffic that is
-    read.
+    """The best bandwidths of this machine's memory in this run, by the share of reads.
 
     The fixture `bandwidths`: the roofs of `bench/test_roofline.py`. Of kernels with the same share,
     the best counts.

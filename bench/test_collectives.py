@@ -1,5 +1,4 @@
-"""Several ranks: collectives, the scaling of steps, each rank's share of a sharded optimizer, and
-slow ranks.
+"""Several ranks: collectives, scaling of steps, sharded optimizers, and slow ranks.
 
 torchrun --nproc-per-node=2 -m pytest bench/test_collectives.py
 """
@@ -106,9 +105,7 @@ def assert_waited(
     seconds: float,
     ranks: Ranks,
 ) -> None:
-    """Raises AssertionError on all ranks if a call takes less than half of the host's time until
-    the device is idle.
-    """
+    """Raises AssertionError on all ranks if the clock saw less than half of a call's time."""
 
     def several() -> None:
         before()
@@ -178,9 +175,7 @@ class TimedCollective:
             reduce_scatter(self.target, self.source, op=op)
 
     def check(self) -> None:
-        """Compares one call on all ranks with the result that each computes from the seeds of
-        all.
-        """
+        """Compares one call on all ranks with the result that the seeds of all ranks imply."""
         # An earlier call's right result may be left there.
         self.target.fill_(float("nan"))
         self.refill()

@@ -1,6 +1,4 @@
-"""Loading batches of tokens from a memory-mapped file, against the consumption of a training
-step.
-"""
+"""Batches of tokens from a memory-mapped file, against what a training step consumes."""
 
 from __future__ import annotations
 
@@ -43,8 +41,7 @@ def token_file(tmp_path_factory, pace) -> Path:
 
 @pytest.fixture(scope="session")
 def appetite(device, sizing, pace, bound_flop_per_s, progress_of) -> Callable[[], float]:
-    """Tokens per second that the transformer of the training benchmarks consumes when it never
-    waits for data, measured when first asked for."""
+    """Tokens per second that the benchmarks' transformer consumes if it never waits for data."""
 
     @functools.cache
     def rate() -> float:

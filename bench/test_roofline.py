@@ -1,5 +1,4 @@
-"""The roofline, measured: kernels from ReLU to saturated products, held against this machine's own
-roofs.
+"""Kernels from ReLU to saturated products, compared with this machine's own roofs.
 
 Each kernel's intensity follows from `accounting.roofline` and is counted as well. Its attainable
 rate is the lower of two roofs measured in the same run: the products' ceiling (`ceilings`), and its
@@ -149,8 +148,7 @@ def roofs(
     *,
     fits_cache: bool,
 ) -> tuple[float, float, str]:
-    """FLOP/s and bytes/s that bound a kernel with this share of reads; and which of them it
-    exceeded.
+    """FLOP/s and bytes/s that bound a kernel, and which of them it exceeded.
 
     That one is measured again. A kernel whose operands fit a cache may well exceed the bandwidth of
     the memory.

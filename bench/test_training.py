@@ -1,6 +1,4 @@
-"""Training steps: deep linear net and transformer, per dtype, eager and compiled, accumulated and
-checkpointed.
-"""
+"""Training steps per dtype: eager, compiled, accumulated and checkpointed."""
 
 from __future__ import annotations
 
@@ -66,9 +64,7 @@ def assert_loss_falls(step: Callable[[], torch.Tensor]) -> float:
 
 
 def counted_work(step: Step, expected_flops: int) -> Work:
-    """The FLOPs of a step by formula, which must be those counted, and the bytes its operators read
-    and write.
-    """
+    """The FLOPs of a step, by formula as counted, and the bytes its operators read and write."""
     with counted.flops() as count:
         step()
     assert count.step.hardware == expected_flops, (
@@ -86,9 +82,7 @@ def record_rates(
     ceilings: Ceilings,
     peak: float | None,
 ) -> None:
-    """Tokens per second, MFU and HFU against the vendor's peak, and the same shares of this
-    machine's own ceiling.
-    """
+    """Tokens per second, MFU and HFU, and the same shares of this machine's own ceiling."""
     model, hardware = flops.model, flops.hardware
     shares = shares_of(step, Work(hardware, 0), seconds, step.recipe, "sustainable", ceilings, peak)
     measure.declare(**shares)
@@ -193,8 +187,9 @@ def compiled_step(
 def assert_close(
     got: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float, how: str
 ) -> None:
-    """Raises AssertionError where gradients differ, as a whole: a part may be rounding only, as is
-    the keys' bias.
+    """Raises AssertionError where gradients differ as a whole.
+
+    A part may be rounding only, as is the keys' bias.
     """
     one, other = (torch.cat([part.flatten().float() for part in each]) for each in (expected, got))
     difference = float((one - other).norm() / one.norm())
@@ -204,9 +199,7 @@ def assert_close(
 
 
 def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
-    """Median seconds of a step, which after all rounds must still have learnt; its FLOPs were
-    compared already.
-    """
+    """Median seconds of a step, which after all rounds must still have learnt."""
     if examined is None:
         return measure.median_s(step, dtype=step.recipe)
     first_loss, work = examined
@@ -287,8 +280,7 @@ def test_checkpointing(model, device, sizing, pace, ceilings, peak_flop_per_s, m
 
 
 def step_memory(step: Step) -> dict[str, dict[str, Any]]:
-    """Bytes held at the end of each part of a later step, by their use, and the peak within the
-    part.
+    """Bytes by their use at the end of each part of a later step, and the peak within the part.
 
     Activations are whatever is neither weight, gradient nor state: buffers of the loss and of the
     library included.
@@ -349,9 +341,7 @@ def predicted_held_bytes(step: Step) -> int:
 
 
 def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, measure: Measure) -> float:
-    """How many times as long one step takes as another: the median over pairs, their order
-    alternating.
-    """
+    """How many times as long one step takes as another, as the median over pairs."""
     timer = timing.clock(device)
 
     def seconds(step: Step) -> float:

@@ -1,6 +1,4 @@
-"""The time of one training step of the model that `--model` names; not collected without that
-option.
-"""
+"""The time of one training step of the model that `--model` names."""
 
 from accounting.roofline import Work
 from bench.products import DTYPES

@@ -69,9 +69,7 @@ class TimedCall:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Seconds per call, the number of rounds to run, how many the time allows, and figures for the
-    record.
-    """
+    """Seconds per call, the rounds to run, those the time allows, and figures for the record."""
 
     call_s: float
     number: int
@@ -87,8 +85,9 @@ class CallTimer:
     clock: Callable[[], Any]
 
     def call_s(self, call: TimedCall) -> tuple[float, float]:
-        """Seconds of a call by the clock, the mean of several short ones, and their share of the
-        host's time.
+        """Seconds of a call by the clock, and their share of the host's time.
+
+        Short calls are timed several at once.
         """
         seconds, share = self._calls_s(call, 1)
         # The first has said how many are short.
@@ -137,9 +136,7 @@ class CallTimer:
     def warm_up(
         self, call: TimedCall, calls: int, pace: Pace
     ) -> tuple[tuple[float, ...], dict[str, Any]]:
-        """Runs rounds until their median is flat or the time is up; returns the pilot's seconds per
-        call.
-        """
+        """Runs rounds until their median is flat or the time is up; returns the pilot's seconds."""
         rounds: list[float] = []
         began, elapsed, flat, looked_at = perf_counter(), 0.0, False, 0
         while (
@@ -166,8 +163,9 @@ class CallTimer:
         return perf_counter() - began
 
     def before_round(self, call: TimedCall, calls: int, call_s: float) -> Callable[[], None] | None:
-        """The preparation of a round; without one, on CUDA an untimed call that keeps the device
-        busy.
+        """The preparation of a round; without one, on CUDA an untimed call.
+
+        It keeps the device busy.
 
         After each round pytest-benchmark subtracts two readings, which waits for the device. An
         idle device would run the start event at once and then wait for the launch, some 5 µs that
@@ -187,9 +185,7 @@ class CallTimer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Chooses what precedes the rounds of a benchmark, and their number: here warm-up, checks and
-    ceilings.
-    """
+    """Chooses the warm-up and the number of rounds of a benchmark."""
 
     pace: Pace
     progress: Progress = no_progress

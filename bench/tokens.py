@@ -82,9 +82,7 @@ def assert_from_file(inputs: Tensor, targets: Tensor, starts: np.ndarray) -> Non
 
 @contextmanager
 def loader(batches: Batches, workers: int, *, pin_memory: bool) -> Iterator[Iterator[Batch]]:
-    """The batches, made by this process (0 workers) or by others ahead of it, which end with the
-    block.
-    """
+    """The batches, made by this process (0 workers) or by others, which end with the block."""
     if not workers:
         yield iter(batches)
         return

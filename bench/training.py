@@ -1,6 +1,4 @@
-"""A training step to be measured: a model of a size for the device, a recipe of dtypes, and the
-parts of the step.
-"""
+"""A training step to be measured: its model, its recipe of dtypes, and its parts."""
 
 from __future__ import annotations
 
@@ -50,8 +48,9 @@ class Workload:
         return self.batch * self.sequence
 
     def flops(self, checkpoint_every: int = 0) -> StepFlops:
-        """FLOPs of a step as torch runs it: fused attention, which computes its scores again in the
-        backward pass.
+        """FLOPs of a step as torch runs it.
+
+        Fused attention computes its scores again in the backward pass.
         """
         convention = "flash" if isinstance(self.model, Transformer) else "math"
         return models.step_flops(
@@ -83,9 +82,7 @@ IN_FP32_ON_ACCELERATOR = {
 def workload(
     name: str, recipe: str, device: torch.device, fitting: Fitting = lambda wanted, *_: wanted
 ) -> Workload:
-    """The workload of that name at a size for `device`, its batch halved until a step of it is
-    `fitting`.
-    """
+    """The workload of that name for `device`, its batch halved until a step is `fitting`."""
     accelerated = IN_FP32_ON_ACCELERATOR if recipe == "fp32" else ON_ACCELERATOR
     work = (ON_CPU if device.type == "cpu" else accelerated)[name]
     batch = fitting(work.batch, lambda batch: step_bytes(replace(work, batch=batch)), LEAST_BATCH)
@@ -102,8 +99,9 @@ def usual_recipe(device: torch.device, bound_flop_per_s: Callable[[str], float |
 
 
 def step_bytes(work: Workload) -> int:
-    """About the most bytes of two steps in fp32 at once: activations, three times the logits, two
-    states.
+    """About the most bytes of two steps in fp32 at once.
+
+    These are activations, three times the logits, and two states.
     """
     saved = activation_bytes(work.model, work.batch, work.sequence)
     if isinstance(work.model, Transformer):

@@ -1,5 +1,4 @@
-"""Copies between the host and an accelerator: their bytes, the cost of each, and the share that is
-hidden.
+"""Copies between the host and an accelerator: their bytes, cost, and the share hidden.
 
 Bytes are those of the payload, once, as they cross the link. The reads and writes of the memories
 at its two ends, and the staging buffer through which a pageable copy goes, are not counted.
@@ -20,8 +19,7 @@ DIRECTIONS = ("to-device", "to-host")
 
 
 def overlap_share(first_s: float, second_s: float, together_s: float) -> float:
-    """How much of the shorter of two activities was hidden behind the longer: 1 all of it, 0 one
-    after the other.
+    """How much of the shorter of two activities was hidden behind the longer: 1 all of it.
 
     Below 0 they hindered one another, above 1 the times do not belong together; neither is clipped.
 
@@ -55,8 +53,9 @@ class Transfer:
 def transfer(
     direction: str, elements: int, device: torch.device, *, pinned: bool, blocking: bool
 ) -> Transfer:
-    """A copy in one of the DIRECTIONS. Between pageable memory and a device none is really
-    non-blocking.
+    """A copy in one of the DIRECTIONS.
+
+    Between pageable memory and a device none is really non-blocking.
     """
     ends: list[Any] = [{"pin_memory": pinned}, {"device": device}]
     at, to = ends if direction == "to-device" else reversed(ends)

@@ -55,9 +55,7 @@ class Batch:
 
     @property
     def model_flops(self) -> int:
-        """Forward and backward pass, attention at the pairs that the causal mask leaves: for
-        MFU.
-        """
+        """FLOPs for MFU: forward and backward pass, attention at the causal mask's pairs."""
         return models.step_flops(self.model, self.size, self.sequence, pairs="causal").model
 
 
