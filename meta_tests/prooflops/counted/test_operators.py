@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from meta_tests.prooflops.counted.counting import flops_of
-from prooflops.counted import operators, rules
+from prooflops.counted import operators
 
 ones = torch.ones
 normal = partial(torch.randn, generator=torch.Generator().manual_seed(0))
@@ -89,7 +89,6 @@ PRODUCTS = {
     "vdot, complex": (lambda: torch.vdot(complex_a[0], complex_a[1]), 4 * 4),
     "addmv": (lambda: torch.addmv(ones(3), a, x), 3 * 4),
     "addr": (lambda: torch.addr(square, x, x), 4 * 4),
-    "addmm in place": (lambda: ones(3, 5).addmm_(a, b), 3 * 4 * 5),
     "addmm with an activation": (lambda: torch._addmm_activation(ones(5), a, b), 3 * 4 * 5),
     "addbmm": (lambda: torch.addbmm(ones(3, 5), batch_a, batch_b), 2 * 3 * 4 * 5),
     "_int_mm": (lambda: torch._int_mm(byte(20, 16), byte(16, 8)), 20 * 16 * 8),
@@ -106,9 +105,7 @@ PRODUCTS = {
         8 * 16 * 24,
     ),
     "complex mm": (lambda: complex_a @ complex_b, 4 * 3 * 4 * 5),
-    "complex mv": (lambda: complex_a @ complex_b[:, 0], 4 * 3 * 4),
     "sparse coo": (lambda: sparse(torch.sparse_coo) @ tall, stored * 5),
-    "sparse csr": (lambda: sparse(torch.sparse_csr) @ tall, stored * 5),
     "sparse bsr": (lambda: sparse(torch.sparse_bsr, blocksize=(1, 1)) @ tall, stored * 5),
     "sparse mv": (lambda: thin.to_sparse() @ tall[:, 0], stored),
     "dense @ sparse": (lambda: a[:, :1].expand(3, 6) @ thin.to_sparse(), 3 * stored),
@@ -129,16 +126,14 @@ left = normal(2, 3, requires_grad=True)
 right = normal(2, 4, requires_grad=True)
 steps = normal(4, 2, 3, requires_grad=True)
 query = normal(1, 4, 5, 4, requires_grad=True)
-keys = normal(1, 4, 6, 4, requires_grad=True)
-few_keys = normal(1, 2, 6, 4, requires_grad=True)
+keys = normal(1, 2, 6, 4, requires_grad=True)
 attending = 4 * 5 * 6 * 4
 image = normal(2, 4, 5, requires_grad=True)
 factor = tall.clone().requires_grad_()
 
 
-def convolution(kind, groups):
-    layer = kind(4, 8, 3, stride=2, padding=1, groups=groups, bias=False)
-    return partial(layer, image)
+def convolution(kind):
+    return partial(kind(4, 8, 3, stride=2, padding=1, groups=4, bias=False), image)
 
 
 # A call, its multiply-adds, and those of its gradients.
@@ -151,18 +146,14 @@ BOTH_PASSES = {
     ),
     # oneDNN's fused layer computes the gradient of the initial state whether or not it is wanted.
     "LSTM": (lambda: lstm(steps)[0], 4 * 2 * (3 + 5) * 20, 2 * 4 * 2 * (3 + 5) * 20),
-    "GRU": (lambda: gru(steps)[0], 4 * 2 * (3 + 5) * 15, 2 * 4 * 2 * (3 + 5) * 15 - 2 * 5 * 15),
-    "attention": (partial(fused_attention, query, keys, keys), 2 * attending, 5 * attending),
     "attention, 2 key heads": (
-        partial(fused_attention, query, few_keys, few_keys),
+        partial(fused_attention, query, keys, keys),
         2 * attending,
         5 * attending,
     ),
-    "convolution": (convolution(nn.Conv1d, 1), 6 * 12 * 8, 2 * 6 * 12 * 8),
-    "convolution, 4 groups": (convolution(nn.Conv1d, 4), 6 * 3 * 8, 2 * 6 * 3 * 8),
-    "transposed convolution": (convolution(nn.ConvTranspose1d, 1), 10 * 12 * 8, 20 * 12 * 8),
+    "convolution, 4 groups": (convolution(nn.Conv1d), 6 * 3 * 8, 2 * 6 * 3 * 8),
     "transposed convolution, 4 groups": (
-        convolution(nn.ConvTranspose1d, 4),
+        convolution(nn.ConvTranspose1d),
         10 * 3 * 8,
         20 * 3 * 8,
     ),
@@ -180,7 +171,6 @@ BOTH_PASSES = {
     ),
 }
 lstm = nn.LSTM(3, 5)
-gru = nn.GRU(3, 5)
 
 
 def counted(act):
@@ -234,27 +224,6 @@ def test_a_solution_costs_a_factorisation_and_two_triangular_solves():
     assert cost(lambda: linalg.cholesky(x)) == factorisation // 2
     assert cost(lambda: linalg.det(x)) == factorisation
     assert cost(lambda: linalg.inv(x)) == 3 * factorisation
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
-def test_a_formula_is_one_decorated_function(monkeypatch, dtype):
-    monkeypatch.setattr(operators, "OPERATORS", dict(operators.OPERATORS))
-    monkeypatch.setattr(rules, "OPERATORS", operators.OPERATORS)
-
-    @torch.library.custom_op("prooflops_meta_tests::gram", mutates_args=())
-    def gram(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return rows @ rows.mH, rows.abs()
-
-    rows = torch.ones(3, 4, dtype=dtype)
-    before = flops_of(lambda: gram(rows))
-    operators.operator("prooflops_meta_tests.gram")(
-        lambda out, rows: 2 * operators.elements(out[0]) * rows.shape[-1]
-    )
-    count = flops_of(lambda: gram(rows))
-    assert before.total == 0
-    assert before.unknown == {"prooflops_meta_tests.gram": 1}
-    assert count.total == 2 * 3 * 4 * 3 * (4 if dtype.is_complex else 1)
-    assert count.unknown == {}
 
 
 aten = torch.ops.aten
@@ -328,23 +297,14 @@ def test_the_gradients_of_other_norms_cost_what_those_of_a_layer_norm_do():
     assert others == [layer] * 2
 
 
-HOW = {
-    "loop": {"foreach": False},
-    "foreach": {"foreach": True},
-    "fused": {"fused": True},
-}
-START = [normal(5, 7), normal(3)]
-GRADIENTS = [normal(5, 7), normal(3)]
-
-
-def stepped_once(kind, options):
-    """An optimizer of two parameters, 38 elements together, whose state exists."""
-    parameters = [each.clone().requires_grad_() for each in START]
-    for parameter, gradient in zip(parameters, GRADIENTS, strict=True):
-        parameter.grad = gradient.clone()
+def step_flops(kind, **options):
+    """Elementwise FLOPs of an optimizer's second step on two parameters, 38 elements together."""
+    parameters = [normal(5, 7, requires_grad=True), normal(3, requires_grad=True)]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
     optimizer = kind(parameters, lr=0.1, **options)
     optimizer.step()
-    return optimizer, parameters
+    return flops_of(optimizer.step).elementwise
 
 
 @pytest.mark.parametrize(
@@ -352,12 +312,9 @@ def stepped_once(kind, options):
     [
         (torch.optim.Adam, {"amsgrad": True, "weight_decay": 0.1, "maximize": True}),
         (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
-        (torch.optim.AdamW, {"weight_decay": 0.01}),
         (torch.optim.Adagrad, {"weight_decay": 0.1}),
     ],
 )
 def test_a_fused_optimizer_costs_what_its_loop_over_tensors_does(kind, options):
-    fused, loop = (
-        flops_of(stepped_once(kind, {**options, **HOW[how]})[0].step) for how in ("fused", "loop")
-    )
-    assert fused.elementwise == loop.elementwise >= 38
+    loop = step_flops(kind, foreach=False, **options)
+    assert step_flops(kind, fused=True, **options) == loop >= 38
