@@ -183,9 +183,7 @@ def test_a_convolution_net_costs_what_was_counted_on_an_h200():
 
 
 @pytest.mark.needs("cuda")
-def test_cuda_costs_the_same_and_recognises_what_its_own_threads_recompute(
-    device,
-):
+def test_cuda_costs_the_same_and_recognises_what_its_own_threads_recompute(device):
     on_cpu = flops_of(step_on("cpu"))
     on_cuda = flops_of(step_on(device))
     assert on_cuda.step == on_cpu.step
