@@ -15,7 +15,7 @@ addition per output against 2k.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -328,16 +328,30 @@ def elementwise(names: str) -> Callable[[Formula], Formula]:
     return operator(*(f"aten.{name}" for name in names.split()), kind="elementwise")
 
 
-@elementwise("_softmax _safe_softmax")
-def _softmax(_out: Any, x: Any, *_: Any) -> int:
-    """Maximum, subtract, exp, sum, divide."""
-    return 5 * elements(x)
+def per_result(names: str, flops: int) -> None:
+    """Operators that do as many FLOPs for each element of their result."""
+
+    @elementwise(names)
+    def _per_result(out: Any, *_: Any) -> int:
+        return flops * elements(out)
 
 
-@elementwise("_softmax_backward_data _log_softmax_backward_data")
-def _softmax_backward(_out: Any, grad: Any, *_: Any) -> int:
-    """Multiply, sum, subtract, multiply; of the logarithm sum, exp, multiply, subtract."""
-    return 4 * elements(grad)
+# Maximum, subtract, exp, sum, divide.
+per_result("_softmax _safe_softmax", 5)
+# Multiply, sum, subtract, multiply; of the logarithm sum, exp, multiply, subtract.
+per_result("_softmax_backward_data _log_softmax_backward_data", 4)
+per_result("mse_loss_backward", 3)
+per_result("silu", FLOPS_PER_ELEMENT["silu"])
+per_result("silu_backward", GRADIENT_FLOPS_PER_ELEMENT["silu"])
+
+
+@elementwise(
+    "embedding_dense_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward "
+    "_amp_foreach_non_finite_check_and_unscale"
+)
+def _per_gradient(_out: Any, gradients: Any, *_: Any) -> int:
+    """One for each element of the gradients, such as an addition, not of the result."""
+    return elements(gradients)
 
 
 @elementwise("_log_softmax")
@@ -365,11 +379,6 @@ def _mse_loss(_out: Any, x: Any, _target: Any, reduction: int = 1) -> int:
     return (2 + is_reduced) * elements(x)
 
 
-@elementwise("mse_loss_backward")
-def _mse_loss_backward(_out: Any, _grad: Any, x: Any, *_: Any) -> int:
-    return 3 * elements(x)
-
-
 @elementwise("nll_loss_forward nll_loss2d_forward")
 def _nll_loss(_out: Any, _x: Any, target: Any, *_: Any) -> int:
     """One element of each row."""
@@ -379,12 +388,6 @@ def _nll_loss(_out: Any, _x: Any, target: Any, *_: Any) -> int:
 @elementwise("nll_loss_backward nll_loss2d_backward")
 def _nll_loss_backward(_out: Any, _grad: Any, _x: Any, target: Any, *_: Any) -> int:
     return elements(target)
-
-
-@elementwise("embedding_dense_backward")
-def _embedding_backward(_out: Any, grad: Any, *_: Any) -> int:
-    """An addition per element added, not per element of the table."""
-    return elements(grad)
 
 
 @elementwise("_embedding_bag _embedding_bag_forward_only _embedding_bag_backward")
@@ -408,11 +411,6 @@ def _index_put(
     _out: Any, _x: Any, _indices: Any, values: Any, accumulate: bool = False, *_: Any
 ) -> int:
     return elements(values) if accumulate else 0
-
-
-@elementwise("_amp_foreach_non_finite_check_and_unscale")
-def _unscale(_out: Any, gradients: Any, *_: Any) -> int:
-    return elements(gradients)
 
 
 def _normalisation(x: Any, weight: Any, bias: Any, statistics: Any) -> int:
@@ -528,28 +526,17 @@ def _rms_norm_backward(
     return steps * elements(x)
 
 
-@elementwise("gelu")
-def _gelu(_out: Any, x: Any, *, approximate: str = "none") -> int:
-    return FLOPS_PER_ELEMENT[_gelu_called(approximate)] * elements(x)
+def gelu(names: str, flops_per_element: Mapping[str, int]) -> None:
+    """GELU or its gradient, both as large as their result."""
+
+    @elementwise(names)
+    def _gelu(out: Any, *_: Any, approximate: str = "none") -> int:
+        kind = "gelu_tanh" if approximate == "tanh" else "gelu"
+        return flops_per_element[kind] * elements(out)
 
 
-@elementwise("gelu_backward")
-def _gelu_backward(_out: Any, _grad: Any, x: Any, *, approximate: str = "none") -> int:
-    return GRADIENT_FLOPS_PER_ELEMENT[_gelu_called(approximate)] * elements(x)
-
-
-def _gelu_called(approximate: str) -> str:
-    return "gelu_tanh" if approximate == "tanh" else "gelu"
-
-
-@elementwise("silu")
-def _silu(_out: Any, x: Any) -> int:
-    return FLOPS_PER_ELEMENT["silu"] * elements(x)
-
-
-@elementwise("silu_backward")
-def _silu_backward(_out: Any, grad: Any, *_: Any) -> int:
-    return GRADIENT_FLOPS_PER_ELEMENT["silu"] * elements(grad)
+gelu("gelu", FLOPS_PER_ELEMENT)
+gelu("gelu_backward", GRADIENT_FLOPS_PER_ELEMENT)
 
 
 @elementwise("native_dropout")
@@ -558,47 +545,32 @@ def _dropout(_out: Any, x: Any, _p: float, train: bool | None = True) -> int:
     return 0 if train is False else 2 * elements(x)
 
 
-def _pooled(pooled: Any, sizes: Sequence[int], dimensions: int) -> int:
-    """Every element of a window is read once: a comparison or an addition; in the backward pass,
-    one addition each.
+def pooling(dimensions: int) -> None:
+    """The formulas of pooling over so many dimensions.
+
+    Every element of a window is read once: a comparison or an addition; in the backward pass, one
+    addition each.
     """
-    window = int(prod(sizes)) if len(sizes) == dimensions else int(sizes[0]) ** dimensions
-    return window * elements(pooled)
+
+    def pooled(results: Any, sizes: Sequence[int]) -> int:
+        window = int(prod(sizes)) if len(sizes) == dimensions else int(sizes[0]) ** dimensions
+        return window * elements(results)
+
+    @elementwise(f"max_pool{dimensions}d_with_indices")
+    def _maximum(out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
+        return pooled(out[0], sizes)
+
+    @elementwise(f"avg_pool{dimensions}d")
+    def _average(out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
+        return pooled(out, sizes)
+
+    @elementwise(f"avg_pool{dimensions}d_backward")
+    def _average_backward(_out: Any, grad: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
+        return pooled(grad, sizes)
 
 
-@elementwise("max_pool2d_with_indices")
-def _max_pool2d(out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
-    return _pooled(out[0], sizes, dimensions=2)
-
-
-@elementwise("max_pool3d_with_indices")
-def _max_pool3d(out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
-    return _pooled(out[0], sizes, dimensions=3)
-
-
-@elementwise("max_pool2d_with_indices_backward max_pool3d_with_indices_backward")
-def _max_pool_backward(_out: Any, grad: Any, *_: Any) -> int:
-    return elements(grad)
-
-
-@elementwise("avg_pool2d")
-def _avg_pool2d(out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
-    return _pooled(out, sizes, dimensions=2)
-
-
-@elementwise("avg_pool3d")
-def _avg_pool3d(out: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
-    return _pooled(out, sizes, dimensions=3)
-
-
-@elementwise("avg_pool2d_backward")
-def _avg_pool2d_backward(_out: Any, grad: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
-    return _pooled(grad, sizes, dimensions=2)
-
-
-@elementwise("avg_pool3d_backward")
-def _avg_pool3d_backward(_out: Any, grad: Any, _x: Any, sizes: Sequence[int], *_: Any) -> int:
-    return _pooled(grad, sizes, dimensions=3)
+for dimensions in (2, 3):
+    pooling(dimensions)
 
 
 def _chosen(options: dict[str, Any]) -> int:
@@ -611,17 +583,15 @@ def _chosen(options: dict[str, Any]) -> int:
     return chosen + (2 if has_momentum else 0)
 
 
-@elementwise("_fused_adam _fused_adamw")
-def _fused_adam(_out: Any, parameters: Any, *_: Any, **options: Any) -> int:
-    """lerp, mul, addcmul, sqrt, div, add, addcdiv."""
-    return (7 + _chosen(options)) * elements(parameters)
+def fused_optimizer(names: str, flops: int) -> None:
+    """Optimizers that do as many FLOPs for each parameter without options."""
+
+    @elementwise(names)
+    def _step(_out: Any, parameters: Any, *_: Any, **options: Any) -> int:
+        return (flops + _chosen(options)) * elements(parameters)
 
 
-@elementwise("_fused_adagrad")
-def _fused_adagrad(_out: Any, parameters: Any, *_: Any, **options: Any) -> int:
-    return (4 + _chosen(options)) * elements(parameters)
-
-
-@elementwise("_fused_sgd")
-def _fused_sgd(_out: Any, parameters: Any, *_: Any, **options: Any) -> int:
-    return (1 + _chosen(options)) * elements(parameters)
+# lerp, mul, addcmul, sqrt, div, add, addcdiv.
+fused_optimizer("_fused_adam _fused_adamw", 7)
+fused_optimizer("_fused_adagrad", 4)
+fused_optimizer("_fused_sgd", 1)
