@@ -138,7 +138,10 @@ class Ceilings:
         return median(ratios), *(median_interval(ratios) or (0.0, math.inf))
 
     def rest_before(self, function: Callable[[], object]) -> Callable[[], None]:
-        """A rest before a burst, then untimed calls until the device is at full speed."""
+        """A rest before a burst, then untimed calls until the device is at full speed.
+
+        The clock of a device that rested shortly is up again within some milliseconds of work.
+        """
         once_s = timing.time(function, self.device, warmup=1, rounds=2).median_s
         lead = max(1, math.ceil(LEAD_S / max(once_s, 1e-9)))
 

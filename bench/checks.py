@@ -129,7 +129,10 @@ def in_fp64(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def assert_declared(flops: int, examined: Examined) -> None:
-    """Raises AssertionError where the FLOPs declared are not those of the dispatched products."""
+    """Raises AssertionError where the FLOPs declared are not those of the dispatched products.
+
+    A formula that is wrong by a factor is found so.
+    """
     __tracebackhide__ = True
     assert flops == examined.flops, (
         f"{flops} FLOPs are declared, but should be the {examined.flops} of the products that "

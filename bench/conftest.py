@@ -66,7 +66,10 @@ def ceilings(device, pace, sizing, progress_of, clock_share) -> Ceilings:
 
 @pytest.fixture(scope="session")
 def flush(device, caches, sizing) -> Callable[[], Flush]:
-    """Makes the flush of the device's caches at its first use, once a run."""
+    """Makes the flush of the device's caches at its first use, once a run.
+
+    One buffer serves the whole run.
+    """
     return functools.cache(lambda: flush_of(device, caches, sizing.room_bytes()))
 
 
@@ -122,7 +125,10 @@ def measure(
 def delivery(
     request, gate_replicate, benchmark, device, pace, floors, conditions, causes
 ) -> Delivery:
-    """Asserts the floors of a benchmark's figures, but not in a process of the gate."""
+    """Asserts the floors of a benchmark's figures, but not in a process of the gate.
+
+    See `bench.delivery`.
+    """
     return Delivery(
         device, floors, request.node.nodeid, benchmark.extra_info,
         pace=pace, conditions=conditions, causes=causes, active=not gate_replicate,

@@ -239,6 +239,8 @@ def build(
 ) -> nn.Module:
     """`model` as a torch module with random weights; on "meta" any size fits.
 
+    It is on `device` in `dtype`.
+
     With `checkpoint_every` = k the activations inside every k layers are dropped in the forward
     pass and recomputed in the backward pass (the non-reentrant form;
     `torch.utils.checkpoint.set_checkpoint_early_stop` applies to it). `fused_qkv`: a transformer's

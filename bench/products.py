@@ -102,7 +102,10 @@ class Product:
 
 
 def lies_by_columns(dtype: str, device: torch.device) -> bool:
-    """Whether the second operand is transposed in memory, as NVIDIA's int8 and fp8 kernels want."""
+    """Whether the second operand is transposed in memory, as NVIDIA's int8 and fp8 kernels want.
+
+    Elsewhere it lies by rows.
+    """
     return dtype == "fp8_e4m3" or (dtype == "int8" and device.type == "cuda")
 
 
@@ -162,6 +165,8 @@ def work_of(dtype: str, m: int, k: int, n: int) -> Work:
 def product_bytes(dtype: str, m: int, k: int, n: int) -> int:
     """The most that a product needs at once: operands, result, and an operand being drawn.
 
+    While it is drawn, the larger operand is there in fp32 as well.
+
     All but int8 are drawn in fp32 first.
     """
     held = work_of(dtype, m, k, n).bytes
@@ -215,6 +220,8 @@ class Float32Products:
 
 class Operands:
     """Random operands of one dtype for every product up to (m, k) by (k, n).
+
+    A search multiplies parts of them.
 
     Allocating and filling operands takes longer than most products: a search would mostly do that.
     """

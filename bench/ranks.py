@@ -1,5 +1,7 @@
 """Measures on several ranks at once, in rounds that all ranks agree on.
 
+A rank that fails alone is named, and so is one that the others wait for.
+
 The default group runs the measured work (NCCL on CUDA, gloo on a CPU). A second one, of gloo, has
 the barriers, the decisions of rank 0 and the figures: waiting ranks neither keep a card busy nor
 disturb the measured work.

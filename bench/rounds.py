@@ -92,6 +92,8 @@ def is_flat(rounds_s: Sequence[float]) -> bool:
 def rounds_for(width: float, pilot: Sequence[float], most: int) -> int:
     """The rounds that make the median's interval as narrow as `width`, by the pilot.
 
+    They are at most `most`.
+
     With n rounds the interval spans the quantiles 1/2 ± 0.98/√n. Their distance follows from the
     pilot's quartiles, in proportion. The result is doubled, because the pilot is small.
 

@@ -45,7 +45,10 @@ class StepRates:
         )
 
     def measure_until_known(self, step: Callable[[], object]) -> None:
-        """Measures the ceilings' products and the step again, at most twice."""
+        """Measures the ceilings' products and the step again, at most twice.
+
+        Of the products of a ceiling the faster counts.
+        """
         for _ in range(TIMES_AGAIN):
             if not self.user_model.unknown:
                 return

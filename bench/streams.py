@@ -100,7 +100,10 @@ def bandwidth_of_mix(read_share: float, measured: Mapping[float, float]) -> floa
 
 @dataclass(frozen=True)
 class Size:
-    """The length of a row's arrays, their level of memory, and a label if that is doubtful."""
+    """The length of a row's arrays, their level of memory, and a label if that is doubtful.
+
+    No level is doubtful whose arrays are as long as wanted.
+    """
 
     elements: int
     level: str
@@ -236,7 +239,10 @@ def dot_tolerance(elements: int) -> float:
 
 
 class Arrays:
-    """Three arrays of positive random numbers about 1, shared by the kernels of one size."""
+    """Three arrays of positive random numbers about 1, shared by the kernels of one size.
+
+    None is negative, so that no sum cancels.
+    """
 
     def __init__(self, elements: int, device: torch.device) -> None:
         self.a, self.b = (torch.rand(elements, device=device) + 0.5 for _ in range(2))

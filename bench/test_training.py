@@ -199,7 +199,10 @@ def assert_close(
 
 
 def step_s(measure: Measure, step: Step, examined: Examined | None) -> float:
-    """Median seconds of a step, which after all rounds must still have learnt."""
+    """Median seconds of a step, which after all rounds must still have learnt.
+
+    Its FLOPs were compared before.
+    """
     if examined is None:
         return measure.median_s(step, dtype=step.recipe)
     first_loss, work = examined
@@ -341,7 +344,10 @@ def predicted_held_bytes(step: Step) -> int:
 
 
 def time_ratio(slow: Step, fast: Step, device: torch.device, pairs: int, measure: Measure) -> float:
-    """How many times as long one step takes as another, as the median over pairs."""
+    """How many times as long one step takes as another, as the median over pairs.
+
+    The order within the pairs alternates.
+    """
     timer = timing.clock(device)
 
     def seconds(step: Step) -> float:

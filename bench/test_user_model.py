@@ -1,4 +1,7 @@
-"""The time of one training step of the model that `--model` names."""
+"""The time of one training step of the model that `--model` names.
+
+It is not collected without that option.
+"""
 
 from accounting.roofline import Work
 from bench.products import DTYPES

@@ -185,7 +185,10 @@ class CallTimer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Chooses the warm-up and the number of rounds of a benchmark."""
+    """Chooses the warm-up and the number of rounds of a benchmark.
+
+    In a process of the gate, `bench.brief` chooses them.
+    """
 
     pace: Pace
     progress: Progress = no_progress

@@ -21,6 +21,8 @@ DIRECTIONS = ("to-device", "to-host")
 def overlap_share(first_s: float, second_s: float, together_s: float) -> float:
     """How much of the shorter of two activities was hidden behind the longer: 1 all of it.
 
+    It is 0 where one activity follows the other.
+
     Below 0 they hindered one another, above 1 the times do not belong together; neither is clipped.
 
     >>> overlap_share(2.0, 1.0, 2.0), overlap_share(2.0, 1.0, 3.0), overlap_share(2.0, 1.0, 2.5)

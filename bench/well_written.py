@@ -55,7 +55,10 @@ class Batch:
 
     @property
     def model_flops(self) -> int:
-        """FLOPs for MFU: forward and backward pass, attention at the causal mask's pairs."""
+        """FLOPs for MFU: forward and backward pass, attention at the causal mask's pairs.
+
+        Recomputed attention is not counted.
+        """
         return models.step_flops(self.model, self.size, self.sequence, pairs="causal").model
 
 
