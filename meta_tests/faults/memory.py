@@ -48,8 +48,8 @@ def free_neighbours_stay_apart(_, self, block):
 
 @fault(SEQUENCE, instead_of="prooflops.memory.caching_allocator.Pool.best_fit")
 def the_largest_free_block_is_taken(best_fit, self, size):
-    fitting = self.blocks(size)
-    return fitting[-1] if fitting else None
+    fitting = [block for block in self.blocks() if block.size >= size]
+    return max(fitting, key=lambda block: block.size, default=None)
 
 
 @fault(

@@ -1,13 +1,12 @@
 """The CUDA caching allocator of torch, simulated: a sequence of requests and frees without a card.
 
 `prooflops.memory.allocator` says what one request costs. Not modelled: streams, private pools
-(CUDA graphs), max_split_size_mb, roundup_power2_divisions, garbage_collection_threshold,
-cudaMallocAsync, PYTORCH_NO_CUDA_MEMORY_CACHING=1.
+(CUDA graphs), expandable_segments, max_split_size_mb, roundup_power2_divisions,
+garbage_collection_threshold, cudaMallocAsync, PYTORCH_NO_CUDA_MEMORY_CACHING=1.
 
 Compared with one NVIDIA H200 (torch 2.11, 26 November 2026): the charge and the reserved bytes of a
-sequence of 280 requests and frees come out to the byte. That record is of the default
-configuration; expandable segments have not been compared with a card.
-Source: get_free_block, should_split, try_merge_blocks, map_block and release_cached_blocks in
+sequence of 280 requests and frees come out to the byte.
+Source: get_free_block, should_split, try_merge_blocks and release_cached_blocks in
 c10/cuda/CUDACachingAllocator.cpp (torch 2.13).
 """
 
@@ -15,12 +14,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from accounting.checks import validated_bool, validated_int
+from accounting.checks import validated_int
 from prooflops.memory.allocator import (
     BLOCK_BYTES,
-    LARGE_SEGMENT_BYTES,
     SMALL_REQUEST_BYTES,
-    SMALL_SEGMENT_BYTES,
     rounded_bytes,
     segment_bytes,
 )
@@ -31,9 +28,9 @@ class OutOfMemory(MemoryError):
 
 
 class Block:
-    """A stretch of a segment that is allocated, free, or an address without memory (not mapped)."""
+    """A stretch of a segment that is allocated or free."""
 
-    __slots__ = ("address", "is_free", "is_mapped", "next", "pool", "previous", "request", "size")
+    __slots__ = ("address", "is_free", "next", "pool", "previous", "request", "size")
 
     def __init__(self, address: int, size: int, pool: Pool) -> None:
         self.address = address
@@ -41,7 +38,6 @@ class Block:
         self.pool = pool
         self.request = 0
         self.is_free = True
-        self.is_mapped = True
         self.previous: Block | None = None
         self.next: Block | None = None
 
@@ -74,7 +70,6 @@ class Pool:
 
     def __init__(self, is_small: bool) -> None:
         self.is_small = is_small
-        self.page_bytes = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
         self._keys: list[tuple[int, int]] = []
         self._blocks: dict[int, Block] = {}
 
@@ -86,10 +81,9 @@ class Pool:
         del self._keys[bisect_left(self._keys, (block.size, block.address))]
         del self._blocks[block.address]
 
-    def blocks(self, least_bytes: int = 0) -> list[Block]:
-        """The free blocks of at least so many bytes, the smallest first."""
-        keys = self._keys[bisect_left(self._keys, (least_bytes, 0)) :]
-        return [self._blocks[address] for _, address in keys]
+    def blocks(self) -> list[Block]:
+        """The free blocks."""
+        return list(self._blocks.values())
 
     def best_fit(self, size: int) -> Block | None:
         """The smallest free block of at least `size` bytes, the lowest address of those."""
@@ -107,8 +101,6 @@ class CachingAllocator:
     go back to the driver only by `empty_cache`, and where `capacity_bytes` is reached: then the
     cache is emptied and the request repeated, before OutOfMemory is raised.
 
-    `expandable_segments` keeps one segment a pool and maps pages of 2 or 20 MiB to its end.
-
     Ignored: the driver's own addresses. Ties between blocks of one size go to the segment that was
     reserved first, which a driver may place otherwise; charges are then equal, the blocks others.
     Raises ValueError for a negative capacity or request.
@@ -125,21 +117,17 @@ class CachingAllocator:
     20
     """
 
-    def __init__(
-        self, capacity_bytes: int | None = None, *, expandable_segments: bool = False
-    ) -> None:
+    def __init__(self, capacity_bytes: int | None = None) -> None:
         if capacity_bytes is not None:
             capacity_bytes = validated_int("capacity_bytes", capacity_bytes)
         self.capacity_bytes = capacity_bytes
-        self.expandable_segments = validated_bool("expandable_segments", expandable_segments)
         self.requested_bytes = 0
         self.allocated_bytes = 0
         self.reserved_bytes = 0
-        # Addresses begin at a multiple of every page.
-        self._next_address = LARGE_SEGMENT_BYTES
+        # An address of 0 is none.
+        self._next_address = BLOCK_BYTES
         self._small = Pool(is_small=True)
         self._large = Pool(is_small=False)
-        self._expandable: dict[Pool, Block] = {}
 
     def allocate(self, request: int) -> Block | None:
         """A block for `request` bytes, to be freed; None for no bytes. Raises OutOfMemory."""
@@ -169,30 +157,16 @@ class CachingAllocator:
         self._add_merged(block)
 
     def empty_cache(self) -> None:
-        """Returns segments without an allocated block, and free pages, to the driver."""
+        """Returns segments without an allocated block to the driver."""
         for pool in (self._small, self._large):
             for block in pool.blocks():
                 self._release(block)
 
     def _free_block(self, pool: Pool, size: int) -> Block | None:
-        block = self._best_expandable(pool, size) or pool.best_fit(size)
+        block = pool.best_fit(size)
         if block is not None:
             pool.remove(block)
         return block
-
-    def _best_expandable(self, pool: Pool, size: int) -> Block | None:
-        """The fitting block that can grow least.
-
-        A last block counts with the addresses behind it.
-        """
-        if not self.expandable_segments:
-            return None
-        best: Block | None = None
-        for block in pool.blocks(size):
-            if best is not None and _room(block) >= _room(best):
-                break
-            best = block
-        return best
 
     def _new_block(self, pool: Pool, size: int) -> Block:
         block = self._from_driver(pool, size)
@@ -207,127 +181,34 @@ class CachingAllocator:
         return block
 
     def _from_driver(self, pool: Pool, size: int) -> Block | None:
-        if self.expandable_segments:
-            return self._expanded(pool, size)
         reserved = segment_bytes(size)
-        if not self._reserve(reserved):
+        if self.capacity_bytes is not None and self.reserved_bytes + reserved > self.capacity_bytes:
             return None
+        self.reserved_bytes += reserved
         block = Block(self._next_address, reserved, pool)
         self._next_address += reserved
         return block
 
-    def _reserve(self, size: int) -> bool:
-        if self.capacity_bytes is not None and self.reserved_bytes + size > self.capacity_bytes:
-            return False
-        self.reserved_bytes += size
-        return True
-
     def _is_split(self, block: Block, size: int) -> bool:
         remaining = block.size - size
-        if block.pool.is_small or self.expandable_segments:
+        if block.pool.is_small:
             return remaining >= BLOCK_BYTES
         return remaining > SMALL_REQUEST_BYTES
 
     def _add_merged(self, block: Block) -> None:
         """Adds a free block to its pool, one with its free neighbours."""
         behind, before = block.next, block.previous
-        if behind is not None and behind.is_free and behind.is_mapped:
+        if behind is not None and behind.is_free:
             block.pool.remove(behind)
             block.absorb_next()
-        if before is not None and before.is_free and before.is_mapped:
+        if before is not None and before.is_free:
             block.pool.remove(before)
             before.absorb_next()
             block = before
         block.pool.add(block)
 
-    # --- returning memory to the driver ---
-
     def _release(self, block: Block) -> None:
-        """Returns a free block that is a segment, or the whole pages within it."""
-        if self.expandable_segments:
-            self._unmap(block)
-        elif block.is_whole_segment:
+        """Returns a free block that is a whole segment."""
+        if block.is_whole_segment:
             block.pool.remove(block)
             self.reserved_bytes -= block.size
-
-    # --- expandable segments ---
-
-    def _expanded(self, pool: Pool, size: int) -> Block | None:
-        """A block of at least `size` bytes, with pages mapped where it has none."""
-        block = self._room_for(pool, size)
-        if not block.is_mapped:
-            mapped = self._map(block, min(block.size, size))
-            if mapped is None:
-                return None
-            block = mapped
-        while block.size < size:
-            behind = block.next
-            assert behind is not None
-            mapped = self._map(behind, min(behind.size, size - block.size))
-            if mapped is None:
-                return None
-            block = mapped
-        pool.remove(block)
-        return block
-
-    def _room_for(self, pool: Pool, size: int) -> Block:
-        """The lowest free or unmapped block from which on `size` bytes are free or unmapped."""
-        block: Block | None = self._expandable.get(pool)
-        if block is None:
-            block = Block(self._next_address, 2**60, pool)
-            block.is_mapped = False
-            self._next_address += 2**61 // LARGE_SEGMENT_BYTES * LARGE_SEGMENT_BYTES
-            self._expandable[pool] = block
-        while block is not None:
-            begins_unmapped = not block.is_mapped
-            leads_to_unmapped = block.next is not None and not block.next.is_mapped
-            if block.is_free and (begins_unmapped or leads_to_unmapped) and _room(block) >= size:
-                return block
-            block = block.next
-        raise AssertionError("an expandable segment has no end")
-
-    def _map(self, block: Block, size: int) -> Block | None:
-        """Maps the pages of the first `size` bytes of an unmapped block; None where memory ends."""
-        page = block.pool.page_bytes
-        mapped = min(-(-(block.address + size) // page) * page - block.address, block.size)
-        if not self._reserve(mapped):
-            return None
-        if mapped < block.size:
-            block.split_at(mapped).is_mapped = False
-        block.is_mapped = True
-        before = block.previous
-        self._add_merged(block)
-        return before if before is not None and before.is_free else block
-
-    def _unmap(self, block: Block) -> None:
-        """Returns the pages that lie wholly within a free block."""
-        page = block.pool.page_bytes
-        begin = -(-block.address // page) * page
-        end = (block.address + block.size) // page * page
-        if begin >= end:
-            return
-        block.pool.remove(block)
-        if block.address < begin:
-            pages = block.split_at(begin - block.address)
-            block.pool.add(block)
-            block = pages
-        if end < block.address + block.size:
-            block.pool.add(block.split_at(end - block.address))
-        block.is_mapped = False
-        self.reserved_bytes -= block.size
-        self._merge_unmapped(block)
-
-    def _merge_unmapped(self, block: Block) -> None:
-        if block.next is not None and not block.next.is_mapped:
-            block.absorb_next()
-        if block.previous is not None and not block.previous.is_mapped:
-            block.previous.absorb_next()
-
-
-def _room(block: Block) -> int:
-    """Bytes from the block's begin on that are free or unmapped, without a gap."""
-    room, behind = block.size, block.next
-    while behind is not None and behind.is_free:
-        room += behind.size
-        behind = behind.next
-    return room

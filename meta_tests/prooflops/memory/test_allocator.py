@@ -60,18 +60,11 @@ def test_a_sequence_of_requests_and_frees_costs_what_the_card_charged():
     run_sequence(CachingAllocator(), RECORD["sequence"])
 
 
-OPTIONS = {
-    "default": {},
-    "expandable": {"expandable_segments": True},
-}
-
-
 @pytest.mark.parametrize("capacity", [None, 300 * MIB])
-@pytest.mark.parametrize("options", OPTIONS)
 @given(seed=st.integers(0, 10**6))
-def test_blocks_never_overlap_and_all_memory_comes_back(options, capacity, seed):
+def test_blocks_never_overlap_and_all_memory_comes_back(capacity, seed):
     draw = Random(seed)
-    simulated = CachingAllocator(capacity, **OPTIONS[options])
+    simulated = CachingAllocator(capacity)
     live = []
     for _ in range(150):
         if live and draw.random() < 0.48:
@@ -100,17 +93,6 @@ def test_a_full_card_empties_its_cache_before_it_refuses():
     assert (kept.size, simulated.reserved_bytes) == (36 * MIB, 36 * MIB)
     with pytest.raises(OutOfMemory, match=r"do not fit: .* of capacity_bytes=41943040 are alloc"):
         simulated.allocate(5 * MIB)
-
-
-def test_expandable_segments_map_pages_and_charge_exactly():
-    simulated = CachingAllocator(expandable_segments=True)
-    first = simulated.allocate(11 * MIB)
-    assert (first.size, simulated.reserved_bytes) == (11 * MIB, 20 * MIB)
-    simulated.allocate(15 * MIB)
-    assert simulated.reserved_bytes == 40 * MIB, "the segment should have grown by one page"
-    simulated.free(first)
-    simulated.empty_cache()
-    assert simulated.reserved_bytes == 40 * MIB, "no whole page is free"
 
 
 def test_the_free_of_another_allocators_block_is_refused():
