@@ -62,7 +62,8 @@ class StepFlops:
         return StepFlops(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def __radd__(self, other: object) -> StepFlops:
-        return self if other == 0 else NotImplemented  # sum() starts from 0
+        # `sum` starts from 0.
+        return self if other == 0 else NotImplemented
 
 
 @checked("m", "k", "n", "batch")
@@ -102,20 +103,19 @@ def broadcast_matmul_flops(a_shape: Shape, b_shape: Shape) -> int:
     if a[-1] != b[-2]:
         raise ValueError(
             "the last size of a_shape must equal the last but one of b_shape (the only one, "
-            "if 1-D), "
-            f"got {a[-1]} and {b[-2]} for {tuple(a_shape)} and {tuple(b_shape)}"
+            f"if 1-D), got {a[-1]} and {b[-2]} for {tuple(a_shape)} and {tuple(b_shape)}"
         )
     return matmul_flops(a[-2], a[-1], b[-1], batch=prod(broadcast_shape(a[:-2], b[:-2])))
 
 
 def einsum_flops(equation: str, *shapes: Shape, order: str = "best") -> int:
-    """FLOPs of an einsum contracted pair by pair: for each pair 2·(product of the sizes of all
-    their indices).
+    """FLOPs of an einsum contracted pair by pair.
 
-    A step multiplies once per combination of its indices, and adds once if it sums an index; outer
-    and elementwise products only multiply. An index that one operand alone has and nothing later
-    needs is summed first: one addition per element. This is what torch.einsum dispatches (torch's
-    FlopCounterMode counts only the products).
+    A pair costs 2·(product of the sizes of all its indices). A step multiplies once per combination
+    of its indices, and adds once if it sums an index; outer and elementwise products only multiply.
+    An index that one operand alone has and nothing later needs is summed first: one addition per
+    element. This is what torch.einsum dispatches (torch's FlopCounterMode counts only the
+    products).
 
     `equation` is torch's: letters, commas, `->`, `...`; a repeated letter takes the diagonal, a
     size of 1 stretches. `order` is "best" (the cheapest) or "left" (left to right, as torch without
@@ -128,8 +128,10 @@ def einsum_flops(equation: str, *shapes: Shape, order: str = "best") -> int:
     (1800, 1800)
     """
     einsum = contraction.parsed(equation, shapes)
-    if len(einsum.operands) == 1:  # nothing to multiply, at most a sum
-        return einsum.size(einsum.operands[0]) if einsum.operands[0] - einsum.output else 0
+    if len(einsum.operands) == 1:
+        [operand] = einsum.operands
+        is_summed = bool(operand - einsum.output)
+        return einsum.size(operand) if is_summed else 0
     return einsum.flops(order)
 
 
@@ -143,7 +145,8 @@ def linear_flops(batch: int, in_features: int, out_features: int, bias: bool = F
     >>> linear_flops(1, 128, 64), linear_flops(32, 128, 64), linear_flops(32, 128, 64, bias=True)
     (16384, 524288, 526336)
     """
-    return MULTIPLY_ADD_FLOPS * batch * in_features * out_features + bias * batch * out_features
+    products = MULTIPLY_ADD_FLOPS * batch * in_features * out_features
+    return products + batch * out_features if bias else products
 
 
 @checked(input_gradient=validated_bool)
@@ -155,8 +158,7 @@ def linear_backward_flops(
     *,
     input_gradient: bool = True,
 ) -> int:
-    """FLOPs of a linear layer's gradients: 2·batch·in·out for the weight, as many for the input if
-    it needs one.
+    """FLOPs of a linear layer's gradients: 2·batch·in·out for the weight, as many for the input.
 
     A bias's gradient sums over the batch: batch·out additions. A first layer fed with data needs no
     input gradient: its backward pass costs one forward, not two.
@@ -166,7 +168,9 @@ def linear_backward_flops(
     >>> linear_backward_flops(16, 64, 32), linear_backward_flops(16, 64, 32, input_gradient=False)
     (131072, 65536)
     """
-    products = WEIGHT_GRADIENT_PRODUCTS + input_gradient * INPUT_GRADIENT_PRODUCTS
+    products = WEIGHT_GRADIENT_PRODUCTS
+    if input_gradient:
+        products += INPUT_GRADIENT_PRODUCTS
     forward = linear_flops(batch, in_features, out_features)
     bias_additions = linear_flops(batch, in_features, out_features, bias) - forward
     return products * forward + bias_additions
@@ -182,8 +186,7 @@ def linear_step(
     input_gradient: bool = True,
     recomputed: bool = False,
 ) -> StepFlops:
-    """FLOPs of a linear layer in a training step: 6·batch·in·out, and 2 more if its forward is
-    recomputed.
+    """FLOPs of a linear layer in a training step: 6·batch·in·out, or 8 if recomputed.
 
     Activation checkpointing recomputes everything between two checkpoints; torch stops before a
     segment's last layer, since nothing needs its output.
@@ -197,13 +200,12 @@ def linear_step(
     backward = linear_backward_flops(
         batch, in_features, out_features, bias, input_gradient=input_gradient
     )
-    return StepFlops(forward, backward, recomputed * RECOMPUTED_PRODUCTS * forward)
+    return StepFlops(forward, backward, RECOMPUTED_PRODUCTS * forward if recomputed else 0)
 
 
 @checked("flops_per_element")
 def elementwise_flops(*shapes: Shape, flops_per_element: int = 1) -> int:
-    """FLOPs of an elementwise operation on operands of these shapes: one per element of the
-    broadcast shape.
+    """FLOPs of an elementwise operation on these shapes: one per element of their broadcast.
 
     Exact for addition, multiplication, relu. An exponential, inverse root or GELU takes several
     instructions: pass `flops_per_element`. The time of such an operation follows its bytes, not its

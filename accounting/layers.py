@@ -25,13 +25,16 @@ def linear(part: str, in_features: int, out_features: int, name: str = "", **opt
 
 @checked("elements")
 def other(part: str, elements: int, **options: Any) -> Parts:
-    """Parameters that nothing is multiplied by, if there are any; `options` are those of
-    `OtherParameters`.
+    """Parameters that are no factor of a product; nothing for 0 `elements`.
+
+    `options` are those of `OtherParameters`.
 
     >>> other("norms", 4096).other_parameters[0].parameters, other("norms", 0).other_parameters
     (4096, ())
     """
-    return Parts(other_parameters=(OtherParameters(part, elements, **options),) if elements else ())
+    if not elements:
+        return Parts()
+    return Parts(other_parameters=(OtherParameters(part, elements, **options),))
 
 
 @checked("vocab_size", "dim", "positions")
@@ -56,8 +59,10 @@ def head(dim: int, vocab_size: int, *, tied: bool = False, bias: bool = False) -
     38647633
     50257
     """
-    maps = linear("head", dim, vocab_size, copies=0 if tied else 1, bias=bias and not tied)
-    return maps | other("head", vocab_size * (bias and tied))
+    if not tied:
+        return linear("head", dim, vocab_size, bias=bias)
+    maps = linear("head", dim, vocab_size, copies=0)
+    return maps | other("head", vocab_size) if bias else maps
 
 
 @checked("dim", "heads", "head_dim", "kv_heads", "extra")
@@ -72,11 +77,10 @@ def attention(
     extra: int = 0,
     **options: Any,
 ) -> Parts:
-    """Projections of queries, keys and values, the attention, and the output map: 2·dim·d·(heads +
-    kv_heads) weights.
+    """Projections of queries, keys and values, the attention, and the output map.
 
-    `extra` are further parameters (norms of queries and keys); `options` are those of
-    `AttentionLayers`.
+    They have 2·dim·head_dim·(heads + kv_heads) weights. `extra` are further parameters (norms of
+    queries and keys); `options` are those of `AttentionLayers`.
 
     >>> llama3_8b = attention(4096, 32, 128, kv_heads=8)
     >>> [(maps.name, maps.parameters) for maps in llama3_8b.linear_maps]
@@ -125,12 +129,11 @@ def mixture(
     corrections: bool = False,
     **options: Any,
 ) -> Parts:
-    """A router and `experts` MLPs; each token goes to `active` of them. `options` are those of
-    `mlp`.
+    """A router and `experts` MLPs, of which each token passes `active`.
 
-    Every token also passes an MLP of width `shared`. `corrections` balance the router's choice, one
-    per expert: a part of their own, as published counts include them, and transformers does not,
-    where they are a buffer (DeepSeek-V3, Kimi-K2, GLM-4.5).
+    Every token also passes an MLP of width `shared`. `options` are those of `mlp`.
+    `corrections` balance the router's choice, one per expert (DeepSeek-V3, Kimi-K2, GLM-4.5). They
+    are a part of their own: published counts include them, but in transformers they are a buffer.
 
     >>> mixtral = mixture(4096, 14336, experts=8, active=2, gated=True)
     >>> sum(maps.parameters for maps in mixtral.linear_maps)
@@ -141,7 +144,8 @@ def mixture(
     if active > experts:
         raise ValueError(f"active must be at most experts={experts}, got {active}")
     router = linear("router", dim, experts, "router", bias=router_bias)
-    router |= other("corrections", experts * corrections)
+    if corrections:
+        router |= other("corrections", experts)
     model = router + mlp(dim, hidden, copies=experts, uses=active, **options)
     if shared:
         model |= mlp(dim, shared, ends_layer=False, part="shared expert", **options)
@@ -160,12 +164,11 @@ def latent_attention(
     *,
     bias: bool = False,
 ) -> Parts:
-    """MLA: queries, keys and values of low rank; keys have `rope` further elements, which all heads
-    share.
+    """MLA has queries, keys and values of low rank.
 
-    A cache keeps kv_rank + rope elements per token. At inference heads attend to the latents
-    themselves: the maps to keys and values are absorbed by those of queries and outputs, at the
-    same FLOPs per new token.
+    Keys have `rope` further elements, which all heads share. A cache keeps kv_rank + rope elements
+    per token. At inference heads attend to the latents themselves: the maps of queries and outputs
+    absorb those to keys and values, at the same FLOPs per new token.
     Source: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
 
     >>> [layer] = latent_attention(7168, 128, 1536, 512, 128, 64, 128).attentions  # DeepSeek-V3

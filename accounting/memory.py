@@ -1,10 +1,9 @@
-"""Bytes of training: tensors and their storages, parameters, gradients, optimizer state, master
-copies.
+"""Bytes of tensors, parameters, gradients, optimizer state and master copies in training.
 
-Activations are in `accounting.activations`, the blocks a CUDA device hands out in
-`prooflops.memory.allocator`. All bytes are requested bytes: those of tensors, before an allocator
-rounds them up. Every function raises ValueError for a negative count or size, an unknown dtype,
-optimizer or recipe, naming valid ones.
+`accounting.activations` has the activations, `prooflops.memory.allocator` the blocks of a CUDA
+device. All bytes are requested bytes: those of tensors, before an allocator rounds them up. Every
+function raises ValueError for a negative count or size, and for an unknown dtype, optimizer or
+recipe, whose valid names the message lists.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from accounting.optimizers import (
     recipe_of,
 )
 
-# How many, or the shapes of their tensors.
+# Parameters are given as their number, or as the shapes of their tensors.
 Parameters = int | Sequence[Sequence[int]]
 
 
@@ -68,11 +67,11 @@ def tensor_bytes(shape: Sequence[int], dtype: Dtype = "fp32") -> int:
 def storage_bytes(
     shape: Sequence[int], strides: Sequence[int], dtype: Dtype = "fp32", offset: int = 0
 ) -> int:
-    """Bytes of the least storage for a strided view: (offset + 1 + Σ (size − 1) · stride) · bytes
-    per element. Exact.
+    """Bytes of the least storage for a strided view, exactly.
 
-    torch allocates this for such strides (`empty_strided`). A view of a larger tensor keeps that
-    tensor's whole storage alive. A tensor without elements needs no storage.
+    It has (offset + 1 + Σ (size − 1) · stride) elements. torch allocates this for such strides
+    (`empty_strided`). A view of a larger tensor keeps that tensor's whole storage alive. A tensor
+    without elements needs no storage.
 
     >>> storage_bytes((1000,), (0,)), storage_bytes((8,), (1,), offset=24)
     (4, 128)
@@ -93,16 +92,16 @@ def optimizer_state_bytes(
 
     Exact for parameters that all have gradients; torch gives buffers the parameter's dtype.
 
-    Buffers: torch allocates them at the first step, AdaGrad's in the constructor; `steps` = 0 is
-    before the first step, None after many.
-    Scalars: most optimizers keep some per parameter tensor, such as a step count. They lie on the
-    CPU, unless the optimizer is fused or capturable (ASGD's always lie on the device). They count
-    if shapes or `tensors` are given; a bare number of `parameters` means a CUDA device.
-    L-BFGS adds two buffers per iteration until its history is full, with 20 iterations per step:
-    exact if each has positive curvature and none ends early.
-    Adafactor's state depends on the shapes and needs them. Muon updates only matrices.
-    8-bit optimizers: a number counts as one large tensor; with shapes their code tables count,
-    1,024 bytes per buffer.
+    - Buffers: torch allocates them at the first step, AdaGrad's in the constructor. `steps` = 0 is
+      before the first step, None after many.
+    - Scalars: most optimizers keep some per parameter tensor, such as a step count. They lie on the
+      CPU, unless the optimizer is fused or capturable; ASGD's always lie on the device. They count
+      if shapes or `tensors` are given: a bare number of `parameters` means a CUDA device.
+    - L-BFGS adds two buffers per iteration until its history is full, with 20 iterations per step.
+      This is exact if each has positive curvature and none ends early.
+    - Adafactor's state needs the shapes. Muon updates only matrices.
+    - 8-bit optimizers: a number counts as one large tensor. With shapes their code tables count,
+      1,024 bytes per buffer.
 
     Raises ValueError for shapes that the optimizer lacks or refuses.
     Source: `_init_group` and `__init__` of the optimizers in torch/optim of torch 2.13;
@@ -115,47 +114,49 @@ def optimizer_state_bytes(
     >>> optimizer_state_bytes(2**20, "adam-8bit")
     2129920
     """
-    kept = optimizer_of(optimizer)
+    row = optimizer_of(optimizer)
     shapes = _shapes(parameters)
-    if steps == 0 and not kept.eager:
+    if steps == 0 and not row.eager:
         return 0
-    if shapes is None and kept.factored:
+    if shapes is None and row.factored:
         raise ValueError(
-            f"parameters must be shapes of tensors for {kept.class_name}, "
+            f"parameters must be shapes of tensors for {row.class_name}, "
             f"got the number {parameters}"
         )
-    if kept.matrices_only and any(len(shape) != 2 for shape in shapes or ()):
+    if row.matrices_only and any(len(shape) != 2 for shape in shapes or ()):
         raise ValueError(
-            f"parameters must be shapes of matrices for {kept.class_name}, got {shapes}"
+            f"parameters must be shapes of matrices for {row.class_name}, got {shapes}"
         )
     if tensors is None:
         tensors = len(shapes or ())
-    scalars = STEP_BYTES * len(kept.scalars) * tensors
+    scalars = STEP_BYTES * len(row.scalars) * tensors
     each = [(validated_int("parameters", parameters),)] if shapes is None else shapes
-    if kept.block:
+    if row.block:
         sizes = [prod(shape) for shape in each]
-        return scalars + _bytes_in_blocks(kept, sizes, exact=shapes is not None)
+        return scalars + _bytes_in_blocks(row, sizes, are_shapes_known=shapes is not None)
     # The pairs of buffers in L-BFGS's history; other optimizers have none.
-    pairs = kept.history
+    pairs = row.history
     if steps is not None:
-        per_step: int = kept.options.get("max_iter", 1)
+        per_step: int = row.options.get("max_iter", 1)
         pairs = max(0, min(pairs, per_step * steps - 1))
-    elements = sum(_state_elements(kept, pairs, shape) for shape in each)
+    elements = sum(_state_elements(row, pairs, shape) for shape in each)
     if pairs and tensors:
         # Each pair has two numbers, and all have one, in the dtype of the parameters.
         elements += 2 * pairs + 1
     return scalars + element_bytes(elements, dtype)
 
 
-def _state_elements(kept: Optimizer, pairs: int, shape: Sequence[int]) -> int:
-    """Elements kept for a parameter of this shape; factored: a row's and a column's means."""
-    if kept.factored and len(shape) > 1:
+def _state_elements(row: Optimizer, pairs: int, shape: Sequence[int]) -> int:
+    """Elements kept for a parameter of this shape."""
+    # A factored state has the means of each row and of each column.
+    if row.factored and len(shape) > 1:
         return prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
-    return (len(kept.buffers) + 2 * pairs) * prod(shape)
+    return (len(row.buffers) + 2 * pairs) * prod(shape)
 
 
 def _shapes(parameters: Parameters) -> list[tuple[int, ...]] | None:
-    """The shapes, if shapes are given; None for a number, which may be an array of no dimension."""
+    """The shapes, if shapes are given; None for a number."""
+    # An array without dimensions is a number.
     if isinstance(parameters, Iterable) and getattr(parameters, "shape", None) != ():
         return [
             validated_ints(f"parameters[{position}]", shape)
@@ -172,13 +173,16 @@ def _elements(parameters: Parameters) -> int:
     return sum(prod(shape) for shape in shapes)
 
 
-def _bytes_in_blocks(kept: Optimizer, sizes: Sequence[int], exact: bool) -> int:
+def _bytes_in_blocks(row: Optimizer, sizes: Sequence[int], *, are_shapes_known: bool) -> int:
     """Bytes of 8-bit buffers: a code per element, a scale per block, and the code tables."""
-    large = [size for size in sizes if size >= LEAST_IN_8_BITS or not exact]
-    scales = STEP_BYTES * sum(-(-size // kept.block) for size in large)
-    tables = TABLE_BYTES * bool(large and exact)
+    if not are_shapes_known:
+        elements = sum(sizes)
+        return len(row.buffers) * (elements + STEP_BYTES * -(-elements // row.block))
+    large = [size for size in sizes if size >= LEAST_IN_8_BITS]
+    scales = STEP_BYTES * sum(-(-size // row.block) for size in large)
+    tables = TABLE_BYTES if large else 0
     small_bytes = element_bytes(sum(sizes) - sum(large), "fp32")
-    return len(kept.buffers) * (small_bytes + sum(large) + scales + tables)
+    return len(row.buffers) * (small_bytes + sum(large) + scales + tables)
 
 
 @dataclass(frozen=True)
@@ -205,12 +209,11 @@ def model_state(
     recipe: str | Recipe = "fp32",
     tensors: int | None = None,
 ) -> ModelState:
-    """Bytes of parameters, gradients, optimizer state and master copy after a step, before
-    gradients are freed.
+    """Bytes of parameters, gradients, optimizer state and master copy after a step.
 
-    Each class has parameters · bytes of its own dtype. Exact by tensor sums; activations, module
-    buffers, workspaces and allocator rounding come on top (`training_bytes`,
-    `prooflops.memory.allocator`).
+    Gradients are not freed yet. Each class has parameters · bytes of its own dtype. Exact by tensor
+    sums; activations, module buffers, workspaces and allocator rounding come on top
+    (`training_bytes`, `prooflops.memory.allocator`).
     Source: the "model states" of Rajbhandari et al. 2020 (ZeRO), section 3.1,
     https://arxiv.org/abs/1910.02054
 
@@ -250,13 +253,11 @@ def training_bytes(
     recipe: str | Recipe = "fp32",
     tensors: int | None = None,
 ) -> int:
-    """Bytes of a training step if everything is alive at once: parameters + gradients + state +
-    master + activations.
+    """Bytes of a training step if all its model state and `activations` bytes are alive at once.
 
-    `activations` is in bytes. An estimate of the peak, not a bound: gradients grow while
-    activations die, so they are never all alive together; but gradients of activations and
-    temporaries are left out. For a deep linear net `accounting.activations.deep_linear_peak_bytes`
-    is exact.
+    This estimates the peak, and is no bound. Gradients grow while activations die, so they are
+    never all alive together. But gradients of activations and temporaries are left out. For a deep
+    linear net `accounting.activations.deep_linear_peak_bytes` is exact.
 
     >>> training_bytes(36, 4 * 16, "adagrad"), training_bytes(36, 4 * 16, "adam")
     (496, 640)
@@ -290,16 +291,16 @@ def training_phases(
     after_step = model_state(parameters, optimizer, recipe, tensors)
     built = after_step.parameters + after_step.master
     built += optimizer_state_bytes(parameters, optimizer, dtypes.state, tensors, steps=0)
-    rested = after_step.total
+    between_steps = after_step.total
     if set_to_none:
-        rested -= after_step.gradients
+        between_steps -= after_step.gradients
     return {
         "built": built,
         "forward": built + activations,
         "backward": built + after_step.gradients,
         "step": after_step.total,
-        "zero_grad": rested,
-        "second forward": rested + activations,
+        "zero_grad": between_steps,
+        "second forward": between_steps + activations,
         "second backward": after_step.total,
         "second step": after_step.total,
     }
@@ -311,15 +312,14 @@ def optimizer_step_peak_bytes(
     dtype: Dtype = "fp32",
     optimizer: str | Optimizer = "adamw",
 ) -> int:
-    """Peak bytes inside step(): parameters, gradients, state, scalars, and the implementation's
-    scratch.
+    """Peak bytes inside step(): model state, scalars, and the implementation's scratch.
 
     `sizes` are the elements of each parameter tensor, in the optimizer's order. For AdamW in fp32:
     a fused kernel needs no scratch, 16 bytes per parameter. foreach (torch's default on CUDA) keeps
     √v of all tensors: 20. The for-loop (default on the CPU) keeps √v, the denominator and the
     previous denominator: at most 16 + 3 × the largest tensor.
-    Exact from the second step on up to 20 bytes of boxed scalars on the CPU. Not
-    for a capturable, differentiable or maximising optimizer.
+    Exact from the second step on, to within 20 bytes of boxed scalars on the CPU. Not for a
+    capturable, differentiable or maximising optimizer.
     Raises ValueError for an optimizer or implementation whose scratch is not on record, naming
     those that are.
     Source: torch/optim of torch 2.13.
@@ -327,12 +327,12 @@ def optimizer_step_peak_bytes(
     >>> [optimizer_step_peak_bytes([1000], each) for each in ("fused", "foreach", "for-loop")]
     [16004, 20004, 24004]
     """
-    kept = optimizer_of(optimizer)
+    row = optimizer_of(optimizer)
     elements = validated_ints("sizes", sizes)
     name = dtype_name(dtype)
-    scratch: dict[str, Any] = SCRATCH[validated_choice("optimizer", kept.class_name, SCRATCH)]
+    scratch: dict[str, Any] = SCRATCH[validated_choice("optimizer", row.class_name, SCRATCH)]
     kept_bytes = model_state(
-        sum(elements), kept, Recipe(name, name, name), tensors=len(elements)
+        sum(elements), row, Recipe(name, name, name), tensors=len(elements)
     ).total
     chosen = validated_choice("implementation", implementation, IMPLEMENTATIONS)
     if chosen == "fused":
