@@ -146,9 +146,7 @@ def conclude(runs: Sequence[CardRun], folder: Path, say: Callable[[str], None]) 
         say(line)
     # What competes for the cores competes with all cards.
     nodes = [
-        replace(NodeRun.of(run.record, "", contended=True), node=run.card)
-        for run in runs
-        if run.record
+        replace(NodeRun.of(run.record, contended=True), node=run.card) for run in runs if run.record
     ]
     if nodes:
         publish(nodes, [], folder, "cards", say)

@@ -18,7 +18,7 @@ MOST_COLUMNS = 8
 # A crashed test settles nothing.
 UNSETTLED = ("not checked", "error")
 # Facts whose values name themselves.
-WITHOUT_NAME = ("kind", "node", "machines", "date", "extent")
+WITHOUT_NAME = ("kind", "node", "machines", "date")
 
 
 @dataclass(frozen=True)
@@ -84,24 +84,20 @@ def columns(runs: Sequence[NodeRun]) -> list[Column]:
     """Columns for these runs, oldest first. Titles show only the differences."""
     if len(runs) <= MOST_COLUMNS:
         groups = [[run] for run in runs]
-        facts = [_facts_of_run(run) for run in runs]
+        facts = [
+            {"kind": run.kind, "node": run.node, **run.software, "date": run.date[:19]}
+            for run in runs
+        ]
     else:
         alike: dict[tuple[str, ...], dict[str, NodeRun]] = {}
         for run in runs:
             alike.setdefault((run.kind, *run.software.values()), {})[run.node] = run
         groups = [[*group.values()] for group in alike.values()]
-        facts = [_facts_of_group(group) for group in groups]
+        facts = [
+            {"kind": group[0].kind, **group[0].software, "machines": f"x{len(group)}"}
+            for group in groups
+        ]
     return list(map(column_of, distinguishing(facts), groups))
-
-
-def _facts_of_run(run: NodeRun) -> dict[str, str]:
-    extent = "part of a run" if run.partial else "whole run"
-    moment = {"date": run.date[:19], "extent": extent}
-    return {"kind": run.kind, "node": run.node, **run.software, **moment}
-
-
-def _facts_of_group(runs: Sequence[NodeRun]) -> dict[str, str]:
-    return {"kind": runs[0].kind, **runs[0].software, "machines": f"x{len(runs)}"}
 
 
 def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
@@ -109,27 +105,24 @@ def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
     A host that is the only one of its kind is named by its kind.
 
-    >>> distinguishing([{"node": "a", "torch": "2.6"}, {"node": "a", "torch": "2.7"}])
+    >>> distinguishing([{"kind": "a", "torch": "2.6"}, {"kind": "a", "torch": "2.7"}])
     ['torch 2.6', 'torch 2.7']
     """
-    keys = dict.fromkeys(key for row in rows for key in row)
-    differ = [key for key in keys if _number_of_values(rows, [key]) > 1]
-    left_out = {"date"}
-    if _number_of_values(rows, ["kind"]) == len(rows):
-        left_out.add("node")
+    differ = [key for key in rows[0] if _number_of_values(rows, [key]) > 1]
+    left_out = {"date"} if _number_of_values(rows, ["kind"]) < len(rows) else {"date", "node"}
     shown = [key for key in differ if key not in left_out]
-    if "date" in differ and _number_of_values(rows, shown) < len(rows):
-        shown.append("date")
+    if _number_of_values(rows, shown) < len(rows):
+        shown = differ
     titles = []
     for row in rows:
         words = [row[key] if key in WITHOUT_NAME else f"{key} {row[key]}"
-                 for key in shown if key in row]  # fmt: skip
-        titles.append(", ".join(words) or next(iter(row.values())))
+                 for key in shown if row[key]]  # fmt: skip
+        titles.append(", ".join(words) or row["kind"])
     return titles
 
 
 def _number_of_values(rows: Sequence[Mapping[str, str]], keys: Sequence[str]) -> int:
-    return len({tuple(row.get(key) for key in keys) for row in rows})
+    return len({tuple(row[key] for key in keys) for row in rows})
 
 
 def differing_claims(shown: Sequence[Column]) -> list[list[str]]:
@@ -200,7 +193,6 @@ def _change(first: Column, column: Column) -> str:
         "slower": slower,
         "faster": len(beyond) - slower,
         "within their spread": len(names) - len(beyond),
-        "more not compared": len(column.spreads) - len(names),
     }
     said = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
     most = max(names, key=lambda name: abs(math.log(ratios[name])))

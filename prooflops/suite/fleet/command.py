@@ -11,8 +11,8 @@ import pytest
 
 from prooflops import __version__
 from prooflops.suite.fleet import columns as side_by_side
-from prooflops.suite.fleet.nodes import NodeRun, read_runs, short_name
-from prooflops.suite.fleet.slow import CONFIRMED, FEWEST_MACHINES, SUSPECT, Fleet, fleets
+from prooflops.suite.fleet.nodes import NodeRun, read_runs
+from prooflops.suite.fleet.slow import CONFIRMED, FEWEST_MACHINES, Fleet, fleets
 from prooflops_gate.console.tables import many
 from prooflops_gate.history import records as history
 from prooflops_gate.page.html import html
@@ -21,7 +21,7 @@ from prooflops_gate.page.section import Page, Section
 from prooflops_gate.page.terminal import section_lines, width_of, wrapped
 
 MOST_PRINTED_ROWS = 20
-SLOW_HEAD = ["machine", "", "slower by", "most in", "by", "next"]
+SLOW_HEAD = ["machine", "", "slower by"]
 FOOT = (
     "“~”: less than 3 %, or than both spreads together, by which two runs of one machine may "
     "differ. Contended measurements are omitted."
@@ -65,8 +65,8 @@ def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequenc
     lead += [sentence(fleet) for fleet in found if len(fleet.machines) > 1]
     partial = [run for run in runs if run.partial]
     return Page(
-        title=counts(runs),
-        kind=f"prooflops {__version__} · runs compared · {days_of(runs)}",
+        title=f"{many(len(runs), 'run')} of {many(len({run.node for run in runs}), 'machine')}",
+        kind=f"prooflops {__version__} · runs compared · to {runs[-1].date[:10]}",
         lead=[f"{line}." for line in lead],
         warnings=[f"part of a run: {x.node}, {x.date[:16]}: {x.partial}." for x in partial],
         sections=[
@@ -82,11 +82,7 @@ def changed(runs: Sequence[NodeRun]) -> list[str]:
     """What got slower or faster; of one run, that there is nothing to compare it with."""
     if len(runs) == 1:
         return ["one run: there is no other to compare it with"]
-    lines = side_by_side.changes(side_by_side.columns(runs))
-    if not lines and len({run.node for run in runs}) == 1:
-        newest = f"the newest of these {len(runs)} runs of one machine is shown"
-        return [f"{newest}: pytest --gate-history shows all"]
-    return lines
+    return side_by_side.changes(side_by_side.columns(runs))
 
 
 def sentence(fleet: Fleet) -> str:
@@ -99,12 +95,11 @@ def sentence(fleet: Fleet) -> str:
 
 
 def _slow_rows(found: Sequence[Fleet]) -> list[list[str]]:
-    rows = []
-    for machine in (machine for fleet in found for machine in fleet.slow):
-        by = f"{machine.slowdown:.1%}"
-        worst = [short_name(machine.worst_benchmark), f"{machine.worst_slowdown:.1%}"]
-        again = "run it again" if machine.state == SUSPECT else "was run again"
-        rows.append([machine.node, machine.state, by, *worst, again])
+    rows = [
+        [machine.node, machine.state, f"{machine.slowdown:.1%}"]
+        for fleet in found
+        for machine in fleet.slow
+    ]
     return [SLOW_HEAD, *rows] if rows else []
 
 
@@ -132,15 +127,3 @@ def print_page(page: Page, say: Callable[[str], None]) -> None:
             say(line)
         if len(section.rows) > len(rows):
             say(f"and {len(section.rows) - len(rows)} more on the page")
-
-
-def counts(runs: Sequence[NodeRun]) -> str:
-    if len(runs) == 1:
-        return f"one run of {runs[0].node}"
-    return f"{many(len(runs), 'run')} of {many(len({run.node for run in runs}), 'machine')}"
-
-
-def days_of(runs: Sequence[NodeRun]) -> str:
-    """The first and the last day, or the only day."""
-    days = sorted({run.date[:10] for run in runs})
-    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"

@@ -18,15 +18,6 @@ from prooflops_gate.history.records import LARGEST, SMALLEST, is_ignored
 Value = TypeVar("Value")
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")
-NO_RECORD = (
-    OSError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    ValueError,
-    OverflowError,
-    RecursionError,
-)
 
 
 @dataclass(frozen=True)
@@ -36,17 +27,16 @@ class NodeRun:
     node: str
     kind: str  # the device's name
     date: str
-    software: Mapping[str, str]  # the versions that times depend on most
+    software: Mapping[str, str]  # versions; one that is absent is empty
     times_s: Mapping[str, float]  # medians of uncontended benchmarks
     spreads: Mapping[str, float]  # each benchmark's, as a share of its median
     verdicts: Mapping[str, str]  # each claim's
     figures: Sequence[delivery.Figure] = ()
     partial: str = ""
-    source: str = ""
 
     @classmethod
-    def of(cls, record: Any, source: str, *, contended: bool = False) -> NodeRun:
-        """Reads a record, with its contended times where wanted. Raises one of NO_RECORD."""
+    def of(cls, record: Any, *, contended: bool = False) -> NodeRun:
+        """Reads a record, with its contended times where wanted. Raises for what is no record."""
         ours, fingerprint = record["prooflops"], record["prooflops"]["fingerprint"]
         device = str(fingerprint.get("device") or "")
         card = fingerprint.get("card") or (device if ":" in device else "")
@@ -57,14 +47,13 @@ class NodeRun:
             node=f"{host} {card}".strip(),
             kind=str(fingerprint["name"]),
             date=str(record.get("datetime") or ""),
-            software={name: str(fingerprint[name]) for name in SOFTWARE if fingerprint.get(name)},
+            software={name: str(fingerprint.get(name) or "") for name in SOFTWARE},
             times_s={bench.fullname: bench.median_s for bench in timed},
             spreads={bench.fullname: bench.spread for bench in rows},
             figures=tuple(delivery.figures(rows)),
             # Records repeat these strings, and anything but a string raises TypeError.
             verdicts={intern(x["id"]): intern(x["verdict"]) for x in ours.get("verdicts", [])},
             partial=str(ours.get("partial") or ours.get("selection") or ""),
-            source=source,
         )
 
 
@@ -104,8 +93,9 @@ def read_runs(sources: Sequence[str]) -> tuple[list[NodeRun], list[str]]:
         before = len(runs)
         for name, read in _records(source):
             try:
-                runs.append(NodeRun.of(_content(read) if isinstance(read, Path) else read, name))
-            except NO_RECORD as error:
+                runs.append(NodeRun.of(_content(read) if isinstance(read, Path) else read))
+            except Exception as error:
+                # Any file may be there; one that is no record stops no comparison.
                 unreadable.append(
                     f"{name}: not a record of this suite ({type(error).__name__}: {error})"
                 )

@@ -22,12 +22,10 @@ SUSPECT, CONFIRMED, ONE_OFF = "suspect", "bad", "one-off"
 
 @dataclass(frozen=True)
 class SlowMachine:
-    """A machine that is slower than the others, and the benchmark in which it is slowest."""
+    """A machine that is slower than the others."""
 
     node: str
     slowdown: float
-    worst_benchmark: str
-    worst_slowdown: float
     state: str
 
 
@@ -68,23 +66,17 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
     slow = []
     for node, slowdown in known.items():
         if slowdown - centre >= limit:
-            worst, most = max(slowdowns(first[node], middle).items(), key=lambda item: item[1])
             state = SUSPECT
             if newest[node] is not first[node]:
                 again = median_slowdown(newest[node], middle) or 0.0
                 state = CONFIRMED if again - centre >= LEAST_SLOWDOWN else ONE_OFF
-            slow.append(SlowMachine(node, slowdown - centre, worst, most, state))
+            slow.append(SlowMachine(node, slowdown - centre, state))
     slow.sort(key=lambda machine: machine.slowdown, reverse=True)
     return Fleet(kind, list(first), limit, slow)
 
 
-def slowdowns(run: NodeRun, middle: Mapping[str, float]) -> dict[str, float]:
-    """How much slower each benchmark is than on the median machine, as a share."""
-    both = middle.keys() & run.times_s.keys()
-    return {name: run.times_s[name] / middle[name] - 1 for name in sorted(both)}
-
-
 def median_slowdown(run: NodeRun, middle: Mapping[str, float]) -> float | None:
     """The slowdown of the machine as a whole; None if it ran less than half of the benchmarks."""
-    found = slowdowns(run, middle)
-    return median(found.values()) if found and 2 * len(found) >= len(middle) else None
+    both = middle.keys() & run.times_s.keys()
+    slowdowns = [run.times_s[name] / middle[name] - 1 for name in both]
+    return median(slowdowns) if both and 2 * len(both) >= len(middle) else None

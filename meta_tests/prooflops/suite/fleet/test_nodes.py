@@ -34,7 +34,7 @@ RECORD = {
         "verdicts": [{"id": "a.b", "verdict": "holds", "reason": "", "tests": ["t.py::test_a"]}],
     },
 }
-RUN = NodeRun.of(RECORD, "")
+RUN = NodeRun.of(RECORD)
 
 
 @unhurried
