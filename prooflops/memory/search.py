@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 LARGEST_TRIED = 2**20
+GROWTH = 64
 # A line is of no use from this many trials on that did not halve what was left.
 MOST_MISSES = 2
 # Each size tried from then on is this many times as far from the last.
@@ -20,20 +21,17 @@ def largest_size(
     *,
     peaks: dict[int, int] | None = None,
     ceiling: int = LARGEST_TRIED,
-    growth: int = 64,
     close: float = 0.0,
-    more: Callable[[], bool] = lambda: True,
 ) -> tuple[int, int]:
     """The largest size found that fits, 0 where not even one does, and the smallest that does not.
 
     Trials begin with `first`. The next size is where a line through two peaks near `limit` reaches
-    it, at most `growth` times the last that fits. Between a size that fits and one that does not, a
+    it, at most GROWTH times the last that fits. Between a size that fits and one that does not, a
     line is of no use the second time that it does not halve what is left: then sizes further and
     further from the last are tried, at most the middle, so that there are no more trials than 4/3
     of the logarithm of what was left to base 2, and four. They end where the two sizes are
-    neighbours, or `close` to one another as a share, or where there is no time for `more`. The
-    second is `ceiling` + 1 where none that was tried is too large. `peaks` are known before, and
-    grow.
+    neighbours, or `close` to one another as a share. The second is `ceiling` + 1 where none that
+    was tried is too large. `peaks` are known before, and grow.
 
     >>> largest_size(lambda size: (40 + 7 * size, 40 + 7 * size <= 1000), 4, 1000)
     (137, 138)
@@ -51,11 +49,9 @@ def largest_size(
             fits = guess
         else:
             beyond, step = guess, 1
-        if not more():
-            break
         estimate = _estimate(known, limit, fits)
         if beyond > ceiling:
-            guess = min(max(estimate, fits + step), growth * fits, ceiling)
+            guess = min(max(estimate, fits + step), GROWTH * fits, ceiling)
             continue
         misses += 2 * (beyond - fits) > before
         if misses < MOST_MISSES:

@@ -1,15 +1,12 @@
 """The largest batch (or length, or another size) whose training step fits into the memory.
 
-It is predicted on fake tensors, and the found size is then measured once. A model that cannot be
-predicted is measured instead, at growing sizes.
+It is predicted on fake tensors, and the found size is then measured once.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,7 +24,6 @@ from prooflops.model.user_model import UserModel
 
 # A step that is as large as a CPU's memory takes minutes, and starves others.
 DEFAULT_CPU_LIMIT = 2**30
-LONGEST_MEASURING_S = 60.0
 LARGEST_GAP = 0.01
 
 
@@ -50,7 +46,8 @@ class Largest:
     """The sizes tried up to the largest that fits into `limit_bytes`, in ascending order.
 
     `limit_of` says whose limit it is. `found` is None where no size that was tried fits;
-    `next_larger` is the smallest that does not, None where none was found.
+    `next_larger` is the smallest that does not, None where none was found. Both are None where
+    nothing can be predicted.
     """
 
     argument: str
@@ -59,8 +56,10 @@ class Largest:
     trials: tuple[Trial, ...]
     found: int | None
     next_larger: int | None
-    is_predicted: bool
-    remark: str = ""
+
+    @property
+    def is_predicted(self) -> bool:
+        return any(each.predicted_bytes is not None for each in self.trials)
 
 
 def largest_of(user_model: UserModel, argument: str, limit: int | None = None) -> Largest:
@@ -69,39 +68,21 @@ def largest_of(user_model: UserModel, argument: str, limit: int | None = None) -
     first = default_of(user_model, argument)
     trials: dict[int, Trial] = {}
 
-    def tried(trial_of: Callable[[UserModel, int], Trial], size: int) -> tuple[int | None, bool]:
+    def tried(size: int) -> tuple[int | None, bool]:
         if size not in trials:
-            trials[size] = trial_of(of_size(user_model, argument, size), size)
-        peak = trials[size].peak_bytes
+            trials[size] = predicted_trial(of_size(user_model, argument, size), size)
+        peak = trials[size].predicted_bytes
         return peak, peak is not None and peak <= limit_bytes
 
-    predicted = functools.partial(tried, predicted_trial)
-    is_predicted = predicted(first)[0] is not None
-    remark = trials[first].why_not
-    if is_predicted:
-        found, beyond = largest_size(predicted, first, limit_bytes, close=LARGEST_GAP)
-        if found:
-            measured = measured_trial(of_size(user_model, argument, found), found)
-            trials[found] = replace(measured, predicted_bytes=trials[found].predicted_bytes)
-    else:
-        del trials[first]
-        ends = time.monotonic() + LONGEST_MEASURING_S
-        measured_sizes = functools.partial(tried, measured_trial)
-        found, beyond = largest_size(
-            measured_sizes,
-            first,
-            limit_bytes,
-            growth=2,
-            close=LARGEST_GAP,
-            more=lambda: time.monotonic() < ends,
-        )
-        if beyond not in trials:
-            remark += f"; stopped after {LONGEST_MEASURING_S:.0f} s: a larger one may fit"
+    found, beyond = 0, 0
+    if tried(first)[0] is not None:
+        found, beyond = largest_size(tried, first, limit_bytes, close=LARGEST_GAP)
+    if found:
+        measured = measured_trial(of_size(user_model, argument, found), found)
+        trials[found] = replace(measured, predicted_bytes=trials[found].predicted_bytes)
     rows = tuple(trials[size] for size in sorted(trials))
     larger = beyond if beyond in trials else None
-    return Largest(
-        argument, limit_bytes, limit_of, rows, found or None, larger, is_predicted, remark
-    )
+    return Largest(argument, limit_bytes, limit_of, rows, found or None, larger)
 
 
 def memory_limit(device: torch.device, limit: int | None) -> tuple[int, str]:

@@ -349,18 +349,15 @@ def largest_section(largest: Largest) -> Section:
         is_beyond = trial.peak_bytes is not None and trial.peak_bytes > largest.limit_bytes
         beyond = "does not fit" if is_beyond else ""
         rows.append([f"{trial.size:,}", *peaks, trial.why_not or beyond])
-    found = "none fits"
+    found = "none fits" if largest.is_predicted else NOT_KNOWN
     if largest.found is not None:
         found = f"{largest.argument}={largest.found:,}"
     if largest.next_larger:
         found += f" ({largest.next_larger:,} does not)"
-    how = "predicted, and measured once" if largest.is_predicted else "measured"
     remarks = [
         f"limit: {binary(largest.limit_bytes)}, {largest.limit_of}",
-        f"largest that fits, {how}: {found}",
+        f"largest that fits, predicted, and measured once: {found}",
     ]
-    if largest.remark:
-        remarks.append(largest.remark)
     return Section(f"the largest {largest.argument} that fits", rows, remarks)
 
 

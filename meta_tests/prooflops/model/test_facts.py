@@ -44,10 +44,8 @@ def test_the_largest_size_that_fits_is_predicted_and_measured_once():
     assert 0 < found.next_larger - found.found <= max(1, 0.01 * found.found)
 
 
-def test_a_model_that_cannot_be_predicted_is_measured_at_growing_sizes():
+def test_of_a_model_that_cannot_be_predicted_the_largest_size_is_not_known():
     found = largest_of(model_of("own:looking_sized"), "batch", 10**6)
-    assert not found.is_predicted
-    assert found.next_larger is not None
-    assert "reads values" in found.remark
-    assert all(each.predicted_bytes is None for each in found.trials)
-    assert all(each.measured_bytes for each in found.trials)
+    assert (found.found, found.next_larger, found.is_predicted) == (None, None, False)
+    [trial] = found.trials
+    assert "reads values" in trial.why_not
