@@ -1,8 +1,9 @@
-"""Links, paths, names, options and targets in the documents are there; launch files parse."""
+"""Links, paths, names, options and targets in the documents are there; examples run."""
 
-import importlib
+import pkgutil
 import re
 import subprocess
+from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from itertools import takewhile
@@ -60,18 +61,13 @@ def is_there(path):
 
 @cache
 def resolves(name):
-    """Whether a dotted name is a module, or something in one."""
-    parts = name.split(".")
-    for end in range(len(parts), 0, -1):
-        try:
-            found = importlib.import_module(".".join(parts[:end]))
-        except ImportError:
-            continue
-        for attribute in parts[end:]:
-            if not hasattr(found, attribute):
-                return attribute in getattr(found, "__annotations__", {})
-            found = getattr(found, attribute)
+    """Whether a dotted name is a module, something in one, or a field of a class."""
+    with suppress(ImportError, AttributeError):
+        pkgutil.resolve_name(name)
         return True
+    holder, _, field = name.rpartition(".")
+    with suppress(ImportError, AttributeError):
+        return field in getattr(pkgutil.resolve_name(holder), "__annotations__", {})
     return False
 
 
@@ -109,11 +105,9 @@ def options_of_pytest():
 @page
 def test_the_options_and_targets_of_make_that_a_page_names_exist(page):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^(\w[\w-]*):", makefile, re.MULTILINE))
+    targets = re.findall(r"^(\w[\w-]*):", makefile, re.MULTILINE)
     code = PAGES[page] if page.endswith(".yml") else code_of(PAGES[page])
-    unknown = {f"make {name}" for name in re.findall(r"\bmake ([a-z][a-z-]*)", code)} - {
-        f"make {t}" for t in targets
-    }
+    unknown = set(re.findall(r"\bmake ([a-z][a-z-]*)", code)).difference(targets)
     lines = [
         line
         for line in code.splitlines()
@@ -126,12 +120,8 @@ def test_the_options_and_targets_of_make_that_a_page_names_exist(page):
 
 def test_the_index_lists_every_document():
     listed = set(re.findall(r"\]\(([\w/-]+\.(?:md|yml))\)", PAGES["docs/README.md"]))
-    there = {name.removeprefix("docs/") for name in PAGES if name.startswith("docs/")} - {
-        "README.md"
-    }
-    assert there == listed, (
-        f"docs/README.md lacks {sorted(there - listed)} or has too much {sorted(listed - there)}"
-    )
+    there = {name.removeprefix("docs/") for name in PAGES if name.startswith("docs/")}
+    assert there - {"README.md"} == listed
 
 
 def fixtures_of(*files):
@@ -166,28 +156,21 @@ def test_a_table_of_the_reference_has_a_row_for_each_name_of_the_code(heading, n
 
 
 @pytest.mark.parametrize("name", ["slurm.sh", "torchrun.sh"])
-def test_a_launch_file_parses_and_runs_pytest_into_the_shared_folder(name):
-    file = ROOT / "docs" / "launch" / name
-    checked = subprocess.run(["sh", "-n", str(file)], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0
-    assert checked.stderr == ""
-    text = file.read_text(encoding="utf-8")
-    assert "export PROOFLOPS_HISTORY=" in text
-    assert "python -m pytest bench --quick" in text
+def test_a_launch_file_parses(name):
+    subprocess.run(["sh", "-n", str(ROOT / "docs" / "launch" / name)], check=True)
 
 
 def test_the_job_of_kubernetes_parses():
-    text = (ROOT / "docs" / "launch" / "kubernetes.yaml").read_text(encoding="utf-8")
-    assert yaml.safe_load(text)["kind"] == "Job"
+    assert yaml.safe_load((ROOT / "docs" / "launch" / "kubernetes.yaml").read_text("utf-8"))
 
 
 def test_the_napkin_adds_up():
-    found = {line[:20].strip(): line[20:] for line in "\n".join(napkin.lines()).splitlines()}
-    assert found["parameters"] == "1.34 billion"
+    printed = "\n".join(napkin.lines())
+    assert re.search(r"^parameters +1\.34 billion", printed, re.MULTILINE)
     days, price = (
-        float(re.search(r"[\d.,]+", found[name])[0].replace(",", ""))
+        float(re.search(rf"^{name}\D+([\d.,]+)", printed, re.MULTILINE)[1].replace(",", ""))
         for name in ("training", "price")
-    )  # type: ignore[index]
+    )
     assert price == pytest.approx(days * 24 * napkin.COUNT * napkin.USD_PER_HOUR, rel=0.02)
 
 
