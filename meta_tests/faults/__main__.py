@@ -1,6 +1,6 @@
 """Runs the faults of the topics given; exit 1 if one goes unnoticed.
 
-    python -m meta_tests.faults TOPIC [--json FILE]
+    python -m meta_tests.faults TOPIC
 
 All faults of a run share one process, which imports torch once: each run of the checks drops the
 tests from `sys.modules`, so that they are imported again over what is patched then.
@@ -29,7 +29,7 @@ from traceback import format_exc
 import hypothesis
 import pytest
 
-from meta_tests.faults import FAULTS, PACKAGES, TOPICS, Fault, replace
+from meta_tests.faults import FAULTS, PACKAGES, TOPICS, replace
 from prooflops.suite import hooks
 from prooflops.suite.registry import load_registry
 from prooflops.suite.verdicts import RED
@@ -48,23 +48,14 @@ CLOCK = time.perf_counter
 # The last of these that a claim's tests have decides the claim.
 OUTCOMES = {"skipped": "not checked", "passed": "holds", "failed": "FAILS"}
 VERDICTS = [*OUTCOMES.values()]
+# The verdict and the reason of a check that had none.
+MISSING = "", ""
 
 
 @functools.cache
 def registry():
     """Reading it takes longer than most of the claims under a fault."""
     return load_registry(ROOT / "test_claims" / "registry")
-
-
-@dataclasses.dataclass
-class Result:
-    """Which checks did not notice a fault, what excuses them on this machine, what was printed."""
-
-    topic: str
-    fault: str
-    unnoticed: list[str]
-    hidden: str
-    output: str
 
 
 class Run:
@@ -97,16 +88,14 @@ class Run:
     def pytest_runtest_makereport(self, item):
         report = yield
         if report.when == "call" or report.outcome != "passed":
-            row = {"verdict": OUTCOMES[report.outcome], "reason": message_of(report)}
+            row = OUTCOMES[report.outcome], message_of(report)
             for check in self.checks_of(item):
-                before = self.rows.get(check, row)
-                if VERDICTS.index(before["verdict"]) <= VERDICTS.index(row["verdict"]):
-                    self.rows[check] = row
+                self.rows[check] = max(row, self.rows.get(check, row), key=rank_of)
         return report
 
     def pytest_runtest_setup(self, item):
-        rows = [self.rows.get(check, {}) for check in self.checks_of(item)]
-        if rows and all(row.get("verdict") == "FAILS" for row in rows):
+        rows = [self.rows.get(check, MISSING) for check in self.checks_of(item)]
+        if rows and all(verdict == "FAILS" for verdict, _ in rows):
             pytest.skip("each check that this test is part of has failed already")
 
     @pytest.hookimpl(wrapper=True)
@@ -130,6 +119,10 @@ class Run:
     @pytest.hookimpl(tryfirst=True)
     def pytest_benchmark_generate_commit_info(self):
         return {}
+
+
+def rank_of(row):
+    return VERDICTS.index(row[0])
 
 
 def message_of(report):
@@ -180,8 +173,8 @@ def arguments_of(planted, checks, attempt):
     ]
 
 
-def verdicts_under(planted, checks, traceback="line", attempt=0):
-    """The verdict of each check under the fault, and what the run of pytest printed."""
+def verdicts_under(planted, checks, attempt=0):
+    """The verdict and reason of each check under the fault, and what pytest printed."""
     forget_tests()
     output = io.StringIO()
     run = Run(planted, checks)
@@ -191,7 +184,7 @@ def verdicts_under(planted, checks, traceback="line", attempt=0):
         stack.callback(faulthandler.cancel_dump_traceback_later)
         stack.callback(run.patch.undo)
         faulthandler.dump_traceback_later(LONGEST_RUN_S, exit=True, file=sys.__stderr__)
-        own = [f"--tb={traceback}", "--report", folder, "-o", f"gate_history={folder}/history"]
+        own = ["--tb=short", "--report", folder, "-o", f"gate_history={folder}/history"]
         try:
             pytest.main([*arguments_of(planted, checks, attempt), *own], plugins=[run])
         except Exception:
@@ -200,47 +193,40 @@ def verdicts_under(planted, checks, traceback="line", attempt=0):
         file = Path(folder) / "partial" / "verdicts.json"
         # Where tests ran, not all of a claim's did: their own outcomes count.
         if file.exists() and not any("::" in check for check in checks):
-            run.rows = {row["id"]: row for row in json.loads(file.read_text())["claims"]}
-    missing = {"verdict": "", "reason": ""}
-    return {check: run.rows.get(check, missing) for check in checks}, output.getvalue()
-
-
-@functools.cache
-def healthy(checks, options):
-    """The verdicts with nothing planted."""
-    return verdicts_under(Fault("", "", (), lambda patch: None, options), checks)[0]
-
-
-def is_noticed(row, saying):
-    return row["verdict"] in RED and bool(re.search(saying, row["reason"]))
+            rows = json.loads(file.read_text())["claims"]
+            run.rows = {row["id"]: (row["verdict"], row["reason"]) for row in rows}
+    return {check: run.rows.get(check, MISSING) for check in checks}, output.getvalue()
 
 
 def why_hidden(planted, unnoticed):
     """Why this machine cannot tell whether these checks notice the fault; empty if it can."""
-    reasons = dict.fromkeys(row["reason"] for row in unnoticed.values())
+    verdicts, reasons = zip(*unnoticed.values(), strict=True)
     if all(NOISE in reason for reason in reasons):
         return "this machine's noise"
-    if any(row["verdict"] != "not checked" for row in unnoticed.values()):
+    if {*verdicts} != {"not checked"}:
         return ""
-    unplanted = healthy(tuple(unnoticed), planted.options)
-    if any(unplanted[check]["reason"] != row["reason"] for check, row in unnoticed.items()):
-        return ""
-    return "; ".join(reasons)
+    nothing = dataclasses.replace(planted, plant=lambda patch: None)
+    without_it, _ = verdicts_under(nothing, unnoticed)
+    return "; ".join(dict.fromkeys(reasons)) if without_it == unnoticed else ""
 
 
-def result_of(planted, traceback):
-    """Runs the checks of a fault, again where noise or few examples hide it."""
-    unnoticed = {}
-    output = ""
+def result_of(planted):
+    """The verdict on a fault, and why.
+
+    Its checks run again where noise or few examples hide it.
+    """
     for attempt in range(TRIES):
-        rows, output = verdicts_under(planted, planted.noticed_by, traceback, attempt)
+        rows, output = verdicts_under(planted, planted.noticed_by, attempt)
         unnoticed = {
-            check: row for check, row in rows.items() if not is_noticed(row, planted.saying)
+            check: (verdict, reason)
+            for check, (verdict, reason) in rows.items()
+            if verdict not in RED or not re.search(planted.saying, reason)
         }
         if not unnoticed:
-            break
-    hidden = why_hidden(planted, unnoticed) if unnoticed else ""
-    return Result(planted.topic, planted.name, [*unnoticed], hidden, output)
+            return "noticed", ""
+    if hidden := why_hidden(planted, unnoticed):
+        return "hidden", f"by {hidden} from {' '.join(unnoticed)}"
+    return "UNNOTICED", f"by {' '.join(unnoticed)}\n{output}"
 
 
 def register_hypothesis_profiles():
@@ -265,48 +251,35 @@ def import_all_but_tests():
                 importlib.import_module(module.name)
 
 
-def parsed():
-    """The options of the command line."""
+def chosen():
+    """The faults that the command line names."""
     parser = argparse.ArgumentParser(
         prog="python -m meta_tests.faults",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add("topics", nargs="*", metavar="TOPIC", help=f"{', '.join(TOPICS)}; default: all")
-    add("--fault", action="append", default=[], metavar="NAME", help="only this; may be repeated")
-    add("--json", type=Path, help="append the result of each fault here, one line each")
-    add("-v", action="store_true", help="show what each run under a fault printed")
+    topics = f"{', '.join(TOPICS)}; default: all"
+    parser.add_argument("topics", nargs="*", default=TOPICS, metavar="TOPIC", help=topics)
+    parser.add_argument("--fault", action="append", metavar="NAME", help="only this; repeatable")
     options = parser.parse_args()
     for topic in options.topics:
-        if topic not in TOPICS:
-            parser.error(f"TOPIC must be one of {', '.join(TOPICS)}, got {topic!r}")
-    for topic in options.topics or TOPICS:
         importlib.import_module(f"meta_tests.faults.{topic}")
+    if options.fault is None:
+        return FAULTS
     if unknown := {*options.fault} - {planted.name for planted in FAULTS}:
         parser.error(f"--fault: no fault of these topics is named {sorted(unknown)}")
-    return options
+    return [planted for planted in FAULTS if planted.name in options.fault]
 
 
 def main():
-    options = parsed()
-    faults = [each for each in FAULTS if not options.fault or each.name in options.fault]
+    faults = chosen()
     import_all_but_tests()
     register_hypothesis_profiles()
     failed = False
     for planted in faults:
-        result = result_of(planted, "short" if options.v else "line")
-        word = "noticed"
-        if result.unnoticed:
-            word = "hidden" if result.hidden else "UNNOTICED"
+        word, why = result_of(planted)
         failed = failed or word == "UNNOTICED"
-        rest = result.hidden or " ".join(result.unnoticed)
-        print(f"{word:<10} {planted.topic}: {planted.name} {rest}", flush=True)
-        if options.v or word == "UNNOTICED":
-            print(result.output)
-        if options.json:
-            with open(options.json, "a", encoding="utf-8") as file:
-                file.write(json.dumps(dataclasses.asdict(result)) + "\n")
+        print(f"{word} {planted.topic} {planted.name} {why}", flush=True)
     return int(failed)
 
 
