@@ -34,9 +34,6 @@ class MeasuredBytes(PhaseBytes):
     torch.cuda.memory_allocated reports them; None on the CPU.
     """
 
-    earlier_freed_bytes: int = (
-        0  # CPU: allocated before the block, as far as the profiler knows; in no other figure
-    )
     charged_live_bytes: int | None = None
     charged_peak_bytes: int | None = None
 
@@ -56,10 +53,6 @@ class MeasuredMemory(Phases[MeasuredBytes]):
 
     def _close(self) -> None:
         self._segments = self._meter.stop()
-
-    @property
-    def earlier_freed_bytes(self) -> int:
-        return sum(segment.earlier_freed_bytes for segment in self._known())
 
     @property
     def charged_live_bytes(self) -> int | None:
@@ -90,10 +83,9 @@ def measured_memory(device: str | torch.device = "cpu") -> Iterator[MeasuredMemo
     and the buffers of BLAS are invisible. On CUDA all threads count, but not the CUDA context,
     other processes, or libraries with allocators of their own. The workspaces of cuBLAS come from
     torch's allocator at the first product: warm up before. Keep tensors from before the block
-    alive. Freed inside, they lower `live_bytes` on CUDA. On the CPU they are only in
-    `earlier_freed_bytes`, a hint: the profiler knows only addresses that an earlier session saw,
-    with their sizes then. Python's collector of cycles is off in the block, or it would free at
-    unpredictable moments: a cycle counts as live until the block collects it itself.
+    alive: freed inside, they lower `live_bytes` on CUDA. Python's collector of cycles is off in the
+    block, or it would free at unpredictable moments: a cycle counts as live until the block
+    collects it itself.
 
     Raises ValueError for a device that holds no bytes (meta), is absent, or keeps no such account
     (mps), RuntimeError where another measurement, a profiler or a fake-tensor mode is active, or a
@@ -253,11 +245,11 @@ def _bytes_of(segments: Sequence[Sequence[_Event]]) -> list[MeasuredBytes]:
     live = 0
     figures = []
     for segment in segments:
-        allocated = freed = earlier = 0
+        allocated = freed = 0
         peak = live
         for address, size in segment:
             if size < 0 and address not in blocks:
-                earlier -= size
+                # It was allocated before the block.
                 continue
             # An address that is allocated again was freed unseen, by another thread.
             gone = blocks.pop(address, 0)
@@ -267,7 +259,7 @@ def _bytes_of(segments: Sequence[Sequence[_Event]]) -> list[MeasuredBytes]:
                 allocated += size
             live += max(size, 0) - gone
             peak = max(peak, live)
-        figures.append(MeasuredBytes(allocated, freed, live, peak, earlier_freed_bytes=earlier))
+        figures.append(MeasuredBytes(allocated, freed, live, peak))
     return figures
 
 

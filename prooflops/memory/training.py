@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import torch
@@ -152,19 +151,8 @@ def _built(optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
                 f"optimizer must be in torch.optim to be named, got {optimizer!r}: pass its class"
             )
         optimizer = partial(getattr(torch.optim, row.class_name), **row.options)
-    if not callable(optimizer):
-        raise TypeError(
-            f"optimizer must be a class or a function of the parameters, got {optimizer!r}"
-        )
-    updates: torch.optim.Optimizer = optimizer(model.parameters())
-    closure = signature(type(updates).step).parameters.get("closure")
-    if closure is not None and closure.default is closure.empty:
-        raise ValueError(
-            f"optimizer must step without a closure, got {type(updates).__name__}, "
-            "whose closure runs the model as "
-            "often as the values decide: predict a block of your own with predicted_memory()"
-        )
-    return updates
+    made: torch.optim.Optimizer = optimizer(model.parameters())
+    return made
 
 
 def _on(device: str | torch.device, build: Callable[[], nn.Module]) -> nn.Module:

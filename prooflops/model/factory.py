@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
 
 import accounting
 import prooflops
@@ -77,12 +76,6 @@ def error_text(error: BaseException) -> str:
 def import_factory(spec: str, folder: Path) -> Callable[[], Any]:
     """The function that `spec` names; modules are searched in `folder` first, as by `python -m`."""
     with naming(spec):
-        if spec.endswith(".py"):
-            with user_code(f"importing {spec}"):
-                names = ", ".join(_own_functions(_imported(spec, folder)))
-            raise ModelError(
-                f"must be {FORMS}; write --model={spec}:NAME with one of its functions: {names}"
-            )
         if not re.fullmatch(rf"(.+\.py|{DOTTED}):{DOTTED}", spec):
             raise ModelError(f"must be {FORMS}")
         place, _, path = spec.rpartition(":")
@@ -92,9 +85,6 @@ def import_factory(spec: str, folder: Path) -> Callable[[], Any]:
             if not hasattr(found, name):
                 validated_choice("the factory", name, _own_functions(found))
             found = getattr(found, name)
-        if not callable(found) or isinstance(found, nn.Module):
-            kind = type(found).__name__
-            raise ModelError(f"must name a function that returns {RETURNS}, got a {kind}")
     return found  # type: ignore[no-any-return]
 
 

@@ -131,10 +131,6 @@ def model_report(
     """
     kind = type(module).__name__
     with naming(kind, "model_report of"):
-        if not isinstance(module, nn.Module):
-            raise ModelError(
-                f"module must be a torch.nn.Module, got {str(module)[:100]} of type {kind}"
-            )
         if why_not := why_not_copied(module):
             raise ModelError(why_not)
         check_parameters(module)
@@ -187,15 +183,9 @@ def _copies(
     return copied, given, made, loss
 
 
-def _optimizer_maker(optimizer: Any) -> MakeOptimizer:
+def _optimizer_maker(optimizer: str | MakeOptimizer | None) -> MakeOptimizer:
     if optimizer is None:
         return torch.optim.AdamW
     if isinstance(optimizer, str):
         return OPTIMIZERS[validated_choice("optimizer", optimizer, OPTIMIZERS)]
-    # A built optimizer, which has the module's own parameters, cannot be called.
-    if callable(optimizer):
-        return optimizer  # type: ignore[no-any-return]
-    raise ModelError(
-        "optimizer must be a name, a class or a function of the parameters, "
-        f"got a {type(optimizer).__name__}"
-    )
+    return optimizer

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from accounting.checks import at_least_one
 from prooflops.memory.copies import why_not_taken_apart
 from prooflops.model.factory import RETURNS, ModelError, user_code
 
@@ -139,8 +140,6 @@ def _validated_instance(returned: object, *, allow_meta: bool = False) -> Instan
     if not isinstance(returned, (tuple, list)) or not 2 <= len(returned) <= 5:
         raise ModelError(f"the factory must return {RETURNS}, got a {type(returned).__name__}")
     module, inputs, optimizer, loss, tokens = [*returned, None, None, None][:5]
-    if not isinstance(module, nn.Module):
-        raise ModelError(f"module must be a torch.nn.Module, got a {type(module).__name__}")
     check_parameters(module, allow_meta=allow_meta)
     arguments, keywords = _inputs(inputs)
     notes = []
@@ -152,7 +151,6 @@ def _validated_instance(returned: object, *, allow_meta: bool = False) -> Instan
     if optimizer is None:
         optimizer = torch.optim.AdamW(each for each in module.parameters() if each.requires_grad)
         notes.append("no optimizer given: AdamW with torch's defaults")
-    _check_optimizer(optimizer, module)
     if loss is None:
         notes.append(
             "no loss given: the output's own .loss, else the sum of its .logits or tensors"
@@ -195,34 +193,12 @@ def check_parameters(module: nn.Module, *, allow_meta: bool = False) -> None:
         )
 
 
-def _check_optimizer(optimizer: object, module: nn.Module) -> None:
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ModelError(
-            f"optimizer must be a torch.optim.Optimizer or None, got a {type(optimizer).__name__}"
-        )
-    own = {id(parameter) for parameter in module.parameters()}
-    foreign = sum(
-        id(each) not in own for group in optimizer.param_groups for each in group["params"]
-    )
-    if foreign:
-        raise ModelError(
-            "optimizer must update the module's parameters, "
-            f"but {foreign} of its tensors are not among them; "
-            "build it after the last change of the module"
-        )
-
-
-def _stated_tokens(stated: object) -> tuple[int, str] | None:
+def _stated_tokens(stated: Any) -> tuple[int, str] | None:
     """D as the factory states it: a number of tokens, or a number and its unit."""
     if stated is None:
         return None
     number, unit = stated if isinstance(stated, (tuple, list)) else (stated, "tokens")
-    if type(number) is not int or number < 1 or not isinstance(unit, str) or not unit.strip():
-        raise ModelError(
-            'D must be a number of tokens above 0 or a pair such as (784, "patches"), '
-            f"got {stated!r}"
-        )
-    return number, unit
+    return at_least_one("D", number), str(unit)
 
 
 def _inputs(inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:

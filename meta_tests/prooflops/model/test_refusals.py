@@ -13,7 +13,7 @@ from prooflops.model.step_memory import tried
 FORMS = "must be module:factory, such as my_package.my_module:factory, or path/to/file.py:factory"
 IMPORTS = {
     "meta_tests.user_models.gpt": FORMS,
-    "meta_tests/user_models/gpt.py": "one of its functions: ModelOutput, Block, LMHeadModel",
+    "meta_tests/user_models/gpt.py": FORMS,
     "meta_tests/user_models/gpd.py:factory": "FileNotFoundError: [Errno 2] No such file",
     "meta_tests.user_models.gpd:factory": "No module named 'meta_tests.user_models.gpd'",
     "meta_tests.user_models.gpt:factor": "one of ModelOutput, Block, LMHeadModel, factory",

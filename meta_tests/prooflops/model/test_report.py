@@ -206,7 +206,6 @@ REFUSED = [
     (compiled_in_place, r"its part 0 is compiled in place, .* as before \.compile\(\)"),
     (derived, "computed from other tensors .*: weight; register leaf"),
     (expanded, r"refers to a single memory location. Please clone\(\)"),
-    (lambda: 3, r"module must be a torch\.nn\.Module, got 3 of type int"),
     (nn.ReLU, "the ReLU has no parameter that requires a gradient"),
     (partial(nn.Linear, WIDTH, 1, device="meta"), "meta device hold no values: weight"),
 ]
