@@ -334,7 +334,7 @@ def compiled_products(device):
     return compiled(products, *ones_and_a_bit(device, 1))
 
 
-@pytest.mark.claim("compile.mixed-precision", "compile.uses-hardware")
+@pytest.mark.claim("compile.mixed-precision")
 @pytest.mark.parametrize("bit", [1, 8, 9, 11, 12, 23])
 def test_compiling_leaves_products_in_fp32(device, compiled_products, bit):
     result = compiled_products(*ones_and_a_bit(device, bit))
@@ -452,3 +452,9 @@ def test_compiled_products_use_tensor_cores_for_bf16_and_not_for_fp32(large, spe
     in_bf16 = compiled(fresh(chain), *low)
     claim = "a compiled product in fp32 against bf16"
     speed.assert_slower(lambda: in_fp32(*large), lambda: in_bf16(*low), claim, at_least=1.5)
+
+
+@pytest.mark.claim("compile.uses-hardware")
+def test_a_compiled_product_of_fp32_does_not_use_tf32_unless_allowed(compiled_products, device):
+    values = compiled_products(*ones_and_a_bit(device, 23)).unique().tolist()
+    equal(values, [1 + 2.0**-23], "products of fp32")
