@@ -17,12 +17,13 @@ from accounting.models import GPT2_SMALL, LLAMA3_8B, MIXTRAL_8X7B
 from meta_tests.accounting.older_torch import activation_bytes_here, has_grouped_flash
 from meta_tests.accounting.test_models import transformers
 from test_claims.oracles import tensors
+from test_claims.oracles.messages import equal
 from test_claims.strategies import TORCH_DTYPES, sizes
 
 
-def dropped(x, share=0.1):
+def dropped(x):
     """Dropout with a mask of bools, as CUDA's kernel has it; the CPU's has the dtype of `x`."""
-    return torch.native_dropout(x, share, True)[0]
+    return torch.native_dropout(x, 0.1, True)[0]
 
 
 def unfused(query, key, value, *, is_causal, enable_gqa, dropout=False):
@@ -31,16 +32,12 @@ def unfused(query, key, value, *, is_causal, enable_gqa, dropout=False):
         group = query.shape[1] // key.shape[1]
         key = key.repeat_interleave(group, dim=1)
         value = value.repeat_interleave(group, dim=1)
-
-    def core(query, key, value):
-        scores = query @ key.mT / query.shape[-1] ** 0.5
-        hidden = torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype).triu(1)
-        probabilities = (scores + hidden).softmax(-1)
-        if dropout:
-            probabilities = dropped(probabilities)
-        return probabilities @ value
-
-    return core(query, key, value)
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    hidden = torch.full(scores.shape[-2:], -torch.inf, dtype=scores.dtype).triu(1)
+    probabilities = (scores + hidden).softmax(-1)
+    if dropout:
+        probabilities = dropped(probabilities)
+    return probabilities @ value
 
 
 def saved_bytes(forward, held):
@@ -60,34 +57,19 @@ def saved_bytes(forward, held):
     return tensors.tensor_sum(kept.values())
 
 
-def saved_by(
-    workloads,
-    model,
-    batch,
-    sequence=1,
-    dtype="fp32",
-    attention="flash",
-    *,
-    autocast=None,
-    dropout=False,
-):
+def saved_by(workloads, model, batch, sequence, dtype, attention, *, dropout=False):
     """Bytes that autograd keeps in a real forward pass, the batch and the parameters excepted."""
     net = workloads.build(model, dtype=TORCH_DTYPES[dtype])
     x = workloads.inputs(model, batch, sequence)
-    if x.is_floating_point():
-        x = x.to(TORCH_DTYPES[dtype])
-    cast = torch.autocast("cpu", TORCH_DTYPES[autocast]) if autocast else nullcontext()
     if dropout:
-        parts = [net.embedding]
-        for layer in net.layers:
-            parts += [layer.attention, layer.mlp]
-        for part in parts:
+        blocks = [block for layer in net.layers for block in (layer.attention, layer.mlp)]
+        for part in (net.embedding, *blocks):
             part.register_forward_hook(lambda module, arguments, output: dropped(output))
     attend = partial(unfused, dropout=dropout)
     kernel = sdpa_kernel(SDPBackend.MATH) if attention == "math" else nullcontext()
     if attention == "unfused":
         kernel = patch.object(functional, "scaled_dot_product_attention", attend)
-    with cast, kernel:
+    with kernel:
         return saved_bytes(lambda: net(x), [x, *net.parameters()])
 
 
@@ -103,9 +85,7 @@ def test_activations_of_a_transformer_are_what_autograd_keeps(
 ):
     got = saved_by(workloads, model, batch, sequence, dtype, attention)
     formula = activation_bytes_here(model, batch, sequence, dtype, attention)
-    assert got == formula, (
-        f"{got} bytes are kept, but should be {formula} [{model}, {batch=}, {sequence=}, {dtype=}]"
-    )
+    equal(got, formula, "bytes kept")
 
 
 @pytest.mark.parametrize("attention", ["flash", "unfused"])
@@ -120,6 +100,4 @@ def test_dropout_keeps_masks(workloads, preset, dtype, attention):
     options = {"attention": attention, "dropout": True}
     got = saved_by(workloads, model, 2, 6, dtype, **options)
     formula = activation_bytes_here(model, 2, 6, dtype, **options)
-    assert got == formula, (
-        f"{got} bytes are kept, but should be {formula} [{model}, {dtype=}, {options}]"
-    )
+    equal(got, formula, "bytes kept", model=model)

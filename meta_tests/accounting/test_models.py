@@ -7,11 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting import models
-from accounting.models import (
-    DeepLinear,
-    Transformer,
-    parameter_counts,
-)
+from accounting.models import DeepLinear, Transformer, parameter_counts
 from bench.models import build
 from prooflops import timing
 

@@ -23,4 +23,3 @@ def net():
 
 a = torch.randn(3, 4)
 b = torch.randn(4, 5)
-square = torch.randn(4, 4)
