@@ -23,9 +23,6 @@ def test_flops_are_separated_by_pass_and_operator():
     count = flops_of(lambda: net()(torch.randn(2, 3)).sum().backward())
     assert products(count.by_operator("forward")) == {"aten.addmm": 48, "aten.mm": 80}
     assert products(count.by_operator("backward")) == {"aten.mm": 160 + 48}
-    for phase in ("all", "forward", "backward", "recomputed"):
-        sums = [sum(column) for column in zip(*count.by_operator(phase).values(), strict=True)]
-        assert sums == [*count.totals(phase)][: len(sums)], phase
     with pytest.raises(
         ValueError, match="phase must be one of all, forward, backward, recomputed, got 'back'"
     ):
@@ -50,14 +47,9 @@ def test_what_checkpointing_recomputes_is_its_own_figure(reentrant, retain_graph
     layers = net()
     data = torch.randn(2, 3, requires_grad=True)
     plain = flops_of(lambda: layers(data).sum().backward())
-    with set_checkpoint_early_stop(False):
-        count = flops_of(
-            lambda: (
-                checkpoint(layers, data, use_reentrant=reentrant)
-                .sum()
-                .backward(retain_graph=retain_graph)
-            )
-        )
+    with set_checkpoint_early_stop(False), counted.flops() as count:
+        out = checkpoint(layers, data, use_reentrant=reentrant)
+        out.sum().backward(retain_graph=retain_graph)
     assert count.recomputed == plain.forward
     assert count.forward == plain.forward
     assert count.backward == plain.backward + plain.forward
@@ -77,59 +69,46 @@ def test_a_second_derivative_is_no_recomputation():
     assert count.backward > 2 * count.forward, f"{count}, but should hold two backward passes"
 
 
-class Graphs:
-    """A backend of torch.compile without a compiler that counts the runs of what was compiled."""
-
-    runs = 0
-
-    def __call__(self, module, _examples):
-        def run(*arguments):
-            self.runs += 1
-            return module.forward(*arguments)
-
-        return run
-
-
 # The modules of torch.compile warn by themselves.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("warm", [False, True], ids=["first called within", "called before"])
 def test_a_compiled_function_is_counted_uncompiled_then_runs_compiled(warm):
     layers = net()
     data = torch.randn(2, 3, requires_grad=True)
-    graphs = Graphs()
+    runs = []
+
+    def backend(module, _examples):
+        return lambda *arguments: runs.append(module) or module.forward(*arguments)
+
     torch._dynamo.reset()
-    compiled = torch.compile(layers, backend=graphs)
+    compiled = torch.compile(layers, backend=backend)
     if warm:
         compiled(data)
-    before = graphs.runs
+    before = len(runs)
     with warnings.catch_warnings():
         # The global hooks are the counter's own.
         warnings.filterwarnings("error", message=".* global hooks on modules")
         count = flops_of(lambda: compiled(data).sum().backward())
     plain = flops_of(lambda: layers(data).sum().backward())
-    assert count.forward == plain.forward
-    assert count.backward == plain.backward
-    assert graphs.runs == before, "beneath the counter it should run uncompiled"
+    assert count.step == plain.step
+    assert len(runs) == before, "beneath the counter it should run uncompiled"
     with pytest.warns(UserWarning, match="the user's own"), counted.flops():
         warnings.warn("the user's own", stacklevel=1)
     compiled(data)
-    assert graphs.runs == before + 1, "after the block it should run compiled"
+    assert len(runs) == before + 1, "after the block it should run compiled"
 
 
 def test_autocast_changes_the_bytes_and_not_the_flops():
     layers = net()
     data = torch.randn(2, 3, requires_grad=True)
 
-    def step(enabled):
-        def act():
-            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-                out = checkpoint(layers, data, use_reentrant=False)
-            out.sum().backward()
+    def step():
+        out = checkpoint(layers, data, use_reentrant=False)
+        out.float().sum().backward()
 
-        return act
-
-    plain = flops_of(step(False))
-    cast = flops_of(step(True))
+    plain = flops_of(step)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = flops_of(step)
     assert cast.step == plain.step
     wide = plain.by_operator("forward")["aten.addmm"]
     narrow = cast.by_operator("forward")["aten.addmm"]
@@ -209,18 +188,17 @@ def test_a_whole_transformer_layer_leaves_no_operator_unknown():
     assert not count.unknown
 
 
-UNKNOWN = {
-    "without a formula": (lambda: torch.linalg.qr(torch.eye(3)), "aten.linalg_qr"),
-    "a sum of sparse tensors": (lambda: a.to_sparse() + a.to_sparse(), "aten.add"),
-}
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_an_operator_that_cannot_be_counted_is_listed_with_its_calls(name):
-    act, operator = UNKNOWN[name]
+@pytest.mark.parametrize(
+    ("act", "operator"),
+    [
+        (lambda: torch.linalg.qr(torch.eye(3)), "aten.linalg_qr"),
+        (lambda: a.to_sparse() + a.to_sparse(), "aten.add"),
+    ],
+    ids=["without a formula", "a sum of sparse tensors"],
+)
+def test_an_operator_that_cannot_be_counted_is_listed_with_its_calls(act, operator):
     count = flops_of(lambda: (act(), act()))
-    assert count.total == 0
-    assert count.unknown.get(operator) == 2
+    assert (count.total, count.unknown[operator]) == (0, 2)
     assert operator in repr(count)
 
 
