@@ -88,20 +88,11 @@ def test_a_name_of_the_hub_is_read_from_the_local_cache(capsys, monkeypatch):
     assert parameters == MODELS["Qwen/Qwen3-8B"]["parameters"]
 
 
-def test_the_examples_of_the_help_run(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    examples = re.findall(r"^  python -m prooflops (.+)$", capsys.readouterr().out, re.MULTILINE)
-    assert len(examples) == 4
-    assert main(examples[0].split()) == 0
-
-
 @pytest.mark.parametrize("name", [*KNOWN, *MODELS])
 def test_every_preset_has_all_figures(capsys, name):
     figures = figures_of(capsys, name)
-    assert all(figures[each] for each in ("parameters", "flops", "days", "cache_bytes"))
-    assert figures["activation_bytes"]
-    assert MODELS[KNOWN.get(name, name)]["figure_from"]
+    names = ("parameters", "flops", "days", "cache_bytes", "activation_bytes")
+    assert all(figures[each] for each in names)
 
 
 @pytest.mark.parametrize(
