@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from prooflops_gate.console.tables import aligned, engineering
+from prooflops_gate.console.tables import aligned, engineering, share
 from prooflops_gate.options import settings
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Ranks that wait for the same rank fail within this time.
 GRACE_S = 2.0
+RATES = {"algorithm bandwidth": "algbw_bytes_per_s", "bus bandwidth": "busbw_bytes_per_s"}
 COMMUNICATION = ("gloo", "NCCL", "ProcessGroup", "Connection", "Timed out", "timed out")
 
 
@@ -230,27 +231,12 @@ def is_communication_error(error: BaseException | None) -> bool:
 
 
 def table(benchmarks: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """One row per benchmark: time on the slowest rank, bandwidths, efficiency, optimizer bytes."""
-    rows = [
-        [
-            "benchmark",
-            "time",
-            "algorithm bandwidth",
-            "bus bandwidth",
-            "efficiency",
-            "optimizer bytes per rank",
-        ]
-    ]
+    """One row per benchmark: time on the slowest rank, bandwidths, efficiency."""
+    rows = [["benchmark", "time", *RATES, "efficiency"]]
     for bench in benchmarks:
         extra = bench["extra_info"]
-        held = [rank["optimizer_bytes"] for rank in extra["ranks"] if "optimizer_bytes" in rank]
-        least, most = (f"{min(held):,}", f"{max(held):,}") if held else ("-", "-")
-        rows.append([
-            str(bench["name"]).removeprefix("test_"),
-            engineering(extra["seconds"], "s"),
-            engineering(extra["algbw_bytes_per_s"], "B/s") if "algbw_bytes_per_s" in extra else "-",
-            engineering(extra["busbw_bytes_per_s"], "B/s") if "busbw_bytes_per_s" in extra else "-",
-            f"{extra['efficiency']:.1%}" if "efficiency" in extra else "-",
-            least if least == most else f"{least} to {most}",
-        ])  # fmt: skip
+        rates = [engineering(extra[key], "B/s") if key in extra else "-" for key in RATES.values()]
+        name = str(bench["name"]).removeprefix("test_")
+        efficiency = share(extra.get("efficiency"), "-")
+        rows.append([name, engineering(extra["seconds"], "s"), *rates, efficiency])
     return rows

@@ -95,7 +95,7 @@ def _figure(name: str, rows: Sequence[Measurement]) -> Figure:
     entry = decisive.info["delivers"]
     floor = floor_of_record(entry["floor"])
     text = f"{compared(entry['value'], entry['unit'], entry['share'], floor)} ({floor})"
-    found = [cause for bench in below for cause in _causes(bench)]
+    found = [str(cause) for bench in below for cause in bench.info["delivers"].get("causes", ())]
     causes = tuple(dict.fromkeys(found))
     if below:
         names = ", ".join(bench.name for bench in below)
@@ -108,13 +108,6 @@ def _strictness(bench: Measurement) -> tuple[float, float]:
     entry = bench.info["delivers"]
     sign = -1 if entry["unit"] == "s" else 1
     return sign * entry["floor"]["limit"], sign * entry["value"]
-
-
-def _causes(bench: Measurement) -> list[str]:
-    """The causes as recorded; those of older records that are normal work are left out."""
-    found = [str(cause) for cause in bench.info["delivers"].get("causes", ())]
-    normal = "throttled: power cap"
-    return [cause for cause in found if cause != normal or normal in bench.labels]
 
 
 def floor_of_record(entry: Mapping[str, Any]) -> Floor:

@@ -14,12 +14,8 @@ from prooflops.suite.peaks import published_mfu_text
 from prooflops_gate.console.tables import engineering
 
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
-# Speedup on zeros, which switch few transistors, that shows a power limit.
-POWER_LIMITED = 1.05
 # Arrays of fewer last-level caches are partly served by the caches.
 FEWEST_CACHES = 4.0
-# Longer lists are cut after so many names.
-MOST_NAMED = 4
 # Families of whole training steps.
 TRAINING_STEPS = ("step", "mfu")
 USUAL_FLAGS = {
@@ -100,17 +96,8 @@ def _disturbed(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         yield f"{number} of {len(benchmarks)} benchmarks: {cause}{example}"
     wide = [bench for bench in benchmarks if bench.is_wide]
     if wide:
-        yield (
-            f"{len(wide)} of {len(benchmarks)} benchmarks spread too widely to conclude anything "
-            "from them"
-        )
-    above = [bench.name for bench in benchmarks if bench.unsettled.startswith("above")]
-    if above:
-        more = f" and {len(above) - MOST_NAMED} more" if len(above) > MOST_NAMED else ""
-        yield (
-            "not known what limits these, which exceed the highest ceiling or roof of this run: "
-            f"{', '.join(above[:MOST_NAMED])}{more}"
-        )
+        listed = f"{len(wide)} of {len(benchmarks)} benchmarks"
+        yield f"{listed} spread too widely to conclude anything from them"
 
 
 def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
@@ -124,10 +111,6 @@ def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
             "memory bandwidth is too high: the caches served a part of it (arrays of "
             f"{min(multiples):.1f} last-level caches)"
         )
-    for bench in benchmarks:
-        if bench.number("zeros_ratio") > POWER_LIMITED:
-            times = f"{bench.number('zeros_ratio'):.2f} times as fast"
-            yield f"power limits {bench.dtype}: zeros are multiplied {times}"
 
 
 def _settings(report: RunReport) -> Iterable[str]:
