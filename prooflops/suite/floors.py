@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -78,12 +78,7 @@ def reference_floors(file: str | Path, margin: float = MARGIN) -> dict[str, Floo
     benchmark has a figure with a floor.
     """
     try:
-        text = Path(file).read_text(encoding="utf-8")
-        if Path(file).suffix == ".jsonl":
-            rows = [json.loads(line) for line in text.splitlines()]
-            benchmarks = [bench for row in rows for bench in row.get("benchmarks", ())]
-        else:
-            benchmarks = json.loads(text)["benchmarks"]
+        benchmarks = [bench for row in _rows(Path(file)) for bench in row.get("benchmarks", ())]
         floors = {
             bench["fullname"]: _reference_floor(bench, str(file), margin)
             for bench in benchmarks
@@ -119,17 +114,20 @@ def refuse_another_machine(file: str | Path, device: torch.device) -> None:
 def recorded_device(file: Path) -> str:
     """The device of a run record or of a run's file, as "name (kind)"; empty if none is named."""
     try:
-        with file.open(encoding="utf-8") as text:
-            lines = islice(text, 5) if file.suffix == ".jsonl" else [text.read()]
-            rows = [json.loads(line) for line in lines]
-        for row in rows:
+        for row in islice(_rows(file), 5):
             facts = row.get("prooflops", row).get("fingerprint")
             if facts:
                 return f"{facts['name']} ({facts['device']})"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         # No record, or a part of one.
-        return ""
+        pass
     return ""
+
+
+def _rows(file: Path) -> Iterator[Any]:
+    """The lines of a run's file, or the one object of a record."""
+    with file.open(encoding="utf-8") as text:
+        yield from map(json.loads, text if file.suffix == ".jsonl" else [text.read()])
 
 
 def _figure(bench: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -23,6 +23,8 @@ from prooflops.timing import alternating, median_interval, one_thread, synchroni
 
 CONFIDENCE = 0.99
 FEWEST_PAIRS = 9  # the interval needs 8; with 9 it tolerates one outlier on either side
+BLOCK_S = 3e-4  # a thousand times the timer's resolution
+BUDGET_S = 2.0
 SAME_TIME = 1.05  # an interval that ends below shows no relevant difference
 
 
@@ -71,28 +73,26 @@ class Speed:
         fast: Callable[[], Any],
         *,
         pairs: int = 61,
-        block_s: float = 3e-4,
-        budget_s: float = 2.0,
         all_threads: bool = False,
     ) -> Ratio:
         """The ratio of times of `slow` to `fast`, both warmed up, in interleaved pairs of blocks.
 
-        A block repeats its function until it lasts about `block_s`, a thousand times the timer's
-        resolution; pairs are limited to `pairs`, and to `budget_s` after the first 9. The host uses
+        A block repeats its function until it lasts about BLOCK_S; pairs are limited to `pairs`, and
+        to BUDGET_S after the first 9. The host uses
         one thread, or `all_threads` if the claim is about them.
         """
         with contextlib.nullcontext() if all_threads else one_thread():
             calls = []
             for function in (slow, fast):
                 self.seconds(function)
-                calls.append(max(1, math.ceil(block_s / max(self.seconds(function), 1e-7))))
+                calls.append(max(1, math.ceil(BLOCK_S / max(self.seconds(function), 1e-7))))
             ratios: list[float] = []
             start = time.perf_counter()
             blocks = alternating(
                 lambda: self.seconds(slow, calls[0]), lambda: self.seconds(fast, calls[1])
             )
             while len(ratios) < pairs and (
-                len(ratios) < FEWEST_PAIRS or time.perf_counter() - start < budget_s
+                len(ratios) < FEWEST_PAIRS or time.perf_counter() - start < BUDGET_S
             ):
                 slow_s, fast_s = next(blocks)
                 ratios.append(slow_s / fast_s)
