@@ -75,18 +75,11 @@ class Measurement:
         return self.name.partition("[")[2].removesuffix("]") or self.name
 
     @property
-    def iqr_share(self) -> float | None:
-        """The interquartile range of the rounds, as a share of the median."""
-        return self.iqr_s / self.median_s if self.median_s else None
-
-    @property
     def spread(self) -> float:
         """The wider of the interquartile range and the median's 95 % interval, of the median."""
         low, high = self.info.get("ci_low"), self.info.get("ci_high")
-        interval = 0.0
-        if low is not None and high is not None and self.median_s:
-            interval = (high - low) / self.median_s
-        return max(self.iqr_share or 0.0, interval)
+        interval_s = 0.0 if low is None or high is None else high - low
+        return max(self.iqr_s, interval_s) / self.median_s if self.median_s else 0.0
 
     @property
     def is_wide(self) -> bool:

@@ -18,23 +18,12 @@ COLOURS = {GOOD: "green", BAD: "red", OPEN: "yellow", OTHER: "cyan", PLAIN: "whi
 
 
 def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None:
-    """Prints the tables of a run that has been concluded."""
+    """Prints the tables of a run that has been concluded: per topic, and in full with -v."""
     finished = terminal.config.stash.get(FINISHED, None)
-    if finished:
-        print_summary(terminal, finished, known)
-
-
-def print_summary(
-    terminal: pytest.TerminalReporter, finished: FinishedRun, known: Collection[str]
-) -> None:
-    """Prints the tables at the end of a run: per topic, and in full with -v."""
+    if finished is None:
+        return
     report = finished.report
     width = medium.width_of(isatty=bool(terminal.isatty))
-
-    def line(text: str, **markup: bool) -> None:
-        for each in medium.wrapped(text, width):
-            terminal.write_line(each, **markup)
-
     for section in (
         Section("benchmarks", benchmark_table(report.benchmarks, report.peaks)),
         Section("verdicts", topic_table(report.claims) if report.claims else ()),
@@ -42,14 +31,15 @@ def print_summary(
         if section.rows:
             terminal.section(section.title)
             terminal.write_line("\n".join(medium.section_lines(section, width)))
-    _print_claims(terminal, finished, known)
+    _print_claims(terminal, finished, known, width)
     figures = delivery.figures(report.benchmarks)
     if figures:
         terminal.section("does it deliver?")
         for bar, text in medium.bar_lines(delivery.bars(figures, {}), width):
             terminal.write_line(text, red=bool(bar.mark and bar.mark.tone == BAD))
     for text in _places(finished):
-        line(text, red=text.startswith("the report could") or bool(finished.stopped))
+        for each in medium.wrapped(text, width):
+            terminal.write_line(each, red=bool(finished.unwritten or finished.stopped))
     if report.claims or figures:
         answer = page.headline(report)
         first, *others = medium.headline_lines(answer, width)
@@ -59,10 +49,12 @@ def print_summary(
 
 
 def _print_claims(
-    terminal: pytest.TerminalReporter, finished: FinishedRun, known: Collection[str]
+    terminal: pytest.TerminalReporter,
+    finished: FinishedRun,
+    known: Collection[str],
+    width: int | None,
 ) -> None:
     report = finished.report
-    width = medium.width_of(isatty=bool(terminal.isatty))
     is_verbose = terminal.config.get_verbosity() > 0
     shown = [claim for claim in report.claims if is_verbose or claim.verdict in RED]
     longest = max((len(claim.id) for claim in shown), default=0)
