@@ -113,24 +113,17 @@ def test_inputs_without_values_become_zeros():
     assert report.flops_forward == 2 * 8 * 64 * 64
 
 
-def csr(x):
-    return x.relu().to_sparse_csr()
-
-
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:The PyTorch API of nested")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize(
     ("made", "kind"),
     [
         (lambda x: x.relu().to_sparse(), r"Tensor \(torch\.sparse_coo"),
-        (csr, r"Tensor \(torch\.sparse_csr"),
-        (lambda x: x.to_mkldnn(), r"Tensor \(torch\._mkldnn"),
         (
             lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8),
             r"Tensor \(torch\.strided, torch\.quint8\)",
         ),
         (lambda x: torch.nested.nested_tensor([x, x[:2]]), "nested Tensor"),
-        (lambda x: torch.nested.nested_tensor([x], layout=torch.jagged), "nested NestedTensor"),
     ],
 )
 def test_another_layout_is_refused_by_name(made, kind):

@@ -118,12 +118,6 @@ def test_a_report_asks_about_one_card_by_its_name():
     assert "H100 SXM5 80GB" in str(report)
     with pytest.raises(ValueError, match=r"device must be one of H100 SXM5 80GB, .*, got 'H100'"):
         prooflops.model_report(net, torch.ones(2, 8), device="H100")
-    for name, said in (
-        ("MI300X", "device must be a CUDA card .*, got 'MI300X'"),
-        ("V100 SXM2", "one size"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            prooflops.model_report(net, torch.ones(2, 8), device=name)
 
 
 def test_a_model_that_reads_values_is_not_predicted():

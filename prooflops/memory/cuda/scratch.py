@@ -26,6 +26,10 @@ _LISTED: dict[str, list[str]] = json.loads(
     Path(__file__).with_name("without_scratch.json").read_text(encoding="utf-8")
 )
 WITHOUT_SCRATCH = frozenset().union(*_LISTED.values())
+# Flash attention splits keys where blocks of 64 queries fill less of two to a multiprocessor.
+LEAST_FILLED = 0.8
+# The fewest of any width of heads.
+KEYS_OF_A_BLOCK = 64
 # The largest number of indices for which the gradient of an embedding is not sorted.
 UNSORTED_INDICES = 3072
 # The gradients of a layer norm's weights are summed in two passes beyond so many rows.
@@ -195,51 +199,17 @@ def efficient_attention_backward(given: Given) -> tuple[int, ...]:
 
 
 @of("_scaled_dot_product_flash_attention")
-def flash_attention(given: Given) -> tuple[int, ...]:
-    """Partial outputs where keys are split among blocks, for want of queries to fill the card.
-
-    Source: num_splits_heuristic and set_params_splitkv in flash_attn/flash_api.cpp; not yet held
-    against a card.
-    """
-    query, key = given["query"], given["key"]
-    batch, heads, queries, width = query.shape
-    if given["dropout_p"]:
-        return ()
-    splits = _flash_splits(batch * heads * -(-queries // 64), -(-key.shape[-2] // _keys(width)))
-    if splits == 1:
-        return ()
-    rows = splits * batch * heads * queries
-    return 4 * rows, 4 * rows * _rounded(width)
-
-
-def _keys(width: int) -> int:
-    """Keys of a block of flash attention's split kernel."""
-    if width <= 64:
-        return 256
-    return 128 if width <= 128 else 64
+def flash_attention(given: Given) -> tuple[int, ...] | None:
+    """No scratch where the queries fill the card, or the keys one block; else keys are split."""
+    batch, heads, queries, _ = given["query"].shape
+    fills_card = batch * heads * -(-queries // 64) >= LEAST_FILLED * 2 * MULTIPROCESSORS
+    is_whole = fills_card or given["dropout_p"] or given["key"].shape[-2] <= KEYS_OF_A_BLOCK
+    return () if is_whole else None
 
 
 def _rounded(width: int) -> int:
     step = 32 if width <= 128 else 64
     return -(-width // step) * step
-
-
-def _flash_splits(blocks: int, key_blocks: int) -> int:
-    multiprocessors = 2 * MULTIPROCESSORS
-    if blocks >= 0.8 * multiprocessors:
-        return 1
-    most = min(128, multiprocessors, key_blocks)
-    candidates = [
-        splits
-        for splits in range(1, most + 1)
-        if splits == 1 or -(-key_blocks // splits) != -(-key_blocks // (splits - 1))
-    ]
-    filled = {}
-    for splits in candidates:
-        waves = blocks * splits / multiprocessors
-        filled[splits] = waves / -(-blocks * splits // multiprocessors)
-    enough = 0.85 * max(filled.values())
-    return next(splits for splits in candidates if filled[splits] >= enough)
 
 
 @of("_scaled_dot_product_flash_attention_backward")
