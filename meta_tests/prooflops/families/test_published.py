@@ -113,6 +113,10 @@ def test_a_sequence_beyond_the_learned_positions_is_refused(name, longest):
             "config must have 'hidden_size' or 'n_embd' for a model of type 'llama'",
         ),
         (
+            {"hybrid_override_pattern": "M*"},
+            "config has hybrid_override_pattern='M\\*', which may change the shape",
+        ),
+        (
             {"qk_layernorm": True},
             "config has qk_layernorm=True, which is not read for a model of type 'llama'",
         ),
@@ -140,6 +144,7 @@ QWEN_MOE = MODELS["Qwen/Qwen3-30B-A3B"]["config"]
     ("config", "key", "value", "valid"),
     [
         (LLAMA, "num_hidden_layers", [32], "an integer"),
+        (LLAMA, "attention_bias", "no", "True or False"),
         (LLAMA, "num_key_value_heads", 7, "divide num_attention_heads=32"),
         (MIXTRAL, "num_experts_per_tok", 9, "at most num_local_experts=8"),
         (QWEN_MOE, "decoder_sparse_step", 0, "from 1 to"),
