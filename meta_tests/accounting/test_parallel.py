@@ -138,28 +138,23 @@ def sharded(net, mesh, sequence):
     outside, inside = Shard(1) if sequence else Replicate(), Replicate()
     gather = parallel.PrepareModuleInput(input_layouts=(outside,), desired_input_layouts=(inside,))
     leave = parallel.RowwiseParallel(output_layouts=outside)
+    columns = parallel.ColwiseParallel()
     plan = {
         "embedding": parallel.RowwiseParallel(input_layouts=inside, output_layouts=outside),
+        "layers.*.attention": gather,
+        "layers.*.attention.[qkv]*": columns,
+        "layers.*.attention.out": leave,
+        "layers.*.mlp": gather,
+        # The gate, where there is one, and the map up.
+        "layers.*.mlp.[gu]*": columns,
+        "layers.*.mlp.down": leave,
         "head": parallel.ColwiseParallel(
             input_layouts=outside, output_layouts=Shard(-1), use_local_output=False
         ),
     }
-    norms = ["norm"]
-    for number, layer in enumerate(net.layers):
-        at = f"layers.{number}"
-        plan |= {f"{at}.attention": gather, f"{at}.mlp": gather}
-        plan |= {
-            f"{at}.attention.{name}": parallel.ColwiseParallel()
-            for name in ("query", "key", "value")
-        }
-        plan |= {
-            f"{at}.mlp.{name}": parallel.ColwiseParallel()
-            for name in ("gate", "up")
-            if getattr(layer.mlp, name)
-        }
-        plan |= {f"{at}.attention.out": leave, f"{at}.mlp.down": leave}
-        norms += [f"{at}.attention_norm", f"{at}.mlp_norm"]
-    plan |= {name: parallel.SequenceParallel() for name in norms if sequence}
+    if sequence:
+        for name in ("norm", "layers.*.attention_norm", "layers.*.mlp_norm"):
+            plan[name] = parallel.SequenceParallel()
     return parallel.parallelize_module(net, mesh, plan)
 
 
