@@ -124,26 +124,11 @@ def test_the_index_lists_every_document():
     assert there - {"README.md"} == listed
 
 
-def fixtures_of(*files):
-    pattern = re.compile(r"^@pytest\.fixture.*\ndef ([a-z]\w+)", re.MULTILINE)
-    return {
-        name
-        for file in files
-        for name in pattern.findall((ROOT / file).read_text(encoding="utf-8"))
-    }
-
-
 @pytest.mark.parametrize(
     ("heading", "names"),
     [
         ("field", {field.name for field in fields(Claim)}),
         ("field of a source", {field.name for field in fields(Source)}),
-        (
-            "fixture",
-            fixtures_of("conftest.py", "prooflops_gate/plugin.py", "prooflops/suite/fixtures.py"),
-        ),
-        ("fixture of claims", fixtures_of("test_claims/conftest.py")),
-        ("fixture of benchmarks", fixtures_of("bench/conftest.py")),
         ("work of", {name for name in vars(roofline) if name.endswith("_work")}),
         ("marker", {"claim", "needs", "gate"}),
     ],
