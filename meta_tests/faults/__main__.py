@@ -45,6 +45,7 @@ LONGEST_TEST_S = 120.0
 AGAIN_S = 5.0
 LONGEST_RUN_S = 1200.0
 CLOCK = time.perf_counter
+TESTS = re.compile(r"test_claims|meta_tests\.(?!faults)|bench\.(conftest$|test_)")
 # The last of these that a claim's tests have decides the claim.
 OUTCOMES = {"skipped": "not checked", "passed": "holds", "failed": "FAILS"}
 VERDICTS = [*OUTCOMES.values()]
@@ -133,17 +134,9 @@ def message_of(report):
     return str(crash.message if crash else report.longrepr or "")
 
 
-def is_test_module(name):
-    package, _, module = name.rpartition(".")
-    if package == "bench":
-        return module == "conftest" or module.startswith("test_")
-    is_of_faults = name.startswith("meta_tests.faults")
-    return name.startswith(("test_claims", "meta_tests.")) and not is_of_faults
-
-
 def forget_tests():
     """Has the next run import the tests again, over what is patched then."""
-    for name in filter(is_test_module, [*sys.modules]):
+    for name in filter(TESTS.match, [*sys.modules]):
         del sys.modules[name]
         package, _, module = name.rpartition(".")
         # `from package import module` looks here first.
