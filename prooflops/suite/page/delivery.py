@@ -11,18 +11,31 @@ from prooflops.suite.page.measurement import Measurement
 from prooflops_gate.console.tables import engineering
 from prooflops_gate.page.section import BAD, GOOD, OPEN, Bar, Mark
 
-# What a buyer pays for first, first.
-ORDER = (
-    "bf16", "fp8_e4m3", "fp8_e4m3 fast", "fp32", "tf32", "copy", "triad", "mfu gpt2-124m",
-    "mfu llama-1b", "mfu", "to-device", "to-host", "peer", "all-reduce", "launch", "fp64", "int8",
-    "fp16", "scale", "add", "sum", "dot",
-)  # fmt: skip
-MEMORY = "memory "
-NAMES = {"mfu": "MFU of a step", "launch": "one launch", "fp8_e4m3": "fp8"}
-NAMES |= {"fp8_e4m3 fast": "fp8, fast sums", "to-device": "host to device"}
-NAMES |= {"mfu gpt2-124m": "MFU, GPT-2 124M", "mfu llama-1b": "MFU, Llama 1B"}
-NAMES |= {"to-host": "device to host", "peer": "card to card"}
-KINDS = {name: MEMORY + name for name in ("copy", "scale", "add", "triad", "sum", "dot")}
+# The name of each figure; what a buyer pays for first, first.
+NAMES = {
+    "bf16": "bf16",
+    "fp8_e4m3": "fp8",
+    "fp8_e4m3 fast": "fp8, fast sums",
+    "fp32": "fp32",
+    "tf32": "tf32",
+    "copy": "memory copy",
+    "triad": "memory triad",
+    "mfu gpt2-124m": "MFU, GPT-2 124M",
+    "mfu llama-1b": "MFU, Llama 1B",
+    "mfu": "MFU of a step",
+    "to-device": "host to device",
+    "to-host": "device to host",
+    "peer": "card to card",
+    "all-reduce": "all-reduce",
+    "launch": "one launch",
+    "fp64": "fp64",
+    "int8": "int8",
+    "fp16": "fp16",
+    "scale": "memory scale",
+    "add": "memory add",
+    "sum": "memory sum",
+    "dot": "memory dot",
+}
 MARKS = {
     True: Mark("delivers", GOOD, "✓"),
     False: Mark("BELOW FLOOR", BAD, "✕"),
@@ -34,6 +47,7 @@ UNKNOWN = Mark("NOT KNOWN", OPEN, "?")
 # A figure without a nominal rate fills this share of its bar at its floor.
 FLOOR_WITHOUT_NOMINAL = 0.75
 SAME_FIGURE = 1e-3
+NO_CAUSE = "this machine shows no cause"
 NOT_COMPARED = "no floor of its figures is known"
 
 
@@ -50,7 +64,7 @@ class Figure:
 
     @property
     def name(self) -> str:
-        return NAMES.get(self.figure) or KINDS.get(self.figure, self.figure)
+        return NAMES.get(self.figure, self.figure)
 
     @property
     def entry(self) -> Mapping[str, Any]:
@@ -77,11 +91,7 @@ def figures(benchmarks: Sequence[Measurement]) -> list[Figure]:
         if "value" in entry:
             rows.setdefault(str(entry["figure"]), []).append(bench)
     found = [_figure(name, group) for name, group in rows.items()]
-    return sorted(found, key=lambda each: _place(each.figure))
-
-
-def _place(figure: str) -> int:
-    return ORDER.index(figure) if figure in ORDER else len(ORDER)
+    return sorted(found, key=lambda each: [*NAMES, each.figure].index(each.figure))
 
 
 def _figure(name: str, rows: Sequence[Measurement]) -> Figure:
@@ -99,7 +109,7 @@ def _figure(name: str, rows: Sequence[Measurement]) -> Figure:
     causes = tuple(dict.fromkeys(found))
     if below:
         names = ", ".join(bench.name for bench in below)
-        text += f"; below in {names}: {', '.join(causes) or 'no cause is shown'}"
+        text += f"; below in {names}: {', '.join(causes) or NO_CAUSE}"
     return Figure(name, not below, text, decisive, floor, causes)
 
 
@@ -126,7 +136,7 @@ def verdict(found: Sequence[Figure]) -> tuple[Mark, str]:
     known = [each for each in found if each.met is not None]
     below = [each for each in known if not each.met]
     if below:
-        named = [f"{each.name.removeprefix(MEMORY)} ({why_short(each)})" for each in below]
+        named = [f"{each.name.removeprefix('memory ')} ({why_short(each)})" for each in below]
         missed = f"{len(below)} of {len(known)} known floors missed"
         return MISSES, f"{', '.join(named)}; {missed}"
     if known:
@@ -137,7 +147,7 @@ def verdict(found: Sequence[Figure]) -> tuple[Mark, str]:
 
 def why_short(figure: Figure) -> str:
     """Why a figure falls short, as this machine shows."""
-    return ", ".join(figure.causes) or "this machine shows no cause"
+    return ", ".join(figure.causes) or NO_CAUSE
 
 
 def bars(found: Sequence[Figure], histories: Mapping[str, Sequence[float]]) -> list[Bar]:
