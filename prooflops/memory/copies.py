@@ -125,12 +125,6 @@ def why_not_copied(module: nn.Module) -> str:
     if why_not := why_not_taken_apart(module):
         return why_not
     for where, part in _parts(module):
-        for attribute, value in vars(part).items():
-            if isinstance(value, torch.jit.ScriptFunction):
-                return (
-                    f"{attribute} of {where} is TorchScript, which cannot be copied here; "
-                    "keep the Python function from which it was scripted or traced"
-                )
         if vars(part).get("_compiled_call_impl"):
             return (
                 f"{where} is compiled in place, and a copy of it would not be; "

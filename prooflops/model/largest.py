@@ -139,9 +139,7 @@ def measured_trial(user_model: UserModel, size: int) -> Trial:
     """The measured peak of two steps, or why there is none."""
     try:
         _, held = measured_steps(user_model)
-    except torch.OutOfMemoryError:
-        return Trial(size, None, None, why_not="out of memory")
     except Exception as error:
-        # The user's code may have a largest size of its own.
+        # The user's code may have a largest size of its own, or the device too little memory.
         return Trial(size, None, None, why_not=error_text(error))
     return Trial(size, None, measured_peak(held))

@@ -179,12 +179,6 @@ def check_parameters(module: nn.Module, *, allow_meta: bool = False) -> None:
     parameters = dict(module.named_parameters())
     if not any(each.requires_grad for each in parameters.values()):
         raise ModelError(f"the {_name(module)} has no parameter that requires a gradient")
-    derived = [name for name, each in parameters.items() if not each.is_leaf]
-    if derived:
-        raise ModelError(
-            f"parameters computed from other tensors cannot be trained: {', '.join(derived[:5])}; "
-            "register leaf tensors, as torch.nn.Parameter(tensor.detach()) is"
-        )
     meta = [name for name, each in parameters.items() if each.is_meta]
     if meta and not allow_meta:
         raise ModelError(

@@ -174,40 +174,17 @@ def with_a_traced_part():
     return nn.Sequential(torch.jit.trace(nn.Linear(WIDTH, 1), torch.ones(1, WIDTH)))
 
 
-def with_a_traced_function():
-    net = nn.Linear(WIDTH, 1)
-    net.activation = torch.jit.trace(torch.relu, torch.ones(1))
-    return net
-
-
 def compiled_in_place():
     net = nn.Sequential(nn.Linear(WIDTH, 1))
     net[0].compile(backend="eager")
     return net
 
 
-def derived():
-    net = nn.Linear(WIDTH, 1)
-    del net.weight
-    net._parameters["weight"] = 2 * nn.Parameter(torch.ones(1, WIDTH))
-    return net
-
-
-def expanded():
-    net = nn.Linear(WIDTH, 3)
-    net.weight = nn.Parameter(torch.ones(1, WIDTH).expand(3, WIDTH))
-    return net
-
-
 REFUSED = [
     (scripted, "the RecursiveScriptModule is TorchScript, "),
     (with_a_traced_part, r"its part 0 is TorchScript, .* pass the torch.nn.Module from"),
-    (with_a_traced_function, "activation of the Linear is TorchScript, .* keep the Python"),
     (compiled_in_place, r"its part 0 is compiled in place, .* as before \.compile\(\)"),
-    (derived, "computed from other tensors .*: weight; register leaf"),
-    (expanded, r"refers to a single memory location. Please clone\(\)"),
     (nn.ReLU, "the ReLU has no parameter that requires a gradient"),
-    (partial(nn.Linear, WIDTH, 1, device="meta"), "meta device hold no values: weight"),
 ]
 
 
