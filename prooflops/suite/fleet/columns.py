@@ -45,7 +45,7 @@ def column_of(title: str, runs: Sequence[NodeRun]) -> Column:
     settled = {claim: [x for x in found if x not in UNSETTLED] for claim, found in claims.items()}
     return Column(
         title,
-        counted(map(_verdict, runs)),
+        counted(delivery.verdict(run.figures)[0].word for run in runs),
         {name: median(group) for name, group in times.items()},
         {name: max(group) for name, group in spreads.items()},
         {claim: counted(found) for claim, found in settled.items() if found},
@@ -63,12 +63,6 @@ def counted(words: Iterable[str]) -> str:
     if len(found) == 1:
         return next(iter(found))
     return ", ".join(f"{word} ×{count}" for word, count in found.most_common())
-
-
-def _verdict(run: NodeRun) -> str:
-    """DELIVERS; another verdict with its reason."""
-    mark, text = delivery.verdict(run.figures)
-    return mark.word if mark is delivery.REACHES else f"{mark.word}: {text.partition(';')[0]}"
 
 
 def _figure_text(found: Sequence[delivery.Figure]) -> str:
@@ -194,7 +188,7 @@ def _change(first: Column, column: Column) -> str:
         "faster": len(beyond) - slower,
         "within their spread": len(names) - len(beyond),
     }
-    said = ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
+    said = ", ".join(f"{number} {word}" for word, number in numbers.items())
     most = max(names, key=lambda name: abs(math.log(ratios[name])))
     apart = median(abs(ratio - 1) for ratio in ratios.values())
     return (

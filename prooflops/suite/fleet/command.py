@@ -61,7 +61,10 @@ def publish(
 
 def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequence[str]) -> Page:
     """What changed, slow machines, then the tables that have rows, the verdicts first."""
-    lead = changed(runs)
+    shown = side_by_side.columns(runs)
+    lead = side_by_side.changes(shown)
+    if len(runs) == 1:
+        lead = ["one run: there is no other to compare it with"]
     lead += [sentence(fleet) for fleet in found if len(fleet.machines) > 1]
     partial = [run for run in runs if run.partial]
     return Page(
@@ -71,18 +74,11 @@ def page_of(runs: Sequence[NodeRun], found: Sequence[Fleet], unreadable: Sequenc
         warnings=[f"part of a run: {x.node}, {x.date[:16]}: {x.partial}." for x in partial],
         sections=[
             Section("Slow machines", _slow_rows(found)),
-            *tables_of(runs),
+            *tables_of(shown),
             Section("Not read", remarks=unreadable),
         ],
         foot=FOOT,
     )
-
-
-def changed(runs: Sequence[NodeRun]) -> list[str]:
-    """What got slower or faster; of one run, that there is nothing to compare it with."""
-    if len(runs) == 1:
-        return ["one run: there is no other to compare it with"]
-    return side_by_side.changes(side_by_side.columns(runs))
 
 
 def sentence(fleet: Fleet) -> str:
@@ -103,9 +99,8 @@ def _slow_rows(found: Sequence[Fleet]) -> list[list[str]]:
     return [SLOW_HEAD, *rows] if rows else []
 
 
-def tables_of(runs: Sequence[NodeRun]) -> Iterator[Section]:
+def tables_of(shown: Sequence[side_by_side.Column]) -> Iterator[Section]:
     """The verdicts, the times and the claims side by side."""
-    shown = side_by_side.columns(runs)
     titles = [column.title for column in shown]
     delivered = side_by_side.delivered(shown)
     yield Section("Does it deliver?", [["figure", *titles], *delivered])

@@ -96,7 +96,7 @@ def test_a_change_is_what_two_runs_of_one_machine_would_not_show():
     again = {"a": 1.1, "b": 1.1, "c": 1.02}
     spreads = {"a": 0.05, "b": 0.05, "c": 0.0}
     (said,) = changes(columns([before, run_of(date="2026-01-02", times_s=again, spreads=spreads)]))
-    assert "of 3 benchmarks 1 slower, 2 within their spread; most in a: 1.10x" in said
+    assert "of 3 benchmarks 1 slower, 0 faster, 2 within their spread; most in a: 1.10x" in said
 
 
 def test_a_time_whose_rounds_a_slow_core_took_is_not_compared():
