@@ -40,11 +40,6 @@ def stated_peaks(words: Iterable[str]) -> dict[str, float]:
                 f"--peak {word}: {engineering(value, 'FLOP/s')} is no peak; "
                 f"for TFLOP/s write {text}e12"
             )
-        if found.get(dtype, value) != value:
-            raise ValueError(
-                f"--peak {word}: {dtype} is stated twice, "
-                f"once as {engineering(found[dtype], 'FLOP/s')}"
-            )
         found[dtype] = value
     return found
 
@@ -91,15 +86,12 @@ class Peaks:
             )
 
         unused = {dtype: value for dtype, value in self.stated.items() if dtype not in self.used}
-        lines = [f"peak as the user states it (--peak): {listed(self.used)}"] if self.used else []
-        lines += (
-            [f"--peak not used, as the vendor's is on record: {listed(unused)}"] if unused else []
-        )
-        if bounds := self.derived:
-            lines.append(
-                f"peak derived from cores x FLOP per clock x running clock: {listed(bounds)}"
-            )
-        return lines
+        found = {
+            "peak as the user states it (--peak)": self.used,
+            "--peak not used, as the vendor's is on record": unused,
+            "peak derived from cores x FLOP per clock x running clock": self.derived,
+        }
+        return [f"{origin}: {listed(peaks)}" for origin, peaks in found.items() if peaks]
 
 
 def share_of_peak(extra: Mapping[str, Any], peaks: Mapping[str, Mapping[str, float]]) -> str:

@@ -31,12 +31,8 @@ class Sizing:
         """Halves `wanted` until `bytes_of` it fits.
 
         Below `least`, skips and states the bytes needed.
-
-        Raises ValueError unless 1 <= `least` <= `wanted`.
         """
         __tracebackhide__ = True
-        if not 1 <= least <= wanted:
-            raise ValueError(f"least must be from 1 to {wanted}, got {least}")
         room = self.room_bytes()
         size = wanted
         while size >= least:

@@ -36,11 +36,7 @@ class RedTest:
     status: str
     reason: str
     fault: str = ""
-    claims: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> RedTest:
-        return cls(**{**row, "claims": tuple(row.get("claims", ()))})
+    claims: Sequence[str] = ()
 
     @property
     def is_contradiction(self) -> bool:
@@ -139,7 +135,7 @@ def run_report(
         claims=tuple(verdicts),
         sources=registry.sources,
         benchmarks=reconciled(map(Measurement.of, record["benchmarks"])),
-        red_tests=tuple(RedTest.of(row) for row in ours.get("red_tests", ())),
+        red_tests=tuple(RedTest(**row) for row in ours.get("red_tests", ())),
         peaks=ours["peaks"],
         caches=ours["caches"],
         date=str(record.get("datetime") or ""),
