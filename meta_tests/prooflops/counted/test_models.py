@@ -72,6 +72,4 @@ def test_flops_forward_backward_and_of_the_step_are_those_counted(
     count = count_of(model, *sizes, checkpoint_every=checkpoint_every)
     formula = step_flops(model, *sizes, checkpoint_every=checkpoint_every)
     assert count.step == formula
-    assert count.model == formula.model, "MFU counts it"
-    assert count.total == formula.hardware, "HFU counts it"
     assert not count.unknown
