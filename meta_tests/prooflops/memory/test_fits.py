@@ -47,13 +47,6 @@ def test_the_largest_batch_fits_and_its_successor_does_not():
     assert len(told) == len(set(told)) <= 6, f"a batch was predicted twice, or too many: {told}"
 
 
-def test_a_step_that_is_too_large_says_so_for_each_card():
-    found = fits(step_of(256, 8192), ["L4", "H200 SXM 141GB"], largest_batch=False)
-    assert [fit.fits for fit in found] == [False, True]
-    assert found[0].spare_bytes < 0 < found[1].spare_bytes
-    assert [fit.largest for fit in found] == [None, None]
-
-
 class OneAtATime(nn.Module):
     """Holds one large tensor at a time, each too large for the memory of those before."""
 
