@@ -1,11 +1,10 @@
 """Cleans up after a gate run, however it ended.
 
-Runs as a process of its own, which outlives even a killed parent.
-
-The parent writes lines to its standard input: `folder PATH`, `worktree REPOSITORY PATH`, `group
-PID`, `ended PID`. When that input ends (the parent is done, or dead), it kills the processes still
-alive and removes worktrees and folders. No other code cleans up, so every run exercises it.
-Standard library only; nothing of the suite is imported.
+It runs as a process of its own, which outlives even a killed parent. The parent writes lines to its
+standard input: `folder PATH`, `worktree REPOSITORY PATH`, `group PID`, `ended PID`. When that input
+ends (the parent is done, or dead), it kills the processes still alive and removes worktrees and
+folders. No other code cleans up, so every run exercises it. Standard library only; nothing of the
+suite is imported.
 """
 
 import os
@@ -23,7 +22,7 @@ from pathlib import Path
 def running() -> Iterator[Callable[..., None]]:
     """Starts this file as a process, and yields the function that writes a line to it.
 
-    At the end it has cleaned up.
+    When the block ends, this waits until the process has cleaned up.
     """
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__],

@@ -1,9 +1,9 @@
 """Names of tests that are the same in every process.
 
-A test's id may hold an address (`ids=str` over functions), a uuid or a temporary folder, which
-differ from process to process. Its name here has these folded, and tests of one function that are
-equal then are told apart by their position. A test whose id holds none of these is called by its
-id. Standard library only: the child's plugin imports it, too.
+A test's id may contain an address (`ids=str` over functions), a uuid or a temporary folder, which
+differ from process to process. Its name here has a placeholder for each. Tests of one function that
+have the same name then are numbered. A test without such parts is called by its id. This file uses
+the standard library only, because the child's plugin imports it, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOLDED = (
 
 
 def folded(name: str) -> str:
-    """The name without what differs from process to process.
+    """The name with placeholders for parts that differ from process to process.
 
     >>> folded("t.py::test_f[<function double at 0x7f3a5c0b1d30>]")
     't.py::test_f[<function double at 0x…>]'

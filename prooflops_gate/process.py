@@ -28,10 +28,10 @@ import pytest
 
 from prooflops_gate import cleanup_process
 from prooflops_gate.child import turns
-from prooflops_gate.child.plugin import TASK
+from prooflops_gate.child.plugin import TASK_FILE
 from prooflops_gate.machine.core_speed import PATIENCE_S, with_core_speed
 from prooflops_gate.options import words_for_children
-from prooflops_gate.run_state import REPLICATE
+from prooflops_gate.run_state import RECORD_TO
 from prooflops_gate.task import PAGE_BYTES, OutOfTime, Replicate, ReplicateFailed, Side, Task
 
 # A child imports this very package, from a folder that holds nothing else: there it may be missing,
@@ -180,7 +180,7 @@ class Processes:
         written.write_text(json.dumps({**task.for_child(), **own}), encoding="utf-8")
         began = time.monotonic()
         environment = self._environment(side) | variables
-        environment |= {TASK: str(written), REPLICATE: str(record)}
+        environment |= {TASK_FILE: str(written), RECORD_TO: str(record)}
         missing_bytes = task.layout.environment_bytes - _size(command, environment)
         environment[PADDING] = "x" * (missing_bytes % PAGE_BYTES)
         with open(output, "wb") as printed, fixed_addresses() if dumps else nullcontext():

@@ -1,4 +1,7 @@
-"""What the parts of one pytest run share. A process of the gate imports this file, too."""
+"""Keys of the state that the parts of one pytest run share, and questions about its tests.
+
+Processes that the gate starts import this file, too.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,27 @@ from typing import Any
 
 import pytest
 
-# The variable of a process that others started: the one file it writes its record to.
-REPLICATE = "PROOFLOPS_RECORD_TO"
+# This variable names the file to which a process of the gate writes its record.
+RECORD_TO = "PROOFLOPS_RECORD_TO"
 
-# The record of this run, in a process of the gate, which writes it once.
+# A process of the gate keeps its record here, and writes it once.
 RECORD = pytest.StashKey[dict[str, Any]]()
-# Where the record of this run is written.
 RECORD_PATH = pytest.StashKey[Path]()
-# Why the record or a baseline could not be written.
+# This says why the record or a baseline could not be written.
 STORAGE_ERROR = pytest.StashKey[str]()
-# During a benchmark's call: the machine.contention.Watch that began with it.
+# The `machine.contention.Watch` of the benchmark that is called now.
 WATCH = pytest.StashKey[Any]()
-# Per test, see machine.contention.
+# The contention that was seen beside each test, by its id.
 CONTENTION = pytest.StashKey[dict[str, dict[str, Any]]]()
-# Why the run ended before all of its tests had run; empty where they did.
+# This says why the run ended before all of its tests had run; it is empty where they did.
 PARTIAL = pytest.StashKey[str]()
-# Per test, the arguments of its marker `gate`.
+# The arguments of the marker `gate` of each test, by its id.
 MARKERS = pytest.StashKey[dict[str, dict[str, Any]]]()
 
 
 def is_replicate() -> bool:
     """Whether the gate, or a validation of several cards, started this process."""
-    return bool(os.environ.get(REPLICATE))
+    return bool(os.environ.get(RECORD_TO))
 
 
 def is_benchmark(item: pytest.Item) -> bool:
@@ -48,9 +50,9 @@ def is_whole_benchmark(item: pytest.Item) -> bool:
 
 
 def plain_figure(value: object) -> object:
-    """For the argument `default` of `json.dumps`.
+    """A scalar of numpy or torch as its number, anything else as text.
 
-    A scalar of numpy or torch as its number, anything else as text.
+    `json.dumps` calls this as its `default`.
 
     >>> plain_figure(b"a")
     "b'a'"
@@ -58,6 +60,6 @@ def plain_figure(value: object) -> object:
     try:
         figure = value.item()  # type: ignore[attr-defined]
     except (AttributeError, TypeError, ValueError, RuntimeError):
-        # RuntimeError: a tensor of several elements.
+        # A tensor of several elements raises RuntimeError.
         return str(value)
     return figure if isinstance(figure, (bool, int, float, str)) else str(value)

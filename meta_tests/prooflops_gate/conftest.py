@@ -8,7 +8,7 @@ import pytest
 
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops_gate.foreign import Foreign
-from meta_tests.prooflops_gate.foreign_repo import INI, MORE, write_quick_plan
+from meta_tests.prooflops_gate.foreign_repo import INI, MORE_TESTS, write_quick_plan
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def foreign(tmp_path):
     )
     (repo / "pytest.ini").write_text(INI)
     (repo / ".gitignore").write_text("__pycache__\n.prooflops\n")
-    (repo / "test_more.py").write_text(MORE.format(name="old_name", steps=400))
+    (repo / "test_more.py").write_text(MORE_TESTS.format(name="old_name", steps=400))
     write_quick_plan(tmp_path / "path")
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
         subprocess.run(

@@ -11,9 +11,8 @@ from meta_tests.conftest import ROOT, fork_pytest
 from meta_tests.prooflops_gate.forked_processes import FORKED
 from prooflops_gate.report.files import SCHEMA_FILE
 
-# The plan in force takes 13 pairs or more to confirm anything: these runs are about everything
-# else, with four, and neither wait for a core at full speed nor repeat a pair beside which others
-# worked.
+# These runs do not test the plan, which confirms nothing with fewer than 13 pairs: four are enough.
+# Nor do they wait for a core at full speed, or repeat a pair that other work disturbed.
 QUICK = """
 import os
 if "PROOFLOPS_RECORD_TO" not in os.environ:
@@ -31,12 +30,12 @@ if "PROOFLOPS_RECORD_TO" not in os.environ:
         from forked_processes import fork_processes
         fork_processes()
 """
-# Other plugins that are installed take a third of each process.
+# Loading the other installed plugins takes a third of each process's time.
 INI = "[pytest]\naddopts = --strict-markers -p benchmark\ngate_by = time\n"
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 PLUGINS = ("-p", "prooflops_gate.plugin", "-p", "quick_plan")
 
-MORE = """
+MORE_TESTS = """
 import pytest
 import work
 
@@ -62,28 +61,28 @@ def test_that_is_skipped_now(benchmark):
 
 
 def write_quick_plan(folder, more=""):
-    """The plugin `quick_plan`, and what it imports, where the runs in a repository find them."""
+    """Writes the plugin `quick_plan` and what it imports into a folder of the import path."""
     folder.mkdir()
     (folder / "quick_plan.py").write_text(QUICK + more)
     shutil.copy(Path(__file__).with_name("forked_processes.py"), folder)
 
 
 def import_path(repo):
-    """For PYTHONPATH: the quick plan, and the package."""
+    """The value of PYTHONPATH with the quick plan and the package."""
     return f"{repo.parent / 'path'}:{ROOT}"
 
 
 def run_git(repo, *words):
-    """git in the foreign repository."""
+    """Runs git in the foreign repository."""
     subprocess.run(
         ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=repo, check=True
     )
 
 
 def run(repo, *options, **variables):
-    """One run of pytest with the gate and the quick plan, whose processes are forks."""
+    """Runs pytest with the gate and the quick plan, whose processes are forks."""
     return fork_pytest(
-        repo, *PLUGINS, *options, path=import_path(repo), **ALONE, **{FORKED: "1"}, **variables
+        repo, *PLUGINS, *options, path=import_path(repo), **ALONE | {FORKED: "1"}, **variables
     )
 
 
@@ -99,7 +98,7 @@ def config_in(root, *options):
 
 
 def valid_json(path):
-    """The file of --gate-json, held against its schema."""
+    """The content of the file of --gate-json, validated by its schema."""
     content = json.loads(path.read_text())
     jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema, of the [dev] packages")
     schema = json.loads(SCHEMA_FILE.read_text())

@@ -13,7 +13,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from meta_tests.prooflops_gate.foreign_repo import INI, MORE, run, run_git, valid_json, worktrees
+from meta_tests.prooflops_gate.foreign_repo import (
+    INI,
+    MORE_TESTS,
+    run,
+    run_git,
+    valid_json,
+    worktrees,
+)
 from prooflops_gate.comparison import STOPPED
 
 
@@ -33,7 +40,7 @@ def change(repo, old, new):
 
 
 def test_a_slowdown_an_exact_change_and_a_failure_each_stop_the_gate(foreign, tmp_path):
-    (foreign / "test_more.py").write_text(MORE.format(name="new_name", steps=1200))
+    (foreign / "test_more.py").write_text(MORE_TESTS.format(name="new_name", steps=1200))
     # As many have.
     (foreign / "pytest.ini").write_text(INI.replace("addopts =", "addopts = --benchmark-disable"))
     change(foreign, "STEPS = 300", "STEPS = 301")

@@ -25,7 +25,7 @@ from prooflops_gate import cleanup_process
 from prooflops_gate.history import records as history
 from prooflops_gate.options import history_folder, settings, words_for_children
 from prooflops_gate.process import DROPPED, PACKAGE
-from prooflops_gate.run_state import REPLICATE
+from prooflops_gate.run_state import RECORD_TO
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def start(
         return subprocess.Popen(
             command,
             cwd=root,
-            env={**environment, "PYTHONPATH": os.pathsep.join(paths), REPLICATE: str(record)},
+            env={**environment, "PYTHONPATH": os.pathsep.join(paths), RECORD_TO: str(record)},
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,

@@ -1,10 +1,10 @@
 """The plugin of a process that the gate started, loaded there by `-p`.
 
-The other side may have another Python, and another release of this package or none: the gate puts a
-folder first on its path that holds this package alone. This file and its imports use the standard
-library, pytest and pytest-benchmark. The plugin selects the tests that the gate asked for, because
-pytest stops at a node id on the command line that this side lacks. It writes the process's record,
-with the gate's data under the key `replicate`.
+A side may have another Python, and another release of this package or none. So the gate puts a
+folder with this package alone first on its path. This file and its imports use the standard
+library, pytest and pytest-benchmark. The plugin selects the tests of the gate's task itself,
+because pytest stops at a node id on its command line that this side lacks. It writes the process's
+record, with the gate's data under the key `replicate`.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ from prooflops_gate.machine.contention import Watch, without_own
 from prooflops_gate.machine.core_speed import CoreSpeed
 from prooflops_gate.run_state import (
     RECORD,
-    REPLICATE,
+    RECORD_TO,
     is_benchmark,
     is_whole_benchmark,
     plain_figure,
 )
 
-TASK = "PROOFLOPS_GATE_TASK"
-ASKED = pytest.StashKey[dict[str, Any]]()
-# The keys of OPTIONS that the command line sets.
-GIVEN = pytest.StashKey[set[str]]()
-# pytest-benchmark's options that the gate sets.
-OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-rounds"}
-# The key of a benchmark's extra_info with the name of its test.
-TEST = "gate_test"
+# This variable names the file of the process's task.
+TASK_FILE = "PROOFLOPS_GATE_TASK"
+TASK = pytest.StashKey[dict[str, Any]]()
+PACE_OPTIONS = {"max_time": "--benchmark-max-time", "min_rounds": "--benchmark-min-rounds"}
+PACE_ON_COMMAND_LINE = pytest.StashKey[set[str]]()
+# A benchmark's extra_info has the name of its test under this key.
+TEST_KEY = "gate_test"
 
 
 class ChildPlugin:
     """Selects tests, paces the benchmarks among them, and collects the gate's data on them.
 
-    Tests are called by their stable names. `given`: the keys of OPTIONS that the command line sets;
-    they override `paces`, as does a benchmark's own marker.
+    Tests are called by their stable names. The keys of `pace_on_command_line` override `paces`, as
+    does a benchmark's own marker.
     """
 
-    def __init__(self, task: dict[str, Any], given: set[str]) -> None:
+    def __init__(self, task: dict[str, Any], pace_on_command_line: set[str]) -> None:
         self.tests: set[str] | None = None if task["tests"] is None else set(task["tests"])
         self.benchmarks_only: bool = task["benchmarks_only"]
         self.paces: dict[str, dict[str, Any]] = task["paces"]
-        self.given, self.examined = given, set(task["examined"])
+        self.pace_on_command_line = pace_on_command_line
+        self.examined = set(task["examined"])
         fastest_s = math.inf if task["fastest_s"] is None else task["fastest_s"]
         self.speed, self.turn = CoreSpeed(fastest_s, task["patience_s"]), Turn(task["turn"])
         counting = task["counting"]
@@ -71,25 +71,25 @@ class ChildPlugin:
             self.count_until = counting["until"]
         self.memory: set[str] | None = None if task["memory"] is None else set(task["memory"])
         runs = {
-            name: runs_in(self.chosen(name)["max_time"], test_s)
+            name: runs_in(self.pace_of(name)["max_time"], test_s)
             for name, test_s in task["repeated"].items()
         }
         self.repeats = Repeats(runs, self.name_of)
         self.names: dict[str, str] = {}
         self.collected: list[str] = []
-        self.whole: set[str] = set()
+        self.whole_tests: set[str] = set()
         self.current = ""
-        # Benchmarks whose seconds a marker or the command line sets.
+        # A marker or the command line sets the seconds of these benchmarks.
         self.fixed: set[str] = set()
-        # Benchmarks that choose their own rounds and queried the pace.
-        self.obeying: set[str] = set()
-        # Seconds that only the first process of a side needs.
+        # These benchmarks choose their own rounds, by the gate's pace.
+        self.follow_pace: set[str] = set()
+        # Only the first process of a side spends these seconds.
         self.once_s: dict[str, float] = {}
         self.calls: dict[str, dict[str, Any]] = {}
         self.calls_cpu_s = 0.0
         self.reports: list[Any] = []
         self.contention: dict[str, Any] = {}
-        # Context switches caused by sampling the cores.
+        # Sampling the cores causes context switches itself.
         self.own_switches_per_s: dict[str, float] = {}
         self.errors: list[str] = []
         self.ended: pytest.Session | None = None
@@ -106,26 +106,27 @@ class ChildPlugin:
         self.collected = [self.name_of(item) for item in items if is_benchmark(item)]
         kept, dropped = list[pytest.Item](), list[pytest.Item]()
         for item in items:
-            is_asked = self.tests is None or self.name_of(item) in self.tests
-            is_kept = is_asked and (is_benchmark(item) or not self.benchmarks_only)
+            is_listed = self.tests is None or self.name_of(item) in self.tests
+            is_kept = is_listed and (is_benchmark(item) or not self.benchmarks_only)
             (kept if is_kept else dropped).append(item)
         if dropped:
             config.hook.pytest_deselected(items=dropped)
         items[:] = kept
-        self.whole = {self.name_of(item) for item in filter(is_whole_benchmark, kept)}
+        self.whole_tests = {self.name_of(item) for item in filter(is_whole_benchmark, kept)}
         for item in filter(is_benchmark, kept):
             self.set_pace(item)
 
     def set_pace(self, item: pytest.Item) -> None:
         """Sets the gate's pace by a new closest marker, the one that pytest-benchmark reads."""
         own = marker_arguments(item)
-        if "max_time" in self.given or "max_time" in own:
+        if "max_time" in self.pace_on_command_line or "max_time" in own:
             self.fixed.add(self.name_of(item))
-        chosen = self.chosen(self.name_of(item))
-        pace = {key: value for key, value in chosen.items() if key not in self.given}
+        pace = dict(self.pace_of(self.name_of(item)))
+        for key in self.pace_on_command_line:
+            pace.pop(key, None)
         item.add_marker(pytest.mark.benchmark(**{**pace, **own}), append=False)
 
-    def chosen(self, name: str) -> dict[str, Any]:
+    def pace_of(self, name: str) -> dict[str, Any]:
         """The gate's pace of a benchmark."""
         return self.paces.get(name, self.paces.get("", {}))
 
@@ -135,15 +136,13 @@ class ChildPlugin:
         # No public name shows that a test called `benchmark.pedantic`, whose rounds no option
         # changes.
         mode = getattr(getattr(item, "funcargs", {}).get("benchmark"), "_mode", None)
-        return name in self.fixed or ("pedantic" in str(mode) and name not in self.obeying)
+        return name in self.fixed or ("pedantic" in str(mode) and name not in self.follow_pace)
 
     def pace(self, item: pytest.Item) -> tuple[float, int, bool]:
-        """A benchmark's seconds, its least rounds, and whether an earlier process of this side has
-        checked it.
-        """
+        """A benchmark's seconds, its least rounds, and whether an earlier process checked it."""
         marker, option = item.get_closest_marker("benchmark"), item.config.option
         kwargs = marker.kwargs if marker else {}
-        self.obeying.add(self.name_of(item))
+        self.follow_pace.add(self.name_of(item))
         seconds = kwargs.get("max_time", option.benchmark_max_time)
         rounds = kwargs.get("min_rounds", option.benchmark_min_rounds)
         return float(seconds), int(rounds), self.name_of(item) in self.examined
@@ -151,18 +150,16 @@ class ChildPlugin:
     def leave_out(self, item: pytest.Item, seconds: float) -> None:
         """Leaves `seconds` out of the benchmark's time.
 
-        Later processes skip this work, as it is examined.
+        Later processes skip this work, because the first has done it.
         """
         name = self.name_of(item)
         self.once_s[name] = self.once_s.get(name, 0.0) + seconds
 
     def measures_memory(self) -> bool:
-        """Whether the memory of the test that runs is to be measured.
-
-        Not that of whole tests, which may allocate so often that tracing takes minutes.
-        """
-        is_asked = self.memory is None or self.current in self.memory
-        return is_asked and self.current not in self.whole
+        """Whether the memory of the current test is to be measured."""
+        is_listed = self.memory is None or self.current in self.memory
+        # Whole tests may allocate so often that tracing takes minutes.
+        return is_listed and self.current not in self.whole_tests
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -170,7 +167,7 @@ class ChildPlugin:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, None]:
-        # Before its fixtures are made, and before another plugin's timeout begins.
+        # This process waits before fixtures are made and another plugin's timeout begins.
         self.turn.wait(NEXT)
         self.current = self.name_of(item)
         began = time.monotonic()
@@ -195,7 +192,7 @@ class ChildPlugin:
         watch = None if is_watched else Watch()
         began, began_cpu = time.monotonic(), time.process_time()
         own_switches, known = self.speed.own_switches, len(_benchmarks(item.config))
-        if not self.repeats.current:
+        if not self.repeats.is_repeating:
             self.speed.begin()
         self.speed.look()
         yield
@@ -212,14 +209,14 @@ class ChildPlugin:
         }
         self.own_switches_per_s[name] = (self.speed.own_switches - own_switches) / seconds
         for bench in _benchmarks(item.config)[known:]:
-            bench.extra_info[TEST] = name
+            bench.extra_info[TEST_KEY] = name
         if watch:
             self.contention[name] = watch.stop()
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, None]:
         outcome = yield
-        if self.repeats.current:
+        if self.repeats.is_repeating:
             return
         report = outcome.get_result()
         data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
@@ -229,11 +226,11 @@ class ChildPlugin:
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, None]:
         self.turn.wait(LAST)
         if "hypothesis" not in sys.modules:
-            # Hypothesis's plugin would import all of Hypothesis to print a summary: half of the
-            # time of a small replicate.
+            # Hypothesis's plugin would import all of Hypothesis to print a summary, which takes
+            # half of the time of a small process.
             session.config.pluginmanager.unregister(name="hypothesispytest")
         yield
-        # The prooflops plugin, where it is active, has made its record before.
+        # Where the prooflops plugin is active, it has made the record by now.
         made = session.config.stash.get(RECORD, None)
         record = made or {"benchmarks": self.benchmarks(session.config), "prooflops": {}}
         name_benchmarks(record["benchmarks"])
@@ -243,7 +240,7 @@ class ChildPlugin:
             if contention := bench["extra_info"].get("contention"):
                 bench["extra_info"]["contention"] = without_own(contention, own)
         record["replicate"] = self.data()
-        path = Path(os.environ[REPLICATE])
+        path = Path(os.environ[RECORD_TO])
         part = path.with_suffix(".part")
         part.write_bytes(json.dumps(record, default=plain_figure).encode())
         part.replace(path)
@@ -287,7 +284,7 @@ class ChildPlugin:
         for bench in _benchmarks(config):
             if not bench or bench.has_error:
                 continue
-            contention = self.contention.get(bench.extra_info.get(TEST, ""), {})
+            contention = self.contention.get(bench.extra_info.get(TEST_KEY, ""), {})
             extra = {**bench.extra_info, "contention": contention}
             stats = {"min": bench.stats.min}
             found.append({"fullname": bench.fullname, "stats": stats, "extra_info": extra})
@@ -302,11 +299,10 @@ def _benchmarks(config: pytest.Config) -> list[Any]:
 
 
 def name_benchmarks(benchmarks: list[dict[str, Any]]) -> None:
-    """Names each benchmark alike in every process, and where that is another name its test, under
-    `test`.
+    """Gives each benchmark a name that is the same in every process.
 
-    A benchmark is called as its test, unless the project called it otherwise; several of one name
-    in a test are told apart by their position.
+    A benchmark is called as its test, unless the project named it otherwise: then the key `test`
+    has its test's name. Several benchmarks of one name are numbered.
 
     >>> found = [
     ...     {"fullname": "t.py::f[0x7f0000000010]", "extra_info": {"gate_test": "t.py::f[0x…]#2"}},
@@ -320,7 +316,7 @@ def name_benchmarks(benchmarks: list[dict[str, Any]]) -> None:
     for bench in benchmarks:
         extra = bench.setdefault("extra_info", {})
         given = folded(bench["fullname"])
-        test = extra.pop(TEST, given)
+        test = extra.pop(TEST_KEY, given)
         name = test if test.partition("#")[0] == given else given
         seen[name] += 1
         bench["fullname"] = name if seen[name] == 1 else f"{name}#{seen[name]}"
@@ -329,21 +325,19 @@ def name_benchmarks(benchmarks: list[dict[str, Any]]) -> None:
 
 
 def modules() -> dict[str, str]:
-    """Name and file of every imported module outside site-packages, the standard library and this
-    linked package.
+    """The file of every imported module that is the project's own.
+
+    Modules of site-packages, of the standard library and of this package are left out.
     """
     library, linked = str(Path(os.__file__).resolve().parent), f"{__name__.partition('.')[0]}."
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if (
-            isinstance(file, str)
-            and "site-packages" not in file
-            and not f"{name}.".startswith(linked)
-        ):
-            file = os.path.realpath(file)
-            if not file.startswith(library):
-                found[name] = file
+        if not isinstance(file, str) or "site-packages" in file:
+            continue
+        real = os.path.realpath(file)
+        if not f"{name}.".startswith(linked) and not real.startswith(library):
+            found[name] = real
     return found
 
 
@@ -351,24 +345,27 @@ def modules() -> dict[str, str]:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, args: list[str]
 ) -> Generator[None, None, None]:
-    # The variable is removed, so that processes that the tests start do not see it.
-    task = json.loads(Path(os.environ.pop(TASK)).read_text(encoding="utf-8"))
+    # Processes that the tests start must not see the variable.
+    task = json.loads(Path(os.environ.pop(TASK_FILE)).read_text(encoding="utf-8"))
     for name, value in task["restore"].items():
         if value is None:
             del os.environ[name]
         else:
             os.environ[name] = value
     words = {word.partition("=")[0] for word in args}
-    early_config.stash[GIVEN] = {key for key, option in OPTIONS.items() if option in words}
-    early_config.stash[ASKED] = task
-    # The parent's paths and node ids are of its own side; so are the conftest.py beside them.
+    early_config.stash[PACE_ON_COMMAND_LINE] = {
+        key for key, option in PACE_OPTIONS.items() if option in words
+    }
+    early_config.stash[TASK] = task
+    # The paths on the command line, and the conftest.py beside them, are those of the parent's
+    # side.
     early_config.known_args_namespace.file_or_dir = task["targets"]
     yield
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, None, None]:
-    config.args = config.option.file_or_dir = config.stash[ASKED]["targets"]
+    config.args = config.option.file_or_dir = config.stash[TASK]["targets"]
     yield
 
 
@@ -376,13 +373,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "gate: known to strict markers where the plugin is not installed"
     )
-    replicate = ChildPlugin(config.stash[ASKED], config.stash[GIVEN])
+    replicate = ChildPlugin(config.stash[TASK], config.stash[PACE_ON_COMMAND_LINE])
     if replicate.counter:
         replicate.counter.instrument()
     else:
-        longest_s = config.stash[ASKED]["longest_s"]
+        longest_s = config.stash[TASK]["longest_s"]
         instrument(replicate.measures_memory, replicate.speed, longest_s)
-    # Functions that the tests register run before it.
+    # Functions that the tests register later run before this one.
     atexit.register(replicate.leave)
     config.pluginmanager.register(replicate, "prooflops_gate.replicate")
     config.pluginmanager.register(replicate.repeats, "prooflops_gate.repeats")

@@ -25,7 +25,7 @@ from prooflops_gate.run_state import (
     PARTIAL,
     RECORD,
     RECORD_PATH,
-    REPLICATE,
+    RECORD_TO,
     STORAGE_ERROR,
 )
 
@@ -85,7 +85,7 @@ def save(config: pytest.Config, content: dict[str, Any], folder: Path) -> Path |
     In a process of the gate, the child's plugin writes it, once. Where it cannot be written (a full
     disk, say) it returns None; the run says so at its end, and fails.
     """
-    target = os.environ.get(REPLICATE)
+    target = os.environ.get(RECORD_TO)
     try:
         if config.pluginmanager.hasplugin("prooflops_gate.replicate"):
             path = Path(str(target))

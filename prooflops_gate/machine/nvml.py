@@ -1,7 +1,7 @@
-"""NVML, NVIDIA's management library: started once, and read without opening a context on a GPU.
+"""Reads NVML, NVIDIA's management library, without opening a context on a GPU.
 
-Standard library, and pynvml if it is installed: the installed part of the plugin reads here too. A
-question that the driver refuses has no answer, and is no error.
+This file uses the standard library, and pynvml if it is installed. A question that the driver
+refuses returns None, and is no error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Names of NVML's bits (nvml.h, nvmlClocksEventReasons). All but REQUESTED slow a card unasked.
+# Names of NVML's bits (nvml.h, nvmlClocksEventReasons). Nobody requested those that are not in
+# REQUESTED.
 REASONS = {
     0x001: "idle",
     0x002: "application clocks",
@@ -35,7 +36,7 @@ def library() -> Any:
 
         pynvml.nvmlInit()
     except Exception:
-        # No package or another of that name, no library, driver or permission: each has its own
+        # The package, the library, the driver or the permission is missing, each with another
         # error.
         return None
     return pynvml
@@ -109,7 +110,7 @@ def _hertz(megahertz: Any) -> float | None:
 
 
 def state(uuid: object) -> dict[str, Any]:
-    """Clocks, power limits, temperature, reasons and processes, as `conditions.state` has them.
+    """Clocks, power limits, temperature, reasons and processes, keyed as in `conditions.state`.
 
     A MIG slice has its own processes; the rest is its card's. Readings that the driver refuses are
     omitted.
@@ -146,16 +147,16 @@ def moment(card: Any) -> dict[str, Any]:
     }
     found = answers(readings)
     if "reasons" not in found:
-        # A driver before 535 knows the reasons by this name alone, whatever nvidia-ml-py has.
+        # A driver before 535 knows only this older name, whichever nvidia-ml-py is installed.
         older = {"reasons": lambda nvml: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(card)}
         found |= {key: named_reasons(bits) for key, bits in answers(older).items()}
     return found
 
 
 def answers(questions: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """The questions that the driver answers for this device, with their answers."""
-    answers = {name: ask(question) for name, question in questions.items()}
-    return {name: answer for name, answer in answers.items() if answer is not None}
+    """The answers to those questions that the driver does not refuse."""
+    found = {name: ask(question) for name, question in questions.items()}
+    return {name: answer for name, answer in found.items() if answer is not None}
 
 
 def named_reasons(bits: int) -> list[str]:
@@ -166,4 +167,6 @@ def named_reasons(bits: int) -> list[str]:
     """
     names = [name for bit, name in REASONS.items() if bits & bit]
     unknown = bits & ~sum(REASONS)
-    return names + ([f"reason {unknown:#x}"] if unknown else [])
+    if unknown:
+        names.append(f"reason {unknown:#x}")
+    return names

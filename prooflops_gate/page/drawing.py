@@ -1,4 +1,4 @@
-"""Draws plots and bars as SVG; style.css sets the colours, and titles have the figures.
+"""Draws plots and bars as SVG, whose colours style.css sets and whose titles have the figures.
 
 Coordinates are rounded to a tenth, so that the same plot gives the same bytes.
 """
@@ -19,12 +19,14 @@ TOP = 8.0
 LEGEND_LINE = 18.0
 RULE_LABEL_HEIGHT = 20.0
 X_AXIS_HEIGHT = 46.0
-CHARACTER = 6.6  # width of one of size 12
-LONGEST_NAME = 34  # characters of a row's or a series' name
-SERIES = 8  # colours of style.css
+CHARACTER_WIDTH = 6.6
+LONGEST_NAME = 34
+SERIES_COLOURS = 8
 RADIUS = 4.5
 BLOCK_SHARE_OF_ROW_HEIGHT = 0.62
 MARGIN_SHARE_OF_AXIS_RANGE = 0.06
+# Outlines of markers: {x} {y} is the centre, {r} the radius, {l} and {R} the left and right edge,
+# {t} and {b} the top and bottom one.
 SHAPES = (
     "M{l} {y}A{r} {r} 0 1 0 {R} {y}A{r} {r} 0 1 0 {l} {y}Z",
     "M{l} {t}H{R}V{b}H{l}Z",
@@ -44,7 +46,7 @@ def name_of(text: str) -> str:
 
 
 class Scale:
-    """Places values of an axis between two coordinates."""
+    """Maps values of an axis to coordinates between two ends."""
 
     def __init__(self, axis: Axis, values: Sequence[float], start: float, end: float) -> None:
         self.axis, self.start, self.end = axis, start, end
@@ -82,7 +84,7 @@ class Scale:
 
 
 def _round_steps(low: float, high: float) -> list[float]:
-    """About five round values between two.
+    """About five round values between two others.
 
     >>> _round_steps(0.0, 10.0)
     [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
@@ -107,7 +109,7 @@ def _tick(value: float, unit: str) -> str:
 
 
 def svg(plot: Plot) -> str:
-    """A plot as SVG, with a title for those who do not see it."""
+    """A plot as SVG, with a title for readers who cannot see it."""
     top = TOP
     top += LEGEND_LINE if plot.legend else 0
     top += RULE_LABEL_HEIGHT if any(each.label for each in plot.rules) else 0
@@ -117,7 +119,7 @@ def svg(plot: Plot) -> str:
     if plot.y.rows:
         y.start, y.end = y.end, y.start
     names = [name_of(name) for name in plot.y.rows] or [y.text(tick) for tick in y.ticks()]
-    left = 14.0 + CHARACTER * max(map(len, names), default=0)
+    left = 14.0 + CHARACTER_WIDTH * max(map(len, names), default=0)
     x = Scale(plot.x, xs, left, WIDTH - RIGHT)
     is_group = any(point.link for point in plot.points)
     role = "group" if is_group else "img"
@@ -165,8 +167,8 @@ def _axes(plot: Plot, x: Scale, y: Scale, names: Sequence[str]) -> Iterator[str]
 
 
 def _inside(x: float, text: str) -> float:
-    """Where a centred text begins and ends within the drawing."""
-    half = CHARACTER * len(text) / 2
+    """The coordinate nearest to `x` at which a centred text lies within the drawing."""
+    half = CHARACTER_WIDTH * len(text) / 2
     return min(max(x, half), WIDTH - half)
 
 
@@ -183,7 +185,7 @@ def _rule(rule: Rule, x: Scale, top: float, bottom: float) -> str:
 
 def _line(line: Line, x: Scale, y: Scale) -> str:
     spots = " ".join(f"{x(spot[0]):.1f},{y(spot[1]):.1f}" for spot in line.spots)
-    kind = "faint" if line.series is None else f"s{line.series % SERIES}"
+    kind = "faint" if line.series is None else f"s{line.series % SERIES_COLOURS}"
     title = f"<title>{escaped(line.title)}</title>" if line.title else ""
     return f'<polyline class="line {kind}" points="{spots}">{title}</polyline>'
 
@@ -192,7 +194,7 @@ def _block(block: Block, x: Scale, y: Scale) -> str:
     height = BLOCK_SHARE_OF_ROW_HEIGHT * abs(y(1) - y(0))
     start, end = x(block.start), x(block.end)
     return (
-        f'<rect class="block s{block.series % SERIES}" x="{start:.1f}" '
+        f'<rect class="block s{block.series % SERIES_COLOURS}" x="{start:.1f}" '
         f'y="{y(block.row) - height / 2:.1f}" width="{max(end - start, 0.5):.1f}" '
         f'height="{height:.1f}"><title>{escaped(block.title)}</title></rect>'
     )
@@ -208,7 +210,7 @@ def _points(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:
         if point.label:
             beside = [other for other in places if other != place]
             is_left = any(_would_cover(place, other) for other in beside)
-            is_left |= place[0] > x.end - CHARACTER * len(point.label) - 10
+            is_left |= place[0] > x.end - CHARACTER_WIDTH * len(point.label) - 10
             anchor, at = ("end", place[0] - 8) if is_left else ("start", place[0] + 8)
             yield (
                 f'<text class="label" text-anchor="{anchor}" x="{at:.1f}" y="{place[1] + 4:.1f}">'
@@ -222,29 +224,38 @@ def _would_cover(place: tuple[float, float], other: tuple[float, float]) -> bool
 
 
 def _marker(point: Point, x: float, y: float) -> str:
-    kind = f"point s{point.series % SERIES}" + " hollow" * point.is_hollow
+    kind = f"point s{point.series % SERIES_COLOURS}"
+    if point.is_hollow:
+        kind += " hollow"
     shape = _shape(point.series, x, y)
     return f'<path class="{kind}" d="{shape}"><title>{escaped(point.title)}</title></path>'
 
 
 def _shape(series: int, x: float, y: float) -> str:
-    """The outline of a series' marker: series differ by shape as well as by colour."""
-    edges = {"l": x - RADIUS, "R": x + RADIUS, "t": y - RADIUS, "b": y + RADIUS, "x": x, "y": y}
+    """The outline of a series' marker, so that series differ by shape as well as by colour."""
+    edges = {
+        "l": x - RADIUS,
+        "R": x + RADIUS,
+        "t": y - RADIUS,
+        "b": y + RADIUS,
+        "x": x,
+        "y": y,
+    }
     rounded = {name: f"{edge:.1f}" for name, edge in edges.items()}
     return SHAPES[series % len(SHAPES)].format(r=RADIUS, **rounded)
 
 
 def _legend(names: Sequence[str]) -> Iterator[str]:
-    """The markers of the series with their names, flush right."""
+    """The markers of the series and their names, aligned to the right."""
     x = WIDTH - RIGHT - sum(map(_legend_width, names))
     for series, name in enumerate(names):
-        yield f'<path class="point s{series % SERIES}" d="{_shape(series, x + 6, 10)}"/>'
+        yield f'<path class="point s{series % SERIES_COLOURS}" d="{_shape(series, x + 6, 10)}"/>'
         yield f'<text class="legend" x="{x + 16:.1f}" y="14.0">{escaped(name)}</text>'
         x += _legend_width(name)
 
 
 def _legend_width(name: str) -> float:
-    return 30 + CHARACTER * len(name)
+    return 30 + CHARACTER_WIDTH * len(name)
 
 
 # ---- bars ----------------------------------------------------------------------------------------
@@ -253,7 +264,7 @@ BAR_WIDTH, BAR_HEIGHT = 400.0, 22.0
 
 
 def bar_svg(bar: Bar) -> str:
-    """A bar with its floor as a tick and the healthy range as a band; the text says the same."""
+    """A bar with its floor as a tick and its healthy range as a band."""
     said = (f"{bar.name}: {bar.value}", bar.share, bar.note.replace("`", ""))
     title = ", ".join(part for part in said if part)
     tone = bar.mark.tone if bar.mark else "plain"
@@ -281,7 +292,8 @@ def _along(share: float) -> float:
 def sparkline_svg(values: Sequence[float]) -> str:
     """A figure over the records of one machine, the newest on the right."""
     low, high = min(values), max(values)
-    span = max(high - low, 0.04 * high) or 1.0  # noise of 1 % does not fill the height
+    # Noise of 1 % must not fill the height.
+    span = max(high - low, 0.04 * high) or 1.0
     middle = (high + low) / 2
     step = 96 / max(len(values) - 1, 1)
     spots = [
