@@ -61,15 +61,13 @@ def _slow_dtypes(report: RunReport) -> Iterable[str]:
     best = best_products(report.benchmarks)
     peaks = _peaks(report, best)
     for narrow, wide in NARROWER.items():
-        if not peaks.get(narrow, 0.0) > peaks.get(wide, 0.0) > 0:
-            continue
-        if narrow not in best or wide not in best:
+        is_faster_on_paper = peaks.get(narrow, 0.0) > peaks.get(wide, 0.0) > 0
+        if not is_faster_on_paper or not {narrow, wide} <= best.keys():
             continue
         pair = best[narrow], best[wide]
         ratio = (pair[0].arithmetic_rate or 0.0) / (pair[1].arithmetic_rate or 1.0)
         noise = (1 + pair[0].spread) * (1 + pair[1].spread)
-        is_wide = any(each.is_wide for each in pair)
-        if is_wide and 1 / noise < ratio < noise:
+        if any(each.is_wide for each in pair) and 1 / noise < ratio < noise:
             yield f"too noisy to compare the rates of {narrow} and {wide}"
         elif ratio < 1:
             contended = " (contended)" if any(each.unsettled for each in pair) else ""

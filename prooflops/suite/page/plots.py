@@ -74,17 +74,16 @@ def _roofs(kernels: Sequence[Measurement], stream: Measurement | None) -> list[L
     right = 2 * max(intensities)
     recorded = max(each.number("roof_bytes_per_s") for each in kernels)
     bandwidth = stream.number("bytes_per_s") if stream else recorded
-    ceilings = []
-    for dtype in dtypes_of(kernels):
-        own = [each.number("ceiling_flop_per_s") for each in kernels if each.dtype == dtype]
-        ceilings.append((dtype, max(own)))
     lines = []
-    for series, (dtype, ceiling) in enumerate(ceilings):
+    highest = 0.0
+    for series, dtype in enumerate(dtypes_of(kernels)):
+        ceiling = max(x.number("ceiling_flop_per_s") for x in kernels if x.dtype == dtype)
+        highest = max(highest, ceiling)
         start = ceiling / bandwidth
         spots = [(min(start, right), ceiling), (max(2 * start, right), ceiling)]
         title = f"ceiling of {dtype}: {engineering(ceiling, 'FLOP/s')}"
         lines.append(Line(spots, series, title))
-    end = max(max(ceiling for _, ceiling in ceilings) / bandwidth, 2 * left)
+    end = max(highest / bandwidth, 2 * left)
     title = f"memory, {engineering(bandwidth, 'B/s')}"
     slope = [(left, left * bandwidth), (end, end * bandwidth)]
     return [*lines, Line(slope, None, title)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.run_report import by_topic
@@ -54,7 +53,6 @@ PREDICTIONS = (
     ("intensity", "FLOP/B", "intensity", "counted_intensity"),
     ("FLOPs", "FLOP", "flops", "counted_flops"),
 )
-NO_PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 def topic_table(claims: Sequence[Verdict]) -> list[list[str]]:
@@ -69,7 +67,7 @@ def topic_table(claims: Sequence[Verdict]) -> list[list[str]]:
 
 
 def benchmark_table(
-    benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]] = NO_PEAKS
+    benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]]
 ) -> list[list[str]]:
     """One row per benchmark, with the shares of both ceilings; a stream's peak is the bandwidth.
 
@@ -79,14 +77,10 @@ def benchmark_table(
     for bench in benchmarks:
         spread = spread_text(bench).partition(":")[0] + " wide" * bench.is_wide
         time = engineering(bench.median_s, "s")
-        rows.append([bench.name, time, spread, *rates_of(bench, peaks), bench.notes])
+        of_peak = share_of_peak(bench.info, peaks)
+        own = share(bench.info.get("share_of_ceiling"), "-")
+        rows.append([bench.name, time, spread, bench.rate_text, of_peak, own, bench.notes])
     return [BENCHMARKS_HEAD, *rows] if rows else []
-
-
-def rates_of(bench: Measurement, peaks: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Three cells: the rate, and its share of the vendor's peak and of the own ceiling."""
-    own = share(bench.info.get("share_of_ceiling"), "-")
-    return [bench.rate_text, share_of_peak(bench.info, peaks), own]
 
 
 def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:
@@ -106,16 +100,14 @@ def best_products(benchmarks: Sequence[Measurement]) -> dict[str, Measurement]:
     Contention only lowers a rate, so contended products are compared too, and marked.
     """
     best: dict[str, Measurement] = {}
-    for bench in benchmarks:
+    for bench in sorted(benchmarks, key=_rate, reverse=True):
         if bench.is_product and bench.dtype:
-            known = best.get(bench.dtype)
-            if known is None or _rate(bench) > _rate(known):
-                best[bench.dtype] = bench
-    return dict(sorted(best.items(), key=lambda item: -_rate(item[1])))
+            best.setdefault(bench.dtype, bench)
+    return best
 
 
 def rates_table(
-    benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]] = NO_PEAKS
+    benchmarks: Sequence[Measurement], peaks: Mapping[str, Mapping[str, float]]
 ) -> list[list[str]]:
     """The best rate of each dtype; no row without a product."""
     rows = []
