@@ -39,6 +39,10 @@ LLAMA = Transformer(
 GPT = Transformer(vocab_size=64, layers=2, dim=32, heads=4, hidden=128)
 BATCH, SEQUENCE = 8, 16
 
+each_model = pytest.mark.parametrize(
+    ("model", "ranks"), [(LLAMA, 4), (GPT, 2)], ids=["llama on 4", "gpt on 2"]
+)
+
 
 @contextmanager
 def world(*sizes, rank=0):
@@ -94,7 +98,7 @@ def arrays(model, split, recipe="fp32", batch=BATCH):
 
 @pytest.mark.parametrize("micro_batches", [1, pytest.param(2, marks=pytest.mark.prove)])
 @pytest.mark.parametrize("stage", [0, 2, 3])
-@pytest.mark.parametrize(("model", "ranks"), [(LLAMA, 4), (GPT, 2)], ids=["llama on 4", "gpt on 2"])
+@each_model
 def test_data_parallelism_moves_what_ddp_and_fsdp2_move(
     workloads, model, ranks, stage, micro_batches
 ):
@@ -165,7 +169,7 @@ def local_part(tensor):
 
 
 @pytest.mark.parametrize("sequence", [False, True], ids=["tensor", "sequence"])
-@pytest.mark.parametrize(("model", "ranks"), [(LLAMA, 4), (GPT, 2)], ids=["llama on 4", "gpt on 2"])
+@each_model
 def test_tensor_parallelism_moves_and_holds_what_torchs_styles_do(
     workloads, model, ranks, sequence
 ):
