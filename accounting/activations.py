@@ -194,7 +194,7 @@ def activation_bytes(
         raise ValueError(f"autocast must be None with checkpoint_every, got {autocast!r}")
     if not every:
         return sum(tensor.bytes for tensor in saved)
-    ends = sum(tensor.bytes for tensor in saved if not _in_block(tensor))
+    ends = sum(tensor.bytes for tensor in saved if tensor.part in ("embedding", "head"))
     # The first segment of a deep linear net has the batch as input, but the last one's output is
     # the input of the head.
     layers = sum(number for number, _ in layers_of(model)[0])
@@ -325,8 +325,3 @@ def _of_mlp(down: LinearMaps, tokens: int, dtype: str, gated: bool) -> Iterator[
         )
     # gate, silu(gate), up and their product; or up and gelu(up).
     yield SavedTensor("mlp", "hidden", rows * down.in_features, dtype, copies=4 if gated else 2)
-
-
-def _in_block(tensor: SavedTensor) -> bool:
-    """Whether the tensor belongs to the layers, which checkpointing covers."""
-    return tensor.part not in ("embedding", "head")

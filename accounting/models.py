@@ -34,7 +34,6 @@ from accounting.networks import (
     LLAMA3_8B,
     LLAMA3_70B,
     MIXTRAL_8X7B,
-    NORMS,
     DeepLinear,
     Transformer,
 )
@@ -49,7 +48,7 @@ from accounting.parts import (
 from accounting.roofline import Work
 
 __all__ = [
-    "GPT2_SMALL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "NORMS", "RULES",
+    "GPT2_SMALL", "LLAMA3_8B", "LLAMA3_70B", "MIXTRAL_8X7B", "RULES",
     "DeepLinear", "Model", "Transformer", "active_parameter_count", "backward_flops", "cache_bytes",
     "decoding_work", "forward_flops", "parameter_count",
     "parameter_counts", "recompute_flops", "rule_flops", "step_flops",

@@ -90,10 +90,10 @@ def optimizer_of(optimizer: Any) -> Optimizer:
     for row in rows:
         if all(bool(given.get(option)) == (option in row.options) for option in options):
             return row
-    is_name = isinstance(optimizer, str) and optimizer.lower() in OPTIMIZERS
-    return OPTIMIZERS[
-        validated_choice("optimizer", optimizer.lower() if is_name else optimizer, OPTIMIZERS)
-    ]
+    name = str(optimizer).lower()
+    if name in OPTIMIZERS:
+        return OPTIMIZERS[name]
+    return OPTIMIZERS[validated_choice("optimizer", optimizer, OPTIMIZERS)]
 
 
 def _is_class(kind: type, name: str) -> bool:

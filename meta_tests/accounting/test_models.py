@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting import models
 from accounting.models import DeepLinear, Transformer, parameter_counts
+from accounting.networks import NORMS
 from bench.models import build
 from prooflops import timing
 
@@ -37,7 +37,7 @@ def transformers(draw):
     kv_heads = draw(st.integers(1, 3))
     head_dim = draw(st.integers(1, 6)) * (1 if learned else 2)
     experts = draw(st.integers(1, 4))
-    norm = draw(st.sampled_from(models.NORMS))
+    norm = draw(st.sampled_from(NORMS))
     return Transformer(
         vocab_size=draw(size),
         layers=draw(st.integers(1, 4)),
