@@ -26,12 +26,12 @@ from bench.products import Operands
 from prooflops import timing
 
 Shape = tuple[int, int, int]
-# Calls a shape for so many seconds, and returns its FLOP/s.
+# A rate multiplies a shape for a number of seconds, and returns its FLOP/s.
 Rate = Callable[[Shape, float], float]
 
 # The share of the budget that is spent at the end of each stage of the screening.
 SHARES = {"outputs": 0.3, "k": 0.45, "neighbours": 0.6}
-# A window of the screening is this part of the budget.
+# The budget divided by this is the length of a window of the screening.
 WINDOWS_IN_BUDGET = 100
 FINALISTS = 6
 
@@ -49,13 +49,15 @@ class Space:
         return [(m, k, n) for m in self.m for k in self.k for n in self.n]
 
     def neighbours(self, shape: Shape) -> Iterator[Shape]:
-        """The transposed shape, then those one step away in one size."""
+        """The transposed shape, then the shapes that are one step away in one size."""
         m, k, n = shape
         if n in self.m and m in self.n:
             yield n, k, m
         for place, sizes in enumerate((self.m, self.k, self.n)):
             at = sizes.index(shape[place])
-            for other in (*sizes[max(at - 1, 0) : at], *sizes[at + 1 : at + 2]):
+            smaller = sizes[max(at - 1, 0) : at]
+            larger = sizes[at + 1 : at + 2]
+            for other in smaller + larger:
                 moved = list(shape)
                 moved[place] = other
                 yield moved[0], moved[1], moved[2]
@@ -71,15 +73,15 @@ class Found:
 
 
 def wave_efficiency(m: int, n: int, units: int, tile: tuple[int, int]) -> float:
-    """Share of the units' time that goes into outputs asked for: m·n / (waves·units·tile area)."""
+    """The share of the units' time that useful outputs take: m·n / (waves·units·tile area)."""
     tiles = math.ceil(m / tile[0]) * math.ceil(n / tile[1])
     return m * n / (math.ceil(tiles / units) * units * tile[0] * tile[1])
 
 
 def outputs(space: Space, units: int, tiles: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """All (m, n), each once: the first of each tile's ranking, then the second, and so on.
+    """All (m, n), each once, in turn from the rankings of the tiles and their transposes.
 
-    Each tile and its transpose have a ranking.
+    The first of each ranking are followed by the second ones, and so on.
     """
     both = {*tiles, *((width, height) for height, width in tiles)}
     rankings = [ranking(space, units, tile) for tile in sorted(both)]
@@ -90,7 +92,7 @@ def outputs(space: Space, units: int, tiles: Iterable[tuple[int, int]]) -> list[
 
 
 def ranking(space: Space, units: int, tile: tuple[int, int]) -> list[tuple[int, int]]:
-    """All (m, n): those first whose tiles fill whole waves best; among equals the larger ones."""
+    """All (m, n), sorted by how well their tiles fill whole waves, then from large to small."""
 
     def rank(size: tuple[int, int]) -> tuple[float, int]:
         m, n = size
@@ -140,10 +142,9 @@ def final(
 ) -> tuple[Shape, float]:
     """The best of a few shapes, and its rate.
 
-    A turn times each shape twice, in one order and in the reverse. After it the worse half is
-    dropped, by the median of each shape's rates. All turns take the same time, so windows grow as
-    the shapes get fewer. A turn that does not fit into the time left is not begun; `seen` has the
-    rates of shapes that were never timed here.
+    A turn times each shape twice, in one order and in the reverse. Then the half with the lower
+    median rates is dropped. All turns take the same time, so windows grow as the shapes get fewer.
+    A turn that does not fit into the time left is not begun: then the rates in `seen` decide.
     """
     left = list(shapes)
     again: dict[Shape, list[float]] = {shape: [] for shape in left}
@@ -152,7 +153,7 @@ def final(
         window = left_s() / turns / (2 * len(left))
         # A shape has two windows, each of two calls at least, the first of them untimed.
         calls = 2 * 2
-        shortest_turn_s = sum(calls * 2 * math.prod(shape) / seen[shape] for shape in left)
+        shortest_turn_s = sum(calls * flops_of(shape) / seen[shape] for shape in left)
         if shortest_turn_s > left_s():
             break
         for shape in (*left, *reversed(left)):
@@ -163,13 +164,17 @@ def final(
     return winner, median(again[winner] or [seen[winner]])
 
 
-# Tiles of outputs: about the blocks of BLAS libraries.
+def flops_of(shape: Shape) -> int:
+    return 2 * math.prod(shape)
+
+
+# BLAS libraries compute outputs in blocks of about these sizes.
 CPU_TILES = ((64, 64), (48, 32))
 GPU_TILES = ((128, 256), (128, 128))
 
 
 def units_of(device: torch.device) -> int:
-    """The units that work on tiles side by side: SMs of a GPU, threads of a CPU."""
+    """The number of units that work on tiles at once: SMs of a GPU, threads of a CPU."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).multi_processor_count)
     if device.type == "xpu":
@@ -205,7 +210,7 @@ def space_of(
 def whole_waves(units: int) -> set[int]:
     """Sides of the outputs whose tiles are one whole wave, with one tile for each unit.
 
-    132 SMs take 11 by 12 tiles of 128 x 256. Empty where the tiles would make a long strip.
+    132 SMs compute 11 by 12 tiles of 128 x 256. The set is empty if the tiles would form a strip.
 
     >>> sorted(whole_waves(132))
     [1408, 1536, 2816, 3072]
@@ -224,16 +229,16 @@ def rate_on(
     *,
     idle_s: float = 0.0,
 ) -> Rate:
-    """Times products by the calls of a window; with `idle_s`, the device rests before each window.
+    """A rate that times the calls of a window, after the device has rested for `idle_s`.
 
-    If `clock_share` knows which share of the highest clock runs, a rate is scaled to that clock.
-    Under a power limit the clock follows the work of the last half second: without the scaling, a
-    short window would measure the shapes before it.
+    If `clock_share` knows the share of the highest clock, the rate is scaled to the highest. Under
+    a power limit the clock follows the work of the last half second: without the scaling, a short
+    window would measure the shapes before it.
     """
 
     def rate(shape: Shape, window_s: float) -> float:
         multiply, flops = operands.multiply(*shape)
-        # The first call chooses its kernel.
+        # The library chooses a kernel in the first call.
         multiply()
         if idle_s:
             timing.synchronise(operands.device)
@@ -254,9 +259,9 @@ def calls_s(
 ) -> list[float]:
     """Seconds of each call within a window, of one call at least.
 
-    Two readings are subtracted only after the window: to subtract them is to wait for the device,
-    which would then rest between calls. `meanwhile` is called before that, while an accelerator
-    still works.
+    Two readings are subtracted only after the window. To subtract them is to wait for the device,
+    which would then rest between calls. Before the subtraction, while an accelerator still works,
+    `meanwhile` is called.
     """
     start = timer()
     function()

@@ -19,11 +19,10 @@ DIRECTIONS = ("to-device", "to-host")
 
 
 def overlap_share(first_s: float, second_s: float, together_s: float) -> float:
-    """How much of the shorter of two activities was hidden behind the longer: 1 all of it.
+    """The share of the shorter of two activities that was hidden behind the longer one.
 
-    It is 0 where one activity follows the other.
-
-    Below 0 they hindered one another, above 1 the times do not belong together; neither is clipped.
+    It is 0 where they ran one after the other, and below 0 where they slowed each other down. Above
+    1 the times do not belong together. Nothing is clipped.
 
     >>> overlap_share(2.0, 1.0, 2.0), overlap_share(2.0, 1.0, 3.0), overlap_share(2.0, 1.0, 2.5)
     (1.0, 0.0, 0.5)
@@ -44,9 +43,7 @@ class Transfer:
         return Work(0, self.source.nbytes)
 
     def check(self, got: Tensor) -> None:
-        """Raises AssertionError if the target differs from the source in any bit. The copy must be
-        over.
-        """
+        """Raises AssertionError if the target differs from the source, after the copy."""
         __tracebackhide__ = True
         wrong = int((got.cpu() != self.source.cpu()).sum())
         assert wrong == 0, f"{wrong} of {got.numel()} elements arrived changed"
@@ -57,20 +54,20 @@ def transfer(
 ) -> Transfer:
     """A copy in one of the DIRECTIONS.
 
-    Between pageable memory and a device none is really non-blocking.
+    A copy between pageable memory and a device blocks in any case.
     """
-    ends: list[Any] = [{"pin_memory": pinned}, {"device": device}]
-    at, to = ends if direction == "to-device" else reversed(ends)
-    # Never equal before the copy.
-    source, target = (
-        torch.randn(elements, **at),
-        torch.rand(elements, **to),
-    )
+    source_options: dict[str, Any] = {"pin_memory": pinned}
+    target_options: dict[str, Any] = {"device": device}
+    if direction == "to-host":
+        source_options, target_options = target_options, source_options
+    # Two distributions make source and target differ before the copy.
+    source = torch.randn(elements, **source_options)
+    target = torch.rand(elements, **target_options)
     return Transfer(lambda: target.copy_(source, non_blocking=not blocking), source, target)
 
 
 def in_parts(whole: Transfer, parts: int) -> Transfer:
-    """The same bytes, copied one part after the other."""
+    """A transfer of the same bytes, one part after the other."""
     pairs = list(zip(whole.target.chunk(parts), whole.source.chunk(parts), strict=True))
 
     def run() -> Tensor:
@@ -84,7 +81,7 @@ def in_parts(whole: Transfer, parts: int) -> Transfer:
 def beside(
     device: torch.device, main: Callable[[], object], aside: Callable[[], object]
 ) -> Callable[[], None]:
-    """Both at once: `aside` in a stream of its own, which the current one waits for. Unrun."""
+    """A function that runs `aside` in a stream of its own beside `main` in the current one."""
     module: Any = getattr(torch, device.type)
     stream = module.Stream(device)
 

@@ -1,7 +1,7 @@
-"""Models of any config that transformers knows: built on the meta device, one step counted.
+"""Counts a step of any model that transformers builds from a config, on the meta device.
 
-Parameters are those of the library's modules, FLOPs those of a counted step: exact for its code,
-in seconds instead of a millisecond. Remote code is never run.
+Parameters are those of the library's modules, FLOPs those of a counted step. Both are exact for the
+library's code, and take seconds instead of the milliseconds of formulas. Remote code is never run.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from prooflops.families.config import from_config as decoder_from_config
 from prooflops.families.decoders import MODEL_TYPES, WITHOUT_SIZE, UnreadError
 
 OLDEST_TRANSFORMERS_MAJOR = 5
-# Tasks of which a model is built where its config names no architecture that transformers has.
+# The first task that a type has decides its model, if the config names no known architecture.
 TASKS = (
     "ImageTextToText", "MaskedLM", "CausalLM", "Seq2SeqLM", "SpeechSeq2Seq", "CTC",
     "ImageClassification", "AudioClassification", "VideoClassification", "ObjectDetection",
     "SemanticSegmentation", "DepthEstimation", "",
 )  # fmt: skip
-# Values of a config that need code of its own.
-REMOTE = ("auto_map", "quantization_config")
+# These keys need code that transformers lacks.
+KEYS_OF_REMOTE_CODE = ("auto_map", "quantization_config")
 
 
 @dataclass(frozen=True, eq=False)
 class CountedModel(Parts):
     """The parts of a model that transformers builds; `source` names its class and the version.
 
-    Attention and experts run as plain products, each token with the experts chosen for it, over all
-    pairs of query and key. A model of text and images runs on its text alone, unless it compares
-    the two. `ignored` are the keys of the config that the library does not know. Corrections of a
-    router, buffers there, are the part "corrections": published counts include them.
+    Attention and experts run as plain products: attention over all pairs of query and key, each
+    token with the experts chosen for it. A model of text and images runs on its text alone, unless
+    it compares the two. `ignored` are the keys of the config that the library does not know. The
+    part "corrections" has those of a router: published counts include them, though the library
+    keeps them as buffers.
     """
 
     source: str = ""
@@ -89,9 +90,9 @@ def cached_config(name: str) -> Mapping[str, Any]:
 def from_library(values: Mapping[str, Any]) -> CountedModel:
     """The model of a config's values as transformers builds it.
 
-    Raises ValueError for a type that the library does not know, for values that it refuses, and for
-    keys of a decoder that neither the formulas nor the library know; ImportError without it. Warns
-    of other keys that the library ignores.
+    Raises ValueError for a type that the library does not know, and for values that it refuses.
+    Raises it also for keys of a decoder that neither the formulas nor the library know. Warns of
+    other keys that the library ignores. Raises ImportError without the library.
     """
     net = net_of(values, attention="eager", experts="batched_mm").eval()
     version = _version()
@@ -108,26 +109,27 @@ def from_library(values: Mapping[str, Any]) -> CountedModel:
         )
     source = f"counted: {type(net).__name__} of {version}"
     parts = parts_of(net, untied=values.get("tie_word_embeddings") is False)
-    # It follows the linear maps, so that it has a backward pass.
+    # They follow the linear maps, so that they have a backward pass.
     products: Any = CountedProducts("attention", net, source, parts, place=1, block_end=1)
     lists = parts.linear_maps, (products,), parts.other_parameters
     return CountedModel(*lists, source=source, ignored=ignored)
 
 
 def net_of(values: Mapping[str, Any], attention: str = "sdpa", experts: str = "grouped_mm") -> Any:
-    """The net that transformers builds of a config, on the meta device.
+    """The net that transformers builds from a config, on the meta device.
 
-    By default as it trains: attention is torch's fused one, and experts are multiplied in groups.
+    The defaults are those of training: attention is torch's fused one, and experts are multiplied
+    in groups.
     """
     import transformers
 
     version, name = _version(), str(values.get("model_type"))
     if name not in transformers.CONFIG_MAPPING:
         raise ValueError(f"{version} does not know model_type {name!r}")
-    own = {key: value for key, value in values.items() if key not in REMOTE}
+    own = {key: value for key, value in values.items() if key not in KEYS_OF_REMOTE_CODE}
     with _errors_named(version), without_values(), torch.device("meta"):
         config = transformers.CONFIG_MAPPING[name].from_dict(own)
-        # The library iterates over them, and fails at None.
+        # The library iterates over the architectures, and fails at None.
         config.architectures = config.architectures or []
         config.use_cache = config.get_text_config().use_cache = False
         parts = [getattr(config, part, None) for part in config.sub_configs]
@@ -153,11 +155,12 @@ def _version() -> str:
 def _ignored(values: Mapping[str, Any], config: Any, code: str) -> Iterator[str]:
     """Keys that the library's config stores, and that neither its class nor `code` names."""
     kind = type(config)
-    known = {*kind().to_dict(), *kind.attribute_map, *kind.sub_configs, *REMOTE}
+    known = {*kind().to_dict(), *kind.attribute_map, *kind.sub_configs, *KEYS_OF_REMOTE_CODE}
     code += getsource(sys.modules[kind.__module__])
     for key in values.keys() - known:
         is_read = WITHOUT_SIZE.fullmatch(key) or re.search(rf"\b{re.escape(key)}\b", code)
-        if key in vars(config) and values[key] not in (None, [], {}) and not is_read:
+        is_empty = values[key] in (None, [], {})
+        if key in vars(config) and not is_empty and not is_read:
             yield key
     for name in kind.sub_configs:
         if isinstance(values.get(name), Mapping):
@@ -166,15 +169,16 @@ def _ignored(values: Mapping[str, Any], config: Any, code: str) -> Iterator[str]
 
 
 def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callable[[Any], nn.Module]:
-    """What builds the architecture that the config names, or else the first task's that the type
-    has.
-    """
+    """Builds the architecture that the config names, else that of the first known task."""
     for architecture in values.get("architectures") or ():
         own: Any = getattr(transformers, str(architecture), None)
         if own is not None and getattr(own, "config_class", None) is type(config):
             return own._from_config  # type: ignore[no-any-return]
-    paired = getattr(config, "is_encoder_decoder", False)
-    for task in sorted(TASKS, key=lambda task: paired and "Seq2Seq" not in task):
+    tasks = list(TASKS)
+    if getattr(config, "is_encoder_decoder", False):
+        # Sorting is stable, and False comes first.
+        tasks.sort(key=lambda task: "Seq2Seq" not in task)
+    for task in tasks:
         auto = getattr(transformers, f"AutoModelFor{task}" if task else "AutoModel")
         if type(config) in auto._model_mapping:
             return auto.from_config  # type: ignore[no-any-return]
@@ -183,7 +187,7 @@ def _maker(transformers: Any, config: Any, values: Mapping[str, Any]) -> Callabl
 
 @contextmanager
 def _errors_named(version: str) -> Iterator[None]:
-    """What the library raises says who refuses the config."""
+    """Reraises any error as one that names the library and its version."""
     try:
         yield
     except Exception as error:

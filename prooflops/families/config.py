@@ -1,8 +1,7 @@
-"""Decoders from the `config.json` of Hugging Face repositories: plain JSON, read without
-transformers.
+"""Reads decoders from the `config.json` of Hugging Face repositories, without transformers.
 
-Every key of a config is either read, or known to change no size (`without_size` in
-`model_types.json`), or refused by name. `prooflops.counted.built` reads any other by transformers.
+Every key of a config is read, or known to change no size (`without_size` in `model_types.json`), or
+refused by name. `prooflops.counted.built` reads any other config by transformers.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ SIZES = (
 
 @checked(flags=("text_only",))
 def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str] = ()) -> Parts:
-    """The decoder that a `config.json` describes: a mapping, a path, a preset's name, or an object
-    of transformers.
+    """The decoder that a `config.json` describes.
 
-    `text_only` reads the text part of a model of text and images, without its encoder. `ignore`
-    names keys that change no size. Exact for the code in transformers 5; windows count for "causal"
-    pairs. For any other model see `prooflops.counted.built.from_config`.
+    `config` is a mapping, a path, a preset's name, or an object of transformers. `text_only` reads
+    the text part of a model of text and images, without its encoder. `ignore` names keys that
+    change no size. Exact for the code in transformers 5; windows count for "causal" pairs. For any
+    other model see `prooflops.counted.built.from_config`.
     Raises ValueError for an unknown type, a missing key, a size that no model can have, and a key
     that is neither read nor known to change nothing.
 
@@ -62,18 +61,16 @@ def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str]
             f"config is that of a model of more than text, {content.get('model_type')!r}; "
             "text_only=True reads its text_config, the part that handles text, alone"
         )
-    c = Config(content)
-    model = decoder(c)
-    c.nothing_else()
+    keys = Config(content)
+    model = decoder(keys)
+    keys.nothing_else()
     return model
 
 
 def content_of(
     config: Any, text_only: bool = False, ignore: Collection[str] = ()
 ) -> Mapping[str, Any]:
-    """The values of a config, or of its text part, but for those to ignore; its sizes are
-    checked.
-    """
+    """The checked values of a config, or of its text part, without the keys to ignore."""
     content = _values(config)
     if text_only and "text_config" in content:
         content = {"model_type": f"{content.get('model_type')}_text", **content["text_config"]}
@@ -121,7 +118,7 @@ def presets() -> dict[str, dict[str, Any]]:
 
 
 def validate_sizes(content: Mapping[str, Any], part: str = "") -> None:
-    """Refuses a size that is no `validated_size`, or that does not go with another one.
+    """Refuses a size that is no `validated_size`, or that contradicts another one.
 
     `part` precedes the keys of a model's part, as in "text_config.".
 
@@ -132,7 +129,7 @@ def validate_sizes(content: Mapping[str, Any], part: str = "") -> None:
     sizes = {}
     for name in SIZES:
         value = content.get(name)
-        # Some types have a list, with a size for each stage.
+        # In some types this is a list with a size for each stage.
         if value is not None and not isinstance(value, (list, tuple)):
             sizes[name] = validated_size(name, value, part)
     heads, groups = sizes.get("num_attention_heads"), sizes.get("num_key_value_heads")

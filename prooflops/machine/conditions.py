@@ -1,7 +1,7 @@
-"""The state of the device before, during and after a measurement, and what disturbed it.
+"""The conditions of a measurement: the device's state around it, and what disturbed it.
 
 A throttled or contended measurement is labelled, never dropped. Work at the default power limit
-is normal: its clock is a fact of the row, not a label.
+is normal, so its lower clock is a fact and no label.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from prooflops_gate.machine.contention import Watch
 from prooflops_gate.machine.core_speed import CoreSpeed, with_core_speed
 
 POWER_CAP = "power cap"
-# A clock that is lower by less has not fallen: GPUs step by 15 MHz, below 1 %.
-LEAST_FALL = 0.03
-# Totals of the host, which slow it whatever the clock of its GPU is.
-OF_HOST = ("temperature", "quota of the container")
+# GPUs change their clock in steps of 15 MHz, below 1 %.
+LEAST_FALL_OF_CLOCK = 0.03
+# These slow the host, whatever the clock of its GPU.
+REASONS_OF_HOST = ("temperature", "quota of the container")
 ANOTHER_PROCESS = "another process uses this GPU"
-# A whole run waits at most so long until its core runs at full speed.
+# In a whole run, the longest wait until the core runs at full speed.
 PATIENCE_S = 10.0
 
 
@@ -38,7 +38,7 @@ class Conditions(dict[str, Any]):
 
     @property
     def rival(self) -> str:
-        """That another process used the GPU before the measurement, in words; else empty."""
+        """Says that another process used the GPU before the measurement; else empty."""
         return ANOTHER_PROCESS if self["before"].get("processes", 1) > 1 else ""
 
     def start_rounds(self) -> None:
@@ -50,9 +50,10 @@ class Conditions(dict[str, Any]):
 def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Conditions]:
     """The conditions of the measurements in the block.
 
-    `before` and `after` (see `state`), `during` (see `prooflops.machine.sampling`; empty on a CPU),
-    `contention` (see `prooflops_gate.machine.contention`), and what `label_conditions` says of
-    them. `watch`: the one of the whole benchmark, if one runs.
+    They have the keys `before` and `after` (see `state`), `during` (see
+    `prooflops.machine.sampling`; empty on a CPU), `contention` (see
+    `prooflops_gate.machine.contention`), and those of `label_conditions`. `watch` is that of the
+    whole benchmark, if one runs.
     """
     record = Conditions(state(device), sampler_of(device))
     watch = watch or Watch()
@@ -75,18 +76,17 @@ def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Con
 
 @cache
 def core_speed() -> CoreSpeed:
-    """The one of this process: it knows the fastest work that any of its benchmarks saw."""
+    """The core speed of this process, relative to the fastest work of all its benchmarks."""
     return CoreSpeed(patience_s=PATIENCE_S)
 
 
 def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
     """What disturbed a measurement between two states: `throttled`, `contended`, `labels`, `facts`.
 
-    Throttled: by heat, a hardware slowdown, a power brake, or a power limit below the default,
-    where the clock fell by more than 3 % or nobody names the clock; a CPU also by the quota of a
-    container. Reasons count that the driver gave meanwhile or, in records without samples, at
-    either end, and totals that grew. Facts: the clock under the default power limit, and a lower
-    limit that did not slow the work.
+    A GPU is throttled by heat, a hardware slowdown, a power brake, or a power limit below the
+    default, if its clock fell by more than 3 % or is unknown. A host is throttled by heat or by the
+    quota of its container. See `reasons_of` for the reasons that count. Facts are the clock under
+    the default power limit, and a lower limit that did not slow the work.
 
     >>> limited = {"clock_mhz": 1490, "reasons": ["power cap"]}
     >>> label_conditions({"before": {"highest_clock_mhz": 1980}, "during": limited})["facts"]
@@ -95,7 +95,7 @@ def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
     before, after, contention = (seen.get(key, {}) for key in ("before", "after", "contention"))
     reasons = reasons_of(seen)
     fell, ran = _clock(seen)
-    slowing = reasons if fell else [reason for reason in reasons if reason in OF_HOST]
+    slowing = reasons if fell else [reason for reason in reasons if reason in REASONS_OF_HOST]
     throttled = [reason for reason in slowing if reason != POWER_CAP]
     facts: list[str] = []
     limit, default = before.get("power_limit_w"), before.get("default_power_w")
@@ -121,7 +121,11 @@ def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reasons_of(seen: Mapping[str, Any]) -> list[str]:
-    """Why the clock was not higher, by name, without the reasons that somebody requested."""
+    """The reasons why the clock was not higher, without those that somebody requested.
+
+    They are those of the samples, or of both ends in a record without samples, and the names of
+    totals that grew.
+    """
     before, during, after = (seen.get(key) or {} for key in ("before", "during", "after"))
     reasons = []
     for moment in (during,) if during else (before, after):
@@ -133,7 +137,7 @@ def reasons_of(seen: Mapping[str, Any]) -> list[str]:
 
 
 def _clock(seen: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether a GPU's clock fell, or may have, and the clock beside the highest in words."""
+    """Whether a GPU's clock fell or is unknown, and the clock beside the highest in words."""
     before, during, after = (seen.get(key) or {} for key in ("before", "during", "after"))
     highest = before.get("highest_clock_mhz")
     clocks = [moment.get("clock_mhz") for moment in ((during,) if during else (before, after))]
@@ -141,17 +145,20 @@ def _clock(seen: Mapping[str, Any]) -> tuple[bool, str]:
     if not known or not highest:
         return True, ""
     clock = sum(known) / len(known)
-    return clock < (1 - LEAST_FALL) * highest, f"{clock / 1e3:.2f} of {highest / 1e3:.2f} GHz"
+    return clock < (
+        1 - LEAST_FALL_OF_CLOCK
+    ) * highest, f"{clock / 1e3:.2f} of {highest / 1e3:.2f} GHz"
 
 
 def state(device: torch.device) -> dict[str, Any]:
     """The settings and readings that decide the speed of `device` now, without privileges.
 
-    A CPU: `threads` of torch, `affinity` (the cores it may run on), `governor`, `clock_mhz`.
-    An NVIDIA GPU: `clock_mhz` and `highest_clock_mhz`, `power_limit_w` and `default_power_w`,
-    `temperature_c`, `reasons` (why the clock is not higher, by name), `processes` that use it.
-    `totals`: counters that grow while the host is throttled.
-    `unread`: why a GPU was not read, which is no sign of a quiet device.
+    - A CPU has `threads` of torch, `affinity` (the cores it may run on), `governor` and
+      `clock_mhz`.
+    - An NVIDIA GPU has `clock_mhz` and `highest_clock_mhz`, `power_limit_w` and `default_power_w`,
+      `temperature_c`, `reasons` why the clock is not higher, and the number of `processes` that use
+      it. `unread` says why a GPU was not read.
+    - `totals` are counters that grow while the host is throttled.
     """
     found = {"threads": torch.get_num_threads(), **cpu.state()}
     if device.type == "cuda":

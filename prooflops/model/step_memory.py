@@ -33,9 +33,9 @@ STEP = ("forward", "backward", "update")
 
 @dataclass(frozen=True)
 class Trial:
-    """A model after its first two training steps, and the memory of these.
+    """A model after its first two training steps, and the memory of these steps.
 
-    The memory is None on a device that keeps no account of it.
+    `memory` is None on a device that does not count its bytes.
     """
 
     user_model: UserModel
@@ -56,8 +56,8 @@ class MemoryRow:
 class StepMemory:
     """The memory of a training step after the first one.
 
-    The peaks of phases are measured; the update is the optimizer's. Gradients are dropped where
-    they are set to None.
+    `phase_peaks` are measured; the phase "update" is the optimizer's step. `dropped_gradient_bytes`
+    are freed where gradients are set to None.
     """
 
     rows: tuple[MemoryRow, ...]
@@ -72,7 +72,7 @@ class StepMemory:
 
 def tried(user_model: UserModel) -> Trial:
     """Builds a model and takes two training steps; raises ModelError if that is impossible."""
-    # Otherwise torch's profiler prints when it starts and stops.
+    # By default torch's profiler prints when it starts and stops.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     compiled = compiled_frames()
     with naming(user_model.spec, user_model.option), user_code("a training step"):
@@ -88,27 +88,29 @@ def memory_of(trial: Trial) -> StepMemory | None:
     """The memory of the second step, measured and predicted."""
     if trial.memory is None:
         return None
-    instance, held = trial.instance, trial.memory
+    instance, measured = trial.instance, trial.memory
     user_model = trial.user_model
     prediction, why_not = prediction_of(
         instance, user_model.device, is_compiled=user_model.is_compiled
     )
-    live = {name: phase.live_bytes for name, phase in held.phases.items()}
+    live = {name: phase.live_bytes for name, phase in measured.phases.items()}
     inputs = {id(each): each for each in tensors_of((instance.arguments, instance.keywords))}
-    own = bytes_of([*instance.module.parameters(), *instance.module.buffers(), *inputs.values()])
+    own_bytes = bytes_of(
+        [*instance.module.parameters(), *instance.module.buffers(), *inputs.values()]
+    )
     gradients = [each.grad for each in instance.module.parameters() if each.grad is not None]
-    remarks = [_unexplained_bytes(live["model"] - own), why_not]
+    remarks = [_unexplained_bytes(live["model"] - own_bytes), why_not]
     is_lower_bound = prediction is not None and prediction.is_lower_bound
     if is_lower_bound:
         remarks.append(
             "the workspace of some kernels is not known: the predicted peak is a lower bound"
         )
-    predicted_held = peak = None
+    predicted_held_bytes = predicted_peak_bytes = None
     if prediction:
-        peak = predicted_peak(prediction)
+        predicted_peak_bytes = predicted_peak(prediction)
         phases = prediction.phases
-        predicted_held = phases["second forward"].live_bytes - phases["zero_grad"].live_bytes
-    charged = highest(held.phases[name].charged_peak_bytes for name in STEP)
+        predicted_held_bytes = phases["second forward"].live_bytes - phases["zero_grad"].live_bytes
+    charged = highest(measured.phases[name].charged_peak_bytes for name in STEP)
     if charged is not None:
         remarks.append(f"the caching allocator set aside {charged:,} B at the peak")
     state = [
@@ -116,18 +118,19 @@ def memory_of(trial: Trial) -> StepMemory | None:
         for each in tensors_of([*instance.optimizer.state.values()])
         if each.device.type == user_model.device.type
     ]
+    # Gradients of the first step are still there, and no activations are.
     measured_state = live["first update"] - live["first backward"]
     return StepMemory(
         rows=(
-            MemoryRow("parameters, buffers, inputs", own, live["model"]),
+            MemoryRow("parameters, buffers, inputs", own_bytes, live["model"]),
             MemoryRow("gradients", storage_bytes_of(gradients), live["backward"] - live["cleared"]),
             MemoryRow("optimizer state", bytes_of(state), measured_state),
-            MemoryRow(HELD, predicted_held, live["forward"] - live["cleared"]),
-            MemoryRow(PEAK, peak, measured_peak(held)),
+            MemoryRow(HELD, predicted_held_bytes, live["forward"] - live["cleared"]),
+            MemoryRow(PEAK, predicted_peak_bytes, measured_peak(measured)),
         ),
         remarks=tuple(filter(None, remarks)),
         is_peak_lower_bound=is_lower_bound,
-        phase_peaks={name: held.phases[name].peak_bytes for name in STEP},
+        phase_peaks={name: measured.phases[name].peak_bytes for name in STEP},
         dropped_gradient_bytes=live["first update"] - live["cleared"],
     )
 
@@ -135,8 +138,8 @@ def memory_of(trial: Trial) -> StepMemory | None:
 def measured_steps(user_model: UserModel) -> tuple[Instance, MeasuredMemory]:
     """A model after two steps, and the bytes of building and stepping it.
 
-    Attention on CUDA is flash or memory-efficient, as predicted, never cuDNN's, which keeps more;
-    the timed steps run whichever torch prefers.
+    On CUDA, cuDNN's attention is disabled here: it keeps more than flash or memory-efficient
+    attention, which are predicted. The timed steps run whichever torch prefers.
     """
     enabled = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -172,18 +175,16 @@ def marked_steps(build: Callable[[], Instance], mark: Callable[[str], None]) -> 
 def prediction_of(
     instance: Instance, device: torch.device, *, is_compiled: bool
 ) -> tuple[PredictedMemory | None, str]:
-    """The prediction on fake copies of a model, or None and why there is none: a model that reads
-    values cannot run without them.
-    """
+    """The prediction on fake copies of a model, or None and why there is none."""
     if is_compiled:
         return None, (
             "not predicted: compiled, and only the compiler knows what its graphs keep and fuse"
         )
     try:
-        # The steps before these have made the workspaces of cuBLAS.
+        # Earlier steps have made the workspaces of cuBLAS already.
         return Training().step(instance, device).predict(workspaces=False), ""
     except Exception as error:
-        # The user's code may do anything with a fake tensor.
+        # The user's code may read values, which a fake tensor lacks, or do anything else.
         return None, f"not predicted: {error_text(error)}"
 
 
@@ -199,7 +200,7 @@ def measured_peak(held: MeasuredMemory) -> int:
 
 
 def _unexplained_bytes(difference: int) -> str:
-    """What the allocator counts beyond the model's tensors, or does not see of them."""
+    """Explains a difference between the allocator's bytes and those of the model's tensors."""
     if difference < 0:
         return (
             f"{-difference:,} B of the model came from numpy or a file, "
@@ -211,13 +212,12 @@ def _unexplained_bytes(difference: int) -> str:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """numel × element_size, summed."""
+    """The sum of numel × element_size over these tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def storage_bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the tensors' storages, each once: a gradient may be a part of a larger tensor and
-    keep it.
-    """
+    """Bytes of the tensors' storages, each counted once."""
+    # A gradient may be a view that keeps a larger tensor alive.
     storages = [each.untyped_storage() for each in tensors]
     return sum({each._cdata: each.nbytes() for each in storages}.values())

@@ -46,7 +46,7 @@ def job(pytestconfig: pytest.Config) -> RankPlugin | None:
 
 @pytest.fixture(scope="session")
 def pace(pytestconfig: pytest.Config) -> str:
-    """quick, default or thorough."""
+    """The run's pace: "quick", "default" or "thorough"."""
     return pytestconfig.stash[RUN].pace
 
 

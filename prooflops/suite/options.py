@@ -1,4 +1,4 @@
-"""The suite's command-line options, by what they choose: the run, the machine, the results."""
+"""The suite's command-line options, which choose the run, the machine and the results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """All options and ini settings of the suite."""
+    """Adds all options and ini settings of the suite."""
     group = parser.getgroup("prooflops", "validate this machine")
     add_run_options(group)
     add_machine_options(group)
@@ -16,7 +16,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def add_run_options(group: pytest.OptionGroup) -> None:
-    """What is run, and for how long."""
+    """Adds options that choose what runs, and for how long."""
     group.addoption(
         "--device",
         help="cpu, cuda, cuda:1, mps, xpu, or all (each card); default: an accelerator, else cpu",
@@ -37,7 +37,7 @@ def add_run_options(group: pytest.OptionGroup) -> None:
 
 
 def add_machine_options(group: pytest.OptionGroup) -> None:
-    """What is expected of the machine."""
+    """Adds options that say what is expected of the machine."""
     group.addoption(
         "--peak",
         metavar="DTYPE=FLOP_PER_S",
@@ -67,7 +67,7 @@ def add_machine_options(group: pytest.OptionGroup) -> None:
 
 
 def add_result_options(group: pytest.OptionGroup) -> None:
-    """Where results go, and which are compared."""
+    """Adds options that say where results go, and which are compared."""
     group.addoption(
         "--report",
         metavar="DIR",

@@ -1,4 +1,4 @@
-"""Runs side by side: one column per run or, for many runs, per kind of machine and software."""
+"""Shows runs side by side, one column per run or per kind of machine and software."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from prooflops.suite.fleet.slow import LEAST_SLOWDOWN
 from prooflops.suite.page import delivery
 from prooflops_gate.console.tables import engineering, many, times_as
 
-# More single runs than this are grouped.
-MOST_COLUMNS = 8
+MOST_UNGROUPED_RUNS = 8
 # A crashed test settles nothing.
 UNSETTLED = ("not checked", "error")
-# Facts whose values name themselves.
-WITHOUT_NAME = ("kind", "node", "machines", "date")
+FACTS_SHOWN_WITHOUT_NAME = ("kind", "node", "machines", "date")
 
 
 @dataclass(frozen=True)
@@ -42,19 +40,23 @@ def column_of(title: str, runs: Sequence[NodeRun]) -> Column:
     spreads = collected(run.spreads for run in runs)
     claims = collected(run.verdicts for run in runs)
     figures = collected({each.name: each for each in run.figures} for run in runs)
-    settled = {claim: [x for x in found if x not in UNSETTLED] for claim, found in claims.items()}
+    settled = {}
+    for claim, found in claims.items():
+        verdicts = [verdict for verdict in found if verdict not in UNSETTLED]
+        if verdicts:
+            settled[claim] = counted(verdicts)
     return Column(
         title,
         counted(delivery.verdict(run.figures)[0].word for run in runs),
         {name: median(group) for name, group in times.items()},
         {name: max(group) for name, group in spreads.items()},
-        {claim: counted(found) for claim, found in settled.items() if found},
+        settled,
         {name: _figure_text(group) for name, group in figures.items()},
     )
 
 
 def counted(words: Iterable[str]) -> str:
-    """One word as it is; several with the number of each.
+    """The one word, or several words with the number of each.
 
     >>> counted(["holds", "holds"]), counted(["holds", "FAILS", "holds"])
     ('holds', 'holds ×2, FAILS ×1')
@@ -76,7 +78,7 @@ def _figure_text(found: Sequence[delivery.Figure]) -> str:
 
 def columns(runs: Sequence[NodeRun]) -> list[Column]:
     """Columns for these runs, oldest first. Titles show only the differences."""
-    if len(runs) <= MOST_COLUMNS:
+    if len(runs) <= MOST_UNGROUPED_RUNS:
         groups = [[run] for run in runs]
         facts = [
             {"kind": run.kind, "node": run.node, **run.software, "date": run.date[:19]}
@@ -109,8 +111,11 @@ def distinguishing(rows: Sequence[Mapping[str, str]]) -> list[str]:
         shown = differ
     titles = []
     for row in rows:
-        words = [row[key] if key in WITHOUT_NAME else f"{key} {row[key]}"
-                 for key in shown if row[key]]  # fmt: skip
+        words = []
+        for key in shown:
+            if row[key]:
+                name = "" if key in FACTS_SHOWN_WITHOUT_NAME else f"{key} "
+                words.append(name + row[key])
         titles.append(", ".join(words) or row["kind"])
     return titles
 
@@ -169,7 +174,7 @@ def is_within_spread(first: Column, column: Column, name: str) -> bool:
 
 
 def changes(shown: Sequence[Column]) -> list[str]:
-    """What got slower or faster than in the first column, a sentence for each other one."""
+    """One sentence per further column: what got slower or faster than in the first."""
     first = shown[0]
     return [
         f"{column.title}, against {first.title}: {_change(first, column)}" for column in shown[1:]
