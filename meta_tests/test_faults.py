@@ -1,4 +1,4 @@
-"""Every planted fault is noticed by the checks it names; all of a run share one process."""
+"""The checks that a planted fault names notice it; all faults of a run share one process."""
 
 import importlib
 import re

@@ -30,12 +30,13 @@ H100 = "H100 SXM5 80GB"
 H100_BF16_FLOP_PER_S = 989.4e12
 NOTHING = MappingProxyType({})
 
-# The figure of an H100, its value, the share at the clock that ran, and whether that is enough.
+# Each row is a figure of an H100, its value, the share at the actual clock, and whether it
+# suffices.
 DECIDED = [
     ("fp32", 0.08, None, False),
     ("int8", 0.4, None, False),
     ("bf16", 0.58, None, False),
-    # The clock is high and the kernel slow: by the rate alone the card would pass.
+    # The clock is high and the kernel slow. By the rate alone the card would pass.
     ("bf16", 0.7, 0.7, False),
     ("fp16", 0.7, 0.8, True),
     ("copy", 0.72, None, False),
@@ -56,7 +57,7 @@ def test_a_figure_reaches_its_floor_or_falls_short(figure, value, at_clock, is_e
     assert floor_of(H100, figure).is_met(value, at_clock) == is_enough
 
 
-# The share of its dense peak that a healthy card does in products.
+# A healthy card reaches this share of its dense peak in products.
 HEALTHY = {
     H100: 0.79,
     "H200 SXM 141GB": 0.79,
@@ -159,7 +160,7 @@ def deliver(figure, slower_at_first=1.0):
     return info["delivers"]
 
 
-# The figure, the rate that is lowered and its factor, NVML's readings, and the cause.
+# Each row is a figure, the rate that is lowered and its factor, NVML's readings, and the cause.
 SLOWED = [
     ("to-device", "to-device", 0.5, {"width": 8}, "PCI Express lanes 8 of 16"),
     ("to-host", "to-host", 0.25, {"generation": 3}, "PCI Express generation 3 of 5"),

@@ -1,8 +1,7 @@
 """Faults in torch, formulas, clocks and the simulated card that benchmarks must notice.
 
-A benchmark must not record a figure that is wrong: its clock has to wait for the device, its inputs
-are random, its FLOPs and bytes are those that were counted, its result is right, and its rate is
-possible.
+A benchmark must not record a wrong figure. Its clock must wait for the device, its inputs must be
+random, its FLOPs and bytes must be those counted, its result right, and its rate possible.
 """
 
 from __future__ import annotations
@@ -55,23 +54,25 @@ def all_inputs_are_zeros(patch):
 
 @fault(MATMUL, options=ON_CARD, saying="a product of fp32 differs from fp64 by nan")
 def a_product_stops_working_after_twenty_calls(patch):
-    right, calls = torch.mm, [0]
+    right = torch.mm
+    calls = []
 
     def mm(a, b, *, out):
-        calls[0] += out.shape == (256, 256)
-        return right(a, b, out=out) if calls[0] <= 20 else out.mul_(1.0)
+        if out.shape == (256, 256):
+            calls.append(out.shape)
+        return right(a, b, out=out) if len(calls) <= 20 else out.mul_(1.0)
 
     patch.setattr(torch, "mm", mm)
 
 
 @fault(PARTS, options=ON_CARD, saying="bytes are declared", instead_of="bench.transfers.in_parts")
 def the_last_part_is_forgotten(right, whole, parts):
-    less = replace(whole, source=whole.source[:-64], target=whole.target[:-64])
-    return replace(right(whole, parts), run=right(less, parts).run)
+    shortened = replace(whole, source=whole.source[:-64], target=whole.target[:-64])
+    return replace(right(whole, parts), run=right(shortened, parts).run)
 
 
 def halved(field):
-    """Stands for a formula, and says half of its FLOPs or bytes."""
+    """Returns a stand-in for a formula with half of its FLOPs or bytes."""
 
     def formula(right, *arguments, **options):
         work = right(*arguments, **options)
@@ -103,7 +104,7 @@ fault(
 @fault(KERNEL, instead_of="torch.clamp", options=ON_CARD, saying="differs from fp64")
 def the_last_element_of_torch_clamp_is_wrong(clamp, *arguments, out=None, **options):
     result = clamp(*arguments, out=out, **options)
-    # Unseen by those who count.
+    # Counters of FLOPs and bytes must not see this addition.
     with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
         if out is not None:
             out.view(-1)[-1:].add_(1.0)
@@ -111,7 +112,7 @@ def the_last_element_of_torch_clamp_is_wrong(clamp, *arguments, out=None, **opti
 
 
 def flush_without_memory(self):
-    # The device is as busy as with a right one.
+    # The device is as busy as during a right flush.
     torch.cuda._sleep(10**5)
     self.calls += 1
 
@@ -124,10 +125,12 @@ def flushed(x, below):
 
 
 def casting(change):
-    """Has casts to fp16 go through `change` first."""
+    """Changes the values of a cast to fp16 by `change` before the cast."""
 
     def to(right, x, *arguments, **options):
-        return right(change(x) if arguments[:1] == (torch.float16,) else x, *arguments, **options)
+        if arguments[:1] == (torch.float16,):
+            x = change(x)
+        return right(x, *arguments, **options)
 
     return stand_in("torch.Tensor.to", to)
 
@@ -155,7 +158,8 @@ def the_clock_does_not_wait_for_the_device(_original, device="cpu"):
     saying="is it the sparse one",
 )
 def the_peak_is_that_of_sparse_products(dense, *arguments):
-    return (peak := dense(*arguments)) and 2 * peak
+    peak = dense(*arguments)
+    return None if peak is None else 2 * peak
 
 
 wrong_value(
@@ -270,10 +274,8 @@ def products_of_bf16_lose_normal_numbers(mm, a, b, **_):
     saying="fp32 products by 1 keep 10 bits of a fraction, but should keep 23",
 )
 def products_of_fp32_keep_ten_bits(mm, a, b, **_):
-    return mm(
-        torch.where(a.abs() < 2.0 ** (-100), a, (a.view(torch.int32) & ~8191).view(torch.float32)),
-        b,
-    )
+    ten_bits = (a.view(torch.int32) & ~0x1FFF).view(torch.float32)
+    return mm(torch.where(a.abs() < 2.0 ** (-100), a, ten_bits), b)
 
 
 @fault(

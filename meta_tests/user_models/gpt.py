@@ -1,6 +1,6 @@
 """A decoder in the manner of Hugging Face.
 
-It has keyword inputs, an output with loss and logits, and is handed out in eval mode.
+It has keyword inputs, its output has a loss and logits, and the factory returns it in eval mode.
 """
 
 from collections import OrderedDict
@@ -33,14 +33,14 @@ class Block(nn.Module):
 
     def forward(self, x):
         batch, length, _ = x.shape
-        heads = (
+        query, key, value = (
             self.c_attn(self.ln_1(x))
             .view(batch, length, 3, HEADS, WIDTH // HEADS)
             .permute(2, 0, 3, 1, 4)
         )
-        scores = heads[0] @ heads[1].transpose(-1, -2) / (WIDTH // HEADS) ** 0.5
+        scores = query @ key.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5
         mask = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
-        mixed = scores.masked_fill(mask, float("-inf")).softmax(-1) @ heads[2]
+        mixed = scores.masked_fill(mask, float("-inf")).softmax(-1) @ value
         x = x + self.dropout(self.c_proj(mixed.transpose(1, 2).reshape(batch, length, WIDTH)))
         return x + self.dropout(self.c_out(functional.gelu(self.c_fc(self.ln_2(x)))))
 

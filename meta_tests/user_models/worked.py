@@ -19,8 +19,7 @@ GPT = Transformer(
 )
 GPT_TOKENS = gpt.BATCH * gpt.LENGTH
 
-# Multiply-adds of each convolution on 4 images of 16 x 16:
-# images · positions · outputs · inputs · kernel.
+# Each convolution's positions in 4 images, and its weights (outputs · inputs · kernel).
 RESNET_CONVOLUTIONS = {
     "conv1": (4 * 16 * 16, 8 * 3 * 9),
     "layer1.conv1": (4 * 8 * 8, 16 * 8 * 9),
@@ -35,11 +34,13 @@ RESNET_CONVOLVED = sum(
     2 * positions * weights for positions, weights in RESNET_CONVOLUTIONS.values()
 )
 RESNET_WEIGHTS = sum(weights for _, weights in RESNET_CONVOLUTIONS.values())
-RESNET_FIRST = 2 * 4 * 16 * 16 * 8 * 3 * 9
+RESNET_FIRST_FLOPS = 2 * 4 * 16 * 16 * 8 * 3 * 9
 
-OWN_SQUARE = (
-    2 * 8 * own.WIDTH * own.WIDTH
-)  # FLOPs of a (32, 32) matrix that every one of the 8 examples meets once
+OWN_EXAMPLES, OWN_INPUTS, OWN_OUTPUTS, OWN_IDLE_OUTPUTS = 8, 16, 4, 8
+OWN_FIRST_FLOPS = 2 * OWN_EXAMPLES * OWN_INPUTS * own.WIDTH
+OWN_HEAD_FLOPS = 2 * OWN_EXAMPLES * own.WIDTH * OWN_OUTPUTS
+# One (width, width) matrix multiplies all examples once.
+OWN_SQUARE_FLOPS = 2 * OWN_EXAMPLES * own.WIDTH * own.WIDTH
 OWN_PARAMETERS = (16 + 1 + 2 * (32 + 1) + 2 * 32 + 1) * 32 + (32 * 8 + 8) + (32 * 4 + 4)
 
 PARAMETERS = {
@@ -47,37 +48,43 @@ PARAMETERS = {
     "gpt": parameter_count(GPT),
     "own": OWN_PARAMETERS,
 }
-TOKENS = {"resnet": (4, "examples"), "gpt": (GPT_TOKENS, "tokens"), "own": (8, "examples")}
+TOKENS = {
+    "resnet": (4, "examples"),
+    "gpt": (GPT_TOKENS, "tokens"),
+    "own": (OWN_EXAMPLES, "examples"),
+}
+# The shared matrix is used three times, the frozen one once, and each expert by half the examples.
+OWN_SQUARES = 3 + 1 + 1
 FORWARD = {
     "resnet": RESNET_CONVOLVED + 2 * 4 * 32 * 10,
     "gpt": forward_flops(GPT, gpt.BATCH, gpt.LENGTH),
-    "own": 2 * 8 * 16 * 32
-    + (3 + 1 + 1) * OWN_SQUARE
-    + 2 * 8 * 32 * 4,  # shared, frozen, the two halves of the experts
+    "own": OWN_FIRST_FLOPS + OWN_SQUARES * OWN_SQUARE_FLOPS + OWN_HEAD_FLOPS,
 }
 BACKWARD = {
-    "resnet": 2 * FORWARD["resnet"] - RESNET_FIRST,
+    "resnet": 2 * FORWARD["resnet"] - RESNET_FIRST_FLOPS,
     "gpt": backward_flops(GPT, gpt.BATCH, gpt.LENGTH),
-    "own": 2 * FORWARD["own"] - 2 * 8 * 16 * 32 - OWN_SQUARE,
+    "own": 2 * FORWARD["own"] - OWN_FIRST_FLOPS - OWN_SQUARE_FLOPS,
 }
 
-# What the rule of thumb has more than the counted FLOPs, forward and backward, by reason.
+# The rule of thumb counts a product also for parameters that are vectors, and none for attention.
 GPT_VECTORS = gpt.LAYERS * ((3 + 1 + 4 + 1) + 4) * gpt.WIDTH + 2 * gpt.WIDTH
 GPT_ATTENTION = gpt.LAYERS * 2 * 2 * gpt.BATCH * gpt.LENGTH**2 * gpt.WIDTH
-OWN_VECTORS = (1 + 1 + 1 + 1) * 32 + 4  # three biases and the scale; the head's bias
-OWN_IDLE = 32 * 8 + 8
+# Three biases and the scale are as long as the width; the head has a bias, too.
+OWN_VECTORS = (3 + 1) * own.WIDTH + OWN_OUTPUTS
+OWN_IDLE = own.WIDTH * OWN_IDLE_OUTPUTS + OWN_IDLE_OUTPUTS
 
 
 def both_passes(forward):
-    """The backward pass has twice as much."""
+    """A difference in the forward pass, and twice as much in the backward pass."""
     return forward, 2 * forward
 
 
+# Each reason makes the rule exceed the counted FLOPs by this much, forward and backward.
 PARTS = {
     "resnet": {
         flop_difference.CONVOLVED: both_passes(2 * 4 * RESNET_WEIGHTS - RESNET_CONVOLVED),
         flop_difference.ELEMENTWISE: both_passes(2 * 4 * (RESNET_NORMS + 10)),
-        flop_difference.INPUT_GRADIENT: (0, RESNET_FIRST),
+        flop_difference.INPUT_GRADIENT: (0, RESNET_FIRST_FLOPS),
     },
     "gpt": {
         flop_difference.LOOKED_UP: both_passes(2 * GPT_TOKENS * gpt.POSITIONS * gpt.WIDTH),
@@ -85,12 +92,12 @@ PARTS = {
         flop_difference.ACTIVATIONS: both_passes(-GPT_ATTENTION),
     },
     "own": {
-        flop_difference.ELEMENTWISE: both_passes(2 * 8 * OWN_VECTORS),
-        flop_difference.SHARED: both_passes(-2 * OWN_SQUARE),
-        flop_difference.PARTLY_USED: both_passes(OWN_SQUARE),
-        flop_difference.UNUSED: both_passes(2 * 8 * OWN_IDLE),
-        flop_difference.FROZEN: (0, OWN_SQUARE),
-        flop_difference.INPUT_GRADIENT: (0, 2 * 8 * 16 * 32),
+        flop_difference.ELEMENTWISE: both_passes(2 * OWN_EXAMPLES * OWN_VECTORS),
+        flop_difference.SHARED: both_passes(-2 * OWN_SQUARE_FLOPS),
+        flop_difference.PARTLY_USED: both_passes(OWN_SQUARE_FLOPS),
+        flop_difference.UNUSED: both_passes(2 * OWN_EXAMPLES * OWN_IDLE),
+        flop_difference.FROZEN: (0, OWN_SQUARE_FLOPS),
+        flop_difference.INPUT_GRADIENT: (0, OWN_FIRST_FLOPS),
     },
 }
 
