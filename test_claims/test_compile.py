@@ -22,7 +22,7 @@ from test_claims.oracles.scalars import integers
 from test_claims.oracles.tensors import metered
 
 pytestmark = [
-    # An import of torch.compile uses a part of torch that torch has deprecated.
+    # torch.compile imports a deprecated part of torch.
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
     # `compiled_anew` disables the cache.
     pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled:UserWarning"),
@@ -31,7 +31,7 @@ pytestmark = [
 
 @pytest.fixture(scope="session", autouse=True)
 def without_the_compilers_trace():
-    """A failure's output would hold hundreds of lines that torch.compile logs for its own tools."""
+    """Keeps the hundreds of lines that torch.compile logs out of the output of a failure."""
     logger = logging.getLogger("torch.__trace")
     before = logger.propagate
     logger.propagate = False
@@ -49,17 +49,18 @@ def dropout(x):
 
 
 def chain(*matrices):
-    """a @ b @ c and so on."""
+    """The product a @ b @ c and so on."""
     return functools.reduce(torch.matmul, matrices)
 
 
 def einsum_chain(*matrices):
-    letters = list(pairwise("abcdef"[: len(matrices) + 1]))
-    return torch.einsum(f"{','.join(map(''.join, letters))}->a{letters[-1][1]}", *matrices)
+    letters = "abcdef"[: len(matrices) + 1]
+    operands = ",".join(first + second for first, second in pairwise(letters))
+    return torch.einsum(f"{operands}->a{letters[-1]}", *matrices)
 
 
 def products(a, b):
-    """The product alone, with a bias and in a batch."""
+    """The product alone, with a bias, and in a batch."""
     return torch.stack(
         [a @ b, torch.addmm(torch.zeros_like(b), a, b), torch.bmm(a[None], b[None])[0]]
     )
@@ -69,13 +70,12 @@ def scaled(x):
     return 2 * x + 1
 
 
-# Each of these is compiled once a session: the first call of torch.compile takes ten seconds
-# where no cache helps it.
+# The functions below are compiled once a session: without a cache the first call takes ten seconds.
 
 
 @pytest.fixture(scope="session")
 def x(device, sizing):
-    """Larger than most caches: fusing saves passes over the memory."""
+    """Numbers that exceed most caches, so that fusing saves passes over the memory."""
     wanted = 2**20 if device.type == "cpu" else 2**26
     return torch.randn(
         sizing.fitting(wanted, lambda elements: 8 * 4 * elements, least=2**20), device=device
@@ -104,17 +104,18 @@ def wave(x):
     scope="session", params=[(gelu, 9), (horner, 8), (wave, 6)], ids=["gelu", "horner", "wave"]
 )
 def fused(request, x):
-    """A function of so many operations, the same compiled, and how many kernels that has."""
+    """A function, its compiled form, its number of operations, and that of its compiled kernels."""
     from torch._inductor import metrics
 
-    (function, operations), _ = request.param, metrics.reset()
+    function, operations = request.param
+    metrics.reset()
     as_one = compiled(fresh(function), x)
     return function, as_one, operations, metrics.generated_kernel_count
 
 
 @pytest.fixture(scope="session")
 def matrices(device):
-    """Three, whose product is cheap only from the right."""
+    """Three matrices, whose product is cheap only from the right."""
     n = 512 if device.type == "cpu" else 4096
     return [integers(*shape, device=device) for shape in ((n, n), (n, n), (n, n // 64))]
 
@@ -124,15 +125,15 @@ def compiled_chain(matrices):
     return compiled(chain, *matrices)
 
 
-def graphs_after_each(sizes_, device, **options):
-    """Graphs compiled so far after each call with tensors of these sizes; how often one ran."""
+def graphs_after_each(lengths, device, **options):
+    """The number of graphs after each call with a vector of these lengths, and of all runs."""
     backend = Graphs()
     counts = []
     function = torch.compile(fresh(scaled), backend=backend, **options)
-    for size in sizes_:
-        result = function(torch.ones(size, device=device))
+    for length in lengths:
+        result = function(torch.ones(length, device=device))
         counts.append(backend.compiled)
-        equal(result, torch.full((size,), 3.0), "the compiled result", size=size)
+        equal(result, torch.full((length,), 3.0), "the compiled result", length=length)
 
     return counts, backend.runs
 
@@ -195,7 +196,7 @@ def test_what_else_changes_compiles_once_more_and_is_then_reused_too(device, cha
 def test_beyond_a_limit_of_compilations_calls_run_uncompiled(device, record_figure):
     from torch._dynamo import config
 
-    # Its name before 2.7 was the second.
+    # Before torch 2.7 the limit had the second name.
     names = ("recompile_limit", "cache_size_limit")
     limit = next(name for name in names if hasattr(config, name))
     record_figure(f"at most {getattr(config, limit)} compilations of a function")
@@ -236,12 +237,12 @@ def test_all_operations_become_one_that_allocates_its_result_alone(device, fused
 
     if metered(device) != device:
         return
-    with measured_memory(device) as uncompiled:
+    with measured_memory(device) as separate:
         function(x)
-    with measured_memory(device) as compiled_:
+    with measured_memory(device) as fused_memory:
         as_one(x)
-    tensors = uncompiled.allocated_bytes // x.nbytes, compiled_.allocated_bytes / x.nbytes
-    equal(tensors, (operations, 1), "tensors allocated, uncompiled and compiled")
+    equal(separate.allocated_bytes // x.nbytes, operations, "tensors allocated uncompiled")
+    equal(fused_memory.allocated_bytes / x.nbytes, 1, "tensors allocated compiled")
 
 
 @pytest.mark.claim("compile.fuses", "compile.better-than-hand")
@@ -273,7 +274,7 @@ def test_a_product_ordered_by_hand_beats_the_compiled_one(compiled_chain, matric
 
 
 def compiled_anew(function, *arguments):
-    """Compiled without the cache on disk, whose keys do not hold whether opt_einsum was there."""
+    """Compiles without the cache on disk, whose keys ignore whether opt_einsum is enabled."""
     from torch._inductor import config
 
     with config.patch(force_disable_caches=True):
@@ -281,26 +282,31 @@ def compiled_anew(function, *arguments):
 
 
 def least_flops(widths):
-    """Of a chain of matrices, by the last product that is made of it: all orders there are."""
-    splits = range(1, len(widths) - 1)
-    parts = ((at, least_flops(widths[: at + 1]) + least_flops(widths[at:])) for at in splits)
-    return min((both + 2 * widths[0] * widths[at] * widths[-1] for at, both in parts), default=0)
+    """The FLOPs of a chain of matrices in its cheapest order.
+
+    Every split of the chain into two chains is tried as its last product.
+    """
+    orders = []
+    for split in range(1, len(widths) - 1):
+        last_product = 2 * widths[0] * widths[split] * widths[-1]
+        left, right = widths[: split + 1], widths[split:]
+        orders.append(least_flops(left) + least_flops(right) + last_product)
+    return min(orders, default=0)
 
 
-# Cheap from the right alone, and cheapest in an order that begins in the middle.
-FROM_THE_RIGHT = [12, 12, 12, 2]
-FROM_THE_MIDDLE = [7, 12, 2, 11, 3]
-OF_EINSUM = pytest.mark.claim("compile.best-order")
+CHEAP_FROM_THE_RIGHT = [12, 12, 12, 2]
+CHEAPEST_FROM_THE_MIDDLE = [7, 12, 2, 11, 3]
+BEST_ORDER = pytest.mark.claim("compile.best-order")
 
 
 @pytest.mark.parametrize(
     ("function", "enabled", "widths"),
     [
-        pytest.param(einsum_chain, False, FROM_THE_MIDDLE, marks=OF_EINSUM),
-        pytest.param(einsum_chain, True, FROM_THE_RIGHT, marks=OF_EINSUM),
-        pytest.param(einsum_chain, True, FROM_THE_MIDDLE, marks=OF_EINSUM),
+        pytest.param(einsum_chain, False, CHEAPEST_FROM_THE_MIDDLE, marks=BEST_ORDER),
+        pytest.param(einsum_chain, True, CHEAP_FROM_THE_RIGHT, marks=BEST_ORDER),
+        pytest.param(einsum_chain, True, CHEAPEST_FROM_THE_MIDDLE, marks=BEST_ORDER),
         pytest.param(
-            chain, True, FROM_THE_RIGHT, marks=pytest.mark.claim("compile.better-than-hand")
+            chain, True, CHEAP_FROM_THE_RIGHT, marks=pytest.mark.claim("compile.better-than-hand")
         ),
     ],
 )
@@ -320,10 +326,10 @@ def test_a_chain_runs_from_the_left_unless_an_einsum_has_opt_einsum(function, en
 
 
 def ones_and_a_bit(device, bit, size=300):
-    """1 + 2^-bit everywhere, and a permutation.
+    """A matrix of 1 + 2^-bit everywhere, and a permutation.
 
-    Each product has one term, so only precision can be lost. More elements than kernels take for
-    few.
+    Each output has one term, so only precision can be lost. At this size kernels are those of large
+    products.
     """
     ones = torch.full((size, size), 1 + 2.0**-bit, device=device)
     return ones, torch.eye(size, device=device).flip(0)
@@ -357,7 +363,7 @@ def test_autocast_lowers_the_precision_compiled_and_uncompiled(device):
 
 @pytest.mark.claim("compile.same-values")
 def test_compiled_and_uncompiled_agree_to_rounding_for_any_number(compiled_gelu, x, record_figure):
-    """On random bit patterns: every exponent, subnormals, infinities and NaNs are among them."""
+    """Random bit patterns have every exponent, subnormals, infinities and NaNs among them."""
     generator = torch.Generator().manual_seed(0)
     bits = torch.randint(-(2**31), 2**31, x.shape, generator=generator).to(torch.int32)
     patterns = bits.view(torch.float32).to(x.device)
@@ -412,7 +418,7 @@ def test_a_compiled_net_has_outputs_and_gradients_of_the_uncompiled_one(device):
     torch.manual_seed(0)
     layers = [torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)]
     net = torch.nn.Sequential(torch.nn.LayerNorm(64), *layers).to(device)
-    # Three dimensions, and the last one not the densest.
+    # The inputs have three dimensions, of which the last is not contiguous.
     inputs = torch.randn(4, 64, 30, device=device).mT
 
     def outputs_and_gradients(forward):

@@ -21,25 +21,23 @@ from test_claims.oracles.dispatched import counting, linear_net
 from test_claims.oracles.kernels import product
 from test_claims.oracles.messages import agree, at_least, at_most, between, close, equal
 from test_claims.oracles.sharding import beside_a_second_rank
-from test_claims.strategies import (
-    fewer,
-    sizes,
-)
+from test_claims.strategies import fewer, sizes
 
 H100 = ACCELERATORS["H100 SXM5 80GB"]
-# The lecture's product, and its times on an H100.
+# The lecture multiplies this product on an H100.
 EXAMPLE = (16384, 32768, 8192)
 FP32_S, BF16_S = 0.16, 0.03
 
 
 def shares_of_peak():
     """Measured products of fp32 and bf16 as a share of the card's peak, by card and dtype."""
-    return {
-        f"{card.card} {dtype}": getattr(card, dtype) * 1e12 / peak
-        for card in published.PRODUCTS
-        for dtype in ("fp32", "bf16")
-        if (peak := peak_flop_per_s(ACCELERATORS[card.card], dtype))
-    }
+    shares = {}
+    for row in published.PRODUCTS:
+        for dtype in ("fp32", "bf16"):
+            peak = peak_flop_per_s(ACCELERATORS[row.card], dtype)
+            if peak:
+                shares[f"{row.card} {dtype}"] = getattr(row, dtype) * 1e12 / peak
+    return shares
 
 
 @pytest.mark.claim("mfu.definition")
@@ -49,7 +47,7 @@ def shares_of_peak():
     peak=st.integers(10**9, 10**15),
 )
 def test_mfu_is_the_share_of_time_that_devices_at_their_peak_would_work(busy_s, idle_s, peak):
-    """Devices work at their peak or not at all, until the last is done and an idle time passed."""
+    """Each device works at its peak or not at all; after the last one an idle time follows."""
     seconds = max(busy_s) + idle_s
     flops = round(sum(busy * peak for busy in busy_s))
     share = sum(busy / seconds for busy in busy_s) / len(busy_s)
@@ -63,11 +61,11 @@ def test_mfu_is_the_share_of_time_that_devices_at_their_peak_would_work(busy_s, 
 )
 def test_mfu_and_hfu_of_a_published_run_are_those_printed(run):
     flops = 60 * run.flops_per_token * run.tokens_per_s
-    again = flops // 3 if run.checkpointing else 0
+    recomputed = flops // 3 if run.checkpointing else 0
     peak = peak_flop_per_s(ACCELERATORS[run.card], run.dtype)
     formula = [
         100 * mfu(flops, 60, peak, run.devices),
-        100 * hfu(flops, again, 60, peak, run.devices),
+        100 * hfu(flops, recomputed, 60, peak, run.devices),
     ]
 
     close(formula, [run.mfu, run.hfu], "mfu and hfu", rel=2e-3)
@@ -81,9 +79,9 @@ def recomputing(device, batch, widths, layers):
     net = linear_net(widths, device)
     x = torch.rand(batch, widths[0], device=device, requires_grad=True)
     totals = []
-    for again in (0, layers):
+    for recomputed in (0, layers):
         with set_checkpoint_early_stop(False), counting() as counter:
-            y = net[again:](checkpoint(net[:again], x, use_reentrant=False))
+            y = net[recomputed:](checkpoint(net[:recomputed], x, use_reentrant=False))
             y.backward(torch.ones_like(y))
         totals.append(int(counter.get_total_flops()))
     return totals
@@ -98,7 +96,7 @@ def test_recomputing_all_makes_hfu_four_thirds_of_mfu_and_layers_a_share(
     model, hardware = recomputing(device, batch, widths, layers)
     products = [2 * batch * m * n for m, n in pairwise(widths)]
     should = 3 * sum(products) / seconds / 1e9
-    # 4/3 where all layers are recomputed.
+    # The factor is 4/3 if all layers are recomputed.
     times = 1 + Fraction(sum(products[:layers]), sum(products)) / 3
     close(mfu(model, seconds, 1e9), should, "mfu")
     close(hfu(model, hardware - model, seconds, 1e9), should * float(times), "hfu")
@@ -125,23 +123,23 @@ def test_products_that_attention_leaves_out_count_as_done(device, blocks, block,
     should = nn.functional.scaled_dot_product_attention(
         query[None], key[None], value[None], is_causal=True
     )[0]
-    off = (got - should).abs().max().item()
+    error = (got - should).abs().max().item()
 
-    at_most(off, 1e-12, "what attention by blocks is off by")
+    at_most(error, 1e-12, "the error of attention by blocks")
 
     done = int(counter.get_total_flops())
     model = attention_flops(Attention(1, 1, tokens, width))
-    # The seconds of a device that does `rate` of its peak.
+    # The device runs at the share `rate` of its peak.
     peak = 1e6
     seconds = done / (rate * peak)
-    of_model = mfu(model, seconds, peak)
-    of_hardware = mfu(done, seconds, peak)
+    mfu_of_model = mfu(model, seconds, peak)
+    mfu_of_done = mfu(done, seconds, peak)
 
-    close(of_hardware, rate, "the share of the device's peak")
+    close(mfu_of_done, rate, "the share of the device's peak")
 
-    # All pairs of blocks, over those on and below the diagonal.
+    # The ratio of all pairs of blocks to those on and below the diagonal.
     credited = Fraction(2 * blocks, blocks + 1)
-    close(of_model, float(rate * credited), "mfu")
+    close(mfu_of_model, float(rate * credited), "mfu")
 
 
 @pytest.mark.claim("mfu.term-for-kernel")
@@ -161,7 +159,9 @@ def test_the_models_flops_are_the_kernels_for_a_single_product_alone(device, m, 
 @pytest.mark.claim("mfu.target")
 def test_the_best_runs_reach_half_the_peak_and_all_pass_a_twentieth(record_figure):
     large = [percent for percent, _ in published.LARGE_RUNS.values()]
-    llama = [percent for percent, of in published.LARGE_RUNS.values() if of == "llama3-2024"]
+    llama = [
+        percent for percent, source in published.LARGE_RUNS.values() if source == "llama3-2024"
+    ]
     of_16_bits = [run for run in published.RUNS if run.dtype == "bf16"]
     on_h100 = [*llama, *(run.mfu for run in of_16_bits if run.card == H100.label)]
     ends = []
@@ -197,9 +197,9 @@ def test_no_published_run_comes_near_one_and_some_products_do(record_figure):
 
     for card, dtype in (name.rsplit(" ", 1) for name in steady):
         rows = [
-            ACCELERATORS[of.card]
-            for of in published.PRODUCTS
-            if peak_flop_per_s(ACCELERATORS[of.card], dtype)
+            ACCELERATORS[row.card]
+            for row in published.PRODUCTS
+            if peak_flop_per_s(ACCELERATORS[row.card], dtype)
         ]
         lowest = min(rows, key=lambda row: peak_flop_per_s(row, dtype) / bandwidth_bytes_per_s(row))
         equal(lowest.label, card, f"the least peak for its bandwidth in {dtype}")
@@ -262,8 +262,8 @@ def test_a_well_fed_product_of_bf16_has_no_lower_share_than_one_of_fp32(record_f
 @pytest.mark.parametrize("times", [1, 2])
 def test_norms_and_activations_between_the_products_lower_the_utilisation(device, speed, times):
     """Even where their FLOPs count as the model's, their share of the time is larger."""
-    # On an accelerator more rows than its cache holds, of so few columns that a norm takes long
-    # beside a product.
+    # An accelerator's cache cannot contain so many rows. With so few columns a norm takes long
+    # compared with a product.
     rows, dim, dtype = 2**16, 512 * times, torch.bfloat16
     if device.type == "cpu":
         rows, dim, dtype = 128, 64 * times, torch.float32
