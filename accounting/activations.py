@@ -208,14 +208,14 @@ def deep_linear_peak_bytes(
 ) -> int:
     """Peak bytes alive in forward and backward of a deep linear net under a mean-square loss.
 
-    Activations die layer by layer as gradients appear, so the peak is the largest of these moments,
-    on top of parameters, optimizer state and batch: in the loss (all activations and 5 outputs), at
-    the head, and at each layer (its incoming and outgoing gradient, the activations below, the
-    weight gradients above). With b = batch · dim and w = dim², n layers peak near (n + 1) · b + w
-    if b > w, else at n · w + b; the lecture's sum is n · (b + w). `model_state_bytes` is parameters
-    and optimizer state (None: the parameters alone). Exact for nets without bias whose gradients
-    were freed before the step; ignores the optimizer's scratch
-    (`accounting.memory.optimizer_step_peak_bytes`). Raises ValueError for a net with bias.
+    Activations die layer by layer as gradients appear, so the peak is the largest of several
+    moments, on top of parameters, optimizer state and batch. One is the loss, with all activations
+    and 5 outputs, another the head. The others are the layers, each with its incoming and outgoing
+    gradient, the activations below and the weight gradients above. With b = batch · dim and w =
+    dim², n layers peak near (n + 1) · b + w if b > w, else at n · w + b; the lecture's sum is n ·
+    (b + w). `model_state_bytes` is parameters and optimizer state (None: the parameters alone).
+    Exact for nets without bias whose gradients were freed before the step; ignores the optimizer's
+    scratch (`accounting.memory.optimizer_step_peak_bytes`). Raises ValueError for a net with bias.
 
     >>> deep_linear_peak_bytes(DeepLinear(dim=8, layers=4), batch=64)
     13640

@@ -243,9 +243,9 @@ def recompute_flops(
 
     This turns 6ND into 8ND, whatever `every` is. With `early_stop`, torch's default for the
     non-reentrant form, recomputation ends at a segment's last saved tensor and skips its last
-    product: a block's down projection, a linear net's last matrix; after experts it skips nothing,
-    since the router's weights need their outputs. Exact with early stop if all layers are alike in
-    this, or `every` is 1.
+    product. That is a block's down projection, or a linear net's last matrix. After experts it
+    skips nothing, since the router's weights need their outputs. Exact with early stop if all
+    layers are alike in this, or `every` is 1.
 
     >>> net = DeepLinear(dim=64, layers=4)
     >>> [recompute_flops(net, 8, every=k, early_stop=True) // (2 * 8 * 64 * 64) for k in (1, 2, 4)]

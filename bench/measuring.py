@@ -126,15 +126,15 @@ class Measure:
     ) -> float:
         """Median time of `function` in seconds: warmed up, in rounds that the clock resolves.
 
-        `cache`: "hot", the operands are where the call before left them, and small enough to be in
-        a cache; "cold", all caches are flushed before each round, outside of the timed region and
-        without waiting in between; "as-is", nothing is done and nothing claimed. `setup` is called
-        before each round (before the flush), outside of the timed region. With it, and in cold
-        rounds, a round is one call, because pytest-benchmark allows no other. `operators`: how many
-        the function dispatches. None if unknown, or if the function itself waits for the device:
-        then the cost of launching is not measured. `sustained_below_s`: a shorter call is warmed up
-        until an accelerator's clock has settled under it. `declared` goes to the record (see
-        docs/measuring.md).
+        With `cache` "hot", the operands are where the call before left them, and small enough for a
+        cache. With "cold", all caches are flushed before each round, outside of the timed region
+        and without waiting in between. With "as-is", nothing is done and nothing claimed. `setup`
+        is called before each round (before the flush), outside of the timed region. With it, and in
+        cold rounds, a round is one call, because pytest-benchmark allows no other. `operators`: how
+        many the function dispatches. None if unknown, or if the function itself waits for the
+        device: then the cost of launching is not measured. `sustained_below_s`: a shorter call is
+        warmed up until an accelerator's clock has settled under it. `declared` goes to the record
+        (see docs/measuring.md).
 
         Raises AssertionError for a time that is not positive, or much shorter than the device was
         busy: then it was not waited for; ValueError for an unknown cache mode.

@@ -1,8 +1,8 @@
 """The deep linear net and the decoder-only transformer of `accounting.models`, runnable.
 
-Every shape that `accounting.models` can describe is built here as plain torch, so that a formula
-can be checked by counting on the meta device at full size and by measuring on a real one at a
-reduced size.
+Every shape that `accounting.models` can describe is built here as plain torch. So a formula can be
+checked by counting on the meta device at full size, and by measuring on a real device at a reduced
+size.
 """
 
 from __future__ import annotations

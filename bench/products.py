@@ -57,10 +57,10 @@ class Product:
 
         The operands are random and of both signs, so sums of their products are about R = √Σ(ab)²
         large. The rounding of a partial sum is relative to R: √k times less than Σ|a||b|, which
-        would let half of a result pass from k = 16384 on. Allowed are two roundings of the
-        accumulator for each of the k products (units that truncate err to one side, so they add
-        up), eight of partial sums kept in the result's format (split-k kernels do that), and the
-        rounding of the result. int8 is exact.
+        would let half of a result pass from k = 16384 on. Each of the k products may be rounded
+        twice in the accumulator: units that truncate err to one side, so these errors add up. Eight
+        partial sums may be rounded to the result's format, as split-k kernels do. The result may be
+        rounded once. int8 is exact.
         """
         __tracebackhide__ = True
         (m, k), n = self.a.shape, self.b.shape[1]

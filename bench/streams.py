@@ -59,9 +59,9 @@ STREAMS = {
 def stream_work(kernel: str, elements: int, dtype: str = "fp32") -> Work:
     """FLOPs and bytes of a kernel of STREAMS on arrays of `elements`, as STREAM counts them.
 
-    Each array is counted once for being read or written. Not counted: the line that most processors
-    read before they write into it (write-allocate), which without streaming stores makes the real
-    traffic of copy and scale 3/2, of add and triad 4/3 of these bytes; so a true bandwidth is never
+    Each array is counted once for being read or written. Most processors read a line before they
+    write into it (write-allocate), which is not counted. Without streaming stores it makes the real
+    traffic of copy and scale 3/2, of add and triad 4/3 of these bytes. So a true bandwidth is never
     below the one that follows.
 
     Raises ValueError for an unknown kernel or dtype, or a negative number of elements.

@@ -1,8 +1,9 @@
 """Training steps as a performance engineer writes them: what a card should reach with a real net.
 
-bf16 by autocast over weights in fp32, forward pass and loss compiled as one, torch's fused
-attention and fused AdamW, a vocabulary of whole tiles, queries, keys and values by one product, no
-gradient accumulation, and the largest batch of a power of two that the prediction says will fit.
+They compute in bf16 by autocast over weights in fp32, and compile forward pass and loss as one.
+Attention and AdamW are torch's fused ones, and one product makes queries, keys and values. The
+vocabulary fills whole tiles. The batch is the largest power of two that fits by prediction, without
+gradient accumulation.
 """
 
 from __future__ import annotations

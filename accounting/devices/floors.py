@@ -3,12 +3,12 @@ sources.
 
 A floor in `floors.json` is a share of a nominal rate (`peak`: the dense peak of the dtype,
 `bandwidth`: the memory's, `link`: that of the host's or the peer's link), a rate (`B/s`) or a time
-(`s`). Where a range of healthy devices is published (`healthy`), or a threshold by which somebody
-accepts a node (`accepted`), the floor is its low end less a margin of 5 %, the allowance of
-SuperBench: other programs and hosts measured those. What one healthy device reached (`one`) is the
-floor less 10 %: another differs by 5 % and more; what somebody's training run reached (`run`), less
-15 %. A row names the devices it is for, or a generation of them, or neither: such a wide floor
-finds defects of factors alone, and says so.
+(`s`). Some sources publish a range of healthy devices (`healthy`), or a threshold for accepting a
+node (`accepted`). The floor is its low end less 5 %, the allowance of SuperBench, because other
+programs and hosts measured those. Elsewhere the floor is what one healthy device reached (`one`)
+less 10 %, because another differs by 5 % and more, or what a training run reached (`run`) less 15
+%. A row names the devices it is for, or a generation of them, or neither: such a wide floor finds
+defects of factors alone, and says so.
 
 `one_at_clock` is the same as a share of what all units do at the clock that ran, which hardly moves
 with power and heat: a card must reach both.

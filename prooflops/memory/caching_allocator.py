@@ -97,8 +97,8 @@ class CachingAllocator:
     A request goes to the pool of its size: up to 1 MiB small, above large. It gets the smallest
     free block that fits it, else a new segment from the driver. What the block has left over is
     split off where it is of use: 512 bytes in the small pool, more than 1 MiB in the large one. A
-    freed block merges with free neighbours of its segment and waits for a later request; segments
-    go back to the driver only by `empty_cache`, and where `capacity_bytes` is reached: then the
+    freed block merges with free neighbours of its segment and waits for a later request. Segments
+    go back to the driver only by `empty_cache`, or where `capacity_bytes` is reached. Then the
     cache is emptied and the request repeated, before OutOfMemory is raised.
 
     Ignored: the driver's own addresses. Ties between blocks of one size go to the segment that was

@@ -169,9 +169,9 @@ def predicted_memory(
     without a GPU: compared with six nets on one NVIDIA H200 (torch 2.11, 26 November 2026;
     docs/predicted.md). Python's collector of cycles is switched off, as in `measured_memory`.
 
-    Raises ValueError for a device of another kind (meta: its kernels are others),
-    RuntimeError where another fake-tensor mode is active, or the block reads a value or runs a
-    recurrent layer of cuDNN or oneDNN; OutOfMemory where the allocator's capacity does not suffice.
+    Raises ValueError for a device of another kind (meta: its kernels are others), and OutOfMemory
+    where the allocator's capacity does not suffice. Raises RuntimeError where another fake-tensor
+    mode is active, or the block reads a value or runs a recurrent layer of cuDNN or oneDNN.
 
     >>> with predicted_memory("cpu") as held:
     ...     row = torch.ones(256)

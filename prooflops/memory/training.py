@@ -45,7 +45,7 @@ class TrainingStep:
     Autocast covers the forward pass up to the loss.
     Phases: "built" (without temporaries of initialisation), "inputs", "optimizer" (its
     constructor), then "forward", "backward" ("forward 1" and so on if there are several
-    micro-batches), "step" and "zero_grad", and the same again with "second" before the name: the
+    micro-batches), "step" and "zero_grad", and the same again with "second" before the name. The
     first step allocates the optimizer's state, the second is like all later ones. `live_by_class`
     and `peak_by_class` of a phase name parameters, buffers, inputs, activations (everything that
     the forward pass leaves, the loss included), gradients, optimizer state (master copies of the

@@ -106,8 +106,8 @@ class StepTrace:
 
     A gradient belongs to the module whose operation it is the gradient of. With `sees_kept`, which
     detaches each kept tensor, `kept` are the bytes that the forward pass makes and keeps for the
-    backward pass, each storage in the module that keeps it first; parameters, inputs and targets
-    were there before.
+    backward pass. Each storage counts for the module that keeps it first. Parameters, inputs and
+    targets were there before.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Tests whether one function is faster than another here: yes, no, or too noisy to tell.
 
 Timings on shared machines are noisy, so a claim about speed has three answers. The two functions
-are timed in interleaved pairs, which cancels drift; the ratio of each pair is one observation; the
+are timed in interleaved pairs, which cancels drift. The ratio of each pair is one observation. The
 verdict rests on the exact order-statistics confidence interval of the median ratio, which assumes
 nothing of the noise's distribution.
 """

@@ -51,9 +51,9 @@ def is_usable() -> bool:
 def scatter() -> None:
     """Allocates and frees memory as the hash seed chooses, before the tests are imported.
 
-    Otherwise a change anywhere in the code moves all objects alike in every process, and what
-    hashes by address, or finds another free block, takes up to 2 % more or less instructions in all
-    of them: no spread would show it.
+    Otherwise a change anywhere in the code moves all objects alike in every process. Code that
+    hashes by address, or finds another free block, then takes up to 2 % more or fewer instructions
+    in all of them. No spread would show it.
     """
     draw = random.Random(hash("layout"))
     blocks = [bytes(draw.randrange(512)) for _ in range(draw.randrange(1000, 5000))]

@@ -1,8 +1,8 @@
 """Hooks into pytest-benchmark: the memory of a call that it doesn't time, and its timed rounds.
 
-Measured is a call that pytest-benchmark makes anyway and doesn't time: the one whose result
-`benchmark(function)` returns, that of `pedantic` with several iterations, or one of three or more
-warm-up rounds of `pedantic`, neither the first nor the last. So the function is called as often as
+Memory is measured in a call that pytest-benchmark makes anyway and doesn't time. That is the one
+whose result `benchmark(function)` returns, or that of `pedantic` with several iterations. Of three
+or more warm-up rounds of `pedantic` it is one in the middle. So the function is called as often as
 without the gate, the call is warm, and the timed rounds call the function itself.
 """
 

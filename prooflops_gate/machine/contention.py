@@ -24,9 +24,9 @@ STAT = Path("/proc/stat")
 
 # A measurement is contended if others take more than this. On an idle machine the system itself
 # takes 1 to 3 % of a core; one other busy process takes a whole one, and a benchmark of several
-# threads then runs up to 8 times slower. From 8 cores on the limit is a share of them: a host's own
-# work (a kernel thread for each core, monitoring) grows with its cores, and a 32nd of them costs a
-# benchmark that uses all of them 3 %.
+# threads then runs up to 8 times slower. From 8 cores on the limit is a share of them, because a
+# host's own work (a kernel thread for each core, monitoring) grows with its cores. A 32nd of them
+# costs a benchmark that uses all of them 3 %.
 OTHERS_CORES = 0.25
 OTHERS_SHARE = 1 / 32
 STEAL_SHARE = 0.05

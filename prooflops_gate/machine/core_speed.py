@@ -20,9 +20,9 @@ from typing import Any
 from prooflops_gate.machine.contention import involuntary_switches
 
 # The fixed work: a table's byte for each of these, in C and within the core's own caches, some 10
-# µs. Not a loop of Python: on AMD's Zen 4 an empty one took 1.04 to 1.25 times as long as its
-# fastest while other work ran at full speed, from process to process and moment to moment, and was
-# slow by the bound below in 79 of 100 such moments; this in 3.
+# µs. A loop of Python would not do: while other work ran at full speed on AMD's Zen 4, an empty one
+# took 1.04 to 1.25 times as long as its fastest. It was slow by the bound below in 79 of 100 such
+# moments, this work in 3.
 BYTES, TABLE = bytes(range(256)) * 64, bytes(reversed(range(256)))
 # Work that takes this much longer than its fastest is slow. At full speed 99 of 100 are within
 # 1.05; on a core whose twin is busy it takes 1.5 to 2 times as long.

@@ -1,9 +1,9 @@
 """Where the level of a series of times changed.
 
-A change point splits a series where the ranks before and after differ most: the largest
-standardised rank sum over all splits (Pettitt, Applied Statistics 28 (1979) 126), compared with
-that of shuffled ranks, then repeated within both parts (Scott and Knott, Biometrics 30 (1974) 507).
-One slow run is no change of level. A series of unchanged code gets a change point in at most
+A change point splits a series where the ranks before and after differ most. The largest
+standardised rank sum over all splits (Pettitt, Applied Statistics 28 (1979) 126) is compared with
+that of shuffled ranks. Both parts are then split likewise (Scott and Knott, Biometrics 30 (1974)
+507). One slow run is no change of level. A series of unchanged code gets a change point in at most
 `LEVEL` of cases if its runs are exchangeable; a machine that drifts does change its level.
 """
 

@@ -1,8 +1,8 @@
 """Autocast on a CUDA device that is not there: the casts that torch makes in C++ for CUDA tensors.
 
 C++ casts only tensors that it sees on CUDA, and fake ones without a GPU are on the meta device to
-it. Here the same operators are wrapped in Python, with the same rules: some run in the lower
-precision, some in fp32, some in the widest dtype of their arguments; the cast of a parameter is
+it. Here the same operators are wrapped in Python, with the same rules. Some run in the lower
+precision, some in fp32, some in the widest dtype of their arguments. The cast of a parameter is
 kept until autocast ends.
 Source: autocast.json, from aten/src/ATen/autocast_mode.h (torch 2.13).
 """

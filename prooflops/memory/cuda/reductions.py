@@ -1,6 +1,6 @@
 """The staging buffers of a reduction on CUDA: what several thread blocks write for one output.
 
-Few outputs of many inputs each leave most of a card idle, so several blocks share an output: each
+Few outputs of many inputs each leave most of a card idle, so several blocks share an output. Each
 writes its part into a buffer, counts itself in a semaphore, and the last one adds the parts up.
 Source: setReduceConfig and gpu_reduce_kernel in aten/src/ATen/native/cuda/Reduce.cuh (torch 2.13).
 """
