@@ -29,13 +29,14 @@ needs = sed -n $(LISTS) $(1) pyproject.toml prooflops_gate/pyproject.toml | sed 
 HAS_ALL = $(call needs) | PIP_CONFIG_FILE=/dev/null "$(PYTHON)" -m pip --isolated install --dry-run --no-index --requirement /dev/stdin \
 	>/dev/null 2>&1
 python = $(eval python := $(shell $(HAS_ALL) && echo '"$(PYTHON)"' || echo .venv/bin/python))$(python)
-# A torch that is there is never replaced: it is the constraint then, as constraints.txt is where there is none.
+# A torch that is there is never replaced: .venv sees it, and its version is the constraint. Where there is none, .venv is apart
+# from the active Python's packages, with the versions of constraints.txt.
+TORCH = import importlib.metadata as m; print("torch==" + m.version("torch"))
 define SETUP
-"$(PYTHON)" -c '$(AGE)' && { $(HAS_ALL) || { \
-	{ .venv/bin/python -c "" 2>/dev/null || "$(PYTHON)" -m venv --clear --system-site-packages .venv; } \
-	&& "$(PYTHON)" -c 'import site; print(*site.getsitepackages(), sep="\n")' > "$$(echo .venv/lib/python*/site-packages)/active.pth" \
-	&& { "$(PYTHON)" -c 'import importlib.metadata as m; print("torch==" + m.version("torch"))' > .venv/constraints.txt 2>/dev/null \
-		|| cp constraints.txt .venv; } \
+"$(PYTHON)" -c '$(AGE)' && { $(HAS_ALL) || { torch=$$("$(PYTHON)" -c '$(TORCH)' 2>/dev/null); \
+	{ .venv/bin/python -c "" 2>/dev/null || "$(PYTHON)" -m venv --clear $${torch:+--system-site-packages} .venv; } \
+	&& if [ "$$torch" ]; then echo "$$torch" > .venv/constraints.txt && "$(PYTHON)" -c 'import site; print(*site.getsitepackages(), sep="\n")' \
+		> "$$(echo .venv/lib/python*/site-packages)/active.pth"; else cp constraints.txt .venv; fi \
 	&& $(call needs,$(PARALLEL)) | .venv/bin/python -m pip install --quiet --constraint .venv/constraints.txt --requirement /dev/stdin; }; }
 endef
 

@@ -199,7 +199,9 @@ def test_the_gate_alone_compares_revisions_and_keeps_a_baseline(gate_alone, fore
     assert done.returncode == 1, done.stdout + done.stderr
     assert "CHANGED" in done.stdout, "the declared FLOPs are threefold"
     assert run_pytest(gate_alone, "--gate-record=main", cwd=foreign).returncode == 0
-    assert "test_busy" in run_pytest(gate_alone, "--gate-baseline=main", cwd=foreign).stdout
+    same = run_pytest(gate_alone, "--gate-baseline=main", cwd=foreign)
+    assert same.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "both sides are the same" in same.stderr
     assert "main" in run_pytest(gate_alone, "--gate-history", "-v", cwd=foreign).stdout
 
 
@@ -257,7 +259,7 @@ def test_a_foreign_option_of_the_suites_name_stays_its_own(suite, tmp_path):
         (["--model", "tiny.py:factory", "--deivce", "cpu"], "did you mean: --device for --deivce?"),
         (
             ["--model", "{elsewhere}/tiny.py"],
-            "write --model={elsewhere}/tiny.py:NAME with one of its functions: fac",
+            "--model {elsewhere}/tiny.py: must be module:factory",
         ),
         (
             ["{clone}", "--report", "{elsewhere}"],

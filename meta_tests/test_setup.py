@@ -69,7 +69,9 @@ def make(clone, wheels):
     (packages,) = active.glob("lib/python*/site-packages")
     (packages / "pip").symlink_to(Path(pip.__file__).parent)
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTHON"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MAKE", "PIP_", "PYTHON"))
     }
     environment |= {
         "PIP_NO_INDEX": "1",

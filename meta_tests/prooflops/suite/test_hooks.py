@@ -166,7 +166,8 @@ def test_a_claim_without_a_test_stops_a_whole_run_but_no_partial_one(house, gold
     house.test(HOLDING)
     run = house.run()
     assert run.code == 4
-    golden("run_refused", run.output[run.output.index("ERROR:") :])
+    refusal = re.search(r"^ERROR: .*\n(?:  .*\n)*", run.output, re.MULTILINE)
+    golden("run_refused", refusal[0])
     partial = house.run("-k", "demo.holds")
     assert partial.code == 0, partial.output
     assert set(partial.verdicts) == {"demo.holds"}
