@@ -71,9 +71,9 @@ class Rows:
 
     @property
     def is_over(self) -> bool:
-        """Whether the last call ended by itself."""
+        """Whether there was a call, and the last one ended by itself."""
         began = [row["slice"] for row in self.rows("slice")]
-        return [row["slice"] for row in self.rows("over")][-1:] == began[-1:]
+        return bool(began) and [row["slice"] for row in self.rows("over")][-1:] == began[-1:]
 
     @property
     def stopped(self) -> str:
