@@ -28,8 +28,6 @@ ROWS = pytest.StashKey[EvidenceFile]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
-    # The setting of `prooflops.model.model_option`, which imports torch.
-    parser.addini("model_tests", "what --model runs", type="paths")
 
 
 @pytest.hookimpl(trylast=True)
