@@ -29,7 +29,6 @@ from prooflops_gate.instruments.memory import memory_rows
 EXACT = ("flops",)
 PATH = Path("a.json")
 FINGERPRINT = {"name": "Some GPU 80GB", "torch": "2.13.0"}
-EMPTY = {"benchmarks": [], "prooflops": {"verdicts": []}}
 EXTRA = {
     "flops": 24,
     "bytes": 8,
