@@ -6,8 +6,8 @@
 # make lint       lint, types and import rules
 # make docs       writes the reference of the API, from the docstrings, to docs/api
 #
-# PYTHON=... is the Python to validate, by default the active one. It is used unchanged where it has the packages; else a
-# .venv is made that sees its packages, and pip adds what is missing. ARGS=... is handed to pytest:
+# PYTHON=... is the Python to validate, by default the active one. It is used unchanged if it has the packages; otherwise
+# a .venv is made, to which pip adds what is missing. ARGS=... is handed to pytest:
 # make validate ARGS="--device cpu --claim flops"
 
 PYTHON ?= $(or $(shell command -v python3 || command -v python),python3)
@@ -20,7 +20,7 @@ AGE = import sys; sys.exit(sys.version_info < (3, 10) and "prooflops needs Pytho
 	+ sys.executable + " is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python ...")
 # The requirements in pyproject.toml: a user's, and for all but validate and evidence those of `dev`.
 USER = -e '/^dependencies = \[/,/^\]/p'
-# Installed where something has to be, and done without elsewhere.
+# Optional: installed with a .venv, and without it one process runs all tests.
 PARALLEL = -e '/^parallel = \[/,/^\]/p'
 DEV = -e '/^dev = \[/,/^\]/p'
 LISTS = $(USER) $(if $(filter-out validate evidence,$(or $(MAKECMDGOALS),validate)),$(DEV))

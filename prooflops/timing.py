@@ -180,8 +180,8 @@ def median_interval(
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
     ordered = sorted(values)
     size = len(ordered)
-    # Of the 2**size ways to fall below or above the median, `exactly` have `below` below, `at_most`
-    # have no more.
+    # Times fall below or above the median in 2**size ways: `exactly` of them have `below` below,
+    # `at_most` have no more.
     below, exactly, at_most = 0, 1, 1
     while at_most / 2**size < (1 - confidence) / 2:
         exactly = exactly * (size - below) // (below + 1)

@@ -29,8 +29,8 @@ SAMPLE = {
     "test_claims/test_device.py": "8192_bytes or empty_cache or waited_for",
     "test_claims/test_storage.py": "making_views_allocates or contiguous_copies",
 }
-# Of several ranks; of a user's model, see below; torch.compile compiles nothing while a dispatch
-# mode is active.
+# Collectives need several ranks, a user's model has a test below, and torch.compile compiles
+# nothing while a dispatch mode is active.
 ELSEWHERE = {"test_collectives.py", "test_user_model.py", "test_compile.py"}
 ELSEWHERE |= {"test_mfu.py", "test_mfu_recipe.py"}
 FILES = sorted(

@@ -21,7 +21,7 @@ PHASES = {
 
 FIGURES_OF_TOTALS = (PRODUCTS, ELEMENTWISE, READ, WRITTEN)
 
-# By operator, phase and figure.
+# The keys are operator, phase and figure.
 Tally = Counter[tuple[str, int, int]]
 
 

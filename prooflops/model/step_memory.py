@@ -72,7 +72,7 @@ class StepMemory:
 
 def tried(user_model: UserModel) -> Trial:
     """Builds a model and takes two training steps; raises ModelError if that is impossible."""
-    # By default torch's profiler prints when it starts and stops.
+    # Torch's profiler prints by default when it starts and stops.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     compiled = compiled_frames()
     with naming(user_model.spec, user_model.option), user_code("a training step"):

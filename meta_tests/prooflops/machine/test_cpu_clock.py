@@ -18,7 +18,7 @@ from prooflops.suite.peaks import Peaks
 from prooflops_gate.machine import cpu
 
 CPU = torch.device("cpu")
-# Of products short enough that some of many are not interrupted.
+# Products of this side are so short that some of many are not interrupted.
 SIDE = 192
 
 

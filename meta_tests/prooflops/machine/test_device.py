@@ -51,7 +51,7 @@ def test_tf32_that_the_environment_asks_for_is_taken_back_and_said(
     before = torch.get_float32_matmul_precision()
     monkeypatch.setenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
     try:
-        # That variable does the same when torch is imported.
+        # Torch does the same for this variable when it is imported.
         torch.set_float32_matmul_precision("high")
         (said,) = devices.ignore_tf32_override()
         assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 asks for tf32" in said, said

@@ -14,7 +14,7 @@ SLOW = {
     "streams.py": ('"quick": 2**27', '"quick": 2**20'),
     "rounds.py": ("Pace(0.02, 0.05, 0.08,", "Pace(0.005, 0.01, 0.01,"),
 }
-# Of a few bytes, and without a product.
+# A model of a few bytes, whose training step has no large product.
 FEW = """
 import torch
 

@@ -15,7 +15,7 @@ from prooflops.suite.page.page import headline
 from prooflops_gate.page.markdown import markdown
 
 KEPT = sorted((ROOT / "results").glob("*.jsonl"))
-# From here on a page repeats the registry, as it was when the page was written.
+# A page repeats the registry below this heading, as it was when the page was written.
 OF_THE_REGISTRY = "## Commonly misstated"
 
 
