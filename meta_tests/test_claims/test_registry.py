@@ -5,7 +5,7 @@ import torch
 
 from meta_tests.conftest import ROOT, recorded
 from prooflops.machine import device as machine
-from prooflops.suite.registry import load_registry
+from prooflops.suite.registry import RegistryError, load_registry
 from test_claims.oracles import published
 
 REGISTRY = load_registry(ROOT / "test_claims" / "registry")
@@ -64,3 +64,66 @@ def test_a_row_reads_as_a_sentence_and_its_needs_are_known(claim):
     )
     for need in claim.needs:
         machine.unmet(need, torch.device("cpu"))
+
+
+@pytest.fixture
+def claim_that_cites(tmp_path):
+    """Loads a registry of one claim that cites so, and describes it."""
+
+    def described(citation, places="§ Units of work", quote="“two times, three”"):
+        (tmp_path / "demo.toml").write_text(
+            f"""
+            [[source]]
+            key = "lecture"
+            title = "A lecture"
+            url = "https://example.org"
+            places = ["{places}", "{quote}", "table 3"]
+            [[claim]]
+            id = "demo.it"
+            statement = "It is."
+            sources = ["{citation}"]
+            written = "holds"
+            kind = "number"
+            """,
+            encoding="utf-8",
+        )
+        return load_registry(tmp_path).describe("demo.it")
+
+    return described
+
+
+@pytest.mark.parametrize(
+    "place", ["§ Units of work", "“two times, three”", "table 3", "(not located)"]
+)
+def test_a_failure_prints_the_place_of_a_citation(claim_that_cites, place):
+    shown = claim_that_cites(f"lecture {place}")
+    assert shown == f"demo.it: It is.\nsource: A lecture, {place}, https://example.org"
+
+
+@pytest.mark.parametrize(
+    ("citation", "message"),
+    [
+        ("lecture § Units of wrok", "did you mean '§ Units of work'"),
+        ("lecture “two times, four”", "did you mean '“two times, three”'"),
+        ("lecture table 4", "did you mean 'table 3'"),
+        ("lecture Units of work", "a place cited of lecture must be one of § Units of work, "),
+        ("lektur § Units of work", "unknown source 'lektur'"),
+    ],
+)
+def test_a_citation_of_no_known_place_is_refused(claim_that_cites, citation, message):
+    with pytest.raises(RegistryError, match=rf"demo\.toml: claim 'demo\.it': .*{message}"):
+        claim_that_cites(citation)
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ({"quote": "“one two three four five six”"}, "has 6 words; at most 5"),
+        ({"quote": "“one two"}, "must end with ”"),
+        ({"quote": "the whole document"}, "must be a quote in “ ” or begin with one of §, table"),
+        ({"quote": "table 3"}, "a place is there twice"),
+    ],
+)
+def test_a_source_whose_places_cannot_be_found_is_refused(claim_that_cites, places, message):
+    with pytest.raises(RegistryError, match=f"source 'lecture': .*{message}"):
+        claim_that_cites("lecture table 3", **places)

@@ -19,6 +19,11 @@ else:
 WRITTEN = ("holds", "holds-if", "wrong", "slip")
 KINDS = ("formula", "number", "behaviour", "example", "exercise", "practice", "spec", "record")
 
+# A place in a source: a heading, a quote, or a part that the document numbers or names.
+PARTS = ("§ ", "“", "table ", "figure ", "equation ", "algorithm ", "page ", "slide ", "article ")
+MOST_QUOTED_WORDS = 5
+# The place of a citation whose statement was not found again in the source.
+NOT_LOCATED = "(not located)"
 
 TYPES: dict[Any, type] = {"str": str, "bool": bool, "tuple[str, ...]": tuple}
 
@@ -40,15 +45,51 @@ class TypedRow:
 
 @dataclass(frozen=True)
 class Source(TypedRow):
-    """The source of a claim: title, place in it, and address if any."""
+    """A document that states claims: title, address if any, and the places cited in its order."""
 
     key: str
     title: str
     locator: str = ""
     url: str = ""
+    places: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        return ", ".join(part for part in (self.title, self.locator, self.url) if part)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for place in self.places:
+            _check_place(place)
+        if len(set(self.places)) < len(self.places):
+            raise ValueError("a place is there twice")
+
+    def cited_at(self, place: str) -> str:
+        """This source as a reader needs it: title, place in it, address."""
+        return ", ".join(part for part in (self.title, place or self.locator, self.url) if part)
+
+
+@dataclass(frozen=True)
+class Citation:
+    """The key of a source and a place in it, written `key § heading` or `key “quote”`."""
+
+    source: str
+    place: str
+
+    @classmethod
+    def parsed(cls, text: str) -> Citation:
+        key, _, place = text.partition(" ")
+        return cls(key, place)
+
+
+def _check_place(place: str) -> None:
+    if not place.startswith(PARTS):
+        raise ValueError(
+            f"place {place!r} must be a quote in “ ” or begin with one of "
+            f"{', '.join(part.strip() for part in PARTS if part != '“')}"
+        )
+    if place.startswith("“") and not place.endswith("”"):
+        raise ValueError(f"the quote {place} must end with ”")
+    if place.startswith("“") and len(place.split()) > MOST_QUOTED_WORDS:
+        raise ValueError(
+            f"the quote {place} has {len(place.split())} words; at most {MOST_QUOTED_WORDS} do"
+        )
 
 
 @dataclass(frozen=True)
@@ -80,6 +121,10 @@ class Claim(TypedRow):
     @property
     def topic(self) -> str:
         return self.id.partition(".")[0]
+
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        return tuple(map(Citation.parsed, self.sources))
 
 
 def file_of(claim_id: str) -> str:
@@ -115,11 +160,12 @@ class Registry:
     def describe(self, claim_id: str) -> str:
         """A claim as failures print it: statement, condition or correction, sources."""
         claim = self.claims[claim_id]
+        cited = (self.sources[each.source].cited_at(each.place) for each in claim.citations)
         lines = [
             f"{claim.id}: {claim.statement}",
             f"holds if: {claim.condition}" if claim.condition else "",
             f"wrong as written; true is: {claim.correction}" if claim.correction else "",
-            *(f"source: {self.sources[key]}" for key in claim.sources),
+            *(f"source: {each}" for each in cited),
         ]
         return "\n".join(filter(None, lines))
 
@@ -151,13 +197,24 @@ def load_registry(folder: Path) -> Registry:
             # ValueError: no TOML, no UTF-8.
             raise RegistryError(f"{file}: {error}") from error
     for claim in claims.values():
-        unknown = [key for key in claim.sources if key not in sources]
-        if unknown:
-            raise RegistryError(
-                f"{folder / claim.topic}.toml: claim {claim.id!r}: unknown sources {unknown}; "
-                "a new source gets a [[source]] in sources.toml"
-            )
+        for citation in claim.citations:
+            try:
+                _check_citation(citation, sources)
+            except ValueError as error:
+                raise RegistryError(
+                    f"{folder / claim.topic}.toml: claim {claim.id!r}: {error}"
+                ) from error
     return Registry(claims, sources)
+
+
+def _check_citation(citation: Citation, sources: Mapping[str, Source]) -> None:
+    if citation.source not in sources:
+        raise ValueError(
+            f"unknown source {citation.source!r}; a new source gets a [[source]] in sources.toml"
+        )
+    if citation.place not in ("", NOT_LOCATED):
+        places = sources[citation.source].places
+        validated_choice(f"a place cited of {citation.source}", citation.place, places)
 
 
 def _row(kind: type[AnyRow], row: Mapping[str, Any]) -> AnyRow:

@@ -138,7 +138,8 @@ def _facts(report: RunReport, each: Verdict) -> Iterator[tuple[str, str]]:
     if each.figures:
         yield "measured", "\n".join(each.figures)
     if claim.sources:
-        yield "source", "\n".join(str(report.sources[key]) for key in claim.sources)
+        cited = (report.sources[each.source].cited_at(each.place) for each in claim.citations)
+        yield "source", "\n".join(cited)
     yield "tested", _tests_text(each)
 
 

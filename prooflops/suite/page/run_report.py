@@ -171,12 +171,12 @@ def verdicts_json(report: RunReport) -> str:
 
 
 def _claim(report: RunReport, verdict: Verdict) -> dict[str, Any]:
-    sources = [report.sources[key] for key in verdict.claim.sources]
+    cited = [(report.sources[each.source], each.place) for each in verdict.claim.citations]
     return {
         **verdict.as_dict(),
         **{key: getattr(verdict.claim, key) for key in CLAIM_KEYS},
         "sources": [
-            {"title": source.title, "locator": source.locator, "url": source.url}
-            for source in sources
+            {"title": source.title, "locator": place or source.locator, "url": source.url}
+            for source, place in cited
         ],
     }
