@@ -17,7 +17,7 @@ from prooflops_gate.child import turns
 from prooflops_gate.instruments import Measured, measured_in
 from prooflops_gate.instruments.instructions import apart
 from prooflops_gate.instruments.pace import FIRST
-from prooflops_gate.machine import cpu
+from prooflops_gate.machine import limits
 from prooflops_gate.question import Question
 from prooflops_gate.selection import files_of
 from prooflops_gate.task import Layout, Pair, Replicate, ReplicateFailed, Side, Task
@@ -121,7 +121,7 @@ class Pairs:
     def _counted(self, task: Task) -> Pair:
         """Both processes at once where there are two cores, else one after the other."""
         asked = [(side, files_there(side, task)) for side in (self.other, self.here)]
-        if len(cpu.allowed_cores()) > 1:
+        if limits.usable_cores() > 1:
             return Pair(*self.processes.run(asked, task))
         tasks = apart(task, time.monotonic())
         both = [self.processes.run([each], its)[0] for each, its in zip(asked, tasks, strict=True)]
@@ -129,7 +129,7 @@ class Pairs:
 
     def allow_turns(self, first: Pair) -> None:
         """Lets the next processes run in turn, unless the footprint of the first forbids it."""
-        why = turns.why_not([side.footprint for side in first], cpu.free_bytes())
+        why = turns.why_not([side.footprint for side in first], limits.free_bytes())
         if why:
             self.notes.append(f"one process after the other: {why}")
         else:

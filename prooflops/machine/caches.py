@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from prooflops_gate.machine import cpu
+from prooflops_gate.machine import cpu, limits
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Caches:
     core_levels: Mapping[str, int] = field(default_factory=dict)
     # A CPU's, that this process may use.
     cores: int = 1
-    # The host's.
+    # The host's, within the limits of this process.
     memory_bytes: int | None = None
 
     @property
@@ -44,9 +44,9 @@ def caches_of(device: torch.device) -> Caches:
         levels = _apple_caches()
     elif device.type == "cpu":
         return Caches(
-            cpu.cache_bytes(cores), cpu.cache_bytes(cores[:1]), len(cores), cpu.memory_bytes()
+            cpu.cache_bytes(cores), cpu.cache_bytes(cores[:1]), len(cores), limits.memory_bytes()
         )
-    return Caches(levels, levels, len(cores), cpu.memory_bytes())
+    return Caches(levels, levels, len(cores), limits.memory_bytes())
 
 
 def _apple_caches() -> Mapping[str, int]:

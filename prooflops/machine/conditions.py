@@ -22,8 +22,8 @@ from prooflops_gate.machine.core_speed import CoreSpeed, with_core_speed
 POWER_CAP = "power cap"
 # GPUs change their clock in steps of 15 MHz, below 1 %.
 LEAST_FALL_OF_CLOCK = 0.03
-# These slow the host, whatever the clock of its GPU.
-REASONS_OF_HOST = ("temperature", "quota of the container")
+# It slows the host, whatever the clock of its GPU.
+REASON_OF_HOST = "temperature"
 ANOTHER_PROCESS = "another process uses this GPU"
 # In a whole run, the longest wait until the core runs at full speed.
 PATIENCE_S = 10.0
@@ -84,9 +84,9 @@ def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
     """What disturbed a measurement between two states: `throttled`, `contended`, `labels`, `facts`.
 
     A GPU is throttled by heat, a hardware slowdown, a power brake, or a power limit below the
-    default, if its clock fell by more than 3 % or is unknown. A host is throttled by heat or by the
-    quota of its container. See `reasons_of` for the reasons that count. Facts are the clock under
-    the default power limit, and a lower limit that did not slow the work.
+    default, if its clock fell by more than 3 % or is unknown. A host is throttled by heat. See
+    `reasons_of` for the reasons that count. Facts are the clock under the default power limit, and
+    a lower limit that did not slow the work.
 
     >>> limited = {"clock_mhz": 1490, "reasons": ["power cap"]}
     >>> label_conditions({"before": {"highest_clock_mhz": 1980}, "during": limited})["facts"]
@@ -95,7 +95,7 @@ def label_conditions(seen: Mapping[str, Any]) -> dict[str, Any]:
     before, after, contention = (seen.get(key, {}) for key in ("before", "after", "contention"))
     reasons = reasons_of(seen)
     fell, ran = _clock(seen)
-    slowing = reasons if fell else [reason for reason in reasons if reason in REASONS_OF_HOST]
+    slowing = reasons if fell else [reason for reason in reasons if reason == REASON_OF_HOST]
     throttled = [reason for reason in slowing if reason != POWER_CAP]
     facts: list[str] = []
     limit, default = before.get("power_limit_w"), before.get("default_power_w")

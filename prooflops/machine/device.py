@@ -22,7 +22,7 @@ from torch.utils._triton import has_triton
 from accounting import devices
 from accounting.devices import Accelerator
 from prooflops.machine import cpu_clock
-from prooflops_gate.machine import cpu, nvml
+from prooflops_gate.machine import cpu, limits, nvml
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
 # A machine can have several of these.
@@ -252,16 +252,16 @@ def card_of(device: torch.device) -> Any:
 
 
 def memory_bytes(device: torch.device) -> int | None:
-    """The memory of the device in bytes, as the driver or the operating system reports it."""
+    """The memory of the device in bytes, as the driver reports it; of a CPU what we may use."""
     if device.type in SEVERAL:
         return int(getattr(torch, device.type).get_device_properties(device).total_memory)
-    return cpu.memory_bytes()
+    return limits.memory_bytes()
 
 
 def free_bytes(device: torch.device) -> int | None:
     """The memory left for new tensors, with torch's cached blocks; None if unknown."""
     if device.type == "cpu":
-        return cpu.free_bytes()
+        return limits.free_bytes()
     if device.type == "mps":
         return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     module = getattr(torch, device.type)
@@ -305,6 +305,22 @@ def ignore_tf32_override() -> list[str]:
         return []
     torch.set_float32_matmul_precision("highest")
     return [f"products of fp32: in full, although {TF32_OVERRIDE}={value} asks for tf32"]
+
+
+# The user's choice of a number of threads.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def fit_threads_to_quota() -> list[str]:
+    """Lowers torch's threads to the cores of a container's CPU quota; returns a line that says so.
+
+    More threads than that use the quota up early in each period, and all of them then stop.
+    """
+    threads, cores = torch.get_num_threads(), limits.usable_cores()
+    if threads <= cores or any(name in os.environ for name in THREADS):
+        return []
+    torch.set_num_threads(cores)
+    return [f"threads: {cores} for {threads}, within the CPU quota; OMP_NUM_THREADS sets another"]
 
 
 def fingerprint(device: torch.device) -> dict[str, Any]:
@@ -409,7 +425,7 @@ def flop_per_s_at_clock(device: torch.device, dtype: str, clock_hz: float) -> fl
     if not capabilities:
         return None
     physical = int(capabilities.get("num_physical_cores") or os.cpu_count() or 1)
-    cores = min(physical, len(cpu.allowed_cores()), torch.get_num_threads())
+    cores = min(physical, limits.usable_cores(), torch.get_num_threads())
     units = cpu_clock.fma_units_512() if capabilities.get("avx512_f") else 2
     return devices.cpu_peak_flop_per_s(capabilities, cores, clock_hz, dtype, units)
 

@@ -114,7 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
         run.notes += machine.unseen_gpus()
     # The user's own model keeps the user's settings.
     if config.option.model is None:
-        run.notes += machine.ignore_tf32_override()
+        run.notes += [*machine.ignore_tf32_override(), *machine.fit_threads_to_quota()]
     _record(config, run)
     if not is_replicate() and (job is None or not job.rank):
         config.pluginmanager.register(RunProgress(config), "prooflops.progress")

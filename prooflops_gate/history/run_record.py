@@ -18,7 +18,7 @@ import pytest
 
 from prooflops_gate import __version__
 from prooflops_gate.history import records
-from prooflops_gate.machine import cpu, nvml
+from prooflops_gate.machine import cpu, limits, nvml
 from prooflops_gate.run_state import (
     CONTENTION,
     MARKERS,
@@ -143,7 +143,7 @@ def plain_fingerprint() -> Mapping[str, Any]:
     return {
         "name": cpu.name(),
         "cores": os.cpu_count(),
-        "usable_cores": len(cpu.allowed_cores()),
+        "usable_cores": limits.usable_cores(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.machine()}",
         "accelerators": [driver, *nvml.gpu_names()] if (driver := nvml.driver_version()) else [],

@@ -18,7 +18,7 @@ from prooflops_gate.instruments.counts import (
     level_of,
     tally,
 )
-from prooflops_gate.machine import cpu
+from prooflops_gate.machine import limits
 from prooflops_gate.task import Counting, Pair, ReplicateFailed, Task
 
 # Times as long as without valgrind: start and imports, which are not instrumented, and a
@@ -73,7 +73,7 @@ class Instructions:
         self.slower = slower
         self.features = features
         self.limit, self.ends = limit, ends
-        self.at_once = len(cpu.allowed_cores()) > 1
+        self.at_once = limits.usable_cores() > 1
         self.costs_s = {name: CALLS_FACTOR * each_s for name, each_s in round_s.items()}
         self.start_s = START_S + START_FACTOR * start_cpu_s
         self.found: dict[str, Count] = {}

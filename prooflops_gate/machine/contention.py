@@ -12,15 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from prooflops_gate.machine import cpu
+from prooflops_gate.machine import cpu, limits
 
 try:
     import resource
 except ImportError:
     # Windows.
     resource = None  # type: ignore[assignment]
-
-STAT = Path("/proc/stat")
 
 # A measurement is contended if others take more than this. On an idle machine the system itself
 # takes 1 to 3 % of a core; one other busy process takes a whole one, and a benchmark of several
@@ -30,6 +28,8 @@ STAT = Path("/proc/stat")
 OTHERS_CORES = 0.25
 OTHERS_SHARE = 1 / 32
 STEAL_SHARE = 0.05
+# Of the time, for which a CPU quota stopped one core, or the sum of several.
+STOPPED_SHARE = 0.01
 SWITCHES_PER_S = 100.0
 # The process's own children may have preempted it from here on.
 CHILDREN_CORES = 0.01
@@ -45,20 +45,20 @@ class Watch:
     load: processes that ran or waited for a core, over the last minute · steal: the share of the
     machine's time that a hypervisor gave to others · cores: that this process may use ·
     others_cores: cores that other processes kept busy · involuntary_switches_per_s: how often this
-    process was preempted · cpu_over_wall: cores used by this process, its children and the other
-    ranks of its job on this host · children_cores: the same without this process · contended, and
-    why in words.
+    process was preempted · stopped_cores: cores that the CPU quota of a container stopped ·
+    cpu_over_wall: cores used by this process, its children and the other ranks of its job on this
+    host · children_cores: the same without this process · contended, and why in words.
     """
 
-    def __init__(self, stat: Path = STAT) -> None:
-        self._stat = stat
+    def __init__(self, root: Path = limits.ROOT) -> None:
+        self._root, self._stat = root, root / "proc/stat"
         self.start()
 
     def start(self) -> None:
         """Starts again."""
         self._wall, self._switches = time.perf_counter(), involuntary_switches()
         self._own, self._children = _own_s()
-        self._ticks = _ticks(self._stat)
+        self._ticks, self._stopped = _ticks(self._stat), limits.stopped_s(self._root)
 
     def stop(self) -> dict[str, Any]:
         """The figures since the start. May be called again."""
@@ -73,6 +73,7 @@ class Watch:
             "cores": len(cpu.allowed_cores()),
             "others_cores": None,
             "involuntary_switches_per_s": None,
+            "stopped_cores": None,
             "cpu_over_wall": round(own, 3),
             "children_cores": round(children, 3),
         }
@@ -81,6 +82,9 @@ class Watch:
             seen["involuntary_switches_per_s"] = round(
                 ((involuntary_switches() or 0) - self._switches) / wall, 1
             )
+        stopped = limits.stopped_s(self._root)
+        if stopped is not None and self._stopped is not None:
+            seen["stopped_cores"] = round((stopped - self._stopped) / wall, 3)
         ticks = _ticks(self._stat)
         if ticks and self._ticks and wall >= SHORTEST_S:
             spent = [now - then for now, then in zip(ticks, self._ticks, strict=True)]
@@ -91,7 +95,7 @@ class Watch:
 
 
 def label_contention(seen: dict[str, Any]) -> dict[str, Any]:
-    """`contended`, and `why` in words: whether one of the three signs is above its limit.
+    """`contended`, and `why` in words: whether one of the four signs is above its limit.
 
     >>> label_contention({"others_cores": 1.0, "steal": 0.0, "involuntary_switches_per_s": 3.0})
     {'contended': True, 'why': 'other processes kept 1.00 cores busy'}
@@ -111,6 +115,9 @@ def label_contention(seen: dict[str, Any]) -> dict[str, Any]:
         signs.append(f"the hypervisor took {steal:.0%} of the machine's time")
     if switches > SWITCHES_PER_S and seen.get("children_cores", 0) < CHILDREN_CORES:
         signs.append(f"was preempted {switches:.0f} times a second")
+    stopped = seen.get("stopped_cores") or 0
+    if stopped > STOPPED_SHARE:
+        signs.append(f"the container's CPU quota stopped {stopped:.2f} cores on average")
     return {"contended": bool(signs), "why": "; ".join(signs)}
 
 

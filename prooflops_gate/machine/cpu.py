@@ -1,6 +1,4 @@
-"""Readings of the host from its operating system.
-
-The CPU, its memory, the cores that this process may use.
+"""Readings of the host from its operating system: the CPU, its memory, its caches and clocks.
 
 Standard library only: the installed part of the plugin and the gate's processes read here too. A
 file that is absent or forbidden is an unknown figure, never an error.
@@ -15,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 CPUINFO = Path("/proc/cpuinfo")
-MEMINFO = Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")
 SYSTEM = Path("/sys/devices/system/cpu")
 # Reading one clock takes 10 ms on some kernels.
 SAMPLED_CORES = 8
@@ -56,22 +52,7 @@ def memory_bytes() -> int | None:
         return None
 
 
-def free_bytes() -> int | None:
-    """The memory left for new tensors.
-
-    Linux's MemAvailable, within this container's limit; else `memory_bytes`.
-    """
-    available, limit = _value(MEMINFO, "MemAvailable:"), text(CGROUP / "memory.max")
-    left = [available * 1024] if available is not None else []
-    left += (
-        [max(int(limit) - (_value(CGROUP / "memory.stat", "anon") or 0), 0)]
-        if limit.isdigit()
-        else []
-    )
-    return min(left, default=memory_bytes())
-
-
-def _value(file: Path, key: str) -> int | None:
+def value(file: Path, key: str) -> int | None:
     """The number behind `key` in a file of lines `key number`."""
     rows = (line.split() for line in text(file).splitlines())
     return next(
@@ -100,17 +81,12 @@ def state() -> dict[str, Any]:
 
 
 def throttle_totals(cores: Sequence[int]) -> dict[str, float]:
-    """Counters that grow while heat (Intel) or a container's quota slows the CPU."""
+    """Counters that grow while heat slows an Intel CPU."""
     hot = [
         text(SYSTEM / f"cpu{core}" / "thermal_throttle" / "core_throttle_count") for core in cores
     ]
     counts = [int(count) for count in hot if count.isdigit()]
-    totals: dict[str, float] = {"temperature": sum(counts)} if counts else {}
-    # Version 2 of cgroups has the first key, version 1 the second.
-    for key in ("throttled_usec", "throttled_time"):
-        if (quota := _value(CGROUP / "cpu.stat", key)) is not None:
-            totals["quota of the container"] = quota
-    return totals
+    return {"temperature": sum(counts)} if counts else {}
 
 
 def _nominal_clocks_mhz(cores: Collection[int]) -> list[float]:

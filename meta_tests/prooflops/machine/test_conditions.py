@@ -34,22 +34,13 @@ def host(tmp_path, monkeypatch):
         "cpuinfo": "processor\t: 0\nmodel name\t: A CPU with 3: or so\ncpu MHz\t: "
         "2596.1\nflags\t\t: fpu avx2\n"
         "processor\t: 1\ncpu MHz\t: 2000.1\n",
-        "meminfo": "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n",
-        "cgroup/cpu.stat": "usage_usec 17\nnr_throttled 2\nthrottled_usec 4200\n",
-        "cgroup/memory.max": "max",
-        "cgroup/memory.stat": "anon 1000000\nfile 7\n",
     }
     for core in range(4):
         files |= {f"cpu/cpu{core}/{name}": text for name, text in CORE.items()}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    for constant, name in {
-        "CPUINFO": "cpuinfo",
-        "MEMINFO": "meminfo",
-        "CGROUP": "cgroup",
-        "SYSTEM": "cpu",
-    }.items():
+    for constant, name in {"CPUINFO": "cpuinfo", "SYSTEM": "cpu"}.items():
         monkeypatch.setattr(cpu, constant, tmp_path / name)
     monkeypatch.setattr(cpu, "allowed_cores", lambda: [0, 1, 2, 3])
     return tmp_path
@@ -64,14 +55,9 @@ def test_a_host_is_read_from_its_files(host, monkeypatch):
         "affinity": "0-3",
         "governor": "powersave",
         "clock_mhz": 3000.0,
-        "totals": {"temperature": 20, "quota of the container": 4200},
+        "totals": {"temperature": 20},
     }
-    (host / "cgroup/cpu.stat").write_text("throttled_usec 0\n")
-    assert state(CPU)["totals"]["quota of the container"] == 0, "from 0 on it may grow"
     assert devices.highest_clock_hz(CPU) == 5.1e9
-    assert cpu.free_bytes() == 4000 * 1024
-    (host / "cgroup/memory.max").write_text("3000000\n")
-    assert cpu.free_bytes() == 2_000_000, "a container's limit, less the memory it holds"
     for core in range(4):
         (host / f"cpu/cpu{core}/cpufreq/scaling_cur_freq").unlink()
     monkeypatch.setattr(cpu, "allowed_cores", lambda: [1])

@@ -8,6 +8,7 @@ import torch
 from meta_tests.card.api import simulated
 from meta_tests.card.card import Card
 from prooflops.machine import device as devices
+from prooflops_gate.machine import limits
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda", 0)
@@ -62,6 +63,21 @@ def test_tf32_that_the_environment_asks_for_is_taken_back_and_said(
         assert devices.ignore_tf32_override() == []
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_threads_keep_within_a_quota_unless_the_user_chose_them(monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setattr(limits, "usable_cores", lambda: 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    try:
+        torch.set_num_threads(3)
+        assert devices.fit_threads_to_quota() == []
+        monkeypatch.delenv("OMP_NUM_THREADS")
+        (said,) = devices.fit_threads_to_quota()
+        assert torch.get_num_threads() == 2, said
+        assert devices.fit_threads_to_quota() == []
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_equal_machines_have_equal_fingerprints():

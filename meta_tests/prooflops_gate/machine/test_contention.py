@@ -23,9 +23,10 @@ HAS_WORKED = f"{WORK}\nprint(end='x', flush=True)\nimport sys\nsys.stdin.read()"
     switches=st.floats(0, 1e5),
     children=st.floats(0, 4),
     cores=st.integers(1, 256),
+    stopped=st.none() | st.floats(0, 8),
 )
 def test_each_sign_above_its_limit_is_contention_and_is_said_in_words(
-    others, steal, switches, children, cores
+    others, steal, switches, children, cores, stopped
 ):
     found = label_contention(
         {
@@ -34,6 +35,7 @@ def test_each_sign_above_its_limit_is_contention_and_is_said_in_words(
             "involuntary_switches_per_s": switches,
             "children_cores": children,
             "cores": cores,
+            "stopped_cores": stopped,
         }
     )
     signs = {
@@ -42,23 +44,26 @@ def test_each_sign_above_its_limit_is_contention_and_is_said_in_words(
         "was preempted": switches > 100
         # Its own children are no contention.
         and children < 0.01,
+        "the container's CPU quota stopped": (stopped or 0) > 0.01,
     }
     assert found["contended"] is any(signs.values())
     assert all((text in found["why"]) is seen for text, seen in signs.items())
 
 
-def stat_file(path, user, steal):
-    path.write_text(f"cpu  {user} 0 0 1000 0 0 0 {steal} 0 0\ncpu0 0 0\n", encoding="ascii")
-    return path
+def write_stat(root, user, steal):
+    (root / "proc").mkdir(exist_ok=True)
+    (root / "proc/stat").write_text(
+        f"cpu  {user} 0 0 1000 0 0 0 {steal} 0 0\ncpu0 0 0\n", encoding="ascii"
+    )
 
 
 def test_what_others_do_meanwhile_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(contention, "SHORTEST_S", 0.0)
-    file = stat_file(tmp_path / "stat", user=0, steal=0)
-    watch = Watch(file)
+    write_stat(tmp_path, user=0, steal=0)
+    watch = Watch(tmp_path)
     time.sleep(0.2)
     # 0.4 s of work in 0.2 s.
-    stat_file(file, user=40, steal=10)
+    write_stat(tmp_path, user=40, steal=10)
     seen = watch.stop()
     assert seen["contended"]
     assert 0.3 < seen["others_cores"] <= 2.0, (
