@@ -61,12 +61,16 @@ class Section:
 
     @property
     def size(self) -> int:
-        """The number of rows, or of parts where there are none."""
-        return max(len(self.rows) - self.has_head, 0) or len(self.parts)
+        """The number of rows without their head; of what else there is, where there are none."""
+        plots = [self.plot] if self.plot else []
+        for shown in (self.rows[self.has_head :], self.bars, self.parts, self.remarks, plots):
+            if shown:
+                return len(shown)
+        return 0
 
     @property
     def is_empty(self) -> bool:
-        return not (self.rows or self.remarks or self.plot or self.parts or self.bars)
+        return not self.size
 
 
 @dataclass(frozen=True)

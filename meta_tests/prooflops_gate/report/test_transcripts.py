@@ -13,6 +13,10 @@ from prooflops_gate.instruments.counts import MORE
 from prooflops_gate.instruments.pace import TOO_LONG, Cost, PacePlan
 from prooflops_gate.instruments.time_rule import BUDGET, NOISE, TimeRule, look_at, plan_for
 from prooflops_gate.options import settings
+from prooflops_gate.page.html import html
+from prooflops_gate.page.markdown import markdown
+from prooflops_gate.page.plot import Axis, Plot, Point
+from prooflops_gate.page.section import Bar, Page, Section
 from prooflops_gate.report import github
 from prooflops_gate.report.files import comment
 from prooflops_gate.report.noise_table import noise_table
@@ -84,6 +88,33 @@ def test_rows_of_every_verdict(gate, golden, is_verbose):
 
 def test_the_comment_for_a_pull_request(gate, golden):
     golden("gate_comment", comment(gate.result(compared(*MIXED), [])))
+
+
+HEAD = ("name", "value")
+
+
+@pytest.mark.parametrize(
+    ("content", "size"),
+    [
+        ({"rows": [HEAD, ("a", "1"), ("b", "2")], "remarks": ["one"]}, 2),
+        ({"rows": [("a", "1")], "has_head": False}, 1),
+        ({"remarks": ["one", "two", "three"]}, 3),
+        ({"rows": [HEAD], "remarks": ["one"]}, 1),
+        ({"bars": [Bar("a", "1"), Bar("b", "2")]}, 2),
+        ({"parts": [Section("a", remarks=["one"])]}, 1),
+        ({"plot": Plot("plot", Axis(), Axis(), [Point(0, 0, "origin")])}, 1),
+    ],
+)
+def test_a_folded_section_says_how_much_it_holds(content, size):
+    page = Page("page", "gate", [Section("Figures", is_folded=True, **content)])
+    for text in (html(page), markdown(page)):
+        assert f"<summary>Show {size}</summary>" in text
+
+
+def test_a_table_of_a_head_alone_is_empty():
+    page = Page("page", "gate", [Section("Figures", rows=[HEAD], absent="None.")])
+    for text in (html(page), markdown(page)):
+        assert "None." in text
 
 
 def test_why_a_test_fails_and_where_github_shows_it(gate, golden, tmp_path, monkeypatch):
