@@ -151,7 +151,7 @@ def autocast_without_a_device(kind, low):
             torch.clear_autocast_cache()
 
 
-@pytest.mark.claim("amp.autocast")
+@pytest.mark.claim("amp.autocast", "amp.recipe-not-switch")
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 @pytest.mark.parametrize("low", LOW)
 def test_autocast_chooses_each_dtype_by_the_table_of_the_kind_of_device(kind, low):
@@ -204,7 +204,7 @@ def test_on_cuda_autocast_leaves_the_softmax_of_cross_entropy_in_16_bits(shape, 
         equal(got, (softmax_dtype, torch.float32), "dtypes of softmax and loss", kind=kind)
 
 
-@pytest.mark.claim("amp.cross-entropy-fp32")
+@pytest.mark.claim("amp.cross-entropy-fp32", "amp.recipe-not-switch")
 @pytest.mark.parametrize("low", LOW)
 @pytest.mark.parametrize(("rows", "words"), [(8, 8), (3, 50_257)])
 def test_logits_cast_before_cross_entropy_give_the_loss_of_fp32(

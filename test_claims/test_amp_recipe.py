@@ -115,7 +115,7 @@ def test_beside_a_master_copy_all_but_the_state_is_in_bf16(device, dims, batch):
         equal({tensor.dtype for tensor in held}, {should}, f"dtypes of the {name}")
 
 
-@pytest.mark.claim("amp.recipe-bf16-params", "optim.fp32-state-needed")
+@pytest.mark.claim("amp.recipe-bf16-params", "optim.fp32-state-needed", "amp.recipe-not-switch")
 @given(
     weight=st.floats(1, 2, exclude_max=True, width=16), update=st.integers(2**9, 2**17), seed=seeds
 )
@@ -313,3 +313,21 @@ def test_large_scores_need_another_dtype_or_attention_in_fp32(device, low, wide,
     largest_score = 8 * 4.0**exponent
     should = low == "bf16" or wide or largest_score < 2**16
     equal(fits, should, "whether attention is finite")
+
+
+@pytest.mark.claim("amp.recipe-not-switch")
+@given(exponent=st.integers(8, 14), rows=sizes(most=5), width=st.sampled_from([8, 100]))
+def test_statistics_of_a_norm_need_fp32_where_squares_leave_the_range(
+    device, exponent, rows, width
+):
+    """From 2^8 on squares are infinite in fp16, and what is divided by their root is 0."""
+    signs = 2 * torch.randint(0, 2, (rows, width)) - 1
+    x = (2.0**exponent * signs).to(device, torch.float16)
+
+    def normed(of):
+        return (of / (of * of).mean(-1, keepdim=True).sqrt()).half()
+
+    equal(normed(x).abs().max().item(), 0, "the largest output with statistics in fp16")
+    equal(normed(x.float()).tolist(), signs.tolist(), "outputs with statistics in fp32")
+    by_torch = nn.functional.rms_norm(x, (width,), eps=0.0)
+    equal(by_torch.tolist(), signs.tolist(), "outputs of torch's norm")

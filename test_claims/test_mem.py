@@ -1,6 +1,8 @@
 """Training memory: the allocator's bytes, for tensors known or not, against the formulas."""
 
+import copy
 import gc
+import tempfile
 import time
 
 import pytest
@@ -12,9 +14,10 @@ from accounting import memory, optimizers
 from accounting.activations import activation_bytes, deep_linear_peak_bytes
 from accounting.models import DeepLinear, parameter_count
 from prooflops.memory import measured_memory
-from prooflops.memory.allocator import rounded_bytes
+from prooflops.memory.allocator import rounded_bytes, segment_bytes
+from prooflops.memory.caching_allocator import CachingAllocator
 from test_claims.oracles import tensors
-from test_claims.oracles.messages import agree, between, equal
+from test_claims.oracles.messages import agree, at_least, at_most, between, equal
 from test_claims.strategies import (
     TORCH_DTYPES,
     dtypes_among,
@@ -184,16 +187,23 @@ def recipe_bytes(workloads, device, model, recipe):
     return found
 
 
+# Bytes a parameter: in all, and of AdamW's state with the master copy.
 SAID = {
-    "fp32": 16,
-    "bf16": 8,
-    "bf16-fp32-state": 12,
-    "bf16-fp32-master": 16,
-    "bf16-fp32-gradients-master": 18,
+    "fp32": (16, 8),
+    "bf16": (8, 4),
+    "bf16-fp32-state": (12, 8),
+    "bf16-fp32-master": (16, 12),
+    "bf16-fp32-gradients-master": (18, 12),
 }
 
 
-@pytest.mark.claim("mem.single-dtype", "mem.bf16-recipe")
+@pytest.mark.claim(
+    "mem.single-dtype",
+    "mem.bf16-recipe",
+    "optim.mixed-precision-answer",
+    "optim.state-ON",
+    "dtype.lower-is-less-accurate",
+)
 @pytest.mark.parametrize("recipe", optimizers.RECIPES)
 @given(model=few_nets)
 def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(
@@ -204,7 +214,23 @@ def test_each_class_is_multiplied_by_the_bytes_of_its_own_dtype(
     equal(got, memory.model_state(n, "adamw", recipe), "bytes by class")
 
     per_parameter = memory.bytes_per_parameter(recipe=recipe)
-    agree("bytes a parameter", got=got.total / n, formula=per_parameter, said=SAID[recipe])
+    said, of_state = SAID[recipe]
+    agree("bytes a parameter", got=got.total / n, formula=per_parameter, said=said)
+    equal((got.state + got.master) / n, of_state, "bytes of state a parameter")
+
+
+@pytest.mark.claim("optim.mixed-precision-answer")
+@pytest.mark.parametrize("low", ["bf16", "fp16"])
+def test_under_autocast_the_state_of_adamw_stays_in_fp32(device, low):
+    net = torch.nn.Linear(8, 8, device=device)
+    stepper = torch.optim.AdamW(net.parameters())
+    with torch.autocast(device.type, TORCH_DTYPES[low]):
+        loss = net(torch.ones(4, 8, device=device)).float().pow(2).mean()
+    loss.backward()
+    stepper.step()
+    for parameter, state in stepper.state.items():
+        bytes_each = (state["exp_avg"].nbytes + state["exp_avg_sq"].nbytes) / parameter.numel()
+        equal(bytes_each, 8, "bytes of state a parameter")
 
 
 @pytest.mark.claim("mem.grads-equal-params")
@@ -230,6 +256,83 @@ def test_gradients_take_the_bytes_of_the_parameters_until_zero_grad(
     equal(gradients, parameters, "bytes of gradients")
     equal(zeroed, parameters, "bytes of zeroed gradients")
     equal(freed, 0, "bytes of gradients after zero_grad()")
+
+
+@pytest.mark.claim("mem.checkpoint-copy")
+@fewer
+@given(model=nets)
+def test_a_copied_checkpoint_takes_12_bytes_a_parameter_and_a_file_none(
+    workloads, metered_device, model
+):
+    """The copy is what saving in the background keeps until the file is written."""
+    net = workloads.build(model, device=metered_device)
+    stepper = torch.optim.AdamW(net.parameters())
+    tensors.train(net, stepper, workloads.inputs(model, 2, device=metered_device))
+    states = {"net": net.state_dict(), "optimizer": stepper.state_dict()}
+    with measured_memory(metered_device) as held, tempfile.TemporaryFile() as file:
+        torch.save(states, file)
+        held.mark("saved")
+        copied = copy.deepcopy(states)
+        held.mark("copied")
+    n, counts = parameter_count(model), step_counts(metered_device, net, "adamw")
+    kept = memory.optimizer_state_bytes(n, "adamw", tensors=counts)
+    agree(
+        "bytes of a copied checkpoint",
+        got=held.phases["copied"].live_bytes - held.phases["saved"].live_bytes,
+        formula=memory.element_bytes(n, "fp32") + kept,
+        by_hand=12 * n + 4 * counts,
+    )
+    equal(held.phases["saved"].allocated_bytes, 0, "bytes on the device that saving allocates")
+    equal(copied.keys(), states.keys(), "parts")
+
+
+@pytest.mark.claim("mem.fragmentation")
+@given(mib=st.integers(2, 6), segments=st.integers(1, 4), times=st.integers(2, 3))
+def test_free_memory_between_used_blocks_serves_no_larger_request(mib, segments, times):
+    size, larger = mib * 2**20, times * mib * 2**20
+    each = segment_bytes(size) // size
+
+    def allocated():
+        allocator = CachingAllocator()
+        return allocator, [allocator.allocate(size) for _ in range(each * segments)]
+
+    allocator, blocks = allocated()
+    for block in blocks[::2]:
+        allocator.free(block)
+    before = allocator.reserved_bytes
+    unused = before - allocator.allocated_bytes
+    at_least(unused, size * len(blocks[::2]), "bytes that are reserved and free")
+    allocator.allocate(larger)
+    at_least(allocator.reserved_bytes, before + larger, "bytes reserved, with the larger request")
+
+    allocator, blocks = allocated()
+    for block in blocks[:each]:
+        allocator.free(block)
+    allocator.allocate(larger)
+    equal(allocator.reserved_bytes, before, "bytes reserved where neighbours were freed")
+
+
+@pytest.mark.claim("mem.fragmentation")
+@pytest.mark.needs("cuda")
+def test_emptying_the_cache_returns_no_block_between_used_ones(device):
+    """Blocks of 4 MiB lie five to a segment of 20 MiB; the allocator may also use old segments."""
+
+    def unused_after(freed):
+        blocks = [torch.empty(2**22, dtype=torch.uint8, device=device) for _ in range(100)]
+        del blocks[freed]
+        torch.cuda.empty_cache()
+        unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        del blocks
+        torch.cuda.empty_cache()
+        return unused
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    at_least(
+        unused_after(slice(0, None, 2)) - before, 25 * 2**22, "unused bytes, every second freed"
+    )
+    at_most(unused_after(slice(None)) - before, 2**22, "unused, all freed")
 
 
 def step_counts(device, net, optimizer=""):

@@ -343,6 +343,34 @@ def test_communication_lowers_it(device, speed, gloo):
         speed.assert_slower(step_and_all_reduce, step, what)
 
 
+@pytest.mark.claim("mfu.low-causes")
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_weight_cast_at_each_call_lowers_it(device, speed, times):
+    dim = times * (1024 if device.type == "cpu" else 4096)
+    x = torch.rand(4, dim, device=device)
+    narrow = torch.rand(dim, dim, device=device).bfloat16()
+    weight = narrow.float()
+
+    speed.assert_slower(
+        lambda: x @ narrow.float(), lambda: x @ weight, "a cast of the weight at each product"
+    )
+
+
+@pytest.mark.claim("mfu.low-causes")
+@pytest.mark.needs("cuda")
+def test_reading_a_number_in_each_step_lowers_it(device, speed):
+    """The host waits for each step, so that it cannot launch the next one meanwhile."""
+    x = torch.rand(2**10, device=device)
+
+    def steps(read):
+        for _ in range(100):
+            read(x.mul_(0.5).sum())
+
+    speed.assert_slower(
+        lambda: steps(torch.Tensor.item), lambda: steps(id), "100 steps that each end in .item()"
+    )
+
+
 @pytest.mark.claim("mfu.low-causes", "mfu.benchmark-yourself")
 @pytest.mark.parametrize("times", [1, 2])
 def test_the_same_flops_in_another_shape_take_far_longer(device, speed, times):

@@ -103,6 +103,9 @@ def test_the_state_of_adamw_becomes_half_of_all_that_training_holds(metered_devi
     equal(shares, sorted(shares), "the state's shares of the bytes")
     between(shares[-1], 0.49, 0.5, "the state's share in the end")
 
+    _, (kept,) = tensors.held_after(metered_device, lambda: net(x.repeat(1024, 1)).grad_fn)
+    at_most(got / (whole + kept), 0.25, "the state's share beside the activations of 8192 rows")
+
     kept = []
     for n in (64, 128):
         _, stepper = tensors.stepped(torch.optim.Adafactor, [(n, n)], metered_device)

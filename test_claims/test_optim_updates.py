@@ -95,7 +95,7 @@ UPDATES = {
         fused_too,
     ),
     "heavy ball": (
-        ["optim.momentum-1", "optim.history"],
+        ["optim.momentum-1", "optim.momentum-update", "optim.history"],
         torch.optim.SGD,
         papers.heavy_ball,
         balls,
@@ -154,7 +154,7 @@ def test_torchs_update_is_the_one_of_its_paper(
     at_most(error, most, "the difference", options=drawn)
 
 
-@pytest.mark.claim("optim.history")
+@pytest.mark.claim("optim.history", "optim.momentum-update")
 @given(task=papers.tasks, lr=rates, momentum=st.floats(0.1, 0.99), loop=fused_too)
 def test_nesterovs_acceleration_is_another_update(device, task, lr, momentum, loop):
     nesterov = task.reference(papers.nesterov, lr=lr, momentum=momentum)
@@ -162,6 +162,16 @@ def test_nesterovs_acceleration_is_another_update(device, task, lr, momentum, lo
     at_most(papers.apart(got, nesterov), papers.ROUNDING, "the difference")
     classical = task.reference(papers.heavy_ball, lr=lr, momentum=momentum)
     assert papers.apart(nesterov, classical) > papers.ROUNDING, "the two updates agree"
+
+
+@pytest.mark.claim("optim.momentum-update")
+@given(task=papers.tasks.filter(lambda task: task.steps > 1), lr=rates, momentum=averages)
+def test_a_step_goes_along_the_buffer(device, task, lr, momentum):
+    paths, states = task.torchs(torch.optim.SGD, device, lr=lr, momentum=momentum)
+    for (*_, before, after), state in zip(paths, states, strict=True):
+        step = lr * state["momentum_buffer"].cpu().numpy()
+        error = np.abs(after - (before - step)).max() / np.maximum(np.abs(step), 1).max()
+        at_most(error, papers.ROUNDING, "the step beyond the buffer's")
 
 
 @pytest.mark.claim("optim.momentum-average", "optim.state-keyed")
@@ -202,6 +212,56 @@ def test_adagrad_keeps_the_sum_of_squares_and_is_not_adam(device, task, lr, init
     assert task.steps == 1 or papers.apart(adam, paths) > papers.ROUNDING, (
         "Adam takes the path of AdaGrad"
     )
+
+
+def moved(optimizer, device, gradients, **options):
+    """What each step moves; one parameter a column."""
+    parameter = torch.nn.Parameter(torch.zeros_like(gradients[0], device=device))
+    stepper = optimizer([parameter], **options)
+    path = [parameter.detach().clone()]
+    for gradient in gradients:
+        parameter.grad = gradient.to(parameter)
+        stepper.step()
+        path.append(parameter.detach().clone())
+    return torch.stack(path).diff(dim=0).cpu().numpy()
+
+
+@pytest.mark.claim("optim.adagrad-flat-average")
+@given(size=st.floats(0.1, 10), lr=rates)
+def test_steps_of_adagrad_shrink_where_those_of_a_flat_average_would_not(device, size, lr):
+    lengths = -moved(torch.optim.Adagrad, device, torch.full((64, 1), size), lr=lr)[:, 0]
+    close(lengths, lr / np.arange(1, 65) ** 0.5, "lengths of the steps", rel=1e-3)
+
+    # Of equal squares the average is the square, whatever their number.
+    of_average = lr * size / sqrt(size**2)
+    close(of_average / lengths[-1], 8, "a flat average's last step over it", rel=1e-3)
+
+
+@pytest.mark.claim("optim.adaptive-rate")
+@pytest.mark.parametrize(
+    "optimizer", [torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adam, torch.optim.AdamW]
+)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    factor=st.sampled_from([1e-4, 0.3, 7.0, 1e4]),
+    steps=st.integers(1, 5),
+    loop=loops,
+)
+def test_a_constant_factor_of_one_parameters_gradients_changes_no_step(
+    device, optimizer, seed, factor, steps, loop
+):
+    gradients = torch.rand(steps, 5, generator=torch.manual_seed(seed)) + 1
+    # The others keep their gradients: a rate that all parameters share would follow them.
+    scaled = gradients * torch.tensor([factor, 1, 1, 1, 1])
+    plain = moved(optimizer, device, gradients, lr=0.5, **loop)
+    same = moved(optimizer, device, scaled, lr=0.5, **loop)
+    close(same, plain, "steps", rel=1e-3)
+
+    tiny = moved(optimizer, device, gradients * 1e-14, lr=0.5, **loop)
+    at_most(abs(tiny).sum() / abs(plain).sum(), 0.01, "steps far below eps, over the others")
+
+    before, after = (moved(torch.optim.SGD, device, each, lr=0.5) for each in (gradients, scaled))
+    close(after[:, 0] / before[:, 0], np.full(steps, factor), "SGD's steps", rel=1e-2)
 
 
 @pytest.mark.claim("optim.adam-combo")

@@ -179,6 +179,33 @@ def test_the_fewer_bits_the_higher_the_peak_of_every_accelerator(row):
     assert not slow, f"{slow} have no more TFLOP/s than the {fp32} of fp32"
 
 
+NVIDIA_FLAGSHIPS = "V100 SXM2", "A100 SXM4 80GB", "H100 SXM5 80GB", "B200"
+AMD_FLAGSHIPS = "MI250X", "MI300X", "MI355X"
+
+
+@pytest.mark.claim("spec.newer-faster")
+@pytest.mark.parametrize("flagships", [NVIDIA_FLAGSHIPS, AMD_FLAGSHIPS])
+def test_each_flagship_exceeds_the_one_before_in_16_bits(flagships):
+    for older, newer in pairwise(ACCELERATORS[name] for name in flagships):
+        assert older.arch < newer.arch or older.arch[0] == "9", f"{newer.label} is not newer"
+        gain = tera(newer, "fp16") / tera(older, "fp16")
+        between(gain, 1.5, 10, "the gain in fp16", of=newer.label)
+
+
+@pytest.mark.claim("spec.newer-faster")
+@pytest.mark.parametrize(
+    ("dtype", "older", "newer"),
+    [
+        ("fp64", "H100 SXM5 80GB", "B200"),
+        ("fp64", "B200", "B300 SXM6"),
+        ("int8", "B200", "B300 SXM6"),
+        ("fp64", "MI300X", "MI355X"),
+    ],
+)
+def test_the_newer_flagship_is_slower_in_what_was_given_up(dtype, older, newer):
+    at_most(tera(ACCELERATORS[newer], dtype), 0.6 * tera(ACCELERATORS[older], dtype), "TFLOP/s")
+
+
 @pytest.mark.claim("spec.dtype-dependent", "spec.fp8-faster")
 def test_the_h100_doubles_its_peak_with_each_halving_of_the_bits():
     peaks = [tera(H100, dtype) for dtype in ("fp32", "tf32", "bf16", "fp8_e4m3")]

@@ -262,6 +262,7 @@ COLUMNS = ViewChain((2, 3), (ViewStep("slice", (1, 0, 2, 1)),))
     "storage.reshape-view-if-possible",
     "storage.reshape-noncontig-always-copies",
     "storage.view-raises",
+    "storage.contiguous-then-view",
 )
 @fewer
 @example(case=(UNUSED_STRIDE, (6,)))
@@ -283,7 +284,9 @@ def test_reshape_copies_exactly_where_view_raises(device, case):
 
     equal(layout_of(reshaped), layout_of(x).reshape(shape), "the layout")
 
-    equal(reshaped.tolist(), x.cpu().numpy().reshape(shape).tolist(), "values")
+    values = x.cpu().numpy().reshape(shape).tolist()
+    equal(reshaped.tolist(), values, "values")
+    equal(x.contiguous().view(shape).tolist(), values, "values viewed after contiguous()")
 
 
 @pytest.mark.claim("storage.typed-storage")

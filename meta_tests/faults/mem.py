@@ -10,7 +10,7 @@ from meta_tests.faults import fault, stand_in
 
 @fault(
     "mem.16-bytes mem.4gb-per-1b mem.adam-formula mem.bf16-recipe mem.total-formula ckpt.size",
-    "optim.linear-1024 optim.adam-2",
+    "optim.linear-1024 optim.adam-2 optim.mixed-precision-answer mem.checkpoint-copy",
 )
 def adam_is_said_to_keep_one_buffer(patch):
     for name in ("adam", "adamw"):
@@ -75,6 +75,12 @@ def foreach_adamw_is_said_to_need_no_scratch(peak_bytes, sizes, implementation, 
 )
 def torchs_zero_grad_keeps_the_gradients(zero_grad, self, set_to_none=True):
     return zero_grad(self, False)
+
+
+@fault("mem.fragmentation", instead_of="prooflops.memory.caching_allocator.CachingAllocator.free")
+def every_freed_block_goes_back_to_the_driver(free, self, block):
+    free(self, block)
+    self.reserved_bytes = self.allocated_bytes
 
 
 @fault("mem.kv-cache", instead_of="accounting.models.cache_bytes")

@@ -24,7 +24,7 @@ def defaulting(patch, optimizer, **defaults):
     patch.setattr(optimizer, "__init__", building)
 
 
-@fault("optim.sgd-update")
+@fault("optim.sgd-update optim.momentum-update")
 def sgd_moves_along_the_gradient(patch):
     step = torch.optim.SGD.step
 
@@ -61,7 +61,7 @@ def sgd_updates_a_hidden_copy_in_fp32(patch):
 
 
 @fault(
-    "optim.adagrad-update optim.adam-for-adagrad optim.subclass",
+    "optim.adagrad-update optim.adagrad-flat-average optim.adam-for-adagrad optim.subclass",
     instead_of="torch.optim.adagrad.adagrad",
 )
 def adagrad_forgets_half_of_its_sum_at_every_step(
@@ -87,6 +87,11 @@ def adam_keeps_the_gradient_in_place_of_its_average(update, *args, **options):
 @fault("optim.momentum-average optim.momentum-1 optim.history")
 def momentum_is_dampened_unasked(patch):
     defaulting(patch, torch.optim.SGD, dampening=lambda given: given.get("momentum", 0.0))
+
+
+@fault("optim.adaptive-rate")
+def rmsprop_adds_a_thousandth_to_its_root(patch):
+    defaulting(patch, torch.optim.RMSprop, eps=1e-3)
 
 
 @fault("optim.zero-sharding", instead_of="accounting.planning.device_state")

@@ -78,7 +78,7 @@ def torch_repeats_the_first_four_of_each_row(compress, dense):
 
 @fault(
     "spec.h100-1979 spec.h100-989 spec.mixed-comparison spec.fp32-orders-worse",
-    "spec.sparsity-unused",
+    "spec.sparsity-unused spec.newer-faster",
 )
 def the_h100s_row_holds_the_sparse_peak(patch):
     give_16_bits(patch, H100, Figure(1978.9, sparse=1978.9))

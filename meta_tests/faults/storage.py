@@ -68,7 +68,7 @@ def rows_chosen_by_a_number_are_copied(original, x, index):
 
 
 @fault(
-    "storage.contiguous-copies storage.mutation-propagates",
+    "storage.contiguous-copies storage.contiguous-then-view storage.mutation-propagates",
     "storage.contiguous-for-speed",
     instead_of="torch.Tensor.contiguous",
 )
