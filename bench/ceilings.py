@@ -24,9 +24,10 @@ import torch
 
 from accounting.memory import element_bytes
 from bench import search
-from bench.products import Float32Products, Operands, product
+from bench.products import Operands, product
 from bench.rounds import Pace, Progress, is_flat, no_progress
 from prooflops import timing
+from prooflops.precision import Float32Products
 from prooflops.timing import alternating, median_interval
 
 REGIMES = ("sustainable", "achievable")

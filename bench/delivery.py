@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from accounting.devices.floors import NOMINAL, Floor, compared
-from bench.products import Float32Products, Product
+from bench.products import Product
 from prooflops import timing
+from prooflops.precision import Float32Products
 
 # A card cools meanwhile, and other work ends.
 PAUSE_S = {"quick": 0.5, "default": 5.0, "thorough": 10.0}

@@ -24,10 +24,11 @@ from bench.brief import BriefSchedule
 from bench.cache import Flush
 from bench.ceilings import Ceilings
 from bench.checks import Examined, assert_declared, assert_random, examine, overwrite
-from bench.products import Float32Products, Product
+from bench.products import Product
 from bench.rates import judged, share_of_units, shares_of_product
 from bench.rounds import NEAR_CEILING, Progress, no_progress
 from bench.timing import CallTimer, NotWaitedFor, Rounds, Schedule, TimedCall
+from prooflops.precision import Float32Products
 from prooflops.timing import median_interval
 
 # Raised whenever the way of measuring changes: figures of different methods are not compared.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from accounting.formats import Format, format_of
 from accounting.roofline import Work, matmul_work
+from prooflops.precision import Float32Products
 
 # Dtypes of results that are wider than the operands.
 RESULTS = {"int8": "int32", "fp8_e4m3": "bf16", "fp8_e5m2": "bf16", "fp4_e2m1": "bf16"}
@@ -199,23 +200,6 @@ def multiplication(
             a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=fast
         )
     return lambda: torch.mm(a, b, out=out)
-
-
-class Float32Products:
-    """Within, fp32 operands of products on CUDA are rounded to tf32, or may not be.
-
-    A class, because it is entered within the timed region, where a generator would take longer.
-    """
-
-    def __init__(self, dtype: str) -> None:
-        self._allow = dtype == "tf32"
-
-    def __enter__(self) -> None:
-        self._before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self._allow
-
-    def __exit__(self, *_: object) -> None:
-        torch.backends.cuda.matmul.allow_tf32 = self._before
 
 
 class Operands:

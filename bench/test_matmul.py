@@ -9,13 +9,13 @@ from accounting.models import GPT2_SMALL, LLAMA3_8B, Transformer
 from bench.products import (
     DTYPES,
     SCALES_BYTES,
-    Float32Products,
     Unsupported,
     multiplication,
     product,
     product_bytes,
 )
 from bench.streams import assert_bytes
+from prooflops.precision import Float32Products
 
 SIDES = (256, 512, 1024, 2048, 4096, 8192)
 TOKENS = 1024

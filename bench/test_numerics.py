@@ -17,8 +17,9 @@ from bench.numerics import (
     powers,
     subnormals,
 )
-from bench.products import Float32Products, Unsupported, float_format, torch_dtype
+from bench.products import Unsupported, float_format, torch_dtype
 from bench.streams import assert_bytes
+from prooflops.precision import Float32Products
 
 PRODUCTS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1")
 FORMATS = ("fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2")

@@ -18,7 +18,7 @@ from accounting.flops import StepFlops
 from accounting.memory import element_bytes, training_bytes
 from accounting.models import GPT2_SMALL, DeepLinear, Transformer
 from bench.models import build, inputs, reduced
-from bench.products import Float32Products
+from prooflops.precision import Float32Products
 
 # `fitting(wanted, bytes_of, least)`: the size, halved until its bytes fit the memory, see
 # `prooflops.suite.sizing`.

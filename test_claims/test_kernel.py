@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from accounting.devices import has_dtype
 from accounting.models import DeepLinear, Transformer
+from prooflops.precision import Float32Products
 from test_claims.oracles import optimizers as papers
 from test_claims.oracles.dispatched import Recorded
-from test_claims.oracles.kernels import fp32_products
 from test_claims.oracles.rounding import Precision, RunningError, compared
 from test_claims.oracles.training_kernels import (
     KERNELS,
@@ -72,7 +72,7 @@ def test_a_kernel_errs_by_what_rounding_allows(device, record_figure, name):
     if device.type == "cuda":
         precisions.append("tf32")
     for precision in precisions:
-        with fp32_products("high" if precision == "tf32" else "highest"):
+        with Float32Products(precision):
             for elements in SIZES:
                 results += comparisons(KERNELS[name], precision, device, elements)
     worst = assert_within_rounding(results)

@@ -20,8 +20,8 @@ from accounting.flops import einsum_flops, matmul_flops
 from accounting.layout import broadcast_shape
 from accounting.models import GPT2_SMALL, Transformer, forward_flops
 from prooflops import counted
+from prooflops.precision import Float32Products
 from test_claims.oracles.dispatched import Recorded, counting, opt_einsum, product_flops
-from test_claims.oracles.kernels import fp32_products
 from test_claims.oracles.messages import agree, at_least, between, equal
 from test_claims.oracles.operators import einsums, numpys_einsum
 from test_claims.oracles.rounding import compared, sum_units
@@ -287,7 +287,7 @@ def test_tensor_cores_multiply_faster_than_fp32_by_default(device, speed, fast, 
     low_b = b.to(dtype)
 
     def with_tensor_cores():
-        with fp32_products("high" if fast == "tf32" else "highest"):
+        with Float32Products(fast):
             low_a @ low_b
 
     # A GeForce's tensor cores multiply tf32 no faster than its other units multiply fp32.

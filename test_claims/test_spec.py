@@ -19,8 +19,9 @@ from accounting.devices import (
     device_named,
     peak_flop_per_s,
 )
+from prooflops.precision import Float32Products
 from test_claims.oracles import published
-from test_claims.oracles.kernels import flop_per_s, fp32_products, product
+from test_claims.oracles.kernels import flop_per_s, product
 from test_claims.oracles.messages import at_least, at_most, between, close, equal
 from test_claims.strategies import TORCH_DTYPES
 
@@ -232,7 +233,7 @@ def test_products_of_fp32_are_slower_than_of_fp16_but_not_by_orders(device, spee
     low = peak_flop_per_s("fp32")
     high = peak_flop_per_s("fp16")
     usual = (high / low / 2, high / low * 2) if low and high else (0, math.inf)
-    with fp32_products():
+    with Float32Products():
         fp32 = product(device, "fp32", side)
         fp16 = product(device, "fp16", side)
         what = f"a product of side {side}, fp32 against fp16"
@@ -332,7 +333,7 @@ def test_no_product_here_exceeds_what_the_units_can_do(
     sides = (64, 128, 256) if device.type == "cpu" else (LARGE_SIDE // 4, LARGE_SIDE // 2)
     bound = bound_flop_per_s(dtype)
     peak = peak_flop_per_s(dtype)
-    with fp32_products():
+    with Float32Products():
         rate = max(flop_per_s(device, dtype, side) for side in sides)
     of_peak = f", {rate / peak:.2f} of the peak" if peak else ""
     record_figure(f"{dtype}: {rate / 1e12:.3g} TFLOP/s{of_peak}")

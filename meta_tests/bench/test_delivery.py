@@ -13,7 +13,7 @@ import torch
 from accounting.devices.floors import floor_of
 from bench import delivery
 from bench.delivery import BelowFloor, Delivery
-from bench.products import Float32Products, product
+from bench.products import product
 from bench.streams import STREAMS, Arrays
 from bench.transfers import transfer
 from meta_tests.card.api import simulated
@@ -22,6 +22,7 @@ from meta_tests.conftest import ROOT, run_pytest_for_each
 from prooflops import timing
 from prooflops.machine import health
 from prooflops.machine.conditions import conditions
+from prooflops.precision import Float32Products
 from prooflops.suite.floors import Floors, committed_floors, reference_floors, stated_floors
 from prooflops.suite.peaks import Peaks
 

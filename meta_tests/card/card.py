@@ -14,6 +14,7 @@ import torch
 from accounting.devices import ACCELERATORS, bandwidth_bytes_per_s, peak_flop_per_s
 from accounting.formats import FORMATS
 from meta_tests.card.caching import MIB, CardMemory
+from prooflops import precision
 
 SHORTEST_KERNEL_S = 2e-6
 # The clock by which `torch.cuda._sleep` counts.
@@ -233,7 +234,7 @@ class Card:
     @property
     def uses_tf32(self):
         """Whether products of fp32 are rounded."""
-        return torch.get_float32_matmul_precision() != "highest" and float(self.row.arch) >= 8
+        return precision.format_of("cuda.matmul") == "tf32" and float(self.row.arch) >= 8
 
     def from_memory(self, moved):
         """The bytes that the memory moves for these storages; the cache's count by their shorter

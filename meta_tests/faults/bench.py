@@ -280,12 +280,12 @@ def products_of_fp32_keep_ten_bits(mm, a, b, **_):
 
 @fault(
     "test_claims/test_matmul.py::test_a_product_of_fp32_matrices_keeps_every_bit_of_fp32",
-    instead_of="torch.get_float32_matmul_precision",
+    instead_of="prooflops.precision.format_of",
     options=ON_CARD,
     saying=r"values of x @ y: .*but should be",
 )
-def an_image_allows_tf32(_original):
-    return "high"
+def an_image_allows_tf32(_original, _operation):
+    return "tf32"
 
 
 @fault(

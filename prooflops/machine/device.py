@@ -21,6 +21,7 @@ from torch.utils._triton import has_triton
 
 from accounting import devices
 from accounting.devices import Accelerator
+from prooflops import precision
 from prooflops.machine import cpu_clock
 from prooflops_gate.machine import cpu, limits, nvml
 
@@ -279,14 +280,16 @@ def free_bytes(device: torch.device) -> int | None:
 def flags() -> dict[str, Any]:
     """The settings of torch that change speed or precision."""
     products = torch.backends.cuda.matmul
+    unusual = [f"{name}:{each}" for name, each in precision.unusual_formats().items()]
     return {
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+        "float32_matmul_precision": precision.of_products(),
+        "cudnn_allow_tf32": precision.format_of("cudnn.conv") == "tf32",
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "fp16_reduced_precision_reduction": products.allow_fp16_reduced_precision_reduction,
         "bf16_reduced_precision_reduction": products.allow_bf16_reduced_precision_reduction,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        **({"fp32_precision": " ".join(unusual)} if unusual else {}),
     }
 
 
@@ -297,14 +300,18 @@ TF32_OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
 def ignore_tf32_override() -> list[str]:
     """Computes fp32 products in full precision, in this process and those started from it.
 
-    Returns a line that says so if the environment requested tf32: claims about fp32 would test that
-    variable.
+    Returns a line that says so if the environment, or a conftest.py, requested less: claims about
+    fp32 would test that setting.
     """
     value = os.environ.pop(TF32_OVERRIDE, None)
-    if torch.get_float32_matmul_precision() == "highest":
+    asked = f"{TF32_OVERRIDE}={value} asks for tf32"
+    setting = precision.of_products()
+    if setting == "highest":
         return []
+    if value != "1":
+        asked = f"float32_matmul_precision is {setting}"
     torch.set_float32_matmul_precision("highest")
-    return [f"products of fp32: in full, although {TF32_OVERRIDE}={value} asks for tf32"]
+    return [f"products of fp32: in full, although {asked}"]
 
 
 # The user's choice of a number of threads.

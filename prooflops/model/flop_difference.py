@@ -17,7 +17,7 @@ from torch import Tensor
 
 from accounting.formats import FORMATS
 from accounting.models import RULES, rule_flops
-from prooflops import counted
+from prooflops import counted, precision
 from prooflops.model.user_model import Instance
 from prooflops.trace import FORWARD, RECOMPUTED, Operation, newest_node, running_node, tensors_in
 
@@ -344,7 +344,7 @@ def _dtype_of(name: str, tensors: list[Tensor]) -> str:
     """The format in which a product's factors are multiplied."""
     first = tensors[0]
     torch_name = str(first.dtype).removeprefix("torch.")
-    flags = torch.backends.cudnn if name in CONVOLUTIONS else torch.backends.cuda.matmul
-    if first.device.type == "cuda" and first.dtype == torch.float32 and flags.allow_tf32:
-        return "tf32"
+    if first.device.type == "cuda" and first.dtype == torch.float32:
+        operation = "cudnn.conv" if name in CONVOLUTIONS else "cuda.matmul"
+        return precision.format_of(operation)
     return NAMES.get(torch_name, torch_name)

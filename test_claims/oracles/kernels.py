@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -36,20 +35,6 @@ def flop_per_s(device, dtype, m, k=None, n=None):
     """The rate of such a product, the fastest of a few rounds by the device's own clock."""
     rounds = timing.time(product(device, dtype, m, k, n), device, warmup=2, rounds=5)
     return matmul_flops(m, k or m, n or m) / min(rounds.times_s)
-
-
-@contextmanager
-def fp32_products(precision="highest"):
-    """Multiplies fp32 in fp32 within, or with "high" in TF32, whatever the default is.
-
-    TF32 needs a device that has it.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def applied(function, *operands):

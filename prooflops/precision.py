@@ -1,0 +1,79 @@
+"""How torch rounds the factors of fp32 products: read and set by the API that this torch has.
+
+From 2.9 on each operation has an `fp32_precision`. The older getters then fail wherever one was
+set, so nothing else here asks them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_BACKENDS: Any = torch.backends
+# Empty before torch 2.9.
+OPERATIONS: dict[str, Any] = {}
+if hasattr(_BACKENDS.cudnn, "conv"):
+    OPERATIONS = {
+        "cuda.matmul": _BACKENDS.cuda.matmul,
+        "cudnn.conv": _BACKENDS.cudnn.conv,
+        "cudnn.rnn": _BACKENDS.cudnn.rnn,
+        "mkldnn.matmul": _BACKENDS.mkldnn.matmul,
+        "mkldnn.conv": _BACKENDS.mkldnn.conv,
+        "mkldnn.rnn": _BACKENDS.mkldnn.rnn,
+    }
+PRODUCTS = ("cuda.matmul", "mkldnn.matmul")
+ROUNDED_BY_DEFAULT = ("cudnn.conv", "cudnn.rnn")
+
+
+def format_of(operation: str) -> str:
+    """The format in which an operation multiplies fp32: fp32, tf32 or bf16."""
+    if OPERATIONS:
+        setting = OPERATIONS[operation].fp32_precision
+        return "fp32" if setting in ("none", "ieee") else str(setting)
+    flags = _BACKENDS.cudnn if operation in ROUNDED_BY_DEFAULT else _BACKENDS.cuda.matmul
+    return "tf32" if flags.allow_tf32 else "fp32"
+
+
+def unusual_formats() -> dict[str, str]:
+    """The operations whose format is not that of a fresh torch; empty before torch 2.9."""
+    usual = dict.fromkeys(OPERATIONS, "fp32") | dict.fromkeys(ROUNDED_BY_DEFAULT, "tf32")
+    formats = {name: format_of(name) for name in OPERATIONS}
+    return {name: each for name, each in formats.items() if each != usual[name]}
+
+
+def of_products() -> str:
+    """The setting of products in the words of torch.set_float32_matmul_precision."""
+    if not OPERATIONS:
+        return torch.get_float32_matmul_precision()
+    formats = [format_of(name) for name in PRODUCTS]
+    if "bf16" in formats:
+        return "medium"
+    return "high" if "tf32" in formats else "highest"
+
+
+class Float32Products:
+    """Within, products of fp32 operands are rounded to tf32, or computed in full.
+
+    A class, because it is entered within the timed region, where a generator would take longer.
+    """
+
+    def __init__(self, dtype: str = "fp32") -> None:
+        self._setting = "high" if dtype == "tf32" else "highest"
+
+    def __enter__(self) -> None:
+        operations = [OPERATIONS[name] for name in PRODUCTS if OPERATIONS]
+        self._settings = [(each, each.fp32_precision) for each in operations]
+        for operation in operations:
+            # In this state the older getter never fails.
+            operation.fp32_precision = "ieee"
+        self._before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(self._setting)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_float32_matmul_precision(self._before)
+        for operation, setting in self._settings:
+            operation.fp32_precision = "none"
+            # Otherwise the operation follows its backend's setting, as before.
+            if operation.fp32_precision != setting:
+                operation.fp32_precision = setting
