@@ -249,18 +249,30 @@ def enabled_on(device):
     return torch.is_autocast_enabled(device.type)
 
 
+def settings_of(made):
+    """What a scaler, or a region of autocast, does on CUDA."""
+    if isinstance(made, torch.amp.GradScaler):
+        return made.is_enabled(), made.state_dict()
+    with made:
+        return torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+
+
 @pytest.mark.claim("amp.cuda-amp-api")
 @pytest.mark.parametrize("name", ["autocast", "GradScaler"])
 def test_torch_cuda_amp_warns_of_its_end_and_torch_amp_does_not(device, name):
-    # torch will remove it one day.
-    if hasattr(torch.cuda, "amp") and hasattr(torch.cuda.amp, name):
-        _, (warned, *_) = deprecations(getattr(torch.cuda.amp, name))
-        named = re.search(rf"torch\.amp\.{name}\('cuda'", warned)
-        assert named, f"the warning names no successor: {warned}"
+    old_name = getattr(getattr(torch.cuda, "amp", None), name, None)
+    if old_name is None:
+        pytest.skip(f"this torch has removed torch.cuda.amp.{name}")
+    old, (warned, *_) = deprecations(old_name)
+    named = re.search(rf"torch\.amp\.{name}\('cuda'", warned)
+    assert named, f"the warning names no successor: {warned}"
 
+    settings = [settings_of(old)]
     for kind in ("cuda", device.type):
         made, warned = deprecations(partial(getattr(torch.amp, name), kind))
         equal(warned, [], "warnings of torch.amp", kind=kind)
+        settings.append(settings_of(made))
+    equal(settings[0], settings[1], "the settings of the old name")
 
     enabled = made.is_enabled if name == "GradScaler" else made(partial(enabled_on, device))
     assert enabled(), f"torch.amp.{name}({device.type!r}) is not enabled on {device}"

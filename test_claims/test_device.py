@@ -338,7 +338,7 @@ def checked_by_kernels(a, b):
     }
 
 
-@pytest.mark.claim("device.assert-location")
+@pytest.mark.claim("device.assert-location", "device.all-on-gpu")
 @pytest.mark.parametrize("there", ["meta", pytest.param("cuda", marks=pytest.mark.needs("cuda"))])
 def test_an_operation_on_cpu_and_another_device_raises(there):
     here = torch.ones(3, 3)

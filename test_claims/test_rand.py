@@ -202,6 +202,10 @@ def test_each_gpu_is_seeded_by_torchs_seed_and_by_cudas_alone(seed, other):
     torch.cuda.manual_seed_all(seed)
 
     equal(drawn(), by_torch, "streams by CUDA's seed")
+
+    torch.manual_seed(seed)
+    torch.cuda.manual_seed_all(seed)
+    equal(drawn(), by_torch, "streams by both seeds")
     equal(by_torch, by_torch[:1] * len(gpus), "streams of the GPUs")
 
 

@@ -55,8 +55,8 @@ def the_scaler_never_skips_a_step(_, self, optimizer, state, *a, **k):
 
 
 @fault("amp.cuda-amp-api", instead_of="torch.cuda.amp.autocast")
-def the_old_names_do_not_warn(_):
-    return torch.amp.autocast("cuda")
+def the_old_autocast_goes_to_another_dtype(autocast):
+    return autocast(dtype=torch.bfloat16)
 
 
 @fault("amp.ex-bf16-linear-32 amp.activation-memory", instead_of="accounting.formats.element_bits")

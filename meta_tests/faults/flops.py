@@ -28,7 +28,7 @@ def torchs_counter_takes_a_multiply_add_for_one_operation(patch):
     )
 
 
-@fault("flops.two-layer flops.two-layer-DxD flops.cubic")
+@fault("flops.two-layer flops.two-layer-DxD flops.cubic flops.one-dimension")
 def every_weight_counts_as_a_square_one(patch):
     formula = flop_counter.flop_registry[torch.ops.aten.mm]
 

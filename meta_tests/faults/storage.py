@@ -1,7 +1,6 @@
 """Faults that the claims about storage must notice."""
 
 import math
-import warnings
 
 import torch
 
@@ -16,10 +15,9 @@ def a_slice_with_steps_keeps_the_stride(original, layout, dim=0, start=None, end
     return Layout(right.shape, tuple(strides), right.offset)
 
 
-@fault("storage.typed-storage", instead_of="torch.Tensor.untyped_storage")
-def untyped_storages_warn_as_well(original, x):
-    warnings.warn("UntypedStorage is deprecated", UserWarning, stacklevel=2)
-    return original(x)
+@fault("storage.typed-storage", instead_of="torch.TypedStorage.data_ptr")
+def the_address_of_a_typed_storage_is_its_own(original, storage):
+    return original(storage) + id(storage)
 
 
 @fault("storage.stride-4x4 storage.arange-3x4", instead_of="accounting.layout.contiguous_strides")
