@@ -15,7 +15,7 @@ from accounting import roofline
 from examples import napkin, own_kernel
 from meta_tests.conftest import PACKAGES, ROOT, SUITE, fork_pytest
 from prooflops.suite.evidence.__main__ import parser
-from prooflops.suite.registry import Claim, Source
+from prooflops.suite.registry import Claim, Source, load_registry
 
 FILES = [
     *ROOT.glob("*.md"),
@@ -138,6 +138,15 @@ def test_a_table_of_the_reference_has_a_row_for_each_name_of_the_code(heading, n
     lines = takewhile(lambda line: line.startswith("|"), below.splitlines())
     rows = {match[1] for line in lines if (match := re.match(r"\| `(\w+)` \| \S", line))}
     assert names <= rows, f"docs/reference.md, {heading}, lacks {sorted(names - rows)}"
+
+
+def test_the_verdicts_that_the_readme_shows_are_those_of_the_registry():
+    shown = re.findall(r"^(\w+\.[\w-]+): (.+)\n    (.+)$", PAGES["README.md"], re.MULTILINE)
+    assert shown
+    claims = load_registry(ROOT / "test_claims" / "registry").claims
+    for claim, statement, verdict in shown:
+        assert statement == claims[claim].statement
+        assert verdict in (claims[claim].verdict_as_written, "not checked: needs a CUDA device")
 
 
 @pytest.mark.parametrize("name", ["slurm.sh", "torchrun.sh"])

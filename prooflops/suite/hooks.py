@@ -23,7 +23,7 @@ import prooflops_gate
 from prooflops import timing
 from prooflops.copies import other_copy
 from prooflops.machine import device as machine
-from prooflops.suite import ranks
+from prooflops.suite import listing, ranks
 from prooflops.suite.collection import (
     EXAMPLE_COUNTER,
     check_claims_exist,
@@ -71,6 +71,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if config.option.help or config.option.version:
         return None
+    if config.option.claims is not None:
+        return listing.run(registry_of(config), config.option.claims)
     if not (config.option.collectonly or is_replicate()):
         refuse_unwritable("--report", Path(config.option.report), "folder")
         refuse_unwritable("the history", history_folder(config), "folder")
@@ -98,14 +100,14 @@ def pytest_configure(config: pytest.Config) -> None:
         job = ranks.job_rank()
         request = config.option.device
         device = machine.chosen(ranks.device_of(request, job, machine.counts()) if job else request)
-        registry = load_registry(config.rootpath / "test_claims" / "registry")
+        registry = registry_of(config)
         peaks = Peaks(device, stated_peaks([*(config.option.peak or config.getini("peak"))]))
         selected = registry.selected(config.option.claim) if config.option.claim else None
         if config.option.reference:
             refuse_another_machine(config.option.reference, device)
         stated = stated_floors([*(config.option.floor or config.getini("floor"))])
         reference = reference_floors(config.option.reference) if config.option.reference else None
-    except (ValueError, RegistryError) as error:
+    except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     known = known_failures(config.option.known_failures, registry)
     run = config.stash[RUN] = Run(device, pace, registry, selected, known, peaks, stated, reference)
@@ -125,6 +127,14 @@ def pytest_configure(config: pytest.Config) -> None:
         replicate and replicate.benchmarks_only
     ):
         draw_examples(EXAMPLES[pace])
+
+
+def registry_of(config: pytest.Config) -> Registry:
+    """The claims of this folder."""
+    try:
+        return load_registry(config.rootpath / "test_claims" / "registry")
+    except RegistryError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def _record(config: pytest.Config, run: Run) -> None:

@@ -34,6 +34,13 @@ def add_run_options(group: pytest.OptionGroup) -> None:
         default=[],
         help="only this claim or topic; may be repeated",
     )
+    group.addoption(
+        "--claims",
+        metavar="WORDS",
+        nargs="?",
+        const="",
+        help="run nothing, and print what the claims with these words state, or all claims",
+    )
 
 
 def add_machine_options(group: pytest.OptionGroup) -> None:

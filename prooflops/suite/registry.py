@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +26,10 @@ PARTS = ("§ ", "“", "table ", "figure ", "equation ", "algorithm ", "page ", 
 MOST_QUOTED_WORDS = 5
 # The place of a citation whose statement was not found again in the source.
 NOT_LOCATED = "(not located)"
+# Of the claims that have a word, an error names so many.
+MOST_NAMED = 20
+# A search is typed on a keyboard.
+SPELLING = str.maketrans({"·": "", ",": "", "×": "x"})
 
 TYPES: dict[Any, type] = {"str": str, "bool": bool, "tuple[str, ...]": tuple}
 
@@ -126,6 +132,35 @@ class Claim(TypedRow):
     def citations(self) -> tuple[Citation, ...]:
         return tuple(map(Citation.parsed, self.sources))
 
+    @property
+    def verdict_as_written(self) -> str:
+        """The verdict where all tests of the claim pass, with its condition or correction."""
+        if self.written == "holds-if":
+            return f"holds if {self.condition}"
+        word = "slip of one account" if self.written == "slip" else "corrected"
+        return f"{word}: {self.correction}" if self.correction else "holds"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The row's words as `searched` writes them."""
+        return searched(
+            self.id, self.topic, self.statement, self.condition, self.correction, self.note
+        )
+
+    def has_words(self, text: str) -> bool:
+        """Whether each word of `text` occurs in this row, perhaps within a longer word."""
+        row = " ".join(self.words)
+        return all(word in row for word in searched(text))
+
+
+def searched(*texts: str) -> tuple[str, ...]:
+    """Words in the one spelling in which claims are searched.
+
+    >>> searched("2·m·k·n FLOPs", "1,024 × 512")
+    ('2mkn', 'flops', '1024', 'x', '512')
+    """
+    return tuple(" ".join(texts).lower().translate(SPELLING).split())
+
 
 def file_of(claim_id: str) -> str:
     """The registry file for a claim's topic."""
@@ -152,22 +187,46 @@ class Registry:
         for word in words:
             topic = word.partition(".")[0]
             if topic not in self.topics:
-                validated_choice("the topic of --claim", word, self.topics)
+                raise self._unknown(word)
             of_topic = [claim.id for claim in self.claims.values() if claim.topic == topic]
             ids.update(of_topic if word == topic else [validated_choice("--claim", word, of_topic)])
         return frozenset(ids)
 
+    def with_words(self, text: str) -> list[Claim]:
+        """The claims whose rows have each word of `text`."""
+        return [claim for claim in self.claims.values() if claim.has_words(text)]
+
+    def near_words(self, text: str) -> list[str]:
+        """Words of the registry that are spelt almost as one of `text`."""
+        known = {word.strip("().;:?!\"'") for each in self.claims.values() for word in each.words}
+        return [near for word in searched(text) for near in get_close_matches(word, sorted(known))]
+
+    def _unknown(self, word: str) -> ValueError:
+        """Says that --claim names neither a claim nor a topic, and which claims have the word."""
+        found = [claim.id for claim in self.with_words(word)] if word.strip() else []
+        near = get_close_matches(word, [*self.topics, *self.claims], n=1)
+        near = near or ([] if found else self.near_words(word))
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        if found:
+            more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+            hint += (
+                f"; claims with this word: {', '.join(found[:MOST_NAMED])}{more}; "
+                f"to read them: pytest --claims={shlex.quote(word)}"
+            )
+        return ValueError(
+            f"--claim={word} is neither a claim's id nor a topic ({', '.join(self.topics)}){hint}"
+        )
+
     def describe(self, claim_id: str) -> str:
-        """A claim as failures print it: statement, condition or correction, sources."""
+        """A claim as failures print it: statement, verdict as written, sources."""
         claim = self.claims[claim_id]
         cited = (self.sources[each.source].cited_at(each.place) for each in claim.citations)
         lines = [
             f"{claim.id}: {claim.statement}",
-            f"holds if: {claim.condition}" if claim.condition else "",
-            f"wrong as written; true is: {claim.correction}" if claim.correction else "",
+            claim.verdict_as_written,
             *(f"source: {each}" for each in cited),
         ]
-        return "\n".join(filter(None, lines))
+        return "\n".join(lines)
 
 
 def load_registry(folder: Path) -> Registry:

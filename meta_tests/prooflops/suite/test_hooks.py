@@ -123,6 +123,28 @@ def test_a_verdict_has_its_reason_its_cases_and_its_figures(whole_run):
     assert whole_run.verdicts["demo.wrong"]["figures"] == ["7.0x"]
 
 
+READ_CLAIMS = {
+    "--claims": 0,
+    "--claims=MOON": 0,
+    "--claims=mooon": 0,
+    "--claim=moon": 4,
+    "--claim=dem": 4,
+    "--claim=demo.if --claim=demo.wrong": 0,
+}
+
+
+def test_claims_are_read_by_their_words_and_few_chosen_ones_are_stated(whole_house, golden):
+    lines = [f"--device=cpu {line}" for line in READ_CLAIMS]
+    runs = run_pytest_for_each(whole_house.root, lines, PROOFLOPS_HISTORY="read/history")
+    ends = dict(zip(READ_CLAIMS, runs.values(), strict=True))
+    assert {line: run.code for line, run in ends.items()} == READ_CLAIMS
+    said = {line: run.output.strip() for line, run in ends.items()}
+    chosen = [*READ_CLAIMS][-1]
+    said[chosen] = end_of(ends[chosen], whole_house)
+    text = "\n".join(f"$ pytest {line}\n{text}" for line, text in said.items())
+    golden("run_claims_read", text)
+
+
 def test_pytest_benchmark_reads_the_record(whole_record, tmp_path):
     file, _ = whole_record
     command = [sys.executable, "-m", "pytest_benchmark", "compare", file]

@@ -54,8 +54,9 @@ MOST_WORKERS = "8"
 PLUGINS = ("no:cacheprovider", "no:faulthandler", "prooflops_gate.plugin", "prooflops.plugin")
 # What pytest does itself, without running tests in this process or in its own way.
 LEFT_TO_PYTEST = (
-    "--collect-only", "--co", "--help", "-h", "--version", "-V", "--fixtures", "--markers",
-    "--model", "--report-compare", "--last-failed", "--lf", "--pdb", "--trace", "--junitxml",
+    "--claims", "--collect-only", "--co", "--help", "-h", "--version", "-V", "--fixtures",
+    "--markers", "--model", "--report-compare", "--last-failed", "--lf", "--pdb", "--trace",
+    "--junitxml",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
+from prooflops.suite import listing
 from prooflops.suite.page import claims, delivery, page
 from prooflops.suite.page.run_report import unchecked
 from prooflops.suite.page.tables import benchmark_table, topic_table
@@ -14,6 +15,8 @@ from prooflops.suite.verdicts import RED
 from prooflops_gate.page import terminal as medium
 from prooflops_gate.page.section import BAD, GOOD, OPEN, OTHER, PLAIN, Section
 
+# So few claims that --claim chose are printed with their statements.
+MOST_STATED = 10
 COLOURS = {GOOD: "green", BAD: "red", OPEN: "yellow", OTHER: "cyan", PLAIN: "white"}
 
 
@@ -54,13 +57,17 @@ def _print_claims(
     known: Collection[str],
     width: int | None,
 ) -> None:
-    report = finished.report
-    is_verbose = terminal.config.get_verbosity() > 0
+    report, option = finished.report, terminal.config.option
+    is_few = bool(option.claim) and len(report.claims) <= MOST_STATED
+    is_verbose = is_few or terminal.config.get_verbosity() > 0
     shown = [claim for claim in report.claims if is_verbose or claim.verdict in RED]
     longest = max((len(claim.id) for claim in shown), default=0)
     for claim in shown:
         colour = COLOURS[claims.mark_of(claim.verdict).tone]
-        for each in medium.wrapped(f"{claim.id:<{longest}}  {claim.line}", width, "    "):
+        lines = medium.wrapped(f"{claim.id:<{longest}}  {claim.line}", width, "    ")
+        if is_few:
+            lines = [*listing.entry(claim.id, claim.claim.statement, claim.line, width)]
+        for each in lines:
             terminal.write_line(each, **{colour: True})
     for text in _notes(finished, known, is_verbose=is_verbose):
         for each in medium.wrapped(text, width):
