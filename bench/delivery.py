@@ -86,11 +86,13 @@ class Delivery:
         *,
         seconds: float | None = None,
         dtype: str = "",
+        ceiling: Callable[[], float] | None = None,
     ) -> None:
         """Asserts the floor of `figure`: `amount` over `seconds` (as measured), or the time.
 
         A figure has one floor and is asked for it in one row. `function` is measured once more
         where the figure falls short, after a pause; None where ranks would not do so alike.
+        `ceiling`: the rate of this run's best product, for a floor that is a share of it.
         Raises BelowFloor if the figure falls short twice.
         """
         __tracebackhide__ = True
@@ -100,7 +102,9 @@ class Delivery:
             seconds = amount / float(self.info[RATES[unit]])
         floor = self.floors.of(figure, self.test)
         nominal = None
-        if floor is not None and floor.of in NOMINAL:
+        if floor is not None and floor.of == "ceiling" and ceiling is not None:
+            nominal = ceiling()
+        elif floor is not None and floor.of in NOMINAL:
             units_flop_per_s = self.info.get("units_flop_per_s")
             nominal = self.floors.nominal(floor.of, dtype, units_flop_per_s)
         value = amount / seconds if amount else seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import perf_counter
 
 import pytest
@@ -24,7 +25,7 @@ QUICK_NETS = ("gpt2-124m",)
 
 @pytest.mark.needs("cuda", "sm>=8.0", "c++")
 @pytest.mark.parametrize("net", NETS)
-def test_mfu(net, device, pace, sizing, peak_flop_per_s, measure, delivery):
+def test_mfu(net, device, pace, sizing, ceilings, peak_flop_per_s, measure, delivery):
     if measure.brief:
         pytest.skip("no process of the gate compiles: it would take the gate's time")
     if pace == "quick" and net not in QUICK_NETS:
@@ -64,7 +65,10 @@ def test_mfu(net, device, pace, sizing, peak_flop_per_s, measure, delivery):
         idle_s=max(seconds - sum(by_kind.values()), 0.0),
         peak_bytes=measured_peak_bytes(step),
     )
-    delivery.check(f"mfu {net}", flops, "FLOP/s", step, seconds=seconds, dtype="bf16")
+    ceiling = partial(ceilings.flop_per_s, "bf16")
+    delivery.check(
+        f"mfu {net}", flops, "FLOP/s", step, seconds=seconds, dtype="bf16", ceiling=ceiling
+    )
 
 
 def measured_peak_bytes(step: WellWrittenStep) -> int:

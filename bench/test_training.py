@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from statistics import median
 from time import perf_counter
@@ -38,6 +39,8 @@ ACCUMULATED_TOLERANCE = 1e-4
 # The recipe that most train in; each takes some 20 s to compile on a GPU.
 COMPILED_BY_DEFAULT = "bf16"
 COMPILED_TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 2e-2, "fp16": 1e-2}
+# The step that every device runs, whatever compiler and dtypes it has.
+SIMPLEST_TRANSFORMER = ("transformer", "fp32", "eager")
 # The lecture's own example: (16384, 32768) by (32768, 8192).
 LECTURE = (16384, 32768, 8192)
 
@@ -113,7 +116,9 @@ def joules_per_token(info: dict[str, Any], tokens: int) -> float | None:
 )
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("model", MODELS)
-def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per_s, measure):
+def test_step(
+    model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per_s, measure, delivery
+):
     if mode == "compiled" and not is_compiled(recipe, device, pace):
         pytest.skip(
             "compiling takes longer than all other benchmarks: --thorough, or on a GPU "
@@ -149,6 +154,17 @@ def test_step(model, recipe, mode, device, sizing, pace, ceilings, peak_flop_per
     )
     if mode == "eager":
         measure.declare(step_memory=step_memory(step))
+    if (model, recipe, mode) == SIMPLEST_TRANSFORMER:
+        ceiling = partial(ceilings.flop_per_s, recipe)
+        delivery.check(
+            "mfu transformer",
+            flops.model,
+            "FLOP/s",
+            step,
+            seconds=seconds,
+            dtype=recipe,
+            ceiling=ceiling,
+        )
 
 
 def is_compiled(recipe: str, device: torch.device, pace: str) -> bool:

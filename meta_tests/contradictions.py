@@ -32,7 +32,8 @@ def _figures(report):
         if figure.met and not figure.floor.is_met(entry["share"], entry.get("at_clock")):
             yield f"{figure.name} is at {entry['share']:.0%}, below its floor, but delivers"
         of_row = figure.row.number("mfu") or figure.row.number("mbu")
-        if of_row and entry.get("share") and abs(entry["share"] - of_row) > SAME_FIGURE:
+        is_of_peak = figure.floor and figure.floor.of in ("peak", "bandwidth")
+        if of_row and is_of_peak and abs(entry["share"] - of_row) > SAME_FIGURE:
             yield f"{figure.name} is at {entry['share']:.1%} of its peak, its row {of_row:.1%}"
         rate = figure.row.rate
         if rate and rate[1] == entry["unit"] and abs(rate[0] / value - 1) > SAME_FIGURE:

@@ -2,13 +2,13 @@
 sources.
 
 A floor in `floors.json` is a share of a nominal rate (`peak`: the dense peak of the dtype,
-`bandwidth`: the memory's, `link`: that of the host's or the peer's link), a rate (`B/s`) or a time
-(`s`). Some sources publish a range of healthy devices (`healthy`), or a threshold for accepting a
-node (`accepted`). The floor is its low end less 5 %, the allowance of SuperBench, because other
-programs and hosts measured those. Elsewhere the floor is what one healthy device reached (`one`)
-less 10 %, because another differs by 5 % and more, or what a training run reached (`run`) less 15
-%. A row names the devices it is for, or a generation of them, or neither: such a wide floor finds
-defects of factors alone, and says so.
+`bandwidth`: the memory's, `link`: that of the host's or the peer's link, `ceiling`: the best
+product of this run), a rate (`B/s`) or a time (`s`). Some sources publish a range of healthy
+devices (`healthy`), or a threshold for accepting a node (`accepted`). The floor is its low end less
+5 %, the allowance of SuperBench, because other programs and hosts measured those. Elsewhere the
+floor is what one healthy device reached (`one`) less 10 %, because another differs by 5 % and more,
+or what a training run reached (`run`) less 15 %. A row names the devices it is for, or a generation
+of them, or neither: such a wide floor finds defects of factors alone, and says so.
 
 `one_at_clock` is the same as a share of what all units do at the clock that ran, which hardly moves
 with power and heat: a card must reach both.
@@ -44,7 +44,7 @@ FIGURES: tuple[str, ...] = tuple(
 GROUPS = {
     "memory": ("copy", "scale", "add", "triad", "sum", "dot"),
     "link": ("to-device", "to-host"),
-    "mfu": ("mfu gpt2-124m", "mfu llama-1b"),
+    "mfu": ("mfu gpt2-124m", "mfu llama-1b", "mfu transformer"),
 }
 
 
@@ -57,11 +57,13 @@ class Floor(NamedTuple):
     at least 63 % of the dense peak, 76 % at the clock that ran; one healthy H200, less 10 %
     >>> print(floor_of("RTX 4090", "copy"))
     at least 70 % of the bandwidth; a wide floor
+    >>> print(floor_of("RTX 4090", "mfu gpt2-124m"))
+    at least 10 % of the best product's rate; a wide floor
     """
 
     figure: str
     limit: float
-    of: str  # peak | bandwidth | link | FLOP/s | B/s | s
+    of: str  # peak | bandwidth | link | ceiling | FLOP/s | B/s | s
     healthy: tuple[float, float] | None  # published, in the same unit
     whose: str  # the device, generation or option that the floor is of; empty: any
     source: str
@@ -91,7 +93,12 @@ class Floor(NamedTuple):
         return f"{least}; {f'of {self.whose}' if self.whose else 'a wide floor'}"
 
 
-NOMINAL = {"peak": "the dense peak", "bandwidth": "the bandwidth", "link": "the link"}
+NOMINAL = {
+    "peak": "the dense peak",
+    "bandwidth": "the bandwidth",
+    "link": "the link",
+    "ceiling": "the best product's rate",
+}
 _PREFIX = {
     "FLOP/s": (1e-12, "TFLOP/s"),
     "OP/s": (1e-12, "TOP/s"),

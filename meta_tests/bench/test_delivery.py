@@ -50,6 +50,8 @@ DECIDED = [
     ("mfu gpt2-124m", 0.3, None, True),
     ("mfu llama-1b", 0.3, None, False),
     ("mfu llama-1b", 0.4, None, True),
+    ("mfu transformer", 0.09, None, False),
+    ("mfu transformer", 0.11, None, True),
 ]
 
 
@@ -90,7 +92,7 @@ def card(monkeypatch):
         yield kernels.card
 
 
-def delivered(share, *stated, seen=NOTHING, reference=NOTHING):
+def delivered(share, *stated, seen=NOTHING, reference=NOTHING, figure="bf16", **ceiling):
     """What a row with this share of the peak in bf16 records, measured under `seen` conditions."""
     info = {"conditions": seen}
     row = Delivery(
@@ -102,8 +104,18 @@ def delivered(share, *stated, seen=NOTHING, reference=NOTHING):
         conditions=partial(nullcontext, NOTHING),
         causes=lambda *_: ["heat"],
     )
-    row.check("bf16", share * H100_BF16_FLOP_PER_S, "FLOP/s", None, seconds=1.0, dtype="bf16")
+    amount = share * H100_BF16_FLOP_PER_S
+    row.check(figure, amount, "FLOP/s", None, seconds=1.0, dtype="bf16", **ceiling)
     return info["delivers"]
+
+
+def test_a_step_is_compared_with_the_best_product_of_the_run(card):
+    of_step = partial(
+        delivered, figure="mfu transformer", ceiling=lambda: 0.5 * H100_BF16_FLOP_PER_S
+    )
+    assert of_step(0.06)["share"] == pytest.approx(0.12)
+    with pytest.raises(BelowFloor, match="8 % of the best product's rate"):
+        of_step(0.04)
 
 
 def test_a_figure_below_its_floor_is_red_and_an_option_goes_first(card):

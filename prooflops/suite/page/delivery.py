@@ -22,6 +22,7 @@ NAMES = {
     "triad": "memory triad",
     "mfu gpt2-124m": "MFU, GPT-2 124M",
     "mfu llama-1b": "MFU, Llama 1B",
+    "mfu transformer": "a transformer's step",
     "mfu": "MFU of a step",
     "to-device": "host to device",
     "to-host": "device to host",
