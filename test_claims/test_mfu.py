@@ -16,9 +16,10 @@ from accounting.devices import ACCELERATORS, FLOP_PER_CLOCK, bandwidth_bytes_per
 from accounting.flops import matmul_flops
 from accounting.roofline import hfu, mfu
 from prooflops import counted
+from prooflops.precision import Float32Products
 from test_claims.oracles import published
 from test_claims.oracles.dispatched import counting, linear_net
-from test_claims.oracles.kernels import product
+from test_claims.oracles.kernels import flop_per_s, product
 from test_claims.oracles.messages import agree, at_least, at_most, between, close, equal
 from test_claims.oracles.sharding import beside_a_second_rank
 from test_claims.strategies import fewer, sizes
@@ -252,6 +253,32 @@ def test_the_product_in_0_03_s_has_a_higher_rate_and_a_lower_share(example_flops
 
     sparse = mfu(example_flops, BF16_S, H100.peaks["bf16"].sparse * 1e12)
     equal(round(sparse, 2), 0.15, "mfu of the sparse peak")
+
+
+@pytest.mark.claim("mfu.lecture-product-here")
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_card_at_hand_reaches_a_tenth_of_its_peak_in_it(
+    device, dtype, peak_flop_per_s, record_figure
+):
+    with Float32Products():
+        rate = flop_per_s(device, dtype, *EXAMPLE)
+    record_figure(f"{matmul_flops(*EXAMPLE) / rate * 1e3:.1f} ms, {rate / 1e12:.1f} TFLOP/s")
+    peak = peak_flop_per_s(dtype)
+    if peak is None:
+        pytest.skip("no peak of this device is on record")
+    # A card at a raised clock exceeds its nominal peak.
+    between(mfu(matmul_flops(*EXAMPLE), matmul_flops(*EXAMPLE) / rate, peak), 0.1, 1.2, "mfu")
+
+
+@pytest.mark.claim("mfu.lecture-product-here")
+def test_on_the_card_at_hand_bf16_is_faster_than_fp32_at_it(device, speed):
+    with Float32Products():
+        speed.assert_slower(
+            product(device, "fp32", *EXAMPLE),
+            product(device, "bf16", *EXAMPLE),
+            "fp32 against bf16",
+            at_least=1.2,
+        )
 
 
 @pytest.mark.claim("mfu.bf16-example")
