@@ -61,7 +61,9 @@ def test_a_linear_layer_costs_2dk_per_example(device, b, d, k, bias):
     y = scalars.linear(tally.array(x), tally.array(weight), counted_added)
     reference = torch.nn.functional.linear(x, weight, added)
     equal(scalars.tensor(y), reference, "the oracle's own layer")
-    equal(linear_flops(b, d, k, bias), tally.flops, "linear_flops")
+    with_bias = 2 * b * d * k + bias * b * k
+    formula = linear_flops(b, d, k, bias)
+    agree("FLOPs", counted=tally.flops, formula=formula, should=with_bias)
 
     layer = torch.nn.Linear(d, k, bias, device)
     dispatched = product_flops(layer, x.to(device))

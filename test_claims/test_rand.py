@@ -149,7 +149,7 @@ def test_a_seed_restarts_its_own_librarys_stream_and_no_other(
         equal(got, should, f"the stream of {library} after seeding {reseeded}")
 
 
-@pytest.mark.claim("rand.three-libs")
+@pytest.mark.claim("rand.three-libs", "rand.fixed-seed")
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_run_needs_the_seed_of_each_library_it_draws_from_and_no_other(device, library):
     def losses(kinds, seed):
