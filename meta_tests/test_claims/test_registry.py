@@ -1,5 +1,7 @@
 """The registry as a public interface: no id is lost, few are on record, each has a source."""
 
+import re
+
 import pytest
 import torch
 
@@ -54,6 +56,10 @@ def test_a_row_reads_as_a_sentence_and_its_needs_are_known(claim):
     assert claim.statement.rstrip('")').endswith((".", "!", "?")), (
         f"{claim.statement!r} is no sentence"
     )
+    opening = re.match(
+        r"(It|That|This|Those|These|They|The same|At (that|those))\b", claim.statement
+    )
+    assert not opening, f"{claim.statement!r} is not readable alone: name what it speaks of"
     assert not claim.condition.endswith("."), (
         f"{claim.condition!r} follows 'holds if' and needs no full stop"
     )
@@ -97,7 +103,7 @@ def claim_that_cites(tmp_path):
 )
 def test_a_failure_prints_the_place_of_a_citation(claim_that_cites, place):
     shown = claim_that_cites(f"lecture {place}")
-    assert shown == f"demo.it: It is.\nholds\nsource: A lecture, {place}, https://example.org"
+    assert shown == f"demo.it: It is.\nsource: A lecture, {place}, https://example.org"
 
 
 @pytest.mark.parametrize(
