@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from prooflops_gate.statistics import effects
 from prooflops_gate.statistics.decision_rule import Decision, Plan
 from prooflops_gate.statistics.effects import Effect
 from prooflops_gate.task import ReplicateFailed, Task
+from prooflops_gate.unpatched import time
 
 # A commit is decided after one of these numbers of pairs.
 LOOKS = (8, 16, 32)

@@ -9,7 +9,6 @@ A question goes in, a `Comparison` comes out; nothing here prints.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +27,7 @@ from prooflops_gate.pairs import Pairs
 from prooflops_gate.question import Question
 from prooflops_gate.rows import INSTRUCTIONS, TIME, Row
 from prooflops_gate.task import Task
+from prooflops_gate.unpatched import time
 from prooflops_gate.where import explained, worth_explaining
 
 STOPPED = "the run was stopped before it was decided"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 
 from prooflops_gate.instruments import Instrument, Measured
@@ -11,6 +10,7 @@ from prooflops_gate.instruments.instructions import Instructions
 from prooflops_gate.instruments.memory import Memory
 from prooflops_gate.instruments.times import Times
 from prooflops_gate.task import OutOfTime, ReplicateFailed, Task
+from prooflops_gate.unpatched import time
 
 SECONDS_BETWEEN_LINES = 20.0
 

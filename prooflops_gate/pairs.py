@@ -6,7 +6,6 @@ their benchmarks in turn (`prooflops_gate.child.turns`), where the machine has r
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from prooflops_gate.machine import limits
 from prooflops_gate.question import Question
 from prooflops_gate.selection import files_of
 from prooflops_gate.task import Layout, Pair, Replicate, ReplicateFailed, Side, Task
+from prooflops_gate.unpatched import time
 
 # A pair in turn may last this, and so many times the first pair: a lock of one stops the other.
 START_S, FIRST_PAIRS = 60.0, 4

@@ -11,13 +11,11 @@ import ctypes
 import itertools
 import json
 import math
-import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
@@ -33,6 +31,7 @@ from prooflops_gate.machine.core_speed import PATIENCE_S, with_core_speed
 from prooflops_gate.options import words_for_children
 from prooflops_gate.run_state import RECORD_TO
 from prooflops_gate.task import PAGE_BYTES, OutOfTime, Replicate, ReplicateFailed, Side, Task
+from prooflops_gate.unpatched import os, time
 
 # A child imports this very package, from a folder that holds nothing else: there it may be missing,
 # or another release.

@@ -10,7 +10,6 @@ the gate's files this one alone prints.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -40,6 +39,7 @@ from prooflops_gate.rows import INSTRUCTIONS, Row
 from prooflops_gate.run_state import is_replicate
 from prooflops_gate.selection import Selection, files_of
 from prooflops_gate.task import Replicate, ReplicateFailed, Side, Task
+from prooflops_gate.unpatched import time
 
 HERE = "this side"
 

@@ -6,11 +6,12 @@ Processes that the gate starts import this file, too.
 from __future__ import annotations
 
 import inspect
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from prooflops_gate.unpatched import os
 
 # This variable names the file to which a process of the gate writes its record.
 RECORD_TO = "PROOFLOPS_RECORD_TO"

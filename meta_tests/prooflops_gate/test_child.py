@@ -22,6 +22,7 @@ from prooflops_gate.first_pair import too_long
 from prooflops_gate.instruments import measured_in
 from prooflops_gate.instruments.time_rule import TimeRule, plan_for
 from prooflops_gate.instruments.times import Times
+from prooflops_gate.machine.cpu import allowed_cores
 from prooflops_gate.process import Processes
 from prooflops_gate.task import Counting, Layout, Pair, ReplicateFailed, Side, Task
 from prooflops_gate.where import where_it_went
@@ -606,16 +607,62 @@ def test_a_process_that_ends_or_waits_for_the_other_does_not_hang_the_pair(
     assert time.monotonic() - began < most_s
 
 
-SORTED = """
-import time
+PATCHED = """
+import io, os, pathlib, resource, sys, time
+from unittest import mock
+import pytest
 
+NAMES = [
+    "time.monotonic", "time.perf_counter", "time.process_time", "time.thread_time", "time.time",
+    "time.sleep", "os.getpid", "os.times", "os.getloadavg", "os.cpu_count", "os.sysconf",
+    "os.listdir", "os.scandir", "os.sched_getaffinity", "os.sched_setaffinity", "io.open",
+    "builtins.open", "pathlib.Path.read_text", "pathlib.Path.glob", "resource.getrusage",
+]
+CLOCKS = time.monotonic, time.perf_counter, time.process_time, time.thread_time, time.time
+
+def stopped(*_, **__):
+    return 1.0
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_a_patched(benchmark, monkeypatch, name):
+    monkeypatch.setattr(name, stopped)
+    benchmark(sum, range(1000))
+
+def test_as_freezegun_does(benchmark, monkeypatch):
+    for name, module in [*sys.modules.items()]:
+        for key, value in [*vars(module).items()]:
+            if name.startswith("prooflops_gate") and any(value is clock for clock in CLOCKS):
+                monkeypatch.setattr(module, key, stopped)
+    benchmark(sum, range(1000))
+
+def test_without_torch(benchmark, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", mock.Mock())
+    benchmark(sum, range(1000))
+"""
+
+
+def test_a_test_that_patches_clocks_or_the_system_is_measured_as_any_other(children):
+    children.write(PATCHED)
+    with children.processes() as processes:
+        done = children.run(processes)
+    assert set(outcomes(done)) == {"passed"}
+    assert len(done.record["benchmarks"]) == len(outcomes(done)) == 22
+    for call in done.calls.values():
+        assert 0.001 < call["seconds"] < call["test_s"]
+        assert call["stretch_s"] > 0
+    for seen in extra(done).values():
+        assert 0 <= seen["contention"]["cpu_over_wall"] < 1000
+        assert seen["contention"]["cores"] == len(allowed_cores())
+
+
+SORTED = """
 def sort():
     for _ in range(40):
         sorted(range({size}, 0, -1))
 
-def test_it(benchmark):
+def test_it(benchmark, pytestconfig):
     benchmark.pedantic(sort)
-    time.monotonic = lambda: 1e9
+    pytestconfig.pluginmanager.get_plugin("prooflops_gate.replicate").count_until = 0
 
 def test_late(benchmark):
     benchmark.pedantic(sort)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import mmap
-import os
 import platform
 import random
 import shutil
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from prooflops_gate.child.steps import traced
+from prooflops_gate.machine import cpu
+from prooflops_gate.unpatched import os
 
 RUNNING_ON_VALGRIND = 0x1001
 # The numbers of callgrind's requests begin with the letters CT.
@@ -132,11 +133,11 @@ class InstructionCounter:
                 gc.enable()
         self._dumped += 1
         file = Path(f"{self._dumps}.{os.getpid()}.{self._dumped}")
-        totals = file.read_text(encoding="utf-8", errors="replace").rpartition("totals:")[2]
+        totals = cpu.text(file).rpartition("totals:")[2]
         if self._by_function:
             self.files[self.name] = str(file)
         else:
-            file.unlink()
+            os.unlink(file)
         return result, int(totals.split()[0]) - self._empty
 
     def _count(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import gc
 import inspect
 import math
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-from prooflops_gate.child.rounds import Rounds
+from prooflops_gate.child.rounds import Rounds, cuda_of_torch
 from prooflops_gate.machine.core_speed import CoreSpeed
 
 try:
@@ -137,7 +136,7 @@ def call_traced(
     # The project's own tracing would be disturbed.
     if tracemalloc is None or tracemalloc.is_tracing():
         return function(*args, **kwargs)
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    cuda = cuda_of_torch()
     # No device unless a test has imported torch and used a GPU.
     devices = range(cuda.device_count()) if cuda is not None and cuda.is_initialized() else ()
     if gc.isenabled():

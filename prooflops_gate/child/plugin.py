@@ -13,9 +13,7 @@ import atexit
 import json
 import logging
 import math
-import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -38,6 +36,7 @@ from prooflops_gate.run_state import (
     is_whole_benchmark,
     plain_figure,
 )
+from prooflops_gate.unpatched import os, time
 
 # This variable names the file of the process's task.
 TASK_FILE = "PROOFLOPS_GATE_TASK"

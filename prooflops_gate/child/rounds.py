@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -91,11 +92,17 @@ def seconds_of(result: Any) -> float:
     return float(result[0] if isinstance(result, tuple) else result)
 
 
+def cuda_of_torch() -> Any:
+    """The module `torch.cuda`; None where torch is not imported, or a test has put a mock there."""
+    torch = sys.modules.get("torch")
+    return getattr(torch, "cuda", None) if isinstance(torch, ModuleType) else None
+
+
 def is_computing() -> bool:
     """Whether torch's GPU still works on what was launched.
 
     The clock has stopped too early then.
     """
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    cuda = cuda_of_torch()
     # Only the current device: asking another would make a context on it.
     return cuda is not None and cuda.is_initialized() and not cuda.current_stream().query()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
+
+from prooflops_gate.unpatched import time
 
 SECONDS_BETWEEN_LINES = 3.0
 

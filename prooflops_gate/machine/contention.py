@@ -7,18 +7,11 @@ the replicate, or labels it.
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 from typing import Any
 
 from prooflops_gate.machine import cpu, limits
-
-try:
-    import resource
-except ImportError:
-    # Windows.
-    resource = None  # type: ignore[assignment]
+from prooflops_gate.unpatched import os, resource, time
 
 # A measurement is contended if others take more than this. On an idle machine the system itself
 # takes 1 to 3 % of a core; one other busy process takes a whole one, and a benchmark of several
@@ -167,8 +160,13 @@ def _tree_s(process: int, without: int | None = None) -> float:
 
 def _children(process: int) -> list[int]:
     """The children of a process that still live."""
-    listed = Path(f"/proc/{process}/task").glob("*/children")
-    return [int(child) for file in listed for child in cpu.text(file).split()]
+    tasks = Path(f"/proc/{process}/task")
+    try:
+        names = os.listdir(tasks)
+    except OSError:
+        # Unknown here, or the process has ended.
+        return []
+    return [int(child) for name in names for child in cpu.text(tasks / name / "children").split()]
 
 
 def involuntary_switches() -> int | None:

@@ -9,15 +9,14 @@ beside the gate's processes.
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
-from time import perf_counter, process_time, thread_time
 from typing import Any
 
 from prooflops_gate.machine.contention import involuntary_switches
+from prooflops_gate.unpatched import os, time
 
 # The fixed work: a table's byte for each of these, in C and within the core's own caches, some 10
 # µs. A loop of Python would not do: while other work ran at full speed on AMD's Zen 4, an empty one
@@ -68,7 +67,7 @@ class CoreSpeed:
         # Looked at beside this one, as this benchmark uses several.
         self._cores, self._cpu_s = (
             0,
-            process_time(),
+            time.process_time(),
         )
 
     def look(self, *, last: bool = False) -> None:
@@ -77,10 +76,10 @@ class CoreSpeed:
         Ends the stretch since the look before, and waits where that is slow and there are not
         ENOUGH fast ones yet.
         """
-        now = perf_counter()
+        now = time.perf_counter()
         if now - self._looked_at < EVERY_S * (1 + self._cores) and not last:
             return
-        if process_time() - self._cpu_s > SEVERAL * (now - self._looked_at):
+        if time.process_time() - self._cpu_s > SEVERAL * (now - self._looked_at):
             self._others = self._others or OtherCores()
             self._cores = len(self._others)
         work_s = self._work()
@@ -89,17 +88,18 @@ class CoreSpeed:
         self._fast_stretches += stretch_s <= SLOW * self.fastest_s
         if not last and self._fast_stretches < ENOUGH:
             work_s = self._wait(work_s)
-        self._last_s, self._looked_at, self._cpu_s = work_s, perf_counter(), process_time()
+        self._last_s = work_s
+        self._looked_at, self._cpu_s = time.perf_counter(), time.process_time()
 
     def _wait(self, work_s: float) -> float:
         """Works until it is fast, on one core after another, or the patience has come to an end."""
-        began = now = perf_counter()
+        began = now = time.perf_counter()
         while work_s > SLOW * self.fastest_s and self.waited_s + now - began < self.patience_s:
             # Several are used: no other is free.
             if not self._cores:
                 self._moves += 1
                 move(self._moves)
-            work_s, now = self._work(), perf_counter()
+            work_s, now = self._work(), time.perf_counter()
         self.waited_s += now - began
         return work_s
 
@@ -108,7 +108,7 @@ class CoreSpeed:
 
         Where another core that is used is slower, as long as this one would take at its speed.
         """
-        work_s = min(_timed_work(perf_counter), _timed_work(perf_counter))
+        work_s = min(_timed_work(time.perf_counter), _timed_work(time.perf_counter))
         self.fastest_s = min(self.fastest_s, work_s)
         if self._others and self._cores:
             before = involuntary_switches() or 0
@@ -174,7 +174,7 @@ class OtherCores:
             # The thread's own CPU time, as the benchmark's threads may still wait there. In virtual
             # machines that clock is far too low at times: the median, as the fastest counts from
             # then on.
-            self._answers.put((core, sorted(_timed_work(thread_time) for _ in range(3))[1]))
+            self._answers.put((core, sorted(_timed_work(time.thread_time) for _ in range(3))[1]))
 
 
 def _timed_work(clock: Callable[[], float]) -> float:

@@ -6,11 +6,12 @@ file that is absent or forbidden is an unknown figure, never an error.
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
+
+from prooflops_gate.unpatched import io, os
 
 CPUINFO = Path("/proc/cpuinfo")
 SYSTEM = Path("/sys/devices/system/cpu")
@@ -21,7 +22,8 @@ SAMPLED_CORES = 8
 def text(file: Path) -> str:
     """The text of a system file, stripped; empty if unreadable."""
     try:
-        return file.read_text(encoding="utf-8", errors="replace").strip()
+        with io.open(file, encoding="utf-8", errors="replace") as opened:
+            return opened.read().strip()
     except OSError:
         # Absent, forbidden, or of a process that has ended meanwhile.
         return ""
