@@ -184,12 +184,13 @@ BY_MEMORY = ["roof.below-is-memory-bound", "roof.most-others"]
 
 @marked(
     {
-        "relu": BY_MEMORY,
+        "relu": [*BY_MEMORY, "roof.relu"],
         "multiply": BY_MEMORY,
         "negative": BY_MEMORY,
         # The bandwidth of memory bounds nothing that comes from a cache: there it beats that roof.
         "add": [*BY_MEMORY, "roof.model"],
         "dot": ["roof.dot"],
+        "matvec": ["roof.matvec"],
     }
 )
 def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, memory, name):
@@ -211,8 +212,8 @@ def test_an_operation_of_low_intensity_waits_for_memory(speed, record_figure, me
         # A copy reads and writes.
         half = memory.first(elements * FULL_TENSORS[name] // 4)
         least, most = (0.25, 3) if memory.x.device.type == "cpu" else (0.5, 1.5)
-        if name == "dot":
-            # It reads alone, and libraries reduce its parts in a second kernel.
+        if name in ("dot", "matvec"):
+            # They read alone, and libraries reduce their parts in a second kernel.
             most = 3
         what = f"{name} against a copy of as many bytes"
 

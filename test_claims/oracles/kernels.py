@@ -98,7 +98,7 @@ OPERATIONS = {
     "layer norm": lambda on: layer_norm(on.x.view(-1, ROW), (ROW,), on.y[:ROW], on.y[:ROW]),
 }
 # The tensors of full length that an operation reads and writes.
-FULL_TENSORS = {"relu": 2, "negative": 2, "add": 3, "multiply": 3, "dot": 2}
+FULL_TENSORS = {"relu": 2, "negative": 2, "add": 3, "multiply": 3, "dot": 2, "matvec": 1}
 
 
 def empty_host_cache():
