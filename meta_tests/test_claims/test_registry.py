@@ -103,7 +103,7 @@ def claim_that_cites(tmp_path):
 )
 def test_a_failure_prints_the_place_of_a_citation(claim_that_cites, place):
     shown = claim_that_cites(f"lecture {place}")
-    assert shown == f"demo.it: It is.\nsource: A lecture, {place}, https://example.org"
+    assert shown == f"demo.it: It is.\nholds\nsource: A lecture, {place}, https://example.org"
 
 
 @pytest.mark.parametrize(
