@@ -1,8 +1,10 @@
 """Links, paths, names, options and targets in the documents are there; examples run."""
 
 import pkgutil
+import posixpath
 import re
 import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import fields
 from functools import cache
@@ -20,6 +22,7 @@ from prooflops.suite.registry import Claim, Source, load_registry
 FILES = [
     *ROOT.glob("*.md"),
     *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs" / "claims").glob("*.md"),
     ROOT / "docs" / "workflows" / "gate.yml",
 ]
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in FILES}
@@ -60,6 +63,20 @@ def is_there(path):
 
 
 @cache
+def anchors_of(page):
+    """The anchors that GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"\]\([^)]*\)", "]", PAGES[page]), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def has(page, link):
+    """Whether the heading to which a link leads is on its page."""
+    target, _, heading = link.partition("#")
+    found = posixpath.normpath(posixpath.join(posixpath.dirname(page), target)) if target else page
+    return found not in PAGES or heading in anchors_of(found)
+
+
+@cache
 def resolves(name):
     """Whether a dotted name is a module, something in one, or a field of a class."""
     with suppress(ImportError, AttributeError):
@@ -77,6 +94,7 @@ def test_links_paths_and_names_lead_somewhere(page):
     code = code_of(PAGES[page])
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
     missing = [target for target in links if not (ROOT / page).parent.joinpath(target).exists()]
+    missing += [link for link in re.findall(r"\]\(([\w./-]*#[^)]+)", text) if not has(page, link)]
     # Whoever follows CONTRIBUTING.md creates these.
     created = set(re.findall(r"```\w+\n# ([\w/.-]+)\n", text))
     paths = re.findall(rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)}|docs)/[\w./*<>:-]+)", code)
@@ -118,10 +136,23 @@ def test_the_options_and_targets_of_make_that_a_page_names_exist(page):
     assert not unknown, f"{page} names {sorted(unknown)}, which are unknown"
 
 
-def test_the_index_lists_every_document():
-    listed = set(re.findall(r"\]\(([\w/-]+\.(?:md|yml))\)", PAGES["docs/README.md"]))
-    there = {name.removeprefix("docs/") for name in PAGES if name.startswith("docs/")}
-    assert there - {"README.md"} == listed
+def test_the_indexes_list_every_document():
+    for folder in ("docs", "docs/claims"):
+        links = re.findall(r"\]\(([\w/.-]+\.(?:md|yml))\)", PAGES[f"{folder}/README.md"])
+        listed = {posixpath.normpath(f"{folder}/{link}") for link in links}
+        there = {page for page in PAGES if posixpath.dirname(page) == folder}
+        assert there - {f"{folder}/README.md"} <= listed
+
+
+def test_the_pages_of_the_claims_are_those_of_the_registry_and_its_tests(tmp_path):
+    command = [sys.executable, "-m", "prooflops.suite.claim_pages", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    written = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.glob("*.md")}
+    kept = {page.rpartition("/")[2]: PAGES[page] for page in PAGES if "/claims/" in page}
+    # Written by hand.
+    del kept["depth.md"]
+    stale = sorted(name for name in {*written, *kept} if written.get(name) != kept.get(name))
+    assert not stale, f"write {stale} anew: python -m prooflops.suite.claim_pages"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_each_fault_names_real_checks():
 
 
 def test_every_claim_has_a_fault_that_turns_it_red_or_is_listed():
-    page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "claims" / "depth.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `([\w.-]+)` \|", page, re.MULTILINE))
     named = {check for planted in FAULTS for check in planted.noticed_by}
     unseen = [
@@ -66,4 +66,4 @@ def test_every_claim_has_a_fault_that_turns_it_red_or_is_listed():
         for claim in load_registry(ROOT / "test_claims" / "registry").claims.values()
         if not (claim.on_record or claim.written == "slip" or claim.id in listed | named)
     ]
-    assert not unseen, f"no fault names {unseen}, and docs/claims.md does not list them"
+    assert not unseen, f"no fault names {unseen}, and docs/claims/depth.md does not list them"

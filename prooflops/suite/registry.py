@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -172,10 +172,14 @@ AnyRow = TypeVar("AnyRow", Claim, Source)
 
 @dataclass(frozen=True)
 class Registry:
-    """All claims by id, and all sources by key."""
+    """All claims by id, and all sources by key.
+
+    accounts    the keys of the sources in sources.toml, whose claims this suite settles
+    """
 
     claims: Mapping[str, Claim]
     sources: Mapping[str, Source]
+    accounts: Sequence[str] = ()
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -236,6 +240,7 @@ def load_registry(folder: Path) -> Registry:
     """
     claims: dict[str, Claim] = {}
     sources: dict[str, Source] = {}
+    accounts: list[str] = []
     files = sorted(folder.glob("*.toml"))
     if not files:
         raise RegistryError(f"no registry files (*.toml) in {folder}")
@@ -244,6 +249,8 @@ def load_registry(folder: Path) -> Registry:
             table = tomllib.loads(file.read_text(encoding="utf-8"))
             for source in (_row(Source, row) for row in table.pop("source", [])):
                 _add(sources, source.key, source)
+                if file.stem == "sources":
+                    accounts.append(source.key)
             for claim in (_row(Claim, row) for row in table.pop("claim", [])):
                 if claim.topic != file.stem:
                     raise ValueError(
@@ -263,7 +270,7 @@ def load_registry(folder: Path) -> Registry:
                 raise RegistryError(
                     f"{folder / claim.topic}.toml: claim {claim.id!r}: {error}"
                 ) from error
-    return Registry(claims, sources)
+    return Registry(claims, sources, accounts)
 
 
 def _check_citation(citation: Citation, sources: Mapping[str, Source]) -> None:

@@ -1,0 +1,246 @@
+"""Writes `docs/claims` from the registry: pages of topics and sources, and an index.
+
+    python -m prooflops.suite.claim_pages [FOLDER]
+
+A page's links to tests come from a collection of all of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from prooflops.suite.collection import claims_of
+from prooflops.suite.registry import NOT_LOCATED, Claim, Registry, Source, load_registry
+from prooflops_gate.console.tables import many, markdown_table
+from prooflops_gate.history.records import write_atomically
+from prooflops_gate.page.escape import markdown_text
+
+ROOT = Path(__file__).resolve().parents[2]
+REGISTRY = ROOT / "test_claims" / "registry"
+FOLDER = ROOT / "docs" / "claims"
+GENERATED = "<!-- Written by python -m prooflops.suite.claim_pages from test_claims/registry. -->"
+# The page of the documents that support a claim and have no page of their own.
+DOCUMENTS = "documents"
+INDEX = """
+Each claim is stated once, as it circulates, with a verdict and the tests that settle it:
+
+- **holds**, or **holds if** the condition beside it is met;
+- **corrected**: wrong as it is commonly stated; the true statement stands beside it;
+- **slip of one account**: a slip of the tongue or pen, with what is true;
+- *on record*: a sourced fact that no machine can settle.
+
+[Common claims that are wrong, corrected](corrected.md) is the shortest way in.
+`pytest --claims=WORD` searches all claims in the terminal, `pytest --claim=ID` runs the tests of
+one; [depth.md](depth.md) says how deeply they test.
+"""
+CLAIMS_HEAD = ["claim", "statement", "verdict as written"]
+# The names of test functions by the path of their file in the repository.
+Tests = Mapping[str, Iterable[str]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes all pages into the folder. Pages of topics and sources that are gone are removed."""
+    folder = Path(arguments[0]) if arguments else FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    written = pages(load_registry(REGISTRY), tests_of_claims())
+    for file in folder.glob("*.md"):
+        if file.name not in written and file.read_text(encoding="utf-8").startswith(GENERATED):
+            file.unlink()
+    for name, lines in written.items():
+        write_atomically(folder / name, "\n".join([GENERATED, *lines, ""]))
+    return 0
+
+
+class Collector:
+    """A plugin that keeps the test functions of each claim."""
+
+    def __init__(self) -> None:
+        self.tests: defaultdict[str, dict[str, dict[str, None]]] = defaultdict(dict)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            name = getattr(item, "originalname", item.name)
+            file = item.path.relative_to(ROOT).as_posix()
+            for claim in claims_of(item):
+                self.tests[claim].setdefault(file, {})[name] = None
+
+
+def tests_of_claims() -> Mapping[str, Tests]:
+    """The test functions of each claim by their files. Raises RuntimeError if one is not read."""
+    # An option there could leave tests out.
+    os.environ.pop("PYTEST_ADDOPTS", None)
+    collector, printed = Collector(), io.StringIO()
+    folders = [str(ROOT / name) for name in ("test_claims", "bench")]
+    options = ["-c", str(ROOT / "pytest.ini"), "-p", "no:cacheprovider", "--collect-only", "-q"]
+    with contextlib.redirect_stdout(printed):
+        code = pytest.main([*options, *folders], plugins=[collector])
+    if code != pytest.ExitCode.OK:
+        raise RuntimeError(f"pytest could not collect the tests of claims:\n{printed.getvalue()}")
+    return collector.tests
+
+
+def pages(registry: Registry, tests: Mapping[str, Tests]) -> dict[str, list[str]]:
+    """The lines of each page by its file name."""
+    written = {
+        "README.md": [*index(registry)],
+        "corrected.md": [*corrected(registry)],
+        f"{DOCUMENTS}.md": [*documents(registry)],
+    }
+    for key in registry.accounts:
+        source = registry.sources[key]
+        written[f"{key}.md"] = [f"# {markdown_text(source.title)}", *citing(registry, source)]
+    for topic in registry.topics:
+        written[f"{topic}.md"] = [f"# {topic}", "", f"Claims about {subjects(topic)}.", ""]
+        for claim in of_topic(registry, topic):
+            written[f"{topic}.md"] += entry(registry, claim, tests.get(claim.id, {}))
+    return written
+
+
+def index(registry: Registry) -> Iterator[str]:
+    yield from ("# All claims", INDEX)
+    topics = [[f"[{topic}](#{topic})", subjects(topic)] for topic in registry.topics]
+    yield from (*markdown_table([["topic", "claims about"], *topics]), "")
+    yield from ("The accounts of the lecture, each in its own order:", "")
+    for key in registry.accounts:
+        title = markdown_text(registry.sources[key].title)
+        number = len([*claims_citing(registry, key)])
+        yield f"- [{title}]({key}.md): {many(number, 'claim')}"
+    yield from (f"- [All other documents]({DOCUMENTS}.md) that the claims cite", "")
+    for topic in registry.topics:
+        rows = [[*row(claim)[:-1], verdict(claim)[0]] for claim in of_topic(registry, topic)]
+        yield from (f"## [{topic}]({topic}.md)", "")
+        yield from (*markdown_table([CLAIMS_HEAD, *rows]), "")
+
+
+def corrected(registry: Registry) -> Iterator[str]:
+    """The claims that are wrong as commonly stated, then the slips of one account."""
+    yield "# Common claims that are wrong, corrected"
+    head = ["commonly stated", "true", "claim, with sources and tests"]
+    for written, title in (("wrong", []), ("slip", ["## Slips of one account", ""])):
+        rows = [
+            [markdown_text(claim.statement), markdown_text(claim.correction), link(claim)]
+            for claim in registry.claims.values()
+            if claim.written == written
+        ]
+        yield from ("", *title, *markdown_table([head, *rows]))
+
+
+def documents(registry: Registry) -> Iterator[str]:
+    """The sources that have no page of their own, in the order of their titles."""
+    yield "# Other documents"
+    others = [source for key, source in registry.sources.items() if key not in registry.accounts]
+    for source in sorted(others, key=lambda source: source.title.lower()):
+        yield from ("", f"## `{source.key}`", "", markdown_text(source.title))
+        yield from citing(registry, source)
+
+
+def entry(registry: Registry, claim: Claim, tests: Tests) -> Iterator[str]:
+    """All that the registry says of a claim, and its tests."""
+    yield from (f"## `{claim.id}`", "", linked(registry, claim.statement), "")
+    word, rest = verdict(claim)
+    yield f"- {word}{linked(registry, rest)}"
+    if claim.note:
+        yield f"- note: {linked(registry, claim.note)}"
+    if claim.needs:
+        yield f"- needs: {', '.join(f'`{need}`' for need in claim.needs)}"
+    for citation in claim.citations:
+        source = registry.sources[citation.source]
+        is_account = source.key in registry.accounts
+        page = f"{source.key}.md" if is_account else f"{DOCUMENTS}.md#{anchor(source.key)}"
+        place = citation.place or source.locator
+        at = f", {markdown_text(place)}" if place else ""
+        yield f"- source: [{markdown_text(source.title)}]({page}){at}"
+    for file, names in tests.items():
+        functions = ", ".join(f"`{name}`" for name in names)
+        yield f"- tested in [{Path(file).name}](../../{file}): {functions}"
+    yield ""
+
+
+def citing(registry: Registry, source: Source) -> Iterator[str]:
+    """The address of a source, and the claims that cite it in its own order."""
+    if source.url:
+        yield from ("", f"<{source.url}>")
+    claims: defaultdict[str, list[Claim]] = defaultdict(list)
+    for claim, place in claims_citing(registry, source.key):
+        claims[place].append(claim)
+    rows = [["place", *CLAIMS_HEAD]]
+    for place in (*source.places, "", NOT_LOCATED):
+        for number, claim in enumerate(claims[place]):
+            # Named once, at its first claim.
+            rows.append(["" if number else markdown_text(place), *row(claim)])
+    yield from ("", *markdown_table(rows))
+
+
+def claims_citing(registry: Registry, key: str) -> Iterator[tuple[Claim, str]]:
+    """The claims that cite a source, each with a place in it."""
+    for claim in registry.claims.values():
+        for citation in claim.citations:
+            if citation.source == key:
+                yield claim, citation.place
+
+
+def row(claim: Claim) -> list[str]:
+    word, rest = verdict(claim)
+    return [link(claim), markdown_text(claim.statement), f"{word}{markdown_text(rest)}"]
+
+
+def verdict(claim: Claim) -> tuple[str, str]:
+    """The word of the verdict as written, and the condition or correction behind it."""
+    rest = f" {claim.condition}" * bool(claim.condition) or f": {claim.correction}"
+    word = claim.verdict_as_written.removesuffix(rest)
+    on_record = ", *on record*" if claim.on_record else ""
+    return f"**{word}**{on_record}", rest.removesuffix(": ")
+
+
+def linked(registry: Registry, text: str) -> str:
+    """A text in which the ids of claims are links."""
+
+    def link_of(found: re.Match[str]) -> str:
+        claim = registry.claims.get(found[0])
+        return link(claim) if claim else found[0]
+
+    return re.sub(r"\b[a-z]+\.[\w-]+\b", link_of, markdown_text(text))
+
+
+def link(claim: Claim) -> str:
+    return f"[{claim.id}]({claim.topic}.md#{anchor(claim.id)})"
+
+
+def anchor(heading: str) -> str:
+    """GitHub's anchor of a heading that is one word.
+
+    >>> anchor("grad.backward-4BN")
+    'gradbackward-4bn'
+    """
+    return heading.lower().replace(".", "")
+
+
+def subjects(topic: str) -> str:
+    """What a topic is about, as its test files say."""
+    folder = REGISTRY.parent
+    files = [folder / f"test_{topic}.py", *sorted(folder.glob(f"test_{topic}_*.py"))]
+    found = []
+    for file in files:
+        docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or topic
+        line = docstring.partition("\n")[0].removeprefix("Claims about ").removesuffix(".")
+        begins_a_sentence = line[1:2].islower()
+        found.append(line[:1].lower() + line[1:] if begins_a_sentence else line)
+    return "; ".join(found)
+
+
+def of_topic(registry: Registry, topic: str) -> list[Claim]:
+    return [claim for claim in registry.claims.values() if claim.topic == topic]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
