@@ -37,7 +37,7 @@ CLAIM = """
 [[claim]]
 id = "{id}"
 statement = "{statement}"
-sources = ["lecture"]
+sources = ["lecture § Minute 3"]
 written = "{written}"
 condition = "{condition}"
 correction = "{correction}"
@@ -265,7 +265,7 @@ def new_house(root):
     registry = root / "test_claims" / "registry"
     registry.mkdir()
     (registry / "sources.toml").write_text(
-        '[[source]]\nkey = "lecture"\ntitle = "A lecture"\nlocator = "minute 3"\n'
+        '[[source]]\nkey = "lecture"\ntitle = "A lecture"\nplaces = ["§ Minute 3"]\n'
     )
     return House(root)
 

@@ -7,7 +7,7 @@ import torch
 
 from meta_tests.conftest import ROOT, recorded
 from prooflops.machine import device as machine
-from prooflops.suite.registry import RegistryError, load_registry
+from prooflops.suite.registry import NOT_LOCATED, Citation, RegistryError, load_registry
 from test_claims.oracles import published
 
 REGISTRY = load_registry(ROOT / "test_claims" / "registry")
@@ -17,6 +17,8 @@ PUBLISHED = {
     for slug in slugs.split()
 }
 MOST_WORDS = 30
+# Sources whose text, or a part of it, was not found again.
+NOT_AT_HAND = {"cs336-2025-transcript", "cs336-2026-einops", "cs336-summary", "google-bfloat16"}
 ON_RECORD = {claim.id for claim in REGISTRY.claims.values() if claim.on_record}
 
 
@@ -72,6 +74,15 @@ def test_a_row_reads_as_a_sentence_and_its_needs_are_known(claim):
         machine.unmet(need, torch.device("cpu"))
 
 
+def test_every_place_is_cited_and_every_text_at_hand_by_place():
+    cited = {each for claim in REGISTRY.claims.values() for each in claim.citations}
+    without_place = {each.source for each in cited if each.place == NOT_LOCATED}
+    assert without_place <= NOT_AT_HAND, "their texts are at hand: cite them by heading or quote"
+    for source in REGISTRY.sources.values():
+        unused = [place for place in source.places if Citation(source.key, place) not in cited]
+        assert not unused, f"no claim cites these places of {source.key}, take them out: {unused}"
+
+
 @pytest.fixture
 def claim_that_cites(tmp_path):
     """Loads a registry of one claim that cites so, and describes it."""
@@ -112,7 +123,7 @@ def test_a_failure_prints_the_place_of_a_citation(claim_that_cites, place):
         ("lecture § Units of wrok", "did you mean '§ Units of work'"),
         ("lecture “two times, four”", "did you mean '“two times, three”'"),
         ("lecture table 4", "did you mean 'table 3'"),
-        ("lecture Units of work", "a place cited of lecture must be one of § Units of work, "),
+        ("lecture", r"lecture lists no place '' \[a citation names one of the places"),
         ("lektur § Units of work", "unknown source 'lektur'"),
     ],
 )

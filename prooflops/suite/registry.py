@@ -21,8 +21,8 @@ else:
 WRITTEN = ("holds", "holds-if", "wrong", "slip")
 KINDS = ("formula", "number", "behaviour", "example", "exercise", "practice", "spec", "record")
 
-# A place in a source: a heading, a quote, or a part that the document numbers or names.
-PARTS = ("§ ", "“", "table ", "figure ", "equation ", "algorithm ", "page ", "slide ", "article ")
+# A place in a source is a heading, `§ Dtypes`, a quote, `“two times”`, or one of these: `table 3`.
+NUMBERED = ("table", "figure", "equation", "theorem", "algorithm", "page", "slide", "article")
 MOST_QUOTED_WORDS = 5
 # The place of a citation whose statement was not found again in the source.
 NOT_LOCATED = "(not located)"
@@ -55,7 +55,6 @@ class Source(TypedRow):
 
     key: str
     title: str
-    locator: str = ""
     url: str = ""
     places: tuple[str, ...] = ()
 
@@ -68,7 +67,7 @@ class Source(TypedRow):
 
     def cited_at(self, place: str) -> str:
         """This source as a reader needs it: title, place in it, address."""
-        return ", ".join(part for part in (self.title, place or self.locator, self.url) if part)
+        return ", ".join(part for part in (self.title, place, self.url) if part)
 
 
 @dataclass(frozen=True)
@@ -85,10 +84,9 @@ class Citation:
 
 
 def _check_place(place: str) -> None:
-    if not place.startswith(PARTS):
+    if not place.startswith(("§ ", "“", *(f"{part} " for part in NUMBERED))):
         raise ValueError(
-            f"place {place!r} must be a quote in “ ” or begin with one of "
-            f"{', '.join(part.strip() for part in PARTS if part != '“')}"
+            f"place {place!r} must be a quote in “ ” or begin with one of §, {', '.join(NUMBERED)}"
         )
     if place.startswith("“") and not place.endswith("”"):
         raise ValueError(f"the quote {place} must end with ”")
@@ -278,9 +276,14 @@ def _check_citation(citation: Citation, sources: Mapping[str, Source]) -> None:
         raise ValueError(
             f"unknown source {citation.source!r}; a new source gets a [[source]] in sources.toml"
         )
-    if citation.place not in ("", NOT_LOCATED):
-        places = sources[citation.source].places
-        validated_choice(f"a place cited of {citation.source}", citation.place, places)
+    places = (*sources[citation.source].places, NOT_LOCATED)
+    if citation.place not in places:
+        near = get_close_matches(citation.place, places, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"{citation.source} lists no place {citation.place!r}{hint} [a citation names one of "
+            f"the places of its [[source]], or {NOT_LOCATED}]"
+        )
 
 
 def _row(kind: type[AnyRow], row: Mapping[str, Any]) -> AnyRow:

@@ -176,7 +176,6 @@ def _claim(report: RunReport, verdict: Verdict) -> dict[str, Any]:
         **verdict.as_dict(),
         **{key: getattr(verdict.claim, key) for key in CLAIM_KEYS},
         "sources": [
-            {"title": source.title, "locator": place or source.locator, "url": source.url}
-            for source, place in cited
+            {"title": source.title, "locator": place, "url": source.url} for source, place in cited
         ],
     }

@@ -31,7 +31,8 @@ class Tags(HTMLParser):
 
 def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report, page):
     usual = Tags(page)
-    row = Claim(HOSTILE, HOSTILE, ("x",), "holds-if", "number", condition=HOSTILE, note=HOSTILE)
+    cited = (f"x {HOSTILE}",)
+    row = Claim(HOSTILE, HOSTILE, cited, "holds-if", "number", condition=HOSTILE, note=HOSTILE)
     claim = replace(
         report.claims[0],
         claim=row,
@@ -40,7 +41,7 @@ def test_hostile_text_is_shown_as_text_wherever_it_comes_from(report, page):
         figures=(HOSTILE,),
         tests=(HOSTILE,),
     )
-    sources = {**report.sources, "x": Source("x", HOSTILE, HOSTILE, f"javascript:{HOSTILE}")}
+    sources = {**report.sources, "x": Source("x", HOSTILE, f"javascript:{HOSTILE}")}
     benches = []
     for each in {each.family: each for each in report.benchmarks}.values():
         info = {**each.info, "label": HOSTILE, "dtype": HOSTILE}
