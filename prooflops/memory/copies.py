@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from copy import deepcopy
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,12 @@ class Copies:
         self._device = torch.device(device)
         self._storages: dict[int, Tensor] = {}
         self._tensors: dict[int, Tensor] = {}
+        # No other tensor or storage gets the address of one that is alive.
+        self._originals: list[Tensor] = []
+
+    def known(self, tensor: Tensor) -> Tensor:
+        """The copy that was made of it; the tensor itself if none was."""
+        return self._tensors.get(id(tensor), tensor)
 
     def tensor(self, tensor: Tensor, what: str = "a tensor of the inputs or targets") -> Tensor:
         """A leaf, or a parameter of a parameter; the same for the same tensor.
@@ -46,6 +53,7 @@ class Copies:
         if isinstance(tensor, nn.Parameter):
             copied = nn.Parameter(copied, requires_grad=False)
         self._tensors[id(tensor)] = copied.requires_grad_(tensor.requires_grad)
+        self._originals.append(tensor)
         return self._tensors[id(tensor)]
 
     def _laid_out(self, tensor: Tensor) -> Tensor:
@@ -72,25 +80,36 @@ class Copies:
     def module(self, module: nn.Module) -> nn.Module:
         """A copy of the module, without its gradients.
 
-        Raises TypeError for a part that cannot be copied (`why_not_copied`), or a tensor that
-        cannot be laid out, unless its values are copied.
+        Raises TypeError for a part that cannot be copied (`why_not_copied`), and unless its values
+        are copied, for a compiled part and a tensor that cannot be laid out.
         """
         if why_not := why_not_copied(module):
             raise TypeError(why_not)
+        has_values = _has_values(torch.empty(0, device=self._device))
+        if not has_values:
+            _refuse_compiled(module)
         own = [leaf for part in module.modules() for leaf in tree_leaves(vars(part))]
         tensors = [leaf for leaf in own if isinstance(leaf, Tensor)]
         every = {id(each): each for each in (*module.parameters(), *module.buffers(), *tensors)}
-        has_values = _has_values(torch.empty(0, device=self._device))
         memo: dict[int, Any] = {}
         for number, tensor in every.items():
             if _is_plain(tensor) or not has_values:
                 memo[number] = self.tensor(tensor, "a tensor of the module")
-        return deepcopy(module, memo)
+        if has_values:
+            return copy.deepcopy(module, memo)
+        # Objects within the module may hold more.
+        copiers = dict.fromkeys(PLAIN_TYPES, lambda tensor, _: self.tensor(tensor))
+        with patch.dict(copy._deepcopy_dispatch, copiers):  # type: ignore[attr-defined]
+            return copy.deepcopy(module, memo)
+
+    def tree(self, tree: Any) -> Any:
+        """The tensors of nested tuples, lists and dicts as they lie in memory."""
+        return tree_map_only(Tensor, self.tensor, tree)
 
 
 def copy_of(tree: Any, device: str | torch.device) -> Any:
     """The tensors of nested tuples, lists and dicts as they lie in memory: see `Copies`."""
-    return tree_map_only(Tensor, Copies(device).tensor, tree)
+    return Copies(device).tree(tree)
 
 
 def fake_copy(module: nn.Module, device: str | torch.device) -> nn.Module:
@@ -100,13 +119,16 @@ def fake_copy(module: nn.Module, device: str | torch.device) -> nn.Module:
     stay shared, strides and offsets as they are; gradients are not copied. Raises TypeError for a
     parameter that is no plain tensor, and for TorchScript and compiled parts.
     """
+    return Copies(device).module(module)
+
+
+def _refuse_compiled(module: nn.Module) -> None:
     for where, part in _parts(module):
         if "_orig_mod" in part._modules:
             raise TypeError(
                 f"{where} is compiled, and only the compiler knows what its graphs keep and fuse; "
                 "pass the module as before torch.compile"
             )
-    return Copies(device).module(module)
 
 
 def why_not_taken_apart(module: nn.Module) -> str:

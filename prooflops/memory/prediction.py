@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from accounting.checks import validated_choice
 from prooflops.memory.allocator import cublas_workspace_bytes
 from prooflops.memory.caching_allocator import CachingAllocator
+from prooflops.memory.copies import Copies
 from prooflops.memory.cuda.choices import CHOICES, choices_of_cuda
 from prooflops.memory.cuda.fake import FakeCudaMode, FakeMode, can_fake_cuda
 from prooflops.memory.cuda.workspaces import Workspaces
@@ -152,6 +153,7 @@ def predicted_memory(
     workspaces: bool = True,
     allocator: CachingAllocator | None = None,
     classes: Mapping[str, str] | None = None,
+    copies: Copies | None = None,
 ) -> Iterator[PredictedMemory]:
     """The bytes that a block of code would allocate, free, hold and peak at on `device`.
 
@@ -162,7 +164,8 @@ def predicted_memory(
     and named in `PredictedMemory.choices`. `compute_capability` is that of the absent device, for
     its choice of attention and the workspaces of cuBLAS. `workspaces=False` leaves these out, as in
     a process that has made them before. `allocator` is torch's caching allocator as it begins, by
-    default an empty one without options; it is used up.
+    default an empty one without options; it is used up. Layers that a backward pass runs again get
+    `copies` of the tensors that were copied.
 
     Domain of validity: eager code of one thread whose shapes do not depend on values. On the CPU
     live bytes are exact, and peaks are lower bounds, without the scratch of kernels. On CUDA
@@ -206,7 +209,7 @@ def predicted_memory(
             modes.enter_context(_clear_errors(ledger))
             modes.enter_context(FakeMode() if has_device else FakeCudaMode())
             modes.enter_context(plain_tensors.linear_layers_noted())
-            modes.enter_context(Tracker(ledger, kernels, plain_tensors))
+            modes.enter_context(Tracker(ledger, kernels, plain_tensors, copies))
             yield predicted
             predicted._close()
     finally:
@@ -278,7 +281,8 @@ def _random_states_seen(ledger: Ledger) -> AbstractContextManager[Any]:
 
     def random_state() -> Tensor:
         state = state_of_generator()
-        ledger.see(state)
+        with torch._C.DisableTorchFunction():
+            ledger.see(state)
         return state
 
     return patch.object(torch, "get_rng_state", random_state)

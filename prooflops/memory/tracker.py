@@ -8,8 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from prooflops.memory.boxed_numbers import BoxedNumbers
+from prooflops.memory.copies import Copies
 from prooflops.memory.cuda.fake import DEVICE_OF, can_fake_cuda, reported_device
 from prooflops.memory.cuda.scratch import PRODUCTS, scratch_sizes
 from prooflops.memory.cuda.workspaces import Workspaces
@@ -73,8 +75,15 @@ class CudaKernels:
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Enters the storages that each operation allocates into the ledger."""
 
-    def __init__(self, ledger: Ledger, kernels: Kernels, plain_tensors: PlainTensors) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        kernels: Kernels,
+        plain_tensors: PlainTensors,
+        copies: Copies | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._copies = copies
         self._ledger = ledger
         self._kernels = kernels
         self._plain_tensors = plain_tensors
@@ -95,6 +104,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._kernels.end_operation()
         self._ledger.begin(func, self._places.current())
         when = phase()
+        if when != FORWARD and self._copies is not None:
+            # Torch has no function modes on in a backward pass, which may run layers again.
+            args, kwargs = tree_map_only(Tensor, self._copies.known, (args, kwargs))
         out = self._run(func, args, kwargs, when)
         self._kernels.enter(Operation(func, args, kwargs, out, when, seconds=0.0))
         return out

@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from accounting.checks import validated_int
 from accounting.optimizers import optimizer_of
 from prooflops.memory.allocations import MeasuredMemory, measured_memory
-from prooflops.memory.copies import copy_of, fake_copy
+from prooflops.memory.captured import CapturedTensors
+from prooflops.memory.copies import Copies, copy_of
 from prooflops.memory.prediction import PredictedMemory, predicted_memory
 
 # The class of the bytes that each phase of a training step leaves allocated.
@@ -85,12 +86,16 @@ class TrainingStep:
         classes = {
             name: CLASSES[name.removeprefix("second ").split()[0]] for name in self._phase_names()
         }
-        with predicted_memory(self.device, classes=classes, **options) as held:
-            fake = fake_copy(model, self.device)
+        copies = Copies(self.device)
+        with predicted_memory(self.device, classes=classes, copies=copies, **options) as held:
+            fake = copies.module(model)
             held.name("buffers", fake.buffers())
             held.name_modules(fake)
             held.mark("built")
-            self._run(held.mark, fake)
+            batch = copies.tree((self.inputs, self.targets))
+            captured = CapturedTensors(copies, lambda tensor: held.name("inputs", [tensor]))
+            with captured:
+                self._run(held.mark, fake, batch)
         return held
 
     def measure(self) -> MeasuredMemory:
@@ -104,7 +109,7 @@ class TrainingStep:
                 self.build if isinstance(self.build, nn.Module) else _on(self.device, self.build)
             )
             held.mark("built")
-            self._run(held.mark, model)
+            self._run(held.mark, model, copy_of((self.inputs, self.targets), self.device))
         return held
 
     def _phase_names(self) -> list[str]:
@@ -117,8 +122,7 @@ class TrainingStep:
         once = [*passes, "step", "zero_grad"]
         return ["built", "inputs", "optimizer", *once, *(f"second {name}" for name in once)]
 
-    def _run(self, mark: Callable[[str], None], model: nn.Module) -> None:
-        batch = copy_of((self.inputs, self.targets), self.device)
+    def _run(self, mark: Callable[[str], None], model: nn.Module, batch: Any) -> None:
         mark("inputs")
         updates = None if self.optimizer is None else _built(self.optimizer, model)
         mark("optimizer")

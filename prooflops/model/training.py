@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from inspect import signature
-from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from prooflops.memory import TrainingStep, fake_copy
-from prooflops.memory.copies import Copies
 from prooflops.model.user_model import Instance
 
 # bitsandbytes keeps the state of smaller tensors in fp32 (min_8bit_size).
@@ -51,8 +49,7 @@ class Training:
         if self.is_8bit:
             optimizer = AdamW8bit
         called = _CalledWith(module)
-        loss = _LossOnCopies(instance.loss, device)
-        return TrainingStep(called, given, loss, optimizer=optimizer, device=device)
+        return TrainingStep(called, given, instance.loss, optimizer=optimizer, device=device)
 
 
 def choices_of(instance: Instance) -> tuple[Training, ...]:
@@ -176,28 +173,3 @@ def _cast(dtype: torch.dtype, tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point():
         return tensor
     return torch.empty_like(tensor, dtype=dtype, device="meta")
-
-
-class _LossOnCopies:
-    """A loss with copies of the tensors that it captures, made at its first call."""
-
-    def __init__(self, loss: Callable[[Any], Tensor], device: str | torch.device) -> None:
-        self._loss = loss
-        self._device = device
-
-    def __call__(self, output: Any) -> Tensor:
-        return self._copied(output)
-
-    @cached_property
-    def _copied(self) -> Callable[[Any], Tensor]:
-        loss = self._loss
-        if not isinstance(loss, FunctionType):
-            return loss
-        copied = partial(tree_map_only, Tensor, Copies(self._device).tensor)
-        values = loss.__globals__
-        found = {name: copied(values[name]) for name in loss.__code__.co_names if name in values}
-        cells = tuple(CellType(copied(cell.cell_contents)) for cell in loss.__closure__ or ())
-        defaults = copied(loss.__defaults__)
-        made = FunctionType(loss.__code__, {**values, **found}, loss.__name__, defaults, cells)
-        made.__kwdefaults__ = copied(loss.__kwdefaults__)
-        return made

@@ -1,0 +1,40 @@
+"""Real tensors that a model or its loss has from elsewhere than its inputs and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from prooflops.memory.copies import Copies
+
+
+class CapturedTensors(TorchFunctionMode):
+    """Gives torch's functions the fake copy of each real tensor, wherever the code has it from.
+
+    A closure, a global, another network or an object of the batch may hold one. The copies are made
+    before autograd sees a tensor, so its gradient is the copy's. `note` is told of each new copy.
+    """
+
+    def __init__(self, copies: Copies, note: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self._copies = copies
+        self._note = note
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(Tensor, self._fake, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _fake(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        known = self._copies.known(tensor)
+        if known is not tensor:
+            return known
+        copied = self._copies.tensor(tensor, "a tensor that the model or the loss captures")
+        self._note(copied)
+        return copied
