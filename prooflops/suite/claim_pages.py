@@ -157,9 +157,8 @@ def entry(registry: Registry, claim: Claim, tests: Tests) -> Iterator[str]:
         source = registry.sources[citation.source]
         is_account = source.key in registry.accounts
         page = f"{source.key}.md" if is_account else f"{DOCUMENTS}.md#{anchor(source.key)}"
-        place = citation.place or source.locator
-        at = f", {markdown_text(place)}" if place else ""
-        yield f"- source: [{markdown_text(source.title)}]({page}){at}"
+        place = markdown_text(citation.place)
+        yield f"- source: [{markdown_text(source.title)}]({page}), {place}"
     for file, names in tests.items():
         functions = ", ".join(f"`{name}`" for name in names)
         yield f"- tested in [{Path(file).name}](../../{file}): {functions}"
@@ -174,7 +173,7 @@ def citing(registry: Registry, source: Source) -> Iterator[str]:
     for claim, place in claims_citing(registry, source.key):
         claims[place].append(claim)
     rows = [["place", *CLAIMS_HEAD]]
-    for place in (*source.places, "", NOT_LOCATED):
+    for place in (*source.places, NOT_LOCATED):
         for number, claim in enumerate(claims[place]):
             # Named once, at its first claim.
             rows.append(["" if number else markdown_text(place), *row(claim)])
