@@ -298,7 +298,7 @@ def _check_paths(config: pytest.Config) -> None:
 
     Before pytest knows our options, it may take its rootdir from it.
     """
-    given = list(itertools.pairwise(_given(config)))
+    given = list(itertools.pairwise(given_words(config)))
     here = config.invocation_params.dir.resolve()
     for name in ("baseline", "versus", "bisect", *FILES):
         text = config.getoption(f"gate_{name}")
@@ -335,7 +335,7 @@ def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
     option = config.getoption
     # A project's `addopts` often disable benchmarks for its plain runs: the gate's processes ignore
     # that.
-    given = _given(config) if orchestrated else ["--benchmark-disable", "--benchmark-skip"]
+    given = given_words(config) if orchestrated else ["--benchmark-disable", "--benchmark-skip"]
     disabled = option("benchmark_disable", False) and not option("benchmark_enable", False)
     if disabled and "--benchmark-disable" in given:
         raise ValueError(
@@ -353,7 +353,7 @@ def _check_other_plugins(config: pytest.Config, orchestrated: bool) -> None:
         )
 
 
-def _given(config: pytest.Config) -> list[str]:
+def given_words(config: pytest.Config) -> list[str]:
     """The words of the command line and of PYTEST_ADDOPTS, without those of the ini file."""
     return [
         *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")),
@@ -373,7 +373,7 @@ def words_for_children(config: pytest.Config, cache: Path) -> list[str]:
         own.add_argument(name, action="store_true")
     for name in VALUES:
         own.add_argument(name)
-    words = [word for word in (*config.getini("addopts"), *_given(config)) if word != "--"]
+    words = [word for word in (*config.getini("addopts"), *given_words(config)) if word != "--"]
     cache_dir = (
         ["-o", f"cache_dir={cache}"] if config.pluginmanager.hasplugin("cacheprovider") else []
     )

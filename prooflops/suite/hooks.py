@@ -51,12 +51,17 @@ from prooflops.suite.run import EVIDENCE, RUN, Evidence, Run
 from prooflops.suite.run_progress import RunProgress
 from prooflops.suite.verdicts import LOST
 from prooflops.suite_root import PACKAGED_TESTS
-from prooflops_gate.options import history_folder, refuse_unwritable
+from prooflops_gate.options import given_words, history_folder, refuse_unwritable
 from prooflops_gate.page.terminal import width_of, wrapped
 from prooflops_gate.run_state import is_replicate
 
 pytest_plugins = ["prooflops.suite.fixtures"]
 
+# Options that pytest-benchmark answers with its own table, or below it.
+TABLE_OPTIONS = (
+    *("--benchmark-compare", "--benchmark-columns", "--benchmark-sort", "--benchmark-group-by"),
+    *("--benchmark-name", "--benchmark-time-unit", "--benchmark-histogram", "--benchmark-cprofile"),
+)
 EXAMPLES = {"quick": 20, "default": 100, "thorough": 1000}
 
 
@@ -76,6 +81,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if not (config.option.collectonly or is_replicate()):
         refuse_unwritable("--report", Path(config.option.report), "folder")
         refuse_unwritable("the history", history_folder(config), "folder")
+    show_requested_table(config)
     if config.option.report_compare:
         from prooflops.suite.fleet import command
 
@@ -88,6 +94,13 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     )
 
     return all_devices.run(config)
+
+
+def show_requested_table(config: pytest.Config) -> None:
+    """Lifts the `--benchmark-quiet` of pytest.ini where an option asks for the table."""
+    given = given_words(config)
+    if "--benchmark-quiet" not in given and any(word.startswith(TABLE_OPTIONS) for word in given):
+        config.option.benchmark_quiet = False
 
 
 @pytest.hookimpl(trylast=True)

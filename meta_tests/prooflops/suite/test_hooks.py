@@ -154,6 +154,21 @@ def test_pytest_benchmark_reads_the_record(whole_record, tmp_path):
     assert "test_sum" in compared.stdout + compared.stderr
 
 
+TABLE_IS_SHOWN = {
+    "--benchmark-autosave": False,
+    "--benchmark-compare": True,
+    "--benchmark-compare --benchmark-quiet": False,
+    "--benchmark-cprofile=cumtime": True,
+}
+
+
+def test_the_table_of_pytest_benchmark_is_printed_where_an_option_asks_for_it(whole_house):
+    lines = [f"bench --device=cpu --quick {options}" for options in TABLE_IS_SHOWN]
+    runs = run_pytest_for_each(whole_house.root, lines, PROOFLOPS_HISTORY="tables/history")
+    shown = ["Name (time in " in run.output for run in runs.values()]
+    assert dict(zip(TABLE_IS_SHOWN, shown, strict=True)) == TABLE_IS_SHOWN, [*runs.values()]
+
+
 def test_a_known_failure_leaves_the_run_green_and_one_cured_is_reported(house, golden):
     house.claim("demo.holds")
     house.claim("demo.fails")
