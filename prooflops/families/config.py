@@ -15,17 +15,24 @@ from typing import Any
 from accounting.checks import checked, validated_choice, validated_instance
 from accounting.parts import Parts
 from prooflops.families.decoders import (
-    NEVER_ZERO,
+    EXPERTS,
+    LAYERS,
     Config,
     UnreadError,
     decoder,
     validated_size,
 )
 
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 SIZES = (
-    *NEVER_ZERO,
+    *LAYERS,
     *EXPERTS,
+    "hidden_size",
+    "n_embd",
+    "num_attention_heads",
+    "n_head",
+    "num_key_value_heads",
+    "vocab_size",
+    "decoder_sparse_step",
     "head_dim",
     "intermediate_size",
     "moe_intermediate_size",
@@ -129,19 +136,25 @@ def validate_sizes(content: Mapping[str, Any], part: str = "") -> None:
     sizes = {}
     for name in SIZES:
         value = content.get(name)
-        # In some types this is a list with a size for each stage.
-        if value is not None and not isinstance(value, (list, tuple)):
+        # In some types this has a size for each stage, and latent attention leaves the
+        # width of a head at 0.
+        is_unused = name == "head_dim" and value == 0 and "kv_lora_rank" in content
+        if value is not None and not isinstance(value, (list, tuple, Mapping)) and not is_unused:
             sizes[name] = validated_size(name, value, part)
     heads, groups = sizes.get("num_attention_heads"), sizes.get("num_key_value_heads")
     if heads and groups and heads % groups:
         raise ValueError(
             f"{part}num_key_value_heads must divide num_attention_heads={heads}, got {groups}"
         )
-    active = sizes.get("num_experts_per_tok", 0)
+    active = sizes.get("num_experts_per_tok")
     for name in EXPERTS:
-        if sizes.get(name) is not None and active > sizes[name]:
+        experts = sizes.get(name)
+        if active is None or experts is None:
+            continue
+        least = min(experts, 1)
+        if not least <= active <= experts:
             raise ValueError(
-                f"{part}num_experts_per_tok must be at most {name}={sizes[name]}, got {active}"
+                f"{part}num_experts_per_tok must be from {least} to {name}={experts}, got {active}"
             )
     for name, value in content.items():
         if name.endswith("_config") and isinstance(value, Mapping):

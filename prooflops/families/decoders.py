@@ -35,15 +35,20 @@ WITHOUT_SIZE = re.compile(
 NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2}
 REQUIRED = object()
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
-NEVER_ZERO = (
-    *LAYERS,
-    "hidden_size",
-    "n_embd",
-    "num_attention_heads",
-    "n_head",
-    "num_key_value_heads",
-    "vocab_size",
-    "decoder_sparse_step",
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+# Zero says that a model has no such part; any other size is at least 1.
+MAY_BE_ZERO = (
+    *EXPERTS,
+    "num_experts_per_tok",
+    "n_shared_experts",
+    "first_k_dense_replace",
+    "q_lora_rank",
+    "qk_rope_head_dim",
+    "sliding_window",
+    "sliding_window_size",
+    "sliding_window_pattern",
+    "_sliding_window_pattern",
+    "max_window_layers",
 )
 # Beyond these a size is a slip of the pen: no released model has a hundredth of them.
 MOST_LAYERS = 10_000
@@ -64,7 +69,7 @@ def validated_size(name: str, value: Any, part: str = "") -> int:
     TypeError: hidden_size must be an integer, got 4096.5 of type float
     """
     most = MOST_LAYERS if name in LAYERS else LARGEST_SIZE
-    least = 1 if name in NEVER_ZERO else 0
+    least = 0 if name in MAY_BE_ZERO else 1
     size = validated_int(f"{part}{name}", value, minimum=None)
     if not least <= size <= most:
         raise ValueError(f"{part}{name} must be from {least} to {most:,}, got {size}")
@@ -288,7 +293,7 @@ def _fed(c: Config, sparse: bool) -> Parts:
     return mixture(
         c.dim,
         width,
-        experts=c.size("num_local_experts", "num_experts", "n_routed_experts"),
+        experts=c.size(*EXPERTS),
         active=c.size("num_experts_per_tok"),
         shared=width * c.size("n_shared_experts", default=0),
         router_bias=c.family.get("router_bias", False),
