@@ -8,6 +8,8 @@ import re
 from accounting.checks import validated_int, validated_real
 
 PREFIXES = "kMGTPEZY"
+# No run has that many tokens, devices or bytes.
+LARGEST_AMOUNT = 1e30
 
 
 def with_unit(value: float, unit: str) -> str:
@@ -41,13 +43,13 @@ def amount(figure: str | float, name: str = "amount") -> int:
     GiB.
 
     B alone is 10⁹; after a prefix it is a byte. `name` is the argument's name in the error message.
-    Raises ValueError for another form, TypeError for a number that is not whole.
+    Raises ValueError for another form or more than 1e30, TypeError for a number that is not whole.
 
     >>> amount("15T"), amount("1.5k"), amount("80 GiB"), amount("70B"), amount(70e9)
     (15000000000000, 1500, 85899345920, 70000000000, 70000000000)
     """
     if not isinstance(figure, str):
-        return validated_int(name, figure)
+        return _plausible(validated_int(name, figure), figure, name)
     plain = figure.replace(",", "").replace("_", "").strip()
     found = re.fullmatch(r"(\d+\.?\d*(?:e\d+)?)\s*(?:([kKMGTPE])(i?)B?|(B))?", plain)
     if not found:
@@ -57,4 +59,10 @@ def amount(figure: str | float, name: str = "amount") -> int:
     number, prefix, binary, billions = found.groups()
     power = PREFIXES.index("k" if prefix == "K" else prefix) + 1 if prefix else 3 if billions else 0
     factor: int = (1024 if binary else 1000) ** power
-    return round(float(number) * factor)
+    return _plausible(float(number) * factor, figure, name)
+
+
+def _plausible(number: float, figure: str | float, name: str) -> int:
+    if number > LARGEST_AMOUNT:
+        raise ValueError(f"{name} must be at most {LARGEST_AMOUNT:g}, got {figure!r}")
+    return round(number)

@@ -25,6 +25,7 @@ from accounting.planning import (
     SECONDS_PER_DAY,
     device_state,
     fewest_devices,
+    sustained_flop_per_s,
     training_s,
 )
 from accounting.units import amount, with_unit
@@ -138,15 +139,27 @@ def count(name: str, figure: str) -> int:
     return at_least_one(name, amount(figure, name))
 
 
+def validate_figures(options: argparse.Namespace) -> None:
+    """Raises ValueError for a figure that is impossible, whether it is needed or not."""
+    for name in ("devices", "tokens", "batch", "sequence"):
+        if getattr(options, name) is not None:
+            count(name, getattr(options, name))
+    sustained_flop_per_s(1, 1.0, options.mfu)
+
+
 def napkin(options: argparse.Namespace) -> Lines:
     """The lines of the answer. Raises ValueError, naming what is valid."""
+    validate_figures(options)
     model, config = model_called(options.model, options.ignore)
     device = device_called(options.device or USUAL_DEVICE)
     contexts = [table.longest for table in model.other_parameters if table.longest]
     if stated := config.get("max_position_embeddings", config.get("n_positions")):
         contexts.append(stated)
     longest = min(contexts, default=USUAL_SEQUENCE)
-    sequence = count("sequence", options.sequence or str(min(USUAL_SEQUENCE, longest)))
+    sequence = count(
+        "sequence",
+        options.sequence or str(min(USUAL_SEQUENCE, longest)),
+    )
     parameters, active = parameter_count(model), active_parameter_count(model)
     shown = f"{parameters:,}"
     if active < parameters:

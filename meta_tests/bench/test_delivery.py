@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import nullcontext
 from functools import partial
 from types import MappingProxyType
@@ -24,7 +25,7 @@ from prooflops.machine import health
 from prooflops.machine.conditions import conditions
 from prooflops.precision import Float32Products
 from prooflops.suite.floors import Floors, committed_floors, reference_floors, stated_floors
-from prooflops.suite.peaks import Peaks
+from prooflops.suite.peaks import Peaks, stated_peaks
 
 CUDA = torch.device("cuda", 0)
 H100 = "H100 SXM5 80GB"
@@ -212,7 +213,7 @@ def test_a_figure_that_falls_short_once_is_measured_again(card):
 H200 = next((ROOT / "results").glob("NVIDIA-H200-*.jsonl"))
 IMPOSSIBLE = {
     "--floor=bf17=0.7": "the figure must be one of bf16, fp16",
-    "--floor=bf16": "must be above 0 and at most 1",
+    "--reference=": "--reference  must be a run record or a file of make evidence: Is a directory",
     "--reference=missing.json": "must be a run record or a file of make evidence: No such file",
     "--reference=pyproject.toml": "--reference pyproject.toml must be a run record",
     f"--reference={H200} --device=cpu": (
@@ -227,6 +228,34 @@ def test_impossible_floors_are_refused_before_anything_runs():
     for run, saying in zip(runs, IMPOSSIBLE.values(), strict=True):
         assert run.code == 4
         assert saying in run.output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("memory", "the number is missing, as in memory="),
+        ("memory=", "the number is missing, as in memory="),
+        ("=", "the figure must be one of bf16, fp16"),
+        ("memory=much", "must be a finite number above 0, got 'much'"),
+        ("memory=nan", "must be a finite number above 0, got 'nan'"),
+        ("mfu=-0.4", "must be a finite number above 0, got '-0.4'"),
+        ("peer=1e400", "must be a finite number above 0, got '1e400'"),
+        ("memory=85", "a share of the nominal rate is at most 1; 85 % is memory=0.85"),
+        ("link=52", "52.0 B/s is impossible; in bytes per second, 52 GB/s is link=52e9"),
+        ("all-reduce=52e18", "is impossible; in bytes per second"),
+        ("launch=8", "8.00 s is impossible; in seconds, 8 µs is launch=8e-6"),
+        ("launch=8e-9", "8 ns is impossible; in seconds"),
+    ],
+)
+def test_a_floor_that_nothing_can_miss_or_meet_is_refused_with_its_unit(text, message):
+    with pytest.raises(ValueError, match=f"^--floor {text}: .*{re.escape(message)}"):
+        stated_floors([text])
+
+
+@pytest.mark.parametrize("text", ["bf16", "=989e12", "bf16=989", "bf16=989e15", "bf16=inf"])
+def test_a_peak_that_no_device_has_is_refused(text):
+    with pytest.raises(ValueError, match=f"^--peak {text}: "):
+        stated_peaks([text])
 
 
 BENCHMARK = {

@@ -107,6 +107,13 @@ def test_every_preset_has_all_figures(capsys, name):
             "device must be one of H100 SXM5 80GB, H100 PCIe 80GB, .* got 'H100'",
         ),
         (["gpt2", "--tokens", "many"], "tokens must be a number such as 15T, .* got 'many'"),
+        (["gpt2", "--tokens", "1e400"], r"tokens must be at most 1e\+30, got '1e400'"),
+        (["gpt2", "--devices", "inf"], "devices must be a number such as 15T, .* got 'inf'"),
+        (["gpt2", "--batch", "0"], "batch must be at least 1, got 0"),
+        (["gpt2", "--batch", ""], "batch must be a number such as 15T, .* got ''"),
+        (["gpt2", "--fits", "--sequence=-8"], "sequence must be a number .* got '-8'"),
+        (["gpt2", "--fits", "--mfu", "nan"], "mfu must be a finite number above 0, got nan"),
+        (["gpt2", "--mfu", "40"], "mfu must be at most 1, got 40"),
     ],
 )
 def test_what_is_not_valid_is_named_with_what_is(capsys, words, message):

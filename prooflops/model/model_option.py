@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from accounting.checks import at_least_one
 from accounting.units import amount
 from prooflops.suite.run import RUN
 from prooflops_gate.console.progress import Progress
@@ -65,7 +66,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_configure(config: pytest.Config) -> None:
     options = config.option
     if options.model is None:
-        if options.model_largest or options.model_memory or options.fits or options.fits_choices:
+        about_model = (options.model_largest, options.model_memory is not None, options.fits)
+        if any((*about_model, options.fits_choices)):
             raise pytest.UsageError(
                 "--model-largest, --model-memory, --fits and --fits-choices are about a model: "
                 "name it by --model"
@@ -105,7 +107,7 @@ def _trial_of(config: pytest.Config, spec: str) -> Trial:
         trial = tried(user_model)
     for argument in config.option.model_largest:
         default_of(user_model, argument)
-    if config.option.model_memory and not config.option.model_largest:
+    if config.option.model_memory is not None and not config.option.model_largest:
         raise ModelError(
             "--model-memory limits --model-largest: name its argument, "
             "such as --model-largest batch"
@@ -116,7 +118,9 @@ def _trial_of(config: pytest.Config, spec: str) -> Trial:
 
 def _limit(config: pytest.Config) -> int | None:
     memory = config.option.model_memory
-    return amount(memory, "--model-memory") if memory else None
+    if memory is None:
+        return None
+    return at_least_one("--model-memory", amount(memory, "--model-memory"))
 
 
 def _stages(config: pytest.Config, spec: str) -> Stages:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,11 +25,18 @@ from accounting.devices.floors import (
 )
 from prooflops.machine import device as machine
 from prooflops.machine import health
+from prooflops.suite.options import named_number
 from prooflops.suite.peaks import Peaks
+from prooflops_gate.console.tables import engineering
 
 # Units of figures whose floor may be no share.
 ABSOLUTE = {"launch": "s", "to-device": "B/s", "to-host": "B/s", "peer": "B/s", "all-reduce": "B/s"}
 VALID = (*FIGURES, *GROUPS)
+# The bounds of a floor in that unit, and how it is written: beyond them the unit is wrong.
+BOUNDS = {
+    "s": (1e-7, 1e-3, "in seconds, 8 µs is launch=8e-6"),
+    "B/s": (1e8, 1e14, "in bytes per second, 52 GB/s is link=52e9; or a share, as in link=0.6"),
+}
 
 
 def stated_floors(texts: Sequence[str]) -> dict[str, float]:
@@ -42,31 +48,29 @@ def stated_floors(texts: Sequence[str]) -> dict[str, float]:
     {'bf16': 0.7, 'to-device': 0.5, 'to-host': 0.5}
     >>> stated_floors(["bf17=0.7"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: --floor bf17=0.7: the figure must be one of bf16, fp16, ..., memory, link, mfu
+    ValueError: --floor bf17=0.7: the figure must be one of bf16, fp16, ..., memory, link, mfu, ...
     >>> stated_floors(["bf16=70"])
     Traceback (most recent call last):
-    ValueError: --floor bf16=70: the share of the nominal rate must be above 0 and at most 1
+    ValueError: --floor bf16=70: a share of the nominal rate is at most 1; 70 % is bf16=0.7
+    >>> stated_floors(["launch=8"])
+    Traceback (most recent call last):
+    ValueError: --floor launch=8: 8.00 s is impossible; in seconds, 8 µs is launch=8e-6
     """
     floors: dict[str, float] = {}
     for text in texts:
-        name, _, number = (part.strip() for part in text.partition("="))
-        if name not in VALID:
-            raise ValueError(f"--floor {text}: the figure must be one of {', '.join(VALID)}")
+        name, value = named_number(text, "--floor", "figure", VALID)
         figures = GROUPS.get(name, (name,))
-        is_share = not all(figure in ABSOLUTE for figure in figures)
-        try:
-            value = float(number)
-        except ValueError:
-            value = math.nan
-        if is_share and not 0 < value <= 1:
-            raise ValueError(
-                f"--floor {text}: the share of the nominal rate must be above 0 and at most 1"
-            )
-        if not 0 < value < math.inf:
-            raise ValueError(
-                f"--floor {text}: the number, a share of the link or bytes per second or seconds, "
-                "must be above 0"
-            )
+        unit = ABSOLUTE.get(figures[0], "")
+        is_share = unit != "s" and value <= 1
+        if not unit and not is_share:
+            hint = f"; {value:g} % is {name}={value / 100:g}" if value <= 100 else ""
+            raise ValueError(f"--floor {text}: a share of the nominal rate is at most 1{hint}")
+        if not is_share:
+            least, most, form = BOUNDS[unit]
+            if not least <= value <= most:
+                raise ValueError(
+                    f"--floor {text}: {engineering(value, unit)} is impossible; {form}"
+                )
         floors |= dict.fromkeys(figures, value)
     return floors
 

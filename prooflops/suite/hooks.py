@@ -116,10 +116,11 @@ def pytest_configure(config: pytest.Config) -> None:
         registry = registry_of(config)
         peaks = Peaks(device, stated_peaks([*(config.option.peak or config.getini("peak"))]))
         selected = registry.selected(config.option.claim) if config.option.claim else None
-        if config.option.reference:
-            refuse_another_machine(config.option.reference, device)
         stated = stated_floors([*(config.option.floor or config.getini("floor"))])
-        reference = reference_floors(config.option.reference) if config.option.reference else None
+        reference = None
+        if config.option.reference is not None:
+            refuse_another_machine(config.option.reference, device)
+            reference = reference_floors(config.option.reference)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     known = known_failures(config.option.known_failures, registry)

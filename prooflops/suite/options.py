@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 import pytest
+
+from accounting.checks import validated_choice
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -13,6 +18,30 @@ def add_options(parser: pytest.Parser) -> None:
     add_result_options(group)
     parser.addini("peak", "as --peak, one a line", type="linelist", default=[])
     parser.addini("floor", "as --floor, one a line", type="linelist", default=[])
+
+
+def named_number(text: str, option: str, kind: str, valid: Iterable[str]) -> tuple[str, float]:
+    """The name and the number above 0 of an option of the form NAME=NUMBER.
+
+    Raises ValueError, saying what is missing or wrong.
+
+    >>> named_number("memory=0.85", "--floor", "figure", ["memory", "link"])
+    ('memory', 0.85)
+    >>> named_number("memory", "--floor", "figure", ["memory", "link"])
+    Traceback (most recent call last):
+    ValueError: --floor memory: the number is missing, as in memory=...
+    """
+    name, _, written = (part.strip() for part in text.partition("="))
+    name = validated_choice(f"{option} {text}: the {kind}", name, valid)
+    if not written:
+        raise ValueError(f"{option} {text}: the number is missing, as in {name}=...")
+    try:
+        number = float(written)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ValueError(f"{option} {text}: must be a finite number above 0, got {written!r}")
+    return name, number
 
 
 def add_run_options(group: pytest.OptionGroup) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from accounting.checks import validated_choice, validated_positive
 from accounting.devices import MATRIX_DTYPES
 from accounting.devices.floors import published_mfu
 from prooflops.machine import device as machine
+from prooflops.suite.options import named_number
 from prooflops_gate.console.tables import engineering, share
 
-LEAST_FLOP_PER_S = 1e9  # smaller values are unit errors: 989 for 989e12
+# Beyond these the unit is wrong: 989 for 989e12, or 989e15.
+LEAST_FLOP_PER_S, LARGEST_FLOP_PER_S = 1e9, 1e17
 
 
 def stated_peaks(words: Iterable[str]) -> dict[str, float]:
@@ -22,23 +23,17 @@ def stated_peaks(words: Iterable[str]) -> dict[str, float]:
 
     >>> stated_peaks(["bf16=989e12", "fp8_e4m3=1979e12"])
     {'bf16': 989000000000000.0, 'fp8_e4m3': 1979000000000000.0}
+    >>> stated_peaks(["bf16=989"])
+    Traceback (most recent call last):
+    ValueError: --peak bf16=989: 989 FLOP/s is no peak; in FLOP/s, 989 TFLOP/s is bf16=989e12
     """
     found: dict[str, float] = {}
     for word in words:
-        dtype, sign, text = word.partition("=")
-        if not sign:
-            raise ValueError(f"--peak {word}: should be DTYPE=FLOP_PER_S, such as bf16=989e12")
-        validated_choice("--peak", dtype, MATRIX_DTYPES)
-        try:
-            value = validated_positive(f"--peak {dtype}", float(text))
-        except ValueError as error:
-            raise ValueError(
-                f"--peak {word}: should be DTYPE=FLOP_PER_S, such as bf16=989e12 ({error})"
-            ) from error
-        if value < LEAST_FLOP_PER_S:
+        dtype, value = named_number(word, "--peak", "dtype", MATRIX_DTYPES)
+        if not LEAST_FLOP_PER_S <= value <= LARGEST_FLOP_PER_S:
             raise ValueError(
                 f"--peak {word}: {engineering(value, 'FLOP/s')} is no peak; "
-                f"for TFLOP/s write {text}e12"
+                "in FLOP/s, 989 TFLOP/s is bf16=989e12"
             )
         found[dtype] = value
     return found

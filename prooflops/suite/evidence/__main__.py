@@ -124,10 +124,11 @@ def is_left_to_pytest(words: Sequence[str]) -> bool:
 
 def chosen_file(options: argparse.Namespace, rest: Sequence[str]) -> EvidenceFile:
     """The file of this run. Raises Refused for an option that cannot be followed."""
-    if options.minutes is not None and 60 * options.minutes <= MARGIN_S:
+    # NaN compares with nothing.
+    if options.minutes is not None and not 60 * options.minutes > MARGIN_S:
         raise Refused("--minutes must be above 1.5, of which the last 1.5 start no test")
-    if options.timeout <= 0:
-        raise Refused("--timeout must be above 0 s")
+    if not 0 < options.timeout <= FOREVER_S:
+        raise Refused(f"--timeout must be above 0 and at most {FOREVER_S:,.0f} s")
     if options.resume == Path():
         unfinished = unfinished_in(RUNS, [])
         if unfinished is None:
