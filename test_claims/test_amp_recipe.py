@@ -83,7 +83,7 @@ def test_fp8_trains_where_operands_are_in_range_as_they_are_or_scaled(
     between(gained, least, most, "what unscaled fp8 learns, as a share of fp32")
 
 
-@pytest.mark.claim("amp.recipe-bf16-params")
+@pytest.mark.claim("amp.recipe-bf16-params", "amp.recipe-fp32-params")
 @pytest.mark.parametrize(("dims", "batch"), [((9, 2), 3), ((16, 12, 5), 32)])
 def test_beside_a_master_copy_all_but_the_state_is_in_bf16(device, dims, batch):
     net = linear_layers(device, dims).bfloat16()

@@ -335,7 +335,7 @@ def test_a_product_of_little_work_per_byte_lowers_it(device, speed, times):
     )
 
 
-@pytest.mark.claim("mfu.low-causes")
+@pytest.mark.claim("mfu.low-causes", "roof.below-is-memory-bound")
 @pytest.mark.parametrize("each", [16, 64])
 def test_many_tiny_operations_lower_it(device, speed, each):
     """Launch and Python overhead: the same additions in pieces."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
 
 from accounting import roofline
 from accounting.devices import (
@@ -14,6 +15,7 @@ from accounting.devices import (
     peak_flop_per_s,
 )
 from accounting.models import LLAMA3_8B, Transformer, cache_bytes, decoding_work
+from accounting.parts import AttentionLayers
 from test_claims.oracles.decoding import Decoder
 from test_claims.oracles.dispatched import Recorded, product_flops
 from test_claims.oracles.messages import at_most, between, equal
@@ -70,6 +72,24 @@ def test_a_cache_of_keys_and_values_suffices_and_takes_its_bytes(workloads, devi
 
     held = sum(x.to(TORCH_DTYPES[dtype]).nbytes for kept in decoder.layers for x in kept)
     equal(cache_bytes(model, batch, tokens, dtype), held, "cache_bytes")
+
+
+@pytest.mark.claim("mem.kv-cache")
+@given(heads=sizes(), width=sizes(most=5), window=sizes(1, 9), tokens=sizes(1, 9))
+def test_within_a_window_the_last_keys_and_values_suffice(device, heads, width, window, tokens):
+    """The window contains the new token, whose own key and value are computed, not kept."""
+    query, *both = torch.randn(3, heads, tokens, width, device=device)
+    keys, values = (x[:, -window:] for x in both)
+    in_window = torch.arange(tokens, device=device) >= tokens - window
+    should = scaled_dot_product_attention(query[:, -1:], *both, attn_mask=in_window)
+    got = scaled_dot_product_attention(query[:, -1:], keys, values)
+    torch.testing.assert_close(got, should)
+
+    kept = keys[:, :-1].numel() + values[:, :-1].numel()
+    part = AttentionLayers("attention", heads, width, window=window)
+    equal(part.cached_elements(tokens - 1), kept, "cached_elements")
+    full = 2 * heads * width * (tokens - 1)
+    equal(kept < full, window < tokens, "whether the cache is smaller than of full attention")
 
 
 @pytest.mark.claim("roof.decode-speed", "roof.inference")

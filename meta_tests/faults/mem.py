@@ -88,6 +88,11 @@ def every_query_head_is_said_to_cache_a_key(cache_bytes, model, *rest):
     return cache_bytes(dataclasses.replace(model, kv_heads=model.heads), *rest)
 
 
+@fault("mem.kv-cache", instead_of="accounting.parts.AttentionLayers.cached_elements")
+def a_window_is_said_to_keep_every_token(cached_elements, part, context):
+    return cached_elements(dataclasses.replace(part, window=0), context)
+
+
 @fault("mem.communication-buffers")
 def data_parallel_training_makes_no_buckets(patch):
     patch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda net, **_: net)
