@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from prooflops_gate import sides
+from prooflops_gate import git
 from prooflops_gate.history import records
+from prooflops_gate.revision import Revision, exactly, shallow
 
 UNFINISHED: Mapping[int, str] = {
     pytest.ExitCode.TESTS_FAILED: "tests failed",
@@ -22,12 +23,12 @@ def store(name: str, folder: Path, root: Path, status: int) -> str:
 
     Raises OSError where the history cannot be written.
     """
-    commit = sides.commit_named(root, "HEAD")
+    commit = git.commit_named(root, "HEAD")
     if status != pytest.ExitCode.OK:
         why = UNFINISHED.get(status, f"the run ended with exit code {int(status)}")
     elif commit is None:
         why = "the project is not under git"
-    elif sides.is_changed(root):
+    elif git.is_changed(root):
         why = f"files differ from commit {commit[:9]}"
     else:
         stored = records.store_baseline(folder, name, commit)
@@ -35,18 +36,18 @@ def store(name: str, folder: Path, root: Path, status: int) -> str:
     return f"not stored as {name}: {why}"
 
 
-def commit_of(name: str, folder: Path, root: Path) -> str:
+def revision_of(name: str, folder: Path, root: Path) -> Revision:
     """The commit of a baseline. Raises UsageError if it cannot be checked out beside it."""
     try:
         commit = records.baseline(folder, name)
     except records.UnknownBaseline as error:
         raise pytest.UsageError(str(error)) from error
-    if sides.repository_of(root) is None:
+    if git.repository_of(root) is None:
         why = "the project is not under git"
-    elif sides.commit_named(root, commit) is None:
-        why = f"commit {commit[:9]} is not in this repository (a shallow clone lacks some)"
-    elif commit == sides.commit_named(root, "HEAD") and not sides.is_changed(root):
+    elif git.commit_named(root, commit) is None:
+        why = f"commit {commit[:9]} is not in this repository{shallow(commit, root)}"
+    elif commit == git.commit_named(root, "HEAD") and not git.is_changed(root):
         why = "both sides are the same (--gate-noise-floor is for that)"
     else:
-        return commit
+        return exactly(f"the baseline {name}", commit, root)
     raise pytest.UsageError(f"--gate-baseline {name}: {why}")

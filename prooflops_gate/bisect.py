@@ -11,14 +11,13 @@ whole slowdown.
 from __future__ import annotations
 
 import math
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from prooflops_gate import sides
+from prooflops_gate import git, sides
 from prooflops_gate.comparison import Comparison, compare
 from prooflops_gate.instruments.counts import MORE, UNSTEADY, Count
 from prooflops_gate.instruments.exact import Sides
@@ -28,8 +27,8 @@ from prooflops_gate.instruments.time_rule import TimeRule, figures
 from prooflops_gate.instruments.times import Times
 from prooflops_gate.loop import count, exhaust
 from prooflops_gate.pairs import Pairs
-from prooflops_gate.process import environment_of_git
 from prooflops_gate.question import Question
+from prooflops_gate.revision import Revision, meant, shallow
 from prooflops_gate.rows import INSTRUCTIONS, TIME, Row, interval, joined
 from prooflops_gate.selection import files_of
 from prooflops_gate.statistics import effects
@@ -104,14 +103,14 @@ class Bisection:
         self.ratios = {name: each.ratio for name, each in slow.items()}
         self.ratios |= {name: each.ratio for name, each in more.items()}
         root = question.here.root
-        self.bad_commit = sides.commit_named(root, "HEAD") or ""
+        self.bad_commit = git.commit_named(root, "HEAD") or ""
         whole = {name: Step("bad", effect) for name, effect in slow.items()}
         whole |= {name: Step("bad", why=str(each)) for name, each in more.items()}
         self.steps: dict[str, dict[str, Step]] = {self.bad_commit: whole}
         self.logs: dict[str, list[str]] = {}
-        label = "the worktree of the bisection"
-        self.tree = sides.checkout(self.bad_commit, label, root, question.processes)
-        self.top = sides.repository_of(self.tree.root) or self.tree.root
+        bad = Revision(self.bad_commit, "the worktree of the bisection")
+        self.tree = sides.checkout(bad, root, question.processes)
+        self.top = git.repository_of(self.tree.root) or self.tree.root
 
     def culprits(self) -> dict[str, list[str]]:
         """The benchmarks by their first slow commit, in words; the slowest are bisected first."""
@@ -245,14 +244,8 @@ class Bisection:
         )
 
     def git(self, *words: str) -> str:
-        """git's output in the worktree, which is named.
-
-        In a hook the environment names the user's own.
-        """
-        place = ["-C", str(self.top), f"--git-dir={self.top / '.git'}", f"--work-tree={self.top}"]
-        done = subprocess.run(
-            ["git", *place, *words], capture_output=True, text=True, env=environment_of_git()
-        )
+        """git's output in the worktree."""
+        done = git.run(self.top, *words)
         if done.returncode not in (0, ONLY_SKIPPED):
             raise pytest.UsageError(f"--gate-bisect: git {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout.strip()
@@ -295,23 +288,23 @@ def with_commit(row: Row, said: str) -> Row:
     return row
 
 
-def checked_good(text: str, root: Path) -> str:
+def checked_good(text: str, root: Path) -> Revision:
     """The commit that `--gate-bisect` names.
 
     Raises UsageError where none lies between it and a clean checkout.
     """
-    wrong = ""
-    commit = sides.commit_named(root, text)
-    if sides.repository_of(root) is None:
+    asked, wrong = f"--gate-bisect {text}", ""
+    good = meant(asked, text, root)
+    if git.repository_of(root) is None:
         wrong = f"{root} is no git repository"
-    elif commit is None:
-        wrong = "no revision of this repository (a shallow clone lacks some)"
-    elif sides.is_changed(root):
+    elif good is None:
+        wrong = f"no revision of this repository{shallow(text, root)}"
+    elif git.is_changed(root):
         wrong = "files differ from the commit that is checked out: commit or stash them first"
-    elif commit == sides.commit_named(root, "HEAD"):
-        wrong = "that is the commit which is checked out; valid: one before it"
-    elif sides.git(root, "merge-base", "--is-ancestor", commit, "HEAD") is None:
+    elif good.commit == git.commit_named(root, "HEAD"):
+        wrong = f"{good.label} is the commit which is checked out; valid: one before it"
+    elif git.output(root, "merge-base", "--is-ancestor", good.commit, "HEAD") is None:
         wrong = "that is no ancestor of the commit which is checked out, so none lies between"
-    if wrong or commit is None:
-        raise pytest.UsageError(f"--gate-bisect {text}: {wrong}")
-    return commit
+    if wrong or good is None:
+        raise pytest.UsageError(f"{asked}: {wrong}")
+    return good

@@ -13,13 +13,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 @contextmanager
-def running() -> Iterator[Callable[..., None]]:
+def running(environment: Mapping[str, str] | None = None) -> Iterator[Callable[..., None]]:
     """Starts this file as a process, and yields the function that writes a line to it.
 
     When the block ends, this waits until the process has cleaned up.
@@ -30,6 +30,7 @@ def running() -> Iterator[Callable[..., None]]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         text=True,
+        env=environment,
         start_new_session=True,
     )
     assert process.stdin

@@ -99,10 +99,13 @@ VALUES = {
         "NAME|latest",
         "compare with the commit of this baseline of the history",
     ),
-    "--gate-versus": ("PYTHON|DIR|REVISION", "compare with this other side, run side by side"),
+    "--gate-versus": (
+        "PYTHON|DIR|REVISION",
+        "compare with this other side; a branch means the merge base, main^0 its last commit",
+    ),
     "--gate-bisect": (
         "GOOD",
-        "name the first slow commit since this revision, for what got slower",
+        "name the first slow commit since this revision or branch, for what got slower",
     ),
     "--gate-record": ("NAME", "keep this run, and store its commit as the baseline NAME"),
     "--gate-replicates": ("N", "fresh processes a side, at most, confirming ones too"),

@@ -115,8 +115,8 @@ class Pairs:
             asked = self.question.asked
             if not asked:
                 raise
-            lacks = sides.lacking(self.other, self.here.root)
-            raise pytest.UsageError(f"{asked}: {failed}{lacks}") from failed
+            lacks = sides.lacking(self.other, self.here.root, str(failed))
+            raise pytest.UsageError(f"{asked}: {failed}\n{lacks}".rstrip()) from failed
 
     def _counted(self, task: Task) -> Pair:
         """Both processes at once where there are two cores, else one after the other."""

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from prooflops_gate import cleanup_process
+from prooflops_gate import cleanup_process, git
 from prooflops_gate.child import turns
 from prooflops_gate.child.plugin import TASK_FILE
 from prooflops_gate.machine.core_speed import PATIENCE_S, with_core_speed
@@ -52,6 +52,7 @@ DROPPED = (
     "COV_CORE_DATAFILE",
     "COV_CORE_BRANCH",
     "COV_CORE_CONTEXT",
+    *git.HOOK_VARIABLES,
 )
 VALGRIND = (
     "valgrind",
@@ -95,7 +96,7 @@ class Processes:
         self._stack = ExitStack()
 
     def __enter__(self) -> Processes:
-        self._register = self._stack.enter_context(cleanup_process.running())
+        self._register = self._stack.enter_context(cleanup_process.running(git.environment()))
         self.folder = Path(tempfile.mkdtemp(prefix="prooflops-gate-"))
         self._register("folder", str(self.folder))
         self._plugins = self.folder / "plugins"
@@ -111,19 +112,19 @@ class Processes:
         path = self.folder / f"worktree-{next(self._trees)}"
         self._register("worktree", str(repository), str(path))
         add = ["worktree", "add", "--detach", "--force", str(path), revision]
-        git = subprocess.Popen(
+        adding = subprocess.Popen(
             ["git", "-C", str(repository), *add],
-            env=environment_of_git(),
+            env=git.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        self._register("group", str(git.pid))
-        message = git.communicate()[1]
-        self._register("ended", str(git.pid))
-        if git.returncode:
+        self._register("group", str(adding.pid))
+        message = adding.communicate()[1]
+        self._register("ended", str(adding.pid))
+        if adding.returncode:
             raise pytest.UsageError(f"{revision}: git worktree: {message.strip()}")
         return path
 
@@ -342,14 +343,6 @@ def fixed_addresses() -> Iterator[None]:
         yield
     finally:
         personality(before)
-
-
-def environment_of_git() -> dict[str, str]:
-    """For git in another worktree.
-
-    In a hook this names the user's index, and a checkout would overwrite it.
-    """
-    return {key: value for key, value in os.environ.items() if key != "GIT_INDEX_FILE"}
 
 
 def _moved(path: str, old: Path, new: Path) -> str:

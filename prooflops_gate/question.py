@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from prooflops_gate import sides
+from prooflops_gate import git
 from prooflops_gate.instruments.time_rule import TimeRule, plan_for
 from prooflops_gate.options import Settings
 from prooflops_gate.process import Processes
@@ -52,7 +52,7 @@ class Question:
     @property
     def title(self) -> str:
         """The two sides, in words."""
-        this = f"this side ({sides.commit_of(self.here.root)})"
+        this = f"this side ({git.commit_of(self.here.root)})"
         if not self.asked:
             return f"{this} beside itself"
         return f"{self.other.label} (before) beside {this} (after)"

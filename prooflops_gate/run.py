@@ -134,19 +134,17 @@ class Gate:
             return self.noise_floor(compare(question), question.directions)
         beside = replace(here, paths=sides.import_paths(root, root))
         if settings.bisect:
-            commit = checked_good(settings.bisect, root)
-            label = f"revision {settings.bisect} ({commit[:9]})"
-            good = sides.checkout(commit, label, root, processes)
+            good = checked_good(settings.bisect, root)
+            other = sides.checkout(good, root, processes)
             asked = f"--gate-bisect {settings.bisect}"
-            return bisect(self.question_beside(question, beside, good, asked), commit)
+            return bisect(self.question_beside(question, beside, other, asked), good.commit)
         if settings.versus:
             other = sides.other_side(settings.versus, self.config, processes)
             asked = f"--gate-versus {settings.versus}"
         else:
             name = str(settings.baseline)
-            commit = baseline.commit_of(name, settings.folder, root)
-            label = f"the baseline {name} ({commit[:9]})"
-            other = sides.checkout(commit, label, root, processes)
+            commit = baseline.revision_of(name, settings.folder, root)
+            other = sides.checkout(commit, root, processes)
             asked = f"--gate-baseline {name}"
         return self.with_claims(self.question_beside(question, beside, other, asked))
 

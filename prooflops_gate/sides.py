@@ -10,6 +10,7 @@ code there is refused.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -19,8 +20,13 @@ from pathlib import Path
 
 import pytest
 
+from prooflops_gate import git
 from prooflops_gate.process import Processes
+from prooflops_gate.revision import Revision, meant, shallow
 from prooflops_gate.task import Pair, Replicate, Side
+
+# The files of compiled code.
+BUILT = ("*.so", "*.pyd", "*.dylib")
 
 
 def import_paths(root: Path, here: Path) -> tuple[str, ...]:
@@ -29,7 +35,7 @@ def import_paths(root: Path, here: Path) -> tuple[str, ...]:
     Under `root`, the counterparts of `here`, its `src`, and the folders of its repository that the
     .pth files of editable installs name.
     """
-    top = repository_of(here) or here
+    top = git.repository_of(here) or here
     lines = []
     for folder in site.getsitepackages():
         for file in sorted(Path(folder).glob("*.pth")):
@@ -59,7 +65,7 @@ def other_side(text: str, config: pytest.Config, processes: Processes) -> Side:
         if path.resolve() == root.resolve():
             raise _same(text)
         return Side(
-            f"checkout {text} ({commit_of(path)})",
+            f"checkout {text} ({git.commit_of(path)})",
             sys.executable,
             path.resolve(),
             import_paths(path.resolve(), root),
@@ -70,9 +76,9 @@ def other_side(text: str, config: pytest.Config, processes: Processes) -> Side:
     return _revision(text, config, processes)
 
 
-def _same(text: str) -> pytest.UsageError:
+def _same(text: str, why: str = "") -> pytest.UsageError:
     return pytest.UsageError(
-        f"--gate-versus {text}: both sides are the same (--gate-noise-floor is for that)"
+        f"--gate-versus {text}: {why}both sides are the same (--gate-noise-floor is for that)"
     )
 
 
@@ -89,81 +95,29 @@ def _interpreter(python: Path, root: Path, text: str) -> Side:
     return Side(f"interpreter {text}", str(python), root, import_paths(root, root))
 
 
-def repository_of(root: Path) -> Path | None:
-    """The working tree of git around `root`; None where there is none."""
-    top = git(root, "rev-parse", "--show-toplevel")
-    return Path(top) if top else None
-
-
-def commit_named(root: Path, text: str) -> str | None:
-    """The commit of a revision; None for one that is unknown here."""
-    return (
-        git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}")
-        or None
-    )
-
-
-def is_changed(root: Path) -> bool:
-    """Whether files differ from the commit that is checked out."""
-    return bool(git(root, "status", "--porcelain", "--untracked-files=no"))
-
-
-def git(root: Path, *words: str) -> str | None:
-    """git's output; None where it fails or is not installed."""
-    try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _why_none(root: Path) -> str:
-    """Git's own words on why there is no repository, such as another owner's in a container."""
-    try:
-        done = subprocess.run(["git", "-C", str(root), "rev-parse"], capture_output=True, text=True)
-    except OSError:
-        return "git is not installed"
-    return done.stderr.partition("\n")[0]
-
-
-def commit_of(root: Path) -> str:
-    """The commit that is checked out, in words, and whether files differ from it."""
-    commit = git(root, "rev-parse", "--short=9", "HEAD")
-    if not commit:
-        return "under no version control"
-    return commit + (" with changes" if is_changed(root) else "")
-
-
 def _revision(text: str, config: pytest.Config, processes: Processes) -> Side:
-    root = config.rootpath
-    top, commit = repository_of(root), commit_named(root, text)
-    if top is None or not commit:
-        shallow = git(root, "rev-parse", "--is-shallow-repository") == "true"
-        fetch = (
-            ", a shallow clone: `git fetch --unshallow`, or `fetch-depth: 0` in a workflow"
-            if shallow
-            else ""
-        )
-        where = (
-            f"no revision of this repository{fetch}"
-            if top
-            else f"no git repository ({_why_none(root)})"
-        )
+    root, asked = config.rootpath, f"--gate-versus {text}"
+    found = meant(asked, text, root)
+    if not found:
+        where = f"no revision of this repository{shallow(text, root)}"
+        if git.repository_of(root) is None:
+            where = f"no git repository ({git.why_none(root)})"
         raise pytest.UsageError(
-            f"--gate-versus {text}: no folder, no interpreter, and {where}; valid: an interpreter "
+            f"{asked}: no folder, no interpreter, and {where}; valid: an interpreter "
             "or a virtual environment, the folder of another checkout, or a git revision"
         )
-    if commit == commit_named(root, "HEAD") and not is_changed(root):
-        raise _same(text)
-    return checkout(commit, f"revision {text} ({commit[:9]})", root, processes)
+    if found.commit == git.commit_named(root, "HEAD") and not git.is_changed(root):
+        raise _same(text, f"{found.label} is checked out here, and ")
+    return checkout(found, root, processes)
 
 
-def checkout(commit: str, label: str, root: Path, processes: Processes) -> Side:
+def checkout(wanted: Revision, root: Path, processes: Processes) -> Side:
     """A commit of the repository around `root`, in a worktree of its own.
 
     Raises UsageError without such a folder.
     """
-    top = repository_of(root)
+    commit, label = wanted
+    top = git.repository_of(root)
     assert top, root
     tree = processes.worktree(top, commit)
     inside = tree / root.resolve().relative_to(top.resolve())
@@ -177,39 +131,48 @@ def _copy_generated(top: Path, tree: Path) -> str:
     """Gives a tree the ignored Python files beside tracked ones, such as a version that a build
     wrote; says which.
     """
-    ignored = (
-        git(top, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory") or ""
-    )
-    wanted = [
+    copied = [
         name
-        for name in ignored.splitlines()
-        if name.endswith(".py") and (tree / name).parent.is_dir()
+        for name in git.untracked(top, "--ignored", "--exclude-standard", "--directory")
+        if name.endswith(".py") and (tree / name).parent.is_dir() and not (tree / name).exists()
     ]
-    copied = [name for name in wanted if not (tree / name).exists()]
     for name in copied:
         shutil.copy(top / name, tree / name)
     return f", with {' and '.join(copied)} as this side has it" if copied else ""
 
 
-BUILD_IT = "build a second checkout and give --gate-versus its folder"
+BUILD_IT = "prepare a second checkout and give --gate-versus its folder"
 
 
-def lacking(other: Side, root: Path) -> str:
-    """Built files that the checkout at `root` has and a fresh one lacks, as the likely reason of a
-    failure there.
+def lacking(other: Side, root: Path, failure: str) -> str:
+    """What the checkout at `root` has and a fresh one lacks, as the likely reason of this failure
+    there; empty where nothing is.
     """
-    built = (
-        git(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--", "*.so", "*.pyd")
-        or ""
-    )
-    files = [file for file in built.splitlines() if "site-packages" not in file]
-    found = [f"built extensions ({files[0]})"] if files else []
-    found += ["submodules"] if ((repository_of(root) or root) / ".gitmodules").exists() else []
-    return (
-        f"\nA checkout of a revision has no {' and no '.join(found)}: {BUILD_IT}"
-        if other.fresh and found
-        else ""
-    )
+    if not other.fresh:
+        return ""
+    found = [f"{name}, which git does not track" for name in _untracked_in(failure, other, root)]
+    if not found:
+        built = git.untracked(root, "--ignored", "--exclude-standard", "--", *BUILT)
+        own = [file for file in built if "site-packages" not in file]
+        found += [f"built extensions ({own[0]})"] if own else []
+        top = git.repository_of(root) or root
+        found += ["submodules"] if (top / ".gitmodules").exists() else []
+    return f"A checkout of a revision has no {' and no '.join(found)}: {BUILD_IT}" if found else ""
+
+
+def _untracked_in(failure: str, other: Side, root: Path) -> list[str]:
+    """The paths named in the text of a failure that git does not track at `root`, and `other`
+    lacks.
+    """
+    words = re.split(r"[\s'\"(),:;=<>]+", failure)
+    named = [word.rstrip(".") for word in words if "/" in word or "." in word]
+    found = []
+    for name in (*re.findall(r"['\"]([^'\"\n]+)['\"]", failure), *named):
+        there = Path(os.path.normpath(other.root / name))
+        relative = os.path.relpath(there, other.root)
+        if (root / relative).exists() and not there.exists():
+            found += [relative] if git.untracked(root, "--directory", "--", relative) else []
+    return list(dict.fromkeys(found))
 
 
 def targets(config: pytest.Config, other: Side) -> list[str]:
@@ -242,7 +205,7 @@ def check_origins(pair: Pair, root: Path, asked: str) -> None:
             same = "both sides are the same (--gate-noise-floor is for that)"
             raise pytest.UsageError(f"{asked}: {same}")
         return
-    roots = [repository_of(side.root) or side.root for side in (before.side, after.side)]
+    roots = [git.repository_of(side.root) or side.root for side in (before.side, after.side)]
     if roots[0] == roots[1]:
         # Two folders of one repository.
         roots = [before.side.root, after.side.root]

@@ -9,23 +9,47 @@ from pathlib import Path
 import pytest
 
 from meta_tests.conftest import child_environment
-from meta_tests.prooflops_gate.foreign_repo import ALONE, PLUGINS, config_in, import_path, worktrees
-from prooflops_gate.process import Processes
+from meta_tests.prooflops_gate.foreign_repo import (
+    ALONE,
+    PLUGINS,
+    import_path,
+    run_git,
+    worktrees,
+)
+from meta_tests.prooflops_gate.forked_processes import FORKED
+
+HOOK = """#!/bin/sh
+cd suite
+exec {python} -m pytest {words} --gate --gate-versus HEAD --gate-min-effect 0.5 >{output} 2>&1
+"""
 
 
-def test_a_run_in_a_hook_of_git_leaves_the_staged_files(foreign, monkeypatch):
-    (foreign / "work.py").write_text("STEPS = 1\n")
-    subprocess.run(["git", "add", "work.py"], cwd=foreign, check=True)
-    monkeypatch.setenv("GIT_INDEX_FILE", str(foreign / ".git" / "index"))
-    with Processes(config_in(foreign), limit_s=1.0) as processes:
-        assert "STEPS = 300" in (processes.worktree(foreign, "HEAD") / "work.py").read_text()
-        with pytest.raises(pytest.UsageError, match=r"^no-such: git worktree: fatal: .*no-such"):
-            processes.worktree(foreign, "no-such")
-    staged = subprocess.run(
-        ["git", "diff", "--cached", "--name-only"], cwd=foreign, capture_output=True, text=True
+def test_a_hook_of_a_linked_worktree_gates_a_subfolder_and_leaves_the_staged_files(
+    foreign, tmp_path
+):
+    (foreign / "suite").mkdir()
+    for name in ("pytest.ini", "conftest.py", "work.py", "test_foreign.py"):
+        run_git(foreign, "mv", name, f"suite/{name}")
+    run_git(foreign, "commit", "-qm", "a subfolder")
+    linked, output = tmp_path / "linked", tmp_path / "output"
+    run_git(foreign, "worktree", "add", "-q", str(linked))
+    work, hook = linked / "suite" / "work.py", foreign / ".git" / "hooks" / "pre-commit"
+    words = " ".join(PLUGINS)
+    hook.write_text(HOOK.format(python=sys.executable, words=words, output=output))
+    hook.chmod(0o755)
+    work.write_text(work.read_text().replace("STEPS = 300", "STEPS = 3000"))
+    run_git(linked, "add", "-A")
+    done = subprocess.run(
+        ["git", "--literal-pathspecs", "commit", "-m", "slower"],
+        cwd=linked,
+        env=child_environment(import_path(foreign), **ALONE, **{FORKED: "1"}),
     )
-    assert staged.stdout == "work.py\n"
-    assert worktrees(foreign) == 1
+    assert (done.returncode, "gate: fails: 1 SLOWER" in output.read_text()) == (1, True), (
+        output.read_text()
+    )
+    staged = subprocess.check_output(["git", "diff", "--cached", "--name-only"], cwd=linked)
+    assert staged == b"suite/work.py\n"
+    assert worktrees(foreign) == 2, "the worktree of the other revision is still there"
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])

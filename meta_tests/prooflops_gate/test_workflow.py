@@ -137,11 +137,13 @@ def clone_of(foreign, here):
     subprocess.run(["git", "clone", "-q", foreign, here], check=True)
 
 
-def make_slower(here):
-    """Commits a change that slows the benchmark down."""
-    work = here / "work.py"
-    work.write_text(work.read_text().replace("STEPS = 300", "STEPS = 1500"))
-    run_git(here, "commit", "-qam", "slower")
+def make_slower(here, main):
+    """Commits a change that slows the benchmark down; so does `main` after the clone was made."""
+    for repo in (here, main):
+        work = repo / "work.py"
+        work.write_text(work.read_text().replace("STEPS = 300", "STEPS = 1500"))
+        run_git(repo, "commit", "-qam", f"slower in {repo.name}")
+    run_git(here, "fetch", "-q")
 
 
 def commented(tmp_path):
@@ -158,7 +160,7 @@ def test_every_shell_step_works_in_a_fresh_folder(foreign, tmp_path, runner):
     for step in own:
         if "pull_request" not in step.get("if", ""):
             assert shell(step, here, runner).returncode == 0
-    make_slower(here)
+    make_slower(here, foreign)
     codes = [shell(step, here, runner).returncode for step in [*beside, beside[-1]]]
     assert codes == [0, 0, 1, 0, 0], "to install, gate, comment, and comment again"
     comment = commented(tmp_path)
@@ -173,7 +175,7 @@ def test_every_shell_step_works_in_a_fresh_folder(foreign, tmp_path, runner):
 def test_every_shell_step_of_the_action_works_in_a_fresh_folder(foreign, tmp_path, runner):
     here = tmp_path / "here"
     clone_of(foreign, here)
-    make_slower(here)
+    make_slower(here, foreign)
     steps = steps_of_the_action()
     environment = runner | {"GITHUB_ACTIONS": "true"}
     codes = [shell(step, here, environment).returncode for step in [*steps, steps[-1]]]
@@ -185,7 +187,7 @@ def test_every_shell_step_of_the_action_works_in_a_fresh_folder(foreign, tmp_pat
 def test_every_line_of_the_gitlab_job_works_in_a_fresh_folder(foreign, tmp_path, runner):
     here = tmp_path / "here"
     clone_of(foreign, here)
-    make_slower(here)
+    make_slower(here, foreign)
     job = GITLAB["gate"]
     environment = runner | {
         "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from prooflops_gate import git
 from prooflops_gate.console.tables import engineering, many
 from prooflops_gate.history.records import Summary, write_atomically
 from prooflops_gate.history.trend import Trend, describe_changes, trends
@@ -47,12 +47,7 @@ def write_page(folder: Path, name: str, summaries: Sequence[Summary], address: s
 
 def address_of(root: Path) -> str:
     """The web address of the remote `origin`, without what a password may be in; else empty."""
-    command = ["git", "-C", str(root), "remote", "get-url", "origin"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except OSError:
-        return ""
-    return web_address(done.stdout.strip()) if done.returncode == 0 else ""
+    return web_address(git.output(root, "remote", "get-url", "origin") or "")
 
 
 def web_address(remote: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prooflops_gate import sides
+from prooflops_gate import git
 from prooflops_gate.report.sentences import reason
 from prooflops_gate.rows import Row
 
@@ -27,7 +27,7 @@ def commands(
     """
     if os.environ.get("GITHUB_ACTIONS") != "true":
         return []
-    top = sides.repository_of(root)
+    top = git.repository_of(root)
     lines = [f"::warning title=gate::{_escaped(warning)}"] if warning else []
     for row in failing[:MOST_SHOWN]:
         test = row.test or row.name

@@ -30,7 +30,7 @@ import pytest
 from prooflops.suite.evidence.file import EvidenceFile, machine_of, new_file
 from prooflops.suite_root import SUITE_ROOT
 from prooflops_gate import cleanup_process
-from prooflops_gate.sides import commit_named, repository_of
+from prooflops_gate.git import commit_named, repository_of
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"
