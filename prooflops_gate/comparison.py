@@ -171,7 +171,7 @@ def summed_up(
         question.say("one more pair counts by function where the work went")
         has_valgrind = bool(counted.found)
         rows = explained(rows, pairs.sample, question.ends, has_valgrind=has_valgrind)
-    notes = (first.note, *pairs.notes, *of_counts.notes, *of_times.notes)
+    notes = (*first.notes, *pairs.notes, *of_counts.notes, *of_times.notes)
     seconds = minutes(time.monotonic() - question.began)
     return Comparison(
         question.title,

@@ -8,14 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pytest
+
+from prooflops_gate import sides
 from prooflops_gate.console.tables import many
 from prooflops_gate.history.records import Timed
 from prooflops_gate.instruments import Measured, timed_in
 from prooflops_gate.question import Question
-from prooflops_gate.rows import TIME, Row, one_sided, with_skips
+from prooflops_gate.rows import TIME, Row, joined, one_sided, with_skips
 from prooflops_gate.selection import function_of, is_gone
 from prooflops_gate.task import TOOK_TOO_LONG, Pair, Replicate
 
+# So many benchmarks are named in a refusal.
+MOST_NAMED = 3
 # Other work alone makes one process take up to so many times as long as another.
 GROWN = 3.0
 
@@ -26,14 +31,14 @@ class FirstPair:
 
     `measured` holds the benchmarks that both sides have and the command line asks for, `rows` what
     only one side has, and what takes too long on either. `left_out` are tests whose ids differ from
-    process to process, which `note` says.
+    process to process.
     """
 
     measured: Measured
     took_s: float
     rows: tuple[Row, ...]
     left_out: tuple[str, ...]
-    note: str
+    notes: tuple[str, ...]
 
     @property
     def after(self) -> Mapping[str, Timed]:
@@ -42,10 +47,12 @@ class FirstPair:
 
 
 def seen_in(question: Question, pair: Pair, took_s: float) -> FirstPair:
-    """What there is to compare, by the first pair of a question."""
+    """What there is to compare, by the first pair of a question.
+
+    Raises UsageError where that is nothing.
+    """
     collected = set(pair.after.collected)
     left_out = [name for name in question.selection.benchmarks if name not in collected]
-    note = unpaired(left_out)
     before, after = (timed_in(done, question.settings.exact) for done in pair)
     both = {name: (before[name], timed) for name, timed in after.items() if name in before}
     if question.asked:
@@ -55,7 +62,20 @@ def seen_in(question: Question, pair: Pair, took_s: float) -> FirstPair:
     alone = one_sided_rows(question, pair, before, after, left_out)
     rows = [row for row in alone if row.test not in slow]
     rows += [row for test, row in slow.items() if test in question.selection.benchmarks]
-    return FirstPair(Measured(pair, both), took_s, tuple(rows), tuple(left_out), note)
+    why = "\n".join(row.note for row in rows)
+    notes = (unpaired(left_out), sides.lacking(question.other, question.here.root, why))
+    if question.asked and not both:
+        refuse_nothing_in_common(question, rows, notes)
+    return FirstPair(Measured(pair, both), took_s, tuple(rows), tuple(left_out), notes)
+
+
+def refuse_nothing_in_common(question: Question, rows: Sequence[Row], notes: Sequence[str]) -> None:
+    """Raises UsageError where only one side has each benchmark, so that no row can fail."""
+    is_one_sided = all(row.verdict in ("GONE", "NEW") for row in rows)
+    if is_one_sided and (rows or any(notes)):
+        named = (joined(f"{row.name} is {row.verdict}", row.note) for row in rows[:MOST_NAMED])
+        nothing = f"{question.asked}: no benchmark ran on both sides: nothing can be compared"
+        raise pytest.UsageError("\n".join(filter(None, (nothing, *named, *notes))))
 
 
 def one_sided_rows(
@@ -67,7 +87,7 @@ def one_sided_rows(
 ) -> list[Row]:
     """The rows of benchmarks that only one side has: GONE, MISSING or skipped here; NEW."""
     selection = question.selection
-    skipped, failed = skip_reasons(pair.after), pair.before.failed
+    skipped, not_there = skip_reasons(pair.after), reasons_of_no_time(pair.before)
     changing = {function_of(name) for name in left_out}
     rows = []
     for name, timed in before.items():
@@ -86,9 +106,8 @@ def one_sided_rows(
     for name, timed in after.items():
         if name in before or not question.asked or not selection.covers(timed.test):
             continue
-        note = "it fails on the other side" if timed.test in failed else ""
         row = one_sided(name, TIME, None, timed.time_s)
-        rows.append(replace(row, note=note, test=timed.test))
+        rows.append(replace(row, note=not_there.get(timed.test, ""), test=timed.test))
     return rows
 
 
@@ -99,6 +118,19 @@ def skip_reasons(done: Replicate) -> dict[str, str]:
         reason = report.get("longrepr")
         if report.get("outcome") == "skipped" and isinstance(reason, (list, tuple)):
             found[report["nodeid"]] = str(reason[2]).removeprefix("Skipped: ")
+    return found
+
+
+def reasons_of_no_time(done: Replicate) -> dict[str, str]:
+    """Why tests of the other side were skipped or failed, by test."""
+    skipped = skip_reasons(done).items()
+    found = {name: f"the other side skips it: {why}" for name, why in skipped}
+    for report in done.reports:
+        if report.get("outcome") == "failed":
+            text = report["longrepr"]
+            crash = text.get("reprcrash") if isinstance(text, dict) else None
+            message = str(crash["message"] if crash else text).partition("\n")[0]
+            found[report["nodeid"]] = f"it fails on the other side: {message}"
     return found
 
 

@@ -212,3 +212,51 @@ def test_what_a_change_removes_is_gone_and_what_did_not_run_is_missing(
     (foreign / "pytest.ini").write_text(f"{INI}gate_missing = report\n")
     done = run(foreign, "test_more.py", *VERSUS_HEAD)
     assert (done.code, "1 MISSING" in done.output) == (0, True), done.output
+
+
+NEEDING_DATA = """
+from pathlib import Path
+import pytest
+import work
+
+def test_stays(benchmark):
+    benchmark(work.busy)
+
+def test_opens(benchmark):
+    benchmark(sum, Path("data/in.bin").read_bytes())
+
+def test_skips(benchmark):
+    if not Path("data/in.bin").exists():
+        pytest.skip("data/in.bin is not there")
+    benchmark(work.busy)
+"""
+UNTRACKED = "A checkout of a revision has no data/in.bin, which git does not track: prepare a"
+
+
+def test_what_a_benchmark_misses_there_is_named_and_nothing_in_common_is_no_green_run(foreign):
+    (foreign / ".gitignore").write_text("data\n__pycache__\n")
+    (foreign / "data").mkdir()
+    (foreign / "data" / "in.bin").touch()
+    write(foreign, NEEDING_DATA)
+    done = run(foreign, "test_more.py", *VERSUS_HEAD)
+    assert done.code == 0, done.output
+    fails = r"test_opens is new: time .* \(it fails on the other side: FileNotFoundError: .*in.bin"
+    assert re.search(fails, done.output), done.output
+    skips = r"test_skips is new: .* \(the other side skips it: data/in.bin is not there\)"
+    assert re.search(skips, done.output), done.output
+    assert done.output.count(UNTRACKED) == 1, done.output
+    for words, why in (
+        ("-k opens", f"test_more.py::test_opens is NEW; it fails on the other side: .*{UNTRACKED}"),
+        ("-k renamed", "test_renamed is NEW\n"),
+    ):
+        renamed = NEEDING_DATA.replace("test_stays", "test_renamed")
+        (foreign / "test_more.py").write_text(renamed)
+        done = run(foreign, "test_more.py", *words.split(), *VERSUS_HEAD)
+        assert done.code == 4, done.output
+        none = "--gate-versus HEAD: no benchmark ran on both sides: nothing can be compared\n.*"
+        assert re.search(none + why, done.output, re.DOTALL), done.output
+    (foreign / "test_more.py").write_text("open('data/in.bin')\n" + renamed)
+    run_git(foreign, "commit", "-qam", "as it is collected")
+    touch(foreign)
+    done = run(foreign, "test_more.py", *VERSUS_HEAD)
+    assert (done.code, UNTRACKED in done.output) == (4, True), done.output

@@ -84,7 +84,8 @@ def sentence(row: Row) -> str:
     if row.verdict in ("MISSING", "GONE"):
         return f"{row.name} is gone: {row.quantity} was {before} before ({row.note})"
     if row.verdict == "NEW":
-        return f"{row.name} is new: {row.quantity} {after}"
+        note = f" ({row.note})" if row.note else ""
+        return f"{row.name} is new: {row.quantity} {after}{note}"
     if row.verdict == "CHANGED":
         changed = f"{row.quantity} is {row.after}, but was {row.before}"
         return f"{row.name}: {changed}, and is an exact quantity"
