@@ -99,7 +99,7 @@ def optimizer_state_bytes(
       if shapes or `tensors` are given: a bare number of `parameters` means a CUDA device.
     - L-BFGS adds two buffers per iteration until its history is full, with 20 iterations per step.
       This is exact if each has positive curvature and none ends early.
-    - Adafactor's state needs the shapes. Muon updates only matrices.
+    - Adafactor's state needs the shapes, as does Muon's, which updates only matrices.
     - 8-bit optimizers: a number counts as one large tensor. With shapes their code tables count,
       1,024 bytes per buffer.
 
@@ -118,10 +118,10 @@ def optimizer_state_bytes(
     shapes = _shapes(parameters)
     if steps == 0 and not row.eager:
         return 0
-    if shapes is None and row.factored:
+    if shapes is None and row.needs_shapes:
+        kind = "matrices" if row.matrices_only else "tensors"
         raise ValueError(
-            f"parameters must be shapes of tensors for {row.class_name}, "
-            f"got the number {parameters}"
+            f"parameters must be shapes of {kind} for {row.class_name}, got the number {parameters}"
         )
     if row.matrices_only and any(len(shape) != 2 for shape in shapes or ()):
         raise ValueError(

@@ -44,6 +44,11 @@ class Optimizer:
     block: int = 0
     history: int = 0
 
+    @property
+    def needs_shapes(self) -> bool:
+        """Whether a number of parameters leaves the state open."""
+        return bool(self.factored) or self.matrices_only
+
 
 _ROWS = Path(__file__).with_name("optimizers.json")
 # A test compares each row with the optimizer itself, built from `class_name` and `options`.

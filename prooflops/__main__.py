@@ -36,8 +36,10 @@ from prooflops.families.decoders import UnreadError
 KNOWN = {
     "gpt2": "openai-community/gpt2",
     "gpt2-xl": "openai-community/gpt2-xl",
-    "llama-3-8b": "meta-llama/Llama-3.1-8B",
-    "llama-3-70b": "meta-llama/Meta-Llama-3.1-70B",
+    "llama-3-8b": "meta-llama/Meta-Llama-3-8B",
+    "llama-3-70b": "meta-llama/Meta-Llama-3-70B",
+    "llama-3.1-8b": "meta-llama/Llama-3.1-8B",
+    "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
     "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
 }
 USUAL_SEQUENCE = 8192
@@ -140,11 +142,14 @@ def count(name: str, figure: str) -> int:
 
 
 def validate_figures(options: argparse.Namespace) -> None:
-    """Raises ValueError for a figure that is impossible, whether it is needed or not."""
+    """Raises ValueError for a figure or an optimizer that is impossible, used or not."""
     for name in ("devices", "tokens", "batch", "sequence"):
         if getattr(options, name) is not None:
             count(name, getattr(options, name))
     sustained_flop_per_s(1, 1.0, options.mfu)
+    by_count = [name for name, row in OPTIMIZERS.items() if not row.needs_shapes]
+    if options.optimizer.lower() not in by_count:
+        validated_choice("optimizer", options.optimizer, by_count)
 
 
 def napkin(options: argparse.Namespace) -> Lines:
@@ -218,10 +223,6 @@ def streams(sequence: int) -> Lengths:
 
 def memory(options: argparse.Namespace, model: Parts, sequence: int) -> Lines:
     """Memory of the model state, activations and cache."""
-    # Others need the shapes of all tensors.
-    by_count = [name for name, row in OPTIMIZERS.items() if not row.factored]
-    if options.optimizer.lower() not in by_count:
-        validated_choice("optimizer", options.optimizer, by_count)
     state = model_state(parameter_count(model), options.optimizer, options.recipe)
     for part in ("parameters", "gradients", "state", "master"):
         number = getattr(state, part)

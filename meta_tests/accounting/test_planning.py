@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -9,11 +10,16 @@ from accounting import optimizers, planning
 from accounting.planning import device_state, largest_model_parameters
 
 STAGES = st.sampled_from(sorted(planning.ZERO_SHARDS))
-OPTIMIZERS = st.sampled_from(
-    sorted({*optimizers.OPTIMIZERS} - {"adafactor"})
-)  # whose state needs shapes
+NEED_SHAPES = ("adafactor", "muon")
+OPTIMIZERS = st.sampled_from(sorted({*optimizers.OPTIMIZERS} - {*NEED_SHAPES}))
 SMALLEST = optimizers.Recipe("fp4_e2m1", "fp4_e2m1", "fp4_e2m1")
 RECIPES = st.sampled_from([*sorted(optimizers.RECIPES), SMALLEST])
+
+
+@pytest.mark.parametrize("optimizer", NEED_SHAPES)
+def test_a_number_of_parameters_is_refused_where_the_state_depends_on_shapes(optimizer):
+    with pytest.raises(ValueError, match=r"^parameters must be shapes of .*, got the number 1000$"):
+        device_state(1000, 1, 0, optimizer)
 
 
 @given(

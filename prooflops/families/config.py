@@ -114,7 +114,7 @@ def _values(config: Any) -> Mapping[str, Any]:
 
 @cache
 def presets() -> dict[str, dict[str, Any]]:
-    """A dozen released configs by their names on the Hub, each with figures and their source.
+    """Released configs by their names on the Hub, each with figures and their source.
 
     >>> presets()["openai/gpt-oss-20b"]["parameters"]
     20914757184
