@@ -136,8 +136,9 @@ def test_a_citation_of_no_known_place_is_refused(claim_that_cites, citation, mes
     ("places", "message"),
     [
         ({"quote": "“one two three four five six”"}, "has 6 words; at most 5"),
-        ({"quote": "“one two"}, "must end with ”"),
-        ({"quote": "the whole document"}, "must be a quote in “ ” or begin with one of §, table"),
+        ({"quote": "“one two"}, "must be a quote in “ ”"),
+        ({"quote": "the whole document"}, "must be a quote in “ ”, or one of §, table"),
+        ({"quote": "§ "}, "and its name or number"),
         ({"quote": "table 3"}, "a place is there twice"),
     ],
 )

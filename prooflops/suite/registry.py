@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -84,16 +85,15 @@ class Citation:
 
 
 def _check_place(place: str) -> None:
-    if not place.startswith(("§ ", "“", *(f"{part} " for part in NUMBERED))):
+    form = re.fullmatch(rf"(?:§|{'|'.join(NUMBERED)}) \S.*|“([^“”]+)”", place)
+    if not form:
         raise ValueError(
-            f"place {place!r} must be a quote in “ ” or begin with one of §, {', '.join(NUMBERED)}"
+            f"place {place!r} must be a quote in “ ”, or one of §, {', '.join(NUMBERED)} and its "
+            "name or number"
         )
-    if place.startswith("“") and not place.endswith("”"):
-        raise ValueError(f"the quote {place} must end with ”")
-    if place.startswith("“") and len(place.split()) > MOST_QUOTED_WORDS:
-        raise ValueError(
-            f"the quote {place} has {len(place.split())} words; at most {MOST_QUOTED_WORDS} do"
-        )
+    words = len((form[1] or "").split())
+    if words > MOST_QUOTED_WORDS:
+        raise ValueError(f"the quote {place} has {words} words; at most {MOST_QUOTED_WORDS} do")
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,8 @@ class Claim(TypedRow):
             raise ValueError("a wrong claim or a slip, and no other, states its correction")
         if not self.statement.strip() or not self.sources:
             raise ValueError("it has no statement, or no source")
+        if len(set(self.sources)) < len(self.sources):
+            raise ValueError("it cites a place twice")
 
     @property
     def topic(self) -> str:
