@@ -29,7 +29,7 @@ from accounting.planning import (
     training_s,
 )
 from accounting.units import amount, with_unit
-from prooflops.families.config import content_of, from_config, presets
+from prooflops.families.config import content_of, decoder_of, presets
 from prooflops.families.decoders import UnreadError
 
 # Short names of presets.
@@ -46,7 +46,7 @@ USUAL_SEQUENCE = 8192
 USUAL_DEVICE = "H100 SXM"
 # The cards of --fits, unless --device names another.
 CARDS = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB", "H200 SXM 141GB")
-NEEDED = "transformers 5 or later, torch and prooflops: pip install prooflops transformers"
+NEEDED = "torch and transformers 5 or later: pip install torch 'transformers>=5'"
 # A label, its text, and the same figures for programs.
 Lines = Iterator[tuple[str, str, dict[str, Any]]]
 EXAMPLES = """examples:
@@ -98,7 +98,7 @@ def model_called(name: str, ignore: Sequence[str] = ()) -> tuple[Parts, Mapping[
     """
     config = config_called(name, ignore)
     try:
-        return from_config(config), config
+        return decoder_of(config), config
     except UnreadError as unread:
         return library(unread).from_library(config), config
 

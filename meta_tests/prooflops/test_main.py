@@ -75,7 +75,9 @@ def test_another_config_needs_transformers_and_says_so(capsys, tmp_path, monkeyp
         assert main([name]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
-        assert "need transformers 5 or later, torch and prooflops: pip" in error
+        assert (
+            "need torch and transformers 5 or later: pip install torch 'transformers>=5'" in error
+        )
 
 
 def test_a_name_of_the_hub_is_read_from_the_local_cache(capsys, monkeypatch):

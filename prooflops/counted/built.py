@@ -21,8 +21,7 @@ from torch import nn
 from accounting.parts import Parts
 from prooflops.counted.library_parameters import parts_of
 from prooflops.counted.library_step import CountedProducts, without_values
-from prooflops.families.config import content_of
-from prooflops.families.config import from_config as decoder_from_config
+from prooflops.families.config import content_of, decoder_of
 from prooflops.families.decoders import MODEL_TYPES, WITHOUT_SIZE, UnreadError
 
 OLDEST_TRANSFORMERS_MAJOR = 5
@@ -62,7 +61,7 @@ def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str]
     """
     content = content_of(config, text_only, ignore)
     try:
-        return decoder_from_config(content)
+        return decoder_of(content)
     except UnreadError as unread:
         try:
             return from_library(content)

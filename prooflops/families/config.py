@@ -62,7 +62,16 @@ def from_config(config: Any, *, text_only: bool = False, ignore: Collection[str]
     >>> from_config(llama | {"num_registers": 4}, ignore=["num_registers"]) == from_config(llama)
     True
     """
-    content = content_of(config, text_only, ignore)
+    try:
+        return decoder_of(content_of(config, text_only, ignore))
+    except UnreadError as unread:
+        raise UnreadError(
+            f"{unread}; prooflops.counted.built.from_config reads what transformers reads"
+        ) from None
+
+
+def decoder_of(content: Mapping[str, Any]) -> Parts:
+    """The decoder of checked values. Raises UnreadError for what the formulas do not read."""
     if "text_config" in content:
         raise UnreadError(
             f"config is that of a model of more than text, {content.get('model_type')!r}; "

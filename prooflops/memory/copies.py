@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+FSDP = "torch.distributed.fsdp"
 PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 
 
@@ -96,11 +97,11 @@ class Copies:
             if _is_plain(tensor) or not has_values:
                 memo[number] = self.tensor(tensor, "a tensor of the module")
         if has_values:
-            return copy.deepcopy(module, memo)
+            return _deep_copy(module, memo)
         # Objects within the module may hold more.
         copiers = dict.fromkeys(PLAIN_TYPES, lambda tensor, _: self.tensor(tensor))
         with patch.dict(copy._deepcopy_dispatch, copiers):  # type: ignore[attr-defined]
-            return copy.deepcopy(module, memo)
+            return _deep_copy(module, memo)
 
     def tree(self, tree: Any) -> Any:
         """The tensors of nested tuples, lists and dicts as they lie in memory."""
@@ -147,12 +148,40 @@ def why_not_copied(module: nn.Module) -> str:
     if why_not := why_not_taken_apart(module):
         return why_not
     for where, part in _parts(module):
+        if any(kind.__module__.startswith(FSDP) for kind in type(part).__mro__):
+            return (
+                f"{where} is sharded by FSDP and cannot be copied; "
+                "pass the module as it was before FSDP"
+            )
         if vars(part).get("_compiled_call_impl"):
             return (
                 f"{where} is compiled in place, and a copy of it would not be; "
                 "pass the module as before .compile()"
             )
     return ""
+
+
+def _deep_copy(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """A deep copy of the module. Raises TypeError that names an attribute that has none."""
+    try:
+        return copy.deepcopy(module, {**memo})
+    except Exception as error:  # each class has its own
+        for where, part in _parts(module):
+            for name, value in vars(part).items():
+                if name != "_modules" and not _is_copied(value, memo):
+                    raise TypeError(
+                        f"{where} has {name!r} of type {type(value).__name__}, which cannot be "
+                        f"copied ({error}); pass the module without it"
+                    ) from error
+        raise
+
+
+def _is_copied(value: Any, memo: dict[int, Any]) -> bool:
+    try:
+        copy.deepcopy(value, {**memo})
+    except Exception:
+        return False
+    return True
 
 
 def _parts(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

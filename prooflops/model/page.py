@@ -20,6 +20,7 @@ from prooflops_gate.page.html import html
 from prooflops_gate.page.markdown import markdown
 from prooflops_gate.page.section import Page, Section
 
+FORMS = ("html", "md", "json")
 STEP_FIGURES = (
     "seconds spread rounds per_s mfu hfu mfu_of_ceiling hfu_of_ceiling intensity ridge "
     "least_times_s bound peak_flop_per_s ceiling_flop_per_s bytes_per_s overhead_s"
@@ -35,11 +36,23 @@ def write_pages(
 ) -> None:
     """Writes the page and the facts of each model. `part`: why the run stopped early."""
     for examination in examinations:
-        page = page_of(examination, headline, part)
-        facts = json.dumps(as_json(examination, fingerprint, part), indent=1, default=str)
-        texts = {"md": markdown(page), "html": html(page), "json": facts + "\n"}
-        for suffix, text in texts.items():
-            history.write_atomically(path_of(examination, folder, suffix), text)
+        for form in FORMS:
+            text = text_of(examination, form, headline, fingerprint, part)
+            history.write_atomically(path_of(examination, folder, form), text)
+
+
+def text_of(
+    examination: Examination,
+    form: str,
+    headline: Sequence[str],
+    fingerprint: dict[str, Any],
+    part: str = "",
+) -> str:
+    """The page in one of the `FORMS`; as JSON its facts."""
+    if form == "json":
+        return json.dumps(as_json(examination, fingerprint, part), indent=1, default=str) + "\n"
+    render = html if form == "html" else markdown
+    return render(page_of(examination, headline, part))
 
 
 def path_of(examination: Examination, folder: Path, suffix: str) -> Path:

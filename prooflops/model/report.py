@@ -30,7 +30,7 @@ from prooflops.model.step_memory import PEAK, tried
 from prooflops.model.tables import bytes_text, fits_section
 from prooflops.model.user_model import UserModel, check_parameters
 from prooflops_gate.console.tables import aligned
-from prooflops_gate.page.html import html as html_of
+from prooflops_gate.history.records import write_atomically
 
 Loss = Callable[[Any], Tensor]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -69,16 +69,23 @@ class ModelReport:
     measured_peak_bytes: int | None
 
     def save(self, path: str | Path) -> None:
-        """Writes the page, as HTML."""
-        Path(path).write_text(self._page(), encoding="utf-8")
+        """Writes the page as .html or .md, or its facts as .json, and makes the folder.
 
-    def _page(self) -> str:
+        Raises ValueError for another suffix.
+        """
+        file = Path(path)
+        form = file.suffix.lower().removeprefix(".")
+        if form not in page.FORMS:
+            raise ValueError(f"path must end in .{', .'.join(page.FORMS)}, got {str(path)!r}")
+        write_atomically(file, self._text(form))
+
+    def _text(self, form: str) -> str:
         device = self.examination.user_model.device
-        headline = machine.headline(device, machine.fingerprint(device))
-        return html_of(page.page_of(self.examination, headline))
+        facts = machine.fingerprint(device)
+        return page.text_of(self.examination, form, machine.headline(device, facts), facts)
 
     def _repr_html_(self) -> str:
-        content = html.escape(self._page())
+        content = html.escape(self._text("html"))
         style = "width: 100%; height: 40em; border: 0"
         return f'<iframe srcdoc="{content}" style="{style}"></iframe>'
 

@@ -109,6 +109,10 @@ def test_a_sequence_beyond_the_learned_positions_is_refused(name, longest):
     [
         ({"model_type": "lama"}, "model_type must be one of .*, got 'lama'; did you mean 'llama'"),
         (
+            {"model_type": "mamba"},
+            r"got 'mamba'.*; prooflops\.counted\.built\.from_config reads what transformers reads$",
+        ),
+        (
             {"hidden_size": None},
             "config must have 'hidden_size' or 'n_embd' for a model of type 'llama'",
         ),

@@ -1,14 +1,17 @@
 """`prooflops.model_report` gives the page's figures of a module, and leaves it as it is."""
 
 import copy
+import json
 import random
 import re
+import threading
 import time
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 import prooflops
 
@@ -34,8 +37,14 @@ def test_text_notebook_and_page_have_the_figures_of_two_linear_layers(tmp_path):
     assert 0.9 * measured < predicted <= measured, report.examination.memory
     row = f"{LAYER:,} +{2 * BATCH * LAYER:,}"
     assert re.search(rf"\n  0 +Linear +{row} .*\n  1 +Dropout .*\n  2 +Linear +{row} ", str(report))
-    report.save(tmp_path / "page.html")
-    assert "not measured here" in (tmp_path / "page.html").read_text()
+    for form in ("html", "md", "JSON"):
+        page = tmp_path / "sub" / "folder" / f"page.{form}"
+        report.save(page)
+        assert "not measured here" in page.read_text()
+    assert json.loads(page.read_text())["flops"]["forward"] == report.flops_forward
+    for wrong in ("page.pdf", "page", tmp_path):
+        with pytest.raises(ValueError, match=r"path must end in \.html, \.md, \.json, got '.*'"):
+            report.save(wrong)
     assert report._repr_html_().startswith('<iframe srcdoc="&lt;!')
 
 
@@ -180,7 +189,22 @@ def compiled_in_place():
     return net
 
 
+def sharded():
+    net = nn.Sequential(nn.Linear(WIDTH, 1))
+    # One process alone makes no group; the class is what is recognised.
+    net[0].__class__ = type("FSDPLinear", (FSDPModule, nn.Linear), {})
+    return net
+
+
+def with_a_lock():
+    net = nn.Sequential(nn.Linear(WIDTH, 1))
+    net[0].kept = {"lock": threading.Lock()}
+    return net
+
+
 REFUSED = [
+    (sharded, "its part 0 is sharded by FSDP and cannot be copied; .* as it was before FSDP"),
+    (with_a_lock, "its part 0 has 'kept' of type dict, which cannot be copied .*_thread.lock"),
     (scripted, "the RecursiveScriptModule is TorchScript, "),
     (with_a_traced_part, r"its part 0 is TorchScript, .* pass the torch.nn.Module from"),
     (compiled_in_place, r"its part 0 is compiled in place, .* as before \.compile\(\)"),
