@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -53,6 +53,14 @@ class Figure:
     @property
     def met(self) -> bool:
         return self.floor.is_met(self.share, self.at_clock)
+
+    def undisturbed(self, slowed_at_most: float | None) -> Figure | None:
+        """The best that it can be without the work beside it; None where nothing bounds that."""
+        if slowed_at_most is None:
+            return None
+        factor = 1 / slowed_at_most if self.unit == "s" else slowed_at_most
+        at_clock = self.at_clock and self.at_clock * factor
+        return replace(self, value=self.value * factor, at_clock=at_clock)
 
 
 @dataclass
@@ -110,7 +118,9 @@ class Delivery:
         value = amount / seconds if amount else seconds
         entry = {"figure": figure, "value": value, "unit": unit}
         if floor is None or (floor.of in NOMINAL and not nominal):
-            self.info["delivers"] = entry | {"unknown": self.floors.why_unknown(floor, dtype)}
+            why = {"unknown": self.floors.why_unknown(floor, dtype)}
+            is_stated = floor is not None and floor.is_stated
+            self.info["delivers"] = entry | why | ({"floor": floor._asdict()} if is_stated else {})
             return
         conditions = self.info.get("conditions", {})
         at_clock = self.info.get("share_at_clock")
@@ -149,8 +159,11 @@ class Delivery:
         entry |= {"nominal": found.nominal, "floor": found.floor._asdict(), "met": found.met}
         rival = self._rival(conditions)
         if not found.met and rival:
-            self.info["delivers"] = entry | {"met": None, "unknown": rival}
-            return
+            most = found.undisturbed(conditions.get("slowed_at_most"))
+            if most is None or most.met:
+                bound = {"most": most.value, "most_share": most.share} if most else {}
+                self.info["delivers"] = entry | {"met": None, "unknown": rival} | bound
+                return
         causes = [] if found.met else self.causes(conditions, found.figure)
         self.info["delivers"] = entry | {"causes": causes}
         if not found.met:

@@ -70,6 +70,11 @@ class Floor(NamedTuple):
     # Least share of what all units do at the clock that ran; None where none is on record.
     at_clock: float | None = None
 
+    @property
+    def is_stated(self) -> bool:
+        """Whether somebody stated it for this run, by an option or a reference record."""
+        return self.source.startswith(("--floor", "reference "))
+
     def is_met(self, value: float, at_clock: float | None = None) -> bool:
         """Whether a share, rate or time does not fall short, nor the share at the clock that
         ran.

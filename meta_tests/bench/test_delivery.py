@@ -137,6 +137,21 @@ def test_beside_another_process_a_low_figure_is_not_checked(card):
     assert delivered(0.7, seen=beside_another)["met"], "an idle process slows nothing"
 
 
+def test_contention_explains_no_more_than_it_took(card):
+    slowed = {"other_processes": 1, "slowed_at_most": 1.2}
+    found = delivered(0.6, seen=slowed)
+    assert (found["met"], found["most_share"]) == (None, pytest.approx(0.72))
+    assert found["most"] == pytest.approx(0.72 * H100_BF16_FLOP_PER_S)
+    with pytest.raises(BelowFloor, match="60 % of the dense peak"):
+        delivered(0.6, seen=slowed | {"slowed_at_most": 1.02})
+
+
+def test_a_stated_floor_stays_on_record_where_the_peak_is_unknown(card):
+    card.name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    found = delivered(0.7, "bf16=0.9")
+    assert (found["floor"]["limit"], "met" in found) == (0.9, False)
+
+
 def test_without_a_peak_on_record_nothing_is_checked(card):
     card.name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
     assert delivered(0.7)["unknown"] == "the dense peak of this device is not on record"

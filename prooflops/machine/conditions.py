@@ -16,7 +16,7 @@ import torch
 from prooflops.machine.device import uuid_of
 from prooflops.machine.sampling import Sampler, sampler_of
 from prooflops_gate.machine import cpu, nvml
-from prooflops_gate.machine.contention import Watch
+from prooflops_gate.machine.contention import Watch, label_contention
 from prooflops_gate.machine.core_speed import CoreSpeed, with_core_speed
 
 POWER_CAP = "power cap"
@@ -52,7 +52,8 @@ def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Con
 
     They have the keys `before` and `after` (see `state`), `during` (see
     `prooflops.machine.sampling`; empty on a CPU), `contention` (see
-    `prooflops_gate.machine.contention`), and those of `label_conditions`. `watch` is that of the
+    `prooflops_gate.machine.contention`), on a CPU `slowed_at_most`, and those of
+    `label_conditions`. `watch` is that of the
     whole benchmark, if one runs.
     """
     record = Conditions(state(device), sampler_of(device))
@@ -69,9 +70,27 @@ def conditions(device: torch.device, watch: Watch | None = None) -> Iterator[Con
     record["contention"] = watch.stop()
     if core is not None:
         core.look(last=True)
+        most = slowed_at_most(record["contention"], core.slowest_s / core.fastest_s)
+        record["slowed_at_most"] = most
         record["contention"] = with_core_speed(record["contention"], core.stretch_s, core.fastest_s)
     record["after"] = state(device)
     record.update(label_conditions(record))
+
+
+def slowed_at_most(contention: Mapping[str, Any], slowness: float) -> float | None:
+    """How many times slower contention made the work at most; None where nothing bounds it.
+
+    A core at half its speed, and time that the hypervisor took, explain as much as they took.
+    Processes that take turns with the work explain any factor: its threads wait for each other.
+
+    >>> seen = {"others_cores": 0.0, "steal": 0.2, "involuntary_switches_per_s": 0.0}
+    >>> slowed_at_most(seen, slowness=2.0)
+    2.5
+    >>> slowed_at_most({**seen, "others_cores": 1.0}, slowness=2.0)
+    """
+    if label_contention({**contention, "steal": 0.0})["contended"]:
+        return None
+    return max(slowness, 1.0) / (1 - (contention.get("steal") or 0.0))
 
 
 @cache

@@ -20,6 +20,7 @@ import pytest
 import accounting
 import prooflops
 import prooflops_gate
+from accounting.checks import validated_choice
 from prooflops import timing
 from prooflops.copies import other_copy
 from prooflops.machine import device as machine
@@ -121,6 +122,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.option.reference is not None:
             refuse_another_machine(config.option.reference, device)
             reference = reference_floors(config.option.reference)
+        validated_choice("floor_undecided", config.getini("floor_undecided"), ("pass", "fail"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     known = known_failures(config.option.known_failures, registry)

@@ -18,6 +18,11 @@ def add_options(parser: pytest.Parser) -> None:
     add_result_options(group)
     parser.addini("peak", "as --peak, one a line", type="linelist", default=[])
     parser.addini("floor", "as --floor, one a line", type="linelist", default=[])
+    parser.addini(
+        "floor_undecided",
+        "pass or fail: how a run ends in which other work kept a stated floor from being judged",
+        default="pass",
+    )
 
 
 def named_number(text: str, option: str, kind: str, valid: Iterable[str]) -> tuple[str, float]:

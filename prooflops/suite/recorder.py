@@ -104,6 +104,7 @@ class Recorder:
             arguments=self._task.get("arguments", [*self._config.invocation_params.args]),
             pace=run.pace,
             fingerprint=here,
+            floors=sorted(run.stated_floors) if any(map(is_benchmark, items)) else [],
             caches={**caches_of(run.device).levels} if any(map(is_benchmark, items)) else {},
             peaks=run.peaks.as_dict(),
             selection=selection_of(self._config),

@@ -62,6 +62,8 @@ class CoreSpeed:
         """A new benchmark."""
         # The slower work of those before and after the fastest stretch.
         self.stretch_s = math.inf
+        # The slowest work that was seen.
+        self.slowest_s = 0.0
         self._fast_stretches = 0
         self._last_s, self._looked_at = math.inf, -math.inf
         # Looked at beside this one, as this benchmark uses several.
@@ -88,6 +90,7 @@ class CoreSpeed:
         self._fast_stretches += stretch_s <= SLOW * self.fastest_s
         if not last and self._fast_stretches < ENOUGH:
             work_s = self._wait(work_s)
+        self.slowest_s = max(self.slowest_s, work_s)
         self._last_s = work_s
         self._looked_at, self._cpu_s = time.perf_counter(), time.process_time()
 

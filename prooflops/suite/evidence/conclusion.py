@@ -38,6 +38,8 @@ def conclude(session: pytest.Session, rows: Rows, registry: Registry) -> None:
         # All that was selected is on record, or has ended in other processes.
         session.exitstatus = pytest.ExitCode.OK
     is_red = bool(finished.unwritten or finished.report.red_tests)
+    if config.getini("floor_undecided") == "fail":
+        is_red |= bool(finished.report.undecided_floors)
     if is_red and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -88,7 +88,7 @@ def index_row(file: EvidenceFile) -> list[str]:
         f"[{name}]({name}.md)",
         *(str(report.machine.get(key) or "-") for key in MACHINE),
         report.pace,
-        delivery.verdict(delivery.figures(report.benchmarks))[0].word,
+        delivery.answer(report.benchmarks)[0].word,
         f"{len(ended)} of {len(file.plan['tests'])}",
         str(red),
         *(str(report.counts[word] or "·") for word in VERDICTS),

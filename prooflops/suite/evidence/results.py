@@ -81,6 +81,8 @@ def facts_of(rows: Rows, found: Sequence[Verdict]) -> dict[str, Any]:
     plan = rows.plan
     return {
         **{key: plan[key] for key in ("fingerprint", "arguments", "pace", "peaks", "caches")},
+        # Evidence of before has none.
+        "floors": plan.get("floors", []),
         "selection": plan.get("selection", ""),
         "partial": rows.partial,
         "verdicts": [verdict.as_dict() for verdict in found],

@@ -47,7 +47,7 @@ def column_of(title: str, runs: Sequence[NodeRun]) -> Column:
             settled[claim] = counted(verdicts)
     return Column(
         title,
-        counted(delivery.verdict(run.figures)[0].word for run in runs),
+        counted(run.answer for run in runs),
         {name: median(group) for name, group in times.items()},
         {name: max(group) for name, group in spreads.items()},
         settled,

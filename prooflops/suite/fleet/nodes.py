@@ -32,6 +32,8 @@ class NodeRun:
     spreads: Mapping[str, float]  # each benchmark's, as a share of its median
     verdicts: Mapping[str, str]  # each claim's
     figures: Sequence[delivery.Figure] = ()
+    # Whether the machine delivers, as its page says it.
+    answer: str = ""
     partial: str = ""
 
     @classmethod
@@ -51,6 +53,7 @@ class NodeRun:
             times_s={bench.fullname: bench.median_s for bench in timed},
             spreads={bench.fullname: bench.spread for bench in rows},
             figures=tuple(delivery.figures(rows)),
+            answer=delivery.answer(rows)[0].word,
             # Records repeat these strings, and anything but a string raises TypeError.
             verdicts={intern(x["id"]): intern(x["verdict"]) for x in ours.get("verdicts", [])},
             partial=str(ours.get("partial") or ours.get("selection") or ""),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accounting.devices.floors import Floor, compared, shown
+from accounting.devices.floors import GROUPS, Floor, compared, shown
 from prooflops.suite.page.measurement import Measurement
-from prooflops_gate.console.tables import engineering
+from prooflops_gate.console.tables import engineering, many
 from prooflops_gate.page.section import BAD, GOOD, OPEN, Bar, Mark
 
 # The name of each figure; what a buyer pays for first, first.
@@ -43,6 +43,7 @@ MARKS = {
     None: Mark("not known", OPEN, "?"),
 }
 REACHES = Mark("DELIVERS", GOOD, "✓")
+REACHES_AT_LEAST = Mark("DELIVERS AT LEAST", OPEN, "≥")
 MISSES = Mark("BELOW FLOOR", BAD, "✕")
 UNKNOWN = Mark("NOT KNOWN", OPEN, "?")
 # A figure without a nominal rate fills this share of its bar at its floor.
@@ -50,6 +51,7 @@ FLOOR_WITHOUT_NOMINAL = 0.75
 SAME_FIGURE = 1e-3
 NO_CAUSE = "this machine shows no cause"
 NOT_COMPARED = "no floor of its figures is known"
+LOWER_BOUNDS = "rates are lower bounds"
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Figure:
     row: Measurement | None = None
     floor: Floor | None = None
     causes: tuple[str, ...] = ()  # why it falls short, as this machine shows
+    why_open: str = ""  # why it could not be compared with its floor
 
     @property
     def name(self) -> str:
@@ -100,7 +103,7 @@ def _figure(name: str, rows: Sequence[Measurement]) -> Figure:
     known = [bench for bench in rows if bench.info["delivers"].get("met") is not None]
     if not known:
         best = max(rows, key=lambda bench: bench.info["delivers"]["value"])
-        return Figure(name, None, str(best.info["delivers"].get("unknown", "")), best)
+        return _open_figure(name, best)
     below = [bench for bench in known if not bench.info["delivers"]["met"]]
     decisive = max(below or known, key=_strictness)
     entry = decisive.info["delivers"]
@@ -112,6 +115,30 @@ def _figure(name: str, rows: Sequence[Measurement]) -> Figure:
         names = ", ".join(bench.name for bench in below)
         text += f"; below in {names}: {', '.join(causes) or NO_CAUSE}"
     return Figure(name, not below, text, decisive, floor, causes)
+
+
+def _open_figure(name: str, row: Measurement) -> Figure:
+    """A figure without a floor, or one that other work kept from being compared with it."""
+    entry = row.info["delivers"]
+    why = str(entry.get("unknown", ""))
+    if not entry.get("floor"):
+        return Figure(name, None, why, row)
+    floor = floor_of_record(entry["floor"])
+    if "share" not in entry:
+        return Figure(
+            name,
+            None,
+            f"{shown(entry['value'], entry['unit'])} ({floor}): {why}",
+            row,
+            floor,
+            why_open=why,
+        )
+    measured, other = ("at most", "at least") if entry["unit"] == "s" else ("at least", "at most")
+    bounds = f"{measured} {compared(entry['value'], entry['unit'], entry['share'], floor)}"
+    if "most" in entry:
+        most = compared(entry["most"], entry["unit"], entry["most_share"], floor)
+        bounds += f", {other} {most}"
+    return Figure(name, None, f"{bounds} ({floor}): {why}", row, floor, why_open=why)
 
 
 def _strictness(bench: Measurement) -> tuple[float, float]:
@@ -127,23 +154,78 @@ def floor_of_record(entry: Mapping[str, Any]) -> Floor:
     return Floor(**{**entry, "healthy": healthy})
 
 
-def verdict(found: Sequence[Figure]) -> tuple[Mark, str]:
-    """The one answer: a word, and the figures or the reason behind it.
+def answer(benchmarks: Sequence[Measurement]) -> tuple[Mark, str]:
+    """The one answer of a run: a word, and the figures or the reason behind it."""
+    return verdict(figures(benchmarks), disturbance(benchmarks))
+
+
+def verdict(found: Sequence[Figure], disturbance: str = "") -> tuple[Mark, str]:
+    """The one answer of figures that were measured beside `disturbance`, if any.
+
+    A floor that is reached beside other work is reached without it, so only what falls short stays
+    open. Rates of a disturbed run are lower bounds, which the word says.
 
     >>> slow = Figure("bf16", False, "", causes=("throttled: heat",))
     >>> verdict([slow, Figure("fp16", True, "")])[1]
-    'bf16 (throttled: heat); 1 of 2 known floors missed'
+    'bf16 (throttled: heat); 1 of 2 floors missed'
+    >>> verdict([Figure("fp16", True, "")], "another guest shares these cores")[1]
+    '1 of 1 floor reached; another guest shares these cores: rates are lower bounds'
     """
-    known = [each for each in found if each.met is not None]
-    below = [each for each in known if not each.met]
+    judged = [each for each in found if each.met is not None]
+    below = [each for each in judged if not each.met]
+    undecided = [each for each in found if each.met is None and each.floor]
+    floors = many(len(judged) + len(undecided), "floor")
     if below:
         named = [f"{each.name.removeprefix('memory ')} ({why_short(each)})" for each in below]
-        missed = f"{len(below)} of {len(known)} known floors missed"
-        return MISSES, f"{', '.join(named)}; {missed}"
-    if known:
-        return REACHES, f"{len(known)} of {len(known)} known floors reached"
-    why = NOT_COMPARED if found else "no benchmark with a floor ran"
-    return UNKNOWN, why
+        return MISSES, f"{', '.join(named)}; {len(below)} of {floors} missed"
+    if not judged and not undecided:
+        return UNKNOWN, NOT_COMPARED if found else "no benchmark with a floor ran"
+    without = len(found) - len(judged) - len(undecided)
+    clauses = [
+        f"{len(judged)} of {floors} reached",
+        f"{len(undecided)} could not be judged" * bool(undecided),
+        f"{many(without, 'figure')} without a floor" * bool(without),
+    ]
+    seen = disturbance or next((each.why_open for each in undecided), "")
+    clauses.append(f"{seen}: {LOWER_BOUNDS}" * bool(seen))
+    text = "; ".join(filter(None, clauses))
+    if len(undecided) > len(judged):
+        return UNKNOWN, text
+    return REACHES_AT_LEAST if undecided or disturbance else REACHES, text
+
+
+def undecided_floors(found: Sequence[Figure], stated: Iterable[str] = ()) -> list[Figure]:
+    """The figures whose floor somebody stated for this run, and which could not be judged.
+
+    `stated`: the figures that --floor names. One that no benchmark measured is among them, or its
+    group, such as "memory", where none of that was measured.
+
+    >>> [each.figure for each in undecided_floors([], ["copy", "triad", "fp32"])]
+    ['memory', 'fp32']
+    """
+    undecided = [each for each in found if each.met is None and each.floor and each.floor.is_stated]
+    groups = {figure: group for group, figures in GROUPS.items() for figure in figures}
+    measured = {groups.get(each.figure, each.figure) for each in found}
+    named = dict.fromkeys(groups.get(name, name) for name in stated)
+    unmeasured = [name for name in named if name not in measured]
+    return undecided + [Figure(name, None, "no benchmark measured it") for name in unmeasured]
+
+
+def disturbance(benchmarks: Sequence[Measurement]) -> str:
+    """What took part in most of the benchmarks, with the worst case; empty if nothing did.
+
+    The words are those of the contention that most of them have.
+    """
+    slowed = [bench for bench in benchmarks if bench.is_contended]
+    if 2 * len(slowed) <= len(benchmarks):
+        return ""
+    slowness = [bench.contention.get("slowness", 1.0) for bench in slowed]
+    of_core = [each for each in slowness if each > 1]
+    if 2 * len(of_core) > len(slowed):
+        share = f"{1 / max(of_core):.0%}"
+        return f"another guest shares these cores (a core ran at {share} of its speed)"
+    reasons = (label.partition(": ")[2] for bench in slowed for label in bench.labels)
+    return f"other work took part ({next(filter(None, reasons), 'on this device')})"
 
 
 def why_short(figure: Figure) -> str:

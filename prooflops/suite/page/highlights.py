@@ -39,11 +39,7 @@ def sentence(report: RunReport) -> str:
         "could not be checked": counts["not checked"],
     }
     said = [f"{number} {word}" for word, number in numbers.items() if number or word == "fail here"]
-    text = f"Of {sum(numbers.values())} claims {', '.join(said)}"
-    contended = sum(bench.is_contended for bench in report.benchmarks)
-    if 2 * contended > len(report.benchmarks):
-        text += f". Other work took part: {contended} of {len(report.benchmarks)} rates are too low"
-    return f"{text}."
+    return f"Of {sum(numbers.values())} claims {', '.join(said)}."
 
 
 def unusual(report: RunReport) -> list[str]:

@@ -86,6 +86,13 @@ class Measurement:
         return self.spread > WIDEST_SPREAD
 
     @property
+    def contention(self) -> Mapping[str, Any]:
+        """What was seen of other work, see `prooflops_gate.machine.contention`."""
+        conditions = self.info.get("conditions")
+        found = conditions.get("contention") if isinstance(conditions, dict) else None
+        return found or {}
+
+    @property
     def is_contended(self) -> bool:
         """Whether other work competed for the device during the rounds."""
         return any(label.startswith(CONTENDED) for label in self.labels)

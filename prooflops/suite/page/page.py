@@ -80,7 +80,7 @@ def page_of(report: RunReport) -> Page:
 
 def headline(report: RunReport) -> Headline:
     """The first screen: does it deliver, which device, when, with which software."""
-    mark, text = delivery.verdict(delivery.figures(report.benchmarks))
+    mark, text = delivery.answer(report.benchmarks)
     machine = report.machine
     facts = [report.date[:10], str(machine.get("name"))]
     facts += [f"{key} {machine[key]}" for key in ("driver", "torch") if machine.get(key)]
@@ -88,8 +88,8 @@ def headline(report: RunReport) -> Headline:
 
 
 def _lead(report: RunReport) -> list[str]:
-    """The claims in a sentence, then what is red."""
-    lines = [highlights.sentence(report)]
+    """The claims in a sentence, what was stated and stays open, then what is red."""
+    lines = [highlights.sentence(report), *undecided(report)]
     failing = report.with_verdicts("FAILS")
     if failing:
         named = ", ".join(f"`{each.id}`" for each in failing)
@@ -101,6 +101,14 @@ def _lead(report: RunReport) -> list[str]:
         number = many(len(report.errors), "test")
         lines.append(f"{number} ended by an error of the suite; that says nothing of the machine.")
     return lines
+
+
+def undecided(report: RunReport) -> list[str]:
+    """A sentence for each stated floor that could not be judged."""
+    return [
+        f"A floor was stated for {each.name} and could not be judged: {each.text}."
+        for each in report.undecided_floors
+    ]
 
 
 def delivery_section(report: RunReport, figures: list[delivery.Figure]) -> Section:

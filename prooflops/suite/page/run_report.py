@@ -52,6 +52,7 @@ class RunReport:
     red_tests   the tests that did not pass
     peaks       the peaks that are not the vendor's (see Peaks)
     caches      bytes of data cache by level
+    floors      the figures for which --floor states a floor
     partial     why the run is partial; empty for a whole one
     trends      how the benchmarks went over the records of this machine
     """
@@ -69,6 +70,7 @@ class RunReport:
     revision: str = ""
     version: str = ""
     pace: str = ""
+    floors: tuple[str, ...] = ()
     partial: str = ""
     trends: tuple[Trend, ...] = ()
 
@@ -95,6 +97,11 @@ class RunReport:
     def red_benchmarks(self) -> list[RedTest]:
         """The tests without a claim that contradict something, such as a floor."""
         return [each for each in self.red_tests if not each.claims and each.is_contradiction]
+
+    @property
+    def undecided_floors(self) -> list[delivery.Figure]:
+        """The figures whose stated floor could not be judged."""
+        return delivery.undecided_floors(delivery.figures(self.benchmarks), self.floors)
 
     @property
     def errors(self) -> list[RedTest]:
@@ -144,6 +151,7 @@ def run_report(
         revision=f"{revision} with uncommitted changes" if is_dirty else revision,
         version=ours["version"],
         pace=ours["pace"],
+        floors=tuple(ours.get("floors", ())),
         partial=partial,
     )
 
@@ -151,7 +159,7 @@ def run_report(
 def verdicts_json(report: RunReport) -> str:
     """The text of verdicts.json, a run's results for programs; docs/validate.md has its form."""
     figures = delivery.figures(report.benchmarks)
-    mark, text = delivery.verdict(figures)
+    mark, text = delivery.answer(report.benchmarks)
     content = {
         "schema": SCHEMA,
         "prooflops": report.version,

@@ -43,7 +43,10 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     for text in _places(finished):
         for each in medium.wrapped(text, width):
             terminal.write_line(each, red=bool(finished.unwritten or finished.stopped))
-    if report.claims or figures:
+    for sentence in page.undecided(report):
+        for each in medium.wrapped(sentence, width):
+            terminal.write_line(each, yellow=True)
+    if report.claims or figures or report.undecided_floors:
         answer = page.headline(report)
         first, *others = medium.headline_lines(answer, width)
         terminal.write_line(first, bold=True, **{COLOURS[answer.mark.tone]: True})

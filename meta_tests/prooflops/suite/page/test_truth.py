@@ -7,7 +7,8 @@ import pytest
 
 from accounting.devices.floors import floor_of
 from meta_tests.contradictions import contradictions
-from prooflops.suite.page.highlights import limits, sentence, unusual
+from prooflops.suite.page.delivery import Figure, verdict
+from prooflops.suite.page.highlights import limits, unusual
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.page import LARGEST_SHORT_PAGE_BYTES, page_of
 from prooflops.suite.page.reconciled import reconciled
@@ -93,15 +94,70 @@ def test_a_dtype_is_slow_where_its_peak_is_higher(report, rate, peak, iqr_s, sai
     assert any(line.startswith(said) for line in found if "fp64" in line) is bool(said)
 
 
-def test_a_run_beside_other_work_says_so_first(report, report_of):
-    def contended(_name, info, _stats):
-        info["conditions"] = BUSY
+FLOOR = floor_of("H100 SXM", "bf16")
+REACHED = Figure("bf16", True, "", floor=FLOOR)
+MISSED = Figure("bf16", False, "", floor=FLOOR)
+OPEN = Figure("bf16", None, "", floor=FLOOR, why_open="another process uses this GPU")
+WITHOUT = Figure("int8", None, "no floor is known")
 
-    said = "Other work took part: "
-    assert said not in sentence(report)
-    busy_report = report_of(contended)
-    assert said in sentence(busy_report)
-    assert any("contended (the first: other work)" in line for line in unusual(busy_report))
+
+@pytest.mark.parametrize(
+    ("figures", "beside", "word"),
+    [
+        ([REACHED, REACHED, WITHOUT], "", "DELIVERS"),
+        ([REACHED, REACHED], "other work", "DELIVERS AT LEAST"),
+        ([REACHED, OPEN], "", "DELIVERS AT LEAST"),
+        ([REACHED, OPEN, OPEN], "", "NOT KNOWN"),
+        ([REACHED, OPEN, OPEN, MISSED], "other work", "BELOW FLOOR"),
+        ([WITHOUT], "other work", "NOT KNOWN"),
+        ([], "", "NOT KNOWN"),
+    ],
+)
+def test_a_colour_says_no_more_than_was_judged(figures, beside, word):
+    mark, text = verdict(figures, beside)
+    assert mark.word == word
+    reached = sum(each.met is True for each in figures)
+    if word.startswith("DELIVERS"):
+        of = reached + sum(each is OPEN for each in figures)
+        assert text.startswith(f"{reached} of {of} floor")
+        assert ("lower bounds" in text) is (word != "DELIVERS")
+
+
+def test_a_busy_run_delivers_at_least_and_says_how_slow_a_core_was(report_of):
+    def shared(slowness):
+        def contended(name, info, _stats):
+            info["conditions"] = BUSY | {"contention": {"slowness": slowness}}
+            if name == "matmul[bf16-square-1024]":
+                info["delivers"] = of_floor(FLOOR, 780e12, 0.79, met=True)
+
+        return report_of(contended)
+
+    page = page_of(shared(1 / 0.54))
+    assert page.headline.mark.word == "DELIVERS AT LEAST"
+    assert "shares these cores (a core ran at 54% of its speed)" in page.headline.text
+    assert "other work took part (other work)" in page_of(shared(1.0)).headline.text
+    assert any("contended (the first: other work)" in line for line in unusual(shared(1.0)))
+
+
+def of_floor(floor, value, share, **found):
+    """What a row records of a figure with a floor."""
+    entry = {"figure": floor.figure, "value": value, "unit": "FLOP/s", "share": share}
+    return entry | {"nominal": value / share, "floor": floor._asdict(), "causes": []} | found
+
+
+def test_a_stated_floor_that_stays_open_is_named_with_both_bounds(report_of):
+    stated = FLOOR._replace(limit=0.9, source="--floor")
+    bound = {"met": None, "unknown": "other work", "most": 950e12, "most_share": 0.96}
+
+    def open_floor(name, info, _stats):
+        if name == "matmul[bf16-square-1024]":
+            info["delivers"] = of_floor(stated, 780e12, 0.79, **bound)
+
+    report = replace(report_of(open_floor), floors=("bf16", "fp32"))
+    of_bf16, of_fp32 = [line for line in page_of(report).lead if "A floor was stated" in line]
+    assert "at least 780 TFLOP/s, 79 %" in of_bf16
+    assert "at most 950 TFLOP/s, 96 %" in of_bf16
+    assert of_fp32.endswith("fp32 and could not be judged: no benchmark measured it.")
 
 
 @pytest.mark.parametrize(
@@ -149,27 +205,10 @@ def delivering(report_of):
         assert bf16
         assert memory
         if name == "matmul[bf16-square-1024]":
-            info["delivers"] = {
-                "figure": "bf16",
-                "value": 780e12,
-                "unit": "FLOP/s",
-                "share": 0.79,
-                "nominal": 989e12,
-                "floor": bf16._asdict(),
-                "met": True,
-                "causes": [],
-            }
+            info["delivers"] = of_floor(bf16, 780e12, 0.79, met=True)
         if name == "stream[memory-copy]":
-            info["delivers"] = {
-                "figure": "copy",
-                "value": 1e12,
-                "unit": "B/s",
-                "share": 0.3,
-                "nominal": 3.35e12,
-                "floor": memory._asdict(),
-                "met": False,
-                "causes": ["throttled: heat"],
-            }
+            found = {"met": False, "causes": ["throttled: heat"], "unit": "B/s"}
+            info["delivers"] = of_floor(memory, 1e12, 0.3, **found)
         if name == "stream[memory-add]":
             info["delivers"] = {
                 "figure": "add",
@@ -184,7 +223,7 @@ def delivering(report_of):
 def test_the_page_begins_with_whether_the_machine_delivers(delivering):
     page = page_of(delivering)
     assert page.headline.mark.word == "BELOW FLOOR"
-    assert page.headline.text.startswith("copy (throttled: heat); 1 of 2 known floors")
+    assert page.headline.text.startswith("copy (throttled: heat); 1 of 2 floors missed")
     met, below, unknown = page.sections[0].bars
     assert [bar.mark.word for bar in (met, below, unknown)] == [
         "delivers",
