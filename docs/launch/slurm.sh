@@ -7,5 +7,5 @@
 #SBATCH --exclusive
 #SBATCH --time=00:30:00
 export PROOFLOPS_HISTORY="$PWD/records"
-srun --kill-on-bad-exit=0 sh -c 'python -m pytest bench --quick --report="reports/$(hostname)"'
+srun --kill-on-bad-exit=0 sh -c 'python -m pytest bench --quick -o floor_undecided=fail --report="reports/$(hostname)"'
 python -m pytest --report-compare="$PROOFLOPS_HISTORY" --report=reports
