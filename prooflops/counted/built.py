@@ -96,11 +96,15 @@ def from_library(values: Mapping[str, Any]) -> CountedModel:
     net = net_of(values, attention="eager", experts="batched_mm").eval()
     version = _version()
     code = getsource(sys.modules[type(net).__module__])
-    ignored = tuple(sorted(_ignored(values, net.config, code)))
+    unread = {*_ignored(values, net.config, code)}
+    architectures = [str(name).lower() for name in values.get("architectures") or ()]
+    if architectures and type(net).__name__.lower() not in architectures:
+        unread.add("architectures")
+    ignored = tuple(sorted(unread))
     if ignored and values["model_type"] in MODEL_TYPES:
+        stated = ", ".join(f"{key}={values[key]!r}" for key in ignored)
         raise ValueError(
-            f"{version} knows no {', '.join(ignored)}; "
-            f"ignore={ignored} passes over what changes no size"
+            f"{version} knows no {stated}; ignore={ignored} passes over what changes no size"
         )
     if ignored:
         warnings.warn(

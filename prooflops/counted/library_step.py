@@ -102,11 +102,12 @@ def _numbers_in(found: Any) -> Iterator[Tensor]:
 @contextmanager
 def without_values() -> Iterator[None]:
     """Within the block transformers reads no tensor's values, and prints nothing of its own."""
-    # It compares positions to see whether sequences are packed.
+    # It compares positions to see whether sequences are packed, and tokens to warn of padding.
     packed = "transformers.masking_utils.find_packed_sequence_indices"
+    padded = "transformers.PreTrainedModel.warn_if_padding_and_no_attention_mask"
     logger = logging.getLogger("transformers")
     level = logger.level
-    with mock.patch(packed, return_value=None, create=True):
+    with mock.patch(packed, return_value=None, create=True), mock.patch(padded, create=True):
         logger.setLevel(logging.CRITICAL)
         try:
             yield

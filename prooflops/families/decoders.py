@@ -19,6 +19,7 @@ from accounting.layers import (
     embedding,
     head,
     latent_attention,
+    linear,
     mixture,
     mlp,
     other,
@@ -53,6 +54,15 @@ MAY_BE_ZERO = (
 # Beyond these a size is a slip of the pen: no released model has a hundredth of them.
 MOST_LAYERS = 10_000
 LARGEST_SIZE = 10**10
+# The ends of the names of architectures, each with a head of its own.
+TASKS = (
+    "ForCausalLM",
+    "LMHeadModel",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "Model",
+)
 # The values in layer_types that are read.
 ATTENDING = ("full_attention", "sliding_attention")
 
@@ -199,8 +209,41 @@ def decoder(c: Config) -> Parts:
     kinds = Counter(map(Kind, _windows(c), _sparse(c)))
     for kind, number in kinds.items():
         model += number * _layer(c, kind)
+    return model + norm + _head(c)
+
+
+def _head(c: Config) -> Parts:
+    """The head of the architecture that the config names."""
     tied = c.flag("tie_word_embeddings", default=c.family.get("tied", False))
-    return model + norm + head(dim, vocab_size, tied=tied)
+    task = _task(c)
+    if task == "model":
+        return Parts()
+    if task in ("forcausallm", "lmheadmodel"):
+        return head(c.dim, c.size("vocab_size"), tied=tied)
+    names = c("id2label", default={})
+    labels = len(names) or c.size("num_labels", default=2)
+    if task == "forquestionanswering":
+        # The scores of an answer's start and end.
+        labels = 2
+    return linear("head", c.dim, labels, bias=task != "forsequenceclassification")
+
+
+def _task(c: Config) -> str:
+    """The task in the name of the first architecture, in small letters: a language model's, unless
+    one is named.
+    """
+    stated = c("architectures", default=()) or ["ForCausalLM"]
+    family = c.family.get("class", c.type).replace("_", "")
+    name = rf"({family}|{family.removesuffix('text')})?({'|'.join(TASKS)})"
+    # A name is written in several ways: LLaMAForCausalLM.
+    found = re.fullmatch(name, str(stated[0]), re.IGNORECASE)
+    if not found:
+        raise UnreadError(
+            f"config has architectures={stated!r}, which is not read for a model of type "
+            f"{c.type!r}; valid names end in {', '.join(TASKS)}; ignore 'architectures' for a "
+            "language model"
+        )
+    return found[2].lower()
 
 
 def _layer(c: Config, kind: Kind) -> Parts:

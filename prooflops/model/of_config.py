@@ -34,7 +34,10 @@ def fits_of_config(
     def factory(batch: int = 1, sequence: int = sequence) -> tuple[Any, ...]:
         net = built.net_of(values).to(torch.bfloat16).train()
         ids = torch.zeros(batch, sequence, dtype=torch.long)
-        return net, {"input_ids": ids, "labels": ids}, torch.optim.AdamW(net.parameters())
+        inputs = {"input_ids": ids, "labels": ids}
+        if type(net).__name__.endswith("ForSequenceClassification"):
+            inputs["labels"] = _labels_of_sequences(net, batch)
+        return net, inputs, torch.optim.AdamW(net.parameters())
 
     model = UserModel(
         str(values.get("model_type")), factory, torch.device("cpu"), option="config of"
@@ -51,3 +54,12 @@ def fits_of_config(
             ceilings={"sequence": longest},
             stages=stages,
         )
+
+
+def _labels_of_sequences(net: Any, batch: int) -> torch.Tensor:
+    """A class for each sequence, or a score where the net has one output."""
+    config = net.config.get_text_config()
+    if config.pad_token_id is None:
+        # Without one the library refuses more than one sequence.
+        config.pad_token_id = 0
+    return torch.zeros(batch, dtype=torch.long if config.num_labels > 1 else net.dtype)

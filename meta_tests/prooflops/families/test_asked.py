@@ -81,7 +81,7 @@ def test_a_key_that_nobody_reads_is_refused_until_it_is_ignored():
     config = config_of("llama").to_dict() | {"num_registers": 4}
     with pytest.raises(
         ValueError,
-        match=r"num_registers=4, .* knows no num_registers; ignore=\('num_registers',\)",
+        match=r"num_registers=4, .* knows no num_registers=4; ignore=\('num_registers',\)",
     ):
         from_config(config)
     whole = families.from_config(config_of("llama"))

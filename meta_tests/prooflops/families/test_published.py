@@ -68,6 +68,11 @@ def test_parameters_are_those_published(name):
         assert active_parameter_count(model) == row["active"]
 
 
+def test_a_reward_model_has_one_score_for_a_vocabulary_of_logits():
+    reward = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1}
+    assert parameter_count(families.from_config(LLAMA | reward)) == 7_504_928_768
+
+
 def test_the_text_part_of_a_model_of_text_and_images_is_read_on_demand(monkeypatch):
     gemma = {"model_type": "gemma3", "text_config": MODELS["google/gemma-3-1b-pt"]["config"]}
     assert families.from_config(gemma, text_only=True) == model_called("google/gemma-3-1b-pt")

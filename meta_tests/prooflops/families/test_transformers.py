@@ -15,17 +15,21 @@ from torch import nn
 from accounting.models import active_parameter_count, cache_bytes, parameter_count, step_flops
 from meta_tests.conftest import recorded
 from prooflops import counted
-from prooflops.counted.built import from_library
+from prooflops.counted import library_step
+from prooflops.counted.built import from_library, net_of
 from prooflops.families import from_config
 from prooflops.families.decoders import MODEL_TYPES
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install -e .[dev]"
 )
+auto = pytest.importorskip("transformers.models.auto.modeling_auto")
 
 BATCH, TOKENS, SOURCE = 2, 16, 10
 # Windows and a tied head; latent attention and experts.
 SAMPLE = ("gemma2", "deepseek_v3")
+# Their architectures, too.
+HEADED = ("llama", "gpt2")
 # transformers has no kimi_k2, which is DeepSeek-V3's.
 FAMILIES = [name for name in MODEL_TYPES if name in transformers.CONFIG_MAPPING]
 PROVED = [pytest.param(name, marks=pytest.mark.prove) for name in FAMILIES if name not in SAMPLE]
@@ -117,6 +121,44 @@ def test_parameters_and_flops_are_those_of_the_model_built(family):
     assert active_parameter_count(asked) == active_parameter_count(model)
     step = step_flops(asked, BATCH, TOKENS)
     assert (step.forward, step.backward) == counts, f"{step}, but counted are {counts}"
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        pytest.param(family, names[family], marks=() if family in HEADED else pytest.mark.prove)
+        for names in (
+            auto.MODEL_MAPPING_NAMES,
+            auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+            auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+            auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+            auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+        )
+        for family in FAMILIES
+        if family in names
+    ],
+)
+def test_the_architecture_decides_the_head(family, name):
+    labels = {"id2label": {"0": "bad", "1": "good", "2": "neither"}}
+    values = config_of(family).to_dict() | labels | {"architectures": [name]}
+    net = net_of(values, attention="eager", experts="batched_mm")
+    model = from_config(values)
+    should = sum(each.numel() for each in chain(net.parameters(), corrections(net)))
+    assert (type(net).__name__, parameter_count(model)) == (name, should)
+    counts = library_step.counted_step(net, name, BATCH, TOKENS)
+    assert step_flops(model, BATCH, TOKENS) == counts
+
+
+@pytest.mark.parametrize(
+    "architectures",
+    [["Qwen2ForRewardModel"], ["MistralForCausalLM"], ["Qwen2ForCausalLMEagle3"]],
+)
+def test_an_architecture_whose_head_is_not_known_is_refused(architectures):
+    values = config_of("qwen2").to_dict() | {"architectures": architectures}
+    with pytest.raises(ValueError, match=r"^config has architectures=.*not read.*ignore 'arch"):
+        from_config(values)
+    with pytest.raises(ValueError, match=r"knows no architectures=.*; ignore=\('architectures',\)"):
+        from_library(values)
 
 
 def corrections(net):
