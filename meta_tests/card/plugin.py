@@ -68,7 +68,7 @@ def time_alone(card):
     """Has comparisons of times, which look at no value, leave large kernels uncomputed, and
     benchmarks be short.
     """
-    from prooflops.suite.speed import Speed
+    from prooflops.suite import speed
 
     def without_values(timed):
         @functools.wraps(timed)
@@ -86,17 +86,16 @@ def time_alone(card):
         """The card's clock has next to no noise: so few pairs of short blocks tell what 61 tell
         elsewhere.
         """
-        return lambda *arguments, **options: ratio(
-            *arguments, **{**options, "pairs": 9, "block_s": 3e-5}
-        )
+        return lambda *arguments, **options: ratio(*arguments, **{**options, "pairs": 9})
 
     def learns(argument):
         """Whether it is a step of `bench.training`, whose loss is looked at after all rounds."""
         return type(getattr(argument, "function", argument)).__name__ == "Step"
 
     with ExitStack() as stack:
-        stack.enter_context(patch.object(Speed, "ratio", briefly(Speed.ratio)))
-        places = [(Speed, "seconds"), (timing, "time")]
+        stack.enter_context(patch.object(speed.Speed, "ratio", briefly(speed.Speed.ratio)))
+        stack.enter_context(patch.object(speed, "BLOCK_S", 3e-5))
+        places = [(speed.Speed, "seconds"), (timing, "time")]
         # A house of the tests has no benchmarks.
         if find_spec("bench.rounds"):
             from bench import cache, ceilings, launch, measuring, rounds, search, training
