@@ -29,8 +29,9 @@ from prooflops.memory.search import LARGEST_TRIED, largest_size
 from prooflops.memory.training import TrainingStep
 
 Capability = tuple[int, int]
-# Predicts the step of a size, such as a batch, for cards of a compute capability.
-Predict = Callable[[int, Capability], PredictedMemory]
+# Predicts the step of a size, such as a batch, for cards of a compute capability; with options of
+# `predicted_memory`.
+Predict = Callable[..., PredictedMemory]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,9 @@ class Fit:
     largest: int | None
     # What may raise the peak and is not known, by name: then less may fit than is said.
     unknown: dict[str, int]
+    # Reserved bytes, and whether they fit, where torch has one kernel for what is composed.
+    least_bytes: int | None = None
+    may_fit: bool = False
 
     @property
     def spare_bytes(self) -> int:
@@ -107,9 +111,9 @@ def fits(
     if len(sizes) != 1:
         raise ValueError(f"inputs and targets must have one batch in common, got {sorted(sizes)}")
 
-    def predict(batch: int, capability: Capability) -> PredictedMemory:
+    def predict(batch: int, capability: Capability, **options: Any) -> PredictedMemory:
         progress(f"batch {batch:,} on compute capability {capability[0]}.{capability[1]}")
-        return _with_batch(step, batch).predict(compute_capability=capability)
+        return _with_batch(step, batch).predict(compute_capability=capability, **options)
 
     return fits_of_sizes(predict, at_least_one("batch", sizes.pop()), rows, largest=largest_batch)
 
@@ -130,11 +134,16 @@ def fits_of_sizes(
     predictions = _Predictions(predict)
     found = []
     for card in cards:
-        held = predictions.of(card, size)
+        ways = predictions.of(card, size)
         usable = _usable(card)
         most = _largest(predictions, card, size, ceiling) if largest else None
-        reserved = held.reserved_peak_bytes or 0
-        found.append(Fit(card.label, usable, reserved, held.fits_into(usable), most, held.unknown))
+        reserved = sorted(held.reserved_peak_bytes or 0 for held in ways)
+        does_fit = [held.fits_into(usable) for held in ways]
+        unknown = ways[0].unknown
+        fit = Fit(card.label, usable, reserved[-1], all(does_fit), most, unknown)
+        if len(ways) > 1:
+            fit = replace(fit, least_bytes=reserved[0], may_fit=any(does_fit))
+        found.append(fit)
     return found
 
 
@@ -143,15 +152,20 @@ class _Predictions:
 
     def __init__(self, predict: Predict) -> None:
         self._predict = predict
-        self._known: dict[tuple[int, bool], dict[int, PredictedMemory]] = {}
+        self._known: dict[tuple[int, bool], dict[int, tuple[PredictedMemory, ...]]] = {}
 
-    def of(self, card: Accelerator, size: int) -> PredictedMemory:
+    def of(self, card: Accelerator, size: int) -> tuple[PredictedMemory, ...]:
+        """The step as this torch runs it, and as one runs it that composes nothing."""
         known = self._of_kind(card)
         if size not in known:
-            known[size] = self._predict(size, _capability(card))
+            capability = _capability(card)
+            held = self._predict(size, capability)
+            known[size] = (held,)
+            if held.composed:
+                known[size] = (held, self._predict(size, capability, groups_in_kernel=True))
         return known[size]
 
-    def _of_kind(self, card: Accelerator) -> dict[int, PredictedMemory]:
+    def _of_kind(self, card: Accelerator) -> dict[int, tuple[PredictedMemory, ...]]:
         """The sizes predicted so far for the cards for which torch chooses the same kernels."""
         capability = _capability(card)
         kind = cublas_workspace_bytes(capability), capability[0] in PREFER_CUDNN
@@ -160,7 +174,11 @@ class _Predictions:
     def peaks(self, card: Accelerator) -> dict[int, int]:
         """The reserved bytes of the sizes predicted so far for cards like this one."""
         known = self._of_kind(card)
-        return {size: held.reserved_peak_bytes or 0 for size, held in known.items()}
+        return {size: _reserved(ways) for size, ways in known.items()}
+
+
+def _reserved(ways: Iterable[PredictedMemory]) -> int:
+    return max(held.reserved_peak_bytes or 0 for held in ways)
 
 
 def _largest(predictions: _Predictions, card: Accelerator, size: int, ceiling: int) -> int:
@@ -168,8 +186,8 @@ def _largest(predictions: _Predictions, card: Accelerator, size: int, ceiling: i
     usable = _usable(card)
 
     def tried(size: int) -> tuple[int | None, bool]:
-        held = predictions.of(card, size)
-        return held.reserved_peak_bytes, held.fits_into(usable)
+        ways = predictions.of(card, size)
+        return _reserved(ways), all(held.fits_into(usable) for held in ways)
 
     known = predictions.peaks(card)
     return largest_size(tried, size, usable, peaks=known, ceiling=ceiling)[0]

@@ -63,6 +63,8 @@ class Ledger:
         self.phase_ends: list[int] = []
         # Calls of operators whose scratch is not known.
         self.unknown_calls: Counter[str] = Counter()
+        # Calls that are composed of operators, and that another release of torch may not compose.
+        self.composed_calls: Counter[str] = Counter()
         self.operator: object = ""
         self._place = NOWHERE
         self._seen: dict[int, SeenStorage] = {}

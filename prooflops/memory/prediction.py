@@ -112,6 +112,14 @@ class PredictedMemory(Phases[PredictedBytes]):
         return dict(self._ledger.unknown_calls)
 
     @property
+    def composed(self) -> dict[str, int]:
+        """What is composed of operators on CUDA, as torch up to 2.13 does, with its calls.
+
+        A later torch has one kernel for it, whose bytes `groups_in_kernel` predicts.
+        """
+        return dict(self._ledger.composed_calls)
+
+    @property
     def is_lower_bound(self) -> bool:
         """Whether peaks are at least these: something that may raise them is not known.
 
@@ -154,6 +162,7 @@ def predicted_memory(
     allocator: CachingAllocator | None = None,
     classes: Mapping[str, str] | None = None,
     copies: Copies | None = None,
+    groups_in_kernel: bool = False,
 ) -> Iterator[PredictedMemory]:
     """The bytes that a block of code would allocate, free, hold and peak at on `device`.
 
@@ -165,7 +174,8 @@ def predicted_memory(
     its choice of attention and the workspaces of cuBLAS. `workspaces=False` leaves these out, as in
     a process that has made them before. `allocator` is torch's caching allocator as it begins, by
     default an empty one without options; it is used up. Layers that a backward pass runs again get
-    `copies` of the tensors that were copied.
+    `copies` of the tensors that were copied. `groups_in_kernel` predicts for a torch whose
+    memory-efficient attention accepts grouped heads; see `PredictedMemory.composed`.
 
     Domain of validity: eager code of one thread whose shapes do not depend on values. On the CPU
     live bytes are exact, and peaks are lower bounds, without the scratch of kernels. On CUDA
@@ -195,6 +205,9 @@ def predicted_memory(
     plain_tensors = PlainTensors(ledger)
     simulated = (allocator or CachingAllocator()) if is_cuda else None
     predicted = PredictedMemory(ledger, kernels, classes or {}, simulated, has_device)
+    choices = choices_of_cuda(
+        capability, has_device, ledger.composed_calls, groups_in_kernel=groups_in_kernel
+    )
     collecting = gc.isenabled()
     try:
         gc.disable()
@@ -203,7 +216,7 @@ def predicted_memory(
                 # On CUDA torch's optimizers choose foreach if all parameters are of these types.
                 optimizers._foreach_supported_types.append(FakeTensor)
                 modes.callback(optimizers._foreach_supported_types.remove, FakeTensor)
-                modes.enter_context(choices_of_cuda(capability, has_device))
+                modes.enter_context(choices)
             else:
                 modes.enter_context(_random_states_seen(ledger))
             modes.enter_context(_clear_errors(ledger))

@@ -60,6 +60,18 @@ class Examination:
         return self.step.why_unknown(self.breakdown) if self.step else ""
 
     @property
+    def unanswered(self) -> list[str]:
+        """What was asked about the memory and cannot be predicted, and why."""
+        found = [
+            f"the largest {each.argument} that fits, {each.trials[0].why_not}"
+            for each in self.largest
+            if not each.is_predicted
+        ]
+        if self.fits and not self.fits.rows:
+            found.append(f"the cards that it fits on, {'; '.join(self.fits.remarks)}")
+        return found
+
+    @property
     def is_apart(self) -> bool:
         """Whether the phases of the step, timed apart, do not add up to it."""
         return bool(self.step and self.step.is_apart(self.breakdown))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from accounting.devices import ACCELERATORS
 from accounting.devices.peaks import Accelerator
@@ -104,7 +105,7 @@ class _Search:
     instance: Instance
     training: Training
     stages: Stages
-    as_built: dict[Capability, PredictedMemory] = field(default_factory=dict)
+    as_built: dict[tuple[Any, ...], PredictedMemory] = field(default_factory=dict)
 
     def rows(
         self,
@@ -125,16 +126,21 @@ class _Search:
             found.append(FitRow(self.training.name, fit, sizes))
         return found
 
-    def predict(self, argument: str, size: int, capability: Capability) -> PredictedMemory:
+    def predict(
+        self, argument: str, size: int, capability: Capability, **options: bool
+    ) -> PredictedMemory:
         of_what = f"{argument} {size:,}" if argument else "the step"
         how = "{}, {}, on compute capability {}.{}".format(of_what, self.training.name, *capability)
         with self.stages.stage(f"predicting {how}"):
             if not argument or size == default_of(self.user_model, argument):
-                if capability not in self.as_built:
-                    self.as_built[capability] = self._predicted(self.instance, capability)
-                return self.as_built[capability]
+                key = (capability, *options)
+                if key not in self.as_built:
+                    self.as_built[key] = self._predicted(self.instance, capability, options)
+                return self.as_built[key]
             resized = of_size(self.user_model, argument, size).build_without_values()
-            return self._predicted(resized, capability)
+            return self._predicted(resized, capability, options)
 
-    def _predicted(self, instance: Instance, capability: Capability) -> PredictedMemory:
-        return self.training.step(instance).predict(compute_capability=capability)
+    def _predicted(
+        self, instance: Instance, capability: Capability, options: Mapping[str, bool]
+    ) -> PredictedMemory:
+        return self.training.step(instance).predict(compute_capability=capability, **options)

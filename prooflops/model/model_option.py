@@ -175,6 +175,23 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
         run, folder = config.stash[RUN], Path(config.option.report)
         write_pages(examinations, folder, run.headline, run.fingerprint, _part(config))
+    if session.exitstatus == pytest.ExitCode.OK and _unanswered(config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    # Pytest's own last line has been printed.
+    for line in _unanswered(config):
+        config.get_terminal_writer().line(line, red=True)
+
+
+def _unanswered(config: pytest.Config) -> list[str]:
+    """A line for each question of the options that has no answer."""
+    return [
+        f"NOT KNOWN for {each.user_model.spec}: {question}"
+        for each in config.stash.get(_examinations, [])
+        for question in each.unanswered
+    ]
 
 
 @pytest.hookimpl(trylast=True)

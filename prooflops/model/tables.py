@@ -322,10 +322,12 @@ def fits_section(fits: Fits) -> Section:
     rows = [["training", *head] if has_choices else head]
     for row in fits.rows:
         fit = row.fit
-        verdict = "fits" if fit.fits else "does not fit"
+        verdict = "fits" if fit.fits else "may fit" if fit.may_fit else "does not fit"
         if fit.fits and fit.spare_bytes < 0:
             verdict = "fits, emptying the cache"
         offers, reserves = binary(fit.usable_bytes), binary(fit.reserved_bytes)
+        if fit.least_bytes is not None:
+            reserves = f"{binary(fit.least_bytes)} to {reserves}"
         spare = binary(fit.spare_bytes) if fit.spare_bytes >= 0 else "-"
         cells = [fit.card, offers, reserves, spare, verdict]
         cells += [f"{size:,}" if size else "none" for size in row.largest.values()]
@@ -336,6 +338,12 @@ def fits_section(fits: Fits) -> Section:
             "predicted: reserved is the most that torch.cuda.max_memory_reserved reads in two "
             "steps where memory is no limit; a step fits if torch's allocator gets through with "
             "what the card offers: its memory as torch sees it, less 0.5 GB for the context"
+        )
+    if any(row.fit.least_bytes is not None for row in fits.rows):
+        remarks.append(
+            "two figures: torch up to 2.13 composes attention with grouped heads of products, in "
+            "fp32 or with a mask; a later one has a kernel for it. To spare and the largest are "
+            "those of the larger figure. In bf16 without a mask there is one figure"
         )
     if fits.is_lower_bound:
         remarks.append("the workspace of some kernels is not known: a step reserves at least this")

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from accounting.activations import activation_bytes
 from accounting.models import GPT2_SMALL, LLAMA3_8B
-from meta_tests.prooflops.memory.predicting import OPTIMIZERS, few, wrapped
+from meta_tests.prooflops.memory.predicting import OPTIMIZERS, Grouped, few, wrapped
 from prooflops.memory import TrainingStep, fake_copy, predicted_memory
 from prooflops.memory.cuda.fake import can_fake_cuda
 
@@ -135,6 +135,8 @@ EFFICIENT = "efficient_attention_backward"
 MATH = "bmm"
 SEQUENCES, HEADS, QUERIES = 2, 4, 10
 ROWS = SEQUENCES * HEADS * QUERIES
+# Of memory-efficient attention: a number for each row, in blocks of 32.
+STATISTICS = SEQUENCES * HEADS * 32 * 4
 
 
 @pytest.mark.parametrize(
@@ -154,13 +156,35 @@ ROWS = SEQUENCES * HEADS * QUERIES
             4 * ROWS * 24 * 2 + ROWS * 4 + RANDOM_STATE_BYTES_OF_FLASH,
         ),
         (torch.bfloat16, {"width": 257}, MATH, None),
-        (torch.float32, {}, EFFICIENT, ROWS * 16 * 4 + 2 * 4 * 32 * 4),
+        (torch.float32, {}, EFFICIENT, ROWS * 16 * 4 + STATISTICS),
+        # A mask is kept as numbers, in rows of a multiple of 8.
+        (torch.float32, {"mask": torch.bool}, EFFICIENT, ROWS * 16 * 4 + STATISTICS + 10 * 16 * 4),
+        (torch.float32, {"mask": torch.float32}, EFFICIENT, None),
+        (torch.bfloat16, {"mask": torch.bool}, EFFICIENT, ROWS * 16 * 2 + STATISTICS + 10 * 16 * 2),
+        (torch.float32, {"kv_heads": 2}, MATH, None),
+        (torch.bfloat16, {"kv_heads": 2, "mask": torch.bool}, MATH, None),
     ],
 )
-def test_dtype_and_width_of_heads_decide_which_attention_takes_them(dtype, options, operator, kept):
+def test_dtype_mask_and_heads_decide_which_attention_takes_them(dtype, options, operator, kept):
     operators, bytes_kept = kept_by_attention(dtype, **options)
     assert operator in operators
     assert kept in (None, bytes_kept)
+
+
+def test_grouped_heads_in_fp32_are_composed_as_on_the_cpu_until_torch_has_a_kernel():
+    build, batch = partial(Grouped, 64, 12 * 16), torch.empty(2, 128, 64)
+    step = TrainingStep(build, batch, device="cuda", loss=torch.mean)
+    composed = step.predict(workspaces=False)
+    held = TrainingStep(build, batch, loss=torch.mean).measure()
+    for name in ("second forward", "second backward"):
+        got, should = composed.phases[name], held.phases[name]
+        assert (got.live_bytes, got.peak_bytes) == (should.live_bytes, should.peak_bytes), name
+    assert sum(composed.composed.values()) == 2
+    fused = step.predict(workspaces=False, groups_in_kernel=True)
+    assert not fused.composed
+    assert fused.phases["second backward"].live_bytes == held.phases["second backward"].live_bytes
+    scores_bytes = 2 * 8 * 128 * 128 * 4
+    assert composed.peak_bytes - fused.peak_bytes > 1.5 * scores_bytes
 
 
 @pytest.mark.parametrize(

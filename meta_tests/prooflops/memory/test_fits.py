@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from accounting.devices import usable_bytes
+from meta_tests.prooflops.memory.predicting import Grouped
 from prooflops.memory import TrainingStep
 from prooflops.memory.caching_allocator import CachingAllocator, OutOfMemory
 from prooflops.memory.cuda.fake import can_fake_cuda
@@ -69,6 +70,19 @@ def test_a_step_fits_that_gets_through_once_the_cache_is_emptied():
     assert fit.fits
     # Two times 6 GiB fit, three times do not.
     assert fit.largest == 2
+
+
+def test_what_a_later_torch_does_not_compose_has_two_figures():
+    step = TrainingStep(Grouped(64, 12 * 16).to("meta"), torch.empty(1, 16_384, 64), torch.mean)
+    found = fits(step, ["T4", "H100 SXM5 80GB"], largest_batch=False)
+    assert [(fit.fits, fit.may_fit) for fit in found] == [(False, True), (True, True)]
+    scores_bytes = 4 * 8 * 16_384**2
+    for fit in found:
+        assert fit.least_bytes < scores_bytes < 2 * scores_bytes < fit.reserved_bytes
+    (narrow,) = fits(
+        replace(step, build=step.build.bfloat16(), inputs=step.inputs.bfloat16()), ["T4"]
+    )
+    assert narrow.least_bytes is None
 
 
 def test_cards_with_the_same_kernels_share_predictions():

@@ -23,6 +23,13 @@ def scale():
 
 def table():
     return torch.nn.Embedding(2, 2), torch.zeros(1, dtype=torch.long)
+
+class Reading(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * x.sum().item()
+
+def reading(batch=2):
+    return Reading(1, 1), torch.ones(batch, 1)
 """
 REFUSED = {
     "--model few.py:scal": "did you mean 'scale'",
@@ -63,6 +70,7 @@ def runs(model_house):
     lines = {
         "variants": f"{of_docs[1]} --report=variants",
         "few": f"{few} --report=few",
+        "unanswered": "--model few.py:reading --fits --model-largest batch --report=unanswered",
         "stopped": f"{few} --report=stopped -p stops",
         "without": "--collect-only bench",
         **{line: line for line in REFUSED},
@@ -88,6 +96,16 @@ def test_the_variants_of_the_docs_have_a_time_and_their_largest_batch(model_hous
 def test_models_of_a_few_bytes_or_without_a_product_pass(runs):
     assert runs["few"].code == 0, runs["few"].output
     assert "2 passed" in runs["few"].output
+
+
+def test_a_question_without_an_answer_fails_the_run_in_its_last_lines(runs):
+    run = runs["unanswered"]
+    assert run.code == 1, run.output
+    assert "1 passed" in run.output
+    *_, largest, cards = run.output.rstrip().splitlines()
+    for line, question in (largest, "the largest batch"), (cards, "the cards that it fits on"):
+        assert line.startswith(f"NOT KNOWN for few.py:reading: {question}"), run.output
+        assert "not predicted: RuntimeError: the block reads values" in line
 
 
 def test_an_interrupted_run_keeps_its_figures_and_says_it_is_a_part(model_house, runs):

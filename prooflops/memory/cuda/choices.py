@@ -9,6 +9,7 @@ sdp_utils.cpp in its transformers/cuda (torch 2.13).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -23,13 +24,15 @@ from prooflops.memory.cuda.autocast import autocast_of_cuda
 
 CHOICES = {
     "scaled_dot_product_attention": "in 16 bits cuDNN's on compute capability 9 and 10, "
-    "else flash; memory-efficient in 32 bits, math in 64",
+    "else flash; memory-efficient in 32 bits and with a mask, math in 64, and where that kernel "
+    "would have to group heads",
     "dropout": "one kernel, which keeps a mask of bools",
     "rms_norm": "one kernel, which keeps its input and a reciprocal root per row; "
     "composed on a torch without it",
     "batch_norm": "cuDNN's from three dimensions on, except in bf16; else torch's own kernel",
     "optimizer": "foreach, where neither foreach nor fused is chosen",
 }
+COMPOSED_GROUPS = "scaled_dot_product_attention with grouped heads, in fp32 or with a mask"
 LOW_PRECISIONS = (torch.float16, torch.bfloat16)
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 # The largest width of a head that flash attention accepts, and cuDNN's.
@@ -39,6 +42,8 @@ CUDNN_HEAD_DIM = 128
 HEAD_ALIGNMENT = 8
 # Attention with heads whose rows are no multiple of it is composed of products.
 EFFICIENT_ALIGNMENT_BYTES = 16
+# The rows of a mask for memory-efficient attention begin at multiples of so many numbers.
+MASK_ALIGNMENT = 8
 # Major compute capabilities (Hopper, Blackwell) on which torch prefers cuDNN's attention.
 PREFER_CUDNN = (9, 10)
 # The largest batch that cuDNN's batch norm accepts in training.
@@ -46,9 +51,17 @@ CUDNN_NORM_BATCH = 880_801
 
 
 @contextmanager
-def choices_of_cuda(capability: tuple[int, int] | None, has_device: bool) -> Iterator[None]:
+def choices_of_cuda(
+    capability: tuple[int, int] | None,
+    has_device: bool,
+    composed_calls: Counter[str],
+    *,
+    groups_in_kernel: bool = False,
+) -> Iterator[None]:
     """Makes operators choose the same kernels for fake CUDA tensors as on a CUDA device.
 
+    Counts the calls that another release of torch does not compose: `groups_in_kernel` gives
+    grouped heads to the memory-efficient kernel, as torch does from 2.14 on.
     With a device torch chooses by itself. Recurrent layers are refused: torch's fake of them keeps
     nothing for the backward pass.
     """
@@ -60,7 +73,9 @@ def choices_of_cuda(capability: tuple[int, int] | None, has_device: bool) -> Ite
     if not has_device:
         prefers_cudnn = capability is not None and capability[0] in PREFER_CUDNN
         chosen |= {
-            "scaled_dot_product_attention": partial(_attention, prefers_cudnn),
+            "scaled_dot_product_attention": partial(
+                _attention, prefers_cudnn, groups_in_kernel, composed_calls
+            ),
             "dropout": _dropout,
             "rms_norm": _rms_norm,
             "batch_norm": _batch_norm,
@@ -157,6 +172,8 @@ def _batch_norm(
 
 def _attention(
     prefers_cudnn: bool,
+    groups_in_kernel: bool,
+    composed_calls: Counter[str],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -172,19 +189,25 @@ def _attention(
     is_low = query.dtype in LOW_PRECISIONS
     widths = {part.shape[-1] for part in given}
     is_batch = query.dim() == 4
-    if prefers_cudnn and is_batch and is_low and _fits_cudnn(widths):
-        return _cudnn(given, attn_mask, dropout_p, is_causal)
+    is_grouped = is_batch and query.shape[1] != key.shape[1]
+    takes_heads = enable_gqa or not is_grouped
+    if prefers_cudnn and is_batch and is_low and takes_heads and _fits_cudnn(widths):
+        return _cudnn(given, _additive(attn_mask, query), dropout_p, is_causal)
     one_width = len(widths) == 1 and max(widths) <= FLASH_HEAD_DIM
-    uses_flash = is_batch and is_low and attn_mask is None and one_width
+    uses_flash = is_batch and is_low and takes_heads and attn_mask is None and one_width
     if uses_flash and torch._C._get_flash_sdp_enabled():
         return _flash(given, dropout_p, is_causal)
+    mask = _additive(attn_mask, query)
     row_bytes = [width * query.element_size() for width in widths]
     is_aligned = not any(size % EFFICIENT_ALIGNMENT_BYTES for size in row_bytes)
     uses_efficient = is_batch and is_aligned and query.dtype != torch.float64
     if uses_efficient and torch._C._get_mem_efficient_sdp_enabled():
-        return _efficient(given, attn_mask, dropout_p, is_causal)
+        if is_grouped and not groups_in_kernel:
+            composed_calls[COMPOSED_GROUPS] += 1
+        else:
+            return _efficient(given, mask, dropout_p, is_causal)
     attend = torch.ops.aten._scaled_dot_product_attention_math
-    out = attend(*given, attn_mask, dropout_p, is_causal, enable_gqa=enable_gqa)
+    out = attend(*given, mask, dropout_p, is_causal, enable_gqa=enable_gqa)
     return out[0]  # type: ignore[no-any-return]
 
 
@@ -216,12 +239,51 @@ def _flash(given: Parts, dropout: float, is_causal: bool) -> Tensor:
 
 
 def _efficient(given: Parts, mask: Tensor | None, dropout: float, is_causal: bool) -> Tensor:
-    if mask is not None or given[0].shape[1] != given[1].shape[1]:
-        raise RuntimeError(
-            "attention on CUDA with a mask, or grouped in 32 bits, differs from release to "
-            "release of torch: use is_causal instead of a mask, choose "
-            "sdpa_kernel(SDPBackend.MATH), or measure it on a GPU"
-        )
-    attend = torch.ops.aten._scaled_dot_product_efficient_attention
-    out = attend(*given, None, _trains(given), dropout, is_causal)
+    options = _aligned(mask, *given[:2]), _trains(given), dropout, is_causal
+    if given[0].shape[1] != given[1].shape[1]:
+        return _Grouped.apply(*given, *options)  # type: ignore[no-any-return,no-untyped-call]
+    out = torch.ops.aten._scaled_dot_product_efficient_attention(*given, *options)
     return out[0]  # type: ignore[no-any-return]
+
+
+class _Grouped(torch.autograd.Function):
+    """Grouped heads in one kernel, whose gradients of keys and values are summed by group.
+
+    Source: the pull request 191085 of torch, July 2026; not compared with a card.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        out, *saved = torch.ops.aten._scaled_dot_product_efficient_attention(*given)
+        query, key, value, mask, _, *ctx.options = given
+        ctx.save_for_backward(query, key, value, mask, out, *saved)
+        return out  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        dropout, is_causal = ctx.options
+        attend = torch.ops.aten._scaled_dot_product_efficient_attention_backward
+        wanted = [*ctx.needs_input_grad[:4]]
+        found = attend(gradient, *ctx.saved_tensors, dropout, wanted, is_causal)
+        of_query, *of_heads, of_mask = found
+        heads = ctx.saved_tensors[1].shape[1]
+        summed = [each.unflatten(1, (heads, -1)).sum(2) for each in of_heads]
+        return of_query, *summed, of_mask, None, None, None
+
+
+def _additive(mask: Tensor | None, query: Tensor) -> Tensor | None:
+    """A mask of bools as the number that is added to each score."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    added = torch.zeros((), dtype=query.dtype, device=query.device)
+    return torch.where(mask.logical_not(), float("-inf"), added)
+
+
+def _aligned(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """A mask with rows as the kernel reads them, the same for all heads where it is."""
+    if mask is None:
+        return None
+    if mask.stride(-1) != 1 or any(step % MASK_ALIGNMENT for step in mask.stride()[:-1]):
+        width = mask.shape[-1]
+        mask = functional.pad(mask, (0, MASK_ALIGNMENT - width % MASK_ALIGNMENT))[..., :width]
+    return mask.expand(*query.shape[:3], key.shape[2])

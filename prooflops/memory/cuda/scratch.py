@@ -125,6 +125,18 @@ def softmax(given: Given) -> tuple[int, ...]:
     return _copies(given["self"])
 
 
+@of("_safe_softmax")
+def safe_softmax(given: Given) -> tuple[int, ...]:
+    """A bool for each number and each row, and a zero for the rows that are masked whole.
+
+    Torch composes it of operators that it does not dispatch.
+    Source: _safe_softmax in transformers/attention.cpp (torch 2.13), and its calls on the CPU.
+    """
+    numbers = given["self"]
+    rows = numbers.numel() // max(1, numbers.shape[given["dim"]])
+    return (*_copies(numbers), numbers.numel(), rows, numbers.element_size())
+
+
 @of("_softmax_backward_data", "_log_softmax_backward_data")
 def softmax_backward(given: Given) -> tuple[int, ...]:
     return _copies(given["grad_output"], given["output"])
