@@ -311,6 +311,8 @@ def of_row(row: Any) -> tuple[str, str, dict[str, Any]]:
     """The line of one kind of training on one card."""
     fit, batch, longest = row.fit, row.largest["batch"], row.largest["sequence"]
     shown = f"one sequence reserves {with_unit(fit.reserved_bytes, 'B')}"
+    if fit.least_bytes is not None:
+        shown = f"{shown}, {with_unit(fit.least_bytes, 'B')} in a torch that groups heads,"
     shown += f" of {with_unit(fit.usable_bytes, 'B')}; "
     shown += f"largest batch {batch:,}, " if batch else "not even one fits; "
     shown += f"longest sequence {longest:,}" if longest else "none is short enough"
