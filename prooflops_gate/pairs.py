@@ -17,6 +17,7 @@ from prooflops_gate.instruments import Measured, measured_in
 from prooflops_gate.instruments.instructions import apart
 from prooflops_gate.instruments.pace import FIRST
 from prooflops_gate.machine import limits
+from prooflops_gate.origins import check_origins
 from prooflops_gate.question import Question
 from prooflops_gate.selection import files_of
 from prooflops_gate.task import Layout, Pair, Replicate, ReplicateFailed, Side, Task
@@ -53,7 +54,7 @@ class Pairs:
         )
         pair = self.sample(task, question.targets)
         if question.asked:
-            sides.check_origins(pair, self.here.root, question.asked)
+            check_origins(pair, self.here.root, question.asked)
         return pair
 
     def sample(self, task: Task, targets: Sequence[str] | None = None) -> Pair:

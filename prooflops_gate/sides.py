@@ -3,8 +3,7 @@
 Another interpreter, another checkout, or a git revision.
 
 Its processes must import *its* code. They start in its folder, with it (and its `src`) first on the
-path, before an installed or editable copy. Their imports are checked afterwards, and this side's
-code there is refused.
+path, before an installed or editable copy. Their imports are checked afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import pytest
 from prooflops_gate import git
 from prooflops_gate.process import Processes
 from prooflops_gate.revision import Revision, meant, shallow
-from prooflops_gate.task import Pair, Replicate, Side
+from prooflops_gate.task import Side
 
 # The files of compiled code.
 BUILT = ("*.so", "*.pyd", "*.dylib")
@@ -193,46 +192,3 @@ def targets(config: pytest.Config, other: Side) -> list[str]:
 def existing(files: Sequence[str], side: Side) -> list[str]:
     """Those files that this side has."""
     return [file for file in dict.fromkeys(files) if (side.root / file).exists()]
-
-
-def check_origins(pair: Pair, root: Path, asked: str) -> None:
-    """Refuses a comparison in which the other side ran this side's code, or either ran an installed
-    copy of it.
-    """
-    before, after = pair
-    if before.side.root == after.side.root:
-        if before.prefix == after.prefix:
-            same = "both sides are the same (--gate-noise-floor is for that)"
-            raise pytest.UsageError(f"{asked}: {same}")
-        return
-    roots = [git.repository_of(side.root) or side.root for side in (before.side, after.side)]
-    if roots[0] == roots[1]:
-        # Two folders of one repository.
-        roots = [before.side.root, after.side.root]
-    theirs, ours = (each.resolve() for each in roots)
-    for done, own, foreign in ((before, theirs, ours), (after, ours, theirs)):
-        for name, file in done.modules.items():
-            if _is_foreign(Path(file), foreign, own, Path(done.prefix)):
-                raise pytest.UsageError(
-                    f"{asked}: {done.side.label} (in {done.side.root}) imported {name} from {file},"
-                    " which is the other side's: both would run the same code; see PYTHONPATH"
-                )
-    theirs_built, ours_built = _built(before), _built(after)
-    if before.side.fresh and ours_built and not theirs_built:
-        raise pytest.UsageError(
-            f"{asked}: this side imported the built extension {ours_built[0]}, which a checkout of "
-            f"a revision lacks: other code would be compared; {BUILD_IT}"
-        )
-    if not before.modules and not after.modules:
-        raise pytest.UsageError(f"{asked}: neither side imported anything from {root}")
-
-
-def _is_foreign(file: Path, foreign: Path, own: Path, prefix: Path) -> bool:
-    """Whether a file is the other side's: interpreters may lie within a checkout."""
-    is_own = file.is_relative_to(own) or file.is_relative_to(prefix)
-    return file.is_relative_to(foreign) and not is_own
-
-
-def _built(done: Replicate) -> list[str]:
-    """The compiled modules that a process imported."""
-    return [file for file in done.modules.values() if file.endswith((".so", ".pyd"))]

@@ -110,7 +110,8 @@ class Replicate:
     """One ended process and what it left.
 
     `record` is pytest-benchmark's JSON with this project's part. `modules` are the files of what it
-    imported, without site-packages and the standard library; `collected` the benchmarks it found.
+    imported without the standard library, and of the shared libraries that it has mapped;
+    `collected` the benchmarks it found.
     `calls` holds per test the seconds of its call, and whether its pace is fixed. `wall_s` leaves
     out the turns of others, `start_cpu_s` is the CPU time of start, imports, collection and
     fixtures. The last three are there where it counted: instructions, bytecodes by function,

@@ -103,7 +103,9 @@ def test_a_record_has_what_the_gate_compares_with_and_without_the_package(childr
     assert benchmark["stats"]["min"] > 0
     assert "contended" in benchmark["extra_info"]["contention"]
     assert {report["nodeid"] for report in done.reports} == {"test_it.py::test_timed"}
-    assert "test_it" in done.modules
+    assert {"test_it", "numpy"} <= done.modules.keys()
+    assert any(re.match(r"lib.*\.so", name) for name in done.modules), "mapped by numpy"
+    assert "json" not in done.modules, "Python's own"
     assert not [name for name in done.modules if name.startswith("prooflops_gate")], (
         "the gate's own are no code of it"
     )

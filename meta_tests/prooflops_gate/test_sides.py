@@ -9,7 +9,7 @@ import pytest
 from meta_tests.prooflops_gate.foreign_repo import run_git
 from prooflops_gate import sides
 from prooflops_gate.revision import Revision
-from prooflops_gate.task import Pair, Replicate, Side
+from prooflops_gate.task import Side
 
 SAME = "both sides are the same"
 
@@ -33,38 +33,6 @@ def config(root, *arguments):
     return SimpleNamespace(
         rootpath=root, args=arguments, invocation_params=SimpleNamespace(dir=root)
     )
-
-
-def test_a_side_that_ran_the_others_code_is_refused(foreign, tmp_path):
-    there = tmp_path / "there"
-
-    def ran(root, *files, prefix="/usr"):
-        modules = {f"m{index}": str(file) for index, file in enumerate(files)}
-        return Replicate(Side("b", "python", root), {}, prefix, modules, [], {}, 1.0)
-
-    asked = "--gate-versus ../there"
-    ours, theirs = foreign / "work.py", there / "work.py"
-    a, b = foreign / "a", foreign / "b"
-    for folder in (a, b):
-        folder.mkdir()
-    for before, after in (
-        (ran(there, theirs), ran(foreign, ours)),
-        (ran(there), ran(foreign, ours)),
-        (ran(foreign, ours), ran(foreign, ours, prefix="/other")),
-        (ran(a, a / "m"), ran(b, ours)),
-        # An interpreter within this checkout.
-        (ran(there, theirs, ours, prefix=str(foreign)), ran(foreign, ours)),
-    ):
-        sides.check_origins(Pair(before, after), foreign, asked)
-    for before, after, why in (
-        (ran(foreign, ours), ran(foreign, ours), SAME),
-        (ran(there, theirs, ours), ran(foreign, ours), f"imported m1 from {ours}, which is the"),
-        (ran(there, theirs), ran(foreign, theirs), f"imported m0 from {theirs}"),
-        (ran(a, b / "m"), ran(b), "imported m0"),
-        (ran(there), ran(foreign), f"neither side imported anything from {foreign}"),
-    ):
-        with pytest.raises(pytest.UsageError, match=f"^{asked}: .*{why}"):
-            sides.check_origins(Pair(before, after), foreign, asked)
 
 
 def test_a_checkout_has_what_a_build_wrote_beside_tracked_files(foreign, tmp_path):

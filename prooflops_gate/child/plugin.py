@@ -13,6 +13,7 @@ import atexit
 import json
 import logging
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Generator
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from prooflops_gate.child import turns
 from prooflops_gate.child.callgrind import InstructionCounter
 from prooflops_gate.child.calls import instrument
 from prooflops_gate.child.repeats import Repeats, runs_in
@@ -324,20 +326,30 @@ def name_benchmarks(benchmarks: list[dict[str, Any]]) -> None:
 
 
 def modules() -> dict[str, str]:
-    """The file of every imported module that is the project's own.
+    """The file of every imported module, and of every shared library beside these, by its name.
 
-    Modules of site-packages, of the standard library and of this package are left out.
+    The standard library and this package are left out.
     """
-    library, linked = str(Path(os.__file__).resolve().parent), f"{__name__.partition('.')[0]}."
-    found = {}
+    linked = f"{__name__.partition('.')[0]}."
+    found, files = dict[str, str](), set[str]()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or "site-packages" in file:
+        if not isinstance(file, str):
             continue
-        real = os.path.realpath(file)
-        if not f"{name}.".startswith(linked) and not real.startswith(library):
-            found[name] = real
+        files |= {file, os.path.realpath(file)} if file.endswith((".so", ".pyd")) else {file}
+        if not f"{name}.".startswith(linked) and not is_standard(file):
+            found[name] = os.path.abspath(file)
+    for file in turns.mapped():
+        if re.search(r"\.so[.\d]*$", file) and file not in files and not is_standard(file):
+            found.setdefault(os.path.basename(file), file)
     return found
+
+
+def is_standard(file: str) -> bool:
+    """Whether a file is of Python's standard library, which may hold site-packages."""
+    library = os.path.dirname(os.__file__)
+    places = (library, os.path.realpath(library))
+    return file.startswith(places) and "-packages" not in file
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)

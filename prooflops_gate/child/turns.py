@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from prooflops_gate.machine import cpu
 from prooflops_gate.unpatched import resource, time
 
 # "my next test", "my end", and the answer.
@@ -93,19 +94,23 @@ def _let_go(channel: socket.socket) -> None:
         channel.sendall(GO)
 
 
+def mapped() -> list[str]:
+    """The files in this process's memory; none where the system does not say."""
+    lines = cpu.text(MAPPED).splitlines()
+    words = (line.split(maxsplit=5) for line in lines)
+    return sorted({each[5] for each in words if len(each) > 5})
+
+
 def footprint() -> dict[str, Any]:
     """What this process needs: `peak_bytes`, an accelerator's `driver`, packages `by_features`.
 
     The driver is empty where none is loaded, and None where the system does not say.
     """
-    try:
-        mapped = MAPPED.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        mapped = ""
+    files = " ".join(mapped())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if resource else 0
     return {
         "peak_bytes": peak * (1 if sys.platform == "darwin" else 1024),
-        "driver": next((name for name in DRIVERS if name in mapped), "" if mapped else None),
+        "driver": next((name for name in DRIVERS if name in files), "" if files else None),
         "by_features": [name for name in BY_FEATURES if name in sys.modules],
     }
 
