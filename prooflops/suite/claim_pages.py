@@ -35,8 +35,8 @@ INDEX = """
 Each claim is stated once, as it circulates, with a verdict and the tests that settle it:
 
 - **holds**, or **holds if** the condition beside it is met;
-- **corrected**: wrong as it is commonly stated; the true statement stands beside it;
-- **slip of one account**: a slip of the tongue or pen, with what is true;
+- **corrected**: wrong as it is commonly stated, or a slip of one account; the true statement stands
+  beside it;
 - *on record*: a sourced fact that no machine can settle.
 
 [Common claims that are wrong, corrected](corrected.md) is the shortest way in.

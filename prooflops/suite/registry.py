@@ -137,8 +137,7 @@ class Claim(TypedRow):
         """The verdict where all tests of the claim pass, with its condition or correction."""
         if self.written == "holds-if":
             return f"holds if {self.condition}"
-        word = "slip of one account" if self.written == "slip" else "corrected"
-        return f"{word}: {self.correction}" if self.correction else "holds"
+        return f"corrected: {self.correction}" if self.correction else "holds"
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from prooflops_gate.console.tables import markdown_table, visible
-from prooflops_gate.page.escape import markdown_text
+from prooflops_gate.page.escape import inline, markdown_text
 from prooflops_gate.page.section import Bar, Headline, Page, Section
 
 CUT = "**Cut here:** the pages beside this one have the rest."
 BAR_HEAD = ["figure", "measured", "share", "verdict", "floor, and what healthy devices reach"]
-# Characters of a cell of a short page, and of the facts of a part in a folded table: the HTML page
-# has all.
+# Characters of a cell of a short page: the HTML page has all.
 LONGEST_CELL = 300
-LONGEST_FACTS = 160
 
 
 def markdown(page: Page, *, largest_bytes: int | None = None) -> str:
@@ -59,7 +57,7 @@ def _section(section: Section, level: int, *, is_short: bool) -> Iterator[str]:
     if section.is_empty:
         yield from (section.absent, "")
     elif section.is_folded and not is_short:
-        yield from (f"<details><summary>Show {section.size:,}</summary>", "")
+        yield from _opened(f"Show {section.size:,}")
         yield from _content(section, level, is_short=is_short)
         yield from ("</details>", "")
     else:
@@ -70,9 +68,7 @@ def _content(section: Section, level: int, *, is_short: bool) -> Iterator[str]:
     if section.bars:
         yield from (*markdown_table([BAR_HEAD, *map(_bar, section.bars)]), "")
     if section.rows and not section.has_head:
-        yield from _list(
-            f"{markdown_text(name)}: {markdown_text(value)}" for name, value in section.rows
-        )
+        yield from _list(f"{markdown_text(name)}: {_joined(value)}" for name, value in section.rows)
     elif section.rows and not (is_short and section.plot):
         yield from (*table(section.rows, LONGEST_CELL if is_short else None), "")
     yield from _list(markdown_text(each) for each in section.remarks)
@@ -90,25 +86,27 @@ def _is_a_row(part: Section) -> bool:
 
 
 def _topics(topics: Sequence[Section], *, is_short: bool) -> Iterator[str]:
-    """Groups of marked parts, each group as a folded table."""
+    """Groups of marked parts: each group folded, and in it each part with its facts."""
     for topic in topics:
         if is_short or not topic.parts:
             continue
-        rows = [["name", "", "statement", "facts"]]
+        yield from _opened(f"{inline(topic.title)}: {len(topic.parts)}")
         for part in topic.parts:
-            own = [(name, value) for name, value in part.rows if value != f"`{part.anchor}`"]
-            facts = "; ".join(f"{name}: {value}" for name, value in own)
-            mark = part.mark.word if part.mark else ""
-            rows.append([f"`{part.anchor}`", mark, part.title, facts[:LONGEST_FACTS]])
-        summary = f"{markdown_text(topic.title)}: {len(topic.parts)}"
-        yield from (
-            f"<details><summary>{summary}</summary>",
-            "",
-            *table(rows),
-            "",
-            "</details>",
-            "",
-        )
+            mark = f"{inline(part.mark.word)}: " if part.mark else ""
+            yield from _opened(f"{inline(f'`{part.anchor}`')} {mark}{inline(part.title)}")
+            own = [row for row in part.rows if row[1] != f"`{part.anchor}`"]
+            yield from _list(f"{markdown_text(name)}: {_joined(value)}" for name, value in own)
+            yield from ("</details>", "")
+        yield from ("</details>", "")
+
+
+def _opened(summary: str) -> tuple[str, str]:
+    """The head of a fold. Markdown is not interpreted in it."""
+    return f"<details><summary>{summary}</summary>", ""
+
+
+def _joined(value: str) -> str:
+    return markdown_text("; ".join(value.splitlines()))
 
 
 def _bar(bar: Bar) -> list[str]:

@@ -47,7 +47,27 @@ def report_of_file(file: EvidenceFile) -> RunReport:
 def page_of_file(file: EvidenceFile, report: RunReport) -> Page:
     """The page of the run, and what a run does not say: slices, red tests, those never reached."""
     page = page_of(report)
-    return replace(page, sections=[*page.sections, tests_section(file)])
+    own = [since_section(file, report), tests_section(file)]
+    return replace(page, sections=[*page.sections, *own])
+
+
+def since_section(file: EvidenceFile, report: RunReport) -> Section:
+    """The claims that a whole run does not have, because they were stated after it."""
+    checked = {each.id for each in report.claims}
+    is_whole = not (file.partial or file.plan.get("selection") or report.partial)
+    younger = [
+        [f"`{claim.id}`", claim.statement, claim.verdict_as_written]
+        for claim in results.registry_here().claims.values()
+        if is_whole and claim.id not in checked
+    ]
+    return Section(
+        "Claims since this run",
+        [["claim", "statement", "verdict as written"], *younger] if younger else (),
+        answer=f"{many(len(younger), 'claim')} of the registry, stated after this run, not checked "
+        "by it. Statements, conditions and corrections on this page are those of today.",
+        anchor="since",
+        is_folded=True,
+    )
 
 
 def tests_section(file: EvidenceFile) -> Section:

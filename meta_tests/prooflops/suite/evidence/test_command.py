@@ -147,7 +147,7 @@ def test_the_page_and_the_index_are_made_of_the_file_alone(story):
     words = {claim: verdict for claim, (verdict, _) in verdicts["verdicts"].items()}
     assert list(words.values()) == ["holds", "error", "error", "FAILS", "error"], words
     page = story.file.path.with_suffix(".md").read_text()
-    assert all(f"| `{claim}` |" in page for claim in words)
+    assert all(f"<code>{claim}</code> {verdict}: " in page for claim, verdict in words.items())
     assert "commit unknown" in page
     assert "one is not two" in page
     assert "[last](last.md)" in (story.file.path.parent / "README.md").read_text()

@@ -9,9 +9,11 @@ from meta_tests.conftest import ROOT
 from meta_tests.contradictions import contradictions
 from prooflops.suite.evidence.file import EvidenceFile
 from prooflops.suite.evidence.page import page_of_file, report_of_file
+from prooflops.suite.evidence.results import registry_here
 from prooflops.suite.page import delivery
 from prooflops.suite.page.highlights import unusual
 from prooflops.suite.page.page import headline
+from prooflops_gate.page.escape import markdown_text
 from prooflops_gate.page.markdown import markdown
 
 KEPT = sorted((ROOT / "results").glob("*.jsonl"))
@@ -37,12 +39,38 @@ def test_a_healthy_h200_delivers_and_nothing_false_is_said_of_it(h200):
     assert "15 of 196 benchmarks spread too widely" in said
 
 
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
-def test_a_kept_page_says_what_its_evidence_says(path):
-    file = EvidenceFile(path)
-    fresh = markdown(page_of_file(file, report_of_file(file))).partition(OF_THE_REGISTRY)[0]
-    kept = path.with_suffix(".md").read_text(encoding="utf-8").partition(OF_THE_REGISTRY)[0]
-    assert kept == fresh, "write it anew: make evidence ARGS=--index"
+@pytest.fixture(scope="module", params=KEPT, ids=lambda path: path.stem)
+def kept(request):
+    """A file of evidence, its report, and the page that is made of it today."""
+    file = EvidenceFile(request.param)
+    report = report_of_file(file)
+    return request.param, report, markdown(page_of_file(file, report))
+
+
+def test_a_kept_page_says_what_its_evidence_says(kept):
+    path, _, page = kept
+    written = path.with_suffix(".md").read_text(encoding="utf-8")
+    before, _, _ = page.partition(OF_THE_REGISTRY)
+    assert written.partition(OF_THE_REGISTRY)[0] == before, (
+        "write it anew: make evidence ARGS=--index"
+    )
+
+
+def test_a_page_has_the_whole_text_of_each_claim_and_those_younger_than_its_run(kept):
+    _, report, page = kept
+    checked = {each.id: each.claim for each in report.claims}
+    younger = [claim for claim in registry_here().claims.values() if claim.id not in checked]
+    texts = [(each.id, part) for each in younger for part in (each.statement, each.condition)]
+    texts += [
+        (each.id, part)
+        for each in checked.values()
+        for part in (each.condition, each.correction, each.note)
+    ]
+    lacking = [(claim, part) for claim, part in texts if markdown_text(part) not in page]
+    assert not lacking
+    _, _, since = page.partition("## Claims since this run")
+    listed = re.findall(r"^\| `(\w+\.[\w.-]+)` \|", since, re.MULTILINE)
+    assert listed == [claim.id for claim in younger]
 
 
 def test_its_six_red_tests_stand_apart_as_errors_of_the_suite(h200):
