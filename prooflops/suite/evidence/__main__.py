@@ -31,6 +31,7 @@ from prooflops.suite.evidence.file import EvidenceFile, machine_of, new_file
 from prooflops.suite_root import SUITE_ROOT
 from prooflops_gate import cleanup_process
 from prooflops_gate.git import commit_named, repository_of
+from prooflops_gate.machine import limits
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"
@@ -48,8 +49,9 @@ STOPPED = (
     pytest.ExitCode.INTERNAL_ERROR,
     pytest.ExitCode.USAGE_ERROR,
 )
-# A worker needs up to 2 GiB, and all share the card.
-MOST_WORKERS = "8"
+# All workers share the card.
+MOST_WORKERS = 8
+LARGEST_WORKER_BYTES = 2 * 2**30
 # Given "--report /folder", pytest looks for conftest.py in that folder, so plugins are named.
 PLUGINS = ("no:cacheprovider", "no:faulthandler", "prooflops_gate.plugin", "prooflops.plugin")
 # What pytest does itself, without running tests in this process or in its own way.
@@ -283,7 +285,12 @@ def words_for_workers(file: EvidenceFile, number: str, arguments: Sequence[str])
     is_narrowed = any(name in ("--claim", "-k") or "::" in name for name in names)
     if is_done or is_narrowed or number == "0" or not find_spec("xdist"):
         return []
-    return ["-n", number, "--maxprocesses", MOST_WORKERS, "--dist", "worksteal"]
+    most = MOST_WORKERS
+    if number == "auto":
+        free_bytes = limits.free_bytes()
+        fitting = most if free_bytes is None else free_bytes // LARGEST_WORKER_BYTES
+        most = max(1, min(most, limits.usable_cores(), fitting))
+    return ["-n", number, "--maxprocesses", str(most), "--dist", "worksteal"]
 
 
 def run_pytest(

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from subprocess import PIPE, STDOUT
+from types import SimpleNamespace
 
 import pytest
 
 from meta_tests.conftest import House, child_environment, new_house
-from prooflops.suite.evidence.__main__ import KEPT_RUNS, remove_old_runs
+from prooflops.suite.evidence.__main__ import KEPT_RUNS, remove_old_runs, words_for_workers
 from prooflops.suite.evidence.file import EvidenceFile
+from prooflops_gate.machine import limits
 
 TESTS = """
 import os, signal, time
@@ -180,6 +182,17 @@ def test_refusals(story, tmp_path, golden):
     for name, path in {**names, "clone": story.clone.root}.items():
         text = text.replace(str(path), f"<{name}>")
     golden("run_refusals", re.sub(r"torch [^)]*", "torch <version>", text))
+
+
+@pytest.mark.parametrize(
+    ("cores", "free_gib", "most"), [(64, 100, 8), (3, 100, 3), (64, 5, 2), (64, 0, 1)]
+)
+def test_workers_keep_within_the_memory_and_the_cores(cores, free_gib, most, monkeypatch):
+    pytest.importorskip("xdist")
+    monkeypatch.setattr(limits, "usable_cores", lambda: cores)
+    monkeypatch.setattr(limits, "free_bytes", lambda: free_gib * 2**30)
+    words = words_for_workers(SimpleNamespace(plan=None), "auto", [])
+    assert words[:4] == ["-n", "auto", "--maxprocesses", str(most)]
 
 
 def test_old_runs_are_removed_but_for_one_in_use(tmp_path):
