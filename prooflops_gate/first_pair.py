@@ -70,9 +70,11 @@ def seen_in(question: Question, pair: Pair, took_s: float) -> FirstPair:
 
 
 def refuse_nothing_in_common(question: Question, rows: Sequence[Row], notes: Sequence[str]) -> None:
-    """Raises UsageError where only one side has each benchmark, so that no row can fail."""
-    is_one_sided = all(row.verdict in ("GONE", "NEW") for row in rows)
-    if is_one_sided and (rows or any(notes)):
+    """Raises UsageError where only one side has each benchmark, and none of them fails for that."""
+    settings, passing = question.settings, ["GONE", "NEW"]
+    if not (settings.gate and settings.missing_fails):
+        passing.append("MISSING")
+    if (rows or any(notes)) and all(row.verdict in passing for row in rows):
         named = (joined(f"{row.name} is {row.verdict}", row.note) for row in rows[:MOST_NAMED])
         nothing = f"{question.asked}: no benchmark ran on both sides: nothing can be compared"
         raise pytest.UsageError("\n".join(filter(None, (nothing, *named, *notes))))

@@ -64,7 +64,8 @@ def why_none(root: Path) -> str:
         done = run(root, "rev-parse")
     except OSError:
         return "git is not installed"
-    return done.stderr.partition("\n")[0]
+    given = "; GIT_DIR is set, and is not read" if "GIT_DIR" in os.environ else ""
+    return done.stderr.partition("\n")[0] + given
 
 
 def commit_named(root: Path, text: str) -> str | None:

@@ -230,6 +230,10 @@ def test_skips(benchmark):
         pytest.skip("data/in.bin is not there")
     benchmark(work.busy)
 """
+NOT_RUN = """
+if False:
+    def test_stays(benchmark): ...
+"""
 UNTRACKED = "A checkout of a revision has no data/in.bin, which git does not track: prepare a"
 
 
@@ -247,9 +251,10 @@ def test_what_a_benchmark_misses_there_is_named_and_nothing_in_common_is_no_gree
     assert done.output.count(UNTRACKED) == 1, done.output
     for words, why in (
         ("-k opens", f"test_more.py::test_opens is NEW; it fails on the other side: .*{UNTRACKED}"),
-        ("-k renamed", "test_renamed is NEW\n"),
+        ("-k renamed", "test_renamed_that_stays is NEW\n"),
+        ("-k stays -o gate_missing=report", "test_stays is MISSING; it did not run\n"),
     ):
-        renamed = NEEDING_DATA.replace("test_stays", "test_renamed")
+        renamed = NEEDING_DATA.replace("test_stays", "test_renamed_that_stays") + NOT_RUN
         (foreign / "test_more.py").write_text(renamed)
         done = run(foreign, "test_more.py", *words.split(), *VERSUS_HEAD)
         assert done.code == 4, done.output
