@@ -54,7 +54,7 @@ def a_copy_from_pinned_memory_holds_the_host(copy, target, source, non_blocking=
 
 
 @fault(
-    "device.cpu-too-slow",
+    "device.cpu-too-slow mfu.lecture-product-here",
     instead_of="meta_tests.card.card.Card.kernel_s",
     options=ON_CARD,
 )
