@@ -41,7 +41,8 @@ Each claim is stated once, as it circulates, with a verdict and the tests that s
 
 [Common claims that are wrong, corrected](corrected.md) is the shortest way in.
 `pytest --claims=WORD` searches all claims in the terminal, `pytest --claim=ID` runs the tests of
-one; [depth.md](depth.md) says how deeply they test.
+one; [depth.md](depth.md) says how deeply they test. [The lecture's code](../lecture-code.md) has a
+verdict for each block.
 """
 CLAIMS_HEAD = ["claim", "statement", "verdict as written"]
 # The names of test functions by the path of their file in the repository.
@@ -108,16 +109,18 @@ def pages(registry: Registry, tests: Mapping[str, Tests]) -> dict[str, list[str]
 
 def index(registry: Registry) -> Iterator[str]:
     yield from ("# All claims", INDEX)
-    topics = [[f"[{topic}](#{topic})", subjects(topic)] for topic in registry.topics]
-    yield from (*markdown_table([["topic", "claims about"], *topics]), "")
     yield from ("The accounts of the lecture, each in its own order:", "")
     for key in registry.accounts:
         title = markdown_text(registry.sources[key].title)
         number = len([*claims_citing(registry, key)])
         yield f"- [{title}]({key}.md): {many(number, 'claim')}"
     yield from (f"- [All other documents]({DOCUMENTS}.md) that the claims cite", "")
+    topics = [[f"[{topic}](#{topic})", subjects(topic)] for topic in registry.topics]
+    yield from (*markdown_table([["topic", "claims about"], *topics]), "")
     for topic in registry.topics:
-        rows = [[*row(claim)[:-1], verdict(claim)[0]] for claim in of_topic(registry, topic)]
+        rows = [
+            [*row(claim)[:-1], "".join(verdict(claim)[::2])] for claim in of_topic(registry, topic)
+        ]
         yield from (f"## [{topic}]({topic}.md)", "")
         yield from (*markdown_table([CLAIMS_HEAD, *rows]), "")
 
@@ -147,8 +150,8 @@ def documents(registry: Registry) -> Iterator[str]:
 def entry(registry: Registry, claim: Claim, tests: Tests) -> Iterator[str]:
     """All that the registry says of a claim, and its tests."""
     yield from (f"## `{claim.id}`", "", linked(registry, claim.statement), "")
-    word, rest = verdict(claim)
-    yield f"- {word}{linked(registry, rest)}"
+    word, rest, on_record = verdict(claim)
+    yield f"- {word}{linked(registry, rest)}{on_record}"
     if claim.note:
         yield f"- note: {linked(registry, claim.note)}"
     if claim.needs:
@@ -189,16 +192,17 @@ def claims_citing(registry: Registry, key: str) -> Iterator[tuple[Claim, str]]:
 
 
 def row(claim: Claim) -> list[str]:
-    word, rest = verdict(claim)
-    return [link(claim), markdown_text(claim.statement), f"{word}{markdown_text(rest)}"]
+    word, rest, on_record = verdict(claim)
+    cell = f"{word}{markdown_text(rest)}{on_record}"
+    return [link(claim), markdown_text(claim.statement), cell]
 
 
-def verdict(claim: Claim) -> tuple[str, str]:
-    """The word of the verdict as written, and the condition or correction behind it."""
-    rest = f" {claim.condition}" * bool(claim.condition) or f": {claim.correction}"
+def verdict(claim: Claim) -> tuple[str, str, str]:
+    """The word of the verdict as written, its condition or correction, and whether on record."""
+    rest = f": {claim.correction}" if claim.correction else f" {claim.condition}".rstrip()
     word = claim.verdict_as_written.removesuffix(rest)
-    on_record = ", *on record*" if claim.on_record else ""
-    return f"**{word}**{on_record}", rest.removesuffix(": ")
+    on_record = " (*on record*)" if claim.on_record else ""
+    return f"**{word}**", rest, on_record
 
 
 def linked(registry: Registry, text: str) -> str:
