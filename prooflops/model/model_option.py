@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from accounting.checks import at_least_one
 from accounting.units import amount
 from prooflops.suite.run import RUN
 from prooflops_gate.console.progress import Progress
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from prooflops.model.step_memory import Trial
 
 MODEL_TEST = Path("bench", "test_user_model.py")
+LEAST_MEMORY_BYTES = 1000
 _trials_by_spec = pytest.StashKey["dict[str, Trial]"]()
 _examinations = pytest.StashKey["list[Examination]"]()
 
@@ -101,18 +101,17 @@ def _trial_of(config: pytest.Config, spec: str) -> Trial:
     from prooflops.model.step_memory import tried
     from prooflops.model.user_model import UserModel
 
+    if _limit(config) is not None and not config.option.model_largest:
+        raise ModelError(
+            "--model-memory limits --model-largest: name its argument, "
+            "such as --model-largest batch"
+        )
     factory = import_factory(spec, config.invocation_params.dir)
     user_model = UserModel(spec, factory, config.stash[RUN].device)
     with _stages(config, spec).stage("building it and taking two steps"):
         trial = tried(user_model)
     for argument in config.option.model_largest:
         default_of(user_model, argument)
-    if config.option.model_memory is not None and not config.option.model_largest:
-        raise ModelError(
-            "--model-memory limits --model-largest: name its argument, "
-            "such as --model-largest batch"
-        )
-    _limit(config)
     return trial
 
 
@@ -120,7 +119,10 @@ def _limit(config: pytest.Config) -> int | None:
     memory = config.option.model_memory
     if memory is None:
         return None
-    return at_least_one("--model-memory", amount(memory, "--model-memory"))
+    limit = amount(memory, "--model-memory")
+    if limit < LEAST_MEMORY_BYTES:
+        raise ValueError(f"--model-memory {memory}: no step needs so few bytes; write 4GiB or 80GB")
+    return limit
 
 
 def _stages(config: pytest.Config, spec: str) -> Stages:
