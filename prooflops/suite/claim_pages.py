@@ -112,17 +112,17 @@ def index(registry: Registry) -> Iterator[str]:
     yield from ("The accounts of the lecture, each in its own order:", "")
     for key in registry.accounts:
         title = markdown_text(registry.sources[key].title)
-        number = len([*claims_citing(registry, key)])
+        number = len({claim.id for claim, _ in claims_citing(registry, key)})
         yield f"- [{title}]({key}.md): {many(number, 'claim')}"
     yield from (f"- [All other documents]({DOCUMENTS}.md) that the claims cite", "")
     topics = [[f"[{topic}](#{topic})", subjects(topic)] for topic in registry.topics]
     yield from (*markdown_table([["topic", "claims about"], *topics]), "")
     for topic in registry.topics:
-        rows = [
-            [*row(claim)[:-1], "".join(verdict(claim)[::2])] for claim in of_topic(registry, topic)
-        ]
-        yield from (f"## [{topic}]({topic}.md)", "")
-        yield from (*markdown_table([CLAIMS_HEAD, *rows]), "")
+        rows = [CLAIMS_HEAD]
+        for claim in of_topic(registry, topic):
+            word, _, on_record = verdict(claim)
+            rows.append([link(claim), markdown_text(claim.statement), f"{word}{on_record}"])
+        yield from (f"## [{topic}]({topic}.md)", "", *markdown_table(rows), "")
 
 
 def corrected(registry: Registry) -> Iterator[str]:
