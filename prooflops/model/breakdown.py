@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from prooflops import timing
 from prooflops.counted.counter import Count, uncompiled
@@ -40,7 +40,8 @@ class ModuleRow:
 
     `name` is as in named_modules, empty for the whole; a shared module has a row for each name.
     `kept_bytes` are those of the tensors made in it that are kept for the backward pass, each
-    storage once. `own_s` is without the submodules.
+    storage once. `own_s` is without the submodules. `used_in` are the modules in which its weights
+    are used, where that is not known to be a product of its own.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ModuleRow:
     parameters: int
     forward_flops: int
     backward_flops: int
+    used_in: tuple[str, ...]
     kept_bytes: int
     forward_s: float
     backward_s: float
@@ -119,7 +121,9 @@ class StepTrace:
         self._products = ProductsOfParameters(instance)
         self._passes, self._update = Count(), Count()
         self._operators = 0
+        self.used_in: defaultdict[str, set[str]] = defaultdict(set)
         self._module_of_node: dict[int, str] = {}
+        self._module_of_product: dict[int, str] = {}
         self._made: set[int] = set()
         # No other storage gets the address of one that is alive.
         self._storages: dict[int, Any] = {}
@@ -140,10 +144,14 @@ class StepTrace:
 
     def _add_pass(self, operation: Operation) -> None:
         flops = self._passes.add(operation)
+        read = self._products.add(operation, flops)
+        module = self._module_of(operation, flops, read)
+        if not getattr(operation.operator, "is_view", False):
+            for owner in self.modules.owners_other_than(module, read):
+                self.used_in[owner].add(module)
         name = "forward" if operation.phase == FORWARD else "backward"
-        self._add(operation, self._module_of(operation), name, flops)
+        self._add(operation, module, name, flops)
         self._made |= _storages(operation.out) - _storages((operation.args, operation.kwargs))
-        self._products.add(operation, flops)
 
     def _add_update(self, operation: Operation) -> None:
         self._add(operation, OUTSIDE, "update", self._update.add(operation))
@@ -154,13 +162,17 @@ class StepTrace:
         sums.add(Sums(1, flops, operation.seconds))
         self._operators += not getattr(operator, "is_view", False)
 
-    def _module_of(self, operation: Operation) -> str:
+    def _module_of(self, operation: Operation, flops: int, read: list[nn.Parameter]) -> str:
         node = running_node()
         if node is not None and operation.phase == BACKWARD:
-            return self._module_of_node.get(node, OUTSIDE)
+            found = self._module_of_product.get(node)
+            return self._module_of_node.get(node, OUTSIDE) if found is None else found
+        name, known = self.modules.name, self._module_of_node
+        if flops:
+            name, known = self.modules.owner_of(read), self._module_of_product
         # An operation without a node finds an earlier one's, whose module is known already.
-        self._module_of_node.setdefault(newest_node(), self.modules.name)
-        return self.modules.name
+        known.setdefault(newest_node(), name)
+        return name
 
     def _keep(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -235,6 +247,7 @@ def _module_rows(instance: Instance, traced: StepTrace, kept: Counter[str]) -> I
             parameters=sum(each.numel() for each in part.parameters()) if part is not None else 0,
             forward_flops=forward.flops,
             backward_flops=backward.flops,
+            used_in=() if forward.flops else tuple(sorted(traced.used_in[name])),
             kept_bytes=kept_within[name],
             forward_s=forward.seconds,
             backward_s=backward.seconds,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from accounting.formats import FORMATS
 from accounting.models import RULES, rule_flops
@@ -176,8 +176,11 @@ class ProductsOfParameters:
             unknown=dict(sorted(unknown.items())),
         )
 
-    def add(self, operation: Operation, flops: int) -> None:
-        """Notes an operation of either pass, with the FLOPs of its products."""
+    def add(self, operation: Operation, flops: int) -> list[nn.Parameter]:
+        """Notes an operation of either pass, with the FLOPs of its products.
+
+        Returns the matrices, else the vectors, that it reads in a forward pass.
+        """
         operator = operation.operator
         name = getattr(operator, "_overloadpacket", operator).__name__.removesuffix("_")
         given, made = tensors_in((operation.args, operation.kwargs)), tensors_in(operation.out)
@@ -187,8 +190,12 @@ class ProductsOfParameters:
             self._add_forward(name, given, made, flops)
         elif operation.phase == RECOMPUTED:
             self._add_recomputed(given, made, flops)
-        elif flops:
-            self._add_backward(given, made, flops)
+        else:
+            if flops:
+                self._add_backward(given, made, flops)
+            return []
+        read = [self.parameters[index] for index in self._origins(given)]
+        return [each for each in read if each.dim() >= 2] or read
 
     def _add_recomputed(self, given: list[Tensor], made: list[Tensor], flops: int) -> None:
         if not flops:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
 from typing import Any
+from unittest import mock
 
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -20,18 +22,24 @@ SHOWN_SHAPES = 3
 class RunningModules:
     """Follows the calls of all modules within `watched`; `name` is that of the innermost.
 
-    A module that several parents share has as many names: a call counts for the name by which the
-    calling module has it, and of several, for the next in turn.
+    A call of `module.forward` counts as one of the module. A module that several parents share has
+    as many names: a call counts for the name by which the calling module has it, and of several,
+    for the next in turn.
     """
 
     def __init__(self, whole: nn.Module) -> None:
         self.output_shapes: defaultdict[str, list[str]] = defaultdict(list)
+        self._whole = whole
         self._names: defaultdict[int, list[str]] = defaultdict(list)
+        self._owners: defaultdict[int, list[str]] = defaultdict(list)
         # A module in a list is called by the parent of the list.
         self._callers: dict[str, str] = {}
         lists = set[str]()
         for name, each in whole.named_modules(remove_duplicate=False):
             self._names[id(each)].append(name)
+            owner = f".{name}".partition(".parametrizations.")[0][1:]
+            for parameter in each.parameters(recurse=False):
+                self._owners[id(parameter)].append(owner)
             parent = name.rpartition(".")[0]
             self._callers[name] = self._callers[parent] if parent in lists else parent
             # A compiled module has a forward of its instance's own, and is no list.
@@ -39,6 +47,8 @@ class RunningModules:
                 lists.add(name)
         self._running = [OUTSIDE]
         self._calls_by_running: list[Counter[int]] = [Counter()]
+        # Each module that was called, until its forward begins.
+        self._awaited: list[nn.Module | None] = [None]
 
     @property
     def name(self) -> str:
@@ -46,13 +56,57 @@ class RunningModules:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        with (
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ):
+        with ExitStack() as stack:
+            stack.enter_context(register_module_forward_pre_hook(self._enter))
+            stack.enter_context(register_module_forward_hook(self._leave, always_call=True))
+            for module in self._whole.modules():
+                watched = self._watched_forward(module, module.forward)
+                stack.enter_context(mock.patch.object(module, "forward", watched))
             yield
 
+    def _watched_forward(
+        self, module: nn.Module, forward: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """A module's forward that is followed if no call of the module leads to it."""
+
+        @wraps(forward)
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            if self._awaited[-1] is module:
+                self._awaited[-1] = None
+                return forward(*arguments, **keywords)
+            self._enter(module, arguments)
+            self._awaited[-1] = output = None
+            try:
+                output = forward(*arguments, **keywords)
+            finally:
+                self._leave(module, arguments, output)
+            return output
+
+        return watched
+
+    def owner_of(self, parameters: Iterable[nn.Parameter]) -> str:
+        """The module that a product with these parameters belongs to: the one within the running
+        module that has all of them, else the running module.
+        """
+        owners = {self._owner_within(self.name, each) for each in parameters}
+        return owners.pop() if len(owners) == 1 else self.name
+
+    def _owner_within(self, running: str, parameter: nn.Parameter) -> str:
+        names = self._owners[id(parameter)]
+        is_top = running in ("", OUTSIDE)
+        within = [name for name in names if is_top or name.startswith(f"{running}.")]
+        if running in names or not within:
+            return running
+        # Of tied weights an embedding's are looked up by a call.
+        return min(within, key=lambda name: len(self.output_shapes[name]))
+
+    def owners_other_than(self, name: str, parameters: Iterable[nn.Parameter]) -> set[str]:
+        """The modules whose parameters these are, if another one uses them."""
+        owners = [self._owners[id(each)] for each in parameters]
+        return {owner for names in owners if name not in names for owner in names}
+
     def _enter(self, module: nn.Module, _: Any) -> None:
+        self._awaited.append(module)
         self._running.append(self._name_of(module))
         self._calls_by_running[-1][id(module)] += 1
         self._calls_by_running.append(Counter())
@@ -69,6 +123,7 @@ class RunningModules:
     def _leave(self, module: nn.Module, _: Any, output: Any) -> None:
         name = self._running.pop()
         self._calls_by_running.pop()
+        self._awaited.pop()
         if id(module) in self._names and phase() == FORWARD:
             self.output_shapes[name].append(_shapes_text(output))
 

@@ -27,7 +27,7 @@ from prooflops.model.factory import ModelError, naming, user_code
 from prooflops.model.modules import OUTSIDE
 from prooflops.model.progress import on_stderr
 from prooflops.model.step_memory import PEAK, tried
-from prooflops.model.tables import bytes_text, fits_section
+from prooflops.model.tables import WHOLE, bytes_text, fits_section, flops_texts
 from prooflops.model.user_model import UserModel, check_parameters
 from prooflops_gate.console.tables import aligned
 from prooflops_gate.history.records import write_atomically
@@ -93,9 +93,9 @@ class ModelReport:
         rows = [["module", "type", "parameters", "FLOPs forward", "FLOPs backward"]]
         for each in self.examination.breakdown.modules:
             if each.name != OUTSIDE:
-                name = "  " * each.depth + (each.name.rpartition(".")[2] or "(the whole)")
-                flops = each.forward_flops, each.backward_flops
-                rows.append([name, each.kind, *map("{:,}".format, (each.parameters, *flops))])
+                name = "  " * each.depth + (each.name.rpartition(".")[2] or WHOLE)
+                flops = flops_texts(each, "{:,}".format)
+                rows.append([name, each.kind, f"{each.parameters:,}", *flops])
         measured = bytes_text(self.measured_peak_bytes)
         predicted = bytes_text(self.predicted_peak_bytes)
         memory = self.examination.memory

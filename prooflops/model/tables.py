@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prooflops.model.breakdown import Breakdown, ModuleRow
 from prooflops.model.claims import Answer
@@ -22,6 +22,7 @@ MOST_ROWS = 10
 NOT_KNOWN = "not known"
 MEMORY_TITLE, STEP_TITLE = "memory, second step", "one training step"
 MODULE_HEAD = ["parameters", "FLOPs forward", "FLOPs backward", "kept", "forward", "backward"]
+WHOLE = "(the whole)"
 INDENT_OF_A_MODULE = "\u2003"
 
 
@@ -272,7 +273,7 @@ def modules_section(breakdown: Breakdown) -> Section:
     rows = [["module", "kind", "own time", *MODULE_HEAD[:4], "output"]]
     busy = [row for row in breakdown.modules if row.own_s]
     for row in sorted(busy, key=lambda row: -row.own_s)[:MOST_ROWS]:
-        name = row.name or "(the whole)"
+        name = row.name or WHOLE
         rows.append([name, row.kind, seconds_text(row.own_s), *module_figures(row)[:4], row.output])
     remark = f"of {len(breakdown.modules) - 1:,} modules these take most time of their own"
     return Section("modules by own time", rows, [remark] if len(busy) >= len(rows) else [])
@@ -290,13 +291,21 @@ def tree_section(breakdown: Breakdown) -> Section:
 
 def module_figures(row: ModuleRow) -> list[str]:
     """The figures of MODULE_HEAD, all submodules included."""
-    counts = map(count_text, (row.parameters, row.forward_flops, row.backward_flops))
     return [
-        *counts,
+        count_text(row.parameters),
+        *flops_texts(row, count_text),
         bytes_text(row.kept_bytes),
         seconds_text(row.forward_s),
         seconds_text(row.backward_s),
     ]
+
+
+def flops_texts(row: ModuleRow, text: Callable[[int], str]) -> list[str]:
+    """FLOPs forward and backward, or the modules that have them because they use the weights."""
+    figures = [text(row.forward_flops), text(row.backward_flops)]
+    if row.used_in:
+        figures[0] = f"in {first_names(name or WHOLE for name in row.used_in)}"
+    return figures
 
 
 def operators_section(breakdown: Breakdown) -> Section:

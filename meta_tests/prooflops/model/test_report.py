@@ -12,11 +12,15 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.func import functional_call
+from torch.nn import functional
 
 import prooflops
 
 WIDTH, HIDDEN, BATCH = 8, 32, 16
 LAYER = WIDTH * HIDDEN
+# Multiply-adds of a layer of width 100 for 3 examples.
+LAYER_OF_100 = 3 * 100 * 100
 
 
 def network():
@@ -166,6 +170,115 @@ class Slow(nn.Linear):
     def forward(self, x):
         time.sleep(PAUSES_S.pop() if PAUSES_S else 0.1)
         return super().forward(x)
+
+
+class Product(torch.autograd.Function):
+    """A function of the user's own."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x.view(-1, 100) @ weight.t()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return gradient @ weight, gradient.t() @ x
+
+
+class Uncalled(nn.Module):
+    """Uses the weights of `a` in one way, a method, without a call of it; then calls `b`."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+        self.a = linear()
+        self.b = linear()
+        self.register_buffer("mask", torch.ones(100, 100))
+
+    def forward(self, x):
+        return self.b(getattr(self, self.way)(x))
+
+    def by_its_forward(self, x):
+        return self.a.forward(x)
+
+    def by_its_class(self, x):
+        return nn.Linear.forward(self.a, x)
+
+    def by_a_function(self, x):
+        return functional.linear(x, self.a.weight, self.a.bias)
+
+    def transposed(self, x):
+        return x @ self.a.weight.t()
+
+    def in_bf16(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return functional.linear(x, self.a.weight.to(torch.bfloat16)).float()
+
+    def by_an_own_function(self, x):
+        return Product.apply(x, self.a.weight)
+
+    def mapped(self, x):
+        return torch.vmap(functional.linear, (0, None))(x, self.a.weight)
+
+    def with_other_weights(self, x):
+        weights = {name: each * 2 for name, each in self.a.named_parameters()}
+        return functional_call(self.a, weights, (x,))
+
+    def masked(self, x):
+        return functional.linear(x, self.a.weight * self.mask)
+
+    def joined(self, x):
+        return functional.linear(x, torch.cat([self.a.weight, self.b.weight])[:, :100])[:, :100]
+
+
+def rows_of(module, inputs):
+    report = prooflops.model_report(module, inputs)
+    rows = {row.name: row for row in report.examination.breakdown.modules}
+    flops = report.examination.flops
+    assert rows[""].forward_flops == flops.forward, "the rows are the whole"
+    assert rows[""].backward_flops == flops.backward, "the rows are the whole"
+    return rows, str(report)
+
+
+@pytest.mark.parametrize(
+    "way",
+    "by_its_forward by_its_class by_a_function transposed in_bf16 by_an_own_function mapped "
+    "with_other_weights".split(),
+)
+def test_weights_used_without_a_call_have_their_modules_flops(way):
+    rows, _ = rows_of(Uncalled(way), torch.randn(3, 100, requires_grad=True))
+    for name in ("a", "b"):
+        found = rows[name].forward_flops, rows[name].backward_flops
+        assert found == (2 * LAYER_OF_100, 4 * LAYER_OF_100), name
+
+
+class Lists(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(100, 100)
+        self.weights = nn.ParameterList([torch.randn(100, 100), torch.randn(100, 100)])
+        self.attention = nn.MultiheadAttention(100, 1, bias=False)
+
+    def forward(self, x):
+        x = self.table(x) @ self.weights[0] @ self.weights[1]
+        return functional.linear(self.attention(x, x, x)[0], self.table.weight)
+
+
+def test_lists_tied_tables_and_attention_have_the_flops_of_their_weights():
+    """Attention uses its output's map without a call."""
+    rows, _ = rows_of(Lists(), torch.arange(3))
+    names = ("table", "weights", "attention.out_proj")
+    found = {name: rows[name].forward_flops for name in names}
+    once = 2 * LAYER_OF_100
+    assert found == {"table": once, "weights": 2 * once, "attention.out_proj": once}
+
+
+@pytest.mark.parametrize("way", ["masked", "joined"])
+def test_a_row_whose_weights_cannot_be_followed_says_where_they_are_used(way):
+    rows, text = rows_of(Uncalled(way), torch.randn(3, 100, requires_grad=True))
+    assert (rows["a"].forward_flops, rows["a"].used_in) == (0, ("",))
+    assert re.search(r"\n  a +Linear +10,100 +in \(the whole\) ", text), text
 
 
 def test_what_takes_more_than_two_seconds_says_what_it_does(capsys):
