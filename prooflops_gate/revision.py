@@ -79,10 +79,12 @@ def fork(tip: str, root: Path) -> Fork:
     ours = checked_out(root)
     bases = (git.output(root, "merge-base", "--all", tip, *ours) or "").split()
     ahead = git.output(root, "rev-list", "--count", tip, "--not", *ours)
-    between = git.output(root, "rev-list", tip, *ours, "--not", *bases) or ""
     file = root / (git.output(root, "rev-parse", "--git-path", "shallow") or "")
-    cut_off = file.read_text().split() if file.is_file() else ()
-    return Fork(bases, int(ahead or 0), not set(cut_off).isdisjoint(between.split()))
+    if not file.is_file():
+        return Fork(bases, int(ahead or 0), is_cut_off=False)
+    between = git.output(root, "rev-list", tip, *ours, "--not", *bases) or ""
+    without_parents = set(file.read_text().split())
+    return Fork(bases, int(ahead or 0), not without_parents.isdisjoint(between.split()))
 
 
 def is_branch(text: str, root: Path) -> bool:

@@ -1,14 +1,13 @@
 """The foreign repository in which the gate runs."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops_gate.foreign import Foreign
-from meta_tests.prooflops_gate.foreign_repo import INI, MORE_TESTS, write_quick_plan
+from meta_tests.prooflops_gate.foreign_repo import INI, MORE_TESTS, run_git, write_quick_plan
 
 
 @pytest.fixture
@@ -29,7 +28,5 @@ def foreign(tmp_path):
     (repo / "test_more.py").write_text(MORE_TESTS.format(name="old_name", steps=400))
     write_quick_plan(tmp_path / "path")
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
-        subprocess.run(
-            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=repo, check=True
-        )
+        run_git(repo, *words)
     return repo

@@ -9,6 +9,7 @@ import pytest
 
 from meta_tests.conftest import ROOT, fork_pytest
 from meta_tests.prooflops_gate.forked_processes import FORKED
+from prooflops_gate.git import environment
 from prooflops_gate.report.files import SCHEMA_FILE
 
 # These runs do not test the plan, which confirms nothing with fewer than 13 pairs: four are enough.
@@ -72,11 +73,18 @@ def import_path(repo):
     return f"{repo.parent / 'path'}:{ROOT}"
 
 
-def run_git(repo, *words):
-    """Runs git in the foreign repository."""
-    subprocess.run(
-        ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=repo, check=True
-    )
+def run_git(repo, *words, text=None):
+    """Runs git in a repository, and returns what it printed."""
+    command = ["git", "-c", "user.name=Ada", "-c", "user.email=a@b", *words]
+    return subprocess.run(
+        command,
+        cwd=repo,
+        env=environment(),
+        input=text,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
 
 
 def run(repo, *options, **variables):
@@ -87,9 +95,7 @@ def run(repo, *options, **variables):
 
 
 def worktrees(repo):
-    return subprocess.run(
-        ["git", "worktree", "list"], cwd=repo, capture_output=True, text=True
-    ).stdout.count("\n")
+    return run_git(repo, "worktree", "list").count("\n")
 
 
 def config_in(root, *options):

@@ -5,15 +5,13 @@ walked.
 from __future__ import annotations
 
 import re
-import subprocess
 
 import pytest
 
-from meta_tests.prooflops_gate.foreign_repo import INI, run, worktrees, write_quick_plan
+from meta_tests.prooflops_gate.foreign_repo import INI, run, run_git, worktrees, write_quick_plan
 from prooflops_gate import cleanup_process
 from prooflops_gate.bisect import checked_good
 from prooflops_gate.child.callgrind import is_usable
-from prooflops_gate.git import environment
 
 WORK = """
 WORST, OTHER = {worst}, {other}  # {commit}
@@ -37,22 +35,9 @@ LARGE = ("--gate-min-effect", "90%")
 FEW = "    from prooflops_gate import bisect\n    bisect.LOOKS, bisect.LEVEL = (2, 6), 0.3\n"
 
 
-def git(repo, *words):
-    identity = ["-c", "user.name=Ada", "-c", "user.email=a@b"]
-    done = subprocess.run(
-        ["git", *identity, *words],
-        cwd=repo,
-        env=environment(),
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout
-
-
 def state(repo):
     return [
-        git(repo, *words)
+        run_git(repo, *words)
         for words in (("bisect", "log"), ("status", "--porcelain"), ("rev-parse", "HEAD"))
     ]
 
@@ -68,26 +53,26 @@ def six_commits(tmp_path):
     (repo / ".gitignore").write_text("__pycache__\n.prooflops\n.benchmarks\n")
     (repo / "test_b.py").write_text(TESTS)
     write_quick_plan(tmp_path / "path", FEW)
-    git(repo, "init", "-q")
+    run_git(repo, "init", "-q")
     for commit, (worst, other) in enumerate(
         [(900, 900), (4500, 900), (0, 0), (4500, 900), (4500, 3600), (4500, 3600)]
     ):
         text = WORK.format(worst=worst, other=other, commit=commit)
         (repo / "work.py").write_text(text if worst else "raise ImportError('half a commit')\n")
-        git(repo, "add", "-A")
-        git(repo, "commit", "-qm", f"Make change {commit}")
+        run_git(repo, "add", "-A")
+        run_git(repo, "commit", "-qm", f"Make change {commit}")
     return repo
 
 
 def test_the_first_slow_commit_is_named_and_the_repository_left_alone(
     six_commits,
 ):
-    commits = git(
+    commits = run_git(
         six_commits, "rev-list", "--reverse", "--abbrev-commit", "--abbrev=9", "HEAD"
     ).split()
     good, worst, broken, _, other, _ = commits
     # One of the user's own, in progress.
-    git(six_commits, "bisect", "start")
+    run_git(six_commits, "bisect", "start")
     mine = state(six_commits)
 
     index = str(six_commits / ".git" / "index")
@@ -116,8 +101,8 @@ def test_nothing_slower_is_said_and_what_cannot_be_walked_is_refused(
     done = run(six_commits, "--gate-bisect", "HEAD~1", "-k", "worst", *LARGE)
     assert done.code == 0, done.output
     assert "no benchmark is SLOWER than at revision HEAD~1" in done.output, done.output
-    git(six_commits, "branch", "aside", "HEAD~1")
-    git(six_commits, "checkout", "-q", "HEAD~2")
+    run_git(six_commits, "branch", "aside", "HEAD~1")
+    run_git(six_commits, "checkout", "-q", "HEAD~2")
     for good, why in (
         ("no-such", "no revision of this repository"),
         ("aside^0", "is no ancestor of the commit which is checked out"),
@@ -140,11 +125,11 @@ def test_nothing_is_left_of_a_bisection_that_is_cut_off(six_commits, tmp_path):
     tree = tmp_path / "tree"
     with cleanup_process.running() as register:
         register("worktree", str(six_commits), str(tree))
-        git(six_commits, "worktree", "add", "-q", "--detach", str(tree))
-        git(tree, "bisect", "start", "HEAD", "HEAD~5")
+        run_git(six_commits, "worktree", "add", "-q", "--detach", str(tree))
+        run_git(tree, "bisect", "start", "HEAD", "HEAD~5")
     assert not tree.exists()
     assert worktrees(six_commits) == 1
-    left = git(six_commits, "for-each-ref", "--format=%(refname)").split()
+    left = run_git(six_commits, "for-each-ref", "--format=%(refname)").split()
     assert all(name.startswith("refs/heads/") for name in left), left
 
 
@@ -153,11 +138,11 @@ def test_nothing_is_left_of_a_bisection_that_is_cut_off(six_commits, tmp_path):
 def test_the_first_commit_with_two_percent_more_instructions_is_named(
     six_commits,
 ):
-    good, *_ = git(six_commits, "rev-list", "--reverse", "HEAD~2").split()
-    git(six_commits, "reset", "-q", "--hard", good)
+    good, *_ = run_git(six_commits, "rev-list", "--reverse", "HEAD~2").split()
+    run_git(six_commits, "reset", "-q", "--hard", good)
     for number, steps in enumerate([900, 918, 918], start=10):
         (six_commits / "work.py").write_text(WORK.format(worst=900, other=steps, commit=number))
-        git(six_commits, "commit", "-qam", f"Make change {number}")
+        run_git(six_commits, "commit", "-qam", f"Make change {number}")
     done = run(six_commits, "--gate-bisect", good, "--gate-by", "instructions", "-v")
     assert "MORE INSTRUCTIONS" in done.output, done.output
     assert re.search(

@@ -26,8 +26,7 @@ from prooflops_gate.comparison import STOPPED
 
 def status(repo):
     """What git says of the working tree."""
-    command = ["git", "status", "--porcelain"]
-    return subprocess.run(command, cwd=repo, capture_output=True, text=True).stdout
+    return run_git(repo, "status", "--porcelain")
 
 
 ONE, SLOW = "test_foreign.py::test_busy_loop", "test_more.py::test_slow"

@@ -47,8 +47,7 @@ def test_a_hook_of_a_linked_worktree_gates_a_subfolder_and_leaves_the_staged_fil
     assert (done.returncode, "gate: fails: 1 SLOWER" in output.read_text()) == (1, True), (
         output.read_text()
     )
-    staged = subprocess.check_output(["git", "diff", "--cached", "--name-only"], cwd=linked)
-    assert staged == b"suite/work.py\n"
+    assert run_git(linked, "diff", "--cached", "--name-only") == "suite/work.py\n"
     assert worktrees(foreign) == 2, "the worktree of the other revision is still there"
 
 

@@ -7,27 +7,21 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from meta_tests.prooflops_gate.foreign_repo import run_git
 from meta_tests.prooflops_gate.outcomes import outcome
 from prooflops_gate import git
-from prooflops_gate.revision import exactly, meant, shallow
+from prooflops_gate.revision import meant, shallow
 
 # Of the configuration, which git passes on to other repositories.
 PASSED_ON = {"GIT_CONFIG_PARAMETERS", "GIT_CONFIG_COUNT"}
 FORKED = [(), (0,), (1,), (2,), (1,), (4,)]
 
 
-def git_in(folder, *words, text=None):
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "advice.detachedHead=false")
-    command = ["git", "-C", str(folder), *identity, *words]
-    done = subprocess.run(command, input=text, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
 def repository(folder, parents, **branches):
     """A repository of commits with these parents; `main` and `head`, the numbers of two, are the
     branches. Returns the commits' hashes.
     """
-    git_in(folder, "init", "-q", "-b", "head", ".")
+    run_git(folder, "init", "-q", "-b", "head", ".")
     lines = []
     for number, earlier in enumerate(parents):
         lines += [f"commit refs/all/{number}", f"mark :{number + 1}"]
@@ -37,9 +31,10 @@ def repository(folder, parents, **branches):
         lines.append(f"M 644 inline file\ndata 1\n{number}")
     for name, number in branches.items():
         lines += [f"reset refs/heads/{name}", f"from :{number + 1}"]
-    git_in(folder, "fast-import", "--quiet", text="\n".join([*lines, ""]))
-    git_in(folder, "reset", "-q", "--hard")
-    return git_in(folder, *("rev-parse", *(f"refs/all/{n}" for n in range(len(parents))))).split()
+    run_git(folder, "fast-import", "--quiet", text="\n".join([*lines, ""]))
+    run_git(folder, "reset", "-q", "--hard")
+    names = (f"refs/all/{number}" for number in range(len(parents)))
+    return run_git(folder, "rev-parse", *names).split()
 
 
 def before(parents, number):
@@ -65,7 +60,7 @@ def histories(draw):
     return [(), *(tuple(draw(each)) for each in earlier)], main, head
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
 @given(history=histories(), depth=st.integers(1, 4))
 @example(history=([(), (0,), (1,), (2,), (3, 0), (1,)], 5, 4), depth=3)
 @example(history=([(), (0,), (0,), (1, 2), (2, 1)], 4, 3), depth=2)
@@ -92,7 +87,7 @@ def test_a_branch_means_a_merge_base_and_a_shallow_clone_knows_it_or_names_the_f
         return outcome(pytest.UsageError, lambda: meant(f"--gate-versus {name}", name, root))
 
     answers_as_the_whole_history_does(*asked(there, "main"), "main")
-    git_in(top, "clone", "-q", "--depth", str(depth), "--no-single-branch", there.as_uri(), clone)
+    run_git(top, "clone", "-q", "--depth", str(depth), "--no-single-branch", there.as_uri(), clone)
     found, refusal = asked(clone, "origin/main")
     fetch = re.search("a shallow clone: `(git fetch --unshallow .*?)`", refusal)
     if fetch:
@@ -115,12 +110,12 @@ def clone(tmp_path):
         ("branch", "deadbeef", "main"),
         ("update-ref", f"refs/heads/{commits[5]}", "main"),
     ):
-        git_in(there, *words)
-    git_in(tmp_path, "clone", "-q", there.as_uri(), here)
-    git_in(here, "fetch", "-q", "origin", "main")
+        run_git(there, *words)
+    run_git(tmp_path, "clone", "-q", there.as_uri(), here)
+    run_git(here, "fetch", "-q", "origin", "main")
     for name in ("main", "both", "deadbeef", commits[5]):
-        git_in(here, "update-ref", f"refs/heads/{name}", commits[5])
-    git_in(here, "branch", "-q", "--set-upstream-to=origin/main")
+        run_git(here, "update-ref", f"refs/heads/{name}", commits[5])
+    run_git(here, "branch", "-q", "--set-upstream-to=origin/main")
     return here, commits
 
 
@@ -152,36 +147,38 @@ def test_what_the_checkout_is_at_or_has_merged_is_that_commit(clone):
     for name, number in (("HEAD", 3), ("head", 3), ("HEAD~1", 2), ("@{-1}", None)):
         expected = number and (commits[number], f"revision {name} ({commits[number][:9]})")
         assert meant("", name, here) == expected
-    git_in(here, "checkout", "-q", "--detach")
+    run_git(here, "checkout", "-q", "--detach")
     assert meant("", "main", here).commit == commits[1]
     assert meant("", "head", here).commit == commits[3]
-    # The files are those of both, though HEAD is not.
-    git_in(here, "merge", "-q", "--no-commit", "-s", "ours", "main")
-    assert meant("", "main", here) == (commits[5], f"revision main ({commits[5][:9]})")
 
 
 @pytest.mark.parametrize("name", ["origin/main", "FETCH_HEAD", "main"])
 def test_a_shallow_clone_of_one_branch_names_the_fetch_that_it_needs(clone, tmp_path, name):
     there, one = tmp_path / "there", tmp_path / "one"
-    git_in(tmp_path, "clone", "-q", "--depth", "1", there.as_uri(), one)
+    run_git(tmp_path, "clone", "-q", "--depth", "1", there.as_uri(), one)
     assert meant("", "origin/main", one) is None
     (fetch,) = re.findall("a shallow clone: `(.*?)`", shallow(name, one))
     subprocess.run(fetch.replace("BRANCH", "main"), shell=True, cwd=one, check=True)
     if name == "main":
-        git_in(one, "branch", "main", "origin/main")
+        run_git(one, "branch", "main", "origin/main")
     assert meant("", name, one).commit == clone[1][1]
 
 
-def test_a_hook_that_merges_measures_beside_what_it_merges(clone, monkeypatch):
+@pytest.mark.parametrize("in_hook", [False, True])
+def test_files_that_a_merge_brought_are_not_charged(clone, monkeypatch, in_hook):
     here, commits = clone
-    monkeypatch.setenv(f"GITHEAD_{commits[5]}", "main")
-    assert exactly("x", commits[5], here) == (commits[5], f"x ({commits[5][:9]})")
+    if in_hook:
+        # That of `git merge` itself.
+        monkeypatch.setenv(f"GITHEAD_{commits[5]}", "main")
+    else:
+        run_git(here, "merge", "-q", "--no-commit", "-s", "ours", "main")
+    assert meant("", "main", here) == (commits[5], f"revision main ({commits[5][:9]})")
 
 
 def test_no_variable_of_a_hook_reaches_git(clone, monkeypatch):
     here, commits = clone
     (here / "ignored").touch()
-    local = set(git_in(here, "rev-parse", "--local-env-vars").split())
+    local = set(run_git(here, "rev-parse", "--local-env-vars").split())
     assert local - PASSED_ON <= set(git.HOOK_VARIABLES)
     for name in git.HOOK_VARIABLES:
         monkeypatch.setenv(name, "/nowhere")
