@@ -26,7 +26,7 @@ from bench.ceilings import Ceilings
 from bench.checks import Examined, assert_declared, assert_random, examine, overwrite
 from bench.products import Product
 from bench.rates import judged, share_of_units, shares_of_product
-from bench.rounds import NEAR_CEILING, Progress, no_progress
+from bench.rounds import NEAR_CEILING, Progress, no_progress, skip_as_too_slow
 from bench.timing import CallTimer, NotWaitedFor, Rounds, Schedule, TimedCall
 from prooflops.precision import Float32Products
 from prooflops.timing import median_interval
@@ -101,18 +101,18 @@ class Measure:
         # next.
         seconds = median(self.timer.call_s(TimedCall(function))[0] for _ in range(TRIALS_OF_A_CALL))
         if seconds > limit_s:
-            pytest.skip(
-                f"one call took {seconds:.2g} s, {limit_s:.2g} s are allowed: does other work "
-                f"hold it up?"
+            skip_as_too_slow(
+                f"one call took {seconds:.2g} s, {limit_s:.2g} s are allowed: does other work hold "
+                "it up?"
             )
 
     def skip_if_late(self) -> None:
         """Skips if the benchmark has taken too long since `skip_if_held_up`."""
         seconds, limit_s = perf_counter() - self._began, self.schedule.pace.longest_s
         if seconds > limit_s:
-            pytest.skip(
+            skip_as_too_slow(
                 f"it took {seconds:.2g} s so far, {limit_s:.2g} s are allowed: does other work "
-                f"hold it up?"
+                "hold it up?"
             )
 
     def median_s(

@@ -60,6 +60,18 @@ def red_tests(rows: Rows) -> list[dict[str, Any]]:
     return found
 
 
+def unmeasured(rows: Rows) -> list[dict[str, str]]:
+    """Each benchmark that was chosen and has no figure, with the reason.
+
+    One for hardware that is not here was not chosen.
+    """
+    return [
+        {"test": test, "reason": row["reason"]}
+        for test, row in rows.ended().items()
+        if row["status"] == "skipped" and not rows.plan["tests"].get(test)
+    ]
+
+
 def benchmarks_of(rows: Rows) -> list[dict[str, Any]]:
     """The benchmarks of all tests, in pytest-benchmark's form."""
     return [bench for row in rows.ended().values() for bench in row.get("benchmarks", ())]
@@ -87,6 +99,7 @@ def facts_of(rows: Rows, found: Sequence[Verdict]) -> dict[str, Any]:
         "partial": rows.partial,
         "verdicts": [verdict.as_dict() for verdict in found],
         "red_tests": red_tests(rows),
+        "unmeasured": unmeasured(rows),
         "duration_s": seconds_of(rows),
     }
 

@@ -15,6 +15,7 @@ from prooflops.suite.page.tables import (
     predictions_table,
     rates_table,
     step_memory_table,
+    unmeasured_table,
 )
 from prooflops_gate.console.tables import binary, engineering, many
 from prooflops_gate.history.page import trend_sections
@@ -34,6 +35,8 @@ BANDWIDTHS = (
     "On a CPU the rows of a cache run on one core, those of the memory on all. Rows whose time is "
     "that of their launch are omitted."
 )
+# How the reason of a benchmark begins whose calls take longer than its time allows.
+TOO_SLOW = "too slow here: "
 PREDICTIONS = (
     "FLOPs predict a ratio of times only where arithmetic limits both; intensities differ where "
     "an operator is counted by another convention."
@@ -70,6 +73,8 @@ def page_of(report: RunReport) -> Page:
             claims.corrections_section(report),
             claims.claims_section(report),
             benchmarks_section(report),
+            Section("Benchmarks without a figure", unmeasured_table(report.unmeasured),
+                    anchor="unmeasured", is_folded=True),
             Section("Memory and predictions", parts=[*tables_of(report)], anchor="tables",
                     is_folded=True, absent=ABSENT),
             run_section(report),
@@ -89,7 +94,7 @@ def headline(report: RunReport) -> Headline:
 
 def _lead(report: RunReport) -> list[str]:
     """The claims in a sentence, what was stated and stays open, then what is red."""
-    lines = [highlights.sentence(report), *undecided(report)]
+    lines = [highlights.sentence(report), *too_slow(report), *undecided(report)]
     failing = report.with_verdicts("FAILS")
     if failing:
         named = ", ".join(f"`{each.id}`" for each in failing)
@@ -101,6 +106,14 @@ def _lead(report: RunReport) -> list[str]:
         number = many(len(report.errors), "test")
         lines.append(f"{number} ended by an error of the suite; that says nothing of the machine.")
     return lines
+
+
+def too_slow(report: RunReport) -> list[str]:
+    """How many benchmarks have no figure because this machine was too slow for their time."""
+    slow = sum(reason.startswith(TOO_SLOW) for reason in report.unmeasured.values())
+    measured = len(report.benchmarks)
+    all_of = many(measured + slow, "benchmark")
+    return [f"{measured} of {all_of} have a figure, too slow here: {slow}."] if slow else []
 
 
 def undecided(report: RunReport) -> list[str]:

@@ -50,6 +50,7 @@ class RunReport:
     machine     the fingerprint
     sources     the sources of the claims, by key
     red_tests   the tests that did not pass
+    unmeasured  the benchmarks that were chosen and have no figure, each with the reason
     peaks       the peaks that are not the vendor's (see Peaks)
     caches      bytes of data cache by level
     floors      the figures for which --floor states a floor
@@ -62,6 +63,7 @@ class RunReport:
     sources: Mapping[str, Source] = field(default_factory=dict)
     benchmarks: tuple[Measurement, ...] = ()
     red_tests: tuple[RedTest, ...] = ()
+    unmeasured: Mapping[str, str] = field(default_factory=dict)
     peaks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     caches: Mapping[str, int] = field(default_factory=dict)
     date: str = ""
@@ -143,6 +145,7 @@ def run_report(
         sources=registry.sources,
         benchmarks=reconciled(map(Measurement.of, record["benchmarks"])),
         red_tests=tuple(RedTest(**row) for row in ours.get("red_tests", ())),
+        unmeasured={row["test"]: row["reason"] for row in ours.get("unmeasured", ())},
         peaks=ours["peaks"],
         caches=ours["caches"],
         date=str(record.get("datetime") or ""),
@@ -172,6 +175,7 @@ def verdicts_json(report: RunReport) -> str:
         "verdict_text": text,
         "delivers": [each.as_dict() for each in figures],
         "red_tests": [asdict(each) for each in report.red_tests],
+        "unmeasured": dict(report.unmeasured),
         "counts": report.counts,
         "claims": [_claim(report, each) for each in report.claims],
     }

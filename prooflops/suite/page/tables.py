@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -81,6 +82,26 @@ def benchmark_table(
         own = share(bench.info.get("share_of_ceiling"), "-")
         rows.append([bench.name, time, spread, bench.rate_text, of_peak, own, bench.notes])
     return [BENCHMARKS_HEAD, *rows] if rows else []
+
+
+def unmeasured_table(unmeasured: Mapping[str, str], most: int | None = None) -> list[list[str]]:
+    """One row per reason: the benchmarks that have no figure, `most` of them by name.
+
+    Reasons that differ by their numbers are one.
+
+    >>> slow = {f"test_a.py::test_a[{n}]": f"one call takes {n} s" for n in (1, 2, 3)}
+    >>> unmeasured_table(slow, most=2)[1:]
+    [['one call takes 1 s', '3', 'a[1], a[2], ...']]
+    """
+    groups: dict[str, list[str]] = {}
+    for test, reason in unmeasured.items():
+        name = test.rpartition("::")[2].removeprefix("test_")
+        groups.setdefault(re.sub(r"[\d.e+]+ s", "# s", reason), [reason]).append(name)
+    rows = []
+    for first, *names in groups.values():
+        shown = names[:most] + ["..."] * (most is not None and len(names) > most)
+        rows.append([first, str(len(names)), ", ".join(shown)])
+    return [["why, of the first", "benchmarks", "which"], *rows] if rows else []
 
 
 def kernels_of(benchmarks: Sequence[Measurement]) -> list[Measurement]:

@@ -9,7 +9,7 @@ import pytest
 from prooflops.suite import listing
 from prooflops.suite.page import claims, delivery, page
 from prooflops.suite.page.run_report import unchecked
-from prooflops.suite.page.tables import benchmark_table, topic_table
+from prooflops.suite.page.tables import benchmark_table, topic_table, unmeasured_table
 from prooflops.suite.page.writing import FINISHED, FinishedRun
 from prooflops.suite.verdicts import RED
 from prooflops_gate.page import terminal as medium
@@ -17,6 +17,8 @@ from prooflops_gate.page.section import BAD, GOOD, OPEN, OTHER, PLAIN, Section
 
 # So few claims that --claim chose are printed with their statements.
 MOST_STATED = 10
+# Benchmarks without a figure that are named; the page names all.
+FEW = 3
 COLOURS = {GOOD: "green", BAD: "red", OPEN: "yellow", OTHER: "cyan", PLAIN: "white"}
 
 
@@ -29,6 +31,7 @@ def print_end(terminal: pytest.TerminalReporter, known: Collection[str]) -> None
     width = medium.width_of(isatty=bool(terminal.isatty))
     for section in (
         Section("benchmarks", benchmark_table(report.benchmarks, report.peaks)),
+        Section("benchmarks without a figure", unmeasured_table(report.unmeasured, FEW)),
         Section("verdicts", topic_table(report.claims) if report.claims else ()),
     ):
         if section.rows:

@@ -73,6 +73,20 @@ def test_a_page_has_the_whole_text_of_each_claim_and_those_younger_than_its_run(
     assert listed == [claim.id for claim in younger]
 
 
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_each_chosen_benchmark_has_a_figure_or_a_reason(path):
+    file = EvidenceFile(path)
+    report = report_of_file(file)
+    unmet = {test for test, row in file.ended().items() if row["status"] == "unmet"}
+    chosen = {test for test, claims in file.plan["tests"].items() if not claims} - unmet
+    shown = {bench.fullname for bench in report.benchmarks} | {*report.unmeasured}
+    assert chosen - shown <= {red.test for red in report.red_tests}
+    (section,) = [
+        each for each in page_of_file(file, report).sections if each.anchor == "unmeasured"
+    ]
+    assert sum(int(row[1]) for row in section.rows[1:]) == len(report.unmeasured) > 0
+
+
 def test_its_six_red_tests_stand_apart_as_errors_of_the_suite(h200):
     assert len(h200.errors) == 6
     assert {error.fault for error in h200.errors} == {"the suite"}

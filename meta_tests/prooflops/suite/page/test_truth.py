@@ -145,6 +145,14 @@ def of_floor(floor, value, share, **found):
     return entry | {"nominal": value / share, "floor": floor._asdict(), "causes": []} | found
 
 
+def test_the_lead_counts_the_benchmarks_that_were_too_slow(report):
+    reasons = ("too slow here: one call takes about 2 s", "tf32 exists on CUDA devices only")
+    unmeasured = {f"bench/test_a.py::test_a[{n}]": reason for n, reason in enumerate(reasons)}
+    measured = len(report.benchmarks)
+    lead = page_of(replace(report, unmeasured=unmeasured)).lead
+    assert f"{measured} of {measured + 1} benchmarks have a figure, too slow here: 1." in lead
+
+
 def test_a_stated_floor_that_stays_open_is_named_with_both_bounds(report_of):
     stated = FLOOR._replace(limit=0.9, source="--floor")
     bound = {"met": None, "unknown": "other work", "most": 950e12, "most_share": 0.96}
