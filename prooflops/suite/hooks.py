@@ -5,6 +5,7 @@ Fixtures are in `fixtures.py`.
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import threading
@@ -77,6 +78,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if config.option.help or config.option.version:
         return None
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What is printed here has characters that a terminal without UTF-8 lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
     if config.option.claims is not None:
         return listing.run(registry_of(config), config.option.claims)
     if not (config.option.collectonly or is_replicate()):

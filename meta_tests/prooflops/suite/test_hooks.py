@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from meta_tests.conftest import new_house, run_pytest_for_each
+from meta_tests.conftest import ROOT, new_house, run_pytest, run_pytest_for_each
 from prooflops_gate.history import records as history
 
 HOLDING = """
@@ -152,6 +152,12 @@ def test_pytest_benchmark_reads_the_record(whole_record, tmp_path):
     compared = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert compared.returncode == 0, compared.stderr
     assert "test_sum" in compared.stdout + compared.stderr
+
+
+def test_a_terminal_without_utf_8_shows_claims():
+    run = run_pytest(ROOT, "--claims=2mkn", PYTHONIOENCODING="ascii")
+    assert run.code == 0
+    assert r"a matrix of m \xd7 k by one of k \xd7 n costs 2\xb7m\xb7k\xb7n FLOPs." in run.output
 
 
 TABLE_IS_SHOWN = {
