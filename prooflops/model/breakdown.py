@@ -138,9 +138,7 @@ class StepTrace:
             instance.forward().backward()  # type: ignore[no-untyped-call]
         with Trace(self._add_update, clock):
             instance.optimizer.step()
-        self.flops = self._products.explained(
-            instance, self._passes.work, self._update.work, self._operators
-        )
+        self.flops = self._products.explained(self._passes.work, self._update.work, self._operators)
 
     def _add_pass(self, operation: Operation) -> None:
         flops = self._passes.add(operation)

@@ -98,6 +98,9 @@ def _traits(tensor: Any) -> tuple[torch.Size, torch.dtype]:
 def _of_rules(flops: ExplainedFlops) -> Iterator[Answer]:
     for phase, (name, claim) in RULES.items():
         rule, needed = flops.rule(phase), flops.needed(phase)
+        if rule is None:
+            yield Answer(claim, DOES_NOT_APPLY, f"{name} is not known, as D is not")
+            continue
         verdict = HOLDS if abs(rule - needed) <= NAPKIN * needed else DOES_NOT_APPLY
         if flops.unexplained(phase):
             verdict = FAILS

@@ -46,15 +46,6 @@ class Examination:
         return f"{name} with {optimizer}, on {self.user_model.device}"
 
     @property
-    def tokens(self) -> str:
-        """D, its unit and where it comes from."""
-        number, unit = self.instance.tokens
-        name, tensor = self.instance.main_input
-        stated = "as stated; " if self.instance.stated_tokens else ""
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        return f"{number:,} {unit} ({stated}{name}: {dtype} {tuple(tensor.shape)})"
-
-    @property
     def unknown(self) -> str:
         """Why nothing is concluded of the step's time; empty where something is."""
         return self.step.why_unknown(self.breakdown) if self.step else ""

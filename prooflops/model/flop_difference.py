@@ -18,13 +18,9 @@ from torch import Tensor, nn
 from accounting.formats import FORMATS
 from accounting.models import RULES, rule_flops
 from prooflops import counted, precision
+from prooflops.model.first_layer import CONVOLUTIONS, LOOK_UPS, Batch, FirstLayers
 from prooflops.model.user_model import Instance
 from prooflops.trace import FORWARD, RECOMPUTED, Operation, newest_node, running_node, tensors_in
-
-LOOK_UPS = frozenset(
-    {"embedding", "embedding_bag", "_embedding_bag", "index", "index_select", "gather"}
-)
-CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_backward"})
 
 LOOKED_UP = "embeddings, looked up and not multiplied"
 ELEMENTWISE = "norms, biases and other elementwise parameters"
@@ -61,15 +57,15 @@ class ExplainedFlops:
     """The FLOPs of one training step of a model, counted, and the parts of their difference from
     2ND, 4ND and 6ND.
 
-    No rule covers `update`, products in the optimizer's step. `recomputed` is the part of
-    `backward` that the mathematics does not need. `by_dtype` are the executed products of forward
-    and backward. `moved_bytes`, `elementwise` (part of no other figure) and `operators` (without
-    views) are those of the whole step; `unknown` are calls of operators without a formula.
+    Where D, `batch`, is not known, neither are the rules, and there are no parts. No rule covers
+    `update`, products in the optimizer's step. `recomputed` is the part of `backward` that the
+    mathematics does not need. `by_dtype` are the executed products of forward and backward.
+    `moved_bytes`, `elementwise` (part of no other figure) and `operators` (without views) are those
+    of the whole step; `unknown` are calls of operators without a formula.
     """
 
     parameters: int
-    tokens: int
-    unit: str
+    batch: Batch
     forward: int
     backward: int
     update: int
@@ -91,9 +87,10 @@ class ExplainedFlops:
         """FLOPs of forward and backward that the mathematics needs, for MFU."""
         return self.executed - self.recomputed
 
-    def rule(self, phase: str) -> int:
-        """2ND, 4ND or 6ND; phase: forward, backward, step."""
-        return rule_flops(phase, self.parameters, self.tokens)
+    def rule(self, phase: str) -> int | None:
+        """2ND, 4ND or 6ND, None without D; phase: forward, backward, step."""
+        tokens = self.batch.number
+        return None if tokens is None else rule_flops(phase, self.parameters, tokens)
 
     def counted(self, phase: str) -> int:
         """FLOPs of the products that ran; phase: forward, backward, step."""
@@ -105,14 +102,13 @@ class ExplainedFlops:
         """
         return self.counted(phase) - (0 if phase == "forward" else self.recomputed)
 
-    def difference(self, phase: str) -> int:
-        """Rule minus counted."""
-        return self.rule(phase) - self.counted(phase)
-
     def unexplained(self, phase: str) -> int:
-        """The difference less its parts: 0, or the explanation is wrong."""
+        """Rule minus counted, less the parts of that: 0, or the explanation is wrong."""
+        rule = self.rule(phase)
+        if rule is None:
+            return 0
         explained: int = sum(getattr(part, phase) for part in self.parts)
-        return self.difference(phase) - explained
+        return rule - self.counted(phase) - explained
 
 
 _FactorsAndFlops = tuple[tuple[int, ...], int]
@@ -139,6 +135,7 @@ class ProductsOfParameters:
 
     def __init__(self, instance: Instance) -> None:
         self.parameters = list(instance.parameters.values())
+        self._first_layers = FirstLayers(instance)
         self.by_dtype: defaultdict[str, int] = defaultdict(int)
         self.checkpointed = self.fused_recomputed = 0
         self._uses = [_ParameterUse() for _ in self.parameters]
@@ -152,23 +149,21 @@ class ProductsOfParameters:
 
     def explained(
         self,
-        instance: Instance,
         passes: counted.CountedWork,
         update: counted.CountedWork,
         operators: int,
     ) -> ExplainedFlops:
         """The FLOPs of the step, with the reasons of each difference."""
-        tokens, unit = instance.tokens
+        batch = self._first_layers.batch
         unknown = Counter(passes.unknown) + Counter(update.unknown)
         return ExplainedFlops(
             parameters=sum(each.numel() for each in self.parameters),
-            tokens=tokens,
-            unit=unit,
+            batch=batch,
             forward=passes.forward,
             backward=passes.backward,
             update=update.total,
             recomputed=passes.recomputed,
-            parts=self._parts(tokens),
+            parts=() if batch.number is None else self._parts(batch.number),
             by_dtype=dict(self.by_dtype),
             moved_bytes=passes.moved_bytes + update.moved_bytes,
             elementwise=passes.elementwise + update.elementwise,
@@ -187,6 +182,8 @@ class ProductsOfParameters:
         if flops:
             self.by_dtype[_dtype_of(name, given)] += flops
         if operation.phase == FORWARD:
+            weights = {min(origin): each for each in given if (origin := self._origin_of(each))}
+            self._first_layers.add(operation, name, weights, flops)
             self._add_forward(name, given, made, flops)
         elif operation.phase == RECOMPUTED:
             self._add_recomputed(given, made, flops)

@@ -66,7 +66,7 @@ def page_of(examination: Examination, headline: Sequence[str], part: str = "") -
     bound = bound_sentence(step, examination.unknown) if step else ""
     lead = "; ".join(filter(None, [examination.model, bound, part]))
     chosen = "; ".join(examination.notes) or "nothing: the factory says all"
-    facts = [("D", examination.tokens), ("chosen", chosen)]
+    facts = [("D", str(examination.flops.batch)), ("chosen", chosen)]
     facts += [("machine", line) for line in headline]
     return Page(
         title=examination.user_model.spec,
@@ -93,7 +93,7 @@ def print_page(
 
     terminal.section("your model")
     notes = "; ".join(examination.notes)
-    for text in filter(None, (examination.model, f"D = {examination.tokens}", notes, part)):
+    for text in filter(None, (examination.model, f"D = {examination.flops.batch}", notes, part)):
         line(text)
     for section in sections_of(examination):
         if section.is_empty or section.is_folded:
@@ -114,7 +114,7 @@ def as_json(
     facts: dict[str, Any] = {
         "about": {
             "model": examination.model,
-            "D": examination.tokens,
+            "D": str(examination.flops.batch),
             "notes": "; ".join(examination.notes),
             "part": part,
         },
@@ -125,6 +125,8 @@ def as_json(
     for name in ("inventory", "flops", "memory", "breakdown", "fits"):
         fact = getattr(examination, name)
         facts[name] = asdict(fact) if fact else None
+    batch = facts["flops"].pop("batch")
+    facts["flops"] |= {"tokens": batch["number"], "unit": batch["unit"]}
     facts["flops"] |= {"model": flops.model, "executed": flops.executed}
     facts["flops"] |= {name: flops.rule(phase) for phase, name in RULES.items()}
     if step:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from accounting.checks import validated_choice
+from accounting.checks import at_least_one, validated_choice
 from prooflops.machine import device as machine
 from prooflops.memory.copies import Copies, why_not_copied
 from prooflops.memory.fits import cuda_card
@@ -27,7 +27,7 @@ from prooflops.model.factory import ModelError, naming, user_code
 from prooflops.model.modules import OUTSIDE
 from prooflops.model.progress import on_stderr
 from prooflops.model.step_memory import PEAK, tried
-from prooflops.model.tables import WHOLE, bytes_text, fits_section, flops_texts
+from prooflops.model.tables import NOT_KNOWN, WHOLE, bytes_text, fits_section, flops_texts
 from prooflops.model.user_model import UserModel, check_parameters
 from prooflops_gate.console.tables import aligned
 from prooflops_gate.history.records import write_atomically
@@ -63,8 +63,8 @@ class ModelReport:
     parameters: int
     flops_forward: int
     flops_step: int
-    rule_2nd: int
-    rule_6nd: int
+    rule_2nd: int | None
+    rule_6nd: int | None
     predicted_peak_bytes: int | None
     measured_peak_bytes: int | None
 
@@ -104,9 +104,9 @@ class ModelReport:
         lines = [
             *aligned(rows),
             "",
-            f"N = {self.parameters:,} parameters, D = {self.examination.tokens}",
-            f"FLOPs forward {self.flops_forward:,}, 2ND = {self.rule_2nd:,}",
-            f"FLOPs of a step {self.flops_step:,}, 6ND = {self.rule_6nd:,}",
+            f"N = {self.parameters:,} parameters, D = {self.examination.flops.batch}",
+            f"FLOPs forward {self.flops_forward:,}, 2ND = {_count_text(self.rule_2nd)}",
+            f"FLOPs of a step {self.flops_step:,}, 6ND = {_count_text(self.rule_6nd)}",
             f"peak memory {measured}, predicted {predicted}",
         ]
         if self.examination.fits:
@@ -122,6 +122,9 @@ def model_report(
     optimizer: str | MakeOptimizer | None = None,
     loss: Loss | None = None,
     device: str | None = None,
+    *,
+    examples: int | None = None,
+    tokens: int | None = None,
 ) -> ModelReport:
     """Counts, measures and predicts a training step of a copy of `module`, on the device of its
     parameters.
@@ -132,18 +135,20 @@ def model_report(
     `inputs` is a tensor, a tuple of arguments or a dict of keyword arguments. `optimizer` is a name
     from torch.optim, a class, or a function of the parameters; None is AdamW. `loss` is a function
     of the output; None takes the output's own .loss, else the sum of its .logits or tensors;
-    tensors that it captures, such as targets, are copied as the inputs are. The module, its
+    tensors that it captures, such as targets, are copied as the inputs are. `examples` or `tokens`
+    states D of 2ND and 6ND, which else follows from the first layer. The module, its
     gradients and the states of torch's and Python's generators stay as they are. Raises ModelError,
     a ValueError, for anything that cannot be stepped.
     """
     kind = type(module).__name__
     with naming(kind, "model_report of"):
+        stated = _stated(examples, tokens)
         if why_not := why_not_copied(module):
             raise ModelError(why_not)
         check_parameters(module)
         make_optimizer, here = _optimizer_maker(optimizer), next(module.parameters()).device
         cards = (cuda_card(device),) if device else ()
-    copies = partial(_copies, module, inputs, make_optimizer, loss)
+    copies = partial(_copies, module, inputs, make_optimizer, loss, stated)
     stages = on_stderr(f"model_report of {kind}")
     # A notebook may have switched gradients off.
     with torch.enable_grad(), _generators_kept():
@@ -176,9 +181,9 @@ def _generators_kept() -> Iterator[None]:
 
 
 def _copies(
-    module: nn.Module, inputs: Any, make_optimizer: MakeOptimizer, loss: Loss | None
+    module: nn.Module, inputs: Any, make_optimizer: MakeOptimizer, loss: Loss | None, stated: Any
 ) -> tuple[Any, ...]:
-    """The module, its inputs and its optimizer as copies, and the loss."""
+    """The module, its inputs and its optimizer as copies, the loss, and D where it is stated."""
     copies = Copies(next(module.parameters()).device)
     with user_code("copying the module"):
         copied = copies.module(module)
@@ -187,7 +192,20 @@ def _copies(
         given = tree_map_only(Tensor, copies.tensor, given)
     with user_code("making the optimizer"):
         made = make_optimizer(each for each in copied.parameters() if each.requires_grad)
-    return copied, given, made, loss
+    return copied, given, made, loss, stated
+
+
+def _stated(examples: int | None, tokens: int | None) -> tuple[int, str] | None:
+    """D as the caller states it. Raises ValueError where both are given."""
+    if examples is None:
+        return None if tokens is None else (at_least_one("tokens", tokens), "tokens")
+    if tokens is not None:
+        raise ValueError(f"give examples or tokens, got both: {examples=}, {tokens=}")
+    return at_least_one("examples", examples), "examples"
+
+
+def _count_text(count: int | None) -> str:
+    return NOT_KNOWN if count is None else f"{count:,}"
 
 
 def _optimizer_maker(optimizer: str | MakeOptimizer | None) -> MakeOptimizer:

@@ -41,9 +41,10 @@ class MeasuredStep:
     labels: tuple[str, ...] = ()
 
     @property
-    def per_s(self) -> float:
-        """Tokens or examples per second."""
-        return self.flops.tokens / self.seconds
+    def per_s(self) -> float | None:
+        """Tokens or examples per second; None where their number is not known."""
+        number = self.flops.batch.number
+        return None if number is None else number / self.seconds
 
     @property
     def mfu(self) -> float | None:

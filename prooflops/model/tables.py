@@ -61,8 +61,10 @@ def count_text(count: float) -> str:
     return f"{count:.3g}" if count < 1000 else engineering(count, "").strip()
 
 
-def per_second_text(rate: float, unit: str) -> str:
+def per_second_text(rate: float | None, unit: str) -> str:
     """Tokens or examples per second, without a prefix."""
+    if rate is None:
+        return NOT_KNOWN
     return f"{rate:,.0f} {unit}/s" if rate >= 100 else f"{rate:.3g} {unit}/s"
 
 
@@ -95,17 +97,21 @@ def inventory_section(inventory: Inventory) -> Section:
 
 
 def flops_section(flops: ExplainedFlops) -> Section:
-    rows = [["FLOPs", *RULES, "share of 6ND"]]
+    rows, rule = [["FLOPs", *RULES, "share of 6ND"]], flops.rule("step")
 
     def row(name: str, forward: int, backward: int, sign: str = "") -> None:
         figures = [f"{each:{sign},}" for each in (forward, backward, forward + backward)]
-        rows.append([name, *figures, f"{(forward + backward) / flops.rule('step'):{sign}.2%}"])
+        of_rule = f"{(forward + backward) / rule:{sign}.2%}" if rule else NOT_KNOWN
+        rows.append([name, *figures, of_rule])
 
     row("executed" if flops.recomputed else "counted", flops.forward, flops.backward)
     for part in flops.parts:
         row(f"{'+' if part.step >= 0 else '-'} {part.name}", part.forward, part.backward, "+")
-    row("= 2ND, 4ND, 6ND", flops.rule("forward"), flops.rule("backward"))
-    remarks = [rule_remark(flops, phase) for phase in RULES]
+    if rule is None:
+        remarks = [f"D is {flops.batch}; without it 2ND, 4ND and 6ND are {NOT_KNOWN}"]
+    else:
+        row("= 2ND, 4ND, 6ND", flops.rule("forward") or 0, flops.rule("backward") or 0)
+        remarks = [rule_remark(flops, phase) for phase in RULES]
     unexplained = {name: flops.unexplained(phase) for phase, name in RULES.items()}
     calls = [f"{name} ({number} calls)" for name, number in flops.unknown.items()]
     if any(unexplained.values()):
@@ -121,12 +127,12 @@ def flops_section(flops: ExplainedFlops) -> Section:
     )
     without = f"operators without a formula, not counted: {first_names(calls)}"
     remarks.append(without if calls else "every operator of the step has a formula")
-    return Section(f"FLOPs of one step, D = {flops.tokens:,} {flops.unit}", rows, remarks)
+    return Section(f"FLOPs of one step, D = {flops.batch.size}", rows, remarks)
 
 
 def rule_remark(flops: ExplainedFlops, phase: str) -> str:
     """The distance of a rule of thumb from the model FLOPs, and from those executed."""
-    rule, needed, executed = flops.rule(phase), flops.needed(phase), flops.counted(phase)
+    rule, needed, executed = flops.rule(phase) or 0, flops.needed(phase), flops.counted(phase)
     if not needed:
         return f"{RULES[phase]} does not apply: no product was counted"
     text = f"{RULES[phase]} is {_times_text(rule, needed)} the model FLOPs ({rule - needed:+,})"
@@ -176,7 +182,7 @@ def time_rows(step: MeasuredStep) -> list[list[str]]:
     rate = engineering(flops.model / step.seconds, "FLOP/s")
     return [
         ["step", seconds_text(step.seconds), rounds],
-        ["throughput", per_second_text(step.per_s, flops.unit), ""],
+        ["throughput", per_second_text(step.per_s, flops.batch.unit), ""],
         ["rate", rate, f"model FLOPs, in {', '.join(flops.by_dtype)}"],
     ]
 

@@ -49,32 +49,18 @@ class Instance:
         return dict(self.module.named_parameters())
 
     @property
-    def main_input(self) -> tuple[str, Tensor]:
-        """The input that says how many tokens or examples there are: `input_ids`, or the first
-        tensor.
-        """
-        named = {
-            f"input {place}": value for place, value in enumerate(self.arguments)
-        } | self.keywords
-        if isinstance(named.get("input_ids"), Tensor):
-            return "input_ids", named["input_ids"]
-        return next((name, leaf) for name, value in named.items() for leaf in tensors_of(value))
+    def inputs(self) -> dict[str, Any]:
+        """What the module is given, by name, `input_ids` first; without numbers and text."""
+        named = {f"input {place}": value for place, value in enumerate(self.arguments)}
+        named |= self.keywords
+        order = sorted(named, key=lambda name: name != "input_ids")
+        return {name: named[name] for name in order if tensors_of(named[name])}
 
     @property
-    def tokens(self) -> tuple[int, str]:
-        """The D of 2ND and its unit, as the factory states them, else by the main input.
-
-        Each id of an integer input is a token, and each row of a (batch, token, feature) input; an
-        image, a row of features and everything else is an example.
-        """
-        if self.stated_tokens is not None:
-            return self.stated_tokens
-        _, tensor = self.main_input
-        if not tensor.is_floating_point() and tensor.dim() >= 2:
-            return tensor.numel(), "tokens"
-        if tensor.dim() == 3:
-            return tensor.shape[0] * tensor.shape[1], "tokens"
-        return (tensor.shape[0] if tensor.dim() else 1), "examples"
+    def main_input(self) -> tuple[str, Tensor]:
+        """The name of the first input, and its first tensor."""
+        name, given = next(iter(self.inputs.items()))
+        return name, tensors_of(given)[0]
 
 
 @dataclass(frozen=True)
@@ -164,8 +150,8 @@ def _validated_instance(returned: object, *, allow_meta: bool = False) -> Instan
         tuple(notes),
         _stated_tokens(tokens),
     )
-    if not instance.tokens[0]:
-        name, tensor = instance.main_input
+    name, tensor = instance.main_input
+    if not tensor.numel():
         raise ModelError(
             f"{name} of shape {tuple(tensor.shape)} is an empty batch; give at least one example"
         )

@@ -54,7 +54,7 @@ def test_parameters_gradients_and_optimizer_state_have_their_bytes(facts, name):
 @each_model
 def test_the_flops_and_their_reasons_are_those_of_the_formulas(facts, name):
     flops = facts.flops
-    assert (flops.tokens, flops.unit) == TOKENS[name]
+    assert (flops.batch.number, flops.batch.unit) == TOKENS[name]
     assert (flops.forward, flops.backward) == (FORWARD[name], BACKWARD[name])
     assert flops.rule("step") == 6 * PARAMETERS[name] * TOKENS[name][0]
     assert flops.unknown == {}
