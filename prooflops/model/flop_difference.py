@@ -129,8 +129,9 @@ class _ParameterUse:
 class ProductsOfParameters:
     """Assigns every product of a traced step to the parameter that is one of its factors.
 
-    A tensor is recognised by its storage as a parameter, or as computed from parameters alone (a
-    cast, a transposed copy). A gradient belongs to the product whose autograd node is running.
+    A tensor is recognised by its storage as a parameter, or as computed from parameters and buffers
+    alone (a cast, a transposed copy, a masked weight). A gradient belongs to the product whose
+    autograd node is running.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -146,6 +147,9 @@ class ProductsOfParameters:
         self._kept_alive: list[Any] = []
         for index, parameter in enumerate(self.parameters):
             self._add_origin(parameter, frozenset({index}))
+        for buffer in instance.module.buffers():
+            if buffer.layout is torch.strided:
+                self._add_origin(buffer, frozenset())
 
     def explained(
         self,
@@ -174,7 +178,7 @@ class ProductsOfParameters:
     def add(self, operation: Operation, flops: int) -> list[nn.Parameter]:
         """Notes an operation of either pass, with the FLOPs of its products.
 
-        Returns the matrices, else the vectors, that it reads in a forward pass.
+        Returns the parameters that are its factors, or that it reads, in a forward pass.
         """
         operator = operation.operator
         name = getattr(operator, "_overloadpacket", operator).__name__.removesuffix("_")
@@ -191,8 +195,7 @@ class ProductsOfParameters:
             if flops:
                 self._add_backward(given, made, flops)
             return []
-        read = [self.parameters[index] for index in self._origins(given)]
-        return [each for each in read if each.dim() >= 2] or read
+        return [self.parameters[index] for index in self._factors(given)]
 
     def _add_recomputed(self, given: list[Tensor], made: list[Tensor], flops: int) -> None:
         if not flops:
@@ -226,7 +229,7 @@ class ProductsOfParameters:
 
     def _origins(self, tensors: list[Tensor]) -> set[int]:
         """The parameters that any of these tensors comes from."""
-        return set().union(*map(self._origin_of, tensors))
+        return set().union(*(self._origin_of(tensor) or () for tensor in tensors))
 
     def _add_backward(self, tensors: list[Tensor], outputs: list[Tensor], flops: int) -> None:
         of_node = self._of_node.get(running_node(), [])
@@ -257,16 +260,17 @@ class ProductsOfParameters:
         return with_parameter[0] if with_parameter else ()
 
     def _factors(self, tensors: list[Tensor]) -> tuple[int, ...]:
-        """The parameters that are factors of a product: the largest of each operand; a vector only
-        if alone.
+        """The parameters that are factors of a product: of each operand that of its size, else all;
+        a vector only if there is no matrix.
         """
-        largest = [
-            max(origin, key=lambda index: self.parameters[index].numel())
-            for tensor in tensors
-            if (origin := self._origin_of(tensor))
-        ]
-        matrices = [index for index in largest if self.parameters[index].dim() >= 2]
-        return tuple(dict.fromkeys(matrices or largest))
+        found: list[int] = []
+        for tensor in tensors:
+            origin = sorted(self._origin_of(tensor) or ())
+            sizes = [self.parameters[index].numel() for index in origin]
+            is_one_of_its_size = sizes.count(tensor.numel()) == 1
+            found += [origin[sizes.index(tensor.numel())]] if is_one_of_its_size else origin
+        matrices = [index for index in found if self.parameters[index].dim() >= 2]
+        return tuple(dict.fromkeys(matrices or found))
 
     def _shares(self, factors: tuple[int, ...], flops: int) -> Iterator[tuple[int, int]]:
         """The FLOPs of a product by its parameters, in proportion to their elements; nothing is
@@ -289,21 +293,23 @@ class ProductsOfParameters:
         )
         self._kept_alive.append(storage)
 
-    def _origin_of(self, tensor: Tensor) -> frozenset[int]:
+    def _origin_of(self, tensor: Tensor) -> frozenset[int] | None:
+        """The parameters that a tensor comes from: none of a buffer, None of an activation."""
         start = int(tensor.storage_offset()) * tensor.element_size()
         spans = self._spans.get(tensor.untyped_storage()._cdata, ())
-        return next((indices for low, high, indices in spans if low <= start < high), frozenset())
+        return next((indices for low, high, indices in spans if low <= start < high), None)
 
     def _track_derived(self, tensors: list[Tensor], outputs: list[Tensor]) -> bool:
-        """Whether all inputs of an operator come from parameters; its results then have the same
-        origin.
+        """Whether all inputs of an operator come from parameters and buffers; its results then have
+        the same origin.
         """
         origins = [self._origin_of(tensor) for tensor in tensors]
-        if not origins or not all(origins):
+        known = [each for each in origins if each is not None]
+        if not any(known) or len(known) < len(origins):
             return False
         for out in outputs:
             if not self._origin_of(out):
-                self._add_origin(out, frozenset().union(*origins))
+                self._add_origin(out, frozenset().union(*known))
         return True
 
     def _parts(self, tokens: int) -> tuple[Difference, ...]:
