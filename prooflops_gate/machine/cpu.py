@@ -54,12 +54,10 @@ def memory_bytes() -> int | None:
         return None
 
 
-def value(file: Path, key: str) -> int | None:
-    """The number behind `key` in a file of lines `key number`."""
+def figures(file: Path) -> dict[str, int]:
+    """The numbers by their keys in a file of lines `key number`, or `key number unit`."""
     rows = (line.split() for line in text(file).splitlines())
-    return next(
-        (int(row[1]) for row in rows if len(row) > 1 and row[0] == key and row[1].isdigit()), None
-    )
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
 def state() -> dict[str, Any]:

@@ -36,7 +36,7 @@ def free_bytes(root: Path = ROOT) -> int | None:
     Pages of files count as free.
     """
     left = [max(limit - used, 0) for limit, used in _memory(root)]
-    available = cpu.value(root / "proc/meminfo", "MemAvailable:")
+    available = cpu.figures(root / "proc/meminfo").get("MemAvailable:")
     if available is not None:
         left.append(available * 1024)
     return min(left, default=memory_bytes(root))
@@ -52,25 +52,20 @@ def stopped_s(root: Path = ROOT) -> float | None:
     """Seconds that CPU quotas stopped cores of this process's groups so far; None if unknown."""
     found = []
     for folder in _groups("cpu", root):
-        for key, unit_s in STOPPED_S.items():
-            stopped = cpu.value(folder / "cpu.stat", key)
-            if stopped is not None:
-                found.append(stopped * unit_s)
+        stat = cpu.figures(folder / "cpu.stat")
+        found += [stat[key] * unit_s for key, unit_s in STOPPED_S.items() if key in stat]
     return sum(found) if found else None
 
 
 def _memory(root: Path) -> Iterator[tuple[int, int]]:
     """Each memory limit, and the bytes that its group cannot give back."""
     for folder in _groups("memory", root):
-        stat = folder / "memory.stat"
+        stat = cpu.figures(folder / "memory.stat")
+        used = sum(_number(folder / name) or 0 for name in MEMORY_USED)
+        used -= sum(stat.get(f"total_{key}", stat.get(key, 0)) for key in RECLAIMABLE)
+        # The last one includes ancestors that a container does not see.
         limits = [_number(folder / name) for name in MEMORY_LIMITS]
-        # Includes ancestors that a container does not see.
-        limits.append(cpu.value(stat, "hierarchical_memory_limit"))
-        used = next(filter(None, (_number(folder / name) for name in MEMORY_USED)), 0)
-        for key in RECLAIMABLE:
-            pages = cpu.value(stat, f"total_{key}")
-            used -= (cpu.value(stat, key) or 0) if pages is None else pages
-        for limit in limits:
+        for limit in (*limits, stat.get("hierarchical_memory_limit")):
             if limit is not None:
                 yield limit, max(used, 0)
 
