@@ -228,7 +228,8 @@ def test_a_figure_that_falls_short_once_is_measured_again(card):
 H200 = next((ROOT / "results").glob("NVIDIA-H200-*.jsonl"))
 IMPOSSIBLE = {
     "--floor=bf17=0.7": "the figure must be one of bf16, fp16",
-    "--reference=": "--reference  must be a run record or a file of make evidence: Is a directory",
+    "--reference=": "--reference= is empty: name one, or drop it",
+    "--report=": "--report= is empty",
     "--reference=missing.json": "must be a run record or a file of make evidence: No such file",
     "--reference=pyproject.toml": "--reference pyproject.toml must be a run record",
     f"--reference={H200} --device=cpu": (

@@ -111,6 +111,10 @@ def show_requested_table(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     refuse_a_mix_of_copies(config.rootpath)
+    for name in ("device", "reference", "known_failures", "report"):
+        # As of an unset variable of the shell.
+        if getattr(config.option, name) == "":
+            raise pytest.UsageError(f"--{name.replace('_', '-')}= is empty: name one, or drop it")
     if config.option.quick and config.option.thorough:
         raise pytest.UsageError("--quick and --thorough exclude each other")
     pace = "quick" if config.option.quick else "thorough" if config.option.thorough else "default"
@@ -123,7 +127,7 @@ def pytest_configure(config: pytest.Config) -> None:
         selected = registry.selected(config.option.claim) if config.option.claim else None
         stated = stated_floors([*(config.option.floor or config.getini("floor"))])
         reference = None
-        if config.option.reference is not None:
+        if config.option.reference:
             refuse_another_machine(config.option.reference, device)
             reference = reference_floors(config.option.reference)
         validated_choice("floor_undecided", config.getini("floor_undecided"), ("pass", "fail"))
