@@ -1,4 +1,4 @@
-"""The claims of a run as sections: those that fail, errors, corrections, and all by topic."""
+"""The claims of a run as sections: those that fail, errors, and all by topic."""
 
 from __future__ import annotations
 
@@ -96,21 +96,6 @@ def _counts(report: RunReport) -> list[list[str]]:
         return []
     head, *_, total = topic_table(report.claims)
     return [head[1:], total[1:]]
-
-
-def corrections_section(report: RunReport) -> Section:
-    """Claims that are commonly misstated, with what is true."""
-    rows = []
-    for each in report.with_verdicts("corrected"):
-        true = each.claim.correction or each.reason
-        rows.append([f"`{each.id}`", each.claim.statement, true])
-    head = ["claim", "commonly misstated", "true"]
-    return Section(
-        "Commonly misstated, and what is true",
-        [head, *rows] if rows else (),
-        anchor="corrections",
-        is_folded=True,
-    )
 
 
 def _claim(report: RunReport, each: Verdict) -> Section:

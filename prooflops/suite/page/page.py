@@ -70,7 +70,6 @@ def page_of(report: RunReport) -> Page:
             Section("Measured", parts=plots_of(report), anchor="plots", is_folded=False,
                     absent=ABSENT),
             history_section(report),
-            claims.corrections_section(report),
             claims.claims_section(report),
             benchmarks_section(report),
             Section("Benchmarks without a figure", unmeasured_table(report.unmeasured),
