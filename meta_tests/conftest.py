@@ -137,7 +137,8 @@ for request in sys.stdin:
         with open(f"{{results}}/{{fork}}.{{number}}", "wb") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        code = int(pytest.main(shlex.split(line)))
+        sys.argv[1:] = shlex.split(line)
+        code = int(pytest.main(sys.argv[1:]))
         sys.stdout.flush()
         os.rename(file.name, f"{{file.name}} {{code}}")
         gc.freeze()

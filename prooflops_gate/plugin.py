@@ -67,18 +67,19 @@ def pytest_configure(config: pytest.Config) -> None:
     chosen = settings(config)
     if not chosen.used or hasattr(config, "workerinput"):
         return
+    from prooflops_gate.child import codspeed
     from prooflops_gate.child.options import switch_off
+    from prooflops_gate.child.whole_tests import WholeTests
 
     # Before xdist's own, which is the last, and before anything is collected.
     disturbing = config.stash[DISTURBING] = switch_off(config.option)
+    if config.pluginmanager.hasplugin(codspeed.NAME):
+        disturbing.append("pytest-codspeed")
+    config.pluginmanager.register(WholeTests(), "prooflops_gate.whole_tests")
     if chosen.orchestrated:
         from prooflops_gate import run
 
         run.configure(config, chosen, disturbing)
-    else:
-        from prooflops_gate.child.whole_tests import WholeTests
-
-        config.pluginmanager.register(WholeTests(), "prooflops_gate.whole_tests")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -110,6 +111,10 @@ def refuse_rootdir_paths(
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if not config.getoption("gate_history"):
+        if settings(config).used:
+            from prooflops_gate.child.codspeed import replace_codspeed
+
+            replace_codspeed(config)
         return None
     from prooflops_gate.history import listing
 

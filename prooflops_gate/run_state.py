@@ -41,11 +41,16 @@ def is_benchmark(item: pytest.Item) -> bool:
     return "benchmark" in getattr(item, "fixturenames", ()) or is_whole_benchmark(item)
 
 
+def benchmark_marker(item: pytest.Item) -> pytest.Mark | None:
+    """The test's marker `benchmark`, or pytest-codspeed's other name for it."""
+    return item.get_closest_marker("codspeed_benchmark") or item.get_closest_marker("benchmark")
+
+
 def is_whole_benchmark(item: pytest.Item) -> bool:
     """Whether all of this test is measured: it has the marker, and does not use the fixture."""
     if "benchmark" in getattr(item, "fixturenames", ()):
         return False
-    if not isinstance(item, pytest.Function) or item.get_closest_marker("benchmark") is None:
+    if not isinstance(item, pytest.Function) or benchmark_marker(item) is None:
         return False
     return not inspect.iscoroutinefunction(item.obj)
 

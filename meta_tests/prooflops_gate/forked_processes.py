@@ -60,6 +60,7 @@ def _run_and_exit(arguments, cwd, env, output):
                 del sys.modules[name]
         rest = [path for path in sys.path if path not in own and not path.startswith(str(cwd))]
         sys.path[:] = [str(cwd), *env["PYTHONPATH"].split(os.pathsep), *rest]
+        sys.argv[1:] = arguments
         code = pytest.main([*arguments])
     finally:
         sys.stdout.flush()

@@ -22,6 +22,7 @@ DISTURBING = {
     "pytest_timeout": ("pytest_timeout", "--timeout 0.001", "pytest-timeout"),
     "pytest_repeat": ("pytest_repeat", "--count 3", "pytest-repeat"),
     "pytest_forked": ("pytest_forked", "--forked", "pytest-forked"),
+    "pytest_codspeed": ("pytest_codspeed.plugin", "--codspeed", "pytest-codspeed"),
 }
 
 
@@ -131,6 +132,67 @@ def test_marked_renamed_and_several_benchmarks_of_a_test_are_compared(foreign):
     slower = set(re.findall(r"^  (.*?) is .*slow.*confirmed", done.output, re.MULTILINE))
     assert slower == SLOWER, done.output
     assert "FAILED test_renamed.py::test_renamed" in done.output, done.output
+
+
+# What pytest-codspeed does where it is asked for: its fixtures leave no record.
+CODSPEED = """
+import os
+import pytest
+
+def pytest_addoption(parser):
+    parser.addoption("--codspeed", action="store_true")
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    config.addinivalue_line("markers", "codspeed_benchmark: measured whole")
+    if config.getoption("--codspeed") or "CODSPEED_ENV" in os.environ:
+        config.option.benchmark_disable = True
+
+@pytest.fixture
+def codspeed_benchmark():
+    return lambda function, *arguments: function(*arguments)
+"""
+FOR_CODSPEED = """
+import os, sys
+import pytest
+import work
+
+if "--codspeed" not in sys.argv and "CODSPEED_ENV" not in os.environ:
+    pytest.skip("run with --codspeed", allow_module_level=True)
+
+@pytest.fixture(scope="module", autouse=True)
+def skip_without_the_option(request):
+    if not request.config.getoption("--codspeed") and "CODSPEED_ENV" not in os.environ:
+        pytest.skip("run with --codspeed")
+
+def test_fixture(benchmark):
+    benchmark(work.busy, {steps})
+
+def test_other_fixture(codspeed_benchmark):
+    codspeed_benchmark(work.busy, {steps})
+
+@pytest.mark.codspeed_benchmark(max_rounds=4)
+def test_marker():
+    work.busy({steps})
+"""
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_a_suite_for_codspeed_is_measured_by_pytest_benchmark(foreign, by_environment):
+    plugin = foreign.parent / "path" / "pytest_codspeed"
+    plugin.mkdir()
+    (plugin / "plugin.py").write_text(CODSPEED)
+    write(foreign, FOR_CODSPEED.format(steps=4000))
+    (foreign / "test_more.py").write_text(FOR_CODSPEED.format(steps=12000))
+    words, variables = ["--codspeed"], {}
+    if by_environment:
+        words, variables = [], {"CODSPEED_ENV": "1"}
+    words = ["-p", "pytest_codspeed.plugin", *words, "test_more.py", *VERSUS_HEAD]
+    done = run(foreign, *words, **variables)
+    assert done.code == 1, done.output
+    found = re.findall(r"^  test_more.py::(\w+) is .*slow.*confirmed", done.output, re.MULTILINE)
+    assert {*found} == {"test_fixture", "test_other_fixture", "test_marker"}, done.output
+    assert done.output.count("run without pytest-codspeed, which would disturb") == 1
 
 
 CHANGING_IDS = """

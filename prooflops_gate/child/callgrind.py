@@ -37,7 +37,6 @@ CALLS_BEFORE_THE_COUNTED_ONE = 3
 EMPTY_CALLS = 5
 # ctypes does not keep the memory of requests alive.
 _kept: list[Any] = []
-FIXTURES = ("pytest_benchmark.fixture", "pytest_codspeed.plugin")
 
 
 def is_usable() -> bool:
@@ -177,15 +176,14 @@ class InstructionCounter:
         return result
 
     def instrument(self) -> None:
-        """Makes the fixtures of pytest-benchmark and pytest-codspeed count."""
-        for name in FIXTURES:
-            # Where the plugin is active, its module is there.
-            cls: Any = getattr(sys.modules.get(name), "BenchmarkFixture", None)
-            if cls is None:
-                continue
-            cls.__call__ = lambda _, function, *args, **kwargs: self.call(function, args, kwargs)
-            cls.pedantic = lambda _, target, *args, **kwargs: self.call_pedantic(
-                target, *args, **kwargs
-            )
-            # Otherwise pytest-benchmark warns that the fixture is unused.
-            cls._mode = "counted"
+        """Makes pytest-benchmark's fixture count."""
+        # Where the plugin is active, its module is there.
+        cls: Any = getattr(sys.modules.get("pytest_benchmark.fixture"), "BenchmarkFixture", None)
+        if cls is None:
+            return
+        cls.__call__ = lambda _, function, *args, **kwargs: self.call(function, args, kwargs)
+        cls.pedantic = lambda _, target, *args, **kwargs: self.call_pedantic(
+            target, *args, **kwargs
+        )
+        # Otherwise pytest-benchmark warns that the fixture is unused.
+        cls._mode = "counted"

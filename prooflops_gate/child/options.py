@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from prooflops_gate.child.codspeed import replace_codspeed
+
 # Attributes of `config.option`: files of reports, selection by the last run, early ends,
 # debuggers; and switched-off benchmarks, as projects' `addopts` often have them for plain runs.
 PARENTS: dict[str, Any] = {
@@ -107,4 +109,5 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, None, None]:
     _take_back(config.option)
+    replace_codspeed(config)
     yield

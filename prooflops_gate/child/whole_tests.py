@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prooflops_gate.run_state import is_whole_benchmark
+from prooflops_gate.run_state import benchmark_marker, is_whole_benchmark
 
 # Arguments that pytest-codspeed's marker takes and pytest-benchmark's refuses. The gate obeys
 # `max_rounds`; it chooses itself how long to warm up, and how long to measure at least.
@@ -20,7 +20,14 @@ NO_TIME_S = 1e-9
 
 
 class WholeTests:
-    """Pytest plugin: passes a marked test to the fixture `benchmark`."""
+    """Pytest plugin: passes a marked test to the fixture `benchmark`.
+
+    pytest-codspeed's own name for this fixture means it, too.
+    """
+
+    @pytest.fixture
+    def codspeed_benchmark(self, benchmark: Any) -> Any:
+        return benchmark
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
@@ -34,12 +41,12 @@ class WholeTests:
 
 
 def marker_arguments(item: pytest.Item) -> dict[str, Any]:
-    """The arguments of the test's own marker `benchmark`, as pytest-benchmark takes them.
+    """The arguments of the test's own marker, as pytest-benchmark takes them.
 
     `min_time` is the time of one round in pytest-benchmark, and of all rounds in pytest-codspeed:
     the latter is left out.
     """
-    marker = item.get_closest_marker("benchmark")
+    marker = benchmark_marker(item)
     given = dict(marker.kwargs) if marker else {}
     has_codspeeds_arguments = any(name in given for name in CODSPEED_ARGUMENTS)
     if not is_whole_benchmark(item) and not has_codspeeds_arguments:
