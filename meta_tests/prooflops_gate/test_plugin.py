@@ -12,7 +12,7 @@ import pytest
 from meta_tests.conftest import ROOT, run_pytest
 from prooflops_gate import __version__
 
-MODULES = ("hookspecs", "needs", "options", "plugin", "run_state")
+MODULES = ("hookspecs", "needs", "options", "plugin", "run_state", "unpatched")
 LOADED = ["prooflops_gate", *(f"prooflops_gate.{name}" for name in MODULES)]
 
 
