@@ -100,7 +100,7 @@ def model_called(name: str, ignore: Sequence[str] = ()) -> tuple[Parts, Mapping[
     try:
         return decoder_of(config), config
     except UnreadError as unread:
-        return library(unread).from_library(config), config
+        return library(unread).from_config(config), config
 
 
 def config_called(name: str, ignore: Sequence[str]) -> Mapping[str, Any]:

@@ -53,12 +53,13 @@ def test_what_is_not_counted_of_a_model_is_refused():
 
 
 def test_keys_that_the_library_ignores_are_named():
-    config = config_of("exaone4").to_dict() | {"num_registers": 4, "early_stopping": True}
-    with pytest.warns(UserWarning, match=r"of transformers .* ignores num_registers$"):
+    unread = {"architectures": ["ExaoneForRewardModel"], "num_registers": 4}
+    config = config_of("exaone4").to_dict() | unread | {"early_stopping": True}
+    with pytest.warns(UserWarning, match=r"of transformers .* ignores architectures, num_reg.*s$"):
         model = from_config(config)
     assert isinstance(model, CountedModel)
-    assert model.ignored == ("num_registers",)
-    assert from_config(config, ignore=["num_registers"]).linear_maps == model.linear_maps
+    assert model.ignored == (*unread,)
+    assert from_config(config, ignore=[*unread]).linear_maps == model.linear_maps
 
 
 @pytest.mark.parametrize(
