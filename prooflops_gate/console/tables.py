@@ -101,7 +101,9 @@ def visible(text: str) -> str:
 
 
 def times_as(ratio: float) -> str:
-    """Two digits behind the point, or of a small ratio two that count: "1.42x", "0.0037x"."""
+    """Two digits behind the point, or those that count: "1.42x", "0.0037x", "1,532x"."""
+    if ratio >= 100:
+        return f"{ratio:,.0f}x"
     return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from prooflops.suite.fleet.nodes import NodeRun, collected, short_name
+from prooflops.suite.fleet.nodes import NodeRun, Timing, collected, short_name
 from prooflops.suite.fleet.slow import LEAST_SLOWDOWN
 from prooflops.suite.page import delivery
 from prooflops_gate.console.tables import engineering, many, times_as
@@ -23,21 +23,19 @@ FACTS_SHOWN_WITHOUT_NAME = ("kind", "node", "machines", "date")
 class Column:
     """Runs shown together: the newest run per machine.
 
-    Several machines are shown by their median times, their widest spreads, and how many of them
+    Several machines are shown by the median one's times, the widest spreads, and how many of them
     have which verdict. A claim is listed where its test settled it.
     """
 
     title: str
     verdict: str
-    times_s: Mapping[str, float]
-    spreads: Mapping[str, float]
+    timings: Mapping[str, Timing]
     claims: Mapping[str, str]
     figures: Mapping[str, str]
 
 
 def column_of(title: str, runs: Sequence[NodeRun]) -> Column:
-    times = collected(run.times_s for run in runs)
-    spreads = collected(run.spreads for run in runs)
+    timings = collected(run.timings for run in runs)
     claims = collected(run.verdicts for run in runs)
     figures = collected({each.name: each for each in run.figures} for run in runs)
     settled = {}
@@ -48,11 +46,17 @@ def column_of(title: str, runs: Sequence[NodeRun]) -> Column:
     return Column(
         title,
         counted(run.answer for run in runs),
-        {name: median(group) for name, group in times.items()},
-        {name: max(group) for name, group in spreads.items()},
+        {name: _middle(group) for name, group in timings.items()},
         settled,
         {name: _figure_text(group) for name, group in figures.items()},
     )
+
+
+def _middle(timings: Sequence[Timing]) -> Timing:
+    """The median machine of those that did the most common work, with the widest spread."""
+    ((common, _),) = Counter(each.work for each in timings).most_common(1)
+    alike = sorted((each for each in timings if each.work == common), key=lambda each: each.time_s)
+    return replace(alike[len(alike) // 2], spread=max(each.spread for each in alike))
 
 
 def counted(words: Iterable[str]) -> str:
@@ -144,59 +148,91 @@ def delivered(shown: Sequence[Column]) -> list[list[str]]:
 
 
 def times(shown: Sequence[Column]) -> list[list[str]]:
-    """Each benchmark's time in the first column that has one, and the ratio to it in the others.
+    """Each benchmark in the first column that has it, and its ratio to that in the others.
 
-    A benchmark that only one of several columns measured is omitted. "~" marks a ratio that two
-    runs of one machine may have: no difference was found.
+    Times are compared where the work is the same, else rates; without a common rate the sizes are
+    named. A benchmark that only one of several columns measured is omitted. "~" marks a ratio that
+    two runs of one machine may have: no difference was found.
     """
     rows = []
-    for name in dict.fromkeys(name for column in shown for name in column.times_s):
-        having = [column for column in shown if name in column.times_s]
-        if len(having) >= min(len(shown), 2):
-            cells = [_time_text(having[0], column, name) for column in shown]
+    for name in dict.fromkeys(name for column in shown for name in column.timings):
+        found = [column.timings.get(name) for column in shown]
+        first, *others = filter(None, found)
+        if others or len(shown) == 1:
+            by_rate = others and all(each.work != first.work for each in others)
+            own = engineering(*first.rate) if by_rate and first.rate else ""
+            cells = [_cell(first, each) if each else "-" for each in found]
+            cells[found.index(first)] = own or engineering(first.time_s, "s")
             rows.append([short_name(name), *cells])
     return rows
 
 
-def _time_text(first: Column, column: Column, name: str) -> str:
-    if name not in column.times_s:
-        return "-"
-    if column is first:
-        return engineering(column.times_s[name], "s")
-    mark = "~ " if is_within_spread(first, column, name) else ""
-    return mark + times_as(column.times_s[name] / first.times_s[name])
+def _cell(first: Timing, timing: Timing) -> str:
+    slowdown = timing.slowdown(first)
+    if slowdown is None:
+        return f"not compared: {first.size}, {timing.size}"
+    mark = "~ " if is_within_spread(first, timing, slowdown) else ""
+    return mark + _factor(first, timing, slowdown)
 
 
-def is_within_spread(first: Column, column: Column, name: str) -> bool:
+def _factor(first: Timing, timing: Timing, slowdown: float) -> str:
+    """The ratio of two times, or, where the work differs, of two rates."""
+    is_same = timing.work == first.work
+    return times_as(slowdown) if is_same else f"{times_as(1 / slowdown)} the rate"
+
+
+def is_within_spread(first: Timing, timing: Timing, slowdown: float) -> bool:
     """Whether two runs of one machine may differ as much: by 3 %, or by both spreads together."""
-    ratio = column.times_s[name] / first.times_s[name]
-    return abs(ratio - 1) <= max(LEAST_SLOWDOWN, first.spreads[name] + column.spreads[name])
+    factor = max(slowdown, 1 / slowdown)
+    return factor - 1 <= max(LEAST_SLOWDOWN, first.spread + timing.spread)
 
 
 def changes(shown: Sequence[Column]) -> list[str]:
     """One sentence per further column: what got slower or faster than in the first."""
     first = shown[0]
     return [
-        f"{column.title}, against {first.title}: {_change(first, column)}" for column in shown[1:]
+        f"{column.title}, against {first.title}: {_change(first.timings, column.timings)}"
+        for column in shown[1:]
     ]
 
 
-def _change(first: Column, column: Column) -> str:
-    names = [name for name in column.times_s if name in first.times_s]
-    if not names:
+def _change(first: Mapping[str, Timing], timings: Mapping[str, Timing]) -> str:
+    both = [name for name in timings if name in first]
+    if not both:
         return "no uncontended benchmark in common"
-    ratios = {name: column.times_s[name] / first.times_s[name] for name in names}
-    beyond = [name for name in names if not is_within_spread(first, column, name)]
-    slower = sum(ratios[name] > 1 for name in beyond)
+    found = {name: timings[name].slowdown(first[name]) for name in both}
+    slowdowns = {name: each for name, each in found.items() if each is not None}
+    by_rate = [name for name in slowdowns if timings[name].work != first[name].work]
+    clauses = [_numbers(first, timings, slowdowns)] if slowdowns else []
+    if by_rate:
+        clauses.append(f"{len(by_rate)} by their rates, as the work differs")
+    apart = [name for name in both if name not in slowdowns]
+    if apart:
+        sizes = f"{first[apart[0]].size} and {timings[apart[0]].size}"
+        clauses.append(f"{len(apart)} not compared ({short_name(apart[0])}: {sizes})")
+    return "; ".join(clauses)
+
+
+def _numbers(
+    first: Mapping[str, Timing], timings: Mapping[str, Timing], slowdowns: Mapping[str, float]
+) -> str:
+    beyond = [
+        slowdown
+        for name, slowdown in slowdowns.items()
+        if not is_within_spread(first[name], timings[name], slowdown)
+    ]
+    slower = sum(each > 1 for each in beyond)
     numbers = {
         "slower": slower,
         "faster": len(beyond) - slower,
-        "within their spread": len(names) - len(beyond),
+        "within their spread": len(slowdowns) - len(beyond),
     }
     said = ", ".join(f"{number} {word}" for word, number in numbers.items())
-    most = max(names, key=lambda name: abs(math.log(ratios[name])))
-    apart = median(abs(ratio - 1) for ratio in ratios.values())
+    most = max(slowdowns, key=lambda name: abs(math.log(slowdowns[name])))
+    factor = _factor(first[most], timings[most], slowdowns[most])
+    of_time = "" if factor.endswith("rate") else " the time"
+    apart = median(abs(slowdown - 1) for slowdown in slowdowns.values())
     return (
-        f"of {many(len(names), 'benchmark')} {said}; most in {short_name(most)}: "
-        f"{times_as(ratios[most])} the time; median difference {apart:.1%}"
+        f"of {many(len(slowdowns), 'benchmark')} {said}; most in {short_name(most)}: "
+        f"{factor}{of_time}; median difference {apart:.1%}"
     )

@@ -24,7 +24,7 @@ MOST_PRINTED_ROWS = 20
 SLOW_HEAD = ["machine", "", "slower by"]
 FOOT = (
     "“~”: less than 3 %, or than both spreads together, by which two runs of one machine may "
-    "differ. Contended measurements are omitted."
+    "differ. Times are compared at equal work, else rates. Contended measurements are omitted."
 )
 
 
@@ -105,7 +105,7 @@ def tables_of(shown: Sequence[side_by_side.Column]) -> Iterator[Section]:
     delivered = side_by_side.delivered(shown)
     yield Section("Does it deliver?", [["figure", *titles], *delivered])
     if times := side_by_side.times(shown):
-        yield Section(f"Time, against {titles[0]}", [["benchmark", *titles], *times])
+        yield Section(f"Time or rate, against {titles[0]}", [["benchmark", *titles], *times])
     if claims := side_by_side.differing_claims(shown):
         yield Section("Claims that differ", [["claim", *titles], *claims])
 

@@ -13,11 +13,48 @@ from prooflops.suite.evidence.results import record_of
 from prooflops.suite.page import delivery
 from prooflops.suite.page.measurement import Measurement
 from prooflops.suite.page.reconciled import reconciled
+from prooflops_gate.console.tables import engineering
 from prooflops_gate.history.records import LARGEST, SMALLEST, is_ignored
 
+Key = TypeVar("Key")
 Value = TypeVar("Value")
+# An amount and its unit, as far as it was declared.
+Work = tuple[int, str] | None
 
 SOFTWARE = ("torch", "driver", "cuda", "hip")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The median time of one benchmark, what it did in this time, and at which rate."""
+
+    time_s: float
+    spread: float = 0.0
+    work: Work = None
+    rate: tuple[float, str] | None = None
+
+    @classmethod
+    def of(cls, bench: Measurement) -> Timing:
+        work, rate = bench.work, bench.rate
+        if work and work[1] == "tokens":
+            rate = bench.number("tokens_per_s"), "tokens/s"
+        return cls(bench.median_s, bench.spread, work, rate)
+
+    def slowdown(self, first: Timing) -> float | None:
+        """By which factor it is slower than `first`: by time at equal work, else by the rates.
+
+        None where the work differs and the two have no rate in one unit.
+        """
+        if self.work == first.work:
+            return self.time_s / first.time_s
+        if self.rate and first.rate and self.rate[1] == first.rate[1]:
+            return first.rate[0] / self.rate[0]
+        return None
+
+    @property
+    def size(self) -> str:
+        """The work as text: "4.74 GFLOP"."""
+        return engineering(*self.work) if self.work else "undeclared work"
 
 
 @dataclass(frozen=True)
@@ -28,8 +65,7 @@ class NodeRun:
     kind: str  # the device's name
     date: str
     software: Mapping[str, str]  # versions; one that is absent is empty
-    times_s: Mapping[str, float]  # medians of uncontended benchmarks
-    spreads: Mapping[str, float]  # each benchmark's, as a share of its median
+    timings: Mapping[str, Timing]  # of uncontended benchmarks
     verdicts: Mapping[str, str]  # each claim's
     figures: Sequence[delivery.Figure] = ()
     # Whether the machine delivers, as its page says it.
@@ -44,14 +80,13 @@ class NodeRun:
         card = fingerprint.get("card") or (device if ":" in device else "")
         host = str((record.get("machine_info") or {}).get("node") or "unknown host")
         rows = reconciled(map(Measurement.of, record["benchmarks"]))
-        timed = [bench for bench in rows if _is_compared(bench, contended)]
+        timings = {x.fullname: Timing.of(x) for x in rows if _is_compared(x, contended)}
         return cls(
             node=f"{host} {card}".strip(),
             kind=str(fingerprint["name"]),
             date=str(record.get("datetime") or ""),
             software={name: str(fingerprint.get(name) or "") for name in SOFTWARE},
-            times_s={bench.fullname: bench.median_s for bench in timed},
-            spreads={bench.fullname: bench.spread for bench in rows},
+            timings=timings,
             figures=tuple(delivery.figures(rows)),
             answer=delivery.answer(rows)[0].word,
             # Records repeat these strings, and anything but a string raises TypeError.
@@ -67,13 +102,13 @@ def _is_compared(bench: Measurement, contended: bool) -> bool:
     return SMALLEST < bench.median_s < LARGEST and not is_left_out
 
 
-def collected(mappings: Iterable[Mapping[str, Value]]) -> dict[str, list[Value]]:
+def collected(mappings: Iterable[Mapping[Key, Value]]) -> dict[Key, list[Value]]:
     """The values of each key, in the order of the mappings.
 
     >>> collected([{"a": 1}, {"a": 2, "b": 3}])
     {'a': [1, 2], 'b': [3]}
     """
-    found: dict[str, list[Value]] = {}
+    found: dict[Key, list[Value]] = {}
     for mapping in mappings:
         for key, value in mapping.items():
             found.setdefault(key, []).append(value)

@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from prooflops.suite.fleet.nodes import NodeRun, collected
+from prooflops.suite.fleet.nodes import NodeRun, Work, collected
+
+# A benchmark, and the work that it did.
+BenchmarkWork = tuple[str, Work]
 
 # Smaller slowdowns are of no practical interest.
 LEAST_SLOWDOWN = 0.03
@@ -54,8 +57,8 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
     """
     newest = {run.node: run for run in runs}
     first = {run.node: run for run in reversed(runs)}
-    times = collected(run.times_s for run in first.values())
-    middle = {name: median(group) for name, group in times.items()}
+    times = collected(_times_of_work(run) for run in first.values())
+    middle = {key: median(group) for key, group in times.items()}
     found = {node: median_slowdown(run, middle) for node, run in first.items()}
     known = {node: slowdown for node, slowdown in found.items() if slowdown is not None}
     if len(known) < FEWEST_MACHINES:
@@ -75,8 +78,16 @@ def fleet(kind: str, runs: Sequence[NodeRun]) -> Fleet:
     return Fleet(kind, list(first), limit, slow)
 
 
-def median_slowdown(run: NodeRun, middle: Mapping[str, float]) -> float | None:
+def _times_of_work(run: NodeRun) -> dict[BenchmarkWork, float]:
+    """The times by benchmark and work, as arrays fit the free memory of their machine."""
+    return {(name, each.work): each.time_s for name, each in run.timings.items()}
+
+
+def median_slowdown(run: NodeRun, middle: Mapping[BenchmarkWork, float]) -> float | None:
     """The slowdown of the machine as a whole; None if it ran less than half of the benchmarks."""
-    both = middle.keys() & run.times_s.keys()
-    slowdowns = [run.times_s[name] / middle[name] - 1 for name in both]
-    return median(slowdowns) if both and 2 * len(both) >= len(middle) else None
+    times = _times_of_work(run)
+    both = middle.keys() & times.keys()
+    slowdowns = [times[key] / middle[key] - 1 for key in both]
+    return (
+        median(slowdowns) if both and 2 * len(both) >= len({name for name, _ in middle}) else None
+    )

@@ -3,11 +3,21 @@
 import copy
 from types import SimpleNamespace
 
+import pytest
+
 from meta_tests.conftest import ROOT
 from meta_tests.prooflops.suite.fleet.test_nodes import RECORD
 from prooflops.suite.fleet import command
-from prooflops.suite.fleet.columns import changes, columns, differing_claims, times
-from prooflops.suite.fleet.nodes import NodeRun
+from prooflops.suite.fleet.columns import (
+    changes,
+    columns,
+    differing_claims,
+    is_within_spread,
+    times,
+)
+from prooflops.suite.fleet.nodes import NodeRun, Timing
+from prooflops.suite.fleet.slow import fleet
+from prooflops.suite.page.measurement import Measurement
 from prooflops_gate.history.records import as_text
 
 LATER = {**RECORD, "datetime": "2026-01-02T00:00:00+00:00"}
@@ -61,10 +71,13 @@ def test_of_one_run_the_page_says_that_there_is_no_other(tmp_path):
     assert said.startswith("one run: there is no other to compare it with")
 
 
-def run_of(**facts):
-    plain = {"node": "a", "kind": "card", "date": "2026-01-01", "software": {}}
-    figures = {"times_s": {"x": 1.0}, "spreads": {"x": 0.0}, "verdicts": {}}
-    return NodeRun(**{**plain, **figures, **facts})
+def run_of(times_s=None, spreads=None, **facts):
+    plain = {"node": "a", "kind": "card", "date": "2026-01-01", "software": {}, "verdicts": {}}
+    times_s = times_s or {"x": 1.0}
+    timings = {
+        name: Timing(time_s, (spreads or {}).get(name, 0.0)) for name, time_s in times_s.items()
+    }
+    return NodeRun(**{**plain, "timings": timings, **facts})
 
 
 def test_a_whole_and_a_partial_run_are_compared_by_what_both_settled():
@@ -97,11 +110,66 @@ def test_a_change_is_what_two_runs_of_one_machine_would_not_show():
     spreads = {"a": 0.05, "b": 0.05, "c": 0.0}
     (said,) = changes(columns([before, run_of(date="2026-01-02", times_s=again, spreads=spreads)]))
     assert "of 3 benchmarks 1 slower, 0 faster, 2 within their spread; most in a: 1.10x" in said
+    wide = Timing(1.0, 0.9)
+    assert not is_within_spread(wide, wide, 0.002), "500 times as fast is no noise"
 
 
 def test_a_time_whose_rounds_a_slow_core_took_is_not_compared():
     record = copy.deepcopy(RECORD)
     labels = ["contended: this core ran at 42% of its speed"]
     record["benchmarks"][0]["extra_info"]["conditions"] = {"labels": labels}
-    assert NodeRun.of(record).times_s == {}
-    assert NodeRun.of(record, contended=True).times_s
+    assert NodeRun.of(record).timings == {}
+    assert NodeRun.of(record, contended=True).timings
+
+
+def row_of(median_s, **info):
+    return Timing.of(Measurement("x", "x", median_s, 0.0, info))
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "cells"),
+    [
+        # Equal work: by time, though the rates are there.
+        ({"flops": 8, "flop_per_s": 8.0}, {"flops": 8, "flop_per_s": 4.0}, ["1.00 s", "2.00x"]),
+        # An operator that moves fewer bytes for the same FLOPs does the same work.
+        ({"flops": 8, "bytes": 9}, {"flops": 8, "bytes": 5}, ["1.00 s", "2.00x"]),
+        # Nothing is declared: the test is the same, and so is what it does.
+        ({}, {}, ["1.00 s", "2.00x"]),
+        (
+            {"flops": 4_736_417_792, "flop_per_s": 4.7e9},
+            {"flops": 14_308_356_390_912, "flop_per_s": 7.2e12},
+            ["4.70 GFLOP/s", "1,532x the rate"],
+        ),
+        ({"tokens_per_s": 512}, {"tokens_per_s": 8192}, ["512 tokens/s", "16.00x the rate"]),
+        # A launch-bound row has no rate.
+        (
+            {"bytes": 524_288, "bytes_per_s": 5e5, "bound": "launch"},
+            {"bytes": 31_457_280, "bytes_per_s": 2e7},
+            ["1.00 s", "not compared: 524 kB, 31.5 MB"],
+        ),
+        (
+            {"flops": 8, "flop_per_s": 8.0},
+            {},
+            ["8.00 FLOP/s", "not compared: 8.00 FLOP, undeclared work"],
+        ),
+    ],
+)
+def test_times_of_equal_work_are_compared_else_rates_else_sizes(first, other, cells):
+    runs = [
+        run_of(timings={"x": row_of(1.0, **first)}),
+        run_of(timings={"x": row_of(2.0, **other)}, date="2026-01-02"),
+    ]
+    shown = columns(runs)
+    assert times(shown) == [["x", *cells]]
+    (said,) = changes(shown)
+    ratio = cells[1]
+    assert ratio.removeprefix("not compared: ").replace(", ", " and ") in said
+
+
+def test_a_machine_with_smaller_arrays_is_compared_with_those_of_its_size():
+    large = {"x": Timing(1.0, work=(100, "B"))}
+    small = {"x": Timing(0.5, work=(50, "B"))}
+    runs = [run_of(node=str(n), timings=large if n < 4 else small) for n in range(6)]
+    assert not fleet("card", runs).slow
+    slow = run_of(node="slow", timings={"x": Timing(0.7, work=(50, "B"))})
+    assert [each.node for each in fleet("card", [*runs, slow]).slow] == ["slow"]
