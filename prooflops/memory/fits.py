@@ -23,7 +23,7 @@ from accounting.checks import at_least_one
 from accounting.devices import ACCELERATORS, device_called, usable_bytes
 from accounting.devices.peaks import Accelerator
 from prooflops.memory.allocator import cublas_workspace_bytes
-from prooflops.memory.cuda.choices import PREFER_CUDNN
+from prooflops.memory.cuda.choices import AttentionKernels, kernels_of
 from prooflops.memory.prediction import PredictedMemory
 from prooflops.memory.search import LARGEST_TRIED, largest_size
 from prooflops.memory.training import TrainingStep
@@ -152,7 +152,7 @@ class _Predictions:
 
     def __init__(self, predict: Predict) -> None:
         self._predict = predict
-        self._known: dict[tuple[int, bool], dict[int, tuple[PredictedMemory, ...]]] = {}
+        self._known: dict[tuple[int, AttentionKernels], dict[int, tuple[PredictedMemory, ...]]] = {}
 
     def of(self, card: Accelerator, size: int) -> tuple[PredictedMemory, ...]:
         """The step as this torch runs it, and as one runs it that composes nothing."""
@@ -168,7 +168,7 @@ class _Predictions:
     def _of_kind(self, card: Accelerator) -> dict[int, tuple[PredictedMemory, ...]]:
         """The sizes predicted so far for the cards for which torch chooses the same kernels."""
         capability = _capability(card)
-        kind = cublas_workspace_bytes(capability), capability[0] in PREFER_CUDNN
+        kind = cublas_workspace_bytes(capability), kernels_of(capability)
         return self._known.setdefault(kind, {})
 
     def peaks(self, card: Accelerator) -> dict[int, int]:

@@ -62,10 +62,6 @@ class Fits:
     arguments: Sequence[str]
     remarks: tuple[str, ...] = ()
 
-    @property
-    def is_lower_bound(self) -> bool:
-        return any(row.fit.is_lower_bound for row in self.rows)
-
 
 def fits_of(
     user_model: UserModel,

@@ -343,6 +343,8 @@ def fits_section(fits: Fits) -> Section:
         offers, reserves = binary(fit.usable_bytes), binary(fit.reserved_bytes)
         if fit.least_bytes is not None:
             reserves = f"{binary(fit.least_bytes)} to {reserves}"
+        if fit.is_lower_bound:
+            reserves = f"at least {reserves}"
         spare = binary(fit.spare_bytes) if fit.spare_bytes >= 0 else "-"
         cells = [fit.card, offers, reserves, spare, verdict]
         cells += [f"{size:,}" if size else "none" for size in row.largest.values()]
@@ -360,8 +362,9 @@ def fits_section(fits: Fits) -> Section:
             "fp32 or with a mask; a later one has a kernel for it. To spare and the largest are "
             "those of the larger figure. In bf16 without a mask there is one figure"
         )
-    if fits.is_lower_bound:
-        remarks.append("the workspace of some kernels is not known: a step reserves at least this")
+    unknown = dict.fromkeys(name for row in fits.rows for name in row.fit.unknown)
+    if unknown:
+        remarks.append(f"at least: the workspace is not known of {first_names(unknown)}")
     return Section("cards that it fits on", rows if fits.rows else [], remarks)
 
 

@@ -111,12 +111,12 @@ def test_bf16_activations_on_cuda_differ_where_the_kernels_do(workloads, preset)
     assert got == should
 
 
-def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, of_values=None):
+def kept_by_attention(dtype, kv_heads=4, mask=None, width=16, capability=None):
     """The operators of a step of attention, and the bytes that it keeps beside its operands."""
-    with predicted_memory("cuda") as held:
+    with predicted_memory("cuda", compute_capability=capability) as held:
         query = torch.empty(2, 4, 10, width, dtype=dtype, device="cuda", requires_grad=True)
         key = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")
-        value = torch.empty(2, kv_heads, 10, of_values or width, dtype=dtype, device="cuda")
+        value = torch.empty(2, kv_heads, 10, width, dtype=dtype, device="cuda")
         mask = None if mask is None else torch.empty(10, 10, dtype=mask, device="cuda")
         held.mark("operands")
         out = functional.scaled_dot_product_attention(
@@ -161,6 +161,8 @@ STATISTICS = SEQUENCES * HEADS * 32 * 4
         (torch.float32, {"mask": torch.bool}, EFFICIENT, ROWS * 16 * 4 + STATISTICS + 10 * 16 * 4),
         (torch.float32, {"mask": torch.float32}, EFFICIENT, None),
         (torch.bfloat16, {"mask": torch.bool}, EFFICIENT, ROWS * 16 * 2 + STATISTICS + 10 * 16 * 2),
+        (torch.float16, {"capability": (7, 5)}, EFFICIENT, ROWS * 16 * 2 + STATISTICS),
+        (torch.bfloat16, {"capability": (7, 5)}, MATH, None),
         (torch.float32, {"kv_heads": 2}, MATH, None),
         (torch.bfloat16, {"kv_heads": 2, "mask": torch.bool}, MATH, None),
     ],
@@ -169,6 +171,21 @@ def test_dtype_mask_and_heads_decide_which_attention_takes_them(dtype, options, 
     operators, bytes_kept = kept_by_attention(dtype, **options)
     assert operator in operators
     assert kept in (None, bytes_kept)
+
+
+@pytest.mark.parametrize("loss", [functional.mse_loss, functional.smooth_l1_loss])
+def test_a_loss_that_reduces_its_terms_peaks_as_its_mean_does(loss):
+    batch = torch.empty(64, 512)
+    step = partial(TrainingStep, partial(nn.Linear, 512, 512), batch, targets=batch, device="cuda")
+    guess = step(loss=loss).predict(workspaces=False)
+    mean = step(loss=lambda output, targets: loss(output, targets, reduction="none").mean())
+    assert guess.unknown == {}
+    assert guess.peak_bytes <= mean.predict(workspaces=False).peak_bytes
+
+
+def test_code_may_ask_the_absent_card_for_its_capability():
+    with predicted_memory("cuda", compute_capability=(9, 0)):
+        assert torch.cuda.get_device_capability() == (9, 0)
 
 
 def test_grouped_heads_in_fp32_are_composed_as_on_the_cpu_until_torch_has_a_kernel():

@@ -1,6 +1,7 @@
 """Cards that a step fits on: predicted without the card, and without memory for the model."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ from torch import nn
 
 import prooflops
 from accounting.devices import device_called
+from meta_tests.prooflops.memory.predicting import Grouped
 from meta_tests.prooflops.model.conftest import model_of
 from prooflops.model.fits import USUAL_CARDS, fits_of
+from prooflops.model.tables import fits_section
 from prooflops.model.training import Training
 from prooflops.model.user_model import UserModel
 
@@ -105,6 +108,23 @@ def test_a_report_asks_about_one_card_by_its_name():
     assert "H100 SXM5 80GB" in str(report)
     with pytest.raises(ValueError, match=r"device must be one of H100 SXM5 80GB, .*, got 'H100'"):
         prooflops.model_report(net, torch.ones(2, 8), device="H100")
+
+
+SURE = {
+    "exact": (nn.Linear(64, 4), torch.ones(2, 64), r"[\d.]+ MiB"),
+    "a lower bound": (nn.Conv2d(3, 4, 3), torch.ones(2, 3, 8, 8), r"at least [\d.]+ MiB"),
+    "two torches": (Grouped(64, 12 * 16), torch.ones(2, 512, 64), r"[\d.]+ MiB to [\d.]+ MiB"),
+}
+
+
+@pytest.mark.parametrize("name", SURE)
+def test_a_row_says_how_sure_it_is(name):
+    net, inputs, reserves = SURE[name]
+    model = UserModel(name, lambda: (net, inputs), CPU)
+    section = fits_section(fits_of(model, model.build(), (), [device_called("RTX 4090")]))
+    assert re.fullmatch(reserves, section.rows[1][2]), section
+    if name == "a lower bound":
+        assert "at least: the workspace is not known of aten.convolution.default" in str(section)
 
 
 def test_a_model_that_reads_values_is_not_predicted():

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from prooflops.memory.cuda.autocast import autocast_of_cuda
 CHOICES = {
     "scaled_dot_product_attention": "in 16 bits cuDNN's on compute capability 9 and 10, "
     "else flash; memory-efficient in 32 bits and with a mask, math in 64, and where that kernel "
-    "would have to group heads",
+    "would have to group heads; no flash and no bf16 in a kernel before 8.0",
     "dropout": "one kernel, which keeps a mask of bools",
     "rms_norm": "one kernel, which keeps its input and a reciprocal root per row; "
     "composed on a torch without it",
@@ -46,6 +47,8 @@ EFFICIENT_ALIGNMENT_BYTES = 16
 MASK_ALIGNMENT = 8
 # Major compute capabilities (Hopper, Blackwell) on which torch prefers cuDNN's attention.
 PREFER_CUDNN = (9, 10)
+# The first major one with flash attention, and with memory-efficient attention in bf16.
+FIRST_WITH_FLASH = 8
 # The largest batch that cuDNN's batch norm accepts in training.
 CUDNN_NORM_BATCH = 880_801
 
@@ -71,10 +74,9 @@ def choices_of_cuda(
         for form in ("input", "data")
     }
     if not has_device:
-        prefers_cudnn = capability is not None and capability[0] in PREFER_CUDNN
         chosen |= {
             "scaled_dot_product_attention": partial(
-                _attention, prefers_cudnn, groups_in_kernel, composed_calls
+                _attention, kernels_of(capability), groups_in_kernel, composed_calls
             ),
             "dropout": _dropout,
             "rms_norm": _rms_norm,
@@ -83,6 +85,9 @@ def choices_of_cuda(
     with ExitStack() as stack:
         if not has_device:
             stack.enter_context(autocast_of_cuda())
+            if capability is not None:
+                asked = patch.object(torch.cuda, "get_device_capability", lambda *_: capability)
+                stack.enter_context(asked)
         library = stack.enter_context(torch.library._scoped_library("aten", "IMPL"))
         for name, choice in chosen.items():
             library.impl(name, choice, "AutogradCUDA")
@@ -170,8 +175,21 @@ def _batch_norm(
     return normalised
 
 
+class AttentionKernels(NamedTuple):
+    """What torch has for attention on cards of a compute capability."""
+
+    prefers_cudnn: bool
+    has_flash: bool
+
+
+def kernels_of(capability: tuple[int, int] | None) -> AttentionKernels:
+    """An unknown card has flash attention, and does not prefer cuDNN's."""
+    major = FIRST_WITH_FLASH if capability is None else capability[0]
+    return AttentionKernels(major in PREFER_CUDNN, major >= FIRST_WITH_FLASH)
+
+
 def _attention(
-    prefers_cudnn: bool,
+    kernels: AttentionKernels,
     groups_in_kernel: bool,
     composed_calls: Counter[str],
     query: Tensor,
@@ -191,16 +209,19 @@ def _attention(
     is_batch = query.dim() == 4
     is_grouped = is_batch and query.shape[1] != key.shape[1]
     takes_heads = enable_gqa or not is_grouped
-    if prefers_cudnn and is_batch and is_low and takes_heads and _fits_cudnn(widths):
+    if kernels.prefers_cudnn and is_batch and is_low and takes_heads and _fits_cudnn(widths):
         return _cudnn(given, _additive(attn_mask, query), dropout_p, is_causal)
     one_width = len(widths) == 1 and max(widths) <= FLASH_HEAD_DIM
     uses_flash = is_batch and is_low and takes_heads and attn_mask is None and one_width
-    if uses_flash and torch._C._get_flash_sdp_enabled():
+    if kernels.has_flash and uses_flash and torch._C._get_flash_sdp_enabled():
         return _flash(given, dropout_p, is_causal)
     mask = _additive(attn_mask, query)
     row_bytes = [width * query.element_size() for width in widths]
     is_aligned = not any(size % EFFICIENT_ALIGNMENT_BYTES for size in row_bytes)
-    uses_efficient = is_batch and is_aligned and query.dtype != torch.float64
+    has_dtype = query.dtype != torch.float64
+    if not kernels.has_flash:
+        has_dtype = query.dtype in (torch.float16, torch.float32)
+    uses_efficient = is_batch and is_aligned and has_dtype
     if uses_efficient and torch._C._get_mem_efficient_sdp_enabled():
         if is_grouped and not groups_in_kernel:
             composed_calls[COMPOSED_GROUPS] += 1

@@ -32,6 +32,8 @@ LEAST_FILLED = 0.8
 KEYS_OF_A_BLOCK = 64
 # The largest number of indices for which the gradient of an embedding is not sorted.
 UNSORTED_INDICES = 3072
+# The number of `reduction="none"` in a loss.
+NO_REDUCTION = 0
 # The gradients of a layer norm's weights are summed in two passes beyond so many rows.
 LAYER_NORM_ROWS = 64 * 1024
 
@@ -118,6 +120,16 @@ def reduction(given: Given) -> tuple[int, ...]:
         dims = [dims]
     accumulator = max(4, tensor.element_size())
     return staging_bytes(tensor, list(dims), accumulator, MULTIPROCESSORS)
+
+
+@of("mse_loss", "smooth_l1_loss")
+def reduced_loss(given: Given) -> tuple[int, ...]:
+    """Staging of the sum or mean of its terms, for which its output has room."""
+    tensor = given["self"]
+    if given["reduction"] == NO_REDUCTION:
+        return ()
+    accumulator = max(4, tensor.element_size())
+    return staging_bytes(tensor, range(tensor.dim()), accumulator, MULTIPROCESSORS)
 
 
 @of("_softmax", "_log_softmax")
