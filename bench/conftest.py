@@ -74,15 +74,18 @@ def flush(device, caches, sizing) -> Callable[[], Flush]:
 
 
 @pytest.fixture(scope="session")
-def memory_arrays(device, pace, caches, sizing) -> Size:
-    """How long arrays are whose bandwidth is that of the memory, as far as its free part allows."""
-    return memory_size(device, pace, caches, sizing.room_bytes())
+def memory_arrays(device, pace, caches, sizing) -> Callable[[], Size]:
+    """How long arrays are whose bandwidth is that of the memory, chosen at the first use.
+
+    Skips where the free memory allows none.
+    """
+    return functools.cache(lambda: memory_size(device, pace, caches, sizing.room_bytes()))
 
 
 @pytest.fixture(scope="session")
 def bandwidths(device, pace, memory_arrays, progress_of) -> Bandwidths:
     """The best bandwidths of this machine's memory by the share of reads, measured at first use."""
-    return Bandwidths(device, PACES[pace], memory_arrays, progress_of("bandwidths"))
+    return Bandwidths(device, PACES[pace], memory_arrays(), progress_of("bandwidths"))
 
 
 @pytest.fixture

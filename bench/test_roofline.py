@@ -22,7 +22,7 @@ from accounting.roofline import Work, attainable_flop_per_s, ridge_point
 from bench import kernels, products
 from bench.ceilings import Ceilings
 from bench.kernels import KERNELS, Kernel, bound_of
-from bench.streams import Bandwidths, assert_bytes, wanted_multiple
+from bench.streams import Bandwidths, assert_bytes, operand_elements, wanted_multiple
 from prooflops import counted
 
 # Softmax and layer norm work on so many elements at a time.
@@ -48,11 +48,11 @@ def weights(device) -> Iterator[dict[str, products.Product]]:
 
 
 @pytest.fixture(scope="module")
-def rows(device, bandwidths, gate_replicate) -> Iterator[tuple[Tensor, Tensor]]:
-    """Random rows, each array as long as those of the bandwidths, and as many to write into."""
+def rows(device, pace, bandwidths, gate_replicate) -> Iterator[tuple[Tensor, Tensor]]:
+    """Random rows, and as many to write into."""
     # Measured before, while their arrays have the room; the gate does not need them.
     assert gate_replicate or bandwidths.measured
-    shape = (bandwidths.size.elements // ROW, ROW)
+    shape = (operand_elements(device, pace, bandwidths.size) // ROW, ROW)
     made = [torch.randn(shape, device=device), torch.rand(shape, device=device)]
     yield made[0], made[1]
     made.clear()

@@ -16,6 +16,8 @@ from prooflops_gate.console.tables import engineering
 NARROWER = {"bf16": "fp32", "fp16": "fp32", "fp8_e4m3": "bf16", "int8": "bf16", "fp32": "fp64"}
 # Arrays of fewer last-level caches are partly served by the caches.
 FEWEST_CACHES = 4.0
+# How the reason begins of a stream whose arrays would fit the cache.
+NO_BANDWIDTH = "memory bandwidth was not measured"
 # Families of whole training steps.
 TRAINING_STEPS = ("step", "mfu")
 USUAL_FLAGS = {
@@ -102,8 +104,8 @@ def _ceilings(benchmarks: Sequence[Measurement]) -> Iterable[str]:
     ]
     if multiples and min(multiples) < FEWEST_CACHES:
         yield (
-            "memory bandwidth is too high: the caches served a part of it (arrays of "
-            f"{min(multiples):.1f} last-level caches)"
+            f"memory bandwidth may be too high: with arrays of {min(multiples):.1f} last-level "
+            "caches, the caches can serve a part of it"
         )
 
 
@@ -124,7 +126,7 @@ def limits(report: RunReport) -> list[str]:
     benchmarks = [bench for bench in report.benchmarks if not bench.unsettled]
     return [
         *_roofs(benchmarks),
-        *_bandwidth(report.benchmarks),
+        *_bandwidth(report),
         *_power(benchmarks),
         *_training(report.benchmarks),
         *_data(benchmarks),
@@ -144,12 +146,14 @@ def _roofs(benchmarks: Sequence[Measurement]) -> Iterable[str]:
         )
 
 
-def _bandwidth(benchmarks: Sequence[Measurement]) -> Iterable[str]:
-    if best := memory_stream(benchmarks):
+def _bandwidth(report: RunReport) -> Iterable[str]:
+    if best := memory_stream(report.benchmarks):
         share = f", {best.number('mbu'):.0%} of the vendor's figure" if best.has("mbu") else ""
         marked = f", {best.unsettled}" if best.unsettled else ""
         kernel = best.case.partition("-")[2]
         yield f"memory bandwidth: {best.rate_text} at most ({kernel}{marked}){share}"
+    reasons = report.unmeasured.values()
+    yield from dict.fromkeys(reason for reason in reasons if reason.startswith(NO_BANDWIDTH))
 
 
 def _power(benchmarks: Sequence[Measurement]) -> Iterable[str]:

@@ -55,6 +55,14 @@ def test_a_busy_machine_leads_to_no_conclusion_against_the_figures(report_of):
     assert row.bound == "launch-bound"
 
 
+def test_a_bandwidth_that_was_not_measured_is_said_once(report):
+    reason = "memory bandwidth was not measured: arrays of 256 MiB fit the last-level cache"
+    without = [bench for bench in report.benchmarks if bench.level != "memory"]
+    unmeasured = dict.fromkeys(("bench/a.py::test_a", "bench/a.py::test_b"), reason)
+    said = limits(replace(report, benchmarks=without, unmeasured=unmeasured))
+    assert [each for each in said if each.startswith("memory bandwidth")] == [reason]
+
+
 @pytest.mark.parametrize(
     ("median_s", "farther_bytes_per_s", "is_known"),
     [(2.9e-6, 1e11, False), (3.1e-6, 1e11, True), (3.1e-6, 2e12, False)],

@@ -1,0 +1,47 @@
+"""The sizes of arrays whose bandwidth is that of the memory."""
+
+import math
+
+import pytest
+import torch
+
+from bench.streams import memory_size, operand_elements
+from prooflops.machine.caches import Caches
+
+MIB, GIB = 2**20, 2**30
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+# Pace, last-level cache and room; then an array of a stream, its label, and a kernel's operand.
+SIZES = {
+    "a cache of one's own": (CPU, "quick", 32, 16 * GIB, 128, "", 128),
+    "a host's cache": (CPU, "quick", 300, 16 * GIB, 600, "arrays of 2 caches", 128),
+    "a host's cache, by default": (CPU, "default", 300, 16 * GIB, 600, "arrays of 2 caches", 256),
+    "a host's cache, thoroughly": (CPU, "thorough", 300, 16 * GIB, 1200, "", 1200),
+    "a host's cache and little memory": (
+        CPU, "quick", 300, 2.25 * GIB, 384, "arrays of 1.3 caches", 128
+    ),
+    "room that nobody knows": (CPU, "quick", 300, math.inf, 600, "arrays of 2 caches", 128),
+    "a cache that nobody names": (CPU, "quick", 0, 16 * GIB, 128, "cache unknown", 128),
+    "a GPU": (GPU, "quick", 50, 100 * GIB, 800, "", 800),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_arrays_exceed_the_last_level_cache_and_fit_the_memory(case):
+    device, pace, cache_mib, room, array_mib, label, operand_mib = SIZES[case]
+    size = memory_size(device, pace, caches(cache_mib), room)
+    assert (4 * size.elements / MIB, size.label) == (array_mib, label)
+    assert 4 * operand_elements(device, pace, size) / MIB == operand_mib
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_arrays_that_fit_the_cache_are_not_measured(device):
+    with pytest.raises(pytest.skip.Exception) as skipped:
+        memory_size(device, "quick", caches(300), 1.5 * GIB)
+    assert str(skipped.value) == (
+        "memory bandwidth was not measured: arrays of 256 MiB, the longest for the free memory, "
+        "fit the last-level cache of 300 MiB"
+    )
+
+
+def caches(last_level_mib: int) -> Caches:
+    return Caches({"L3": last_level_mib * MIB} if last_level_mib else {}, memory_bytes=24 * GIB)
