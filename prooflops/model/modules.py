@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 from unittest import mock
@@ -17,6 +18,16 @@ from prooflops.trace import FORWARD, phase
 
 OUTSIDE = "loss and optimizer, outside the module"
 SHOWN_SHAPES = 3
+
+
+@dataclass
+class _Running:
+    """A module that was called: whether its forward has begun, and what it called itself."""
+
+    name: str
+    module: nn.Module
+    has_begun: bool = False
+    calls: Counter[int] = field(default_factory=Counter)
 
 
 class RunningModules:
@@ -45,14 +56,11 @@ class RunningModules:
             # A compiled module has a forward of its instance's own, and is no list.
             if getattr(each.forward, "__func__", None) is nn.Module.forward:
                 lists.add(name)
-        self._running = [OUTSIDE]
-        self._calls_by_running: list[Counter[int]] = [Counter()]
-        # Each module that was called, until its forward begins.
-        self._awaited: list[nn.Module | None] = [None]
+        self._running = [_Running(OUTSIDE, whole, has_begun=True)]
 
     @property
     def name(self) -> str:
-        return self._running[-1]
+        return self._running[-1].name
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -71,11 +79,13 @@ class RunningModules:
 
         @wraps(forward)
         def watched(*arguments: Any, **keywords: Any) -> Any:
-            if self._awaited[-1] is module:
-                self._awaited[-1] = None
+            running = self._running[-1]
+            if running.module is module and not running.has_begun:
+                running.has_begun = True
                 return forward(*arguments, **keywords)
             self._enter(module, arguments)
-            self._awaited[-1] = output = None
+            self._running[-1].has_begun = True
+            output = None
             try:
                 output = forward(*arguments, **keywords)
             finally:
@@ -106,10 +116,9 @@ class RunningModules:
         return {owner for names in owners if name not in names for owner in names}
 
     def _enter(self, module: nn.Module, _: Any) -> None:
-        self._awaited.append(module)
-        self._running.append(self._name_of(module))
-        self._calls_by_running[-1][id(module)] += 1
-        self._calls_by_running.append(Counter())
+        running = _Running(self._name_of(module), module)
+        self._running[-1].calls[id(module)] += 1
+        self._running.append(running)
 
     def _name_of(self, module: nn.Module) -> str:
         caller = self.name
@@ -118,12 +127,10 @@ class RunningModules:
         is_top = caller in ("", OUTSIDE)
         within = [name for name in names if is_top or name.startswith(f"{caller}.")]
         names = own or within or names
-        return names[self._calls_by_running[-1][id(module)] % len(names)]
+        return names[self._running[-1].calls[id(module)] % len(names)]
 
     def _leave(self, module: nn.Module, _: Any, output: Any) -> None:
-        name = self._running.pop()
-        self._calls_by_running.pop()
-        self._awaited.pop()
+        name = self._running.pop().name
         if id(module) in self._names and phase() == FORWARD:
             self.output_shapes[name].append(_shapes_text(output))
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.func import functional_call
 from torch.nn import functional
 
 import prooflops
@@ -202,9 +201,6 @@ class Uncalled(nn.Module):
     def by_its_forward(self, x):
         return self.a.forward(x)
 
-    def by_its_class(self, x):
-        return nn.Linear.forward(self.a, x)
-
     def by_a_function(self, x):
         return functional.linear(x, self.a.weight, self.a.bias)
 
@@ -217,13 +213,6 @@ class Uncalled(nn.Module):
 
     def by_an_own_function(self, x):
         return Product.apply(x, self.a.weight)
-
-    def mapped(self, x):
-        return torch.vmap(functional.linear, (0, None))(x, self.a.weight)
-
-    def with_other_weights(self, x):
-        weights = {name: each * 2 for name, each in self.a.named_parameters()}
-        return functional_call(self.a, weights, (x,))
 
     def masked(self, x):
         return functional.linear(x, self.a.weight * self.mask)
@@ -246,8 +235,7 @@ def rows_of(module, inputs):
 
 @pytest.mark.parametrize(
     "way",
-    "by_its_forward by_its_class by_a_function transposed in_bf16 by_an_own_function mapped "
-    "with_other_weights masked".split(),
+    "by_its_forward by_a_function transposed in_bf16 by_an_own_function masked".split(),
 )
 def test_weights_used_without_a_call_have_their_modules_flops(way):
     rows, report = rows_of(Uncalled(way), torch.randn(3, 100, requires_grad=True))
