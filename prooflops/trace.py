@@ -18,7 +18,6 @@ from torch.autograd import function
 from torch.nested._internal.nested_tensor import NestedTensor
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 # When an operation runs. Recomputed is what a backward pass runs for the second time.
 FORWARD, BACKWARD, RECOMPUTED = range(3)
@@ -95,8 +94,14 @@ class Trace(TorchDispatchMode):
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
-    """The tensors among the arguments or the results of an operation."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    """The tensors of an operation, in lists, tuples and dicts of them."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        return []
+    return [tensor for each in tree for tensor in tensors_in(each)]
 
 
 def newest_node() -> int:

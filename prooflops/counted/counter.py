@@ -25,8 +25,8 @@ from prooflops.counted.result import (
 )
 from prooflops.counted.rules import Rule, nothing, rule_of
 from prooflops.counted.sparse import sparse_flops, stored_bytes
-from prooflops.counted.tensors import NotStridedError, bytes_of, tensors_in
-from prooflops.trace import RECOMPUTED, Operation, Trace
+from prooflops.counted.tensors import NotStridedError, bytes_of
+from prooflops.trace import RECOMPUTED, Operation, Trace, tensors_in
 
 # One complex multiply-add is four real multiplications and four real additions.
 COMPLEX_FACTOR = 4

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 from prooflops.counted.attention import ATTENTION, FLEX, VARLEN
 from prooflops.counted.operators import OPERATORS, Formula, elements
 from prooflops.counted.result import ELEMENTWISE, PRODUCTS, UNKNOWN
-from prooflops.counted.tensors import tensors_in
+from prooflops.trace import tensors_in
 
 # Kinds of operators that need no formula of their own. "data movement" only creates, copies, casts,
 # reorders or describes data (views and their copies are recognised by their schema). "untouched"

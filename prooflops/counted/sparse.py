@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prooflops.counted.tensors import NotStridedError, bytes_of, tensors_in
+from prooflops.counted.tensors import NotStridedError, bytes_of
+from prooflops.trace import tensors_in
 
 PRODUCTS = {"mm", "mv", "bmm", "hspmm", "_sparse_mm_reduce_impl"}
 ADDED_TO_FIRST_ARGUMENT = {"addmm", "addmv", "_sparse_addmm", "sparse_sampled_addmm"}

@@ -1,4 +1,4 @@
-"""The tensors among the arguments of an operator, and the bytes of their elements."""
+"""The bytes of the elements of tensors."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ from typing import Any
 
 import torch
 
+from prooflops.trace import tensors_in
+
 
 class NotStridedError(Exception):
     """A sparse or nested tensor, whose shape tells neither its bytes nor its operators' FLOPs."""
-
-
-def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """The tensors in an argument, or in lists, tuples and dicts of them."""
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    if isinstance(tree, dict):
-        tree = tree.values()
-    elif not isinstance(tree, (list, tuple)):
-        return []
-    return [tensor for each in tree for tensor in tensors_in(each)]
 
 
 def bytes_of(tree: Any) -> int:
