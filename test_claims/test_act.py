@@ -213,6 +213,13 @@ def test_nothing_is_kept_where_no_gradient_will_be_asked_for(metered_device, nam
     at_least(kept_by(net, x), 1, "bytes kept with gradients")
 
 
+INFERENCE = {
+    "set_grad_enabled(False)": partial(torch.set_grad_enabled, False),
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
+
+
 @pytest.mark.claim("act.inference-one-layer")
 @pytest.mark.parametrize("name", [name for name in KEPT if name != "LayerNorm"])
 @pytest.mark.parametrize(
@@ -232,16 +239,19 @@ def test_inference_holds_the_input_and_output_of_one_layer(
     x = torch.ones(*rows, width, device=metered_device)
     tensors.warm_up(metered_device)
     with measured_memory(metered_device) as held:
-        for gradients in (False, True):
-            with torch.set_grad_enabled(gradients):
+        for mode, entered in INFERENCE.items():
+            with entered():
                 net(x)
-            held.mark(str(gradients))
+            held.mark(mode)
+        net(x)
+        held.mark("training")
 
     one = memory.tensor_bytes((*rows, width))
-    inference = held.phases["False"].peak_bytes
-    equal(inference, 2 * one, "the peak of inference in bytes")
+    for mode in INFERENCE:
+        inference = held.phases[mode].peak_bytes
+        equal(inference, 2 * one, "the peak of inference in bytes", mode=mode)
 
-    training = held.phases["True"].peak_bytes
+    training = held.phases["training"].peak_bytes
     # The input of these is there until they return.
     at_work = function in (nn.ReLU, nn.Tanh, nn.Sigmoid)
     should = layers * each + at_work

@@ -214,6 +214,22 @@ def test_bf16_ends_four_thousandths_below_fp32_and_has_its_least_normal(device):
         assert_cast(device, row.name, least / 2, 0)
 
 
+@pytest.mark.claim("dtype.bf16-range")
+@given(a=st.integers(-126, 127), b=st.integers(-126, 127))
+@example(a=-60, b=-60)
+@example(a=63, b=64)
+def test_operations_in_bf16_reach_as_far_as_its_numbers(device, a, b):
+    """Powers of two are exact, so only the range can change a product, a quotient or a sum."""
+    x, y = (torch.tensor([[2.0**n]], dtype=torch.bfloat16, device=device) for n in (a, b))
+    if -126 <= a + b <= 127:
+        for name, product in {"x * y": x * y, "x @ y": x @ y}.items():
+            equal(product.item(), 2.0 ** (a + b), name, a=a, b=b)
+    if -126 <= a - b <= 127:
+        equal((x / y).item(), 2.0 ** (a - b), "x / y", a=a, b=b)
+    half = x / 2 if a > -126 else x
+    equal((half + half).item(), 2 * half.item(), "x / 2 + x / 2", a=a)
+
+
 @pytest.mark.claim("dtype.fp32-full-precision")
 @given(half=st.integers(0, 2**24) | st.integers(0, 2**52 - 1))
 @example(half=2**23 - 1)

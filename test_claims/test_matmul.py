@@ -195,6 +195,21 @@ def test_an_einsum_sums_its_product_over_every_index_that_the_output_lacks(devic
     assert_near(f"einops.einsum [{spaced!r} of {shapes_}]", got, reference)
 
 
+@pytest.mark.claim("matmul.einsum-unnamed-summed")
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.bfloat16, torch.float16])
+def test_a_sum_over_unnamed_indices_is_longer_than_its_format_counts(device, dtype):
+    """In 16 bits ones stop counting at 256 or 2048, or wrap at 2^15: the sum is kept wider."""
+    x = torch.ones(2, 320, 128, dtype=dtype, device=device)
+    should = [320 * 128] * 2
+    ways = {
+        "torch.einsum": torch.einsum("bij->b", x),
+        "einops.einsum": einops.einsum(x, "b i j -> b"),
+        "einops.reduce": einops.reduce(x, "b i j -> b", "sum"),
+    }
+    for way, got in ways.items():
+        equal(got.tolist(), should, "the sum", way=way)
+
+
 @pytest.mark.claim("matmul.einsum-efficient")
 @pytest.mark.parametrize(
     "equation", ["mk,kn->mn", "bmk,bkn->bmn", "bshd,bthd->bhst", "bij,kj->bik"]

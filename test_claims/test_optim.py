@@ -79,6 +79,20 @@ def test_the_allocator_sees_so_many_copies_appear(
         agree(f"bytes after the {moment}", got=got, should=should, formula=formula)
 
 
+@pytest.mark.claim("optim.momentum-1")
+@pytest.mark.parametrize(
+    "options", [{"nesterov": True}, {"weight_decay": 0.1}, {"maximize": True}, {"dampening": 0.5}]
+)
+@pytest.mark.parametrize("loop", [{"foreach": True}, {"foreach": False}, {"fused": True}])
+def test_no_option_of_momentum_adds_a_buffer(device, options, loop):
+    parameter = torch.nn.Parameter(torch.ones(7, 9, device=device))
+    stepper = torch.optim.SGD([parameter], momentum=0.9, **options, **loop)
+    for _ in range(3):
+        parameter.grad = torch.ones_like(parameter)
+        stepper.step()
+    equal(tensors.state_bytes(stepper), parameter.nbytes, "bytes of state")
+
+
 @pytest.mark.claim("optim.state-ON")
 def test_the_state_of_adamw_becomes_half_of_all_that_training_holds(metered_device):
     shares = []

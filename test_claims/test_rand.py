@@ -94,6 +94,28 @@ def test_draws_large_enough_for_threads_repeat_from_their_seed(device, dtype):
 
 
 @pytest.mark.claim("rand.fixed-seed")
+@pytest.mark.parametrize("layer", ["embedding", "convolution", "attention", "norm"])
+def test_on_a_cpu_a_layers_gradients_repeat_bit_for_bit(layer):
+    """Elsewhere some of these kernels add up in any order."""
+
+    def gradients():
+        torch.manual_seed(3)
+        net, x = {
+            "embedding": (nn.Embedding(50, 64), torch.randint(50, (64, 32))),
+            "convolution": (nn.Conv2d(8, 16, 3), torch.randn(4, 8, 20, 20)),
+            "attention": (nn.TransformerEncoderLayer(64, 4), torch.randn(16, 8, 64)),
+            "norm": (nn.LayerNorm(300), torch.randn(400, 300)),
+        }[layer]
+        net(x).pow(2).mean().backward()
+        return [each.grad.clone() for each in net.parameters()]
+
+    first = gradients()
+    for _ in range(3):
+        for got, should in zip(gradients(), first, strict=True):
+            equal(got, should, "a gradient again")
+
+
+@pytest.mark.claim("rand.fixed-seed")
 def test_another_process_repeats_a_run_from_its_seed():
     # A sum is divided among the threads, and rounded by their number.
     program = (

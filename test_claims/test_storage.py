@@ -122,6 +122,15 @@ def test_contiguous_means_that_iteration_walks_the_storage_place_by_place(device
     equal(x.is_contiguous(), in_order, "torch's is_contiguous", walked=walked)
 
 
+@pytest.mark.claim("storage.contiguous-def")
+@given(shape=st.tuples(*[sizes(2, 5)] * 4))
+def test_channels_last_is_contiguous_by_its_own_name_alone(device, shape):
+    x = torch.empty(shape, device=device).to(memory_format=torch.channels_last)
+    equal(x.is_contiguous(), False, "is_contiguous", strides=x.stride())
+    channels_last = torch.channels_last
+    equal(x.is_contiguous(memory_format=channels_last), True, "is_contiguous in channels_last")
+
+
 @pytest.mark.claim("storage.transpose-noncontig")
 @given(m=sizes(0) | st.just(4096), n=sizes(0) | st.just(4096))
 def test_a_transposed_matrix_is_contiguous_only_if_a_dimension_is_short(device, m, n):

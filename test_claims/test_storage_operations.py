@@ -83,7 +83,7 @@ def test_elementwise_operations_allocate_unless_told_otherwise(device, chain, dt
 @pytest.mark.claim("storage.triu-causal")
 @fewer
 @given(length=sizes(1, 8))
-@example(length=300)
+@example(length=600)
 def test_triu_is_true_where_a_key_lies_in_a_querys_future(device, length):
     ones = torch.ones(length, length, device=device)
     mask = ones.triu(diagonal=1).bool()
@@ -91,6 +91,9 @@ def test_triu_is_true_where_a_key_lies_in_a_querys_future(device, length):
     future = (token > token[:, None]).tolist()
 
     equal(mask.tolist(), future, "the mask")
+    for dtype in (torch.bool, torch.bfloat16, torch.int64):
+        same = ones.to(dtype).triu(diagonal=1).bool()
+        equal(same, mask, "the mask", dtype=dtype)
 
     operands = torch.randn(3, 2, 2, length, 8, device=device)
     by_mask = attention(*operands, attn_mask=~mask)
