@@ -13,7 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accounting.checks import validated_bool, validated_choice, validated_int, validated_ints
+from accounting.checks import (
+    validated_bool,
+    validated_choice,
+    validated_instance,
+    validated_int,
+    validated_ints,
+)
 from accounting.layers import (
     attention,
     embedding,
@@ -220,7 +226,7 @@ def _head(c: Config) -> Parts:
         return Parts()
     if task in ("forcausallm", "lmheadmodel"):
         return head(c.dim, c.size("vocab_size"), tied=tied)
-    names = c("id2label", default={})
+    names = validated_instance("id2label", c("id2label", default={}), dict)
     labels = len(names) or c.size("num_labels", default=2)
     if task == "forquestionanswering":
         # The scores of an answer's start and end.
@@ -233,10 +239,11 @@ def _task(c: Config) -> str:
     one is named.
     """
     stated = c("architectures", default=()) or ["ForCausalLM"]
+    first = stated[0] if isinstance(stated, (list, tuple)) else stated
     family = c.family.get("class", c.type).replace("_", "")
     name = rf"({family}|{family.removesuffix('text')})?({'|'.join(TASKS)})"
     # A name is written in several ways: LLaMAForCausalLM.
-    found = re.fullmatch(name, str(stated[0]), re.IGNORECASE)
+    found = re.fullmatch(name, str(first), re.IGNORECASE)
     if not found:
         raise UnreadError(
             f"config has architectures={stated!r}, which is not read for a model of type "
