@@ -188,11 +188,10 @@ class Registry:
         """The claim ids that `words` name. Each word must be an id or a topic."""
         ids: set[str] = set()
         for word in words:
-            topic = word.partition(".")[0]
-            if topic not in self.topics:
+            found = [claim.id for claim in self.claims.values() if word in (claim.id, claim.topic)]
+            if not found:
                 raise self._unknown(word)
-            of_topic = [claim.id for claim in self.claims.values() if claim.topic == topic]
-            ids.update(of_topic if word == topic else [validated_choice("--claim", word, of_topic)])
+            ids.update(found)
         return frozenset(ids)
 
     def with_words(self, text: str) -> list[Claim]:

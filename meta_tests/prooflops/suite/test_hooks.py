@@ -129,6 +129,7 @@ READ_CLAIMS = {
     "--claims=mooon": 0,
     "--claim=moon": 4,
     "--claim=dem": 4,
+    "--claim=demo.hold": 4,
     "--claim=demo.if --claim=demo.wrong": 0,
 }
 
