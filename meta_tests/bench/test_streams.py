@@ -43,5 +43,5 @@ def test_arrays_that_fit_the_cache_are_not_measured(device):
     )
 
 
-def caches(last_level_mib: int) -> Caches:
+def caches(last_level_mib):
     return Caches({"L3": last_level_mib * MIB} if last_level_mib else {}, memory_bytes=24 * GIB)

@@ -49,7 +49,7 @@ def fma_units_512() -> int:
     """
     if platform.machine() != "x86_64":
         raise NoClock(f"{platform.machine()} has no AVX-512")
-    per_s = FMA_REGISTERS * _turns_per_s(_function(_fma_code()))
+    per_s = FMA_REGISTERS * _turns_per_s(function_of(_fma_code()))
     return max(1, min(2, round(per_s / clock_hz())))
 
 
@@ -69,9 +69,9 @@ def _chain() -> Callable[[int, int], int]:
     """long chain(long turns, long summand): 64 dependent additions a turn."""
     machine = platform.machine()
     if machine == "x86_64":
-        return _function(_x86_loop("4801f0" * UNROLLED))
+        return function_of(_x86_loop("4801f0" * UNROLLED))
     if machine in ("aarch64", "arm64"):
-        return _function(_arm_loop("0000018b" * UNROLLED))
+        return function_of(_arm_loop("0000018b" * UNROLLED))
     raise NoClock(f"no chain of additions is known for {machine}")
 
 
@@ -107,7 +107,7 @@ def _fma_code() -> bytes:
     return bytes.fromhex(clear) + loop[:-1] + vzeroupper + loop[-1:]
 
 
-def _function(code: bytes) -> Callable[[int, int], int]:
+def function_of(code: bytes) -> Callable[[int, int], int]:
     """The function of these bytes, in a page that may be executed. Raises NoClock if none may."""
     try:
         protection = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC

@@ -22,7 +22,7 @@ from torch.utils._triton import has_triton
 from accounting import devices
 from accounting.devices import Accelerator
 from prooflops import precision
-from prooflops.machine import cpu_clock
+from prooflops.machine import cpu_clock, processor
 from prooflops_gate.machine import cpu, limits, nvml
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
@@ -347,6 +347,7 @@ def fingerprint(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "flags": flags(),
+        **(processor.identity() if device.type == "cpu" else {}),
     }
 
 
@@ -356,13 +357,15 @@ def headline(device: torch.device, facts: dict[str, Any]) -> list[str]:
         f"{facts['memory_bytes'] / 2**30:.1f} GiB" if facts["memory_bytes"] else "memory unknown"
     )
     count = f"{facts['count']} x " if facts["count"] > 1 else ""
+    *kind, cores = processor.described(facts)
+    what = [f"{count}{facts['name']}", *kind, memory, " ".join(facts["isa"])]
     versions = [f"torch {facts['torch']}"]
     versions += [f"{key} {facts[key]}" for key in ("driver", "cuda", "hip") if facts[key]]
     flags = ", ".join(f"{key}={value}" for key, value in facts["flags"].items())
     software = f"{', '.join(versions)}, python {facts['python']}"
     return [
-        f"device: {device} = {count}{facts['name']}, {memory}, {' '.join(facts['isa'])}",
-        f"{software}, {facts['threads']} threads on {facts['cores']} cores",
+        f"device: {device} = {', '.join(what)}",
+        f"{software}, {facts['threads']} threads on {cores}",
         f"flags: {flags}",
     ]
 

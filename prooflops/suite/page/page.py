@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from prooflops.machine import processor
 from prooflops.suite.page import claims, delivery, highlights
 from prooflops.suite.page.plots import plots_of
 from prooflops.suite.page.run_report import RunReport
@@ -87,6 +88,9 @@ def headline(report: RunReport) -> Headline:
     mark, text = delivery.answer(report.benchmarks)
     machine = report.machine
     facts = [report.date[:10], str(machine.get("name"))]
+    if machine.get("device") == "cpu":
+        memory = machine.get("memory_bytes")
+        facts += [*processor.described(machine), binary(memory) if memory else ""]
     facts += [f"{key} {machine[key]}" for key in ("driver", "torch") if machine.get(key)]
     return Headline(mark, text, [fact for fact in facts if fact], report.command)
 
